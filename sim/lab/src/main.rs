@@ -1,0 +1,2 @@
+//! `cargo lab`.
+fn main() {}
