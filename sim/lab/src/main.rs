@@ -1,2 +1,7 @@
-//! `cargo lab`.
+//! `cargo lab`: Soft-RoCE hosts, scenarios and tests on real kernels.
+
+mod cluster;
+mod process;
+mod topology;
+
 fn main() {}

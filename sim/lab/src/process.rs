@@ -1,0 +1,267 @@
+//! Starting one command and streaming what it does: used by the local cluster
+//! here and by the agent inside a guest.
+//!
+//! Every command is the leader of a process group of its own (of a session, on
+//! a terminal), so that a signal reaches what it started.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Pid, WaitId, WaitIdOptions};
+use rustix::termios::Winsize;
+
+use crate::cluster::{CommandSpec, Exit, Input, ProcessEvent, Signal};
+
+/// How long output is waited for once the command itself has ended: a child it
+/// left behind may hold it open for ever.
+const OUTPUT_GRACE: Duration = Duration::from_millis(500);
+
+/// Takes the events of one command, in order; called from several threads, one at a time.
+pub(crate) type Sink = Box<dyn FnMut(ProcessEvent) + Send>;
+
+/// A command that was started. Dropping it leaves the command running.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pid: Pid,
+    alive: Arc<Mutex<bool>>,
+    input: Option<File>,
+    terminal: bool,
+}
+
+/// Starts `spec`, with `prefix` put before its arguments (a command that enters
+/// a network namespace, say).
+pub(crate) fn start(prefix: &[String], spec: &CommandSpec, sink: Sink) -> Result<Running> {
+    let mut argv: Vec<&str> = prefix.iter().chain(&spec.argv).map(String::as_str).collect();
+    if matches!(spec.input, Input::Terminal { .. }) {
+        // Makes the terminal given as standard input the controlling one.
+        argv.splice(0..0, ["setsid", "--ctty", "--wait"]);
+    }
+    let Some((program, arguments)) = argv.split_first() else {
+        bail!("the command is empty")
+    };
+    let mut command = Command::new(program);
+    command.args(arguments).envs(spec.env.iter().map(|(k, v)| (k, v)));
+    if let Some(cwd) = &spec.cwd {
+        command.current_dir(cwd);
+    }
+    let streams = Streams::prepare(&mut command, spec.input)?;
+    let child = command.spawn().with_context(|| match &spec.cwd {
+        Some(cwd) if !cwd.is_dir() => format!("no folder {} to start `{program}` in", cwd.display()),
+        _ => format!("cannot start `{program}`"),
+    })?;
+    // The parent's copies of the child's ends must go, or output never ends.
+    drop(command);
+    streams.watch(child, sink)
+}
+
+impl Running {
+    /// Sends a signal to the command's process group.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        // Held while signalling: the number is not reused before it is reaped.
+        let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*alive {
+            return Ok(());
+        }
+        let signal = match signal {
+            Signal::Interrupt => rustix::process::Signal::INT,
+            Signal::Terminate => rustix::process::Signal::TERM,
+            Signal::Kill => rustix::process::Signal::KILL,
+        };
+        match rustix::process::kill_process_group(self.pid, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
+            Err(errno) => Err(errno).context("cannot signal the command"),
+        }
+    }
+
+    /// Feeds standard input.
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let Some(input) = &mut self.input else {
+            bail!("the command has no open input")
+        };
+        input
+            .write_all(bytes)
+            .context("the command reads its input no longer")
+    }
+
+    /// Closes standard input; on a terminal that is its end-of-file character.
+    pub(crate) fn close_input(&mut self) -> Result<()> {
+        if self.terminal {
+            self.write(&[4])
+        } else {
+            self.input = None;
+            Ok(())
+        }
+    }
+
+    /// Sets the size of the terminal, if there is one.
+    pub(crate) fn resize(&self, rows: u16, columns: u16) -> Result<()> {
+        match &self.input {
+            Some(input) if self.terminal => set_size(input, rows, columns),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The parent's ends of a command's standard streams.
+struct Streams {
+    input: Option<File>,
+    terminal: bool,
+}
+
+impl Streams {
+    fn prepare(command: &mut Command, input: Input) -> Result<Self> {
+        match input {
+            Input::Closed | Input::Pipe => {
+                let stdin = if input == Input::Pipe {
+                    Stdio::piped()
+                } else {
+                    Stdio::null()
+                };
+                command
+                    .stdin(stdin)
+                    .stdout(Stdio::piped())
+                    .stderr(Stdio::piped())
+                    .process_group(0);
+                Ok(Self {
+                    input: None,
+                    terminal: false,
+                })
+            }
+            Input::Terminal { rows, columns } => {
+                let (master, slave) = open_terminal().context("cannot open a terminal")?;
+                set_size(&master, rows, columns)?;
+                command
+                    .stdin(slave.try_clone()?)
+                    .stdout(slave.try_clone()?)
+                    .stderr(slave);
+                command.process_group(0);
+                Ok(Self {
+                    input: Some(master),
+                    terminal: true,
+                })
+            }
+        }
+    }
+
+    fn watch(mut self, mut child: Child, sink: Sink) -> Result<Running> {
+        let pid = Pid::from_child(&child);
+        let sink = Arc::new(Mutex::new(Some(sink)));
+        let (done, readers_done) = mpsc::channel();
+        let mut readers = 0_usize;
+        if let Some(master) = &self.input {
+            readers = readers.saturating_add(1);
+            pump(master.try_clone()?, ProcessEvent::Stdout, &sink, &done);
+        }
+        if let Some(stdout) = child.stdout.take() {
+            readers = readers.saturating_add(1);
+            pump(stdout, ProcessEvent::Stdout, &sink, &done);
+        }
+        if let Some(stderr) = child.stderr.take() {
+            readers = readers.saturating_add(1);
+            pump(stderr, ProcessEvent::Stderr, &sink, &done);
+        }
+        if let Some(stdin) = child.stdin.take() {
+            self.input = Some(File::from(OwnedFd::from(stdin)));
+        }
+        let alive = Arc::new(Mutex::new(true));
+        let reaper_alive = Arc::clone(&alive);
+        thread::spawn(move || {
+            let exit = reap(&mut child, &reaper_alive);
+            let deadline = Instant::now().checked_add(OUTPUT_GRACE);
+            for _ in 0..readers {
+                let left = deadline.map_or(OUTPUT_GRACE, |d| d.saturating_duration_since(Instant::now()));
+                if let Err(RecvTimeoutError::Timeout) = readers_done.recv_timeout(left) {
+                    break;
+                }
+            }
+            // Taken out, so that nothing can follow the last event.
+            let taken = sink.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(mut sink) = taken {
+                sink(ProcessEvent::Exited(exit));
+            }
+        });
+        Ok(Running {
+            pid,
+            alive,
+            input: self.input,
+            terminal: self.terminal,
+        })
+    }
+}
+
+fn reap(child: &mut Child, alive: &Mutex<bool>) -> Exit {
+    // Waits without reaping, so that the pid stays ours until `alive` says it is not.
+    let pid = Pid::from_child(child);
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    while matches!(
+        rustix::process::waitid(WaitId::Pid(pid), options),
+        Err(rustix::io::Errno::INTR)
+    ) {}
+    let mut alive = alive.lock().unwrap_or_else(PoisonError::into_inner);
+    *alive = false;
+    child.wait().map_or(Exit::Code(-1), exit_of)
+}
+
+/// How a process ended, from what `wait` says.
+pub(crate) fn exit_of(status: ExitStatus) -> Exit {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => Exit::Code(code),
+        (None, Some(signal)) => Exit::Signal(signal),
+        (None, None) => Exit::Code(-1),
+    }
+}
+
+fn pump(
+    mut from: impl Read + Send + 'static,
+    event: fn(Vec<u8>) -> ProcessEvent,
+    sink: &Arc<Mutex<Option<Sink>>>,
+    done: &mpsc::Sender<()>,
+) {
+    let sink = Arc::clone(sink);
+    let done = done.clone();
+    thread::spawn(move || {
+        let mut buffer = vec![0; 32 * 1024];
+        // A terminal whose other side is closed reads as an error: that is its end.
+        while let Ok(read @ 1..) = from.read(&mut buffer) {
+            let bytes = buffer.get(..read).unwrap_or_default().to_vec();
+            let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
+            match sink.as_mut() {
+                Some(sink) => sink(event(bytes)),
+                None => break,
+            }
+        }
+        let _ = done.send(());
+    });
+}
+
+fn open_terminal() -> Result<(File, File)> {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    grantpt(&master)?;
+    unlockpt(&master)?;
+    let name = ptsname(&master, Vec::new())?;
+    let slave = rustix::fs::open(
+        name,
+        rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )?;
+    Ok((File::from(master), File::from(slave)))
+}
+
+fn set_size(terminal: &File, rows: u16, columns: u16) -> Result<()> {
+    let size = Winsize {
+        ws_row: rows,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    rustix::termios::tcsetwinsize(terminal, size).context("cannot set the terminal's size")
+}
