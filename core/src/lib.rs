@@ -1,2 +1,38 @@
-//! TEMP.
+//! The vocabulary of doorbell: everything that decides, and nothing that does.
+//!
+//! Here live the ids, states, wire formats, routing, the handshake state machine, the
+//! provider traits and the structures every provider embeds. No socket, thread, clock,
+//! allocation or device is touched in this crate.
 #![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod access;
+pub mod address;
+pub mod free_list;
+pub mod gid;
+pub mod handshake;
+pub mod id;
+pub mod in_flight;
+pub mod mtu;
+pub mod port;
+pub mod provider;
+pub mod qp_state;
+pub mod rail;
+pub mod sync;
+pub mod time;
+pub mod wc_status;
+pub mod wire;
+pub mod work_id;
+
+pub use access::Access;
+pub use address::{IpPrefix, PrefixError};
+pub use gid::Gid;
+pub use id::{Lkey, Psn, Qpn, Rkey};
+pub use mtu::Mtu;
+pub use port::{GidEntry, GidKind, PortReport, PortState};
+pub use qp_state::QpState;
+pub use time::{Deadline, Instant};
+pub use wc_status::WcStatus;
+pub use work_id::{Ticket, WorkId, WorkKind};

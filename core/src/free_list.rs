@@ -1,0 +1,116 @@
+//! A lock-free list of indices: many threads put back, one thread takes all.
+//!
+//! Slots that are dropped away from the thread that owns their arena come home through it.
+//! Taking everything at once is what keeps it free of the ABA problem: nobody ever unlinks
+//! a single index that another thread could have put back in between.
+
+use core::fmt;
+
+use crate::sync::{AtomicU32, Ordering};
+
+/// The end of the list, and an empty list.
+const NONE: u32 = u32::MAX;
+
+/// The list: a head here, and for each index the one below it in storage of the caller's.
+pub struct FreeList<Links> {
+    head: AtomicU32,
+    links: Links,
+}
+
+impl<Links: AsRef<[AtomicU32]>> FreeList<Links> {
+    /// An empty list for the indices `0..links.len()`.
+    pub fn new(links: Links) -> Self {
+        Self {
+            head: AtomicU32::new(NONE),
+            links,
+        }
+    }
+
+    /// Puts an index on the list. The caller owns the index: nobody else puts it, and it is
+    /// not on the list already. One beyond the storage is not taken.
+    ///
+    /// Ordering: the release here pairs with the acquire in [`FreeList::take_all`], so what
+    /// was done with the index before is done for whoever takes it.
+    pub fn put(&self, index: u32) {
+        let Some(link) = self.links.as_ref().get(index as usize) else {
+            return;
+        };
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            // Relaxed: published by the release below.
+            link.store(head, Ordering::Relaxed);
+            match self
+                .head
+                .compare_exchange_weak(head, index, Ordering::Release, Ordering::Relaxed)
+            {
+                Ok(_) => return,
+                Err(current) => head = current,
+            }
+        }
+    }
+
+    /// Takes everything off the list, the latest first.
+    ///
+    /// Ordering: the acquire pairs with the release of every [`FreeList::put`] on the list;
+    /// the puts form one release sequence, each being a read-modify-write of the head.
+    pub fn take_all(&self, mut each: impl FnMut(u32)) {
+        let mut index = self.head.swap(NONE, Ordering::Acquire);
+        while let Some(link) = self.links.as_ref().get(index as usize) {
+            // Read before the index is handed on: its new owner may put it back at once.
+            let below = link.load(Ordering::Relaxed);
+            each(index);
+            index = below;
+        }
+    }
+}
+
+impl<Links> fmt::Debug for FreeList<Links> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FreeList").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(doorbell_loom)))]
+mod tests {
+    use super::FreeList;
+    use crate::sync::AtomicU32;
+    use std::sync::Arc;
+    use std::vec::Vec;
+
+    fn list(length: u32) -> FreeList<Vec<AtomicU32>> {
+        FreeList::new((0..length).map(|_| AtomicU32::new(0)).collect())
+    }
+
+    #[test]
+    fn gives_back_each_index_once() {
+        let list = list(4);
+        for index in [2, 0, 3] {
+            list.put(index);
+        }
+        list.put(4);
+        let mut taken = Vec::new();
+        list.take_all(|index| taken.push(index));
+        assert_eq!(taken, [3, 0, 2]);
+        list.take_all(|_| unreachable!("the list is empty"));
+    }
+
+    #[test]
+    fn loses_nothing_between_threads() {
+        const EACH: u32 = 1000;
+        let list = Arc::new(list(4 * EACH));
+        let threads: Vec<_> = (0..4)
+            .map(|thread| {
+                let list = Arc::clone(&list);
+                std::thread::spawn(move || (0..EACH).for_each(|i| list.put(thread * EACH + i)))
+            })
+            .collect();
+        let mut taken = Vec::new();
+        while taken.len() < 4 * EACH as usize {
+            list.take_all(|index| taken.push(index));
+            std::thread::yield_now();
+        }
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        taken.sort_unstable();
+        assert!(taken.into_iter().eq(0..4 * EACH));
+    }
+}

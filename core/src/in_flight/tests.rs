@@ -1,0 +1,210 @@
+//! The table against a plain model, and each way a completion can be wrong.
+
+use std::collections::VecDeque;
+use std::vec::Vec;
+use std::{format, vec};
+
+use super::{InFlight, storage_for};
+use crate::{Ticket, WorkId, WorkKind};
+
+type Table = InFlight<u32, Vec<u32>, Vec<Option<u32>>>;
+
+fn table(depth: u32, generation: u32) -> Table {
+    let (ends, slots) = storage_for(depth).unwrap();
+    Table::new(
+        vec![0; ends],
+        vec![None; slots],
+        WorkKind::Send,
+        7,
+        depth,
+        generation,
+    )
+    .unwrap()
+}
+
+fn retire(table: &mut Table, id: WorkId) -> Option<Vec<u32>> {
+    let mut slots = Vec::new();
+    table.retire(id, |_, slot| slots.push(slot)).ok().map(|_| slots)
+}
+
+#[test]
+fn a_completion_retires_what_came_before_it() {
+    let mut table = table(4, 0);
+    let (_, _) = table.stage([1]).unwrap();
+    let (_, second) = table.stage([2, 3]).unwrap();
+    let (third_ticket, third) = table.stage([]).unwrap();
+    assert_eq!(retire(&mut table, second), None, "staged is not posted");
+    table.post(3);
+    assert_eq!(retire(&mut table, second), Some(vec![1, 2, 3]));
+    assert_eq!(retire(&mut table, second), None, "a duplicate");
+    let range = table.retire(third, |_, _| {}).unwrap();
+    assert_eq!((range.first, range.last), (third_ticket, third_ticket));
+    assert_eq!(table.in_flight(), 0);
+}
+
+#[test]
+fn full_hands_the_slots_back() {
+    let mut table = table(3, 0);
+    for slot in 0..3 {
+        assert!(table.stage([slot]).is_ok());
+    }
+    assert_eq!(table.room(), 0);
+    assert_eq!(table.stage([9, 10]).unwrap_err(), [9, 10]);
+}
+
+#[test]
+fn what_was_not_posted_comes_back() {
+    let mut table = table(4, 0);
+    table.stage([1, 2]).unwrap();
+    let (_, second) = table.stage([3]).unwrap();
+    let (third, _) = table.stage([4, 5, 6, 7]).unwrap();
+    table.post(2);
+    let mut back = Vec::new();
+    table.unstage(|ticket, slot| back.push((ticket, slot)));
+    assert_eq!(back, [(third, 4), (third, 5), (third, 6), (third, 7)]);
+    let (again, id) = table.stage([8]).unwrap();
+    assert_eq!(again, third, "the ticket is free for the next request");
+    table.post(1);
+    assert_eq!(retire(&mut table, second), Some(vec![1, 2, 3]));
+    assert_eq!(retire(&mut table, id), Some(vec![8]));
+}
+
+#[test]
+fn foreign_ids_are_rejected() {
+    let mut table = table(4, 5);
+    let (_, id) = table.stage([1]).unwrap();
+    table.post(1);
+    let (slot, generation) = (id.slot(), id.generation());
+    assert_eq!(generation, 5);
+    for wrong in [
+        WorkId::new(WorkKind::Receive, 7, slot, generation),
+        WorkId::new(WorkKind::Send, 8, slot, generation),
+        WorkId::new(WorkKind::Send, 7, slot + 1, generation),
+        WorkId::new(WorkKind::Send, 7, slot, generation + 1),
+        WorkId::new(WorkKind::Send, 7, slot, generation - 1),
+        WorkId::new(WorkKind::Send, 7, slot + 4, generation),
+        WorkId::from_raw(0),
+        WorkId::from_raw(u64::MAX),
+    ] {
+        assert_eq!(retire(&mut table, wrong), None, "{wrong:?}");
+    }
+    assert_eq!(retire(&mut table, id), Some(vec![1]));
+}
+
+#[test]
+fn the_next_table_on_a_channel_knows_no_id_of_the_last() {
+    for requests in 0..9_u32 {
+        let mut old = table(4, 0x00ff_fffe);
+        let mut ids = Vec::new();
+        for slot in 0..requests {
+            let (_, id) = old.stage([slot]).unwrap();
+            old.post(1);
+            ids.push(id);
+            if slot % 2 == 1 {
+                assert!(retire(&mut old, id).is_some());
+            }
+        }
+        let mut new = table(8, old.next_generation());
+        for slot in 0..8 {
+            new.stage([slot]).unwrap();
+        }
+        new.post(8);
+        for id in ids {
+            assert_eq!(retire(&mut new, id), None, "{id:?} after {requests}");
+        }
+    }
+}
+
+#[test]
+fn generations_wrap() {
+    let mut table = table(2, 0x00ff_ffff);
+    for round in 0..5 {
+        let (_, first) = table.stage([round]).unwrap();
+        let (_, second) = table.stage([round + 100]).unwrap();
+        table.post(2);
+        assert_eq!(retire(&mut table, second), Some(vec![round, round + 100]));
+        assert_eq!(retire(&mut table, first), None);
+    }
+}
+
+#[test]
+fn drain_takes_everything() {
+    let mut table = table(4, 0);
+    table.stage([1, 2]).unwrap();
+    table.post(1);
+    table.stage([3]).unwrap();
+    let mut slots = Vec::new();
+    table.drain(|slot| slots.push(slot));
+    slots.sort_unstable();
+    assert_eq!(slots, [1, 2, 3]);
+    assert_eq!((table.in_flight(), table.room()), (0, 4));
+}
+
+#[test]
+fn storage_is_checked() {
+    assert_eq!(storage_for(0), None);
+    assert_eq!(storage_for(65_536), Some((65_536, 262_144)));
+    assert_eq!(storage_for(65_537), None);
+    let wrong = Table::new(vec![0; 3], vec![None; 12], WorkKind::Send, 0, 3, 0).unwrap_err();
+    assert_eq!(
+        format!("{wrong}"),
+        "an in-flight table cannot be made of 3 words and 12 places"
+    );
+}
+
+/// A long run of random operations, each compared with a queue of vectors.
+#[test]
+fn agrees_with_a_model() {
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut next = move |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    };
+    let mut table = table(5, 0x00ff_fff0);
+    let mut model: VecDeque<(Ticket, WorkId, Vec<u32>)> = VecDeque::new();
+    let mut posted = 0;
+    for step in 0..200_000_u32 {
+        match next(5) {
+            0 | 1 => {
+                let staged = match next(4) {
+                    0 => table.stage([]).map(|named| (named, vec![])).ok(),
+                    1 => table.stage([step]).map(|named| (named, vec![step])).ok(),
+                    2 => table.stage([step, 1]).map(|named| (named, vec![step, 1])).ok(),
+                    _ => table
+                        .stage([step, 1, 2, 3])
+                        .map(|named| (named, vec![step, 1, 2, 3]))
+                        .ok(),
+                };
+                assert_eq!(staged.is_some(), model.len() < 5);
+                model.extend(staged.map(|((ticket, id), slots)| (ticket, id, slots)));
+            }
+            2 => {
+                let count = next(1 + (model.len() - posted) as u64) as usize;
+                table.post(count as u32);
+                posted += count;
+            }
+            3 => {
+                let mut back = Vec::new();
+                table.unstage(|ticket, slot| back.push((ticket, slot)));
+                let expected: Vec<_> = model
+                    .drain(posted..)
+                    .flat_map(|(ticket, _, slots)| slots.into_iter().map(move |slot| (ticket, slot)))
+                    .collect();
+                assert_eq!(back, expected);
+            }
+            _ if posted > 0 => {
+                let which = next(posted as u64) as usize;
+                let id = model[which].1;
+                let expected: Vec<u32> = model.drain(..=which).flat_map(|(_, _, slots)| slots).collect();
+                posted -= which + 1;
+                assert_eq!(retire(&mut table, id), Some(expected));
+                assert_eq!(retire(&mut table, id), None);
+            }
+            _ => {}
+        }
+        assert_eq!(table.in_flight() as usize, model.len());
+        assert_eq!(table.staged() as usize, model.len() - posted);
+    }
+}

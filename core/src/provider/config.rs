@@ -1,0 +1,163 @@
+//! What is asked for when something is made, and what was granted.
+
+use crate::{Access, Gid, Mtu, Psn, Qpn};
+
+/// Registered memory cut into slots of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArenaConfig {
+    /// How many slots, at least one.
+    pub slots: u32,
+    /// The capacity of each in bytes, at least one. A provider may round it up to keep
+    /// slots on cache lines of their own.
+    pub slot_bytes: u32,
+}
+
+/// What a peer may do to a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteAccess {
+    /// It may WRITE.
+    pub write: bool,
+    /// It may READ.
+    pub read: bool,
+    /// It may run atomics.
+    pub atomic: bool,
+}
+
+impl RemoteAccess {
+    /// READ only.
+    pub const READ: Self = Self {
+        write: false,
+        read: true,
+        atomic: false,
+    };
+    /// WRITE only.
+    pub const WRITE: Self = Self {
+        write: true,
+        read: false,
+        atomic: false,
+    };
+    /// Everything.
+    pub const ALL: Self = Self {
+        write: true,
+        read: true,
+        atomic: true,
+    };
+
+    /// The rights to register with. Relaxed ordering is never among them.
+    #[must_use]
+    pub const fn to_access(self) -> Access {
+        let mut access = Access::empty();
+        if self.write {
+            access = access.union(Access::REMOTE_WRITE).union(Access::LOCAL_WRITE);
+        }
+        if self.atomic {
+            access = access.union(Access::REMOTE_ATOMIC).union(Access::LOCAL_WRITE);
+        }
+        if self.read {
+            access = access.union(Access::REMOTE_READ);
+        }
+        access
+    }
+}
+
+/// Memory a peer may reach one-sidedly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowConfig {
+    /// Its size in bytes, at least one.
+    pub bytes: usize,
+    /// What peers may do to it.
+    pub remote: RemoteAccess,
+}
+
+/// A completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CompletionQueueConfig {
+    /// How many completions it must hold, at least one; the device may grant more.
+    pub depth: u32,
+    /// Whether it can be armed to notify through a file descriptor.
+    pub notify: bool,
+}
+
+/// A reliable-connection queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePairConfig {
+    /// The number its completions carry: unique among the live queue pairs of either
+    /// completion queue, below [`crate::work_id::CHANNELS_MAX`].
+    pub channel: u32,
+    /// Requests in flight at most on the send queue.
+    pub send_depth: u32,
+    /// Receives posted at most.
+    pub receive_depth: u32,
+    /// Gather elements of a send request at most, up to [`super::GATHER_MAX`].
+    pub gather_max: u8,
+    /// Scatter elements of a receive at most, up to [`super::GATHER_MAX`].
+    pub scatter_max: u8,
+    /// Bytes a request may carry inline at most.
+    pub inline_bytes_max: u32,
+}
+
+/// What a queue pair was granted: at least what was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePairLimits {
+    /// Requests in flight at most on the send queue.
+    pub send_depth: u32,
+    /// Receives posted at most.
+    pub receive_depth: u32,
+    /// Gather elements of a send request at most.
+    pub gather_max: u8,
+    /// Scatter elements of a receive at most.
+    pub scatter_max: u8,
+    /// Bytes a request may carry inline at most.
+    pub inline_bytes_max: u32,
+}
+
+/// Where the peer is, and how packets get there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressVector {
+    /// The peer's GID.
+    pub destination: Gid,
+    /// The index of our own GID in the port's table.
+    pub source_gid_index: u8,
+    /// Our port, from 1.
+    pub port: u8,
+    /// The IP time to live.
+    pub hop_limit: u8,
+    /// The IP traffic class: DSCP in the upper six bits.
+    pub traffic_class: u8,
+    /// The IPv6 flow label, 20 bits; spreads paths by the UDP source port on some devices.
+    pub flow_label: u32,
+    /// The service level, 4 bits.
+    pub service_level: u8,
+}
+
+/// INIT to RTR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadyToReceive {
+    /// Where the peer is.
+    pub address: AddressVector,
+    /// The path MTU: what both sides can.
+    pub path_mtu: Mtu,
+    /// The peer's queue pair.
+    pub destination_qpn: Qpn,
+    /// The first PSN the peer will send.
+    pub receive_psn: Psn,
+    /// READs and atomics of the peer outstanding at most.
+    pub max_dest_rd_atomic: u8,
+    /// How long a receiver-not-ready answer tells the peer to wait, as its 5-bit code.
+    pub min_rnr_timer: u8,
+}
+
+/// RTR to RTS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadyToSend {
+    /// The first PSN we will send.
+    pub send_psn: Psn,
+    /// Our READs and atomics outstanding at most.
+    pub max_rd_atomic: u8,
+    /// The acknowledgement timeout: 4.096 us * 2^timeout; 0 is for ever and not allowed here.
+    pub timeout: u8,
+    /// How often to retry without an acknowledgement, 0..=7.
+    pub retry_count: u8,
+    /// How often to retry when the receiver is not ready, 0..=6; 7 is without end.
+    pub rnr_retry: u8,
+}

@@ -1,0 +1,216 @@
+//! Set-up: devices, contexts, protection domains, queue pairs and their state.
+
+use core::fmt;
+
+use crate::{PortReport, QpState, Qpn};
+
+use super::{
+    Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, ProviderError, QueuePairConfig,
+    QueuePairLimits, ReadyToReceive, ReadyToSend, ReceiveQueue, SendQueue, Slot, Window, WindowConfig,
+};
+
+/// An RDMA stack: what finds devices and opens them.
+pub trait Provider: Send + Sync + Sized + 'static {
+    /// An open device.
+    type Context: Context<Self>;
+    /// A protection domain.
+    type ProtectionDomain: ProtectionDomain<Self>;
+    /// Owned pieces of registered memory.
+    type Slot: Slot;
+    /// Registered memory cut into slots.
+    type Arena: Arena<Slot = Self::Slot>;
+    /// Memory a peer may reach.
+    type Window: Window;
+    /// A completion, as polled.
+    type Completion: Completion;
+    /// A completion queue.
+    type CompletionQueue: CompletionQueue<Completion = Self::Completion>;
+    /// The control side of a queue pair.
+    type QueuePair: QueuePair;
+    /// The send half of a queue pair.
+    type SendQueue: SendQueue<Slot = Self::Slot, Completion = Self::Completion>;
+    /// The receive half of a queue pair.
+    type ReceiveQueue: ReceiveQueue<Slot = Self::Slot, Completion = Self::Completion>;
+
+    /// Looks at every port of every device, usable or not.
+    ///
+    /// # Errors
+    /// The list of devices could not be had. A device that fails by itself is left out and
+    /// passed to `failed` with its name.
+    fn scan(
+        &self,
+        found: &mut dyn FnMut(&PortReport),
+        failed: &mut dyn FnMut(&str, ProviderError),
+    ) -> Result<(), ProviderError>;
+
+    /// Opens a device by its name.
+    ///
+    /// # Errors
+    /// There is none of that name (`ENODEV`), or it cannot be opened.
+    fn open(&self, device: &str) -> Result<Self::Context, ProviderError>;
+}
+
+/// What a device can do at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceLimits {
+    /// Requests on one queue.
+    pub queue_depth_max: u32,
+    /// Completions in one queue.
+    pub completion_depth_max: u32,
+    /// Gather or scatter elements of a request.
+    pub segments_max: u32,
+    /// READs and atomics outstanding as requester, per queue pair.
+    pub max_rd_atomic: u8,
+    /// READs and atomics outstanding as responder, per queue pair.
+    pub max_dest_rd_atomic: u8,
+    /// Whether it has atomics.
+    pub atomics: bool,
+}
+
+/// An open device.
+pub trait Context<P: Provider>: Send + Sync + Sized + 'static {
+    /// Its limits.
+    fn limits(&self) -> DeviceLimits;
+
+    /// Makes a protection domain.
+    ///
+    /// # Errors
+    /// The device refused.
+    fn protection_domain(&self) -> Result<P::ProtectionDomain, ProviderError>;
+
+    /// Makes a completion queue.
+    ///
+    /// # Errors
+    /// The device refused, or has no notification where that was asked for.
+    fn completion_queue(&self, config: &CompletionQueueConfig) -> Result<P::CompletionQueue, ProviderError>;
+
+    /// Looks at one of its ports now.
+    ///
+    /// # Errors
+    /// There is no such port, or the device refused.
+    fn port(&self, port: u8) -> Result<PortReport, ProviderError>;
+
+    /// The file descriptor that becomes readable when an asynchronous event waits, where
+    /// the provider has one.
+    fn event_fd(&self) -> Option<i32>;
+
+    /// Takes the next asynchronous event, without blocking.
+    ///
+    /// # Errors
+    /// The descriptor failed.
+    fn next_event(&self) -> Result<Option<AsyncEvent>, ProviderError>;
+}
+
+/// Something the device says of its own accord. Source: `ibv_get_async_event(3)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AsyncEvent {
+    /// A queue pair can no longer work; carries its number.
+    QueuePairFatal(Qpn),
+    /// A queue pair refused a peer's access; carries its number.
+    QueuePairAccess(Qpn),
+    /// A queue pair refused a peer's request; carries its number.
+    QueuePairRequest(Qpn),
+    /// The first packet came on a queue pair that was only ready to receive.
+    CommunicationEstablished(Qpn),
+    /// The send queue of a queue pair drained.
+    SendQueueDrained(Qpn),
+    /// A queue pair on a shared receive queue will take no more receives.
+    LastReceiveReached(Qpn),
+    /// A completion queue overran, or failed.
+    CompletionQueueError,
+    /// A port came up.
+    PortActive(u8),
+    /// A port went down.
+    PortError(u8),
+    /// The GID table of a port changed.
+    GidChange(u8),
+    /// The device failed.
+    DeviceFatal,
+    /// Another event, by its number.
+    Other(u32),
+}
+
+/// What keeps connections and memory apart: only what shares one can be used together.
+pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
+    /// Registers memory made for it, cut into slots.
+    ///
+    /// # Errors
+    /// The sizes are zero or overflow (`EINVAL`), or memory could not be had or registered.
+    fn arena(&self, config: &ArenaConfig) -> Result<P::Arena, ProviderError>;
+
+    /// Registers zeroed memory that peers may reach.
+    ///
+    /// # Errors
+    /// The size is zero (`EINVAL`), or memory could not be had or registered.
+    fn window(&self, config: &WindowConfig) -> Result<P::Window, ProviderError>;
+
+    /// Makes a reliable-connection queue pair in RESET.
+    ///
+    /// # Errors
+    /// The channel is not unique on a completion queue (`EEXIST`), the completion queues
+    /// belong to another device (`EINVAL`), or the device refused.
+    fn queue_pair(
+        &self,
+        send_completions: &P::CompletionQueue,
+        receive_completions: &P::CompletionQueue,
+        config: &QueuePairConfig,
+    ) -> Result<QueuePairParts<P>, ProviderError>;
+}
+
+/// A queue pair, taken apart for the threads that use it. It is destroyed when the last
+/// part goes; only then do slots that never completed go home.
+pub struct QueuePairParts<P: Provider> {
+    /// The control side.
+    pub control: P::QueuePair,
+    /// The send half.
+    pub send: P::SendQueue,
+    /// The receive half.
+    pub receive: P::ReceiveQueue,
+}
+
+impl<P: Provider> fmt::Debug for QueuePairParts<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "QueuePairParts({:?})", self.control.qpn())
+    }
+}
+
+/// The control side of a queue pair.
+pub trait QueuePair: Send + Sized + 'static {
+    /// Its number.
+    fn qpn(&self) -> Qpn;
+
+    /// What it was granted.
+    fn limits(&self) -> QueuePairLimits;
+
+    /// RESET to INIT on a port, with what the peer may do through it.
+    ///
+    /// # Errors
+    /// Not in RESET (`EINVAL`), or the device refused; nothing changed.
+    fn initialize(&mut self, port: u8, remote: super::RemoteAccess) -> Result<(), ProviderError>;
+
+    /// INIT to RTR.
+    ///
+    /// # Errors
+    /// Not in INIT (`EINVAL`), or the device refused: `ETIMEDOUT` where the neighbour does
+    /// not resolve; nothing changed.
+    fn ready_to_receive(&mut self, attributes: &ReadyToReceive) -> Result<(), ProviderError>;
+
+    /// RTR to RTS.
+    ///
+    /// # Errors
+    /// Not in RTR (`EINVAL`), or the device refused; nothing changed.
+    fn ready_to_send(&mut self, attributes: &ReadyToSend) -> Result<(), ProviderError>;
+
+    /// Any state but RESET to ERR: everything posted is flushed and completes.
+    ///
+    /// # Errors
+    /// In RESET (`EINVAL`), or the device refused.
+    fn fail(&mut self) -> Result<(), ProviderError>;
+
+    /// The state the device says it is in.
+    ///
+    /// # Errors
+    /// The device could not be asked.
+    fn state(&self) -> Result<QpState, ProviderError>;
+}

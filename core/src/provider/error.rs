@@ -1,0 +1,171 @@
+//! What can go wrong at the seam, by whose fault it is.
+
+use core::fmt;
+
+/// A call of the provider failed.
+///
+/// Who can fix it depends on the errno; nothing was changed by the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProviderError {
+    /// The call, by its name in the provider's own manual.
+    pub call: &'static str,
+    /// The error number it gave.
+    pub errno: i32,
+}
+
+impl fmt::Display for ProviderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} failed: ", self.call)?;
+        match describe_errno(self.errno) {
+            Some(text) => write!(f, "{text} (errno {})", self.errno),
+            None => write!(f, "errno {}", self.errno),
+        }
+    }
+}
+
+impl core::error::Error for ProviderError {}
+
+/// The errors verbs calls give in practice, in words. Source: `errno(3)`, Linux numbers.
+const fn describe_errno(errno: i32) -> Option<&'static str> {
+    Some(match errno {
+        1 => "operation not permitted",
+        2 => "no such file or directory",
+        11 => "try again",
+        12 => "out of memory, or the queue is full, or the locked-memory limit is reached",
+        13 => "permission denied",
+        14 => "bad address",
+        16 => "in use",
+        19 => "no such device",
+        22 => "invalid argument",
+        24 => "too many open files",
+        28 => "no space left",
+        38 => "not implemented",
+        95 => "not supported by this device",
+        101 => "network unreachable",
+        110 => "timed out: the neighbour did not resolve",
+        113 => "no route to host",
+        _ => return None,
+    })
+}
+
+/// Why a request was not staged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PushError {
+    /// Back-pressure: as many requests are in flight as the queue holds. Retire some.
+    Full,
+    /// Caller misuse: more bytes than can go inline.
+    InlineTooLong {
+        /// The bytes asked for.
+        bytes: u32,
+        /// The most the queue pair takes.
+        bytes_max: u32,
+    },
+    /// Caller misuse: more gather elements than the queue pair was made with.
+    TooManySegments {
+        /// The elements asked for.
+        segments: u8,
+        /// The most the queue pair takes.
+        segments_max: u8,
+    },
+    /// Caller misuse: an atomic needs exactly one slot, with room for its eight bytes.
+    AtomicNeedsEightBytes,
+    /// Caller misuse: an operation that cannot be inline, because it brings data back.
+    NotInline,
+    /// The queue pair is in a state that takes no such request.
+    State(crate::QpState),
+}
+
+impl fmt::Display for PushError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => f.write_str("the queue is full"),
+            Self::InlineTooLong { bytes, bytes_max } => {
+                write!(f, "{bytes} bytes inline, where the queue pair takes {bytes_max}")
+            }
+            Self::TooManySegments {
+                segments,
+                segments_max,
+            } => {
+                write!(
+                    f,
+                    "{segments} gather elements, where the queue pair takes {segments_max}"
+                )
+            }
+            Self::AtomicNeedsEightBytes => f.write_str("an atomic needs one slot of at least eight bytes"),
+            Self::NotInline => f.write_str("an operation that brings data back cannot be inline"),
+            Self::State(state) => write!(f, "the queue pair is in {state}, which takes no such request"),
+        }
+    }
+}
+
+impl core::error::Error for PushError {}
+
+/// A request that was not staged, with its slots handed back.
+#[derive(Debug)]
+pub struct Refused<T> {
+    /// Why.
+    pub reason: PushError,
+    /// What was to be posted.
+    pub item: T,
+}
+
+/// A post call took only part of what was staged.
+///
+/// The rest was unstaged: its slots went back, and its tickets name nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PostError {
+    /// How many requests the device took before it refused one.
+    pub posted: u32,
+    /// How many it did not take.
+    pub unposted: u32,
+    /// What the device said.
+    pub cause: ProviderError,
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} requests posted, {} not: {}",
+            self.posted, self.unposted, self.cause
+        )
+    }
+}
+
+impl core::error::Error for PostError {}
+
+/// A completion that names no request in flight on this queue: stale, duplicate, or another's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rejected(pub crate::WorkId);
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a completion for {:?}, which is not in flight here", self.0)
+    }
+}
+
+impl core::error::Error for Rejected {}
+
+/// An access beyond the end of a window, or not aligned to its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfWindow {
+    /// Where it would begin, in bytes from the start.
+    pub offset: usize,
+    /// How many bytes it would touch.
+    pub bytes: usize,
+    /// How many the window has.
+    pub window_bytes: usize,
+}
+
+impl fmt::Display for OutOfWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} bytes at offset {} do not fit, aligned, in a window of {} bytes",
+            self.bytes, self.offset, self.window_bytes
+        )
+    }
+}
+
+impl core::error::Error for OutOfWindow {}

@@ -1,0 +1,86 @@
+//! Memory the device may touch: slots of an arena, and windows a peer may reach.
+
+use crate::wire::RemoteWindow;
+
+use super::OutOfWindow;
+
+/// An owned piece of registered memory.
+///
+/// It is owned by exactly one of the application, the device, or the free list of its
+/// arena. Whoever holds the value owns the bytes. Dropping it sends it home to its arena
+/// from any thread, without a lock.
+pub trait Slot: Send + Sized + 'static {
+    /// How many bytes it holds at most.
+    fn capacity_bytes(&self) -> usize;
+
+    /// How many bytes of it are meant: what is sent, where it is posted for sending; what
+    /// arrived, where it was received into.
+    fn len_bytes(&self) -> usize;
+
+    /// Sets how many bytes are meant; cut to the capacity.
+    fn set_len_bytes(&mut self, bytes: usize);
+
+    /// The bytes that are meant.
+    fn payload(&self) -> &[u8];
+
+    /// All bytes up to the capacity.
+    fn buffer_mut(&mut self) -> &mut [u8];
+}
+
+/// Registered memory, cut into slots, with its free list. One thread owns it.
+///
+/// An arena dropped while slots are out is leaked and counted, never freed under the device.
+pub trait Arena: Send + Sized + 'static {
+    /// Its slots.
+    type Slot: Slot;
+
+    /// Takes a slot from the free list, its length set to zero. `None` is back-pressure.
+    fn lease(&mut self) -> Option<Self::Slot>;
+
+    /// Puts a slot back, cheaper than dropping it. One of another arena goes to its own.
+    fn release(&mut self, slot: Self::Slot);
+
+    /// How many slots there are in all.
+    fn slots(&self) -> u32;
+
+    /// How many bytes each slot holds.
+    fn slot_bytes(&self) -> u32;
+}
+
+/// Memory a peer may read or write at any time, so that no reference to it ever exists.
+///
+/// Copies are made byte by byte with volatile access: one that overlaps a write of the peer
+/// may be torn. What ends the peer's turn (a completion, an application message) is what
+/// makes the bytes settled.
+pub trait Window: Send + Sync + Sized + 'static {
+    /// Its size.
+    fn bytes(&self) -> usize;
+
+    /// What a peer needs to reach it. It is as good as the right itself: hand it to peers
+    /// that may use it, and to no others.
+    fn remote(&self) -> RemoteWindow;
+
+    /// Copies bytes out, beginning at `offset`.
+    ///
+    /// # Errors
+    /// The range does not lie within the window; nothing was copied.
+    fn copy_out(&self, offset: usize, destination: &mut [u8]) -> Result<(), OutOfWindow>;
+
+    /// Copies bytes in, beginning at `offset`.
+    ///
+    /// # Errors
+    /// The range does not lie within the window; nothing was copied.
+    fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow>;
+
+    /// Reads one byte, then orders all later reads after it.
+    ///
+    /// # Errors
+    /// The offset is not within the window.
+    fn load_u8(&self, offset: usize) -> Result<u8, OutOfWindow>;
+
+    /// Reads an aligned word in host byte order, then orders all later reads after it.
+    ///
+    /// # Errors
+    /// The word does not lie within the window, or is not aligned to eight bytes.
+    fn load_u64(&self, offset: usize) -> Result<u64, OutOfWindow>;
+}

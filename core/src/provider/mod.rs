@@ -1,0 +1,27 @@
+//! The seam: what an RDMA device does, in verbs' own words.
+//!
+//! `doorbell-ffi` implements these traits on rdma-core, `doorbell-sim` on a virtual fabric.
+//! Everything above is generic over [`Provider`], by static dispatch.
+//!
+//! **Every method is safe against any safe caller.** Local memory is an owned, unclonable
+//! [`Slot`]: posting moves it in, polling hands it back, and in between nobody can look.
+//! No sequence of calls, in any order, on any objects, may alias or free memory under the
+//! device; that proof is the provider's own, and nothing above it is trusted.
+
+mod config;
+mod device;
+mod error;
+mod memory;
+mod queue;
+
+pub use config::{
+    AddressVector, ArenaConfig, CompletionQueueConfig, QueuePairConfig, QueuePairLimits, ReadyToReceive,
+    ReadyToSend, RemoteAccess, WindowConfig,
+};
+pub use device::{AsyncEvent, Context, DeviceLimits, ProtectionDomain, Provider, QueuePair, QueuePairParts};
+pub use error::{OutOfWindow, PostError, ProviderError, PushError, Refused, Rejected};
+pub use memory::{Arena, Slot, Window};
+pub use queue::{
+    Arrival, ArrivalKind, Completion, CompletionQueue, GATHER_MAX, Operation, PostFlags, ReceiveBatch,
+    ReceiveQueue, RemoteAddress, Retired, SendBatch, SendQueue,
+};

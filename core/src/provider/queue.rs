@@ -1,0 +1,318 @@
+//! The data path of the seam: posting guards, completions, and the way slots come back.
+
+use crate::{Rkey, Ticket, WcStatus, WorkId};
+
+use super::{PostError, ProviderError, Refused, Rejected, Slot};
+
+/// How many gather or scatter elements a request has at most.
+pub const GATHER_MAX: usize = 4;
+
+/// What a request does.
+///
+/// Source: InfiniBand Architecture volume 1, section 9.4; `ibv_post_send(3)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "the reliable-connection operations of verbs"
+)]
+pub enum Operation {
+    /// SEND into the peer's next receive.
+    Send,
+    /// SEND with a word the peer's completion carries; the word is in host order here.
+    SendWithImmediate(u32),
+    /// WRITE into a peer's window.
+    Write(RemoteAddress),
+    /// WRITE, and a word that consumes the peer's next receive.
+    WriteWithImmediate(RemoteAddress, u32),
+    /// READ from a peer's window into the slots.
+    Read(RemoteAddress),
+    /// Adds to an aligned word of the peer; the slot receives what was there before.
+    FetchAndAdd {
+        /// The word.
+        remote: RemoteAddress,
+        /// What is added, wrapping.
+        add: u64,
+    },
+    /// Replaces an aligned word of the peer where it equals `compare`; the slot receives
+    /// what was there before.
+    CompareAndSwap {
+        /// The word.
+        remote: RemoteAddress,
+        /// What it must equal.
+        compare: u64,
+        /// What replaces it.
+        swap: u64,
+    },
+}
+
+/// An address in a peer's window and the key that opens it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteAddress {
+    /// The address, as the peer's window begins at its own address.
+    pub address: u64,
+    /// The peer's key.
+    pub rkey: Rkey,
+}
+
+impl Operation {
+    /// Whether it brings data back into the slots.
+    #[must_use]
+    #[inline]
+    pub const fn writes_slots(self) -> bool {
+        matches!(
+            self,
+            Self::Read(_) | Self::FetchAndAdd { .. } | Self::CompareAndSwap { .. }
+        )
+    }
+
+    /// Whether it is an atomic.
+    #[must_use]
+    #[inline]
+    pub const fn is_atomic(self) -> bool {
+        matches!(self, Self::FetchAndAdd { .. } | Self::CompareAndSwap { .. })
+    }
+}
+
+bitflags::bitflags! {
+    /// How a request is to be carried out. Source: `ibv_post_send(3)`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct PostFlags: u8 {
+        /// A success makes a completion too; an error always makes one (S5).
+        const SIGNALED = 1;
+        /// Waits until earlier READs and atomics of this queue are done.
+        const FENCE = 1 << 1;
+        /// Wakes a peer that armed its completion queue for solicited ones.
+        const SOLICITED = 1 << 2;
+        /// The bytes are copied into the request when the doorbell rings.
+        const INLINE = 1 << 3;
+    }
+}
+
+/// The send half of a queue pair; with its completion queue it belongs to one thread.
+pub trait SendQueue: Send + Sized + 'static {
+    /// What is posted.
+    type Slot: Slot;
+    /// What polling yields.
+    type Completion: Completion;
+    /// The posting guard.
+    type Batch<'q>: SendBatch<'q, Slot = Self::Slot>;
+
+    /// Begins a batch. Whatever a forgotten batch had staged is unstaged first.
+    fn stage(&mut self) -> Self::Batch<'_>;
+
+    /// Gives back everything up to the request this completion names.
+    ///
+    /// A completion proves all earlier requests of the queue done too, signaled or not.
+    /// `each` gets their slots in posting order, each with the ticket of its request.
+    ///
+    /// # Errors
+    /// The completion names nothing that is in flight here; nothing was given back.
+    fn retire<F: FnMut(Ticket, Self::Slot)>(
+        &mut self,
+        completion: Self::Completion,
+        each: F,
+    ) -> Result<Retired, Rejected>;
+
+    /// How many requests are in flight.
+    fn in_flight(&self) -> u32;
+
+    /// How many more can be staged now.
+    fn room(&self) -> u32;
+}
+
+/// Requests staged for one doorbell. Dropping it rings nothing: what was staged is
+/// unstaged, and its slots go home.
+pub trait SendBatch<'q>: Sized {
+    /// What is posted.
+    type Slot: Slot;
+
+    /// Stages one request with `N` slots, up to [`GATHER_MAX`].
+    ///
+    /// Of each slot the bytes that are meant take part ([`Slot::len_bytes`]); an atomic takes
+    /// one slot of at least eight bytes of capacity.
+    ///
+    /// # Errors
+    /// [`Refused`] hands the slots back with the reason.
+    fn push<const N: usize>(
+        &mut self,
+        operation: Operation,
+        slots: [Self::Slot; N],
+        flags: PostFlags,
+    ) -> Result<Ticket, Refused<[Self::Slot; N]>>;
+
+    /// Stages one request whose bytes are the caller's own and go inline.
+    ///
+    /// # Errors
+    /// The queue is full, the bytes too many, or the operation brings data back.
+    fn push_inline(
+        &mut self,
+        operation: Operation,
+        bytes: &'q [u8],
+        flags: PostFlags,
+    ) -> Result<Ticket, super::PushError>;
+
+    /// How many requests are staged.
+    fn staged(&self) -> u32;
+
+    /// Rings the doorbell once for all that is staged; says how many were posted.
+    ///
+    /// # Errors
+    /// The device took only part. `unposted` gets the slots of the rest, in order.
+    fn ring_returning<F: FnMut(Ticket, Self::Slot)>(self, unposted: F) -> Result<u32, PostError>;
+
+    /// Rings the doorbell once for all that is staged; says how many were posted.
+    ///
+    /// # Errors
+    /// The device took only part; the slots of the rest went home.
+    fn ring(self) -> Result<u32, PostError> {
+        self.ring_returning(|_, slot| drop(slot))
+    }
+}
+
+/// The receive half of a queue pair; with its completion queue it belongs to one thread.
+pub trait ReceiveQueue: Send + Sized + 'static {
+    /// What is posted.
+    type Slot: Slot;
+    /// What polling yields.
+    type Completion: Completion;
+    /// The posting guard.
+    type Batch<'q>: ReceiveBatch<Slot = Self::Slot>;
+
+    /// Begins a batch. Whatever a forgotten batch had staged is unstaged first.
+    fn stage(&mut self) -> Self::Batch<'_>;
+
+    /// Takes the receive this completion names; `each` gets its slots in order, their
+    /// lengths set to what arrived in each.
+    ///
+    /// # Errors
+    /// The completion names nothing that is in flight here; nothing was given back.
+    fn retire<F: FnMut(Ticket, Self::Slot)>(
+        &mut self,
+        completion: Self::Completion,
+        each: F,
+    ) -> Result<Arrival, Rejected>;
+
+    /// How many receives are posted.
+    fn in_flight(&self) -> u32;
+
+    /// How many more can be staged now.
+    fn room(&self) -> u32;
+}
+
+/// Receives staged for one post. Dropping it posts nothing, and the slots go home.
+pub trait ReceiveBatch: Sized {
+    /// What is posted.
+    type Slot: Slot;
+
+    /// Stages one receive that scatters into `N` slots, up to [`GATHER_MAX`], each to its
+    /// whole capacity.
+    ///
+    /// # Errors
+    /// [`Refused`] hands the slots back with the reason.
+    fn push<const N: usize>(&mut self, slots: [Self::Slot; N]) -> Result<Ticket, Refused<[Self::Slot; N]>>;
+
+    /// How many receives are staged.
+    fn staged(&self) -> u32;
+
+    /// Posts all that is staged in one call; says how many were posted.
+    ///
+    /// # Errors
+    /// The device took only part; the slots of the rest went home.
+    fn ring(self) -> Result<u32, PostError>;
+}
+
+/// A completion as polled: a token that exactly one queue can redeem, once.
+///
+/// It can be neither cloned nor made, so redeeming it is proof. Dropped unredeemed, the
+/// slots it stands for stay with the device's side until a later one covers them.
+pub trait Completion: Sized {
+    /// What the request was posted with.
+    fn work_id(&self) -> WorkId;
+
+    /// How it ended.
+    fn status(&self) -> WcStatus;
+}
+
+/// Requests a completion gave back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retired {
+    /// The first of them.
+    pub first: Ticket,
+    /// The one the completion names. Those before it ended in success.
+    pub last: Ticket,
+    /// How the last one ended.
+    pub status: WcStatus,
+    /// The device's own word on an error; what it means is the vendor's.
+    pub vendor_error: u32,
+}
+
+impl Retired {
+    /// How many requests were given back.
+    #[must_use]
+    #[inline]
+    pub const fn count(&self) -> u64 {
+        self.last.0.wrapping_sub(self.first.0).wrapping_add(1)
+    }
+}
+
+/// What consumed a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ArrivalKind {
+    /// A SEND: the bytes are in the slots.
+    Send,
+    /// A WRITE with immediate: the bytes are in the window, the slots were not touched.
+    WriteWithImmediate,
+    /// The receive failed; what it holds is not to be read.
+    Failed,
+}
+
+/// A receive that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// The receive.
+    pub ticket: Ticket,
+    /// How it ended; nothing below but the vendor's word holds where that is no success (S7).
+    pub status: WcStatus,
+    /// What consumed it.
+    pub kind: ArrivalKind,
+    /// How many bytes came.
+    pub payload_bytes: u32,
+    /// The sender's word, in host order.
+    pub immediate: Option<u32>,
+    /// The device's own word on an error; what it means is the vendor's.
+    pub vendor_error: u32,
+}
+
+/// A completion queue; polled by one thread.
+pub trait CompletionQueue: Send + Sized + 'static {
+    /// What polling yields.
+    type Completion: Completion;
+
+    /// Takes what completed, at most a provider's batch, and hands each to `each`. Zero
+    /// means that nothing had completed.
+    ///
+    /// # Errors
+    /// The device could not be polled; the queue is of no further use.
+    fn poll<F: FnMut(Self::Completion)>(&mut self, each: F) -> Result<u32, ProviderError>;
+
+    /// How many completions it holds.
+    fn depth(&self) -> u32;
+
+    /// The file descriptor that becomes readable after [`CompletionQueue::arm`], where the
+    /// queue was made with notification and the provider has it.
+    fn notification_fd(&self) -> Option<i32>;
+
+    /// Asks for one notification at the next completion (or the next solicited or failed
+    /// one). One-shot: poll again after arming, for what came in between (S23).
+    ///
+    /// # Errors
+    /// The queue was made without notification, or the device refused.
+    fn arm(&mut self, solicited_only: bool) -> Result<(), ProviderError>;
+
+    /// Takes the notifications that are waiting, without blocking; says how many.
+    ///
+    /// # Errors
+    /// The queue was made without notification, or the descriptor failed.
+    fn acknowledge(&mut self) -> Result<u32, ProviderError>;
+}

@@ -1,0 +1,239 @@
+//! What is wrong with bytes from a peer: which part, which field, where, and why.
+
+use core::fmt;
+
+/// The part of the wire format the bytes were read as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Part {
+    /// A listener's handle.
+    Handle,
+    /// The header of a handshake frame.
+    FrameHeader,
+    /// The Hello frame.
+    Hello,
+    /// The Welcome frame.
+    Welcome,
+    /// The Connect frame.
+    Connect,
+    /// The Accept frame.
+    Accept,
+    /// The Ready frame.
+    Ready,
+    /// The Reject frame.
+    Reject,
+}
+
+/// The field that is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Field {
+    /// The magic number at the start.
+    Magic,
+    /// The version it is written in, the newest spoken, or the one chosen.
+    Version,
+    /// The oldest version spoken.
+    VersionMin,
+    /// The length of the whole handle.
+    Length,
+    /// The flags.
+    Flags,
+    /// The kind of frame.
+    Kind,
+    /// The length of a frame's body.
+    BodyLength,
+    /// How many rails follow.
+    RailCount,
+    /// The TCP port of the handshake.
+    Port,
+    /// Bytes that must be zero.
+    Reserved,
+    /// The sender's instance number.
+    Instance,
+    /// The instance number of the listener that is meant.
+    ListenerInstance,
+    /// The nonce.
+    Nonce,
+    /// A rail's tag.
+    RailTag,
+    /// A rail's explicit length.
+    RailLength,
+    /// A rail's prefix length.
+    RailPrefix,
+    /// A rail's speed class.
+    RailSpeed,
+    /// A rail's address.
+    RailAddress,
+    /// A rail's explicit GID.
+    RailGid,
+    /// Bytes after the last field.
+    Trailing,
+    /// The endpoint's GID.
+    Gid,
+    /// The queue pair number.
+    Qpn,
+    /// The first packet sequence number.
+    Psn,
+    /// The path MTU.
+    Mtu,
+    /// How many READs and atomics the endpoint has in flight at most.
+    MaxRdAtomic,
+    /// How many READs and atomics the endpoint serves at a time.
+    MaxDestRdAtomic,
+    /// The traffic class.
+    TrafficClass,
+    /// The flow label.
+    FlowLabel,
+    /// The service level.
+    ServiceLevel,
+    /// The index of the sender's rail.
+    OwnRail,
+    /// The index of the receiver's rail.
+    PeerRail,
+    /// The length of the private data.
+    PrivateLength,
+    /// The private data.
+    PrivateData,
+    /// How many receives the endpoint keeps posted.
+    ReceiveDepth,
+    /// How many bytes each of them holds.
+    SlotBytes,
+    /// The reason of a rejection.
+    RejectReason,
+    /// The detail number of a rejection.
+    RejectDetail,
+}
+
+/// Why a field is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The bytes end before the field does.
+    Truncated,
+    /// There are more bytes than allowed.
+    TooLong,
+    /// The value is not one that is defined.
+    Unknown,
+    /// The value is outside its range.
+    OutOfRange,
+    /// The field must be zero.
+    NotZero,
+    /// The field must not be zero.
+    Zero,
+    /// The value contradicts another field, or an earlier frame.
+    Mismatch,
+    /// The address is not one a single host can have.
+    NotUnicast,
+    /// The same could be said in fewer bytes, and must be.
+    NotCanonical,
+}
+
+/// Bytes that are not valid wire format: whoever wrote them can fix it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct WireError {
+    /// The part the bytes were read as.
+    pub part: Part,
+    /// The field.
+    pub field: Field,
+    /// Where the field starts, in bytes from the start of the handle or frame.
+    pub offset: u16,
+    /// What is wrong with it.
+    pub reason: Reason,
+}
+
+impl WireError {
+    pub(crate) fn new(part: Part, field: Field, offset: usize, reason: Reason) -> Self {
+        Self { part, field, offset: u16::try_from(offset).unwrap_or(u16::MAX), reason }
+    }
+
+    /// The field that is cut when only `have` bytes of a fixed layout are there.
+    pub(crate) fn truncated(part: Part, layout: &[(Field, usize)], base: usize, have: usize) -> Self {
+        let cut = layout.iter().rev().find(|(_, start)| *start <= have).or(layout.first());
+        let (field, start) = cut.copied().unwrap_or((Field::Trailing, have));
+        Self::new(part, field, base.saturating_add(start), Reason::Truncated)
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Handle => "handle",
+            Self::FrameHeader => "frame header",
+            Self::Hello => "Hello",
+            Self::Welcome => "Welcome",
+            Self::Connect => "Connect",
+            Self::Accept => "Accept",
+            Self::Ready => "Ready",
+            Self::Reject => "Reject",
+        })
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Magic => "magic number",
+            Self::Version => "version",
+            Self::VersionMin => "oldest version",
+            Self::Length => "length",
+            Self::Flags => "flags",
+            Self::Kind => "kind",
+            Self::BodyLength => "body length",
+            Self::RailCount => "rail count",
+            Self::Port => "TCP port",
+            Self::Reserved => "reserved bytes",
+            Self::Instance => "instance number",
+            Self::ListenerInstance => "listener's instance number",
+            Self::Nonce => "nonce",
+            Self::RailTag => "rail tag",
+            Self::RailLength => "rail length",
+            Self::RailPrefix => "rail prefix length",
+            Self::RailSpeed => "rail speed class",
+            Self::RailAddress => "rail address",
+            Self::RailGid => "rail GID",
+            Self::Trailing => "bytes after the end",
+            Self::Gid => "GID",
+            Self::Qpn => "queue pair number",
+            Self::Psn => "packet sequence number",
+            Self::Mtu => "MTU",
+            Self::MaxRdAtomic => "READs and atomics in flight",
+            Self::MaxDestRdAtomic => "READs and atomics served",
+            Self::TrafficClass => "traffic class",
+            Self::FlowLabel => "flow label",
+            Self::ServiceLevel => "service level",
+            Self::OwnRail => "sender's rail index",
+            Self::PeerRail => "receiver's rail index",
+            Self::PrivateLength => "private data length",
+            Self::PrivateData => "private data",
+            Self::ReceiveDepth => "receive depth",
+            Self::SlotBytes => "slot bytes",
+            Self::RejectReason => "reject reason",
+            Self::RejectDetail => "reject detail",
+        })
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Truncated => "cut off",
+            Self::TooLong => "too long",
+            Self::Unknown => "not a known value",
+            Self::OutOfRange => "out of range",
+            Self::NotZero => "not zero",
+            Self::Zero => "zero",
+            Self::Mismatch => "contradicts what was said elsewhere",
+            Self::NotUnicast => "not a unicast address",
+            Self::NotCanonical => "not in its shortest form",
+        })
+    }
+}
+
+impl fmt::Display for WireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} at byte {}: {}", self.part, self.field, self.offset, self.reason)
+    }
+}
+
+impl core::error::Error for WireError {}

@@ -1,0 +1,29 @@
+//! Wire format 1: the handle a listener hands out, the frames of the handshake, a window's descriptor.
+//!
+//! Everything is big-endian, fixed in size or checked in length, and parsed in place. Here
+//! live bytes and their meaning, nothing that waits, chooses or sends. `docs/wire-format.md`
+//! has the byte tables.
+
+mod error;
+mod frame;
+mod frame_body;
+mod handle;
+mod rails;
+mod text;
+mod version;
+mod window;
+
+pub use error::{Field, Part, Reason, WireError};
+pub use frame::{
+    Connect, FRAME_BODY_BYTES_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, Frame, FrameBuffer, FrameHeader,
+    FrameKind, Hello, HelloRef, REJECT_FRAME_BYTES, Reject, RejectReason, TooManyRails, Welcome, WelcomeRef,
+};
+pub use frame_body::{
+    Endpoint, EndpointParameters, FLOW_LABEL_MAX, PRIVATE_DATA_BYTES_MAX, PrivateData, PrivateDataTooLong,
+    RECEIVE_DEPTH_MAX, SERVICE_LEVEL_MAX, SLOT_BYTES_MAX,
+};
+pub use handle::{Fit, HANDLE_BYTES_MAX, HANDLE_HEADER_BYTES, Handle, HandleBuilder, HandleRef, NoRails};
+pub use rails::{AdvertisedRail, NotAdvertisable, RAIL_BYTES_MAX, RAILS_MAX, RailIter, Rails, SpeedClass};
+pub use text::{HANDLE_TEXT_BYTES_MAX, HANDLE_TEXT_PREFIX, HandleTextError};
+pub use version::{InstanceId, Nonce, VERSION, VersionRange};
+pub use window::{REMOTE_WINDOW_BYTES, RemoteWindow};

@@ -1,0 +1,110 @@
+//! Versions, and the numbers that tell one listener and one attempt from another.
+
+use core::fmt;
+use core::num::NonZeroU64;
+
+/// The version of the wire format this code writes, and the only one it speaks.
+pub const VERSION: u8 = 1;
+
+/// The versions a side speaks, both ends included. The oldest is never above the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct VersionRange {
+    oldest: u8,
+    newest: u8,
+}
+
+impl VersionRange {
+    /// What this code speaks.
+    pub const OURS: Self = Self { oldest: VERSION, newest: VERSION };
+
+    /// From `oldest` to `newest`; `None` where they are the wrong way round or zero.
+    #[must_use]
+    pub const fn new(oldest: u8, newest: u8) -> Option<Self> {
+        if oldest == 0 || oldest > newest { None } else { Some(Self { oldest, newest }) }
+    }
+
+    /// The oldest version spoken.
+    #[must_use]
+    pub const fn oldest(self) -> u8 {
+        self.oldest
+    }
+
+    /// The newest version spoken.
+    #[must_use]
+    pub const fn newest(self) -> u8 {
+        self.newest
+    }
+
+    /// The version two sides speak with each other: the lower of their newest, where both know it.
+    #[must_use]
+    pub fn common(self, other: Self) -> Option<u8> {
+        let version = self.newest.min(other.newest);
+        (version >= self.oldest && version >= other.oldest).then_some(version)
+    }
+}
+
+impl fmt::Display for VersionRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.oldest == self.newest {
+            write!(f, "{}", self.newest)
+        } else {
+            write!(f, "{} to {}", self.oldest, self.newest)
+        }
+    }
+}
+
+/// A random number drawn when a listener or node starts: by it, a handle of one that is gone is recognised.
+///
+/// Never zero: zero is what forgotten entropy looks like.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct InstanceId(NonZeroU64);
+
+impl InstanceId {
+    /// The instance with this number, `None` for zero.
+    #[must_use]
+    pub const fn new(raw: u64) -> Option<Self> {
+        match NonZeroU64::new(raw) {
+            Some(raw) => Some(Self(raw)),
+            None => None,
+        }
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn to_u64(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InstanceId({self})")
+    }
+}
+
+/// Sixteen random bytes, new for each attempt and each side: no two handshakes have the same transcript.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Nonce(pub [u8; 16]);
+
+#[cfg(test)]
+mod tests {
+    use super::{InstanceId, VersionRange};
+
+    #[test]
+    fn the_lower_version_wins() {
+        let range = |oldest, newest| VersionRange::new(oldest, newest).unwrap();
+        assert_eq!(range(1, 1).common(range(1, 3)), Some(1));
+        assert_eq!(range(1, 3).common(range(2, 2)), Some(2));
+        assert_eq!(range(1, 1).common(range(2, 3)), None);
+        assert_eq!(range(3, 4).common(range(1, 2)), None);
+        assert_eq!(VersionRange::new(0, 1), None);
+        assert_eq!(VersionRange::new(2, 1), None);
+        assert_eq!(InstanceId::new(0), None);
+    }
+}

@@ -1,0 +1,171 @@
+//! The layout of `wr_id`: what a posted request carries and its completion brings back.
+//!
+//! | bits | field | range |
+//! |---|---|---|
+//! | 63..60 | kind | 0..=15 |
+//! | 59..40 | channel | 0..=1,048,575 |
+//! | 39..24 | slot: index in the queue's in-flight table | 0..=65,535 |
+//! | 23..0 | generation: how often that index was used, modulo 2^24 | 0..=16,777,215 |
+
+use core::fmt;
+
+use static_assertions::const_assert_eq;
+
+const KIND_BITS: u32 = 4;
+const CHANNEL_BITS: u32 = 20;
+const SLOT_BITS: u32 = 16;
+const GENERATION_BITS: u32 = 24;
+const_assert_eq!(KIND_BITS + CHANNEL_BITS + SLOT_BITS + GENERATION_BITS, u64::BITS);
+
+const SLOT_SHIFT: u32 = GENERATION_BITS;
+const CHANNEL_SHIFT: u32 = SLOT_SHIFT + SLOT_BITS;
+const KIND_SHIFT: u32 = CHANNEL_SHIFT + CHANNEL_BITS;
+const_assert_eq!(SLOT_SHIFT, 24);
+const_assert_eq!(CHANNEL_SHIFT, 40);
+const_assert_eq!(KIND_SHIFT, 60);
+
+/// How many channels one `wr_id` can tell apart.
+pub const CHANNELS_MAX: u32 = 1 << CHANNEL_BITS;
+
+/// How many requests of one queue can be in flight.
+pub const SLOTS_MAX: u32 = 1 << SLOT_BITS;
+
+/// The mask of a generation.
+pub(crate) const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
+
+/// What kind of queue a completion belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum WorkKind {
+    /// A request of a send queue.
+    Send = 1,
+    /// A receive of one queue pair.
+    Receive = 2,
+}
+
+/// A `wr_id`, taken apart.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WorkId(u64);
+
+impl WorkId {
+    /// Packs the fields; each is cut to its width.
+    #[must_use]
+    #[inline]
+    pub const fn new(kind: WorkKind, channel: u32, slot: u16, generation: u32) -> Self {
+        Self(
+            (kind as u64) << KIND_SHIFT
+                | ((channel & (CHANNELS_MAX - 1)) as u64) << CHANNEL_SHIFT
+                | (slot as u64) << SLOT_SHIFT
+                | (generation as u64 & GENERATION_MASK),
+        )
+    }
+
+    /// The word a completion brought back.
+    #[must_use]
+    #[inline]
+    pub const fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    /// The word to post.
+    #[must_use]
+    #[inline]
+    pub const fn to_raw(self) -> u64 {
+        self.0
+    }
+
+    /// The kind, or `None` where the word is not one of ours.
+    #[must_use]
+    #[inline]
+    pub const fn kind(self) -> Option<WorkKind> {
+        match self.0 >> KIND_SHIFT {
+            1 => Some(WorkKind::Send),
+            2 => Some(WorkKind::Receive),
+            _ => None,
+        }
+    }
+
+    /// The channel.
+    #[must_use]
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "masked to 20 bits")]
+    pub const fn channel(self) -> u32 {
+        (self.0 >> CHANNEL_SHIFT) as u32 & (CHANNELS_MAX - 1)
+    }
+
+    /// The index in the in-flight table.
+    #[must_use]
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "16 bits are what is meant")]
+    pub const fn slot(self) -> u16 {
+        (self.0 >> SLOT_SHIFT) as u16
+    }
+
+    /// The generation of that index.
+    #[must_use]
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "masked to 24 bits")]
+    pub const fn generation(self) -> u32 {
+        (self.0 & GENERATION_MASK) as u32
+    }
+}
+
+impl fmt::Debug for WorkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkId")
+            .field("kind", &self.kind())
+            .field("channel", &self.channel())
+            .field("slot", &self.slot())
+            .field("generation", &self.generation())
+            .finish()
+    }
+}
+
+/// Names one request of one queue: its position in posting order.
+///
+/// Tickets of one queue compare as its requests follow each other: all up to a retired one
+/// are finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub(crate) u64);
+
+impl Ticket {
+    /// The position: one more for each request of the queue. Where a queue begins to count
+    /// is the provider's own.
+    #[must_use]
+    #[inline]
+    pub const fn position(self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CHANNELS_MAX, WorkId, WorkKind};
+
+    #[test]
+    fn fields_do_not_overlap() {
+        for (channel, slot, generation) in [
+            (0, 0, 0),
+            (CHANNELS_MAX - 1, 0, 0),
+            (0, u16::MAX, 0),
+            (0, 0, 0x00ff_ffff),
+            (0x12345, 0x6789, 0xabcdef),
+        ] {
+            for kind in [WorkKind::Send, WorkKind::Receive] {
+                let id = WorkId::from_raw(WorkId::new(kind, channel, slot, generation).to_raw());
+                assert_eq!(id.kind(), Some(kind));
+                assert_eq!(id.channel(), channel);
+                assert_eq!(id.slot(), slot);
+                assert_eq!(id.generation(), generation);
+            }
+        }
+        assert_eq!(WorkId::from_raw(0).kind(), None);
+        assert_eq!(WorkId::from_raw(u64::MAX).kind(), None);
+    }
+
+    #[test]
+    fn golden_word() {
+        let id = WorkId::new(WorkKind::Send, 0x12345, 0x6789, 0x00ab_cdef);
+        assert_eq!(id.to_raw(), 0x1123_4567_89ab_cdef);
+    }
+}
