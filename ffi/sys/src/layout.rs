@@ -1,0 +1,1 @@
+//! Sizes and offsets, asserted when this crate is compiled.
