@@ -144,12 +144,27 @@ pub struct WireError {
 
 impl WireError {
     pub(crate) fn new(part: Part, field: Field, offset: usize, reason: Reason) -> Self {
-        Self { part, field, offset: u16::try_from(offset).unwrap_or(u16::MAX), reason }
+        Self {
+            part,
+            field,
+            offset: u16::try_from(offset).unwrap_or(u16::MAX),
+            reason,
+        }
+    }
+
+    /// A field of the endpoint in a Connect or an Accept.
+    pub(crate) fn in_endpoint(part: Part, field: Field, reason: Reason) -> Self {
+        let offset = super::FRAME_HEADER_BYTES.saturating_add(super::offset_of_field(field));
+        Self::new(part, field, offset, reason)
     }
 
     /// The field that is cut when only `have` bytes of a fixed layout are there.
     pub(crate) fn truncated(part: Part, layout: &[(Field, usize)], base: usize, have: usize) -> Self {
-        let cut = layout.iter().rev().find(|(_, start)| *start <= have).or(layout.first());
+        let cut = layout
+            .iter()
+            .rev()
+            .find(|(_, start)| *start <= have)
+            .or(layout.first());
         let (field, start) = cut.copied().unwrap_or((Field::Trailing, have));
         Self::new(part, field, base.saturating_add(start), Reason::Truncated)
     }
@@ -232,7 +247,11 @@ impl fmt::Display for Reason {
 
 impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} at byte {}: {}", self.part, self.field, self.offset, self.reason)
+        write!(
+            f,
+            "{}: {} at byte {}: {}",
+            self.part, self.field, self.offset, self.reason
+        )
     }
 }
 

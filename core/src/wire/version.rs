@@ -15,12 +15,19 @@ pub struct VersionRange {
 
 impl VersionRange {
     /// What this code speaks.
-    pub const OURS: Self = Self { oldest: VERSION, newest: VERSION };
+    pub const OURS: Self = Self {
+        oldest: VERSION,
+        newest: VERSION,
+    };
 
     /// From `oldest` to `newest`; `None` where they are the wrong way round or zero.
     #[must_use]
     pub const fn new(oldest: u8, newest: u8) -> Option<Self> {
-        if oldest == 0 || oldest > newest { None } else { Some(Self { oldest, newest }) }
+        if oldest == 0 || oldest > newest {
+            None
+        } else {
+            Some(Self { oldest, newest })
+        }
     }
 
     /// The oldest version spoken.

@@ -29,7 +29,11 @@ impl RemoteWindow {
     /// A window of `length_bytes` from `address`, opened by `rkey`.
     #[must_use]
     pub const fn new(address: u64, length_bytes: u64, rkey: Rkey) -> Self {
-        Self { address: U64::new(address), length_bytes: U64::new(length_bytes), rkey: U32::new(rkey.0) }
+        Self {
+            address: U64::new(address),
+            length_bytes: U64::new(length_bytes),
+            rkey: U32::new(rkey.0),
+        }
     }
 
     /// Its first address, in the peer's numbering.
@@ -53,7 +57,9 @@ impl RemoteWindow {
     /// The address of `length_bytes` at `offset`, or `None` where they do not lie within the window.
     #[must_use]
     pub const fn address_of(&self, offset: u64, length_bytes: u64) -> Option<u64> {
-        let Some(end) = offset.checked_add(length_bytes) else { return None };
+        let Some(end) = offset.checked_add(length_bytes) else {
+            return None;
+        };
         if end > self.length_bytes() || self.address().checked_add(end).is_none() {
             return None;
         }
@@ -70,7 +76,9 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let window = RemoteWindow::new(0x0102_0304_0506_0708, 0x1122, Rkey(0xdead_beef));
-        let golden = [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0x11, 0x22, 0xde, 0xad, 0xbe, 0xef];
+        let golden = [
+            1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0x11, 0x22, 0xde, 0xad, 0xbe, 0xef,
+        ];
         assert_eq!(window.as_bytes(), golden);
         assert_eq!(RemoteWindow::read_from_bytes(&golden), Ok(window));
     }

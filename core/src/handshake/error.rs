@@ -1,0 +1,256 @@
+//! Why a handshake failed: at which stage, from what cause, by whose fault.
+
+use core::fmt;
+
+use crate::wire::{FrameKind, InstanceId, Reject, RejectReason, VersionRange, WireError};
+
+/// Where a handshake is: what it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Stage {
+    /// Responder: for the peer's Hello.
+    Hello = 1,
+    /// Initiator: for the peer's Welcome.
+    Welcome = 2,
+    /// Initiator: for its caller to choose a rail and offer a queue pair.
+    ChooseRail = 3,
+    /// Responder: for the peer's Connect.
+    Connect = 4,
+    /// For the caller to bring its queue pair to RTS.
+    Prepare = 5,
+    /// Initiator: for the peer's Accept.
+    Accept = 6,
+    /// For the peer's Ready.
+    Ready = 7,
+    /// Responder: for room to send the last Ready.
+    LastWrite = 8,
+}
+
+impl Stage {
+    /// The frame the peer has to send, if it is the peer's turn.
+    #[must_use]
+    pub const fn awaited(self) -> Option<FrameKind> {
+        match self {
+            Self::Hello => Some(FrameKind::Hello),
+            Self::Welcome => Some(FrameKind::Welcome),
+            Self::Connect => Some(FrameKind::Connect),
+            Self::Accept => Some(FrameKind::Accept),
+            Self::Ready => Some(FrameKind::Ready),
+            Self::ChooseRail | Self::Prepare | Self::LastWrite => None,
+        }
+    }
+
+    /// Its number, as a Reject carries it.
+    #[must_use]
+    pub const fn to_wire(self) -> u8 {
+        self as u8
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hello => "waiting for the peer's Hello",
+            Self::Welcome => "waiting for the peer's Welcome",
+            Self::ChooseRail => "waiting for this side to choose a rail and offer a queue pair",
+            Self::Connect => "waiting for the peer's Connect",
+            Self::Prepare => "waiting for this side to bring its queue pair to RTS",
+            Self::Accept => "waiting for the peer's Accept",
+            Self::Ready => "waiting for the peer's Ready",
+            Self::LastWrite => "sending the last Ready",
+        })
+    }
+}
+
+/// Who can do something about a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Fault {
+    /// This side: its caller was late or declined, or it does not speak what the other does.
+    Local,
+    /// The peer.
+    Peer,
+    /// Whatever lies between.
+    Network,
+    /// Both sides have to agree on something they do not.
+    Both,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Local => "this side",
+            Self::Peer => "the peer",
+            Self::Network => "the network",
+            Self::Both => "both sides",
+        })
+    }
+}
+
+/// The root cause of a failed handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The peer closed the stream without a Reject.
+    PeerClosed,
+    /// The stream failed with this errno.
+    Stream(i32),
+    /// The stream said that it moved more bytes than it was given: a defect of the [`Io`](super::Io).
+    StreamMiscounted,
+    /// The stage took longer than it may.
+    StageTimedOut,
+    /// The whole handshake took longer than it may.
+    WholeTimedOut,
+    /// The peer's bytes are not valid wire format, or contradict what it said before.
+    Wire(WireError),
+    /// The peer sent this frame when it was not its turn.
+    UnexpectedFrame(FrameKind),
+    /// No version of the wire format is spoken by both.
+    Version {
+        /// What this side speaks.
+        ours: VersionRange,
+        /// What the peer speaks.
+        theirs: VersionRange,
+    },
+    /// The handle is of another listener than the one that answers at its address.
+    StaleHandle {
+        /// The instance the initiator meant.
+        meant: InstanceId,
+        /// The instance that is there.
+        found: InstanceId,
+    },
+    /// The peer gave up, for this reason.
+    RejectedByPeer(Reject),
+    /// This side's caller gave up, for this reason.
+    RejectedHere(Reject),
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::PeerClosed => f.write_str("the peer closed the stream"),
+            Self::Stream(errno) => write!(f, "the stream failed with errno {errno}"),
+            Self::StreamMiscounted => f.write_str("the stream moved more bytes than it was given"),
+            Self::StageTimedOut => f.write_str("the time for it ran out"),
+            Self::WholeTimedOut => f.write_str("the time for the whole handshake ran out"),
+            Self::Wire(error) => write!(f, "the peer's bytes are wrong: {error}"),
+            Self::UnexpectedFrame(kind) => write!(f, "the peer sent {kind} instead"),
+            Self::Version { ours, theirs } => {
+                write!(f, "this side speaks wire format {ours}, the peer {theirs}")
+            }
+            Self::StaleHandle { meant, found } => {
+                write!(
+                    f,
+                    "the handle is of listener {meant}, and listener {found} answers there"
+                )
+            }
+            Self::RejectedByPeer(reject) => write!(f, "the peer gave up: {reject}"),
+            Self::RejectedHere(reject) => write!(f, "this side gave up: {reject}"),
+        }
+    }
+}
+
+/// Why a handshake failed. Whatever queue pair was made for it has to be destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct HandshakeError {
+    /// Where it was.
+    pub stage: Stage,
+    /// What happened.
+    pub cause: Cause,
+}
+
+impl HandshakeError {
+    /// Who can do something about it.
+    #[must_use]
+    pub const fn fault(&self) -> Fault {
+        match self.cause {
+            Cause::PeerClosed | Cause::Wire(_) | Cause::UnexpectedFrame(_) => Fault::Peer,
+            Cause::Stream(_) => Fault::Network,
+            Cause::StreamMiscounted | Cause::RejectedHere(_) => Fault::Local,
+            Cause::StageTimedOut | Cause::WholeTimedOut => match self.stage {
+                Stage::ChooseRail | Stage::Prepare => Fault::Local,
+                _ => Fault::Peer,
+            },
+            Cause::Version { .. } => Fault::Both,
+            // The initiator was given an old handle, on whichever side that is.
+            Cause::StaleHandle { .. } => match self.stage {
+                Stage::Welcome => Fault::Local,
+                _ => Fault::Peer,
+            },
+            Cause::RejectedByPeer(reject) => match reject.reason {
+                RejectReason::VERSION | RejectReason::NO_COMMON_SUBNET => Fault::Both,
+                RejectReason::STALE_HANDLE
+                | RejectReason::MALFORMED
+                | RejectReason::UNEXPECTED
+                | RejectReason::TIMED_OUT
+                | RejectReason::PARAMETERS => Fault::Local,
+                _ => Fault::Peer,
+            },
+        }
+    }
+
+    /// What the peer is to be told, if it does not know already.
+    pub(crate) fn reject(&self) -> Option<Reject> {
+        let (reason, detail) = match self.cause {
+            Cause::PeerClosed | Cause::Stream(_) | Cause::StreamMiscounted | Cause::RejectedByPeer(_) => {
+                return None;
+            }
+            Cause::StageTimedOut | Cause::WholeTimedOut => {
+                (RejectReason::TIMED_OUT, u32::from(self.stage.to_wire()))
+            }
+            Cause::Wire(error) => (RejectReason::MALFORMED, u32::from(error.offset)),
+            Cause::UnexpectedFrame(kind) => (RejectReason::UNEXPECTED, u32::from(kind.to_wire())),
+            Cause::Version { ours, .. } => (
+                RejectReason::VERSION,
+                u32::from(ours.oldest()) << 8 | u32::from(ours.newest()),
+            ),
+            Cause::StaleHandle { .. } => (RejectReason::STALE_HANDLE, 0),
+            Cause::RejectedHere(reject) => (reject.reason, reject.detail),
+        };
+        Some(Reject { reason, detail })
+    }
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "handshake failed {}: {}", self.stage, self.cause)
+    }
+}
+
+impl core::error::Error for HandshakeError {}
+
+/// A call a machine cannot take: the caller's own mistake. The handshake goes on as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Misuse {
+    /// The machine did not ask for this.
+    OutOfTurn(Stage),
+    /// The handshake is over.
+    Over,
+    /// The index is not one of this side's own rails, or not the one the peer chose.
+    NoSuchLocalRail(u8),
+    /// The index is not one of the peer's rails.
+    NoSuchPeerRail(u8),
+    /// The GID is not that of the rail.
+    GidNotOfRail,
+    /// The queue pair number or a setting is outside what the wire can say.
+    Unsendable,
+}
+
+impl fmt::Display for Misuse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfTurn(stage) => write!(f, "not now: the handshake is {stage}"),
+            Self::Over => f.write_str("the handshake is over"),
+            Self::NoSuchLocalRail(index) => write!(f, "rail {index} of this side is not to be used here"),
+            Self::NoSuchPeerRail(index) => write!(f, "the peer has no rail {index}"),
+            Self::GidNotOfRail => f.write_str("the GID is not that of the rail"),
+            Self::Unsendable => {
+                f.write_str("the queue pair number or a setting is outside what the wire can say")
+            }
+        }
+    }
+}
+
+impl core::error::Error for Misuse {}

@@ -1,0 +1,260 @@
+//! The side that connects.
+
+use heapless::Vec;
+
+use super::session::{Session, rail_list};
+use super::{Agreed, Cause, Established, Io, Misuse, Prepare, Stage, Step, Timing};
+use crate::wire::{
+    AdvertisedRail, Connect, Endpoint, Field, Frame, FrameBuffer, FrameKind, Hello, InstanceId, Nonce, Part,
+    RAILS_MAX, Reason, Reject, TooManyRails, VersionRange, Welcome, WireError,
+};
+use crate::{Deadline, Gid, Instant};
+
+/// What an initiator is told once, at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every field is needed; a new one is a new wire version"
+)]
+pub struct InitiatorConfig {
+    /// The instance of this side, random for each start of it.
+    pub instance: InstanceId,
+    /// The listener that is meant, from its handle; `None` where only an address is known.
+    pub listener: Option<InstanceId>,
+    /// Random for each attempt.
+    pub nonce: Nonce,
+    /// How long it may take.
+    pub timing: Timing,
+}
+
+/// The state machine of the side that connects; see the [module](super) for the flow.
+///
+/// About 7 KiB: it holds a frame to be read, what is unsent, and the peer's rails.
+#[derive(Clone, Debug)]
+pub struct Initiator {
+    session: Session,
+    config: InitiatorConfig,
+    own_gids: Vec<Gid, RAILS_MAX>,
+    peer_rails: Vec<AdvertisedRail, RAILS_MAX>,
+    welcome: Option<Welcome>,
+    offer: Option<Connect>,
+    peer: Option<Endpoint>,
+}
+
+impl Initiator {
+    /// Starts a handshake on a stream that is connected, or about to be.
+    ///
+    /// `rails` is the complete list of what this side has, in its order of preference.
+    ///
+    /// # Errors
+    /// There are more rails than can be told.
+    pub fn new(
+        config: InitiatorConfig,
+        rails: &[AdvertisedRail],
+        now: Instant,
+    ) -> Result<Self, TooManyRails> {
+        let hello = Hello {
+            versions: VersionRange::OURS,
+            initiator: config.instance,
+            listener: config.listener,
+            nonce: config.nonce,
+        };
+        let mut session = Session::new(config.timing, now, Stage::Welcome);
+        let rails = rail_list(rails)?;
+        session.queue(&FrameBuffer::hello(&hello, &rails));
+        Ok(Self {
+            session,
+            config,
+            own_gids: rails.iter().map(AdvertisedRail::gid).collect(),
+            peer_rails: Vec::new(),
+            welcome: None,
+            offer: None,
+            peer: None,
+        })
+    }
+
+    /// Moves as far as bytes, room and the caller's answers allow.
+    ///
+    /// What has come counts even if this is called late; past a deadline nothing more is waited for.
+    pub fn poll<I: Io + ?Sized>(&mut self, now: Instant, io: &mut I) -> Step {
+        if self.session.end().is_none() {
+            if let Err(cause) = self.advance(now, io) {
+                self.session.fail(cause);
+            }
+        }
+        if self.session.end().is_some() {
+            self.session.flush_after_end(io);
+        }
+        self.step()
+    }
+
+    /// When to poll again at the latest.
+    #[must_use]
+    pub fn deadline(&self) -> Deadline {
+        self.session.deadline()
+    }
+
+    /// Whether there are bytes to be sent: what to wait for room for.
+    #[must_use]
+    pub fn has_unsent(&self) -> bool {
+        self.session.has_unsent()
+    }
+
+    /// The peer's complete list of rails, empty before [`Step::ChooseRail`].
+    #[must_use]
+    pub fn peer_rails(&self) -> &[AdvertisedRail] {
+        &self.peer_rails
+    }
+
+    /// Answers [`Step::ChooseRail`]: this queue pair, to be connected to the peer's rail `peer_rail`.
+    ///
+    /// The MTU in it is that of this side's port; the connection's is known when the peer accepts.
+    ///
+    /// # Errors
+    /// It is not the time for it, the rails do not exist, or the endpoint cannot be told.
+    pub fn offer(&mut self, now: Instant, local: Endpoint, peer_rail: u8) -> Result<(), Misuse> {
+        self.session.expect_stage(Stage::ChooseRail)?;
+        let own_gid = self.own_gids.get(usize::from(local.rail));
+        let own_gid = own_gid.ok_or(Misuse::NoSuchLocalRail(local.rail))?;
+        if usize::from(peer_rail) >= self.peer_rails.len() {
+            return Err(Misuse::NoSuchPeerRail(peer_rail));
+        }
+        if local.gid != *own_gid {
+            return Err(Misuse::GidNotOfRail);
+        }
+        if !local.is_sendable() {
+            return Err(Misuse::Unsendable);
+        }
+        let connect = Connect {
+            endpoint: local,
+            peer_rail,
+        };
+        self.offer = Some(connect);
+        self.session.queue(&FrameBuffer::connect(&connect));
+        self.session.enter(now, Stage::Accept);
+        Ok(())
+    }
+
+    /// Answers [`Step::Prepare`]: the queue pair is in RTS and its receives are posted.
+    ///
+    /// # Errors
+    /// It is not the time for it.
+    pub fn ready(&mut self, now: Instant) -> Result<(), Misuse> {
+        self.session.expect_stage(Stage::Prepare)?;
+        self.session.queue(&FrameBuffer::ready());
+        self.session.enter(now, Stage::Ready);
+        Ok(())
+    }
+
+    /// Gives up at any time; the next poll tells the peer why.
+    ///
+    /// # Errors
+    /// The handshake is over already.
+    pub fn reject(&mut self, reject: Reject) -> Result<(), Misuse> {
+        self.session.reject(reject)
+    }
+
+    fn advance<I: Io + ?Sized>(&mut self, now: Instant, io: &mut I) -> Result<(), Cause> {
+        while self.session.exchange(io)? {
+            match self.session.frame()? {
+                Frame::Welcome(frame) => {
+                    let (welcome, rails) = (frame.welcome, frame.rails.iter().collect());
+                    check_welcome(&self.config, &welcome)?;
+                    self.welcome = Some(welcome);
+                    self.peer_rails = rails;
+                    self.session.enter(now, Stage::ChooseRail);
+                }
+                Frame::Accept(accept) => {
+                    self.check_accept(&accept)?;
+                    self.peer = Some(accept.endpoint);
+                    self.session.enter(now, Stage::Prepare);
+                }
+                Frame::Ready => {
+                    self.session.take();
+                    self.session.finish(self.established()?);
+                    return Ok(());
+                }
+                // `exchange` lets only the awaited kind pass, and this side awaits the three above.
+                other => return Err(Cause::UnexpectedFrame(other.kind())),
+            }
+            self.session.take();
+        }
+        self.session.check_deadline(now)
+    }
+
+    /// An Accept has to be the answer to what was offered.
+    fn check_accept(&self, accept: &Connect) -> Result<(), Cause> {
+        let mismatch = |field| {
+            Err(Cause::Wire(WireError::in_endpoint(
+                Part::Accept,
+                field,
+                Reason::Mismatch,
+            )))
+        };
+        let Some(offer) = self.offer else {
+            return mismatch(Field::PeerRail);
+        };
+        if accept.peer_rail != offer.endpoint.rail {
+            return mismatch(Field::PeerRail);
+        }
+        if accept.endpoint.rail != offer.peer_rail {
+            return mismatch(Field::OwnRail);
+        }
+        let rail = self.peer_rails.get(usize::from(offer.peer_rail));
+        if rail.is_none_or(|rail| rail.gid() != accept.endpoint.gid) {
+            return mismatch(Field::Gid);
+        }
+        if accept.endpoint.parameters.mtu > offer.endpoint.parameters.mtu {
+            return mismatch(Field::Mtu);
+        }
+        Ok(())
+    }
+
+    fn step(&self) -> Step {
+        match (self.session.end(), self.session.stage()) {
+            (Some(Ok(established)), _) => Step::Connected(established),
+            (Some(Err(error)), _) => Step::Failed(error),
+            (None, Stage::ChooseRail) => Step::ChooseRail,
+            (None, Stage::Prepare) => match (self.peer, self.offer) {
+                (Some(peer), Some(offer)) => Step::Prepare(Prepare {
+                    peer,
+                    local_rail: offer.endpoint.rail,
+                }),
+                _ => Step::Pending,
+            },
+            (None, _) => Step::Pending,
+        }
+    }
+
+    /// What the handshake came to, once all of it is known: a Ready before that is out of turn.
+    fn established(&self) -> Result<Established, Cause> {
+        self.outcome().ok_or(Cause::UnexpectedFrame(FrameKind::Ready))
+    }
+
+    fn outcome(&self) -> Option<Established> {
+        let (local, peer, welcome) = (self.offer?.endpoint, self.peer?, self.welcome?);
+        Some(Established {
+            local,
+            peer,
+            agreed: Agreed::between(&local.parameters, &peer.parameters),
+            peer_instance: welcome.listener,
+            version: welcome.version,
+        })
+    }
+}
+
+/// A Welcome has to be of the listener that was meant, in a version that was offered.
+fn check_welcome(config: &InitiatorConfig, welcome: &Welcome) -> Result<(), Cause> {
+    let ours = VersionRange::OURS;
+    let theirs = VersionRange::new(welcome.version, welcome.version).unwrap_or(ours);
+    if ours.common(theirs).is_none() {
+        return Err(Cause::Version { ours, theirs });
+    }
+    match config.listener {
+        Some(meant) if meant != welcome.listener => Err(Cause::StaleHandle {
+            meant,
+            found: welcome.listener,
+        }),
+        _ => Ok(()),
+    }
+}

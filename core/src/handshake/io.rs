@@ -1,0 +1,52 @@
+//! The stream a handshake runs over, as little of it as is needed.
+
+use core::fmt;
+
+/// A reliable stream of bytes that never waits: TCP, or a simulator's.
+pub trait Io {
+    /// Reads into `buffer` what is there, and says how many bytes; zero means the peer closed.
+    ///
+    /// # Errors
+    /// [`IoError::WouldBlock`] where nothing is there yet.
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, IoError>;
+
+    /// Writes from the start of `bytes` what there is room for, and says how many bytes.
+    ///
+    /// # Errors
+    /// [`IoError::WouldBlock`] where there is no room yet.
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError>;
+}
+
+impl<I: Io + ?Sized> Io for &mut I {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, IoError> {
+        (**self).read(buffer)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError> {
+        (**self).write(bytes)
+    }
+}
+
+/// Why a stream gave or took nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum IoError {
+    /// Nothing now; later perhaps. An interrupted call is this, or tried again by the implementor.
+    WouldBlock,
+    /// The peer closed or reset the stream.
+    Closed,
+    /// Anything else, by the errno of the platform.
+    Failed(i32),
+}
+
+impl fmt::Display for IoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WouldBlock => f.write_str("would block"),
+            Self::Closed => f.write_str("the peer closed the stream"),
+            Self::Failed(errno) => write!(f, "the stream failed with errno {errno}"),
+        }
+    }
+}
+
+impl core::error::Error for IoError {}

@@ -1,0 +1,242 @@
+//! The side that listens: one handshake with one peer.
+
+use heapless::Vec;
+
+use super::session::{Session, rail_list};
+use super::{Agreed, Cause, Established, Io, Misuse, Prepare, Stage, Step, Timing};
+use crate::wire::{
+    AdvertisedRail, Connect, Endpoint, Field, Frame, FrameBuffer, FrameKind, Hello, InstanceId, Nonce, Part,
+    RAILS_MAX, Reason, Reject, TooManyRails, VersionRange, Welcome, WireError,
+};
+use crate::{Deadline, Instant};
+
+/// What a responder is told once, at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every field is needed; a new one is a new wire version"
+)]
+pub struct ResponderConfig {
+    /// The instance of the listener, as its handle has it.
+    pub instance: InstanceId,
+    /// Random for each attempt.
+    pub nonce: Nonce,
+    /// How long it may take.
+    pub timing: Timing,
+}
+
+/// The state machine of the side that listens; see the [module](super) for the flow.
+///
+/// About 10 KiB: it holds a frame to be read, what is unsent, and both sides' rails.
+#[derive(Clone, Debug)]
+pub struct Responder {
+    session: Session,
+    config: ResponderConfig,
+    own_rails: Vec<AdvertisedRail, RAILS_MAX>,
+    peer_rails: Vec<AdvertisedRail, RAILS_MAX>,
+    hello: Option<(Hello, u8)>,
+    request: Option<Connect>,
+    local: Option<Endpoint>,
+}
+
+impl Responder {
+    /// Starts a handshake on a stream that was accepted.
+    ///
+    /// `rails` is the complete list of what this side has, in its order of preference.
+    ///
+    /// # Errors
+    /// There are more rails than can be told.
+    pub fn new(
+        config: ResponderConfig,
+        rails: &[AdvertisedRail],
+        now: Instant,
+    ) -> Result<Self, TooManyRails> {
+        Ok(Self {
+            session: Session::new(config.timing, now, Stage::Hello),
+            config,
+            own_rails: rail_list(rails)?,
+            peer_rails: Vec::new(),
+            hello: None,
+            request: None,
+            local: None,
+        })
+    }
+
+    /// Moves as far as bytes, room and the caller's answers allow.
+    ///
+    /// What has come counts even if this is called late; past a deadline nothing more is waited for.
+    pub fn poll<I: Io + ?Sized>(&mut self, now: Instant, io: &mut I) -> Step {
+        if self.session.end().is_none() {
+            if let Err(cause) = self.advance(now, io) {
+                self.session.fail(cause);
+            }
+        }
+        if self.session.end().is_some() {
+            self.session.flush_after_end(io);
+        }
+        self.step()
+    }
+
+    /// When to poll again at the latest.
+    #[must_use]
+    pub fn deadline(&self) -> Deadline {
+        self.session.deadline()
+    }
+
+    /// Whether there are bytes to be sent: what to wait for room for.
+    #[must_use]
+    pub fn has_unsent(&self) -> bool {
+        self.session.has_unsent()
+    }
+
+    /// The peer's complete list of rails, empty before its Hello has come.
+    #[must_use]
+    pub fn peer_rails(&self) -> &[AdvertisedRail] {
+        &self.peer_rails
+    }
+
+    /// Answers [`Step::Prepare`]: the queue pair is in RTS and its receives are posted.
+    ///
+    /// `local` says what this side's port has; the peer is told the lower MTU of both.
+    ///
+    /// # Errors
+    /// It is not the time for it, the rail is not the one the peer chose, or the endpoint cannot be told.
+    pub fn accept(&mut self, now: Instant, local: Endpoint) -> Result<(), Misuse> {
+        self.session.expect_stage(Stage::Prepare)?;
+        let no_such_rail = Misuse::NoSuchLocalRail(local.rail);
+        let request = self
+            .request
+            .filter(|request| request.peer_rail == local.rail)
+            .ok_or(no_such_rail)?;
+        let rail = self.own_rails.get(usize::from(local.rail)).ok_or(no_such_rail)?;
+        if local.gid != rail.gid() {
+            return Err(Misuse::GidNotOfRail);
+        }
+        if !local.is_sendable() {
+            return Err(Misuse::Unsendable);
+        }
+        let mut endpoint = local;
+        endpoint.parameters.mtu = Agreed::between(&local.parameters, &request.endpoint.parameters).mtu;
+        self.local = Some(endpoint);
+        self.session.queue(&FrameBuffer::accept(&Connect {
+            endpoint,
+            peer_rail: request.endpoint.rail,
+        }));
+        self.session.enter(now, Stage::Ready);
+        Ok(())
+    }
+
+    /// Gives up at any time; the next poll tells the peer why.
+    ///
+    /// # Errors
+    /// The handshake is over already.
+    pub fn reject(&mut self, reject: Reject) -> Result<(), Misuse> {
+        self.session.reject(reject)
+    }
+
+    fn advance<I: Io + ?Sized>(&mut self, now: Instant, io: &mut I) -> Result<(), Cause> {
+        while self.session.stage() != Stage::LastWrite && self.session.exchange(io)? {
+            match self.session.frame()? {
+                Frame::Hello(frame) => {
+                    let (hello, rails) = (frame.hello, frame.rails.iter().collect());
+                    let version = check_hello(&self.config, &hello)?;
+                    self.hello = Some((hello, version));
+                    self.peer_rails = rails;
+                    let welcome = Welcome {
+                        version,
+                        listener: self.config.instance,
+                        nonce: self.config.nonce,
+                    };
+                    self.session
+                        .queue(&FrameBuffer::welcome(&welcome, &self.own_rails));
+                    self.session.enter(now, Stage::Connect);
+                }
+                Frame::Connect(connect) => {
+                    self.check_connect(&connect)?;
+                    self.request = Some(connect);
+                    self.session.enter(now, Stage::Prepare);
+                }
+                Frame::Ready => {
+                    self.session.queue(&FrameBuffer::ready());
+                    self.session.enter(now, Stage::LastWrite);
+                }
+                // `exchange` lets only the awaited kind pass, and this side awaits the three above.
+                other => return Err(Cause::UnexpectedFrame(other.kind())),
+            }
+            self.session.take();
+        }
+        if self.session.stage() == Stage::LastWrite {
+            // Not read on: what the peer sends after the handshake is not ours.
+            self.session.flush(io)?;
+            if !self.session.has_unsent() {
+                self.session.finish(self.established()?);
+                return Ok(());
+            }
+        }
+        self.session.check_deadline(now)
+    }
+
+    /// A Connect has to name rails that both sides told each other.
+    fn check_connect(&self, connect: &Connect) -> Result<(), Cause> {
+        let mismatch = |field| {
+            Err(Cause::Wire(WireError::in_endpoint(
+                Part::Connect,
+                field,
+                Reason::Mismatch,
+            )))
+        };
+        let Some(rail) = self.peer_rails.get(usize::from(connect.endpoint.rail)) else {
+            return mismatch(Field::OwnRail);
+        };
+        if usize::from(connect.peer_rail) >= self.own_rails.len() {
+            return mismatch(Field::PeerRail);
+        }
+        if rail.gid() != connect.endpoint.gid {
+            return mismatch(Field::Gid);
+        }
+        Ok(())
+    }
+
+    fn step(&self) -> Step {
+        match (self.session.end(), self.session.stage()) {
+            (Some(Ok(established)), _) => Step::Connected(established),
+            (Some(Err(error)), _) => Step::Failed(error),
+            (None, Stage::Prepare) => self.request.map_or(Step::Pending, |request| {
+                Step::Prepare(Prepare {
+                    peer: request.endpoint,
+                    local_rail: request.peer_rail,
+                })
+            }),
+            (None, _) => Step::Pending,
+        }
+    }
+
+    /// What the handshake came to, once all of it is known: a Ready before that is out of turn.
+    fn established(&self) -> Result<Established, Cause> {
+        self.outcome().ok_or(Cause::UnexpectedFrame(FrameKind::Ready))
+    }
+
+    fn outcome(&self) -> Option<Established> {
+        let (local, peer, (hello, version)) = (self.local?, self.request?.endpoint, self.hello?);
+        Some(Established {
+            local,
+            peer,
+            agreed: Agreed::between(&local.parameters, &peer.parameters),
+            peer_instance: hello.initiator,
+            version,
+        })
+    }
+}
+
+/// A Hello has to mean this listener and speak a version of ours; says which.
+fn check_hello(config: &ResponderConfig, hello: &Hello) -> Result<u8, Cause> {
+    let (ours, theirs) = (VersionRange::OURS, hello.versions);
+    let version = ours.common(theirs).ok_or(Cause::Version { ours, theirs })?;
+    match hello.listener {
+        Some(meant) if meant != config.instance => Err(Cause::StaleHandle {
+            meant,
+            found: config.instance,
+        }),
+        _ => Ok(version),
+    }
+}

@@ -1,0 +1,254 @@
+//! What both machines are made of: frames over a stream, the stage, its deadlines, the way to fail.
+
+use heapless::Vec;
+
+use super::{Cause, Established, HandshakeError, Io, IoError, Misuse, Stage, Timing};
+use crate::wire::{
+    AdvertisedRail, ENDPOINT_FRAME_BYTES_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, Frame, FrameBuffer,
+    FrameHeader, RAILS_MAX, REJECT_FRAME_BYTES, Reject, TooManyRails,
+};
+use crate::{Deadline, Instant};
+
+/// All one side ever sends in a handshake: its rails, its endpoint, Ready, a Reject.
+///
+/// A peer that answers what it has not yet read cannot make more of it.
+const UNSENT_BYTES_MAX: usize =
+    FRAME_BYTES_MAX + ENDPOINT_FRAME_BYTES_MAX + FRAME_HEADER_BYTES + REJECT_FRAME_BYTES;
+
+/// The bytes of a stream as frames, read one at a time and never beyond its end.
+#[derive(Clone, Debug)]
+struct FrameStream {
+    received: [u8; FRAME_BYTES_MAX],
+    received_bytes: usize,
+    unsent: Vec<u8, UNSENT_BYTES_MAX>,
+    sent_bytes: usize,
+}
+
+impl FrameStream {
+    const fn new() -> Self {
+        Self {
+            received: [0; FRAME_BYTES_MAX],
+            received_bytes: 0,
+            unsent: Vec::new(),
+            sent_bytes: 0,
+        }
+    }
+
+    fn queue(&mut self, frame: &FrameBuffer) {
+        if self.is_flushed() {
+            self.unsent.clear();
+            self.sent_bytes = 0;
+        }
+        // There is room for all that one handshake sends.
+        let _ = self.unsent.extend_from_slice(frame.as_bytes());
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.sent_bytes >= self.unsent.len()
+    }
+
+    fn flush<I: Io + ?Sized>(&mut self, io: &mut I) -> Result<(), Cause> {
+        while let Some(rest) = self.unsent.get(self.sent_bytes..).filter(|rest| !rest.is_empty()) {
+            match io.write(rest) {
+                Ok(0) | Err(IoError::WouldBlock) => return Ok(()),
+                Ok(bytes) if bytes > rest.len() => return Err(Cause::StreamMiscounted),
+                Ok(bytes) => self.sent_bytes = self.sent_bytes.saturating_add(bytes),
+                Err(IoError::Closed) => return Err(Cause::PeerClosed),
+                Err(IoError::Failed(errno)) => return Err(Cause::Stream(errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads on; says whether a whole frame is there.
+    fn receive<I: Io + ?Sized>(&mut self, io: &mut I) -> Result<bool, Cause> {
+        loop {
+            let wanted = if self.received_bytes < FRAME_HEADER_BYTES {
+                FRAME_HEADER_BYTES
+            } else {
+                FrameHeader::parse(&self.received)
+                    .map_err(Cause::Wire)?
+                    .frame_bytes()
+            };
+            // A header that was accepted announces no more than the buffer holds.
+            let room = self
+                .received
+                .get_mut(self.received_bytes..wanted)
+                .unwrap_or_default();
+            if room.is_empty() {
+                return Ok(true);
+            }
+            match io.read(room) {
+                Ok(0) | Err(IoError::Closed) => return Err(Cause::PeerClosed),
+                Ok(bytes) if bytes > room.len() => return Err(Cause::StreamMiscounted),
+                Ok(bytes) => self.received_bytes = self.received_bytes.saturating_add(bytes),
+                Err(IoError::WouldBlock) => return Ok(false),
+                Err(IoError::Failed(errno)) => return Err(Cause::Stream(errno)),
+            }
+        }
+    }
+
+    fn frame(&self) -> Result<Frame<'_>, Cause> {
+        let bytes = self.received.get(..self.received_bytes).unwrap_or_default();
+        Frame::parse(bytes).map_err(Cause::Wire)
+    }
+
+    /// Whether what lies in the receive buffer is a whole Reject.
+    fn rejection(&self) -> Option<Reject> {
+        match self.frame() {
+            Ok(Frame::Reject(reject)) => Some(reject),
+            _ => None,
+        }
+    }
+}
+
+/// A handshake under way, of either side.
+#[derive(Clone, Debug)]
+pub(super) struct Session {
+    stream: FrameStream,
+    timing: Timing,
+    stage: Stage,
+    stage_deadline: Deadline,
+    whole_deadline: Deadline,
+    /// How it ended, if it did.
+    end: Option<Result<Established, HandshakeError>>,
+}
+
+impl Session {
+    pub(super) fn new(timing: Timing, now: Instant, stage: Stage) -> Self {
+        Self {
+            stream: FrameStream::new(),
+            timing,
+            stage,
+            stage_deadline: Deadline::after(now, timing.stage),
+            whole_deadline: Deadline::after(now, timing.whole),
+            end: None,
+        }
+    }
+
+    pub(super) const fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    pub(super) const fn end(&self) -> Option<Result<Established, HandshakeError>> {
+        self.end
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.stream.is_flushed()
+    }
+
+    pub(super) fn deadline(&self) -> Deadline {
+        self.stage_deadline.min(self.whole_deadline)
+    }
+
+    pub(super) fn enter(&mut self, now: Instant, stage: Stage) {
+        self.stage = stage;
+        self.stage_deadline = Deadline::after(now, self.timing.stage);
+    }
+
+    pub(super) fn queue(&mut self, frame: &FrameBuffer) {
+        self.stream.queue(frame);
+    }
+
+    pub(super) const fn finish(&mut self, established: Established) {
+        self.end = Some(Ok(established));
+    }
+
+    /// The frame that [`Self::exchange`] said is there.
+    pub(super) fn frame(&self) -> Result<Frame<'_>, Cause> {
+        self.stream.frame()
+    }
+
+    /// Makes room for the next frame.
+    pub(super) const fn take(&mut self) {
+        self.stream.received_bytes = 0;
+    }
+
+    /// Sends what is unsent, as far as there is room.
+    pub(super) fn flush<I: Io + ?Sized>(&mut self, io: &mut I) -> Result<(), Cause> {
+        self.stream.flush(io)
+    }
+
+    /// Sends what is unsent and reads what is there; says whether a frame that is awaited has come.
+    ///
+    /// A Reject is an error at any stage, as is any other frame that is not the one awaited.
+    pub(super) fn exchange<I: Io + ?Sized>(&mut self, io: &mut I) -> Result<bool, Cause> {
+        let flushed = self.stream.flush(io);
+        let received = self.stream.receive(io);
+        if let Some(reject) = self.stream.rejection() {
+            // Whoever rejects closes: what it said counts for more than that our bytes found no one.
+            return Err(Cause::RejectedByPeer(reject));
+        }
+        flushed?;
+        if !received? {
+            return Ok(false);
+        }
+        let kind = self.stream.frame()?.kind();
+        if self.stage.awaited() == Some(kind) {
+            Ok(true)
+        } else {
+            Err(Cause::UnexpectedFrame(kind))
+        }
+    }
+
+    /// Whether the time of this stage, or of the whole, is up.
+    pub(super) fn check_deadline(&self, now: Instant) -> Result<(), Cause> {
+        if self.whole_deadline.has_passed(now) {
+            return Err(Cause::WholeTimedOut);
+        }
+        if self.stage_deadline.has_passed(now) {
+            return Err(Cause::StageTimedOut);
+        }
+        Ok(())
+    }
+
+    /// Fails for good, and leaves a Reject to be sent where the peer does not know.
+    pub(super) fn fail(&mut self, cause: Cause) -> HandshakeError {
+        let error = HandshakeError {
+            stage: self.stage,
+            cause,
+        };
+        if self.end.is_none() {
+            if let Some(reject) = error.reject() {
+                self.stream.queue(&FrameBuffer::reject(&reject));
+            }
+            self.end = Some(Err(error));
+        }
+        error
+    }
+
+    /// Sends what is left after the end, if the stream still takes it.
+    pub(super) fn flush_after_end<I: Io + ?Sized>(&mut self, io: &mut I) {
+        if self.stream.flush(io).is_err() {
+            // The end is known already; there is nobody left to tell.
+            self.stream.unsent.clear();
+        }
+    }
+
+    /// Refuses a call of the caller that is not this stage's.
+    pub(super) fn expect_stage(&self, stage: Stage) -> Result<(), Misuse> {
+        if self.end.is_some() {
+            return Err(Misuse::Over);
+        }
+        if self.stage == stage {
+            Ok(())
+        } else {
+            Err(Misuse::OutOfTurn(self.stage))
+        }
+    }
+
+    /// Gives up on the caller's behalf.
+    pub(super) fn reject(&mut self, reject: Reject) -> Result<(), Misuse> {
+        if self.end.is_some() {
+            return Err(Misuse::Over);
+        }
+        self.fail(Cause::RejectedHere(reject));
+        Ok(())
+    }
+}
+
+/// The rails as a list that a frame can carry.
+pub(super) fn rail_list(rails: &[AdvertisedRail]) -> Result<Vec<AdvertisedRail, RAILS_MAX>, TooManyRails> {
+    Vec::from_slice(rails).map_err(|()| TooManyRails { rails: rails.len() })
+}

@@ -1,0 +1,351 @@
+//! The endpoint of a connection: the body that Connect and Accept share.
+
+use core::fmt;
+use core::mem::{offset_of, size_of};
+
+use heapless::Vec;
+use static_assertions::const_assert_eq;
+use zerocopy::big_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{Field, Part, Reason, WireError};
+use crate::{Gid, Mtu, Psn, Qpn};
+
+/// How many bytes an application may send along in Connect and in Accept.
+pub const PRIVATE_DATA_BYTES_MAX: usize = 64;
+
+/// The most receives a side may announce: a slot has 16 bits in a `wr_id`.
+pub const RECEIVE_DEPTH_MAX: u32 = 1 << 16;
+
+/// The most bytes a receive may announce: the longest message there is.
+///
+/// Source: InfiniBand Architecture volume 1, section 9.7.1.5.
+pub const SLOT_BYTES_MAX: u32 = 1 << 31;
+
+/// The largest flow label: 20 bits.
+pub const FLOW_LABEL_MAX: u32 = 0x000f_ffff;
+
+/// The largest service level: 4 bits.
+pub const SERVICE_LEVEL_MAX: u8 = 0xf;
+
+/// The longest body.
+pub(crate) const ENDPOINT_BYTES_MAX: usize = ENDPOINT_BYTES + PRIVATE_DATA_BYTES_MAX;
+
+/// The body without private data.
+pub(crate) const ENDPOINT_BYTES: usize = size_of::<RawEndpoint>();
+
+/// Queue pairs 0 and 1 are those of the subnet and general management; no connection ends there.
+const QPN_MIN: u32 = 2;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawEndpoint {
+    gid: [u8; 16],
+    qpn: U32,
+    psn: U32,
+    mtu: u8,
+    max_rd_atomic: u8,
+    max_dest_rd_atomic: u8,
+    traffic_class: u8,
+    flow_label: U32,
+    service_level: u8,
+    own_rail: u8,
+    peer_rail: u8,
+    private_bytes: u8,
+    receive_depth: U32,
+    slot_bytes: U32,
+}
+
+const_assert_eq!(size_of::<RawEndpoint>(), 44);
+const_assert_eq!(offset_of!(RawEndpoint, qpn), 16);
+const_assert_eq!(offset_of!(RawEndpoint, mtu), 24);
+const_assert_eq!(offset_of!(RawEndpoint, flow_label), 28);
+const_assert_eq!(offset_of!(RawEndpoint, own_rail), 33);
+const_assert_eq!(offset_of!(RawEndpoint, receive_depth), 36);
+
+const LAYOUT: &[(Field, usize)] = &[
+    (Field::Gid, offset_of!(RawEndpoint, gid)),
+    (Field::Qpn, offset_of!(RawEndpoint, qpn)),
+    (Field::Psn, offset_of!(RawEndpoint, psn)),
+    (Field::Mtu, offset_of!(RawEndpoint, mtu)),
+    (Field::MaxRdAtomic, offset_of!(RawEndpoint, max_rd_atomic)),
+    (
+        Field::MaxDestRdAtomic,
+        offset_of!(RawEndpoint, max_dest_rd_atomic),
+    ),
+    (Field::TrafficClass, offset_of!(RawEndpoint, traffic_class)),
+    (Field::FlowLabel, offset_of!(RawEndpoint, flow_label)),
+    (Field::ServiceLevel, offset_of!(RawEndpoint, service_level)),
+    (Field::OwnRail, offset_of!(RawEndpoint, own_rail)),
+    (Field::PeerRail, offset_of!(RawEndpoint, peer_rail)),
+    (Field::PrivateLength, offset_of!(RawEndpoint, private_bytes)),
+    (Field::ReceiveDepth, offset_of!(RawEndpoint, receive_depth)),
+    (Field::SlotBytes, offset_of!(RawEndpoint, slot_bytes)),
+];
+
+/// Where `field` starts in the body.
+pub(crate) fn offset_of_field(field: Field) -> usize {
+    LAYOUT
+        .iter()
+        .find(|(known, _)| *known == field)
+        .map_or(0, |(_, offset)| *offset)
+}
+
+/// What a side tells of its queue pair's settings.
+///
+/// Depths and sizes say what the side can take; traffic class, flow label and service level are
+/// those it sends with, told so that the peer may do the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "a config struct: filled in by name, over `default()`"
+)]
+pub struct EndpointParameters {
+    /// The MTU the side's port works with now; the connection uses the lower of both. Default 1024
+    /// bytes: what a port on an ordinary Ethernet link has.
+    pub mtu: Mtu,
+    /// READs and atomics the side would like to have in flight. Default 16: what common devices
+    /// grant; a provider must lower it to what its device says.
+    pub max_rd_atomic: u8,
+    /// READs and atomics the side serves at a time. Default 16, with the same reserve.
+    pub max_dest_rd_atomic: u8,
+    /// The IP traffic class (DSCP and ECN bits) the side sends with. Default 0.
+    pub traffic_class: u8,
+    /// The flow label the side sends with, 20 bits. Default 0.
+    pub flow_label: u32,
+    /// The service level (priority) the side sends with, 4 bits. Default 0.
+    pub service_level: u8,
+    /// Receives the side keeps posted, at most [`RECEIVE_DEPTH_MAX`]. Default 0: a side that is only
+    /// written to.
+    pub receive_depth: u32,
+    /// Bytes each of them holds, at most [`SLOT_BYTES_MAX`]. Default 0.
+    pub slot_bytes: u32,
+}
+
+impl Default for EndpointParameters {
+    fn default() -> Self {
+        Self {
+            mtu: Mtu::B1024,
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+            traffic_class: 0,
+            flow_label: 0,
+            service_level: 0,
+            receive_depth: 0,
+            slot_bytes: 0,
+        }
+    }
+}
+
+/// Application bytes that do not fit into the private data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PrivateDataTooLong {
+    /// How many there were.
+    pub bytes: usize,
+}
+
+impl fmt::Display for PrivateDataTooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} bytes of private data, where {PRIVATE_DATA_BYTES_MAX} fit",
+            self.bytes
+        )
+    }
+}
+
+impl core::error::Error for PrivateDataTooLong {}
+
+/// Bytes of the application that go with Connect or Accept, such as a [`RemoteWindow`](super::RemoteWindow).
+#[derive(Clone, Copy)]
+pub struct PrivateData {
+    bytes: [u8; PRIVATE_DATA_BYTES_MAX],
+    length: u8,
+}
+
+impl PrivateData {
+    /// None.
+    pub const EMPTY: Self = Self {
+        bytes: [0; PRIVATE_DATA_BYTES_MAX],
+        length: 0,
+    };
+
+    /// A copy of `bytes`.
+    ///
+    /// # Errors
+    /// There are more than [`PRIVATE_DATA_BYTES_MAX`].
+    pub fn new(bytes: &[u8]) -> Result<Self, PrivateDataTooLong> {
+        let too_long = PrivateDataTooLong { bytes: bytes.len() };
+        let mut data = Self::EMPTY;
+        data.bytes
+            .get_mut(..bytes.len())
+            .ok_or(too_long)?
+            .copy_from_slice(bytes);
+        data.length = u8::try_from(bytes.len()).map_err(|_| too_long)?;
+        Ok(data)
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.length)).unwrap_or_default()
+    }
+}
+
+impl Default for PrivateData {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+impl PartialEq for PrivateData {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for PrivateData {}
+
+impl fmt::Debug for PrivateData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PrivateData({:02x?})", self.as_bytes())
+    }
+}
+
+/// One end of a connection: a queue pair on a rail, and its settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_structs,
+    reason = "every field is on the wire; a new one is a new wire version"
+)]
+pub struct Endpoint {
+    /// The index of the rail in the list the side advertised.
+    pub rail: u8,
+    /// The GID of that rail.
+    pub gid: Gid,
+    /// The queue pair's number.
+    pub qpn: Qpn,
+    /// The number of the first packet it sends: random for each attempt.
+    pub psn: Psn,
+    /// Its settings.
+    pub parameters: EndpointParameters,
+    /// Bytes of the application.
+    pub private_data: PrivateData,
+}
+
+impl Endpoint {
+    /// Whether it lies within what the wire can say.
+    #[must_use]
+    pub fn is_sendable(&self) -> bool {
+        self.fault().is_none()
+    }
+
+    /// The first field a peer would refuse.
+    fn fault(&self) -> Option<Field> {
+        let parameters = &self.parameters;
+        if self.gid.is_zero() {
+            Some(Field::Gid)
+        } else if self.qpn.to_u32() < QPN_MIN {
+            Some(Field::Qpn)
+        } else if parameters.flow_label > FLOW_LABEL_MAX {
+            Some(Field::FlowLabel)
+        } else if parameters.service_level > SERVICE_LEVEL_MAX {
+            Some(Field::ServiceLevel)
+        } else if parameters.receive_depth > RECEIVE_DEPTH_MAX {
+            Some(Field::ReceiveDepth)
+        } else if parameters.slot_bytes > SLOT_BYTES_MAX {
+            Some(Field::SlotBytes)
+        } else {
+            None
+        }
+    }
+
+    /// Reads the body of `part`, which starts at `base` of its frame, and the receiver's rail in it.
+    pub(crate) fn parse(part: Part, base: usize, body: &[u8]) -> Result<(Self, u8), WireError> {
+        let Ok((raw, private)) = RawEndpoint::ref_from_prefix(body) else {
+            return Err(WireError::truncated(part, LAYOUT, base, body.len()));
+        };
+        let wrong =
+            |field, reason| WireError::new(part, field, base.saturating_add(offset_of_field(field)), reason);
+        let Some(qpn) = Qpn::new(raw.qpn.get()) else {
+            return Err(wrong(Field::Qpn, Reason::OutOfRange));
+        };
+        let Some(psn) = Psn::new(raw.psn.get()) else {
+            return Err(wrong(Field::Psn, Reason::OutOfRange));
+        };
+        let Some(mtu) = Mtu::from_wire(raw.mtu) else {
+            return Err(wrong(Field::Mtu, Reason::Unknown));
+        };
+        let private_offset = base.saturating_add(ENDPOINT_BYTES);
+        let announced = usize::from(raw.private_bytes);
+        if announced > PRIVATE_DATA_BYTES_MAX {
+            return Err(wrong(Field::PrivateLength, Reason::TooLong));
+        }
+        if private.len() < announced {
+            return Err(WireError::new(
+                part,
+                Field::PrivateData,
+                private_offset,
+                Reason::Truncated,
+            ));
+        }
+        let trailing = WireError::new(
+            part,
+            Field::Trailing,
+            private_offset.saturating_add(announced),
+            Reason::TooLong,
+        );
+        if private.len() > announced {
+            return Err(trailing);
+        }
+        let endpoint = Self {
+            rail: raw.own_rail,
+            gid: Gid(raw.gid),
+            qpn,
+            psn,
+            parameters: EndpointParameters {
+                mtu,
+                max_rd_atomic: raw.max_rd_atomic,
+                max_dest_rd_atomic: raw.max_dest_rd_atomic,
+                traffic_class: raw.traffic_class,
+                flow_label: raw.flow_label.get(),
+                service_level: raw.service_level,
+                receive_depth: raw.receive_depth.get(),
+                slot_bytes: raw.slot_bytes.get(),
+            },
+            private_data: PrivateData::new(private).map_err(|_| trailing)?,
+        };
+        match endpoint.fault() {
+            Some(Field::Gid) => Err(wrong(Field::Gid, Reason::Zero)),
+            Some(field) => Err(wrong(field, Reason::OutOfRange)),
+            None => Ok((endpoint, raw.peer_rail)),
+        }
+    }
+
+    /// The body, with the receiver's rail.
+    pub(crate) fn encode(&self, peer_rail: u8) -> Vec<u8, ENDPOINT_BYTES_MAX> {
+        let parameters = &self.parameters;
+        let raw = RawEndpoint {
+            gid: self.gid.0,
+            qpn: U32::new(self.qpn.to_u32()),
+            psn: U32::new(self.psn.to_u32()),
+            mtu: parameters.mtu.to_wire(),
+            max_rd_atomic: parameters.max_rd_atomic,
+            max_dest_rd_atomic: parameters.max_dest_rd_atomic,
+            traffic_class: parameters.traffic_class,
+            flow_label: U32::new(parameters.flow_label),
+            service_level: parameters.service_level,
+            own_rail: self.rail,
+            peer_rail,
+            private_bytes: self.private_data.length,
+            receive_depth: U32::new(parameters.receive_depth),
+            slot_bytes: U32::new(parameters.slot_bytes),
+        };
+        let mut body = Vec::new();
+        // The capacity is that of the longest body, so nothing here can be cut.
+        let _ = body.extend_from_slice(raw.as_bytes());
+        let _ = body.extend_from_slice(self.private_data.as_bytes());
+        body
+    }
+}

@@ -1,0 +1,387 @@
+//! The handle: what a listener hands to a peer, by whatever way the application has.
+
+use core::fmt;
+use core::mem::{offset_of, size_of};
+use core::num::NonZeroU16;
+
+use static_assertions::const_assert_eq;
+use zerocopy::big_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{AdvertisedRail, Field, InstanceId, Part, Rails, Reason, VERSION, VersionRange, WireError};
+
+/// The most a handle has, in bytes: what NCCL and its like carry between ranks.
+pub const HANDLE_BYTES_MAX: usize = 128;
+
+/// The fixed part before the rails, in bytes.
+pub const HANDLE_HEADER_BYTES: usize = size_of::<HandleHeader>();
+
+/// "DBLH".
+const MAGIC: u32 = 0x4442_4c48;
+
+/// Not all rails are in the handle: the Welcome frame has the complete list.
+const FLAG_MORE: u8 = 1;
+
+const RAILS_BYTES_MAX: usize = HANDLE_BYTES_MAX - HANDLE_HEADER_BYTES;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct HandleHeader {
+    magic: U32,
+    version: u8,
+    length: u8,
+    flags: u8,
+    rail_count: u8,
+    port: U16,
+    version_min: u8,
+    reserved: u8,
+    instance: U64,
+}
+
+const_assert_eq!(size_of::<HandleHeader>(), 20);
+const_assert_eq!(size_of::<Handle>(), HANDLE_BYTES_MAX);
+
+const LAYOUT: &[(Field, usize)] = &[
+    (Field::Magic, offset_of!(HandleHeader, magic)),
+    (Field::Version, offset_of!(HandleHeader, version)),
+    (Field::Length, offset_of!(HandleHeader, length)),
+    (Field::Flags, offset_of!(HandleHeader, flags)),
+    (Field::RailCount, offset_of!(HandleHeader, rail_count)),
+    (Field::Port, offset_of!(HandleHeader, port)),
+    (Field::VersionMin, offset_of!(HandleHeader, version_min)),
+    (Field::Reserved, offset_of!(HandleHeader, reserved)),
+    (Field::Instance, offset_of!(HandleHeader, instance)),
+];
+
+fn error(field: Field, offset: usize, reason: Reason) -> WireError {
+    WireError::new(Part::Handle, field, offset, reason)
+}
+
+/// A handle of our own: its 128 bytes, of which the first [`Handle::as_bytes`] are used.
+///
+/// It is valid by construction. [`Handle::parse`] reads one in place.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, IntoBytes, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Handle {
+    header: HandleHeader,
+    rails: [u8; RAILS_BYTES_MAX],
+}
+
+impl Handle {
+    /// Starts a handle for the listener `instance`, which takes handshakes on this TCP port.
+    #[must_use]
+    pub fn builder(port: NonZeroU16, instance: InstanceId) -> HandleBuilder {
+        let header = HandleHeader {
+            magic: U32::new(MAGIC),
+            version: VERSION,
+            length: 0,
+            flags: 0,
+            rail_count: 0,
+            port: U16::new(port.get()),
+            version_min: VERSION,
+            reserved: 0,
+            instance: U64::new(instance.to_u64()),
+        };
+        HandleBuilder {
+            handle: Self {
+                header,
+                rails: [0; RAILS_BYTES_MAX],
+            },
+            rails_bytes: 0,
+        }
+    }
+
+    /// Checks everything about a handle, and reads it where it lies.
+    ///
+    /// The buffer may be longer than the handle, up to 128 bytes, where the rest is zero.
+    ///
+    /// # Errors
+    /// The first field that is wrong, with its offset.
+    pub fn parse(bytes: &[u8]) -> Result<HandleRef<'_>, WireError> {
+        let Ok((header, _)) = HandleHeader::ref_from_prefix(bytes) else {
+            return Err(WireError::truncated(Part::Handle, LAYOUT, 0, bytes.len()));
+        };
+        if header.magic.get() != MAGIC {
+            return Err(error(
+                Field::Magic,
+                offset_of!(HandleHeader, magic),
+                Reason::Unknown,
+            ));
+        }
+        if bytes.len() > HANDLE_BYTES_MAX {
+            return Err(error(Field::Trailing, HANDLE_BYTES_MAX, Reason::TooLong));
+        }
+        let offset = offset_of!(HandleHeader, version_min);
+        let Some(versions) = VersionRange::new(header.version_min, header.version) else {
+            let reason = if header.version_min == 0 {
+                Reason::Zero
+            } else {
+                Reason::Mismatch
+            };
+            return Err(error(Field::VersionMin, offset, reason));
+        };
+        if versions.common(VersionRange::OURS).is_none() {
+            return Err(error(Field::VersionMin, offset, Reason::Unknown));
+        }
+        // What version 1 says must be zero, a newer one may have given a meaning.
+        let from_newer = header.version > VERSION;
+        if header.flags & !FLAG_MORE != 0 && !from_newer {
+            return Err(error(
+                Field::Flags,
+                offset_of!(HandleHeader, flags),
+                Reason::NotZero,
+            ));
+        }
+        if header.reserved != 0 && !from_newer {
+            return Err(error(
+                Field::Reserved,
+                offset_of!(HandleHeader, reserved),
+                Reason::NotZero,
+            ));
+        }
+        if header.rail_count == 0 {
+            return Err(error(
+                Field::RailCount,
+                offset_of!(HandleHeader, rail_count),
+                Reason::Zero,
+            ));
+        }
+        let Some(port) = NonZeroU16::new(header.port.get()) else {
+            return Err(error(Field::Port, offset_of!(HandleHeader, port), Reason::Zero));
+        };
+        let Some(instance) = InstanceId::new(header.instance.get()) else {
+            return Err(error(
+                Field::Instance,
+                offset_of!(HandleHeader, instance),
+                Reason::Zero,
+            ));
+        };
+        let length = usize::from(header.length);
+        if !(HANDLE_HEADER_BYTES..=HANDLE_BYTES_MAX).contains(&length) {
+            return Err(error(
+                Field::Length,
+                offset_of!(HandleHeader, length),
+                Reason::OutOfRange,
+            ));
+        }
+        let present = bytes.get(..length).unwrap_or(bytes);
+        let listed = present.get(HANDLE_HEADER_BYTES..).unwrap_or_default();
+        let (rails, after) = Rails::parse(
+            Part::Handle,
+            HANDLE_HEADER_BYTES,
+            listed,
+            header.rail_count,
+            from_newer,
+        )?;
+        if bytes.len() < length {
+            return Err(error(
+                Field::Length,
+                offset_of!(HandleHeader, length),
+                Reason::Truncated,
+            ));
+        }
+        if !after.is_empty() && !from_newer {
+            return Err(error(
+                Field::Length,
+                offset_of!(HandleHeader, length),
+                Reason::Mismatch,
+            ));
+        }
+        let padding = bytes.get(length..).unwrap_or_default();
+        if let Some(position) = padding.iter().position(|byte| *byte != 0) {
+            return Err(error(
+                Field::Trailing,
+                length.saturating_add(position),
+                Reason::NotZero,
+            ));
+        }
+        Ok(HandleRef {
+            port,
+            instance,
+            versions,
+            more: header.flags & FLAG_MORE != 0,
+            rails,
+            bytes: present,
+        })
+    }
+
+    /// Copies a handle out of the buffer it came in.
+    ///
+    /// # Errors
+    /// As [`Handle::parse`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, WireError> {
+        Ok(Self::parse(bytes)?.to_handle())
+    }
+
+    /// The bytes to hand on, as many as it has.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.as_padded_bytes()
+            .get(..usize::from(self.header.length))
+            .unwrap_or_default()
+    }
+
+    /// The bytes to hand on where 128 are expected, padded with zeros.
+    #[must_use]
+    pub fn as_padded_bytes(&self) -> &[u8; HANDLE_BYTES_MAX] {
+        zerocopy::transmute_ref!(self)
+    }
+
+    /// Where the listener takes handshakes: the TCP port, the same on every rail's address.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.header.port.get()
+    }
+
+    /// The instance number of the listener.
+    #[must_use]
+    pub const fn instance(&self) -> u64 {
+        self.header.instance.get()
+    }
+
+    /// Whether there are rails that did not fit.
+    #[must_use]
+    pub const fn has_more(&self) -> bool {
+        self.header.flags & FLAG_MORE != 0
+    }
+
+    /// The rails in it.
+    #[must_use]
+    pub fn rails(&self) -> Rails<'_> {
+        Rails::from_checked(&self.rails, self.header.rail_count)
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle")
+            .field("port", &self.port())
+            .field("instance", &format_args!("{:016x}", self.instance()))
+            .field("has_more", &self.has_more())
+            .field("rails", &self.rails())
+            .finish()
+    }
+}
+
+/// A handle that was checked, in the bytes it came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandleRef<'a> {
+    port: NonZeroU16,
+    instance: InstanceId,
+    versions: VersionRange,
+    more: bool,
+    rails: Rails<'a>,
+    bytes: &'a [u8],
+}
+
+impl<'a> HandleRef<'a> {
+    /// Where the listener takes handshakes: the TCP port, the same on every rail's address.
+    #[must_use]
+    pub const fn port(&self) -> NonZeroU16 {
+        self.port
+    }
+
+    /// The listener's instance, to be named in the Hello frame.
+    #[must_use]
+    pub const fn instance(&self) -> InstanceId {
+        self.instance
+    }
+
+    /// The versions the listener speaks; at least one of them is ours.
+    #[must_use]
+    pub const fn versions(&self) -> VersionRange {
+        self.versions
+    }
+
+    /// Whether the listener has more rails: the Welcome frame then brings the complete list.
+    #[must_use]
+    pub const fn has_more(&self) -> bool {
+        self.more
+    }
+
+    /// The rails, each checked.
+    #[must_use]
+    pub const fn rails(&self) -> Rails<'a> {
+        self.rails
+    }
+
+    /// The bytes of the handle without padding.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// A copy that owns its bytes.
+    #[must_use]
+    pub fn to_handle(&self) -> Handle {
+        let mut handle = Handle {
+            header: HandleHeader::new_zeroed(),
+            rails: [0; RAILS_BYTES_MAX],
+        };
+        let room = handle.header.as_mut_bytes().iter_mut().chain(&mut handle.rails);
+        for (to, from) in room.zip(self.bytes) {
+            *to = *from;
+        }
+        handle
+    }
+}
+
+/// Whether a rail went into a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+#[expect(clippy::exhaustive_enums, reason = "it fits or it does not")]
+pub enum Fit {
+    /// It is in.
+    Included,
+    /// There was no room: the handle says that there is more.
+    LeftOut,
+}
+
+/// A handle has to have a rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NoRails;
+
+impl fmt::Display for NoRails {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a handle needs at least one rail: nobody could reach the listener")
+    }
+}
+
+impl core::error::Error for NoRails {}
+
+/// Collects the rails of a handle, the preferred ones first.
+#[derive(Clone, Debug)]
+pub struct HandleBuilder {
+    handle: Handle,
+    rails_bytes: usize,
+}
+
+impl HandleBuilder {
+    /// Adds a rail if there is room for it.
+    pub fn push(&mut self, rail: &AdvertisedRail) -> Fit {
+        let entry = rail.encode();
+        let end = self.rails_bytes.saturating_add(entry.len());
+        let Some(room) = self.handle.rails.get_mut(self.rails_bytes..end) else {
+            self.handle.header.flags |= FLAG_MORE;
+            return Fit::LeftOut;
+        };
+        room.copy_from_slice(&entry);
+        self.rails_bytes = end;
+        self.handle.header.rail_count = self.handle.header.rail_count.saturating_add(1);
+        Fit::Included
+    }
+
+    /// The handle.
+    ///
+    /// # Errors
+    /// No rail was added.
+    pub fn finish(mut self) -> Result<Handle, NoRails> {
+        if self.handle.header.rail_count == 0 {
+            return Err(NoRails);
+        }
+        let length = HANDLE_HEADER_BYTES.saturating_add(self.rails_bytes);
+        self.handle.header.length = u8::try_from(length).unwrap_or(u8::MAX);
+        Ok(self.handle)
+    }
+}

@@ -1,0 +1,467 @@
+//! Tagged rails: how one address of a listener is written, and lists of them.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 1 | tag: length class in bits 7 to 5, kind in bits 4 to 0 |
+//! | 1 | prefix length in bits |
+//! | 1 | speed class |
+//! | 4 or 16 | address |
+//! | 0 or 16 | GID, only where it does not follow from the address |
+//!
+//! The speed class is there because two rails between the same hosts are told apart by the
+//! slower of their two ends, and only the peer knows its own.
+
+use core::fmt;
+use core::mem::size_of;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use heapless::Vec;
+use static_assertions::const_assert_eq;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{Field, Part, Reason, WireError};
+use crate::{Gid, IpPrefix};
+
+/// How many rails one side advertises at most.
+pub const RAILS_MAX: usize = 64;
+
+/// The longest form of a rail of this version: IPv6 with an explicit GID.
+pub const RAIL_BYTES_MAX: usize = size_of::<Ipv6Rail>() + GID_BYTES;
+
+const GID_BYTES: usize = 16;
+
+/// The length class of a tag: how long the whole entry is, whatever its kind.
+const CLASS_SHIFT: u32 = 5;
+const CLASS_EXPLICIT: u8 = 7;
+
+const KIND_IPV4: u8 = 1;
+const KIND_IPV6: u8 = 2;
+
+const TAG_IPV4: u8 = KIND_IPV4;
+const TAG_IPV6: u8 = 1 << CLASS_SHIFT | KIND_IPV6;
+const TAG_IPV4_GID: u8 = 2 << CLASS_SHIFT | KIND_IPV4;
+const TAG_IPV6_GID: u8 = 3 << CLASS_SHIFT | KIND_IPV6;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Ipv4Rail {
+    tag: u8,
+    prefix_bits: u8,
+    speed: u8,
+    address: [u8; 4],
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct Ipv6Rail {
+    tag: u8,
+    prefix_bits: u8,
+    speed: u8,
+    address: [u8; 16],
+}
+
+const_assert_eq!(size_of::<Ipv4Rail>(), 7);
+const_assert_eq!(size_of::<Ipv6Rail>(), 19);
+const_assert_eq!(RAIL_BYTES_MAX, 35);
+
+/// A link's speed in one byte: enough to tell which of two is faster, not more.
+///
+/// The value is `(8 + m) << e` megabits per second, `e` in the upper five bits and `m` in the
+/// lower three: rounded down by less than an eighth. Zero means that the speed is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SpeedClass(pub u8);
+
+impl SpeedClass {
+    /// The class of a link of this many megabits per second; below 9 counts as not known.
+    #[must_use]
+    pub const fn from_mbps(speed_mbps: u32) -> Self {
+        if speed_mbps < 9 {
+            return Self(0);
+        }
+        // The top four bits are the leading one and the mantissa.
+        let exponent = 28_u32.saturating_sub(speed_mbps.leading_zeros());
+        let [.., mantissa] = (speed_mbps >> exponent & 0x7).to_be_bytes();
+        let [.., exponent] = exponent.to_be_bytes();
+        Self(exponent << 3 | mantissa)
+    }
+
+    /// Megabits per second, rounded down; zero where not known.
+    #[must_use]
+    pub const fn to_mbps(self) -> u64 {
+        if self.0 == 0 {
+            return 0;
+        }
+        (0x8 | self.0 as u64 & 0x7) << (self.0 >> 3)
+    }
+}
+
+impl fmt::Display for SpeedClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 {
+            f.write_str("unknown speed")
+        } else {
+            write!(f, "about {} Mb/s", self.to_mbps())
+        }
+    }
+}
+
+/// Why an address cannot be advertised to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum NotAdvertisable {
+    /// The address is unspecified, multicast or broadcast: not one a single host has.
+    NotUnicast,
+    /// An IPv4 address in IPv6 clothes: give it as IPv4.
+    MappedIpv4,
+    /// The GID is all zero.
+    ZeroGid,
+}
+
+impl fmt::Display for NotAdvertisable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotUnicast => "not a unicast address",
+            Self::MappedIpv4 => "an IPv4 address written as IPv6",
+            Self::ZeroGid => "the GID is all zero",
+        })
+    }
+}
+
+impl core::error::Error for NotAdvertisable {}
+
+/// One address under which a side can be reached, as it is told to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AdvertisedRail {
+    address: IpPrefix,
+    gid: Gid,
+    speed: SpeedClass,
+}
+
+impl AdvertisedRail {
+    /// The rail of this address, GID and speed.
+    ///
+    /// # Errors
+    /// The address is not one a peer could use, or the GID is empty.
+    pub const fn new(address: IpPrefix, gid: Gid, speed: SpeedClass) -> Result<Self, NotAdvertisable> {
+        match address.address() {
+            IpAddr::V4(v4) if v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast() => {
+                return Err(NotAdvertisable::NotUnicast);
+            }
+            IpAddr::V6(v6) if v6.is_unspecified() || v6.is_multicast() => {
+                return Err(NotAdvertisable::NotUnicast);
+            }
+            IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some() => return Err(NotAdvertisable::MappedIpv4),
+            _ => {}
+        }
+        if gid.is_zero() {
+            return Err(NotAdvertisable::ZeroGid);
+        }
+        Ok(Self { address, gid, speed })
+    }
+
+    /// The address, with the prefix length its interface has.
+    #[must_use]
+    pub const fn address(&self) -> IpPrefix {
+        self.address
+    }
+
+    /// The GID.
+    #[must_use]
+    pub const fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    /// How fast its link is.
+    #[must_use]
+    pub const fn speed(&self) -> SpeedClass {
+        self.speed
+    }
+
+    /// Its bytes on the wire.
+    pub(crate) fn encode(&self) -> Vec<u8, RAIL_BYTES_MAX> {
+        let explicit_gid = self.gid != Gid::from_ip(self.address.address());
+        let mut bytes = Vec::new();
+        let (prefix_bits, speed) = (self.address.prefix_bits(), self.speed.0);
+        // The capacity is that of the longest form, so nothing here can be cut.
+        let _ = match self.address.address() {
+            IpAddr::V4(v4) => {
+                let tag = if explicit_gid { TAG_IPV4_GID } else { TAG_IPV4 };
+                let rail = Ipv4Rail {
+                    tag,
+                    prefix_bits,
+                    speed,
+                    address: v4.octets(),
+                };
+                bytes.extend_from_slice(rail.as_bytes())
+            }
+            IpAddr::V6(v6) => {
+                let tag = if explicit_gid { TAG_IPV6_GID } else { TAG_IPV6 };
+                let rail = Ipv6Rail {
+                    tag,
+                    prefix_bits,
+                    speed,
+                    address: v6.octets(),
+                };
+                bytes.extend_from_slice(rail.as_bytes())
+            }
+        };
+        if explicit_gid {
+            let _ = bytes.extend_from_slice(&self.gid.0);
+        }
+        bytes
+    }
+}
+
+impl fmt::Display for AdvertisedRail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.address, self.speed)?;
+        if self.gid != Gid::from_ip(self.address.address()) {
+            write!(f, ", GID {}", self.gid)?;
+        }
+        Ok(())
+    }
+}
+
+/// More rails than a frame may list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TooManyRails {
+    /// How many there were.
+    pub rails: usize,
+}
+
+impl fmt::Display for TooManyRails {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rails, where {RAILS_MAX} may be advertised", self.rails)
+    }
+}
+
+impl core::error::Error for TooManyRails {}
+
+/// What is wrong with an entry: the field, its offset in the entry, and the reason.
+type Fault = (Field, usize, Reason);
+
+/// The entry at the start of `bytes`, `None` for a kind not known, and what follows it.
+fn read_entry(bytes: &[u8]) -> Result<(Option<AdvertisedRail>, &[u8]), Fault> {
+    let Some(&tag) = bytes.first() else {
+        return Err((Field::RailTag, 0, Reason::Truncated));
+    };
+    let length = match tag >> CLASS_SHIFT {
+        0 => size_of::<Ipv4Rail>(),
+        1 => size_of::<Ipv6Rail>(),
+        2 => size_of::<Ipv4Rail>().saturating_add(GID_BYTES),
+        3 => RAIL_BYTES_MAX,
+        CLASS_EXPLICIT => match bytes.get(1) {
+            None => return Err((Field::RailLength, 1, Reason::Truncated)),
+            Some(&length) if length < 2 => return Err((Field::RailLength, 1, Reason::OutOfRange)),
+            Some(&length) => usize::from(length),
+        },
+        _ => return Err((Field::RailTag, 0, Reason::Unknown)),
+    };
+    let Some((entry, rest)) = bytes.split_at_checked(length) else {
+        let layout: &[(Field, usize)] = match tag {
+            TAG_IPV4 => &[
+                (Field::RailTag, 0),
+                (Field::RailPrefix, 1),
+                (Field::RailSpeed, 2),
+                (Field::RailAddress, 3),
+            ],
+            TAG_IPV4_GID => &[
+                (Field::RailTag, 0),
+                (Field::RailPrefix, 1),
+                (Field::RailSpeed, 2),
+                (Field::RailAddress, 3),
+                (Field::RailGid, 7),
+            ],
+            TAG_IPV6 | TAG_IPV6_GID => &[
+                (Field::RailTag, 0),
+                (Field::RailPrefix, 1),
+                (Field::RailSpeed, 2),
+                (Field::RailAddress, 3),
+                (Field::RailGid, 19),
+            ],
+            _ => &[(Field::RailTag, 0)],
+        };
+        let cut = layout.iter().rev().find(|(_, start)| *start <= bytes.len());
+        let (field, start) = cut.copied().unwrap_or((Field::RailTag, 0));
+        return Err((field, start, Reason::Truncated));
+    };
+    let (address, prefix_bits, speed, gid) = match tag {
+        TAG_IPV4 | TAG_IPV4_GID => {
+            let Ok((rail, gid)) = Ipv4Rail::read_from_prefix(entry) else {
+                return Err((Field::RailAddress, 3, Reason::Truncated));
+            };
+            (
+                IpAddr::V4(Ipv4Addr::from(rail.address)),
+                rail.prefix_bits,
+                rail.speed,
+                gid,
+            )
+        }
+        TAG_IPV6 | TAG_IPV6_GID => {
+            let Ok((rail, gid)) = Ipv6Rail::read_from_prefix(entry) else {
+                return Err((Field::RailAddress, 3, Reason::Truncated));
+            };
+            (
+                IpAddr::V6(Ipv6Addr::from(rail.address)),
+                rail.prefix_bits,
+                rail.speed,
+                gid,
+            )
+        }
+        _ => return Ok((None, rest)),
+    };
+    let gid_offset = length.saturating_sub(gid.len());
+    let derived = Gid::from_ip(address);
+    let gid = match <[u8; GID_BYTES]>::try_from(gid) {
+        Ok(explicit) if Gid(explicit) == derived => {
+            return Err((Field::RailGid, gid_offset, Reason::NotCanonical));
+        }
+        Ok(explicit) => Gid(explicit),
+        // Only the tags that announce a GID are followed by one.
+        Err(_) => derived,
+    };
+    let address =
+        IpPrefix::new(address, prefix_bits).map_err(|_| (Field::RailPrefix, 1, Reason::OutOfRange))?;
+    let rail = AdvertisedRail::new(address, gid, SpeedClass(speed)).map_err(|error| match error {
+        NotAdvertisable::NotUnicast => (Field::RailAddress, 3, Reason::NotUnicast),
+        NotAdvertisable::MappedIpv4 => (Field::RailAddress, 3, Reason::NotCanonical),
+        NotAdvertisable::ZeroGid => (Field::RailGid, gid_offset, Reason::Zero),
+    })?;
+    Ok((Some(rail), rest))
+}
+
+/// A list of rails, checked, still in the bytes it came in.
+#[derive(Clone, Copy)]
+pub struct Rails<'a> {
+    /// Starts with `count` whole entries, each of which `read_entry` accepted.
+    bytes: &'a [u8],
+    count: u8,
+}
+
+impl<'a> Rails<'a> {
+    /// Checks `count` entries at the start of `bytes`, which start at `base` of `part`.
+    ///
+    /// Returns them and what follows. Kinds not known are passed over where `from_newer` says
+    /// that the sender speaks a newer version, and are an error otherwise.
+    pub(crate) fn parse(
+        part: Part,
+        base: usize,
+        bytes: &'a [u8],
+        count: u8,
+        from_newer: bool,
+    ) -> Result<(Self, &'a [u8]), WireError> {
+        let mut rest = bytes;
+        for _ in 0..count {
+            let start = base.saturating_add(bytes.len().saturating_sub(rest.len()));
+            let (rail, after) = read_entry(rest).map_err(|(field, offset, reason)| {
+                WireError::new(part, field, start.saturating_add(offset), reason)
+            })?;
+            if rail.is_none() && !from_newer {
+                return Err(WireError::new(part, Field::RailTag, start, Reason::Unknown));
+            }
+            rest = after;
+        }
+        let taken = bytes.len().saturating_sub(rest.len());
+        Ok((
+            Self {
+                bytes: bytes.get(..taken).unwrap_or_default(),
+                count,
+            },
+            rest,
+        ))
+    }
+
+    /// Takes `count` entries that were checked before, and may be followed by other bytes.
+    pub(crate) const fn from_checked(bytes: &'a [u8], count: u8) -> Self {
+        Self { bytes, count }
+    }
+
+    /// The rails, in the order of the sender's preference.
+    #[must_use]
+    pub const fn iter(&self) -> RailIter<'a> {
+        RailIter {
+            bytes: self.bytes,
+            left: self.count,
+        }
+    }
+}
+
+impl<'a> IntoIterator for Rails<'a> {
+    type Item = AdvertisedRail;
+    type IntoIter = RailIter<'a>;
+
+    fn into_iter(self) -> RailIter<'a> {
+        self.iter()
+    }
+}
+
+impl PartialEq for Rails<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Rails<'_> {}
+
+impl fmt::Debug for Rails<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+/// The rails of a checked list, one after the other.
+#[derive(Clone, Debug)]
+pub struct RailIter<'a> {
+    bytes: &'a [u8],
+    left: u8,
+}
+
+impl Iterator for RailIter<'_> {
+    type Item = AdvertisedRail;
+
+    fn next(&mut self) -> Option<AdvertisedRail> {
+        while let Some(left) = self.left.checked_sub(1) {
+            // Every entry was accepted when the list was parsed, so this ends only with the list.
+            let Ok((rail, rest)) = read_entry(self.bytes) else {
+                break;
+            };
+            self.bytes = rest;
+            self.left = left;
+            if rail.is_some() {
+                return rail;
+            }
+        }
+        None
+    }
+}
+
+impl core::iter::FusedIterator for RailIter<'_> {}
+
+#[cfg(test)]
+mod tests {
+    use super::SpeedClass;
+
+    #[test]
+    fn speed_classes_keep_the_order_of_links() {
+        let speeds = [
+            0, 9, 10, 100, 1_000, 2_500, 5_000, 10_000, 25_000, 40_000, 50_000, 56_000, 100_000,
+        ];
+        let faster = [200_000, 400_000, 800_000, 1_600_000, 3_200_000, u32::MAX];
+        let mut last = None;
+        for speed in speeds.into_iter().chain(faster) {
+            let class = SpeedClass::from_mbps(speed);
+            assert!(last < Some(class), "{speed}");
+            assert!(class.to_mbps() <= u64::from(speed));
+            assert!(
+                class.to_mbps() * 9 >= u64::from(speed) * 8 - 8,
+                "{speed} {}",
+                class.to_mbps()
+            );
+            last = Some(class);
+        }
+        assert_eq!(SpeedClass::from_mbps(8), SpeedClass(0));
+        assert_eq!(SpeedClass(0).to_mbps(), 0);
+        assert_eq!(SpeedClass(u8::MAX).to_mbps(), 15 << 31);
+    }
+}

@@ -1,0 +1,135 @@
+//! A handle as text, for people and command lines: a prefix, lower-case hexadecimal, a check sum.
+//!
+//! The check sum is there because a mistyped digit of an address is still an address: whoever
+//! copies a handle by hand is told, and does not connect somewhere else.
+
+use core::fmt;
+use core::str::FromStr;
+
+use super::{HANDLE_BYTES_MAX, Handle, WireError};
+
+/// What the text of a handle starts with.
+pub const HANDLE_TEXT_PREFIX: &str = "doorbell:";
+
+/// The longest text of a handle.
+pub const HANDLE_TEXT_BYTES_MAX: usize = HANDLE_TEXT_PREFIX.len() + 2 * (HANDLE_BYTES_MAX + CHECK_BYTES);
+
+const CHECK_BYTES: usize = 2;
+
+/// Why a text is not a handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HandleTextError {
+    /// It does not start with [`HANDLE_TEXT_PREFIX`].
+    Prefix,
+    /// It is longer than any handle.
+    TooLong,
+    /// It ends in the middle of a byte, or before the check sum.
+    TooShort,
+    /// Something other than a lower-case hexadecimal digit, at this byte of the text.
+    NotHexadecimal {
+        /// Where, in bytes from the start of the text.
+        position: usize,
+    },
+    /// The check sum does not fit: a digit was changed on the way.
+    CheckSum,
+    /// The text is whole, and what it says is no handle.
+    Wire(WireError),
+}
+
+impl fmt::Display for HandleTextError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Prefix => write!(f, "a handle starts with \"{HANDLE_TEXT_PREFIX}\""),
+            Self::TooLong => write!(
+                f,
+                "longer than the {HANDLE_TEXT_BYTES_MAX} characters of a handle"
+            ),
+            Self::TooShort => f.write_str("the end of the handle is missing"),
+            Self::NotHexadecimal { position } => {
+                write!(f, "no lower-case hexadecimal digit at character {position}")
+            }
+            Self::CheckSum => f.write_str("the check sum does not fit: a character was changed on the way"),
+            Self::Wire(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+impl core::error::Error for HandleTextError {}
+
+impl fmt::Display for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HANDLE_TEXT_PREFIX)?;
+        for byte in self.as_bytes() {
+            write!(f, "{byte:02x}")?;
+        }
+        write!(f, "{:04x}", check_sum(self.as_bytes()))
+    }
+}
+
+impl FromStr for Handle {
+    type Err = HandleTextError;
+
+    fn from_str(text: &str) -> Result<Self, HandleTextError> {
+        let digits = text
+            .strip_prefix(HANDLE_TEXT_PREFIX)
+            .ok_or(HandleTextError::Prefix)?
+            .as_bytes();
+        let mut buffer = [0; HANDLE_BYTES_MAX + CHECK_BYTES];
+        let mut filled = 0_usize;
+        for pair in digits.chunks(2) {
+            let position = HANDLE_TEXT_PREFIX.len().saturating_add(filled.saturating_mul(2));
+            let &[upper, lower] = pair else {
+                return Err(HandleTextError::TooShort);
+            };
+            let upper = nibble(upper).ok_or(HandleTextError::NotHexadecimal { position })?;
+            let lower = nibble(lower).ok_or(HandleTextError::NotHexadecimal {
+                position: position.saturating_add(1),
+            })?;
+            *buffer.get_mut(filled).ok_or(HandleTextError::TooLong)? = upper << 4 | lower;
+            filled = filled.saturating_add(1);
+        }
+        let bytes = buffer.get(..filled).unwrap_or_default();
+        let (bytes, sum) = bytes
+            .split_last_chunk::<CHECK_BYTES>()
+            .ok_or(HandleTextError::TooShort)?;
+        if check_sum(bytes) != u16::from_be_bytes(*sum) {
+            return Err(HandleTextError::CheckSum);
+        }
+        let handle = Self::parse(bytes).map_err(HandleTextError::Wire)?;
+        Ok(handle.to_handle())
+    }
+}
+
+fn nibble(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => digit.checked_sub(b'0'),
+        b'a'..=b'f' => digit.checked_sub(b'a' - 10),
+        _ => None,
+    }
+}
+
+/// CRC-16 with polynomial 0x1021, from 0xffff: every change within 16 bits is noticed.
+fn check_sum(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0xffff, |sum, byte| {
+        (0..8).fold(sum ^ u16::from(*byte) << 8, |sum, _| {
+            let shifted = sum << 1;
+            if sum & 0x8000 == 0 {
+                shifted
+            } else {
+                shifted ^ 0x1021
+            }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_sum;
+
+    #[test]
+    fn the_check_sum_is_the_published_one() {
+        // The check value of CRC-16/IBM-3740 in the catalogue of parametrised CRC algorithms.
+        assert_eq!(check_sum(b"123456789"), 0x29b1);
+    }
+}
