@@ -1,0 +1,139 @@
+//! The proof that bytes crossed rxe: the hardware counters of every RDMA device before and after the steps.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Serialize;
+
+use crate::cluster::{Cluster, CommandSpec, ProcessEvent};
+
+/// How long reading one host's counters may take; an emulated guest under load needs seconds.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Packets that crossed the RDMA devices during a run.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Traffic {
+    /// Whether a run without any fails.
+    pub(crate) required: bool,
+    pub(crate) sent_pkts: u64,
+    pub(crate) rcvd_pkts: u64,
+    pub(crate) devices: Vec<DeviceTraffic>,
+}
+
+/// One device's share.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct DeviceTraffic {
+    pub(crate) host: String,
+    pub(crate) device: String,
+    pub(crate) link: String,
+    pub(crate) sent_pkts: u64,
+    pub(crate) rcvd_pkts: u64,
+}
+
+/// The counters of every device at one moment, by host and device: sent, received.
+pub(super) type Reading = BTreeMap<(String, String), (u64, u64)>;
+
+/// Reads the counters of all RDMA devices of all hosts.
+///
+/// # Errors
+///
+/// A host does not answer, or a device has no such counters.
+pub(super) fn read(cluster: &dyn Cluster) -> Result<Reading> {
+    let mut reading = Reading::new();
+    for host in cluster.hosts().iter().filter(|host| !host.ports.is_empty()) {
+        let mut argv = vec!["grep".to_owned(), "-H".to_owned(), "".to_owned()];
+        for port in &host.ports {
+            for counter in ["sent_pkts", "rcvd_pkts"] {
+                argv.push(format!(
+                    "/sys/class/infiniband/{}/ports/1/hw_counters/{counter}",
+                    port.device
+                ));
+            }
+        }
+        let text = run(cluster, &host.name, argv)
+            .with_context(|| format!("cannot read the RDMA counters of host `{}`", host.name))?;
+        for port in &host.ports {
+            let find = |counter| {
+                counter_in(&text, &port.device, counter).with_context(|| {
+                    format!(
+                        "device `{}` of host `{}` has no counter {counter}",
+                        port.device, host.name
+                    )
+                })
+            };
+            let counts = (find("sent_pkts")?, find("rcvd_pkts")?);
+            reading.insert((host.name.clone(), port.device.clone()), counts);
+        }
+    }
+    Ok(reading)
+}
+
+/// What has crossed between two readings.
+pub(super) fn between(cluster: &dyn Cluster, before: &Reading, after: &Reading, required: bool) -> Traffic {
+    let mut traffic = Traffic {
+        required,
+        ..Traffic::default()
+    };
+    for host in cluster.hosts() {
+        for port in &host.ports {
+            let key = (host.name.clone(), port.device.clone());
+            let (Some(&(sent_0, rcvd_0)), Some(&(sent_1, rcvd_1))) = (before.get(&key), after.get(&key))
+            else {
+                continue;
+            };
+            let (sent_pkts, rcvd_pkts) = (sent_1.saturating_sub(sent_0), rcvd_1.saturating_sub(rcvd_0));
+            traffic.sent_pkts = traffic.sent_pkts.saturating_add(sent_pkts);
+            traffic.rcvd_pkts = traffic.rcvd_pkts.saturating_add(rcvd_pkts);
+            let (host, device) = key;
+            traffic.devices.push(DeviceTraffic {
+                host,
+                device,
+                link: port.link.clone(),
+                sent_pkts,
+                rcvd_pkts,
+            });
+        }
+    }
+    traffic
+}
+
+fn counter_in(text: &str, device: &str, counter: &str) -> Option<u64> {
+    let file = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/{counter}:");
+    text.lines()
+        .find_map(|line| line.strip_prefix(&file))?
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// Runs a short command on a host and gives back its standard output.
+///
+/// # Errors
+///
+/// It cannot be started, ends otherwise than with 0 (the message has its standard error), or takes too long.
+pub(super) fn run(cluster: &dyn Cluster, host: &str, argv: Vec<String>) -> Result<String> {
+    let deadline = Instant::now()
+        .checked_add(DEADLINE)
+        .context("the clock is at its end")?;
+    let mut process = cluster.spawn(
+        host,
+        &CommandSpec {
+            argv,
+            ..CommandSpec::default()
+        },
+    )?;
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    loop {
+        match process.next_event(deadline)? {
+            Some(ProcessEvent::Stdout(bytes)) => out.extend(bytes),
+            Some(ProcessEvent::Stderr(bytes)) => err.extend(bytes),
+            Some(ProcessEvent::Exited(exit)) => {
+                ensure!(exit.success(), "{exit}: {}", String::from_utf8_lossy(&err).trim());
+                return Ok(String::from_utf8_lossy(&out).into_owned());
+            }
+            None => bail!("no end after {} s", DEADLINE.as_secs()),
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Scenarios: what is run on which hosts, in which order, and what is read from it.
+//!
+//! A scenario file becomes a [`Scenario`] (`schema`, `check`, `blocks`, `template`, `model`), is run on any
+//! [`Cluster`](crate::cluster::Cluster) (`runner`, `live`, `judging`, `output`, `counters`), and yields a [`Report`]
+//! (`measure`, `statistics`, `summary`, `report`, `table`). How hosts are made is not known here. The format is
+//! documented in `sim/scenarios/README.md`.
+
+mod blocks;
+mod check;
+mod cli;
+mod counters;
+mod judging;
+mod live;
+mod measure;
+mod model;
+mod output;
+mod progress;
+mod report;
+mod runner;
+mod schema;
+mod statistics;
+mod summary;
+mod table;
+mod template;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use cli::{Lab, Request, RunArgs, list, run};
+pub(crate) use report::Verdict;

@@ -1,0 +1,257 @@
+//! A report for people: aligned plain text, with colours where the reader is a terminal.
+
+use core::fmt::{self, Write as _};
+
+use super::report::{ComparisonReport, Outcome, Report, StepReport, Verdict};
+use super::statistics::{INTERVAL_ROUNDS_MIN, Summary};
+
+/// Whether words may be coloured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Colour {
+    Plain,
+    Ansi,
+}
+
+/// The whole report. The last line is the count of tests where there are any, else the verdict.
+pub(super) fn render(report: &Report, colour: Colour) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_report(&mut text, report, colour);
+    text
+}
+
+fn write_report(text: &mut String, report: &Report, colour: Colour) -> fmt::Result {
+    writeln!(text, "{}: {}", report.scenario.name, report.scenario.about)?;
+    writeln!(
+        text,
+        "kernel {}, {}, {} hosts, {} links",
+        report.kernel,
+        report.shape,
+        report.hosts.len(),
+        report.links.len()
+    )?;
+    text.push('\n');
+    text.push_str(&aligned(
+        &steps(report),
+        &[true, true, true, false, true, true, false],
+    ));
+    if !report.metrics.is_empty() {
+        text.push('\n');
+        text.push_str(&aligned(
+            &metrics(report),
+            &[true, true, false, false, false, false, false, false],
+        ));
+    }
+    for comparison in &report.comparisons {
+        text.push('\n');
+        write_comparison(text, comparison, report)?;
+    }
+    if !report.rdma.devices.is_empty() {
+        let (sent, rcvd, devices) = (
+            report.rdma.sent_pkts,
+            report.rdma.rcvd_pkts,
+            report.rdma.devices.len(),
+        );
+        writeln!(
+            text,
+            "\nrxe: {sent} packets sent and {rcvd} received by {devices} devices"
+        )?;
+    }
+    text.push('\n');
+    for note in &report.notes {
+        writeln!(text, "note: {note}")?;
+    }
+    for failure in &report.failures {
+        writeln!(text, "{}: {failure}", colour.paint("failed", RED))?;
+    }
+    writeln!(text, "output: {}", report.out.display())?;
+    let verdict = match report.verdict {
+        Verdict::Passed => colour.paint("PASSED", GREEN),
+        Verdict::Failed => colour.paint("FAILED", RED),
+    };
+    writeln!(text, "{verdict} in {:.1} s", report.duration_s)?;
+    if let Some(tests) = &report.tests {
+        writeln!(text, "{tests}")?;
+    }
+    Ok(())
+}
+
+/// One row for each step, however often it was run.
+fn steps(report: &Report) -> Vec<Vec<String>> {
+    let head = [
+        "step",
+        "host",
+        "group",
+        "runs",
+        "outcome",
+        "last exit",
+        "median s",
+    ];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let mut seen: Vec<&str> = Vec::new();
+    for step in &report.steps {
+        if seen.contains(&step.id.as_str()) {
+            continue;
+        }
+        seen.push(&step.id);
+        let runs: Vec<&StepReport> = report.steps.iter().filter(|other| other.id == step.id).collect();
+        let durations: Vec<f64> = runs.iter().map(|run| run.duration_s).collect();
+        let median = Summary::of(&durations).map_or(0.0, |summary| summary.median);
+        let worst = runs
+            .iter()
+            .map(|run| run.outcome)
+            .find(|&outcome| outcome == Outcome::Failed);
+        let word = match worst.unwrap_or(step.outcome) {
+            Outcome::Passed => "passed",
+            Outcome::Failed => "FAILED",
+            Outcome::Stopped => "stopped",
+        };
+        let exit = runs
+            .last()
+            .and_then(|run| run.exit)
+            .map_or_else(|| "-".to_owned(), |exit| exit.to_string());
+        let group = if step.group.is_empty() { "-" } else { &step.group };
+        rows.push(vec![
+            step.id.clone(),
+            step.host.clone(),
+            group.to_owned(),
+            runs.len().to_string(),
+            word.to_owned(),
+            exit,
+            format!("{median:.2}"),
+        ]);
+    }
+    rows
+}
+
+fn metrics(report: &Report) -> Vec<Vec<String>> {
+    let head = ["metric", "unit", "rounds", "min", "q1", "median", "q3", "max"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for metric in &report.metrics {
+        let mut row = vec![
+            metric.name.clone(),
+            metric.unit.clone(),
+            metric.rounds.len().to_string(),
+        ];
+        match &metric.summary {
+            Some(Summary {
+                min,
+                q1,
+                median,
+                q3,
+                max,
+                ..
+            }) => {
+                row.extend([min, q1, median, q3, max].map(|&figure| short(figure)));
+            }
+            None => row.extend(["-"; 5].map(str::to_owned)),
+        }
+        rows.push(row);
+    }
+    rows
+}
+
+fn write_comparison(text: &mut String, comparison: &ComparisonReport, report: &Report) -> fmt::Result {
+    write!(text, "compare {}: ", comparison.name)?;
+    match &comparison.result {
+        None => writeln!(text, "no ratio")?,
+        Some(result) => {
+            write!(text, "ratio of medians {:.3}", result.ratio)?;
+            match &result.interval {
+                Some(interval) => {
+                    write!(
+                        text,
+                        ", 95 % interval {:.3} to {:.3}",
+                        interval.low, interval.high
+                    )?;
+                }
+                None => write!(text, ", no interval (it needs {INTERVAL_ROUNDS_MIN} rounds)")?,
+            }
+            writeln!(text, ", {} pairs of rounds", result.pairs)?;
+        }
+    }
+    let unit = report
+        .metrics
+        .iter()
+        .find(|metric| metric.name == comparison.metric)
+        .map(|metric| &metric.unit);
+    let width = comparison.metric.len().max(comparison.to.len());
+    for (name, command) in [
+        (&comparison.metric, &comparison.metric_command),
+        (&comparison.to, &comparison.to_command),
+    ] {
+        let summary = report
+            .metrics
+            .iter()
+            .find(|metric| metric.name == *name)
+            .and_then(|metric| metric.summary);
+        let median = summary.map_or_else(|| "-".to_owned(), |summary| short(summary.median));
+        writeln!(
+            text,
+            "  {name:width$}  {median} {}  {command}",
+            unit.map_or("", String::as_str)
+        )?;
+    }
+    for (word, bound) in [("at least", comparison.min), ("at most", comparison.max)] {
+        if let (Some(bound), Some(result)) = (bound, &comparison.result) {
+            let held = if word == "at least" {
+                result.ratio >= bound
+            } else {
+                result.ratio <= bound
+            };
+            writeln!(
+                text,
+                "  should be {word} {bound}: {}",
+                if held { "it is" } else { "it is NOT" }
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Columns padded to the widest cell, two spaces between them; `left` says which are text.
+pub(super) fn aligned(rows: &[Vec<String>], left: &[bool]) -> String {
+    let mut widths = vec![0_usize; left.len()];
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for ((cell, &width), &left) in row.iter().zip(&widths).zip(left) {
+            let padded = if left {
+                format!("{cell:<width$}  ")
+            } else {
+                format!("{cell:>width$}  ")
+            };
+            line.push_str(&padded);
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// A figure with about four digits that mean something.
+fn short(figure: f64) -> String {
+    match figure.abs() {
+        size if size >= 1000.0 || size == 0.0 => format!("{figure:.0}"),
+        size if size >= 100.0 => format!("{figure:.1}"),
+        size if size >= 1.0 => format!("{figure:.2}"),
+        _ => format!("{figure:.5}"),
+    }
+}
+
+const RED: &str = "31";
+const GREEN: &str = "32";
+
+impl Colour {
+    fn paint(self, word: &str, code: &str) -> String {
+        match self {
+            Self::Plain => word.to_owned(),
+            Self::Ansi => format!("\u{1b}[1;{code}m{word}\u{1b}[0m"),
+        }
+    }
+}

@@ -1,0 +1,384 @@
+//! Runs on local processes: order, readiness, deadlines, backgrounds, rounds.
+
+use core::sync::atomic::AtomicBool;
+use core::time::Duration;
+use std::time::Instant;
+
+use super::super::report::{Outcome, Verdict};
+use super::{failures, run, run_scenario, scenario, step};
+use crate::cluster::Exit;
+
+fn read(folder: &tempfile::TempDir, name: &str) -> String {
+    std::fs::read_to_string(folder.path().join(name)).unwrap()
+}
+
+fn steps(steps: &[(&str, &str)]) -> String {
+    steps
+        .iter()
+        .map(|(id, rest)| format!("[[steps]]\nid = \"{id}\"\nhost = \"a\"\n{rest}\n"))
+        .collect()
+}
+
+#[test]
+fn foreground_steps_run_one_after_the_other() {
+    let (report, folder) = run(&steps(&[
+        ("one", "command = 'sleep 0.2; echo one >> {out}/log'"),
+        ("two", "command = 'echo two >> {out}/log'"),
+        (
+            "three",
+            "command = ['sh', '-c', 'echo three >> {out}/log; echo said; echo muttered >&2']",
+        ),
+    ]));
+    assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.failures);
+    assert_eq!(read(&folder, "log"), "one\ntwo\nthree\n");
+    assert_eq!(read(&folder, "three.stdout"), "said\n");
+    assert_eq!(read(&folder, "three.stderr"), "muttered\n");
+}
+
+#[test]
+fn a_step_waits_until_a_pattern_says_that_another_is_ready() {
+    let (report, folder) = run(&steps(&[
+        (
+            "server",
+            "command = 'sleep 0.3; echo up >> {out}/log; printf \"listening> \"; sleep 60'\nbackground = true\n\
+             ready = { pattern = 'listening> $' }",
+        ),
+        (
+            "client",
+            "command = 'echo client >> {out}/log'\nwait_for = ['server']",
+        ),
+    ]));
+    assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.failures);
+    assert_eq!(read(&folder, "log"), "up\nclient\n");
+    assert_eq!(step(&report, "server").outcome, Outcome::Stopped);
+    assert_eq!(step(&report, "server").exit, Some(Exit::Signal(15)));
+}
+
+#[test]
+fn a_step_waits_until_another_listens_on_its_port_without_taking_its_connection() {
+    // The server accepts one connection and tells what it was sent: a probe that connects would be seen.
+    let server = "import socket,time\ns=socket.socket()\ns.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1)\n\
+                  time.sleep(0.4)\ns.bind((\"127.0.0.1\",47613))\ns.listen(1)\nprint(s.accept()[0].recv(9))";
+    let client = "import socket\ns=socket.create_connection((\"127.0.0.1\",47613))\ns.send(b\"hello\")";
+    let (report, folder) = run(&steps(&[
+        (
+            "server",
+            &format!(
+                "command = ['python3', '-c', '''{server}''']\nbackground = true\nat_end = 'wait'\n\
+                 ready = {{ port = 47613 }}"
+            ),
+        ),
+        (
+            "client",
+            &format!("command = ['python3', '-c', '''{client}''']\nwait_for = ['server:ready']"),
+        ),
+    ]));
+    assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.failures);
+    assert_eq!(read(&folder, "server.stdout"), "b'hello'\n");
+    assert_eq!(step(&report, "server").outcome, Outcome::Passed);
+}
+
+#[test]
+fn a_background_step_may_wait_for_a_later_one() {
+    let (report, folder) = run(&steps(&[
+        (
+            "late",
+            "command = 'echo late >> {out}/log'\nbackground = true\nat_end = 'wait'\nwait_for = ['first']",
+        ),
+        ("first", "command = 'sleep 0.2; echo first >> {out}/log'"),
+    ]));
+    assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.failures);
+    assert_eq!(read(&folder, "log"), "first\nlate\n");
+}
+
+#[test]
+fn a_failing_step_ends_the_run_and_is_shown() {
+    let (report, _folder) = run(&steps(&[
+        (
+            "one",
+            "command = 'echo first; echo second >&2; sleep 0.1; exit 3'",
+        ),
+        ("two", "command = 'true'"),
+    ]));
+    assert_eq!(report.verdict, Verdict::Failed);
+    let [failure] = &failures(&report)[..] else {
+        panic!("{:?}", report.failures)
+    };
+    let (seconds, rest) = (failure.find("after ").unwrap(), failure.find(" s\n").unwrap());
+    let failure = format!("{}N{}", &failure[..seconds + 6], &failure[rest..]);
+    assert_eq!(
+        failure,
+        "step `one` on host `a`: exit code 3, expected exit code 0\n  \
+         command: echo first; echo second >&2; sleep 0.1; exit 3\n  \
+         ended with exit code 3 after N s\n  \
+         its last lines:\n  | first\n  | second\n  \
+         all of it: OUT/one.stdout and .stderr"
+    );
+    assert!(report.steps.iter().all(|step| step.id != "two"));
+}
+
+#[test]
+fn an_exit_that_is_expected_is_none_that_fails() {
+    let (report, _folder) = run(&steps(&[
+        ("one", "command = 'exit 3'\nexpect_exit = 3"),
+        ("two", "command = 'exit 4'\nexpect_exit = 'nonzero'"),
+        ("three", "command = 'kill -9 $$'\nexpect_exit = 'any'"),
+    ]));
+    assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.failures);
+    let (report, _folder) = run(&steps(&[(
+        "one",
+        "command = 'kill -9 $$'\nexpect_exit = 'nonzero'",
+    )]));
+    assert!(report.failures[0].contains("signal 9, expected an exit code other than 0"));
+}
+
+#[test]
+fn a_step_past_its_deadline_is_killed_with_what_it_started() {
+    let start = Instant::now();
+    let (report, _folder) = run(&steps(&[(
+        "one",
+        "command = 'echo before; sleep 61.25 & sleep 61.25'\ndeadline_s = 0.5",
+    )]));
+    assert!(start.elapsed() < Duration::from_secs(10));
+    assert_eq!(report.verdict, Verdict::Failed);
+    assert!(
+        report.failures[0].contains("ran past its deadline of 0.5 s and was killed"),
+        "{}",
+        report.failures[0]
+    );
+    assert!(report.failures[0].contains("  | before\n"));
+    let left = std::process::Command::new("pgrep")
+        .args(["-fx", "sleep 61.25"])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&left.stdout), "");
+}
+
+#[test]
+fn a_step_that_ignores_term_is_killed_and_noted() {
+    let (report, _folder) = run(&steps(&[
+        (
+            "deaf",
+            "command = 'trap \"\" TERM; echo up; while :; do sleep 0.1; done'\nbackground = true\nready = { pattern = 'up' }",
+        ),
+        ("one", "command = 'true'\nwait_for = ['deaf']"),
+    ]));
+    assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.failures);
+    assert_eq!(
+        report.notes,
+        ["step `deaf` did not end 3 s after TERM and was killed"]
+    );
+    assert_eq!(step(&report, "deaf").exit, Some(Exit::Signal(9)));
+}
+
+#[test]
+fn a_background_step_that_fails_ends_the_run_while_others_still_run() {
+    let start = Instant::now();
+    let (report, _folder) = run(&steps(&[
+        (
+            "server",
+            "command = 'sleep 0.2; echo cannot bind; exit 7'\nbackground = true",
+        ),
+        ("client", "command = 'sleep 30'"),
+    ]));
+    assert!(start.elapsed() < Duration::from_secs(10));
+    assert_eq!(report.failures.len(), 1, "{:?}", report.failures);
+    assert!(report.failures[0].starts_with("step `server` on host `a`: exit code 7, expected exit code 0"));
+    assert!(report.failures[0].contains("  | cannot bind\n"));
+    assert_eq!(step(&report, "client").outcome, Outcome::Stopped);
+}
+
+#[test]
+fn a_step_that_never_becomes_ready_fails_by_the_clock_or_by_its_end() {
+    let (report, _folder) = run(&steps(&[
+        (
+            "server",
+            "command = 'sleep 30'\nbackground = true\nready = { pattern = 'up', within_s = 0.3 }",
+        ),
+        ("client", "command = 'true'\nwait_for = ['server']"),
+    ]));
+    assert!(report.failures[0].contains("step `server` on host `a`: was not ready after 0.3 s"));
+    let (report, _folder) = run(&steps(&[
+        (
+            "server",
+            "command = 'echo down'\nbackground = true\nready = { pattern = 'up' }",
+        ),
+        ("client", "command = 'true'\nwait_for = ['server']"),
+    ]));
+    assert!(report.failures[0].contains("ended before it was ready"));
+}
+
+#[test]
+fn what_must_end_by_itself_fails_when_it_does_not() {
+    let (report, _folder) = run(&steps(&[
+        (
+            "server",
+            "command = 'sleep 30'\nbackground = true\nat_end = 'wait'\ndeadline_s = 0.5",
+        ),
+        ("one", "command = 'true'"),
+    ]));
+    assert!(report.failures[0].contains("ran past its deadline of 0.5 s"));
+    let (report, _folder) = run(&steps(&[
+        (
+            "server",
+            "command = 'sleep 0.4; exit 2'\nbackground = true\nat_end = 'wait'",
+        ),
+        ("one", "command = 'true'"),
+    ]));
+    assert!(
+        report.failures[0].contains("exit code 2, expected exit code 0"),
+        "{:?}",
+        report.failures
+    );
+}
+
+#[test]
+fn output_is_asked_for_and_forbidden() {
+    let (report, _folder) = run(&steps(&[(
+        "one",
+        "command = 'echo abc'\nexpect_output = ['^abc$', 'b']",
+    )]));
+    assert_eq!(report.verdict, Verdict::Passed);
+    let (report, _folder) = run(&steps(&[("one", "command = 'echo abc'\nexpect_output = ['x']")]));
+    assert!(report.failures[0].contains("its output lacks expect_output `x`"));
+    let (report, _folder) = run(&steps(&[(
+        "one",
+        "command = 'echo ERROR 5 >&2; sleep 30'\nfails_if = ['ERROR [0-9]']",
+    )]));
+    assert!(report.failures[0].contains("its output matches fails_if `ERROR [0-9]`: ERROR 5"));
+}
+
+#[test]
+fn groups_alternate_and_the_rest_runs_once() {
+    let (report, folder) = run(&format!(
+        "rounds = 3\nwarmup_rounds = 1\n{}[[alternate]]\ngroups = ['B', 'A']\n",
+        steps(&[
+            (
+                "setup",
+                "command = 'echo setup >> {out}/log; sleep 60'\nbackground = true"
+            ),
+            ("a", "group = 'A'\ncommand = 'echo A >> {out}/log'\n"),
+            ("b1", "group = 'B'\ncommand = 'echo B1 >> {out}/log'\n"),
+            ("b2", "group = 'B'\ncommand = 'echo B2 >> {out}/log'\n"),
+            ("end", "command = 'echo end >> {out}/log'"),
+        ])
+    ));
+    assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.failures);
+    assert_eq!(
+        read(&folder, "log").replace('\n', " "),
+        format!("setup {}end ", "B1 B2 A ".repeat(4))
+    );
+    assert!(folder.path().join("warmup-01/a.stdout").exists());
+    assert!(folder.path().join("round-03/b2.stdout").exists());
+    assert_eq!(step(&report, "setup").outcome, Outcome::Stopped);
+    assert_eq!(
+        report
+            .steps
+            .iter()
+            .filter(|step| step.id == "a" && !step.warmup)
+            .count(),
+        3
+    );
+}
+
+#[test]
+fn background_steps_of_a_group_end_with_every_round() {
+    let (report, _folder) = run(&format!(
+        "rounds = 3\n{}",
+        steps(&[
+            // A lock that a survivor of the round before would still hold.
+            (
+                "server",
+                "command = 'flock -n {out}/lock sh -c \"echo up; sleep 60\"'\nbackground = true\nready = { pattern = 'up' }"
+            ),
+            ("client", "command = 'true'\nwait_for = ['server']"),
+        ])
+    ));
+    assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.failures);
+    assert_eq!(report.steps.len(), 6);
+}
+
+#[test]
+fn one_step_may_be_repeated_alone_and_rounds_overridden() {
+    let mut scenario = scenario(&steps(&[
+        ("one", "command = 'echo 1 >> {out}/log'"),
+        ("two", "command = 'echo 2 >> {out}/log'\nrounds = 2"),
+    ]));
+    let (_report, folder) = run_scenario(&scenario, &AtomicBool::new(false));
+    assert_eq!(read(&folder, "log"), "1\n2\n2\n");
+    scenario.set_rounds(4);
+    let (_report, folder) = run_scenario(&scenario, &AtomicBool::new(false));
+    assert_eq!(read(&folder, "log"), "1\n2\n2\n2\n2\n");
+}
+
+#[test]
+fn an_interrupt_stops_everything() {
+    let start = Instant::now();
+    let scenario = scenario(&steps(&[("one", "command = 'sleep 30'")]));
+    let (report, _folder) = run_scenario(&scenario, &AtomicBool::new(true));
+    assert!(start.elapsed() < Duration::from_secs(10));
+    assert_eq!(report.failures, ["interrupted"]);
+}
+
+#[test]
+fn files_are_brought_back() {
+    let (report, folder) = run(&steps(&[(
+        "one",
+        "command = 'mkdir -p {out}/elsewhere; echo kept > {out}/elsewhere/trace.txt'\nfiles = ['{out}/elsewhere/trace.txt']",
+    )]));
+    assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.failures);
+    assert_eq!(read(&folder, "one.files/trace.txt"), "kept\n");
+    let (report, _folder) = run(&steps(&[("one", "command = 'true'\nfiles = ['/not/there']")]));
+    assert!(
+        report.failures[0].contains("a file cannot be brought back: exit code 1: cp: "),
+        "{:?}",
+        report.failures
+    );
+}
+
+#[test]
+fn a_program_that_is_not_there_is_a_failed_step() {
+    let (report, _folder) = run(&steps(&[("one", "command = ['/no/such/program', '-x']")]));
+    let [failure] = &failures(&report)[..] else {
+        panic!("{:?}", report.failures)
+    };
+    assert!(
+        failure.contains("step `one` on host `a`: cannot be started"),
+        "{failure}"
+    );
+    assert!(failure.contains("command: /no/such/program -x"), "{failure}");
+}
+
+#[test]
+fn variables_and_the_environment_reach_the_command() {
+    let (report, folder) = run(&format!(
+        "vars = {{ size = '64' }}\n{}",
+        steps(&[(
+            "one",
+            "command = 'echo {var.size} $WHERE {{literal}}'\nenv = { WHERE = '{out}' }"
+        )])
+    ));
+    assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.failures);
+    let expected = format!("64 {} {{literal}}\n", folder.path().display());
+    assert_eq!(read(&folder, "one.stdout"), expected);
+}
+
+#[test]
+fn skipped_tests_fail_and_counts_add_up() {
+    let result = |passed: u32, failed: u32| {
+        format!("test result: ok. {passed} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out")
+    };
+    let good = format!("command = 'echo \"{}\"'\ntests = true", result(3, 0));
+    let (report, _folder) = run(&steps(&[("one", &good), ("two", &good)]));
+    assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.failures);
+    assert_eq!(report.tests.unwrap().to_string(), "6 passed, 0 failed, 0 skipped");
+    let skipping = format!(
+        "command = 'echo SKIPPED: no device; echo \"{}\"'\ntests = true",
+        result(3, 0)
+    );
+    let (report, _folder) = run(&steps(&[("one", &skipping)]));
+    assert!(report.failures[0].contains("1 tests skipped themselves, which is a failure in the lab"));
+    assert_eq!(report.tests.unwrap().to_string(), "2 passed, 0 failed, 1 skipped");
+    let (report, _folder) = run(&steps(&[("one", "command = 'true'\ntests = true")]));
+    assert!(report.failures[0].contains("no line `test result: …`"));
+}
