@@ -1,16 +1,21 @@
-//! Writes `../src/bindings.rs` and `../src/layout.rs` from the headers of an
+//! Writes `../src/bindings.rs` and `../src/layout_table.rs` from the headers of an
 //! installed rdma-core, or compares them with what is committed (`--check`).
 //!
 //! Run on x86-64 Debian 12 (libibverbs-dev 44.0, libclang) with the arm64 C
 //! library headers beside it; see the README of this package. Nothing of this
 //! takes part in the build of the product.
 
-use std::collections::BTreeMap;
+#[path = "../table.rs"]
+mod table;
+
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use bindgen::callbacks::{DeriveTrait, ImplementsTrait, ParseCallbacks};
+
+const X86_64: &str = "x86_64-unknown-linux-gnu";
+const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
 /// Types with unions inside, written by hand in `../src/unions.rs` under the names rdma-sys 0.3 gave their
 /// parts; bindgen would call those `__bindgen_anon_1` and the like.
@@ -24,11 +29,13 @@ const BY_HAND: &[&str] = &[
 ];
 
 /// Types of the C library, taken from the `libc` crate.
-const FROM_LIBC: &str = "pthread_.*|timespec|in6_addr|sockaddr.*|__pthread.*|__atomic_wide_counter.*|__time_t|__syscall_slong_t";
+const FROM_LIBC: &str =
+    "pthread_.*|timespec|in6_addr|sockaddr.*|__pthread.*|__atomic_wide_counter.*|__time_t|__syscall_slong_t";
 
 /// Objects the library owns and hands out by pointer: a copy of one would be of no use, and would read a
 /// mutex another thread may hold.
-const OWNED_BY_LIBRARY: &str = "ibv_context|ibv_cq|ibv_cq_ex|ibv_qp|ibv_qp_ex|ibv_srq|ibv_wq|verbs_context|ibv_device";
+const OWNED_BY_LIBRARY: &str =
+    "ibv_context|ibv_cq|ibv_cq_ex|ibv_qp|ibv_qp_ex|ibv_srq|ibv_wq|verbs_context|ibv_device";
 
 /// Enumerations of bits: these get the bit operators.
 const FLAGS: &[&str] = &[
@@ -94,7 +101,10 @@ fn builder(include: Option<&Path>, target: &str) -> bindgen::Builder {
         .allowlist_var("IBV_.*|IB_ROCE_.*|IB_GRH_.*|ETHERNET_LL_SIZE")
         .blocklist_type(FROM_LIBC)
         .no_copy(OWNED_BY_LIBRARY)
-        .default_enum_style(bindgen::EnumVariation::NewType { is_bitfield: false, is_global: false })
+        .default_enum_style(bindgen::EnumVariation::NewType {
+            is_bitfield: false,
+            is_global: false,
+        })
         .constified_enum("_bindgen_ty_.*")
         .newtype_global_enum("ibv_dm_mask|ibv_fork_status|ibv_gid_type|ib_uverbs_flow_action_esp_.*")
         .prepend_enum_name(false)
@@ -110,27 +120,102 @@ fn builder(include: Option<&Path>, target: &str) -> bindgen::Builder {
         .rust_edition(bindgen::RustEdition::Edition2024)
         .formatter(bindgen::Formatter::Prettyplease)
         .disable_header_comment()
-        .raw_line(HEADER)
 }
 
 fn clang_resource_include() -> String {
     let version = bindgen::clang_version();
     let major = version.parsed.map_or(14, |(major, _)| major);
-    format!("/usr/lib/llvm-{major}/lib/clang/{}/include", version.full.split_whitespace().find(|w| w.starts_with(|c: char| c.is_ascii_digit())).unwrap_or("14.0.6"))
+    format!(
+        "/usr/lib/llvm-{major}/lib/clang/{}/include",
+        version
+            .full
+            .split_whitespace()
+            .find(|w| w.starts_with(|c: char| c.is_ascii_digit()))
+            .unwrap_or("14.0.6")
+    )
 }
 
+/// The bindings as they are committed.
 fn bindings(include: Option<&Path>, target: &str) -> Result<String, Box<dyn Error>> {
-    let mut builder = builder(include, target).parse_callbacks(Box::new(HandWritten));
+    let mut builder = builder(include, target)
+        .raw_line(HEADER)
+        .parse_callbacks(Box::new(HandWritten));
     for name in BY_HAND {
         builder = builder.blocklist_type(format!("{name}(__bindgen_ty_.*)?"));
     }
     Ok(builder.generate()?.to_string())
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
-    let b = bindings(None, "x86_64-unknown-linux-gnu")?;
-    let c = bindings(None, "aarch64-unknown-linux-gnu")?;
-    println!("same {}", b == c);
-    std::fs::write("../src/bindings.rs", b)?;
-    Ok(())
+/// Bindings of every type, with bindgen's layout assertions: where the numbers come from.
+fn with_layout(include: Option<&Path>, target: &str) -> Result<String, Box<dyn Error>> {
+    Ok(builder(include, target)
+        .layout_tests(true)
+        .generate()?
+        .to_string())
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("regenerate: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let mut check = false;
+    let mut include: Option<PathBuf> = None;
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--check" => check = true,
+            "--include" => include = Some(args.next().ok_or("--include needs a directory")?.into()),
+            _ => return Err(format!("unknown argument {arg}; known: --check, --include DIR").into()),
+        }
+    }
+    let include = include.as_deref();
+
+    println!("libclang: {}", bindgen::clang_version().full);
+    let text = bindings(include, X86_64)?;
+    if text != bindings(include, AARCH64)? {
+        return Err("the bindings differ between x86_64 and aarch64: one file cannot serve both".into());
+    }
+    let layout = table::write(
+        &text,
+        &with_layout(include, X86_64)?,
+        &with_layout(include, AARCH64)?,
+    )?;
+
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
+    let mut stale = 0;
+    for (name, new) in [("bindings.rs", &text), ("layout_table.rs", &layout)] {
+        let path = source.join(name);
+        if !check {
+            std::fs::write(&path, new)?;
+            println!("wrote {name}: {} lines", new.lines().count());
+            continue;
+        }
+        let committed = std::fs::read_to_string(&path)?;
+        match committed
+            .lines()
+            .zip(new.lines())
+            .position(|(old, new)| old != new)
+        {
+            _ if committed == *new => println!("{name}: {} lines, the same", new.lines().count()),
+            line => {
+                stale += 1;
+                let at = line.unwrap_or_else(|| committed.lines().count().min(new.lines().count()));
+                println!("{name}: DIFFERS from line {} on", at + 1);
+                println!("  committed: {}", committed.lines().nth(at).unwrap_or("(end)"));
+                println!("  generated: {}", new.lines().nth(at).unwrap_or("(end)"));
+            }
+        }
+    }
+    if stale > 0 {
+        Err("the committed files are not what the headers give".into())
+    } else {
+        Ok(())
+    }
 }
