@@ -162,14 +162,12 @@ impl fmt::Display for NotChosen {
             }
             Self::LinkLocal => f.write_str("only by a link-local address, and there is a better one"),
             Self::ShorterPrefix {
-                prefix_bits,
-                chosen_bits,
-            } => {
-                write!(
-                    f,
-                    "its subnet is larger: /{prefix_bits}, where the chosen rail has /{chosen_bits}"
-                )
-            }
+                host_bits,
+                chosen_host_bits,
+            } => write!(
+                f,
+                "shorter prefix: it leaves {host_bits} bits for hosts, the chosen rail's {chosen_host_bits}"
+            ),
             Self::Slower { speed, chosen } => write!(f, "slower: {speed}, the chosen rail {chosen}"),
             Self::LaterInOrder => f.write_str("as good as the chosen rail, which comes first"),
         }
