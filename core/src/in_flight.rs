@@ -254,7 +254,6 @@ impl<S, Ends: AsRef<[u32]> + AsMut<[u32]>, Slots: AsRef<[Option<S>]> + AsMut<[Op
     /// The generation behind all that this table used: where the next table on the same
     /// channel must begin.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "masked to 24 bits")]
     pub const fn next_generation(&self) -> u32 {
         ((self.head >> self.index_bits).wrapping_add(1) & GENERATION_MASK) as u32
     }

@@ -88,7 +88,6 @@ impl WorkId {
     /// The channel.
     #[must_use]
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "masked to 20 bits")]
     pub const fn channel(self) -> u32 {
         (self.0 >> CHANNEL_SHIFT) as u32 & (CHANNELS_MAX - 1)
     }
@@ -104,7 +103,6 @@ impl WorkId {
     /// The generation of that index.
     #[must_use]
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "masked to 24 bits")]
     pub const fn generation(self) -> u32 {
         (self.0 & GENERATION_MASK) as u32
     }

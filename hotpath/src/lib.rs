@@ -1,2 +1,17 @@
-//! TEMP.
+//! The data path of doorbell: when to signal, when to repost, whose failure it was.
+//!
+//! Everything here is generic over the provider traits of `doorbell-core`, allocates
+//! nothing (storage comes from the caller at set-up), takes no lock and makes no call of
+//! its own beyond the provider's. There is no socket, clock or thread here.
 #![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+mod failure;
+mod receiver;
+mod sender;
+
+pub use failure::FirstCause;
+pub use receiver::{Receiver, ReceiverConfig};
+pub use sender::{Batch, Sender, SenderConfig, StorageError, kept_words_for};

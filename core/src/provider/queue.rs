@@ -154,6 +154,9 @@ pub trait SendBatch<'q>: Sized {
     /// How many requests are staged.
     fn staged(&self) -> u32;
 
+    /// Makes the last staged request signaled, whatever it was pushed with.
+    fn signal_last(&mut self);
+
     /// Rings the doorbell once for all that is staged; says how many were posted.
     ///
     /// # Errors

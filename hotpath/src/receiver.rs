@@ -1,0 +1,133 @@
+//! The receive half: receives posted ahead, and reposted in batches.
+
+use core::fmt;
+
+use doorbell_core::Ticket;
+use doorbell_core::provider::{Arena, Arrival, PostError, ReceiveBatch, ReceiveQueue, Rejected};
+
+use crate::FirstCause;
+
+/// How receives are kept posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceiverConfig {
+    /// How many receives may be missing before they are posted again, in one call. 0 and 1
+    /// both repost each one at once; more than half the queue is cut to half.
+    pub repost_batch: u32,
+}
+
+/// A receive queue that keeps itself filled from an arena.
+pub struct Receiver<Q> {
+    queue: Q,
+    repost_batch: u32,
+    cause: Option<FirstCause>,
+    rejected: u64,
+}
+
+impl<Q: ReceiveQueue> Receiver<Q> {
+    /// A receiver over an idle queue.
+    pub fn new(queue: Q, config: &ReceiverConfig) -> Self {
+        let depth = queue.in_flight().saturating_add(queue.room());
+        let repost_batch = config.repost_batch.clamp(1, (depth / 2).max(1));
+        Self {
+            queue,
+            repost_batch,
+            cause: None,
+            rejected: 0,
+        }
+    }
+
+    /// Posts receives from the arena until the queue or the arena has no more, in one call,
+    /// where at least a batch is missing. Says how many were posted.
+    ///
+    /// # Errors
+    /// The device took only part; the rest went home to the arena.
+    #[inline]
+    pub fn replenish<A: Arena<Slot = Q::Slot>>(&mut self, arena: &mut A) -> Result<u32, PostError> {
+        let missing = self.queue.room();
+        if missing < self.repost_batch {
+            return Ok(0);
+        }
+        let mut batch = self.queue.stage();
+        for _ in 0..missing {
+            let Some(slot) = arena.lease() else { break };
+            if let Err(refused) = batch.push([slot]) {
+                let [slot] = refused.item;
+                arena.release(slot);
+                break;
+            }
+        }
+        if batch.staged() == 0 {
+            return Ok(0);
+        }
+        batch.ring()
+    }
+
+    /// Whether a batch or more of receives is missing.
+    #[must_use]
+    #[inline]
+    pub fn is_short(&self) -> bool {
+        self.queue.room() >= self.repost_batch
+    }
+
+    /// Takes the receive a completion names; `each` gets its slots.
+    ///
+    /// # Errors
+    /// The completion names nothing in flight here; it was counted.
+    #[inline]
+    pub fn retire(
+        &mut self,
+        completion: Q::Completion,
+        each: impl FnMut(Ticket, Q::Slot),
+    ) -> Result<Arrival, Rejected> {
+        let outcome = self.queue.retire(completion, each);
+        match &outcome {
+            Ok(arrival) if !arrival.status.is_success() => {
+                let Arrival {
+                    status,
+                    ticket,
+                    vendor_error,
+                    ..
+                } = *arrival;
+                FirstCause::note(
+                    &mut self.cause,
+                    FirstCause {
+                        status,
+                        ticket,
+                        vendor_error,
+                    },
+                );
+            }
+            Ok(_) => {}
+            Err(_) => self.rejected = self.rejected.saturating_add(1),
+        }
+        outcome
+    }
+
+    /// Why the queue pair failed, as far as this half knows.
+    #[must_use]
+    pub const fn cause(&self) -> Option<FirstCause> {
+        self.cause
+    }
+
+    /// How many completions named nothing in flight here.
+    #[must_use]
+    pub const fn rejected(&self) -> u64 {
+        self.rejected
+    }
+
+    /// How many receives are posted.
+    #[must_use]
+    #[inline]
+    pub fn in_flight(&self) -> u32 {
+        self.queue.in_flight()
+    }
+}
+
+impl<Q: ReceiveQueue> fmt::Debug for Receiver<Q> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver")
+            .field("in_flight", &self.queue.in_flight())
+            .field("cause", &self.cause)
+            .finish_non_exhaustive()
+    }
+}
