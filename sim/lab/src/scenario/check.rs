@@ -17,6 +17,7 @@ use super::model::{
 };
 use super::schema::{AtEnd, Command, File, Link as LinkTable, Ready as ReadyTable, Step as StepTable};
 use super::template::{Template, list};
+use crate::kernel::Choice;
 use crate::topology::{Link, MTU_DEFAULT, Shaping, Subnet, Topology};
 
 /// Reads and checks the scenario at `path`.
@@ -85,6 +86,13 @@ impl Checker<'_> {
                 .source
                 .at(&file.about, "about: say in one line what the scenario shows"));
         }
+        let kernel = match &file.kernel {
+            None => Choice::default(),
+            Some(kernel) => kernel
+                .get_ref()
+                .parse()
+                .map_err(|error| self.source.at(kernel, &format!("kernel: {error}")))?,
+        };
         let topology = self.topology()?;
         let require_rdma_traffic = match &file.require_rdma_traffic {
             Some(required) if *required.get_ref() && topology.links.is_empty() => {
@@ -108,7 +116,7 @@ impl Checker<'_> {
             path: self.source.path.to_owned(),
             name: name.clone(),
             about: about.to_owned(),
-            kernel: file.kernel.clone(),
+            kernel,
             topology,
             require_rdma_traffic,
             steps,

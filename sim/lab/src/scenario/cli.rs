@@ -2,7 +2,6 @@
 //!
 //! How a lab is booted and our programs are built is the caller's, behind [`Lab`].
 
-use core::sync::atomic::{AtomicBool, Ordering};
 use std::io::{IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,6 +16,7 @@ use super::runner::{self, Settings, command_line};
 use super::table::{self, Colour};
 use super::template::Values;
 use crate::cluster::Cluster;
+use crate::kernel::Choice;
 use crate::topology::Topology;
 
 /// Arguments of `cargo lab run`.
@@ -27,7 +27,7 @@ pub(crate) struct RunArgs {
 
     /// Boot this kernel instead of the scenario's: 6.1, 6.12, newest, host or a path
     #[arg(long, value_name = "KERNEL")]
-    pub(crate) kernel: Option<String>,
+    pub(crate) kernel: Option<Choice>,
 
     /// Run everything that repeats this often instead of what the scenario says
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(ROUNDS_MAX)))]
@@ -55,8 +55,7 @@ pub(crate) struct RunArgs {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) topology: &'a Topology,
-    /// As the scenario or `--kernel` names it; `None` for the lab's own choice.
-    pub(crate) kernel: Option<&'a str>,
+    pub(crate) kernel: &'a Choice,
     /// The folder to share with every host.
     pub(crate) shared: &'a Path,
 }
@@ -84,12 +83,12 @@ pub(crate) trait Lab {
 ///
 /// The scenario is no good, the lab cannot be booted, or the results cannot be written. A scenario that fails
 /// is [`Verdict::Failed`], not an error.
-pub(crate) fn run(args: &RunArgs, lab: &mut dyn Lab, interrupted: &AtomicBool) -> Result<Verdict> {
-    let mut scenario = check::load(&find(&args.scenario)?)?;
+pub(crate) fn run(args: &RunArgs, lab: &mut dyn Lab) -> Result<Verdict> {
+    let mut scenario = load(&args.scenario)?;
     if let Some(rounds) = args.rounds {
         scenario.set_rounds(rounds);
     }
-    let kernel = args.kernel.as_deref().or(scenario.kernel.as_deref());
+    let kernel = args.kernel.as_ref().unwrap_or(&scenario.kernel);
     if args.dry_run {
         print(&plan(&scenario, kernel))?;
         return Ok(Verdict::Passed);
@@ -106,19 +105,16 @@ pub(crate) fn run(args: &RunArgs, lab: &mut dyn Lab, interrupted: &AtomicBool) -
         shared: &out,
     })?;
     let mut progress = Progress::of(&scenario);
-    let settings = Settings {
-        bin: &bin,
-        out: &out,
-        interrupted,
-    };
+    let settings = Settings { bin: &bin, out: &out };
     let report = runner::run(&scenario, &*cluster, settings, &mut progress);
     progress.finish();
     let report = report?;
     deliver(&report, args.json.as_deref())?;
     if args.keep && report.verdict == Verdict::Failed {
         eprintln!("the lab stays up: `cargo lab shell` enters it, Ctrl-C ends it");
-        while !interrupted.load(Ordering::Relaxed) {
-            std::thread::sleep(core::time::Duration::from_millis(100));
+        // An interrupt ends this program, and with it the lab.
+        loop {
+            std::thread::park();
         }
     }
     Ok(report.verdict)
@@ -149,6 +145,15 @@ pub(crate) fn list() -> Result<()> {
         rows.push(vec![stem, check::load(file)?.about]);
     }
     print(&table::aligned(&rows, &[true, true]))
+}
+
+/// Reads a scenario by its file, or by the name that `cargo lab list` shows.
+///
+/// # Errors
+///
+/// There is none, or it is no good.
+pub(crate) fn load(given: &Path) -> Result<Scenario> {
+    check::load(&find(given)?)
 }
 
 /// Where the repository keeps its scenarios.
@@ -244,10 +249,10 @@ fn print(text: &str) -> Result<()> {
 }
 
 /// What would be done, for `--dry-run`.
-pub(super) fn plan(scenario: &Scenario, kernel: Option<&str>) -> String {
+pub(super) fn plan(scenario: &Scenario, kernel: &Choice) -> String {
     let mut lines = vec![
         format!("{}: {}", scenario.name, scenario.about),
-        format!("kernel {}", kernel.unwrap_or("of the lab's choice")),
+        format!("kernel {kernel}"),
         format!("hosts {}", scenario.topology.hosts.join(" ")),
     ];
     for link in &scenario.topology.links {

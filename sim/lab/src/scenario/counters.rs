@@ -43,15 +43,8 @@ pub(super) type Reading = BTreeMap<(String, String), (u64, u64)>;
 pub(super) fn read(cluster: &dyn Cluster) -> Result<Reading> {
     let mut reading = Reading::new();
     for host in cluster.hosts().iter().filter(|host| !host.ports.is_empty()) {
-        let mut argv = vec!["grep".to_owned(), "-H".to_owned(), "".to_owned()];
-        for port in &host.ports {
-            for counter in ["sent_pkts", "rcvd_pkts"] {
-                argv.push(format!(
-                    "/sys/class/infiniband/{}/ports/1/hw_counters/{counter}",
-                    port.device
-                ));
-            }
-        }
+        // By netlink, through iproute2: sysfs has no counters for a device born in a network namespace.
+        let argv = ["rdma", "statistic", "show"].map(str::to_owned).to_vec();
         let text = run(cluster, &host.name, argv)
             .with_context(|| format!("cannot read the RDMA counters of host `{}`", host.name))?;
         for port in &host.ports {
@@ -99,13 +92,19 @@ pub(super) fn between(cluster: &dyn Cluster, before: &Reading, after: &Reading, 
     traffic
 }
 
+/// One counter in lines of the form `link DEVICE/PORT NAME VALUE NAME VALUE …`.
 fn counter_in(text: &str, device: &str, counter: &str) -> Option<u64> {
-    let file = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/{counter}:");
-    text.lines()
-        .find_map(|line| line.strip_prefix(&file))?
-        .trim()
-        .parse()
-        .ok()
+    let link = format!("link {device}/1 ");
+    let mut words = text
+        .lines()
+        .find_map(|line| line.trim().strip_prefix(&link))?
+        .split_whitespace();
+    while let (Some(name), Some(value)) = (words.next(), words.next()) {
+        if name == counter {
+            return value.parse().ok();
+        }
+    }
+    None
 }
 
 /// Runs a short command on a host and gives back its standard output.
@@ -135,5 +134,20 @@ pub(super) fn run(cluster: &dyn Cluster, host: &str, argv: Vec<String>) -> Resul
             }
             None => bail!("no end after {} s", DEADLINE.as_secs()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_found_under_its_own_device_and_name() {
+        let text = "link rxe_a_0/1 sent_pkts 7 rcvd_pkts 8 duplicate_request 0 \n\
+                    link rxe_a_01/1 sent_pkts 9 rcvd_pkts 10 duplicate_request 0 \n";
+        assert_eq!(counter_in(text, "rxe_a_0", "rcvd_pkts"), Some(8));
+        assert_eq!(counter_in(text, "rxe_a_01", "sent_pkts"), Some(9));
+        assert_eq!(counter_in(text, "rxe_a_0", "sent"), None);
+        assert_eq!(counter_in(text, "rxe_b_0", "sent_pkts"), None);
     }
 }

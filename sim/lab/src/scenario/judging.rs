@@ -12,6 +12,7 @@ use super::measure;
 use super::report::{Outcome, StepReport};
 use super::runner::Runner;
 use super::schema::ExpectExit;
+use super::template::Values;
 use crate::cluster::Exit;
 
 impl Runner<'_> {

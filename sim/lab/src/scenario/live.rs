@@ -143,9 +143,10 @@ impl Live {
 fn listening(port: u16) -> CommandSpec {
     // State 0A is LISTEN; the second field is the local address with the port in hexadecimal.
     let pattern = format!("^ *[0-9]+: [0-9A-F]+:{port:04X} [0-9A-F]+:0000 0A ");
+    // One process a turn: each costs tens of milliseconds of an emulated processor. A kernel without IPv6 has
+    // no tcp6, which `-s` forgives.
     let script = format!(
-        "cat /proc/net/tcp > /dev/null || exit 1\n\
-         until cat /proc/net/tcp /proc/net/tcp6 2> /dev/null | grep -qE '{pattern}'; do sleep 0.1; done"
+        "test -r /proc/net/tcp || exit 1; until grep -qsE '{pattern}' /proc/net/tcp /proc/net/tcp6; do sleep 0.1; done"
     );
     CommandSpec {
         argv: vec!["sh".to_owned(), "-c".to_owned(), script],

@@ -25,5 +25,5 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cli::{Lab, Request, RunArgs, list, run};
+pub(crate) use cli::{Lab, Request, RunArgs, list, load, run};
 pub(crate) use report::Verdict;

@@ -10,6 +10,7 @@ use regex::Regex;
 
 use super::schema::{AtEnd, ExpectExit};
 use super::template::Template;
+use crate::kernel::Choice;
 use crate::topology::Topology;
 
 /// How long a foreground step may take when the file does not say: four times the slowest stock tool in an
@@ -35,8 +36,8 @@ pub(crate) struct Scenario {
     pub(crate) path: PathBuf,
     pub(crate) name: String,
     pub(crate) about: String,
-    /// The kernel it asks for; `None` leaves the choice to the lab.
-    pub(crate) kernel: Option<String>,
+    /// The kernel it asks for.
+    pub(crate) kernel: Choice,
     pub(crate) topology: Topology,
     /// Whether a run in which no packet crossed rxe fails.
     pub(crate) require_rdma_traffic: bool,
@@ -168,11 +169,6 @@ impl Scenario {
                 .chain(step.env.iter().map(|(_, value)| value))
                 .any(Template::needs_bin)
         })
-    }
-
-    /// The block a step belongs to.
-    pub(super) fn block_of(&self, step: usize) -> Option<usize> {
-        block_of(&self.blocks, step)
     }
 
     /// Replaces the rounds of everything that repeats.

@@ -4,13 +4,12 @@
 //! running ones have done. A step fails the run at once; what else runs is then stopped. What one process
 //! does is in [`super::live`], what becomes of it once it has ended in [`super::judging`].
 
-use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::counters;
 use super::judging::failure_text;
@@ -40,8 +39,6 @@ pub(crate) struct Settings<'a> {
     pub(crate) bin: &'a Path,
     /// Where output is kept: `{out}`. In the cluster's shared folder.
     pub(crate) out: &'a Path,
-    /// Set when the run should end early.
-    pub(crate) interrupted: &'a AtomicBool,
 }
 
 /// Runs `scenario` on `cluster`.
@@ -200,12 +197,8 @@ impl<'a> Runner<'a> {
             self.tracked.remove(index);
         }
         loop {
-            if self.settings.interrupted.load(Ordering::Relaxed) {
-                self.failures.push("interrupted".to_owned());
-            } else {
-                self.start_what_can(&mut pending, pass)?;
-                self.turn(pass.warmup)?;
-            }
+            self.start_what_can(&mut pending, pass)?;
+            self.turn(pass.warmup)?;
             if self.failed() {
                 self.stop(None, pass.warmup)?;
                 return Ok(false);
@@ -246,9 +239,6 @@ impl<'a> Runner<'a> {
                         format!("had not ended by itself {seconds} s after all others"),
                     );
                 }
-            }
-            if self.settings.interrupted.load(Ordering::Relaxed) {
-                self.failures.push("interrupted".to_owned());
             }
         }
         let all = self.failed();

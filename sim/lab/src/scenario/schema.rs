@@ -18,7 +18,7 @@ use toml::Spanned;
 pub(super) struct File {
     pub(super) name: Spanned<String>,
     pub(super) about: Spanned<String>,
-    pub(super) kernel: Option<String>,
+    pub(super) kernel: Option<Spanned<String>>,
     pub(super) hosts: Spanned<Vec<String>>,
     #[serde(default)]
     pub(super) links: Vec<Spanned<Link>>,

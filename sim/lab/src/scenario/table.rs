@@ -22,13 +22,14 @@ pub(super) fn render(report: &Report, colour: Colour) -> String {
 
 fn write_report(text: &mut String, report: &Report, colour: Colour) -> fmt::Result {
     writeln!(text, "{}: {}", report.scenario.name, report.scenario.about)?;
+    let (hosts, links) = (
+        counted(report.hosts.len(), "host"),
+        counted(report.links.len(), "link"),
+    );
     writeln!(
         text,
-        "kernel {}, {}, {} hosts, {} links",
-        report.kernel,
-        report.shape,
-        report.hosts.len(),
-        report.links.len()
+        "kernel {}, {}, {hosts}, {links}",
+        report.kernel, report.shape
     )?;
     text.push('\n');
     text.push_str(&aligned(
@@ -232,6 +233,11 @@ pub(super) fn aligned(rows: &[Vec<String>], left: &[bool]) -> String {
         text.push('\n');
     }
     text
+}
+
+/// `1 link`, `2 links`.
+fn counted(count: usize, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 /// A figure with about four digits that mean something.

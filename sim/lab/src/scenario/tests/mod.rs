@@ -11,7 +11,6 @@ mod refused;
 mod reports;
 mod running;
 
-use core::sync::atomic::AtomicBool;
 use std::path::Path;
 
 use super::check;
@@ -29,16 +28,15 @@ fn scenario(text: &str) -> Scenario {
 
 /// What running `text` on local processes reports; the output folder lives as long as the second value.
 fn run(text: &str) -> (Report, tempfile::TempDir) {
-    run_scenario(&scenario(text), &AtomicBool::new(false))
+    run_scenario(&scenario(text))
 }
 
-fn run_scenario(scenario: &Scenario, interrupted: &AtomicBool) -> (Report, tempfile::TempDir) {
+fn run_scenario(scenario: &Scenario) -> (Report, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let cluster = LocalCluster::new(&["a", "b"], folder.path());
     let settings = Settings {
         bin: Path::new("/nowhere"),
         out: folder.path(),
-        interrupted,
     };
     let report = runner::run(scenario, &cluster, settings, &mut Progress::silent()).unwrap();
     (report, folder)

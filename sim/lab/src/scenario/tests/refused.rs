@@ -304,3 +304,13 @@ fn names_that_cannot_be_names_of_files() {
 fn a_step_in_front_has_no_end_of_scope() {
     assert!(refused(&format!("{STEP}at_end = \"wait\"")).contains("only a step in the background has one"));
 }
+
+#[test]
+fn a_kernel_nobody_knows() {
+    let text = format!("kernel = \"5.4\"\n{STEP}");
+    assert!(
+        refused(&text).starts_with("t.toml:4: kernel: `5.4` is no kernel: 6.1, 6.12, newest"),
+        "{}",
+        refused(&text)
+    );
+}

@@ -1,6 +1,5 @@
 //! What a run reports: metrics, comparisons, traffic, the JSON document and the table.
 
-use core::sync::atomic::AtomicBool;
 use std::path::Path;
 
 use super::super::report::Verdict;
@@ -211,7 +210,7 @@ fn the_plan_shows_commands_without_running_them() {
                 background = true\nready = { port = 5 }\n\
                 [[steps]]\nid = 'client'\nhost = 'b'\ncommand = '{bin}/y {addr.a}'\nwait_for = ['server']\n";
     assert_eq!(
-        cli::plan(&scenario(text), Some("newest")),
+        cli::plan(&scenario(text), &"newest".parse().unwrap()),
         "t: a test\nkernel newest\nhosts a b\nlink a-b 10.1.2.0/24 mtu 4200 loss 5 %\n  \
          server on a, in the background: x -d {dev.a.a-b} 'two words'\n  \
          client on b, once server is ready, within 60 s: {bin}/y 10.1.2.1\n"
@@ -241,15 +240,13 @@ fn the_output_must_lie_where_hosts_can_write() {
     let scenario = scenario("[[steps]]\nid = 'one'\nhost = 'a'\ncommand = 'true'\n");
     let (shared, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let cluster = crate::cluster::LocalCluster::new(&["a"], shared.path());
-    let interrupted = AtomicBool::new(false);
     let settings = super::super::runner::Settings {
         bin: Path::new("/"),
         out: elsewhere.path(),
-        interrupted: &interrupted,
     };
     let mut progress = super::super::progress::Progress::silent();
     let error = super::super::runner::run(&scenario, &cluster, settings, &mut progress).unwrap_err();
     assert!(error.to_string().contains("is not in the folder the hosts share"));
     // The same scenario is fine where it belongs.
-    assert_eq!(run_scenario(&scenario, &interrupted).0.verdict, Verdict::Passed);
+    assert_eq!(run_scenario(&scenario).0.verdict, Verdict::Passed);
 }

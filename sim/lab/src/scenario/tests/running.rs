@@ -1,6 +1,5 @@
 //! Runs on local processes: order, readiness, deadlines, backgrounds, rounds.
 
-use core::sync::atomic::AtomicBool;
 use core::time::Duration;
 use std::time::Instant;
 
@@ -304,20 +303,11 @@ fn one_step_may_be_repeated_alone_and_rounds_overridden() {
         ("one", "command = 'echo 1 >> {out}/log'"),
         ("two", "command = 'echo 2 >> {out}/log'\nrounds = 2"),
     ]));
-    let (_report, folder) = run_scenario(&scenario, &AtomicBool::new(false));
+    let (_report, folder) = run_scenario(&scenario);
     assert_eq!(read(&folder, "log"), "1\n2\n2\n");
     scenario.set_rounds(4);
-    let (_report, folder) = run_scenario(&scenario, &AtomicBool::new(false));
+    let (_report, folder) = run_scenario(&scenario);
     assert_eq!(read(&folder, "log"), "1\n2\n2\n2\n2\n");
-}
-
-#[test]
-fn an_interrupt_stops_everything() {
-    let start = Instant::now();
-    let scenario = scenario(&steps(&[("one", "command = 'sleep 30'")]));
-    let (report, _folder) = run_scenario(&scenario, &AtomicBool::new(true));
-    assert!(start.elapsed() < Duration::from_secs(10));
-    assert_eq!(report.failures, ["interrupted"]);
 }
 
 #[test]
