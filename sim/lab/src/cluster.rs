@@ -6,14 +6,16 @@
 //! seam is tested without a guest.
 
 use core::fmt;
-use std::net::IpAddr;
+use core::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
 
+#[cfg(test)]
 pub(crate) use local::LocalCluster;
 
+#[cfg(test)]
 mod local;
 
 /// A set of hosts on which commands run.
@@ -41,17 +43,13 @@ pub(crate) trait Cluster: Send + Sync {
     /// The host is unknown, its machine is gone, or the program cannot be
     /// started there.
     fn spawn(&self, host: &str, spec: &CommandSpec) -> Result<Box<dyn Process>>;
-
-    /// The facts of one host, by its name.
-    fn host(&self, name: &str) -> Option<&Host> {
-        self.hosts().iter().find(|host| host.name == name)
-    }
 }
 
 /// How the hosts of a cluster are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// Plain processes of this machine: no RDMA, no separation.
+    #[cfg_attr(not(test), expect(dead_code, reason = "only tests run without guests"))]
     Local,
     /// Network namespaces in one virtual machine (Linux 7.1 and newer).
     Namespaces,

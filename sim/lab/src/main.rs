@@ -1,7 +1,99 @@
 //! `cargo lab`: Soft-RoCE hosts, scenarios and tests on real kernels.
+//!
+//! The command line, and nothing else. Inside a guest this same program is
+//! process 1 and the agent.
 
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+mod boot;
+mod cache;
 mod cluster;
+mod control;
+mod doctor;
+mod guest;
+mod guests;
+mod kernel;
+mod leash;
+mod machine;
 mod process;
+mod scenario;
+mod setup;
+mod shell;
+mod steps;
+mod tool;
 mod topology;
+mod up;
 
-fn main() {}
+/// Soft-RoCE hosts on real kernels, for anybody without an RDMA card.
+///
+/// Boots kernels with rdma_rxe in virtual machines, makes hosts and links in them, and runs commands there.
+/// Nothing of this machine is changed but by `setup`, which installs packages; nothing is left running.
+#[derive(Debug, Parser)]
+#[command(name = "cargo lab", bin_name = "cargo lab", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Install and fetch what is missing
+    Setup(setup::SetupArgs),
+    /// Say what is here, what is missing, and what follows from it
+    Doctor(doctor::DoctorArgs),
+    /// Boot hosts and keep them until interrupted
+    Up(up::UpArgs),
+    /// Enter a host of a running lab, or run one command there
+    Shell(shell::ShellArgs),
+    /// Run a scenario
+    Run {
+        #[command(flatten)]
+        args: scenario::RunArgs,
+        #[command(flatten)]
+        how: up::HowArgs,
+    },
+    /// List the scenarios of the repository
+    List,
+    /// Run commands inside a guest
+    #[command(hide = true)]
+    Agent,
+}
+
+fn main() -> ExitCode {
+    if std::process::id() == 1 {
+        guest::init::run();
+    }
+    match run(Cli::parse().command) {
+        Ok(code) => code,
+        Err(e) => {
+            eprintln!("lab: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    if !matches!(command, Command::Agent) {
+        leash::obey_interrupts()?;
+    }
+    let good = match command {
+        Command::Setup(args) => setup::run(&args).map(|()| true),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Up(args) => match up::run(&args)? {},
+        Command::Shell(args) => return shell::run(&args),
+        Command::Run { args, how } => {
+            let verdict = scenario::run(&args, &mut up::RealLab::new(how))?;
+            Ok(verdict == scenario::Verdict::Passed)
+        }
+        Command::List => scenario::list().map(|()| true),
+        Command::Agent => guest::agent::run().map(|()| true),
+    }?;
+    Ok(if good {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}

@@ -4,6 +4,7 @@
 //! Every command is the leader of a process group of its own (of a session, on
 //! a terminal), so that a signal reaches what it started.
 
+use core::time::Duration;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -12,7 +13,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, WaitId, WaitIdOptions};
@@ -32,8 +33,9 @@ pub(crate) type Sink = Box<dyn FnMut(ProcessEvent) + Send>;
 pub(crate) struct Running {
     pid: Pid,
     alive: Arc<Mutex<bool>>,
-    input: Option<File>,
-    terminal: bool,
+    /// To the thread that writes: a command that does not read must not hold up the caller.
+    input: Option<mpsc::Sender<Vec<u8>>>,
+    terminal: Option<File>,
 }
 
 /// Starts `spec`, with `prefix` put before its arguments (a command that enters
@@ -81,39 +83,37 @@ impl Running {
         }
     }
 
-    /// Feeds standard input.
+    /// Feeds standard input, in the background.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let Some(input) = &mut self.input else {
+        let Some(input) = &self.input else {
             bail!("the command has no open input")
         };
         input
-            .write_all(bytes)
+            .send(bytes.to_vec())
+            .ok()
             .context("the command reads its input no longer")
     }
 
     /// Closes standard input; on a terminal that is its end-of-file character.
     pub(crate) fn close_input(&mut self) -> Result<()> {
-        if self.terminal {
-            self.write(&[4])
-        } else {
-            self.input = None;
-            Ok(())
+        if self.terminal.is_some() {
+            return self.write(&[4]);
         }
+        self.input = None;
+        Ok(())
     }
 
     /// Sets the size of the terminal, if there is one.
     pub(crate) fn resize(&self, rows: u16, columns: u16) -> Result<()> {
-        match &self.input {
-            Some(input) if self.terminal => set_size(input, rows, columns),
-            _ => Ok(()),
-        }
+        self.terminal
+            .as_ref()
+            .map_or(Ok(()), |terminal| set_size(terminal, rows, columns))
     }
 }
 
 /// The parent's ends of a command's standard streams.
 struct Streams {
-    input: Option<File>,
-    terminal: bool,
+    terminal: Option<File>,
 }
 
 impl Streams {
@@ -130,10 +130,7 @@ impl Streams {
                     .stdout(Stdio::piped())
                     .stderr(Stdio::piped())
                     .process_group(0);
-                Ok(Self {
-                    input: None,
-                    terminal: false,
-                })
+                Ok(Self { terminal: None })
             }
             Input::Terminal { rows, columns } => {
                 let (master, slave) = open_terminal().context("cannot open a terminal")?;
@@ -144,19 +141,18 @@ impl Streams {
                     .stderr(slave);
                 command.process_group(0);
                 Ok(Self {
-                    input: Some(master),
-                    terminal: true,
+                    terminal: Some(master),
                 })
             }
         }
     }
 
-    fn watch(mut self, mut child: Child, sink: Sink) -> Result<Running> {
+    fn watch(self, mut child: Child, sink: Sink) -> Result<Running> {
         let pid = Pid::from_child(&child);
         let sink = Arc::new(Mutex::new(Some(sink)));
         let (done, readers_done) = mpsc::channel();
         let mut readers = 0_usize;
-        if let Some(master) = &self.input {
+        if let Some(master) = &self.terminal {
             readers = readers.saturating_add(1);
             pump(master.try_clone()?, ProcessEvent::Stdout, &sink, &done);
         }
@@ -168,9 +164,11 @@ impl Streams {
             readers = readers.saturating_add(1);
             pump(stderr, ProcessEvent::Stderr, &sink, &done);
         }
-        if let Some(stdin) = child.stdin.take() {
-            self.input = Some(File::from(OwnedFd::from(stdin)));
-        }
+        let input = match (&self.terminal, child.stdin.take()) {
+            (Some(master), _) => Some(feed(master.try_clone()?)),
+            (None, Some(stdin)) => Some(feed(File::from(OwnedFd::from(stdin)))),
+            (None, None) => None,
+        };
         let alive = Arc::new(Mutex::new(true));
         let reaper_alive = Arc::clone(&alive);
         thread::spawn(move || {
@@ -191,7 +189,7 @@ impl Streams {
         Ok(Running {
             pid,
             alive,
-            input: self.input,
+            input,
             terminal: self.terminal,
         })
     }
@@ -240,6 +238,19 @@ fn pump(
         }
         let _ = done.send(());
     });
+}
+
+/// Writes what comes through the channel until that is closed or nobody reads.
+fn feed(mut to: File) -> mpsc::Sender<Vec<u8>> {
+    let (sender, received) = mpsc::channel::<Vec<u8>>();
+    thread::spawn(move || {
+        for bytes in received {
+            if to.write_all(&bytes).is_err() {
+                break;
+            }
+        }
+    });
+    sender
 }
 
 fn open_terminal() -> Result<(File, File)> {

@@ -262,12 +262,6 @@ fn check_host_name(name: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    #![expect(
-        clippy::unwrap_used,
-        clippy::indexing_slicing,
-        reason = "tests may fail loudly"
-    )]
-
     use super::*;
 
     fn message(topology: &Topology) -> String {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, bail, ensure};
 
 use super::{Cluster, CommandSpec, Host, Process, ProcessEvent, Shape, Signal};
 use crate::process::{self, Running};
@@ -53,7 +53,10 @@ impl Cluster for LocalCluster {
     }
 
     fn spawn(&self, host: &str, spec: &CommandSpec) -> Result<Box<dyn Process>> {
-        ensure!(self.host(host).is_some(), "there is no host `{host}`");
+        ensure!(
+            self.hosts.iter().any(|known| known.name == host),
+            "there is no host `{host}`"
+        );
         let mut spec = spec.clone();
         spec.cwd.get_or_insert_with(|| self.shared.clone());
         let (sender, events) = mpsc::channel();
@@ -65,24 +68,33 @@ impl Cluster for LocalCluster {
                 let _ = sender.send(event);
             }),
         )?;
-        Ok(Box::new(LocalProcess { running, events }))
+        Ok(Box::new(LocalProcess {
+            running,
+            events,
+            ended: false,
+        }))
     }
 }
 
 struct LocalProcess {
     running: Running,
     events: Receiver<ProcessEvent>,
+    ended: bool,
 }
 
 impl Process for LocalProcess {
     fn next_event(&mut self, deadline: Instant) -> Result<Option<ProcessEvent>> {
+        ensure!(!self.ended, "the command has already ended");
         match self
             .events
             .recv_timeout(deadline.saturating_duration_since(Instant::now()))
         {
-            Ok(event) => Ok(Some(event)),
+            Ok(event) => {
+                self.ended = matches!(event, ProcessEvent::Exited(_));
+                Ok(Some(event))
+            }
             Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(e @ RecvTimeoutError::Disconnected) => Err(e).context("the command has already ended"),
+            Err(RecvTimeoutError::Disconnected) => bail!("the command's end was lost"),
         }
     }
 
@@ -112,8 +124,6 @@ impl Drop for LocalProcess {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, clippy::panic, reason = "tests may fail loudly")]
-
     use core::time::Duration;
 
     use super::*;

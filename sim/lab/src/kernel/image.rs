@@ -1,0 +1,227 @@
+//! Reading a bzImage: the release it holds, and the kernel inside it.
+//!
+//! An emulated machine takes seconds to unpack its own kernel; unpacked here
+//! once, it starts at once (through the PVH entry, which QEMU knows).
+//!
+//! Source: the kernel's Documentation/arch/x86/boot.rst.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::tool;
+
+/// Offset of the setup header's magic.
+const MAGIC_OFFSET: usize = 0x202;
+
+/// The release of the kernel in an image, as `uname -r` will give it.
+///
+/// # Errors
+///
+/// The file cannot be read or is no bzImage.
+pub(crate) fn release(image: &Path) -> Result<String> {
+    let bytes = fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
+    release_in(&bytes).with_context(|| format!("{} is not a kernel image", image.display()))
+}
+
+fn release_in(bytes: &[u8]) -> Result<String> {
+    check_magic(bytes)?;
+    let offset = usize::from(u16::from_le_bytes(field(bytes, 0x20e)?)).saturating_add(0x200);
+    let text = bytes.get(offset..).context("its version lies outside it")?;
+    let word = text.split(|&b| b == b' ' || b == 0).next().unwrap_or_default();
+    ensure!(!word.is_empty() && word.len() < 100, "it names no version");
+    Ok(core::str::from_utf8(word)
+        .context("its version is no text")?
+        .to_owned())
+}
+
+/// Writes the unpacked kernel in `image` to `vmlinux`.
+///
+/// # Errors
+///
+/// The image has another form, or the tool for its compression is missing.
+pub(crate) fn unpack(image: &Path, vmlinux: &Path) -> Result<()> {
+    let bytes = fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
+    let payload = payload_in(&bytes)?;
+    let (program, payload) = decompressor(payload)?;
+    let packed = vmlinux.with_extension("packed");
+    fs::write(&packed, payload)?;
+    let unpacked = tool::filter(program, &["-dc"], &packed, vmlinux);
+    fs::remove_file(&packed)?;
+    unpacked?;
+    let head = fs::File::open(vmlinux).and_then(|mut file| {
+        let mut head = [0; 4];
+        std::io::Read::read_exact(&mut file, &mut head).map(|()| head)
+    })?;
+    ensure!(
+        &head == b"\x7fELF",
+        "what is packed in {} is no ELF file",
+        image.display()
+    );
+    Ok(())
+}
+
+/// Whether QEMU can start this unpacked kernel: by the entry its Xen note of type 18 names.
+///
+/// # Errors
+///
+/// It cannot be read.
+pub(crate) fn has_pvh_entry(vmlinux: &Path) -> Result<bool> {
+    let elf = fs::read(vmlinux)?;
+    let Some(mut headers) = program_headers(&elf) else {
+        return Ok(false);
+    };
+    Ok(headers.any(|header| {
+        let start = usize::try_from(header.offset).unwrap_or(usize::MAX);
+        let bytes = usize::try_from(header.bytes).unwrap_or(0);
+        let notes = elf.get(start..start.saturating_add(bytes)).unwrap_or_default();
+        header.kind == PT_NOTE && notes.windows(8).any(|window| window == b"\x12\0\0\0Xen\0")
+    }))
+}
+
+const PT_NOTE: u32 = 4;
+
+/// One program header of a 64-bit ELF file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ProgramHeader {
+    kind: u32,
+    /// Where in the file.
+    pub(crate) offset: u64,
+    /// How long in the file.
+    pub(crate) bytes: u64,
+}
+
+/// The program headers of a 64-bit little-endian ELF file; `None` for anything else.
+pub(crate) fn program_headers(elf: &[u8]) -> Option<impl Iterator<Item = ProgramHeader>> {
+    if !elf.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let start = usize::try_from(u64::from_le_bytes(field(elf, 0x20).ok()?)).ok()?;
+    let bytes = usize::from(u16::from_le_bytes(field(elf, 0x36).ok()?));
+    let count = usize::from(u16::from_le_bytes(field(elf, 0x38).ok()?));
+    let headers = elf.get(start..start.checked_add(bytes.checked_mul(count)?)?)?;
+    (bytes >= 56).then(|| {
+        headers.chunks_exact(bytes).filter_map(|header| {
+            Some(ProgramHeader {
+                kind: u32::from_le_bytes(field(header, 0).ok()?),
+                offset: u64::from_le_bytes(field(header, 8).ok()?),
+                bytes: u64::from_le_bytes(field(header, 32).ok()?),
+            })
+        })
+    })
+}
+
+/// The tool that unpacks a payload, and the payload without the four bytes of
+/// length that follow it where the format's own tool does not expect them.
+fn decompressor(payload: &[u8]) -> Result<(&'static str, &[u8])> {
+    let end = payload.len().saturating_sub(4);
+    let without_length = payload.get(..end).unwrap_or_default();
+    match payload {
+        [0x28, 0xb5, 0x2f, 0xfd, ..] => Ok(("zstd", without_length)),
+        // The whole: xz has its length at its end already.
+        [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Ok(("xz", xz_stream(payload))),
+        [0x1f, 0x8b, ..] => Ok(("gzip", payload)),
+        [0x02, 0x21, 0x4c, 0x18, ..] => Ok(("lz4", without_length)),
+        _ => bail!("its kernel is packed in a way not known here"),
+    }
+}
+
+/// An xz stream ends with `YZ`; the length after it is not part of it.
+fn xz_stream(payload: &[u8]) -> &[u8] {
+    let end = payload.len().saturating_sub(4);
+    match payload.get(..end) {
+        Some(stream) if stream.ends_with(b"YZ") => stream,
+        _ => payload,
+    }
+}
+
+fn payload_in(bytes: &[u8]) -> Result<&[u8]> {
+    check_magic(bytes)?;
+    let protocol = u16::from_le_bytes(field(bytes, 0x206)?);
+    ensure!(protocol >= 0x208, "its boot protocol {protocol:#x} is too old");
+    let sectors = match field::<1>(bytes, 0x1f1)? {
+        [0] => 4,
+        [n] => usize::from(n),
+    };
+    let base = sectors.saturating_add(1).saturating_mul(512);
+    let offset = usize::try_from(u32::from_le_bytes(field(bytes, 0x248)?))?;
+    let length = usize::try_from(u32::from_le_bytes(field(bytes, 0x24c)?))?;
+    let start = base.saturating_add(offset);
+    bytes
+        .get(start..start.saturating_add(length))
+        .context("its kernel lies outside it")
+}
+
+fn check_magic(bytes: &[u8]) -> Result<()> {
+    ensure!(
+        &field::<4>(bytes, MAGIC_OFFSET)? == b"HdrS",
+        "it has no boot header"
+    );
+    Ok(())
+}
+
+fn field<const N: usize>(bytes: &[u8], offset: usize) -> Result<[u8; N]> {
+    let field = bytes
+        .get(offset..offset.saturating_add(N))
+        .context("it is too short")?;
+    Ok(field.try_into()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bzImage with one setup sector after the first, and this payload.
+    fn image_of(payload: &[u8]) -> Vec<u8> {
+        let mut image = vec![0; 1024];
+        image[0x1f1] = 1;
+        image[0x202..0x206].copy_from_slice(b"HdrS");
+        image[0x206..0x208].copy_from_slice(&0x20f_u16.to_le_bytes());
+        image[0x20e..0x210].copy_from_slice(&0x100_u16.to_le_bytes());
+        image[0x300..0x30f].copy_from_slice(b"6.1.0-50-x (me)");
+        image[0x248..0x24c].copy_from_slice(&16_u32.to_le_bytes());
+        image[0x24c..0x250].copy_from_slice(&u32::try_from(payload.len()).unwrap().to_le_bytes());
+        image.extend([0; 16]);
+        image.extend(payload);
+        image
+    }
+
+    #[test]
+    fn the_release_is_read_from_the_header() {
+        assert_eq!(release_in(&image_of(b"")).unwrap(), "6.1.0-50-x");
+        assert!(release_in(b"short").is_err());
+        assert!(
+            release_in(&vec![0; 4096])
+                .unwrap_err()
+                .to_string()
+                .contains("boot header")
+        );
+    }
+
+    #[test]
+    fn the_payload_is_unpacked_and_must_be_a_kernel() {
+        let folder = tempfile::tempdir().unwrap();
+        let (plain, packed) = (folder.path().join("plain"), folder.path().join("packed"));
+        for (content, good) in [(&b"\x7fELFkernel"[..], true), (b"something else", false)] {
+            fs::write(&plain, content).unwrap();
+            tool::filter("gzip", &["-c"], &plain, &packed).unwrap();
+            let image = folder.path().join("image");
+            fs::write(&image, image_of(&fs::read(&packed).unwrap())).unwrap();
+            let out = folder.path().join("vmlinux");
+            let result = unpack(&image, &out);
+            assert_eq!(result.is_ok(), good, "{result:?}");
+            if good {
+                assert_eq!(fs::read(&out).unwrap(), content);
+            }
+        }
+    }
+
+    #[test]
+    fn a_payload_outside_the_image_or_of_another_kind_is_refused() {
+        let mut image = image_of(b"abc");
+        assert!(decompressor(payload_in(&image).unwrap()).is_err());
+        image.truncate(1030);
+        assert!(payload_in(&image).unwrap_err().to_string().contains("outside"));
+    }
+}

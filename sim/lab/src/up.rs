@@ -1,0 +1,165 @@
+//! Bringing a lab up: for a scenario, and for `cargo lab up`, which keeps it up.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use crate::cluster::{Cluster, Shape};
+use crate::control::Open;
+use crate::guests::{GuestCluster, Options};
+use crate::kernel::Choice;
+use crate::leash::LeashedFolder;
+use crate::machine::qemu::Accelerator;
+use crate::scenario::{self, Lab, Request};
+use crate::setup;
+use crate::steps::{say, step};
+use crate::topology::Topology;
+
+/// How hosts are made: for every command that boots a lab.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct HowArgs {
+    /// Make hosts as namespaces in one machine, or as a machine each; default: what the kernel can
+    #[arg(long, value_name = "SHAPE")]
+    hosts_as: Option<HostsAs>,
+    /// How processors are run; default: KVM where it really works, else emulation
+    #[arg(long, value_name = "HOW")]
+    accel: Option<Accelerator>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum HostsAs {
+    Namespaces,
+    Machines,
+}
+
+/// Arguments of `cargo lab up`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct UpArgs {
+    /// Scenario whose hosts and links are made; default: three hosts, each pair on a subnet of its own
+    scenario: Option<PathBuf>,
+    /// Kernel: 6.1, 6.12, newest, host or the path of an image
+    #[arg(long, value_name = "KERNEL")]
+    kernel: Option<Choice>,
+    #[command(flatten)]
+    how: HowArgs,
+}
+
+/// Boots a lab and keeps it until interrupted.
+///
+/// # Errors
+///
+/// It cannot be booted.
+pub(crate) fn run(args: &UpArgs) -> Result<core::convert::Infallible> {
+    let (topology, kernel) = match &args.scenario {
+        Some(path) => {
+            let scenario = scenario::load(path)?;
+            (scenario.topology, scenario.kernel)
+        }
+        None => (Topology::mesh(&["a", "b", "c"]), Choice::default()),
+    };
+    let kernel = args.kernel.clone().unwrap_or(kernel);
+    let shared = LeashedFolder::new(tempfile::Builder::new().prefix("doorbell-lab-").tempdir()?.keep());
+    let lab = boot(&topology, kernel, shared.path(), &args.how)?;
+    for host in lab.hosts() {
+        for port in &host.ports {
+            say(format_args!(
+                "{}: {} {}/{} to {} by {} (GID index {})",
+                host.name, port.netdev, port.address, port.prefix, port.peer, port.device, port.gid_index
+            ));
+        }
+    }
+    say(format_args!("shared folder: {}", shared.path().display()));
+    say("the lab is up: `cargo lab shell HOST` enters it, Ctrl-C ends it");
+    // An interrupt ends this program, and with it the lab.
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Sets up what is missing, boots, and opens the door for `cargo lab shell`.
+fn boot(topology: &Topology, kernel: Choice, shared: &Path, how: &HowArgs) -> Result<Open<GuestCluster>> {
+    setup::ensure(&kernel)?;
+    let options = Options {
+        kernel,
+        shape: how.hosts_as.map(|hosts_as| match hosts_as {
+            HostsAs::Namespaces => Shape::Namespaces,
+            HostsAs::Machines => Shape::Machines,
+        }),
+        accelerator: how.accel,
+        shared: shared.to_owned(),
+    };
+    let cluster = GuestCluster::boot(topology, &options)?;
+    let folder = cluster.run_dir().to_owned();
+    Open::new(cluster, &folder)
+}
+
+/// Real machines for scenarios, and our own programs built for them.
+#[derive(Debug)]
+pub(crate) struct RealLab {
+    how: HowArgs,
+}
+
+impl RealLab {
+    /// Makes labs this way.
+    pub(crate) fn new(how: HowArgs) -> Self {
+        Self { how }
+    }
+}
+
+impl Lab for RealLab {
+    fn programs(&mut self) -> Result<PathBuf> {
+        step("building the programs", build_programs)
+    }
+
+    fn boot(&mut self, request: Request<'_>) -> Result<Box<dyn Cluster>> {
+        Ok(Box::new(boot(
+            request.topology,
+            request.kernel.clone(),
+            request.shared,
+            &self.how,
+        )?))
+    }
+}
+
+/// Builds `doorbell` with the profile made for guests; gives the folder it is in.
+fn build_programs() -> Result<PathBuf> {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .context("no workspace")?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .current_dir(workspace)
+        .args([
+            "build",
+            "--profile",
+            "lab",
+            "--package",
+            "doorbell",
+            "--features",
+            "cli",
+            "--bin",
+            "doorbell",
+        ])
+        .args(["--message-format", "json-render-diagnostics"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo")?;
+    ensure!(
+        output.status.success(),
+        "doorbell does not build ({})",
+        output.status
+    );
+    for line in String::from_utf8_lossy(&output.stdout).lines() {
+        let message: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+        if let Some(path) = message.get("executable").and_then(serde_json::Value::as_str) {
+            return Ok(Path::new(path)
+                .parent()
+                .context("a program without a folder")?
+                .to_owned());
+        }
+    }
+    bail!("cargo has not said where doorbell is")
+}
