@@ -844,7 +844,7 @@ layout! {
     }
     "struct ibv_wc_tm_info" ibv_wc_tm_info [16, 8] {
         "tag" tag 0;
-        "priv_" priv_ 8;
+        "priv" priv_ 8;
     }
     "struct ibv_wq" ibv_wq [by_arch(152, 160), 8] {
         "context" context 0;
@@ -913,7 +913,7 @@ layout! {
         "create_wq" create_wq 184;
         "query_rt_values" query_rt_values 192;
         "create_cq_ex" create_cq_ex 200;
-        "priv_" priv_ 208;
+        "priv" priv_ 208;
         "query_device_ex" query_device_ex 216;
         "ibv_destroy_flow" ibv_destroy_flow 224;
         "ABI_placeholder2" ABI_placeholder2 232;

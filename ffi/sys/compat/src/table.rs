@@ -93,7 +93,7 @@ const LEFT_OUT: &[&str] = &[
 ];
 
 /// The fields whose Rust name is not the C one, being a keyword there.
-const RENAMED: &[(&str, &str)] = &[("type_", "type")];
+const RENAMED: &[(&str, &str)] = &[("type_", "type"), ("priv_", "priv")];
 
 #[derive(Default)]
 struct Shape {
