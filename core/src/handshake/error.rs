@@ -152,7 +152,6 @@ impl fmt::Display for Cause {
 
 /// Why a handshake failed. Whatever queue pair was made for it has to be destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub struct HandshakeError {
     /// Where it was.
     pub stage: Stage,

@@ -12,10 +12,6 @@ use crate::{Deadline, Gid, Instant};
 
 /// What an initiator is told once, at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every field is needed; a new one is a new wire version"
-)]
 pub struct InitiatorConfig {
     /// The instance of this side, random for each start of it.
     pub instance: InstanceId,

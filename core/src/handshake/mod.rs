@@ -38,10 +38,6 @@ use crate::wire::{Endpoint, EndpointParameters, InstanceId};
 
 /// How long a handshake may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a config struct: filled in by name, over `default()`"
-)]
 pub struct Timing {
     /// The most any one stage takes, whether it waits for the peer or for the caller. Default 1 s: a
     /// thousand round trips of a data centre, and many times what a queue pair takes to set up.

@@ -12,10 +12,6 @@ use crate::{Deadline, Instant};
 
 /// What a responder is told once, at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every field is needed; a new one is a new wire version"
-)]
 pub struct ResponderConfig {
     /// The instance of the listener, as its handle has it.
     pub instance: InstanceId,

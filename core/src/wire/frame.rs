@@ -267,10 +267,6 @@ impl FrameHeader {
 
 /// What the initiator says first, without its rails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every field is on the wire; a new one is a new wire version"
-)]
 pub struct Hello {
     /// The versions it speaks.
     pub versions: VersionRange,
@@ -284,10 +280,6 @@ pub struct Hello {
 
 /// What the responder answers, without its rails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every field is on the wire; a new one is a new wire version"
-)]
 pub struct Welcome {
     /// The version the rest of the handshake is in.
     pub version: u8,
@@ -299,10 +291,6 @@ pub struct Welcome {
 
 /// An endpoint and the receiver's rail it connects to: the content of Connect and Accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every field is on the wire; a new one is a new wire version"
-)]
 pub struct Connect {
     /// The sender's endpoint.
     pub endpoint: Endpoint,
@@ -361,10 +349,6 @@ impl fmt::Display for RejectReason {
 
 /// A rejection: a reason and a number that tells more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every field is on the wire; a new one is a new wire version"
-)]
 pub struct Reject {
     /// Why.
     pub reason: RejectReason,

@@ -96,10 +96,6 @@ pub(crate) fn offset_of_field(field: Field) -> usize {
 /// Depths and sizes say what the side can take; traffic class, flow label and service level are
 /// those it sends with, told so that the peer may do the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "a config struct: filled in by name, over `default()`"
-)]
 pub struct EndpointParameters {
     /// The MTU the side's port works with now; the connection uses the lower of both. Default 1024
     /// bytes: what a port on an ordinary Ethernet link has.
@@ -215,10 +211,6 @@ impl fmt::Debug for PrivateData {
 
 /// One end of a connection: a queue pair on a rail, and its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "every field is on the wire; a new one is a new wire version"
-)]
 pub struct Endpoint {
     /// The index of the rail in the list the side advertised.
     pub rail: u8,

@@ -339,7 +339,6 @@ pub enum Fit {
 
 /// A handle has to have a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct NoRails;
 
 impl fmt::Display for NoRails {

@@ -1,0 +1,104 @@
+//! The fuzzer's seeds and findings, replayed; and the seeds themselves, kept in step with the format.
+
+use std::fs;
+use std::path::PathBuf;
+
+use doorbell_core::handshake::{Step, Timing};
+
+use crate::oracle::handshake::{endpoint, initiator, responder};
+use crate::pipe::Pair;
+use crate::{oracle, samples};
+
+fn folder(target: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../fuzz/corpus")
+        .join(target)
+}
+
+fn replay(target: &str, check: fn(&[u8])) {
+    let mut replayed = 0;
+    for entry in fs::read_dir(folder(target)).unwrap() {
+        check(&fs::read(entry.unwrap().path()).unwrap());
+        replayed += 1;
+    }
+    assert!(replayed > 0, "no seed of {target}");
+}
+
+#[test]
+fn handles() {
+    replay("handle", oracle::handle::check);
+}
+
+#[test]
+fn frames() {
+    replay("frames", oracle::frames::check);
+}
+
+#[test]
+fn handshakes() {
+    replay("handshake", oracle::handshake::check);
+}
+
+/// What each side of a good handshake hears, behind the byte that says how it is fed.
+fn transcripts() -> [Vec<u8>; 2] {
+    let mut pair = Pair::new(initiator(Timing::default()), responder(Timing::default()));
+    for _ in 0..10 {
+        match pair.poll_initiator() {
+            Step::ChooseRail => pair.initiator.offer(pair.now(), endpoint(1), 0).unwrap(),
+            Step::Prepare(_) => pair.initiator.ready(pair.now()).unwrap(),
+            _ => {}
+        }
+        if let Step::Prepare(_) = pair.poll_responder() {
+            pair.responder.accept(pair.now(), endpoint(2)).unwrap();
+        }
+    }
+    [
+        [vec![0x7e], pair.down.history].concat(),
+        [vec![0x7f], pair.up.history].concat(),
+    ]
+}
+
+/// With `DOORBELL_WRITE_SEEDS` set, writes them anew; without, says whether they are still what they were.
+#[test]
+fn seeds_are_what_this_version_writes() {
+    let rails = samples::rails();
+    let [heard_by_initiator, heard_by_responder] = transcripts();
+    let mut seeds = vec![
+        ("handle", "all_kinds", samples::handle(&rails).as_bytes().to_vec()),
+        (
+            "handle",
+            "padded",
+            samples::handle(&rails[..1]).as_padded_bytes().to_vec(),
+        ),
+        (
+            "handle",
+            "more",
+            samples::handle(&vec![rails[0]; 16]).as_bytes().to_vec(),
+        ),
+        (
+            "handle",
+            "text",
+            samples::handle(&rails[..2]).to_string().into_bytes(),
+        ),
+        ("handshake", "heard_by_initiator", heard_by_initiator),
+        ("handshake", "heard_by_responder", heard_by_responder),
+    ];
+    for (name, frame) in ["hello", "welcome", "connect", "accept", "ready", "reject"]
+        .iter()
+        .zip(samples::frames())
+    {
+        seeds.push(("frames", name, frame.as_bytes().to_vec()));
+    }
+    for (target, name, bytes) in seeds {
+        let path = folder(target).join(name);
+        if std::env::var_os("DOORBELL_WRITE_SEEDS").is_some() {
+            fs::create_dir_all(folder(target)).unwrap();
+            fs::write(&path, &bytes).unwrap();
+        }
+        let kept = fs::read(&path).unwrap_or_default();
+        assert_eq!(
+            kept, bytes,
+            "{target}/{name}: run again with DOORBELL_WRITE_SEEDS=1 if the format was meant to change"
+        );
+    }
+}

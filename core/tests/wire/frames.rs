@@ -1,0 +1,317 @@
+//! Frames: every byte cut or changed, limits in pairs, newer peers.
+
+use doorbell_core::wire::{
+    AdvertisedRail, Endpoint, FRAME_BODY_BYTES_MAX, FRAME_BYTES_MAX, Field, Frame, FrameBuffer, FrameHeader,
+    PRIVATE_DATA_BYTES_MAX, Part, PrivateData, RAILS_MAX, Reason, RejectReason, VersionRange, WireError,
+};
+
+use crate::{oracle, samples};
+
+fn refusal(bytes: &[u8]) -> (Part, Field, u16, Reason) {
+    let WireError {
+        part,
+        field,
+        offset,
+        reason,
+        ..
+    } = Frame::parse(bytes).unwrap_err();
+    (part, field, offset, reason)
+}
+
+fn changed(frame: &FrameBuffer, index: usize, value: u8) -> Vec<u8> {
+    let mut bytes = frame.as_bytes().to_vec();
+    bytes[index] = value;
+    bytes
+}
+
+#[test]
+fn each_truncation_is_refused_as_one() {
+    for frame in samples::frames() {
+        for length in 0..frame.as_bytes().len() {
+            let (_, _, offset, reason) = refusal(&frame.as_bytes()[..length]);
+            assert_eq!(reason, Reason::Truncated, "{length}");
+            assert!(usize::from(offset) <= length);
+        }
+    }
+    let hello = &samples::frames()[0];
+    for (length, field) in [
+        (0, Field::Magic),
+        (9, Field::BodyLength),
+        (10, Field::VersionMin),
+        (12, Field::RailCount),
+        (20, Field::Instance),
+        (29, Field::ListenerInstance),
+        (45, Field::Nonce),
+        (46, Field::RailTag),
+        (52, Field::RailAddress),
+    ] {
+        assert_eq!(refusal(&hello.as_bytes()[..length]).1, field, "{length}");
+    }
+    let connect = &samples::frames()[2];
+    for (length, field) in [
+        (25, Field::Gid),
+        (26, Field::Qpn),
+        (33, Field::Psn),
+        (34, Field::Mtu),
+        (37, Field::TrafficClass),
+        (45, Field::PrivateLength),
+        (53, Field::SlotBytes),
+        (54, Field::PrivateData),
+        (55, Field::PrivateData),
+    ] {
+        assert_eq!(refusal(&connect.as_bytes()[..length]).1, field, "{length}");
+    }
+}
+
+#[test]
+fn each_changed_byte_is_refused_or_means_what_it_says() {
+    for frame in samples::frames() {
+        for index in 0..frame.as_bytes().len() {
+            for value in 0..=u8::MAX {
+                oracle::frames::check(&changed(&frame, index, value));
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_after_a_frame_are_refused() {
+    for frame in samples::frames() {
+        let mut bytes = frame.as_bytes().to_vec();
+        bytes.push(0);
+        let (_, field, offset, reason) = refusal(&bytes);
+        assert_eq!((field, reason), (Field::Trailing, Reason::TooLong));
+        assert_eq!(usize::from(offset), frame.as_bytes().len());
+    }
+}
+
+#[test]
+fn bytes_after_a_body_are_refused() {
+    for (index, frame) in samples::frames().iter().enumerate().take(4) {
+        let mut bytes = frame.as_bytes().to_vec();
+        bytes.push(0);
+        let body_bytes = u16::try_from(bytes.len() - 10).unwrap();
+        bytes[8..10].copy_from_slice(&body_bytes.to_be_bytes());
+        let (_, field, offset, reason) = refusal(&bytes);
+        assert_eq!((field, reason), (Field::Trailing, Reason::TooLong), "{index}");
+        assert_eq!(usize::from(offset), bytes.len() - 1);
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let [hello, welcome, connect, _, _, reject] = <[FrameBuffer; 6]>::try_from(samples::frames()).unwrap();
+    let header = Part::FrameHeader;
+    for (frame, index, value, refused) in [
+        (&hello, 3, 0, (header, Field::Magic, 0, Reason::Unknown)),
+        (&hello, 4, 0, (header, Field::Version, 4, Reason::Unknown)),
+        (&hello, 4, 2, (header, Field::Version, 4, Reason::Unknown)),
+        (&hello, 5, 0, (header, Field::Kind, 5, Reason::Unknown)),
+        (&hello, 5, 7, (header, Field::Kind, 5, Reason::Unknown)),
+        (&hello, 7, 1, (header, Field::Flags, 6, Reason::NotZero)),
+        (&hello, 10, 0, (Part::Hello, Field::VersionMin, 10, Reason::Zero)),
+        (
+            &hello,
+            10,
+            2,
+            (Part::Hello, Field::VersionMin, 10, Reason::Mismatch),
+        ),
+        (&hello, 13, 1, (Part::Hello, Field::Reserved, 13, Reason::NotZero)),
+        (
+            &hello,
+            46,
+            0x80,
+            (Part::Hello, Field::RailTag, 46, Reason::Unknown),
+        ),
+        (&welcome, 10, 0, (Part::Welcome, Field::Version, 10, Reason::Zero)),
+        (
+            &welcome,
+            13,
+            1,
+            (Part::Welcome, Field::Reserved, 12, Reason::NotZero),
+        ),
+        (
+            &connect,
+            26,
+            1,
+            (Part::Connect, Field::Qpn, 26, Reason::OutOfRange),
+        ),
+        (
+            &connect,
+            30,
+            1,
+            (Part::Connect, Field::Psn, 30, Reason::OutOfRange),
+        ),
+        (&connect, 34, 0, (Part::Connect, Field::Mtu, 34, Reason::Unknown)),
+        (&connect, 34, 6, (Part::Connect, Field::Mtu, 34, Reason::Unknown)),
+        (
+            &connect,
+            39,
+            0x10,
+            (Part::Connect, Field::FlowLabel, 38, Reason::OutOfRange),
+        ),
+        (
+            &connect,
+            42,
+            16,
+            (Part::Connect, Field::ServiceLevel, 42, Reason::OutOfRange),
+        ),
+        (
+            &connect,
+            45,
+            65,
+            (Part::Connect, Field::PrivateLength, 45, Reason::TooLong),
+        ),
+        (
+            &connect,
+            46,
+            1,
+            (Part::Connect, Field::ReceiveDepth, 46, Reason::OutOfRange),
+        ),
+        (
+            &connect,
+            50,
+            0x81,
+            (Part::Connect, Field::SlotBytes, 50, Reason::OutOfRange),
+        ),
+        (
+            &reject,
+            13,
+            1,
+            (Part::Reject, Field::Reserved, 12, Reason::NotZero),
+        ),
+    ] {
+        assert_eq!(
+            refusal(&changed(frame, index, value)),
+            refused,
+            "byte {index} = {value}"
+        );
+    }
+    for (frame, at, part) in [(&hello, 14, Part::Hello), (&welcome, 14, Part::Welcome)] {
+        let mut zero = frame.as_bytes().to_vec();
+        zero[at..at + 8].fill(0);
+        assert_eq!(
+            refusal(&zero),
+            (part, Field::Instance, u16::try_from(at).unwrap(), Reason::Zero)
+        );
+    }
+    let mut no_gid = connect.as_bytes().to_vec();
+    no_gid[10..26].fill(0);
+    assert_eq!(refusal(&no_gid), (Part::Connect, Field::Gid, 10, Reason::Zero));
+    for (qpn, is_good) in [
+        (0, false),
+        (1, false),
+        (2, true),
+        (0x00ff_ffff, true),
+        (0x0100_0000, false),
+    ] {
+        let mut bytes = connect.as_bytes().to_vec();
+        bytes[26..30].copy_from_slice(&u32::to_be_bytes(qpn));
+        assert_eq!(Frame::parse(&bytes).is_ok(), is_good, "{qpn:#x}");
+    }
+}
+
+#[test]
+fn limits_hold_exactly() {
+    let connect = samples::connect().endpoint;
+    let with = |change: fn(&mut Endpoint)| {
+        let mut endpoint = connect;
+        change(&mut endpoint);
+        endpoint.is_sendable()
+    };
+    assert!(with(|endpoint| endpoint.parameters.receive_depth = 1 << 16));
+    assert!(!with(|endpoint| endpoint.parameters.receive_depth = (1 << 16) + 1));
+    assert!(with(|endpoint| endpoint.parameters.slot_bytes = 1 << 31));
+    assert!(!with(|endpoint| endpoint.parameters.slot_bytes = (1 << 31) + 1));
+    assert!(with(|endpoint| endpoint.parameters.flow_label = 0xf_ffff));
+    assert!(!with(|endpoint| endpoint.parameters.flow_label = 0x10_0000));
+    assert!(with(|endpoint| endpoint.parameters.service_level = 15));
+    assert!(!with(|endpoint| endpoint.parameters.service_level = 16));
+    assert!(PrivateData::new(&[7; PRIVATE_DATA_BYTES_MAX]).is_ok());
+    assert_eq!(
+        PrivateData::new(&[7; PRIVATE_DATA_BYTES_MAX + 1])
+            .unwrap_err()
+            .bytes,
+        65
+    );
+}
+
+#[test]
+fn announced_lengths_are_refused_before_the_body_is_there() {
+    let header = |kind: u8, body_bytes: usize| {
+        let mut bytes = b"DBLF\x01\x00\x00\x00\x00\x00".to_vec();
+        bytes[5] = kind;
+        bytes[8..].copy_from_slice(&u16::try_from(body_bytes).unwrap().to_be_bytes());
+        FrameHeader::parse(&bytes)
+            .map(|header| header.body_bytes)
+            .map_err(|error| error.reason)
+    };
+    for (kind, min, max) in [
+        (1, 36, FRAME_BODY_BYTES_MAX),
+        (2, 28, 28 + 64 * 35),
+        (3, 44, 108),
+        (4, 44, 108),
+        (5, 0, 0),
+        (6, 8, 8),
+    ] {
+        assert_eq!(header(kind, min), Ok(min));
+        assert_eq!(header(kind, max), Ok(max));
+        assert_eq!(header(kind, max + 1), Err(Reason::TooLong));
+        if min > 0 {
+            assert_eq!(header(kind, min - 1), Err(Reason::OutOfRange));
+        }
+        assert_eq!(header(kind, usize::from(u16::MAX)), Err(Reason::TooLong));
+    }
+}
+
+#[test]
+fn sixty_four_of_the_longest_rails_fit_and_no_more() {
+    let longest = samples::rails()[3];
+    let rails: heapless::Vec<AdvertisedRail, RAILS_MAX> = (0..RAILS_MAX).map(|_| longest).collect();
+    let frames = [
+        FrameBuffer::hello(&samples::hello(), &rails),
+        FrameBuffer::welcome(&samples::welcome(), &rails),
+    ];
+    for (frame, count_at) in frames.iter().zip([12, 11]) {
+        assert!(frame.as_bytes().len() <= FRAME_BYTES_MAX);
+        oracle::frames::check(frame.as_bytes());
+        assert!(Frame::parse(frame.as_bytes()).is_ok());
+        let one_more = changed(frame, count_at, 65);
+        assert_eq!(refusal(&one_more).1, Field::RailCount);
+    }
+}
+
+#[test]
+fn of_a_newer_hello_the_unknown_is_passed_over() {
+    let newer_hello = {
+        let mut hello = samples::hello();
+        hello.versions = VersionRange::new(1, 3).unwrap();
+        hello
+    };
+    let known = samples::rails()[0];
+    let frame = FrameBuffer::hello(&newer_hello, &[known].into_iter().collect());
+    let mut bytes = frame.as_bytes().to_vec();
+    bytes.extend_from_slice(&[0xff, 4, 1, 2]);
+    bytes.extend_from_slice(b"whatever a newer version has to say");
+    bytes[12] = 2;
+    bytes[13] = 0xff;
+    let body_bytes = u16::try_from(bytes.len() - 10).unwrap();
+    bytes[8..10].copy_from_slice(&body_bytes.to_be_bytes());
+    let Ok(Frame::Hello(hello)) = Frame::parse(&bytes) else {
+        panic!("not a Hello")
+    };
+    assert_eq!(hello.hello, newer_hello);
+    assert!(hello.rails.iter().eq([known]));
+    bytes[11] = 1;
+    assert!(Frame::parse(&bytes).is_err());
+}
+
+#[test]
+fn reasons_have_words() {
+    for raw in 1..=11 {
+        assert!(!RejectReason(raw).to_string().contains("unknown"), "{raw}");
+    }
+    assert_eq!(RejectReason(12).to_string(), "unknown reason 12");
+    let error = Frame::parse(b"DBLF\x01\x03\x00\x00\x00\x6d").unwrap_err();
+    assert_eq!(error.to_string(), "frame header: body length at byte 8: too long");
+}

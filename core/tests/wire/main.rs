@@ -1,0 +1,21 @@
+//! What a peer can send us: handles, frames and whole handshakes, good, cut, changed and made up.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "a test fails by panicking"
+)]
+
+mod corpus;
+mod frames;
+mod golden;
+mod handle;
+mod handshake;
+mod matrix;
+mod oracle;
+mod pipe;
+mod properties;
+mod rails;
+mod samples;

@@ -1,0 +1,163 @@
+//! Any bytes as what a peer sends in a handshake, with a caller that does everything right.
+
+use core::net::{IpAddr, Ipv4Addr};
+
+use doorbell_core::handshake::{
+    Initiator, InitiatorConfig, Io, IoError, Responder, ResponderConfig, Step, Timing,
+};
+use doorbell_core::wire::{
+    AdvertisedRail, Endpoint, EndpointParameters, InstanceId, Nonce, PrivateData, SpeedClass,
+};
+use doorbell_core::{Gid, Instant, IpPrefix, Psn, Qpn};
+
+const POLL_NS: u64 = 50_000_000;
+
+/// A stream that gives out a script in pieces, and counts what it is given.
+struct Script<'a> {
+    rest: &'a [u8],
+    piece_bytes: usize,
+    closes: bool,
+    written_bytes: usize,
+    /// Whether this poll has had its piece.
+    served: bool,
+}
+
+impl Io for Script<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, IoError> {
+        if self.rest.is_empty() && self.closes {
+            return Err(IoError::Closed);
+        }
+        let bytes = self.piece_bytes.min(self.rest.len()).min(buffer.len());
+        if bytes == 0 || self.served {
+            return Err(IoError::WouldBlock);
+        }
+        let (piece, rest) = self.rest.split_at(bytes);
+        buffer[..bytes].copy_from_slice(piece);
+        self.rest = rest;
+        self.served = true;
+        Ok(bytes)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError> {
+        self.written_bytes += bytes.len();
+        Ok(bytes.len())
+    }
+}
+
+/// The rail of the initiator (1) or the responder (2).
+pub(crate) fn rail(host: u8) -> AdvertisedRail {
+    let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, host));
+    let address = IpPrefix::new(ip, 24).unwrap();
+    AdvertisedRail::new(address, Gid::from_ip(ip), SpeedClass::from_mbps(10_000)).unwrap()
+}
+
+/// The endpoint of the initiator (1) or the responder (2).
+pub(crate) fn endpoint(host: u8) -> Endpoint {
+    Endpoint {
+        rail: 0,
+        gid: rail(host).gid(),
+        qpn: Qpn::new(0x10 + u32::from(host)).unwrap(),
+        psn: Psn::from_low_bits(0x12_3450 + u32::from(host)),
+        parameters: EndpointParameters {
+            receive_depth: 16,
+            slot_bytes: 4096,
+            ..EndpointParameters::default()
+        },
+        private_data: PrivateData::EMPTY,
+    }
+}
+
+/// The instance of the initiator (1) or the responder (2).
+pub(crate) fn instance(host: u8) -> InstanceId {
+    InstanceId::new(0x1111_1111_1111_1111 * u64::from(host)).unwrap()
+}
+
+/// An initiator with the settings all samples have.
+pub(crate) fn initiator(timing: Timing) -> Initiator {
+    let config = InitiatorConfig {
+        instance: instance(1),
+        listener: Some(instance(2)),
+        nonce: Nonce([0xa1; 16]),
+        timing,
+    };
+    Initiator::new(config, &[rail(1)], Instant::from_ns(0)).unwrap()
+}
+
+/// A responder with the settings all samples have.
+pub(crate) fn responder(timing: Timing) -> Responder {
+    let config = ResponderConfig {
+        instance: instance(2),
+        nonce: Nonce([0xb2; 16]),
+        timing,
+    };
+    Responder::new(config, &[rail(2)], Instant::from_ns(0)).unwrap()
+}
+
+/// Panics where a machine fed with `bytes` breaks a promise.
+///
+/// The first byte says which machine (bit 0), whether the stream closes at its end or falls silent
+/// (bit 7), and how many bytes come at a time (the rest).
+pub(crate) fn check(bytes: &[u8]) {
+    let Some((&how, script)) = bytes.split_first() else {
+        return;
+    };
+    let piece_bytes = usize::from(how >> 1 & 0x3f) * 8 + 1;
+    let mut io = Script {
+        rest: script,
+        piece_bytes,
+        closes: how & 0x80 != 0,
+        written_bytes: 0,
+        served: false,
+    };
+    let timing = Timing::default();
+    let mut initiator = (how & 1 == 0).then(|| initiator(timing));
+    let mut responder = (how & 1 == 1).then(|| responder(timing));
+    // One byte at a time, a frame takes longer than it may: the whole has to end nevertheless.
+    let polls_max = u64::try_from(timing.whole.as_nanos()).unwrap() / POLL_NS + 2;
+    for poll in 0..=polls_max {
+        let now = Instant::from_ns(poll * POLL_NS);
+        io.served = false;
+        let step = match (&mut initiator, &mut responder) {
+            (Some(initiator), _) => initiator.poll(now, &mut io),
+            (None, Some(responder)) => responder.poll(now, &mut io),
+            (None, None) => unreachable!("one of the two"),
+        };
+        match step {
+            Step::Pending => {}
+            Step::ChooseRail => {
+                let initiator = initiator.as_mut().expect("only an initiator chooses");
+                if initiator.offer(now, endpoint(1), 0).is_err() {
+                    // A peer without rails: there is nothing to be offered.
+                    assert!(initiator.peer_rails().is_empty());
+                }
+            }
+            Step::Prepare(prepare) => {
+                assert_eq!(prepare.local_rail, 0);
+                assert!(prepare.peer.is_sendable());
+                match (&mut initiator, &mut responder) {
+                    (Some(initiator), _) => initiator.ready(now).unwrap(),
+                    (None, Some(responder)) => responder.accept(now, endpoint(2)).unwrap(),
+                    (None, None) => unreachable!("one of the two"),
+                }
+            }
+            end @ (Step::Connected(_) | Step::Failed(_)) => {
+                if let Step::Connected(established) = end {
+                    assert!(established.agreed.mtu <= endpoint(1).parameters.mtu);
+                }
+                let left = io.rest.len();
+                let later = Instant::from_ns(u64::MAX);
+                let again = match (&mut initiator, &mut responder) {
+                    (Some(initiator), _) => initiator.poll(later, &mut io),
+                    (None, Some(responder)) => responder.poll(later, &mut io),
+                    (None, None) => unreachable!("one of the two"),
+                };
+                assert_eq!(again, end, "an end is an end");
+                assert_eq!(io.rest.len(), left, "nothing is read after the end");
+                assert!(io.written_bytes < 512, "no more is said than a handshake has");
+                return;
+            }
+            other => panic!("a step nobody knows: {other:?}"),
+        }
+    }
+    panic!("neither connected nor failed when all time was up");
+}

@@ -1,0 +1,111 @@
+//! One of each: rails, handles, frames.
+
+use core::net::IpAddr;
+use core::num::NonZeroU16;
+
+use doorbell_core::wire::{
+    AdvertisedRail, Connect, Endpoint, EndpointParameters, FrameBuffer, Handle, Hello, InstanceId, Nonce,
+    PrivateData, Reject, RejectReason, SpeedClass, VersionRange, Welcome,
+};
+use doorbell_core::{Gid, IpPrefix, Mtu, Psn, Qpn};
+
+pub(crate) fn prefix(text: &str) -> IpPrefix {
+    let (address, bits) = text.split_once('/').unwrap();
+    IpPrefix::new(address.parse().unwrap(), bits.parse().unwrap()).unwrap()
+}
+
+pub(crate) fn rail(text: &str, speed_mbps: u32) -> AdvertisedRail {
+    let address = prefix(text);
+    AdvertisedRail::new(
+        address,
+        Gid::from_ip(address.address()),
+        SpeedClass::from_mbps(speed_mbps),
+    )
+    .unwrap()
+}
+
+pub(crate) fn rail_with_gid(text: &str, speed_mbps: u32, gid: &str) -> AdvertisedRail {
+    let IpAddr::V6(gid) = gid.parse().unwrap() else {
+        panic!("a GID is written as IPv6")
+    };
+    AdvertisedRail::new(prefix(text), Gid(gid.octets()), SpeedClass::from_mbps(speed_mbps)).unwrap()
+}
+
+pub(crate) fn rails() -> Vec<AdvertisedRail> {
+    vec![
+        rail("10.1.2.3/24", 10_000),
+        rail("fd00::1/64", 100_000),
+        rail_with_gid("192.0.2.1/31", 0, "fe80::2"),
+        rail_with_gid("2001:db8::5/127", 400_000, "fd00::9"),
+    ]
+}
+
+pub(crate) fn listener() -> InstanceId {
+    InstanceId::new(0x0102_0304_0506_0708).unwrap()
+}
+
+pub(crate) fn handle(rails: &[AdvertisedRail]) -> Handle {
+    let mut builder = Handle::builder(NonZeroU16::new(18_515).unwrap(), listener());
+    for rail in rails {
+        let _ = builder.push(rail);
+    }
+    builder.finish().unwrap()
+}
+
+pub(crate) fn hello() -> Hello {
+    Hello {
+        versions: VersionRange::OURS,
+        initiator: InstanceId::new(0x1112_1314_1516_1718).unwrap(),
+        listener: Some(listener()),
+        nonce: Nonce([0xa0; 16]),
+    }
+}
+
+pub(crate) fn welcome() -> Welcome {
+    Welcome {
+        version: 1,
+        listener: listener(),
+        nonce: Nonce([0xb0; 16]),
+    }
+}
+
+pub(crate) fn connect() -> Connect {
+    let parameters = EndpointParameters {
+        mtu: Mtu::B4096,
+        max_rd_atomic: 16,
+        max_dest_rd_atomic: 8,
+        traffic_class: 0x68,
+        flow_label: 0x000a_bcde,
+        service_level: 3,
+        receive_depth: 512,
+        slot_bytes: 0x0001_0000,
+    };
+    let endpoint = Endpoint {
+        rail: 1,
+        gid: rails()[1].gid(),
+        qpn: Qpn::new(0x00ab_cdef).unwrap(),
+        psn: Psn::from_low_bits(0x0012_3456),
+        parameters,
+        private_data: PrivateData::new(b"hi").unwrap(),
+    };
+    Connect {
+        endpoint,
+        peer_rail: 2,
+    }
+}
+
+/// A frame of every kind.
+pub(crate) fn frames() -> Vec<FrameBuffer> {
+    let rails = rails().into_iter().collect();
+    vec![
+        FrameBuffer::hello(&hello(), &rails),
+        FrameBuffer::welcome(&welcome(), &rails),
+        FrameBuffer::connect(&connect()),
+        FrameBuffer::accept(&connect()),
+        FrameBuffer::ready(),
+        FrameBuffer::reject(&Reject {
+            reason: RejectReason::QUEUE_PAIR,
+            detail: 12,
+        }),
+    ]
+}
