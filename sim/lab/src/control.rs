@@ -59,9 +59,8 @@ impl<C: Cluster + 'static> Open<C> {
                 }
                 let inside = Weak::clone(&inside);
                 thread::spawn(move || {
-                    if let Err(e) = attend(&inside, stream) {
-                        eprintln!("lab: a shell ended badly: {e:#}");
-                    }
+                    // It fails where the client is gone, which nobody is left to be told.
+                    let _ = attend(&inside, stream);
                 });
             }
         });
@@ -171,12 +170,22 @@ fn attend<C: Cluster>(cluster: &Weak<C>, stream: UnixStream) -> Result<()> {
             Err(TryRecvError::Disconnected) => return Ok(()),
             Err(TryRecvError::Empty) => {
                 let turn = Instant::now().checked_add(TURN).context("no deadline")?;
-                match process.next_event(turn)? {
-                    None => {}
-                    Some(ProcessEvent::Stdout(bytes)) => send(&mut to, &Reply::Stdout(id), &bytes)?,
-                    Some(ProcessEvent::Stderr(bytes)) => send(&mut to, &Reply::Stderr(id), &bytes)?,
-                    Some(ProcessEvent::Exited(exit)) => {
+                match process.next_event(turn) {
+                    Ok(None) => {}
+                    Ok(Some(ProcessEvent::Stdout(bytes))) => send(&mut to, &Reply::Stdout(id), &bytes)?,
+                    Ok(Some(ProcessEvent::Stderr(bytes))) => send(&mut to, &Reply::Stderr(id), &bytes)?,
+                    Ok(Some(ProcessEvent::Exited(exit))) => {
                         return send(&mut to, &Reply::Exited { id, exit }, &[]);
+                    }
+                    Err(e) => {
+                        return send(
+                            &mut to,
+                            &Reply::Refused {
+                                id,
+                                why: format!("{e:#}"),
+                            },
+                            &[],
+                        );
                     }
                 }
             }

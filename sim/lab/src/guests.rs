@@ -362,11 +362,17 @@ pub(crate) fn runtime_dir() -> Result<PathBuf> {
 }
 
 fn run_folder() -> Result<LeashedFolder> {
-    let path = runtime_dir()?.join(std::process::id().to_string());
-    // Left by a lab with this number that was killed outright.
-    if path.exists() {
-        fs::remove_dir_all(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+    let folder = runtime_dir()?;
+    // What labs that were killed outright have left, also under this process's number.
+    let own = std::process::id().to_string();
+    for entry in fs::read_dir(&folder)?.flatten() {
+        let name = entry.file_name();
+        if name == own.as_str() || !Path::new("/proc").join(&name).exists() {
+            fs::remove_dir_all(entry.path())
+                .with_context(|| format!("cannot remove {}", entry.path().display()))?;
+        }
     }
+    let path = folder.join(own);
     fs::create_dir(&path).with_context(|| format!("cannot make {}", path.display()))?;
     // A socket's path has about a hundred bytes.
     ensure!(

@@ -61,7 +61,7 @@ pub(crate) fn run(args: &ShellArgs) -> Result<ExitCode> {
         InputKind::Pipe
     };
     let argv = if args.command.is_empty() {
-        vec!["bash".to_owned()]
+        ["bash", "--norc", "-i"].map(str::to_owned).to_vec()
     } else {
         args.command.clone()
     };
@@ -172,6 +172,7 @@ fn talk(to: UnixStream, mut from: BufReader<UnixStream>, terminal: bool) -> Resu
                     u8::try_from(signal.saturating_add(128)).unwrap_or(1),
                 ));
             }
+            Reply::Refused { why, .. } => bail!("{why}"),
             other => bail!("the lab said {other:?}"),
         }
     }
