@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 use super::counters;
-use super::measure;
+use super::measure::{self, TestCounts};
 use super::report::{Outcome, StepReport};
 use super::runner::Runner;
 use super::schema::ExpectExit;
@@ -35,6 +35,8 @@ impl Runner<'_> {
         let stdout = report.stdout.clone();
         let others_failed = self.failed();
         let cut_short = told && (!step.background || others_failed);
+        // Before the exit: that tests failed says more than that the code was 101.
+        let counted = step.tests.then(|| self.count_tests(index, &lines));
         if told {
             if let Some(report) = self
                 .steps
@@ -48,6 +50,10 @@ impl Runner<'_> {
         } else if !ready {
             self.fail(index, "ended before it was ready".to_owned());
         }
+        if let Some(counted) = counted {
+            let skips = measure::said_skipped(&lines) > 0;
+            self.keep_counts(index, slot, counted, skips);
+        }
         self.bring_back(index, slot)?;
         if cut_short {
             // Half an output cannot be asked for what belongs into a whole one.
@@ -60,9 +66,6 @@ impl Runner<'_> {
             .find(|pattern| !pattern.is_match(&lines))
         {
             self.fail(index, format!("its output lacks expect_output `{missing}`"));
-        }
-        if step.tests {
-            self.count_tests(index, slot, &lines);
         }
         for (number, metric) in self
             .scenario
@@ -86,24 +89,38 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn count_tests(&mut self, index: usize, slot: usize, lines: &str) {
-        match measure::tests(lines) {
-            Ok(counts) => {
-                if let Some(report) = self.steps.get_mut(slot) {
-                    report.tests = Some(counts);
-                }
-                if counts.failed > 0 {
-                    self.fail(index, format!("{} tests failed", counts.failed));
-                }
-                let skipped = measure::said_skipped(lines);
-                if skipped > 0 {
-                    self.fail(
-                        index,
-                        format!("{skipped} tests skipped themselves, which is a failure in the lab"),
-                    );
-                }
+    /// Counts the tests in a step's output, and fails the step for those that failed or skipped themselves.
+    fn count_tests(&mut self, index: usize, lines: &str) -> Result<TestCounts> {
+        let counts = measure::tests(lines)?;
+        let skipped = measure::said_skipped(lines);
+        if counts.failed > 0 {
+            self.fail(index, format!("{} of its tests failed", counts.failed));
+        } else if skipped > 0 {
+            self.fail(
+                index,
+                format!("{skipped} of its tests skipped themselves, which is a failure in the lab"),
+            );
+        }
+        Ok(counts)
+    }
+
+    /// Keeps the counts with the step. One that failed for no test's fault counts as a failed test itself: a
+    /// program that crashed must not leave a sum without failures.
+    fn keep_counts(&mut self, index: usize, slot: usize, counted: Result<TestCounts>, skips: bool) {
+        let stopped = |report: &StepReport| report.outcome == Outcome::Stopped;
+        let mut counts = match counted {
+            Ok(counts) => counts,
+            Err(_) if self.steps.get(slot).is_some_and(stopped) => TestCounts::default(),
+            Err(error) => {
+                self.fail(index, format!("{error:#}"));
+                TestCounts::default()
             }
-            Err(error) => self.fail(index, format!("{error:#}")),
+        };
+        if let Some(report) = self.steps.get_mut(slot) {
+            if report.outcome == Outcome::Failed && counts.failed == 0 && !skips {
+                counts.failed = 1;
+            }
+            report.tests = Some(counts);
         }
     }
 

@@ -23,6 +23,8 @@ pub(super) struct Live {
     pub(super) ready: bool,
     pub(super) exit: Option<Exit>,
     pub(super) ended: Option<Instant>,
+    /// Nothing more can be heard of it: its machine is gone.
+    lost: bool,
     /// Ends with 0 once somebody listens on the port that is waited for.
     probe: Option<Box<dyn Process>>,
 }
@@ -51,12 +53,13 @@ impl Live {
             ready: false,
             exit: None,
             ended: None,
+            lost: false,
             probe,
         })
     }
 
     pub(super) fn running(&self) -> bool {
-        self.exit.is_none()
+        self.exit.is_none() && !self.lost
     }
 
     pub(super) fn elapsed(&self) -> Duration {
@@ -77,8 +80,16 @@ impl Live {
             if !self.running() {
                 break;
             }
-            let Some(event) = self.process.next_event(until)? else {
-                break;
+            let event = match self.process.next_event(until) {
+                Ok(Some(event)) => event,
+                Ok(None) => break,
+                Err(error) => {
+                    self.lost = true;
+                    self.ended = Some(Instant::now());
+                    self.probe = None;
+                    self.output.finish();
+                    return Err(error);
+                }
             };
             until = Instant::now();
             news = true;

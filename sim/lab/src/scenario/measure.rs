@@ -138,7 +138,6 @@ pub(super) fn matching<'a>(patterns: &'a [Regex], text: &str) -> Option<&'a Rege
 
 #[cfg(test)]
 mod unit_tests {
-    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
 
     fn by_pattern(pattern: &str) -> Metric {

@@ -155,7 +155,6 @@ impl SplitMix64 {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
 
     #[test]

@@ -247,7 +247,6 @@ pub(super) fn list(names: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
 
     fn fill(text: &str) -> Result<String> {

@@ -1,12 +1,5 @@
 //! Scenarios as a whole: files that are refused, and runs on plain local processes.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 mod refused;
 mod reports;
 mod running;

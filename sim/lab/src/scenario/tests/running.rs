@@ -1,11 +1,14 @@
 //! Runs on local processes: order, readiness, deadlines, backgrounds, rounds.
 
 use core::time::Duration;
+use std::path::Path;
 use std::time::Instant;
 
+use super::super::progress::Progress;
 use super::super::report::{Outcome, Verdict};
+use super::super::runner::{self, Settings};
 use super::{failures, run, run_scenario, scenario, step};
-use crate::cluster::Exit;
+use crate::cluster::{Cluster, CommandSpec, Exit, Host, LocalCluster, Process, ProcessEvent, Shape, Signal};
 
 fn read(folder: &tempfile::TempDir, name: &str) -> String {
     std::fs::read_to_string(folder.path().join(name)).unwrap()
@@ -367,8 +370,123 @@ fn skipped_tests_fail_and_counts_add_up() {
         result(3, 0)
     );
     let (report, _folder) = run(&steps(&[("one", &skipping)]));
-    assert!(report.failures[0].contains("1 tests skipped themselves, which is a failure in the lab"));
+    assert!(report.failures[0].contains("1 of its tests skipped themselves, which is a failure in the lab"));
     assert_eq!(report.tests.unwrap().to_string(), "2 passed, 0 failed, 1 skipped");
+}
+
+#[test]
+fn tests_that_fail_crash_or_hang_are_never_a_sum_without_failures() {
+    let failing =
+        "command = 'echo \"test result: FAILED. 2 passed; 1 failed; 0 ignored\"; exit 101'\ntests = true";
+    let (report, _folder) = run(&steps(&[("one", failing)]));
+    assert!(
+        report.failures[0].contains("`a`: 1 of its tests failed"),
+        "{:?}",
+        report.failures
+    );
+    assert_eq!(report.tests.unwrap().to_string(), "2 passed, 1 failed, 0 skipped");
+
     let (report, _folder) = run(&steps(&[("one", "command = 'true'\ntests = true")]));
     assert!(report.failures[0].contains("no line `test result: …`"));
+    assert_eq!(report.tests.unwrap().to_string(), "0 passed, 1 failed, 0 skipped");
+
+    let crashing =
+        "command = 'echo \"test result: ok. 2 passed; 0 failed; 0 ignored\"; kill -11 $$'\ntests = true";
+    let (report, _folder) = run(&steps(&[("one", crashing)]));
+    assert!(
+        report.failures[0].contains("signal 11, expected exit code 0"),
+        "{:?}",
+        report.failures
+    );
+    assert_eq!(report.tests.unwrap().to_string(), "2 passed, 1 failed, 0 skipped");
+
+    let (report, _folder) = run(&steps(&[(
+        "one",
+        "command = 'sleep 30'\ntests = true\ndeadline_s = 0.3",
+    )]));
+    assert!(
+        report.failures[0].contains("ran past its deadline"),
+        "{:?}",
+        report.failures
+    );
+    assert_eq!(report.tests.unwrap().to_string(), "0 passed, 1 failed, 0 skipped");
+}
+
+/// A cluster whose machines go away: every process writes a line, and then is heard of no more.
+struct Vanishing(LocalCluster);
+
+impl Cluster for Vanishing {
+    fn hosts(&self) -> &[Host] {
+        self.0.hosts()
+    }
+
+    fn kernel_release(&self) -> &str {
+        "gone"
+    }
+
+    fn shape(&self) -> Shape {
+        Shape::Local
+    }
+
+    fn shared_dir(&self) -> &Path {
+        self.0.shared_dir()
+    }
+
+    fn spawn(&self, _host: &str, _spec: &CommandSpec) -> anyhow::Result<Box<dyn Process>> {
+        Ok(Box::new(Lost(false)))
+    }
+}
+
+struct Lost(bool);
+
+impl Process for Lost {
+    fn next_event(&mut self, _deadline: Instant) -> anyhow::Result<Option<ProcessEvent>> {
+        if core::mem::replace(&mut self.0, true) {
+            anyhow::bail!("machine `lab` is gone; its console ends with: Kernel panic");
+        }
+        Ok(Some(ProcessEvent::Stdout(b"last words".to_vec())))
+    }
+
+    fn write(&mut self, _bytes: &[u8]) -> anyhow::Result<()> {
+        anyhow::bail!("gone")
+    }
+
+    fn close_input(&mut self) -> anyhow::Result<()> {
+        anyhow::bail!("gone")
+    }
+
+    fn resize(&mut self, _rows: u16, _columns: u16) -> anyhow::Result<()> {
+        anyhow::bail!("gone")
+    }
+
+    fn signal(&mut self, _signal: Signal) -> anyhow::Result<()> {
+        anyhow::bail!("gone")
+    }
+}
+
+#[test]
+fn a_machine_that_goes_away_ends_the_run_at_once_and_is_the_reason() {
+    let start = Instant::now();
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Vanishing(LocalCluster::new(&["a", "b"], folder.path()));
+    let scenario = scenario(&steps(&[
+        ("server", "command = 'x'\nbackground = true\nready = { port = 5 }"),
+        ("client", "command = 'y'"),
+    ]));
+    let settings = Settings {
+        bin: Path::new("/"),
+        out: folder.path(),
+    };
+    let report = runner::run(&scenario, &cluster, settings, &mut Progress::silent()).unwrap();
+    assert!(start.elapsed() < Duration::from_secs(2));
+    assert_eq!(report.verdict, Verdict::Failed);
+    assert!(
+        report.failures[0].starts_with(
+            "step `server` on host `a`: machine `lab` is gone; its console ends with: Kernel panic"
+        ),
+        "{}",
+        report.failures[0]
+    );
+    assert!(report.failures[0].contains("  | last words\n"));
+    assert!(report.notes.is_empty(), "{:?}", report.notes);
 }
