@@ -68,3 +68,8 @@ pub use wr::*;
 // The three names that C, too, takes from a macro and not from the library.
 pub use device::ibv_query_port;
 pub use memory::{ibv_reg_mr, ibv_reg_mr_iova};
+
+/// The example of the README, compiled and run with the documentation's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

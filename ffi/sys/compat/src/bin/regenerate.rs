@@ -1,10 +1,12 @@
-//! Writes `../src/bindings.rs` and `../src/layout_table.rs` from the headers of an
+//! Writes `../src/bindings.rs`, `../src/layout_table.rs` and `../tests/signatures/table.rs` from the headers of an
 //! installed rdma-core, or compares them with what is committed (`--check`).
 //!
 //! Run on x86-64 Debian 12 (libibverbs-dev 44.0, libclang) with the arm64 C
 //! library headers beside it; see the README of this package. Nothing of this
 //! takes part in the build of the product.
 
+#[path = "../signatures.rs"]
+mod signatures;
 #[path = "../table.rs"]
 mod table;
 
@@ -154,6 +156,36 @@ fn with_layout(include: Option<&Path>, target: &str) -> Result<String, Box<dyn E
         .to_string())
 }
 
+/// Declarations of the functions alone, with or without the inline ones.
+fn functions(include: Option<&Path>, inline: bool) -> Result<String, Box<dyn Error>> {
+    let mut builder = bindgen::Builder::default().clang_arg(format!("--target={X86_64}"));
+    if let Some(dir) = include {
+        builder = builder.clang_arg(format!("-I{}", dir.display()));
+    }
+    let builder = builder
+        .header_contents("doorbell.h", "#include <infiniband/verbs.h>\n")
+        .with_codegen_config(bindgen::CodegenConfig::FUNCTIONS)
+        .allowlist_function("_*ibv_.*|mult_to_ibv_rate|mbps_to_ibv_rate")
+        .allowlist_recursively(false)
+        // The C file that bindgen writes beside this is of no interest; the declarations are.
+        .wrap_static_fns(inline)
+        .wrap_static_fns_path(std::env::temp_dir().join(format!("doorbell-static-{}", std::process::id())))
+        .default_enum_style(bindgen::EnumVariation::NewType {
+            is_bitfield: false,
+            is_global: false,
+        })
+        .generate_comments(false)
+        .size_t_is_usize(true)
+        .use_core()
+        .ctypes_prefix("::core::ffi");
+    let text = builder.generate()?.to_string();
+    let wrapper = std::env::temp_dir().join(format!("doorbell-static-{}.c", std::process::id()));
+    if inline && wrapper.exists() {
+        std::fs::remove_file(wrapper)?;
+    }
+    Ok(text)
+}
+
 fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
@@ -188,10 +220,16 @@ fn run() -> Result<(), Box<dyn Error>> {
         &with_layout(include, AARCH64)?,
     )?;
 
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../src");
+    let signatures = signatures::write(&functions(include, false)?, &functions(include, true)?)?;
+
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut stale = 0;
-    for (name, new) in [("bindings.rs", &text), ("layout_table.rs", &layout)] {
-        let path = source.join(name);
+    for (name, new) in [
+        ("src/bindings.rs", &text),
+        ("src/layout_table.rs", &layout),
+        ("tests/signatures/table.rs", &signatures),
+    ] {
+        let path = package.join(name);
         if !check {
             std::fs::write(&path, new)?;
             println!("wrote {name}: {} lines", new.lines().count());
