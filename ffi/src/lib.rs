@@ -1,1 +1,52 @@
-//! TEMP.
+//! The real provider: RDMA devices by rdma-core's libibverbs, behind `doorbell-core`'s traits.
+//!
+//! Every unsafe verbs call of doorbell stands in this crate, each behind a safe wrapper that
+//! names the call it makes. [`Rdma`] is where to begin. What keeps it sound:
+//!
+//! - memory a device may touch is a [`Slot`], moved into a queue by posting and given back only
+//!   by a completion of the device ([`Completion`] can be neither cloned nor made), or a
+//!   [`Window`], of which no reference ever exists;
+//! - everything holds its parents, so drop order does not matter: the device is closed last;
+//! - what a device will not destroy is leaked with all it may still touch, and counted
+//!   ([`leaks`]).
+//!
+//! Decisions about connections, timeouts and routing do not live here.
+
+mod arena;
+mod channels;
+mod completion;
+mod completion_queue;
+mod context;
+mod domain;
+mod errno;
+mod events;
+mod interface;
+mod leak;
+mod mapping;
+mod memory_region;
+mod port;
+mod queue_pair;
+mod quirk;
+mod rdma;
+mod receive_queue;
+mod send_queue;
+mod slot;
+mod sysfs;
+mod window;
+mod work_list;
+
+pub use arena::Arena;
+pub use completion::Completion;
+pub use completion_queue::CompletionQueue;
+pub use context::Context;
+pub use domain::ProtectionDomain;
+pub use leak::{Leaks, leaks};
+pub use mapping::StableMemory;
+pub use queue_pair::QueuePair;
+pub use quirk::{ProviderKind, Quirks};
+pub use rdma::{DeviceReport, Rdma};
+pub use rdma_sys::LoadError;
+pub use receive_queue::{ReceiveBatch, ReceiveQueue};
+pub use send_queue::{SendBatch, SendQueue};
+pub use slot::Slot;
+pub use window::Window;

@@ -1,0 +1,358 @@
+//! Arenas: registered memory cut into slots, with its free list.
+//!
+//! One thread owns the arena and leases from a list of its own, without atomics. Slots dropped
+//! elsewhere come home by a lock-free list, which is emptied when the own one runs dry.
+
+use core::fmt;
+use core::ptr::NonNull;
+
+use doorbell_core::free_list::FreeList;
+use doorbell_core::provider::{ArenaConfig, ProviderError};
+use doorbell_core::sync::AtomicU32;
+
+use crate::Slot;
+use crate::leak::Leaked;
+use crate::mapping::Region;
+use crate::memory_region::MemoryRegion;
+
+/// Slots begin at multiples of a cache line, so that no two share one.
+pub(crate) const SLOT_ALIGN_BYTES: usize = 64;
+
+/// What slots point to: it lives until the arena is gone *and* every slot is home.
+pub(crate) struct ArenaInner {
+    /// Where the first slot begins.
+    first: NonNull<u8>,
+    slot_bytes: u32,
+    slots: u32,
+    region: MemoryRegion,
+    returned: Returned,
+}
+
+/// On a cache line of its own: other threads write it while the owner reads what is above.
+#[repr(align(64))]
+struct Returned(FreeList<Box<[AtomicU32]>>);
+
+impl ArenaInner {
+    #[inline]
+    pub(crate) const fn slot_bytes(&self) -> u32 {
+        self.slot_bytes
+    }
+
+    /// Puts a slot on the list of those that came home from elsewhere.
+    ///
+    /// Once the index is on the list the owner may free all of this: nothing is touched after.
+    pub(crate) fn send_home(&self, start: NonNull<u8>) {
+        let offset = start.addr().get().wrapping_sub(self.first.addr().get());
+        if let Some(index) = offset.checked_div(self.slot_bytes as usize) {
+            // The index is below `slots`, a u32, for any slot of this arena; one beyond would
+            // not be taken by the list.
+            self.returned.0.put(u32::try_from(index).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// Where the slot of this index begins.
+    fn start_of(&self, index: u32) -> Option<NonNull<u8>> {
+        if index >= self.slots {
+            return None;
+        }
+        let offset = (index as usize).checked_mul(self.slot_bytes as usize)?;
+        // SAFETY: below `slots`, and all of them lie within the region (`Arena::new`).
+        Some(unsafe { self.first.add(offset) })
+    }
+}
+
+/// How an arena is cut: where its first slot begins in the region, and what each holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// From the region's beginning to the first slot.
+    pub(crate) offset: usize,
+    pub(crate) slot_bytes: u32,
+    pub(crate) slots: u32,
+}
+
+impl Cut {
+    /// What a config needs, from an aligned beginning; and how many bytes that is.
+    pub(crate) fn for_config(config: &ArenaConfig) -> Result<(Self, usize), ProviderError> {
+        let invalid = ProviderError {
+            call: "arena",
+            errno: libc::EINVAL,
+        };
+        let slot_bytes = aligned_slot_bytes(config.slot_bytes).ok_or(invalid)?;
+        if config.slots == 0 || config.slots == u32::MAX {
+            return Err(invalid);
+        }
+        let bytes = (config.slots as usize)
+            .checked_mul(slot_bytes as usize)
+            .filter(|bytes| isize::try_from(*bytes).is_ok())
+            .ok_or(invalid)?;
+        Ok((
+            Self {
+                offset: 0,
+                slot_bytes,
+                slots: config.slots,
+            },
+            bytes,
+        ))
+    }
+
+    /// As many slots as a region that begins at `address` holds.
+    pub(crate) fn for_region(address: usize, bytes: usize, slot_bytes: u32) -> Result<Self, ProviderError> {
+        let invalid = ProviderError {
+            call: "arena",
+            errno: libc::EINVAL,
+        };
+        let slot_bytes = aligned_slot_bytes(slot_bytes).ok_or(invalid)?;
+        let offset = address
+            .checked_next_multiple_of(SLOT_ALIGN_BYTES)
+            .and_then(|aligned| aligned.checked_sub(address))
+            .ok_or(invalid)?;
+        let slots = bytes
+            .checked_sub(offset)
+            .and_then(|bytes| bytes.checked_div(slot_bytes as usize))
+            .and_then(|slots| u32::try_from(slots).ok())
+            .filter(|slots| *slots != 0 && *slots != u32::MAX)
+            .ok_or(invalid)?;
+        Ok(Self {
+            offset,
+            slot_bytes,
+            slots,
+        })
+    }
+}
+
+fn aligned_slot_bytes(bytes: u32) -> Option<u32> {
+    if bytes == 0 {
+        return None;
+    }
+    // Below the largest message of verbs, 2^31 bytes.
+    bytes
+        .checked_next_multiple_of(u32::try_from(SLOT_ALIGN_BYTES).ok()?)
+        .filter(|bytes| *bytes <= 1 << 31)
+}
+
+/// Registered memory cut into slots. One thread owns it.
+///
+/// Dropped while slots are out it is leaked and counted ([`crate::leaks`]), never freed
+/// under the device.
+pub struct Arena {
+    inner: NonNull<ArenaInner>,
+    /// The slots that are home: the first `home` entries.
+    free: Box<[Option<NonNull<u8>>]>,
+    home: usize,
+    lkey: u32,
+    slots: u32,
+    slot_bytes: u32,
+}
+
+// SAFETY: the arena owns its inner block and the slots on its list; slots on other threads
+// reach the block by its lock-free list and its constants alone.
+unsafe impl Send for Arena {}
+
+impl Arena {
+    /// Cuts a registered region.
+    ///
+    /// # Errors
+    /// The cut does not lie within the region.
+    pub(crate) fn new(region: MemoryRegion, cut: Cut) -> Result<Self, ProviderError> {
+        let Cut {
+            offset,
+            slot_bytes,
+            slots,
+        } = cut;
+        let end = (slots as usize)
+            .checked_mul(slot_bytes as usize)
+            .and_then(|bytes| bytes.checked_add(offset));
+        if end.is_none_or(|end| end > region.region().bytes()) {
+            return Err(ProviderError {
+                call: "arena",
+                errno: libc::EINVAL,
+            });
+        }
+        // SAFETY: the offset is within the region, as just checked.
+        let first = unsafe { region.region().base().add(offset) };
+        let lkey = region.lkey().0;
+        let links = (0..slots).map(|_| AtomicU32::new(0)).collect();
+        let inner = ArenaInner {
+            first,
+            slot_bytes,
+            slots,
+            region,
+            returned: Returned(FreeList::new(links)),
+        };
+        // The last slot first, so that leasing begins at the first one.
+        let free: Box<[_]> = (0..slots).rev().map(|index| inner.start_of(index)).collect();
+        let home = free.len();
+        let inner = NonNull::from(Box::leak(Box::new(inner)));
+        Ok(Self {
+            inner,
+            free,
+            home,
+            lkey,
+            slots,
+            slot_bytes,
+        })
+    }
+
+    /// How many slots are home now, those that came back from elsewhere included.
+    pub fn free_slots(&mut self) -> u32 {
+        self.collect();
+        // At most `slots`, which is a u32.
+        u32::try_from(self.home).unwrap_or(u32::MAX)
+    }
+
+    /// Where its memory lies, for those who place it: base address and bytes.
+    #[must_use]
+    pub fn extent(&self) -> (usize, usize) {
+        let region = self.inner().region.region();
+        (region.base().addr().get(), region.bytes())
+    }
+
+    /// Takes home what was dropped elsewhere.
+    #[cold]
+    fn collect(&mut self) {
+        // SAFETY: the block lives as long as the arena; it is borrowed apart from the list below.
+        let inner = unsafe { self.inner.as_ref() };
+        inner.returned.0.take_all(|index| {
+            if let (Some(place), start @ Some(_)) = (self.free.get_mut(self.home), inner.start_of(index)) {
+                *place = start;
+                self.home = self.home.wrapping_add(1);
+            }
+        });
+    }
+
+    fn inner(&self) -> &ArenaInner {
+        // SAFETY: made in `new`, freed in `drop` alone.
+        unsafe { self.inner.as_ref() }
+    }
+
+    #[inline]
+    fn take(&mut self) -> Option<Slot> {
+        let top = self.home.checked_sub(1)?;
+        let start = self.free.get_mut(top)?.take()?;
+        self.home = top;
+        // SAFETY: 1. the block is live and the list holds beginnings of its slots alone; 2. what
+        // is on the list is home, and it was just taken off.
+        Some(unsafe { Slot::from_parts(start, self.inner, self.lkey) })
+    }
+}
+
+impl doorbell_core::provider::Arena for Arena {
+    type Slot = Slot;
+
+    #[inline]
+    fn lease(&mut self) -> Option<Slot> {
+        if self.home == 0 {
+            self.collect();
+        }
+        self.take()
+    }
+
+    #[inline]
+    fn release(&mut self, slot: Slot) {
+        if slot.home() != self.inner {
+            // Another arena's: dropping it sends it to its own.
+            return;
+        }
+        if let Some(place) = self.free.get_mut(self.home) {
+            *place = Some(slot.into_start());
+            self.home = self.home.wrapping_add(1);
+        }
+    }
+
+    fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    fn slot_bytes(&self) -> u32 {
+        self.slot_bytes
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        self.collect();
+        if self.home != self.slots as usize {
+            // Slots are out, with the application or under a device.
+            Leaked::Arena.count();
+            return;
+        }
+        // SAFETY: made from a box in `new`. Every slot is home, so no `Slot` exists that points to
+        // it; a thread that put the last one on the list touches nothing after its release, which
+        // the acquire in `collect` paired with (`ArenaInner::send_home`).
+        drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
+    }
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arena")
+            .field("slots", &self.slots)
+            .field("slot_bytes", &self.slot_bytes)
+            .field("home", &self.home)
+            .field("memory", self.inner().region.region())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The region an arena of this config needs, and its cut.
+pub(crate) fn map_for(config: &ArenaConfig) -> Result<(Region, Cut), ProviderError> {
+    let (cut, bytes) = Cut::for_config(config)?;
+    Ok((Region::anonymous(bytes)?, cut))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Cut;
+    use doorbell_core::provider::ArenaConfig;
+
+    #[test]
+    fn slots_are_whole_cache_lines() {
+        let (cut, bytes) = Cut::for_config(&ArenaConfig {
+            slots: 3,
+            slot_bytes: 65,
+        })
+        .unwrap();
+        assert_eq!(
+            cut,
+            Cut {
+                offset: 0,
+                slot_bytes: 128,
+                slots: 3
+            }
+        );
+        assert_eq!(bytes, 384);
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        for (slots, slot_bytes) in [(0, 64), (1, 0), (u32::MAX, 64), (1, u32::MAX), (1, (1 << 31) + 1)] {
+            assert!(
+                Cut::for_config(&ArenaConfig { slots, slot_bytes }).is_err(),
+                "{slots} {slot_bytes}"
+            );
+        }
+        assert!(
+            Cut::for_config(&ArenaConfig {
+                slots: 1,
+                slot_bytes: 1 << 31
+            })
+            .is_ok()
+        );
+    }
+
+    #[test]
+    fn lent_memory_is_cut_from_its_first_line() {
+        let cut = Cut::for_region(0x1001, 64 * 4, 64).unwrap();
+        assert_eq!(
+            cut,
+            Cut {
+                offset: 63,
+                slot_bytes: 64,
+                slots: 3
+            }
+        );
+        assert!(Cut::for_region(0x1001, 100, 64).is_err());
+        assert!(Cut::for_region(0x1000, 63, 64).is_err());
+        assert!(Cut::for_region(usize::MAX, 64, 64).is_err());
+    }
+}

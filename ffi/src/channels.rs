@@ -1,0 +1,110 @@
+//! Which channels of a completion queue are taken, and where their next generation begins.
+//!
+//! A completion is told by channel, slot and generation alone. So no two live queues of one
+//! kind share a channel on one completion queue, and a queue that follows another on its
+//! channel begins behind all that the other used: some devices leave completions of a
+//! destroyed queue pair where they can still be polled.
+//!
+//! Generations come round after 2^24. A stale completion that was polled but kept is told by
+//! its age (`completion::Ledger`). One that was not yet polled matters only while the
+//! completion queue has not once been seen empty: how many queues may follow each other on a
+//! channel in such a time is bounded here, far below what could come round, since each of
+//! them leaves at most a few generations behind that were in flight when it went.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use doorbell_core::WorkKind;
+use doorbell_core::provider::ProviderError;
+
+/// Queues that may follow each other on one channel before the completion queue was empty.
+const LIVES_MAX: u32 = 1 << 20;
+
+#[derive(Debug, Default)]
+pub(crate) struct Channels {
+    entries: Mutex<HashMap<(WorkKind, u32), Entry>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    live: bool,
+    next_generation: u32,
+    /// How often the completion queue had been seen empty when the last queue began.
+    emptied: u64,
+    /// How many queues began since it was.
+    lives: u32,
+}
+
+impl Channels {
+    /// Takes a channel; says at which generation its queue begins.
+    ///
+    /// `emptied` counts how often the completion queue was seen empty.
+    ///
+    /// # Errors
+    /// It is taken (`EEXIST`), or the completion queue must be polled first (`EBUSY`).
+    pub(crate) fn take(&self, kind: WorkKind, channel: u32, emptied: u64) -> Result<u32, ProviderError> {
+        let mut entries = self.lock();
+        let entry = entries.entry((kind, channel)).or_default();
+        if entry.live {
+            return Err(ProviderError {
+                call: "queue_pair: the channel is taken",
+                errno: libc::EEXIST,
+            });
+        }
+        if entry.emptied != emptied {
+            entry.emptied = emptied;
+            entry.lives = 0;
+        }
+        if entry.lives >= LIVES_MAX {
+            let call = "queue_pair: the completion queue must be polled until it is empty";
+            return Err(ProviderError {
+                call,
+                errno: libc::EBUSY,
+            });
+        }
+        entry.lives = entry.lives.saturating_add(1);
+        entry.live = true;
+        Ok(entry.next_generation)
+    }
+
+    /// Gives a channel back, its queue being destroyed; the next one begins at this generation.
+    pub(crate) fn give_back(&self, kind: WorkKind, channel: u32, next_generation: u32) {
+        if let Some(entry) = self.lock().get_mut(&(kind, channel)) {
+            entry.live = false;
+            entry.next_generation = next_generation;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(WorkKind, u32), Entry>> {
+        // Nothing panics while it is held; were it so, each entry would still be whole.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Channels, LIVES_MAX};
+    use doorbell_core::WorkKind::{Receive, Send};
+
+    #[test]
+    fn a_channel_is_taken_once_per_kind() {
+        let channels = Channels::default();
+        assert_eq!(channels.take(Send, 7, 0), Ok(0));
+        assert_eq!(channels.take(Receive, 7, 0), Ok(0));
+        assert_eq!(channels.take(Send, 8, 0), Ok(0));
+        assert_eq!(channels.take(Send, 7, 0).unwrap_err().errno, libc::EEXIST);
+        channels.give_back(Send, 7, 42);
+        assert_eq!(channels.take(Send, 7, 0), Ok(42));
+    }
+
+    #[test]
+    fn generations_cannot_come_round_unseen() {
+        let channels = Channels::default();
+        for _ in 0..LIVES_MAX {
+            channels.take(Send, 1, 5).unwrap();
+            channels.give_back(Send, 1, 0);
+        }
+        assert_eq!(channels.take(Send, 1, 5).unwrap_err().errno, libc::EBUSY);
+        assert_eq!(channels.take(Send, 1, 6), Ok(0));
+    }
+}

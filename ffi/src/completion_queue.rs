@@ -1,0 +1,284 @@
+//! Completion queues: polled, or armed to notify through a descriptor.
+
+use core::fmt;
+use core::mem::ManuallyDrop;
+use core::ptr::{self, NonNull};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use doorbell_core::provider::{CompletionQueueConfig, ProviderError};
+use rdma_sys::ibv_wc;
+
+use crate::channels::Channels;
+use crate::completion::{Completion, QueueId};
+use crate::context::ContextInner;
+use crate::leak::Leaked;
+use crate::{errno, events};
+
+/// How many completions one call takes from the device at most.
+pub(crate) const POLL_MAX: usize = 16;
+
+/// The queue in the device, alive as long as a queue pair completes into it.
+pub(crate) struct CompletionInner {
+    cq: NonNull<rdma_sys::ibv_cq>,
+    id: QueueId,
+    channels: Channels,
+    notifier: ManuallyDrop<Option<Notifier>>,
+    context: ManuallyDrop<Arc<ContextInner>>,
+}
+
+// SAFETY: libibverbs may be called from any thread, on any object, at any time
+// (rdma-core Documentation/libibverbs.md).
+unsafe impl Send for CompletionInner {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionInner {}
+
+impl CompletionInner {
+    /// The handle, live as long as `self`.
+    pub(crate) const fn as_ptr(&self) -> *mut rdma_sys::ibv_cq {
+        self.cq.as_ptr()
+    }
+
+    pub(crate) const fn id(&self) -> QueueId {
+        self.id
+    }
+
+    pub(crate) const fn channels(&self) -> &Channels {
+        &self.channels
+    }
+
+    pub(crate) fn context(&self) -> &Arc<ContextInner> {
+        &self.context
+    }
+}
+
+impl Drop for CompletionInner {
+    #[doc(alias = "ibv_destroy_cq")]
+    fn drop(&mut self) {
+        // SAFETY: made in `CompletionQueue::new` and destroyed here alone; queue pairs that
+        // complete into it hold an `Arc` of this, and every event taken was acknowledged, so the
+        // call does not wait (ibv_create_cq(3), ibv_get_cq_event(3)).
+        let status = unsafe { rdma_sys::ibv_destroy_cq(self.cq.as_ptr()) };
+        if errno::from_value("ibv_destroy_cq", status).is_err() {
+            // It stays, and so must its channel and its device.
+            Leaked::CompletionQueue.count();
+            return;
+        }
+        // SAFETY: dropped here once, after the queue that used it.
+        unsafe { ManuallyDrop::drop(&mut self.notifier) };
+        // SAFETY: dropped here once, last.
+        unsafe { ManuallyDrop::drop(&mut self.context) };
+    }
+}
+
+/// A completion channel of one queue's own, with its descriptor.
+struct Notifier {
+    channel: NonNull<rdma_sys::ibv_comp_channel>,
+    fd: i32,
+}
+
+impl Notifier {
+    #[doc(alias = "ibv_create_comp_channel")]
+    fn new(context: &ContextInner) -> Result<Self, ProviderError> {
+        // SAFETY: the context is live (ibv_create_comp_channel(3)).
+        let channel = unsafe { rdma_sys::ibv_create_comp_channel(context.as_ptr()) };
+        let channel = errno::from_pointer("ibv_create_comp_channel", channel)?;
+        // SAFETY: a live channel, whose descriptor is set before it is returned.
+        let fd = unsafe { channel.as_ref() }.fd;
+        let notifier = Self { channel, fd };
+        events::set_nonblocking(fd)?;
+        Ok(notifier)
+    }
+}
+
+impl Drop for Notifier {
+    #[doc(alias = "ibv_destroy_comp_channel")]
+    fn drop(&mut self) {
+        // SAFETY: made in `new`, destroyed here alone, after the one queue that used it
+        // (ibv_create_comp_channel(3)).
+        let status = unsafe { rdma_sys::ibv_destroy_comp_channel(self.channel.as_ptr()) };
+        if errno::from_value("ibv_destroy_comp_channel", status).is_err() {
+            Leaked::CompletionChannel.count();
+        }
+    }
+}
+
+/// A completion queue; polled by one thread.
+pub struct CompletionQueue {
+    inner: Arc<CompletionInner>,
+    poll_cq: unsafe extern "C" fn(*mut rdma_sys::ibv_cq, i32, *mut ibv_wc) -> i32,
+    depth: u32,
+    /// How many completions it gave out.
+    polled: u64,
+    /// How often a poll took all there was.
+    emptied: u64,
+    /// Where the device writes them: zeroed at first, so that what a failed one leaves alone is
+    /// never uninitialised (S7).
+    batch: Box<[ibv_wc; POLL_MAX]>,
+}
+
+impl CompletionQueue {
+    #[doc(alias = "ibv_create_cq")]
+    pub(crate) fn new(
+        context: &Arc<ContextInner>,
+        config: &CompletionQueueConfig,
+    ) -> Result<Self, ProviderError> {
+        let invalid = ProviderError {
+            call: "ibv_create_cq",
+            errno: libc::EINVAL,
+        };
+        let depth = i32::try_from(config.depth)
+            .ok()
+            .filter(|depth| *depth > 0)
+            .ok_or(invalid)?;
+        let notifier = if config.notify {
+            Some(Notifier::new(context)?)
+        } else {
+            None
+        };
+        let channel = notifier
+            .as_ref()
+            .map_or(ptr::null_mut(), |notifier| notifier.channel.as_ptr());
+        // SAFETY: a live context, and a channel of it that outlives the queue, or none
+        // (ibv_create_cq(3)).
+        let cq = unsafe { rdma_sys::ibv_create_cq(context.as_ptr(), depth, ptr::null_mut(), channel, 0) };
+        let cq = errno::from_pointer("ibv_create_cq", cq)?;
+        // SAFETY: a live queue, whose size is set before it is returned.
+        let granted = unsafe { (*cq.as_ptr()).cqe };
+        // SAFETY: integers only, for which zero bytes are a value.
+        let zeroed: ibv_wc = unsafe { core::mem::zeroed() };
+        Ok(Self {
+            inner: Arc::new(CompletionInner {
+                cq,
+                id: QueueId::fresh(),
+                channels: Channels::default(),
+                notifier: ManuallyDrop::new(notifier),
+                context: ManuallyDrop::new(Arc::clone(context)),
+            }),
+            poll_cq: context.data_path().poll_cq,
+            depth: u32::try_from(granted).unwrap_or(config.depth),
+            polled: 0,
+            emptied: 0,
+            batch: Box::new([zeroed; POLL_MAX]),
+        })
+    }
+
+    pub(crate) const fn inner(&self) -> &Arc<CompletionInner> {
+        &self.inner
+    }
+
+    /// How many completions it gave out so far.
+    pub(crate) const fn polled(&self) -> u64 {
+        self.polled
+    }
+
+    /// How often a poll took all there was.
+    pub(crate) const fn emptied(&self) -> u64 {
+        self.emptied
+    }
+
+    /// The descriptor of its notifications, borrowed; `None` where it was made without.
+    #[must_use]
+    pub fn notification(&self) -> Option<BorrowedFd<'_>> {
+        let notifier = self.inner.notifier.as_ref()?;
+        // SAFETY: open as long as the channel, which lives at least as long as `self`.
+        Some(unsafe { BorrowedFd::borrow_raw(notifier.fd) })
+    }
+
+    fn notifier(&self, call: &'static str) -> Result<&Notifier, ProviderError> {
+        self.inner.notifier.as_ref().ok_or(ProviderError {
+            call,
+            errno: libc::EOPNOTSUPP,
+        })
+    }
+}
+
+impl doorbell_core::provider::CompletionQueue for CompletionQueue {
+    type Completion = Completion;
+
+    #[inline]
+    #[doc(alias = "ibv_poll_cq")]
+    fn poll<F: FnMut(Completion)>(&mut self, mut each: F) -> Result<u32, ProviderError> {
+        const ROOM: i32 = 16;
+        const { assert!(POLL_MAX == ROOM as usize) };
+        // SAFETY: the queue is live, the function its provider's, and the array has room for as
+        // many as are asked for (ibv_poll_cq(3)).
+        let count = unsafe { (self.poll_cq)(self.inner.as_ptr(), ROOM, self.batch.as_mut_ptr()) };
+        let Ok(count) = u32::try_from(count) else {
+            return Err(poll_failed(count));
+        };
+        for wc in self.batch.iter().take(count as usize) {
+            self.polled = self.polled.wrapping_add(1);
+            each(Completion::new(wc, self.inner.id, self.polled));
+        }
+        if (count as usize) < POLL_MAX {
+            self.emptied = self.emptied.wrapping_add(1);
+        }
+        Ok(count)
+    }
+
+    fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    fn notification_fd(&self) -> Option<i32> {
+        self.inner.notifier.as_ref().map(|notifier| notifier.fd)
+    }
+
+    #[doc(alias = "ibv_req_notify_cq")]
+    fn arm(&mut self, solicited_only: bool) -> Result<(), ProviderError> {
+        self.notifier("ibv_req_notify_cq")?;
+        let req_notify_cq = self.inner.context.data_path().req_notify_cq;
+        // SAFETY: the queue is live and has a channel, the function is its provider's
+        // (ibv_req_notify_cq(3)).
+        let status = unsafe { req_notify_cq(self.inner.as_ptr(), i32::from(solicited_only)) };
+        errno::from_value("ibv_req_notify_cq", status)
+    }
+
+    #[doc(alias = "ibv_get_cq_event")]
+    #[doc(alias = "ibv_ack_cq_events")]
+    fn acknowledge(&mut self) -> Result<u32, ProviderError> {
+        let notifier = self.notifier("ibv_get_cq_event")?;
+        let mut taken = 0_u32;
+        let outcome = loop {
+            let (mut cq, mut cq_context) = (ptr::null_mut(), ptr::null_mut());
+            // SAFETY: a live channel and two writable pointers (ibv_get_cq_event(3)).
+            let status = unsafe {
+                rdma_sys::ibv_get_cq_event(notifier.channel.as_ptr(), &raw mut cq, &raw mut cq_context)
+            };
+            match errno::from_minus_one("ibv_get_cq_event", status) {
+                Ok(_) => taken = taken.saturating_add(1),
+                Err(error) if events::is_empty(error) => break Ok(taken),
+                Err(error) if error.errno == libc::EINTR => {}
+                Err(error) => break Err(error),
+            }
+        };
+        if taken > 0 {
+            // SAFETY: the channel is this queue's alone, so all that was taken is about it;
+            // acknowledged once each (ibv_get_cq_event(3)).
+            unsafe { rdma_sys::ibv_ack_cq_events(self.inner.as_ptr(), taken) };
+        }
+        outcome
+    }
+}
+
+#[cold]
+fn poll_failed(status: i32) -> ProviderError {
+    errno::from_value("ibv_poll_cq", status)
+        .err()
+        .unwrap_or(ProviderError {
+            call: "ibv_poll_cq",
+            errno: libc::EIO,
+        })
+}
+
+impl fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionQueue")
+            .field("device", self.inner.context.name())
+            .field("id", &self.inner.id)
+            .field("depth", &self.depth)
+            .field("polled", &self.polled)
+            .finish_non_exhaustive()
+    }
+}

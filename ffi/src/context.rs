@@ -1,0 +1,243 @@
+//! An open device: what everything else is made from.
+
+use core::fmt;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use doorbell_core::PortReport;
+use doorbell_core::port::Name;
+use doorbell_core::provider::{AsyncEvent, CompletionQueueConfig, DeviceLimits, ProviderError};
+
+use crate::domain::DomainInner;
+use crate::leak::Leaked;
+use crate::quirk::Quirks;
+use crate::{CompletionQueue, ProtectionDomain, Rdma, errno, events, interface, port};
+
+/// The data-path calls of a device, looked up once: what its provider put into its context.
+#[derive(Clone, Copy)]
+pub(crate) struct DataPath {
+    pub(crate) post_send: unsafe extern "C" fn(
+        *mut rdma_sys::ibv_qp,
+        *mut rdma_sys::ibv_send_wr,
+        *mut *mut rdma_sys::ibv_send_wr,
+    ) -> i32,
+    pub(crate) post_recv: unsafe extern "C" fn(
+        *mut rdma_sys::ibv_qp,
+        *mut rdma_sys::ibv_recv_wr,
+        *mut *mut rdma_sys::ibv_recv_wr,
+    ) -> i32,
+    pub(crate) poll_cq: unsafe extern "C" fn(*mut rdma_sys::ibv_cq, i32, *mut rdma_sys::ibv_wc) -> i32,
+    pub(crate) req_notify_cq: unsafe extern "C" fn(*mut rdma_sys::ibv_cq, i32) -> i32,
+}
+
+/// The device, open as long as anything made from it lives.
+pub(crate) struct ContextInner {
+    context: NonNull<rdma_sys::ibv_context>,
+    name: Name,
+    quirks: Quirks,
+    limits: DeviceLimits,
+    ports: u8,
+    data_path: DataPath,
+}
+
+// SAFETY: libibverbs may be called from any thread, on any object, at any time
+// (rdma-core Documentation/libibverbs.md).
+unsafe impl Send for ContextInner {}
+// SAFETY: as above.
+unsafe impl Sync for ContextInner {}
+
+/// A context that closes unless it is kept.
+struct Opened(NonNull<rdma_sys::ibv_context>);
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        close(self.0);
+    }
+}
+
+#[doc(alias = "ibv_close_device")]
+fn close(context: NonNull<rdma_sys::ibv_context>) {
+    // SAFETY: opened by `ContextInner::open`, and closed by its one owner; all that was made from
+    // it holds an `Arc` of that owner, so nothing is left (ibv_open_device(3)).
+    let status = unsafe { rdma_sys::ibv_close_device(context.as_ptr()) };
+    if errno::from_value("ibv_close_device", status).is_err() {
+        Leaked::Context.count();
+    }
+}
+
+impl ContextInner {
+    /// Opens a device of the list.
+    ///
+    /// # Safety
+    /// `device` is an entry of a device list that is not freed yet.
+    #[doc(alias = "ibv_open_device")]
+    pub(crate) unsafe fn open(
+        device: NonNull<rdma_sys::ibv_device>,
+        name: Name,
+        quirks: Quirks,
+    ) -> Result<Self, ProviderError> {
+        // SAFETY: an entry of a live list, as the caller vouches (ibv_open_device(3)).
+        let context = unsafe { rdma_sys::ibv_open_device(device.as_ptr()) };
+        let opened = Opened(errno::from_pointer("ibv_open_device", context)?);
+        // SAFETY: a field of a live context, written before it was returned.
+        let async_fd = unsafe { (*context).async_fd };
+        events::set_nonblocking(async_fd)?;
+        // SAFETY: as above.
+        let data_path = data_path(&unsafe { (*context).ops })?;
+        let (limits, ports) = query(opened.0)?;
+        let context = opened.0;
+        core::mem::forget(opened);
+        Ok(Self {
+            context,
+            name,
+            quirks,
+            limits,
+            ports,
+            data_path,
+        })
+    }
+
+    /// The handle, live as long as `self`.
+    pub(crate) const fn as_ptr(&self) -> *mut rdma_sys::ibv_context {
+        self.context.as_ptr()
+    }
+
+    pub(crate) const fn name(&self) -> &Name {
+        &self.name
+    }
+
+    pub(crate) const fn quirks(&self) -> &Quirks {
+        &self.quirks
+    }
+
+    pub(crate) const fn limits(&self) -> &DeviceLimits {
+        &self.limits
+    }
+
+    pub(crate) const fn data_path(&self) -> &DataPath {
+        &self.data_path
+    }
+
+    /// How many ports it has, numbered from 1.
+    pub(crate) const fn ports(&self) -> u8 {
+        self.ports
+    }
+
+    pub(crate) fn async_fd(&self) -> i32 {
+        // SAFETY: a field of a live context, written when it was opened.
+        unsafe { (*self.as_ptr()).async_fd }
+    }
+}
+
+fn data_path(ops: &rdma_sys::ibv_context_ops) -> Result<DataPath, ProviderError> {
+    let missing = |call| ProviderError {
+        call,
+        errno: libc::EOPNOTSUPP,
+    };
+    Ok(DataPath {
+        post_send: ops.post_send.ok_or(missing("ibv_post_send"))?,
+        post_recv: ops.post_recv.ok_or(missing("ibv_post_recv"))?,
+        poll_cq: ops.poll_cq.ok_or(missing("ibv_poll_cq"))?,
+        req_notify_cq: ops.req_notify_cq.ok_or(missing("ibv_req_notify_cq"))?,
+    })
+}
+
+#[doc(alias = "ibv_query_device")]
+fn query(context: NonNull<rdma_sys::ibv_context>) -> Result<(DeviceLimits, u8), ProviderError> {
+    let mut attributes = MaybeUninit::<rdma_sys::ibv_device_attr>::zeroed();
+    // SAFETY: a live context and a writable structure (ibv_query_device(3)).
+    let status = unsafe { rdma_sys::ibv_query_device(context.as_ptr(), attributes.as_mut_ptr()) };
+    errno::from_value("ibv_query_device", status)?;
+    // SAFETY: integers only, zeroed before the call filled them in.
+    let attributes = unsafe { attributes.assume_init() };
+    let count = |value: i32| u32::try_from(value).unwrap_or(0);
+    let depth = |value: i32| u8::try_from(value.clamp(0, 255)).unwrap_or(u8::MAX);
+    let limits = DeviceLimits {
+        queue_depth_max: count(attributes.max_qp_wr),
+        completion_depth_max: count(attributes.max_cqe),
+        segments_max: count(attributes.max_sge),
+        max_rd_atomic: depth(attributes.max_qp_init_rd_atom),
+        max_dest_rd_atomic: depth(attributes.max_qp_rd_atom),
+        atomics: attributes.atomic_cap != rdma_sys::ibv_atomic_cap::IBV_ATOMIC_NONE,
+    };
+    Ok((limits, attributes.phys_port_cnt))
+}
+
+impl Drop for ContextInner {
+    fn drop(&mut self) {
+        close(self.context);
+    }
+}
+
+/// An open device.
+pub struct Context {
+    inner: Arc<ContextInner>,
+}
+
+impl Context {
+    pub(crate) fn new(inner: ContextInner) -> Self {
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// The device's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.inner.name().as_str()
+    }
+
+    /// What this device and release of rdma-core do otherwise.
+    #[must_use]
+    pub fn quirks(&self) -> &Quirks {
+        self.inner.quirks()
+    }
+
+    /// How many ports it has, numbered from 1.
+    #[must_use]
+    pub fn ports(&self) -> u8 {
+        self.inner.ports()
+    }
+}
+
+impl doorbell_core::provider::Context<Rdma> for Context {
+    fn limits(&self) -> DeviceLimits {
+        *self.inner.limits()
+    }
+
+    fn protection_domain(&self) -> Result<ProtectionDomain, ProviderError> {
+        Ok(ProtectionDomain::new(DomainInner::new(&self.inner)?))
+    }
+
+    fn completion_queue(&self, config: &CompletionQueueConfig) -> Result<CompletionQueue, ProviderError> {
+        CompletionQueue::new(&self.inner, config)
+    }
+
+    fn port(&self, port: u8) -> Result<PortReport, ProviderError> {
+        port::report(&self.inner, port, &interface::all()?)
+    }
+
+    fn event_fd(&self) -> Option<i32> {
+        Some(self.inner.async_fd())
+    }
+
+    fn next_event(&self) -> Result<Option<AsyncEvent>, ProviderError> {
+        events::next_async(&self.inner)
+    }
+}
+
+impl AsFd for Context {
+    /// Readable when an asynchronous event waits.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open as long as the context, which `self` holds.
+        unsafe { BorrowedFd::borrow_raw(self.inner.async_fd()) }
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Context({})", self.inner.name())
+    }
+}

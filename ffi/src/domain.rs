@@ -1,0 +1,143 @@
+//! Protection domains: what memory and queue pairs are made in.
+
+use core::fmt;
+use core::mem::ManuallyDrop;
+use core::ptr::NonNull;
+use std::sync::Arc;
+
+use doorbell_core::Access;
+use doorbell_core::provider::{
+    ArenaConfig, ProviderError, QueuePairConfig, QueuePairParts, RemoteAccess, WindowConfig,
+};
+
+use crate::arena::{self, Cut};
+use crate::context::ContextInner;
+use crate::leak::Leaked;
+use crate::mapping::{Region, StableMemory};
+use crate::memory_region::MemoryRegion;
+use crate::{Arena, CompletionQueue, Rdma, Window, errno, queue_pair};
+
+/// A protection domain, alive as long as anything made in it.
+pub(crate) struct DomainInner {
+    pd: NonNull<rdma_sys::ibv_pd>,
+    context: ManuallyDrop<Arc<ContextInner>>,
+}
+
+// SAFETY: libibverbs may be called from any thread, on any object, at any time
+// (rdma-core Documentation/libibverbs.md).
+unsafe impl Send for DomainInner {}
+// SAFETY: as above.
+unsafe impl Sync for DomainInner {}
+
+impl DomainInner {
+    #[doc(alias = "ibv_alloc_pd")]
+    pub(crate) fn new(context: &Arc<ContextInner>) -> Result<Arc<Self>, ProviderError> {
+        // SAFETY: the context is live, held by the `Arc` (ibv_alloc_pd(3)).
+        let pd = unsafe { rdma_sys::ibv_alloc_pd(context.as_ptr()) };
+        let pd = errno::from_pointer("ibv_alloc_pd", pd)?;
+        Ok(Arc::new(Self {
+            pd,
+            context: ManuallyDrop::new(Arc::clone(context)),
+        }))
+    }
+
+    /// The handle, live as long as `self`.
+    pub(crate) const fn as_ptr(&self) -> *mut rdma_sys::ibv_pd {
+        self.pd.as_ptr()
+    }
+
+    pub(crate) fn context(&self) -> &Arc<ContextInner> {
+        &self.context
+    }
+}
+
+impl Drop for DomainInner {
+    #[doc(alias = "ibv_dealloc_pd")]
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` and released here alone; memory regions and queue pairs
+        // hold an `Arc` of this, so none is left (ibv_dealloc_pd(3)).
+        let status = unsafe { rdma_sys::ibv_dealloc_pd(self.pd.as_ptr()) };
+        if errno::from_value("ibv_dealloc_pd", status).is_err() {
+            Leaked::ProtectionDomain.count();
+            return;
+        }
+        // SAFETY: dropped here once.
+        unsafe { ManuallyDrop::drop(&mut self.context) };
+    }
+}
+
+/// What keeps connections and memory apart: only what shares one can be used together.
+///
+/// A slot posted on a queue pair of another domain makes the device answer
+/// `LOC_PROT_ERR`, and no more (S8).
+pub struct ProtectionDomain {
+    inner: Arc<DomainInner>,
+}
+
+impl ProtectionDomain {
+    pub(crate) const fn new(inner: Arc<DomainInner>) -> Self {
+        Self { inner }
+    }
+
+    /// Registers memory of the caller's, cut into as many slots as it holds.
+    ///
+    /// Slots begin at multiples of 64 bytes; `slot_bytes` is rounded up to one.
+    ///
+    /// # Errors
+    /// Not one slot fits (`EINVAL`), or the device refused.
+    pub fn adopt_arena(&self, memory: impl StableMemory, slot_bytes: u32) -> Result<Arena, ProviderError> {
+        let region = Region::adopted(memory)?;
+        let cut = Cut::for_region(region.base().addr().get(), region.bytes(), slot_bytes)?;
+        self.arena_over(region, cut)
+    }
+
+    /// Registers memory of the caller's that peers may reach.
+    ///
+    /// # Errors
+    /// It is empty (`EINVAL`), or the device refused.
+    pub fn adopt_window(
+        &self,
+        memory: impl StableMemory,
+        remote: RemoteAccess,
+    ) -> Result<Window, ProviderError> {
+        self.window_over(Region::adopted(memory)?, remote)
+    }
+
+    fn arena_over(&self, region: Region, cut: Cut) -> Result<Arena, ProviderError> {
+        Arena::new(
+            MemoryRegion::register(&self.inner, region, Access::LOCAL_WRITE)?,
+            cut,
+        )
+    }
+
+    fn window_over(&self, region: Region, remote: RemoteAccess) -> Result<Window, ProviderError> {
+        let region = MemoryRegion::register(&self.inner, region, remote.to_access())?;
+        Ok(Window::new(region, remote))
+    }
+}
+
+impl doorbell_core::provider::ProtectionDomain<Rdma> for ProtectionDomain {
+    fn arena(&self, config: &ArenaConfig) -> Result<Arena, ProviderError> {
+        let (region, cut) = arena::map_for(config)?;
+        self.arena_over(region, cut)
+    }
+
+    fn window(&self, config: &WindowConfig) -> Result<Window, ProviderError> {
+        self.window_over(Region::anonymous(config.bytes)?, config.remote)
+    }
+
+    fn queue_pair(
+        &self,
+        send_completions: &CompletionQueue,
+        receive_completions: &CompletionQueue,
+        config: &QueuePairConfig,
+    ) -> Result<QueuePairParts<Rdma>, ProviderError> {
+        queue_pair::create(&self.inner, send_completions, receive_completions, config)
+    }
+}
+
+impl fmt::Debug for ProtectionDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProtectionDomain({})", self.inner.context().name())
+    }
+}

@@ -1,0 +1,98 @@
+//! The three ways libibverbs says that a call failed, one helper each, and errno itself.
+//!
+//! Which convention a call follows stands in its manual page; calling the wrong helper is a
+//! defect of the caller that no type can catch, so each wrapper names its convention once.
+
+use core::ffi::c_int;
+use core::ptr::NonNull;
+
+use doorbell_core::provider::ProviderError;
+
+/// What errno holds in this thread; `EIO` where a failed call left nothing there.
+pub(crate) fn last() -> i32 {
+    match std::io::Error::last_os_error().raw_os_error() {
+        None | Some(0) => libc::EIO,
+        Some(errno) => errno,
+    }
+}
+
+/// For calls that return 0, or the error number itself (`ibv_modify_qp(3)`, `ibv_post_send(3)`,
+/// `ibv_destroy_qp(3)`, ...).
+///
+/// Providers exist that give -1 and errno, or the number negated, where the manual promises
+/// the number: both are understood.
+pub(crate) fn from_value(call: &'static str, status: c_int) -> Result<(), ProviderError> {
+    let errno = match status {
+        0 => return Ok(()),
+        -1 => last(),
+        negated if negated < 0 => negated.saturating_neg(),
+        errno => errno,
+    };
+    Err(ProviderError { call, errno })
+}
+
+/// For calls that return a pointer, or null with errno (`ibv_create_qp(3)`, `ibv_reg_mr(3)`, ...).
+pub(crate) fn from_pointer<T>(call: &'static str, pointer: *mut T) -> Result<NonNull<T>, ProviderError> {
+    NonNull::new(pointer).ok_or_else(|| ProviderError { call, errno: last() })
+}
+
+/// For calls that return -1 with errno (`ibv_get_async_event(3)`, `ibv_query_gid(3)`, and the
+/// system's own).
+pub(crate) fn from_minus_one(call: &'static str, status: c_int) -> Result<c_int, ProviderError> {
+    if status >= 0 {
+        return Ok(status);
+    }
+    Err(ProviderError { call, errno: last() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{from_minus_one, from_pointer, from_value, last};
+    use doorbell_core::provider::ProviderError;
+
+    fn set(errno: i32) {
+        // SAFETY: takes no argument and cannot fail (errno(3)).
+        let location = unsafe { libc::__errno_location() };
+        // SAFETY: the calling thread's errno lives as long as the thread.
+        unsafe { *location = errno };
+    }
+
+    fn failed(errno: i32) -> ProviderError {
+        ProviderError { call: "call", errno }
+    }
+
+    #[test]
+    fn a_returned_value_is_the_error() {
+        set(libc::EPERM);
+        assert_eq!(from_value("call", 0), Ok(()));
+        assert_eq!(from_value("call", libc::ENOMEM), Err(failed(libc::ENOMEM)));
+        assert_eq!(from_value("call", -libc::EINVAL), Err(failed(libc::EINVAL)));
+        assert_eq!(from_value("call", -1), Err(failed(libc::EPERM)));
+        assert_eq!(from_value("call", i32::MIN), Err(failed(i32::MAX)));
+    }
+
+    #[test]
+    fn a_null_pointer_leaves_it_in_errno() {
+        let mut value = 1_u8;
+        assert!(from_pointer("call", &raw mut value).is_ok());
+        set(libc::ENODEV);
+        assert_eq!(
+            from_pointer::<u8>("call", core::ptr::null_mut()),
+            Err(failed(libc::ENODEV))
+        );
+    }
+
+    #[test]
+    fn minus_one_leaves_it_in_errno() {
+        assert_eq!(from_minus_one("call", 7), Ok(7));
+        set(libc::EAGAIN);
+        assert_eq!(from_minus_one("call", -1), Err(failed(libc::EAGAIN)));
+    }
+
+    #[test]
+    fn a_failure_is_never_errno_zero() {
+        set(0);
+        assert_eq!(last(), libc::EIO);
+        assert_eq!(from_minus_one("call", -1), Err(failed(libc::EIO)));
+    }
+}

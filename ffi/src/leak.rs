@@ -1,0 +1,73 @@
+//! What could not be given back, counted.
+//!
+//! Whatever the device refuses to destroy stays as it is, with all it depends on: freed under
+//! the device it would be undefined behaviour. The counts only ever grow.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// What is counted.
+#[derive(Clone, Copy)]
+pub(crate) enum Leaked {
+    Arena,
+    MemoryRegion,
+    QueuePair,
+    CompletionQueue,
+    CompletionChannel,
+    ProtectionDomain,
+    Context,
+}
+
+/// How many of each kind there are.
+const KINDS: usize = 7;
+
+static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
+
+impl Leaked {
+    /// Counts one.
+    pub(crate) fn count(self) {
+        if let Some(counter) = COUNTS.get(self as usize) {
+            // Relaxed: a statistic, which orders nothing.
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn read(self) -> u64 {
+        COUNTS
+            .get(self as usize)
+            .map_or(0, |counter| counter.load(Ordering::Relaxed))
+    }
+}
+
+/// What this process leaked so far, because slots were still out or a device refused to let go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leaks {
+    /// Arenas dropped while slots of theirs were out.
+    pub arenas: u64,
+    /// Memory regions the device would not deregister, with their memory.
+    pub memory_regions: u64,
+    /// Queue pairs the device would not destroy, with the slots they held.
+    pub queue_pairs: u64,
+    /// Completion queues the device would not destroy.
+    pub completion_queues: u64,
+    /// Completion channels the device would not destroy.
+    pub completion_channels: u64,
+    /// Protection domains the device would not release.
+    pub protection_domains: u64,
+    /// Devices that would not close.
+    pub contexts: u64,
+}
+
+/// Reads the counts.
+#[must_use]
+pub fn leaks() -> Leaks {
+    Leaks {
+        arenas: Leaked::Arena.read(),
+        memory_regions: Leaked::MemoryRegion.read(),
+        queue_pairs: Leaked::QueuePair.read(),
+        completion_queues: Leaked::CompletionQueue.read(),
+        completion_channels: Leaked::CompletionChannel.read(),
+        protection_domains: Leaked::ProtectionDomain.read(),
+        contexts: Leaked::Context.read(),
+    }
+}

@@ -1,0 +1,149 @@
+//! What particular providers and releases of rdma-core do otherwise: one table.
+//!
+//! A provider is told by the kernel driver behind the device where sysfs names one, else by
+//! the device's name; the release of rdma-core by the file name of the libibverbs in use
+//! (`libibverbs.so.1.14.44.0` is 44.0), which is the name rdma-core's own build gives it.
+//!
+//! The legacy calls (`ibv_post_send`, `ibv_poll_cq`) are what this crate posts and polls with
+//! everywhere; `extended` says where the newer families could be trusted.
+
+/// A release of rdma-core: major, minor.
+pub(crate) type Release = (u32, u32);
+
+/// What holds for one provider in one release of rdma-core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quirks {
+    /// Which provider these are for.
+    pub provider: ProviderKind,
+    /// Whether the `ibv_wr_*` calls and extended completion queues can be trusted.
+    ///
+    /// Not on rxe before rdma-core 64: lists of gather elements are summed wrongly, inline lists
+    /// send nothing, and the completion cursor overruns (fixed by its commits 406cd2ad0,
+    /// 1e8ed0aff, b78b414e0 and 5e7aa4102). Where the release is not known they are not trusted.
+    pub extended: bool,
+    /// The largest retry count that still ends.
+    ///
+    /// On rxe 7 is without end (drivers/infiniband/sw/rxe/rxe_comp.c, `COMPST_ERROR_RETRY`), so
+    /// the death of a peer would never show: it is refused there. Elsewhere 7 means 7 (S13).
+    pub retry_count_max: u8,
+    /// The shortest time a retransmission or receiver-not-ready timer takes, whatever it was set
+    /// to, in microseconds; zero where it is the device's own. rxe counts in the kernel's
+    /// ticks: 4 ms where those come 250 times a second.
+    pub timer_min_us: u32,
+    /// Whether completions of a destroyed queue pair can still be polled afterwards.
+    pub stale_completions: bool,
+}
+
+/// A provider that the table knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProviderKind {
+    /// Soft-RoCE.
+    Rxe,
+    /// Another.
+    Other,
+}
+
+/// One row: for a provider, from a release on.
+struct Row {
+    provider: ProviderKind,
+    /// The first release it holds for; `None` for every one, and for one that is not known.
+    since: Option<Release>,
+    quirks: Quirks,
+}
+
+/// Of the rows that match the last one holds.
+const TABLE: &[Row] = &[
+    Row {
+        provider: ProviderKind::Other,
+        since: None,
+        quirks: Quirks {
+            provider: ProviderKind::Other,
+            extended: true,
+            retry_count_max: 7,
+            timer_min_us: 0,
+            stale_completions: false,
+        },
+    },
+    Row {
+        provider: ProviderKind::Rxe,
+        since: None,
+        quirks: RXE,
+    },
+    Row {
+        provider: ProviderKind::Rxe,
+        since: Some((64, 0)),
+        quirks: Quirks {
+            extended: true,
+            ..RXE
+        },
+    },
+];
+
+const RXE: Quirks = Quirks {
+    provider: ProviderKind::Rxe,
+    extended: false,
+    retry_count_max: 6,
+    timer_min_us: 4000,
+    stale_completions: true,
+};
+
+impl ProviderKind {
+    /// By the kernel driver where it is known, else by the device's name: `rxe0`, `rxe_eth0`.
+    pub(crate) fn of(driver: Option<&str>, device: &str) -> Self {
+        let is_rxe = match driver {
+            Some(driver) => driver == "rdma_rxe",
+            None => device.starts_with("rxe"),
+        };
+        if is_rxe { Self::Rxe } else { Self::Other }
+    }
+}
+
+/// What holds for a provider in a release.
+pub(crate) fn quirks(provider: ProviderKind, release: Option<Release>) -> Quirks {
+    TABLE
+        .iter()
+        .rev()
+        .find(|row| {
+            row.provider == provider
+                && match (row.since, release) {
+                    (None, _) => true,
+                    (Some(_), None) => false,
+                    (Some(since), Some(release)) => release >= since,
+                }
+        })
+        // Every provider has a row for every release; the strictest one would be the answer.
+        .map_or(RXE, |row| row.quirks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ProviderKind, quirks};
+
+    #[test]
+    fn the_provider_is_told_by_its_driver_first() {
+        assert_eq!(ProviderKind::of(None, "rxe0"), ProviderKind::Rxe);
+        assert_eq!(ProviderKind::of(None, "mlx5_0"), ProviderKind::Other);
+        assert_eq!(ProviderKind::of(Some("rdma_rxe"), "rocep0s3"), ProviderKind::Rxe);
+        assert_eq!(ProviderKind::of(Some("mlx5_core"), "rxe0"), ProviderKind::Other);
+    }
+
+    #[test]
+    fn rxe_is_trusted_with_the_extended_calls_from_64_on() {
+        let extended = |release| quirks(ProviderKind::Rxe, release).extended;
+        assert!(!extended(Some((44, 0))));
+        assert!(!extended(Some((63, 9))));
+        assert!(extended(Some((64, 0))));
+        assert!(extended(Some((65, 1))));
+        assert!(!extended(None));
+    }
+
+    #[test]
+    fn every_provider_has_a_row() {
+        for provider in [ProviderKind::Rxe, ProviderKind::Other] {
+            assert_eq!(quirks(provider, None).provider, provider);
+        }
+        assert_eq!(quirks(ProviderKind::Other, None).retry_count_max, 7);
+        assert_eq!(quirks(ProviderKind::Rxe, Some((99, 0))).retry_count_max, 6);
+    }
+}

@@ -1,0 +1,230 @@
+//! The receive half of a queue pair, and its posting guard.
+
+use core::fmt;
+use core::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use doorbell_core::provider::{
+    Arrival, ArrivalKind, Completion as _, PostError, PushError, QueuePairLimits, Refused, Rejected,
+};
+use doorbell_core::{QpState, Ticket, WcStatus, WorkKind};
+use rdma_sys::ibv_recv_wr;
+
+use crate::completion::Ledger;
+use crate::queue_pair::{Shared, Table};
+use crate::send_queue::refused;
+use crate::work_list::{WorkList, describe};
+use crate::{Completion, Slot};
+
+/// What the provider posts receives with.
+type PostReceive =
+    unsafe extern "C" fn(*mut rdma_sys::ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32;
+
+/// The receive half of a queue pair; with its completion queue it belongs to one thread.
+pub struct ReceiveQueue {
+    table: ManuallyDrop<Table>,
+    list: WorkList<ibv_recv_wr>,
+    post_recv: PostReceive,
+    ledger: Ledger,
+    scatter_max: u8,
+    /// The bits of a position that are its index in the table.
+    index_mask: u64,
+    shared: Arc<Shared>,
+}
+
+impl ReceiveQueue {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        post_recv: PostReceive,
+        table: Table,
+        ledger: Ledger,
+        limits: &QueuePairLimits,
+    ) -> Self {
+        // The depth is at most 2^16, or there would be no table.
+        let table_length = u64::from(limits.receive_depth).next_power_of_two();
+        Self {
+            table: ManuallyDrop::new(table),
+            list: WorkList::new(limits.receive_depth),
+            post_recv,
+            ledger,
+            scatter_max: limits.scatter_max,
+            index_mask: table_length.wrapping_sub(1),
+            shared,
+        }
+    }
+}
+
+impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
+    type Slot = Slot;
+    type Completion = Completion;
+    type Batch<'q> = ReceiveBatch<'q>;
+
+    #[inline]
+    fn stage(&mut self) -> ReceiveBatch<'_> {
+        if self.table.staged() != 0 {
+            // Left by a batch that was forgotten.
+            self.table.unstage(|_, slot| drop(slot));
+        }
+        let state = self.shared.state();
+        ReceiveBatch { queue: self, state }
+    }
+
+    #[inline]
+    fn retire<F: FnMut(Ticket, Slot)>(
+        &mut self,
+        completion: Completion,
+        mut each: F,
+    ) -> Result<Arrival, Rejected> {
+        self.ledger.admit(&completion)?;
+        let kind = completion.arrival_kind();
+        let mut left = if kind == ArrivalKind::Send {
+            completion.bytes()
+        } else {
+            0
+        };
+        let work_id = completion.work_id();
+        // Positions in flight differ in their index, so it tells the one that is named from those
+        // before it, whose own completions were dropped unredeemed.
+        let named = u64::from(work_id.slot());
+        let index_mask = self.index_mask;
+        let range = self.table.retire(work_id, |ticket, mut slot| {
+            let length = if ticket.position() & index_mask == named {
+                left.min(slot.capacity())
+            } else {
+                0
+            };
+            left = left.saturating_sub(length);
+            slot.set_length(length);
+            each(ticket, slot);
+        })?;
+        self.ledger.spend(completion.sequence());
+        let succeeded = completion.status() == WcStatus::SUCCESS;
+        Ok(Arrival {
+            ticket: range.last,
+            status: completion.status(),
+            kind,
+            payload_bytes: completion.bytes(),
+            immediate: completion.immediate(),
+            vendor_error: if succeeded { 0 } else { completion.vendor_error() },
+        })
+    }
+
+    #[inline]
+    fn in_flight(&self) -> u32 {
+        self.table.in_flight()
+    }
+
+    #[inline]
+    fn room(&self) -> u32 {
+        self.table.room()
+    }
+}
+
+impl Drop for ReceiveQueue {
+    fn drop(&mut self) {
+        // SAFETY: taken here once, the half being dropped.
+        let table = unsafe { ManuallyDrop::take(&mut self.table) };
+        // The device may still write into its slots: the table waits for the queue pair to end.
+        self.shared.park(WorkKind::Receive, table);
+    }
+}
+
+impl fmt::Debug for ReceiveQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReceiveQueue")
+            .field("table", &*self.table)
+            .field("brought_to", &self.shared.state())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Receives staged for one post. Dropping it posts nothing.
+pub struct ReceiveBatch<'q> {
+    queue: &'q mut ReceiveQueue,
+    state: QpState,
+}
+
+impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
+    type Slot = Slot;
+
+    #[inline]
+    fn push<const N: usize>(&mut self, slots: [Slot; N]) -> Result<Ticket, Refused<[Slot; N]>> {
+        if !self.state.accepts_receives() {
+            return Err(Refused {
+                reason: PushError::State(self.state),
+                item: slots,
+            });
+        }
+        if N > usize::from(self.queue.scatter_max) {
+            let reason = PushError::TooManySegments {
+                segments: u8::try_from(N).unwrap_or(u8::MAX),
+                segments_max: self.queue.scatter_max,
+            };
+            return Err(Refused { reason, item: slots });
+        }
+        let queue = &mut *self.queue;
+        let Some((request, elements)) = queue.list.entry(queue.table.staged()) else {
+            return Err(Refused {
+                reason: PushError::Full,
+                item: slots,
+            });
+        };
+        let count = describe(elements, &slots, Slot::capacity);
+        match queue.table.stage(slots) {
+            Ok((ticket, work_id)) => {
+                request.wr_id = work_id.to_raw();
+                request.num_sge = count;
+                Ok(ticket)
+            }
+            Err(slots) => Err(Refused {
+                reason: PushError::Full,
+                item: slots,
+            }),
+        }
+    }
+
+    #[inline]
+    fn staged(&self) -> u32 {
+        self.queue.table.staged()
+    }
+
+    #[inline]
+    #[doc(alias = "ibv_post_recv")]
+    fn ring(self) -> Result<u32, PostError> {
+        let queue = &mut *self.queue;
+        let (post_recv, qp) = (queue.post_recv, queue.shared.as_ptr());
+        let (status, posted) = queue.list.submit(queue.table.staged(), |first, refused| {
+            // SAFETY: (ibv_post_recv(3)) 1. the queue pair is live, held by `shared`, and the
+            // function its provider's; 2. the list is null-terminated and its elements are
+            // written; 3. the memory they name belongs to slots that the table owns until the
+            // device is done.
+            unsafe { post_recv(qp, first, refused) }
+        });
+        queue.table.post(posted);
+        if status == 0 {
+            return Ok(posted);
+        }
+        Err(refused(
+            &mut queue.table,
+            "ibv_post_recv",
+            status,
+            posted,
+            |_, slot| drop(slot),
+        ))
+    }
+}
+
+impl Drop for ReceiveBatch<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.queue.table.staged() != 0 {
+            self.queue.table.unstage(|_, slot| drop(slot));
+        }
+    }
+}
+
+impl fmt::Debug for ReceiveBatch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ReceiveBatch({} staged)", self.queue.table.staged())
+    }
+}

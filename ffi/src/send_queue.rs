@@ -1,0 +1,399 @@
+//! The send half of a queue pair, and its posting guard.
+
+use core::fmt;
+use core::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use doorbell_core::provider::{
+    Operation, PostError, PostFlags, ProviderError, PushError, QueuePairLimits, Refused, Rejected, Retired,
+    SendQueue as _,
+};
+use doorbell_core::{QpState, Ticket, WcStatus, WorkKind};
+use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
+
+use crate::completion::Ledger;
+use crate::queue_pair::{Shared, Table};
+use crate::work_list::{WorkList, describe};
+use crate::{Completion, Slot, errno};
+
+/// What the provider posts sends with.
+type PostSend = unsafe extern "C" fn(*mut rdma_sys::ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> i32;
+
+/// An atomic works on a word of eight bytes.
+const ATOMIC_BYTES: u32 = 8;
+
+/// The send half of a queue pair; with its completion queue it belongs to one thread.
+pub struct SendQueue {
+    table: ManuallyDrop<Table>,
+    list: WorkList<ibv_send_wr>,
+    post_send: PostSend,
+    ledger: Ledger,
+    gather_max: u8,
+    inline_bytes_max: u32,
+    shared: Arc<Shared>,
+}
+
+impl SendQueue {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        post_send: PostSend,
+        table: Table,
+        ledger: Ledger,
+        limits: &QueuePairLimits,
+    ) -> Self {
+        Self {
+            table: ManuallyDrop::new(table),
+            list: WorkList::new(limits.send_depth),
+            post_send,
+            ledger,
+            gather_max: limits.gather_max,
+            inline_bytes_max: limits.inline_bytes_max,
+            shared,
+        }
+    }
+}
+
+impl doorbell_core::provider::SendQueue for SendQueue {
+    type Slot = Slot;
+    type Completion = Completion;
+    type Batch<'q> = SendBatch<'q>;
+
+    #[inline]
+    fn stage(&mut self) -> SendBatch<'_> {
+        if self.table.staged() != 0 {
+            // Left by a batch that was forgotten.
+            self.table.unstage(|_, slot| drop(slot));
+        }
+        let state = self.shared.state();
+        SendBatch { queue: self, state }
+    }
+
+    #[inline]
+    fn retire<F: FnMut(Ticket, Slot)>(
+        &mut self,
+        completion: Completion,
+        each: F,
+    ) -> Result<Retired, Rejected> {
+        use doorbell_core::provider::Completion as _;
+        self.ledger.admit(&completion)?;
+        let range = self.table.retire(completion.work_id(), each)?;
+        self.ledger.spend(completion.sequence());
+        Ok(Retired {
+            first: range.first,
+            last: range.last,
+            status: completion.status(),
+            vendor_error: if completion.status() == WcStatus::SUCCESS {
+                0
+            } else {
+                completion.vendor_error()
+            },
+        })
+    }
+
+    #[inline]
+    fn in_flight(&self) -> u32 {
+        self.table.in_flight()
+    }
+
+    #[inline]
+    fn room(&self) -> u32 {
+        self.table.room()
+    }
+}
+
+impl Drop for SendQueue {
+    fn drop(&mut self) {
+        // SAFETY: taken here once, the half being dropped.
+        let table = unsafe { ManuallyDrop::take(&mut self.table) };
+        // The device may still have its requests: the table waits for the queue pair to end.
+        self.shared.park(WorkKind::Send, table);
+    }
+}
+
+impl fmt::Debug for SendQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendQueue")
+            .field("table", &*self.table)
+            .field("brought_to", &self.shared.state())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Requests staged for one doorbell. Dropping it rings nothing.
+pub struct SendBatch<'q> {
+    queue: &'q mut SendQueue,
+    state: QpState,
+}
+
+impl SendBatch<'_> {
+    /// Why a request with these slots cannot be staged, whatever room there is.
+    #[inline]
+    fn refusal<const N: usize>(
+        &self,
+        operation: Operation,
+        slots: &[Slot; N],
+        flags: PostFlags,
+    ) -> Option<PushError> {
+        if !self.state.accepts_sends() {
+            return Some(PushError::State(self.state));
+        }
+        if N > usize::from(self.queue.gather_max) {
+            return Some(PushError::TooManySegments {
+                segments: u8::try_from(N).unwrap_or(u8::MAX),
+                segments_max: self.queue.gather_max,
+            });
+        }
+        if operation.is_atomic() && (N != 1 || slots.iter().any(|slot| slot.capacity() < ATOMIC_BYTES)) {
+            return Some(PushError::AtomicNeedsEightBytes);
+        }
+        if flags.contains(PostFlags::INLINE) {
+            if operation.writes_slots() {
+                return Some(PushError::NotInline);
+            }
+            let bytes = slots
+                .iter()
+                .fold(0_u32, |sum, slot| sum.saturating_add(slot.length()));
+            return self.too_long_inline(bytes);
+        }
+        None
+    }
+
+    #[inline]
+    fn too_long_inline(&self, bytes: u32) -> Option<PushError> {
+        let bytes_max = self.queue.inline_bytes_max;
+        (bytes > bytes_max).then_some(PushError::InlineTooLong { bytes, bytes_max })
+    }
+}
+
+impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
+    type Slot = Slot;
+
+    #[inline]
+    fn push<const N: usize>(
+        &mut self,
+        operation: Operation,
+        mut slots: [Slot; N],
+        flags: PostFlags,
+    ) -> Result<Ticket, Refused<[Slot; N]>> {
+        if let Some(reason) = self.refusal(operation, &slots, flags) {
+            return Err(Refused { reason, item: slots });
+        }
+        let queue = &mut *self.queue;
+        let Some((request, elements)) = queue.list.entry(queue.table.staged()) else {
+            return Err(Refused {
+                reason: PushError::Full,
+                item: slots,
+            });
+        };
+        if operation.is_atomic() {
+            for slot in &mut slots {
+                slot.set_length(ATOMIC_BYTES);
+            }
+        }
+        let count = describe(elements, &slots, Slot::length);
+        match queue.table.stage(slots) {
+            Ok((ticket, work_id)) => {
+                request.wr_id = work_id.to_raw();
+                request.num_sge = count;
+                write_operation(request, operation, flags);
+                Ok(ticket)
+            }
+            Err(slots) => Err(Refused {
+                reason: PushError::Full,
+                item: slots,
+            }),
+        }
+    }
+
+    #[inline]
+    fn push_inline(
+        &mut self,
+        operation: Operation,
+        bytes: &'q [u8],
+        flags: PostFlags,
+    ) -> Result<Ticket, PushError> {
+        if !self.state.accepts_sends() {
+            return Err(PushError::State(self.state));
+        }
+        if operation.writes_slots() {
+            return Err(PushError::NotInline);
+        }
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        if let Some(reason) = self.too_long_inline(length) {
+            return Err(reason);
+        }
+        let queue = &mut *self.queue;
+        let Some((request, [element, ..])) = queue.list.entry(queue.table.staged()) else {
+            return Err(PushError::Full);
+        };
+        let Ok((ticket, work_id)) = queue.table.stage([]) else {
+            return Err(PushError::Full);
+        };
+        // Read during the post call alone, and `'q` outlives the batch (ibv_post_send(3), on
+        // IBV_SEND_INLINE); the key is not looked at.
+        element.addr = bytes.as_ptr().expose_provenance() as u64;
+        element.length = length;
+        element.lkey = 0;
+        request.wr_id = work_id.to_raw();
+        request.num_sge = i32::from(length != 0);
+        write_operation(request, operation, flags | PostFlags::INLINE);
+        Ok(ticket)
+    }
+
+    #[inline]
+    fn staged(&self) -> u32 {
+        self.queue.table.staged()
+    }
+
+    #[inline]
+    fn signal_last(&mut self) {
+        let last = self.queue.table.staged().checked_sub(1);
+        if let Some((request, _)) = last.and_then(|last| self.queue.list.entry(last)) {
+            request.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
+        }
+    }
+
+    #[inline]
+    #[doc(alias = "ibv_post_send")]
+    fn ring_returning<F: FnMut(Ticket, Slot)>(self, unposted: F) -> Result<u32, PostError> {
+        let queue = &mut *self.queue;
+        let (post_send, qp) = (queue.post_send, queue.shared.as_ptr());
+        let (status, posted) = queue.list.submit(queue.table.staged(), |first, refused| {
+            // SAFETY: (ibv_post_send(3)) 1. the queue pair is live, held by `shared`, and the
+            // function its provider's; 2. the list is null-terminated and its elements are
+            // written; 3. the memory they name belongs to slots that the table owns until the
+            // device is done, or is inline and borrowed for longer than the batch.
+            unsafe { post_send(qp, first, refused) }
+        });
+        queue.table.post(posted);
+        if status == 0 {
+            return Ok(posted);
+        }
+        Err(refused(
+            &mut queue.table,
+            "ibv_post_send",
+            status,
+            posted,
+            unposted,
+        ))
+    }
+}
+
+/// Unstages what the device did not take.
+#[cold]
+pub(crate) fn refused(
+    table: &mut Table,
+    call: &'static str,
+    status: i32,
+    posted: u32,
+    unposted: impl FnMut(Ticket, Slot),
+) -> PostError {
+    let left = table.staged();
+    table.unstage(unposted);
+    let cause = errno::from_value(call, status).err().unwrap_or(ProviderError {
+        call,
+        errno: libc::EIO,
+    });
+    PostError {
+        posted,
+        unposted: left,
+        cause,
+    }
+}
+
+/// Writes what a request does; the rest of it stands.
+#[inline]
+fn write_operation(request: &mut ibv_send_wr, operation: Operation, flags: PostFlags) {
+    request.send_flags = send_flags(flags);
+    request.opcode = match operation {
+        Operation::Send => ibv_wr_opcode::IBV_WR_SEND,
+        Operation::SendWithImmediate(immediate) => {
+            request.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();
+            ibv_wr_opcode::IBV_WR_SEND_WITH_IMM
+        }
+        Operation::Write(remote) => {
+            request.wr.rdma = rdma(remote);
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE
+        }
+        Operation::WriteWithImmediate(remote, immediate) => {
+            request.wr.rdma = rdma(remote);
+            request.imm_data_invalidated_rkey_union.imm_data = immediate.to_be();
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM
+        }
+        Operation::Read(remote) => {
+            request.wr.rdma = rdma(remote);
+            ibv_wr_opcode::IBV_WR_RDMA_READ
+        }
+        Operation::FetchAndAdd { remote, add } => {
+            request.wr.atomic = atomic(remote, add, 0);
+            ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD
+        }
+        Operation::CompareAndSwap {
+            remote,
+            compare,
+            swap,
+        } => {
+            request.wr.atomic = atomic(remote, compare, swap);
+            ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP
+        }
+    };
+}
+
+#[inline]
+const fn rdma(remote: doorbell_core::provider::RemoteAddress) -> rdma_sys::rdma_t {
+    rdma_sys::rdma_t {
+        remote_addr: remote.address,
+        rkey: remote.rkey.0,
+    }
+}
+
+#[inline]
+const fn atomic(
+    remote: doorbell_core::provider::RemoteAddress,
+    compare_add: u64,
+    swap: u64,
+) -> rdma_sys::atomic_t {
+    rdma_sys::atomic_t {
+        remote_addr: remote.address,
+        compare_add,
+        swap,
+        rkey: remote.rkey.0,
+    }
+}
+
+/// The flags in verbs' own bits: two agree, two are exchanged.
+#[inline]
+const fn send_flags(flags: PostFlags) -> u32 {
+    let same = flags.bits() & (PostFlags::SOLICITED.bits() | PostFlags::INLINE.bits());
+    let signaled = (flags.bits() & PostFlags::SIGNALED.bits()) << 1;
+    let fence = (flags.bits() & PostFlags::FENCE.bits()) >> 1;
+    (same | signaled | fence) as u32
+}
+
+const _: () = {
+    assert!(send_flags(PostFlags::SIGNALED) == ibv_send_flags::IBV_SEND_SIGNALED.0);
+    assert!(send_flags(PostFlags::FENCE) == ibv_send_flags::IBV_SEND_FENCE.0);
+    assert!(send_flags(PostFlags::SOLICITED) == ibv_send_flags::IBV_SEND_SOLICITED.0);
+    assert!(send_flags(PostFlags::INLINE) == ibv_send_flags::IBV_SEND_INLINE.0);
+    assert!(send_flags(PostFlags::empty()) == 0);
+};
+
+impl Drop for SendBatch<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.queue.table.staged() != 0 {
+            self.queue.table.unstage(|_, slot| drop(slot));
+        }
+    }
+}
+
+impl fmt::Debug for SendBatch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "SendBatch({} staged of {} that fit)",
+            self.queue.table.staged(),
+            self.queue.room()
+        )
+    }
+}

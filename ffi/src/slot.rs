@@ -1,0 +1,165 @@
+//! A slot: an owned, unclonable piece of an arena's registered memory.
+//!
+//! Whoever holds the value owns the bytes. That is the whole proof that no reference to them
+//! exists while a device may touch them: posting moves the value into the in-flight table.
+
+use core::fmt;
+use core::mem::ManuallyDrop;
+use core::ptr::NonNull;
+use core::slice;
+
+use crate::arena::ArenaInner;
+
+/// An owned piece of registered memory, from an [`Arena`](crate::Arena).
+///
+/// Dropping it sends it home from any thread, without a lock.
+///
+/// It cannot be cloned:
+/// ```compile_fail,E0599
+/// # fn f(slot: doorbell_ffi::Slot) {
+/// let twin = slot.clone();
+/// # }
+/// ```
+/// nor used after it was posted:
+/// ```compile_fail,E0382
+/// # use doorbell_core::provider::{Operation, PostFlags, SendBatch as _, SendQueue as _, Slot as _};
+/// # fn f(send: &mut doorbell_ffi::SendQueue, slot: doorbell_ffi::Slot) {
+/// let mut batch = send.stage();
+/// batch.push(Operation::Send, [slot], PostFlags::SIGNALED).ok();
+/// slot.payload();
+/// # }
+/// ```
+/// nor can bytes borrowed from it outlive its being posted:
+/// ```compile_fail,E0505
+/// # use doorbell_core::provider::{ReceiveBatch as _, ReceiveQueue as _, Slot as _};
+/// # fn f(receive: &mut doorbell_ffi::ReceiveQueue, mut slot: doorbell_ffi::Slot) {
+/// let bytes = slot.buffer_mut();
+/// receive.stage().push([slot]).ok();
+/// bytes[0] = 1;
+/// # }
+/// ```
+pub struct Slot {
+    /// Where it begins. The bytes from here to the arena's slot size are this value's own.
+    start: NonNull<u8>,
+    /// The arena it belongs to, which lives at least as long as any slot is out.
+    home: NonNull<ArenaInner>,
+    /// How many bytes are meant; at most the capacity.
+    len: u32,
+    lkey: u32,
+}
+
+// SAFETY: the value owns its bytes, and sends its index home by a lock-free list made for any
+// thread; what else it reads of the arena never changes.
+unsafe impl Send for Slot {}
+// SAFETY: through `&Slot` bytes and the arena's constants can only be read.
+unsafe impl Sync for Slot {}
+
+impl Slot {
+    /// Makes the one value that stands for a slot.
+    ///
+    /// # Safety
+    /// 1. `home` is the inner block of a live arena and `start` the beginning of one of its
+    ///    slots; 2. no other value stands for that slot, and no device has it.
+    pub(crate) const unsafe fn from_parts(start: NonNull<u8>, home: NonNull<ArenaInner>, lkey: u32) -> Self {
+        Self {
+            start,
+            home,
+            len: 0,
+            lkey,
+        }
+    }
+
+    /// Takes it apart without sending it home; says where it begins.
+    pub(crate) fn into_start(self) -> NonNull<u8> {
+        ManuallyDrop::new(self).start
+    }
+
+    pub(crate) const fn home(&self) -> NonNull<ArenaInner> {
+        self.home
+    }
+
+    /// A scatter or gather element over its first `length` bytes.
+    #[inline]
+    pub(crate) fn element(&self, length: u32) -> rdma_sys::ibv_sge {
+        rdma_sys::ibv_sge {
+            addr: self.start.as_ptr().expose_provenance() as u64,
+            length,
+            lkey: self.lkey,
+        }
+    }
+
+    /// How many bytes are meant.
+    #[inline]
+    pub(crate) const fn length(&self) -> u32 {
+        self.len
+    }
+
+    /// Sets how many bytes are meant, cut to the capacity.
+    #[inline]
+    pub(crate) fn set_length(&mut self, bytes: u32) {
+        self.len = bytes.min(self.capacity());
+    }
+
+    /// How many bytes it holds.
+    #[inline]
+    pub(crate) fn capacity(&self) -> u32 {
+        self.inner().slot_bytes()
+    }
+
+    #[inline]
+    fn inner(&self) -> &ArenaInner {
+        // SAFETY: the arena's inner block is not freed while any of its slots is out (`Arena`'s
+        // drop), and this one is out as long as the value exists.
+        unsafe { self.home.as_ref() }
+    }
+}
+
+impl doorbell_core::provider::Slot for Slot {
+    #[inline]
+    fn capacity_bytes(&self) -> usize {
+        self.capacity() as usize
+    }
+
+    #[inline]
+    fn len_bytes(&self) -> usize {
+        self.len as usize
+    }
+
+    #[inline]
+    fn set_len_bytes(&mut self, bytes: usize) {
+        self.set_length(u32::try_from(bytes).unwrap_or(u32::MAX));
+    }
+
+    #[inline]
+    fn payload(&self) -> &[u8] {
+        // SAFETY: the slot's bytes are mapped and initialised (a zeroed mapping, or obligation 1
+        // of `StableMemory`), `len` is at most their number, and nobody writes to them while this
+        // value is held: it would have had to be moved into a queue.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
+    }
+
+    #[inline]
+    fn buffer_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `payload`; the exclusive borrow of the one value for the slot makes it
+        // the only reference.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.capacity() as usize) }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.inner().send_home(self.start);
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "Slot({:p}, {} of {} bytes)",
+            self.start,
+            self.len,
+            self.capacity()
+        )
+    }
+}

@@ -1,0 +1,260 @@
+//! The list of work requests that one call hands to the device: made once, written in place.
+//!
+//! Requests stand in an array, linked in order once and for all, each with its scatter or
+//! gather elements. A batch begins at the first, so the same few cache lines serve every
+//! small batch. Ringing ends the list behind the last request and mends the link after.
+
+use core::cell::UnsafeCell;
+use core::ptr;
+
+use doorbell_core::provider::GATHER_MAX;
+use rdma_sys::{ibv_recv_wr, ibv_send_wr, ibv_sge};
+
+use crate::Slot;
+
+/// A work request of either kind.
+pub(crate) trait Request: Sized {
+    /// One with nothing to do.
+    fn empty() -> Self;
+    /// Links it to the next.
+    fn set_next(&mut self, next: *mut Self);
+    /// Gives it the place of its elements.
+    fn set_elements(&mut self, elements: *mut ibv_sge);
+}
+
+impl Request for ibv_send_wr {
+    fn empty() -> Self {
+        // SAFETY: integers, integer newtypes and raw pointers only, for which zero bytes are a
+        // value.
+        unsafe { core::mem::zeroed() }
+    }
+
+    #[inline]
+    fn set_next(&mut self, next: *mut Self) {
+        self.next = next;
+    }
+
+    fn set_elements(&mut self, elements: *mut ibv_sge) {
+        self.sg_list = elements;
+    }
+}
+
+impl Request for ibv_recv_wr {
+    fn empty() -> Self {
+        Self {
+            wr_id: 0,
+            next: ptr::null_mut(),
+            sg_list: ptr::null_mut(),
+            num_sge: 0,
+        }
+    }
+
+    #[inline]
+    fn set_next(&mut self, next: *mut Self) {
+        self.next = next;
+    }
+
+    fn set_elements(&mut self, elements: *mut ibv_sge) {
+        self.sg_list = elements;
+    }
+}
+
+/// The elements of one request.
+pub(crate) type Elements = [ibv_sge; GATHER_MAX];
+
+/// The array of requests. In cells, since its entries point to each other: pointers into it
+/// stay good whatever is borrowed through `&self`.
+pub(crate) struct WorkList<R> {
+    requests: Vec<UnsafeCell<R>>,
+    elements: Vec<UnsafeCell<Elements>>,
+}
+
+// SAFETY: the pointers in the requests lead into the list's own vectors, which go where it
+// goes, or to memory that is looked at only by the device.
+unsafe impl<R> Send for WorkList<R> {}
+
+impl<R: Request> WorkList<R> {
+    /// A list of `length` requests, linked.
+    pub(crate) fn new(length: u32) -> Self {
+        const NOTHING: ibv_sge = ibv_sge {
+            addr: 0,
+            length: 0,
+            lkey: 0,
+        };
+        let elements: Vec<_> = (0..length)
+            .map(|_| UnsafeCell::new([NOTHING; GATHER_MAX]))
+            .collect();
+        let mut requests: Vec<_> = (0..length).map(|_| UnsafeCell::new(R::empty())).collect();
+        for (request, elements) in requests.iter_mut().zip(&elements) {
+            request.get_mut().set_elements(elements.get().cast());
+        }
+        for (request, next) in requests.iter().zip(requests.iter().skip(1)) {
+            // SAFETY: the vector was just made, and nobody else has a pointer into it.
+            unsafe { &mut *request.get() }.set_next(next.get());
+        }
+        Self { requests, elements }
+    }
+
+    /// The request at `index` and its elements, to be written.
+    #[inline]
+    pub(crate) fn entry(&mut self, index: u32) -> Option<(&mut R, &mut Elements)> {
+        let request = self.requests.get(index as usize)?.get();
+        let elements = self.elements.get(index as usize)?.get();
+        // SAFETY: an element of our own vector, borrowed exclusively through `&mut self`; the
+        // device reads it only during `submit`, which borrows so too.
+        let request = unsafe { &mut *request };
+        // SAFETY: as above; a different vector.
+        let elements = unsafe { &mut *elements };
+        Some((request, elements))
+    }
+
+    /// Hands the first `count` requests to `post`, which gets the first and a place for the
+    /// first refused, and says how many were taken.
+    ///
+    /// A refusal that does not name a request of the list counts as all taken: what the device
+    /// may have must not be reused.
+    #[inline]
+    pub(crate) fn submit(&mut self, count: u32, post: impl FnOnce(*mut R, &mut *mut R) -> i32) -> (i32, u32) {
+        let first = self.requests.first().map(UnsafeCell::get);
+        let last = (count as usize)
+            .checked_sub(1)
+            .and_then(|last| self.requests.get(last));
+        let (Some(first), Some(last)) = (first, last) else {
+            return (0, 0);
+        };
+        let following = self
+            .requests
+            .get(count as usize)
+            .map_or(ptr::null_mut(), UnsafeCell::get);
+        // SAFETY: an element of our own vector, borrowed exclusively through `&mut self`.
+        unsafe { &mut *last.get() }.set_next(ptr::null_mut());
+        let mut refused = ptr::null_mut();
+        let status = post(first, &mut refused);
+        // SAFETY: as above; the call is over.
+        unsafe { &mut *last.get() }.set_next(following);
+        if status == 0 {
+            return (0, count);
+        }
+        (status, self.position_of(refused, count))
+    }
+
+    /// Which of the first `count` requests this is; `count` where it is none of them.
+    #[cold]
+    fn position_of(&self, refused: *mut R, count: u32) -> u32 {
+        let position = self
+            .requests
+            .iter()
+            .position(|request| ptr::eq(request.get(), refused));
+        position
+            .and_then(|position| u32::try_from(position).ok())
+            .map_or(count, |position| position.min(count))
+    }
+}
+
+/// Writes one element per slot that has a length, and says how many were written.
+///
+/// Slots without are left out: some devices read a length of zero as 2^31 bytes.
+#[inline]
+#[expect(clippy::arithmetic_side_effects, reason = "counts to at most GATHER_MAX")]
+pub(crate) fn describe<const N: usize>(
+    elements: &mut Elements,
+    slots: &[Slot; N],
+    length: impl Fn(&Slot) -> u32,
+) -> i32 {
+    let mut count = 0_i32;
+    let mut places = elements.iter_mut();
+    for slot in slots {
+        let bytes = length(slot);
+        if bytes == 0 {
+            continue;
+        }
+        if let Some(place) = places.next() {
+            *place = slot.element(bytes);
+            count += 1;
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::WorkList;
+    use rdma_sys::ibv_recv_wr;
+
+    fn filled(length: u32) -> WorkList<ibv_recv_wr> {
+        let mut list: WorkList<ibv_recv_wr> = WorkList::new(length);
+        for index in 0..length {
+            list.entry(index).unwrap().0.wr_id = u64::from(index);
+        }
+        list
+    }
+
+    /// The ids that a device would see.
+    fn walk(mut request: *mut ibv_recv_wr) -> Vec<u64> {
+        let mut seen = Vec::new();
+        while !request.is_null() {
+            // SAFETY: a request of the list, which is alive.
+            seen.push(unsafe { (*request).wr_id });
+            // SAFETY: as above.
+            request = unsafe { (*request).next };
+        }
+        seen
+    }
+
+    #[test]
+    fn the_device_sees_what_is_staged_and_no_more() {
+        let mut list = filled(4);
+        for count in [1, 4, 2, 3, 4] {
+            let outcome = list.submit(count, |first, _| {
+                assert_eq!(walk(first), (0..u64::from(count)).collect::<Vec<_>>());
+                0
+            });
+            assert_eq!(outcome, (0, count));
+        }
+        assert_eq!(
+            list.submit(0, |_, _| unreachable!("there is nothing to post")),
+            (0, 0)
+        );
+        assert_eq!(list.submit(5, |_, _| unreachable!("there are but four")), (0, 0));
+    }
+
+    #[test]
+    fn s4_the_refused_request_says_how_many_went() {
+        let mut list = filled(4);
+        for refused_at in 0..4 {
+            let outcome = list.submit(4, |first, refused| {
+                *refused = first;
+                for _ in 0..refused_at {
+                    // SAFETY: a request of the list, which is alive.
+                    *refused = unsafe { (**refused).next };
+                }
+                libc::ENOMEM
+            });
+            assert_eq!(outcome, (libc::ENOMEM, refused_at));
+        }
+    }
+
+    #[test]
+    fn an_unnamed_refusal_counts_as_posted() {
+        let mut list = filled(3);
+        assert_eq!(list.submit(2, |_, _| libc::EIO), (libc::EIO, 2));
+        let mut elsewhere = filled(1);
+        let (foreign, _) = elsewhere.entry(0).unwrap();
+        let foreign: *mut _ = foreign;
+        let outcome = list.submit(2, |_, refused| {
+            *refused = foreign;
+            libc::EIO
+        });
+        assert_eq!(outcome, (libc::EIO, 2));
+    }
+
+    #[test]
+    fn a_list_may_move() {
+        let list = filled(3);
+        let mut moved = Box::new(list);
+        moved.submit(3, |first, _| {
+            assert_eq!(walk(first), [0, 1, 2]);
+            0
+        });
+    }
+}

@@ -1,0 +1,27 @@
+//! Tests that need an RDMA device: two queue pairs of one device, connected to each other.
+//!
+//! Without a usable device each says aloud that it was skipped, unless
+//! `DOORBELL_REQUIRE_DEVICE=1` is set: then that is a failure. `DOORBELL_DEVICE` names the
+//! device to use.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    reason = "tests"
+)]
+
+#[path = "device/bench.rs"]
+mod bench;
+#[path = "device/failures.rs"]
+mod failures;
+#[path = "device/lifetimes.rs"]
+mod lifetimes;
+#[path = "device/messages.rs"]
+mod messages;
+#[path = "device/notification.rs"]
+mod notification;
+#[path = "device/one_sided.rs"]
+mod one_sided;

@@ -1,0 +1,370 @@
+//! SEND and receive: gather, inline, unsignaled, chained, and what is refused before it is posted.
+
+use doorbell_core::provider::{
+    Arena as _, ArrivalKind, Operation, PostFlags, PushError, QueuePair as _, ReceiveBatch as _,
+    ReceiveQueue as _, SendBatch as _, SendQueue as _, Slot as _,
+};
+use doorbell_core::{QpState, WcStatus};
+
+use crate::bench::{
+    Bench, End, bench, config, poll, poll_success, post_receives, retire_sends, slot_with, take_arrival,
+};
+
+#[test]
+fn one_message() {
+    let Some(bench) = bench("one_message") else { return };
+    let mut arena = bench.arena(4, 100);
+    let (mut sender, mut receiver) = bench.pair();
+    post_receives(&mut receiver.parts.receive, &mut arena, 1);
+    let slot = slot_with(&mut arena, b"first light");
+    let mut batch = sender.parts.send.stage();
+    batch.push(Operation::Send, [slot], PostFlags::SIGNALED).unwrap();
+    assert_eq!(batch.ring(), Ok(1));
+    let completion = poll_success(&mut sender.sends);
+    assert_eq!(retire_sends(&mut sender, &mut arena, completion), 1);
+    let completion = poll_success(&mut receiver.receives);
+    let (arrival, bytes) = take_arrival(&mut receiver, completion);
+    assert_eq!(arrival.kind, ArrivalKind::Send);
+    assert_eq!(arrival.payload_bytes, 11);
+    assert_eq!(arrival.immediate, None);
+    assert_eq!(bytes, [b"first light"]);
+    eprintln!("one message over {} ({:?})", bench.port.device, bench.rdma);
+}
+
+fn gathered<const N: usize, const M: usize>(
+    bench: &Bench,
+    sender: &mut End,
+    receiver: &mut End,
+    lengths: [usize; N],
+    scattered: [usize; M],
+) {
+    let mut arena = bench.arena(8, 64);
+    let slots: [_; M] = core::array::from_fn(|_| arena.lease().unwrap());
+    let mut batch = receiver.parts.receive.stage();
+    batch.push(slots).unwrap();
+    assert_eq!(batch.ring(), Ok(1));
+    let mut sent = Vec::new();
+    let slots = lengths.map(|length| {
+        let bytes: Vec<u8> = (0..length).map(|at| (sent.len() + at) as u8).collect();
+        sent.extend_from_slice(&bytes);
+        slot_with(&mut arena, &bytes)
+    });
+    let mut batch = sender.parts.send.stage();
+    batch
+        .push(
+            Operation::SendWithImmediate(0x0102_0304),
+            slots,
+            PostFlags::SIGNALED,
+        )
+        .unwrap();
+    assert_eq!(batch.ring(), Ok(1));
+    let completion = poll_success(&mut sender.sends);
+    let mut order = Vec::new();
+    sender
+        .parts
+        .send
+        .retire(completion, |_, slot| order.push(slot.len_bytes()))
+        .unwrap();
+    assert_eq!(order, lengths);
+    let completion = poll_success(&mut receiver.receives);
+    let (arrival, bytes) = take_arrival(receiver, completion);
+    assert_eq!(arrival.immediate, Some(0x0102_0304));
+    assert_eq!(arrival.payload_bytes as usize, sent.len());
+    assert_eq!(bytes.concat(), sent);
+    assert_eq!(bytes.iter().map(Vec::len).collect::<Vec<_>>(), scattered);
+}
+
+#[test]
+fn gather_and_scatter() {
+    let Some(bench) = bench("gather_and_scatter") else {
+        return;
+    };
+    let (mut sender, mut receiver) = bench.pair();
+    gathered(&bench, &mut sender, &mut receiver, [], [0]);
+    gathered(&bench, &mut sender, &mut receiver, [7], [7]);
+    gathered(&bench, &mut sender, &mut receiver, [64, 1], [64, 1]);
+    gathered(&bench, &mut sender, &mut receiver, [3, 60, 40], [64, 39]);
+    gathered(
+        &bench,
+        &mut sender,
+        &mut receiver,
+        [64, 64, 64, 64],
+        [64, 64, 64, 64],
+    );
+    // Slots without a byte are left out, and still come back.
+    gathered(&bench, &mut sender, &mut receiver, [0, 5, 0, 6], [11, 0, 0]);
+    gathered(&bench, &mut sender, &mut receiver, [0, 0], [0, 0, 0, 0]);
+}
+
+#[test]
+fn inline_bytes_are_the_callers_again_at_once() {
+    let Some(bench) = bench("inline_bytes_are_the_callers_again_at_once") else {
+        return;
+    };
+    let mut arena = bench.arena(8, 64);
+    let (mut sender, mut receiver) = bench.pair();
+    post_receives(&mut receiver.parts.receive, &mut arena, 3);
+    {
+        let bytes = *b"gone when it rings";
+        let mut batch = sender.parts.send.stage();
+        batch
+            .push_inline(Operation::Send, &bytes, PostFlags::empty())
+            .unwrap();
+        batch
+            .push_inline(Operation::Send, &[], PostFlags::empty())
+            .unwrap();
+        assert_eq!(batch.ring(), Ok(2));
+    }
+    let slot = slot_with(&mut arena, b"inline from a slot");
+    let mut batch = sender.parts.send.stage();
+    batch
+        .push(Operation::Send, [slot], PostFlags::INLINE | PostFlags::SIGNALED)
+        .unwrap();
+    assert_eq!(batch.ring(), Ok(1));
+    let completion = poll_success(&mut sender.sends);
+    assert_eq!(retire_sends(&mut sender, &mut arena, completion), 3);
+    let completions = poll(&mut receiver.receives, 3);
+    let seen: Vec<_> = completions
+        .into_iter()
+        .map(|completion| take_arrival(&mut receiver, completion).1.concat())
+        .collect();
+    assert_eq!(seen, [&b"gone when it rings"[..], b"", b"inline from a slot"]);
+}
+
+#[test]
+fn one_completion_retires_the_unsignaled_before_it() {
+    let Some(bench) = bench("one_completion_retires_the_unsignaled_before_it") else {
+        return;
+    };
+    let mut arena = bench.arena(32, 64);
+    let (mut sender, mut receiver) = bench.pair();
+    // More rounds than the queue is deep, so that the table and the device's ring come round.
+    for round in 0..20_u8 {
+        post_receives(&mut receiver.parts.receive, &mut arena, 5);
+        let mut batch = sender.parts.send.stage();
+        for index in 0..5 {
+            let slot = slot_with(&mut arena, &[round, index]);
+            let ticket = batch.push(Operation::Send, [slot], PostFlags::empty()).unwrap();
+            assert_eq!(ticket.position(), u64::from(round) * 5 + u64::from(index));
+        }
+        batch.signal_last();
+        assert_eq!(batch.staged(), 5);
+        assert_eq!(batch.ring(), Ok(5));
+        assert_eq!(sender.parts.send.in_flight(), 5);
+        let completion = poll_success(&mut sender.sends);
+        let mut back = Vec::new();
+        let retired = sender
+            .parts
+            .send
+            .retire(completion, |_, slot| {
+                back.push(slot.payload().to_vec());
+                arena.release(slot);
+            })
+            .unwrap();
+        assert_eq!(retired.count(), 5);
+        assert_eq!(back, (0..5).map(|index| vec![round, index]).collect::<Vec<_>>());
+        for (index, completion) in poll(&mut receiver.receives, 5).into_iter().enumerate() {
+            receiver
+                .parts
+                .receive
+                .retire(completion, |_, slot| {
+                    assert_eq!(slot.payload(), [round, index as u8]);
+                    arena.release(slot);
+                })
+                .unwrap();
+        }
+    }
+    assert_eq!(arena.free_slots(), 32);
+}
+
+#[test]
+fn a_full_queue_hands_the_slots_back() {
+    let Some(bench) = bench("a_full_queue_hands_the_slots_back") else {
+        return;
+    };
+    let mut arena = bench.arena(64, 64);
+    let (mut sender, mut receiver) = bench.pair();
+    post_receives(&mut receiver.parts.receive, &mut arena, 16);
+    let refused = receiver
+        .parts
+        .receive
+        .stage()
+        .push([arena.lease().unwrap()])
+        .unwrap_err();
+    assert_eq!(refused.reason, PushError::Full);
+    arena.release(refused.item.into_iter().next().unwrap());
+    assert_eq!(
+        (receiver.parts.receive.room(), receiver.parts.receive.in_flight()),
+        (0, 16)
+    );
+
+    let mut batch = sender.parts.send.stage();
+    for index in 0..16 {
+        let slot = slot_with(&mut arena, &[index]);
+        batch.push(Operation::Send, [slot], PostFlags::SIGNALED).unwrap();
+    }
+    let slot = slot_with(&mut arena, b"too many");
+    let refused = batch
+        .push(Operation::Send, [slot], PostFlags::SIGNALED)
+        .unwrap_err();
+    assert_eq!(refused.reason, PushError::Full);
+    assert_eq!(refused.item[0].payload(), b"too many");
+    assert_eq!(
+        batch.push_inline(Operation::Send, b"x", PostFlags::empty()),
+        Err(PushError::Full)
+    );
+    assert_eq!(batch.ring(), Ok(16));
+    assert_eq!(sender.parts.send.room(), 0);
+    for completion in poll(&mut sender.sends, 16) {
+        assert_eq!(retire_sends(&mut sender, &mut arena, completion), 1);
+    }
+    assert_eq!(sender.parts.send.room(), 16);
+    poll(&mut receiver.receives, 16);
+}
+
+#[test]
+fn misuse_is_refused_before_it_is_posted() {
+    let Some(bench) = bench("misuse_is_refused_before_it_is_posted") else {
+        return;
+    };
+    let mut arena = bench.arena(16, 64);
+    let mut narrow = config(3);
+    narrow.gather_max = 1;
+    narrow.scatter_max = 1;
+    let mut end = bench.end(&narrow);
+
+    // S3: nothing is posted in RESET, and no sends before RTS.
+    let refused = end
+        .parts
+        .receive
+        .stage()
+        .push([arena.lease().unwrap()])
+        .unwrap_err();
+    assert_eq!(refused.reason, PushError::State(QpState::Reset));
+    drop(refused);
+    let slot = slot_with(&mut arena, b"early");
+    let refused = end
+        .parts
+        .send
+        .stage()
+        .push(Operation::Send, [slot], PostFlags::empty())
+        .unwrap_err();
+    assert_eq!(refused.reason, PushError::State(QpState::Reset));
+    drop(refused);
+
+    let mut peer = bench.end(&config(4));
+    bench.connect(&mut end.parts, &mut peer.parts);
+    let limits = end.parts.control.limits();
+    assert!(limits.inline_bytes_max >= 64 && limits.send_depth == 16);
+    let too_long = vec![0; limits.inline_bytes_max as usize + 1];
+    let mut batch = end.parts.send.stage();
+    let bytes_max = limits.inline_bytes_max;
+    assert_eq!(
+        batch.push_inline(Operation::Send, &too_long, PostFlags::empty()),
+        Err(PushError::InlineTooLong {
+            bytes: bytes_max + 1,
+            bytes_max
+        })
+    );
+    let remote = doorbell_core::provider::RemoteAddress {
+        address: 0,
+        rkey: doorbell_core::Rkey(0),
+    };
+    assert_eq!(
+        batch.push_inline(Operation::Read(remote), b"", PostFlags::empty()),
+        Err(PushError::NotInline)
+    );
+    let slots: [_; 4] = core::array::from_fn(|_| slot_with(&mut arena, b"many"));
+    if limits.gather_max < 4 {
+        let refused = batch
+            .push(Operation::Send, slots, PostFlags::empty())
+            .unwrap_err();
+        let segments_max = limits.gather_max;
+        assert_eq!(
+            refused.reason,
+            PushError::TooManySegments {
+                segments: 4,
+                segments_max
+            }
+        );
+    }
+    let add = Operation::FetchAndAdd { remote, add: 1 };
+    let refused = batch.push(add, [], PostFlags::empty()).unwrap_err();
+    assert_eq!(refused.reason, PushError::AtomicNeedsEightBytes);
+    let slot = arena.lease().unwrap();
+    let refused = batch.push(add, [slot], PostFlags::INLINE).unwrap_err();
+    assert_eq!(refused.reason, PushError::NotInline);
+    assert_eq!(batch.staged(), 0);
+    assert_eq!(batch.ring(), Ok(0));
+}
+
+#[test]
+fn a_dropped_batch_rings_nothing_and_a_forgotten_one_is_unstaged() {
+    let Some(bench) = bench("a_dropped_batch_rings_nothing") else {
+        return;
+    };
+    let mut arena = bench.arena(8, 64);
+    let (mut sender, mut receiver) = bench.pair();
+    post_receives(&mut receiver.parts.receive, &mut arena, 1);
+    for forget in [false, true] {
+        let slot = slot_with(&mut arena, b"never");
+        let gone = *b"gone";
+        let mut batch = sender.parts.send.stage();
+        batch.push(Operation::Send, [slot], PostFlags::SIGNALED).unwrap();
+        batch
+            .push_inline(Operation::Send, &gone, PostFlags::SIGNALED)
+            .unwrap();
+        if forget {
+            core::mem::forget(batch);
+        } else {
+            drop(batch);
+        }
+        let mut batch = receiver.parts.receive.stage();
+        batch.push([arena.lease().unwrap()]).unwrap();
+        if forget {
+            core::mem::forget(batch);
+        }
+    }
+    let slot = slot_with(&mut arena, b"this");
+    let mut batch = sender.parts.send.stage();
+    assert_eq!(batch.staged(), 0);
+    let ticket = batch.push(Operation::Send, [slot], PostFlags::SIGNALED).unwrap();
+    assert_eq!(ticket.position(), 0);
+    assert_eq!(batch.ring(), Ok(1));
+    assert_eq!(receiver.parts.receive.stage().ring(), Ok(0));
+    let completion = poll_success(&mut sender.sends);
+    assert_eq!(retire_sends(&mut sender, &mut arena, completion), 1);
+    let completion = poll_success(&mut receiver.receives);
+    assert_eq!(take_arrival(&mut receiver, completion).1, [b"this"]);
+    assert_eq!(receiver.parts.receive.in_flight(), 0);
+    assert_eq!(arena.free_slots(), 8);
+}
+
+#[test]
+fn a_completion_that_is_dropped_is_covered_by_the_next() {
+    let Some(bench) = bench("a_completion_that_is_dropped_is_covered_by_the_next") else {
+        return;
+    };
+    let mut arena = bench.arena(16, 64);
+    let (mut sender, mut receiver) = bench.pair();
+    post_receives(&mut receiver.parts.receive, &mut arena, 3);
+    let mut batch = sender.parts.send.stage();
+    for index in 0..3 {
+        let slot = slot_with(&mut arena, &[index; 3]);
+        batch.push(Operation::Send, [slot], PostFlags::SIGNALED).unwrap();
+    }
+    assert_eq!(batch.ring(), Ok(3));
+    let mut completions = poll(&mut sender.sends, 3);
+    let last = completions.pop().unwrap();
+    assert_eq!(retire_sends(&mut sender, &mut arena, last), 3);
+    // What was covered is spent.
+    for spent in completions {
+        assert!(sender.parts.send.retire(spent, |_, _| ()).is_err());
+    }
+    let last = poll(&mut receiver.receives, 3).pop().unwrap();
+    let (arrival, bytes) = take_arrival(&mut receiver, last);
+    assert_eq!(arrival.status, WcStatus::SUCCESS);
+    // The receives whose completions were dropped say nothing of what they hold.
+    assert_eq!(bytes, [vec![], vec![], vec![2; 3]]);
+    assert_eq!(arena.free_slots(), 16);
+}
