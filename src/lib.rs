@@ -1,1 +1,66 @@
-//! TEMP.
+//! An RDMA stack for engines: messages and one-sided access over reliable connections, with a
+//! data path that never allocates and a safe API that is sound.
+//!
+//! A [`Node`] is a host's RDMA stack. A [`Worker`] is one thread's owner of completion queues,
+//! registered memory and [`Channel`]s on one device. A [`Listener`] hands out a
+//! [`Handle`]; a peer's [`Node::connect`] takes it and chooses the rail. Everything is
+//! generic over the provider traits of `doorbell-core`; [`Rdma`], on libibverbs, is the default.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use doorbell::{ChannelConfig, Event, Listener, Node, WorkerConfig, within};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let node = Node::open()?;
+//! let mut workers = node.workers(&WorkerConfig::default())?;
+//! let config = ChannelConfig::default();
+//! let mut listener = Listener::bind(&node, &workers, "[::]:0".parse()?, &config)?;
+//! println!("{}", listener.handle());
+//!
+//! let peer = listener.accept(&node, &mut workers, within(Duration::from_secs(30)))?;
+//! let worker = &mut workers[peer.worker];
+//! let mut done = false;
+//! while !done {
+//!     worker.poll(|turn, event| match event {
+//!         Event::Received { message, .. } => done = turn.channel.send(message).is_err(),
+//!         Event::Failed { .. } | Event::ReceiveFailed { .. } => done = true,
+//!         _ => {}
+//!     })?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod answer;
+mod batch;
+mod bring_up;
+mod channel;
+mod config;
+mod dial;
+mod edge;
+mod error;
+mod event;
+mod lease;
+mod listener;
+mod node;
+mod peer;
+mod rails;
+mod worker;
+
+pub use batch::Batch;
+pub use channel::{Channel, ChannelId, SendError, SendErrorKind};
+pub use config::{ChannelConfig, WorkerConfig};
+pub use doorbell_core as core_types;
+pub use doorbell_core::provider::{Operation, PostFlags, RemoteAccess, RemoteAddress, Window, WindowConfig};
+pub use doorbell_core::wire::{Handle, PrivateData, RemoteWindow};
+pub use doorbell_core::{Deadline, PortReport, Ticket, WcStatus};
+pub use doorbell_ffi::Rdma;
+pub use edge::clock::within;
+pub use error::{ConnectError, NodeError};
+pub use event::{ChannelState, Event};
+pub use lease::{Lease, TooLong};
+pub use listener::{HANDSHAKES_MAX, Listener};
+pub use node::{Connection, Node};
+pub use peer::Peer;
+pub use rails::NoRoute;
+pub use worker::{CloseError, PollError, Turn, Worker, WorkerCounters};

@@ -1,5 +1,6 @@
 //! The data path of the seam: posting guards, completions, and the way slots come back.
 
+use crate::wire::RemoteWindow;
 use crate::{Rkey, Ticket, WcStatus, WorkId};
 
 use super::{PostError, ProviderError, Refused, Rejected, Slot};
@@ -52,6 +53,21 @@ pub struct RemoteAddress {
     pub address: u64,
     /// The peer's key.
     pub rkey: Rkey,
+}
+
+impl RemoteAddress {
+    /// Where `bytes` at `offset` of a peer's window are, or `None` where they do not lie
+    /// within it.
+    #[must_use]
+    pub const fn within(window: &RemoteWindow, offset: u64, bytes: u64) -> Option<Self> {
+        match window.address_of(offset, bytes) {
+            Some(address) => Some(Self {
+                address,
+                rkey: window.rkey(),
+            }),
+            None => None,
+        }
+    }
 }
 
 impl Operation {

@@ -1,0 +1,87 @@
+//! Several requests for one doorbell.
+
+use core::fmt;
+
+use doorbell_core::Ticket;
+use doorbell_core::provider::{Operation, PostError, PostFlags, Provider, Refused};
+use doorbell_ffi::Rdma;
+
+use crate::channel::SendErrorKind;
+use crate::{Lease, SendError};
+
+/// Requests staged on a channel for one doorbell. Dropping it rings nothing: the leases go
+/// home to the Worker.
+pub struct Batch<'q, P: Provider = Rdma> {
+    pub(crate) inner: doorbell_hotpath::Batch<'q, P::SendQueue>,
+}
+
+impl<'q, P: Provider> Batch<'q, P> {
+    /// Stages one request that gathers from (or scatters into) up to four leases.
+    ///
+    /// # Errors
+    /// [`SendError`] hands the leases back.
+    #[inline]
+    pub fn push<const N: usize>(
+        &mut self,
+        operation: Operation,
+        leases: [Lease<P>; N],
+        flags: PostFlags,
+    ) -> Result<Ticket, SendError<[Lease<P>; N]>> {
+        let slots = leases.map(|lease| lease.slot);
+        self.inner
+            .push(operation, slots, flags)
+            .map_err(|Refused { reason, item }| SendError {
+                kind: reason.into(),
+                item: Some(item.map(|slot| Lease { slot })),
+            })
+    }
+
+    /// Stages one request whose bytes are copied when the doorbell rings.
+    ///
+    /// # Errors
+    /// The bytes are the caller's still.
+    #[inline]
+    pub fn push_inline(
+        &mut self,
+        operation: Operation,
+        bytes: &'q [u8],
+        flags: PostFlags,
+    ) -> Result<Ticket, SendErrorKind> {
+        Ok(self.inner.push_inline(operation, bytes, flags)?)
+    }
+
+    /// How many requests are staged.
+    #[must_use]
+    #[inline]
+    pub fn staged(&self) -> u32 {
+        self.inner.staged()
+    }
+
+    /// Rings the doorbell once; says how many requests were posted.
+    ///
+    /// # Errors
+    /// The device took only part; the leases of the rest went home to the Worker.
+    #[inline]
+    pub fn ring(self) -> Result<u32, PostError> {
+        self.inner.ring()
+    }
+
+    /// Rings the doorbell once; says how many requests were posted.
+    ///
+    /// # Errors
+    /// The device took only part. `unposted` gets the leases of the rest, in order, each
+    /// with the ticket its request would have had.
+    #[inline]
+    pub fn ring_returning(self, mut unposted: impl FnMut(Ticket, Lease<P>)) -> Result<u32, PostError> {
+        self.inner
+            .ring_returning(|ticket, slot| unposted(ticket, Lease { slot }))
+    }
+}
+
+impl<P: Provider> fmt::Debug for Batch<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch")
+            .field("staged", &self.staged())
+            .finish_non_exhaustive()
+    }
+}

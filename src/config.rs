@@ -1,0 +1,116 @@
+//! Every knob of the control plane, with the reason for its default.
+
+use core::time::Duration;
+
+use doorbell_core::provider::RemoteAccess;
+use doorbell_core::wire::PrivateData;
+
+/// What a Worker is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerConfig {
+    /// Slots of registered memory, for receives and leases together. Default 1,024: eight
+    /// channels of default depth with as much again to lease.
+    pub slots: u32,
+    /// Bytes of each slot: the largest message. Default 4,096, a page and the largest path MTU.
+    pub slot_bytes: u32,
+    /// Completions each of the two completion queues holds. Channels are admitted only as
+    /// far as it has room for all they may post. Default 4,096.
+    pub completion_depth: u32,
+    /// Whether the completion queues can be armed to notify through a file descriptor.
+    /// Default no: a Worker is polled.
+    pub notify: bool,
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self {
+            slots: 1024,
+            slot_bytes: 4096,
+            completion_depth: 4096,
+            notify: false,
+        }
+    }
+}
+
+/// What a channel is made with, on its own side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChannelConfig {
+    /// Requests in flight at most. Default 128, what perftest uses.
+    pub send_depth: u32,
+    /// Receives kept posted. Default 64. A peer that sends more than are posted waits until
+    /// some are again, by the receiver-not-ready timer; see `min_rnr_timer`.
+    pub receive_depth: u32,
+    /// Gather elements of a request at most, 1..=4. Default 4.
+    pub gather_max: u8,
+    /// Bytes a request may carry inline at most. Default 220: what a WRITE of perftest may,
+    /// and what fits the request formats of common devices.
+    pub inline_bytes_max: u32,
+    /// Unsignaled requests in a row at most; see [`doorbell_hotpath::SenderConfig`].
+    /// Default 0: each doorbell is known done by itself.
+    pub unsignaled_max: u32,
+    /// Receives that may be missing before they are posted again. Default 16: one call for
+    /// sixteen.
+    pub repost_batch: u32,
+    /// What the peer may do to windows. Default nothing.
+    pub remote: RemoteAccess,
+    /// READs and atomics outstanding at most, each way. Default 16; what both sides' devices
+    /// can is agreed.
+    pub rd_atomic_max: u8,
+    /// The acknowledgement timeout, 4.096 us * 2^timeout; 1..=31. Default 16, 268 ms: longer
+    /// than a busy software device takes to answer.
+    pub timeout: u8,
+    /// How often to retry without an acknowledgement, 0..=7. Default 6: with the default
+    /// timeout a dead peer is given up after about two seconds. 7 never gives up on rxe.
+    pub retry_count: u8,
+    /// How often to retry when the peer has no receive posted; 7 is without end. Default 7:
+    /// a slow receiver is back-pressure, not a failure, and a dead one stops answering.
+    pub rnr_retry: u8,
+    /// How long a peer is told to wait that sent without a receive posted, as its 5-bit
+    /// code. Default 12, 0.64 ms. Source: InfiniBand Architecture volume 1, section 9.7.5.2.8.
+    pub min_rnr_timer: u8,
+    /// The most one stage of the handshake takes. Default 5 s: a neighbour that has to be
+    /// resolved on a loaded host takes seconds. The whole is bounded by the deadline of the call.
+    pub handshake_stage: Duration,
+    /// Bytes of the application that the peer gets with the connection, at most 64: windows
+    /// it may reach, for example. Default none.
+    pub private_data: PrivateData,
+    /// The IP traffic class: DSCP in the upper six bits. Default 0.
+    pub traffic_class: u8,
+    /// The IPv6 flow label, 20 bits. Default 0.
+    pub flow_label: u32,
+    /// The service level, 4 bits. Default 0.
+    pub service_level: u8,
+    /// The IP time to live. Default 64.
+    pub hop_limit: u8,
+}
+
+impl Default for ChannelConfig {
+    fn default() -> Self {
+        Self {
+            send_depth: 128,
+            receive_depth: 64,
+            gather_max: 4,
+            inline_bytes_max: 220,
+            unsignaled_max: 0,
+            repost_batch: 16,
+            remote: RemoteAccess {
+                write: false,
+                read: false,
+                atomic: false,
+            },
+            rd_atomic_max: 16,
+            timeout: 16,
+            retry_count: 6,
+            rnr_retry: 7,
+            min_rnr_timer: 12,
+            handshake_stage: Duration::from_secs(5),
+            private_data: PrivateData::EMPTY,
+            traffic_class: 0,
+            flow_label: 0,
+            service_level: 0,
+            hop_limit: 64,
+        }
+    }
+}

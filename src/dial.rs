@@ -1,0 +1,137 @@
+//! The connecting side: the handshake's answers, made of rails and queue pairs.
+//!
+//! No socket and no clock is here: both come with each poll.
+
+use doorbell_core::handshake::{Agreed, Initiator, InitiatorConfig, Io, Step, Timing};
+use doorbell_core::provider::Provider;
+use doorbell_core::wire::InstanceId;
+use doorbell_core::{Deadline, Instant, Psn};
+
+use crate::bring_up::{self, Agreement, Pending, Ready};
+use crate::error::ConnectError;
+use crate::node::{Connection, Draw};
+use crate::rails::{NodeRail, Rails};
+use crate::{ChannelConfig, Worker};
+
+/// A connection on its way.
+pub(crate) struct Dial<P: Provider> {
+    machine: Initiator,
+    rails: Rails,
+    config: ChannelConfig,
+    psn: Psn,
+    stage: Stage<P>,
+}
+
+enum Stage<P: Provider> {
+    Started,
+    Offered(NodeRail, Pending<P>),
+    Prepared(usize, Ready<P>),
+    Over,
+}
+
+impl<P: Provider> Dial<P> {
+    pub(crate) fn new(
+        instance: InstanceId,
+        listener: Option<InstanceId>,
+        rails: Rails,
+        config: &ChannelConfig,
+        timing: Timing,
+        draw: &Draw,
+        now: Instant,
+    ) -> Result<Self, ConnectError> {
+        let initiator = InitiatorConfig {
+            instance,
+            listener,
+            nonce: draw.nonce,
+            timing,
+        };
+        let machine =
+            Initiator::new(initiator, rails.advertised(), now).map_err(|_| ConnectError::NoRails)?;
+        Ok(Self {
+            machine,
+            rails,
+            config: *config,
+            psn: draw.psn,
+            stage: Stage::Started,
+        })
+    }
+
+    /// When to poll again at the latest.
+    pub(crate) fn deadline(&self) -> Deadline {
+        self.machine.deadline()
+    }
+
+    /// Moves as far as it can; the outcome once there is one.
+    pub(crate) fn poll(
+        &mut self,
+        now: Instant,
+        io: &mut impl Io,
+        workers: &mut [Worker<P>],
+    ) -> Option<Result<Connection, ConnectError>> {
+        loop {
+            let answered = match self.machine.poll(now, io) {
+                Step::ChooseRail => self.offer(now, workers),
+                Step::Prepare(prepare) => {
+                    let agreement = Agreement {
+                        gid: prepare.peer.gid,
+                        qpn: prepare.peer.qpn,
+                        psn: prepare.peer.psn,
+                        agreed: match &self.stage {
+                            Stage::Offered(_, pending) => {
+                                Agreed::between(&pending.local.parameters, &prepare.peer.parameters)
+                            }
+                            _ => return Some(Err(ConnectError::NoRails)),
+                        },
+                    };
+                    self.prepare(now, &agreement, workers)
+                }
+                Step::Connected(established) => {
+                    let Stage::Prepared(worker, ready) = core::mem::replace(&mut self.stage, Stage::Over)
+                    else {
+                        return Some(Err(ConnectError::NoRails));
+                    };
+                    let on = workers.get_mut(worker)?;
+                    let channel = bring_up::admit(ready, on, established);
+                    return Some(Ok(Connection { worker, channel }));
+                }
+                Step::Failed(error) => return Some(Err(error.into())),
+                _ => return None,
+            };
+            if let Err(error) = answered {
+                // The peer is told once, as far as the stream still takes it; what is told to
+                // our caller is the cause and not that we gave up.
+                if self.machine.reject(bring_up::reject_for(&error)).is_ok() {
+                    self.machine.poll(now, io);
+                }
+                return Some(Err(error));
+            }
+        }
+    }
+
+    fn offer(&mut self, now: Instant, workers: &mut [Worker<P>]) -> Result<(), ConnectError> {
+        let pair = self.rails.route(self.machine.peer_rails())?;
+        let rail = self.rails.get(pair.local).ok_or(ConnectError::NoRails)?;
+        let worker = workers.get_mut(rail.worker).ok_or(ConnectError::NoRails)?;
+        let index = |index| u8::try_from(index).map_err(|_| ConnectError::NoRails);
+        let pending = bring_up::prepare(worker, &rail, index(pair.local)?, &self.config, self.psn)?;
+        self.machine.offer(now, pending.local, index(pair.peer)?)?;
+        self.stage = Stage::Offered(rail, pending);
+        Ok(())
+    }
+
+    fn prepare(
+        &mut self,
+        now: Instant,
+        agreement: &Agreement,
+        workers: &mut [Worker<P>],
+    ) -> Result<(), ConnectError> {
+        let Stage::Offered(rail, pending) = core::mem::replace(&mut self.stage, Stage::Over) else {
+            return Err(ConnectError::NoRails);
+        };
+        let worker = workers.get_mut(rail.worker).ok_or(ConnectError::NoRails)?;
+        let ready = bring_up::connect(pending, worker, &rail, &self.config, agreement)?;
+        self.machine.ready(now)?;
+        self.stage = Stage::Prepared(rail.worker, ready);
+        Ok(())
+    }
+}

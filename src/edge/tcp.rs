@@ -1,0 +1,140 @@
+//! The handshake's stream and its waits, over non-blocking TCP.
+
+use core::net::SocketAddr;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use doorbell_core::Deadline;
+use doorbell_core::handshake::{Io, IoError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+
+use super::clock;
+
+/// A connected or connecting stream that never blocks.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    stream: TcpStream,
+    /// Whether the connection is not known to be up yet.
+    connecting: bool,
+}
+
+impl Stream {
+    /// Begins to connect; whether it succeeds is told by the first read or write.
+    pub(crate) fn begin(address: SocketAddr) -> io::Result<Self> {
+        let family = if address.is_ipv4() {
+            AddressFamily::INET
+        } else {
+            AddressFamily::INET6
+        };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+        let connecting = match rustix::net::connect(&socket, &address) {
+            Ok(()) => false,
+            Err(rustix::io::Errno::INPROGRESS) => true,
+            Err(error) => return Err(error.into()),
+        };
+        let stream = TcpStream::from(socket);
+        // The frames are small and each awaits an answer.
+        stream.set_nodelay(true)?;
+        Ok(Self { stream, connecting })
+    }
+
+    /// Takes an accepted stream.
+    pub(crate) fn accepted(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(Self {
+            stream,
+            connecting: false,
+        })
+    }
+
+    /// Waits until the stream may move, or the deadline.
+    pub(crate) fn wait(&self, deadline: Deadline) -> io::Result<()> {
+        let interest = if self.connecting {
+            PollFlags::OUT
+        } else {
+            PollFlags::IN
+        };
+        wait(&mut [PollFd::new(&self.stream, interest)], deadline)
+    }
+
+    fn check_connected(&mut self) -> Result<(), IoError> {
+        if !self.connecting {
+            return Ok(());
+        }
+        let mut fds = [PollFd::new(&self.stream, PollFlags::OUT)];
+        let ready = poll(
+            &mut fds,
+            Some(&Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            }),
+        );
+        if ready.map_err(|errno| IoError::Failed(errno.raw_os_error()))? == 0 {
+            return Err(IoError::WouldBlock);
+        }
+        match sockopt::socket_error(&self.stream) {
+            Ok(Ok(())) => {
+                self.connecting = false;
+                Ok(())
+            }
+            Ok(Err(errno)) | Err(errno) => Err(IoError::Failed(errno.raw_os_error())),
+        }
+    }
+}
+
+/// Waits until one of the descriptors is readable, or the deadline. Which of them is for the
+/// caller to see.
+pub(crate) fn wait_any<'fd>(
+    fds: impl Iterator<Item = BorrowedFd<'fd>>,
+    deadline: Deadline,
+) -> io::Result<()> {
+    let mut fds: Vec<_> = fds
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
+    wait(&mut fds, deadline)
+}
+
+fn wait(fds: &mut [PollFd<'_>], deadline: Deadline) -> io::Result<()> {
+    let remaining = deadline.remaining(clock::now());
+    let timeout = Timespec {
+        tv_sec: i64::try_from(remaining.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: remaining.subsec_nanos().into(),
+    };
+    match poll(fds, Some(&timeout)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn classify(error: &io::Error) -> IoError {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => IoError::WouldBlock,
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionAborted => {
+            IoError::Closed
+        }
+        _ => IoError::Failed(error.raw_os_error().unwrap_or(0)),
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl Io for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, IoError> {
+        self.check_connected()?;
+        self.stream.read(buffer).map_err(|error| classify(&error))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError> {
+        self.check_connected()?;
+        // std sends with MSG_NOSIGNAL, so that a closed peer is an error and no signal.
+        self.stream.write(bytes).map_err(|error| classify(&error))
+    }
+}

@@ -1,0 +1,145 @@
+//! What can go wrong between having nothing and having a channel.
+
+use core::fmt;
+use std::io;
+
+use doorbell_core::handshake::{HandshakeError, Misuse};
+use doorbell_core::provider::ProviderError;
+use doorbell_core::wire::NoRails;
+
+use crate::rails::NoRoute;
+
+/// Why a Node has nothing to work with, or cannot.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// There is no RDMA stack: what is missing, and what to install.
+    Library(doorbell_ffi::LoadError),
+    /// The devices could not be listed, or one not opened.
+    Provider(ProviderError),
+    /// There is no device, or none that works: each port with its reason.
+    NothingUsable(String),
+    /// There is no such device; the names there are.
+    NoSuchDevice {
+        /// The name asked for.
+        device: String,
+        /// The devices there are.
+        known: Vec<String>,
+    },
+    /// The system gave no random bytes: its error number.
+    Entropy(i32),
+}
+
+impl fmt::Display for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Library(error) => fmt::Display::fmt(error, f),
+            Self::Provider(error) => fmt::Display::fmt(error, f),
+            Self::NothingUsable(why) => write!(f, "no usable RDMA device: {why}"),
+            Self::NoSuchDevice { device, known } if known.is_empty() => {
+                write!(f, "no RDMA device {device}: there are none")
+            }
+            Self::NoSuchDevice { device, known } => {
+                write!(f, "no RDMA device {device}: there are {}", known.join(", "))
+            }
+            Self::Entropy(errno) => write!(f, "the system gave no random bytes (errno {errno})"),
+        }
+    }
+}
+
+impl core::error::Error for NodeError {}
+
+impl From<ProviderError> for NodeError {
+    fn from(error: ProviderError) -> Self {
+        Self::Provider(error)
+    }
+}
+
+/// Why there is no channel. Everything made for it was undone.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The handshake failed: where, why, and by whose fault.
+    Handshake(HandshakeError),
+    /// None of our rails reaches one of the peer's: why not, for each.
+    NoRoute(NoRoute),
+    /// The TCP side failed.
+    Tcp(io::Error),
+    /// The device refused.
+    Provider(ProviderError),
+    /// The completion queues have no room for another channel of this depth.
+    NoRoom {
+        /// Sends there is room for.
+        sends_left: u32,
+        /// Receives there is room for.
+        receives_left: u32,
+    },
+    /// The Worker has no memory for even one receive.
+    NoMemory,
+    /// The Worker has as many channels as it can tell apart.
+    TooManyChannels,
+    /// No peer was connected in time.
+    TimedOut {
+        /// Why the last one that tried was not.
+        last_failure: Option<Box<ConnectError>>,
+    },
+    /// There is nothing to advertise: no usable rail on the Workers' devices.
+    NoRails,
+    /// The configuration cannot be told to a peer.
+    Misuse(Misuse),
+    /// The system gave no random bytes: its error number.
+    Entropy(i32),
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Handshake(error) => write!(f, "the handshake failed: {error}"),
+            Self::NoRoute(report) => fmt::Display::fmt(report, f),
+            Self::Tcp(error) => write!(f, "TCP: {error}"),
+            Self::Provider(error) => fmt::Display::fmt(error, f),
+            Self::NoRoom {
+                sends_left,
+                receives_left,
+            } => write!(
+                f,
+                "the completion queues have room for {sends_left} sends and {receives_left} receives: \
+                 make the Worker's completion_depth larger, or the channel's depths smaller"
+            ),
+            Self::NoMemory => f.write_str("the Worker has no memory for a receive: give it more slots"),
+            Self::TooManyChannels => f.write_str("the Worker has as many channels as it can tell apart"),
+            Self::TimedOut { last_failure: None } => f.write_str("no peer connected before the deadline"),
+            Self::TimedOut {
+                last_failure: Some(error),
+            } => {
+                write!(
+                    f,
+                    "no peer was connected before the deadline; the last one that tried: {error}"
+                )
+            }
+            Self::NoRails => f.write_str("no usable rail to advertise"),
+            Self::Misuse(misuse) => write!(f, "the configuration cannot be told to a peer: {misuse}"),
+            Self::Entropy(errno) => write!(f, "the system gave no random bytes (errno {errno})"),
+        }
+    }
+}
+
+impl core::error::Error for ConnectError {}
+
+macro_rules! from {
+    ($($source:ty => $variant:ident),+) => {$(
+        impl From<$source> for ConnectError {
+            fn from(error: $source) -> Self {
+                Self::$variant(error)
+            }
+        }
+    )+};
+}
+
+from!(HandshakeError => Handshake, NoRoute => NoRoute, io::Error => Tcp, ProviderError => Provider, Misuse => Misuse);
+
+impl From<NoRails> for ConnectError {
+    fn from(_: NoRails) -> Self {
+        Self::NoRails
+    }
+}

@@ -1,0 +1,67 @@
+//! What polling a Worker tells of its channels.
+
+use doorbell_core::provider::Provider;
+use doorbell_core::{Ticket, WcStatus};
+use doorbell_ffi::Rdma;
+use doorbell_hotpath::FirstCause;
+
+use crate::Lease;
+
+/// Something that happened on a channel.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<P: Provider = Rdma> {
+    /// A message came.
+    Received {
+        /// The message: its payload is what arrived. Dropping or releasing the lease lets
+        /// the memory receive again.
+        message: Lease<P>,
+        /// The word the peer sent with it.
+        immediate: Option<u32>,
+    },
+    /// The peer wrote into a window of ours and said so with a word.
+    Written {
+        /// How many bytes it wrote.
+        payload_bytes: u32,
+        /// Its word.
+        immediate: u32,
+    },
+    /// A READ or an atomic brought data back.
+    Fetched {
+        /// The request.
+        ticket: Ticket,
+        /// The data: what was read, or the eight bytes there were before the atomic.
+        data: Lease<P>,
+    },
+    /// All requests up to this one are done.
+    Done {
+        /// The last of them.
+        through: Ticket,
+    },
+    /// A request failed, and the queue pair with it. The channel gives the first cause.
+    Failed {
+        /// The request; what it held went back to the Worker.
+        ticket: Ticket,
+        /// How it ended: a flush where another request is the cause.
+        status: WcStatus,
+    },
+    /// A receive failed, and the queue pair with it.
+    ReceiveFailed {
+        /// How it ended: a flush where another request is the cause.
+        status: WcStatus,
+    },
+}
+
+/// Whether a channel can still be used, and if not, why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChannelState {
+    /// It can.
+    Open,
+    /// Its queue pair failed.
+    Failed {
+        /// The completion that says why; a flush where the cause was not seen, as when the
+        /// channel was closed.
+        cause: FirstCause,
+    },
+}

@@ -1,0 +1,200 @@
+//! The listening side: a TCP port, and every handshake that is under way on it.
+
+use core::fmt;
+use core::net::SocketAddr;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+
+use doorbell_core::Deadline;
+use doorbell_core::handshake::Timing;
+use doorbell_core::provider::Provider;
+use doorbell_core::wire::{Fit, Handle, InstanceId};
+use doorbell_ffi::Rdma;
+
+use crate::answer::Answer;
+use crate::edge::clock;
+use crate::edge::tcp::{Stream, wait_any};
+use crate::error::ConnectError;
+use crate::node::{Connection, Draw};
+use crate::rails::Rails;
+use crate::{ChannelConfig, Node, Worker};
+
+/// Handshakes under way at most. A peer beyond them waits in the TCP backlog.
+pub const HANDSHAKES_MAX: usize = 64;
+
+/// A TCP port at which peers connect, and the handle that leads them there.
+///
+/// Handshakes go on side by side: one peer that is slow, silent or hostile does not hold up
+/// another. They advance while [`Listener::accept`] or [`Listener::poll_accept`] runs.
+pub struct Listener<P: Provider = Rdma> {
+    socket: TcpListener,
+    address: SocketAddr,
+    handle: Handle,
+    instance: InstanceId,
+    config: ChannelConfig,
+    timing: Timing,
+    under_way: Vec<(Stream, Answer<P>)>,
+    failed: u64,
+}
+
+impl<P: Provider> Listener<P> {
+    /// Listens at `address` (port 0: any free one) for peers of the Workers' devices.
+    ///
+    /// # Errors
+    /// None of the devices has a usable rail, or the port cannot be had.
+    pub fn bind(
+        node: &Node<P>,
+        workers: &[Worker<P>],
+        address: SocketAddr,
+        config: &ChannelConfig,
+    ) -> Result<Self, ConnectError> {
+        let rails = Rails::scan(&node.provider, workers)?;
+        let socket = TcpListener::bind(address)?;
+        socket.set_nonblocking(true)?;
+        let address = socket.local_addr()?;
+        let port = address.port().try_into().map_err(|_| ConnectError::NoRails)?;
+        let mut builder = Handle::builder(port, node.instance());
+        for rail in rails.advertised() {
+            if builder.push(rail) == Fit::LeftOut {
+                break;
+            }
+        }
+        let handle = builder.finish()?;
+        let timing = Timing {
+            stage: config.handshake_stage,
+            ..Timing::default()
+        };
+        let timing = Timing {
+            whole: timing.whole.max(timing.stage.saturating_mul(2)),
+            ..timing
+        };
+        Ok(Self {
+            socket,
+            address,
+            handle,
+            instance: node.instance(),
+            config: *config,
+            timing,
+            under_way: Vec::new(),
+            failed: 0,
+        })
+    }
+
+    /// What to hand to peers: at most 128 bytes, or a line of text.
+    #[must_use]
+    pub const fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// The TCP address it listens at.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// How many handshakes failed so far, by whoever's fault.
+    #[must_use]
+    pub const fn failed(&self) -> u64 {
+        self.failed
+    }
+
+    /// Takes new peers, moves every handshake as far as it can, and gives one outcome if
+    /// there is one: a channel, or why a peer did not become one. Never waits.
+    ///
+    /// # Errors
+    /// One peer's handshake failed, or the port did. The listener can be used on.
+    pub fn poll_accept(
+        &mut self,
+        node: &Node<P>,
+        workers: &mut [Worker<P>],
+    ) -> Result<Option<Connection>, ConnectError> {
+        self.take_new(node, workers)?;
+        for index in 0..self.under_way.len() {
+            let Some((stream, answer)) = self.under_way.get_mut(index) else {
+                break;
+            };
+            if let Some(outcome) = answer.poll(clock::now(), stream, workers) {
+                self.under_way.swap_remove(index);
+                self.failed = self.failed.saturating_add(u64::from(outcome.is_err()));
+                return outcome.map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits for one peer to be connected. Peers whose handshakes fail are counted and passed
+    /// over.
+    ///
+    /// # Errors
+    /// None was by the deadline ([`ConnectError::TimedOut`], with why the last one failed, if
+    /// any did), or the port failed.
+    pub fn accept(
+        &mut self,
+        node: &Node<P>,
+        workers: &mut [Worker<P>],
+        deadline: Deadline,
+    ) -> Result<Connection, ConnectError> {
+        let mut last_failure = None;
+        loop {
+            match self.poll_accept(node, workers) {
+                Ok(Some(connection)) => return Ok(connection),
+                Ok(None) => {}
+                Err(error @ ConnectError::Tcp(_)) => return Err(error),
+                Err(error) => {
+                    last_failure = Some(Box::new(error));
+                    continue;
+                }
+            }
+            if deadline.has_passed(clock::now()) {
+                return Err(ConnectError::TimedOut { last_failure });
+            }
+            let wake = self
+                .under_way
+                .iter()
+                .map(|(_, answer)| answer.deadline())
+                .fold(deadline, Deadline::min);
+            let streams = self.under_way.iter().map(|(stream, _)| stream.as_fd());
+            wait_any(core::iter::once(self.socket.as_fd()).chain(streams), wake)?;
+        }
+    }
+
+    fn take_new(&mut self, node: &Node<P>, workers: &[Worker<P>]) -> Result<(), ConnectError> {
+        while self.under_way.len() < HANDSHAKES_MAX {
+            let stream = match self.socket.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => break,
+                    // Of one peer, not of the port: it went away before it was taken.
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => continue,
+                    _ => return Err(error.into()),
+                },
+            };
+            let Ok(stream) = Stream::accepted(stream) else {
+                continue;
+            };
+            let rails = Rails::scan(&node.provider, workers)?;
+            let draw = Draw::new().map_err(ConnectError::Entropy)?;
+            let answer = Answer::new(
+                self.instance,
+                rails,
+                &self.config,
+                self.timing,
+                &draw,
+                clock::now(),
+            )?;
+            self.under_way.push((stream, answer));
+        }
+        Ok(())
+    }
+}
+
+impl<P: Provider> fmt::Debug for Listener<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener")
+            .field("address", &self.address)
+            .field("handle", &self.handle)
+            .field("under_way", &self.under_way.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,246 @@
+//! A host's RDMA stack: what there is, and the Workers on it.
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+
+use doorbell_core::handshake::Timing;
+use doorbell_core::provider::Provider;
+use doorbell_core::wire::{Handle, InstanceId, Nonce};
+use doorbell_core::{Deadline, PortReport, Psn};
+use doorbell_ffi::Rdma;
+
+use crate::dial::Dial;
+use crate::edge::{clock, entropy, tcp::Stream};
+use crate::error::{ConnectError, NodeError};
+use crate::rails::Rails;
+use crate::{ChannelConfig, ChannelId, Worker, WorkerConfig};
+
+/// A host's RDMA stack.
+pub struct Node<P: Provider = Rdma> {
+    pub(crate) provider: P,
+    /// Random for each start, so that peers tell this one from the one before.
+    instance: InstanceId,
+}
+
+/// Where a new channel is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Connection {
+    /// The index of its Worker among those given.
+    pub worker: usize,
+    /// Its name on that Worker.
+    pub channel: ChannelId,
+}
+
+/// What is random about one attempt to connect.
+pub(crate) struct Draw {
+    pub(crate) nonce: Nonce,
+    pub(crate) psn: Psn,
+}
+
+impl Draw {
+    pub(crate) fn new() -> Result<Self, i32> {
+        let psn = u32::from_ne_bytes(entropy::random()?);
+        Ok(Self {
+            nonce: Nonce(entropy::random()?),
+            psn: Psn::from_low_bits(psn),
+        })
+    }
+}
+
+impl Node<Rdma> {
+    /// The RDMA stack of this host, on libibverbs.
+    ///
+    /// # Errors
+    /// libibverbs is not there: the error names the package to install.
+    pub fn open() -> Result<Self, NodeError> {
+        Self::with_provider(Rdma::load().map_err(NodeError::Library)?)
+    }
+}
+
+impl<P: Provider> Node<P> {
+    /// A host on another provider: a simulated one.
+    ///
+    /// # Errors
+    /// The system gave no random bytes.
+    pub fn with_provider(provider: P) -> Result<Self, NodeError> {
+        let drawn = u64::from_ne_bytes(entropy::random().map_err(NodeError::Entropy)?);
+        let instance = InstanceId::new(drawn).ok_or(NodeError::Entropy(0))?;
+        Ok(Self { provider, instance })
+    }
+
+    /// The provider.
+    #[must_use]
+    pub const fn provider(&self) -> &P {
+        &self.provider
+    }
+
+    /// Looks at every port of every device, usable or not.
+    ///
+    /// # Errors
+    /// The devices could not be listed. Those that fail by themselves are left out.
+    pub fn ports(&self) -> Result<Vec<PortReport>, NodeError> {
+        let mut reports = Vec::new();
+        self.provider
+            .scan(&mut |report| reports.push(report.clone()), &mut |_, _| {})?;
+        Ok(reports)
+    }
+
+    /// A Worker on the device of this name.
+    ///
+    /// # Errors
+    /// There is no such device, or it cannot be opened or give what is asked.
+    pub fn worker(&self, device: &str, config: &WorkerConfig) -> Result<Worker<P>, NodeError> {
+        let ports = self.ports()?;
+        if !ports.iter().any(|report| report.device.as_str() == device) {
+            let mut known: Vec<String> = ports.iter().map(|report| report.device.to_string()).collect();
+            known.dedup();
+            return Err(NodeError::NoSuchDevice {
+                device: device.into(),
+                known,
+            });
+        }
+        let context = self.provider.open(device)?;
+        Ok(Worker::new(context, device.into(), config)?)
+    }
+
+    /// A Worker on each device that has a usable port.
+    ///
+    /// # Errors
+    /// There is none: each port with its reason. Or one cannot be opened or give what is asked.
+    pub fn workers(&self, config: &WorkerConfig) -> Result<Vec<Worker<P>>, NodeError> {
+        let ports = self.ports()?;
+        let mut devices: Vec<&str> = ports
+            .iter()
+            .filter(|report| report.usability().is_ok())
+            .map(|report| report.device.as_str())
+            .collect();
+        devices.dedup();
+        if devices.is_empty() {
+            return Err(NodeError::NothingUsable(why_nothing(&ports)));
+        }
+        devices
+            .into_iter()
+            .map(|device| {
+                let context = self.provider.open(device)?;
+                Ok(Worker::new(context, device.into(), config)?)
+            })
+            .collect()
+    }
+
+    /// Connects to the listener that handed out `handle`, over the rail of the Workers'
+    /// devices that reaches it best.
+    ///
+    /// # Errors
+    /// No rail reaches it, it does not answer by the deadline, it refuses, or a device does.
+    pub fn connect(
+        &self,
+        workers: &mut [Worker<P>],
+        handle: &Handle,
+        config: &ChannelConfig,
+        deadline: Deadline,
+    ) -> Result<Connection, ConnectError> {
+        let rails = Rails::scan(&self.provider, workers)?;
+        let address = dial_address(&rails, handle)?;
+        self.connect_to(
+            workers,
+            rails,
+            address,
+            InstanceId::new(handle.instance()),
+            config,
+            deadline,
+        )
+    }
+
+    /// Connects to whatever listener is at a TCP address.
+    ///
+    /// # Errors
+    /// As for [`Node::connect`].
+    pub fn connect_at(
+        &self,
+        workers: &mut [Worker<P>],
+        address: SocketAddr,
+        config: &ChannelConfig,
+        deadline: Deadline,
+    ) -> Result<Connection, ConnectError> {
+        let rails = Rails::scan(&self.provider, workers)?;
+        self.connect_to(workers, rails, address, None, config, deadline)
+    }
+
+    fn connect_to(
+        &self,
+        workers: &mut [Worker<P>],
+        rails: Rails,
+        address: SocketAddr,
+        listener: Option<InstanceId>,
+        config: &ChannelConfig,
+        deadline: Deadline,
+    ) -> Result<Connection, ConnectError> {
+        let now = clock::now();
+        let draw = Draw::new().map_err(ConnectError::Entropy)?;
+        let timing = Timing {
+            stage: config.handshake_stage,
+            whole: deadline.remaining(now),
+        };
+        let mut dial = Dial::new(self.instance, listener, rails, config, timing, &draw, now)?;
+        let mut stream = Stream::begin(address)?;
+        loop {
+            if let Some(outcome) = dial.poll(clock::now(), &mut stream, workers) {
+                return outcome;
+            }
+            stream.wait(dial.deadline().min(deadline))?;
+        }
+    }
+
+    pub(crate) const fn instance(&self) -> InstanceId {
+        self.instance
+    }
+}
+
+/// The TCP address to reach a listener at: that of the rail that will be used, where it can
+/// be named without an interface.
+fn dial_address(rails: &Rails, handle: &Handle) -> Result<SocketAddr, ConnectError> {
+    let peer: Vec<_> = handle.rails().iter().collect();
+    let routed = match rails.route(&peer) {
+        Ok(pair) => peer.get(pair.peer),
+        // The complete list comes with the handshake; any address may lead to it.
+        Err(_) if handle.has_more() => None,
+        Err(no_route) => return Err(no_route.into()),
+    };
+    let needs_interface = |address: IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    routed
+        .into_iter()
+        .chain(&peer)
+        .map(|rail| rail.address().address())
+        .find(|address| !needs_interface(*address))
+        .map(|address| SocketAddr::new(address, handle.port()))
+        .ok_or(ConnectError::NoRails)
+}
+
+fn why_nothing(ports: &[PortReport]) -> String {
+    if ports.is_empty() {
+        return "there is none; `modprobe rdma_rxe` and `rdma link add rxe0 type rxe netdev ETH` make a \
+                software one"
+            .into();
+    }
+    let reasons: Vec<String> = ports
+        .iter()
+        .filter_map(|report| {
+            Some(format!(
+                "{} port {}: {}",
+                report.device,
+                report.port,
+                report.usability().err()?
+            ))
+        })
+        .collect();
+    reasons.join("; ")
+}
+
+impl<P: Provider> fmt::Debug for Node<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node")
+            .field("instance", &self.instance)
+            .finish_non_exhaustive()
+    }
+}

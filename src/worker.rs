@@ -1,0 +1,518 @@
+//! One thread's owner of two completion queues, an arena, and the channels on them.
+
+use core::fmt;
+use std::sync::{Arc, Weak};
+
+use doorbell_core::provider::{
+    Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, Context, GATHER_MAX, PostError,
+    ProtectionDomain, Provider, ProviderError, WindowConfig,
+};
+use doorbell_core::work_id::CHANNELS_MAX;
+use doorbell_core::{Deadline, Ticket, WorkKind};
+use doorbell_ffi::Rdma;
+
+use crate::channel::{Channel, ChannelId};
+use crate::error::ConnectError;
+use crate::{ChannelState, Event, Lease, WorkerConfig, edge};
+
+/// One thread's owner of a send and a receive completion queue of one device, of registered
+/// memory, and of all the channels that live on them. Polling costs the same however many
+/// channels are idle.
+pub struct Worker<P: Provider = Rdma> {
+    // Channels go first: their queue pairs give their slots back to the arena.
+    pub(crate) channels: Vec<Entry<P>>,
+    pub(crate) send_completions: P::CompletionQueue,
+    pub(crate) receive_completions: P::CompletionQueue,
+    pub(crate) arena: P::Arena,
+    pub(crate) domain: P::ProtectionDomain,
+    pub(crate) context: P::Context,
+    pub(crate) device: String,
+    /// Channels whose receives could not all be posted again for want of memory.
+    hungry: Vec<u32>,
+    /// What one completion of READs and atomics brought back, until it is delivered.
+    fetched: Vec<(Ticket, Lease<P>)>,
+    counters: WorkerCounters,
+}
+
+/// A place for a channel. Empty ones are used again.
+pub(crate) struct Entry<P: Provider> {
+    generation: u32,
+    /// Whether it is on the list of the hungry.
+    is_hungry: bool,
+    /// What is promised to the channel, from before it exists until it is gone.
+    reserved: Weak<Reservation>,
+    channel: Option<Channel<P>>,
+}
+
+/// Completions promised to a channel: all it may have posted has room in the queues.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    pub(crate) id: ChannelId,
+    sends: u32,
+    receives: u32,
+}
+
+/// What a Worker counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerCounters {
+    /// Completions of channels that are closed, or of none.
+    pub orphaned: u64,
+    /// Completions that named nothing in flight on their channel.
+    pub rejected: u64,
+    /// Posts of receives that the device refused in part.
+    pub repost_failures: u64,
+}
+
+/// Why polling failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PollError {
+    /// A completion queue could not be polled; the Worker is of no further use.
+    Completions(ProviderError),
+    /// Receives could not be posted; the channel will starve.
+    Receives(PostError),
+}
+
+impl fmt::Display for PollError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Completions(error) => write!(f, "the completion queue cannot be polled: {error}"),
+            Self::Receives(error) => write!(f, "receives cannot be posted: {error}"),
+        }
+    }
+}
+
+impl core::error::Error for PollError {}
+
+/// The channel an event is for, and the memory to answer from.
+pub struct Turn<'w, P: Provider = Rdma> {
+    /// The channel.
+    pub channel: &'w mut Channel<P>,
+    arena: &'w mut P::Arena,
+}
+
+impl<P: Provider> Turn<'_, P> {
+    /// Leases memory; `None` is back-pressure.
+    #[inline]
+    pub fn lease(&mut self) -> Option<Lease<P>> {
+        self.arena.lease().map(|slot| Lease { slot })
+    }
+
+    /// Gives memory back, cheaper than dropping it.
+    #[inline]
+    pub fn release(&mut self, lease: Lease<P>) {
+        self.arena.release(lease.slot);
+    }
+}
+
+impl<P: Provider> Worker<P> {
+    pub(crate) fn new(
+        context: P::Context,
+        device: String,
+        config: &WorkerConfig,
+    ) -> Result<Self, ProviderError> {
+        let domain = context.protection_domain()?;
+        let queue = CompletionQueueConfig {
+            depth: config.completion_depth,
+            notify: config.notify,
+        };
+        let send_completions = context.completion_queue(&queue)?;
+        let receive_completions = context.completion_queue(&queue)?;
+        let arena = domain.arena(&ArenaConfig {
+            slots: config.slots,
+            slot_bytes: config.slot_bytes,
+        })?;
+        Ok(Self {
+            channels: Vec::new(),
+            send_completions,
+            receive_completions,
+            arena,
+            domain,
+            context,
+            device,
+            hungry: Vec::new(),
+            fetched: Vec::new(),
+            counters: WorkerCounters::default(),
+        })
+    }
+
+    /// The RDMA device it works on.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// The open device: its ports, limits and asynchronous events.
+    #[must_use]
+    pub const fn context(&self) -> &P::Context {
+        &self.context
+    }
+
+    /// Leases memory; `None` is back-pressure.
+    #[inline]
+    pub fn lease(&mut self) -> Option<Lease<P>> {
+        self.arena.lease().map(|slot| Lease { slot })
+    }
+
+    /// Gives memory back, cheaper than dropping it.
+    #[inline]
+    pub fn release(&mut self, lease: Lease<P>) {
+        self.arena.release(lease.slot);
+    }
+
+    /// The bytes of each piece of memory it lends.
+    #[must_use]
+    pub fn slot_bytes(&self) -> u32 {
+        self.arena.slot_bytes()
+    }
+
+    /// Registers zeroed memory that peers may reach once they are told of it.
+    ///
+    /// # Errors
+    /// The size is zero, or the device refused.
+    pub fn window(&self, config: &WindowConfig) -> Result<P::Window, ProviderError> {
+        self.domain.window(config)
+    }
+
+    /// A channel, while it is open or failed and not closed.
+    #[inline]
+    pub fn channel(&mut self, id: ChannelId) -> Option<&mut Channel<P>> {
+        let entry = self.channels.get_mut(id.index as usize)?;
+        if entry.generation != id.generation {
+            return None;
+        }
+        entry.channel.as_mut()
+    }
+
+    /// The channels there are.
+    pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
+        self.channels
+            .iter()
+            .filter_map(|entry| entry.channel.as_ref().map(Channel::id))
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub const fn counters(&self) -> WorkerCounters {
+        self.counters
+    }
+
+    /// Takes what completed, in bulk, receives first; `each` gets every event with its
+    /// channel. Says how many completions there were. Never waits.
+    ///
+    /// # Errors
+    /// A completion queue failed, or receives could not be posted again.
+    #[inline]
+    pub fn poll(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, PollError> {
+        let received = self.poll_receives(&mut each)?;
+        let sent = self.poll_sends(&mut each)?;
+        Ok(received.saturating_add(sent))
+    }
+
+    /// The file descriptors to wait for after [`Worker::arm`]: of the receive and of the send
+    /// completion queue.
+    pub fn notification_fds(&self) -> Option<[i32; 2]> {
+        Some([
+            self.receive_completions.notification_fd()?,
+            self.send_completions.notification_fd()?,
+        ])
+    }
+
+    /// Asks for one notification at the next completion of either queue. Poll again after
+    /// arming, and before sleeping, for what came in between.
+    ///
+    /// # Errors
+    /// The Worker was made without notification, or the device refused.
+    pub fn arm(&mut self) -> Result<(), ProviderError> {
+        self.receive_completions.acknowledge()?;
+        self.send_completions.acknowledge()?;
+        self.receive_completions.arm(false)?;
+        self.send_completions.arm(false)
+    }
+
+    /// Closes a channel: fails its queue pair, waits until everything posted came back (what
+    /// was received and not yet seen is discarded), and destroys it.
+    ///
+    /// # Errors
+    /// The deadline passed, or polling failed. The channel is closed all the same; memory
+    /// that did not come back goes home when the queue pair is destroyed.
+    pub fn close(&mut self, id: ChannelId, deadline: Deadline) -> Result<(), CloseError> {
+        let Some(channel) = self.channel(id) else {
+            return Err(CloseError::Unknown);
+        };
+        let mut outcome = channel.shut().map_err(CloseError::Provider);
+        while outcome.is_ok() {
+            match self.channel(id) {
+                Some(channel) if channel.in_flight() > 0 => {}
+                _ => break,
+            }
+            outcome = self
+                .poll(|_, event| drop(event))
+                .map(|_| ())
+                .map_err(CloseError::Poll);
+            if outcome.is_ok() && deadline.has_passed(edge::clock::now()) {
+                outcome = Err(CloseError::TimedOut);
+            }
+        }
+        self.remove(id);
+        outcome
+    }
+
+    fn remove(&mut self, id: ChannelId) {
+        let Some(entry) = self.channels.get_mut(id.index as usize) else {
+            return;
+        };
+        if entry.channel.take().is_some() {
+            entry.generation = entry.generation.wrapping_add(1);
+        }
+    }
+
+    /// Promises a place and room for completions to a channel that is to be made.
+    ///
+    /// # Errors
+    /// The completion queues hold no more, or there are too many channels.
+    pub(crate) fn reserve(&mut self, sends: u32, receives: u32) -> Result<Arc<Reservation>, ConnectError> {
+        let promised = self.channels.iter().filter_map(|entry| entry.reserved.upgrade());
+        let (sends_left, receives_left) = promised.fold(
+            (self.send_completions.depth(), self.receive_completions.depth()),
+            |(sends, receives), held| {
+                (
+                    sends.saturating_sub(held.sends),
+                    receives.saturating_sub(held.receives),
+                )
+            },
+        );
+        if sends > sends_left || receives > receives_left {
+            return Err(ConnectError::NoRoom {
+                sends_left,
+                receives_left,
+            });
+        }
+        let free = self
+            .channels
+            .iter()
+            .position(|entry| entry.reserved.strong_count() == 0);
+        let at = free.unwrap_or(self.channels.len());
+        let index = u32::try_from(at).ok().filter(|index| *index < CHANNELS_MAX);
+        let index = index.ok_or(ConnectError::TooManyChannels)?;
+        if free.is_none() {
+            self.channels.push(Entry {
+                generation: 0,
+                is_hungry: false,
+                reserved: Weak::new(),
+                channel: None,
+            });
+        }
+        let entry = self.channels.get_mut(at).ok_or(ConnectError::TooManyChannels)?;
+        let id = ChannelId {
+            index,
+            generation: entry.generation,
+        };
+        let reservation = Arc::new(Reservation { id, sends, receives });
+        entry.reserved = Arc::downgrade(&reservation);
+        Ok(reservation)
+    }
+
+    /// Puts a channel into the place reserved for it.
+    pub(crate) fn admit(&mut self, channel: Channel<P>) {
+        let id = channel.id();
+        // Here, so that polling never allocates.
+        self.hungry
+            .reserve(self.channels.len().saturating_sub(self.hungry.len()));
+        self.fetched
+            .reserve((channel.limits().send_depth as usize).saturating_mul(GATHER_MAX));
+        if let Some(entry) = self.channels.get_mut(id.index as usize) {
+            entry.channel = Some(channel);
+        }
+    }
+
+    #[inline]
+    fn poll_receives(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, PollError> {
+        let Self {
+            channels,
+            receive_completions,
+            arena,
+            counters,
+            hungry,
+            ..
+        } = self;
+        let mut starving = None;
+        let count = receive_completions
+            .poll(|completion| {
+                let id = completion.work_id();
+                let entry = channels.get_mut(id.channel() as usize);
+                let Some((entry, channel)) = entry
+                    .and_then(Entry::split)
+                    .filter(|_| id.kind() == Some(WorkKind::Receive))
+                else {
+                    counters.orphaned = counters.orphaned.saturating_add(1);
+                    return;
+                };
+                let Some(event) = channel.retire_receive(completion, arena) else {
+                    counters.rejected = counters.rejected.saturating_add(1);
+                    return;
+                };
+                let failed = matches!(event, Event::ReceiveFailed { .. });
+                each(Turn { channel, arena }, event);
+                if failed {
+                    return;
+                }
+                match channel.receiver.replenish(arena) {
+                    Ok(_) if channel.receiver.is_short() && !*entry => {
+                        *entry = true;
+                        hungry.push(id.channel());
+                    }
+                    Ok(_) => {}
+                    Err(error) => starving = Some(error),
+                }
+            })
+            .map_err(PollError::Completions)?;
+        if !self.hungry.is_empty() {
+            starving = self.feed().err().or(starving);
+        }
+        match starving {
+            Some(error) => {
+                self.counters.repost_failures = self.counters.repost_failures.saturating_add(1);
+                Err(PollError::Receives(error))
+            }
+            None => Ok(count),
+        }
+    }
+
+    /// Posts receives for channels that went without, as far as memory came back.
+    #[cold]
+    fn feed(&mut self) -> Result<(), PostError> {
+        let Self {
+            channels,
+            arena,
+            hungry,
+            ..
+        } = self;
+        let mut outcome = Ok(());
+        hungry.retain(|index| {
+            let Some(entry) = channels.get_mut(*index as usize) else {
+                return false;
+            };
+            let Some(channel) = entry
+                .channel
+                .as_mut()
+                .filter(|channel| channel.state() == ChannelState::Open)
+            else {
+                entry.is_hungry = false;
+                return false;
+            };
+            if let Err(error) = channel.receiver.replenish(arena) {
+                outcome = Err(error);
+                entry.is_hungry = false;
+                return false;
+            }
+            entry.is_hungry = channel.receiver.is_short();
+            entry.is_hungry
+        });
+        outcome
+    }
+
+    #[inline]
+    fn poll_sends(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, PollError> {
+        let Self {
+            channels,
+            send_completions,
+            arena,
+            counters,
+            fetched,
+            ..
+        } = self;
+        send_completions
+            .poll(|completion| {
+                let id = completion.work_id();
+                let entry = channels.get_mut(id.channel() as usize);
+                let channel = entry.and_then(|entry| entry.channel.as_mut());
+                let Some(channel) = channel.filter(|_| id.kind() == Some(WorkKind::Send)) else {
+                    counters.orphaned = counters.orphaned.saturating_add(1);
+                    return;
+                };
+                let outcome = channel.sender.retire(
+                    completion,
+                    |ticket, slot| fetched.push((ticket, Lease { slot })),
+                    |slot| arena.release(slot),
+                );
+                let Ok(retired) = outcome else {
+                    counters.rejected = counters.rejected.saturating_add(1);
+                    return;
+                };
+                let success = retired.status.is_success();
+                for (ticket, data) in fetched.drain(..) {
+                    if success || ticket != retired.last {
+                        each(Turn { channel, arena }, Event::Fetched { ticket, data });
+                    } else {
+                        arena.release(data.slot);
+                    }
+                }
+                let event = if success {
+                    Event::Done {
+                        through: retired.last,
+                    }
+                } else {
+                    Event::Failed {
+                        ticket: retired.last,
+                        status: retired.status,
+                    }
+                };
+                each(Turn { channel, arena }, event);
+            })
+            .map_err(PollError::Completions)
+    }
+}
+
+impl<P: Provider> Entry<P> {
+    /// The mark of the hungry, and the channel.
+    #[inline]
+    fn split(&mut self) -> Option<(&mut bool, &mut Channel<P>)> {
+        Some((&mut self.is_hungry, self.channel.as_mut()?))
+    }
+}
+
+/// Why a channel was not closed cleanly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CloseError {
+    /// There is no such channel, or it was closed already.
+    Unknown,
+    /// The queue pair could not be failed.
+    Provider(ProviderError),
+    /// The Worker could not be polled.
+    Poll(PollError),
+    /// Not everything came back by the deadline.
+    TimedOut,
+}
+
+impl fmt::Display for CloseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str("there is no such channel"),
+            Self::Provider(error) => write!(f, "the queue pair could not be failed: {error}"),
+            Self::Poll(error) => write!(f, "while closing, {error}"),
+            Self::TimedOut => f.write_str("not everything in flight came back before the deadline"),
+        }
+    }
+}
+
+impl core::error::Error for CloseError {}
+
+impl<P: Provider> fmt::Debug for Worker<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker")
+            .field("device", &self.device)
+            .field("channels", &self.channels().count())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P: Provider> fmt::Debug for Turn<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn")
+            .field("channel", &self.channel)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,222 @@
+//! The rules of the house that text alone can show: lints, who depends on whom, where
+//! atomics come from.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use toml::{Table, Value};
+
+/// Each package's folder, and what of ours and of others it may depend on. A star is anything.
+const MAY_DEPEND: &[(&str, &[&str])] = &[
+    (
+        "core",
+        &["bitflags", "heapless", "static_assertions", "zerocopy", "loom"],
+    ),
+    ("hotpath", &["doorbell-core"]),
+    ("ffi", &["doorbell-core", "rdma_sys", "libc"]),
+    ("ffi/sys", &["libc"]),
+    ("sim", &["doorbell-core"]),
+    (
+        ".",
+        &[
+            "doorbell-core",
+            "doorbell-hotpath",
+            "doorbell-ffi",
+            "getrandom",
+            "rustix",
+            // Behind the CLI's feature; that they are optional is checked apart.
+            "clap",
+            "hdrhistogram",
+            "indicatif",
+            "quanta",
+            "serde",
+            "serde_json",
+            "zerocopy",
+        ],
+    ),
+    ("sim/lab", &["*"]),
+    ("benches", &["*"]),
+];
+
+/// What an embedder gets with the root package, whatever its features.
+const EMBEDDED: &[&str] = &[
+    "doorbell-core",
+    "doorbell-hotpath",
+    "doorbell-ffi",
+    "getrandom",
+    "rustix",
+];
+
+/// The packages where unsafe is allowed.
+const UNSAFE: &[&str] = &["ffi", "ffi/sys"];
+
+/// Nobody depends on these.
+const ENDS: &[&str] = &["doorbell-lab", "doorbell-benches"];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn manifest(folder: &str) -> Table {
+    let path = root().join(folder).join("Cargo.toml");
+    fs::read_to_string(&path)
+        .unwrap()
+        .parse()
+        .unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn members() -> Vec<String> {
+    let workspace = manifest(".");
+    let members = workspace["workspace"]["members"].as_array().unwrap();
+    members
+        .iter()
+        .map(|member| member.as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// The normal dependencies of a package, for whatever target.
+fn dependencies(manifest: &Table) -> Vec<(String, Value)> {
+    let mut tables = vec![manifest.get("dependencies")];
+    if let Some(targets) = manifest.get("target").and_then(Value::as_table) {
+        tables.extend(targets.values().map(|target| target.get("dependencies")));
+    }
+    tables
+        .into_iter()
+        .flatten()
+        .flat_map(|table| table.as_table().unwrap().clone())
+        .collect()
+}
+
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The lines of a source file that are code.
+fn code(path: &Path) -> Vec<(usize, String)> {
+    let text = fs::read_to_string(path).unwrap();
+    text.lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim_start().starts_with("//"))
+        .map(|(index, line)| (index + 1, line.to_owned()))
+        .collect()
+}
+
+#[test]
+fn one_lint_table_forbids_unsafe_but_in_ffi() {
+    let workspace = manifest(".");
+    let table = &workspace["workspace"]["lints"];
+    assert_eq!(table["rust"]["unsafe_code"].as_str(), Some("forbid"));
+    for member in members() {
+        let lints = manifest(&member)["lints"].clone();
+        if !UNSAFE.contains(&member.as_str()) {
+            assert_eq!(
+                lints["workspace"].as_bool(),
+                Some(true),
+                "{member} has the workspace's table"
+            );
+            continue;
+        }
+        let mut expected = table.clone();
+        expected["rust"]["unsafe_code"] = Value::from("allow");
+        assert_eq!(
+            lints, expected,
+            "{member} has the workspace's table but for unsafe_code"
+        );
+    }
+}
+
+#[test]
+fn every_member_is_known_here() {
+    let known: BTreeSet<_> = MAY_DEPEND
+        .iter()
+        .map(|(folder, _)| (*folder).to_owned())
+        .collect();
+    assert_eq!(members().into_iter().collect::<BTreeSet<_>>(), known);
+}
+
+#[test]
+fn arrows_point_one_way() {
+    for (folder, allowed) in MAY_DEPEND {
+        for (name, _) in dependencies(&manifest(folder)) {
+            assert!(
+                allowed.contains(&"*") || allowed.contains(&name.as_str()),
+                "{folder} depends on {name}"
+            );
+            assert!(
+                !ENDS.contains(&name.as_str()),
+                "{folder} depends on {name}, which nothing may"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_embedder_pays_for_nothing_else() {
+    let manifest = manifest(".");
+    assert_eq!(manifest["features"]["default"].as_array().unwrap().len(), 0);
+    for (name, value) in dependencies(&manifest) {
+        let optional = value.get("optional").and_then(Value::as_bool) == Some(true);
+        assert!(
+            optional || EMBEDDED.contains(&name.as_str()),
+            "{name} is neither optional nor for embedders"
+        );
+    }
+}
+
+#[test]
+fn atomics_come_from_one_place() {
+    for folder in ["core/src", "hotpath/src"] {
+        for path in sources(&root().join(folder)) {
+            if path.ends_with("core/src/sync.rs") {
+                continue;
+            }
+            for (line, text) in code(&path) {
+                assert!(
+                    !text.contains("sync::atomic"),
+                    "{}:{line}: {text}",
+                    path.display()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_allocates_or_needs_std_below_the_control_plane() {
+    for folder in ["core/src", "hotpath/src"] {
+        let lib = fs::read_to_string(root().join(folder).join("lib.rs")).unwrap();
+        assert!(lib.contains("#![no_std]"), "{folder}");
+        for path in sources(&root().join(folder)) {
+            for (line, text) in code(&path) {
+                assert!(!text.contains("extern crate alloc"), "{}:{line}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn raw_verbs_stay_in_ffi() {
+    for folder in ["core/src", "hotpath/src", "sim/src", "src"] {
+        for path in sources(&root().join(folder)) {
+            for (line, text) in code(&path) {
+                let raw = text.contains("ibv_") && !text.contains("doc(alias") && !text.contains('"');
+                assert!(
+                    !raw && !text.contains("rdma_sys"),
+                    "{}:{line}: {text}",
+                    path.display()
+                );
+            }
+        }
+    }
+}
