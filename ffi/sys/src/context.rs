@@ -113,9 +113,13 @@ impl<T> Missing for *mut T {
 
 /// Verbs that do nothing but forward to the extended operation of a context.
 macro_rules! extended {
+    // The context is the argument, or a field of what the argument points to.
+    (@context $context:ident) => { $context };
+    // SAFETY: the caller vouches for the object, and its context outlives it.
+    (@context (*$object:ident).context) => { unsafe { (*$object).context } };
     ($(
         $(#[$doc:meta])*
-        fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $op:ident of $context:expr;
+        fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty = $op:ident of [$($context:tt)+];
     )*) => {$(
         $(#[$doc])*
         ///
@@ -126,9 +130,7 @@ macro_rules! extended {
         /// The object the first argument names is live, and the arguments satisfy the manual page.
         #[inline]
         pub unsafe fn $name($($arg: $ty),*) -> $ret {
-            // SAFETY: the caller vouches for the object, and its context outlives it.
-            #[allow(unused_unsafe, clippy::allow_attributes, reason = "not needed where the context is the argument")]
-            let context = unsafe { $context };
+            let context = $crate::context::extended!(@context $($context)+);
             // SAFETY: a live context; the size is checked before the operation is read.
             match unsafe { $crate::verbs_get_ctx_op!(context, $op) } {
                 // SAFETY: the provider's own operation, with the arguments the caller vouches for.

@@ -17,34 +17,34 @@ use crate::unions::ibv_ops_wr;
 extended! {
     /// Creates an extended completion queue, see `ibv_create_cq_ex(3)`.
     fn ibv_create_cq_ex(context: *mut ibv_context, cq_attr: *mut ibv_cq_init_attr_ex) -> *mut ibv_cq_ex
-        = create_cq_ex of context;
+        = create_cq_ex of [context];
     /// Changes a completion queue's moderation, see `ibv_modify_cq(3)`.
     fn ibv_modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int
-        = modify_cq of (*cq).context;
+        = modify_cq of [(*cq).context];
     /// Opens a queue pair shared between processes, see `ibv_open_qp(3)`.
     fn ibv_open_qp(context: *mut ibv_context, qp_open_attr: *mut ibv_qp_open_attr) -> *mut ibv_qp
-        = open_qp of context;
+        = open_qp of [context];
     /// Limits a queue pair's rate, see `ibv_modify_qp_rate_limit(3)`.
     fn ibv_modify_qp_rate_limit(qp: *mut ibv_qp, attr: *mut ibv_qp_rate_limit_attr) -> c_int
-        = modify_qp_rate_limit of (*qp).context;
+        = modify_qp_rate_limit of [(*qp).context];
     /// The number under which peers address an XRC shared receive queue, see `ibv_get_srq_num(3)`.
     fn ibv_get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int
-        = get_srq_num of (*srq).context;
+        = get_srq_num of [(*srq).context];
     /// Opens an XRC domain, see `ibv_open_xrcd(3)`.
     fn ibv_open_xrcd(context: *mut ibv_context, xrcd_init_attr: *mut ibv_xrcd_init_attr) -> *mut ibv_xrcd
-        = open_xrcd of context;
+        = open_xrcd of [context];
     /// Closes an XRC domain, see `ibv_open_xrcd(3)`.
     fn ibv_close_xrcd(xrcd: *mut ibv_xrcd) -> c_int
-        = close_xrcd of (*xrcd).context;
+        = close_xrcd of [(*xrcd).context];
     /// Allocates a thread domain, see `ibv_alloc_td(3)`.
     fn ibv_alloc_td(context: *mut ibv_context, init_attr: *mut ibv_td_init_attr) -> *mut ibv_td
-        = alloc_td of context;
+        = alloc_td of [context];
     /// Releases a thread domain, see `ibv_alloc_td(3)`.
     fn ibv_dealloc_td(td: *mut ibv_td) -> c_int
-        = dealloc_td of (*td).context;
+        = dealloc_td of [(*td).context];
     /// Allocates a parent domain, see `ibv_alloc_parent_domain(3)`.
     fn ibv_alloc_parent_domain(context: *mut ibv_context, attr: *mut ibv_parent_domain_init_attr) -> *mut ibv_pd
-        = alloc_parent_domain of context;
+        = alloc_parent_domain of [context];
 }
 
 /// Creates a queue pair with extended attributes, see `ibv_create_qp_ex(3)`.

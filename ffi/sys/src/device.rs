@@ -15,7 +15,7 @@ use crate::functions::{self, _ibv_query_gid_ex, _ibv_query_gid_table, ibv_query_
 extended! {
     /// Reads a device's clock, see `ibv_query_rt_values_ex(3)`.
     fn ibv_query_rt_values_ex(context: *mut ibv_context, values: *mut ibv_values_ex) -> c_int
-        = query_rt_values of context;
+        = query_rt_values of [context];
 }
 
 /// The attributes of a device, extended ones included, see `ibv_query_device_ex(3)`.

@@ -30,18 +30,18 @@ extended! {
     /// Gives advice about ranges of memory, see `ibv_advise_mr(3)`.
     fn ibv_advise_mr(
         pd: *mut ibv_pd, advice: ibv_advise_mr_advice, flags: u32, sg_list: *mut ibv_sge, num_sge: u32,
-    ) -> c_int = advise_mr of (*pd).context;
+    ) -> c_int = advise_mr of [(*pd).context];
     /// A memory region that swallows writes and reads as zero, see `ibv_alloc_null_mr(3)`.
-    fn ibv_alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr = alloc_null_mr of (*pd).context;
+    fn ibv_alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr = alloc_null_mr of [(*pd).context];
     /// Allocates memory of the device, see `ibv_alloc_dm(3)`.
     fn ibv_alloc_dm(context: *mut ibv_context, attr: *mut ibv_alloc_dm_attr) -> *mut ibv_dm
-        = alloc_dm of context;
+        = alloc_dm of [context];
     /// Releases memory of the device, see `ibv_alloc_dm(3)`.
-    fn ibv_free_dm(dm: *mut ibv_dm) -> c_int = free_dm of (*dm).context;
+    fn ibv_free_dm(dm: *mut ibv_dm) -> c_int = free_dm of [(*dm).context];
     /// Registers memory of the device, see `ibv_alloc_dm(3)`.
     fn ibv_reg_dm_mr(
         pd: *mut ibv_pd, dm: *mut ibv_dm, dm_offset: u64, length: usize, access: c_uint,
-    ) -> *mut ibv_mr = reg_dm_mr of (*pd).context;
+    ) -> *mut ibv_mr = reg_dm_mr of [(*pd).context];
 }
 
 /// Registers memory, see `ibv_reg_mr(3)`.

@@ -12,16 +12,16 @@ use crate::errno;
 
 extended! {
     /// Changes a work queue, see `ibv_modify_wq(3)`.
-    fn ibv_modify_wq(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_attr) -> c_int = modify_wq of (*wq).context;
+    fn ibv_modify_wq(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_attr) -> c_int = modify_wq of [(*wq).context];
     /// Releases a work queue, see `ibv_create_wq(3)`.
-    fn ibv_destroy_wq(wq: *mut ibv_wq) -> c_int = destroy_wq of (*wq).context;
+    fn ibv_destroy_wq(wq: *mut ibv_wq) -> c_int = destroy_wq of [(*wq).context];
     /// Makes an indirection table, see `ibv_create_rwq_ind_table(3)`.
     fn ibv_create_rwq_ind_table(
         context: *mut ibv_context, init_attr: *mut ibv_rwq_ind_table_init_attr,
-    ) -> *mut ibv_rwq_ind_table = create_rwq_ind_table of context;
+    ) -> *mut ibv_rwq_ind_table = create_rwq_ind_table of [context];
     /// Releases an indirection table, see `ibv_create_rwq_ind_table(3)`.
     fn ibv_destroy_rwq_ind_table(rwq_ind_table: *mut ibv_rwq_ind_table) -> c_int
-        = destroy_rwq_ind_table of (*rwq_ind_table).context;
+        = destroy_rwq_ind_table of [(*rwq_ind_table).context];
 }
 
 /// Makes a work queue, see `ibv_create_wq(3)`.

@@ -228,6 +228,7 @@ unsafe extern "C" fn make_srq(_: *mut ibv_context, attr: *mut ibv_srq_init_attr_
 
 /// The condition of the C function, for every mask and type: only a basic queue may become one.
 #[test]
+#[cfg_attr(feature = "link", ignore = "libibverbs is linked: it cannot be absent")]
 fn create_srq_ex_takes_the_plain_path_for_basic_queues_alone() {
     settle_on_no_library();
     let (whole, context) = extended_context();
@@ -278,6 +279,7 @@ unsafe extern "C" fn query_device_fails(
 }
 
 #[test]
+#[cfg_attr(feature = "link", ignore = "libibverbs is linked: it cannot be absent")]
 fn query_device_ex_zeroes_what_the_plain_query_leaves() {
     settle_on_no_library();
     let (whole, extended) = extended_context();
@@ -345,6 +347,7 @@ fn a_completion_is_copy_and_tag_operations_are_reachable() {
 }
 
 #[test]
+#[cfg_attr(feature = "link", ignore = "libibverbs is linked: it cannot be absent")]
 fn a_missing_library_says_what_to_install() {
     let error = load_from(Path::new(NOWHERE)).unwrap_err();
     let text = error.to_string();
