@@ -93,13 +93,13 @@ pub(crate) fn responder(timing: Timing) -> Responder {
     Responder::new(config, &[rail(2)], Instant::from_ns(0)).unwrap()
 }
 
-/// Panics where a machine fed with `bytes` breaks a promise.
+/// Panics where a machine fed with `bytes` breaks a promise; says whether it got connected.
 ///
 /// The first byte says which machine (bit 0), whether the stream closes at its end or falls silent
 /// (bit 7), and how many bytes come at a time (the rest).
-pub(crate) fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) -> bool {
     let Some((&how, script)) = bytes.split_first() else {
-        return;
+        return false;
     };
     let piece_bytes = usize::from(how >> 1 & 0x3f) * 8 + 1;
     let mut io = Script {
@@ -154,7 +154,7 @@ pub(crate) fn check(bytes: &[u8]) {
                 assert_eq!(again, end, "an end is an end");
                 assert_eq!(io.rest.len(), left, "nothing is read after the end");
                 assert!(io.written_bytes < 512, "no more is said than a handshake has");
-                return;
+                return matches!(end, Step::Connected(_));
             }
             other => panic!("a step nobody knows: {other:?}"),
         }
