@@ -1,7 +1,7 @@
 // Generated with bindings.rs, from the same headers. Do not edit.
 //
 // Each row: the type in C ("" where C has no way to name it), in Rust, its size and alignment, and
-// for each field the C member, the Rust one and its offset. by_arch(x86_64, aarch64) where they differ.
+// for each field the C member, the Rust one and its offset. by_arch!(x86_64, aarch64) where they differ.
 
 layout! {
     "struct _ibv_device_ops" _ibv_device_ops [16, 8] {
@@ -54,14 +54,14 @@ layout! {
         "fd" fd 8;
         "refcnt" refcnt 12;
     }
-    "struct ibv_context" ibv_context [by_arch(328, 336), 8] {
+    "struct ibv_context" ibv_context [by_arch!(328, 336), 8] {
         "device" device 0;
         "ops" ops 8;
         "cmd_fd" cmd_fd 264;
         "async_fd" async_fd 268;
         "num_comp_vectors" num_comp_vectors 272;
         "mutex" mutex 280;
-        "abi_compat" abi_compat by_arch(320, 328);
+        "abi_compat" abi_compat by_arch!(320, 328);
     }
     "struct ibv_context_ops" ibv_context_ops [256, 8] {
         "_compat_query_device" _compat_query_device 0;
@@ -108,48 +108,48 @@ layout! {
     "struct ibv_counters_init_attr" ibv_counters_init_attr [4, 4] {
         "comp_mask" comp_mask 0;
     }
-    "struct ibv_cq" ibv_cq [by_arch(128, 136), 8] {
+    "struct ibv_cq" ibv_cq [by_arch!(128, 136), 8] {
         "context" context 0;
         "channel" channel 8;
         "cq_context" cq_context 16;
         "handle" handle 24;
         "cqe" cqe 28;
         "mutex" mutex 32;
-        "cond" cond by_arch(72, 80);
-        "comp_events_completed" comp_events_completed by_arch(120, 128);
-        "async_events_completed" async_events_completed by_arch(124, 132);
+        "cond" cond by_arch!(72, 80);
+        "comp_events_completed" comp_events_completed by_arch!(120, 128);
+        "async_events_completed" async_events_completed by_arch!(124, 132);
     }
-    "struct ibv_cq_ex" ibv_cq_ex [by_arch(288, 296), 8] {
+    "struct ibv_cq_ex" ibv_cq_ex [by_arch!(288, 296), 8] {
         "context" context 0;
         "channel" channel 8;
         "cq_context" cq_context 16;
         "handle" handle 24;
         "cqe" cqe 28;
         "mutex" mutex 32;
-        "cond" cond by_arch(72, 80);
-        "comp_events_completed" comp_events_completed by_arch(120, 128);
-        "async_events_completed" async_events_completed by_arch(124, 132);
-        "comp_mask" comp_mask by_arch(128, 136);
-        "status" status by_arch(132, 140);
-        "wr_id" wr_id by_arch(136, 144);
-        "start_poll" start_poll by_arch(144, 152);
-        "next_poll" next_poll by_arch(152, 160);
-        "end_poll" end_poll by_arch(160, 168);
-        "read_opcode" read_opcode by_arch(168, 176);
-        "read_vendor_err" read_vendor_err by_arch(176, 184);
-        "read_byte_len" read_byte_len by_arch(184, 192);
-        "read_imm_data" read_imm_data by_arch(192, 200);
-        "read_qp_num" read_qp_num by_arch(200, 208);
-        "read_src_qp" read_src_qp by_arch(208, 216);
-        "read_wc_flags" read_wc_flags by_arch(216, 224);
-        "read_slid" read_slid by_arch(224, 232);
-        "read_sl" read_sl by_arch(232, 240);
-        "read_dlid_path_bits" read_dlid_path_bits by_arch(240, 248);
-        "read_completion_ts" read_completion_ts by_arch(248, 256);
-        "read_cvlan" read_cvlan by_arch(256, 264);
-        "read_flow_tag" read_flow_tag by_arch(264, 272);
-        "read_tm_info" read_tm_info by_arch(272, 280);
-        "read_completion_wallclock_ns" read_completion_wallclock_ns by_arch(280, 288);
+        "cond" cond by_arch!(72, 80);
+        "comp_events_completed" comp_events_completed by_arch!(120, 128);
+        "async_events_completed" async_events_completed by_arch!(124, 132);
+        "comp_mask" comp_mask by_arch!(128, 136);
+        "status" status by_arch!(132, 140);
+        "wr_id" wr_id by_arch!(136, 144);
+        "start_poll" start_poll by_arch!(144, 152);
+        "next_poll" next_poll by_arch!(152, 160);
+        "end_poll" end_poll by_arch!(160, 168);
+        "read_opcode" read_opcode by_arch!(168, 176);
+        "read_vendor_err" read_vendor_err by_arch!(176, 184);
+        "read_byte_len" read_byte_len by_arch!(184, 192);
+        "read_imm_data" read_imm_data by_arch!(192, 200);
+        "read_qp_num" read_qp_num by_arch!(200, 208);
+        "read_src_qp" read_src_qp by_arch!(208, 216);
+        "read_wc_flags" read_wc_flags by_arch!(216, 224);
+        "read_slid" read_slid by_arch!(224, 232);
+        "read_sl" read_sl by_arch!(232, 240);
+        "read_dlid_path_bits" read_dlid_path_bits by_arch!(240, 248);
+        "read_completion_ts" read_completion_ts by_arch!(248, 256);
+        "read_cvlan" read_cvlan by_arch!(256, 264);
+        "read_flow_tag" read_flow_tag by_arch!(264, 272);
+        "read_tm_info" read_tm_info by_arch!(272, 280);
+        "read_completion_wallclock_ns" read_completion_wallclock_ns by_arch!(280, 288);
     }
     "struct ibv_cq_init_attr_ex" ibv_cq_init_attr_ex [56, 8] {
         "cqe" cqe 0;
@@ -563,7 +563,7 @@ layout! {
         "flags" flags 47;
         "port_cap_flags2" port_cap_flags2 48;
     }
-    "struct ibv_qp" ibv_qp [by_arch(160, 168), 8] {
+    "struct ibv_qp" ibv_qp [by_arch!(160, 168), 8] {
         "context" context 0;
         "qp_context" qp_context 8;
         "pd" pd 16;
@@ -575,8 +575,8 @@ layout! {
         "state" state 56;
         "qp_type" qp_type 60;
         "mutex" mutex 64;
-        "cond" cond by_arch(104, 112);
-        "events_completed" events_completed by_arch(152, 160);
+        "cond" cond by_arch!(104, 112);
+        "events_completed" events_completed by_arch!(152, 160);
     }
     "struct ibv_qp_attr" ibv_qp_attr [144, 8] {
         "qp_state" qp_state 0;
@@ -613,32 +613,32 @@ layout! {
         "max_recv_sge" max_recv_sge 12;
         "max_inline_data" max_inline_data 16;
     }
-    "struct ibv_qp_ex" ibv_qp_ex [by_arch(352, 360), 8] {
+    "struct ibv_qp_ex" ibv_qp_ex [by_arch!(352, 360), 8] {
         "qp_base" qp_base 0;
-        "comp_mask" comp_mask by_arch(160, 168);
-        "wr_id" wr_id by_arch(168, 176);
-        "wr_flags" wr_flags by_arch(176, 184);
-        "wr_atomic_cmp_swp" wr_atomic_cmp_swp by_arch(184, 192);
-        "wr_atomic_fetch_add" wr_atomic_fetch_add by_arch(192, 200);
-        "wr_bind_mw" wr_bind_mw by_arch(200, 208);
-        "wr_local_inv" wr_local_inv by_arch(208, 216);
-        "wr_rdma_read" wr_rdma_read by_arch(216, 224);
-        "wr_rdma_write" wr_rdma_write by_arch(224, 232);
-        "wr_rdma_write_imm" wr_rdma_write_imm by_arch(232, 240);
-        "wr_send" wr_send by_arch(240, 248);
-        "wr_send_imm" wr_send_imm by_arch(248, 256);
-        "wr_send_inv" wr_send_inv by_arch(256, 264);
-        "wr_send_tso" wr_send_tso by_arch(264, 272);
-        "wr_set_ud_addr" wr_set_ud_addr by_arch(272, 280);
-        "wr_set_xrc_srqn" wr_set_xrc_srqn by_arch(280, 288);
-        "wr_set_inline_data" wr_set_inline_data by_arch(288, 296);
-        "wr_set_inline_data_list" wr_set_inline_data_list by_arch(296, 304);
-        "wr_set_sge" wr_set_sge by_arch(304, 312);
-        "wr_set_sge_list" wr_set_sge_list by_arch(312, 320);
-        "wr_start" wr_start by_arch(320, 328);
-        "wr_complete" wr_complete by_arch(328, 336);
-        "wr_abort" wr_abort by_arch(336, 344);
-        "wr_atomic_write" wr_atomic_write by_arch(344, 352);
+        "comp_mask" comp_mask by_arch!(160, 168);
+        "wr_id" wr_id by_arch!(168, 176);
+        "wr_flags" wr_flags by_arch!(176, 184);
+        "wr_atomic_cmp_swp" wr_atomic_cmp_swp by_arch!(184, 192);
+        "wr_atomic_fetch_add" wr_atomic_fetch_add by_arch!(192, 200);
+        "wr_bind_mw" wr_bind_mw by_arch!(200, 208);
+        "wr_local_inv" wr_local_inv by_arch!(208, 216);
+        "wr_rdma_read" wr_rdma_read by_arch!(216, 224);
+        "wr_rdma_write" wr_rdma_write by_arch!(224, 232);
+        "wr_rdma_write_imm" wr_rdma_write_imm by_arch!(232, 240);
+        "wr_send" wr_send by_arch!(240, 248);
+        "wr_send_imm" wr_send_imm by_arch!(248, 256);
+        "wr_send_inv" wr_send_inv by_arch!(256, 264);
+        "wr_send_tso" wr_send_tso by_arch!(264, 272);
+        "wr_set_ud_addr" wr_set_ud_addr by_arch!(272, 280);
+        "wr_set_xrc_srqn" wr_set_xrc_srqn by_arch!(280, 288);
+        "wr_set_inline_data" wr_set_inline_data by_arch!(288, 296);
+        "wr_set_inline_data_list" wr_set_inline_data_list by_arch!(296, 304);
+        "wr_set_sge" wr_set_sge by_arch!(304, 312);
+        "wr_set_sge_list" wr_set_sge_list by_arch!(312, 320);
+        "wr_start" wr_start by_arch!(320, 328);
+        "wr_complete" wr_complete by_arch!(328, 336);
+        "wr_abort" wr_abort by_arch!(336, 344);
+        "wr_atomic_write" wr_atomic_write by_arch!(344, 352);
     }
     "struct ibv_qp_init_attr" ibv_qp_init_attr [64, 8] {
         "qp_context" qp_context 0;
@@ -770,14 +770,14 @@ layout! {
         "length" length 8;
         "lkey" lkey 12;
     }
-    "struct ibv_srq" ibv_srq [by_arch(128, 136), 8] {
+    "struct ibv_srq" ibv_srq [by_arch!(128, 136), 8] {
         "context" context 0;
         "srq_context" srq_context 8;
         "pd" pd 16;
         "handle" handle 24;
         "mutex" mutex 32;
-        "cond" cond by_arch(72, 80);
-        "events_completed" events_completed by_arch(120, 128);
+        "cond" cond by_arch!(72, 80);
+        "events_completed" events_completed by_arch!(120, 128);
     }
     "struct ibv_srq_attr" ibv_srq_attr [12, 4] {
         "max_wr" max_wr 0;
@@ -846,7 +846,7 @@ layout! {
         "tag" tag 0;
         "priv" priv_ 8;
     }
-    "struct ibv_wq" ibv_wq [by_arch(152, 160), 8] {
+    "struct ibv_wq" ibv_wq [by_arch!(152, 160), 8] {
         "context" context 0;
         "wq_context" wq_context 8;
         "pd" pd 16;
@@ -857,9 +857,9 @@ layout! {
         "wq_type" wq_type 44;
         "post_recv" post_recv 48;
         "mutex" mutex 56;
-        "cond" cond by_arch(96, 104);
-        "events_completed" events_completed by_arch(144, 152);
-        "comp_mask" comp_mask by_arch(148, 156);
+        "cond" cond by_arch!(96, 104);
+        "events_completed" events_completed by_arch!(144, 152);
+        "comp_mask" comp_mask by_arch!(148, 156);
     }
     "struct ibv_wq_attr" ibv_wq_attr [20, 4] {
         "attr_mask" attr_mask 0;
@@ -886,7 +886,7 @@ layout! {
         "fd" fd 4;
         "oflags" oflags 8;
     }
-    "struct verbs_context" verbs_context [by_arch(648, 656), 8] {
+    "struct verbs_context" verbs_context [by_arch!(648, 656), 8] {
         "query_port" query_port 0;
         "advise_mr" advise_mr 8;
         "alloc_null_mr" alloc_null_mr 16;

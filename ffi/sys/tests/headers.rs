@@ -71,12 +71,14 @@ struct Type {
     fields: &'static [(&'static str, usize)],
 }
 
-const fn by_arch(x86_64: usize, aarch64: usize) -> usize {
-    if cfg!(target_arch = "aarch64") {
-        aarch64
-    } else {
-        x86_64
-    }
+macro_rules! by_arch {
+    ($x86_64:literal, $aarch64:literal) => {
+        if cfg!(target_arch = "aarch64") {
+            $aarch64
+        } else {
+            $x86_64
+        }
+    };
 }
 
 macro_rules! layout {

@@ -108,7 +108,7 @@ pub(crate) fn write(bindings: &str, x86_64: &str, aarch64: &str) -> Result<Strin
         "// Generated with bindings.rs, from the same headers. Do not edit.\n\
          //\n\
          // Each row: the type in C (\"\" where C has no way to name it), in Rust, its size and alignment, and\n\
-         // for each field the C member, the Rust one and its offset. by_arch(x86_64, aarch64) where they differ.\n\n",
+         // for each field the C member, the Rust one and its offset. by_arch!(x86_64, aarch64) where they differ.\n\n",
     );
     let (shapes, other) = (shapes(x86_64)?, shapes(aarch64)?);
     if shapes.keys().ne(other.keys()) {
@@ -151,7 +151,7 @@ fn both(x86_64: u64, aarch64: u64) -> String {
     if x86_64 == aarch64 {
         x86_64.to_string()
     } else {
-        format!("by_arch({x86_64}, {aarch64})")
+        format!("by_arch!({x86_64}, {aarch64})")
     }
 }
 

@@ -9,12 +9,14 @@
 
 use std::mem::{align_of, offset_of, size_of};
 
-fn by_arch(x86_64: usize, aarch64: usize) -> usize {
-    if cfg!(target_arch = "aarch64") {
-        aarch64
-    } else {
-        x86_64
-    }
+macro_rules! by_arch {
+    ($x86_64:literal, $aarch64:literal) => {
+        if cfg!(target_arch = "aarch64") {
+            $aarch64
+        } else {
+            $x86_64
+        }
+    };
 }
 
 /// The integer behind a constant of either crate: an integer, a newtype, or (theirs) a Rust enum.
