@@ -54,7 +54,7 @@ pub(crate) fn prepare<P: Provider>(
         qpn: parts.control.qpn(),
         psn,
         parameters: EndpointParameters {
-            mtu: rail.active_mtu,
+            mtu: rail.active_mtu.min(config.mtu_max),
             max_rd_atomic: config.rd_atomic_max.min(limits.max_rd_atomic),
             max_dest_rd_atomic: config.rd_atomic_max.min(limits.max_dest_rd_atomic),
             traffic_class: config.traffic_class,

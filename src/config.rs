@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use doorbell_core::Mtu;
 use doorbell_core::provider::RemoteAccess;
 use doorbell_core::wire::PrivateData;
 
@@ -76,6 +77,9 @@ pub struct ChannelConfig {
     /// Bytes of the application that the peer gets with the connection, at most 64: windows
     /// it may reach, for example. Default none.
     pub private_data: PrivateData,
+    /// The largest path MTU to agree to. Default 4,096, the largest there is: the lower of
+    /// both sides' ports decides.
+    pub mtu_max: Mtu,
     /// The IP traffic class: DSCP in the upper six bits. Default 0.
     pub traffic_class: u8,
     /// The IPv6 flow label, 20 bits. Default 0.
@@ -107,6 +111,7 @@ impl Default for ChannelConfig {
             min_rnr_timer: 12,
             handshake_stage: Duration::from_secs(5),
             private_data: PrivateData::EMPTY,
+            mtu_max: Mtu::B4096,
             traffic_class: 0,
             flow_label: 0,
             service_level: 0,

@@ -61,24 +61,25 @@ impl<P: Provider> Listener<P> {
             }
         }
         let handle = builder.finish()?;
-        let timing = Timing {
-            stage: config.handshake_stage,
-            ..Timing::default()
-        };
-        let timing = Timing {
-            whole: timing.whole.max(timing.stage.saturating_mul(2)),
-            ..timing
-        };
         Ok(Self {
             socket,
             address,
             handle,
             instance: node.instance(),
             config: *config,
-            timing,
+            timing: timing(config),
             under_way: Vec::new(),
             failed: 0,
         })
+    }
+
+    /// Gives the channels of peers that connect from now on another configuration, or other
+    /// Workers of the same devices. Handshakes under way, being of the one before, are broken
+    /// off: their peers are told nothing and see the stream end.
+    pub fn reconfigure(&mut self, config: &ChannelConfig) {
+        self.under_way.clear();
+        self.config = *config;
+        self.timing = timing(config);
     }
 
     /// What to hand to peers: at most 128 bytes, or a line of text.
@@ -186,6 +187,15 @@ impl<P: Provider> Listener<P> {
             self.under_way.push((stream, answer));
         }
         Ok(())
+    }
+}
+
+/// The time a handshake may take, from that of one stage.
+fn timing(config: &ChannelConfig) -> Timing {
+    let whole = Timing::default().whole;
+    Timing {
+        stage: config.handshake_stage,
+        whole: whole.max(config.handshake_stage.saturating_mul(2)),
     }
 }
 
