@@ -146,7 +146,7 @@ impl<P: Provider> Node<P> {
             workers,
             rails,
             address,
-            InstanceId::new(handle.instance()),
+            Some(handle.instance()),
             config,
             deadline,
         )
@@ -213,7 +213,7 @@ fn dial_address(rails: &Rails, handle: &Handle) -> Result<SocketAddr, ConnectErr
         .chain(&peer)
         .map(|rail| rail.address().address())
         .find(|address| !needs_interface(*address))
-        .map(|address| SocketAddr::new(address, handle.port()))
+        .map(|address| SocketAddr::new(address, handle.port().get()))
         .ok_or(ConnectError::NoRails)
 }
 

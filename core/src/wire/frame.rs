@@ -692,8 +692,8 @@ impl FrameBuffer {
     }
 
     fn with_rails(kind: FrameKind, fixed: &[u8], rails: &Vec<AdvertisedRail, RAILS_MAX>) -> Self {
-        let mut body = Vec::<u8, FRAME_BODY_BYTES_MAX>::new();
-        // HELLO_BYTES_MAX, the longest of all, is asserted to fit.
+        // The longest of all; it is asserted to fit a frame.
+        let mut body = Vec::<u8, HELLO_BYTES_MAX>::new();
         let _ = body.extend_from_slice(fixed);
         for rail in rails {
             let _ = body.extend_from_slice(&rail.encode());

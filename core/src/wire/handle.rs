@@ -39,7 +39,7 @@ struct HandleHeader {
 }
 
 const_assert_eq!(size_of::<HandleHeader>(), 20);
-const_assert_eq!(size_of::<Handle>(), HANDLE_BYTES_MAX);
+const_assert_eq!(size_of::<RawHandle>(), HANDLE_BYTES_MAX);
 
 const LAYOUT: &[(Field, usize)] = &[
     (Field::Magic, offset_of!(HandleHeader, magic)),
@@ -57,14 +57,23 @@ fn error(field: Field, offset: usize, reason: Reason) -> WireError {
     WireError::new(Part::Handle, field, offset, reason)
 }
 
-/// A handle of our own: its 128 bytes, of which the first [`Handle::as_bytes`] are used.
-///
-/// It is valid by construction. [`Handle::parse`] reads one in place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, IntoBytes, Immutable, Unaligned)]
 #[repr(C)]
-pub struct Handle {
+struct RawHandle {
     header: HandleHeader,
     rails: [u8; RAILS_BYTES_MAX],
+}
+
+/// A handle that owns its bytes, and is valid by construction.
+///
+/// [`Handle::parse`] reads one in place.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Handle {
+    raw: RawHandle,
+    /// As in `raw`, checked.
+    port: NonZeroU16,
+    /// As in `raw`, checked.
+    instance: InstanceId,
 }
 
 impl Handle {
@@ -82,11 +91,12 @@ impl Handle {
             reserved: 0,
             instance: U64::new(instance.to_u64()),
         };
+        let raw = RawHandle {
+            header,
+            rails: [0; RAILS_BYTES_MAX],
+        };
         HandleBuilder {
-            handle: Self {
-                header,
-                rails: [0; RAILS_BYTES_MAX],
-            },
+            handle: Self { raw, port, instance },
             rails_bytes: 0,
         }
     }
@@ -217,38 +227,38 @@ impl Handle {
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         self.as_padded_bytes()
-            .get(..usize::from(self.header.length))
+            .get(..usize::from(self.raw.header.length))
             .unwrap_or_default()
     }
 
     /// The bytes to hand on where 128 are expected, padded with zeros.
     #[must_use]
     pub fn as_padded_bytes(&self) -> &[u8; HANDLE_BYTES_MAX] {
-        zerocopy::transmute_ref!(self)
+        zerocopy::transmute_ref!(&self.raw)
     }
 
     /// Where the listener takes handshakes: the TCP port, the same on every rail's address.
     #[must_use]
-    pub const fn port(&self) -> u16 {
-        self.header.port.get()
+    pub const fn port(&self) -> NonZeroU16 {
+        self.port
     }
 
-    /// The instance number of the listener.
+    /// The listener's instance, to be named in the Hello frame.
     #[must_use]
-    pub const fn instance(&self) -> u64 {
-        self.header.instance.get()
+    pub const fn instance(&self) -> InstanceId {
+        self.instance
     }
 
     /// Whether there are rails that did not fit.
     #[must_use]
     pub const fn has_more(&self) -> bool {
-        self.header.flags & FLAG_MORE != 0
+        self.raw.header.flags & FLAG_MORE != 0
     }
 
     /// The rails in it.
     #[must_use]
     pub fn rails(&self) -> Rails<'_> {
-        Rails::from_checked(&self.rails, self.header.rail_count)
+        Rails::from_checked(&self.raw.rails, self.raw.header.rail_count)
     }
 }
 
@@ -256,7 +266,7 @@ impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle")
             .field("port", &self.port())
-            .field("instance", &format_args!("{:016x}", self.instance()))
+            .field("instance", &self.instance())
             .field("has_more", &self.has_more())
             .field("rails", &self.rails())
             .finish()
@@ -314,15 +324,19 @@ impl<'a> HandleRef<'a> {
     /// A copy that owns its bytes.
     #[must_use]
     pub fn to_handle(&self) -> Handle {
-        let mut handle = Handle {
+        let mut raw = RawHandle {
             header: HandleHeader::new_zeroed(),
             rails: [0; RAILS_BYTES_MAX],
         };
-        let room = handle.header.as_mut_bytes().iter_mut().chain(&mut handle.rails);
+        let room = raw.header.as_mut_bytes().iter_mut().chain(&mut raw.rails);
         for (to, from) in room.zip(self.bytes) {
             *to = *from;
         }
-        handle
+        Handle {
+            raw,
+            port: self.port,
+            instance: self.instance,
+        }
     }
 }
 
@@ -361,13 +375,14 @@ impl HandleBuilder {
     pub fn push(&mut self, rail: &AdvertisedRail) -> Fit {
         let entry = rail.encode();
         let end = self.rails_bytes.saturating_add(entry.len());
-        let Some(room) = self.handle.rails.get_mut(self.rails_bytes..end) else {
-            self.handle.header.flags |= FLAG_MORE;
+        let Some(room) = self.handle.raw.rails.get_mut(self.rails_bytes..end) else {
+            self.handle.raw.header.flags |= FLAG_MORE;
             return Fit::LeftOut;
         };
         room.copy_from_slice(&entry);
         self.rails_bytes = end;
-        self.handle.header.rail_count = self.handle.header.rail_count.saturating_add(1);
+        let header = &mut self.handle.raw.header;
+        header.rail_count = header.rail_count.saturating_add(1);
         Fit::Included
     }
 
@@ -376,11 +391,11 @@ impl HandleBuilder {
     /// # Errors
     /// No rail was added.
     pub fn finish(mut self) -> Result<Handle, NoRails> {
-        if self.handle.header.rail_count == 0 {
+        if self.handle.raw.header.rail_count == 0 {
             return Err(NoRails);
         }
         let length = HANDLE_HEADER_BYTES.saturating_add(self.rails_bytes);
-        self.handle.header.length = u8::try_from(length).unwrap_or(u8::MAX);
+        self.handle.raw.header.length = u8::try_from(length).unwrap_or(u8::MAX);
         Ok(self.handle)
     }
 }

@@ -23,7 +23,11 @@ pub(crate) fn check(bytes: &[u8]) {
     assert!(bytes.starts_with(used) && bytes[used.len()..].iter().all(|byte| *byte == 0));
     let handle = view.to_handle();
     assert_eq!(handle.as_bytes(), used);
-    assert_eq!(handle.rails(), view.rails());
+    assert_eq!((handle.port(), handle.instance()), (view.port(), view.instance()));
+    assert_eq!(
+        (handle.has_more(), handle.rails()),
+        (view.has_more(), view.rails())
+    );
     assert_eq!(Handle::parse(handle.as_padded_bytes()).unwrap(), view);
     assert_eq!(handle.to_string().parse::<Handle>(), Ok(handle));
     if view.versions().newest() > VERSION {
