@@ -4,30 +4,33 @@
 //! live bytes and their meaning, nothing that waits, chooses or sends. `docs/wire-format.md`
 //! has the byte tables.
 
+mod endpoint;
 mod error;
 mod frame;
-mod frame_body;
+mod greeting;
 mod handle;
 mod rails;
+mod reject;
 mod text;
 mod version;
 mod window;
 
+pub(crate) use endpoint::offset_of_field;
+pub use endpoint::{
+    Connect, Endpoint, EndpointParameters, FLOW_LABEL_MAX, PRIVATE_DATA_BYTES_MAX, PrivateData,
+    PrivateDataTooLong, RECEIVE_DEPTH_MAX, SERVICE_LEVEL_MAX, SLOT_BYTES_MAX,
+};
 pub use error::{Field, Part, Reason, WireError};
 pub use frame::{
-    Connect, ENDPOINT_FRAME_BYTES_MAX, FRAME_BODY_BYTES_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, Frame,
-    FrameBuffer, FrameHeader, FrameKind, Hello, HelloRef, REJECT_FRAME_BYTES, Reject, RejectReason, Welcome,
-    WelcomeRef,
+    ENDPOINT_FRAME_BYTES_MAX, FRAME_BODY_BYTES_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, Frame, FrameBuffer,
+    FrameHeader, FrameKind, REJECT_FRAME_BYTES,
 };
-pub(crate) use frame_body::offset_of_field;
-pub use frame_body::{
-    Endpoint, EndpointParameters, FLOW_LABEL_MAX, PRIVATE_DATA_BYTES_MAX, PrivateData, PrivateDataTooLong,
-    RECEIVE_DEPTH_MAX, SERVICE_LEVEL_MAX, SLOT_BYTES_MAX,
-};
+pub use greeting::{Hello, HelloRef, Welcome, WelcomeRef};
 pub use handle::{Fit, HANDLE_BYTES_MAX, HANDLE_HEADER_BYTES, Handle, HandleBuilder, HandleRef, NoRails};
 pub use rails::{
     AdvertisedRail, NotAdvertisable, RAIL_BYTES_MAX, RAILS_MAX, RailIter, Rails, SpeedClass, TooManyRails,
 };
+pub use reject::{Reject, RejectReason};
 pub use text::{HANDLE_TEXT_BYTES_MAX, HANDLE_TEXT_PREFIX, HandleTextError};
 pub use version::{InstanceId, Nonce, VERSION, VersionRange};
 pub use window::{REMOTE_WINDOW_BYTES, RemoteWindow};

@@ -341,3 +341,12 @@ impl Endpoint {
         body
     }
 }
+
+/// An endpoint and the receiver's rail it connects to: the content of Connect and Accept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connect {
+    /// The sender's endpoint.
+    pub endpoint: Endpoint,
+    /// The index of the receiver's rail in the list the receiver advertised.
+    pub peer_rail: u8,
+}

@@ -1,0 +1,295 @@
+//! Hello and Welcome: who is there, what it speaks, where it can be reached.
+
+use core::mem::{offset_of, size_of};
+
+use heapless::Vec;
+use static_assertions::{const_assert, const_assert_eq};
+use zerocopy::big_endian::{U16, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{
+    AdvertisedRail, FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, Field, InstanceId, Nonce, Part, RAIL_BYTES_MAX,
+    RAILS_MAX, Rails, Reason, VERSION, VersionRange, WireError,
+};
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawHello {
+    version_min: u8,
+    version_max: u8,
+    rail_count: u8,
+    reserved: u8,
+    instance: U64,
+    listener: U64,
+    nonce: [u8; 16],
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawWelcome {
+    version: u8,
+    rail_count: u8,
+    reserved: U16,
+    instance: U64,
+    nonce: [u8; 16],
+}
+
+const_assert_eq!(size_of::<RawHello>(), 36);
+const_assert_eq!(size_of::<RawWelcome>(), 28);
+
+/// The bodies without rails.
+pub(crate) const HELLO_BYTES_MIN: usize = size_of::<RawHello>();
+pub(crate) const WELCOME_BYTES_MIN: usize = size_of::<RawWelcome>();
+
+/// The longest list of rails.
+const RAIL_LIST_BYTES_MAX: usize = RAILS_MAX * RAIL_BYTES_MAX;
+
+/// The longest bodies of this version.
+const HELLO_BYTES_MAX: usize = HELLO_BYTES_MIN + RAIL_LIST_BYTES_MAX;
+pub(crate) const WELCOME_BYTES_MAX: usize = WELCOME_BYTES_MIN + RAIL_LIST_BYTES_MAX;
+
+const_assert!(HELLO_BYTES_MAX <= FRAME_BODY_BYTES_MAX);
+const_assert!(WELCOME_BYTES_MAX <= HELLO_BYTES_MAX);
+
+const HELLO_LAYOUT: &[(Field, usize)] = &[
+    (Field::VersionMin, offset_of!(RawHello, version_min)),
+    (Field::Version, offset_of!(RawHello, version_max)),
+    (Field::RailCount, offset_of!(RawHello, rail_count)),
+    (Field::Reserved, offset_of!(RawHello, reserved)),
+    (Field::Instance, offset_of!(RawHello, instance)),
+    (Field::ListenerInstance, offset_of!(RawHello, listener)),
+    (Field::Nonce, offset_of!(RawHello, nonce)),
+];
+
+const WELCOME_LAYOUT: &[(Field, usize)] = &[
+    (Field::Version, offset_of!(RawWelcome, version)),
+    (Field::RailCount, offset_of!(RawWelcome, rail_count)),
+    (Field::Reserved, offset_of!(RawWelcome, reserved)),
+    (Field::Instance, offset_of!(RawWelcome, instance)),
+    (Field::Nonce, offset_of!(RawWelcome, nonce)),
+];
+
+/// What the initiator says first, without its rails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The versions it speaks.
+    pub versions: VersionRange,
+    /// Its own instance.
+    pub initiator: InstanceId,
+    /// The listener it means, from the handle; `None` where it was given an address only.
+    pub listener: Option<InstanceId>,
+    /// Its nonce.
+    pub nonce: Nonce,
+}
+
+/// What the responder answers, without its rails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// The version the rest of the handshake is in.
+    pub version: u8,
+    /// Its instance.
+    pub listener: InstanceId,
+    /// Its nonce.
+    pub nonce: Nonce,
+}
+
+/// A Hello with the initiator's rails, in the bytes it came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HelloRef<'a> {
+    /// The fixed part.
+    pub hello: Hello,
+    /// The complete list of the initiator's rails.
+    pub rails: Rails<'a>,
+}
+
+/// A Welcome with the responder's rails, in the bytes it came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WelcomeRef<'a> {
+    /// The fixed part.
+    pub welcome: Welcome,
+    /// The complete list of the responder's rails.
+    pub rails: Rails<'a>,
+}
+
+impl Hello {
+    /// The body, with the complete list of the initiator's rails.
+    pub(crate) fn encode(&self, rails: &Vec<AdvertisedRail, RAILS_MAX>) -> Vec<u8, HELLO_BYTES_MAX> {
+        let raw = RawHello {
+            version_min: self.versions.oldest(),
+            version_max: self.versions.newest(),
+            rail_count: rail_count(rails),
+            reserved: 0,
+            instance: U64::new(self.initiator.to_u64()),
+            listener: U64::new(self.listener.map_or(0, InstanceId::to_u64)),
+            nonce: self.nonce.0,
+        };
+        with_rails(raw.as_bytes(), rails)
+    }
+}
+
+impl Welcome {
+    /// The body, with the complete list of the responder's rails.
+    pub(crate) fn encode(&self, rails: &Vec<AdvertisedRail, RAILS_MAX>) -> Vec<u8, HELLO_BYTES_MAX> {
+        let raw = RawWelcome {
+            version: self.version,
+            rail_count: rail_count(rails),
+            reserved: U16::ZERO,
+            instance: U64::new(self.listener.to_u64()),
+            nonce: self.nonce.0,
+        };
+        with_rails(raw.as_bytes(), rails)
+    }
+}
+
+impl<'a> HelloRef<'a> {
+    /// Reads the body.
+    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, WireError> {
+        let wrong = |field, offset: usize, reason| {
+            WireError::new(
+                Part::Hello,
+                field,
+                FRAME_HEADER_BYTES.saturating_add(offset),
+                reason,
+            )
+        };
+        let Ok((raw, listed)) = RawHello::ref_from_prefix(body) else {
+            return Err(WireError::truncated(
+                Part::Hello,
+                HELLO_LAYOUT,
+                FRAME_HEADER_BYTES,
+                body.len(),
+            ));
+        };
+        let Some(versions) = VersionRange::new(raw.version_min, raw.version_max) else {
+            let reason = if raw.version_min == 0 {
+                Reason::Zero
+            } else {
+                Reason::Mismatch
+            };
+            return Err(wrong(
+                Field::VersionMin,
+                offset_of!(RawHello, version_min),
+                reason,
+            ));
+        };
+        // What version 1 says must be zero or absent, a newer one may have given a meaning.
+        let from_newer = versions.newest() > VERSION;
+        if raw.reserved != 0 && !from_newer {
+            return Err(wrong(
+                Field::Reserved,
+                offset_of!(RawHello, reserved),
+                Reason::NotZero,
+            ));
+        }
+        let Some(initiator) = InstanceId::new(raw.instance.get()) else {
+            return Err(wrong(
+                Field::Instance,
+                offset_of!(RawHello, instance),
+                Reason::Zero,
+            ));
+        };
+        check_rail_count(Part::Hello, raw.rail_count, offset_of!(RawHello, rail_count))?;
+        let base = FRAME_HEADER_BYTES.saturating_add(size_of::<RawHello>());
+        let (rails, after) = Rails::parse(Part::Hello, base, listed, raw.rail_count, from_newer)?;
+        if !after.is_empty() && !from_newer {
+            return Err(wrong(
+                Field::Trailing,
+                body.len().saturating_sub(after.len()),
+                Reason::TooLong,
+            ));
+        }
+        let hello = Hello {
+            versions,
+            initiator,
+            listener: InstanceId::new(raw.listener.get()),
+            nonce: Nonce(raw.nonce),
+        };
+        Ok(Self { hello, rails })
+    }
+}
+
+impl<'a> WelcomeRef<'a> {
+    /// Reads the body.
+    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, WireError> {
+        let wrong = |field, offset: usize, reason| {
+            WireError::new(
+                Part::Welcome,
+                field,
+                FRAME_HEADER_BYTES.saturating_add(offset),
+                reason,
+            )
+        };
+        let Ok((raw, listed)) = RawWelcome::ref_from_prefix(body) else {
+            return Err(WireError::truncated(
+                Part::Welcome,
+                WELCOME_LAYOUT,
+                FRAME_HEADER_BYTES,
+                body.len(),
+            ));
+        };
+        if raw.version == 0 {
+            return Err(wrong(
+                Field::Version,
+                offset_of!(RawWelcome, version),
+                Reason::Zero,
+            ));
+        }
+        if raw.reserved.get() != 0 {
+            return Err(wrong(
+                Field::Reserved,
+                offset_of!(RawWelcome, reserved),
+                Reason::NotZero,
+            ));
+        }
+        let Some(listener) = InstanceId::new(raw.instance.get()) else {
+            return Err(wrong(
+                Field::Instance,
+                offset_of!(RawWelcome, instance),
+                Reason::Zero,
+            ));
+        };
+        check_rail_count(Part::Welcome, raw.rail_count, offset_of!(RawWelcome, rail_count))?;
+        let base = FRAME_HEADER_BYTES.saturating_add(size_of::<RawWelcome>());
+        let (rails, after) = Rails::parse(Part::Welcome, base, listed, raw.rail_count, false)?;
+        if !after.is_empty() {
+            return Err(wrong(
+                Field::Trailing,
+                body.len().saturating_sub(after.len()),
+                Reason::TooLong,
+            ));
+        }
+        Ok(Self {
+            welcome: Welcome {
+                version: raw.version,
+                listener,
+                nonce: Nonce(raw.nonce),
+            },
+            rails,
+        })
+    }
+}
+
+fn check_rail_count(part: Part, count: u8, offset: usize) -> Result<(), WireError> {
+    if usize::from(count) > RAILS_MAX {
+        let offset = FRAME_HEADER_BYTES.saturating_add(offset);
+        return Err(WireError::new(part, Field::RailCount, offset, Reason::OutOfRange));
+    }
+    Ok(())
+}
+
+fn with_rails(fixed: &[u8], rails: &Vec<AdvertisedRail, RAILS_MAX>) -> Vec<u8, HELLO_BYTES_MAX> {
+    let mut body = Vec::new();
+    // The capacity is that of the longest body, so nothing here can be cut.
+    let _ = body.extend_from_slice(fixed);
+    for rail in rails {
+        let _ = body.extend_from_slice(&rail.encode());
+    }
+    body
+}
+
+fn rail_count(rails: &Vec<AdvertisedRail, RAILS_MAX>) -> u8 {
+    // RAILS_MAX fits a byte by far.
+    u8::try_from(rails.len()).unwrap_or(u8::MAX)
+}

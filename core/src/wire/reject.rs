@@ -1,0 +1,141 @@
+//! Reject: a side gives up, and says why.
+
+use core::fmt;
+use core::mem::{offset_of, size_of};
+
+use static_assertions::const_assert_eq;
+use zerocopy::big_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{FRAME_HEADER_BYTES, Field, Part, Reason, WireError};
+
+/// The body, in bytes.
+pub(crate) const REJECT_BYTES: usize = size_of::<RawReject>();
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawReject {
+    reason: U16,
+    reserved: U16,
+    detail: U32,
+}
+
+const_assert_eq!(size_of::<RawReject>(), 8);
+
+const REJECT_LAYOUT: &[(Field, usize)] = &[
+    (Field::RejectReason, offset_of!(RawReject, reason)),
+    (Field::Reserved, offset_of!(RawReject, reserved)),
+    (Field::RejectDetail, offset_of!(RawReject, detail)),
+];
+
+/// Why a side gives up, as it tells the other: an integer newtype, since a newer side may know more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RejectReason(pub u16);
+
+impl RejectReason {
+    /// No version is spoken by both. Detail: oldest in bits 15 to 8, newest in bits 7 to 0.
+    pub const VERSION: Self = Self(1);
+    /// The handle is of a listener that is gone.
+    pub const STALE_HANDLE: Self = Self(2);
+    /// No rail of the one reaches a rail of the other.
+    pub const NO_COMMON_SUBNET: Self = Self(3);
+    /// A frame was not valid wire format. Detail: the offset of the field.
+    pub const MALFORMED: Self = Self(4);
+    /// A valid frame came when it was not its turn. Detail: its kind.
+    pub const UNEXPECTED: Self = Self(5);
+    /// A deadline passed. Detail: the number of the stage.
+    pub const TIMED_OUT: Self = Self(6);
+    /// The side has no room for another connection.
+    pub const BUSY: Self = Self(7);
+    /// The side could not create or set up its queue pair. Detail: its errno.
+    pub const QUEUE_PAIR: Self = Self(8);
+    /// The settings of the other side cannot be served.
+    pub const PARAMETERS: Self = Self(9);
+    /// The side is closing.
+    pub const CLOSING: Self = Self(10);
+    /// The application does not want this connection. Detail: its own.
+    pub const APPLICATION: Self = Self(11);
+}
+
+impl fmt::Display for RejectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match *self {
+            Self::VERSION => "no version of the wire format in common",
+            Self::STALE_HANDLE => "the handle is of a listener that is gone",
+            Self::NO_COMMON_SUBNET => "no subnet in common",
+            Self::MALFORMED => "a malformed frame",
+            Self::UNEXPECTED => "a frame out of turn",
+            Self::TIMED_OUT => "a deadline passed",
+            Self::BUSY => "no room for another connection",
+            Self::QUEUE_PAIR => "its queue pair could not be set up",
+            Self::PARAMETERS => "settings it cannot serve",
+            Self::CLOSING => "it is closing",
+            Self::APPLICATION => "the application declined",
+            Self(other) => return write!(f, "unknown reason {other}"),
+        };
+        f.write_str(text)
+    }
+}
+
+/// A rejection: a reason and a number that tells more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Reject {
+    /// Why.
+    pub reason: RejectReason,
+    /// What the reason says it is, zero where it says nothing.
+    pub detail: u32,
+}
+
+impl Reject {
+    /// A rejection that needs no number.
+    #[must_use]
+    pub const fn new(reason: RejectReason) -> Self {
+        Self { reason, detail: 0 }
+    }
+
+    /// Reads the body.
+    pub(crate) fn parse(body: &[u8]) -> Result<Self, WireError> {
+        let Ok((raw, _)) = RawReject::ref_from_prefix(body) else {
+            return Err(WireError::truncated(
+                Part::Reject,
+                REJECT_LAYOUT,
+                FRAME_HEADER_BYTES,
+                body.len(),
+            ));
+        };
+        if raw.reserved.get() != 0 {
+            let offset = FRAME_HEADER_BYTES.saturating_add(offset_of!(RawReject, reserved));
+            return Err(WireError::new(
+                Part::Reject,
+                Field::Reserved,
+                offset,
+                Reason::NotZero,
+            ));
+        }
+        Ok(Self {
+            reason: RejectReason(raw.reason.get()),
+            detail: raw.detail.get(),
+        })
+    }
+
+    /// The body.
+    pub(crate) fn encode(&self) -> [u8; REJECT_BYTES] {
+        let raw = RawReject {
+            reason: U16::new(self.reason.0),
+            reserved: U16::ZERO,
+            detail: U32::new(self.detail),
+        };
+        zerocopy::transmute!(raw)
+    }
+}
+
+impl fmt::Display for Reject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.reason)?;
+        if self.detail == 0 {
+            Ok(())
+        } else {
+            write!(f, " (detail {})", self.detail)
+        }
+    }
+}
