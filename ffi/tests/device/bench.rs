@@ -1,6 +1,7 @@
 //! The bench the tests work on: a device, and pairs of connected queue pairs on it.
 
-use std::time::{Duration, Instant};
+use core::time::Duration;
+use std::time::Instant;
 
 use doorbell_core::provider::{
     AddressVector, Arena as _, ArenaConfig, Completion as _, CompletionQueue as _, CompletionQueueConfig,

@@ -1,1 +1,337 @@
-//! placeholder
+//! Ends of lives, in every order: nothing is freed under the device, and nothing is lost.
+
+use core::any::Any;
+use std::thread;
+
+use doorbell_core::provider::{
+    Arena as _, CompletionQueue as _, Operation, PostFlags, ProtectionDomain as _, ReceiveQueue as _,
+    RemoteAccess, SendBatch as _, SendQueue as _, Slot as _, WindowConfig,
+};
+use doorbell_ffi::leaks;
+
+use crate::bench::{Bench, End, bench, config, poll, poll_success, post_receives, retire_sends, slot_with};
+
+/// That the device let go of everything it was asked to.
+fn nothing_refused() {
+    let leaks = leaks();
+    let refused = [
+        leaks.memory_regions,
+        leaks.queue_pairs,
+        leaks.completion_queues,
+        leaks.completion_channels,
+        leaks.protection_domains,
+        leaks.contexts,
+    ];
+    assert_eq!(refused, [0; 6], "{leaks:?}");
+}
+
+/// A sequence of numbers that looks random and is always the same.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % bound
+    }
+}
+
+#[test]
+fn drop_in_any_order() {
+    let Some(_) = bench("drop_in_any_order") else {
+        return;
+    };
+    let mut numbers = Numbers(42);
+    for round in 0..60 {
+        let bench = bench("drop_in_any_order").unwrap();
+        let mut arena = bench.arena(16, 64);
+        let window = WindowConfig {
+            bytes: 4096,
+            remote: RemoteAccess::ALL,
+        };
+        let window = bench.domain.window(&window).unwrap();
+        let (mut one, mut other) = bench.pair();
+        post_receives(&mut other.parts.receive, &mut arena, 4);
+        post_receives(&mut one.parts.receive, &mut arena, 2);
+        let mut batch = one.parts.send.stage();
+        for _ in 0..2 {
+            let slot = slot_with(&mut arena, b"under way");
+            batch.push(Operation::Send, [slot], PostFlags::SIGNALED).unwrap();
+        }
+        assert_eq!(batch.ring(), Ok(2));
+        let leased = arena.lease().unwrap();
+        let completions = if round % 2 == 0 {
+            poll(&mut one.sends, 2)
+        } else {
+            Vec::new()
+        };
+        let Bench {
+            rdma,
+            context,
+            domain,
+            port,
+        } = bench;
+        let mut things: Vec<Box<dyn Any>> = vec![
+            Box::new(rdma),
+            Box::new(context),
+            Box::new(domain),
+            Box::new(port),
+            Box::new(arena),
+            Box::new(window),
+            Box::new(leased),
+            Box::new(completions),
+        ];
+        for End {
+            parts,
+            sends,
+            receives,
+        } in [one, other]
+        {
+            things.push(Box::new(parts.control));
+            things.push(Box::new(parts.send));
+            things.push(Box::new(parts.receive));
+            things.push(Box::new(sends));
+            things.push(Box::new(receives));
+        }
+        while !things.is_empty() {
+            drop(things.swap_remove(numbers.below(things.len())));
+        }
+    }
+    nothing_refused();
+}
+
+#[test]
+fn slots_in_flight_come_home_when_the_queue_pair_is_gone() {
+    let Some(bench) = bench("slots_in_flight_come_home") else {
+        return;
+    };
+    let before = leaks();
+    let mut arena = bench.arena(16, 64);
+    let (one, mut other) = bench.pair();
+    post_receives(&mut other.parts.receive, &mut arena, 5);
+    assert_eq!(arena.free_slots(), 11);
+    let End {
+        parts,
+        sends,
+        receives,
+    } = other;
+    drop(parts.receive);
+    drop((sends, receives));
+    // The queue pair lives as long as a part of it does, and may still write.
+    assert_eq!(arena.free_slots(), 11);
+    drop(parts.send);
+    assert_eq!(arena.free_slots(), 11);
+    drop(parts.control);
+    assert_eq!(arena.free_slots(), 16);
+    drop(one);
+    drop(arena);
+    assert_eq!(leaks(), before);
+}
+
+#[test]
+fn an_arena_with_slots_out_is_leaked_and_counted() {
+    let Some(bench) = bench("an_arena_with_slots_out_is_leaked_and_counted") else {
+        return;
+    };
+    let before = leaks().arenas;
+    let mut arena = bench.arena(4, 64);
+    let mut slot = arena.lease().unwrap();
+    drop(arena);
+    assert_eq!(leaks().arenas, before + 1);
+    // The slot still stands on memory, registered and its own.
+    slot.buffer_mut().fill(7);
+    slot.set_len_bytes(3);
+    assert_eq!(slot.payload(), [7, 7, 7]);
+    drop(slot);
+    nothing_refused();
+}
+
+#[test]
+fn slots_come_home_from_other_threads() {
+    let Some(bench) = bench("slots_come_home_from_other_threads") else {
+        return;
+    };
+    let before = leaks().arenas;
+    let mut arena = bench.arena(64, 64);
+    let mut other = bench.arena(1, 64);
+    for _ in 0..50 {
+        let slots: Vec<_> = core::iter::from_fn(|| arena.lease()).collect();
+        assert_eq!(slots.len(), 64);
+        let mut slots = slots.into_iter();
+        let halves: [Vec<_>; 2] = [slots.by_ref().take(32).collect(), slots.collect()];
+        let threads = halves.map(|half| thread::spawn(move || drop(half)));
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+    // One that is released to the wrong arena goes to its own.
+    other.release(arena.lease().unwrap());
+    assert_eq!((arena.free_slots(), other.free_slots()), (64, 1));
+    drop((arena, other));
+    assert_eq!(leaks().arenas, before);
+}
+
+#[test]
+fn stale_completions_never_match_a_later_queue_pair() {
+    let Some(bench) = bench("stale_completions_never_match_a_later_queue_pair") else {
+        return;
+    };
+    let mut arena = bench.arena(64, 64);
+    let (mut one, mut other) = bench.pair();
+    let mut stale_seen = 0;
+    let mut kept = Vec::new();
+    for round in 0..8 {
+        // Requests that complete, of which nobody polls any but one that is kept.
+        post_receives(&mut other.parts.receive, &mut arena, 6);
+        let mut batch = one.parts.send.stage();
+        for index in 0..6 {
+            let slot = slot_with(&mut arena, &[round, index]);
+            batch.push(Operation::Send, [slot], PostFlags::SIGNALED).unwrap();
+        }
+        assert_eq!(batch.ring(), Ok(6));
+        let mut seen = 0;
+        while seen < 6 {
+            seen += other.receives.poll(drop).unwrap();
+        }
+        // All six were acknowledged or are about to be: only these completions are left.
+        thread::sleep(core::time::Duration::from_millis(20));
+        if round % 2 == 0 {
+            one.sends.poll(|completion| kept.push(completion)).unwrap();
+        }
+        // The same channels on the same completion queues.
+        let End {
+            parts,
+            sends,
+            receives,
+        } = one;
+        drop(parts);
+        let parts = bench.domain.queue_pair(&sends, &receives, &config(1)).unwrap();
+        one = End {
+            parts,
+            sends,
+            receives,
+        };
+        let End {
+            parts,
+            sends,
+            receives,
+        } = other;
+        drop(parts);
+        let parts = bench.domain.queue_pair(&sends, &receives, &config(2)).unwrap();
+        other = End {
+            parts,
+            sends,
+            receives,
+        };
+        assert_eq!(arena.free_slots(), 64);
+        bench.connect(&mut one.parts, &mut other.parts);
+        // In flight on the new queue pair, where a stale completion could hit it.
+        post_receives(&mut other.parts.receive, &mut arena, 6);
+        for completion in kept.drain(..) {
+            assert!(one.parts.send.retire(completion, |_, _| ()).is_err());
+        }
+        let mut stale = Vec::new();
+        one.sends.poll(|completion| stale.push(completion)).unwrap();
+        for completion in stale {
+            stale_seen += 1;
+            assert!(one.parts.send.retire(completion, |_, _| ()).is_err());
+        }
+        let mut batch = one.parts.send.stage();
+        batch
+            .push(
+                Operation::Send,
+                [slot_with(&mut arena, b"mine")],
+                PostFlags::SIGNALED,
+            )
+            .unwrap();
+        assert_eq!(batch.ring(), Ok(1));
+        let completion = poll_success(&mut one.sends);
+        assert_eq!(retire_sends(&mut one, &mut arena, completion), 1);
+        let completion = poll_success(&mut other.receives);
+        other
+            .parts
+            .receive
+            .retire(completion, |_, slot| assert_eq!(slot.payload(), b"mine"))
+            .unwrap();
+        // Five receives are still posted: the next round posts only six more.
+        assert_eq!(other.parts.receive.in_flight(), 5);
+        let End {
+            parts,
+            sends,
+            receives,
+        } = other;
+        drop(parts);
+        let parts = bench.domain.queue_pair(&sends, &receives, &config(2)).unwrap();
+        other = End {
+            parts,
+            sends,
+            receives,
+        };
+        let End {
+            parts,
+            sends,
+            receives,
+        } = one;
+        drop(parts);
+        let parts = bench.domain.queue_pair(&sends, &receives, &config(1)).unwrap();
+        one = End {
+            parts,
+            sends,
+            receives,
+        };
+        bench.connect(&mut one.parts, &mut other.parts);
+        // Whatever the dead queue pair left behind.
+        other.receives.poll(drop).unwrap();
+        one.sends.poll(drop).unwrap();
+    }
+    eprintln!("{stale_seen} stale completions were polled and rejected");
+}
+
+#[test]
+fn the_halves_work_on_threads_of_their_own() {
+    let Some(bench) = bench("the_halves_work_on_threads_of_their_own") else {
+        return;
+    };
+    const MESSAGES: u32 = 200;
+    let (mut send_arena, mut receive_arena) = (bench.arena(16, 64), bench.arena(16, 64));
+    let (one, mut other) = bench.pair();
+    post_receives(&mut other.parts.receive, &mut receive_arena, 16);
+    let End {
+        parts: mut sender,
+        sends: mut sender_sends,
+        ..
+    } = one;
+    let sending = thread::spawn(move || {
+        for message in 0..MESSAGES {
+            let slot = slot_with(&mut send_arena, &message.to_ne_bytes());
+            let mut batch = sender.send.stage();
+            batch.push(Operation::Send, [slot], PostFlags::SIGNALED).unwrap();
+            assert_eq!(batch.ring(), Ok(1));
+            let completion = poll_success(&mut sender_sends);
+            sender
+                .send
+                .retire(completion, |_, slot| send_arena.release(slot))
+                .unwrap();
+        }
+        sender
+    });
+    let receiving = thread::spawn(move || {
+        let mut message = 0_u32;
+        while message < MESSAGES {
+            let mut polled = Vec::new();
+            other.receives.poll(|completion| polled.push(completion)).unwrap();
+            for completion in polled {
+                let retired = other.parts.receive.retire(completion, |_, slot| {
+                    assert_eq!(slot.payload(), message.to_ne_bytes());
+                    receive_arena.release(slot);
+                });
+                assert!(retired.unwrap().status.is_success());
+                post_receives(&mut other.parts.receive, &mut receive_arena, 1);
+                message += 1;
+            }
+        }
+    });
+    sending.join().unwrap();
+    receiving.join().unwrap();
+    nothing_refused();
+}
