@@ -125,7 +125,7 @@ impl GuestCluster {
             let command = qemu::command(&Hardware {
                 boot,
                 accelerator,
-                cpus: 2,
+                cpus: cpus_each(plans.len()),
                 memory_mib: if single { MEMORY_MIB.0 } else { MEMORY_MIB.1 },
                 nics: &nics_of(plan, self.run.path()),
                 shared: &self.shared,
@@ -212,6 +212,15 @@ impl Cluster for GuestCluster {
         };
         machine.context("no machine")?.spawn(namespace, &spec)
     }
+}
+
+/// Virtual processors of each machine. A single one has two at least, for both
+/// ends of a link poll; of several, each gets its share of what is really there,
+/// since emulated processors that outnumber the real ones mostly wait for each other.
+fn cpus_each(machines: usize) -> usize {
+    let real = std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
+    let least = if machines == 1 { 2 } else { 1 };
+    real.checked_div(machines).unwrap_or(1).clamp(least, 4)
 }
 
 /// The shape a kernel allows, or the one asked for.

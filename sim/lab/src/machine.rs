@@ -40,7 +40,7 @@ const PULSE: Pulse = Pulse {
 };
 
 /// Lines of the console shown when a machine is lost.
-const CONSOLE_LINES: usize = 25;
+const CONSOLE_LINES: usize = 40;
 
 #[derive(Clone, Copy, Debug)]
 struct Pulse {

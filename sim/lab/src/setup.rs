@@ -33,7 +33,7 @@ const fn need(file: &'static str, package: &'static str, essential: bool, withou
 }
 
 /// All of them.
-pub(crate) const NEEDS: [Need; 16] = [
+pub(crate) const NEEDS: [Need; 15] = [
     need(
         "qemu-system-x86_64",
         "qemu-system-x86",
@@ -71,12 +71,6 @@ pub(crate) const NEEDS: [Need; 16] = [
         "perftest",
         false,
         "perftest is not there to compare with",
-    ),
-    need(
-        "rping",
-        "rdmacm-utils",
-        false,
-        "rping is not there to try a lab with",
     ),
     need(
         "strace",

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -52,11 +52,13 @@ pub(crate) fn fetch(series: Series, cache: &Cache, refresh: bool) -> Result<Kern
         }
     }
     let apt = Apt::new(series, cache)?;
-    step(
+    let packages = step(
         format_args!("kernel {series}: reading the package lists of {}", series.suite()),
-        || apt.update(),
+        || {
+            apt.update()?;
+            apt.closure("linux-image-amd64")
+        },
     )?;
-    let packages = apt.closure("linux-image-amd64")?;
     let release = release_of(&packages)?;
     let (entry, _) = cache.entry(&entry_of(&release), Scrutiny::Checksums, |folder| {
         let facts = step(
@@ -75,14 +77,16 @@ pub(crate) fn fetch(series: Series, cache: &Cache, refresh: bool) -> Result<Kern
 
 /// apt, for one suite, touching nothing of this machine's own state.
 struct Apt {
-    config: PathBuf,
+    /// As options on the command line: they come after whatever the machine's
+    /// own configuration says, of which proxies and the like stay in force.
+    options: Vec<String>,
 }
 
 impl Apt {
     fn new(series: Series, cache: &Cache) -> Result<Self> {
         let suite = series.suite();
         let folder = cache.folder(&format!("apt/{suite}"))?;
-        for name in ["lists/partial", "archives/partial"] {
+        for name in ["lists/partial", "archives/partial", "none"] {
             fs::create_dir_all(folder.join(name))?;
         }
         let signed = if Path::new(KEYRING).exists() {
@@ -90,34 +94,41 @@ impl Apt {
         } else {
             String::new()
         };
-        let sources = folder.join("sources.list");
-        fs::write(
-            &sources,
-            format!("deb [arch=amd64{signed}] {} {suite} main\n", mirror()?),
-        )?;
-        let config = folder.join("apt.conf");
+        let sources = format!("deb [arch=amd64{signed}] {} {suite} main\n", mirror()?);
+        fs::write(folder.join("sources.list"), sources)?;
         let at = folder.display();
-        // Proxies and the like stay those of the machine. The sandbox user could not write here.
-        fs::write(
-            &config,
-            format!(
-                "Dir::Etc::sourcelist \"{at}/sources.list\";\nDir::Etc::sourceparts \"-\";\n\
-                 Dir::Etc::preferences \"-\";\nDir::Etc::preferencesparts \"-\";\n\
-                 Dir::State::lists \"{at}/lists\";\nDir::Cache \"{at}\";\nDir::Cache::archives \"{at}/archives\";\n\
-                 APT::Architecture \"amd64\";\nAPT::Architectures {{ \"amd64\"; }};\n\
-                 APT::Sandbox::User \"\";\nAPT::Default-Release \"\";\nAcquire::Languages \"none\";\n\
-                 Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
-                 Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled \"false\";\n\
-                 Acquire::AllowInsecureRepositories \"false\";\nAPT::Get::AllowUnauthenticated \"false\";\n\
-                 Acquire::Retries \"3\";\n"
-            ),
-        )?;
-        Ok(Self { config })
+        let options = [
+            format!("Dir::Etc::sourcelist={at}/sources.list"),
+            format!("Dir::Etc::sourceparts={at}/none"),
+            "Dir::Etc::preferences=/dev/null".to_owned(),
+            format!("Dir::Etc::preferencesparts={at}/none"),
+            format!("Dir::State::lists={at}/lists"),
+            format!("Dir::Cache={at}"),
+            format!("Dir::Cache::archives={at}/archives"),
+            // Images of Debian for containers turn this off, and every query then takes a second.
+            "Dir::Cache::pkgcache=pkgcache.bin".to_owned(),
+            "APT::Architecture=amd64".to_owned(),
+            "APT::Default-Release=".to_owned(),
+            // The user apt would change to could not write here.
+            "APT::Sandbox::User=".to_owned(),
+            "Acquire::Languages=none".to_owned(),
+            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
+            "Acquire::IndexTargets::deb::Contents-deb::DefaultEnabled=false".to_owned(),
+            "Acquire::AllowInsecureRepositories=false".to_owned(),
+            "APT::Get::AllowUnauthenticated=false".to_owned(),
+            "Acquire::Retries=3".to_owned(),
+        ];
+        Ok(Self {
+            options: options.into(),
+        })
     }
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        command.env("APT_CONFIG", &self.config).env("LC_ALL", "C.UTF-8");
+        command.env("LC_ALL", "C.UTF-8");
+        for option in &self.options {
+            command.args(["-o", option]);
+        }
         command
     }
 
@@ -217,6 +228,51 @@ fn release_of(packages: &[String]) -> Result<String> {
         })
 }
 
+/// The modules kept, by the beginnings of their paths: what a lab's machines
+/// have and may want. `depmod` has to unpack every module there is, so the
+/// thousands for other hardware would only cost time.
+const KEPT: [&str; 15] = [
+    "arch/",
+    "block/",
+    "crypto/",
+    "drivers/block/",
+    "drivers/char/",
+    "drivers/infiniband/core/",
+    "drivers/infiniband/sw/",
+    "drivers/infiniband/ulp/",
+    "drivers/virtio/",
+    "fs/9p/",
+    "fs/configfs/",
+    "fs/netfs/",
+    "fs/overlayfs/",
+    "lib/",
+    "net/",
+];
+
+fn is_kept(module: &str) -> bool {
+    // Virtual devices (veth, virtio_net, dummy, bonding …) lie directly in drivers/net, hardware's drivers deeper.
+    let virtual_net = module
+        .strip_prefix("drivers/net/")
+        .is_some_and(|name| !name.contains('/'));
+    virtual_net || KEPT.iter().any(|beginning| module.starts_with(beginning))
+}
+
+/// Removes the modules that are not kept from a kernel's tree of them.
+fn thin_out(tree: &Path) -> Result<()> {
+    let mut folders = vec![tree.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if !is_kept(&path.strip_prefix(tree)?.to_string_lossy()) {
+                fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Unpacks the packages in `folder/deb` into `folder/vmlinuz` and `folder/lib/modules/RELEASE`.
 fn unpack(folder: &Path, release: &str) -> Result<()> {
     let deb = folder.join("deb");
@@ -232,6 +288,7 @@ fn unpack(folder: &Path, release: &str) -> Result<()> {
         .iter()
         .find(|m| m.join("kernel").is_dir())
         .context("the packages hold no modules")?;
+    thin_out(&modules.join("kernel"))?;
     let images = [
         modules.join("vmlinuz"),
         tree.join(format!("boot/vmlinuz-{release}")),
@@ -306,6 +363,29 @@ mod tests {
             Some("http://m.example/debian/")
         );
         assert_eq!(mirror_in("Ubuntu|noble|main|http://u.example/ubuntu/"), None);
+    }
+
+    #[test]
+    fn modules_of_other_hardware_are_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = [
+            "net/sched/sch_netem.ko",
+            "drivers/net/veth.ko.xz",
+            "drivers/infiniband/sw/rxe/rdma_rxe.ko",
+        ];
+        let gone = [
+            "sound/snd.ko",
+            "drivers/net/ethernet/intel/e1000.ko",
+            "drivers/infiniband/hw/mlx5/mlx5_ib.ko",
+        ];
+        for name in kept.iter().chain(&gone) {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+        thin_out(folder.path()).unwrap();
+        assert!(kept.iter().all(|name| folder.path().join(name).exists()));
+        assert!(gone.iter().all(|name| !folder.path().join(name).exists()));
     }
 
     #[test]

@@ -167,8 +167,7 @@ fn escaped(path: &Path) -> String {
 ///
 /// QEMU cannot be run at all.
 pub(crate) fn accelerator(cache: &Cache, boot: &BootFiles, scratch: &Path) -> Result<Accelerator> {
-    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let key = format!("{}|{}", boot_id.trim(), fs::metadata("/dev/kvm").is_ok());
+    let key = circumstances();
     if let Some(verdict) = known_verdict(cache, &key) {
         return Ok(if verdict == "works" {
             Accelerator::Kvm
@@ -198,10 +197,18 @@ pub(crate) fn accelerator(cache: &Cache, boot: &BootFiles, scratch: &Path) -> Re
 
 /// What is remembered of KVM on this boot of this machine: `works`, or why not.
 pub(crate) fn remembered(cache: &Cache) -> Option<String> {
+    known_verdict(cache, &circumstances())
+}
+
+/// What a verdict holds for: this boot of this machine, and whether `/dev/kvm` may be opened.
+fn circumstances() -> String {
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    known_verdict(
-        cache,
-        &format!("{}|{}", boot_id.trim(), fs::metadata("/dev/kvm").is_ok()),
+    let access = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
+    let allowed = rustix::fs::access("/dev/kvm", access).is_ok();
+    format!(
+        "{} {}",
+        boot_id.trim(),
+        if allowed { "allowed" } else { "not allowed" }
     )
 }
 
