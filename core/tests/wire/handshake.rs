@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use doorbell_core::handshake::{
-    Cause, Established, Fault, HandshakeError, Initiator, InitiatorConfig, Misuse, Responder,
+    Cause, Established, Fault, HandshakeError, Initiator, InitiatorConfig, Io, IoError, Misuse, Responder,
     ResponderConfig, Stage, Step, Timing,
 };
 use doorbell_core::wire::{
@@ -672,4 +672,76 @@ fn everything_both_say_is_a_frame() {
             rest = after;
         }
     }
+}
+
+/// A stream that answers every call in the same way.
+struct Always(Result<usize, IoError>);
+
+impl Io for Always {
+    fn read(&mut self, _: &mut [u8]) -> Result<usize, IoError> {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) -> Result<usize, IoError> {
+        self.0
+    }
+}
+
+/// A stream on which nothing ever comes.
+struct Deaf(Always);
+
+impl Io for Deaf {
+    fn read(&mut self, _: &mut [u8]) -> Result<usize, IoError> {
+        Err(IoError::WouldBlock)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError> {
+        self.0.write(bytes)
+    }
+}
+
+#[test]
+fn what_the_stream_says_is_told_or_refused() {
+    for (answer, cause) in [
+        (Err(IoError::Failed(5)), Cause::Stream(5)),
+        (Err(IoError::Closed), Cause::PeerClosed),
+        (Ok(100_000), Cause::StreamMiscounted),
+    ] {
+        let now = Instant::from_ns(0);
+        let error = failed(responder(Timing::default()).poll(now, &mut Always(answer)));
+        assert_eq!((error.stage, error.cause), (Stage::Hello, cause));
+        let error = failed(initiator(Timing::default()).poll(now, &mut Always(answer)));
+        assert_eq!((error.stage, error.cause), (Stage::Welcome, cause));
+    }
+    for (answer, step) in [
+        (IoError::WouldBlock, Step::Pending),
+        (
+            IoError::Failed(32),
+            Step::Failed(HandshakeError {
+                stage: Stage::Welcome,
+                cause: Cause::Stream(32),
+            }),
+        ),
+    ] {
+        let mut only_writing = Deaf(Always(Err(answer)));
+        assert_eq!(
+            initiator(Timing::default()).poll(Instant::from_ns(0), &mut only_writing),
+            step
+        );
+    }
+}
+
+/// What the documentation of the machines says they take.
+#[test]
+fn a_machine_is_a_few_kilobytes() {
+    assert!(
+        (6 << 10..9 << 10).contains(&size_of::<Initiator>()),
+        "{}",
+        size_of::<Initiator>()
+    );
+    assert!(
+        (9 << 10..12 << 10).contains(&size_of::<Responder>()),
+        "{}",
+        size_of::<Responder>()
+    );
 }

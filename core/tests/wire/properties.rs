@@ -70,7 +70,8 @@ proptest! {
     fn handles_survive(port in 1..=u16::MAX, instance in 1..=u64::MAX, rails in vec(rail(), 1..20)) {
         let instance = InstanceId::new(instance).unwrap();
         let mut builder = Handle::builder(NonZeroU16::new(port).unwrap(), instance);
-        let fitting: Vec<_> = rails.iter().copied().filter(|rail| builder.push(rail) == Fit::Included).collect();
+        let mut fits = |rail: &AdvertisedRail| builder.push(rail) == Fit::Included;
+        let fitting: Vec<_> = rails.iter().copied().filter(|rail| fits(rail)).collect();
         let handle = builder.finish().unwrap();
         let view = Handle::parse(handle.as_padded_bytes()).unwrap();
         prop_assert_eq!(view.port().get(), port);
