@@ -1,0 +1,343 @@
+//! Completions, and the queues they are polled from.
+
+use core::fmt;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use doorbell_core::provider::{ArrivalKind, AsyncEvent, CompletionQueueConfig, ProviderError, Rejected};
+use doorbell_core::{QpState, WcStatus, WorkId, WorkKind};
+
+use crate::errno::{EEXIST, EINVAL, EOPNOTSUPP, EOVERFLOW, failed};
+use crate::fabric::{Id, QueuePairKey, World};
+use crate::host::{ContextInner, LIMITS};
+
+/// How many completions one poll takes at most.
+const POLL_MAX: usize = 16;
+
+/// What the device writes when a request ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) work_id: WorkId,
+    pub(crate) status: WcStatus,
+    /// What consumed the receive, where it is one that succeeded.
+    pub(crate) kind: ArrivalKind,
+    pub(crate) bytes: u32,
+    pub(crate) immediate: Option<u32>,
+    /// Whether the sender asked to wake the receiver.
+    pub(crate) solicited: bool,
+}
+
+impl Entry {
+    /// The end of a request that brings nothing to tell: a send, or any failure (S7).
+    pub(crate) const fn of(work_id: WorkId, status: WcStatus) -> Self {
+        let kind = ArrivalKind::Failed;
+        Self {
+            work_id,
+            status,
+            kind,
+            bytes: 0,
+            immediate: None,
+            solicited: false,
+        }
+    }
+}
+
+/// A completion, as a [`CompletionQueue`] gave it out.
+///
+/// It can be neither cloned:
+/// ```compile_fail,E0599
+/// # fn f(completion: doorbell_sim::Completion) {
+/// let twin = completion.clone();
+/// # }
+/// ```
+/// nor made:
+/// ```compile_fail,E0451
+/// let completion = doorbell_sim::Completion { sequence: 0, ..unreachable!() };
+/// ```
+/// nor redeemed twice:
+/// ```compile_fail,E0382
+/// # use doorbell_core::provider::SendQueue as _;
+/// # fn f(send: &mut doorbell_sim::SendQueue, completion: doorbell_sim::Completion) {
+/// send.retire(completion, |_, _| ()).ok();
+/// send.retire(completion, |_, _| ()).ok();
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Completion {
+    entry: Entry,
+    /// Which queue it is from.
+    queue: Id,
+    /// The how manieth of that queue.
+    sequence: u64,
+}
+
+impl doorbell_core::provider::Completion for Completion {
+    fn work_id(&self) -> WorkId {
+        self.entry.work_id
+    }
+
+    fn status(&self) -> WcStatus {
+        self.entry.status
+    }
+}
+
+impl Completion {
+    pub(crate) const fn entry(&self) -> &Entry {
+        &self.entry
+    }
+
+    pub(crate) const fn sequence(&self) -> u64 {
+        self.sequence
+    }
+}
+
+/// Which completions a queue may still redeem: of its own completion queue, and later than
+/// those it redeemed or that came before it was made.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    queue: Id,
+    newest: u64,
+}
+
+impl Ledger {
+    /// For a queue that is being made now.
+    pub(crate) const fn new(queue: &CompletionQueue) -> Self {
+        Self {
+            queue: queue.id,
+            newest: queue.polled,
+        }
+    }
+
+    /// Lets a completion through that the queue's own table may look at.
+    ///
+    /// # Errors
+    /// It is another completion queue's, or spent.
+    pub(crate) fn admit(&self, completion: &Completion) -> Result<(), Rejected> {
+        if completion.queue == self.queue && completion.sequence > self.newest {
+            return Ok(());
+        }
+        Err(Rejected(completion.entry.work_id))
+    }
+
+    /// Notes that a completion was redeemed.
+    pub(crate) const fn spend(&mut self, sequence: u64) {
+        self.newest = sequence;
+    }
+}
+
+/// A channel of one kind of queue.
+#[derive(Clone, Copy, Default)]
+struct Channel {
+    is_live: bool,
+    next_generation: u32,
+}
+
+/// A completion queue, as the device knows it.
+pub(crate) struct CompletionState {
+    context: Id,
+    depth: usize,
+    entries: VecDeque<Entry>,
+    /// It overran, and is of no further use (S21).
+    is_failed: bool,
+    /// Whether it is armed, and then whether for solicited completions alone.
+    armed: Option<bool>,
+    notifications: u32,
+    channels: BTreeMap<(bool, u32), Channel>,
+}
+
+impl CompletionState {
+    /// Takes a channel; says at which generation its queue begins.
+    ///
+    /// # Errors
+    /// It is taken (`EEXIST`).
+    pub(crate) fn take_channel(&mut self, kind: WorkKind, channel: u32) -> Result<u32, ProviderError> {
+        let entry = self
+            .channels
+            .entry((kind == WorkKind::Receive, channel))
+            .or_default();
+        if entry.is_live {
+            return Err(failed("queue_pair: the channel is taken", EEXIST));
+        }
+        entry.is_live = true;
+        Ok(entry.next_generation)
+    }
+
+    /// Gives a channel back; the next queue on it begins at this generation.
+    pub(crate) fn give_channel_back(&mut self, kind: WorkKind, channel: u32, next_generation: u32) {
+        let entry = Channel {
+            is_live: false,
+            next_generation,
+        };
+        self.channels.insert((kind == WorkKind::Receive, channel), entry);
+    }
+}
+
+impl World {
+    /// Writes a completion of a queue pair.
+    ///
+    /// A queue that is full loses it and fails, and with it each queue pair that has
+    /// something to complete there.
+    pub(crate) fn complete(&mut self, key: QueuePairKey, queue: Id, entry: Entry) {
+        let Some(state) = self.completion_queues.get_mut(&queue) else {
+            // Its owner is gone, and nobody will ever poll it.
+            return;
+        };
+        if !state.is_failed && state.entries.len() < state.depth {
+            state.entries.push_back(entry);
+            let wakes = match state.armed {
+                None => false,
+                Some(solicited_only) => !solicited_only || entry.solicited || !entry.status.is_success(),
+            };
+            if wakes {
+                state.armed = None;
+                state.notifications = state.notifications.saturating_add(1);
+            }
+            return;
+        }
+        let (first, context) = (!state.is_failed, state.context);
+        state.is_failed = true;
+        if first {
+            self.raise(context, AsyncEvent::CompletionQueueError);
+        }
+        let Some(qp) = self.queue_pairs.get(&key) else {
+            return;
+        };
+        if qp.state != QpState::Error && !self.failing.contains(&key) {
+            let context = qp.context;
+            self.raise(context, AsyncEvent::QueuePairFatal(key.qpn));
+            self.failing.push_back(key);
+        }
+    }
+}
+
+/// A completion queue; polled by one thread.
+pub struct CompletionQueue {
+    context: Arc<ContextInner>,
+    id: Id,
+    depth: u32,
+    notify: bool,
+    /// How many completions it gave out.
+    polled: u64,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(
+        context: &Arc<ContextInner>,
+        config: &CompletionQueueConfig,
+    ) -> Result<Self, ProviderError> {
+        if config.depth == 0 || config.depth > LIMITS.completion_depth_max {
+            return Err(failed("completion_queue", EINVAL));
+        }
+        let id = Id::fresh();
+        let state = CompletionState {
+            context: context.id(),
+            depth: config.depth as usize,
+            entries: VecDeque::new(),
+            is_failed: false,
+            armed: None,
+            notifications: 0,
+            channels: BTreeMap::new(),
+        };
+        context.fabric().lock().completion_queues.insert(id, state);
+        let context = Arc::clone(context);
+        Ok(Self {
+            context,
+            id,
+            depth: config.depth,
+            notify: config.notify,
+            polled: 0,
+        })
+    }
+
+    pub(crate) const fn id(&self) -> Id {
+        self.id
+    }
+
+    pub(crate) const fn context(&self) -> &Arc<ContextInner> {
+        &self.context
+    }
+
+    /// Gives `each` the state, where the queue can notify.
+    fn with_notifier<T>(
+        &self,
+        call: &'static str,
+        each: impl FnOnce(&mut CompletionState) -> T,
+    ) -> Result<T, ProviderError> {
+        let unsupported = failed(call, EOPNOTSUPP);
+        if !self.notify {
+            return Err(unsupported);
+        }
+        let mut world = self.context.fabric().lock();
+        world
+            .completion_queues
+            .get_mut(&self.id)
+            .map(each)
+            .ok_or(unsupported)
+    }
+}
+
+impl doorbell_core::provider::CompletionQueue for CompletionQueue {
+    type Completion = Completion;
+
+    fn poll<F: FnMut(Completion)>(&mut self, mut each: F) -> Result<u32, ProviderError> {
+        let entries: Vec<Entry> = {
+            let mut world = self.context.fabric().lock();
+            let lost = failed("poll: the completion queue overran", EOVERFLOW);
+            let state = world.completion_queues.get_mut(&self.id).ok_or(lost)?;
+            if state.is_failed {
+                return Err(lost);
+            }
+            let count = state.entries.len().min(POLL_MAX);
+            state.entries.drain(..count).collect()
+        };
+        // Not under the lock: the callback may post.
+        let mut count = 0_u32;
+        for entry in entries {
+            self.polled = self.polled.wrapping_add(1);
+            count = count.wrapping_add(1);
+            each(Completion {
+                entry,
+                queue: self.id,
+                sequence: self.polled,
+            });
+        }
+        Ok(count)
+    }
+
+    fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// `None`: there are no descriptors in a simulation.
+    fn notification_fd(&self) -> Option<i32> {
+        None
+    }
+
+    fn arm(&mut self, solicited_only: bool) -> Result<(), ProviderError> {
+        self.with_notifier("arm", |state| {
+            // Armed for any completion stays so. Source: `ibv_req_notify_cq(3)`.
+            let solicited_only = solicited_only && state.armed != Some(false);
+            state.armed = Some(solicited_only);
+        })
+    }
+
+    fn acknowledge(&mut self) -> Result<u32, ProviderError> {
+        self.with_notifier("acknowledge", |state| core::mem::take(&mut state.notifications))
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        self.context.fabric().lock().completion_queues.remove(&self.id);
+    }
+}
+
+impl fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionQueue")
+            .field("id", &self.id)
+            .field("depth", &self.depth)
+            .field("polled", &self.polled)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,236 @@
+//! A host's provider: its devices, contexts and protection domains.
+
+use core::fmt;
+use std::sync::Arc;
+
+use doorbell_core::PortReport;
+use doorbell_core::provider::{
+    ArenaConfig, AsyncEvent, CompletionQueueConfig, DeviceLimits, GATHER_MAX, Provider, ProviderError,
+    QueuePairConfig, QueuePairParts, WindowConfig,
+};
+use doorbell_core::work_id::SLOTS_MAX;
+
+use crate::errno::{EINVAL, ENODEV, failed};
+use crate::fabric::{DeviceId, Fabric, Id};
+use crate::{
+    Arena, Completion, CompletionQueue, QueuePair, ReceiveQueue, SendQueue, Slot, Window, queue_pair,
+};
+
+/// What every simulated device can do.
+pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
+    queue_depth_max: SLOTS_MAX,
+    completion_depth_max: 1 << 22,
+    // GATHER_MAX as a u32, which it cannot be converted to in a constant.
+    segments_max: 4,
+    max_rd_atomic: 128,
+    max_dest_rd_atomic: 128,
+    atomics: true,
+};
+const _: () = assert!(LIMITS.segments_max as usize == GATHER_MAX);
+
+/// The most that goes inline.
+pub(crate) const INLINE_BYTES_MAX: u32 = 512;
+
+/// The RDMA stack of one simulated host. Clones are handles to the same one.
+#[derive(Clone)]
+pub struct Host {
+    fabric: Fabric,
+    id: Id,
+    name: Arc<str>,
+}
+
+impl Host {
+    pub(crate) fn new(fabric: Fabric, id: Id, name: &str) -> Self {
+        Self {
+            fabric,
+            id,
+            name: name.into(),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Provider for Host {
+    type Context = Context;
+    type ProtectionDomain = ProtectionDomain;
+    type Slot = Slot;
+    type Arena = Arena;
+    type Window = Window;
+    type Completion = Completion;
+    type CompletionQueue = CompletionQueue;
+    type QueuePair = QueuePair;
+    type SendQueue = SendQueue;
+    type ReceiveQueue = ReceiveQueue;
+
+    fn scan(
+        &self,
+        found: &mut dyn FnMut(&PortReport),
+        _failed: &mut dyn FnMut(&str, ProviderError),
+    ) -> Result<(), ProviderError> {
+        let ports: Vec<PortReport> = {
+            let world = self.fabric.lock();
+            let ours = world.devices.iter().filter(|device| device.host == self.id);
+            ours.flat_map(|device| device.ports.iter().cloned()).collect()
+        };
+        // Not under the lock: the callback may use the fabric.
+        ports.iter().for_each(found);
+        Ok(())
+    }
+
+    fn open(&self, device: &str) -> Result<Context, ProviderError> {
+        let mut world = self.fabric.lock();
+        let found = (0..).map(DeviceId).zip(&world.devices).find(|(_, candidate)| {
+            candidate.host == self.id && candidate.ports.iter().any(|port| port.device == device)
+        });
+        let (device, _) = found.ok_or(failed("open", ENODEV))?;
+        let id = Id::fresh();
+        world.events.insert(id, std::collections::VecDeque::new());
+        drop(world);
+        Ok(Context {
+            inner: Arc::new(ContextInner {
+                fabric: self.fabric.clone(),
+                id,
+                device,
+            }),
+        })
+    }
+}
+
+impl fmt::Debug for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Host({})", self.name)
+    }
+}
+
+/// An open device, open as long as anything made from it lives.
+pub(crate) struct ContextInner {
+    fabric: Fabric,
+    id: Id,
+    device: DeviceId,
+}
+
+impl ContextInner {
+    pub(crate) const fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
+
+    pub(crate) const fn id(&self) -> Id {
+        self.id
+    }
+
+    pub(crate) const fn device(&self) -> DeviceId {
+        self.device
+    }
+}
+
+impl Drop for ContextInner {
+    fn drop(&mut self) {
+        self.fabric.lock().events.remove(&self.id);
+    }
+}
+
+/// An open device.
+pub struct Context {
+    inner: Arc<ContextInner>,
+}
+
+impl doorbell_core::provider::Context<Host> for Context {
+    fn limits(&self) -> DeviceLimits {
+        LIMITS
+    }
+
+    fn protection_domain(&self) -> Result<ProtectionDomain, ProviderError> {
+        let inner = DomainInner {
+            context: Arc::clone(&self.inner),
+            id: Id::fresh(),
+        };
+        Ok(ProtectionDomain {
+            inner: Arc::new(inner),
+        })
+    }
+
+    fn completion_queue(&self, config: &CompletionQueueConfig) -> Result<CompletionQueue, ProviderError> {
+        CompletionQueue::new(&self.inner, config)
+    }
+
+    fn port(&self, port: u8) -> Result<PortReport, ProviderError> {
+        let world = self.inner.fabric.lock();
+        world
+            .port(self.inner.device, port)
+            .cloned()
+            .ok_or(failed("port", EINVAL))
+    }
+
+    /// `None`: there are no descriptors in a simulation.
+    fn event_fd(&self) -> Option<i32> {
+        None
+    }
+
+    fn next_event(&self) -> Result<Option<AsyncEvent>, ProviderError> {
+        let mut world = self.inner.fabric.lock();
+        Ok(world
+            .events
+            .get_mut(&self.inner.id)
+            .and_then(std::collections::VecDeque::pop_front))
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Context({:?})", self.inner.id)
+    }
+}
+
+/// A protection domain, alive as long as anything made in it.
+pub(crate) struct DomainInner {
+    context: Arc<ContextInner>,
+    id: Id,
+}
+
+impl DomainInner {
+    pub(crate) const fn context(&self) -> &Arc<ContextInner> {
+        &self.context
+    }
+
+    pub(crate) const fn id(&self) -> Id {
+        self.id
+    }
+}
+
+/// What keeps connections and memory apart: only what shares one can be used together.
+///
+/// A slot posted on a queue pair of another domain makes the device answer
+/// `LOC_PROT_ERR`, and no more (S8).
+pub struct ProtectionDomain {
+    inner: Arc<DomainInner>,
+}
+
+impl doorbell_core::provider::ProtectionDomain<Host> for ProtectionDomain {
+    fn arena(&self, config: &ArenaConfig) -> Result<Arena, ProviderError> {
+        Arena::new(self.inner.id, config)
+    }
+
+    fn window(&self, config: &WindowConfig) -> Result<Window, ProviderError> {
+        Window::new(&self.inner, config)
+    }
+
+    fn queue_pair(
+        &self,
+        send_completions: &CompletionQueue,
+        receive_completions: &CompletionQueue,
+        config: &QueuePairConfig,
+    ) -> Result<QueuePairParts<Host>, ProviderError> {
+        queue_pair::create(&self.inner, send_completions, receive_completions, config)
+    }
+}
+
+impl fmt::Debug for ProtectionDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProtectionDomain({:?})", self.inner.id)
+    }
+}

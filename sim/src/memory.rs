@@ -1,0 +1,342 @@
+//! Memory: slots of an arena, which own their bytes, and windows, which live in the fabric.
+
+use core::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use doorbell_core::provider::{ArenaConfig, OutOfWindow, ProviderError, WindowConfig};
+use doorbell_core::wire::RemoteWindow;
+use doorbell_core::{Access, Rkey};
+
+use crate::errno::{EINVAL, ENOMEM, failed};
+use crate::fabric::{DeviceId, Id, World};
+use crate::host::DomainInner;
+
+/// A word that an atomic works on.
+pub(crate) const WORD_BYTES: usize = size_of::<u64>();
+/// The bits of an address that are zero where such a word may be.
+pub(crate) const WORD_ALIGN_MASK: u64 = WORD_BYTES as u64 - 1;
+
+/// Zeroed bytes, or `None` where there are not that many.
+fn zeroed(bytes: usize) -> Option<Box<[u8]>> {
+    let mut memory = Vec::new();
+    memory.try_reserve_exact(bytes).ok()?;
+    memory.resize(bytes, 0);
+    Some(memory.into_boxed_slice())
+}
+
+/// What slots of one arena share: where they go home.
+struct Home {
+    /// The protection domain they are registered in.
+    domain: Id,
+    returned: Mutex<Vec<Box<[u8]>>>,
+}
+
+impl Home {
+    fn returned(&self) -> std::sync::MutexGuard<'_, Vec<Box<[u8]>>> {
+        // Pushing and taking leave the list whole.
+        self.returned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An owned piece of an arena's memory. Dropping it sends it home from any thread.
+///
+/// It cannot be cloned:
+/// ```compile_fail,E0599
+/// # fn f(slot: doorbell_sim::Slot) {
+/// let twin = slot.clone();
+/// # }
+/// ```
+/// nor used after it was posted:
+/// ```compile_fail,E0382
+/// # use doorbell_core::provider::{Operation, PostFlags, SendBatch as _, SendQueue as _, Slot as _};
+/// # fn f(send: &mut doorbell_sim::SendQueue, slot: doorbell_sim::Slot) {
+/// let mut batch = send.stage();
+/// batch.push(Operation::Send, [slot], PostFlags::SIGNALED).ok();
+/// slot.payload();
+/// # }
+/// ```
+pub struct Slot {
+    /// Its memory; empty only while it is taken apart, since a slot holds at least a byte.
+    bytes: Box<[u8]>,
+    /// How many bytes are meant; at most the capacity.
+    len: usize,
+    home: Arc<Home>,
+}
+
+impl Slot {
+    /// The protection domain it is registered in.
+    pub(crate) fn domain(&self) -> Id {
+        self.home.domain
+    }
+}
+
+impl doorbell_core::provider::Slot for Slot {
+    fn capacity_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn len_bytes(&self) -> usize {
+        self.len
+    }
+
+    fn set_len_bytes(&mut self, bytes: usize) {
+        self.len = bytes.min(self.bytes.len());
+    }
+
+    fn payload(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+
+    fn buffer_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let bytes = core::mem::take(&mut self.bytes);
+        if !bytes.is_empty() {
+            self.home.returned().push(bytes);
+        }
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slot({} of {} bytes)", self.len, self.bytes.len())
+    }
+}
+
+/// Memory cut into slots of exactly the size asked for.
+///
+/// Dropped while slots are out, it is gone when the last of them is.
+pub struct Arena {
+    home: Arc<Home>,
+    free: Vec<Box<[u8]>>,
+    slots: u32,
+    slot_bytes: u32,
+}
+
+impl Arena {
+    pub(crate) fn new(domain: Id, config: &ArenaConfig) -> Result<Self, ProviderError> {
+        const CALL: &str = "arena";
+        let total = u64::from(config.slots).checked_mul(u64::from(config.slot_bytes));
+        if total.is_none_or(|bytes| bytes == 0 || isize::try_from(bytes).is_err()) {
+            return Err(failed(CALL, EINVAL));
+        }
+        let free: Option<Vec<_>> = (0..config.slots)
+            .map(|_| zeroed(config.slot_bytes as usize))
+            .collect();
+        Ok(Self {
+            home: Arc::new(Home {
+                domain,
+                returned: Mutex::default(),
+            }),
+            free: free.ok_or(failed(CALL, ENOMEM))?,
+            slots: config.slots,
+            slot_bytes: config.slot_bytes,
+        })
+    }
+
+    /// How many slots are home now, those that came back from elsewhere included.
+    pub fn free_slots(&mut self) -> u32 {
+        self.collect();
+        // At most `slots`, which is a u32.
+        u32::try_from(self.free.len()).unwrap_or(u32::MAX)
+    }
+
+    fn collect(&mut self) {
+        self.free.append(&mut self.home.returned());
+    }
+}
+
+impl doorbell_core::provider::Arena for Arena {
+    type Slot = Slot;
+
+    fn lease(&mut self) -> Option<Slot> {
+        if self.free.is_empty() {
+            self.collect();
+        }
+        let bytes = self.free.pop()?;
+        Some(Slot {
+            bytes,
+            len: 0,
+            home: Arc::clone(&self.home),
+        })
+    }
+
+    fn release(&mut self, mut slot: Slot) {
+        if Arc::ptr_eq(&slot.home, &self.home) {
+            self.free.push(core::mem::take(&mut slot.bytes));
+        }
+        // Another arena's goes to its own as it is dropped here.
+    }
+
+    fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    fn slot_bytes(&self) -> u32 {
+        self.slot_bytes
+    }
+}
+
+impl fmt::Debug for Arena {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Arena")
+            .field("slots", &self.slots)
+            .field("slot_bytes", &self.slot_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A window, as the device knows it.
+pub(crate) struct WindowState {
+    domain: Id,
+    access: Access,
+    address: u64,
+    bytes: Box<[u8]>,
+}
+
+impl World {
+    /// The bytes that a peer may reach through a queue pair of this domain with this key and
+    /// right, or `None`: no such key, another domain's, out of bounds, or not allowed (S9).
+    pub(crate) fn reach(
+        &mut self,
+        device: DeviceId,
+        domain: Id,
+        rkey: Rkey,
+        address: u64,
+        bytes: usize,
+        right: Access,
+    ) -> Option<&mut [u8]> {
+        if bytes == 0 {
+            // Neither key nor address is looked at where nothing is touched. Source:
+            // InfiniBand Architecture volume 1, section 9.7.4.1.
+            return Some(&mut []);
+        }
+        let window = self.windows.get_mut(&(device, rkey.0))?;
+        if window.domain != domain || !window.access.contains(right) {
+            return None;
+        }
+        let start = usize::try_from(address.checked_sub(window.address)?).ok()?;
+        window.bytes.get_mut(start..start.checked_add(bytes)?)
+    }
+}
+
+/// Memory a peer may reach. Dropping it takes the right away.
+pub struct Window {
+    domain: Arc<DomainInner>,
+    rkey: Rkey,
+    address: u64,
+    bytes: usize,
+}
+
+impl Window {
+    pub(crate) fn new(domain: &Arc<DomainInner>, config: &WindowConfig) -> Result<Self, ProviderError> {
+        const CALL: &str = "window";
+        if config.bytes == 0 {
+            return Err(failed(CALL, EINVAL));
+        }
+        let bytes = zeroed(config.bytes).ok_or(failed(CALL, ENOMEM))?;
+        let device = domain.context().device();
+        let mut world = domain.context().fabric().lock();
+        let address = world
+            .draw_address(device, config.bytes)
+            .ok_or(failed(CALL, ENOMEM))?;
+        let rkey = world.draw_rkey(device);
+        let access = config.remote.to_access();
+        let state = WindowState {
+            domain: domain.id(),
+            access,
+            address,
+            bytes,
+        };
+        world.windows.insert((device, rkey.0), state);
+        Ok(Self {
+            domain: Arc::clone(domain),
+            rkey,
+            address,
+            bytes: config.bytes,
+        })
+    }
+
+    /// Gives `each` the bytes at `offset`.
+    fn with<T>(
+        &self,
+        offset: usize,
+        bytes: usize,
+        each: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T, OutOfWindow> {
+        let context = self.domain.context();
+        let mut world = context.fabric().lock();
+        let window = world.windows.get_mut(&(context.device(), self.rkey.0));
+        let range = offset.checked_add(bytes).map(|end| offset..end);
+        window
+            .zip(range)
+            .and_then(|(window, range)| window.bytes.get_mut(range))
+            .map(each)
+            .ok_or(OutOfWindow {
+                offset,
+                bytes,
+                window_bytes: self.bytes,
+            })
+    }
+}
+
+impl doorbell_core::provider::Window for Window {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn remote(&self) -> RemoteWindow {
+        RemoteWindow::new(self.address, self.bytes as u64, self.rkey)
+    }
+
+    fn copy_out(&self, offset: usize, destination: &mut [u8]) -> Result<(), OutOfWindow> {
+        self.with(offset, destination.len(), |bytes| {
+            destination.copy_from_slice(bytes)
+        })
+    }
+
+    fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow> {
+        self.with(offset, source.len(), |bytes| bytes.copy_from_slice(source))
+    }
+
+    fn load_u8(&self, offset: usize) -> Result<u8, OutOfWindow> {
+        let mut byte = [0];
+        self.copy_out(offset, &mut byte)?;
+        let [byte] = byte;
+        Ok(byte)
+    }
+
+    fn load_u64(&self, offset: usize) -> Result<u64, OutOfWindow> {
+        if offset % WORD_BYTES != 0 {
+            return Err(OutOfWindow {
+                offset,
+                bytes: WORD_BYTES,
+                window_bytes: self.bytes,
+            });
+        }
+        let mut word = [0; WORD_BYTES];
+        self.copy_out(offset, &mut word)?;
+        Ok(u64::from_ne_bytes(word))
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        let context = self.domain.context();
+        context
+            .fabric()
+            .lock()
+            .windows
+            .remove(&(context.device(), self.rkey.0));
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Window({} bytes at {:#x})", self.bytes, self.address)
+    }
+}

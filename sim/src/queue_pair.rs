@@ -1,0 +1,372 @@
+//! Queue pairs: how one is made, its state in the device, and its control side.
+//!
+//! The in-flight tables of the halves hold no slots here: a request takes its slots into the
+//! device, which hands them back with it. The tables give out ids and judge completions.
+
+use core::convert::Infallible;
+use core::fmt;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use doorbell_core::in_flight::{InFlight, storage_for};
+use doorbell_core::provider::{
+    GATHER_MAX, ProviderError, QueuePairConfig, QueuePairLimits, QueuePairParts, ReadyToReceive, ReadyToSend,
+    RemoteAccess,
+};
+use doorbell_core::work_id::CHANNELS_MAX;
+use doorbell_core::{Access, Gid, PortState, Psn, QpState, Qpn, WorkKind};
+
+use crate::completion::Ledger;
+use crate::errno::{EINVAL, ENETUNREACH, ENOMEM, ETIMEDOUT, failed};
+use crate::fabric::{Id, QueuePairKey, World};
+use crate::host::{DomainInner, INLINE_BYTES_MAX, LIMITS};
+use crate::receive::Receive;
+use crate::send::Request;
+use crate::{CompletionQueue, Host, ReceiveQueue, SendQueue};
+
+/// An in-flight table as a half embeds it.
+pub(crate) type Table = InFlight<Infallible, Box<[u32]>, Box<[Option<Infallible>]>>;
+
+/// Where a queue pair sends to, from RTR on.
+#[derive(Clone, Copy)]
+pub(crate) struct Connection {
+    /// Our own GID.
+    pub(crate) source: Gid,
+    pub(crate) attributes: ReadyToReceive,
+}
+
+/// A queue pair, as the device knows it.
+pub(crate) struct QueuePairState {
+    pub(crate) context: Id,
+    pub(crate) domain: Id,
+    pub(crate) state: QpState,
+    pub(crate) send_completions: Id,
+    pub(crate) receive_completions: Id,
+    pub(crate) port: u8,
+    /// What the peer may do through it.
+    pub(crate) access: Access,
+    pub(crate) connection: Option<Connection>,
+    pub(crate) sending: Option<ReadyToSend>,
+    /// The PSN of the next request.
+    pub(crate) send_psn: Psn,
+    /// The PSN the next message must have.
+    pub(crate) receive_psn: Psn,
+    /// Requests posted and not carried out.
+    pub(crate) requests: VecDeque<Request>,
+    /// Receives posted and not consumed.
+    pub(crate) receives: VecDeque<Receive>,
+    /// Requests that ended and were not retired: their slots wait here.
+    pub(crate) ended_requests: VecDeque<Request>,
+    /// Receives that ended and were not retired.
+    pub(crate) ended_receives: VecDeque<Receive>,
+    channel: u32,
+    /// Where the next tables on the channel begin, once the halves are gone.
+    next_generations: [u32; 2],
+}
+
+/// A queue pair in the device, destroyed when its last part goes.
+pub(crate) struct Shared {
+    domain: Arc<DomainInner>,
+    key: QueuePairKey,
+}
+
+impl Shared {
+    /// Gives `each` the world and the state of the queue pair, then lets happen what can.
+    pub(crate) fn with<T>(&self, each: impl FnOnce(&mut World, QueuePairKey) -> T) -> T {
+        let mut world = self.domain.context().fabric().lock();
+        let outcome = each(&mut world, self.key);
+        world.settle();
+        outcome
+    }
+
+    /// The state the device says it is in.
+    pub(crate) fn state(&self) -> QpState {
+        self.with(|world, key| world.queue_pairs.get(&key).map_or(QpState::Error, |qp| qp.state))
+    }
+
+    /// Notes where the next table on the channel begins, a half being dropped.
+    pub(crate) fn park(&self, kind: WorkKind, next_generation: u32) {
+        self.with(|world, key| {
+            if let Some(qp) = world.queue_pairs.get_mut(&key) {
+                let [send, receive] = &mut qp.next_generations;
+                *(if kind == WorkKind::Send { send } else { receive }) = next_generation;
+            }
+        });
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.with(|world, key| {
+            // A peer that waits for us finds nobody.
+            world.wake_peer(key);
+            // What never completed goes home with the state.
+            let Some(qp) = world.queue_pairs.remove(&key) else {
+                return;
+            };
+            let [send, receive] = qp.next_generations;
+            let ends = [
+                (WorkKind::Send, qp.send_completions, send),
+                (WorkKind::Receive, qp.receive_completions, receive),
+            ];
+            for (kind, queue, next_generation) in ends {
+                if let Some(queue) = world.completion_queues.get_mut(&queue) {
+                    queue.give_channel_back(kind, qp.channel, next_generation);
+                }
+            }
+        });
+    }
+}
+
+const CREATE: &str = "queue_pair";
+
+/// Makes a queue pair in RESET.
+pub(crate) fn create(
+    domain: &Arc<DomainInner>,
+    send_completions: &CompletionQueue,
+    receive_completions: &CompletionQueue,
+    config: &QueuePairConfig,
+) -> Result<QueuePairParts<Host>, ProviderError> {
+    let invalid = failed(CREATE, EINVAL);
+    let context = domain.context();
+    let foreign = |queue: &CompletionQueue| !Arc::ptr_eq(queue.context(), context);
+    let segments = usize::from(config.gather_max.max(config.scatter_max));
+    if foreign(send_completions)
+        || foreign(receive_completions)
+        || config.channel >= CHANNELS_MAX
+        || segments > GATHER_MAX
+        || config.inline_bytes_max > INLINE_BYTES_MAX
+    {
+        return Err(invalid);
+    }
+    // Made once before a channel is taken, so that nothing is to be undone.
+    let table = |kind, depth, generation| table(kind, config.channel, depth, generation).ok_or(invalid);
+    table(WorkKind::Send, config.send_depth, 0)?;
+    table(WorkKind::Receive, config.receive_depth, 0)?;
+
+    let mut world = context.fabric().lock();
+    let qpn = world.draw_qpn(context.device()).ok_or(failed(CREATE, ENOMEM))?;
+    let generations = world.take_channels(send_completions.id(), receive_completions.id(), config.channel)?;
+    let key = QueuePairKey {
+        device: context.device(),
+        qpn,
+    };
+    let state = QueuePairState {
+        context: context.id(),
+        domain: domain.id(),
+        state: QpState::Reset,
+        send_completions: send_completions.id(),
+        receive_completions: receive_completions.id(),
+        port: 0,
+        access: Access::empty(),
+        connection: None,
+        sending: None,
+        send_psn: Psn::from_low_bits(0),
+        receive_psn: Psn::from_low_bits(0),
+        requests: VecDeque::new(),
+        receives: VecDeque::new(),
+        ended_requests: VecDeque::new(),
+        ended_receives: VecDeque::new(),
+        channel: config.channel,
+        next_generations: generations,
+    };
+    world.queue_pairs.insert(key, state);
+    drop(world);
+
+    let shared = Arc::new(Shared {
+        domain: Arc::clone(domain),
+        key,
+    });
+    let limits = QueuePairLimits {
+        send_depth: config.send_depth,
+        receive_depth: config.receive_depth,
+        gather_max: config.gather_max.max(1),
+        scatter_max: config.scatter_max.max(1),
+        inline_bytes_max: config.inline_bytes_max,
+    };
+    let [send, receive] = generations;
+    let send = table(WorkKind::Send, config.send_depth, send)?;
+    let receive = table(WorkKind::Receive, config.receive_depth, receive)?;
+    Ok(QueuePairParts {
+        send: SendQueue::new(Arc::clone(&shared), send, Ledger::new(send_completions), &limits),
+        receive: ReceiveQueue::new(
+            Arc::clone(&shared),
+            receive,
+            Ledger::new(receive_completions),
+            &limits,
+        ),
+        control: QueuePair { shared, limits },
+    })
+}
+
+fn table(kind: WorkKind, channel: u32, depth: u32, generation: u32) -> Option<Table> {
+    let (requests, places) = storage_for(depth)?;
+    let slots = core::iter::repeat_with(|| None).take(places).collect();
+    InFlight::new(vec![0; requests].into(), slots, kind, channel, depth, generation).ok()
+}
+
+impl World {
+    /// Takes a channel on both completion queues, or on neither.
+    fn take_channels(&mut self, send: Id, receive: Id, channel: u32) -> Result<[u32; 2], ProviderError> {
+        let invalid = failed(CREATE, EINVAL);
+        let queue = self.completion_queues.get_mut(&send).ok_or(invalid)?;
+        let send_generation = queue.take_channel(WorkKind::Send, channel)?;
+        let taken = self
+            .completion_queues
+            .get_mut(&receive)
+            .ok_or(invalid)
+            .and_then(|queue| queue.take_channel(WorkKind::Receive, channel));
+        if let (Err(_), Some(queue)) = (&taken, self.completion_queues.get_mut(&send)) {
+            queue.give_channel_back(WorkKind::Send, channel, send_generation);
+        }
+        Ok([send_generation, taken?])
+    }
+
+    /// Brings a queue pair to its next state by `change`, where it is in `from`.
+    fn modify(
+        &mut self,
+        key: QueuePairKey,
+        call: &'static str,
+        (from, next): (QpState, QpState),
+        change: impl FnOnce(&mut QueuePairState),
+    ) -> Result<(), ProviderError> {
+        let qp = self.queue_pairs.get_mut(&key).filter(|qp| qp.state == from);
+        let qp = qp.ok_or(failed(call, EINVAL))?;
+        change(qp);
+        qp.state = next;
+        Ok(())
+    }
+
+    /// Our own GID for these attributes, where the device would take them.
+    fn resolve(
+        &self,
+        key: QueuePairKey,
+        call: &'static str,
+        wanted: &ReadyToReceive,
+    ) -> Result<Gid, ProviderError> {
+        let invalid = failed(call, EINVAL);
+        let address = &wanted.address;
+        let qp = self.queue_pairs.get(&key).ok_or(invalid)?;
+        let port = self.port(key.device, qp.port).ok_or(invalid)?;
+        let ours = port
+            .usable_gids()
+            .find(|entry| entry.index == u32::from(address.source_gid_index));
+        let ours = ours.ok_or(invalid)?;
+        if wanted.min_rnr_timer > 31
+            || address.flow_label > 0x000f_ffff
+            || address.service_level > 15
+            || address.port != qp.port
+            || port.active_mtu.is_none_or(|mtu| wanted.path_mtu > mtu)
+            || wanted.max_dest_rd_atomic > LIMITS.max_dest_rd_atomic
+        {
+            return Err(invalid);
+        }
+        if self.route(ours.gid, address.destination).is_some() {
+            return Ok(ours.gid);
+        }
+        // Off the subnet there is no route; on it, nobody answers.
+        let on_link = ours
+            .address
+            .is_some_and(|prefix| prefix.contains(address.destination.to_ip()));
+        let neighbour_is_sought = on_link && port.state == PortState::ACTIVE;
+        Err(failed(
+            call,
+            if neighbour_is_sought {
+                ETIMEDOUT
+            } else {
+                ENETUNREACH
+            },
+        ))
+    }
+}
+
+/// The control side of a queue pair.
+pub struct QueuePair {
+    shared: Arc<Shared>,
+    limits: QueuePairLimits,
+}
+
+impl doorbell_core::provider::QueuePair for QueuePair {
+    fn qpn(&self) -> Qpn {
+        self.shared.key.qpn
+    }
+
+    fn limits(&self) -> QueuePairLimits {
+        self.limits
+    }
+
+    fn initialize(&mut self, port: u8, remote: RemoteAccess) -> Result<(), ProviderError> {
+        const CALL: &str = "modify to INIT";
+        self.shared.with(|world, key| {
+            world.port(key.device, port).ok_or(failed(CALL, EINVAL))?;
+            world.modify(key, CALL, (QpState::Reset, QpState::Init), |qp| {
+                qp.port = port;
+                // LOCAL_WRITE is a right of registrations.
+                qp.access = remote.to_access().difference(Access::LOCAL_WRITE);
+            })
+        })
+    }
+
+    fn ready_to_receive(&mut self, wanted: &ReadyToReceive) -> Result<(), ProviderError> {
+        const CALL: &str = "modify to RTR";
+        self.shared.with(|world, key| {
+            let in_init = world
+                .queue_pairs
+                .get(&key)
+                .is_some_and(|qp| qp.state == QpState::Init);
+            if !in_init {
+                return Err(failed(CALL, EINVAL));
+            }
+            let source = world.resolve(key, CALL, wanted)?;
+            world.modify(key, CALL, (QpState::Init, QpState::ReadyToReceive), |qp| {
+                qp.connection = Some(Connection {
+                    source,
+                    attributes: *wanted,
+                });
+                qp.receive_psn = wanted.receive_psn;
+            })
+        })
+    }
+
+    fn ready_to_send(&mut self, wanted: &ReadyToSend) -> Result<(), ProviderError> {
+        const CALL: &str = "modify to RTS";
+        let valid = (1..=31).contains(&wanted.timeout)
+            && wanted.retry_count <= 7
+            && wanted.rnr_retry <= 7
+            && wanted.max_rd_atomic <= LIMITS.max_rd_atomic;
+        if !valid {
+            return Err(failed(CALL, EINVAL));
+        }
+        self.shared.with(|world, key| {
+            world.modify(key, CALL, (QpState::ReadyToReceive, QpState::ReadyToSend), |qp| {
+                qp.sending = Some(*wanted);
+                qp.send_psn = wanted.send_psn;
+            })
+        })
+    }
+
+    fn fail(&mut self) -> Result<(), ProviderError> {
+        self.shared.with(|world, key| {
+            let qp = world
+                .queue_pairs
+                .get(&key)
+                .filter(|qp| qp.state.may_become(QpState::Error));
+            qp.ok_or(failed("modify to ERR", EINVAL))?;
+            world.failing.push_back(key);
+            Ok(())
+        })
+    }
+
+    fn state(&self) -> Result<QpState, ProviderError> {
+        Ok(self.shared.state())
+    }
+}
+
+impl fmt::Debug for QueuePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePair")
+            .field("qpn", &self.shared.key.qpn)
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}

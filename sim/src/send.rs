@@ -1,0 +1,266 @@
+//! The send half of a queue pair, and its posting guard.
+
+use core::fmt;
+use std::sync::Arc;
+
+use doorbell_core::provider::{
+    Completion as _, Operation, PostError, PostFlags, PushError, QueuePairLimits, Refused, Rejected, Retired,
+    SendQueue as _, Slot as _,
+};
+use doorbell_core::{QpState, Ticket, WorkId, WorkKind};
+
+use crate::completion::Ledger;
+use crate::memory::WORD_BYTES;
+use crate::queue_pair::{Shared, Table};
+use crate::{Completion, Slot};
+
+/// A request, from being staged until it is retired. It owns its slots all the while.
+pub(crate) struct Request {
+    pub(crate) work_id: WorkId,
+    ticket: Ticket,
+    pub(crate) operation: Operation,
+    pub(crate) flags: PostFlags,
+    pub(crate) slots: Vec<Slot>,
+    /// What goes instead of the slots' bytes.
+    pub(crate) inline: Option<Box<[u8]>>,
+}
+
+/// The send half of a queue pair; with its completion queue it belongs to one thread.
+pub struct SendQueue {
+    table: Table,
+    staged: Vec<Request>,
+    ledger: Ledger,
+    gather_max: u8,
+    inline_bytes_max: u32,
+    shared: Arc<Shared>,
+}
+
+impl SendQueue {
+    pub(crate) fn new(shared: Arc<Shared>, table: Table, ledger: Ledger, limits: &QueuePairLimits) -> Self {
+        Self {
+            table,
+            staged: Vec::new(),
+            ledger,
+            gather_max: limits.gather_max,
+            inline_bytes_max: limits.inline_bytes_max,
+            shared,
+        }
+    }
+
+    /// Forgets what is staged; its slots go home.
+    fn unstage(&mut self) {
+        self.table.unstage(|_, never| match never {});
+        self.staged.clear();
+    }
+}
+
+impl doorbell_core::provider::SendQueue for SendQueue {
+    type Slot = Slot;
+    type Completion = Completion;
+    type Batch<'q> = SendBatch<'q>;
+
+    fn stage(&mut self) -> SendBatch<'_> {
+        // Where a batch was forgotten, something is left.
+        self.unstage();
+        let state = self.shared.state();
+        SendBatch { queue: self, state }
+    }
+
+    fn retire<F: FnMut(Ticket, Slot)>(
+        &mut self,
+        completion: Completion,
+        mut each: F,
+    ) -> Result<Retired, Rejected> {
+        self.ledger.admit(&completion)?;
+        let range = self
+            .table
+            .retire(completion.work_id(), |_, never| match never {})?;
+        self.ledger.spend(completion.sequence());
+        let ended: Vec<Request> = self.shared.with(|world, key| {
+            let queue = world.queue_pairs.get_mut(&key).map(|qp| &mut qp.ended_requests);
+            queue.map_or_else(Vec::new, |queue| {
+                let count = queue.partition_point(|request| request.ticket <= range.last);
+                queue.drain(..count).collect()
+            })
+        });
+        // Not under the lock: the callback may post.
+        for request in ended {
+            request
+                .slots
+                .into_iter()
+                .for_each(|slot| each(request.ticket, slot));
+        }
+        Ok(Retired {
+            first: range.first,
+            last: range.last,
+            status: completion.status(),
+            vendor_error: 0,
+        })
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.table.in_flight()
+    }
+
+    fn room(&self) -> u32 {
+        self.table.room()
+    }
+}
+
+impl Drop for SendQueue {
+    fn drop(&mut self) {
+        self.unstage();
+        self.shared.park(WorkKind::Send, self.table.next_generation());
+    }
+}
+
+impl fmt::Debug for SendQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendQueue")
+            .field("table", &self.table)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Requests staged for one doorbell. Dropping it rings nothing.
+pub struct SendBatch<'q> {
+    queue: &'q mut SendQueue,
+    state: QpState,
+}
+
+impl SendBatch<'_> {
+    /// Why a request with these slots cannot be staged, whatever room there is.
+    fn refusal(&self, operation: Operation, slots: &[Slot], flags: PostFlags) -> Option<PushError> {
+        if !self.state.accepts_sends() {
+            return Some(PushError::State(self.state));
+        }
+        if slots.len() > usize::from(self.queue.gather_max) {
+            return Some(PushError::TooManySegments {
+                segments: u8::try_from(slots.len()).unwrap_or(u8::MAX),
+                segments_max: self.queue.gather_max,
+            });
+        }
+        if operation.is_atomic() && !matches!(slots, [slot] if slot.capacity_bytes() >= WORD_BYTES) {
+            return Some(PushError::AtomicNeedsEightBytes);
+        }
+        if flags.contains(PostFlags::INLINE) {
+            let bytes = slots
+                .iter()
+                .fold(0_usize, |sum, slot| sum.saturating_add(slot.len_bytes()));
+            return self.inline_refusal(operation, bytes);
+        }
+        None
+    }
+
+    fn inline_refusal(&self, operation: Operation, bytes: usize) -> Option<PushError> {
+        if operation.writes_slots() {
+            return Some(PushError::NotInline);
+        }
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let bytes_max = self.queue.inline_bytes_max;
+        (bytes > bytes_max).then_some(PushError::InlineTooLong { bytes, bytes_max })
+    }
+
+    /// Writes a request down; `None` where the queue is full.
+    fn write(&mut self, operation: Operation, flags: PostFlags) -> Option<&mut Request> {
+        let (ticket, work_id) = self.queue.table.stage([]).ok()?;
+        let request = Request {
+            work_id,
+            ticket,
+            operation,
+            flags,
+            slots: Vec::new(),
+            inline: None,
+        };
+        self.queue.staged.push(request);
+        self.queue.staged.last_mut()
+    }
+}
+
+impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
+    type Slot = Slot;
+
+    fn push<const N: usize>(
+        &mut self,
+        operation: Operation,
+        mut slots: [Slot; N],
+        flags: PostFlags,
+    ) -> Result<Ticket, Refused<[Slot; N]>> {
+        if let Some(reason) = self.refusal(operation, &slots, flags) {
+            return Err(Refused { reason, item: slots });
+        }
+        let Some(request) = self.write(operation, flags) else {
+            return Err(Refused {
+                reason: PushError::Full,
+                item: slots,
+            });
+        };
+        if operation.is_atomic() {
+            slots.iter_mut().for_each(|slot| slot.set_len_bytes(WORD_BYTES));
+        }
+        request.slots.extend(slots);
+        Ok(request.ticket)
+    }
+
+    fn push_inline(
+        &mut self,
+        operation: Operation,
+        bytes: &'q [u8],
+        flags: PostFlags,
+    ) -> Result<Ticket, PushError> {
+        if !self.state.accepts_sends() {
+            return Err(PushError::State(self.state));
+        }
+        if let Some(reason) = self.inline_refusal(operation, bytes.len()) {
+            return Err(reason);
+        }
+        let request = self
+            .write(operation, flags | PostFlags::INLINE)
+            .ok_or(PushError::Full)?;
+        request.inline = Some(bytes.into());
+        Ok(request.ticket)
+    }
+
+    fn staged(&self) -> u32 {
+        self.queue.table.staged()
+    }
+
+    fn signal_last(&mut self) {
+        if let Some(request) = self.queue.staged.last_mut() {
+            request.flags |= PostFlags::SIGNALED;
+        }
+    }
+
+    /// Rings the doorbell once for all that is staged. The simulated device refuses nothing
+    /// that could be staged, so `unposted` gets nothing.
+    fn ring_returning<F: FnMut(Ticket, Slot)>(self, _unposted: F) -> Result<u32, PostError> {
+        let queue = &mut *self.queue;
+        let count = queue.table.staged();
+        queue.table.post(count);
+        let staged = core::mem::take(&mut queue.staged);
+        queue.shared.with(|world, key| {
+            if let Some(qp) = world.queue_pairs.get_mut(&key) {
+                qp.requests.extend(staged);
+                world.pending.push_back(key);
+            }
+        });
+        Ok(count)
+    }
+}
+
+impl Drop for SendBatch<'_> {
+    fn drop(&mut self) {
+        self.queue.unstage();
+    }
+}
+
+impl fmt::Debug for SendBatch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "SendBatch({} staged, room for {})",
+            self.queue.table.staged(),
+            self.queue.room()
+        )
+    }
+}

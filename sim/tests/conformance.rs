@@ -1,0 +1,117 @@
+//! The suite, on the simulated fabric.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "tests"
+)]
+
+mod suite;
+
+use doorbell_core::{Gid, IpPrefix, Mtu};
+use doorbell_sim::{Fabric, Host, PortConfig};
+use suite::{End, Rig};
+
+/// Two hosts on one subnet, with an MTU like a software device's.
+struct Simulated;
+
+impl Rig for Simulated {
+    type P = Host;
+
+    fn ends(&self) -> [End<Host>; 2] {
+        let fabric = Fabric::new();
+        ["10.0.0.1", "10.0.0.2"].map(|address| {
+            let address = address.parse().unwrap();
+            let prefix = IpPrefix::new(address, 24).unwrap();
+            let port = PortConfig {
+                active_mtu: Some(Mtu::B1024),
+                ..PortConfig::new("sim0", &[prefix])
+            };
+            let provider = fabric.host("host", vec![port]).unwrap();
+            let gid = Gid::from_ip(address);
+            End {
+                provider,
+                device: "sim0".into(),
+                port: 1,
+                gid_index: 0,
+                gid,
+            }
+        })
+    }
+}
+
+macro_rules! simulated {
+    ($($module:ident: $($test:ident),+;)+) => {$(
+        mod $module {
+            $(#[test] fn $test() { crate::suite::$module::$test(&crate::Simulated); })+
+        }
+    )+};
+}
+
+simulated! {
+    states:
+        s01_only_known_transitions,
+        s02_a_bad_modify_changes_nothing,
+        s03_posting_is_allowed_by_state,
+        s03_in_error_both_are_accepted_and_flushed,
+        s04_what_was_staged_before_a_refused_request_is_posted,
+        s29_more_than_was_granted_is_refused;
+    completions:
+        s05_a_success_completes_only_if_signaled,
+        s05_error_always_completes,
+        s21_a_queue_that_overruns_is_lost,
+        s23_a_notification_is_one_shot,
+        s23_solicited_and_failed_completions_notify,
+        s23_a_queue_made_without_cannot_be_armed;
+    data:
+        s17_a_send_consumes_one_receive,
+        s17_a_write_with_immediate_consumes_one_receive_untouched,
+        s17_write_and_read_consume_no_receive,
+        s17_a_message_gathers_and_scatters,
+        s17_the_receive_is_needed_when_the_immediate_comes,
+        s16_psns_wrap_over_long_messages,
+        s18_requests_complete_in_order_and_data_before_its_message,
+        s18_what_waits_holds_back_what_follows,
+        s26_the_right_to_write_is_enough,
+        s27_atomics_work_on_words,
+        inline_bytes_and_empty_messages,
+        windows_are_checked_locally;
+    faults:
+        s06_one_cause_then_everything_is_flushed_in_order,
+        s07_a_failure_tells_nothing_else,
+        s08_a_slot_of_another_domain_is_not_sent,
+        s08_an_inline_slot_needs_no_key,
+        s09_a_wrong_key_opens_nothing,
+        s09_nothing_beyond_the_window_is_reached,
+        s09_rights_of_window_and_queue_pair_are_both_needed,
+        s09_a_refused_write_with_immediate_fails_the_receive,
+        s09_a_dropped_window_is_closed,
+        s09_a_window_of_another_domain_is_closed,
+        s10_a_receive_that_is_too_small_fails_both,
+        s10_a_receive_that_just_fits_is_enough,
+        s11_a_receive_of_another_domain_fails_both,
+        s12_seven_retries_wait_for_a_receive,
+        s12_fewer_retries_are_exhausted,
+        s14_a_peer_that_is_gone_does_not_answer,
+        s14_a_peer_that_failed_does_not_answer,
+        s14_what_waits_learns_that_the_peer_is_gone,
+        s27_an_atomic_must_be_aligned,
+        s28_a_responder_without_depth_refuses,
+        s28_a_requester_stalls_at_its_depth,
+        unequal_path_mtus_fail_long_messages;
+    ownership:
+        a_slot_moves_in_by_posting_and_back_by_retiring,
+        a_slot_dropped_elsewhere_goes_home,
+        a_lease_is_empty_and_its_length_is_cut,
+        an_arena_may_go_before_its_slots,
+        an_unrung_batch_sends_its_slots_home,
+        what_never_completed_goes_home_with_the_queue_pair,
+        the_queue_pair_lives_until_its_last_part_goes,
+        a_completion_of_another_queue_is_rejected,
+        an_older_completion_is_spent_by_a_newer,
+        receives_behind_a_dropped_completion_come_back_empty,
+        a_channel_is_taken_once,
+        a_stale_completion_names_nothing_of_the_next_queue_pair,
+        what_cannot_be_made_is_refused;
+}
