@@ -11,18 +11,16 @@ use core::fmt;
 
 use static_assertions::const_assert_eq;
 
-const KIND_BITS: u32 = 4;
 const CHANNEL_BITS: u32 = 20;
 const SLOT_BITS: u32 = 16;
 const GENERATION_BITS: u32 = 24;
-const_assert_eq!(KIND_BITS + CHANNEL_BITS + SLOT_BITS + GENERATION_BITS, u64::BITS);
 
 const SLOT_SHIFT: u32 = GENERATION_BITS;
 const CHANNEL_SHIFT: u32 = SLOT_SHIFT + SLOT_BITS;
 const KIND_SHIFT: u32 = CHANNEL_SHIFT + CHANNEL_BITS;
 const_assert_eq!(SLOT_SHIFT, 24);
 const_assert_eq!(CHANNEL_SHIFT, 40);
-const_assert_eq!(KIND_SHIFT, 60);
+const_assert_eq!(KIND_SHIFT + 4, u64::BITS);
 
 /// How many channels one `wr_id` can tell apart.
 pub const CHANNELS_MAX: u32 = 1 << CHANNEL_BITS;

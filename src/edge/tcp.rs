@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use doorbell_core::Deadline;
@@ -117,6 +117,17 @@ fn classify(error: &io::Error) -> IoError {
             IoError::Closed
         }
         _ => IoError::Failed(error.raw_os_error().unwrap_or(0)),
+    }
+}
+
+impl Drop for Stream {
+    /// Closes so that what was written last, a refusal perhaps, still arrives: bytes of the
+    /// peer that nobody read would turn the close into a reset, which discards it.
+    fn drop(&mut self) {
+        let _ = self.stream.shutdown(Shutdown::Write);
+        let mut unread = [0; 4096];
+        // As much as a peer can have sent by the rules; beyond that it has itself to blame.
+        let _ = self.stream.read(&mut unread);
     }
 }
 
