@@ -1,0 +1,333 @@
+//! Channels over the simulated fabric: messages, one-sided access, back-pressure, failure, close.
+
+mod fabric;
+
+use core::time::Duration;
+
+use doorbell::{
+    ChannelState, Event, Operation, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind, WcStatus,
+    Window as _, WindowConfig, within,
+};
+use fabric::{SOON, pair, pair_with, small};
+
+/// Makes a message of an event, or says why not.
+fn received(event: Event<doorbell_sim::Host>) -> Option<(Vec<u8>, Option<u32>)> {
+    match event {
+        Event::Received { message, immediate } => Some((message.payload().to_vec(), immediate)),
+        _ => None,
+    }
+}
+
+#[test]
+fn messages_arrive_as_they_were_sent() {
+    let (mut a, mut b) = pair();
+    for round in 0..100_usize {
+        let bytes: Vec<u8> = (0..round * 41 % 8192).map(|at| (at * 7 + round) as u8).collect();
+        let (from, to) = if round % 2 == 0 {
+            (&mut a, &mut b)
+        } else {
+            (&mut b, &mut a)
+        };
+        let (lease, id) = (from.lease(&bytes), from.id());
+        let ticket = from.worker().channel(id).unwrap().send(lease).unwrap();
+        assert_eq!(to.until(received), (bytes, None));
+        assert_eq!(
+            from.until(|event| matches!(event, Event::Done { through } if through == ticket).then_some(())),
+            ()
+        );
+    }
+}
+
+#[test]
+fn a_batch_gathers_and_rings_once() {
+    let (mut a, mut b) = pair();
+    let leases = [a.lease(b"head"), a.lease(b"er and "), a.lease(b"page")];
+    let last = a.lease(b"!");
+    let id = a.id();
+    let mut batch = a.worker().channel(id).unwrap().batch();
+    batch.push(Operation::Send, leases, PostFlags::empty()).unwrap();
+    batch
+        .push(Operation::SendWithImmediate(7), [last], PostFlags::empty())
+        .unwrap();
+    batch
+        .push_inline(Operation::Send, b"inline", PostFlags::empty())
+        .unwrap();
+    assert_eq!(batch.ring().unwrap(), 3);
+    assert_eq!(b.until(received), (b"header and page".to_vec(), None));
+    assert_eq!(b.until(received), (b"!".to_vec(), Some(7)));
+    assert_eq!(b.until(received), (b"inline".to_vec(), None));
+}
+
+#[test]
+fn a_dropped_batch_sends_nothing_and_loses_nothing() {
+    let (mut a, mut b) = pair();
+    let before = leasable(&mut a);
+    let (lease, id) = (a.lease(b"never"), a.id());
+    let mut batch = a.worker().channel(id).unwrap().batch();
+    batch.push(Operation::Send, [lease], PostFlags::empty()).unwrap();
+    drop(batch);
+    assert_eq!(leasable(&mut a), before);
+    assert_eq!(b.worker().poll(|_, _| panic!("something came")).unwrap(), 0);
+}
+
+#[test]
+fn one_sided_access_reaches_the_window_and_nothing_else() {
+    let mut listening = small();
+    listening.remote = RemoteAccess::ALL;
+    let (mut a, mut b) = pair_with(listening, small());
+    let window = a
+        .worker()
+        .window(&WindowConfig {
+            bytes: 4096,
+            remote: RemoteAccess::ALL,
+        })
+        .unwrap();
+    let remote = window.remote();
+    let at = |offset, bytes| RemoteAddress::within(&remote, offset, bytes).unwrap();
+    assert_eq!(RemoteAddress::within(&remote, 4090, 7), None);
+    let id = b.id();
+
+    let lease = b.lease(b"written");
+    b.worker()
+        .channel(id)
+        .unwrap()
+        .post(Operation::Write(at(8, 7)), lease, PostFlags::empty())
+        .unwrap();
+    b.until(|event| matches!(event, Event::Done { .. }).then_some(()));
+    let mut bytes = [0; 9];
+    window.copy_out(7, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"\0written\0");
+
+    let mut lease = b.lease(b"");
+    lease.set_len_bytes(7);
+    b.worker()
+        .channel(id)
+        .unwrap()
+        .post(Operation::Read(at(8, 7)), lease, PostFlags::empty())
+        .unwrap();
+    let read = b.until(|event| match event {
+        Event::Fetched { data, .. } => Some(data.payload().to_vec()),
+        _ => None,
+    });
+    assert_eq!(read, b"written");
+
+    window.copy_in(64, &40_u64.to_ne_bytes()).unwrap();
+    let add = Operation::FetchAndAdd {
+        remote: at(64, 8),
+        add: 2,
+    };
+    let swap = |compare, swap| Operation::CompareAndSwap {
+        remote: at(64, 8),
+        compare,
+        swap,
+    };
+    for (operation, before) in [(add, 40), (swap(41, 1), 42), (swap(42, 9), 42), (add, 9)] {
+        let lease = b.lease(b"");
+        b.worker()
+            .channel(id)
+            .unwrap()
+            .post(operation, lease, PostFlags::empty())
+            .unwrap();
+        let old = b.until(|event| match event {
+            Event::Fetched { data, .. } => Some(u64::from_ne_bytes(data.payload().try_into().unwrap())),
+            _ => None,
+        });
+        assert_eq!(old, before, "{operation:?}");
+    }
+    assert_eq!(window.load_u64(64).unwrap(), 11);
+    assert!(window.load_u64(4096 - 7).is_err());
+
+    let lease = b.lease(b"with a word");
+    b.worker()
+        .channel(id)
+        .unwrap()
+        .post(
+            Operation::WriteWithImmediate(at(100, 11), 0xfeed),
+            lease,
+            PostFlags::empty(),
+        )
+        .unwrap();
+    let told = a.until(|event| match event {
+        Event::Written {
+            payload_bytes,
+            immediate,
+        } => Some((payload_bytes, immediate)),
+        _ => None,
+    });
+    assert_eq!(told, (11, 0xfeed));
+}
+
+#[test]
+fn access_that_was_not_granted_fails_with_its_cause() {
+    let mut listening = small();
+    listening.remote = RemoteAccess::ALL;
+    let (mut a, mut b) = pair_with(listening, small());
+    let window = a
+        .worker()
+        .window(&WindowConfig {
+            bytes: 64,
+            remote: RemoteAccess::READ,
+        })
+        .unwrap();
+    let target = RemoteAddress::within(&window.remote(), 0, 4).unwrap();
+    let (lease, id) = (b.lease(b"evil"), b.id());
+    let behind = b.lease(b"behind");
+    let channel = b.worker().channel(id).unwrap();
+    let mut batch = channel.batch();
+    let culprit = batch
+        .push(Operation::Write(target), [lease], PostFlags::empty())
+        .unwrap();
+    batch.push(Operation::Send, [behind], PostFlags::empty()).unwrap();
+    batch.ring().unwrap();
+    let failed = b.until(|event| match event {
+        Event::Failed { ticket, status } => Some((ticket, status)),
+        _ => None,
+    });
+    assert_eq!(failed, (culprit, WcStatus::REM_ACCESS_ERR));
+    b.until(|event| matches!(event, Event::Failed { status, .. } if status.is_flush()).then_some(()));
+    let ChannelState::Failed { cause } = b.worker().channel(id).unwrap().state() else {
+        panic!("it is open")
+    };
+    assert_eq!(
+        (cause.status, cause.ticket),
+        (WcStatus::REM_ACCESS_ERR, culprit),
+        "the flushes do not hide it"
+    );
+    let lease = b.lease(b"late");
+    let late = b.worker().channel(id).unwrap().send(lease);
+    assert!(
+        late.is_ok() || late.is_err_and(|error| error.item.is_some()),
+        "nothing is lost"
+    );
+}
+
+#[test]
+fn a_full_queue_hands_the_message_back() {
+    let mut listening = small();
+    listening.receive_depth = 1;
+    let (mut a, mut b) = pair_with(listening, small());
+    let id = b.id();
+    let mut sent = 0_u32;
+    let refused = loop {
+        let lease = b.lease(&sent.to_be_bytes());
+        match b.worker().channel(id).unwrap().send(lease) {
+            Ok(_) => sent += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused.kind, SendErrorKind::WouldBlock);
+    assert_eq!(refused.item.as_ref().unwrap().payload(), sent.to_be_bytes());
+    for expected in 0..sent {
+        assert_eq!(a.until(received).0, expected.to_be_bytes());
+    }
+    b.until(|event| matches!(event, Event::Done { .. }).then_some(()));
+    assert!(
+        b.worker()
+            .channel(id)
+            .unwrap()
+            .send(refused.item.unwrap())
+            .is_ok()
+    );
+    assert_eq!(a.until(received).0, sent.to_be_bytes());
+}
+
+#[test]
+fn a_receiver_that_keeps_its_messages_starves_and_recovers() {
+    let (mut a, mut b) = pair();
+    let mut held = Vec::new();
+    let all = leasable(&mut a) + 16;
+    let id = b.id();
+    let mut sent = 0_u32;
+    let mut rounds_without = 0;
+    while rounds_without < 100 {
+        rounds_without += 1;
+        if b.worker().channel(id).unwrap().room() > 0 {
+            let lease = b.lease(&sent.to_be_bytes());
+            b.worker().channel(id).unwrap().send(lease).unwrap();
+            sent += 1;
+        }
+        b.worker().poll(|_, _| {}).unwrap();
+        a.worker()
+            .poll(|_, event| {
+                if let Event::Received { message, .. } = event {
+                    held.push(message);
+                    rounds_without = 0;
+                }
+            })
+            .unwrap();
+    }
+    assert_eq!(held.len(), all, "every piece of memory holds a message");
+    let mut expected = 0_u32;
+    for message in held.drain(..) {
+        assert_eq!(message.payload(), expected.to_be_bytes());
+        expected += 1;
+        a.worker().release(message);
+    }
+    while expected < sent {
+        assert_eq!(a.until(received).0, expected.to_be_bytes());
+        expected += 1;
+    }
+}
+
+#[test]
+fn a_peer_that_goes_away_fails_what_was_posted_and_memory_comes_back() {
+    let (a, mut b) = pair();
+    let before = leasable(&mut b);
+    drop(a);
+    let (lease, id) = (b.lease(b"to nobody"), b.id());
+    b.worker().channel(id).unwrap().send(lease).unwrap();
+    let status = b.until(|event| match event {
+        Event::Failed { status, .. } => Some(status),
+        _ => None,
+    });
+    assert_eq!(status, WcStatus::RETRY_EXC_ERR);
+    b.worker().close(id, within(SOON)).unwrap();
+    assert_eq!(leasable(&mut b), before + 16, "its receives came back too");
+    assert!(b.worker().channel(id).is_none());
+    assert!(
+        b.worker().close(id, within(SOON)).is_err(),
+        "it is closed already"
+    );
+}
+
+#[test]
+fn a_lease_comes_home_from_another_thread() {
+    let (mut a, _b) = pair();
+    let before = leasable(&mut a);
+    let lease = a.lease(b"wanderer");
+    std::thread::spawn(move || drop(lease)).join().unwrap();
+    assert_eq!(leasable(&mut a), before);
+}
+
+#[test]
+fn unsignaled_messages_are_done_with_the_next_that_is_told() {
+    let mut config = small();
+    config.unsignaled_max = 8;
+    let (mut a, mut b) = pair_with(config, config);
+    let id = b.id();
+    let before = leasable(&mut b);
+    for round in 0..1000_u32 {
+        let lease = b.lease(&round.to_be_bytes());
+        b.worker().channel(id).unwrap().send(lease).unwrap();
+        assert_eq!(a.until(received).0, round.to_be_bytes());
+        b.worker().poll(|_, _| {}).unwrap();
+        assert!(b.worker().channel(id).unwrap().in_flight() < 16);
+    }
+    assert!(leasable(&mut b) >= before - 16);
+}
+
+#[test]
+fn closing_has_a_deadline() {
+    let (mut a, _b) = pair();
+    let id = a.id();
+    a.worker().close(id, within(Duration::from_secs(1))).unwrap();
+    assert!(a.worker().channels().next().is_none());
+}
+
+/// How many leases can be had now; all go back.
+fn leasable(end: &mut fabric::End) -> usize {
+    let leases: Vec<_> = core::iter::from_fn(|| end.worker().lease()).collect();
+    let count = leases.len();
+    leases.into_iter().for_each(|lease| end.worker().release(lease));
+    count
+}
