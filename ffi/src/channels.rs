@@ -47,7 +47,7 @@ impl Channels {
         let entry = entries.entry((kind, channel)).or_default();
         if entry.live {
             return Err(ProviderError {
-                call: "queue_pair: the channel is taken",
+                call: "queue_pair (the channel is taken)",
                 errno: libc::EEXIST,
             });
         }
@@ -56,7 +56,7 @@ impl Channels {
             entry.lives = 0;
         }
         if entry.lives >= LIVES_MAX {
-            let call = "queue_pair: the completion queue must be polled until it is empty";
+            let call = "queue_pair (first poll the completion queue until it is empty)";
             return Err(ProviderError {
                 call,
                 errno: libc::EBUSY,

@@ -32,6 +32,7 @@ mod receive_queue;
 mod send_queue;
 mod slot;
 mod sysfs;
+mod unposted;
 mod window;
 mod work_list;
 

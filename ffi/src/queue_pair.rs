@@ -382,7 +382,7 @@ impl doorbell_core::provider::QueuePair for QueuePair {
             });
         }
         if wanted.retry_count > self.shared.domain.context().quirks().retry_count_max {
-            let call = "ibv_modify_qp to RTS: on rxe a retry count of 7 never gives up; use 6 or less";
+            let call = "ibv_modify_qp to RTS (on rxe a retry count of 7 never gives up: use 6 or less)";
             return Err(ProviderError {
                 call,
                 errno: libc::EINVAL,

@@ -199,7 +199,13 @@ impl DeviceList {
         let mut count = 0;
         // SAFETY: a writable integer (ibv_get_device_list(3)).
         let first = unsafe { rdma_sys::ibv_get_device_list(&raw mut count) };
-        let first = errno::from_pointer("ibv_get_device_list", first)?;
+        let first = errno::from_pointer("ibv_get_device_list", first).map_err(|error| match error.errno {
+            libc::ENOSYS => ProviderError {
+                call: "ibv_get_device_list (this kernel has no RDMA; is ib_uverbs loaded?)",
+                ..error
+            },
+            _ => error,
+        })?;
         Ok(Self {
             first,
             count: usize::try_from(count).unwrap_or(0),

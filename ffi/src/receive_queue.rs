@@ -12,9 +12,8 @@ use rdma_sys::ibv_recv_wr;
 
 use crate::completion::Ledger;
 use crate::queue_pair::{Shared, Table};
-use crate::send_queue::refused;
 use crate::work_list::{WorkList, describe};
-use crate::{Completion, Slot};
+use crate::{Completion, Slot, unposted};
 
 /// What the provider posts receives with.
 type PostReceive =
@@ -63,7 +62,7 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     fn stage(&mut self) -> ReceiveBatch<'_> {
         if self.table.staged() != 0 {
             // Left by a batch that was forgotten.
-            self.table.unstage(|_, slot| drop(slot));
+            unposted::discard(&mut self.table);
         }
         let state = self.shared.state();
         ReceiveBatch { queue: self, state }
@@ -204,7 +203,7 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
         if status == 0 {
             return Ok(posted);
         }
-        Err(refused(
+        Err(unposted::refused(
             &mut queue.table,
             "ibv_post_recv",
             status,
@@ -218,7 +217,7 @@ impl Drop for ReceiveBatch<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.queue.table.staged() != 0 {
-            self.queue.table.unstage(|_, slot| drop(slot));
+            unposted::discard(&mut self.queue.table);
         }
     }
 }

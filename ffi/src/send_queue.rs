@@ -5,8 +5,7 @@ use core::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
-    Operation, PostError, PostFlags, ProviderError, PushError, QueuePairLimits, Refused, Rejected, Retired,
-    SendQueue as _,
+    Operation, PostError, PostFlags, PushError, QueuePairLimits, Refused, Rejected, Retired, SendQueue as _,
 };
 use doorbell_core::{QpState, Ticket, WcStatus, WorkKind};
 use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
@@ -14,7 +13,7 @@ use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 use crate::completion::Ledger;
 use crate::queue_pair::{Shared, Table};
 use crate::work_list::{WorkList, describe};
-use crate::{Completion, Slot, errno};
+use crate::{Completion, Slot, unposted};
 
 /// What the provider posts sends with.
 type PostSend = unsafe extern "C" fn(*mut rdma_sys::ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> i32;
@@ -62,7 +61,7 @@ impl doorbell_core::provider::SendQueue for SendQueue {
     fn stage(&mut self) -> SendBatch<'_> {
         if self.table.staged() != 0 {
             // Left by a batch that was forgotten.
-            self.table.unstage(|_, slot| drop(slot));
+            unposted::discard(&mut self.table);
         }
         let state = self.shared.state();
         SendBatch { queue: self, state }
@@ -255,7 +254,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
 
     #[inline]
     #[doc(alias = "ibv_post_send")]
-    fn ring_returning<F: FnMut(Ticket, Slot)>(self, unposted: F) -> Result<u32, PostError> {
+    fn ring_returning<F: FnMut(Ticket, Slot)>(self, each: F) -> Result<u32, PostError> {
         let queue = &mut *self.queue;
         let (post_send, qp) = (queue.post_send, queue.shared.as_ptr());
         let (status, posted) = queue.list.submit(queue.table.staged(), |first, refused| {
@@ -269,35 +268,13 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         if status == 0 {
             return Ok(posted);
         }
-        Err(refused(
+        Err(unposted::refused(
             &mut queue.table,
             "ibv_post_send",
             status,
             posted,
-            unposted,
+            each,
         ))
-    }
-}
-
-/// Unstages what the device did not take.
-#[cold]
-pub(crate) fn refused(
-    table: &mut Table,
-    call: &'static str,
-    status: i32,
-    posted: u32,
-    unposted: impl FnMut(Ticket, Slot),
-) -> PostError {
-    let left = table.staged();
-    table.unstage(unposted);
-    let cause = errno::from_value(call, status).err().unwrap_or(ProviderError {
-        call,
-        errno: libc::EIO,
-    });
-    PostError {
-        posted,
-        unposted: left,
-        cause,
     }
 }
 
@@ -382,7 +359,7 @@ impl Drop for SendBatch<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.queue.table.staged() != 0 {
-            self.queue.table.unstage(|_, slot| drop(slot));
+            unposted::discard(&mut self.queue.table);
         }
     }
 }
