@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::boot::{self, BootFiles};
 use crate::cache::Cache;
 use crate::cluster::{Cluster, CommandSpec, Host, Port, Process, Shape};
-use crate::guest::network::{End, Origin, Plan};
+use crate::guest::network::{End, Origin, Peer, Plan};
 use crate::kernel::{self, Kernel, NAMESPACES_SINCE};
 use crate::leash::{self, LeashedFolder};
 use crate::machine::qemu::{self, Accelerator, Hardware, Nic};
@@ -287,9 +287,13 @@ fn plan(topology: &Topology, shape: Shape, shared: &Path, kernel: &Kernel) -> Re
                 address: link.address(side)?,
                 prefix: link.subnet.prefix,
                 mtu: link.mtu,
-                mac: format!("02:db:00:00:{index:02x}:{side:02x}"),
+                mac: mac(index, side),
                 netem: netem(&link.shaping),
-                peer: (peer.clone(), link.address(other)?),
+                peer: Peer {
+                    host: peer.clone(),
+                    address: link.address(other)?,
+                    mac: mac(index, other),
+                },
             };
             hosts
                 .get_mut(at)
@@ -308,6 +312,11 @@ fn plan(topology: &Topology, shape: Shape, shared: &Path, kernel: &Kernel) -> Re
         }
     }
     Ok((hosts, plans))
+}
+
+/// The hardware address of a link's end.
+fn mac(link: usize, side: usize) -> String {
+    format!("02:db:00:00:{link:02x}:{side:02x}")
 }
 
 /// The devices of a machine: one for every end, its socket beside its peer's.
@@ -429,7 +438,7 @@ mod tests {
                 unreachable!("all are pairs")
             };
             assert_eq!(plans[0].ends[other].origin, Origin::Veth(index));
-            assert_eq!(plans[0].ends[other].address, end.peer.1);
+            assert_eq!(plans[0].ends[other].address, end.peer.address);
         }
         assert_eq!(
             hosts[1].ports.iter().map(|p| p.peer.as_str()).collect::<Vec<_>>(),

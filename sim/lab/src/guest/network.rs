@@ -61,8 +61,19 @@ pub(crate) struct End {
     pub(crate) mac: String,
     /// What `tc` is told after `netem`, if anything.
     pub(crate) netem: Option<String>,
-    /// The host at the other end, and its address: goes into the hosts file.
-    pub(crate) peer: (String, IpAddr),
+    /// Who is at the other end.
+    pub(crate) peer: Peer,
+}
+
+/// The other end of a link.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Peer {
+    /// Its host: known by this name.
+    pub(crate) host: String,
+    /// Its address.
+    pub(crate) address: IpAddr,
+    /// Its hardware address.
+    pub(crate) mac: String,
 }
 
 /// Where a network device comes from.
@@ -175,6 +186,14 @@ fn addresses_script(plan: &Plan, place: Option<&str>) -> Result<String> {
             end.address, end.prefix, end.netdev
         )?;
         writeln!(script, "link set dev {} up", end.netdev)?;
+        // The kernel gives a connecting queue pair one second to learn this, and a link
+        // that delays or loses packets is there to try RDMA, not ARP.
+        let Peer { address, mac, .. } = &end.peer;
+        writeln!(
+            script,
+            "neigh replace {address} lladdr {mac} dev {} nud permanent",
+            end.netdev
+        )?;
     }
     Ok(script)
 }
@@ -268,7 +287,7 @@ fn write_hosts_files(plan: &Plan) -> Result<()> {
     let file = |name: &str, place: Option<&str>| {
         let mut text = format!("127.0.0.1 localhost {name}\n::1 localhost\n");
         for end in ends_of(plan, place) {
-            let _ = writeln!(text, "{} {}", end.peer.1, end.peer.0);
+            let _ = writeln!(text, "{} {}", end.peer.address, end.peer.host);
         }
         text
     };
@@ -337,7 +356,11 @@ mod tests {
             mtu: 4200,
             mac: format!("02:db:00:00:00:0{n}"),
             netem: None,
-            peer: ("peer".to_owned(), IpAddr::from([10, 0, 0, 9])),
+            peer: Peer {
+                host: "peer".to_owned(),
+                address: IpAddr::from([10, 0, 0, 9]),
+                mac: "02:db:00:00:00:09".to_owned(),
+            },
         }
     }
 
@@ -366,6 +389,11 @@ mod tests {
              type veth peer name veth2 netns b mtu 4200 address 02:db:00:00:00:02\n"
         );
         plan.ends[1].netem = Some("delay 5000us".to_owned());
+        assert_eq!(
+            addresses_script(&plan, Some("a")).unwrap(),
+            "link set dev lo up\naddr add 10.0.0.1/24 dev veth1\nlink set dev veth1 up\n\
+             neigh replace 10.0.0.9 lladdr 02:db:00:00:00:09 dev veth1 nud permanent\n"
+        );
         assert_eq!(shaping_script(&plan, Some("a")).unwrap(), "");
         assert_eq!(
             shaping_script(&plan, Some("b")).unwrap(),
