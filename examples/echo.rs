@@ -24,7 +24,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-fn serve(node: &Node, workers: &mut [doorbell::Worker], config: &ChannelConfig) -> Result<(), Box<dyn Error>> {
+fn serve(
+    node: &Node,
+    workers: &mut [doorbell::Worker],
+    config: &ChannelConfig,
+) -> Result<(), Box<dyn Error>> {
     let mut listener = Listener::bind(node, workers, "[::]:0".parse()?, config)?;
     println!("{}", listener.handle());
     let peer = listener.accept(node, workers, within(Duration::from_secs(60)))?;
@@ -37,12 +41,14 @@ fn serve(node: &Node, workers: &mut [doorbell::Worker], config: &ChannelConfig) 
                 Ok(_) => echoed += 1,
                 Err(error) => failed = Some(error.kind.to_string()),
             },
-            Event::Failed { status, .. } | Event::ReceiveFailed { status } => failed = Some(status.to_string()),
+            Event::Failed { status, .. } | Event::ReceiveFailed { status } => {
+                failed = Some(status.to_string())
+            }
             _ => {}
         })?;
     }
     // The last echo is on its way: closing waits for it.
-    worker.close(peer.channel, within(Duration::from_secs(2)))?;
+    worker.close(peer.channel, within(Duration::from_secs(2)), |_, _| {})?;
     println!("{echoed} messages echoed");
     failed.map_or(Ok(()), |failure| Err(failure.into()))
 }
@@ -58,7 +64,11 @@ fn call(
     for number in 0..MESSAGES {
         let mut message = worker.lease().ok_or("no memory")?;
         message.fill(&number.to_be_bytes())?;
-        worker.channel(to.channel).ok_or("closed")?.send(message).map_err(|error| error.kind.to_string())?;
+        worker
+            .channel(to.channel)
+            .ok_or("closed")?
+            .send(message)
+            .map_err(|error| error.kind.to_string())?;
         let mut answer = None;
         let mut failed = None;
         while answer.is_none() && failed.is_none() {
@@ -67,12 +77,16 @@ fn call(
                     answer = Some(message.payload() == number.to_be_bytes());
                     turn.release(message);
                 }
-                Event::Failed { status, .. } | Event::ReceiveFailed { status } => failed = Some(status.to_string()),
+                Event::Failed { status, .. } | Event::ReceiveFailed { status } => {
+                    failed = Some(status.to_string())
+                }
                 _ => {}
             })?;
         }
         if answer != Some(true) {
-            return Err(failed.unwrap_or_else(|| format!("message {number} came back changed")).into());
+            return Err(failed
+                .unwrap_or_else(|| format!("message {number} came back changed"))
+                .into());
         }
     }
     println!("{MESSAGES} messages came back unchanged");

@@ -231,32 +231,55 @@ impl<P: Provider> Worker<P> {
         self.send_completions.arm(false)
     }
 
-    /// Closes a channel: fails its queue pair, waits until everything posted came back (what
-    /// was received and not yet seen is discarded), and destroys it.
+    /// Closes a channel: waits until what was posted is done, fails its queue pair, and
+    /// destroys it. `each` gets the events that come meanwhile, of all channels.
+    ///
+    /// What was posted after the last signaled request cannot be waited for: with
+    /// `unsignaled_max` set, end with a request of [`PostFlags::SIGNALED`](crate::PostFlags).
     ///
     /// # Errors
-    /// The deadline passed, or polling failed. The channel is closed all the same; memory
-    /// that did not come back goes home when the queue pair is destroyed.
-    pub fn close(&mut self, id: ChannelId, deadline: Deadline) -> Result<(), CloseError> {
-        let Some(channel) = self.channel(id) else {
+    /// Something was not done by the deadline, the device refused, or polling failed. The
+    /// channel is closed all the same, and its memory goes home.
+    pub fn close(
+        &mut self,
+        id: ChannelId,
+        deadline: Deadline,
+        mut each: impl FnMut(Turn<'_, P>, Event<P>),
+    ) -> Result<(), CloseError> {
+        if self.channel(id).is_none() {
             return Err(CloseError::Unknown);
+        }
+        let done = self.settle(id, deadline, &mut each);
+        let failed = self
+            .channel(id)
+            .map_or(Ok(()), |channel| channel.shut().map_err(CloseError::Provider));
+        // What was left is flushed now, which takes no peer.
+        let flushed = if done.is_err() {
+            Ok(())
+        } else {
+            self.settle(id, deadline, &mut each)
         };
-        let mut outcome = channel.shut().map_err(CloseError::Provider);
-        while outcome.is_ok() {
-            match self.channel(id) {
-                Some(channel) if channel.in_flight() > 0 => {}
-                _ => break,
-            }
-            outcome = self
-                .poll(|_, event| drop(event))
-                .map(|_| ())
-                .map_err(CloseError::Poll);
-            if outcome.is_ok() && deadline.has_passed(edge::clock::now()) {
-                outcome = Err(CloseError::TimedOut);
+        self.remove(id);
+        done.and(failed).and(flushed)
+    }
+
+    /// Polls until every signaled request of a channel is done.
+    fn settle(
+        &mut self,
+        id: ChannelId,
+        deadline: Deadline,
+        each: &mut impl FnMut(Turn<'_, P>, Event<P>),
+    ) -> Result<(), CloseError> {
+        while self
+            .channel(id)
+            .is_some_and(|channel| channel.sender.awaits_completion())
+        {
+            self.poll(&mut *each).map_err(CloseError::Poll)?;
+            if deadline.has_passed(edge::clock::now()) {
+                return Err(CloseError::TimedOut);
             }
         }
-        self.remove(id);
-        outcome
+        Ok(())
     }
 
     fn remove(&mut self, id: ChannelId) {

@@ -281,11 +281,11 @@ fn a_peer_that_goes_away_fails_what_was_posted_and_memory_comes_back() {
         _ => None,
     });
     assert_eq!(status, WcStatus::RETRY_EXC_ERR);
-    b.worker().close(id, within(SOON)).unwrap();
+    b.worker().close(id, within(SOON), |_, _| {}).unwrap();
     assert_eq!(leasable(&mut b), before + 16, "its receives came back too");
     assert!(b.worker().channel(id).is_none());
     assert!(
-        b.worker().close(id, within(SOON)).is_err(),
+        b.worker().close(id, within(SOON), |_, _| {}).is_err(),
         "it is closed already"
     );
 }
@@ -314,13 +314,21 @@ fn unsignaled_messages_are_done_with_the_next_that_is_told() {
         assert!(b.worker().channel(id).unwrap().in_flight() < 16);
     }
     assert!(leasable(&mut b) >= before - 16);
+    b.worker().close(id, within(SOON), |_, _| {}).unwrap();
+    assert_eq!(
+        leasable(&mut b),
+        before + 16,
+        "what was never told of came back too"
+    );
 }
 
 #[test]
 fn closing_has_a_deadline() {
     let (mut a, _b) = pair();
     let id = a.id();
-    a.worker().close(id, within(Duration::from_secs(1))).unwrap();
+    a.worker()
+        .close(id, within(Duration::from_secs(1)), |_, _| {})
+        .unwrap();
     assert!(a.worker().channels().next().is_none());
 }
 

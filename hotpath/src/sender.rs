@@ -169,6 +169,14 @@ impl<Q: SendQueue, Kept: AsRef<[u64]> + AsMut<[u64]>> Sender<Q, Kept> {
         self.queue.in_flight()
     }
 
+    /// Whether a completion is yet to come: a signaled request is in flight. What was posted
+    /// after the last signaled one is known done only by a later one.
+    #[must_use]
+    #[inline]
+    pub fn awaits_completion(&self) -> bool {
+        self.queue.in_flight() > self.unsignaled
+    }
+
     /// How many more requests can be staged now.
     #[must_use]
     #[inline]
