@@ -49,8 +49,8 @@ pub trait Arena: Send + Sized + 'static {
 
 /// Memory a peer may read or write at any time, so that no reference to it ever exists.
 ///
-/// Copies are made byte by byte with volatile access: one that overlaps a write of the peer
-/// may be torn. What ends the peer's turn (a completion, an application message) is what
+/// Copies are made by atomic or volatile access: one that overlaps a write of the peer may be
+/// torn. What ends the peer's turn (a completion, an application message) is what
 /// makes the bytes settled.
 pub trait Window: Send + Sync + Sized + 'static {
     /// Its size.
