@@ -1,0 +1,339 @@
+//! The command lines of `doorbell lat` and `doorbell bw`, and the tests they stand for.
+
+use core::net::{Ipv6Addr, SocketAddr};
+use core::time::Duration;
+use std::io;
+use std::net::ToSocketAddrs;
+
+use clap::{Args, ValueEnum};
+use doorbell::Handle;
+use doorbell::core_types::Mtu;
+
+use super::error::PerfError;
+use super::session::{Target, Terms};
+use super::test::{ATOMIC_BYTES, Kind, Op, Plant, Test};
+
+/// Where to listen, and to look, where no port is given.
+const PORT: u16 = 18700;
+
+/// Measure latency: one message at a time
+///
+/// Without HOST this side listens; with it, it runs the tests with the side that listens
+/// there, which takes every setting from it. Both check all payload bytes, outside the timed
+/// sections, and both fail when either saw a wrong one.
+///
+/// What is measured, as perftest has it: for send, write and write-imm half the round trip
+/// of a message and its like-sized answer, polled for without sleep (ib_send_lat and
+/// ib_write_lat); for read and atomics the whole round trip, in which the peer's processor
+/// has no part (ib_read_lat, ib_atomic_lat). write polls the last byte of memory, as
+/// ib_write_lat does, and counts the messages whose other bytes came later. Timed is from
+/// the post call to the moment polling hands the answer over.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES_LAT)]
+pub(crate) struct LatArguments {
+    #[command(flatten)]
+    pub(super) common: Common,
+    #[command(flatten)]
+    what: What,
+    /// Bytes of a message; K and M stand for 1024 and 1024^2. Several with commas. Atomics
+    /// have 8 [default: 64]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, value_delimiter = ',', requires = "peer")]
+    size: Vec<u32>,
+    /// Messages that are timed
+    #[arg(
+        long,
+        short = 'n',
+        value_name = "N",
+        default_value_t = 1000,
+        requires = "peer"
+    )]
+    iterations: u64,
+    /// Messages before those
+    #[arg(long, value_name = "N", default_value_t = 100, requires = "peer")]
+    warmup: u64,
+}
+
+/// Measure bandwidth and message rate: many messages in flight
+///
+/// Without HOST this side listens; with it, it runs the tests with the side that listens
+/// there, which takes every setting from it. Both check all payload bytes, outside the timed
+/// sections, and both fail when either saw a wrong one.
+///
+/// Messages go in rounds of at most 4096, or what 64 MiB hold. A round is made before it is
+/// posted and checked after the last completion; the time between is what counts. The
+/// figures compare to ib_send_bw, ib_write_bw, ib_read_bw and ib_atomic_bw with the same
+/// --tx-depth (--depth), --post_list (--batch), --cq-mod (--unsignaled) and --inline_size.
+/// MB are 10^6 bytes; MiB/s is what perftest calls MB/sec.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES_BW)]
+pub(crate) struct BwArguments {
+    #[command(flatten)]
+    pub(super) common: Common,
+    #[command(flatten)]
+    what: What,
+    /// Bytes of a message; K and M stand for 1024 and 1024^2. Several with commas. Atomics
+    /// have 8 [default: 64K]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, value_delimiter = ',', requires = "peer")]
+    size: Vec<u32>,
+    /// Messages that are timed
+    #[arg(
+        long,
+        short = 'n',
+        value_name = "N",
+        default_value_t = 5000,
+        requires = "peer"
+    )]
+    iterations: u64,
+    /// Messages before those
+    #[arg(long, value_name = "N", default_value_t = 256, requires = "peer")]
+    warmup: u64,
+    /// Requests posted with one doorbell
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "peer")]
+    batch: u32,
+}
+
+const EXAMPLES_LAT: &str = "Examples:\n  \
+    doorbell lat                                   on one host\n  \
+    doorbell lat 10.0.0.1 --op send --size 64      on the other\n  \
+    doorbell lat 10.0.0.1 --size 8,4K -n 10000 --json";
+const EXAMPLES_BW: &str = "Examples:\n  \
+    doorbell bw                                    on one host\n  \
+    doorbell bw 10.0.0.1 --op write --size 1M      on the other\n  \
+    doorbell bw 10.0.0.1 --op send --size 64 --batch 16 --json";
+
+/// What both commands take.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Common {
+    /// The side that listens: HOST, HOST:PORT, or the handle it printed. Without it, this
+    /// side listens
+    #[arg(value_name = "HOST")]
+    pub(super) peer: Option<String>,
+    /// Where to listen
+    #[arg(
+        long,
+        value_name = "ADDR:PORT",
+        default_value_t = SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT)),
+        conflicts_with = "peer"
+    )]
+    pub(super) listen: SocketAddr,
+    /// Go on listening after the first client, until interrupted
+    #[arg(long, conflicts_with = "peer")]
+    pub(super) keep: bool,
+    /// The RDMA device to use; else any that is usable
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// How long the peer may be silent, and how long to look for it or wait for it
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
+    /// Report as JSON, with every setting
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// What of the tests both commands take.
+#[derive(Args, Clone, Debug)]
+struct What {
+    /// Operations to measure, several with commas or --op again
+    #[arg(
+        long,
+        value_name = "OP",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "all",
+        requires = "peer"
+    )]
+    op: Vec<OpChoice>,
+    /// Messages up to this size go inline, copied into the request; 0 for none
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes_or_none, default_value = "220", requires = "peer")]
+    inline: u32,
+    /// Requests in flight at most; for latency, the length of the queue
+    #[arg(long, value_name = "N", default_value_t = 128, requires = "peer")]
+    depth: u32,
+    /// Requests in a row that may go without a completion of their own; at most half the
+    /// queue whatever this says, and 0 for none
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "peer")]
+    unsignaled: u32,
+    /// The path MTU at most: 256, 512, 1024, 2048 or 4096; both ports may make it less
+    #[arg(long, value_name = "BYTES", value_parser = parse_mtu, default_value = "4096", requires = "peer")]
+    mtu: Mtu,
+    /// The IP traffic class: DSCP in the upper six bits
+    #[arg(long, value_name = "CLASS", default_value_t = 0, requires = "peer")]
+    traffic_class: u8,
+    /// Self-test: have one bit of one message flipped by one side, the listener for reads; the
+    /// run must then fail on both
+    #[arg(
+        long,
+        value_name = "SIDE",
+        value_enum,
+        num_args = 0..=1,
+        default_missing_value = "client",
+        requires = "peer"
+    )]
+    plant_corruption: Option<Plant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OpChoice {
+    /// SEND into a receive of the peer
+    Send,
+    /// WRITE into memory of the peer
+    Write,
+    /// WRITE with immediate, which completes a receive of the peer
+    WriteImm,
+    /// READ from memory of the peer
+    Read,
+    /// Atomic fetch and add on a word of the peer
+    FetchAdd,
+    /// Atomic compare and swap on a word of the peer
+    CompareSwap,
+    /// Each of them
+    All,
+}
+
+impl OpChoice {
+    const fn ops(self) -> &'static [Op] {
+        match self {
+            Self::Send => &[Op::Send],
+            Self::Write => &[Op::Write],
+            Self::WriteImm => &[Op::WriteImm],
+            Self::Read => &[Op::Read],
+            Self::FetchAdd => &[Op::FetchAdd],
+            Self::CompareSwap => &[Op::CompareSwap],
+            Self::All => &Op::ALL,
+        }
+    }
+}
+
+impl Common {
+    pub(super) fn terms(&self) -> Terms {
+        Terms {
+            device: self.device.clone(),
+            timeout: Duration::from_secs(self.timeout),
+        }
+    }
+}
+
+impl LatArguments {
+    /// The tests in the order they are run.
+    ///
+    /// # Errors
+    /// A setting is beyond its bounds.
+    pub(super) fn tests(&self) -> Result<Vec<Test>, PerfError> {
+        let each = self.what.test(Kind::Latency, self.iterations, self.warmup, 1);
+        self.what.tests(each, &self.size, 64)
+    }
+}
+
+impl BwArguments {
+    /// The tests in the order they are run.
+    ///
+    /// # Errors
+    /// A setting is beyond its bounds.
+    pub(super) fn tests(&self) -> Result<Vec<Test>, PerfError> {
+        let each = self
+            .what
+            .test(Kind::Bandwidth, self.iterations, self.warmup, self.batch);
+        self.what.tests(each, &self.size, 64 << 10)
+    }
+}
+
+impl What {
+    const fn test(&self, kind: Kind, iterations: u64, warmup: u64, batch: u32) -> Test {
+        Test {
+            kind,
+            op: Op::Send,
+            message_bytes: 0,
+            iterations,
+            warmup,
+            inline_bytes_max: self.inline,
+            batch,
+            depth: self.depth,
+            unsignaled_max: self.unsignaled,
+            traffic_class: self.traffic_class,
+            mtu_max: self.mtu,
+            plant: self.plant_corruption,
+        }
+    }
+
+    /// One test for each operation and size; atomics have but one size.
+    fn tests(&self, each: Test, sizes: &[u32], default_bytes: u32) -> Result<Vec<Test>, PerfError> {
+        let default = [default_bytes];
+        let sizes = if sizes.is_empty() { &default } else { sizes };
+        let mut tests = Vec::new();
+        for op in self.op.iter().flat_map(|choice| choice.ops()).copied() {
+            let sizes = if op.is_atomic() { &[ATOMIC_BYTES] } else { sizes };
+            for message_bytes in sizes.iter().copied() {
+                let test = Test {
+                    op,
+                    message_bytes,
+                    ..each
+                };
+                test.check()?;
+                tests.push(test);
+            }
+        }
+        Ok(tests)
+    }
+}
+
+/// Where the peer is that was named on the command line.
+///
+/// # Errors
+/// It is neither a handle nor an address, nor a name of one.
+pub(super) fn target(peer: &str) -> Result<Target, PerfError> {
+    let wrong = |error| PerfError::Name {
+        name: peer.to_owned(),
+        error,
+    };
+    if peer.starts_with("doorbell:") {
+        let handle: Handle = peer
+            .parse()
+            .map_err(|error| wrong(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
+        return Ok(Target::Handle(handle));
+    }
+    // A port is what follows the only colon, or brackets.
+    let has_port = peer.parse::<SocketAddr>().is_ok()
+        || (peer.parse::<Ipv6Addr>().is_err() && peer.rsplit_once(':').is_some());
+    let found = if has_port {
+        peer.to_socket_addrs()
+    } else {
+        (peer, PORT).to_socket_addrs()
+    };
+    let addresses: Vec<SocketAddr> = found.map_err(wrong)?.collect();
+    if addresses.is_empty() {
+        return Err(wrong(io::Error::from(io::ErrorKind::NotFound)));
+    }
+    Ok(Target::Addresses {
+        name: peer.to_owned(),
+        addresses,
+    })
+}
+
+/// A size in bytes, K and M being 1024 and 1024^2 of them; not 0.
+fn parse_bytes(text: &str) -> Result<u32, String> {
+    match parse_bytes_or_none(text)? {
+        0 => Err("not 0".into()),
+        bytes => Ok(bytes),
+    }
+}
+
+fn parse_bytes_or_none(text: &str) -> Result<u32, String> {
+    let (digits, unit) = match text.as_bytes().last() {
+        Some(b'K' | b'k') => (text.get(..text.len().saturating_sub(1)), 1 << 10),
+        Some(b'M' | b'm') => (text.get(..text.len().saturating_sub(1)), 1 << 20),
+        _ => (Some(text), 1_u32),
+    };
+    let count: u32 = digits
+        .unwrap_or_default()
+        .parse()
+        .map_err(|_| "a number, with K or M behind it or not".to_owned())?;
+    count.checked_mul(unit).ok_or_else(|| "too large".into())
+}
+
+fn parse_mtu(text: &str) -> Result<Mtu, String> {
+    let bytes: u32 = text.parse().map_err(|_| "a number".to_owned())?;
+    Mtu::from_bytes(bytes).ok_or_else(|| "256, 512, 1024, 2048 or 4096".into())
+}
+
+#[cfg(test)]
+mod tests;

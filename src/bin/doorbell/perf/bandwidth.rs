@@ -1,0 +1,319 @@
+//! Bandwidth: many messages in flight, timed by the round.
+//!
+//! Before a round its messages are made, after it they are checked: a round is as long as
+//! there is memory to hold it. Timed is from just before the first post to the completion of
+//! the last. A mark on the same connection, behind the messages, tells the listener that a
+//! round is over, and one back tells the client that the next may begin.
+
+use std::collections::VecDeque;
+
+use quanta::Clock;
+use serde::Serialize;
+
+use doorbell::core_types::provider::Provider;
+use doorbell::{Event, Lease, PostFlags, SendErrorKind};
+
+use super::atomic::Counter;
+use super::error::PerfError;
+use super::link::{Arrival, LOOKS_AT_QUEUE, Run, UNASKED, operation, remote_place};
+use super::progress::Progress;
+use super::test::{Op, Role, Round, Test};
+
+/// What a bandwidth test found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Bandwidth {
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+    pub(crate) rounds: u64,
+    /// The sum of the timed sections.
+    pub(crate) elapsed_ns: u64,
+    /// Calls that posted requests in the timed sections.
+    pub(crate) doorbells: u64,
+    pub(crate) messages_per_second: f64,
+    pub(crate) bytes_per_second: f64,
+}
+
+impl Bandwidth {
+    /// Adds a round.
+    fn add(&mut self, messages: u64, message_bytes: u32, ns: u64, doorbells: u64) {
+        self.messages = self.messages.saturating_add(messages);
+        let bytes = messages.saturating_mul(u64::from(message_bytes));
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.rounds = self.rounds.saturating_add(1);
+        self.elapsed_ns = self.elapsed_ns.saturating_add(ns);
+        self.doorbells = self.doorbells.saturating_add(doorbells);
+        self.messages_per_second = per_second(self.messages, self.elapsed_ns);
+        self.bytes_per_second = per_second(self.bytes, self.elapsed_ns);
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate of six digits or so is meant")]
+fn per_second(count: u64, ns: u64) -> f64 {
+    count as f64 * 1e9 / ns.max(1) as f64
+}
+
+/// What a round posts, made before it begins.
+enum Stock<P: Provider> {
+    /// One message after the other, each to go inline.
+    Inline(Vec<u8>),
+    /// Messages, or room for what is fetched.
+    Leases(VecDeque<Lease<P>>),
+}
+
+/// The client's side.
+///
+/// # Errors
+/// The test could not be run to its end. Wrong bytes are counted and are no error here.
+pub(super) fn measure<P: Provider>(
+    run: &mut Run<'_, P>,
+    progress: &mut Progress,
+) -> Result<Bandwidth, PerfError> {
+    let clock = Clock::new();
+    let mut found = Bandwidth::default();
+    let mut posting = run.source.counter(Role::Client);
+    let mut checking = posting;
+    let capacity = capacity_of(run.test);
+    let mut stock = if run.test.is_inline() {
+        Stock::Inline(Vec::with_capacity(capacity.saturating_mul(run.test.bytes())))
+    } else {
+        Stock::Leases(VecDeque::with_capacity(capacity))
+    };
+    let mut fetched = Vec::with_capacity(capacity);
+    for (number, round) in (0_u64..).zip(run.test.rounds()) {
+        stock.fill(run, round)?;
+        let start = clock.raw();
+        let doorbells = pump(run, round, &mut stock, &mut posting, &mut fetched)?;
+        let end = clock.raw();
+        run.send_mark(number)?;
+        if run.test.op.fetches() && fetched.len() as u64 != round.count {
+            return Err(UNASKED);
+        }
+        for (sequence, data) in round.sequences().zip(fetched.drain(..)) {
+            run.check_fetched(sequence, data, &mut checking);
+        }
+        run.await_mark(number)?;
+        if round.counts {
+            let ns = clock.delta_as_nanos(start, end);
+            found.add(round.count, run.test.message_bytes, ns, doorbells);
+        }
+        progress.reached(round.sequences().end);
+    }
+    Ok(found)
+}
+
+/// The listener's side.
+///
+/// # Errors
+/// As for [`measure`].
+pub(super) fn answer<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError> {
+    let mut counter = run.source.counter(Role::Listener);
+    let mut arrivals = Vec::with_capacity(capacity_of(run.test));
+    let mut rounds = run.test.rounds().peekable();
+    let mut number = 0_u64;
+    while let Some(round) = rounds.next() {
+        if run.test.op.takes_receives() {
+            gather(run, number, round, &mut arrivals)?;
+        } else {
+            run.await_mark(number)?;
+        }
+        match run.test.op {
+            Op::Send | Op::WriteImm => {
+                for (sequence, arrival) in round.sequences().zip(arrivals.drain(..)) {
+                    run.check_arrival(sequence, round.first, arrival)?;
+                }
+            }
+            Op::Write => {
+                for sequence in round.sequences() {
+                    run.check_window(sequence, round.first, Ok(()))?;
+                }
+            }
+            Op::Read => {
+                if let Some(next) = rounds.peek() {
+                    run.source
+                        .fill_window(run.link.window()?, next.first, next.count)?;
+                }
+            }
+            Op::FetchAdd | Op::CompareSwap => {
+                for sequence in round.sequences() {
+                    counter.step(sequence);
+                }
+                run.check_word_at_rest(round.sequences().end, &counter)?;
+            }
+        }
+        run.send_mark(number)?;
+        number = number.saturating_add(1);
+    }
+    Ok(())
+}
+
+/// Takes the arrivals of a round as they come, and keeps them, up to the mark behind them.
+fn gather<P: Provider>(
+    run: &mut Run<'_, P>,
+    number: u64,
+    round: Round,
+    arrivals: &mut Vec<Arrival<P>>,
+) -> Result<(), PerfError> {
+    let with_mark = round.count.saturating_add(1);
+    while (arrivals.len() as u64) < with_mark {
+        let mut too_many = false;
+        let before = arrivals.len();
+        run.link.poll(|_, event| {
+            if let Some(arrival) = Arrival::of(event) {
+                if arrivals.len() as u64 == with_mark {
+                    too_many = true;
+                } else {
+                    arrivals.push(arrival);
+                }
+            }
+        })?;
+        if too_many {
+            return Err(UNASKED);
+        }
+        if arrivals.len() == before {
+            run.idle(LOOKS_AT_QUEUE)?;
+        } else {
+            run.moved();
+        }
+    }
+    match arrivals.pop() {
+        Some(Arrival::Message(mark)) => run.check_mark(number, mark),
+        _ => Err(UNASKED),
+    }
+}
+
+/// Posts a round, never more in flight than the depth, and waits until all of it is done. Says
+/// how many doorbells it took.
+fn pump<P: Provider>(
+    run: &mut Run<'_, P>,
+    round: Round,
+    stock: &mut Stock<P>,
+    counter: &mut Counter,
+    fetched: &mut Vec<Lease<P>>,
+) -> Result<u64, PerfError> {
+    let depth = run
+        .test
+        .depth
+        .min(run.test.send_depth(run.role).saturating_sub(1));
+    let batch_max = u64::from(run.test.batch.min(depth));
+    let mut doorbells = 0_u64;
+    let mut posted = 0_u64;
+    loop {
+        let in_flight = run.link.channel()?.in_flight();
+        let want = batch_max.min(round.count.saturating_sub(posted));
+        if want == 0 && in_flight == 0 {
+            return Ok(doorbells);
+        }
+        if want > 0 && u64::from(depth.saturating_sub(in_flight)) >= want {
+            post_batch(run, round, posted, want, stock, counter)?;
+            posted = posted.saturating_add(want);
+            doorbells = doorbells.saturating_add(1);
+            continue;
+        }
+        let mut unasked = false;
+        let count = run.link.poll(|_, event| match event {
+            Event::Fetched { data, .. } => fetched.push(data),
+            Event::Received { .. } | Event::Written { .. } => unasked = true,
+            _ => {}
+        })?;
+        if unasked {
+            return Err(UNASKED);
+        }
+        if count == 0 {
+            run.idle(LOOKS_AT_QUEUE)?;
+        } else {
+            run.moved();
+        }
+    }
+}
+
+/// Posts `count` messages behind the first `posted` of a round with one doorbell.
+#[inline]
+fn post_batch<P: Provider>(
+    run: &mut Run<'_, P>,
+    round: Round,
+    posted: u64,
+    count: u64,
+    stock: &mut Stock<P>,
+    counter: &mut Counter,
+) -> Result<(), PerfError> {
+    let (test, remote, source) = (run.test, run.link.remote, run.source);
+    let first = round.first.saturating_add(posted);
+    let last = round.sequences().end.saturating_sub(1);
+    let (inline, mut leases) = match stock {
+        Stock::Inline(bytes) => (Some(bytes.as_slice()), None),
+        Stock::Leases(leases) => (None, Some(leases)),
+    };
+    let mut batch = run.link.channel()?.batch();
+    for sequence in first..first.saturating_add(count) {
+        let operation = if test.op.is_atomic() {
+            let word = remote_place(test, &remote, sequence, round.first)?;
+            let operation = counter.request(sequence, word, source.is_planted(sequence));
+            counter.step(sequence);
+            operation
+        } else {
+            operation(test, &remote, sequence, round.first)?
+        };
+        // The last of a round tells that all are done.
+        let flags = if sequence == last {
+            PostFlags::SIGNALED
+        } else {
+            PostFlags::empty()
+        };
+        match (inline, &mut leases) {
+            (Some(bytes), _) => {
+                let message = inline_message(bytes, test, sequence.saturating_sub(round.first));
+                batch.push_inline(operation, message, flags)?;
+            }
+            (None, leases) => {
+                let lease = leases.as_mut().and_then(|leases| leases.pop_front());
+                batch
+                    .push(operation, [lease.ok_or(PerfError::NoMemory)?], flags)
+                    .map_err(|refused| refused.kind)?;
+            }
+        }
+    }
+    let rung = batch.ring();
+    rung.map_err(|error| PerfError::Send(SendErrorKind::Post(error)))?;
+    Ok(())
+}
+
+/// The message of this index among those that go inline.
+#[inline]
+fn inline_message<'b>(bytes: &'b [u8], test: &Test, index: u64) -> &'b [u8] {
+    let start = usize::try_from(index)
+        .unwrap_or(usize::MAX)
+        .saturating_mul(test.bytes());
+    let end = start.saturating_add(test.bytes());
+    bytes.get(start..end).unwrap_or_default()
+}
+
+impl<P: Provider> Stock<P> {
+    /// Makes the messages of a round, or room for what it fetches.
+    fn fill(&mut self, run: &mut Run<'_, P>, round: Round) -> Result<(), PerfError> {
+        match self {
+            Self::Inline(bytes) => {
+                let count = usize::try_from(round.count).unwrap_or(usize::MAX);
+                bytes.resize(count.saturating_mul(run.test.bytes()), 0);
+                let messages = bytes.chunks_exact_mut(run.test.bytes());
+                for (sequence, message) in round.sequences().zip(messages) {
+                    run.source.write(sequence, message);
+                }
+            }
+            Self::Leases(leases) => {
+                for sequence in round.sequences() {
+                    let mut lease = run.blank()?;
+                    if !run.test.op.fetches() {
+                        run.source.write_into(sequence, &mut lease)?;
+                    }
+                    leases.push_back(lease);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The messages of a round, and the mark behind them.
+fn capacity_of(test: &Test) -> usize {
+    usize::try_from(test.round_messages().saturating_add(1)).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,152 @@
+//! Why a measurement failed.
+
+use core::fmt;
+use core::time::Duration;
+use std::io;
+
+use doorbell::{ChannelState, CloseError, ConnectError, NodeError, PollError, SendErrorKind};
+
+use super::message::MessageError;
+use super::pattern::Mismatch;
+use super::test::{Kind, Op, Unfit};
+
+/// Why a measurement failed.
+#[derive(Debug)]
+pub(crate) enum PerfError {
+    /// There is no RDMA stack, or no usable device.
+    Node(NodeError),
+    /// There is no channel to the peer.
+    Connect(ConnectError),
+    /// The peer's name leads nowhere.
+    Name { name: String, error: io::Error },
+    /// Nobody listens where the peer should be.
+    NobodyListens { address: String, waited: Duration },
+    /// The listener runs a test of another client.
+    Busy,
+    /// The port cannot be listened at.
+    Listen { address: String, error: ConnectError },
+    /// A device refused to register memory.
+    Window(doorbell::core_types::provider::ProviderError),
+    /// A request was not posted.
+    Send(SendErrorKind),
+    /// The Worker cannot be polled.
+    Poll(PollError),
+    /// The queue pair failed, and why.
+    Channel { what: &'static str, state: ChannelState },
+    /// Nothing came from the peer for this long.
+    Stalled { what: &'static str, waited: Duration },
+    /// The peer says what is no message of ours.
+    Message(MessageError),
+    /// The peer says something at the wrong time.
+    Unexpected { wanted: &'static str, got: &'static str },
+    /// The listener will not run the test.
+    RefusedByListener(String),
+    /// The peer gave up.
+    PeerGaveUp(String),
+    /// Bytes arrived that are not those that were sent.
+    Corrupted(Corruption),
+    /// Fewer messages were checked than were sent: a fault of this program.
+    Unchecked { checked: u64, total: u64 },
+    /// A test cannot be run like this.
+    Unfit(Unfit),
+    /// There is less memory than the test was made with: a fault of this program.
+    NoMemory,
+    /// A connection could not be closed cleanly.
+    Close(CloseError),
+    /// The system gave no random bytes.
+    Entropy,
+}
+
+/// Wrong bytes in one test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Corruption {
+    pub(crate) kind: Kind,
+    pub(crate) op: Op,
+    /// Whether this side saw them, or the peer.
+    pub(crate) seen_here: bool,
+    /// Messages with a wrong byte.
+    pub(crate) messages: u64,
+    /// The first one.
+    pub(crate) first: Mismatch,
+}
+
+impl fmt::Display for PerfError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(error) => fmt::Display::fmt(error, f),
+            Self::Connect(error) => fmt::Display::fmt(error, f),
+            Self::Name { name, error } => write!(f, "{name} is no address: {error}"),
+            Self::Busy => f.write_str("the listener is busy with a test of another"),
+            Self::NobodyListens { address, waited } => write!(
+                f,
+                "nobody listens at {address}: the connection was refused for {} s; start the same \
+                 command without a peer there",
+                waited.as_secs()
+            ),
+            Self::Listen { address, error } => write!(f, "cannot listen at {address}: {error}"),
+            Self::Window(error) => write!(f, "memory for the peer to reach: {error}"),
+            Self::Send(kind) => fmt::Display::fmt(kind, f),
+            Self::Poll(error) => fmt::Display::fmt(error, f),
+            Self::Channel { what, state } => match state {
+                ChannelState::Failed { cause } => {
+                    write!(f, "the {what} failed: {}", cause.status)?;
+                    if cause.vendor_error != 0 {
+                        write!(f, " (vendor error {:#x})", cause.vendor_error)?;
+                    }
+                    Ok(())
+                }
+                _ => write!(f, "the {what} is gone"),
+            },
+            Self::Stalled { what, waited } => {
+                write!(
+                    f,
+                    "no {what} came for {} s: the peer is gone or stuck",
+                    waited.as_secs()
+                )
+            }
+            Self::Message(error) => write!(f, "the peer sent {error}"),
+            Self::Unexpected { wanted, got } => write!(f, "the peer sent {got} instead of {wanted}"),
+            Self::RefusedByListener(reason) => write!(f, "the listener refused: {reason}"),
+            Self::PeerGaveUp(reason) => write!(f, "the peer gave up: {reason}"),
+            Self::Corrupted(corruption) => fmt::Display::fmt(corruption, f),
+            Self::Unfit(unfit) => fmt::Display::fmt(unfit, f),
+            Self::Unchecked { checked, total } => {
+                write!(f, "only {checked} of {total} messages were checked")
+            }
+            Self::NoMemory => f.write_str("the Worker has no memory left for a message"),
+            Self::Close(error) => fmt::Display::fmt(error, f),
+            Self::Entropy => f.write_str("the system gave no random bytes"),
+        }
+    }
+}
+
+impl fmt::Display for Corruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            op, messages, first, ..
+        } = self;
+        let kind = match self.kind {
+            Kind::Latency => "latency",
+            Kind::Bandwidth => "bandwidth",
+        };
+        let by = if self.seen_here { "" } else { "the peer saw: " };
+        write!(f, "{by}{op} {kind}: {messages} corrupt, the first: {first}")
+    }
+}
+
+impl core::error::Error for PerfError {}
+
+macro_rules! from {
+    ($($source:ty => $variant:ident),+) => {$(
+        impl From<$source> for PerfError {
+            fn from(error: $source) -> Self {
+                Self::$variant(error)
+            }
+        }
+    )+};
+}
+
+from!(
+    NodeError => Node, ConnectError => Connect, SendErrorKind => Send, PollError => Poll,
+    MessageError => Message, Unfit => Unfit, CloseError => Close
+);

@@ -1,0 +1,101 @@
+//! `doorbell lat` and `doorbell bw`: how fast messages get to a peer, every byte checked.
+//!
+//! What is asked for on the command line is here. What is measured and how stands in
+//! [`latency`] and [`bandwidth`], which are generic over the provider; [`session`] is the way
+//! in for other commands.
+
+mod arguments;
+mod atomic;
+mod bandwidth;
+mod control;
+mod error;
+mod latency;
+mod link;
+mod message;
+mod pattern;
+mod progress;
+mod report;
+mod session;
+mod source;
+mod test;
+
+pub(crate) use arguments::{BwArguments, LatArguments};
+pub(crate) use error::PerfError;
+pub(crate) use progress::Progress;
+pub(crate) use report::{Between, Figures, Report, Row, table};
+pub(crate) use session::{Findings, Server, Target, Terms, drive};
+pub(crate) use test::{Kind, Op, Plant, Role, Test};
+
+use crate::report::{Failure, print};
+use arguments::Common;
+use doorbell::Node;
+
+/// Runs `doorbell lat`.
+pub(crate) fn lat(arguments: &LatArguments) -> Result<(), Failure> {
+    run(Kind::Latency, &arguments.common, || arguments.tests())
+}
+
+/// Runs `doorbell bw`.
+pub(crate) fn bw(arguments: &BwArguments) -> Result<(), Failure> {
+    run(Kind::Bandwidth, &arguments.common, || arguments.tests())
+}
+
+fn run(
+    kind: Kind,
+    common: &Common,
+    tests: impl FnOnce() -> Result<Vec<Test>, PerfError>,
+) -> Result<(), Failure> {
+    let terms = common.terms();
+    let Some(peer) = &common.peer else {
+        return listen(kind, common, &terms);
+    };
+    // What is wrong with the command line is said before anything is opened.
+    let (tests, target) = (tests()?, arguments::target(peer)?);
+    let node = Node::open()?;
+    let findings = drive(&node, &target, &tests, &terms, |test| {
+        Progress::on_stderr(format!("{} {} bytes", test.op, test.message_bytes), test.total())
+    });
+    conclude(kind, Role::Client, findings, common.json)
+}
+
+fn listen(kind: Kind, common: &Common, terms: &Terms) -> Result<(), Failure> {
+    let node = Node::open()?;
+    let mut server = Server::bind(&node, common.listen, terms)?;
+    eprintln!("listening at {}; handle {}", server.address(), server.handle());
+    loop {
+        let findings = server.serve_one();
+        // With --keep, nobody having come yet is no reason to stop.
+        let nobody_came = findings.between.is_none() && findings.timed_out();
+        if common.keep && nobody_came {
+            continue;
+        }
+        let outcome = conclude(kind, Role::Listener, findings, common.json);
+        if !common.keep {
+            return outcome;
+        }
+        if let Err(error) = outcome {
+            eprintln!("doorbell: {error}");
+        }
+    }
+}
+
+/// Reports what was found; fails where the measurement did.
+fn conclude(kind: Kind, role: Role, findings: Findings, json: bool) -> Result<(), Failure> {
+    let report = Report {
+        version: env!("CARGO_PKG_VERSION"),
+        kind,
+        role,
+        between: findings.between,
+        tests: findings.rows,
+        passed: findings.failure.is_none(),
+        error: findings.failure.as_ref().map(ToString::to_string),
+    };
+    // Without a connection there is nothing to tell but the error.
+    if report.between.is_some() || json {
+        print(&report, json, Report::text)?;
+    }
+    findings.failure.map_or(Ok(()), |error| Err(error.into()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+//! How far a long test has come, on standard error: a bar on a terminal, else a line now and then.
+//!
+//! It is told between timed sections, never within one.
+
+use core::time::Duration;
+use std::io::IsTerminal;
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Tests shorter than this say nothing.
+const QUIET: Duration = Duration::from_secs(1);
+/// Between two redraws of a bar, and two lines.
+const BAR_EVERY: Duration = Duration::from_millis(200);
+const LINE_EVERY: Duration = Duration::from_secs(3);
+
+/// The progress of one test.
+pub(crate) struct Progress {
+    name: String,
+    total: u64,
+    shown: Shown,
+    next: Instant,
+}
+
+enum Shown {
+    Nothing,
+    Lines,
+    /// Made when there is first something to show.
+    Bar(Option<ProgressBar>),
+}
+
+impl Progress {
+    /// Shown on standard error.
+    pub(crate) fn on_stderr(name: String, total: u64) -> Self {
+        let is_terminal = std::io::stderr().is_terminal();
+        Self::new(
+            name,
+            total,
+            if is_terminal {
+                Shown::Bar(None)
+            } else {
+                Shown::Lines
+            },
+        )
+    }
+
+    /// Shown nowhere.
+    pub(crate) fn silent() -> Self {
+        Self::new(String::new(), 0, Shown::Nothing)
+    }
+
+    fn new(name: String, total: u64, shown: Shown) -> Self {
+        Self {
+            name,
+            total,
+            shown,
+            next: Instant::now().checked_add(QUIET).unwrap_or_else(Instant::now),
+        }
+    }
+
+    /// `done` messages are done.
+    pub(crate) fn reached(&mut self, done: u64) {
+        if matches!(self.shown, Shown::Nothing) {
+            return;
+        }
+        let now = Instant::now();
+        if now < self.next {
+            return;
+        }
+        let every = match &mut self.shown {
+            Shown::Nothing => return,
+            Shown::Lines => {
+                let percent = u128::from(done).saturating_mul(100) / u128::from(self.total.max(1));
+                eprintln!("{}: {percent}%", self.name);
+                LINE_EVERY
+            }
+            Shown::Bar(bar) => {
+                let (name, total) = (&self.name, self.total);
+                bar.get_or_insert_with(|| make_bar(name, total))
+                    .set_position(done);
+                BAR_EVERY
+            }
+        };
+        self.next = now.checked_add(every).unwrap_or(now);
+    }
+}
+
+fn make_bar(name: &str, total: u64) -> ProgressBar {
+    let bar = ProgressBar::new(total);
+    if let Ok(style) = ProgressStyle::with_template("{msg} [{bar:40}] {percent}% {eta}") {
+        bar.set_style(style);
+    }
+    bar.set_message(name.to_owned());
+    bar
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Shown::Bar(Some(bar)) = &self.shown {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,576 @@
+//! A whole measurement, on either side: connecting, agreeing on each test, running it, and
+//! telling each other what was seen, so that both sides fail when one saw a wrong byte.
+//!
+//! The two sides talk over a connection of their own. Each test gets another one, made with
+//! the depths and memory it needs, at the same TCP port.
+
+use core::fmt;
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::thread;
+use std::time::Instant;
+
+use doorbell::core_types::handshake::{Cause, HandshakeError};
+use doorbell::core_types::provider::Provider;
+use doorbell::{
+    ChannelConfig, ConnectError, Connection, Handle, Listener, Node, RemoteWindow, Window, WindowConfig,
+    Worker, within,
+};
+
+use super::control::{self, Control, NAP, private_data};
+use super::error::{Corruption, PerfError};
+use super::link::{Link, Run, Tally};
+use super::message::{Message, Purpose, Ready, Setup, Verdict};
+use super::progress::Progress;
+use super::report::{Between, Figures, Row};
+use super::source::Source;
+use super::test::{Kind, Role, Test};
+use super::{bandwidth, latency};
+
+/// Between two attempts to connect where nobody listens yet.
+const RETRY_EVERY: Duration = Duration::from_millis(100);
+const ECONNREFUSED: i32 = 111;
+
+/// Where the peer is.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// At what its listener handed out.
+    Handle(Handle),
+    /// At the first of these TCP addresses that answers.
+    Addresses {
+        name: String,
+        addresses: Vec<SocketAddr>,
+    },
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Handle(handle) => fmt::Display::fmt(handle, f),
+            Self::Addresses { name, .. } => f.write_str(name),
+        }
+    }
+}
+
+/// What a side of a measurement goes by.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    /// The device to use; else each that is usable.
+    pub(crate) device: Option<String>,
+    /// The longest the peer may be silent, at every step.
+    pub(crate) timeout: Duration,
+}
+
+/// What came of a measurement, as far as it got.
+#[derive(Debug)]
+pub(crate) struct Findings {
+    /// Who measured with whom, once they were connected.
+    pub(crate) between: Option<Between>,
+    pub(crate) rows: Vec<Row>,
+    /// Why it failed.
+    pub(crate) failure: Option<PerfError>,
+}
+
+impl Findings {
+    pub(crate) const fn nothing() -> Self {
+        Self {
+            between: None,
+            rows: Vec::new(),
+            failure: None,
+        }
+    }
+
+    /// Whether it failed because nobody came in time.
+    pub(crate) const fn timed_out(&self) -> bool {
+        matches!(
+            self.failure,
+            Some(PerfError::Connect(ConnectError::TimedOut { .. }))
+        )
+    }
+
+    fn ended(mut self, outcome: Result<(), PerfError>) -> Self {
+        self.failure = outcome.err();
+        self
+    }
+}
+
+/// Connects to a listener, and has the tests run one after the other.
+///
+/// `progress` makes what each test reports to as it goes on.
+pub(crate) fn drive<P: Provider>(
+    node: &Node<P>,
+    target: &Target,
+    tests: &[Test],
+    terms: &Terms,
+    mut progress: impl FnMut(&Test) -> Progress,
+) -> Findings {
+    let mut findings = Findings::nothing();
+    let outcome = (|| {
+        let mut workers = workers(node, terms)?;
+        let (connection, target) = dial(node, &mut workers, target, &control::channel_config(), terms)?;
+        let worker = workers.get_mut(connection.worker).ok_or(ConnectError::NoRails)?;
+        // A listener answers with what it is busy with.
+        if purpose_of(worker, connection)? != Purpose::Control {
+            return Err(PerfError::Busy);
+        }
+        let mut control = Control::new(workers, connection.worker, connection.channel, terms.timeout);
+        findings.between = Some(Between::of(&mut control)?);
+        for test in tests {
+            test.check()?;
+            drive_one(
+                node,
+                &mut control,
+                &target,
+                test,
+                terms,
+                &mut progress(test),
+                &mut findings.rows,
+            )?;
+        }
+        control.send(&Message::Finished)
+    })();
+    findings.ended(outcome)
+}
+
+fn drive_one<P: Provider>(
+    node: &Node<P>,
+    control: &mut Control<P>,
+    target: &Target,
+    test: &Test,
+    terms: &Terms,
+    progress: &mut Progress,
+    rows: &mut Vec<Row>,
+) -> Result<(), PerfError> {
+    let token = random()?;
+    let mut worker = [node.worker(&control.device(), &test.worker_config(Role::Client))?];
+    let window = make_window(&worker[0], test, Role::Client)?;
+    control.send(&Message::Setup(Setup {
+        token,
+        test: *test,
+        window: remote_of::<P>(window.as_ref()),
+    }))?;
+    let ready = match control.receive()? {
+        Message::Ready(ready) if ready.token == token => ready,
+        Message::Refused(reason) => return Err(PerfError::RefusedByListener(reason)),
+        other => {
+            return Err(PerfError::Unexpected {
+                wanted: "its readiness",
+                got: other.name(),
+            });
+        }
+    };
+    let mut config = test.channel_config(Role::Client);
+    config.private_data = private_data(Purpose::UnderTest(token));
+    let dialled = dial(node, &mut worker, target, &config, terms);
+    let [worker] = worker;
+    let connection = match dialled {
+        Ok((connection, _)) => connection,
+        Err(error) => return Err(give_up(control, token, error)),
+    };
+    let mut link = Link {
+        worker,
+        id: connection.channel,
+        window,
+        remote: ready.window,
+    };
+    let mut run = Run::new(test, Role::Client, token, &mut link, control);
+    let figures = match test.kind {
+        Kind::Latency => latency::measure(&mut run, progress).map(Figures::Latency),
+        Kind::Bandwidth => bandwidth::measure(&mut run, progress).map(Figures::Bandwidth),
+    };
+    let tally = *run.tally();
+    match figures {
+        Ok(figures) => {
+            let peer = exchange_verdicts(control, token, &tally);
+            let judged = peer.and_then(|peer| judge(test, &tally, &peer).map(|()| peer));
+            let (seen_by_peer, outcome) = match judged {
+                Ok(peer) => (Some(peer.messages_checked), Ok(())),
+                Err(error) => (None, Err(error)),
+            };
+            rows.push(Row::new(test, Some(figures), &tally, seen_by_peer));
+            outcome
+        }
+        Err(error) => Err(give_up(control, token, error)),
+    }
+}
+
+/// Listens for clients.
+pub(crate) struct Server<'n, P: Provider> {
+    node: &'n Node<P>,
+    terms: Terms,
+    /// For the next client, where they are made already.
+    workers: Option<Vec<Worker<P>>>,
+    listener: Listener<P>,
+}
+
+impl<'n, P: Provider> Server<'n, P> {
+    /// Listens at `address`.
+    ///
+    /// # Errors
+    /// No device is usable, or the port cannot be had.
+    pub(crate) fn bind(node: &'n Node<P>, address: SocketAddr, terms: &Terms) -> Result<Self, PerfError> {
+        let workers = workers(node, terms)?;
+        let listener =
+            Listener::bind(node, &workers, address, &control::channel_config()).map_err(|error| {
+                PerfError::Listen {
+                    address: address.to_string(),
+                    error,
+                }
+            })?;
+        Ok(Self {
+            node,
+            terms: terms.clone(),
+            workers: Some(workers),
+            listener,
+        })
+    }
+
+    /// The TCP address it listens at.
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.listener.address()
+    }
+
+    /// What to hand to clients.
+    pub(crate) const fn handle(&self) -> &Handle {
+        self.listener.handle()
+    }
+
+    /// Waits for one client and runs its tests.
+    pub(crate) fn serve_one(&mut self) -> Findings {
+        let mut findings = Findings::nothing();
+        let outcome = (|| {
+            self.listener.reconfigure(&control::channel_config());
+            let mut workers = match self.workers.take() {
+                Some(workers) => workers,
+                None => workers(self.node, &self.terms)?,
+            };
+            let connection = self.accept_client(&mut workers)?;
+            let mut control =
+                Control::new(workers, connection.worker, connection.channel, self.terms.timeout);
+            findings.between = Some(Between::of(&mut control)?);
+            loop {
+                match control.receive() {
+                    Ok(Message::Setup(setup)) => self.serve_test(&mut control, &setup, &mut findings.rows)?,
+                    Ok(Message::Finished) => return Ok(()),
+                    Ok(other) => {
+                        return Err(PerfError::Unexpected {
+                            wanted: "a setup",
+                            got: other.name(),
+                        });
+                    }
+                    Err(error) => {
+                        if let PerfError::Message(reason) = &error {
+                            // Told, if it can be; what is wrong is the error either way.
+                            let _told = control.send(&Message::Refused(reason.to_string()));
+                        }
+                        return Err(error);
+                    }
+                }
+            }
+        })();
+        findings.ended(outcome)
+    }
+
+    /// Waits for a peer that wants to measure. Others are turned away.
+    fn accept_client(&mut self, workers: &mut [Worker<P>]) -> Result<Connection, PerfError> {
+        let deadline = within(self.terms.timeout);
+        loop {
+            let connection = self.listener.accept(self.node, workers, deadline)?;
+            let Some(worker) = workers.get_mut(connection.worker) else {
+                continue;
+            };
+            let why = match purpose_of(worker, connection) {
+                Ok(Purpose::Control) => return Ok(connection),
+                Ok(Purpose::UnderTest(_)) => "it came for a test that is over".into(),
+                Err(error) => error.to_string(),
+            };
+            turn_away(worker, connection, &why);
+        }
+    }
+
+    fn serve_test(
+        &mut self,
+        control: &mut Control<P>,
+        setup: &Setup,
+        rows: &mut Vec<Row>,
+    ) -> Result<(), PerfError> {
+        let Setup {
+            token,
+            test,
+            window: remote,
+        } = *setup;
+        let mut worker = match self
+            .node
+            .worker(&control.device(), &test.worker_config(Role::Listener))
+        {
+            Ok(worker) => [worker],
+            Err(error) => return Err(refuse(control, error.into())),
+        };
+        let window = match make_window(&worker[0], &test, Role::Listener) {
+            Ok(window) => window,
+            Err(error) => return Err(refuse(control, error)),
+        };
+        // Filled before anyone is told of it.
+        if let Some(window) = &window {
+            let source = Source::new(&test, Role::Listener, token);
+            source.fill_window(window, 0, source.filled_at_first())?;
+        }
+        let mut config = test.channel_config(Role::Listener);
+        config.private_data = private_data(Purpose::UnderTest(token));
+        self.listener.reconfigure(&config);
+        control.send(&Message::Ready(Ready {
+            token,
+            window: remote_of::<P>(window.as_ref()),
+        }))?;
+        let id = match self.accept_under_test(control, &mut worker, token) {
+            Ok(connection) => connection.channel,
+            Err(error) => return Err(give_up(control, token, error)),
+        };
+        let [worker] = worker;
+        let mut link = Link {
+            worker,
+            id,
+            window,
+            remote,
+        };
+        let mut run = Run::new(&test, Role::Listener, token, &mut link, control);
+        let outcome = match test.kind {
+            Kind::Latency => latency::answer(&mut run),
+            Kind::Bandwidth => bandwidth::answer(&mut run),
+        };
+        let tally = *run.tally();
+        if let Err(error) = outcome {
+            return Err(give_up(control, token, error));
+        }
+        let peer = exchange_verdicts(control, token, &tally)?;
+        rows.push(Row::new(&test, None, &tally, Some(peer.messages_checked)));
+        judge(&test, &tally, &peer)
+    }
+
+    /// Waits for the connection under test. Others that come meanwhile are turned away.
+    fn accept_under_test(
+        &mut self,
+        control: &mut Control<P>,
+        worker: &mut [Worker<P>; 1],
+        token: u64,
+    ) -> Result<Connection, PerfError> {
+        let begun = Instant::now();
+        loop {
+            match self.listener.poll_accept(self.node, worker) {
+                Ok(Some(connection)) => {
+                    let [on] = worker;
+                    match purpose_of(on, connection) {
+                        Ok(Purpose::UnderTest(of)) if of == token => return Ok(connection),
+                        _ => turn_away(on, connection, "a test of another is under way"),
+                    }
+                }
+                Ok(None) => {}
+                Err(error @ ConnectError::Tcp(_)) => return Err(error.into()),
+                // Of one peer; ours, if it was ours, says so or tries again.
+                Err(error) => eprintln!("doorbell: a peer failed to connect: {error}"),
+            }
+            control.look()?;
+            if begun.elapsed() >= self.terms.timeout {
+                return Err(PerfError::Stalled {
+                    what: "connection to test",
+                    waited: self.terms.timeout,
+                });
+            }
+            thread::sleep(NAP);
+        }
+    }
+}
+
+/// What the peer of a new connection wants.
+///
+/// # Errors
+/// It does not say: it is another program, or another version.
+fn purpose_of<P: Provider>(worker: &mut Worker<P>, connection: Connection) -> Result<Purpose, PerfError> {
+    let channel = worker
+        .channel(connection.channel)
+        .ok_or(PerfError::Connect(ConnectError::NoRails))?;
+    Ok(Purpose::parse(channel.peer().private_data())?)
+}
+
+fn turn_away<P: Provider>(worker: &mut Worker<P>, connection: Connection, why: &str) {
+    eprintln!("doorbell: turned a peer away: {why}");
+    // Whether the end was clean changes nothing for anyone.
+    let _closed = worker.close(connection.channel, within(Duration::from_secs(1)), |_, event| {
+        drop(event)
+    });
+}
+
+/// The Workers of control connections.
+fn workers<P: Provider>(node: &Node<P>, terms: &Terms) -> Result<Vec<Worker<P>>, PerfError> {
+    let config = control::worker_config();
+    Ok(match &terms.device {
+        Some(device) => vec![node.worker(device, &config)?],
+        None => node.workers(&config)?,
+    })
+}
+
+/// Connects, trying again while nobody listens. Says where, for the connections to come.
+fn dial<P: Provider>(
+    node: &Node<P>,
+    workers: &mut [Worker<P>],
+    target: &Target,
+    config: &ChannelConfig,
+    terms: &Terms,
+) -> Result<(Connection, Target), PerfError> {
+    let begun = Instant::now();
+    loop {
+        let error = match target {
+            Target::Handle(handle) => {
+                let deadline = within(terms.timeout.saturating_sub(begun.elapsed()));
+                match node.connect(workers, handle, config, deadline) {
+                    Ok(connection) => return Ok((connection, target.clone())),
+                    Err(error) => error,
+                }
+            }
+            Target::Addresses { name, addresses } => {
+                let mut last = ConnectError::NoRails;
+                for address in addresses {
+                    let deadline = within(terms.timeout.saturating_sub(begun.elapsed()));
+                    match node.connect_at(workers, *address, config, deadline) {
+                        Ok(connection) => {
+                            let found = Target::Addresses {
+                                name: name.clone(),
+                                addresses: vec![*address],
+                            };
+                            return Ok((connection, found));
+                        }
+                        // The next address may lead to it.
+                        Err(error) if tcp_errno(&error).is_some() => last = error,
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                last
+            }
+        };
+        let waited = begun.elapsed();
+        if tcp_errno(&error) != Some(ECONNREFUSED) {
+            return Err(error.into());
+        }
+        if waited.saturating_add(RETRY_EVERY) >= terms.timeout {
+            return Err(PerfError::NobodyListens {
+                address: target.to_string(),
+                waited,
+            });
+        }
+        thread::sleep(RETRY_EVERY);
+    }
+}
+
+/// The error number of TCP, where it is the cause.
+fn tcp_errno(error: &ConnectError) -> Option<i32> {
+    match error {
+        ConnectError::Tcp(error) => error.raw_os_error(),
+        ConnectError::Handshake(HandshakeError {
+            cause: Cause::Stream(errno),
+            ..
+        }) => Some(*errno),
+        _ => None,
+    }
+}
+
+fn make_window<P: Provider>(
+    worker: &Worker<P>,
+    test: &Test,
+    role: Role,
+) -> Result<Option<P::Window>, PerfError> {
+    let Some((bytes, remote)) = test.window(role) else {
+        return Ok(None);
+    };
+    let window = worker.window(&WindowConfig { bytes, remote });
+    Ok(Some(window.map_err(PerfError::Window)?))
+}
+
+/// What a peer is told of a window; an empty one where there is none.
+fn remote_of<P: Provider>(window: Option<&P::Window>) -> RemoteWindow {
+    let none = RemoteWindow::new(0, 0, doorbell::core_types::Rkey(0));
+    window.map_or(none, Window::remote)
+}
+
+fn exchange_verdicts<P: Provider>(
+    control: &mut Control<P>,
+    token: u64,
+    tally: &Tally,
+) -> Result<Verdict, PerfError> {
+    control.send(&Message::Verdict(Verdict {
+        token,
+        messages_checked: tally.messages,
+        bytes_checked: tally.bytes,
+        faults: tally.faults,
+        first_fault: tally.first_fault,
+        gave_up: None,
+    }))?;
+    match control.receive()? {
+        Message::Verdict(Verdict {
+            gave_up: Some(reason),
+            ..
+        }) => Err(PerfError::PeerGaveUp(reason)),
+        Message::Verdict(verdict) if verdict.token == token => Ok(verdict),
+        other => Err(PerfError::Unexpected {
+            wanted: "a verdict",
+            got: other.name(),
+        }),
+    }
+}
+
+/// Fails where either side saw a wrong byte, or nothing at all was checked.
+fn judge(test: &Test, tally: &Tally, peer: &Verdict) -> Result<(), PerfError> {
+    let seen = [
+        (true, tally.faults, tally.first_fault),
+        (false, peer.faults, peer.first_fault),
+    ];
+    for (seen_here, messages, first) in seen {
+        if let Some(first) = first {
+            return Err(PerfError::Corrupted(Corruption {
+                kind: test.kind,
+                op: test.op,
+                seen_here,
+                messages,
+                first,
+            }));
+        }
+    }
+    let checked = tally.messages.max(peer.messages_checked);
+    if checked < test.total() {
+        return Err(PerfError::Unchecked {
+            checked,
+            total: test.total(),
+        });
+    }
+    Ok(())
+}
+
+/// Tells the peer that the test is given up, where it can still be told; gives the error, or
+/// what the peer says is behind it.
+fn give_up<P: Provider>(control: &mut Control<P>, token: u64, error: PerfError) -> PerfError {
+    let told = control.send(&Message::Verdict(Verdict {
+        token,
+        messages_checked: 0,
+        bytes_checked: 0,
+        faults: 0,
+        first_fault: None,
+        gave_up: Some(error.to_string()),
+    }));
+    // What the peer said before may be the cause of what was seen here.
+    match (told, control.look()) {
+        (Ok(()), Err(behind @ PerfError::PeerGaveUp(_))) => behind,
+        _ => error,
+    }
+}
+
+/// Tells the client that its test will not be run; gives why.
+fn refuse<P: Provider>(control: &mut Control<P>, error: PerfError) -> PerfError {
+    // Whether it could be told changes nothing here.
+    let _told = control.send(&Message::Refused(error.to_string()));
+    error
+}
+
+fn random() -> Result<u64, PerfError> {
+    let mut bytes = [0; size_of::<u64>()];
+    getrandom::fill(&mut bytes).map_err(|_| PerfError::Entropy)?;
+    Ok(u64::from_ne_bytes(bytes))
+}

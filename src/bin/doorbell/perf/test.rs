@@ -1,0 +1,438 @@
+//! One test: what is measured and with which settings, and what both sides derive from it.
+//!
+//! The side that names its peer makes it, the listening side is told it. Both derive depths,
+//! memory and windows here, so that they agree.
+
+use core::fmt;
+
+use clap::ValueEnum;
+use doorbell::core_types::Mtu;
+use doorbell::{ChannelConfig, RemoteAccess, WorkerConfig};
+use serde::Serialize;
+
+/// The longest message of a test.
+pub(crate) const MESSAGE_BYTES_MAX: u32 = 16 << 20;
+/// Messages of one round of a bandwidth test at most.
+pub(crate) const ROUND_MESSAGES_MAX: u64 = 4096;
+/// Iterations at most, with the warm-up: what takes a fast device a day.
+pub(crate) const ITERATIONS_MAX: u64 = 1 << 40;
+/// What the memory of one purpose (messages of a round, a window) takes at most.
+const MEMORY_BYTES: u64 = 64 << 20;
+/// Receives posted ahead take this much memory at most, where there are more than
+/// [`RECEIVES_MIN`].
+const RECEIVE_BYTES: u64 = 16 << 20;
+const RECEIVES_MIN: u64 = 512;
+/// Places for different messages in the window of a READ latency test at most.
+const READ_PLACES_MAX: u64 = 1024;
+/// Messages and windows begin on cache lines of their own.
+const LINE_BYTES: u32 = 64;
+/// The word an atomic works on.
+pub(crate) const ATOMIC_BYTES: u32 = 8;
+/// Receives for the marks that end a round.
+const MARK_RECEIVES: u32 = 4;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
+    /// The time of one message at a time.
+    Latency,
+    /// Messages in a time, many in flight.
+    Bandwidth,
+}
+
+/// The operation under test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Op {
+    /// SEND into a receive of the peer
+    Send,
+    /// WRITE into memory of the peer, which polls its last byte
+    Write,
+    /// WRITE with immediate, which completes a receive of the peer
+    WriteImm,
+    /// READ from memory of the peer
+    Read,
+    /// Atomic fetch and add on a word of the peer
+    FetchAdd,
+    /// Atomic compare and swap on a word of the peer
+    CompareSwap,
+}
+
+impl Op {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Send,
+        Self::Write,
+        Self::WriteImm,
+        Self::Read,
+        Self::FetchAdd,
+        Self::CompareSwap,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Write => "write",
+            Self::WriteImm => "write-imm",
+            Self::Read => "read",
+            Self::FetchAdd => "fetch-add",
+            Self::CompareSwap => "compare-swap",
+        }
+    }
+
+    pub(crate) const fn is_atomic(self) -> bool {
+        matches!(self, Self::FetchAdd | Self::CompareSwap)
+    }
+
+    /// Whether the answer comes by itself, and the peer's processor has no part in it.
+    pub(crate) const fn fetches(self) -> bool {
+        matches!(self, Self::Read | Self::FetchAdd | Self::CompareSwap)
+    }
+
+    /// Whether each message completes a receive of the peer.
+    pub(crate) const fn takes_receives(self) -> bool {
+        matches!(self, Self::Send | Self::WriteImm)
+    }
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Who corrupts one byte on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Plant {
+    /// The side that names its peer
+    Client,
+    /// The listening side
+    Listener,
+}
+
+/// Which of the two sides one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Role {
+    Client,
+    Listener,
+}
+
+/// One test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Test {
+    pub(crate) kind: Kind,
+    pub(crate) op: Op,
+    pub(crate) message_bytes: u32,
+    pub(crate) iterations: u64,
+    pub(crate) warmup: u64,
+    /// The longest message that goes inline.
+    pub(crate) inline_bytes_max: u32,
+    /// Requests a doorbell.
+    pub(crate) batch: u32,
+    /// Requests in flight at most.
+    pub(crate) depth: u32,
+    pub(crate) unsignaled_max: u32,
+    pub(crate) traffic_class: u8,
+    #[serde(serialize_with = "mtu_bytes")]
+    pub(crate) mtu_max: Mtu,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) plant: Option<Plant>,
+}
+
+fn mtu_bytes<S: serde::Serializer>(mtu: &Mtu, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u32(mtu.bytes())
+}
+
+/// Messages that are made, posted, and checked together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Round {
+    /// The sequence of the first.
+    pub(crate) first: u64,
+    pub(crate) count: u64,
+    /// Whether it is more than warming up.
+    pub(crate) counts: bool,
+}
+
+impl Round {
+    pub(crate) const fn sequences(self) -> core::ops::Range<u64> {
+        self.first..self.first.saturating_add(self.count)
+    }
+}
+
+/// A setting beyond its bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unfit {
+    pub(crate) what: &'static str,
+    pub(crate) value: u64,
+    pub(crate) least: u64,
+    pub(crate) most: u64,
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            what,
+            value,
+            least,
+            most,
+        } = self;
+        write!(f, "{what} is {value}, which is not within {least} and {most}")
+    }
+}
+
+impl core::error::Error for Unfit {}
+
+impl Test {
+    /// Checks every setting against its bounds.
+    ///
+    /// # Errors
+    /// The first that is beyond them.
+    pub(crate) const fn check(&self) -> Result<(), Unfit> {
+        let (least, most) = if self.op.is_atomic() {
+            (ATOMIC_BYTES as u64, ATOMIC_BYTES as u64)
+        } else if self.op as u8 == Op::Write as u8 && self.plant.is_some() {
+            // The last byte is polled for: another is needed to be corrupted.
+            (2, MESSAGE_BYTES_MAX as u64)
+        } else {
+            (1, MESSAGE_BYTES_MAX as u64)
+        };
+        let bounds = [
+            ("the message size", self.message_bytes as u64, least, most),
+            ("the number of iterations", self.iterations, 1, ITERATIONS_MAX),
+            ("the number of warm-up iterations", self.warmup, 0, ITERATIONS_MAX),
+            ("the inline size", self.inline_bytes_max as u64, 0, 4096),
+            ("the depth", self.depth as u64, 1, ROUND_MESSAGES_MAX),
+            ("the batch", self.batch as u64, 1, self.depth as u64),
+            (
+                "the number of unsignaled requests",
+                self.unsignaled_max as u64,
+                0,
+                ROUND_MESSAGES_MAX,
+            ),
+        ];
+        let mut index = 0;
+        while index < bounds.len() {
+            // Both within: the loop's condition bounds the index.
+            #[expect(
+                clippy::indexing_slicing,
+                clippy::arithmetic_side_effects,
+                reason = "index < len"
+            )]
+            {
+                let (what, value, least, most) = bounds[index];
+                if value < least || value > most {
+                    return Err(Unfit {
+                        what,
+                        value,
+                        least,
+                        most,
+                    });
+                }
+                index += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The length of a message.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.message_bytes as usize
+    }
+
+    /// Whether the peer learns of a message by its last byte.
+    pub(crate) fn is_polled(&self) -> bool {
+        self.kind == Kind::Latency && self.op == Op::Write
+    }
+
+    /// Iterations in all, with the warm-up.
+    pub(crate) const fn total(&self) -> u64 {
+        self.iterations.saturating_add(self.warmup)
+    }
+
+    /// Whether the messages go inline.
+    pub(crate) const fn is_inline(&self) -> bool {
+        !self.op.fetches() && self.message_bytes <= self.inline_bytes_max
+    }
+
+    /// The message this side corrupts, if it is to.
+    pub(crate) fn planted(&self, role: Role) -> Option<u64> {
+        let by = match (self.plant?, self.op) {
+            // The bytes of a READ are the listener's, whoever asks for the corruption.
+            (_, Op::Read) => Role::Listener,
+            (Plant::Client, _) => Role::Client,
+            (Plant::Listener, _) => Role::Listener,
+        };
+        (by == role).then(|| self.content_of(self.total() / 2))
+    }
+
+    /// Which message's bytes the one of this sequence has: READs of a latency test go round a
+    /// window that was filled once.
+    pub(crate) fn content_of(&self, sequence: u64) -> u64 {
+        match (self.kind, self.op) {
+            (Kind::Latency, Op::Read) => sequence.checked_rem(self.places()).unwrap_or(0),
+            _ => sequence,
+        }
+    }
+
+    /// The rounds of a bandwidth test: those of the warm-up, then those that count.
+    pub(crate) fn rounds(&self) -> impl Iterator<Item = Round> + use<> {
+        let (most, warmup, total) = (self.round_messages(), self.warmup, self.total());
+        let mut first = 0;
+        core::iter::from_fn(move || {
+            let end = if first < warmup { warmup } else { total };
+            let count = u64::min(most, end.saturating_sub(first));
+            let round = Round {
+                first,
+                count,
+                counts: first >= warmup,
+            };
+            first = first.saturating_add(count);
+            (count > 0).then_some(round)
+        })
+    }
+
+    /// Which byte of a message is corrupted: one in the middle, and never the one polled for.
+    pub(crate) const fn planted_offset(&self) -> usize {
+        (self.message_bytes.saturating_sub(1) / 2) as usize
+    }
+
+    /// Messages of a bandwidth round at most.
+    pub(crate) fn round_messages(&self) -> u64 {
+        let fit = MEMORY_BYTES / u64::from(self.place_bytes());
+        self.iterations.min(fit).clamp(1, ROUND_MESSAGES_MAX)
+    }
+
+    /// The distance between messages in a window.
+    pub(crate) const fn place_bytes(&self) -> u32 {
+        // At most MESSAGE_BYTES_MAX, so it cannot overflow.
+        self.message_bytes.next_multiple_of(LINE_BYTES)
+    }
+
+    /// How many messages lie side by side in a window: enough that one can be checked while
+    /// the next arrives, or a whole round.
+    pub(crate) fn places(&self) -> u64 {
+        match (self.kind, self.op) {
+            (_, Op::Send) => 0,
+            (_, Op::FetchAdd | Op::CompareSwap) => 1,
+            (Kind::Latency, Op::Read) => {
+                let fit = MEMORY_BYTES / u64::from(self.place_bytes());
+                self.total().min(fit).clamp(1, READ_PLACES_MAX)
+            }
+            (Kind::Latency, _) => 2,
+            (Kind::Bandwidth, _) => self.round_messages(),
+        }
+    }
+
+    /// Where in a window the message of this sequence lies, `first` being the first of its round.
+    pub(crate) fn place_of(&self, sequence: u64, first: u64) -> usize {
+        let index = sequence
+            .wrapping_sub(first)
+            .checked_rem(self.places())
+            .unwrap_or(0);
+        usize::try_from(index.saturating_mul(u64::from(self.place_bytes()))).unwrap_or(usize::MAX)
+    }
+
+    /// The window this side offers: its size and what the peer may do to it.
+    pub(crate) fn window(&self, role: Role) -> Option<(usize, RemoteAccess)> {
+        let answers = self.kind == Kind::Latency && !self.op.fetches();
+        if role == Role::Client && !answers {
+            return None;
+        }
+        let access = match self.op {
+            Op::Send => return None,
+            Op::Write | Op::WriteImm => RemoteAccess::WRITE,
+            Op::Read => RemoteAccess::READ,
+            Op::FetchAdd | Op::CompareSwap => RemoteAccess {
+                write: false,
+                read: false,
+                atomic: true,
+            },
+        };
+        let bytes = self.places().saturating_mul(u64::from(self.place_bytes()));
+        Some((usize::try_from(bytes).ok()?, access))
+    }
+
+    /// Requests in flight at most on this side.
+    pub(crate) fn send_depth(&self, role: Role) -> u32 {
+        match (self.kind, role) {
+            (Kind::Bandwidth, Role::Listener) => MARK_RECEIVES,
+            (Kind::Bandwidth, Role::Client) => {
+                let round = u32::try_from(self.round_messages()).unwrap_or(u32::MAX);
+                // One more for the mark that ends a round.
+                self.depth.min(round).saturating_add(1)
+            }
+            // Each holds its memory until it is known done.
+            (Kind::Latency, _) => self.depth.min(self.messages_that_fit()).max(2),
+        }
+    }
+
+    /// Receives this side keeps posted.
+    pub(crate) fn receive_depth(&self, role: Role) -> u32 {
+        match (self.kind, role) {
+            _ if !self.op.takes_receives() => MARK_RECEIVES,
+            (Kind::Latency, _) => 64.min(self.messages_that_fit()).max(MARK_RECEIVES),
+            (Kind::Bandwidth, Role::Client) => MARK_RECEIVES,
+            (Kind::Bandwidth, Role::Listener) => {
+                let fit = (RECEIVE_BYTES / u64::from(self.place_bytes())).max(RECEIVES_MIN);
+                let receives = self.round_messages().min(fit);
+                u32::try_from(receives)
+                    .unwrap_or(u32::MAX)
+                    .saturating_add(MARK_RECEIVES)
+            }
+        }
+    }
+
+    fn messages_that_fit(&self) -> u32 {
+        u32::try_from(MEMORY_BYTES / 2 / u64::from(self.place_bytes())).unwrap_or(u32::MAX)
+    }
+
+    /// What this side's Worker is made with.
+    pub(crate) fn worker_config(&self, role: Role) -> WorkerConfig {
+        let (sends, receives) = (self.send_depth(role), self.receive_depth(role));
+        let round = u32::try_from(self.round_messages()).unwrap_or(u32::MAX);
+        let held = match (self.kind, role) {
+            (Kind::Latency, _) => sends.saturating_add(2),
+            // Filled before the round, or held until they are checked after it.
+            (Kind::Bandwidth, Role::Client) => round.saturating_add(MARK_RECEIVES),
+            (Kind::Bandwidth, Role::Listener) if self.op == Op::Send => round.saturating_add(MARK_RECEIVES),
+            (Kind::Bandwidth, Role::Listener) => MARK_RECEIVES,
+        };
+        let whole_messages = match (self.kind, role) {
+            (_, Role::Client) | (Kind::Latency, _) => true,
+            (Kind::Bandwidth, Role::Listener) => self.op == Op::Send,
+        };
+        let mut config = WorkerConfig::default();
+        config.slots = held.saturating_add(receives);
+        config.slot_bytes = if whole_messages {
+            self.place_bytes()
+        } else {
+            LINE_BYTES
+        };
+        config.completion_depth = sends.max(receives).saturating_add(MARK_RECEIVES);
+        config
+    }
+
+    /// What this side's channel is made with.
+    pub(crate) fn channel_config(&self, role: Role) -> ChannelConfig {
+        let mut config = ChannelConfig::default();
+        config.send_depth = self.send_depth(role);
+        config.receive_depth = self.receive_depth(role);
+        config.gather_max = 1;
+        // Room for inline bytes makes every request larger: only where it is used.
+        config.inline_bytes_max = if self.is_inline() {
+            self.inline_bytes_max
+        } else {
+            0
+        };
+        config.unsignaled_max = self.unsignaled_max;
+        config.remote = self.window(role).map_or(config.remote, |(_, access)| access);
+        config.traffic_class = self.traffic_class;
+        config.mtu_max = self.mtu_max;
+        config
+    }
+}
+
+#[cfg(test)]
+mod tests;
