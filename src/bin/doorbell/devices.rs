@@ -1,0 +1,157 @@
+//! `doorbell devices`: what RDMA devices there are, which ports are usable, and why others are not.
+//!
+//! Here the devices are found; what is said of them and how stands in [`report`].
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use doorbell::{NodeError, Rdma};
+
+use crate::report::{Failure, print};
+
+mod report;
+
+#[cfg(test)]
+mod tests;
+
+use report::{Device, Library, Listing};
+
+/// Lists RDMA devices: what there is, what is usable, and for what is not, why.
+///
+/// For each device its provider, driver, place (PCI address, NUMA node) and ports; for each port its
+/// state, link layer, MTU, speed and every filled entry of its GID table, with the address and
+/// network interface behind it. A port is usable when a connection can be made through it: it is
+/// ACTIVE, Ethernet (RoCE), and has a RoCEv2 GID that is an IP address of a network interface in this
+/// network namespace.
+///
+/// Exit code: 0 when the devices could be listed, even if there are none; 1 when they could not, when
+/// the device named does not exist, or, with --require-usable, when no port is usable.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Only the device of this name
+    #[arg(short, long, value_name = "NAME")]
+    device: Option<String>,
+
+    /// Fail where no port of those listed is usable
+    #[arg(long)]
+    require_usable: bool,
+
+    /// Also tell raw GIDs, sysfs paths, firmware and what this provider does otherwise
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// Print one JSON document, always with everything
+    #[arg(long)]
+    json: bool,
+}
+
+/// How to get a device where there is none.
+pub(crate) const HOW_TO_GET_ONE: &str = "\
+A software device on a network interface, as root (`rdma` is in the package iproute2):
+  modprobe rdma_rxe && rdma link add rxe0 type rxe netdev INTERFACE
+Without touching this machine, in virtual hosts of its own:
+  cargo lab demo
+";
+
+/// Where the kernel lists its devices.
+const KERNEL: &str = "/sys/class/infiniband";
+
+/// Lists the devices.
+///
+/// # Errors
+/// There is no libibverbs, the device named does not exist, or none is usable and one was required.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let listing = listing(arguments.device.as_deref())?;
+    print(&listing, arguments.json, |listing| {
+        listing.to_text(arguments.verbose)
+    })?;
+    if arguments.require_usable && listing.ports_usable == 0 {
+        return Err("no usable RDMA port".into());
+    }
+    Ok(())
+}
+
+/// Looks at all devices, or at one.
+fn listing(only: Option<&str>) -> Result<Listing, Failure> {
+    let kernel = Path::new(KERNEL);
+    let rdma = Rdma::load()?;
+    let found = rdma
+        .devices()
+        .map_err(|error| no_stack(&error.to_string(), &missing(kernel)))?;
+    let library = Library {
+        file: rdma.library_file().map(|file| file.display().to_string()),
+        rdma_core: rdma
+            .rdma_core_version()
+            .map(|(major, minor)| format!("{major}.{minor}")),
+    };
+    let names: BTreeSet<&str> = found.iter().map(|device| device.name.as_str()).collect();
+    let kernel_only: Vec<String> = entries(kernel)
+        .into_iter()
+        .filter(|name| !names.contains(name.as_str()))
+        .collect();
+    if let Some(wanted) = only {
+        if !names.contains(wanted) && !kernel_only.iter().any(|name| name == wanted) {
+            return Err(NodeError::NoSuchDevice {
+                device: wanted.into(),
+                known: names.into_iter().map(str::to_owned).collect(),
+            }
+            .into());
+        }
+    }
+    let is_wanted = |name: &str| only.is_none_or(|wanted| wanted == name);
+    let devices = found
+        .iter()
+        .filter(|device| is_wanted(&device.name))
+        .map(|device| {
+            let mut described = Device::new(&device.name, device.quirks, &device.ports);
+            described.driver.clone_from(&device.driver);
+            described.firmware.clone_from(&device.firmware);
+            described.pci_address.clone_from(&device.pci_address);
+            described.sysfs_path = device.device_path.as_ref().map(|path| path.display().to_string());
+            described.numa_node = device.numa_node;
+            described.failures = device.failures.iter().map(ToString::to_string).collect();
+            described
+        })
+        .collect();
+    let kernel_only = kernel_only.into_iter().filter(|name| is_wanted(name)).collect();
+    Ok(Listing::new(library, devices, kernel_only, &missing(kernel)))
+}
+
+/// The kernel has no RDMA at all: why, what it lacks, and what to do.
+fn no_stack(error: &str, missing: &[String]) -> String {
+    let missing: String = missing.iter().map(|line| format!("  {line}\n")).collect();
+    format!("{error}\n{missing}{}", HOW_TO_GET_ONE.trim_end())
+}
+
+/// What the kernel lacks for RDMA devices to be there at all.
+fn missing(class: &Path) -> Vec<String> {
+    let uverbs = Path::new("/dev/infiniband");
+    let mut missing = Vec::new();
+    if !class.exists() {
+        missing.push(format!(
+            "{} is not there: no RDMA driver is loaded (module ib_core)",
+            class.display()
+        ));
+    } else if entries(class).is_empty() {
+        missing.push(format!("{} is empty: no driver has a device", class.display()));
+    }
+    if !uverbs.exists() {
+        missing.push(format!(
+            "{} is not there: programs cannot reach devices (module ib_uverbs)",
+            uverbs.display()
+        ));
+    }
+    missing
+}
+
+/// The names in a folder, in order; none where it cannot be read.
+fn entries(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names
+}

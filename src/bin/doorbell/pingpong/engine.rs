@@ -1,0 +1,502 @@
+//! The ping-pong itself, over any provider: one message in flight, each answered by itself.
+//!
+//! What the client sends first goes round: each side sends back the very memory it received into,
+//! as the stock program does with its one buffer. So a byte damaged on any of the passages is
+//! still damaged at the end, where all of them are checked, outside the timed section.
+
+use core::fmt;
+use core::time::Duration;
+use std::io;
+use std::time::Instant;
+
+use doorbell::WcStatus;
+use doorbell::core_types::provider::{
+    AddressVector, Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, Context,
+    Operation, PostError, PostFlags, ProtectionDomain, Provider, ProviderError, PushError, QueuePair,
+    QueuePairConfig, QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, Rejected,
+    RemoteAccess, SendBatch, SendQueue, Slot,
+};
+use doorbell::core_types::{Mtu, Psn, Qpn, WorkKind};
+
+use super::source::Source;
+use super::wire::Destination;
+
+/// What the stock program fills its buffer with.
+const FILL: u8 = 0x7b;
+
+/// Empty polls between two looks at the clock.
+const POLLS_PER_LOOK: u32 = 256;
+
+/// What is exchanged, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    pub(super) message_bytes: u32,
+    pub(super) iterations: u32,
+    pub(super) receive_depth: u32,
+    pub(super) mtu: Mtu,
+    pub(super) service_level: u8,
+    /// Where not zero: the first byte of every so many is zero instead of the fill.
+    pub(super) page_bytes: Option<usize>,
+    /// Whether to sleep until something completes.
+    pub(super) events: bool,
+    /// How long nothing may happen.
+    pub(super) stall: Duration,
+}
+
+/// Which side this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Server,
+    Client,
+}
+
+/// Why a ping-pong failed.
+#[derive(Debug)]
+pub(super) enum EngineError {
+    Provider(ProviderError),
+    Push(PushError),
+    Post(PostError),
+    /// The device named a request that is not in flight.
+    Rejected(Rejected),
+    /// Waiting for a notification failed.
+    Wait(io::Error),
+    /// A request failed.
+    Failed {
+        what: &'static str,
+        status: WcStatus,
+        exchanged: u32,
+    },
+    /// Nothing completed for too long.
+    Stalled {
+        after: Duration,
+        sent: u32,
+        received: u32,
+        iterations: u32,
+    },
+    /// A message of another length.
+    Length {
+        number: u32,
+        got: u32,
+        expected: u32,
+    },
+    /// The bytes that came last are not those that were to.
+    Content {
+        offset: usize,
+        got: u8,
+        expected: u8,
+    },
+    /// The arena is smaller than what was asked for.
+    NoMemory,
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Provider(error) => fmt::Display::fmt(error, f),
+            Self::Push(error) => write!(f, "not posted: {error}"),
+            Self::Post(error) => write!(f, "the device refused the post: {error}"),
+            Self::Rejected(error) => fmt::Display::fmt(error, f),
+            Self::Wait(error) => write!(f, "waiting for a completion: {error}"),
+            Self::Failed {
+                what,
+                status,
+                exchanged,
+            } => {
+                write!(
+                    f,
+                    "a {what} failed after {exchanged} exchanges: {}",
+                    status.describe()
+                )?;
+                match *status {
+                    WcStatus::RETRY_EXC_ERR => {
+                        f.write_str("; is the peer still there, with as many --iters and the same --mtu?")
+                    }
+                    WcStatus::LOC_LEN_ERR | WcStatus::REM_INV_REQ_ERR => {
+                        f.write_str("; do both sides have the same --size and --mtu?")
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Self::Stalled {
+                after,
+                sent,
+                received,
+                iterations,
+            } => write!(
+                f,
+                "nothing happened for {} s: {sent} messages sent and {received} received of {iterations}; is the \
+                 peer still there, with as many --iters and the same --mtu?",
+                after.as_secs_f64()
+            ),
+            Self::Length {
+                number,
+                got,
+                expected,
+            } => write!(
+                f,
+                "message {number} has {got} bytes instead of {expected}: do both sides have the same --size?"
+            ),
+            Self::Content {
+                offset,
+                got,
+                expected,
+            } => write!(
+                f,
+                "the payload is damaged: byte {offset} is {got:#04x} instead of {expected:#04x}"
+            ),
+            Self::NoMemory => f.write_str("the arena has fewer slots than were asked for"),
+        }
+    }
+}
+
+impl core::error::Error for EngineError {}
+
+macro_rules! from {
+    ($($source:ty => $variant:ident),+) => {$(
+        impl From<$source> for EngineError {
+            fn from(error: $source) -> Self {
+                Self::$variant(error)
+            }
+        }
+    )+};
+}
+
+from!(ProviderError => Provider, PushError => Push, PostError => Post, Rejected => Rejected, io::Error => Wait);
+
+/// One end: a queue pair with its memory.
+pub(super) struct Engine<P: Provider> {
+    control: P::QueuePair,
+    wire: Wire<P>,
+    completions: P::CompletionQueue,
+    psn: Psn,
+    source: Source,
+    plan: Plan,
+    flags: PostFlags,
+}
+
+/// The halves of the queue pair, and what is under way on them.
+struct Wire<P: Provider> {
+    send: P::SendQueue,
+    receive: P::ReceiveQueue,
+    arena: P::Arena,
+    plan: Plan,
+    sent: u32,
+    received: u32,
+    sending: bool,
+    /// What came last: what goes out next.
+    held: Option<P::Slot>,
+}
+
+impl<P: Provider> Engine<P> {
+    /// Makes the queue pair, in INIT, and its memory.
+    pub(super) fn new(
+        context: &P::Context,
+        source: Source,
+        psn: Psn,
+        plan: Plan,
+    ) -> Result<Self, EngineError> {
+        let domain = context.protection_domain()?;
+        // One message out and one held, beside the receives.
+        let arena = domain.arena(&ArenaConfig {
+            slots: plan.receive_depth.saturating_add(2),
+            slot_bytes: plan.message_bytes,
+        })?;
+        let completions = context.completion_queue(&CompletionQueueConfig {
+            depth: plan.receive_depth.saturating_add(1),
+            notify: plan.events,
+        })?;
+        let QueuePairParts {
+            mut control,
+            send,
+            receive,
+        } = domain.queue_pair(
+            &completions,
+            &completions,
+            &QueuePairConfig {
+                channel: 0,
+                send_depth: 1,
+                receive_depth: plan.receive_depth,
+                gather_max: 1,
+                scatter_max: 1,
+                inline_bytes_max: 0,
+            },
+        )?;
+        let peers_may = RemoteAccess {
+            write: false,
+            read: false,
+            atomic: false,
+        };
+        control.initialize(source.port, peers_may)?;
+        let mut flags = PostFlags::SIGNALED;
+        flags.set(
+            PostFlags::INLINE,
+            control.limits().inline_bytes_max >= plan.message_bytes,
+        );
+        Ok(Self {
+            control,
+            wire: Wire {
+                send,
+                receive,
+                arena,
+                plan,
+                sent: 0,
+                received: 0,
+                sending: false,
+                held: None,
+            },
+            completions,
+            psn,
+            source,
+            plan,
+            flags,
+        })
+    }
+
+    pub(super) fn qpn(&self) -> Qpn {
+        self.control.qpn()
+    }
+
+    pub(super) const fn source(&self) -> &Source {
+        &self.source
+    }
+
+    pub(super) const fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Whether messages go inline.
+    pub(super) const fn is_inline(&self) -> bool {
+        self.flags.contains(PostFlags::INLINE)
+    }
+
+    /// Connects to the peer: RTR, receives, RTS, so that a receive is there before the peer can
+    /// know that it may send.
+    pub(super) fn connect(&mut self, remote: &Destination) -> Result<(), EngineError> {
+        self.control.ready_to_receive(&ReadyToReceive {
+            address: AddressVector {
+                destination: remote.gid,
+                source_gid_index: self.source.gid_index,
+                port: self.source.port,
+                // The stock program's is 1, which does not leave the subnet.
+                hop_limit: 64,
+                traffic_class: 0,
+                flow_label: 0,
+                service_level: self.plan.service_level,
+            },
+            path_mtu: self.plan.mtu,
+            destination_qpn: remote.qpn,
+            receive_psn: remote.psn,
+            // No READs and atomics here; the stock program's figure.
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 12,
+        })?;
+        self.wire.replenish()?;
+        self.control.ready_to_send(&ReadyToSend {
+            send_psn: self.psn,
+            max_rd_atomic: 1,
+            // 268 ms, six times: the stock program's 67 ms are short for a busy software device,
+            // and its 7 retries are without end there.
+            timeout: 16,
+            retry_count: 6,
+            rnr_retry: 7,
+        })?;
+        Ok(())
+    }
+
+    /// Exchanges all messages, then checks the last. Gives the time the exchange took.
+    ///
+    /// `wait` sleeps until the completion queue notifies, or for the time given.
+    pub(super) fn run(
+        &mut self,
+        role: Role,
+        mut wait: impl FnMut(&P::CompletionQueue, Duration) -> io::Result<()>,
+    ) -> Result<Duration, EngineError> {
+        if self.plan.events {
+            self.completions.arm(false)?;
+        }
+        if role == Role::Client {
+            let mut first = self.wire.arena.lease().ok_or(EngineError::NoMemory)?;
+            fill(&mut first, &self.plan);
+            self.wire.held = Some(first);
+            self.wire.post(self.flags)?;
+        }
+        let began = Instant::now();
+        let mut moved = began;
+        let mut idle_polls = 0_u32;
+        let mut armed = self.plan.events;
+        while !self.wire.is_done() {
+            let mut outcome = Ok(());
+            let wire = &mut self.wire;
+            let polled = self.completions.poll(|completion| {
+                if outcome.is_ok() {
+                    outcome = wire.complete(completion);
+                }
+            })?;
+            outcome?;
+            if polled > 0 {
+                (moved, idle_polls) = (Instant::now(), 0);
+                self.wire.post_next(self.flags)?;
+                continue;
+            }
+            idle_polls = idle_polls.wrapping_add(1);
+            if self.plan.events && !armed {
+                // What came before it was armed is found by polling once more.
+                self.completions.arm(false)?;
+                armed = true;
+            } else if self.plan.events {
+                wait(&self.completions, self.plan.stall.saturating_sub(moved.elapsed()))?;
+                armed = self.completions.acknowledge()? == 0;
+            } else {
+                core::hint::spin_loop();
+                if idle_polls % POLLS_PER_LOOK != 0 {
+                    continue;
+                }
+            }
+            if moved.elapsed() >= self.plan.stall {
+                return Err(self.wire.stalled());
+            }
+        }
+        let took = began.elapsed();
+        self.wire.check(role)?;
+        Ok(took)
+    }
+}
+
+impl<P: Provider> Wire<P> {
+    fn is_done(&self) -> bool {
+        self.sent >= self.plan.iterations && self.received >= self.plan.iterations
+    }
+
+    /// Posts receives until there are as many as were asked for.
+    fn replenish(&mut self) -> Result<(), EngineError> {
+        let missing = self.plan.receive_depth.saturating_sub(self.receive.in_flight());
+        let mut batch = self.receive.stage();
+        for _ in 0..missing {
+            let slot = self.arena.lease().ok_or(EngineError::NoMemory)?;
+            batch.push([slot]).map_err(|refused| refused.reason)?;
+        }
+        batch.ring()?;
+        Ok(())
+    }
+
+    /// Sends what is held.
+    fn post(&mut self, flags: PostFlags) -> Result<(), EngineError> {
+        let Some(slot) = self.held.take() else {
+            return Ok(());
+        };
+        let mut batch = self.send.stage();
+        batch
+            .push(Operation::Send, [slot], flags)
+            .map_err(|refused| refused.reason)?;
+        batch.ring()?;
+        self.sending = true;
+        Ok(())
+    }
+
+    /// Sends what came last, once what was sent before is done. The last that came is kept.
+    fn post_next(&mut self, flags: PostFlags) -> Result<(), EngineError> {
+        // As many sends were posted as are done, and one more where one is under way.
+        if self.sending || self.sent >= self.plan.iterations {
+            return Ok(());
+        }
+        self.post(flags)
+    }
+
+    /// Takes what completed.
+    fn complete(&mut self, completion: P::Completion) -> Result<(), EngineError> {
+        let exchanged = self.sent.min(self.received);
+        let failed = |what, status| EngineError::Failed {
+            what,
+            status,
+            exchanged,
+        };
+        match completion.work_id().kind() {
+            Some(WorkKind::Send) => {
+                // The server's last is what was received last: the check needs it.
+                let last = self.sent.saturating_add(1) == self.plan.iterations;
+                let (arena, held) = (&mut self.arena, &mut self.held);
+                let retired = self.send.retire(completion, |_, slot| {
+                    if last && held.is_none() {
+                        *held = Some(slot);
+                    } else {
+                        arena.release(slot);
+                    }
+                })?;
+                if !retired.status.is_success() {
+                    return Err(failed("send", retired.status));
+                }
+                self.sent = self.sent.saturating_add(1);
+                self.sending = false;
+            }
+            _ => {
+                // A queue of its own, so that what is no send is a receive; else it is refused.
+                let (arena, held) = (&mut self.arena, &mut self.held);
+                let arrival = self.receive.retire(completion, |_, slot| {
+                    if let Some(earlier) = held.replace(slot) {
+                        arena.release(earlier);
+                    }
+                })?;
+                if !arrival.status.is_success() {
+                    return Err(failed("receive", arrival.status));
+                }
+                self.received = self.received.saturating_add(1);
+                if arrival.payload_bytes != self.plan.message_bytes {
+                    return Err(EngineError::Length {
+                        number: self.received,
+                        got: arrival.payload_bytes,
+                        expected: self.plan.message_bytes,
+                    });
+                }
+                if self.receive.in_flight() <= 1 {
+                    self.replenish()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn stalled(&self) -> EngineError {
+        EngineError::Stalled {
+            after: self.plan.stall,
+            sent: self.sent,
+            received: self.received,
+            iterations: self.plan.iterations,
+        }
+    }
+
+    /// Checks every byte of the last message: what the client sent first, having gone round.
+    fn check(&self, role: Role) -> Result<(), EngineError> {
+        // Without pages to look for, the server does not know what a client sends.
+        if role == Role::Server && self.plan.page_bytes.is_none() {
+            return Ok(());
+        }
+        let last = self.held.as_ref().ok_or(EngineError::NoMemory)?;
+        for (offset, got) in last.payload().iter().copied().enumerate() {
+            let expected = expected(offset, &self.plan);
+            if got != expected {
+                return Err(EngineError::Content {
+                    offset,
+                    got,
+                    expected,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn fill<S: Slot>(slot: &mut S, plan: &Plan) {
+    for (offset, byte) in slot.buffer_mut().iter_mut().enumerate() {
+        *byte = expected(offset, plan);
+    }
+    slot.set_len_bytes(usize::try_from(plan.message_bytes).unwrap_or(usize::MAX));
+}
+
+/// What the byte at an offset of every message is.
+fn expected(offset: usize, plan: &Plan) -> u8 {
+    // The stock program writes the page's number modulo the size of a `char`, which is one.
+    match plan.page_bytes {
+        Some(page) if offset.checked_rem(page) == Some(0) => 0,
+        _ => FILL,
+    }
+}

@@ -1,0 +1,237 @@
+//! The TCP side of the exchange: connecting, accepting, sending and receiving, each by a deadline.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::wire::{Destination, Inbox, Message};
+use crate::report::Failure;
+
+/// Connects to the first address of `host` that answers.
+pub(super) fn connect(host: &str, port: u16, timeout: Duration) -> Result<TcpStream, Failure> {
+    let deadline = Instant::now().checked_add(timeout);
+    let addresses = resolve(host, port, timeout)?;
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in addresses {
+        let Some(remaining) = remaining(deadline) else {
+            break;
+        };
+        match TcpStream::connect_timeout(&address, remaining) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(format!("cannot connect to {host} port {port}: {last}").into())
+}
+
+/// Looks a name up, in a thread of its own: the system's resolver knows no deadline.
+fn resolve(host: &str, port: u16, timeout: Duration) -> Result<Vec<SocketAddr>, Failure> {
+    let (answer, answered) = mpsc::channel();
+    let name = host.to_owned();
+    thread::spawn(move || {
+        let found = (name.as_str(), port).to_socket_addrs();
+        // Nobody listens any more where the deadline passed.
+        let _ = answer.send(found.map(Iterator::collect));
+    });
+    match answered.recv_timeout(timeout) {
+        Ok(Ok(addresses)) => Ok(addresses),
+        Ok(Err(error)) => Err(format!("cannot look up {host}: {error}").into()),
+        Err(_) => Err(format!("looking up {host} took longer than {}", seconds(timeout)).into()),
+    }
+}
+
+/// Listens at a port of every address.
+pub(super) fn listen(port: u16) -> Result<TcpListener, Failure> {
+    // Where there is no IPv6 the wildcard of IPv4 is what is left.
+    let listener = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
+    let listener = listener.map_err(|error| format!("cannot listen on port {port}: {error}"))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Waits for one peer.
+pub(super) fn accept(listener: &TcpListener, timeout: Duration) -> Result<TcpStream, Failure> {
+    let deadline = Instant::now().checked_add(timeout);
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false)?;
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) if is_transient(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let Some(remaining) = remaining(deadline) else {
+            return Err(format!("no peer connected within {}", seconds(timeout)).into());
+        };
+        let span = Timespec {
+            tv_sec: i64::try_from(remaining.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: remaining.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&span)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Sends a message; the socket's buffer holds it, so that only a broken one makes this wait.
+pub(super) fn send(stream: &mut TcpStream, bytes: &[u8], timeout: Duration) -> Result<(), Failure> {
+    stream.set_write_timeout(Some(timeout))?;
+    stream
+        .write_all(bytes)
+        .map_err(|error| format!("cannot send to the peer: {error}").into())
+}
+
+/// Receives the peer's address.
+pub(super) fn destination(stream: &mut TcpStream, timeout: Duration) -> Result<Destination, Failure> {
+    Ok(receive(stream, Message::Destination, timeout)?.destination()?)
+}
+
+/// Receives the peer's `done`.
+pub(super) fn done(stream: &mut TcpStream, timeout: Duration) -> Result<(), Failure> {
+    Ok(receive(stream, Message::Done, timeout)?.done()?)
+}
+
+fn receive(stream: &mut TcpStream, message: Message, timeout: Duration) -> Result<Inbox, Failure> {
+    let deadline = Instant::now().checked_add(timeout);
+    let mut inbox = Inbox::new(message);
+    // One more than the longest message, so that too much is seen.
+    let mut buffer = [0; 64];
+    loop {
+        let Some(remaining) = remaining(deadline) else {
+            let (got, whole) = (inbox.got(), message.bytes());
+            return Err(format!(
+                "the peer sent {got} of the {whole} bytes of {message} within {}",
+                seconds(timeout)
+            )
+            .into());
+        };
+        stream.set_read_timeout(Some(remaining))?;
+        let read = match stream.read(&mut buffer) {
+            Ok(read) => read,
+            Err(error) if is_transient(&error) => continue,
+            Err(error) => return Err(format!("waiting for {message} of the peer: {error}").into()),
+        };
+        if inbox.take(buffer.get(..read).unwrap_or_default())? {
+            return Ok(inbox);
+        }
+    }
+}
+
+/// What is left until the deadline; `None` once it has passed.
+fn remaining(deadline: Option<Instant>) -> Option<Duration> {
+    // One too far away to be told is never reached.
+    let Some(deadline) = deadline else {
+        return Some(Duration::from_secs(3600));
+    };
+    let remaining = deadline.saturating_duration_since(Instant::now());
+    (!remaining.is_zero()).then_some(remaining)
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock
+            | io::ErrorKind::TimedOut
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::ConnectionAborted
+    )
+}
+
+/// A span as people say it.
+pub(super) fn seconds(span: Duration) -> String {
+    format!("{} s", span.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{accept, connect, destination, done, listen};
+    use core::time::Duration;
+    use std::io::Write;
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::time::Instant;
+
+    const SOON: Duration = Duration::from_millis(150);
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (ours, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn a_peer_that_says_nothing_is_given_up_at_the_deadline() {
+        let (mut ours, _theirs) = pair();
+        let began = Instant::now();
+        let error = destination(&mut ours, SOON).unwrap_err().to_string();
+        assert!(
+            error.starts_with("the peer sent 0 of the 52 bytes of its address"),
+            "{error}"
+        );
+        assert!(began.elapsed() < Duration::from_secs(10));
+    }
+
+    #[test]
+    fn a_peer_that_trickles_does_not_move_the_deadline() {
+        let (mut ours, mut theirs) = pair();
+        let trickle = std::thread::spawn(move || {
+            while theirs.write_all(b"0").is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let error = destination(&mut ours, SOON).unwrap_err().to_string();
+        assert!(error.contains("of the 52 bytes of its address"), "{error}");
+        drop(ours);
+        trickle.join().unwrap();
+    }
+
+    #[test]
+    fn a_peer_that_goes_away_in_the_middle_is_told() {
+        let (mut ours, mut theirs) = pair();
+        theirs.write_all(b"0000:0000").unwrap();
+        theirs.shutdown(Shutdown::Both).unwrap();
+        let error = destination(&mut ours, LONG).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the peer closed the connection after 9 of the 52 bytes of its address (LID:QPN:PSN:GID)"
+        );
+    }
+
+    #[test]
+    fn garbage_and_too_much_are_told() {
+        let (mut ours, mut theirs) = pair();
+        theirs.write_all(&[b'z'; 52]).unwrap();
+        let error = destination(&mut ours, LONG).unwrap_err().to_string();
+        assert_eq!(error, "the peer's address is garbled: byte 0 (LID) is 'z'");
+        let (mut ours, mut theirs) = pair();
+        theirs.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+        let error = done(&mut ours, LONG).unwrap_err().to_string();
+        assert_eq!(error, "the peer sent more than the 5 bytes of \"done\"");
+    }
+
+    #[test]
+    fn no_server_and_no_peer_are_told() {
+        let listener = listen(0).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let error = accept(&listener, SOON).unwrap_err().to_string();
+        assert_eq!(error, "no peer connected within 0.15 s");
+        drop(listener);
+        let error = connect("127.0.0.1", port, LONG).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("cannot connect to 127.0.0.1 port {port}: ")),
+            "{error}"
+        );
+    }
+}
