@@ -341,3 +341,30 @@ impl fmt::Debug for CompletionQueue {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Completion, Entry, Ledger};
+    use crate::fabric::Id;
+    use doorbell_core::{WcStatus, WorkId};
+
+    #[test]
+    fn the_ledger_lets_through_what_is_newer_and_its_own() {
+        let (ours, other) = (Id::fresh(), Id::fresh());
+        let at = |queue, sequence| Completion {
+            entry: Entry::of(WorkId::from_raw(0), WcStatus::SUCCESS),
+            queue,
+            sequence,
+        };
+        let mut ledger = Ledger {
+            queue: ours,
+            newest: 10,
+        };
+        assert!(ledger.admit(&at(ours, 10)).is_err());
+        assert!(ledger.admit(&at(ours, 11)).is_ok());
+        assert!(ledger.admit(&at(other, 11)).is_err());
+        ledger.spend(12);
+        assert!(ledger.admit(&at(ours, 12)).is_err());
+        assert!(ledger.admit(&at(ours, 13)).is_ok());
+    }
+}

@@ -1,7 +1,7 @@
 //! Completions: when there is one, when there are too many, and when one notifies.
 
-use doorbell_core::WcStatus;
 use doorbell_core::provider::{AsyncEvent, CompletionQueue, Context, Operation, PostFlags, QueuePair};
+use doorbell_core::{QpState, WcStatus};
 
 use super::{Rig, USUAL, Wish, connected, connected_as, poll_nothing};
 
@@ -59,6 +59,7 @@ pub(crate) fn s21_a_queue_that_overruns_is_lost<R: Rig>(rig: &R) {
     );
     assert_eq!(near.context.next_event(), Ok(None));
     assert!(near.send_completions.poll(|_| ()).is_err());
+    assert_eq!(near.state(), QpState::Error);
     poll_nothing(&mut near.receive_completions);
 }
 

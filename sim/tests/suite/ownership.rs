@@ -251,6 +251,11 @@ pub(crate) fn a_channel_is_taken_once<R: Rig>(rig: &R) {
 
 pub(crate) fn a_stale_completion_names_nothing_of_the_next_queue_pair<R: Rig>(rig: &R) {
     let [mut near, mut far] = connected(rig);
+    // The send queue comes round once, so that its generations differ from the receive queue's.
+    for _ in 0..near.control.limits().send_depth.next_power_of_two() {
+        near.post(Operation::Write(far.at(0)), b"round");
+        near.sent(1);
+    }
     // Left unpolled by a queue pair that is gone.
     near.post(Operation::Write(far.at(0)), b"stale");
     replace_queue_pair::<R>(&mut near);
