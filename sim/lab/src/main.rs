@@ -12,6 +12,7 @@ mod boot;
 mod cache;
 mod cluster;
 mod control;
+mod demo;
 mod doctor;
 mod guest;
 mod guests;
@@ -19,10 +20,12 @@ mod kernel;
 mod leash;
 mod machine;
 mod process;
+mod programs;
 mod scenario;
 mod setup;
 mod shell;
 mod steps;
+mod test;
 mod tool;
 mod topology;
 mod up;
@@ -52,6 +55,20 @@ enum Command {
     Run {
         #[command(flatten)]
         args: scenario::RunArgs,
+        #[command(flatten)]
+        how: up::HowArgs,
+    },
+    /// Run verified transfers of every operation between three hosts, beside perftest
+    Demo {
+        #[command(flatten)]
+        args: demo::DemoArgs,
+        #[command(flatten)]
+        how: up::HowArgs,
+    },
+    /// Run all tests: here, then in the lab those that need a device, then scenarios
+    Test {
+        #[command(flatten)]
+        args: test::TestArgs,
         #[command(flatten)]
         how: up::HowArgs,
     },
@@ -88,6 +105,8 @@ fn run(command: Command) -> Result<ExitCode> {
             let verdict = scenario::run(&args, &mut up::RealLab::new(how))?;
             Ok(verdict == scenario::Verdict::Passed)
         }
+        Command::Demo { args, how } => demo::run(&args, &mut up::RealLab::new(how)),
+        Command::Test { args, how } => test::run(&args, &mut up::RealLab::new(how)),
         Command::List => scenario::list().map(|()| true),
         Command::Agent => guest::agent::run().map(|()| true),
     }?;

@@ -139,13 +139,13 @@ pub(crate) fn run(args: &SetupArgs) -> Result<()> {
     Ok(())
 }
 
-/// Sets up what one lab needs, if it is not there: silent when it is.
+/// Sets up what one lab needs, and what it `wants` beside that, if it is not there: silent when it is.
 ///
 /// # Errors
 ///
 /// What is missing cannot be installed or fetched.
-pub(crate) fn ensure(choice: &Choice) -> Result<()> {
-    install_missing(|need| need.essential)?;
+pub(crate) fn ensure(choice: &Choice, wants: impl Fn(&Need) -> bool) -> Result<()> {
+    install_missing(|need| need.essential || wants(need))?;
     let cache = Cache::open()?;
     if kernel::locate(choice, &cache).is_err() {
         kernel(choice, &cache, false)?;

@@ -1,9 +1,8 @@
 //! Bringing a lab up: for a scenario, and for `cargo lab up`, which keeps it up.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::Result;
 
 use crate::cluster::{Cluster, Shape};
 use crate::control::Open;
@@ -11,7 +10,8 @@ use crate::guests::{GuestCluster, Options};
 use crate::kernel::Choice;
 use crate::leash::LeashedFolder;
 use crate::machine::qemu::Accelerator;
-use crate::scenario::{self, Lab, Request};
+use crate::programs;
+use crate::scenario::{self, Folders, Lab, Programs, Request, Scenario};
 use crate::setup;
 use crate::steps::{say, step};
 use crate::topology::Topology;
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<core::convert::Infallible> {
 
 /// Sets up what is missing, boots, and opens the door for `cargo lab shell`.
 fn boot(topology: &Topology, kernel: Choice, shared: &Path, how: &HowArgs) -> Result<Open<GuestCluster>> {
-    setup::ensure(&kernel)?;
+    setup::ensure(&kernel, |_| false)?;
     let options = Options {
         kernel,
         shape: how.hosts_as.map(|hosts_as| match hosts_as {
@@ -98,18 +98,34 @@ fn boot(topology: &Topology, kernel: Choice, shared: &Path, how: &HowArgs) -> Re
 #[derive(Debug)]
 pub(crate) struct RealLab {
     how: HowArgs,
+    /// What has been built so far.
+    programs: Folders,
 }
 
 impl RealLab {
     /// Makes labs this way.
     pub(crate) fn new(how: HowArgs) -> Self {
-        Self { how }
+        Self {
+            how,
+            programs: Folders::default(),
+        }
     }
 }
 
 impl Lab for RealLab {
-    fn programs(&mut self) -> Result<PathBuf> {
-        step("building the programs", build_programs)
+    fn set_up(&mut self, scenario: &Scenario, kernel: &Choice) -> Result<()> {
+        setup::ensure(kernel, |need| scenario.mentions(need.file))
+    }
+
+    fn programs(&mut self, wanted: Programs) -> Result<Folders> {
+        // Once for all scenarios of one command: cargo takes seconds to find that there is nothing to do.
+        if wanted.bin && self.programs.bin.as_os_str().is_empty() {
+            self.programs.bin = step("building the programs", programs::build)?;
+        }
+        if wanted.tests && self.programs.tests.as_os_str().is_empty() {
+            self.programs.tests = step("building the tests that need a device", programs::build_tests)?;
+        }
+        Ok(self.programs.clone())
     }
 
     fn boot(&mut self, request: Request<'_>) -> Result<Box<dyn Cluster>> {
@@ -120,46 +136,4 @@ impl Lab for RealLab {
             &self.how,
         )?))
     }
-}
-
-/// Builds `doorbell` with the profile made for guests; gives the folder it is in.
-fn build_programs() -> Result<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .ancestors()
-        .nth(2)
-        .context("no workspace")?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let output = Command::new(cargo)
-        .current_dir(workspace)
-        .args([
-            "build",
-            "--profile",
-            "lab",
-            "--package",
-            "doorbell",
-            "--features",
-            "cli",
-            "--bin",
-            "doorbell",
-        ])
-        .args(["--message-format", "json-render-diagnostics"])
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cannot run cargo")?;
-    ensure!(
-        output.status.success(),
-        "doorbell does not build ({})",
-        output.status
-    );
-    for line in String::from_utf8_lossy(&output.stdout).lines() {
-        let message: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
-        if let Some(path) = message.get("executable").and_then(serde_json::Value::as_str) {
-            return Ok(Path::new(path)
-                .parent()
-                .context("a program without a folder")?
-                .to_owned());
-        }
-    }
-    bail!("cargo has not said where doorbell is")
 }

@@ -11,11 +11,12 @@ use regex::{Regex, RegexBuilder};
 use toml::Spanned;
 
 use super::blocks;
+use super::expand;
 use super::model::{
-    Comparison, DEADLINE_DEFAULT, Line, Metric, MetricSource, READY_WITHIN_DEFAULT, ROUNDS_MAX, Ready,
-    ReadyWhen, Scenario, Step, Until, Wait, block_of,
+    Cell, Comparison, DEADLINE_DEFAULT, Line, Metric, MetricSource, READY_WITHIN_DEFAULT, ROUNDS_MAX, Ready,
+    ReadyWhen, Scenario, Step, Table, Until, Wait, block_of,
 };
-use super::schema::{AtEnd, Command, File, Link as LinkTable, Ready as ReadyTable, Step as StepTable};
+use super::schema::{self, AtEnd, Command, File, Link as LinkTable, Ready as ReadyTable, Step as StepTable};
 use super::template::{Template, list};
 use crate::kernel::Choice;
 use crate::topology::{Link, MTU_DEFAULT, Shaping, Subnet, Topology};
@@ -33,7 +34,8 @@ pub(crate) fn load(path: &Path) -> Result<Scenario> {
 /// [`load`] for a text at hand.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Scenario> {
     let source = Source { path, text };
-    let file: File = toml::from_str(text).map_err(|error| source.fault(error.span(), error.message()))?;
+    let mut file: File = toml::from_str(text).map_err(|error| source.fault(error.span(), error.message()))?;
+    expand::expand(source, &mut file)?;
     Checker { source, file: &file }.scenario()
 }
 
@@ -112,6 +114,7 @@ impl Checker<'_> {
         blocks::order(self.source, file, &blocks, &mut steps)?;
         let metrics = self.metrics(&ids)?;
         let comparisons = self.comparisons(&metrics, &blocks)?;
+        let tables = self.tables(&metrics)?;
         Ok(Scenario {
             path: self.source.path.to_owned(),
             name: name.clone(),
@@ -123,7 +126,31 @@ impl Checker<'_> {
             blocks,
             metrics,
             comparisons,
+            tables,
+            test_on: self.test_on()?,
+            slow: file.slow.as_ref().is_some_and(|slow| *slow.get_ref()),
         })
+    }
+
+    /// The kernels it is tested on.
+    fn test_on(&self) -> Result<Vec<Choice>> {
+        let mut kernels = Vec::new();
+        for text in &self.file.test_on {
+            let kernel: Choice = text
+                .get_ref()
+                .parse()
+                .map_err(|error| self.source.at(text, &format!("test_on: {error}")))?;
+            if kernels.contains(&kernel) {
+                let message = format!("test_on: `{kernel}` is named twice");
+                return Err(self.source.at(text, &message));
+            }
+            kernels.push(kernel);
+        }
+        if let Some(slow) = self.file.slow.as_ref().filter(|_| kernels.is_empty()) {
+            let message = "slow: only what is part of `cargo lab test` (test_on) can be left out of it";
+            return Err(self.source.at(slow, message));
+        }
+        Ok(kernels)
     }
 
     fn topology(&self) -> Result<Topology> {
@@ -145,11 +172,10 @@ impl Checker<'_> {
     }
 
     fn link(&self, table: &LinkTable) -> Result<Link> {
-        let [first, second] = &table.hosts;
         let subnet = Subnet::parse(table.subnet.get_ref())
             .map_err(|error| self.source.at(&table.subnet, &format!("links: {error}")))?;
         Ok(Link {
-            name: table.name.clone().unwrap_or_else(|| format!("{first}-{second}")),
+            name: table.name(),
             ends: table.hosts.clone(),
             subnet,
             mtu: table.mtu.unwrap_or(MTU_DEFAULT),
@@ -450,6 +476,44 @@ impl Checker<'_> {
             });
         }
         Ok(comparisons)
+    }
+
+    fn tables(&self, metrics: &[Metric]) -> Result<Vec<Table>> {
+        let mut tables = Vec::new();
+        for table in self.file.tables.iter().map(Spanned::get_ref) {
+            let title = table.title.get_ref();
+            let columns = table.columns.get_ref();
+            if columns.is_empty() {
+                let message = format!("table `{title}`, columns: there are none");
+                return Err(self.source.at(&table.columns, &message));
+            }
+            let mut rows = Vec::new();
+            for row in &table.rows {
+                let fault = |message: &str| self.source.at(row, &format!("table `{title}`, rows: {message}"));
+                let (cells, wanted) = (row.get_ref().len(), columns.len());
+                if cells != wanted {
+                    return Err(fault(&format!("{cells} cells under {wanted} columns")));
+                }
+                let find = |name: &str| {
+                    let found = metrics.iter().position(|metric| metric.name == name);
+                    found.ok_or_else(|| fault(&format!("no metric `{name}`")))
+                };
+                let cell = |cell: &schema::Cell| {
+                    Ok(match cell {
+                        schema::Cell::Text(text) => Cell::Text(text.clone()),
+                        schema::Cell::Metric(cell) => Cell::Metric(find(&cell.metric)?),
+                        schema::Cell::Ratio(cell) => Cell::Ratio(find(&cell.ratio)?, find(&cell.to)?),
+                    })
+                };
+                rows.push(row.get_ref().iter().map(cell).collect::<Result<Vec<_>>>()?);
+            }
+            tables.push(Table {
+                title: title.clone(),
+                columns: columns.clone(),
+                rows,
+            });
+        }
+        Ok(tables)
     }
 
     fn regex(&self, field: &str, pattern: &Spanned<String>) -> Result<Regex> {

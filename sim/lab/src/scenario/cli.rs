@@ -4,16 +4,16 @@
 
 use std::io::{IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 
 use super::check;
-use super::model::{Line, ROUNDS_MAX, Scenario, Until};
+use super::model::{Folders, Line, Programs, ROUNDS_MAX, Scenario, Until};
 use super::progress::Progress;
-use super::report::{Report, Verdict};
+use super::report::{Before, Report, Verdict};
 use super::runner::{self, Settings, command_line};
-use super::table::{self, Colour};
+use super::table::{self, Colour, Detail};
 use super::template::Values;
 use crate::cluster::Cluster;
 use crate::kernel::Choice;
@@ -62,12 +62,19 @@ pub(crate) struct Request<'a> {
 
 /// Whoever can build our programs and boot hosts.
 pub(crate) trait Lab {
-    /// Builds our programs, and says in which folder they are.
+    /// Sets up what a scenario needs on this kernel and is not there: silent when all is.
+    ///
+    /// # Errors
+    ///
+    /// What is missing cannot be installed or fetched.
+    fn set_up(&mut self, scenario: &Scenario, kernel: &Choice) -> Result<()>;
+
+    /// Builds the programs asked for, and says in which folders they are.
     ///
     /// # Errors
     ///
     /// They do not build.
-    fn programs(&mut self) -> Result<PathBuf>;
+    fn programs(&mut self, wanted: Programs) -> Result<Folders>;
 
     /// Boots the hosts asked for.
     ///
@@ -93,23 +100,10 @@ pub(crate) fn run(args: &RunArgs, lab: &mut dyn Lab) -> Result<Verdict> {
         print(&plan(&scenario, kernel))?;
         return Ok(Verdict::Passed);
     }
-    let bin = if scenario.needs_bin() {
-        lab.programs()?
-    } else {
-        PathBuf::new()
-    };
     let out = output_folder(args.out.as_deref(), &scenario.name)?;
-    let cluster = lab.boot(Request {
-        topology: &scenario.topology,
-        kernel,
-        shared: &out,
-    })?;
-    let mut progress = Progress::of(&scenario);
-    let settings = Settings { bin: &bin, out: &out };
-    let report = runner::run(&scenario, &*cluster, settings, &mut progress);
-    progress.finish();
-    let report = report?;
-    deliver(&report, args.json.as_deref())?;
+    // The cluster lives until the report is delivered.
+    let (report, _cluster) = perform(&scenario, kernel, &out, lab)?;
+    deliver(&report, Detail::Whole, args.json.as_deref())?;
     if args.keep && report.verdict == Verdict::Failed {
         eprintln!("the lab stays up: `cargo lab shell` enters it, Ctrl-C ends it");
         // An interrupt ends this program, and with it the lab.
@@ -120,12 +114,72 @@ pub(crate) fn run(args: &RunArgs, lab: &mut dyn Lab) -> Result<Verdict> {
     Ok(report.verdict)
 }
 
+/// Sets up, builds, boots and runs a scenario; its output goes to the folder `out`. The hosts live on in the second value.
+///
+/// # Errors
+///
+/// Something before the run failed, or the results cannot be written.
+pub(crate) fn perform(
+    scenario: &Scenario,
+    kernel: &Choice,
+    out: &Path,
+    lab: &mut dyn Lab,
+) -> Result<(Report, Box<dyn Cluster>)> {
+    let mut before = Before::default();
+    timed(&mut before.setup_s, || lab.set_up(scenario, kernel))?;
+    let needs = scenario.needs();
+    let programs = if needs == Programs::default() {
+        Folders::default()
+    } else {
+        timed(&mut before.build_s, || lab.programs(needs))?
+    };
+    let request = Request {
+        topology: &scenario.topology,
+        kernel,
+        shared: out,
+    };
+    let cluster = timed(&mut before.boot_s, || lab.boot(request))?;
+    let mut progress = Progress::of(scenario);
+    let settings = Settings {
+        programs: &programs,
+        out,
+    };
+    let report = runner::run(scenario, &*cluster, settings, &mut progress);
+    progress.finish();
+    let mut report = report?;
+    report.before = before;
+    let kept = out.join("report.json");
+    std::fs::write(&kept, document(&report)?).with_context(|| format!("cannot write {}", kept.display()))?;
+    Ok((report, cluster))
+}
+
+fn timed<T>(seconds: &mut f64, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let started = Instant::now();
+    let result = work();
+    *seconds = started.elapsed().as_secs_f64();
+    result
+}
+
 /// `cargo lab list`: the scenarios of the repository, each with its one line.
 ///
 /// # Errors
 ///
 /// The folder cannot be read, or one of its files is no scenario.
 pub(crate) fn list() -> Result<()> {
+    let mut rows = Vec::new();
+    for scenario in repository()? {
+        let stem = scenario.path.file_stem().unwrap_or_default();
+        rows.push(vec![stem.to_string_lossy().into_owned(), scenario.about]);
+    }
+    print(&table::aligned(&rows, &[true, true]))
+}
+
+/// All scenarios of the repository, by name.
+///
+/// # Errors
+///
+/// The folder cannot be read, or one of its files is no scenario.
+pub(crate) fn repository() -> Result<Vec<Scenario>> {
     let folder = scenarios();
     let entries = std::fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let mut files = Vec::new();
@@ -136,15 +190,7 @@ pub(crate) fn list() -> Result<()> {
         }
     }
     files.sort();
-    let mut rows = Vec::new();
-    for file in &files {
-        let stem = file
-            .file_stem()
-            .map(|stem| stem.to_string_lossy().into_owned())
-            .unwrap_or_default();
-        rows.push(vec![stem, check::load(file)?.about]);
-    }
-    print(&table::aligned(&rows, &[true, true]))
+    files.iter().map(|file| check::load(file)).collect()
 }
 
 /// Reads a scenario by its file, or by the name that `cargo lab list` shows.
@@ -178,7 +224,11 @@ fn find(given: &Path) -> Result<PathBuf> {
 }
 
 /// Makes the folder that all output goes to, and gives back its real path: guests know no other.
-fn output_folder(given: Option<&Path>, name: &str) -> Result<PathBuf> {
+///
+/// # Errors
+///
+/// It cannot be made, or is not empty.
+pub(crate) fn output_folder(given: Option<&Path>, name: &str) -> Result<PathBuf> {
     let folder = match given {
         Some(folder) => folder.to_owned(),
         None => {
@@ -213,25 +263,28 @@ fn runs_folder() -> Result<PathBuf> {
     Ok(target.join("lab").join("runs"))
 }
 
-/// Prints the table and writes the JSON, which is also kept with the output.
-fn deliver(report: &Report, json: Option<&Path>) -> Result<()> {
-    let document = serde_json::to_string_pretty(report).context("cannot write the report as JSON")?;
-    let kept = report.out.join("report.json");
-    std::fs::write(&kept, &document).with_context(|| format!("cannot write {}", kept.display()))?;
-    match json {
-        Some(path) if path == Path::new("-") => {
-            let text = table::render(report, colour(&std::io::stderr()));
-            std::io::stderr()
-                .write_all(text.as_bytes())
-                .context("cannot write to standard error")?;
-            print(&format!("{document}\n"))
-        }
-        Some(path) => {
-            std::fs::write(path, &document).with_context(|| format!("cannot write {}", path.display()))?;
-            print(&table::render(report, colour(&std::io::stdout())))
-        }
-        None => print(&table::render(report, colour(&std::io::stdout()))),
+/// Prints the report, and writes its JSON where that is asked for.
+///
+/// # Errors
+///
+/// It cannot be written.
+pub(crate) fn deliver(report: &Report, detail: Detail, json: Option<&Path>) -> Result<()> {
+    if json == Some(Path::new("-")) {
+        let text = table::render(report, detail, colour(&std::io::stderr()));
+        std::io::stderr()
+            .write_all(text.as_bytes())
+            .context("cannot write to standard error")?;
+        return print(&format!("{}\n", document(report)?));
     }
+    if let Some(path) = json {
+        std::fs::write(path, document(report)?)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    print(&table::render(report, detail, colour(&std::io::stdout())))
+}
+
+fn document(report: &Report) -> Result<String> {
+    serde_json::to_string_pretty(report).context("cannot write the report as JSON")
 }
 
 fn colour(stream: &impl IsTerminal) -> Colour {
@@ -299,6 +352,7 @@ fn plan_step(scenario: &Scenario, index: usize) -> Option<String> {
         topology: &scenario.topology,
         hosts: &[],
         bin: Path::new("{bin}"),
+        tests: Path::new("{tests}"),
         out: Path::new("{out}"),
     };
     let command = match &step.command {

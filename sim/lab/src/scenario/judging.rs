@@ -138,7 +138,8 @@ impl Runner<'_> {
         let values = Values {
             topology: &self.scenario.topology,
             hosts: self.cluster.hosts(),
-            bin: self.settings.bin,
+            bin: &self.settings.programs.bin,
+            tests: &self.settings.programs.tests,
             out: self.settings.out,
         };
         for file in &step.files {

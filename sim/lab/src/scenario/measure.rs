@@ -15,7 +15,7 @@ pub(crate) struct TestCounts {
 }
 
 impl TestCounts {
-    pub(super) fn add(&mut self, other: Self) {
+    pub(crate) fn add(&mut self, other: Self) {
         self.passed = self.passed.saturating_add(other.passed);
         self.failed = self.failed.saturating_add(other.failed);
         self.skipped = self.skipped.saturating_add(other.skipped);
@@ -74,7 +74,7 @@ pub(super) fn metric(metric: &Metric, lines: &str, stdout: &str) -> Result<f64> 
 /// # Errors
 ///
 /// There is no result line at all, or more lines say `SKIPPED:` than tests passed.
-pub(super) fn tests(lines: &str) -> Result<TestCounts> {
+pub(crate) fn tests(lines: &str) -> Result<TestCounts> {
     let mut counts = TestCounts::default();
     let mut results: usize = 0;
     for line in lines.lines() {

@@ -1,6 +1,6 @@
 //! Scenarios: what is run on which hosts, in which order, and what is read from it.
 //!
-//! A scenario file becomes a [`Scenario`] (`schema`, `check`, `blocks`, `template`, `model`), is run on any
+//! A scenario file becomes a [`Scenario`] (`schema`, `expand`, `check`, `blocks`, `template`, `model`), is run on any
 //! [`Cluster`](crate::cluster::Cluster) (`runner`, `live`, `judging`, `output`, `counters`), and yields a [`Report`]
 //! (`measure`, `statistics`, `summary`, `report`, `table`). How hosts are made is not known here. The format is
 //! documented in `sim/scenarios/README.md`.
@@ -9,6 +9,7 @@ mod blocks;
 mod check;
 mod cli;
 mod counters;
+mod expand;
 mod judging;
 mod live;
 mod measure;
@@ -25,5 +26,8 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cli::{Lab, Request, RunArgs, list, load, run};
-pub(crate) use report::Verdict;
+pub(crate) use cli::{Lab, Request, RunArgs, deliver, list, load, output_folder, perform, repository, run};
+pub(crate) use measure::{TestCounts, tests as count_tests};
+pub(crate) use model::{Folders, Programs, Scenario};
+pub(crate) use report::{Report, Verdict};
+pub(crate) use table::{Detail, aligned};

@@ -29,6 +29,22 @@ pub(super) const STOP_GRACE: Duration = Duration::from_secs(3);
 /// Most rounds of one group: output of every round is kept, and a typing error should not fill a disk.
 pub(super) const ROUNDS_MAX: u32 = 10_000;
 
+/// Which of our programs are asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Programs {
+    /// The folder of programs: `{bin}`.
+    pub(crate) bin: bool,
+    /// The folder of tests that need a device: `{tests}`.
+    pub(crate) tests: bool,
+}
+
+/// Where they are once they are built; empty paths for what was not asked for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Folders {
+    pub(crate) bin: PathBuf,
+    pub(crate) tests: PathBuf,
+}
+
 /// A checked scenario.
 #[derive(Debug)]
 pub(crate) struct Scenario {
@@ -45,6 +61,11 @@ pub(crate) struct Scenario {
     pub(super) blocks: Vec<Block>,
     pub(super) metrics: Vec<Metric>,
     pub(super) comparisons: Vec<Comparison>,
+    pub(super) tables: Vec<Table>,
+    /// The kernels on which it belongs to `cargo lab test`; none: not part of it.
+    pub(crate) test_on: Vec<Choice>,
+    /// Left out by `cargo lab test --quick`.
+    pub(crate) slow: bool,
 }
 
 /// Steps that are run together, in the order of the file.
@@ -157,17 +178,46 @@ pub(super) struct Comparison {
     pub(super) max: Option<f64>,
 }
 
+/// A table of figures.
+#[derive(Debug)]
+pub(super) struct Table {
+    pub(super) title: String,
+    pub(super) columns: Vec<String>,
+    /// Each as long as `columns`.
+    pub(super) rows: Vec<Vec<Cell>>,
+}
+
+/// What stands in a table. Numbers are indices into [`Scenario::metrics`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Cell {
+    Text(String),
+    Metric(usize),
+    Ratio(usize, usize),
+}
+
 impl Scenario {
-    /// Whether any command needs our programs to have been built (`{bin}`).
-    pub(crate) fn needs_bin(&self) -> bool {
-        self.steps.iter().any(|step| {
+    /// Which of our programs any command needs to have been built.
+    pub(crate) fn needs(&self) -> Programs {
+        let mut needs = Programs::default();
+        for template in self.templates() {
+            needs.bin |= template.needs_bin();
+            needs.tests |= template.needs_tests();
+        }
+        needs
+    }
+
+    /// Whether any command has `word` in it as a word of its own, as a program has.
+    pub(crate) fn mentions(&self, word: &str) -> bool {
+        self.templates().any(|template| template.has_word(word))
+    }
+
+    fn templates(&self) -> impl Iterator<Item = &Template> {
+        self.steps.iter().flat_map(|step| {
             let line: &[Template] = match &step.command {
                 Line::Argv(argv) => argv,
                 Line::Shell(line) => core::slice::from_ref(line),
             };
-            line.iter()
-                .chain(step.env.iter().map(|(_, value)| value))
-                .any(Template::needs_bin)
+            line.iter().chain(step.env.iter().map(|(_, value)| value))
         })
     }
 

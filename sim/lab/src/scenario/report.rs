@@ -24,7 +24,10 @@ pub(crate) struct Report {
     pub(crate) kernel: String,
     /// How the hosts were made.
     pub(crate) shape: String,
+    /// The run itself, without what came before it.
     pub(crate) duration_s: f64,
+    /// What came before it.
+    pub(crate) before: Before,
     /// Where all output lies.
     pub(crate) out: PathBuf,
     pub(crate) hosts: Vec<HostFacts>,
@@ -32,6 +35,7 @@ pub(crate) struct Report {
     pub(crate) steps: Vec<StepReport>,
     pub(crate) metrics: Vec<MetricReport>,
     pub(crate) comparisons: Vec<ComparisonReport>,
+    pub(crate) tables: Vec<TableReport>,
     pub(crate) rdma: Traffic,
     /// Absent when no step declares tests.
     pub(crate) tests: Option<TestCounts>,
@@ -42,6 +46,17 @@ pub(crate) struct Report {
 pub(crate) enum Verdict {
     Passed,
     Failed,
+}
+
+/// How long it took until the hosts were there.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub(crate) struct Before {
+    /// Installing and fetching what was missing.
+    pub(crate) setup_s: f64,
+    /// Building our programs.
+    pub(crate) build_s: f64,
+    /// Booting the hosts.
+    pub(crate) boot_s: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -125,6 +140,17 @@ pub(crate) struct MetricReport {
     pub(crate) rounds: Vec<f64>,
     /// Absent without rounds.
     pub(crate) summary: Option<Summary>,
+}
+
+/// A table of the scenario's own, as it is printed.
+#[derive(Debug, Serialize)]
+pub(crate) struct TableReport {
+    pub(crate) title: String,
+    pub(crate) columns: Vec<String>,
+    pub(crate) rows: Vec<Vec<String>>,
+    /// The metrics it shows.
+    #[serde(skip)]
+    pub(crate) metrics: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]

@@ -14,7 +14,7 @@ use anyhow::{Result, ensure};
 use super::counters;
 use super::judging::failure_text;
 use super::live::Live;
-use super::model::{Block, END_WITHIN, Line, STOP_GRACE, Scenario, Step, Until};
+use super::model::{Block, END_WITHIN, Folders, Line, STOP_GRACE, Scenario, Step, Until};
 use super::output::Output;
 use super::progress::Progress;
 use super::report::{Outcome, Report, StepReport};
@@ -35,8 +35,8 @@ const KILL_GRACE: Duration = Duration::from_secs(5);
 /// What a run needs beside the scenario and the cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings<'a> {
-    /// Where our programs are: `{bin}`.
-    pub(crate) bin: &'a Path,
+    /// Where our programs are: `{bin}` and `{tests}`.
+    pub(crate) programs: &'a Folders,
     /// Where output is kept: `{out}`. In the cluster's shared folder.
     pub(crate) out: &'a Path,
 }
@@ -346,12 +346,12 @@ impl<'a> Runner<'a> {
 
     fn command(&self, step: &Step) -> Result<(CommandSpec, String)> {
         let hosts = self.cluster.hosts();
-        let (bin, out) = (self.settings.bin, self.settings.out);
         let values = Values {
             topology: &self.scenario.topology,
             hosts,
-            bin,
-            out,
+            bin: &self.settings.programs.bin,
+            tests: &self.settings.programs.tests,
+            out: self.settings.out,
         };
         let (argv, line) = match &step.command {
             Line::Argv(argv) => {

@@ -35,6 +35,11 @@ pub(super) struct File {
     pub(super) metrics: Vec<Spanned<Metric>>,
     #[serde(default)]
     pub(super) compare: Vec<Spanned<Compare>>,
+    #[serde(default)]
+    pub(super) tables: Vec<Spanned<Table>>,
+    #[serde(default)]
+    pub(super) test_on: Vec<Spanned<String>>,
+    pub(super) slow: Option<Spanned<bool>>,
 }
 
 /// `[[links]]`
@@ -52,6 +57,14 @@ pub(super) struct Link {
     pub(super) mtu: Option<u32>,
 }
 
+impl Link {
+    /// Its name, given or made of its hosts'.
+    pub(super) fn name(&self) -> String {
+        let [first, second] = &self.hosts;
+        self.name.clone().unwrap_or_else(|| format!("{first}-{second}"))
+    }
+}
+
 /// `[[alternate]]`
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,10 +75,11 @@ pub(super) struct Alternate {
 }
 
 /// `[[steps]]`
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Step {
     pub(super) id: Spanned<String>,
+    pub(super) for_each: Option<Spanned<ForEach>>,
     pub(super) host: Spanned<String>,
     pub(super) command: Spanned<Command>,
     #[serde(default)]
@@ -92,7 +106,7 @@ pub(super) struct Step {
 }
 
 /// `ready = { … }`
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Ready {
     pub(super) pattern: Option<Spanned<String>>,
@@ -101,7 +115,7 @@ pub(super) struct Ready {
 }
 
 /// `[[metrics]]`
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Metric {
     pub(super) name: Spanned<String>,
@@ -121,6 +135,51 @@ pub(super) struct Compare {
     pub(super) to: Spanned<String>,
     pub(super) min: Option<Spanned<f64>>,
     pub(super) max: Option<Spanned<f64>>,
+}
+
+/// `[[tables]]`
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Table {
+    pub(super) title: Spanned<String>,
+    pub(super) for_each: Option<Spanned<ForEach>>,
+    pub(super) columns: Spanned<Vec<String>>,
+    pub(super) rows: Vec<Spanned<Vec<Cell>>>,
+}
+
+/// What stands in a table: a text, or a figure of the run.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "a text, { metric = NAME } or { ratio = NAME, to = NAME }"
+)]
+pub(super) enum Cell {
+    Text(String),
+    Metric(MetricCell),
+    Ratio(RatioCell),
+}
+
+/// The median of a metric.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MetricCell {
+    pub(super) metric: String,
+}
+
+/// The ratio of two metrics' medians.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RatioCell {
+    pub(super) ratio: String,
+    pub(super) to: String,
+}
+
+/// What a step or a table stands for several times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum ForEach {
+    /// Once for each link of the file, in its order.
+    Link,
 }
 
 /// A program with its arguments, or a line for `sh -c`.

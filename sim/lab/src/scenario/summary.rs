@@ -6,12 +6,13 @@ use std::path::Path;
 
 use super::counters::Traffic;
 use super::measure::TestCounts;
-use super::model::{Comparison, Scenario};
+use super::model::{Cell, Comparison, Scenario, Table};
 use super::report::{
-    ComparisonReport, HostFacts, LinkFacts, MetricReport, PortFacts, Report, ScenarioFacts, StepReport,
-    Verdict,
+    Before, ComparisonReport, HostFacts, LinkFacts, MetricReport, PortFacts, Report, ScenarioFacts,
+    StepReport, TableReport, Verdict,
 };
 use super::statistics::{Summary, ratio_of_medians};
+use super::table::short;
 use crate::cluster::Cluster;
 
 /// What the runner hands over.
@@ -84,10 +85,12 @@ pub(super) fn report(scenario: &Scenario, cluster: &dyn Cluster, out: &Path, fou
         kernel: cluster.kernel_release().to_owned(),
         shape: cluster.shape().to_string(),
         duration_s: duration.as_secs_f64(),
+        before: Before::default(),
         out: out.to_owned(),
         hosts: hosts(cluster),
         links: links(scenario),
         tests: tests(&steps),
+        tables: tables(scenario, &metrics),
         steps,
         metrics,
         comparisons,
@@ -159,6 +162,44 @@ fn tests(steps: &[StepReport]) -> Option<TestCounts> {
             sum.add(counts);
             sum
         })
+}
+
+/// The scenario's own tables, with medians in place of metrics.
+fn tables(scenario: &Scenario, metrics: &[MetricReport]) -> Vec<TableReport> {
+    let median = |index: usize| Some(metrics.get(index)?.summary?.median);
+    let cell = |cell: &Cell| {
+        let figure = match cell {
+            Cell::Text(text) => return text.clone(),
+            Cell::Metric(metric) => median(*metric).map(short),
+            Cell::Ratio(metric, to) => match (median(*metric), median(*to)) {
+                (Some(metric), Some(to)) if to > 0.0 => Some(format!("{:.2}", metric / to)),
+                _ => None,
+            },
+        };
+        figure.unwrap_or_else(|| "-".to_owned())
+    };
+    let table = |table: &Table| TableReport {
+        title: table.title.clone(),
+        columns: table.columns.clone(),
+        rows: table
+            .rows
+            .iter()
+            .map(|row| row.iter().map(cell).collect())
+            .collect(),
+        metrics: table
+            .rows
+            .iter()
+            .flatten()
+            .flat_map(|cell| match cell {
+                Cell::Text(_) => [None, None],
+                Cell::Metric(metric) => [Some(*metric), None],
+                Cell::Ratio(metric, to) => [Some(*metric), Some(*to)],
+            })
+            .flatten()
+            .filter_map(|index| Some(metrics.get(index)?.name.clone()))
+            .collect(),
+    };
+    scenario.tables.iter().map(table).collect()
 }
 
 fn hosts(cluster: &dyn Cluster) -> Vec<HostFacts> {

@@ -2,7 +2,9 @@
 
 use core::fmt::{self, Write as _};
 
-use super::report::{ComparisonReport, Outcome, Report, StepReport, Verdict};
+use super::report::{
+    Before, ComparisonReport, MetricReport, Outcome, Report, StepReport, TableReport, Verdict,
+};
 use super::statistics::{INTERVAL_ROUNDS_MIN, Summary};
 
 /// Whether words may be coloured.
@@ -12,15 +14,24 @@ pub(super) enum Colour {
     Ansi,
 }
 
+/// How much is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// Steps and metrics too.
+    Whole,
+    /// The scenario's own tables, comparisons, and what went wrong.
+    Tables,
+}
+
 /// The whole report. The last line is the count of tests where there are any, else the verdict.
-pub(super) fn render(report: &Report, colour: Colour) -> String {
+pub(super) fn render(report: &Report, detail: Detail, colour: Colour) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
-    let _ = write_report(&mut text, report, colour);
+    let _ = write_report(&mut text, report, detail, colour);
     text
 }
 
-fn write_report(text: &mut String, report: &Report, colour: Colour) -> fmt::Result {
+fn write_report(text: &mut String, report: &Report, detail: Detail, colour: Colour) -> fmt::Result {
     writeln!(text, "{}: {}", report.scenario.name, report.scenario.about)?;
     let (hosts, links) = (
         counted(report.hosts.len(), "host"),
@@ -31,17 +42,23 @@ fn write_report(text: &mut String, report: &Report, colour: Colour) -> fmt::Resu
         "kernel {}, {}, {hosts}, {links}",
         report.kernel, report.shape
     )?;
-    text.push('\n');
-    text.push_str(&aligned(
-        &steps(report),
-        &[true, true, true, false, true, true, false],
-    ));
-    if !report.metrics.is_empty() {
+    if detail == Detail::Whole {
         text.push('\n');
         text.push_str(&aligned(
-            &metrics(report),
-            &[true, true, false, false, false, false, false, false],
+            &steps(report),
+            &[true, true, true, false, true, true, false],
         ));
+        let metrics = metrics(report);
+        if metrics.len() > 1 {
+            text.push('\n');
+            text.push_str(&aligned(
+                &metrics,
+                &[true, true, false, false, false, false, false, false],
+            ));
+        }
+    }
+    for table in &report.tables {
+        write_table(text, table)?;
     }
     for comparison in &report.comparisons {
         text.push('\n');
@@ -65,6 +82,18 @@ fn write_report(text: &mut String, report: &Report, colour: Colour) -> fmt::Resu
     for failure in &report.failures {
         writeln!(text, "{}: {failure}", colour.paint("failed", RED))?;
     }
+    let Before {
+        setup_s,
+        build_s,
+        boot_s,
+    } = report.before;
+    if setup_s + build_s + boot_s > 0.0 {
+        writeln!(
+            text,
+            "time: set-up {setup_s:.1} s, build {build_s:.1} s, boot {boot_s:.1} s, run {:.1} s",
+            report.duration_s
+        )?;
+    }
     writeln!(text, "output: {}", report.out.display())?;
     let verdict = match report.verdict {
         Verdict::Passed => colour.paint("PASSED", GREEN),
@@ -74,6 +103,24 @@ fn write_report(text: &mut String, report: &Report, colour: Colour) -> fmt::Resu
     if let Some(tests) = &report.tests {
         writeln!(text, "{tests}")?;
     }
+    Ok(())
+}
+
+/// A title and a table, its figures to the right.
+fn write_table(text: &mut String, table: &TableReport) -> fmt::Result {
+    let is_figure = |cell: &String| cell == "-" || cell.parse::<f64>().is_ok();
+    let left: Vec<bool> = (0..table.columns.len())
+        .map(|column| {
+            let mut cells = table.rows.iter().filter_map(|row| row.get(column));
+            !cells.all(is_figure)
+        })
+        .collect();
+    let rows: Vec<Vec<String>> = core::iter::once(&table.columns)
+        .chain(&table.rows)
+        .cloned()
+        .collect();
+    writeln!(text, "\n{}", table.title)?;
+    text.push_str(&aligned(&rows, &left));
     Ok(())
 }
 
@@ -128,7 +175,12 @@ fn steps(report: &Report) -> Vec<Vec<String>> {
 fn metrics(report: &Report) -> Vec<Vec<String>> {
     let head = ["metric", "unit", "rounds", "min", "q1", "median", "q3", "max"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    for metric in &report.metrics {
+    let in_table = |metric: &&MetricReport| {
+        let mut shown = report.tables.iter().flat_map(|table| &table.metrics);
+        // One figure is in the table as it is; of several, the table has the median alone.
+        metric.rounds.len() <= 1 && shown.any(|shown| *shown == metric.name)
+    };
+    for metric in report.metrics.iter().filter(|metric| !in_table(metric)) {
         let mut row = vec![
             metric.name.clone(),
             metric.unit.clone(),
@@ -211,7 +263,7 @@ fn write_comparison(text: &mut String, comparison: &ComparisonReport, report: &R
 }
 
 /// Columns padded to the widest cell, two spaces between them; `left` says which are text.
-pub(super) fn aligned(rows: &[Vec<String>], left: &[bool]) -> String {
+pub(crate) fn aligned(rows: &[Vec<String>], left: &[bool]) -> String {
     let mut widths = vec![0_usize; left.len()];
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -241,7 +293,7 @@ fn counted(count: usize, thing: &str) -> String {
 }
 
 /// A figure with about four digits that mean something.
-fn short(figure: f64) -> String {
+pub(super) fn short(figure: f64) -> String {
     match figure.abs() {
         size if size >= 1000.0 || size == 0.0 => format!("{figure:.0}"),
         size if size >= 100.0 => format!("{figure:.1}"),

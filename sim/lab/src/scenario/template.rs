@@ -22,6 +22,7 @@ pub(crate) struct Template {
 enum Piece {
     Text(String),
     Bin,
+    Tests,
     Out,
     /// A fact of one end of a link.
     End {
@@ -46,6 +47,7 @@ pub(super) struct Values<'a> {
     pub(super) topology: &'a Topology,
     pub(super) hosts: &'a [Host],
     pub(super) bin: &'a Path,
+    pub(super) tests: &'a Path,
     pub(super) out: &'a Path,
 }
 
@@ -104,6 +106,21 @@ impl Template {
     pub(super) fn needs_bin(&self) -> bool {
         self.pieces.contains(&Piece::Bin)
     }
+
+    /// Whether `{tests}` is in it, so that our device tests must have been built.
+    pub(super) fn needs_tests(&self) -> bool {
+        self.pieces.contains(&Piece::Tests)
+    }
+
+    /// Whether `word` stands in it by itself.
+    pub(super) fn has_word(&self, word: &str) -> bool {
+        self.pieces.iter().any(|piece| match piece {
+            Piece::Text(text) => text
+                .split(|c: char| !(c.is_ascii_alphanumeric() || "_-./".contains(c)))
+                .any(|found| found == word),
+            _ => false,
+        })
+    }
 }
 
 /// The name between `open` and `close` at the very start of `text`, and what follows.
@@ -128,6 +145,7 @@ impl Piece {
         let mut words = name.splitn(3, '.');
         let fact = match (words.next(), words.next(), words.next()) {
             (Some("bin"), None, _) => return Ok(Self::Bin),
+            (Some("tests"), None, _) => return Ok(Self::Tests),
             (Some("out"), None, _) => return Ok(Self::Out),
             (Some(word), Some(host), link) => Fact::ALL
                 .into_iter()
@@ -137,8 +155,8 @@ impl Piece {
         };
         let Some((fact, host, link)) = fact else {
             bail!(
-                "`{{{name}}}` is no substitution; there are {{bin}}, {{out}}, {{var.NAME}} and, of one end of \
-                 a link, {{addr.HOST.LINK}}, {{prefix.…}}, {{dev.…}}, {{netdev.…}} and {{gid_index.…}} \
+                "`{{{name}}}` is no substitution; there are {{bin}}, {{tests}}, {{out}}, {{var.NAME}} and, of one \
+                 end of a link, {{addr.HOST.LINK}}, {{prefix.…}}, {{dev.…}}, {{netdev.…}} and {{gid_index.…}} \
                  (write {{{{{name}}}}} for the text itself)"
             );
         };
@@ -182,6 +200,7 @@ impl Piece {
         match self {
             Self::Text(text) => Ok(text.clone()),
             Self::Bin => path(values.bin),
+            Self::Tests => path(values.tests),
             Self::Out => path(values.out),
             Self::End { fact, host, link } => fact.of(host, link, values),
         }
@@ -269,6 +288,7 @@ mod tests {
             topology: &topology,
             hosts: &hosts,
             bin: Path::new("/bin dir"),
+            tests: Path::new("/tests"),
             out: Path::new("/out"),
         })
     }
@@ -284,8 +304,8 @@ mod tests {
             "10.77.1.2/24 rxe1 veth1 1"
         );
         assert_eq!(
-            fill("{bin}/x -s {var.size} > {out}/y").unwrap(),
-            "/bin dir/x -s 64 > /out/y"
+            fill("{bin}/x -s {var.size} {tests}/z > {out}/y").unwrap(),
+            "/bin dir/x -s 64 /tests/z > /out/y"
         );
     }
 

@@ -7,7 +7,7 @@ mod running;
 use std::path::Path;
 
 use super::check;
-use super::model::Scenario;
+use super::model::{Folders, Scenario};
 use super::progress::Progress;
 use super::report::{Report, StepReport};
 use super::runner::{self, Settings};
@@ -28,7 +28,7 @@ fn run_scenario(scenario: &Scenario) -> (Report, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let cluster = LocalCluster::new(&["a", "b"], folder.path());
     let settings = Settings {
-        bin: Path::new("/nowhere"),
+        programs: &Folders::default(),
         out: folder.path(),
     };
     let report = runner::run(scenario, &cluster, settings, &mut Progress::silent()).unwrap();

@@ -21,7 +21,7 @@ const STEP: &str = "[[steps]]\nid = \"one\"\nhost = \"a\"\ncommand = \"true\"\n"
 fn an_unknown_field() {
     assert_eq!(
         refused(&format!("{STEP}exit = 1")),
-        "t.toml:8: unknown field `exit`, expected one of `id`, `host`, `command`, `env`, `group`, `rounds`, \
+        "t.toml:8: unknown field `exit`, expected one of `id`, `for_each`, `host`, `command`, `env`, `group`, `rounds`, \
          `background`, `at_end`, `expect_exit`, `deadline_s`, `wait_for`, `ready`, `expect_output`, `fails_if`, \
          `files`, `tests`\n  8 | exit = 1"
     );

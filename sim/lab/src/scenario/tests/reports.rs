@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use super::super::model::Folders;
 use super::super::report::Verdict;
-use super::super::table::{self, Colour};
+use super::super::table::{self, Colour, Detail};
 use super::super::{check, cli};
 use super::{run, run_scenario, scenario};
 
@@ -120,6 +121,7 @@ fn the_json_document_has_everything() {
     assert_eq!(
         keys,
         [
+            "before",
             "comparisons",
             "duration_s",
             "failures",
@@ -133,6 +135,7 @@ fn the_json_document_has_everything() {
             "scenario",
             "shape",
             "steps",
+            "tables",
             "tests",
             "verdict"
         ]
@@ -184,12 +187,12 @@ failed: compare `ours / theirs`: the ratio is 1.500, but should be at most 1.4
 output: OUT
 FAILED in 1.2 s
 ";
-    let got = table::render(&report, Colour::Plain);
+    let got = table::render(&report, Detail::Whole, Colour::Plain);
     assert_eq!(
         got.replace(&_folder.path().display().to_string(), "OUT"),
         expected
     );
-    assert!(table::render(&report, Colour::Ansi).contains("\u{1b}[1;31mFAILED\u{1b}[0m"));
+    assert!(table::render(&report, Detail::Whole, Colour::Ansi).contains("\u{1b}[1;31mFAILED\u{1b}[0m"));
 }
 
 #[test]
@@ -198,7 +201,9 @@ fn the_count_of_tests_is_the_last_line() {
                                  command = 'echo test result: ok. 2 passed, 0 failed, 1 ignored,'\n");
     assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.failures);
     assert_eq!(
-        table::render(&report, Colour::Plain).lines().last(),
+        table::render(&report, Detail::Whole, Colour::Plain)
+            .lines()
+            .last(),
         Some("2 passed, 0 failed, 1 skipped")
     );
 }
@@ -241,7 +246,7 @@ fn the_output_must_lie_where_hosts_can_write() {
     let (shared, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let cluster = crate::cluster::LocalCluster::new(&["a"], shared.path());
     let settings = super::super::runner::Settings {
-        bin: Path::new("/"),
+        programs: &Folders::default(),
         out: elsewhere.path(),
     };
     let mut progress = super::super::progress::Progress::silent();

@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::path::Path;
 use std::time::Instant;
 
+use super::super::model::Folders;
 use super::super::progress::Progress;
 use super::super::report::{Outcome, Verdict};
 use super::super::runner::{self, Settings};
@@ -474,7 +475,7 @@ fn a_machine_that_goes_away_ends_the_run_at_once_and_is_the_reason() {
         ("client", "command = 'y'"),
     ]));
     let settings = Settings {
-        bin: Path::new("/"),
+        programs: &Folders::default(),
         out: folder.path(),
     };
     let report = runner::run(&scenario, &cluster, settings, &mut Progress::silent()).unwrap();

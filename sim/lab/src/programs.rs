@@ -1,0 +1,129 @@
+//! Our own programs, and tests that need a device, built for guests.
+//!
+//! Guests run what is built here as it is: they see this machine's file system.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result, ensure};
+use serde::Deserialize;
+
+/// The name of those integration tests that need a device: `tests/device.rs` of any package.
+const DEVICE_TEST: &str = "device";
+
+/// What cargo says about something it has built.
+#[derive(Deserialize)]
+struct Artifact {
+    manifest_path: PathBuf,
+    target: Target,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+/// Builds `doorbell` with the profile made for guests; gives the folder it is in.
+///
+/// # Errors
+///
+/// It does not build.
+pub(crate) fn build() -> Result<PathBuf> {
+    let built = cargo(&[
+        "build",
+        "--package",
+        "doorbell",
+        "--features",
+        "cli",
+        "--bin",
+        "doorbell",
+    ])?;
+    let program = built
+        .iter()
+        .find_map(|artifact| artifact.executable.as_deref())
+        .context("cargo has not said where doorbell is")?;
+    Ok(program.parent().context("a program without a folder")?.to_owned())
+}
+
+/// Builds every package's tests that need a device; gives a folder with each as `PACKAGE-device`.
+///
+/// # Errors
+///
+/// One does not build, or there are none.
+pub(crate) fn build_tests() -> Result<PathBuf> {
+    let built = cargo(&["test", "--no-run", "--test", DEVICE_TEST])?;
+    let mut folder = None;
+    for artifact in built
+        .iter()
+        .filter(|artifact| artifact.target.name == DEVICE_TEST)
+    {
+        let (Some(program), Some(package)) = (&artifact.executable, package(&artifact.manifest_path)) else {
+            continue;
+        };
+        // Cargo puts a hash into the name; beside it, in the same file system, is one that lasts.
+        let folder = folder.get_or_insert(
+            program
+                .parent()
+                .context("a test without a folder")?
+                .join("device-tests"),
+        );
+        fs::create_dir_all(&*folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let named = folder.join(format!("{package}-{DEVICE_TEST}"));
+        if named.exists() {
+            fs::remove_file(&named).with_context(|| format!("cannot replace {}", named.display()))?;
+        }
+        fs::hard_link(program, &named).with_context(|| format!("cannot make {}", named.display()))?;
+    }
+    folder.context("no package has tests that need a device")
+}
+
+/// The name in a package's manifest.
+fn package(manifest: &Path) -> Option<String> {
+    let text = fs::read_to_string(manifest).ok()?;
+    let manifest: toml::Table = text.parse().ok()?;
+    Some(manifest.get("package")?.get("name")?.as_str()?.to_owned())
+}
+
+/// Runs cargo in the workspace with the guests' profile; gives what it has built.
+fn cargo(arguments: &[&str]) -> Result<Vec<Artifact>> {
+    let output = Command::new(program())
+        .current_dir(workspace()?)
+        .args(arguments)
+        .args(["--profile", "lab", "--message-format", "json-render-diagnostics"])
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo")?;
+    ensure!(
+        output.status.success(),
+        "`cargo {}` failed ({})",
+        arguments.join(" "),
+        output.status
+    );
+    // Lines about anything else are no artifacts.
+    let text = String::from_utf8_lossy(&output.stdout);
+    Ok(text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect())
+}
+
+/// The cargo that runs this, or else the one in `PATH`.
+pub(crate) fn program() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// The folder of the workspace.
+///
+/// # Errors
+///
+/// None but that this package has been moved out of it.
+pub(crate) fn workspace() -> Result<&'static Path> {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .context("no workspace")
+}

@@ -1,0 +1,230 @@
+//! `cargo lab test`: native tests, then in the lab what needs a device, and one count of everything.
+//!
+//! Which scenarios belong to it, and on which kernels, is written in the scenario files (`test_on`, `slow`).
+//! Running the native tests is in `native`, what is printed and counted in the end in `tally`.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::kernel::Choice;
+use crate::scenario::{self, Detail, Lab, Report, Scenario, TestCounts, Verdict};
+use crate::steps::{say, step};
+
+mod native;
+mod tally;
+
+use tally::{Part, Tally};
+
+/// Arguments of `cargo lab test`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct TestArgs {
+    /// Leave out what is slow, and every kernel but the first of each scenario; what was left out is said, and
+    /// counted as skipped
+    #[arg(long)]
+    quick: bool,
+    /// Run the scenarios on this kernel (several times for several) instead of those they name
+    #[arg(long, value_name = "KERNEL")]
+    kernel: Vec<Choice>,
+    /// Write the counts of each part as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// A scenario on a kernel.
+struct Run<'a> {
+    scenario: &'a Scenario,
+    kernel: &'a Choice,
+    /// Why it is left out.
+    left_out: Option<&'static str>,
+}
+
+/// `cargo lab test`; whether nothing failed.
+///
+/// # Errors
+///
+/// The lab cannot be set up, or results cannot be written. A part that fails is counted, not an error.
+pub(crate) fn run(args: &TestArgs, lab: &mut dyn Lab) -> Result<bool> {
+    let scenarios = scenario::repository()?;
+    let runs = plan(&scenarios, args);
+    ensure!(
+        runs.iter().any(|run| run.left_out.is_none()),
+        "no scenario is part of the tests"
+    );
+    let started = Instant::now();
+    for run in runs.iter().filter(|run| run.left_out.is_none()) {
+        lab.set_up(run.scenario, run.kernel)?;
+    }
+    let mut tally = Tally::new(started.elapsed());
+    let out = scenario::output_folder(None, "test")?;
+    for suite in native::SUITES {
+        tally.native(native::run(&suite, &out)?);
+    }
+    for run in &runs {
+        match run.left_out {
+            Some(why) => {
+                say(format_args!(
+                    "{} on {}: left out, {why}",
+                    run.scenario.name, run.kernel
+                ));
+                tally.left_out(&run.scenario.name, run.kernel, why);
+            }
+            None => {
+                let (part, ran) = in_lab(run, &out, lab);
+                tally.in_lab(part, ran);
+            }
+        }
+    }
+    if let Some(path) = &args.json {
+        let document = serde_json::to_string_pretty(&tally.summary())?;
+        std::fs::write(path, document).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    print!("\n{}", tally.render(&out));
+    Ok(tally.total().failed == 0)
+}
+
+/// What is run on which kernel, and what is left out.
+fn plan<'a>(scenarios: &'a [Scenario], args: &'a TestArgs) -> Vec<Run<'a>> {
+    let mut runs = Vec::new();
+    for scenario in scenarios.iter().filter(|scenario| !scenario.test_on.is_empty()) {
+        let kernels = if args.kernel.is_empty() {
+            &scenario.test_on
+        } else {
+            &args.kernel
+        };
+        for (index, kernel) in kernels.iter().enumerate() {
+            let left_out = match (args.quick, scenario.slow, index) {
+                (false, ..) | (true, false, 0) => None,
+                (true, true, _) => Some("it is slow"),
+                (true, false, _) if args.kernel.is_empty() => Some("--quick takes one kernel"),
+                (true, false, _) => None,
+            };
+            runs.push(Run {
+                scenario,
+                kernel,
+                left_out,
+            });
+        }
+    }
+    runs
+}
+
+/// Runs a scenario; gives its part, and the names of the tests that passed in it.
+fn in_lab(run: &Run<'_>, out: &Path, lab: &mut dyn Lab) -> (Part, Vec<String>) {
+    let Run { scenario, kernel, .. } = run;
+    let started = Instant::now();
+    let title = format!("{} on {kernel}", scenario.name);
+    let performed = step(&title, || {
+        let folder = out.join(format!("{}-{}", scenario.name, file_name(kernel)));
+        let folder = scenario::output_folder(Some(&folder), &scenario.name)?;
+        let (report, cluster) = scenario::perform(scenario, kernel, &folder, lab)?;
+        drop(cluster);
+        Ok(report)
+    });
+    let mut part = Part {
+        name: scenario.name.clone(),
+        kernel: Some(kernel.to_string()),
+        counts: TestCounts::default(),
+        ran_in_lab: 0,
+        duration_s: 0.0,
+        failures: Vec::new(),
+    };
+    let mut passed = Vec::new();
+    match performed {
+        Ok(report) => {
+            if report.verdict == Verdict::Failed {
+                // The count below stands whether or not the table can be shown.
+                let _ = scenario::deliver(&report, Detail::Whole, None);
+            }
+            part.kernel = Some(report.kernel.clone());
+            part.counts = counts(&report);
+            passed = native::passed_in(&report);
+            part.failures = report.failures;
+        }
+        Err(error) => {
+            part.counts.failed = 1;
+            part.failures.push(format!("{error:#}"));
+        }
+    }
+    part.duration_s = started.elapsed().as_secs_f64();
+    (part, passed)
+}
+
+/// The tests of its steps, or itself as one. A run that failed is never without a failure.
+fn counts(report: &Report) -> TestCounts {
+    let failed = report.verdict == Verdict::Failed;
+    let mut counts = report.tests.unwrap_or(TestCounts {
+        passed: u64::from(!failed),
+        ..TestCounts::default()
+    });
+    if failed && counts.failed == 0 {
+        counts.failed = 1;
+    }
+    counts
+}
+
+/// A kernel as part of a file's name.
+fn file_name(kernel: &Choice) -> String {
+    kernel
+        .to_string()
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '.' {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left_out(quick: bool, kernels: &[&str], file: &str) -> Vec<(String, bool)> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.toml");
+        let step = "[[steps]]\nid = 'one'\nhost = 'a'\ncommand = 'true'\n";
+        std::fs::write(
+            &path,
+            format!("name = 't'\nabout = 't'\nhosts = ['a']\n{file}\n{step}"),
+        )
+        .unwrap();
+        let args = TestArgs {
+            quick,
+            kernel: kernels.iter().map(|kernel| kernel.parse().unwrap()).collect(),
+            json: None,
+        };
+        let scenarios = [scenario::load(&path).unwrap()];
+        plan(&scenarios, &args)
+            .iter()
+            .map(|run| (run.kernel.to_string(), run.left_out.is_some()))
+            .collect()
+    }
+
+    fn runs(runs: &[(&str, bool)]) -> Vec<(String, bool)> {
+        runs.iter()
+            .map(|&(kernel, out)| (kernel.to_owned(), out))
+            .collect()
+    }
+
+    #[test]
+    fn files_say_what_is_run_where() {
+        let on_two = "test_on = ['newest', '6.1']";
+        assert_eq!(
+            left_out(false, &[], on_two),
+            runs(&[("newest", false), ("6.1", false)])
+        );
+        assert_eq!(
+            left_out(true, &[], on_two),
+            runs(&[("newest", false), ("6.1", true)])
+        );
+        assert_eq!(left_out(true, &["6.12"], on_two), runs(&[("6.12", false)]));
+        let slow = "test_on = ['newest']\nslow = true";
+        assert_eq!(left_out(false, &[], slow), runs(&[("newest", false)]));
+        assert_eq!(left_out(true, &["6.1"], slow), runs(&[("6.1", true)]));
+        assert_eq!(left_out(false, &["6.1"], ""), runs(&[]));
+    }
+}
