@@ -213,7 +213,7 @@ fn pass_on(process: &mut dyn Process, request: &Request, payload: &[u8]) -> Resu
         Request::CloseInput(_) => process.close_input(),
         Request::Resize { rows, columns, .. } => process.resize(*rows, *columns),
         Request::Signal { signal, .. } => process.signal(*signal),
-        Request::Configure(_) | Request::Start(_) | Request::Pulse => Ok(()),
+        Request::Configure(_) | Request::Start(_) | Request::Pulse | Request::Clock => Ok(()),
     }
 }
 

@@ -12,13 +12,13 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::boot::{self, BootFiles};
 use crate::cache::Cache;
-use crate::cluster::{Cluster, CommandSpec, Host, Port, Process, Shape};
+use crate::cluster::{Cluster, CommandSpec, Host, Port, Process, ProcessEvent, Shape};
 use crate::guest::network::{End, Origin, Peer, Plan};
 use crate::kernel::{self, Kernel, NAMESPACES_SINCE};
 use crate::leash::{self, LeashedFolder};
 use crate::machine::qemu::{self, Accelerator, Hardware, Nic};
-use crate::machine::{BOOT_PATIENCE, Machine};
-use crate::steps::step_saying;
+use crate::machine::{BOOT_PATIENCE, Machine, clock};
+use crate::steps::{say, step_saying};
 use crate::tool;
 use crate::topology::{Shaping, Topology};
 
@@ -83,25 +83,92 @@ impl GuestCluster {
             kernel.release,
             topology.hosts.join(", ")
         );
-        step_saying(title, || {
-            let mut lab = Self {
-                hosts,
-                machines: Vec::new(),
-                kernel: String::new(),
-                shape,
-                shared,
-                run,
-            };
-            let booted = lab.boot_machines(&plans, &boot, accelerator)?;
-            let started = Instant::now();
-            lab.configure(plans)?;
-            let said = format!(
-                "agent up after {:.1} s, network ready {:.1} s later",
-                booted.as_secs_f64(),
-                started.elapsed().as_secs_f64()
-            );
-            Ok((lab, said))
-        })
+        let mut lab = Self {
+            hosts,
+            machines: Vec::new(),
+            kernel: String::new(),
+            shape,
+            shared,
+            run,
+        };
+        // Under KVM a kernel is told the rate of its counter.
+        let emulated = accelerator == Accelerator::Tcg;
+        let mut tsc_khz = if emulated { clock::known_khz(&cache) } else { None };
+        let known = tsc_khz.is_some();
+        for attempt in 0..2 {
+            let rate = step_saying(&title, || lab.bring_up(&plans, &boot, accelerator, tsc_khz))?;
+            if emulated && !(known && clock::is_true(rate)) {
+                tsc_khz = lab.counter_khz()?;
+                if let Some(khz) = tsc_khz {
+                    clock::remember_khz(&cache, khz)?;
+                }
+            }
+            if clock::is_true(rate) {
+                return Ok(lab);
+            }
+            if attempt == 0 {
+                say(format_args!(
+                    "the guest's clock runs {rate:.2} times as fast as it should: booting again, with its rate corrected"
+                ));
+            }
+            lab.machines.clear();
+        }
+        bail!("the guest's clock does not run true here: nothing measured in it would be worth anything")
+    }
+
+    /// Boots the machines and makes their network; gives the rate of the clock that is most off.
+    fn bring_up(
+        &mut self,
+        plans: &[Plan],
+        boot: &BootFiles,
+        accelerator: Accelerator,
+        tsc_khz: Option<u32>,
+    ) -> Result<(f64, String)> {
+        let booted = self.boot_machines(plans, boot, accelerator, tsc_khz)?;
+        let started = Instant::now();
+        self.configure(plans)?;
+        let configured = started.elapsed();
+        let mut worst = 1.0_f64;
+        for machine in &self.machines {
+            let rate = machine.clock_rate()?;
+            if !clock::is_true(rate) || (rate - 1.0).abs() > (worst - 1.0).abs() {
+                worst = rate;
+            }
+        }
+        let said = format!(
+            "agent up after {:.1} s, network ready {:.1} s later",
+            booted.as_secs_f64(),
+            configured.as_secs_f64()
+        );
+        Ok((worst, said))
+    }
+
+    /// The rate of the time-stamp counter, from what the first machine's kernel
+    /// took it for and how its clock then ran.
+    fn counter_khz(&self) -> Result<Option<u32>> {
+        let machine = self.machines.first().context("no machine")?;
+        let rate = machine.clock_rate()?;
+        let argv = vec!["dmesg".to_owned()];
+        let mut dmesg = machine.spawn(
+            None,
+            &CommandSpec {
+                argv,
+                ..CommandSpec::default()
+            },
+        )?;
+        let deadline = Instant::now()
+            .checked_add(Duration::from_secs(30))
+            .context("no deadline")?;
+        let mut log = Vec::new();
+        while let Some(event) = dmesg.next_event(deadline)? {
+            match event {
+                ProcessEvent::Stdout(bytes) => log.extend(bytes),
+                ProcessEvent::Stderr(_) => {}
+                ProcessEvent::Exited(_) => break,
+            }
+        }
+        let taken = clock::khz_in_log(&String::from_utf8_lossy(&log));
+        Ok(taken.and_then(|khz| clock::corrected_khz(khz, rate)))
     }
 
     fn boot_machines(
@@ -109,6 +176,7 @@ impl GuestCluster {
         plans: &[Plan],
         boot: &BootFiles,
         accelerator: Accelerator,
+        tsc_khz: Option<u32>,
     ) -> Result<Duration> {
         let started = Instant::now();
         let consoles = self.shared.join("consoles");
@@ -118,6 +186,10 @@ impl GuestCluster {
         for plan in plans {
             let name = &plan.hostname;
             let agent = self.run.path().join(format!("{name}.agent"));
+            if agent.exists() {
+                // Of an attempt before.
+                fs::remove_file(&agent)?;
+            }
             let listener = UnixListener::bind(&agent)
                 .with_context(|| format!("cannot listen on {}", agent.display()))?;
             let console = consoles.join(format!("{name}.log"));
@@ -125,6 +197,7 @@ impl GuestCluster {
             let command = qemu::command(&Hardware {
                 boot,
                 accelerator,
+                tsc_khz,
                 cpus: cpus_each(plans.len()),
                 memory_mib: if single { MEMORY_MIB.0 } else { MEMORY_MIB.1 },
                 nics: &nics_of(plan, self.run.path()),
@@ -152,17 +225,19 @@ impl GuestCluster {
                 }
             })?;
             self.machines.push(machine);
+            if let Some(machine) = self.machines.last_mut() {
+                machine.start_clock()?;
+            }
         }
         self.kernel = self.machines.first().context("no machine")?.kernel().to_owned();
         Ok(started.elapsed())
     }
 
-    fn configure(&mut self, plans: Vec<Plan>) -> Result<()> {
-        let ends: Vec<Vec<End>> = plans.iter().map(|plan| plan.ends.clone()).collect();
+    fn configure(&mut self, plans: &[Plan]) -> Result<()> {
         for (machine, plan) in self.machines.iter().zip(plans) {
-            machine.ask_to_configure(plan)?;
+            machine.ask_to_configure(plan.clone())?;
         }
-        for (machine, ends) in self.machines.iter().zip(ends) {
+        for (machine, Plan { ends, .. }) in self.machines.iter().zip(plans) {
             let realised = machine.configured()?;
             ensure!(
                 realised.gid_indices.len() == ends.len(),

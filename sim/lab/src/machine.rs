@@ -22,6 +22,7 @@ use crate::guest::network::{Plan, Realised};
 use crate::guest::wire::{Reply, Request, Start, receive, send};
 use crate::leash::Leashed;
 
+pub(crate) mod clock;
 pub(crate) mod qemu;
 
 /// How long a machine may take until its agent speaks.
@@ -55,6 +56,8 @@ pub(crate) struct Machine {
     /// What is said of the machine itself, not of a command.
     replies: Mutex<Receiver<Reply>>,
     kernel: String,
+    /// Its clock when it had just come up.
+    clock: Option<clock::Reading>,
 }
 
 /// What processes on the machine share with it.
@@ -120,6 +123,7 @@ impl Machine {
             link,
             replies: Mutex::new(replies),
             kernel: String::new(),
+            clock: None,
         };
         let stream = machine.link.accept(listener, deadline)?;
         // A guest that hangs stops reading at some time.
@@ -139,6 +143,37 @@ impl Machine {
     /// The kernel's release.
     pub(crate) fn kernel(&self) -> &str {
         &self.kernel
+    }
+
+    /// Takes the first reading of the machine's clock.
+    ///
+    /// # Errors
+    ///
+    /// It is gone.
+    pub(crate) fn start_clock(&mut self) -> Result<()> {
+        self.clock = Some(self.read_clock()?);
+        Ok(())
+    }
+
+    /// How fast the machine's clock has run since the first reading; see [`clock::is_true`].
+    ///
+    /// # Errors
+    ///
+    /// It is gone, or there was no first reading.
+    pub(crate) fn clock_rate(&self) -> Result<f64> {
+        let first = self.clock.context("the machine's clock was never read")?;
+        clock::wait_since(first);
+        Ok(clock::rate(first, self.read_clock()?))
+    }
+
+    fn read_clock(&self) -> Result<clock::Reading> {
+        clock::read(|| {
+            self.link.send(&Request::Clock, &[])?;
+            match self.reply(START_PATIENCE, "tell its time")? {
+                Reply::Clock(ns) => Ok(ns),
+                other => bail!("machine {} said {other:?}", self.link.name),
+            }
+        })
     }
 
     /// Tells the machine what network to make, without waiting for it.
@@ -305,7 +340,7 @@ fn read(link: &Weak<Link>, stream: UnixStream) {
         state.last_heard = Instant::now();
         let id = match &reply {
             Reply::Alive => continue,
-            Reply::Hello(_) | Reply::Configured(_) | Reply::Failed(_) => {
+            Reply::Hello(_) | Reply::Clock(_) | Reply::Configured(_) | Reply::Failed(_) => {
                 if let Some(replies) = &state.replies {
                     let _ = replies.send(reply);
                 }

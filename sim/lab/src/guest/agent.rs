@@ -61,6 +61,7 @@ pub(crate) fn serve<W: Write + Send + 'static>(
                 send(&mut *lock(&to), &reply, &[])?;
             }
             Request::Pulse => send(&mut *lock(&to), &Reply::Alive, &[])?,
+            Request::Clock => send(&mut *lock(&to), &Reply::Clock(clock_ns()), &[])?,
             Request::Start(start) => begin(start, &to, &commands, enter)?,
             Request::Input(id) => with(&commands, id, |running| running.write(&payload)),
             Request::CloseInput(id) => with(&commands, id, Running::close_input),
@@ -75,6 +76,15 @@ pub(crate) fn serve<W: Write + Send + 'static>(
         let _ = running.signal(Signal::Kill);
     }
     Ok(())
+}
+
+fn clock_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let (seconds, nanos) = (u64::try_from(time.tv_sec), u64::try_from(time.tv_nsec));
+    seconds
+        .unwrap_or(0)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(nanos.unwrap_or(0))
 }
 
 fn begin<W: Write + Send + 'static>(

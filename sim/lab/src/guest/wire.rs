@@ -27,6 +27,8 @@ pub(crate) enum Request {
     Configure(Box<Plan>),
     /// Say [`Reply::Alive`].
     Pulse,
+    /// Say [`Reply::Clock`].
+    Clock,
     /// Start a command; the answer is [`Reply::Started`] or [`Reply::Refused`].
     Start(Start),
     /// The frame's bytes are for the command's standard input.
@@ -93,6 +95,8 @@ pub(crate) enum Reply {
     Hello(String),
     /// The answer to [`Request::Pulse`].
     Alive,
+    /// The machine's monotonic clock, in nanoseconds.
+    Clock(u64),
     /// What was asked by [`Request::Configure`] stands.
     Configured(Realised),
     /// What was asked by [`Request::Configure`] could not be made, and why.

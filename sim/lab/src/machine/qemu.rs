@@ -53,6 +53,8 @@ pub(crate) struct Hardware<'a> {
     pub(crate) boot: &'a BootFiles,
     /// How its processors run.
     pub(crate) accelerator: Accelerator,
+    /// Rate of the time-stamp counter, if it is known.
+    pub(crate) tsc_khz: Option<u32>,
     /// Virtual processors.
     pub(crate) cpus: usize,
     /// Memory.
@@ -87,7 +89,7 @@ pub(crate) fn command(hardware: &Hardware<'_>) -> Command {
         hardware.memory_mib,
     );
     command
-        .args(["-append", KERNEL_ARGUMENTS])
+        .args(["-append", &kernel_arguments(hardware)])
         .arg("-chardev")
         .arg(format!("file,id=console,path={}", escaped(hardware.console)))
         .args(["-serial", "chardev:console"])
@@ -122,6 +124,13 @@ pub(crate) fn command(hardware: &Hardware<'_>) -> Command {
             ]);
     }
     command
+}
+
+fn kernel_arguments(hardware: &Hardware<'_>) -> String {
+    match hardware.tsc_khz {
+        Some(khz) => format!("{KERNEL_ARGUMENTS} tsc_early_khz={khz}"),
+        None => KERNEL_ARGUMENTS.to_owned(),
+    }
 }
 
 fn bare(boot: &BootFiles, accelerator: Accelerator, cpus: usize, memory_mib: u32) -> Command {
