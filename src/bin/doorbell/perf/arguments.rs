@@ -159,8 +159,8 @@ struct What {
     /// The IP traffic class: DSCP in the upper six bits
     #[arg(long, value_name = "CLASS", default_value_t = 0, requires = "peer")]
     traffic_class: u8,
-    /// Self-test: have one bit of one message flipped by one side, the listener for reads; the
-    /// run must then fail on both
+    /// Self-test: have one bit of one message flipped by one side, or by the only one that
+    /// sends; the run must then fail on both
     #[arg(
         long,
         value_name = "SIDE",

@@ -31,7 +31,7 @@ pub(crate) struct Control<P: Provider> {
 pub(crate) fn worker_config() -> WorkerConfig {
     let mut config = WorkerConfig::default();
     config.slots = 32;
-    config.slot_bytes = CONTROL_BYTES_MAX as u32;
+    config.slot_bytes = CONTROL_BYTES_MAX;
     config.completion_depth = 64;
     config
 }

@@ -79,9 +79,9 @@ impl fmt::Display for PerfError {
             Self::Busy => f.write_str("the listener is busy with a test of another"),
             Self::NobodyListens { address, waited } => write!(
                 f,
-                "nobody listens at {address}: the connection was refused for {} s; start the same \
+                "nobody listens at {address}: the connection was refused for {:.1} s; start the same \
                  command without a peer there",
-                waited.as_secs()
+                waited.as_secs_f64()
             ),
             Self::Listen { address, error } => write!(f, "cannot listen at {address}: {error}"),
             Self::Window(error) => write!(f, "memory for the peer to reach: {error}"),
@@ -100,8 +100,8 @@ impl fmt::Display for PerfError {
             Self::Stalled { what, waited } => {
                 write!(
                     f,
-                    "no {what} came for {} s: the peer is gone or stuck",
-                    waited.as_secs()
+                    "no {what} came for {:.1} s: the peer is gone or stuck",
+                    waited.as_secs_f64()
                 )
             }
             Self::Message(error) => write!(f, "the peer sent {error}"),

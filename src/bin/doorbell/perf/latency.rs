@@ -375,3 +375,84 @@ fn tick(progress: &mut Progress, sequence: u64) {
         progress.reached(sequence);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use doorbell::core_types::Mtu;
+
+    use super::Times;
+    use crate::perf::test::{Kind, Op, Test};
+
+    fn times(warmup: u64) -> Times {
+        Times::new(&Test {
+            kind: Kind::Latency,
+            op: Op::Send,
+            message_bytes: 8,
+            iterations: 1,
+            warmup,
+            inline_bytes_max: 0,
+            batch: 1,
+            depth: 1,
+            unsignaled_max: 0,
+            traffic_class: 0,
+            mtu_max: Mtu::B256,
+            plant: None,
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn percentiles_are_those_of_the_times_to_a_thousandth() {
+        let mut times = times(0);
+        for ns in (1..=100_000).rev() {
+            times.record(ns);
+        }
+        let whole = times.summary(false, 0);
+        let near = |got: f64, exact: f64| (got - exact).abs() <= exact / 1000.0;
+        assert_eq!(
+            (whole.count, whole.min_ns, whole.max_ns, whole.mean_ns),
+            (100_000, 1.0, 100_000.0, 50_000.5)
+        );
+        assert!(
+            near(whole.p50_ns, 50_000.0) && near(whole.p99_ns, 99_000.0) && near(whole.p99_9_ns, 99_900.0)
+        );
+        // One way is half of the same.
+        let half = times.summary(true, 3);
+        assert_eq!(half.p99_ns * 2.0, whole.p99_ns);
+        assert_eq!(
+            (half.min_ns, half.max_ns, half.mean_ns, half.late),
+            (0.5, 50_000.0, 25_000.25, 3)
+        );
+    }
+
+    #[test]
+    fn percentiles_never_leave_the_times_there_were() {
+        let mut times = times(0);
+        times.record(1_234_567);
+        let one = times.summary(false, 0);
+        assert!(
+            [
+                one.min_ns,
+                one.p50_ns,
+                one.p99_ns,
+                one.p99_9_ns,
+                one.max_ns,
+                one.mean_ns
+            ]
+            .iter()
+            .all(|ns| *ns == 1_234_567.0)
+        );
+        times.record(u64::MAX / 2);
+        assert!(times.summary(false, 0).p99_ns <= times.summary(false, 0).max_ns);
+    }
+
+    #[test]
+    fn the_warm_up_does_not_count() {
+        let mut times = times(2);
+        for sequence in 0..5 {
+            times.note(sequence, 0, 1000);
+        }
+        assert_eq!(times.summary(false, 0).count, 3);
+        assert_eq!(super::Times::summary(&self::times(0), true, 0).count, 0);
+    }
+}

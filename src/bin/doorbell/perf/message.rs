@@ -20,7 +20,7 @@ const VERSION: u16 = 1;
 /// The longest reason that is told.
 const REASON_BYTES_MAX: usize = 200;
 /// The longest message.
-pub(crate) const CONTROL_BYTES_MAX: usize = 512;
+pub(crate) const CONTROL_BYTES_MAX: u32 = 512;
 
 /// What one side tells the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,7 +188,7 @@ const _: () = assert!(size_of::<Header>() == 8);
 const _: () = assert!(size_of::<RawSetup>() == 76);
 const _: () = assert!(size_of::<RawReady>() == 28);
 const _: () = assert!(size_of::<RawVerdict>() == 72 + 2 + REASON_BYTES_MAX);
-const _: () = assert!(size_of::<Header>() + size_of::<RawVerdict>() <= CONTROL_BYTES_MAX);
+const _: () = assert!(size_of::<Header>() + size_of::<RawVerdict>() <= CONTROL_BYTES_MAX as usize);
 const _: () = assert!(size_of::<RawPurpose>() == 16);
 
 impl Message {

@@ -22,9 +22,9 @@ mod test;
 pub(crate) use arguments::{BwArguments, LatArguments};
 pub(crate) use error::PerfError;
 pub(crate) use progress::Progress;
-pub(crate) use report::{Between, Figures, Report, Row, table};
+pub(crate) use report::{Between, Report, Row, table};
 pub(crate) use session::{Findings, Server, Target, Terms, drive};
-pub(crate) use test::{Kind, Op, Plant, Role, Test};
+pub(crate) use test::{Kind, Op, Role, Test};
 
 use crate::report::{Failure, print};
 use arguments::Common;

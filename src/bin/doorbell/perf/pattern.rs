@@ -247,5 +247,7 @@ mod tests {
         assert_eq!(message, GOLDEN);
     }
 
-    const GOLDEN: [u8; 16] = [0; 16];
+    const GOLDEN: [u8; 16] = [
+        113, 161, 77, 166, 110, 165, 101, 72, 144, 203, 152, 55, 254, 145, 141, 13,
+    ];
 }

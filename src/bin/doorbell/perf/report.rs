@@ -33,6 +33,7 @@ pub(crate) struct Between {
     pub(crate) device: String,
     /// The address of the peer's RDMA port.
     pub(crate) peer: String,
+    /// What the two ports and the settings agreed on.
     pub(crate) path_mtu_bytes: u32,
 }
 
@@ -105,12 +106,10 @@ impl Report {
             path_mtu_bytes,
         }) = &self.between
         {
+            let version = self.version;
             push(
                 &mut text,
-                format_args!(
-                    "{device} to {peer}, path MTU {path_mtu_bytes} bytes, doorbell {}\n",
-                    self.version
-                ),
+                format_args!("{device} to {peer}, path MTU {path_mtu_bytes} bytes, doorbell {version}\n"),
             );
         }
         push(&mut text, format_args!("{}", table(&self.tests)));

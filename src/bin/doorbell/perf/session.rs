@@ -106,8 +106,17 @@ pub(crate) fn drive<P: Provider>(
 ) -> Findings {
     let mut findings = Findings::nothing();
     let outcome = (|| {
+        for test in tests {
+            test.check()?;
+        }
         let mut workers = workers(node, terms)?;
-        let (connection, target) = dial(node, &mut workers, target, &control::channel_config(), terms)?;
+        let mut config = control::channel_config();
+        // As the tests will have it.
+        config.mtu_max = tests
+            .iter()
+            .map(|test| test.mtu_max)
+            .fold(config.mtu_max, Ord::min);
+        let (connection, target) = dial(node, &mut workers, target, &config, terms)?;
         let worker = workers.get_mut(connection.worker).ok_or(ConnectError::NoRails)?;
         // A listener answers with what it is busy with.
         if purpose_of(worker, connection)? != Purpose::Control {
@@ -116,7 +125,6 @@ pub(crate) fn drive<P: Provider>(
         let mut control = Control::new(workers, connection.worker, connection.channel, terms.timeout);
         findings.between = Some(Between::of(&mut control)?);
         for test in tests {
-            test.check()?;
             drive_one(
                 node,
                 &mut control,

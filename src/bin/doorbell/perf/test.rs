@@ -258,11 +258,11 @@ impl Test {
 
     /// The message this side corrupts, if it is to.
     pub(crate) fn planted(&self, role: Role) -> Option<u64> {
-        let by = match (self.plant?, self.op) {
-            // The bytes of a READ are the listener's, whoever asks for the corruption.
-            (_, Op::Read) => Role::Listener,
-            (Plant::Client, _) => Role::Client,
-            (Plant::Listener, _) => Role::Listener,
+        // Where but one side sends, it is the one, whoever was asked.
+        let by = match (self.plant?, self.kind, self.op) {
+            (_, _, Op::Read) => Role::Listener,
+            (_, Kind::Bandwidth, Op::Send | Op::Write | Op::WriteImm) | (Plant::Client, ..) => Role::Client,
+            (Plant::Listener, ..) => Role::Listener,
         };
         (by == role).then(|| self.content_of(self.total() / 2))
     }
@@ -300,14 +300,16 @@ impl Test {
 
     /// Messages of a bandwidth round at most.
     pub(crate) fn round_messages(&self) -> u64 {
-        let fit = MEMORY_BYTES / u64::from(self.place_bytes());
+        let fit = self.messages_in(MEMORY_BYTES);
         self.iterations.min(fit).clamp(1, ROUND_MESSAGES_MAX)
     }
 
     /// The distance between messages in a window.
     pub(crate) const fn place_bytes(&self) -> u32 {
-        // At most MESSAGE_BYTES_MAX, so it cannot overflow.
-        self.message_bytes.next_multiple_of(LINE_BYTES)
+        match self.message_bytes.checked_next_multiple_of(LINE_BYTES) {
+            Some(bytes) => bytes,
+            None => u32::MAX,
+        }
     }
 
     /// How many messages lie side by side in a window: enough that one can be checked while
@@ -317,7 +319,7 @@ impl Test {
             (_, Op::Send) => 0,
             (_, Op::FetchAdd | Op::CompareSwap) => 1,
             (Kind::Latency, Op::Read) => {
-                let fit = MEMORY_BYTES / u64::from(self.place_bytes());
+                let fit = self.messages_in(MEMORY_BYTES);
                 self.total().min(fit).clamp(1, READ_PLACES_MAX)
             }
             (Kind::Latency, _) => 2,
@@ -375,7 +377,7 @@ impl Test {
             (Kind::Latency, _) => 64.min(self.messages_that_fit()).max(MARK_RECEIVES),
             (Kind::Bandwidth, Role::Client) => MARK_RECEIVES,
             (Kind::Bandwidth, Role::Listener) => {
-                let fit = (RECEIVE_BYTES / u64::from(self.place_bytes())).max(RECEIVES_MIN);
+                let fit = self.messages_in(RECEIVE_BYTES).max(RECEIVES_MIN);
                 let receives = self.round_messages().min(fit);
                 u32::try_from(receives)
                     .unwrap_or(u32::MAX)
@@ -384,8 +386,14 @@ impl Test {
         }
     }
 
+    fn messages_in(&self, memory_bytes: u64) -> u64 {
+        memory_bytes
+            .checked_div(u64::from(self.place_bytes()))
+            .unwrap_or(memory_bytes)
+    }
+
     fn messages_that_fit(&self) -> u32 {
-        u32::try_from(MEMORY_BYTES / 2 / u64::from(self.place_bytes())).unwrap_or(u32::MAX)
+        u32::try_from(self.messages_in(MEMORY_BYTES / 2)).unwrap_or(u32::MAX)
     }
 
     /// What this side's Worker is made with.

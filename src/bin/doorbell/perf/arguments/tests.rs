@@ -1,1 +1,109 @@
+use clap::{Parser, Subcommand};
 
+use super::{BwArguments, LatArguments, Op, Plant, parse_bytes, target};
+use crate::perf::session::Target;
+
+#[derive(Parser)]
+struct Line {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Lat(LatArguments),
+    Bw(BwArguments),
+}
+
+fn parse(line: &str) -> Result<Command, String> {
+    let line = Line::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?;
+    Ok(line.command)
+}
+
+fn tests(line: &str) -> Vec<super::Test> {
+    match parse(line).unwrap() {
+        Command::Lat(arguments) => arguments.tests().unwrap(),
+        Command::Bw(arguments) => arguments.tests().unwrap(),
+    }
+}
+
+#[test]
+fn everything_is_measured_where_nothing_is_said() {
+    let lat = tests("doorbell lat peer");
+    assert_eq!(lat.iter().map(|test| test.op).collect::<Vec<_>>(), Op::ALL);
+    assert!(
+        lat.iter()
+            .all(|test| test.iterations == 1000 && test.depth == 128)
+    );
+    assert_eq!((lat[0].message_bytes, lat[5].message_bytes), (64, 8));
+    let bw = tests("doorbell bw peer");
+    assert_eq!(bw.len(), 6);
+    assert_eq!((bw[0].message_bytes, bw[0].batch), (65_536, 1));
+}
+
+#[test]
+fn operations_and_sizes_may_be_several() {
+    let some = tests("doorbell bw peer --op send,read --op fetch-add --size 8,4K,1M --batch 4");
+    let found: Vec<_> = some.iter().map(|test| (test.op, test.message_bytes)).collect();
+    let expected = [
+        (Op::Send, 8),
+        (Op::Send, 4096),
+        (Op::Send, 1 << 20),
+        (Op::Read, 8),
+        (Op::Read, 4096),
+        (Op::Read, 1 << 20),
+        (Op::FetchAdd, 8),
+    ];
+    assert_eq!(found, expected);
+    let planted = tests("doorbell lat peer --op send --plant-corruption");
+    assert_eq!(planted[0].plant, Some(Plant::Client));
+    let planted = tests("doorbell lat peer --op send --plant-corruption listener");
+    assert_eq!(planted[0].plant, Some(Plant::Listener));
+}
+
+#[test]
+fn settings_of_the_other_side_are_refused() {
+    for line in [
+        "doorbell lat --op send",
+        "doorbell bw --size 64",
+        "doorbell bw --batch 2",
+        "doorbell lat peer --keep",
+        "doorbell lat peer --listen 127.0.0.1:1",
+        "doorbell lat peer --size 0",
+        "doorbell lat peer --size 5G",
+        "doorbell lat peer --mtu 1500",
+        "doorbell lat peer --timeout 0",
+        "doorbell lat peer --op nothing",
+    ] {
+        assert!(parse(line).is_err(), "{line}");
+    }
+    assert!(parse("doorbell lat --keep --listen 127.0.0.1:1 --device rxe0").is_ok());
+}
+
+#[test]
+fn sizes_have_units() {
+    assert_eq!(parse_bytes("1"), Ok(1));
+    assert_eq!(parse_bytes("64K"), Ok(65_536));
+    assert_eq!(parse_bytes("16m"), Ok(16 << 20));
+    for wrong in ["", "K", "0", "-1", "1.5K", "4096M", "1KK"] {
+        assert!(parse_bytes(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn peers_are_addresses_or_handles() {
+    for (peer, address) in [
+        ("127.0.0.1", "127.0.0.1:18700"),
+        ("127.0.0.1:5", "127.0.0.1:5"),
+        ("::1", "[::1]:18700"),
+        ("[::1]:5", "[::1]:5"),
+    ] {
+        let Ok(Target::Addresses { addresses, .. }) = target(peer) else {
+            panic!("{peer}");
+        };
+        assert_eq!(addresses, [address.parse().unwrap()]);
+    }
+    for wrong in ["doorbell:00", "127.0.0.1:notaport", ""] {
+        assert!(target(wrong).is_err(), "{wrong}");
+    }
+}
