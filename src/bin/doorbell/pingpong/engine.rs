@@ -35,7 +35,7 @@ pub(super) struct Plan {
     pub(super) receive_depth: u32,
     pub(super) mtu: Mtu,
     pub(super) service_level: u8,
-    /// Where not zero: the first byte of every so many is zero instead of the fill.
+    /// Where given: the first byte of every so many is zero instead of the fill.
     pub(super) page_bytes: Option<usize>,
     /// Whether to sleep until something completes.
     pub(super) events: bool,
@@ -111,7 +111,7 @@ impl fmt::Display for EngineError {
                     WcStatus::RETRY_EXC_ERR => {
                         f.write_str("; is the peer still there, with as many --iters and the same --mtu?")
                     }
-                    WcStatus::LOC_LEN_ERR | WcStatus::REM_INV_REQ_ERR => {
+                    WcStatus::LOC_LEN_ERR | WcStatus::REM_INV_REQ_ERR | WcStatus::REM_OP_ERR => {
                         f.write_str("; do both sides have the same --size and --mtu?")
                     }
                     _ => Ok(()),
@@ -500,3 +500,6 @@ fn expected(offset: usize, plan: &Plan) -> u8 {
         _ => FILL,
     }
 }
+
+#[cfg(test)]
+mod tests;
