@@ -27,7 +27,7 @@ const LATENCY: (u64, u64) = (500, 50);
 /// Messages of a bandwidth test that are timed, and before those.
 const BANDWIDTH: (u64, u64) = (400, 32);
 
-/// Shows every operation at work on this host's first usable RDMA device.
+/// Show every operation at work on this host's first usable RDMA device
 ///
 /// Two ends of this program connect over TCP through the real handshake, a listener in one thread and a
 /// connecting node in another, and move messages by every operation: send, write, write with immediate,

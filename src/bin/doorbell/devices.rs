@@ -17,7 +17,7 @@ mod tests;
 
 use report::{Device, Library, Listing};
 
-/// Lists RDMA devices: what there is, what is usable, and for what is not, why.
+/// List RDMA devices: what there is, what is usable, and for what is not, why
 ///
 /// For each device its provider, driver, place (PCI address, NUMA node) and ports; for each port its
 /// state, link layer, MTU, speed and every filled entry of its GID table, with the address and

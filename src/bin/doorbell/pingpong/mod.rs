@@ -41,7 +41,7 @@ const RECEIVE_BYTES_MAX: u64 = 1 << 30;
 /// peer then asks again. Three times the acknowledgement timeout of the stock program.
 const LINGER: Duration = Duration::from_millis(200);
 
-/// Exchanges messages with `ibv_rc_pingpong` of rdma-core, or with another doorbell.
+/// Exchange messages with ibv_rc_pingpong of rdma-core, or with another doorbell
 ///
 /// Without HOST it is the server: it waits for one client, and answers each of its messages. With HOST it
 /// is the client. The other end may be `ibv_rc_pingpong -g INDEX` in either role: the options that both
@@ -54,11 +54,8 @@ const LINGER: Duration = Duration::from_millis(200);
 ///
 /// What the client sends goes round: every message is what came before it. Of every message the length is
 /// checked, and of the last one every byte (by a server with --check only), outside the timed section.
-///
-///   server$ doorbell pingpong                client$ ibv_rc_pingpong -g 1 10.0.0.1
-///   server$ ibv_rc_pingpong -g 1             client$ doorbell pingpong 10.0.0.1
 #[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// The server to connect to; without it this is the server
     host: Option<String>,
@@ -135,6 +132,12 @@ impl Arguments {
     }
 }
 
+const EXAMPLES: &str = "Examples:\n  \
+    doorbell pingpong                     on 10.0.0.1\n  \
+    ibv_rc_pingpong -g 1 10.0.0.1         on the other\n\n  \
+    ibv_rc_pingpong -g 1 -c               on 10.0.0.1\n  \
+    doorbell pingpong -c 10.0.0.1         on the other";
+
 fn parse_mtu(text: &str) -> Result<Mtu, String> {
     let bytes = text.parse().map_err(|_| "not a number".to_owned())?;
     Mtu::from_bytes(bytes).ok_or_else(|| "not one of 256, 512, 1024, 2048, 4096".into())
@@ -206,7 +209,8 @@ fn ports(rdma: &Rdma) -> Result<Vec<PortReport>, Failure> {
     let mut failed = Vec::new();
     rdma.scan(&mut |report| ports.push(report.clone()), &mut |device, error| {
         failed.push(format!("{device}: {error}"));
-    })?;
+    })
+    .map_err(|error| format!("{error}; see `doorbell devices`"))?;
     if ports.is_empty() {
         let why = if failed.is_empty() {
             "there is none; see `doorbell devices`".to_owned()
