@@ -5,21 +5,25 @@ use doorbell::{Operation, RemoteAddress};
 use super::pattern::Pattern;
 use super::test::Op;
 
-/// The word as it must be.
+/// The word as it must be, given what was last seen of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counter {
     op: Op,
     operands: Pattern,
     value: u64,
+    /// What the next compare and swap compares with: what the word is where nothing went wrong.
+    compare: u64,
 }
 
 impl Counter {
     /// The word before the first atomic; `operands` is the client's pattern.
     pub(super) const fn new(op: Op, operands: Pattern) -> Self {
+        let value = operands.word(u64::MAX);
         Self {
             op,
             operands,
-            value: operands.word(u64::MAX),
+            value,
+            compare: value,
         }
     }
 
@@ -28,16 +32,21 @@ impl Counter {
         self.value
     }
 
-    /// Takes the step of this sequence; says what was there before.
+    /// Takes what it was seen to be, so that one wrong value is told once.
+    pub(super) const fn see(&mut self, value: u64) {
+        self.value = value;
+    }
+
+    /// Takes the step of this sequence from what the word is now.
     #[inline]
-    pub(super) const fn step(&mut self, sequence: u64) -> u64 {
-        let before = self.value;
+    pub(super) const fn step(&mut self, sequence: u64) {
         let operand = self.operands.word(sequence);
-        self.value = match self.op {
-            Op::FetchAdd => before.wrapping_add(operand),
-            _ => operand,
-        };
-        before
+        match self.op {
+            Op::FetchAdd => self.value = self.value.wrapping_add(operand),
+            _ if self.value == self.compare => self.value = operand,
+            _ => {}
+        }
+        self.compare = operand;
     }
 
     /// The request of this sequence, to be made before [`Counter::step`]. A corrupt one has one
@@ -49,7 +58,7 @@ impl Counter {
             Op::FetchAdd => Operation::FetchAndAdd { remote, add: operand },
             _ => Operation::CompareAndSwap {
                 remote,
-                compare: self.value,
+                compare: self.compare,
                 swap: operand,
             },
         }

@@ -137,7 +137,7 @@ pub(super) fn answer<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError>
                 for sequence in round.sequences() {
                     counter.step(sequence);
                 }
-                run.check_word_at_rest(round.sequences().end, &counter)?;
+                run.check_word_at_rest(round.sequences().end, &mut counter)?;
             }
         }
         run.send_mark(number)?;

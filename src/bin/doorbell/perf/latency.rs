@@ -148,7 +148,7 @@ pub(super) fn answer<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError>
             for sequence in 0..run.test.total() {
                 counter.step(sequence);
             }
-            run.check_word_at_rest(run.test.total(), &counter)?;
+            run.check_word_at_rest(run.test.total(), &mut counter)?;
             run.send_mark(0)
         }
     }
@@ -344,7 +344,11 @@ impl<P: Provider> Run<'_, P> {
             for (byte, value) in word.iter_mut().zip(data.payload()) {
                 *byte = *value;
             }
-            check_word(sequence, counter.step(sequence), u64::from_ne_bytes(word))
+            let got = u64::from_ne_bytes(word);
+            let outcome = check_word(sequence, counter.value(), got);
+            counter.see(got);
+            counter.step(sequence);
+            outcome
         } else {
             self.source
                 .theirs
@@ -362,9 +366,14 @@ impl<P: Provider> Run<'_, P> {
     ///
     /// # Errors
     /// There is no window.
-    pub(super) fn check_word_at_rest(&mut self, sequence: u64, counter: &Counter) -> Result<(), PerfError> {
+    pub(super) fn check_word_at_rest(
+        &mut self,
+        sequence: u64,
+        counter: &mut Counter,
+    ) -> Result<(), PerfError> {
         let word = self.link.window()?.load_u64(0).map_err(|_| PerfError::NoMemory)?;
         let outcome = check_word(sequence, counter.value(), word);
+        counter.see(word);
         self.tally.note(size_of::<u64>() as u64, outcome);
         Ok(())
     }

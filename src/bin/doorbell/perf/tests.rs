@@ -189,6 +189,7 @@ fn one_flipped_bit_in_any_operation_fails_both_sides() {
                 if op.is_atomic() {
                     // The listener looks at the word when a round is over.
                     assert!(served.seen_here, "{kind:?} {op}");
+                    assert_eq!((driven.messages, served.messages), (1, 1));
                 } else {
                     assert_eq!(driven.first, served.first);
                     assert_eq!(driven.messages, 1);
