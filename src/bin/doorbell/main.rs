@@ -1,2 +1,49 @@
-//! The `doorbell` program.
-fn main() {}
+//! The `doorbell` program: what RDMA devices there are, and how well they move bytes.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod demo;
+mod devices;
+mod perf;
+mod pingpong;
+mod report;
+
+/// RDMA from the command line: devices, latency, bandwidth, interoperation.
+///
+/// Measurements need two processes: one listens, the other names it. Every payload byte is
+/// checked on arrival, outside the timed section. All reports come as text, or with --json as
+/// one JSON document on standard output.
+#[derive(Parser)]
+#[command(name = "doorbell", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Devices(devices::Arguments),
+    Lat(perf::LatArguments),
+    Bw(perf::BwArguments),
+    Pingpong(pingpong::Arguments),
+    Demo(demo::Arguments),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Devices(arguments) => devices::run(&arguments),
+        Command::Lat(arguments) => perf::lat(&arguments),
+        Command::Bw(arguments) => perf::bw(&arguments),
+        Command::Pingpong(arguments) => pingpong::run(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("doorbell: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
