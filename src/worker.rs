@@ -260,7 +260,23 @@ impl<P: Provider> Worker<P> {
             self.settle(id, deadline, &mut each)
         };
         self.remove(id);
-        done.and(failed).and(flushed)
+        let swept = self.sweep(&mut each);
+        done.and(failed).and(flushed).and(swept)
+    }
+
+    /// Takes what a queue pair that is gone left in the completion queues: another channel may
+    /// be promised that room from now on.
+    fn sweep(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<(), CloseError> {
+        let (sends, receives) = (self.send_completions.depth(), self.receive_completions.depth());
+        // No more than that was there; what comes meanwhile is not waited for.
+        let mut left = sends.saturating_add(receives);
+        while left > 0 {
+            match self.poll(&mut *each).map_err(CloseError::Poll)? {
+                0 => break,
+                taken => left = left.saturating_sub(taken),
+            }
+        }
+        Ok(())
     }
 
     /// Polls until every signaled request of a channel is done.

@@ -5,9 +5,10 @@ mod fabric;
 use core::time::Duration;
 
 use doorbell::{
-    ChannelState, Event, Operation, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind, WcStatus,
-    Window as _, WindowConfig, within,
+    ChannelState, CloseError, Event, Listener, Operation, PostFlags, RemoteAccess, RemoteAddress,
+    SendErrorKind, WcStatus, Window as _, WindowConfig, WorkerConfig, within,
 };
+use doorbell_sim::Fabric;
 use fabric::{SOON, pair, pair_with, small};
 
 /// Makes a message of an event, or says why not.
@@ -324,12 +325,65 @@ fn unsignaled_messages_are_done_with_the_next_that_is_told() {
 
 #[test]
 fn closing_has_a_deadline() {
-    let (mut a, _b) = pair();
-    let id = a.id();
-    a.worker()
-        .close(id, within(Duration::from_secs(1)), |_, _| {})
-        .unwrap();
-    assert!(a.worker().channels().next().is_none());
+    let mut listening = small();
+    listening.receive_depth = 1;
+    let (_a, mut b) = pair_with(listening, small());
+    let (id, before) = (b.id(), leasable(&mut b));
+    // The second one waits for a receive of a peer that posts no more.
+    for _ in 0..2 {
+        let lease = b.lease(b"unwanted");
+        b.worker().channel(id).unwrap().send(lease).unwrap();
+    }
+    let closed = b.worker().close(id, within(Duration::from_millis(50)), |_, _| {});
+    assert_eq!(closed, Err(CloseError::TimedOut));
+    assert!(b.worker().channels().next().is_none());
+    assert_eq!(leasable(&mut b), before + 16, "all of it came home");
+}
+
+#[test]
+fn closed_channels_give_their_completions_room_back() {
+    const ROUNDS: u32 = 4;
+    let fabric = Fabric::new();
+    let a = fabric::node(&fabric, "a", vec![fabric::port("simA", "127.0.0.1/24")]);
+    let b = fabric::node(&fabric, "b", vec![fabric::port("simB", "127.0.0.2/24")]);
+    let mut server = fabric::workers(&a);
+    let mut listener = Listener::bind(&a, &server, "127.0.0.1:0".parse().unwrap(), &small()).unwrap();
+    let handle = *listener.handle();
+    let accepting = std::thread::spawn(move || {
+        for round in 0..=ROUNDS {
+            let at = listener.accept(&a, &mut server, within(SOON)).unwrap();
+            if round < ROUNDS {
+                server[0].close(at.channel, within(SOON), |_, _| {}).unwrap();
+            }
+        }
+        server
+    });
+    // Room for one channel, and none to spare.
+    let mut config = WorkerConfig::default();
+    config.completion_depth = 16;
+    let mut workers = b.workers(&config).unwrap();
+    let connect = |workers: &mut Vec<_>| {
+        b.connect(workers, &handle, &small(), within(SOON))
+            .unwrap()
+            .channel
+    };
+    for _ in 0..ROUNDS {
+        let id = connect(&mut workers);
+        workers[0].close(id, within(SOON), |_, _| {}).unwrap();
+    }
+    let id = connect(&mut workers);
+    let _server = accepting.join().unwrap();
+    let mut lease = workers[0].lease().unwrap();
+    lease.fill(b"through").unwrap();
+    workers[0].channel(id).unwrap().send(lease).unwrap();
+    // Which waits for its completion.
+    assert_eq!(
+        workers[0].close(id, within(SOON), |_, event| assert!(
+            !matches!(event, Event::Failed { .. }),
+            "{event:?}"
+        )),
+        Ok(())
+    );
 }
 
 /// How many leases can be had now; all go back.
