@@ -144,7 +144,10 @@ impl<P: Provider> Listener<P> {
                 Err(error @ ConnectError::Tcp(_)) => return Err(error),
                 Err(error) => {
                     last_failure = Some(Box::new(error));
-                    continue;
+                    // However many fail one after the other, the deadline holds.
+                    if !deadline.has_passed(clock::now()) {
+                        continue;
+                    }
                 }
             }
             if deadline.has_passed(clock::now()) {

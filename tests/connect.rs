@@ -224,6 +224,38 @@ fn nobody_coming_is_told_at_the_deadline_with_why_the_last_failed() {
 }
 
 #[test]
+fn peers_that_fail_one_after_the_other_do_not_hold_off_the_deadline() {
+    const PEERS: u64 = 8;
+    let fabric = Fabric::new();
+    let a = node(&fabric, "a", vec![port("simA", "127.0.0.1/24")]);
+    let mut server = workers(&a);
+    let mut listener = Listener::bind(&a, &server, "127.0.0.1:0".parse().unwrap(), &hasty()).unwrap();
+    let _rude: Vec<_> = (0..PEERS)
+        .map(|_| {
+            let mut stream = TcpStream::connect(listener.address()).unwrap();
+            stream.write_all(&[b'x'; 64]).unwrap();
+            stream
+        })
+        .collect();
+    let error = listener
+        .accept(&a, &mut server, within(Duration::ZERO))
+        .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            ConnectError::TimedOut {
+                last_failure: Some(_)
+            }
+        ),
+        "{error}"
+    );
+    assert_eq!(listener.failed(), 1, "the others are looked at by the next call");
+    let error = listener.accept(&a, &mut server, within(STAGE * 3)).unwrap_err();
+    assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
+    assert_eq!(listener.failed(), PEERS);
+}
+
+#[test]
 fn a_handle_of_a_listener_that_is_gone_is_recognised() {
     let fabric = Fabric::new();
     let a = node(&fabric, "a", vec![port("simA", "127.0.0.1/24")]);
