@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use super::io::StreamErrno;
 use crate::wire::{FrameKind, InstanceId, Reject, RejectReason, VersionRange, WireError};
 
 /// Where a handshake is: what it waits for.
@@ -129,7 +130,7 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PeerClosed => f.write_str("the peer closed the stream"),
-            Self::Stream(errno) => write!(f, "the stream failed with errno {errno}"),
+            Self::Stream(errno) => write!(f, "the stream failed: {}", StreamErrno(*errno)),
             Self::StreamMiscounted => f.write_str("the stream moved more bytes than it was given"),
             Self::StageTimedOut => f.write_str("the time for it ran out"),
             Self::WholeTimedOut => f.write_str("the time for the whole handshake ran out"),

@@ -44,8 +44,27 @@ impl fmt::Display for IoError {
         match self {
             Self::WouldBlock => f.write_str("would block"),
             Self::Closed => f.write_str("the peer closed the stream"),
-            Self::Failed(errno) => write!(f, "the stream failed with errno {errno}"),
+            Self::Failed(errno) => write!(f, "the stream failed: {}", StreamErrno(*errno)),
         }
+    }
+}
+
+/// What a stream failed of, in words where there are some. Source: `connect(2)`, Linux numbers.
+pub(super) struct StreamErrno(pub(super) i32);
+
+impl fmt::Display for StreamErrno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = match self.0 {
+            13 => "permission denied",
+            99 => "no such local address",
+            101 => "network unreachable",
+            104 => "reset by the peer",
+            110 => "timed out",
+            111 => "connection refused: nobody listens there",
+            113 => "no route to host",
+            errno => return write!(f, "errno {errno}"),
+        };
+        write!(f, "{words} (errno {})", self.0)
     }
 }
 
