@@ -4,7 +4,7 @@ use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 
 use doorbell_core::handshake::Timing;
-use doorbell_core::provider::Provider;
+use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::wire::{Handle, InstanceId, Nonce};
 use doorbell_core::{Deadline, PortReport, Psn};
 use doorbell_ffi::Rdma;
@@ -80,10 +80,17 @@ impl<P: Provider> Node<P> {
     /// # Errors
     /// The devices could not be listed. Those that fail by themselves are left out.
     pub fn ports(&self) -> Result<Vec<PortReport>, NodeError> {
-        let mut reports = Vec::new();
+        Ok(self.scan()?.ports)
+    }
+
+    fn scan(&self) -> Result<Scan, ProviderError> {
+        let mut scan = Scan::default();
+        let Scan { ports, failures } = &mut scan;
         self.provider
-            .scan(&mut |report| reports.push(report.clone()), &mut |_, _| {})?;
-        Ok(reports)
+            .scan(&mut |report| ports.push(report.clone()), &mut |device, error| {
+                failures.push((device.into(), error));
+            })?;
+        Ok(scan)
     }
 
     /// A Worker on the device of this name.
@@ -91,10 +98,8 @@ impl<P: Provider> Node<P> {
     /// # Errors
     /// There is no such device, or it cannot be opened or give what is asked.
     pub fn worker(&self, device: &str, config: &WorkerConfig) -> Result<Worker<P>, NodeError> {
-        let ports = self.ports()?;
-        if !ports.iter().any(|report| report.device.as_str() == device) {
-            let mut known: Vec<String> = ports.iter().map(|report| report.device.to_string()).collect();
-            known.dedup();
+        let known = self.scan()?.devices();
+        if !known.iter().any(|name| name == device) {
             return Err(NodeError::NoSuchDevice {
                 device: device.into(),
                 known,
@@ -109,15 +114,16 @@ impl<P: Provider> Node<P> {
     /// # Errors
     /// There is none: each port with its reason. Or one cannot be opened or give what is asked.
     pub fn workers(&self, config: &WorkerConfig) -> Result<Vec<Worker<P>>, NodeError> {
-        let ports = self.ports()?;
-        let mut devices: Vec<&str> = ports
+        let scan = self.scan()?;
+        let mut devices: Vec<&str> = scan
+            .ports
             .iter()
             .filter(|report| report.usability().is_ok())
             .map(|report| report.device.as_str())
             .collect();
         devices.dedup();
         if devices.is_empty() {
-            return Err(NodeError::NothingUsable(why_nothing(&ports)));
+            return Err(NodeError::NothingUsable(scan.why_nothing()));
         }
         devices
             .into_iter()
@@ -142,14 +148,7 @@ impl<P: Provider> Node<P> {
     ) -> Result<Connection, ConnectError> {
         let rails = Rails::scan(&self.provider, workers)?;
         let address = dial_address(&rails, handle)?;
-        self.connect_to(
-            workers,
-            rails,
-            address,
-            Some(handle.instance()),
-            config,
-            deadline,
-        )
+        self.connect_to(workers, rails, address, Some(handle.instance()), config, deadline)
     }
 
     /// Connects to whatever listener is at a TCP address.
@@ -217,24 +216,45 @@ fn dial_address(rails: &Rails, handle: &Handle) -> Result<SocketAddr, ConnectErr
         .ok_or(ConnectError::NoRails)
 }
 
-fn why_nothing(ports: &[PortReport]) -> String {
-    if ports.is_empty() {
-        return "there is none; `modprobe rdma_rxe` and `rdma link add rxe0 type rxe netdev ETH` make a \
-                software one"
-            .into();
+/// What a look at every device gave.
+#[derive(Default)]
+struct Scan {
+    ports: Vec<PortReport>,
+    /// Devices, or ports of theirs, that could not be looked at.
+    failures: Vec<(String, ProviderError)>,
+}
+
+impl Scan {
+    /// The names of all devices, those that failed too.
+    fn devices(&self) -> Vec<String> {
+        let mut names: Vec<String> = self
+            .ports
+            .iter()
+            .map(|report| report.device.to_string())
+            .chain(self.failures.iter().map(|(device, _)| device.clone()))
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
     }
-    let reasons: Vec<String> = ports
-        .iter()
-        .filter_map(|report| {
-            Some(format!(
-                "{} port {}: {}",
-                report.device,
-                report.port,
-                report.usability().err()?
-            ))
-        })
-        .collect();
-    reasons.join("; ")
+
+    /// Why none of the devices can be used, each with its reason.
+    fn why_nothing(&self) -> String {
+        if self.ports.is_empty() && self.failures.is_empty() {
+            return "there is none; `modprobe rdma_rxe` and `rdma link add rxe0 type rxe netdev ETH` make a \
+                    software one"
+                .into();
+        }
+        let unusable = self.ports.iter().filter_map(|report| {
+            let reason = report.usability().err()?;
+            Some(format!("{} port {}: {reason}", report.device, report.port))
+        });
+        let failed = self
+            .failures
+            .iter()
+            .map(|(device, error)| format!("{device}: {error}"));
+        unusable.chain(failed).collect::<Vec<_>>().join("; ")
+    }
 }
 
 impl<P: Provider> fmt::Debug for Node<P> {
@@ -242,5 +262,29 @@ impl<P: Provider> fmt::Debug for Node<P> {
         f.debug_struct("Node")
             .field("instance", &self.instance)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Scan;
+    use doorbell_core::provider::ProviderError;
+
+    #[test]
+    fn a_device_that_cannot_be_looked_at_is_not_passed_over() {
+        let denied = ProviderError {
+            call: "ibv_open_device",
+            errno: 13,
+        };
+        let scan = Scan {
+            ports: Vec::new(),
+            failures: vec![("mlx5_0".into(), denied)],
+        };
+        assert_eq!(
+            scan.why_nothing(),
+            "mlx5_0: ibv_open_device failed: permission denied (errno 13)"
+        );
+        assert_eq!(scan.devices(), ["mlx5_0"]);
+        assert!(Scan::default().why_nothing().contains("modprobe rdma_rxe"));
     }
 }
