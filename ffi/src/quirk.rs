@@ -1,11 +1,13 @@
 //! What particular providers and releases of rdma-core do otherwise: one table.
 //!
-//! A provider is told by the kernel driver behind the device where sysfs names one, else by
-//! the device's name; the release of rdma-core by the file name of the libibverbs in use
-//! (`libibverbs.so.1.14.44.0` is 44.0), which is the name rdma-core's own build gives it.
+//! A provider is told by what sysfs shows of its devices; the release of rdma-core by the file
+//! name of the libibverbs in use (`libibverbs.so.1.14.44.0` is 44.0), which is the name
+//! rdma-core's own build gives it.
 //!
 //! The legacy calls (`ibv_post_send`, `ibv_poll_cq`) are what this crate posts and polls with
 //! everywhere; `extended` says where the newer families could be trusted.
+
+use crate::sysfs::Sysfs;
 
 /// A release of rdma-core: major, minor.
 pub(crate) type Release = (u32, u32);
@@ -89,12 +91,10 @@ const RXE: Quirks = Quirks {
 };
 
 impl ProviderKind {
-    /// By the kernel driver where it is known, else by the device's name: `rxe0`, `rxe_eth0`.
-    pub(crate) fn of(driver: Option<&str>, device: &str) -> Self {
-        let is_rxe = match driver {
-            Some(driver) => driver == "rdma_rxe",
-            None => device.starts_with("rxe"),
-        };
+    /// By what sysfs says of the device. A name proves nothing, since `rdma link add` takes any:
+    /// it counts only where sysfs does not show the device, being of another network namespace.
+    pub(crate) fn of(sysfs: &Sysfs, device: &str) -> Self {
+        let is_rxe = sysfs.has_parent_interface() || !sysfs.is_shown() && device.starts_with("rxe");
         if is_rxe { Self::Rxe } else { Self::Other }
     }
 }
@@ -119,13 +119,22 @@ pub(crate) fn quirks(provider: ProviderKind, release: Option<Release>) -> Quirks
 #[cfg(test)]
 mod tests {
     use super::{ProviderKind, quirks};
+    use crate::sysfs::Sysfs;
+    use std::fs;
 
     #[test]
-    fn the_provider_is_told_by_its_driver_first() {
-        assert_eq!(ProviderKind::of(None, "rxe0"), ProviderKind::Rxe);
-        assert_eq!(ProviderKind::of(None, "mlx5_0"), ProviderKind::Other);
-        assert_eq!(ProviderKind::of(Some("rdma_rxe"), "rocep0s3"), ProviderKind::Rxe);
-        assert_eq!(ProviderKind::of(Some("mlx5_core"), "rxe0"), ProviderKind::Other);
+    fn the_provider_is_told_by_sysfs_and_not_by_a_name() {
+        let class = std::env::temp_dir().join(format!("doorbell-quirk-{}", std::process::id()));
+        for (device, file) in [("storage", "parent"), ("rxe_but_not_really", "fw_ver")] {
+            fs::create_dir_all(class.join(device)).unwrap();
+            fs::write(class.join(device).join(file), "eth0\n").unwrap();
+        }
+        let kind = |device| ProviderKind::of(&Sysfs::new(&class, device), device);
+        assert_eq!(kind("storage"), ProviderKind::Rxe);
+        assert_eq!(kind("rxe_but_not_really"), ProviderKind::Other);
+        assert_eq!(kind("rxe_elsewhere"), ProviderKind::Rxe);
+        assert_eq!(kind("mlx5_elsewhere"), ProviderKind::Other);
+        fs::remove_dir_all(&class).unwrap();
     }
 
     #[test]

@@ -95,11 +95,8 @@ impl Rdma {
     }
 
     fn quirks_of(&self, device: &str) -> Quirks {
-        let driver = Sysfs::new(Path::new(CLASS), device).driver();
-        quirks(
-            ProviderKind::of(driver.as_deref(), device),
-            self.rdma_core_version(),
-        )
+        let sysfs = Sysfs::new(Path::new(CLASS), device);
+        quirks(ProviderKind::of(&sysfs, device), self.rdma_core_version())
     }
 
     /// Opens an entry; it must be of this list, which its borrow shows to be alive.

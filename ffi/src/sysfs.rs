@@ -34,6 +34,11 @@ impl Sysfs {
         }
     }
 
+    /// Whether sysfs, as it is mounted here, shows the device at all.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.folder.is_dir()
+    }
+
     /// The NUMA node; `None` where the platform says none (-1).
     pub(crate) fn numa_node(&self) -> Option<u16> {
         read(&self.folder.join("device/numa_node"))?.parse().ok()
@@ -55,6 +60,12 @@ impl Sysfs {
     pub(crate) fn driver(&self) -> Option<String> {
         let path = fs::canonicalize(self.folder.join("device/driver")).ok()?;
         Some(path.file_name()?.to_str()?.to_owned())
+    }
+
+    /// Whether it names a network interface as its parent, which Soft-RoCE devices alone do:
+    /// drivers/infiniband/sw/rxe/rxe_verbs.c, `parent_show`.
+    pub(crate) fn has_parent_interface(&self) -> bool {
+        self.folder.join("parent").is_file()
     }
 
     /// The firmware's version.
