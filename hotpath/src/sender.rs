@@ -53,8 +53,10 @@ pub struct Sender<Q, Kept> {
     config: SenderConfig,
     /// Half the queue: unsignaled requests in a row at most, whatever the policy.
     unsignaled_limit: u32,
-    /// Requests posted since the last signaled one.
+    /// Requests posted since the last signaled one; none where that is not known.
     unsignaled: u32,
+    /// Whether the next request has to be signaled, part of a doorbell having been refused.
+    signal_next: bool,
     cause: Option<FirstCause>,
     rejected: u64,
 }
@@ -79,6 +81,7 @@ impl<Q: SendQueue, Kept: AsRef<[u64]> + AsMut<[u64]>> Sender<Q, Kept> {
             config: *config,
             unsignaled_limit: (depth / 2).saturating_sub(1),
             unsignaled: 0,
+            signal_next: false,
             cause: None,
             rejected: 0,
         })
@@ -91,10 +94,15 @@ impl<Q: SendQueue, Kept: AsRef<[u64]> + AsMut<[u64]>> Sender<Q, Kept> {
             inner: self.queue.stage(),
             kept: self.kept.as_mut(),
             kept_mask: self.kept_mask,
-            limit: self.unsignaled_limit,
+            limit: if self.signal_next {
+                0
+            } else {
+                self.unsignaled_limit
+            },
             config: &self.config,
             unsignaled_now: self.unsignaled,
             unsignaled: &mut self.unsignaled,
+            signal_next: &mut self.signal_next,
         }
     }
 
@@ -171,6 +179,8 @@ impl<Q: SendQueue, Kept: AsRef<[u64]> + AsMut<[u64]>> Sender<Q, Kept> {
 
     /// Whether a completion is yet to come: a signaled request is in flight. What was posted
     /// after the last signaled one is known done only by a later one.
+    ///
+    /// After a doorbell of which part was refused it may say so in vain, until the next one.
     #[must_use]
     #[inline]
     pub fn awaits_completion(&self) -> bool {
@@ -196,6 +206,7 @@ pub struct Batch<'q, Q: SendQueue + 'q> {
     unsignaled_now: u32,
     /// The same as of the last doorbell: written when this one rings.
     unsignaled: &'q mut u32,
+    signal_next: &'q mut bool,
 }
 
 impl<'q, Q: SendQueue> Batch<'q, Q> {
@@ -251,13 +262,19 @@ impl<'q, Q: SendQueue> Batch<'q, Q> {
             self.unsignaled_now = 0;
         }
         let outcome = self.inner.ring_returning(unposted);
-        // Where only part was posted, a signaled request may be among the rest: the next one
-        // is signaled, so that the part is known done.
-        *self.unsignaled = if outcome.is_ok() {
-            self.unsignaled_now
-        } else {
-            self.limit
-        };
+        match outcome {
+            Ok(0) => {}
+            Ok(_) => {
+                *self.unsignaled = self.unsignaled_now;
+                *self.signal_next = false;
+            }
+            // A signaled request may be among the posted part or among the rest: the next one is
+            // signaled, so that the part is known done.
+            Err(_) => {
+                *self.unsignaled = 0;
+                *self.signal_next = true;
+            }
+        }
         outcome
     }
 
@@ -326,3 +343,6 @@ impl<Q: SendQueue> fmt::Debug for Batch<'_, Q> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;
