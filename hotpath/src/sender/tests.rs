@@ -42,8 +42,10 @@ impl Completion for Success {
     }
 }
 
+type Table = InFlight<Bytes, Box<[u32]>, Box<[Option<Bytes>]>>;
+
 struct Queue {
-    table: InFlight<Bytes, Box<[u32]>, Box<[Option<Bytes>]>>,
+    table: Table,
     /// What is staged: its id, and whether it is signaled.
     staged: Vec<(WorkId, bool)>,
     /// The same of what the device has.
