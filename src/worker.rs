@@ -361,9 +361,15 @@ impl<P: Provider> Worker<P> {
             .reserve(self.channels.len().saturating_sub(self.hungry.len()));
         self.fetched
             .reserve((channel.limits().send_depth as usize).saturating_mul(GATHER_MAX));
-        if let Some(entry) = self.channels.get_mut(id.index as usize) {
-            entry.channel = Some(channel);
+        let Some(entry) = self.channels.get_mut(id.index as usize) else {
+            return;
+        };
+        // Memory may have sufficed for a part of its receives only.
+        if channel.receiver.is_short() && !entry.is_hungry {
+            entry.is_hungry = true;
+            self.hungry.push(id.index);
         }
+        entry.channel = Some(channel);
     }
 
     #[inline]

@@ -271,6 +271,31 @@ fn a_receiver_that_keeps_its_messages_starves_and_recovers() {
 }
 
 #[test]
+fn receives_there_was_no_memory_for_are_posted_when_there_is() {
+    let fabric = Fabric::new();
+    let a = fabric::node(&fabric, "a", vec![fabric::port("simA", "127.0.0.1/24")]);
+    let b = fabric::node(&fabric, "b", vec![fabric::port("simB", "127.0.0.2/24")]);
+    let mut server = fabric::workers(&a);
+    let mut listener = Listener::bind(&a, &server, "127.0.0.1:0".parse().unwrap(), &small()).unwrap();
+    let handle = *listener.handle();
+    let accepting = std::thread::spawn(move || {
+        listener.accept(&a, &mut server, within(SOON)).unwrap();
+        server
+    });
+    let mut workers = fabric::workers(&b);
+    let mut held: Vec<_> = core::iter::from_fn(|| workers[0].lease()).collect();
+    workers[0].release(held.pop().unwrap());
+    let at = b.connect(&mut workers, &handle, &small(), within(SOON)).unwrap();
+    let _server = accepting.join().unwrap();
+    let posted =
+        |workers: &mut Vec<doorbell::Worker<_>>| workers[0].channel(at.channel).unwrap().receives_posted();
+    assert_eq!(posted(&mut workers), 1);
+    drop(held);
+    workers[0].poll(|_, _| {}).unwrap();
+    assert_eq!(posted(&mut workers), 16);
+}
+
+#[test]
 fn a_peer_that_goes_away_fails_what_was_posted_and_memory_comes_back() {
     let (a, mut b) = pair();
     let before = leasable(&mut b);
