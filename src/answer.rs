@@ -53,6 +53,11 @@ impl<P: Provider> Answer<P> {
         self.machine.deadline()
     }
 
+    /// Whether to wait for room to write, too.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.machine.has_unsent()
+    }
+
     /// Moves as far as it can; the outcome once there is one.
     pub(crate) fn poll(
         &mut self,

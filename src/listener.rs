@@ -158,8 +158,11 @@ impl<P: Provider> Listener<P> {
                 .iter()
                 .map(|(_, answer)| answer.deadline())
                 .fold(deadline, Deadline::min);
-            let streams = self.under_way.iter().map(|(stream, _)| stream.as_fd());
-            wait_any(core::iter::once(self.socket.as_fd()).chain(streams), wake)?;
+            let streams = self
+                .under_way
+                .iter()
+                .map(|(stream, answer)| stream.interest(answer.has_unsent()));
+            wait_any(self.socket.as_fd(), streams, wake)?;
         }
     }
 

@@ -187,7 +187,7 @@ impl<P: Provider> Node<P> {
             if let Some(outcome) = dial.poll(clock::now(), &mut stream, workers) {
                 return outcome;
             }
-            stream.wait(dial.deadline().min(deadline))?;
+            stream.wait(dial.has_unsent(), dial.deadline().min(deadline))?;
         }
     }
 

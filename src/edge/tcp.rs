@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use doorbell_core::Deadline;
 use doorbell_core::handshake::{Io, IoError};
@@ -52,13 +52,18 @@ impl Stream {
     }
 
     /// Waits until the stream may move, or the deadline.
-    pub(crate) fn wait(&self, deadline: Deadline) -> io::Result<()> {
-        let interest = if self.connecting {
-            PollFlags::OUT
-        } else {
-            PollFlags::IN
+    pub(crate) fn wait(&self, has_unsent: bool, deadline: Deadline) -> io::Result<()> {
+        wait(&mut [self.interest(has_unsent)], deadline)
+    }
+
+    /// What to wait for: to be connected, then for bytes, and for room where some are unsent.
+    pub(crate) fn interest(&self, has_unsent: bool) -> PollFd<'_> {
+        let flags = match (self.connecting, has_unsent) {
+            (true, _) => PollFlags::OUT,
+            (false, true) => PollFlags::IN | PollFlags::OUT,
+            (false, false) => PollFlags::IN,
         };
-        wait(&mut [PollFd::new(&self.stream, interest)], deadline)
+        PollFd::new(&self.stream, flags)
     }
 
     fn check_connected(&mut self) -> Result<(), IoError> {
@@ -86,15 +91,15 @@ impl Stream {
     }
 }
 
-/// Waits until one of the descriptors is readable, or the deadline. Which of them is for the
-/// caller to see.
+/// Waits for a peer at `port`, or until one of the streams may move, or the deadline. Which it
+/// was is for the caller to see.
 pub(crate) fn wait_any<'fd>(
-    fds: impl Iterator<Item = BorrowedFd<'fd>>,
+    port: BorrowedFd<'fd>,
+    streams: impl Iterator<Item = PollFd<'fd>>,
     deadline: Deadline,
 ) -> io::Result<()> {
-    let mut fds: Vec<_> = fds
-        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-        .collect();
+    let port = PollFd::from_borrowed_fd(port, PollFlags::IN);
+    let mut fds: Vec<_> = core::iter::once(port).chain(streams).collect();
     wait(&mut fds, deadline)
 }
 
@@ -128,12 +133,6 @@ impl Drop for Stream {
         let mut unread = [0; 4096];
         // As much as a peer can have sent by the rules; beyond that it has itself to blame.
         let _ = self.stream.read(&mut unread);
-    }
-}
-
-impl AsFd for Stream {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
     }
 }
 
