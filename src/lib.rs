@@ -64,3 +64,8 @@ pub use node::{Connection, Node};
 pub use peer::Peer;
 pub use rails::NoRoute;
 pub use worker::{CloseError, PollError, Turn, Worker, WorkerCounters};
+
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
