@@ -38,7 +38,8 @@ pub enum Event<P: Provider = Rdma> {
         /// The last of them.
         through: Ticket,
     },
-    /// A request failed, and the queue pair with it. The channel gives the first cause.
+    /// A request failed, and the queue pair with it; all before it are done. The channel gives
+    /// the first cause.
     Failed {
         /// The request; what it held went back to the Worker.
         ticket: Ticket,

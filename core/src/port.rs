@@ -12,9 +12,6 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// How many GIDs of one port are looked at.
 pub const PORT_GIDS_MAX: usize = 64;
 
-/// How many addresses of one GID's interface are looked at.
-pub const GID_ADDRESSES_MAX: usize = 8;
-
 /// The name of an RDMA device or network interface.
 pub type Name = String<NAME_BYTES_MAX>;
 
