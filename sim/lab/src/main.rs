@@ -16,6 +16,7 @@ mod demo;
 mod doctor;
 mod guest;
 mod guests;
+mod headers;
 mod kernel;
 mod leash;
 mod machine;

@@ -33,7 +33,7 @@ const fn need(file: &'static str, package: &'static str, essential: bool, withou
 }
 
 /// All of them.
-pub(crate) const NEEDS: [Need; 15] = [
+pub(crate) const NEEDS: [Need; 17] = [
     need(
         "qemu-system-x86_64",
         "qemu-system-x86",
@@ -83,6 +83,18 @@ pub(crate) const NEEDS: [Need; 15] = [
         "valgrind",
         false,
         "instructions of a step cannot be counted",
+    ),
+    need(
+        "/usr/include/infiniband/verbs.h",
+        "libibverbs-dev",
+        false,
+        "the bindings cannot be compared with the installed headers",
+    ),
+    need(
+        "cc",
+        "gcc",
+        false,
+        "the bindings cannot be compared with any headers",
     ),
 ];
 
@@ -163,7 +175,12 @@ fn kernel(choice: &Choice, cache: &Cache, refresh: bool) -> Result<Kernel> {
     }
 }
 
-fn install_missing(wanted: impl Fn(&Need) -> bool) -> Result<()> {
+/// Installs what is `wanted` and not here.
+///
+/// # Errors
+///
+/// It cannot be installed; without root, the line to run.
+pub(crate) fn install_missing(wanted: impl Fn(&Need) -> bool) -> Result<()> {
     let missing: Vec<&Need> = NEEDS
         .iter()
         .filter(|need| wanted(need) && !need.is_met())

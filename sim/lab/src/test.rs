@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::headers;
 use crate::kernel::Choice;
 use crate::scenario::{self, Detail, Lab, Report, Scenario, TestCounts, Verdict};
 use crate::steps::{say, step};
@@ -56,10 +57,11 @@ pub(crate) fn run(args: &TestArgs, lab: &mut dyn Lab) -> Result<bool> {
     for run in runs.iter().filter(|run| run.left_out.is_none()) {
         lab.set_up(run.scenario, run.kernel)?;
     }
+    let headers = headers::ensure()?;
     let mut tally = Tally::new(started.elapsed());
     let out = scenario::output_folder(None, "test")?;
     for suite in native::SUITES {
-        tally.native(native::run(&suite, &out)?);
+        tally.native(native::run(&suite, &headers, &out)?);
     }
     for run in &runs {
         match run.left_out {

@@ -76,14 +76,19 @@ pub(crate) fn fetch(series: Series, cache: &Cache, refresh: bool) -> Result<Kern
 }
 
 /// apt, for one suite, touching nothing of this machine's own state.
-struct Apt {
+pub(crate) struct Apt {
     /// As options on the command line: they come after whatever the machine's
     /// own configuration says, of which proxies and the like stay in force.
     options: Vec<String>,
 }
 
 impl Apt {
-    fn new(series: Series, cache: &Cache) -> Result<Self> {
+    /// For the suite a series of kernels is in.
+    ///
+    /// # Errors
+    ///
+    /// No mirror is known.
+    pub(crate) fn new(series: Series, cache: &Cache) -> Result<Self> {
         let suite = series.suite();
         let folder = cache.folder(&format!("apt/{suite}"))?;
         for name in ["lists/partial", "archives/partial", "none"] {
@@ -132,7 +137,12 @@ impl Apt {
         command
     }
 
-    fn update(&self) -> Result<()> {
+    /// Reads the suite's lists.
+    ///
+    /// # Errors
+    ///
+    /// One of them cannot be read.
+    pub(crate) fn update(&self) -> Result<()> {
         // `any`: a list that could not be read is a failure, not a warning.
         let output = tool::output_of(self.command("apt-get").args(["--error-on=any", "update"]));
         output.map(drop).context("apt cannot read the archive's lists")
@@ -168,11 +178,15 @@ impl Apt {
     }
 
     /// Downloads packages, verified; gives version and checksum of each.
-    fn download(&self, packages: &[String], into: &Path) -> Result<BTreeMap<String, String>> {
+    ///
+    /// # Errors
+    ///
+    /// One is not there, or fails its verification.
+    pub(crate) fn download(&self, packages: &[String], into: &Path) -> Result<BTreeMap<String, String>> {
         fs::create_dir_all(into)?;
         let mut command = self.command("apt-get");
         command.current_dir(into).arg("download").args(packages);
-        tool::output_of(&mut command).context("apt cannot download the kernel's packages")?;
+        tool::output_of(&mut command).with_context(|| format!("apt cannot download {}", packages.join(", ")))?;
         let mut facts = BTreeMap::new();
         for package in packages {
             let shown = tool::output_of(self.command("apt-cache").args([

@@ -51,12 +51,15 @@ const TURN: Duration = Duration::from_millis(50);
 /// The part, and the names of those tests that skipped themselves, as far as they are known.
 pub(super) type Ran = (Part, Vec<String>);
 
+/// Names folders of C headers that the bindings are compared with, beside the installed ones.
+const HEADERS_VARIABLE: &str = "DOORBELL_RDMA_HEADERS";
+
 /// Runs a suite.
 ///
 /// # Errors
 ///
 /// Cargo cannot be started, or its output cannot be kept.
-pub(super) fn run(suite: &Suite, out: &Path) -> Result<Ran> {
+pub(super) fn run(suite: &Suite, headers: &Path, out: &Path) -> Result<Ran> {
     let started = Instant::now();
     let mut command = Command::new("env");
     command
@@ -65,7 +68,8 @@ pub(super) fn run(suite: &Suite, out: &Path) -> Result<Ran> {
         .arg(programs::program())
         .args(suite.arguments)
         // What a passing test says is otherwise kept from us: that it skipped itself, above all.
-        .args(["--", "--show-output"]);
+        .args(["--", "--show-output"])
+        .env(HEADERS_VARIABLE, headers);
     say(format_args!("native tests: cargo {}", suite.arguments.join(" ")));
     let log = out.join(format!("{}.log", suite.name));
     let mut leashed = leash::spawn_logging(&command, &log)?;
