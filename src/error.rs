@@ -94,7 +94,7 @@ pub enum ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Handshake(error) => write!(f, "the handshake failed: {error}"),
+            Self::Handshake(error) => fmt::Display::fmt(error, f),
             Self::NoRoute(report) => fmt::Display::fmt(report, f),
             Self::Tcp(error) => write!(f, "TCP: {error}"),
             Self::Provider(error) => fmt::Display::fmt(error, f),
