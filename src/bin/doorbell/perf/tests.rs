@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::thread;
 
 use doorbell::core_types::{IpPrefix, Mtu, Rkey};
-use doorbell::{ChannelConfig, Node, RemoteWindow, WorkerConfig};
+use doorbell::{ChannelConfig, ConnectError, Node, RemoteWindow, WorkerConfig};
 use doorbell_sim::{Fabric, Host, PortConfig};
 
 use super::control::Control;
@@ -325,6 +325,20 @@ fn nobody_listening_is_an_error_after_the_time_that_was_given() {
     let begun = std::time::Instant::now();
     let findings = drive(near, &at(free), &[], &terms, |_| Progress::silent());
     assert!(matches!(findings.failure, Some(PerfError::NobodyListens { .. })));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_port_that_takes_connections_and_says_nothing_is_given_up() {
+    let [near, _] = hosts();
+    let silent = std::net::TcpListener::bind(LOCALHOST).unwrap();
+    let begun = std::time::Instant::now();
+    let target = at(silent.local_addr().unwrap());
+    let findings = drive(near, &target, &[], &briefly(), |_| Progress::silent());
+    assert!(matches!(
+        findings.failure,
+        Some(PerfError::Connect(ConnectError::Handshake(_)))
+    ));
     assert!(begun.elapsed() < Duration::from_secs(5));
 }
 
