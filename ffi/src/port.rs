@@ -15,7 +15,10 @@ use crate::interface::Interface;
 use crate::sysfs::{CLASS, Sysfs};
 
 /// How many GIDs of a device are looked at, filled ones of all its ports together.
-const GIDS_MAX: usize = 4096;
+///
+/// The library refuses (EINVAL) what does not fit an attribute of the kernel, whose length has 16 bits:
+/// asking for one more would mean reading every entry's file, which takes seconds for a table of 1024.
+const GIDS_MAX: usize = u16::MAX as usize / size_of::<ibv_gid_entry>();
 
 /// Looks at a port.
 ///
