@@ -70,9 +70,7 @@ impl<P: Provider> Answer<P> {
                 Step::Prepare(prepare) => prepare,
                 Step::Connected(established) => {
                     let (worker, ready) = self.ready.take()?;
-                    let on = workers.get_mut(worker)?;
-                    let channel = bring_up::admit(ready, on, established);
-                    return Some(Ok(Connection { worker, channel }));
+                    return Some(bring_up::admit(ready, workers, worker, established));
                 }
                 Step::Failed(error) => return Some(Err(error.into())),
                 _ => return None,
@@ -105,7 +103,7 @@ impl<P: Provider> Answer<P> {
             .rails
             .get(usize::from(rail_index))
             .ok_or(ConnectError::NoRails)?;
-        let worker = workers.get_mut(rail.worker).ok_or(ConnectError::NoRails)?;
+        let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
         let pending = bring_up::prepare(worker, &rail, rail_index, &self.config, self.psn)?;
         let local = pending.local;
         let ready = bring_up::connect(pending, worker, &rail, &self.config, &agree(&local.parameters))?;

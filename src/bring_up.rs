@@ -11,8 +11,9 @@ use doorbell_core::wire::{Endpoint, EndpointParameters, Reject, RejectReason};
 use doorbell_core::{Psn, Qpn};
 use doorbell_hotpath::{Receiver, ReceiverConfig, Sender, SenderConfig, kept_words_for};
 
-use crate::channel::{Channel, ChannelId};
+use crate::channel::Channel;
 use crate::error::ConnectError;
+use crate::node::Connection;
 use crate::rails::NodeRail;
 use crate::worker::Reservation;
 use crate::{ChannelConfig, Peer, Worker};
@@ -164,26 +165,33 @@ pub(crate) struct Ready<P: Provider> {
 }
 
 /// Admits the channel to its Worker.
+///
+/// # Errors
+/// It is not the Worker the queue pair was made on.
 pub(crate) fn admit<P: Provider>(
     ready: Ready<P>,
-    worker: &mut Worker<P>,
+    workers: &mut [Worker<P>],
+    at: usize,
     established: Established,
-) -> ChannelId {
+) -> Result<Connection, ConnectError> {
     let Ready {
         sender,
         receiver,
         control,
         reservation,
     } = ready;
-    let id = reservation.id;
-    worker.admit(Channel {
-        sender,
-        receiver,
-        control,
-        reservation,
-        peer: Peer { established },
-    });
-    id
+    let peer = Peer { established };
+    let channel = workers
+        .get_mut(at)
+        .ok_or(ConnectError::OtherWorkers)?
+        .admit(Channel {
+            sender,
+            receiver,
+            control,
+            reservation,
+            peer,
+        })?;
+    Ok(Connection { worker: at, channel })
 }
 
 /// What a peer is told when our side fails.

@@ -11,7 +11,7 @@ use doorbell_core::provider::{
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{Receiver, Sender};
 
-use crate::worker::Reservation;
+use crate::worker::{Reservation, Turn};
 use crate::{Batch, ChannelState, Event, Lease, Peer};
 
 /// One connection to a peer, on the Worker it was made on.
@@ -39,8 +39,8 @@ pub struct ChannelId {
 pub struct SendError<T> {
     /// Why.
     pub kind: SendErrorKind,
-    /// What was to be sent, handed back. `None` where the device refused after it was
-    /// staged and the memory went home to the Worker.
+    /// What was to be sent, handed back. `None` where the device refused without saying which
+    /// request: it may have it, and the memory stays with it until its queue pair is gone.
     pub item: Option<T>,
 }
 
@@ -102,7 +102,7 @@ impl<P: Provider> Channel<P> {
         self.control.limits()
     }
 
-    /// Whether it can still be used, and if not, why.
+    /// Whether it can still be used, and if not, why, as far as was polled.
     #[must_use]
     pub fn state(&self) -> ChannelState {
         let causes = [self.sender.cause(), self.receiver.cause()];
@@ -228,6 +228,20 @@ impl<P: Provider> Channel<P> {
                 status: arrival.status,
             },
         })
+    }
+
+    /// Posts the receives that are missing, and says whether none is left to post. A refusal
+    /// of the device is told to `each`.
+    #[inline]
+    pub(crate) fn replenish(
+        &mut self,
+        arena: &mut P::Arena,
+        each: &mut impl FnMut(Turn<'_, P>, Event<P>),
+    ) -> bool {
+        if let Err(error) = self.receiver.replenish(arena) {
+            each(Turn { channel: self, arena }, Event::ReceivesRefused { error });
+        }
+        !self.receiver.is_short()
     }
 
     /// Fails the queue pair, so that everything posted is flushed and comes back by polling.

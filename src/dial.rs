@@ -95,9 +95,7 @@ impl<P: Provider> Dial<P> {
                     else {
                         return Some(Err(ConnectError::NoRails));
                     };
-                    let on = workers.get_mut(worker)?;
-                    let channel = bring_up::admit(ready, on, established);
-                    return Some(Ok(Connection { worker, channel }));
+                    return Some(bring_up::admit(ready, workers, worker, established));
                 }
                 Step::Failed(error) => return Some(Err(error.into())),
                 _ => return None,
@@ -116,7 +114,7 @@ impl<P: Provider> Dial<P> {
     fn offer(&mut self, now: Instant, workers: &mut [Worker<P>]) -> Result<(), ConnectError> {
         let pair = self.rails.route(self.machine.peer_rails())?;
         let rail = self.rails.get(pair.local).ok_or(ConnectError::NoRails)?;
-        let worker = workers.get_mut(rail.worker).ok_or(ConnectError::NoRails)?;
+        let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
         let index = |index| u8::try_from(index).map_err(|_| ConnectError::NoRails);
         let pending = bring_up::prepare(worker, &rail, index(pair.local)?, &self.config, self.psn)?;
         self.machine.offer(now, pending.local, index(pair.peer)?)?;
@@ -133,7 +131,7 @@ impl<P: Provider> Dial<P> {
         let Stage::Offered(rail, pending) = core::mem::replace(&mut self.stage, Stage::Over) else {
             return Err(ConnectError::NoRails);
         };
-        let worker = workers.get_mut(rail.worker).ok_or(ConnectError::NoRails)?;
+        let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
         let ready = bring_up::connect(pending, worker, &rail, &self.config, agreement)?;
         self.machine.ready(now)?;
         self.stage = Stage::Prepared(rail.worker, ready);

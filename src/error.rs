@@ -1,6 +1,7 @@
 //! What can go wrong between having nothing and having a channel.
 
 use core::fmt;
+use core::net::SocketAddr;
 use std::io;
 
 use doorbell_core::handshake::{HandshakeError, Misuse};
@@ -65,6 +66,8 @@ pub enum ConnectError {
     NoRoute(NoRoute),
     /// The TCP side failed.
     Tcp(io::Error),
+    /// Nobody answered at this TCP address: the host is down, or drops what comes.
+    Unanswered(SocketAddr),
     /// The device refused.
     Provider(ProviderError),
     /// The completion queues have no room for another channel of this depth.
@@ -83,6 +86,9 @@ pub enum ConnectError {
         /// Why the last one that tried was not.
         last_failure: Option<Box<ConnectError>>,
     },
+    /// The Workers are not those the handshake began with: they were given in another order,
+    /// or others were.
+    OtherWorkers,
     /// There is nothing to advertise: no usable rail on the Workers' devices.
     NoRails,
     /// The configuration cannot be told to a peer.
@@ -97,6 +103,7 @@ impl fmt::Display for ConnectError {
             Self::Handshake(error) => fmt::Display::fmt(error, f),
             Self::NoRoute(report) => fmt::Display::fmt(report, f),
             Self::Tcp(error) => write!(f, "TCP: {error}"),
+            Self::Unanswered(address) => write!(f, "nobody answers at {address} (TCP): is the host up?"),
             Self::Provider(error) => fmt::Display::fmt(error, f),
             Self::NoRoom {
                 sends_left,
@@ -117,6 +124,7 @@ impl fmt::Display for ConnectError {
                     "no peer was connected before the deadline; the last one that tried: {error}"
                 )
             }
+            Self::OtherWorkers => f.write_str("the Workers are not those the handshake began with"),
             Self::NoRails => f.write_str("no usable rail to advertise"),
             Self::Misuse(misuse) => write!(f, "the configuration cannot be told to a peer: {misuse}"),
             Self::Entropy(errno) => write!(f, "the system gave no random bytes (errno {errno})"),

@@ -1,6 +1,6 @@
 //! What polling a Worker tells of its channels.
 
-use doorbell_core::provider::Provider;
+use doorbell_core::provider::{PostError, Provider};
 use doorbell_core::{Ticket, WcStatus};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::FirstCause;
@@ -45,6 +45,12 @@ pub enum Event<P: Provider = Rdma> {
         ticket: Ticket,
         /// How it ended: a flush where another request is the cause.
         status: WcStatus,
+    },
+    /// The device refused to take receives; told at every poll until it takes them. The
+    /// channel starves meanwhile.
+    ReceivesRefused {
+        /// What it said.
+        error: PostError,
     },
     /// A receive failed, and the queue pair with it.
     ReceiveFailed {

@@ -50,7 +50,7 @@ mod worker;
 pub use batch::Batch;
 pub use channel::{Channel, ChannelId, SendError, SendErrorKind};
 pub use config::{ChannelConfig, WorkerConfig};
-pub use doorbell_core as core_types;
+pub use doorbell_core as vocabulary;
 pub use doorbell_core::provider::{Operation, PostFlags, RemoteAccess, RemoteAddress, Window, WindowConfig};
 pub use doorbell_core::wire::{Handle, PrivateData, RemoteWindow};
 pub use doorbell_core::{Deadline, PortReport, Ticket, WcStatus};
@@ -63,7 +63,7 @@ pub use listener::{HANDSHAKES_MAX, Listener};
 pub use node::{Connection, Node};
 pub use peer::Peer;
 pub use rails::NoRoute;
-pub use worker::{CloseError, PollError, Turn, Worker, WorkerCounters};
+pub use worker::{CloseError, Turn, Worker, WorkerCounters};
 
 /// The README's example compiles.
 #[cfg(doctest)]

@@ -3,14 +3,15 @@
 use core::fmt;
 use core::net::SocketAddr;
 use std::io;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 
 use doorbell_core::Deadline;
 use doorbell_core::handshake::Timing;
 use doorbell_core::provider::Provider;
-use doorbell_core::wire::{Fit, Handle, InstanceId};
+use doorbell_core::wire::{AdvertisedRail, Fit, Handle, InstanceId};
 use doorbell_ffi::Rdma;
+use rustix::io::Errno;
 
 use crate::answer::Answer;
 use crate::edge::clock;
@@ -41,6 +42,9 @@ pub struct Listener<P: Provider = Rdma> {
 impl<P: Provider> Listener<P> {
     /// Listens at `address` (port 0: any free one) for peers of the Workers' devices.
     ///
+    /// The handle leads to the port at the rails' own addresses. Listening at another address
+    /// than those, give peers that address instead, for [`Node::connect_at`].
+    ///
     /// # Errors
     /// None of the devices has a usable rail, or the port cannot be had.
     pub fn bind(
@@ -55,7 +59,11 @@ impl<P: Provider> Listener<P> {
         let address = socket.local_addr()?;
         let port = address.port().try_into().map_err(|_| ConnectError::NoRails)?;
         let mut builder = Handle::builder(port, node.instance());
-        for rail in rails.advertised() {
+        let advertised = rails.advertised();
+        let here = |rail: &&AdvertisedRail| rail.address().address() == address.ip();
+        // Bound to one rail's address, the others lead nowhere.
+        let only_here = advertised.iter().any(|rail| here(&rail));
+        for rail in advertised.iter().filter(|rail| !only_here || here(rail)) {
             if builder.push(rail) == Fit::LeftOut {
                 break;
             }
@@ -77,6 +85,8 @@ impl<P: Provider> Listener<P> {
     /// Workers of the same devices. Handshakes under way, being of the one before, are broken
     /// off: their peers are told nothing and see the stream end.
     pub fn reconfigure(&mut self, config: &ChannelConfig) {
+        let broken_off = u64::try_from(self.under_way.len()).unwrap_or(u64::MAX);
+        self.failed = self.failed.saturating_add(broken_off);
         self.under_way.clear();
         self.config = *config;
         self.timing = timing(config);
@@ -167,33 +177,70 @@ impl<P: Provider> Listener<P> {
     }
 
     fn take_new(&mut self, node: &Node<P>, workers: &[Worker<P>]) -> Result<(), ConnectError> {
+        // Looked at once however many come, since it opens devices.
+        let mut rails = None;
         while self.under_way.len() < HANDSHAKES_MAX {
             let stream = match self.socket.accept() {
                 Ok((stream, _)) => stream,
-                Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => break,
-                    // Of one peer, not of the port: it went away before it was taken.
-                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => continue,
-                    _ => return Err(error.into()),
-                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if is_of_one_peer(&error) => continue,
+                Err(error) => return Err(error.into()),
             };
-            let Ok(stream) = Stream::accepted(stream) else {
-                continue;
-            };
-            let rails = Rails::scan(&node.provider, workers)?;
-            let draw = Draw::new().map_err(ConnectError::Entropy)?;
-            let answer = Answer::new(
-                self.instance,
-                rails,
-                &self.config,
-                self.timing,
-                &draw,
-                clock::now(),
-            )?;
-            self.under_way.push((stream, answer));
+            match self.begin(node, workers, stream, &mut rails) {
+                Ok(handshake) => self.under_way.push(handshake),
+                Err(error) => {
+                    self.failed = self.failed.saturating_add(1);
+                    return Err(error);
+                }
+            }
         }
         Ok(())
     }
+
+    fn begin(
+        &self,
+        node: &Node<P>,
+        workers: &[Worker<P>],
+        stream: TcpStream,
+        rails: &mut Option<Rails>,
+    ) -> Result<(Stream, Answer<P>), ConnectError> {
+        let stream = Stream::accepted(stream)?;
+        let rails = match rails {
+            Some(rails) => rails,
+            None => rails.insert(Rails::scan(&node.provider, workers)?),
+        };
+        let draw = Draw::new().map_err(ConnectError::Entropy)?;
+        let answer = Answer::new(
+            self.instance,
+            rails.clone(),
+            &self.config,
+            self.timing,
+            &draw,
+            clock::now(),
+        )?;
+        Ok((stream, answer))
+    }
+}
+
+/// Whether an error of accepting is of the peer that was to be accepted, and not of the port.
+///
+/// Source: `accept(2)`, which passes on what is pending on the new socket.
+fn is_of_one_peer(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(
+            Errno::INTR
+                | Errno::CONNABORTED
+                | Errno::NETDOWN
+                | Errno::PROTO
+                | Errno::NOPROTOOPT
+                | Errno::HOSTDOWN
+                | Errno::NONET
+                | Errno::HOSTUNREACH
+                | Errno::OPNOTSUPP
+                | Errno::NETUNREACH
+        )
+    )
 }
 
 /// The time a handshake may take, from that of one stage.

@@ -184,8 +184,13 @@ impl<P: Provider> Node<P> {
         let mut dial = Dial::new(self.instance, listener, rails, config, timing, &draw, now)?;
         let mut stream = Stream::begin(address)?;
         loop {
-            if let Some(outcome) = dial.poll(clock::now(), &mut stream, workers) {
-                return outcome;
+            match dial.poll(clock::now(), &mut stream, workers) {
+                // That nobody answers at all is another thing than a peer that says nothing.
+                Some(Err(_)) if stream.is_connecting() => {
+                    return Err(ConnectError::Unanswered(address));
+                }
+                Some(outcome) => return outcome,
+                None => {}
             }
             stream.wait(dial.has_unsent(), dial.deadline().min(deadline))?;
         }

@@ -4,7 +4,7 @@ use core::fmt;
 use std::sync::{Arc, Weak};
 
 use doorbell_core::provider::{
-    Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, Context, GATHER_MAX, PostError,
+    Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, Context, GATHER_MAX,
     ProtectionDomain, Provider, ProviderError, WindowConfig,
 };
 use doorbell_core::work_id::CHANNELS_MAX;
@@ -60,36 +60,13 @@ pub struct WorkerCounters {
     pub orphaned: u64,
     /// Completions that named nothing in flight on their channel.
     pub rejected: u64,
-    /// Posts of receives that the device refused in part.
-    pub repost_failures: u64,
 }
-
-/// Why polling failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PollError {
-    /// A completion queue could not be polled; the Worker is of no further use.
-    Completions(ProviderError),
-    /// Receives could not be posted; the channel will starve.
-    Receives(PostError),
-}
-
-impl fmt::Display for PollError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Completions(error) => write!(f, "the completion queue cannot be polled: {error}"),
-            Self::Receives(error) => write!(f, "receives cannot be posted: {error}"),
-        }
-    }
-}
-
-impl core::error::Error for PollError {}
 
 /// The channel an event is for, and the memory to answer from.
 pub struct Turn<'w, P: Provider = Rdma> {
     /// The channel.
     pub channel: &'w mut Channel<P>,
-    arena: &'w mut P::Arena,
+    pub(crate) arena: &'w mut P::Arena,
 }
 
 impl<P: Provider> Turn<'_, P> {
@@ -202,9 +179,9 @@ impl<P: Provider> Worker<P> {
     /// channel. Says how many completions there were. Never waits.
     ///
     /// # Errors
-    /// A completion queue failed, or receives could not be posted again.
+    /// A completion queue cannot be polled; the Worker is of no further use.
     #[inline]
-    pub fn poll(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, PollError> {
+    pub fn poll(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
         let received = self.poll_receives(&mut each)?;
         let sent = self.poll_sends(&mut each)?;
         Ok(received.saturating_add(sent))
@@ -354,15 +331,25 @@ impl<P: Provider> Worker<P> {
     }
 
     /// Puts a channel into the place reserved for it.
-    pub(crate) fn admit(&mut self, channel: Channel<P>) {
+    ///
+    /// # Errors
+    /// The place was reserved on another Worker.
+    pub(crate) fn admit(&mut self, channel: Channel<P>) -> Result<ChannelId, ConnectError> {
         let id = channel.id();
+        let reserved = self
+            .channels
+            .get(id.index as usize)
+            .map(|entry| entry.reserved.as_ptr());
+        if reserved != Some(Arc::as_ptr(&channel.reservation)) {
+            return Err(ConnectError::OtherWorkers);
+        }
         // Here, so that polling never allocates.
         self.hungry
             .reserve(self.channels.len().saturating_sub(self.hungry.len()));
         self.fetched
             .reserve((channel.limits().send_depth as usize).saturating_mul(GATHER_MAX));
         let Some(entry) = self.channels.get_mut(id.index as usize) else {
-            return;
+            return Err(ConnectError::OtherWorkers);
         };
         // Memory may have sufficed for a part of its receives only.
         if channel.receiver.is_short() && !entry.is_hungry {
@@ -370,10 +357,11 @@ impl<P: Provider> Worker<P> {
             self.hungry.push(id.index);
         }
         entry.channel = Some(channel);
+        Ok(id)
     }
 
     #[inline]
-    fn poll_receives(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, PollError> {
+    fn poll_receives(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
         let Self {
             channels,
             receive_completions,
@@ -382,84 +370,56 @@ impl<P: Provider> Worker<P> {
             hungry,
             ..
         } = self;
-        let mut starving = None;
-        let count = receive_completions
-            .poll(|completion| {
-                let id = completion.work_id();
-                let entry = channels.get_mut(id.channel() as usize);
-                let Some((entry, channel)) = entry
-                    .and_then(Entry::split)
-                    .filter(|_| id.kind() == Some(WorkKind::Receive))
-                else {
-                    counters.orphaned = counters.orphaned.saturating_add(1);
-                    return;
-                };
-                let Some(event) = channel.retire_receive(completion, arena) else {
-                    counters.rejected = counters.rejected.saturating_add(1);
-                    return;
-                };
-                let failed = matches!(event, Event::ReceiveFailed { .. });
-                each(Turn { channel, arena }, event);
-                if failed {
-                    return;
-                }
-                match channel.receiver.replenish(arena) {
-                    Ok(_) if channel.receiver.is_short() && !*entry => {
-                        *entry = true;
-                        hungry.push(id.channel());
-                    }
-                    Ok(_) => {}
-                    Err(error) => starving = Some(error),
-                }
-            })
-            .map_err(PollError::Completions)?;
-        if !self.hungry.is_empty() {
-            starving = self.feed().err().or(starving);
-        }
-        match starving {
-            Some(error) => {
-                self.counters.repost_failures = self.counters.repost_failures.saturating_add(1);
-                Err(PollError::Receives(error))
+        let count = receive_completions.poll(|completion| {
+            let id = completion.work_id();
+            let entry = channels.get_mut(id.channel() as usize);
+            let Some((is_hungry, channel)) = entry
+                .and_then(Entry::split)
+                .filter(|_| id.kind() == Some(WorkKind::Receive))
+            else {
+                counters.orphaned = counters.orphaned.saturating_add(1);
+                return;
+            };
+            let Some(event) = channel.retire_receive(completion, arena) else {
+                counters.rejected = counters.rejected.saturating_add(1);
+                return;
+            };
+            let failed = matches!(event, Event::ReceiveFailed { .. });
+            each(Turn { channel, arena }, event);
+            if !failed && !channel.replenish(arena, each) && !*is_hungry {
+                *is_hungry = true;
+                hungry.push(id.channel());
             }
-            None => Ok(count),
+        })?;
+        if !self.hungry.is_empty() {
+            self.feed(each);
         }
+        Ok(count)
     }
 
     /// Posts receives for channels that went without, as far as memory came back.
     #[cold]
-    fn feed(&mut self) -> Result<(), PostError> {
+    fn feed(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) {
         let Self {
             channels,
             arena,
             hungry,
             ..
         } = self;
-        let mut outcome = Ok(());
         hungry.retain(|index| {
             let Some(entry) = channels.get_mut(*index as usize) else {
                 return false;
             };
-            let Some(channel) = entry
-                .channel
-                .as_mut()
+            let channel = entry.channel.as_mut();
+            entry.is_hungry = channel
                 .filter(|channel| channel.state() == ChannelState::Open)
-            else {
-                entry.is_hungry = false;
-                return false;
-            };
-            if let Err(error) = channel.receiver.replenish(arena) {
-                outcome = Err(error);
-                entry.is_hungry = false;
-                return false;
-            }
-            entry.is_hungry = channel.receiver.is_short();
+                .is_some_and(|channel| !channel.replenish(arena, each));
             entry.is_hungry
         });
-        outcome
     }
 
     #[inline]
-    fn poll_sends(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, PollError> {
+    fn poll_sends(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
         let Self {
             channels,
             send_completions,
@@ -468,45 +428,43 @@ impl<P: Provider> Worker<P> {
             fetched,
             ..
         } = self;
-        send_completions
-            .poll(|completion| {
-                let id = completion.work_id();
-                let entry = channels.get_mut(id.channel() as usize);
-                let channel = entry.and_then(|entry| entry.channel.as_mut());
-                let Some(channel) = channel.filter(|_| id.kind() == Some(WorkKind::Send)) else {
-                    counters.orphaned = counters.orphaned.saturating_add(1);
-                    return;
-                };
-                let outcome = channel.sender.retire(
-                    completion,
-                    |ticket, slot| fetched.push((ticket, Lease { slot })),
-                    |slot| arena.release(slot),
-                );
-                let Ok(retired) = outcome else {
-                    counters.rejected = counters.rejected.saturating_add(1);
-                    return;
-                };
-                let success = retired.status.is_success();
-                for (ticket, data) in fetched.drain(..) {
-                    if success || ticket != retired.last {
-                        each(Turn { channel, arena }, Event::Fetched { ticket, data });
-                    } else {
-                        arena.release(data.slot);
-                    }
-                }
-                let event = if success {
-                    Event::Done {
-                        through: retired.last,
-                    }
+        send_completions.poll(|completion| {
+            let id = completion.work_id();
+            let entry = channels.get_mut(id.channel() as usize);
+            let channel = entry.and_then(|entry| entry.channel.as_mut());
+            let Some(channel) = channel.filter(|_| id.kind() == Some(WorkKind::Send)) else {
+                counters.orphaned = counters.orphaned.saturating_add(1);
+                return;
+            };
+            let outcome = channel.sender.retire(
+                completion,
+                |ticket, slot| fetched.push((ticket, Lease { slot })),
+                |slot| arena.release(slot),
+            );
+            let Ok(retired) = outcome else {
+                counters.rejected = counters.rejected.saturating_add(1);
+                return;
+            };
+            let success = retired.status.is_success();
+            for (ticket, data) in fetched.drain(..) {
+                if success || ticket != retired.last {
+                    each(Turn { channel, arena }, Event::Fetched { ticket, data });
                 } else {
-                    Event::Failed {
-                        ticket: retired.last,
-                        status: retired.status,
-                    }
-                };
-                each(Turn { channel, arena }, event);
-            })
-            .map_err(PollError::Completions)
+                    arena.release(data.slot);
+                }
+            }
+            let event = if success {
+                Event::Done {
+                    through: retired.last,
+                }
+            } else {
+                Event::Failed {
+                    ticket: retired.last,
+                    status: retired.status,
+                }
+            };
+            each(Turn { channel, arena }, event);
+        })
     }
 }
 
@@ -527,7 +485,7 @@ pub enum CloseError {
     /// The queue pair could not be failed.
     Provider(ProviderError),
     /// The Worker could not be polled.
-    Poll(PollError),
+    Poll(ProviderError),
     /// Not everything came back by the deadline.
     TimedOut,
 }
@@ -537,7 +495,7 @@ impl fmt::Display for CloseError {
         match self {
             Self::Unknown => f.write_str("there is no such channel"),
             Self::Provider(error) => write!(f, "the queue pair could not be failed: {error}"),
-            Self::Poll(error) => write!(f, "while closing, {error}"),
+            Self::Poll(error) => write!(f, "while closing, the completion queue cannot be polled: {error}"),
             Self::TimedOut => f.write_str("not everything in flight came back before the deadline"),
         }
     }

@@ -76,7 +76,7 @@ fn one_sided_access_reaches_the_window_and_nothing_else() {
     let mut listening = small();
     listening.remote = RemoteAccess::ALL;
     let (mut a, mut b) = pair_with(listening, small());
-    let window = a
+    let mut window = a
         .worker()
         .window(&WindowConfig {
             bytes: 4096,

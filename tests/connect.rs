@@ -8,8 +8,8 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Instant;
 
-use doorbell::core_types::handshake::{Cause, Stage};
-use doorbell::core_types::{Mtu, PortState};
+use doorbell::vocabulary::handshake::{Cause, Stage};
+use doorbell::vocabulary::{Mtu, PortState};
 use doorbell::{ChannelConfig, ConnectError, Handle, Listener, NodeError, PrivateData, WorkerConfig, within};
 use doorbell_sim::{Fabric, Link};
 use fabric::{SOON, connect, node, pair_with, port, small, workers};
@@ -360,6 +360,72 @@ fn many_channels_live_on_one_worker() {
     let (_workers, ids) = connecting.join().unwrap();
     assert_eq!(ids.len(), 3);
     assert_eq!(a.worker().channels().count(), 3);
+}
+
+#[test]
+fn bound_to_one_address_the_handle_leads_there_alone() {
+    let fabric = Fabric::new();
+    let a = node(
+        &fabric,
+        "a",
+        vec![port("a1", "127.0.0.1/24"), port("a2", "127.1.0.1/24")],
+    );
+    let server = workers(&a);
+    let rails = |address: &str| {
+        let listener = Listener::bind(&a, &server, address.parse().unwrap(), &small()).unwrap();
+        let rails = listener.handle().rails();
+        rails
+            .iter()
+            .map(|rail| rail.address().to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(rails("127.1.0.1:0"), ["127.1.0.1/24"]);
+    assert_eq!(rails("0.0.0.0:0"), ["127.0.0.1/24", "127.1.0.1/24"]);
+}
+
+#[test]
+fn workers_in_another_order_are_refused_and_not_mixed_up() {
+    let fabric = Fabric::new();
+    let a = node(
+        &fabric,
+        "a",
+        vec![port("a1", "127.0.0.1/24"), port("a2", "127.1.0.1/24")],
+    );
+    let b = node(&fabric, "b", vec![port("simB", "127.0.0.2/24")]);
+    let mut server = workers(&a);
+    let mut listener = Listener::bind(&a, &server, "0.0.0.0:0".parse().unwrap(), &small()).unwrap();
+    let handle = *listener.handle();
+    let connecting = thread::spawn(move || {
+        let mut client = workers(&b);
+        b.connect(&mut client, &handle, &small(), within(SOON))
+            .map(|_| ())
+            .map_err(|error| error.to_string())
+    });
+    let began = Instant::now();
+    // Swapped at every poll, so that some step of the handshake sees the wrong one.
+    let outcome = loop {
+        assert!(began.elapsed() < SOON);
+        match listener.poll_accept(&a, &mut server) {
+            Ok(None) => server.reverse(),
+            other => break other,
+        }
+        thread::yield_now();
+    };
+    let _ = connecting.join();
+    match outcome {
+        // Whether a step met the wrong order is up to the timing; mixed up it never is.
+        Ok(connection) => {
+            let at = connection.unwrap();
+            assert!(server[at.worker].channel(at.channel).is_some());
+        }
+        Err(error) => assert!(
+            matches!(
+                error,
+                ConnectError::OtherWorkers | ConnectError::Handshake(_) | ConnectError::Provider(_)
+            ),
+            "{error}"
+        ),
+    }
 }
 
 use fabric::End;

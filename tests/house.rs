@@ -216,3 +216,27 @@ fn raw_verbs_stay_in_ffi() {
         }
     }
 }
+
+#[test]
+fn links_between_the_documents_lead_somewhere() {
+    let mut documents = vec![root().join("README.md")];
+    for folder in ["docs", "fuzz", "sim/scenarios", "ffi/sys"] {
+        let entries = fs::read_dir(root().join(folder)).unwrap();
+        let paths = entries.map(|entry| entry.unwrap().path());
+        documents.extend(paths.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
+    }
+    for document in documents {
+        let text = fs::read_to_string(&document).unwrap();
+        for target in text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split([')', '#']).next())
+        {
+            if target.is_empty() || target.contains("://") {
+                continue;
+            }
+            let path = document.parent().unwrap().join(target);
+            assert!(path.exists(), "{}: {target}", document.display());
+        }
+    }
+}

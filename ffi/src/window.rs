@@ -1,7 +1,8 @@
 //! Windows: memory a peer may reach at any time, so no reference to it ever exists.
 //!
 //! It is copied by relaxed atomic accesses, eight bytes at a time where both the address and
-//! the length allow: other threads of this process may copy the same bytes at the same time.
+//! the length allow. Threads of this process race with each other in loads alone, whose sizes
+//! may differ: whatever stores borrows the window exclusively.
 
 use core::fmt;
 use core::ptr::NonNull;
@@ -23,12 +24,6 @@ pub struct Window {
 impl Window {
     pub(crate) const fn new(region: MemoryRegion, remote: RemoteAccess) -> Self {
         Self { region, remote }
-    }
-
-    /// What peers may do to it.
-    #[must_use]
-    pub const fn remote_access(&self) -> RemoteAccess {
-        self.remote
     }
 
     fn bytes(&self) -> usize {
@@ -85,7 +80,7 @@ impl doorbell_core::provider::Window for Window {
     }
 
     #[inline]
-    fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow> {
+    fn copy_in(&mut self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow> {
         let mut to = self.at(offset, source.len())?;
         let lead = to.align_offset(WORD_BYTES).min(source.len());
         let (head, rest) = source.split_at(lead);

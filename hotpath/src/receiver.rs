@@ -20,7 +20,6 @@ pub struct Receiver<Q> {
     queue: Q,
     repost_batch: u32,
     cause: Option<FirstCause>,
-    rejected: u64,
 }
 
 impl<Q: ReceiveQueue> Receiver<Q> {
@@ -32,7 +31,6 @@ impl<Q: ReceiveQueue> Receiver<Q> {
             queue,
             repost_batch,
             cause: None,
-            rejected: 0,
         }
     }
 
@@ -72,47 +70,37 @@ impl<Q: ReceiveQueue> Receiver<Q> {
     /// Takes the receive a completion names; `each` gets its slots.
     ///
     /// # Errors
-    /// The completion names nothing in flight here; it was counted.
+    /// The completion names nothing in flight here.
     #[inline]
     pub fn retire(
         &mut self,
         completion: Q::Completion,
         each: impl FnMut(Ticket, Q::Slot),
     ) -> Result<Arrival, Rejected> {
-        let outcome = self.queue.retire(completion, each);
-        match &outcome {
-            Ok(arrival) if !arrival.status.is_success() => {
-                let Arrival {
+        let arrival = self.queue.retire(completion, each)?;
+        if !arrival.status.is_success() {
+            let Arrival {
+                status,
+                ticket,
+                vendor_error,
+                ..
+            } = arrival;
+            FirstCause::note(
+                &mut self.cause,
+                FirstCause {
                     status,
                     ticket,
                     vendor_error,
-                    ..
-                } = *arrival;
-                FirstCause::note(
-                    &mut self.cause,
-                    FirstCause {
-                        status,
-                        ticket,
-                        vendor_error,
-                    },
-                );
-            }
-            Ok(_) => {}
-            Err(_) => self.rejected = self.rejected.saturating_add(1),
+                },
+            );
         }
-        outcome
+        Ok(arrival)
     }
 
     /// Why the queue pair failed, as far as this half knows.
     #[must_use]
     pub const fn cause(&self) -> Option<FirstCause> {
         self.cause
-    }
-
-    /// How many completions named nothing in flight here.
-    #[must_use]
-    pub const fn rejected(&self) -> u64 {
-        self.rejected
     }
 
     /// How many receives are posted.

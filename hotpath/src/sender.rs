@@ -58,7 +58,6 @@ pub struct Sender<Q, Kept> {
     /// Whether the next request has to be signaled, part of a doorbell having been refused.
     signal_next: bool,
     cause: Option<FirstCause>,
-    rejected: u64,
 }
 
 impl<Q: SendQueue, Kept: AsRef<[u64]> + AsMut<[u64]>> Sender<Q, Kept> {
@@ -83,7 +82,6 @@ impl<Q: SendQueue, Kept: AsRef<[u64]> + AsMut<[u64]>> Sender<Q, Kept> {
             unsignaled: 0,
             signal_next: false,
             cause: None,
-            rejected: 0,
         })
     }
 
@@ -110,7 +108,7 @@ impl<Q: SendQueue, Kept: AsRef<[u64]> + AsMut<[u64]>> Sender<Q, Kept> {
     /// `kept`, all others to `spent`, each in posting order.
     ///
     /// # Errors
-    /// The completion names nothing in flight here; it was counted.
+    /// The completion names nothing in flight here.
     #[inline]
     pub fn retire(
         &mut self,
@@ -124,50 +122,36 @@ impl<Q: SendQueue, Kept: AsRef<[u64]> + AsMut<[u64]>> Sender<Q, Kept> {
             kept_mask,
             ..
         } = self;
-        let outcome = queue.retire(completion, |ticket, slot| {
+        let retired = queue.retire(completion, |ticket, slot| {
             if bit(bits.as_ref(), ticket, *kept_mask) {
                 kept(ticket, slot)
             } else {
                 spent(slot)
             }
-        });
-        match outcome {
-            Ok(retired) => {
-                if !retired.status.is_success() {
-                    let Retired {
-                        status,
-                        last: ticket,
-                        vendor_error,
-                        ..
-                    } = retired;
-                    FirstCause::note(
-                        &mut self.cause,
-                        FirstCause {
-                            status,
-                            ticket,
-                            vendor_error,
-                        },
-                    );
-                }
-                Ok(retired)
-            }
-            Err(rejected) => {
-                self.rejected = self.rejected.saturating_add(1);
-                Err(rejected)
-            }
+        })?;
+        if !retired.status.is_success() {
+            let Retired {
+                status,
+                last: ticket,
+                vendor_error,
+                ..
+            } = retired;
+            FirstCause::note(
+                &mut self.cause,
+                FirstCause {
+                    status,
+                    ticket,
+                    vendor_error,
+                },
+            );
         }
+        Ok(retired)
     }
 
     /// Why the queue pair failed, as far as this half knows.
     #[must_use]
     pub const fn cause(&self) -> Option<FirstCause> {
         self.cause
-    }
-
-    /// How many completions named nothing in flight here.
-    #[must_use]
-    pub const fn rejected(&self) -> u64 {
-        self.rejected
     }
 
     /// How many requests are in flight.

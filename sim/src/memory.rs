@@ -299,7 +299,7 @@ impl doorbell_core::provider::Window for Window {
         })
     }
 
-    fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow> {
+    fn copy_in(&mut self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow> {
         self.with(offset, source.len(), |bytes| bytes.copy_from_slice(source))
     }
 

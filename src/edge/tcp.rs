@@ -56,6 +56,11 @@ impl Stream {
         wait(&mut [self.interest(has_unsent)], deadline)
     }
 
+    /// Whether nobody has answered yet, by yes or by no.
+    pub(crate) const fn is_connecting(&self) -> bool {
+        self.connecting
+    }
+
     /// What to wait for: to be connected, then for bytes, and for room where some are unsent.
     pub(crate) fn interest(&self, has_unsent: bool) -> PollFd<'_> {
         let flags = match (self.connecting, has_unsent) {
@@ -81,11 +86,9 @@ impl Stream {
         if ready.map_err(|errno| IoError::Failed(errno.raw_os_error()))? == 0 {
             return Err(IoError::WouldBlock);
         }
+        self.connecting = false;
         match sockopt::socket_error(&self.stream) {
-            Ok(Ok(())) => {
-                self.connecting = false;
-                Ok(())
-            }
+            Ok(Ok(())) => Ok(()),
             Ok(Err(errno)) | Err(errno) => Err(IoError::Failed(errno.raw_os_error())),
         }
     }

@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::thread;
 
-use doorbell::core_types::IpPrefix;
+use doorbell::vocabulary::IpPrefix;
 use doorbell::{
     ChannelConfig, ChannelId, ConnectError, Connection, Event, Handle, Lease, Listener, Node, Worker,
     WorkerConfig, within,

@@ -66,11 +66,12 @@ pub trait Window: Send + Sync + Sized + 'static {
     /// The range does not lie within the window; nothing was copied.
     fn copy_out(&self, offset: usize, destination: &mut [u8]) -> Result<(), OutOfWindow>;
 
-    /// Copies bytes in, beginning at `offset`.
+    /// Copies bytes in, beginning at `offset`. The borrow is exclusive, so that of this
+    /// process nobody else looks meanwhile; peers may.
     ///
     /// # Errors
     /// The range does not lie within the window; nothing was copied.
-    fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow>;
+    fn copy_in(&mut self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow>;
 
     /// Reads one byte, then orders all later reads after it.
     ///

@@ -135,7 +135,7 @@ fn write_with_immediate_consumes_a_receive_and_leaves_it_alone() {
 fn atomics() {
     let Some(bench) = bench("atomics") else { return };
     let mut arena = bench.arena(4, 64);
-    let window = window(&bench, 4096, RemoteAccess::ALL);
+    let mut window = window(&bench, 4096, RemoteAccess::ALL);
     let (mut one, _other) = bench.pair();
     let remote = address(&window, 8);
     window.copy_in(8, &100_u64.to_ne_bytes()).unwrap();
@@ -260,7 +260,7 @@ fn a_window_has_no_bytes_beyond_its_end() {
     let Some(bench) = bench("a_window_has_no_bytes_beyond_its_end") else {
         return;
     };
-    let window = window(&bench, 100, RemoteAccess::ALL);
+    let mut window = window(&bench, 100, RemoteAccess::ALL);
     let mut bytes = [0; 101];
     assert_eq!(window.bytes(), 100);
     assert!(window.copy_out(0, &mut bytes).is_err());

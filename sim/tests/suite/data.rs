@@ -220,8 +220,8 @@ pub(crate) fn inline_bytes_and_empty_messages<R: Rig>(rig: &R) {
 }
 
 pub(crate) fn windows_are_checked_locally<R: Rig>(rig: &R) {
-    let [near, _far] = connected(rig);
-    let window = &near.window;
+    let [mut near, _far] = connected(rig);
+    let window = &mut near.window;
     assert_eq!(window.bytes(), WINDOW_BYTES);
     window.copy_in(WINDOW_BYTES - 8, &7_u64.to_ne_bytes()).unwrap();
     assert_eq!(window.load_u64(WINDOW_BYTES - 8), Ok(7));

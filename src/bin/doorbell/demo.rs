@@ -10,8 +10,8 @@ use std::net::TcpListener;
 use std::sync::mpsc;
 use std::thread;
 
-use doorbell::core_types::Mtu;
-use doorbell::core_types::provider::{Context as _, Provider as _};
+use doorbell::vocabulary::Mtu;
+use doorbell::vocabulary::provider::{Context as _, Provider as _};
 use doorbell::{Handle, Node, NodeError, PortReport};
 use serde::Serialize;
 
@@ -241,8 +241,8 @@ mod tests {
     use super::{Findings, choose, conclude, tests};
     use crate::perf::{Kind, Op};
     use doorbell::PortReport;
-    use doorbell::core_types::port::Name;
-    use doorbell::core_types::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortState};
+    use doorbell::vocabulary::port::Name;
+    use doorbell::vocabulary::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortState};
 
     fn port(device: &str, state: PortState) -> PortReport {
         let ip = "10.0.0.1".parse().unwrap();

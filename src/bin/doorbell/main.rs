@@ -47,3 +47,25 @@ fn main() -> ExitCode {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_commands_the_readme_names_exist() {
+        let readme = include_str!("../../../README.md");
+        let command = super::Arguments::command();
+        let named: Vec<_> = readme.lines().filter_map(|line| line.strip_prefix("doorbell ")).collect();
+        assert!(named.len() >= 5, "{named:?}");
+        for line in named {
+            let name = line.split_whitespace().next().unwrap_or_default();
+            assert!(command.find_subcommand(name).is_some(), "doorbell {line}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        super::Arguments::command().debug_assert();
+    }
+}

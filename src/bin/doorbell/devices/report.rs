@@ -4,7 +4,7 @@ use core::fmt::Write as _;
 use core::net::IpAddr;
 
 use doorbell::PortReport;
-use doorbell::core_types::port::{GidEntry, GidKind, Unusable};
+use doorbell::vocabulary::port::{GidEntry, GidKind, Unusable};
 use doorbell_ffi::{ProviderKind, Quirks};
 use serde::Serialize;
 

@@ -3,8 +3,8 @@
 use core::net::IpAddr;
 
 use doorbell::PortReport;
-use doorbell::core_types::port::Name;
-use doorbell::core_types::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortState};
+use doorbell::vocabulary::port::Name;
+use doorbell::vocabulary::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortState};
 use doorbell_ffi::{ProviderKind, Quirks};
 
 use super::report::{Device, Library, Listing};

@@ -7,7 +7,7 @@ use std::net::ToSocketAddrs;
 
 use clap::{Args, ValueEnum};
 use doorbell::Handle;
-use doorbell::core_types::Mtu;
+use doorbell::vocabulary::Mtu;
 
 use super::error::PerfError;
 use super::session::{Target, Terms};

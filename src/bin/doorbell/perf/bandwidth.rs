@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use quanta::Clock;
 use serde::Serialize;
 
-use doorbell::core_types::provider::Provider;
+use doorbell::vocabulary::provider::Provider;
 use doorbell::{Event, Lease, PostFlags, SendErrorKind};
 
 use super::atomic::Counter;
@@ -130,7 +130,7 @@ pub(super) fn answer<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError>
             Op::Read => {
                 if let Some(next) = rounds.peek() {
                     run.source
-                        .fill_window(run.link.window()?, next.first, next.count)?;
+                        .fill_window(run.link.window_mut()?, next.first, next.count)?;
                 }
             }
             Op::FetchAdd | Op::CompareSwap => {

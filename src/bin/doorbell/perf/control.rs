@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::core_types::provider::Provider;
+use doorbell::vocabulary::provider::Provider;
 use doorbell::{
     Channel, ChannelConfig, ChannelId, Event, Operation, PostFlags, PrivateData, Worker, WorkerConfig,
 };

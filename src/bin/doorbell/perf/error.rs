@@ -4,7 +4,8 @@ use core::fmt;
 use core::time::Duration;
 use std::io;
 
-use doorbell::{ChannelState, CloseError, ConnectError, NodeError, PollError, SendErrorKind};
+use doorbell::vocabulary::provider::ProviderError;
+use doorbell::{ChannelState, CloseError, ConnectError, NodeError, SendErrorKind};
 
 use super::message::MessageError;
 use super::pattern::Mismatch;
@@ -26,11 +27,11 @@ pub(crate) enum PerfError {
     /// The port cannot be listened at.
     Listen { address: String, error: ConnectError },
     /// A device refused to register memory.
-    Window(doorbell::core_types::provider::ProviderError),
+    Window(ProviderError),
     /// A request was not posted.
     Send(SendErrorKind),
     /// The Worker cannot be polled.
-    Poll(PollError),
+    Poll(ProviderError),
     /// The queue pair failed, and why.
     Channel { what: &'static str, state: ChannelState },
     /// Nothing came from the peer for this long.
@@ -86,7 +87,7 @@ impl fmt::Display for PerfError {
             Self::Listen { address, error } => write!(f, "cannot listen at {address}: {error}"),
             Self::Window(error) => write!(f, "memory for the peer to reach: {error}"),
             Self::Send(kind) => fmt::Display::fmt(kind, f),
-            Self::Poll(error) => fmt::Display::fmt(error, f),
+            Self::Poll(error) => write!(f, "the completion queue cannot be polled: {error}"),
             Self::Channel { what, state } => match state {
                 ChannelState::Failed { cause } => {
                     write!(f, "the {what} failed: {}", cause.status)?;
@@ -147,6 +148,6 @@ macro_rules! from {
 }
 
 from!(
-    NodeError => Node, ConnectError => Connect, SendErrorKind => Send, PollError => Poll,
+    NodeError => Node, ConnectError => Connect, SendErrorKind => Send, ProviderError => Poll,
     MessageError => Message, Unfit => Unfit, CloseError => Close
 );

@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 use quanta::Clock;
 use serde::Serialize;
 
-use doorbell::core_types::provider::Provider;
+use doorbell::vocabulary::provider::Provider;
 use doorbell::{Event, Lease, Operation, PostFlags, Window};
 
 use super::atomic::Counter;
@@ -387,7 +387,7 @@ fn tick(progress: &mut Progress, sequence: u64) {
 
 #[cfg(test)]
 mod tests {
-    use doorbell::core_types::Mtu;
+    use doorbell::vocabulary::Mtu;
 
     use super::Times;
     use crate::perf::test::{Kind, Op, Test};

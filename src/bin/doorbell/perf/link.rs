@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::core_types::provider::Provider;
+use doorbell::vocabulary::provider::Provider;
 use doorbell::{
     Channel, ChannelId, ChannelState, Event, Lease, Operation, PostFlags, RemoteAddress, RemoteWindow,
     Window, Worker,
@@ -133,6 +133,14 @@ impl<P: Provider> Link<P> {
     /// There is none: the test needs none.
     pub(super) fn window(&self) -> Result<&P::Window, PerfError> {
         self.window.as_ref().ok_or(PerfError::NoMemory)
+    }
+
+    /// The same, to write in.
+    ///
+    /// # Errors
+    /// There is none: the test needs none.
+    pub(super) fn window_mut(&mut self) -> Result<&mut P::Window, PerfError> {
+        self.window.as_mut().ok_or(PerfError::NoMemory)
     }
 }
 

@@ -6,7 +6,7 @@
 use core::fmt;
 
 use doorbell::RemoteWindow;
-use doorbell::core_types::Mtu;
+use doorbell::vocabulary::Mtu;
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

@@ -2,7 +2,7 @@
 
 use core::fmt::Write;
 
-use doorbell::core_types::provider::Provider;
+use doorbell::vocabulary::provider::Provider;
 use serde::Serialize;
 
 use super::bandwidth::Bandwidth;

@@ -10,8 +10,8 @@ use core::time::Duration;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::core_types::handshake::{Cause, HandshakeError};
-use doorbell::core_types::provider::Provider;
+use doorbell::vocabulary::handshake::{Cause, HandshakeError};
+use doorbell::vocabulary::provider::Provider;
 use doorbell::{
     ChannelConfig, ConnectError, Connection, Handle, Listener, Node, RemoteWindow, Window, WindowConfig,
     Worker, within,
@@ -314,12 +314,12 @@ impl<'n, P: Provider> Server<'n, P> {
             Ok(worker) => [worker],
             Err(error) => return Err(refuse(control, error.into())),
         };
-        let window = match make_window(&worker[0], &test, Role::Listener) {
+        let mut window = match make_window(&worker[0], &test, Role::Listener) {
             Ok(window) => window,
             Err(error) => return Err(refuse(control, error)),
         };
         // Filled before anyone is told of it.
-        if let Some(window) = &window {
+        if let Some(window) = &mut window {
             let source = Source::new(&test, Role::Listener, token);
             source.fill_window(window, 0, source.filled_at_first())?;
         }
@@ -495,7 +495,7 @@ fn make_window<P: Provider>(
 
 /// What a peer is told of a window; an empty one where there is none.
 fn remote_of<P: Provider>(window: Option<&P::Window>) -> RemoteWindow {
-    let none = RemoteWindow::new(0, 0, doorbell::core_types::Rkey(0));
+    let none = RemoteWindow::new(0, 0, doorbell::vocabulary::Rkey(0));
     window.map_or(none, Window::remote)
 }
 

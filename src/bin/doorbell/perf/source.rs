@@ -1,7 +1,7 @@
 //! What one side sends in a test: the bytes of each message, and the corruption that was asked
 //! for.
 
-use doorbell::core_types::provider::Provider;
+use doorbell::vocabulary::provider::Provider;
 use doorbell::{Lease, Window};
 
 use super::atomic::Counter;
@@ -87,8 +87,8 @@ impl Source {
     ///
     /// # Errors
     /// It does not fit.
-    pub(super) fn fill_window(&self, window: &impl Window, first: u64, count: u64) -> Result<(), PerfError> {
-        let put = |place, bytes: &[u8]| window.copy_in(place, bytes).map_err(|_| PerfError::NoMemory);
+    pub(super) fn fill_window(&self, window: &mut impl Window, first: u64, count: u64) -> Result<(), PerfError> {
+        let mut put = |place, bytes: &[u8]| window.copy_in(place, bytes).map_err(|_| PerfError::NoMemory);
         match self.test.op {
             Op::Send | Op::Write | Op::WriteImm => Ok(()),
             Op::Read => {

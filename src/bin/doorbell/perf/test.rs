@@ -6,7 +6,7 @@
 use core::fmt;
 
 use clap::ValueEnum;
-use doorbell::core_types::Mtu;
+use doorbell::vocabulary::Mtu;
 use doorbell::{ChannelConfig, RemoteAccess, WorkerConfig};
 use serde::Serialize;
 

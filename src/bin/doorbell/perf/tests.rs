@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::thread;
 
-use doorbell::core_types::{IpPrefix, Mtu, Rkey};
+use doorbell::vocabulary::{IpPrefix, Mtu, Rkey};
 use doorbell::{ChannelConfig, ConnectError, Node, RemoteWindow, WorkerConfig};
 use doorbell_sim::{Fabric, Host, PortConfig};
 

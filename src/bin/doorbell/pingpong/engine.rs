@@ -10,13 +10,13 @@ use std::io;
 use std::time::Instant;
 
 use doorbell::WcStatus;
-use doorbell::core_types::provider::{
+use doorbell::vocabulary::provider::{
     AddressVector, Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, Context,
     Operation, PostError, PostFlags, ProtectionDomain, Provider, ProviderError, PushError, QueuePair,
     QueuePairConfig, QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, Rejected,
     RemoteAccess, SendBatch, SendQueue, Slot,
 };
-use doorbell::core_types::{Mtu, Psn, Qpn, WorkKind};
+use doorbell::vocabulary::{Mtu, Psn, Qpn, WorkKind};
 
 use super::source::Source;
 use super::wire::Destination;

@@ -8,9 +8,9 @@ use core::time::Duration;
 use std::io;
 use std::thread;
 
-use doorbell::core_types::provider::{Context as _, Provider};
-use doorbell::core_types::work_id::SLOTS_MAX;
-use doorbell::core_types::{Mtu, Psn};
+use doorbell::vocabulary::provider::{Context as _, Provider};
+use doorbell::vocabulary::work_id::SLOTS_MAX;
+use doorbell::vocabulary::{Mtu, Psn};
 use doorbell::{PortReport, Rdma};
 use doorbell_ffi::{CompletionQueue, Context};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

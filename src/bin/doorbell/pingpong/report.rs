@@ -152,7 +152,7 @@ mod tests {
     use crate::pingpong::source::{Source, Why};
     use crate::pingpong::wire::Destination;
     use core::time::Duration;
-    use doorbell::core_types::{Gid, GidKind, Mtu, Psn, Qpn};
+    use doorbell::vocabulary::{Gid, GidKind, Mtu, Psn, Qpn};
 
     fn end(qpn: u32, address: &str) -> Destination {
         Destination {

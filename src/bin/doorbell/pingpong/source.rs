@@ -4,8 +4,8 @@ use core::fmt;
 use core::net::IpAddr;
 
 use doorbell::PortReport;
-use doorbell::core_types::port::{GidKind, Unusable};
-use doorbell::core_types::{Gid, GidEntry, IpPrefix, Mtu};
+use doorbell::vocabulary::port::{GidKind, Unusable};
+use doorbell::vocabulary::{Gid, GidEntry, IpPrefix, Mtu};
 
 /// What the command line asks for.
 #[derive(Clone, Copy, Debug)]
@@ -329,8 +329,8 @@ mod tests {
     use super::{NoSource, Peer, Wanted, Why, check, choose};
     use core::net::IpAddr;
     use doorbell::PortReport;
-    use doorbell::core_types::port::{Name, Unusable};
-    use doorbell::core_types::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortState};
+    use doorbell::vocabulary::port::{Name, Unusable};
+    use doorbell::vocabulary::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortState};
 
     fn gid(index: u32, address: &str, bits: u8) -> GidEntry {
         let ip: IpAddr = address.parse().unwrap();

@@ -17,7 +17,7 @@
 
 use core::fmt;
 
-use doorbell::core_types::{Gid, Psn, Qpn};
+use doorbell::vocabulary::{Gid, Psn, Qpn};
 
 /// How long the text of a [`Destination`] is.
 pub(super) const DESTINATION_BYTES: usize = 52;
@@ -257,7 +257,7 @@ impl Inbox {
 #[cfg(test)]
 mod tests {
     use super::{DESTINATION_BYTES, DONE, Destination, Field, Inbox, Message, WireError};
-    use doorbell::core_types::{Gid, Psn, Qpn};
+    use doorbell::vocabulary::{Gid, Psn, Qpn};
 
     /// What `ibv_rc_pingpong -g 1` at 10.0.0.1 sends.
     const GOLDEN: &[u8; DESTINATION_BYTES] = b"0000:000011:0a2b3c:00000000000000000000ffff0a000001\0";

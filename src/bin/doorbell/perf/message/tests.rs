@@ -1,5 +1,5 @@
 use doorbell::RemoteWindow;
-use doorbell::core_types::{Mtu, Rkey};
+use doorbell::vocabulary::{Mtu, Rkey};
 
 use super::{Message, MessageError, Purpose, Ready, Setup, Verdict};
 use crate::perf::pattern::Mismatch;

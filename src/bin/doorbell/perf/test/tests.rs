@@ -1,4 +1,4 @@
-use doorbell::core_types::Mtu;
+use doorbell::vocabulary::Mtu;
 
 use super::{Kind, Op, Plant, ROUND_MESSAGES_MAX, Role, Round, Test};
 

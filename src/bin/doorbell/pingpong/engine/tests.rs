@@ -5,8 +5,8 @@ use core::time::Duration;
 use std::io;
 use std::thread;
 
-use doorbell::core_types::provider::{Arena, Provider, Slot};
-use doorbell::core_types::{Gid, GidKind, IpPrefix, Mtu, Psn};
+use doorbell::vocabulary::provider::{Arena, Provider, Slot};
+use doorbell::vocabulary::{Gid, GidKind, IpPrefix, Mtu, Psn};
 use doorbell_sim::{CompletionQueue, Fabric, Host, PortConfig};
 
 use super::{Engine, EngineError, Plan, Role, fill};
