@@ -117,3 +117,59 @@ fn run(command: Command) -> Result<ExitCode> {
         ExitCode::FAILURE
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    /// The words after every `cargo lab` in a text.
+    fn named(text: &str) -> Vec<&str> {
+        text.match_indices("cargo lab ")
+            .map(|(at, lead)| &text[at + lead.len()..])
+            .filter_map(|rest| {
+                rest.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))
+                    .next()
+            })
+            .filter(|word| !word.is_empty())
+            .collect()
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_that_is_written_of_exists() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut count = 0;
+        for file in [
+            "README.md",
+            "sim/scenarios/README.md",
+            "docs/architecture.md",
+            "docs/performance.md",
+            ".ci/run",
+        ] {
+            // Not every document has to be there, but the first two.
+            let Ok(text) = std::fs::read_to_string(root.join(file)) else {
+                assert!(!file.ends_with("README.md"), "{file} is not there");
+                continue;
+            };
+            for word in named(&text) {
+                assert!(
+                    Cli::command().find_subcommand(word).is_some(),
+                    "{file} names `cargo lab {word}`, which is no command"
+                );
+                count += 1;
+            }
+        }
+        assert!(
+            count >= 6,
+            "only {count} were found: is the test still reading them?"
+        );
+    }
+}

@@ -151,7 +151,7 @@ pub(super) struct Table {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(
     untagged,
-    expecting = "a text, { metric = NAME } or { ratio = NAME, to = NAME }"
+    expecting = "a cell is a text, { metric = NAME } or { ratio = NAME, to = NAME }"
 )]
 pub(super) enum Cell {
     Text(String),

@@ -314,3 +314,67 @@ fn a_kernel_nobody_knows() {
         refused(&text)
     );
 }
+
+#[test]
+fn what_cannot_be_for_each_link() {
+    let each = format!("{STEP}for_each = \"link\"\n");
+    assert_eq!(
+        refused(&each),
+        "t.toml:8: for_each: there are no links\n  8 | for_each = \"link\""
+    );
+    let link = "[[links]]\nhosts = [\"a\", \"b\"]\nsubnet = \"10.1.2.0/24\"\n";
+    assert_eq!(
+        refused(&format!("{link}{each}group = \"g\"")),
+        "t.toml:11: step `one`, for_each: a step for each link has no group and no rounds\n  11 | for_each = \"link\""
+    );
+    assert!(
+        refused(&format!("{link}{each}").replace("\"link\"", "\"host\"")).contains("unknown variant `host`")
+    );
+    let first = "name = \"t\"\nabout = \"x\"\nhosts = [\"first\", \"b\"]\n";
+    let text = format!("{first}{link}{each}").replace("\"a\"", "\"first\"");
+    assert!(
+        whole(&text).contains("for_each: `first` means an end of the link here"),
+        "{}",
+        whole(&text)
+    );
+    // Outside of it these are hosts like any other, and there are none of these names.
+    assert!(
+        refused(&format!(
+            "{link}{}",
+            STEP.replace("\"true\"", "\"echo {addr.first}\"")
+        ))
+        .contains("names host `first`; the hosts are `a` and `b`")
+    );
+}
+
+#[test]
+fn tables_that_do_not_fit() {
+    let metric = "[[metrics]]\nname = \"m\"\nstep = \"one\"\npattern = \"(1)\"\nunit = \"us\"\n";
+    let table = |columns: &str, row: &str| {
+        let table = format!("[[tables]]\ntitle = \"T\"\ncolumns = [{columns}]\nrows = [[{row}]]\n");
+        refused(&format!("{STEP}{metric}{table}"))
+    };
+    assert!(table("", "").starts_with("t.toml:15: table `T`, columns: there are none"));
+    assert!(
+        table("\"x\"", "\"1\", \"2\"").starts_with("t.toml:16: table `T`, rows: 2 cells under 1 columns")
+    );
+    assert!(table("\"x\"", "{ metric = \"n\" }").starts_with("t.toml:16: table `T`, rows: no metric `n`"));
+    assert!(
+        table("\"x\"", "{ metrik = \"m\" }").contains("a cell is a text, { metric = NAME } or"),
+        "{}",
+        table("\"x\"", "{ metrik = \"m\" }")
+    );
+}
+
+#[test]
+fn tests_on_what_is_no_kernel() {
+    assert!(
+        refused(&format!("test_on = [\"newest\", \"9\"]\n{STEP}"))
+            .starts_with("t.toml:4: test_on: `9` is no kernel")
+    );
+    assert!(
+        refused(&format!("test_on = [\"6.1\", \"6.1\"]\n{STEP}"))
+            .starts_with("t.toml:4: test_on: `6.1` is named twice")
+    );
+    assert!(refused(&format!("slow = true\n{STEP}")).starts_with("t.toml:4: slow: only what is part of"));
+}

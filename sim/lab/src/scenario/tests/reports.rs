@@ -222,6 +222,117 @@ fn the_plan_shows_commands_without_running_them() {
     );
 }
 
+/// Two links, a pair of steps for each, and a table over them.
+const EACH: &str = r#"
+require_rdma_traffic = false
+
+[[links]]
+hosts = ["a", "b"]
+subnet = "10.1.1.0/24"
+
+[[links]]
+name = "back"
+hosts = ["b", "a"]
+subnet = "10.1.2.0/24"
+
+[[steps]]
+id = "server"
+for_each = "link"
+host = "first"
+command = 'echo server {link} {addr.first} >> {out}/log; echo ready; sleep 60'
+background = true
+ready = { pattern = "ready" }
+
+[[steps]]
+id = "client"
+for_each = "link"
+host = "second"
+command = 'echo client {link} {first} {second} {addr.first} {prefix.second} >> {out}/log; wc -l < {out}/log'
+wait_for = ["server:ready"]
+
+[[steps]]
+id = "last"
+host = "a"
+command = 'echo last {addr.a.back} >> {out}/log; echo 8'
+wait_for = ["client.back"]
+
+[[metrics]]
+name = "lines"
+step = "client"
+pattern = '^(\d+)$'
+unit = "lines"
+
+[[metrics]]
+name = "eight"
+step = "last"
+pattern = '^(\d+)$'
+unit = "lines"
+
+[[tables]]
+title = "Lines"
+for_each = "link"
+columns = ["link", "to", "lines", "of eight"]
+rows = [["{link}", "{second}", { metric = "lines" }, { ratio = "lines", to = "eight" }]]
+"#;
+
+#[test]
+fn steps_for_each_link_run_link_by_link_and_fill_tables() {
+    let (report, folder) = run(EACH);
+    assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.failures);
+    assert_eq!(
+        std::fs::read_to_string(folder.path().join("log")).unwrap(),
+        "server a-b 10.1.1.1\nclient a-b a b 10.1.1.1 24\nserver back 10.1.2.1\nclient back b a 10.1.2.1 24\n\
+         last 10.1.2.2\n"
+    );
+    let hosts: Vec<(&str, &str)> = report
+        .steps
+        .iter()
+        .map(|step| (step.id.as_str(), step.host.as_str()))
+        .collect();
+    assert_eq!(hosts[..2], [("server.a-b", "a"), ("client.a-b", "b")]);
+    assert_eq!(
+        hosts[2..],
+        [("server.back", "b"), ("client.back", "a"), ("last", "a")]
+    );
+    assert_eq!(report.tables[0].rows[0], ["a-b", "b", "2.00", "0.25"]);
+    assert_eq!(report.tables[0].rows[1], ["back", "a", "4.00", "0.50"]);
+    let shown = table::render(&report, Detail::Tables, Colour::Plain);
+    assert!(
+        shown.contains(
+            "\n\nLines\nlink  to  lines  of eight\na-b   b    2.00      0.25\nback  a    4.00      0.50\n"
+        ),
+        "{shown}"
+    );
+    assert!(!shown.contains("client.a-b"), "{shown}");
+    // What is in the table is not listed again.
+    let whole = table::render(&report, Detail::Whole, Colour::Plain);
+    assert!(
+        whole.contains("client.a-b") && !whole.contains("lines.a-b"),
+        "{whole}"
+    );
+}
+
+#[test]
+fn a_table_of_a_run_that_failed_says_what_it_lacks() {
+    let (report, _folder) = run(&EACH.replace("wc -l <", "false;"));
+    assert_eq!(report.verdict, Verdict::Failed);
+    assert_eq!(report.tables[0].rows[1], ["back", "a", "-", "-"]);
+}
+
+#[test]
+fn a_scenario_says_what_it_needs() {
+    let needs = |command: &str| {
+        let scenario = scenario(&format!(
+            "[[steps]]\nid = 'one'\nhost = 'a'\ncommand = {command}\n"
+        ));
+        let needs = scenario.needs();
+        (needs.bin, needs.tests, scenario.mentions("ib_send_lat"))
+    };
+    assert_eq!(needs("'{bin}/x'"), (true, false, false));
+    assert_eq!(needs("['{tests}/x', 'ib_send_lat.txt']"), (false, true, false));
+    assert_eq!(needs("'exec ib_send_lat -F'"), (false, false, true));
+}
+
 #[test]
 fn every_scenario_of_the_repository_is_one() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios");
