@@ -56,7 +56,10 @@ mod tests {
     fn the_commands_the_readme_names_exist() {
         let readme = include_str!("../../../README.md");
         let command = super::Arguments::command();
-        let named: Vec<_> = readme.lines().filter_map(|line| line.strip_prefix("doorbell ")).collect();
+        let named: Vec<_> = readme
+            .lines()
+            .filter_map(|line| line.strip_prefix("doorbell "))
+            .collect();
         assert!(named.len() >= 5, "{named:?}");
         for line in named {
             let name = line.split_whitespace().next().unwrap_or_default();

@@ -8,7 +8,11 @@ use serde::Serialize;
 pub(crate) type Failure = Box<dyn core::error::Error>;
 
 /// Prints `report` as JSON, or `text` of it.
-pub(crate) fn print<R: Serialize>(report: &R, json: bool, text: impl FnOnce(&R) -> String) -> Result<(), Failure> {
+pub(crate) fn print<R: Serialize>(
+    report: &R,
+    json: bool,
+    text: impl FnOnce(&R) -> String,
+) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     if json {
         serde_json::to_writer_pretty(&mut out, report)?;

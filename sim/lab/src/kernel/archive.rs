@@ -186,7 +186,8 @@ impl Apt {
         fs::create_dir_all(into)?;
         let mut command = self.command("apt-get");
         command.current_dir(into).arg("download").args(packages);
-        tool::output_of(&mut command).with_context(|| format!("apt cannot download {}", packages.join(", ")))?;
+        tool::output_of(&mut command)
+            .with_context(|| format!("apt cannot download {}", packages.join(", ")))?;
         let mut facts = BTreeMap::new();
         for package in packages {
             let shown = tool::output_of(self.command("apt-cache").args([

@@ -87,7 +87,12 @@ impl Source {
     ///
     /// # Errors
     /// It does not fit.
-    pub(super) fn fill_window(&self, window: &mut impl Window, first: u64, count: u64) -> Result<(), PerfError> {
+    pub(super) fn fill_window(
+        &self,
+        window: &mut impl Window,
+        first: u64,
+        count: u64,
+    ) -> Result<(), PerfError> {
         let mut put = |place, bytes: &[u8]| window.copy_in(place, bytes).map_err(|_| PerfError::NoMemory);
         match self.test.op {
             Op::Send | Op::Write | Op::WriteImm => Ok(()),
