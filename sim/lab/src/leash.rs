@@ -71,6 +71,12 @@ pub(crate) fn spawn_logging(command: &Command, log: &Path) -> Result<Leashed> {
         .args(["--pdeathsig", "KILL", "--"])
         .arg(command.get_program())
         .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => leashed.env(name, value),
+            None => leashed.env_remove(name),
+        };
+    }
     leashed
         .stdin(std::process::Stdio::null())
         .stdout(file.try_clone()?)
@@ -188,6 +194,20 @@ mod tests {
         assert!(!leashed.has_ended() && proc.exists());
         drop(leashed);
         assert!(!proc.exists());
+    }
+
+    #[test]
+    fn a_process_has_the_environment_it_was_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo $DOORBELL_LEASH_TEST"]);
+        command.env("DOORBELL_LEASH_TEST", "given");
+        let mut leashed = spawn_logging(&command, &log).unwrap();
+        while !leashed.has_ended() {
+            thread::sleep(core::time::Duration::from_millis(5));
+        }
+        assert_eq!(fs::read_to_string(&log).unwrap(), "given\n");
     }
 
     #[test]
