@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! host a$ cargo run --example echo
-//! host b$ cargo run --example echo -- db1...
+//! host b$ cargo run --example echo -- doorbell:...
 //! ```
 
 use core::error::Error;
