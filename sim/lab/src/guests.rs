@@ -96,7 +96,16 @@ impl GuestCluster {
         let mut tsc_khz = if emulated { clock::known_khz(&cache) } else { None };
         let known = tsc_khz.is_some();
         for attempt in 0..2 {
-            let rate = step_saying(&title, || lab.bring_up(&plans, &boot, accelerator, tsc_khz))?;
+            let bring_up =
+                |lab: &mut Self| step_saying(&title, || lab.bring_up(&plans, &boot, accelerator, tsc_khz));
+            let rate = match bring_up(&mut lab) {
+                Err(_) if emulated && lab.panicked() => {
+                    say("the kernel died while it booted, as emulated ones do now and then: booting again");
+                    lab.machines.clear();
+                    bring_up(&mut lab)?
+                }
+                result => result?,
+            };
             if emulated && !(known && clock::is_true(rate)) {
                 tsc_khz = lab.counter_khz()?;
                 if let Some(khz) = tsc_khz {
@@ -114,6 +123,21 @@ impl GuestCluster {
             lab.machines.clear();
         }
         bail!("the guest's clock does not run true here: nothing measured in it would be worth anything")
+    }
+
+    /// Whether a kernel has panicked. QEMU's emulation of several processors does not always follow a kernel
+    /// that changes its own code, which they do mostly while they boot: the trap it leaves there meanwhile
+    /// is then met by nobody who knows of it.
+    fn panicked(&self) -> bool {
+        let consoles = fs::read_dir(self.consoles()).into_iter().flatten().flatten();
+        consoles
+            .filter_map(|file| fs::read(file.path()).ok())
+            .any(|console| String::from_utf8_lossy(&console).contains("Kernel panic"))
+    }
+
+    /// The folder of what the machines' kernels have said.
+    fn consoles(&self) -> PathBuf {
+        self.shared.join("consoles")
     }
 
     /// Boots the machines and makes their network; gives the rate of the clock that is most off.
@@ -179,7 +203,7 @@ impl GuestCluster {
         tsc_khz: Option<u32>,
     ) -> Result<Duration> {
         let started = Instant::now();
-        let consoles = self.shared.join("consoles");
+        let consoles = self.consoles();
         fs::create_dir_all(&consoles).with_context(|| format!("cannot make {}", consoles.display()))?;
         let single = plans.len() == 1;
         let mut booting = Vec::new();
