@@ -1,0 +1,88 @@
+//! Admission: a channel gets a place, and room for all it may post, before it is made.
+
+use std::sync::{Arc, Weak};
+
+use doorbell_core::provider::{CompletionQueue, GATHER_MAX, Provider};
+use doorbell_core::work_id::CHANNELS_MAX;
+
+use super::{Entry, Reservation, Worker};
+use crate::channel::{Channel, ChannelId};
+use crate::error::ConnectError;
+
+impl<P: Provider> Worker<P> {
+    /// Promises a place and room for completions to a channel that is to be made.
+    ///
+    /// # Errors
+    /// The completion queues hold no more, or there are too many channels.
+    pub(crate) fn reserve(&mut self, sends: u32, receives: u32) -> Result<Arc<Reservation>, ConnectError> {
+        let promised = self.channels.iter().filter_map(|entry| entry.reserved.upgrade());
+        let (sends_left, receives_left) = promised.fold(
+            (self.send_completions.depth(), self.receive_completions.depth()),
+            |(sends, receives), held| {
+                (
+                    sends.saturating_sub(held.sends),
+                    receives.saturating_sub(held.receives),
+                )
+            },
+        );
+        if sends > sends_left || receives > receives_left {
+            return Err(ConnectError::NoRoom {
+                sends_left,
+                receives_left,
+            });
+        }
+        let free = self
+            .channels
+            .iter()
+            .position(|entry| entry.reserved.strong_count() == 0);
+        let at = free.unwrap_or(self.channels.len());
+        let index = u32::try_from(at).ok().filter(|index| *index < CHANNELS_MAX);
+        let index = index.ok_or(ConnectError::TooManyChannels)?;
+        if free.is_none() {
+            self.channels.push(Entry {
+                generation: 0,
+                is_hungry: false,
+                reserved: Weak::new(),
+                channel: None,
+            });
+        }
+        let entry = self.channels.get_mut(at).ok_or(ConnectError::TooManyChannels)?;
+        let id = ChannelId {
+            index,
+            generation: entry.generation,
+        };
+        let reservation = Arc::new(Reservation { id, sends, receives });
+        entry.reserved = Arc::downgrade(&reservation);
+        Ok(reservation)
+    }
+
+    /// Puts a channel into the place reserved for it.
+    ///
+    /// # Errors
+    /// The place was reserved on another Worker.
+    pub(crate) fn admit(&mut self, channel: Channel<P>) -> Result<ChannelId, ConnectError> {
+        let id = channel.id();
+        let reserved = self
+            .channels
+            .get(id.index as usize)
+            .map(|entry| entry.reserved.as_ptr());
+        if reserved != Some(Arc::as_ptr(&channel.reservation)) {
+            return Err(ConnectError::OtherWorkers);
+        }
+        // Here, so that polling never allocates.
+        self.hungry
+            .reserve(self.channels.len().saturating_sub(self.hungry.len()));
+        self.fetched
+            .reserve((channel.limits().send_depth as usize).saturating_mul(GATHER_MAX));
+        let Some(entry) = self.channels.get_mut(id.index as usize) else {
+            return Err(ConnectError::OtherWorkers);
+        };
+        // Memory may have sufficed for a part of its receives only.
+        if channel.receiver.is_short() && !entry.is_hungry {
+            entry.is_hungry = true;
+            self.hungry.push(id.index);
+        }
+        entry.channel = Some(channel);
+        Ok(id)
+    }
+}

@@ -1,0 +1,219 @@
+//! One thread's owner of two completion queues, an arena, and the channels on them.
+
+mod admission;
+mod closing;
+mod polling;
+
+use core::fmt;
+use std::sync::Weak;
+
+use doorbell_core::Ticket;
+use doorbell_core::provider::{
+    Arena, ArenaConfig, CompletionQueue, CompletionQueueConfig, Context, ProtectionDomain, Provider,
+    ProviderError, WindowConfig,
+};
+use doorbell_ffi::Rdma;
+
+use crate::channel::{Channel, ChannelId};
+use crate::{Lease, WorkerConfig};
+
+pub use closing::CloseError;
+
+/// One thread's owner of a send and a receive completion queue of one device, of registered
+/// memory, and of all the channels that live on them. Polling costs the same however many
+/// channels are idle.
+pub struct Worker<P: Provider = Rdma> {
+    // Channels go first: their queue pairs give their slots back to the arena.
+    pub(crate) channels: Vec<Entry<P>>,
+    pub(crate) send_completions: P::CompletionQueue,
+    pub(crate) receive_completions: P::CompletionQueue,
+    pub(crate) arena: P::Arena,
+    pub(crate) domain: P::ProtectionDomain,
+    pub(crate) context: P::Context,
+    pub(crate) device: String,
+    /// Channels whose receives could not all be posted again for want of memory.
+    hungry: Vec<u32>,
+    /// What one completion of READs and atomics brought back, until it is delivered.
+    fetched: Vec<(Ticket, Lease<P>)>,
+    counters: WorkerCounters,
+}
+
+/// A place for a channel. Empty ones are used again.
+pub(crate) struct Entry<P: Provider> {
+    generation: u32,
+    /// Whether it is on the list of the hungry.
+    is_hungry: bool,
+    /// What is promised to the channel, from before it exists until it is gone.
+    reserved: Weak<Reservation>,
+    channel: Option<Channel<P>>,
+}
+
+/// Completions promised to a channel: all it may have posted has room in the queues.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    pub(crate) id: ChannelId,
+    sends: u32,
+    receives: u32,
+}
+
+/// What a Worker counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WorkerCounters {
+    /// Completions of channels that are closed, or of none.
+    pub orphaned: u64,
+    /// Completions that named nothing in flight on their channel.
+    pub rejected: u64,
+}
+
+/// The channel an event is for, and the memory to answer from.
+pub struct Turn<'w, P: Provider = Rdma> {
+    /// The channel.
+    pub channel: &'w mut Channel<P>,
+    pub(crate) arena: &'w mut P::Arena,
+}
+
+impl<P: Provider> Turn<'_, P> {
+    /// Leases memory; `None` is back-pressure.
+    #[inline]
+    pub fn lease(&mut self) -> Option<Lease<P>> {
+        self.arena.lease().map(|slot| Lease { slot })
+    }
+
+    /// Gives memory back, cheaper than dropping it.
+    #[inline]
+    pub fn release(&mut self, lease: Lease<P>) {
+        self.arena.release(lease.slot);
+    }
+}
+
+impl<P: Provider> Worker<P> {
+    pub(crate) fn new(
+        context: P::Context,
+        device: String,
+        config: &WorkerConfig,
+    ) -> Result<Self, ProviderError> {
+        let domain = context.protection_domain()?;
+        let queue = CompletionQueueConfig {
+            depth: config.completion_depth,
+            notify: config.notify,
+        };
+        let send_completions = context.completion_queue(&queue)?;
+        let receive_completions = context.completion_queue(&queue)?;
+        let arena = domain.arena(&ArenaConfig {
+            slots: config.slots,
+            slot_bytes: config.slot_bytes,
+        })?;
+        Ok(Self {
+            channels: Vec::new(),
+            send_completions,
+            receive_completions,
+            arena,
+            domain,
+            context,
+            device,
+            hungry: Vec::new(),
+            fetched: Vec::new(),
+            counters: WorkerCounters::default(),
+        })
+    }
+
+    /// The RDMA device it works on.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// The open device: its ports, limits and asynchronous events.
+    #[must_use]
+    pub const fn context(&self) -> &P::Context {
+        &self.context
+    }
+
+    /// Leases memory; `None` is back-pressure.
+    #[inline]
+    pub fn lease(&mut self) -> Option<Lease<P>> {
+        self.arena.lease().map(|slot| Lease { slot })
+    }
+
+    /// Gives memory back, cheaper than dropping it.
+    #[inline]
+    pub fn release(&mut self, lease: Lease<P>) {
+        self.arena.release(lease.slot);
+    }
+
+    /// The bytes of each piece of memory it lends.
+    #[must_use]
+    pub fn slot_bytes(&self) -> u32 {
+        self.arena.slot_bytes()
+    }
+
+    /// Registers zeroed memory that peers may reach once they are told of it.
+    ///
+    /// # Errors
+    /// The size is zero, or the device refused.
+    pub fn window(&self, config: &WindowConfig) -> Result<P::Window, ProviderError> {
+        self.domain.window(config)
+    }
+
+    /// A channel, while it is open or failed and not closed.
+    #[inline]
+    pub fn channel(&mut self, id: ChannelId) -> Option<&mut Channel<P>> {
+        let entry = self.channels.get_mut(id.index as usize)?;
+        if entry.generation != id.generation {
+            return None;
+        }
+        entry.channel.as_mut()
+    }
+
+    /// The channels there are.
+    pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
+        self.channels
+            .iter()
+            .filter_map(|entry| entry.channel.as_ref().map(Channel::id))
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub const fn counters(&self) -> WorkerCounters {
+        self.counters
+    }
+
+    /// The file descriptors to wait for after [`Worker::arm`]: of the receive and of the send
+    /// completion queue.
+    pub fn notification_fds(&self) -> Option<[i32; 2]> {
+        Some([
+            self.receive_completions.notification_fd()?,
+            self.send_completions.notification_fd()?,
+        ])
+    }
+
+    /// Asks for one notification at the next completion of either queue. Poll again after
+    /// arming, and before sleeping, for what came in between.
+    ///
+    /// # Errors
+    /// The Worker was made without notification, or the device refused.
+    pub fn arm(&mut self) -> Result<(), ProviderError> {
+        self.receive_completions.acknowledge()?;
+        self.send_completions.acknowledge()?;
+        self.receive_completions.arm(false)?;
+        self.send_completions.arm(false)
+    }
+}
+
+impl<P: Provider> fmt::Debug for Worker<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Worker")
+            .field("device", &self.device)
+            .field("channels", &self.channels().count())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P: Provider> fmt::Debug for Turn<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Turn")
+            .field("channel", &self.channel)
+            .finish_non_exhaustive()
+    }
+}

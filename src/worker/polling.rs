@@ -1,0 +1,137 @@
+//! Polling: completions in bulk, each to its channel, and receives posted again.
+
+use doorbell_core::WorkKind;
+use doorbell_core::provider::{Arena, Completion, CompletionQueue, Provider, ProviderError};
+
+use super::{Entry, Turn, Worker};
+use crate::channel::Channel;
+use crate::{ChannelState, Event, Lease};
+
+impl<P: Provider> Worker<P> {
+    /// Takes what completed, in bulk, receives first; `each` gets every event with its
+    /// channel. Says how many completions there were. Never waits.
+    ///
+    /// # Errors
+    /// A completion queue cannot be polled; the Worker is of no further use.
+    #[inline]
+    pub fn poll(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
+        let received = self.poll_receives(&mut each)?;
+        let sent = self.poll_sends(&mut each)?;
+        Ok(received.saturating_add(sent))
+    }
+
+    #[inline]
+    fn poll_receives(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
+        let Self {
+            channels,
+            receive_completions,
+            arena,
+            counters,
+            hungry,
+            ..
+        } = self;
+        let count = receive_completions.poll(|completion| {
+            let id = completion.work_id();
+            let entry = channels.get_mut(id.channel() as usize);
+            let Some((is_hungry, channel)) = entry
+                .and_then(Entry::split)
+                .filter(|_| id.kind() == Some(WorkKind::Receive))
+            else {
+                counters.orphaned = counters.orphaned.saturating_add(1);
+                return;
+            };
+            let Some(event) = channel.retire_receive(completion, arena) else {
+                counters.rejected = counters.rejected.saturating_add(1);
+                return;
+            };
+            let failed = matches!(event, Event::ReceiveFailed { .. });
+            each(Turn { channel, arena }, event);
+            if !failed && !channel.replenish(arena, each) && !*is_hungry {
+                *is_hungry = true;
+                hungry.push(id.channel());
+            }
+        })?;
+        if !self.hungry.is_empty() {
+            self.feed(each);
+        }
+        Ok(count)
+    }
+
+    /// Posts receives for channels that went without, as far as memory came back.
+    #[cold]
+    fn feed(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) {
+        let Self {
+            channels,
+            arena,
+            hungry,
+            ..
+        } = self;
+        hungry.retain(|index| {
+            let Some(entry) = channels.get_mut(*index as usize) else {
+                return false;
+            };
+            let channel = entry.channel.as_mut();
+            entry.is_hungry = channel
+                .filter(|channel| channel.state() == ChannelState::Open)
+                .is_some_and(|channel| !channel.replenish(arena, each));
+            entry.is_hungry
+        });
+    }
+
+    #[inline]
+    fn poll_sends(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
+        let Self {
+            channels,
+            send_completions,
+            arena,
+            counters,
+            fetched,
+            ..
+        } = self;
+        send_completions.poll(|completion| {
+            let id = completion.work_id();
+            let entry = channels.get_mut(id.channel() as usize);
+            let channel = entry.and_then(|entry| entry.channel.as_mut());
+            let Some(channel) = channel.filter(|_| id.kind() == Some(WorkKind::Send)) else {
+                counters.orphaned = counters.orphaned.saturating_add(1);
+                return;
+            };
+            let outcome = channel.sender.retire(
+                completion,
+                |ticket, slot| fetched.push((ticket, Lease { slot })),
+                |slot| arena.release(slot),
+            );
+            let Ok(retired) = outcome else {
+                counters.rejected = counters.rejected.saturating_add(1);
+                return;
+            };
+            let success = retired.status.is_success();
+            for (ticket, data) in fetched.drain(..) {
+                if success || ticket != retired.last {
+                    each(Turn { channel, arena }, Event::Fetched { ticket, data });
+                } else {
+                    arena.release(data.slot);
+                }
+            }
+            let event = if success {
+                Event::Done {
+                    through: retired.last,
+                }
+            } else {
+                Event::Failed {
+                    ticket: retired.last,
+                    status: retired.status,
+                }
+            };
+            each(Turn { channel, arena }, event);
+        })
+    }
+}
+
+impl<P: Provider> Entry<P> {
+    /// The mark of the hungry, and the channel.
+    #[inline]
+    fn split(&mut self) -> Option<(&mut bool, &mut Channel<P>)> {
+        Some((&mut self.is_hungry, self.channel.as_mut()?))
+    }
+}
