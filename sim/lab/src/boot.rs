@@ -92,7 +92,10 @@ fn unpack(kernel: &Kernel, folder: &Path) -> Result<BTreeMap<String, String>> {
     }
     let modules = folder.join("modules");
     fs::create_dir(&modules)?;
-    for (index, path) in Modules::read(&kernel.modules)?.in_order()?.iter().enumerate() {
+    let known = Modules::read(&kernel.modules)?;
+    let order = known.in_order()?;
+    let mut wants = Vec::new();
+    for (index, path) in order.iter().enumerate() {
         let source = kernel.modules.join(path);
         let target = modules.join(format!("{index:03}-{}.ko", module_name(path)));
         match source.extension().and_then(|e| e.to_str()) {
@@ -104,7 +107,9 @@ fn unpack(kernel: &Kernel, folder: &Path) -> Result<BTreeMap<String, String>> {
             Some("gz") => tool::filter("gzip", &["-dc"], &source, &target)?,
             _ => bail!("module {} is packed in a way not known here", source.display()),
         }
+        wants.push((path.clone(), wanted_by(&fs::read(&target)?)));
     }
+    check_complete(&order, &known.built_in, &wants)?;
     Ok(BTreeMap::from([("release".to_owned(), kernel.release.clone())]))
 }
 
@@ -164,6 +169,41 @@ impl Modules {
 fn module_name(path: &str) -> String {
     let file = path.rsplit('/').next().unwrap_or_default();
     file.split(".ko").next().unwrap_or_default().replace('-', "_")
+}
+
+/// The modules that one says of itself it depends on: what `depmod` leaves out where it does not find them.
+fn wanted_by(module: &[u8]) -> Vec<String> {
+    const FIELD: &[u8] = b"\0depends=";
+    let Some(start) = module.windows(FIELD.len()).position(|window| window == FIELD) else {
+        return Vec::new();
+    };
+    let text = module
+        .get(start.saturating_add(FIELD.len())..)
+        .unwrap_or_default();
+    let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(text)
+        .split(',')
+        .filter(|name| !name.is_empty())
+        .map(module_name)
+        .collect()
+}
+
+/// A module without one it depends on is found here, and not by a machine that does not come up.
+fn check_complete(
+    order: &[String],
+    built_in: &BTreeSet<String>,
+    wants: &[(String, Vec<String>)],
+) -> Result<()> {
+    let there: BTreeSet<String> = order.iter().map(|path| module_name(path)).collect();
+    for (path, wanted) in wants {
+        if let Some(missing) = wanted
+            .iter()
+            .find(|name| !there.contains(*name) && !built_in.contains(*name))
+        {
+            bail!("the kernel's module {path} depends on {missing}, which is not there");
+        }
+    }
+    Ok(())
 }
 
 /// Writes the initial file system: this program as `/init`, its libraries, the modules.
@@ -321,6 +361,26 @@ mod tests {
 
         let message = Modules::parse(&text, "").in_order().unwrap_err().to_string();
         assert!(message.contains("virtio_pci"), "{message}");
+    }
+
+    #[test]
+    fn a_module_that_misses_another_is_named() {
+        let module = b"\x7fELF..\0license=GPL\0depends=9pnet,fs-cache,netfs\0name=9p\0";
+        let wants = wanted_by(module);
+        assert_eq!(wants, ["9pnet", "fs_cache", "netfs"]);
+        assert!(wanted_by(b"..\0depends=\0").is_empty() && wanted_by(b"no module").is_empty());
+
+        let order = ["fs/netfs/netfs.ko.xz", "net/9p/9pnet.ko.xz"].map(str::to_owned);
+        let wants = [("fs/9p/9p.ko".to_owned(), wants)];
+        let built_in = BTreeSet::from(["fs_cache".to_owned()]);
+        assert!(check_complete(&order, &built_in, &wants).is_ok());
+        let message = check_complete(&order, &BTreeSet::new(), &wants)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            message.contains("fs/9p/9p.ko") && message.contains("fs_cache"),
+            "{message}"
+        );
     }
 
     #[test]
