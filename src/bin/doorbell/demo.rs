@@ -4,9 +4,7 @@
 //! two ends are started, and the verdict is given.
 
 use core::fmt::Write as _;
-use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
-use std::net::TcpListener;
 use std::sync::mpsc;
 use std::thread;
 
@@ -15,6 +13,7 @@ use doorbell::vocabulary::provider::{Context as _, Provider as _};
 use doorbell::{Handle, Node, NodeError, PortReport};
 use serde::Serialize;
 
+use crate::address::anywhere;
 use crate::devices::HOW_TO_GET_ONE;
 use crate::perf::{
     Between, Findings, Kind, Op, PerfError, Progress, Row, Server, Target, Terms, Test, drive, table,
@@ -176,10 +175,7 @@ fn measure(node: &Node, device: String, tests: &[Test], terms: &Terms) -> Result
 /// The listening end: a node of its own, that serves one client.
 fn listen(terms: &Terms, tell: &mpsc::Sender<Handle>) -> Result<Findings, PerfError> {
     let node = Node::open()?;
-    // Where there is no IPv6 the wildcard of IPv4 is what is left.
-    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-    let any = TcpListener::bind(any).map_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), |_| any);
-    let mut server = Server::bind(&node, any, terms)?;
+    let mut server = Server::bind(&node, anywhere(0), terms)?;
     // Were nobody there to be told, nobody would come either, and the deadline passes.
     let _ = tell.send(*server.handle());
     Ok(server.serve_one())

@@ -3,7 +3,6 @@
 use core::net::{Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::io;
-use std::net::ToSocketAddrs;
 
 use clap::{Args, ValueEnum};
 use doorbell::Handle;
@@ -12,6 +11,7 @@ use doorbell::vocabulary::Mtu;
 use super::error::PerfError;
 use super::session::{Target, Terms};
 use super::test::{ATOMIC_BYTES, Kind, Op, Plant, Test};
+use crate::address::{anywhere, resolve};
 
 /// Where to listen, and to look, where no port is given.
 const PORT: u16 = 18700;
@@ -108,14 +108,9 @@ pub(super) struct Common {
     /// side listens
     #[arg(value_name = "HOST")]
     pub(super) peer: Option<String>,
-    /// Where to listen
-    #[arg(
-        long,
-        value_name = "ADDR:PORT",
-        default_value_t = SocketAddr::from((Ipv6Addr::UNSPECIFIED, PORT)),
-        conflicts_with = "peer"
-    )]
-    pub(super) listen: SocketAddr,
+    /// Where to listen [default: port 18700 of every address]
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "peer")]
+    listen: Option<SocketAddr>,
     /// Go on listening after the first client, until interrupted
     #[arg(long, conflicts_with = "peer")]
     pub(super) keep: bool,
@@ -211,6 +206,11 @@ impl Common {
             timeout: Duration::from_secs(self.timeout),
         }
     }
+
+    /// Where to listen.
+    pub(super) fn listen_at(&self) -> SocketAddr {
+        self.listen.unwrap_or_else(|| anywhere(PORT))
+    }
 }
 
 impl LatArguments {
@@ -279,8 +279,8 @@ impl What {
 /// Where the peer is that was named on the command line.
 ///
 /// # Errors
-/// It is neither a handle nor an address, nor a name of one.
-pub(super) fn target(peer: &str) -> Result<Target, PerfError> {
+/// It is neither a handle nor an address, nor a name of one that is found in time.
+pub(super) fn target(peer: &str, timeout: Duration) -> Result<Target, PerfError> {
     let wrong = |error| PerfError::Name {
         name: peer.to_owned(),
         error,
@@ -295,17 +295,13 @@ pub(super) fn target(peer: &str) -> Result<Target, PerfError> {
     let has_port = peer.parse::<SocketAddr>().is_ok()
         || (peer.parse::<Ipv6Addr>().is_err() && peer.rsplit_once(':').is_some());
     let found = if has_port {
-        peer.to_socket_addrs()
+        resolve(peer.to_owned(), timeout)
     } else {
-        (peer, PORT).to_socket_addrs()
+        resolve((peer.to_owned(), PORT), timeout)
     };
-    let addresses: Vec<SocketAddr> = found.map_err(wrong)?.collect();
-    if addresses.is_empty() {
-        return Err(wrong(io::Error::from(io::ErrorKind::NotFound)));
-    }
     Ok(Target::Addresses {
         name: peer.to_owned(),
-        addresses,
+        addresses: found.map_err(wrong)?,
     })
 }
 

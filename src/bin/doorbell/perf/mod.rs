@@ -50,7 +50,7 @@ fn run(
         return listen(kind, common, &terms);
     };
     // What is wrong with the command line is said before anything is opened.
-    let (tests, target) = (tests()?, arguments::target(peer)?);
+    let (tests, target) = (tests()?, arguments::target(peer, terms.timeout)?);
     let node = Node::open()?;
     let findings = drive(&node, &target, &tests, &terms, |test| {
         Progress::on_stderr(format!("{} {} bytes", test.op, test.message_bytes), test.total())
@@ -60,7 +60,7 @@ fn run(
 
 fn listen(kind: Kind, common: &Common, terms: &Terms) -> Result<(), Failure> {
     let node = Node::open()?;
-    let mut server = Server::bind(&node, common.listen, terms)?;
+    let mut server = Server::bind(&node, common.listen_at(), terms)?;
     eprintln!("listening at {}; handle {}", server.address(), server.handle());
     loop {
         let findings = server.serve_one();

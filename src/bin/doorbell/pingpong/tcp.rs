@@ -1,23 +1,25 @@
 //! The TCP side of the exchange: connecting, accepting, sending and receiving, each by a deadline.
 
-use core::net::SocketAddr;
 use core::time::Duration;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::mpsc;
-use std::thread;
+use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::wire::{Destination, Inbox, Message};
+use crate::address::{anywhere, resolve};
 use crate::report::Failure;
 
 /// Connects to the first address of `host` that answers.
 pub(super) fn connect(host: &str, port: u16, timeout: Duration) -> Result<TcpStream, Failure> {
     let deadline = Instant::now().checked_add(timeout);
-    let addresses = resolve(host, port, timeout)?;
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let addresses = resolve((host.to_owned(), port), timeout)
+        .map_err(|error| format!("cannot look up {host}: {error}"))?;
+    let mut last = io::Error::new(
+        io::ErrorKind::TimedOut,
+        "looking it up took all the time there was",
+    );
     for address in addresses {
         let Some(remaining) = remaining(deadline) else {
             break;
@@ -33,27 +35,10 @@ pub(super) fn connect(host: &str, port: u16, timeout: Duration) -> Result<TcpStr
     Err(format!("cannot connect to {host} port {port}: {last}").into())
 }
 
-/// Looks a name up, in a thread of its own: the system's resolver knows no deadline.
-fn resolve(host: &str, port: u16, timeout: Duration) -> Result<Vec<SocketAddr>, Failure> {
-    let (answer, answered) = mpsc::channel();
-    let name = host.to_owned();
-    thread::spawn(move || {
-        let found = (name.as_str(), port).to_socket_addrs();
-        // Nobody listens any more where the deadline passed.
-        let _ = answer.send(found.map(Iterator::collect));
-    });
-    match answered.recv_timeout(timeout) {
-        Ok(Ok(addresses)) => Ok(addresses),
-        Ok(Err(error)) => Err(format!("cannot look up {host}: {error}").into()),
-        Err(_) => Err(format!("looking up {host} took longer than {}", seconds(timeout)).into()),
-    }
-}
-
 /// Listens at a port of every address.
 pub(super) fn listen(port: u16) -> Result<TcpListener, Failure> {
-    // Where there is no IPv6 the wildcard of IPv4 is what is left.
-    let listener = TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
-    let listener = listener.map_err(|error| format!("cannot listen on port {port}: {error}"))?;
+    let listener = TcpListener::bind(anywhere(port))
+        .map_err(|error| format!("cannot listen on port {port}: {error}"))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

@@ -1,3 +1,5 @@
+use core::time::Duration;
+
 use clap::{Parser, Subcommand};
 
 use super::{BwArguments, LatArguments, Op, Plant, parse_bytes, target};
@@ -98,12 +100,12 @@ fn peers_are_addresses_or_handles() {
         ("::1", "[::1]:18700"),
         ("[::1]:5", "[::1]:5"),
     ] {
-        let Ok(Target::Addresses { addresses, .. }) = target(peer) else {
+        let Ok(Target::Addresses { addresses, .. }) = target(peer, Duration::from_secs(20)) else {
             panic!("{peer}");
         };
         assert_eq!(addresses, [address.parse().unwrap()]);
     }
     for wrong in ["doorbell:00", "127.0.0.1:notaport", ""] {
-        assert!(target(wrong).is_err(), "{wrong}");
+        assert!(target(wrong, Duration::from_secs(20)).is_err(), "{wrong}");
     }
 }

@@ -1,0 +1,87 @@
+//! TCP addresses: what a name on the command line stands for, by a deadline, and where every peer can come to.
+
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
+use std::io;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::sync::mpsc;
+use std::thread;
+
+/// Every address of this host.
+pub(crate) fn anywhere(port: u16) -> SocketAddr {
+    // Where there is no IPv6 the wildcard of IPv4 is what is left.
+    let is_ipv6_there = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
+    if is_ipv6_there {
+        (Ipv6Addr::UNSPECIFIED, port).into()
+    } else {
+        (Ipv4Addr::UNSPECIFIED, port).into()
+    }
+}
+
+/// Looks a name up, in a thread of its own: the system's resolver knows no deadline.
+///
+/// # Errors
+/// It has no address, or the resolver did not answer in time.
+pub(crate) fn resolve<N>(name: N, timeout: Duration) -> io::Result<Vec<SocketAddr>>
+where
+    N: ToSocketAddrs + Send + 'static,
+{
+    by_deadline(move || Ok(name.to_socket_addrs()?.collect()), timeout)
+}
+
+fn by_deadline(
+    look_up: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
+    timeout: Duration,
+) -> io::Result<Vec<SocketAddr>> {
+    let (answer, answered) = mpsc::channel();
+    thread::spawn(move || {
+        // Nobody listens any more where the deadline passed.
+        let _ = answer.send(look_up());
+    });
+    let found = answered.recv_timeout(timeout).map_err(|_| {
+        let text = format!("looking it up took longer than {} s", timeout.as_secs_f64());
+        io::Error::new(io::ErrorKind::TimedOut, text)
+    })??;
+    if found.is_empty() {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{anywhere, by_deadline, resolve};
+    use core::time::Duration;
+    use std::net::TcpListener;
+    use std::thread;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn anywhere_can_be_listened_at() {
+        let address = anywhere(0);
+        assert!(address.ip().is_unspecified());
+        assert!(TcpListener::bind(address).is_ok());
+        assert_eq!(anywhere(7).port(), 7);
+    }
+
+    #[test]
+    fn what_is_an_address_already_is_that_address() {
+        for (name, address) in [("127.0.0.1:5", "127.0.0.1:5"), ("[fd00::1]:5", "[fd00::1]:5")] {
+            assert_eq!(resolve(name, LONG).unwrap(), [address.parse().unwrap()]);
+        }
+        assert!(resolve("127.0.0.1:notaport", LONG).is_err());
+    }
+
+    #[test]
+    fn a_resolver_that_does_not_answer_is_given_up_and_no_address_is_an_error() {
+        let slow = || {
+            thread::sleep(LONG);
+            Ok(Vec::new())
+        };
+        let error = by_deadline(slow, Duration::from_millis(50)).unwrap_err();
+        assert_eq!(error.to_string(), "looking it up took longer than 0.05 s");
+        let error = by_deadline(|| Ok(Vec::new()), LONG).unwrap_err();
+        assert_eq!(error.to_string(), "the name has no address");
+    }
+}
