@@ -29,6 +29,8 @@ pub enum NodeError {
     },
     /// The system gave no random bytes: its error number.
     Entropy(i32),
+    /// The system gave no thread: its error number.
+    Thread(i32),
 }
 
 impl fmt::Display for NodeError {
@@ -44,6 +46,7 @@ impl fmt::Display for NodeError {
                 write!(f, "no RDMA device {device}: there are {}", known.join(", "))
             }
             Self::Entropy(errno) => write!(f, "the system gave no random bytes (errno {errno})"),
+            Self::Thread(errno) => write!(f, "the system gave no thread (errno {errno})"),
         }
     }
 }

@@ -63,7 +63,7 @@ pub use listener::{HANDSHAKES_MAX, Listener};
 pub use node::{Connection, Node};
 pub use peer::Peer;
 pub use rails::NoRoute;
-pub use worker::{CloseError, Turn, Worker, WorkerCounters};
+pub use worker::{CloseError, CloseProgress, Turn, Worker, WorkerCounters};
 
 /// The README's example compiles.
 #[cfg(doctest)]

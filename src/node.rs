@@ -10,7 +10,7 @@ use doorbell_core::{Deadline, PortReport, Psn};
 use doorbell_ffi::Rdma;
 
 use crate::dial::Dial;
-use crate::edge::{clock, entropy, tcp::Stream};
+use crate::edge::{clock, entropy, reaper::Reaper, tcp::Stream};
 use crate::error::{ConnectError, NodeError};
 use crate::rails::Rails;
 use crate::{ChannelConfig, ChannelId, Worker, WorkerConfig};
@@ -20,6 +20,7 @@ pub struct Node<P: Provider = Rdma> {
     pub(crate) provider: P,
     /// Random for each start, so that peers tell this one from the one before.
     instance: InstanceId,
+    reaper: Reaper,
 }
 
 /// Where a new channel is.
@@ -49,30 +50,45 @@ impl Draw {
 }
 
 impl Node<Rdma> {
-    /// The RDMA stack of this host, on libibverbs.
+    /// The RDMA stack of this host, on libibverbs. A thread of its own destroys what is closed: calls
+    /// of milliseconds.
     ///
     /// # Errors
-    /// libibverbs is not there: the error names the package to install.
+    /// libibverbs is not there: the error names the package to install. Or the system gave no
+    /// thread or no random bytes.
     pub fn open() -> Result<Self, NodeError> {
-        Self::with_provider(Rdma::load().map_err(NodeError::Library)?)
+        let mut node = Self::with_provider(Rdma::load().map_err(NodeError::Library)?)?;
+        node.reaper =
+            Reaper::background().map_err(|error| NodeError::Thread(error.raw_os_error().unwrap_or(0)))?;
+        Ok(node)
     }
 }
 
 impl<P: Provider> Node<P> {
-    /// A host on another provider: a simulated one.
+    /// A host on another provider: a simulated one. What is closed is destroyed at once, on the
+    /// thread that closes it.
     ///
     /// # Errors
     /// The system gave no random bytes.
     pub fn with_provider(provider: P) -> Result<Self, NodeError> {
         let drawn = u64::from_ne_bytes(entropy::random().map_err(NodeError::Entropy)?);
         let instance = InstanceId::new(drawn).ok_or(NodeError::Entropy(0))?;
-        Ok(Self { provider, instance })
+        Ok(Self {
+            provider,
+            instance,
+            reaper: Reaper::default(),
+        })
     }
 
     /// The provider.
     #[must_use]
     pub const fn provider(&self) -> &P {
         &self.provider
+    }
+
+    /// Waits until what was closed or dropped before is destroyed; says whether it is, by the deadline.
+    pub fn settle(&self, deadline: Deadline) -> bool {
+        self.reaper.settle(deadline.remaining(clock::now()))
     }
 
     /// Looks at every port of every device, usable or not.
@@ -106,7 +122,7 @@ impl<P: Provider> Node<P> {
             });
         }
         let context = self.provider.open(device)?;
-        Ok(Worker::new(context, device.into(), config)?)
+        Ok(Worker::new(context, device.into(), config, self.reaper.clone())?)
     }
 
     /// A Worker on each device that has a usable port.
@@ -129,7 +145,7 @@ impl<P: Provider> Node<P> {
             .into_iter()
             .map(|device| {
                 let context = self.provider.open(device)?;
-                Ok(Worker::new(context, device.into(), config)?)
+                Ok(Worker::new(context, device.into(), config, self.reaper.clone())?)
             })
             .collect()
     }

@@ -5,8 +5,8 @@ mod fabric;
 use core::time::Duration;
 
 use doorbell::{
-    ChannelState, CloseError, Event, Listener, Operation, PostFlags, RemoteAccess, RemoteAddress,
-    SendErrorKind, WcStatus, Window as _, WindowConfig, WorkerConfig, within,
+    ChannelState, CloseError, CloseProgress, Event, Listener, Operation, PostFlags, RemoteAccess,
+    RemoteAddress, SendErrorKind, WcStatus, Window as _, WindowConfig, WorkerConfig, within,
 };
 use doorbell_sim::Fabric;
 use fabric::{SOON, pair, pair_with, small};
@@ -417,4 +417,35 @@ fn leasable(end: &mut fabric::End) -> usize {
     let count = leases.len();
     leases.into_iter().for_each(|lease| end.worker().release(lease));
     count
+}
+
+#[test]
+fn closing_by_polling_waits_for_nothing() {
+    let (_a, mut b) = pair();
+    let (id, before) = (b.id(), leasable(&mut b));
+    assert_eq!(b.worker().close_progress(id), CloseProgress::Unknown);
+    let lease = b.lease(b"the last");
+    let ticket = b.worker().channel(id).unwrap().send(lease).unwrap();
+    b.worker().begin_close(id, within(SOON)).unwrap();
+    assert_eq!(b.worker().close_progress(id), CloseProgress::UnderWay);
+    assert_eq!(
+        b.worker().begin_close(id, within(SOON)),
+        Err(CloseError::Unknown),
+        "it is being closed already"
+    );
+    let (mut done, mut polls) = (None, 0);
+    while b.worker().close_progress(id) == CloseProgress::UnderWay {
+        polls += 1;
+        assert!(polls < 100, "nothing here takes time");
+        b.worker()
+            .poll(|_, event| match event {
+                Event::Done { through } => done = Some(through),
+                other => panic!("{other:?}"),
+            })
+            .unwrap();
+    }
+    assert_eq!(done, Some(ticket), "what was posted before is told");
+    assert_eq!(b.worker().close_progress(id), CloseProgress::Closed(Ok(())));
+    assert!(b.worker().channel(id).is_none());
+    assert_eq!(leasable(&mut b), before + 16, "its receives came home");
 }

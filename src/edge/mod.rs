@@ -1,5 +1,6 @@
-//! Where decisions meet the world: the clock, entropy, and TCP. Nothing here decides.
+//! Where decisions meet the world: the clock, entropy, TCP, and the thread that destroys. Nothing here decides.
 
 pub(crate) mod clock;
 pub(crate) mod entropy;
+pub(crate) mod reaper;
 pub(crate) mod tcp;

@@ -44,6 +44,7 @@ impl<P: Provider> Worker<P> {
                 is_hungry: false,
                 reserved: Weak::new(),
                 channel: None,
+                closed: None,
             });
         }
         let entry = self.channels.get_mut(at).ok_or(ConnectError::TooManyChannels)?;
@@ -72,6 +73,8 @@ impl<P: Provider> Worker<P> {
         // Here, so that polling never allocates.
         self.hungry
             .reserve(self.channels.len().saturating_sub(self.hungry.len()));
+        self.closing
+            .reserve(self.channels.len().saturating_sub(self.closing.len()));
         self.fetched
             .reserve((channel.limits().send_depth as usize).saturating_mul(GATHER_MAX));
         let Some(entry) = self.channels.get_mut(id.index as usize) else {

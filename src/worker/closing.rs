@@ -1,16 +1,93 @@
-//! Closing a channel: what was posted is waited for, the rest flushed, and its place given back.
+//! Closing a channel, by polling: what was posted is waited for, the rest flushed, the queue pair destroyed away
+//! from this thread, and its place given back once the completion queues hold nothing of it any more.
 
 use core::fmt;
+use core::time::Duration;
+use std::sync::Arc;
 
-use doorbell_core::Deadline;
 use doorbell_core::provider::{CompletionQueue, Provider, ProviderError};
+use doorbell_core::{Deadline, Instant};
 
-use super::{Turn, Worker};
+use super::{Reservation, Turn, Worker};
 use crate::{ChannelId, Event, edge};
 
+/// What is left when the deadline passes is flushed, which takes no peer: the most a device is given for it.
+const FLUSH_MAX: Duration = Duration::from_millis(500);
+
+/// A channel on its way out.
+pub(super) struct Closing {
+    reservation: Arc<Reservation>,
+    stage: Stage,
+    /// What went wrong so far.
+    outcome: Result<(), CloseError>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// What was posted is waited for.
+    Draining { until: Deadline },
+    /// The queue pair failed: what is left comes back, each request with its error.
+    Flushing { until: Deadline },
+    /// The reaper has the channel.
+    Destroying,
+    /// The queue pair is gone. What it left in the completion queues is taken out: no more than these many.
+    Sweeping { sends: u32, receives: u32 },
+}
+
+/// How far a channel's closing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CloseProgress {
+    /// It is open, or there never was such a channel, or so many were closed since that it is forgotten.
+    Unknown,
+    /// Go on polling.
+    UnderWay,
+    /// It is gone: cleanly, or with what went wrong.
+    Closed(Result<(), CloseError>),
+}
+
 impl<P: Provider> Worker<P> {
-    /// Closes a channel: waits until what was posted is done, fails its queue pair, and
-    /// destroys it. `each` gets the events that come meanwhile, of all channels.
+    /// Begins to close a channel; [`Worker::poll`] goes on with it, and [`Worker::close_progress`] says
+    /// how far it is. Its events come as before until everything posted is done.
+    ///
+    /// Nothing here waits or destroys: what takes long happens on another thread. At the deadline, what is
+    /// not done is flushed, and each request gets its error.
+    ///
+    /// # Errors
+    /// [`CloseError::Unknown`]: there is no such channel, or it is being closed already.
+    pub fn begin_close(&mut self, id: ChannelId, deadline: Deadline) -> Result<(), CloseError> {
+        let channel = self.channel(id).ok_or(CloseError::Unknown)?;
+        let reservation = Arc::clone(&channel.reservation);
+        if self.closing.iter().any(|closing| closing.reservation.id == id) {
+            return Err(CloseError::Unknown);
+        }
+        self.closing.push(Closing {
+            reservation,
+            stage: Stage::Draining { until: deadline },
+            outcome: Ok(()),
+        });
+        Ok(())
+    }
+
+    /// How far the closing of a channel is. The outcome is kept until its place is used again and
+    /// closed again.
+    #[must_use]
+    pub fn close_progress(&self, id: ChannelId) -> CloseProgress {
+        if self.closing.iter().any(|closing| closing.reservation.id == id) {
+            return CloseProgress::UnderWay;
+        }
+        match self
+            .channels
+            .get(id.index as usize)
+            .and_then(|entry| entry.closed)
+        {
+            Some((generation, outcome)) if generation == id.generation => CloseProgress::Closed(outcome),
+            _ => CloseProgress::Unknown,
+        }
+    }
+
+    /// Closes a channel and waits until it is gone: half a second past the deadline at most. `each`
+    /// gets the events that come meanwhile, of all channels.
     ///
     /// What was posted after the last signaled request cannot be waited for: with
     /// `unsignaled_max` set, end with a request of [`PostFlags::SIGNALED`](crate::PostFlags).
@@ -24,64 +101,130 @@ impl<P: Provider> Worker<P> {
         deadline: Deadline,
         mut each: impl FnMut(Turn<'_, P>, Event<P>),
     ) -> Result<(), CloseError> {
-        if self.channel(id).is_none() {
-            return Err(CloseError::Unknown);
-        }
-        let done = self.settle(id, deadline, &mut each);
-        let failed = self
-            .channel(id)
-            .map_or(Ok(()), |channel| channel.shut().map_err(CloseError::Provider));
-        // What was left is flushed now, which takes no peer.
-        let flushed = if done.is_err() {
-            Ok(())
-        } else {
-            self.settle(id, deadline, &mut each)
-        };
-        self.remove(id);
-        let swept = self.sweep(&mut each);
-        done.and(failed).and(flushed).and(swept)
-    }
-
-    /// Takes what a queue pair that is gone left in the completion queues: another channel may
-    /// be promised that room from now on.
-    fn sweep(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<(), CloseError> {
-        let (sends, receives) = (self.send_completions.depth(), self.receive_completions.depth());
-        // No more than that was there; what comes meanwhile is not waited for.
-        let mut left = sends.saturating_add(receives);
-        while left > 0 {
-            match self.poll(&mut *each).map_err(CloseError::Poll)? {
-                0 => break,
-                taken => left = left.saturating_sub(taken),
+        self.begin_close(id, deadline)?;
+        let patience = Deadline::after(deadline.instant(), FLUSH_MAX);
+        loop {
+            self.poll(&mut each).map_err(CloseError::Poll)?;
+            match self.close_progress(id) {
+                CloseProgress::Closed(outcome) => return outcome,
+                CloseProgress::Unknown => return Err(CloseError::Unknown),
+                CloseProgress::UnderWay if patience.has_passed(edge::clock::now()) => {
+                    // The reaper has it by now, and goes on.
+                    return Err(CloseError::TimedOut);
+                }
+                CloseProgress::UnderWay => {}
             }
         }
-        Ok(())
     }
 
-    /// Polls until every signaled request of a channel is done.
-    fn settle(
+    /// Goes on with all closings, after a poll that took so many completions of each kind.
+    #[cold]
+    pub(super) fn advance_closings(&mut self, received: u32, sent: u32) {
+        let now = edge::clock::now();
+        let mut at = 0;
+        while let Some(closing) = self.closing.get(at) {
+            let (stage, outcome) = (closing.stage, closing.outcome);
+            let reservation = Arc::clone(&closing.reservation);
+            let (next, outcome) = self.step(&reservation, stage, outcome, now, received, sent);
+            match (next, self.closing.get_mut(at)) {
+                (Some(next), Some(closing)) => {
+                    closing.stage = next;
+                    closing.outcome = outcome;
+                    at = at.saturating_add(1);
+                }
+                _ => {
+                    let gone = self.closing.swap_remove(at).reservation.id;
+                    if let Some(entry) = self.channels.get_mut(gone.index as usize) {
+                        entry.closed = Some((gone.generation, outcome));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The stage a closing goes on to; none where it is over.
+    fn step(
         &mut self,
-        id: ChannelId,
-        deadline: Deadline,
-        each: &mut impl FnMut(Turn<'_, P>, Event<P>),
-    ) -> Result<(), CloseError> {
-        while self
-            .channel(id)
-            .is_some_and(|channel| channel.sender.awaits_completion())
-        {
-            self.poll(&mut *each).map_err(CloseError::Poll)?;
-            if deadline.has_passed(edge::clock::now()) {
-                return Err(CloseError::TimedOut);
+        reservation: &Arc<Reservation>,
+        stage: Stage,
+        outcome: Result<(), CloseError>,
+        now: Instant,
+        received: u32,
+        sent: u32,
+    ) -> (Option<Stage>, Result<(), CloseError>) {
+        let id = reservation.id;
+        match stage {
+            Stage::Draining { until } => {
+                let Some(channel) = self.channel(id) else {
+                    return (None, outcome.and(Err(CloseError::Unknown)));
+                };
+                let awaited = channel.sender.awaits_completion();
+                if awaited && !until.has_passed(now) {
+                    return (Some(stage), outcome);
+                }
+                let outcome = outcome.and(if awaited {
+                    Err(CloseError::TimedOut)
+                } else {
+                    Ok(())
+                });
+                if channel.in_flight() == 0 {
+                    return (Some(self.hand_over(id)), outcome);
+                }
+                match channel.shut() {
+                    Ok(()) => {
+                        let until = Deadline::after(now, FLUSH_MAX);
+                        (Some(Stage::Flushing { until }), outcome)
+                    }
+                    Err(error) => (
+                        Some(self.hand_over(id)),
+                        outcome.and(Err(CloseError::Provider(error))),
+                    ),
+                }
+            }
+            Stage::Flushing { until } => {
+                let left = self.channel(id).is_some_and(|channel| channel.in_flight() > 0);
+                match left {
+                    true if !until.has_passed(now) => (Some(stage), outcome),
+                    true => (Some(self.hand_over(id)), outcome.and(Err(CloseError::TimedOut))),
+                    false => (Some(self.hand_over(id)), outcome),
+                }
+            }
+            // The list of closings holds it, and the clone that the caller passed.
+            Stage::Destroying if Arc::strong_count(reservation) > 2 => (Some(stage), outcome),
+            Stage::Destroying => {
+                let sends = self.send_completions.depth();
+                let receives = self.receive_completions.depth();
+                (Some(Stage::Sweeping { sends, receives }), outcome)
+            }
+            Stage::Sweeping { sends, receives } => {
+                // An empty poll says that nothing is left; what comes meanwhile is others'.
+                let left = |left: u32, taken: u32| if taken == 0 { 0 } else { left.saturating_sub(taken) };
+                match (left(sends, sent), left(receives, received)) {
+                    (0, 0) => (None, outcome),
+                    (sends, receives) => (Some(Stage::Sweeping { sends, receives }), outcome),
+                }
             }
         }
-        Ok(())
     }
 
-    fn remove(&mut self, id: ChannelId) {
-        let Some(entry) = self.channels.get_mut(id.index as usize) else {
-            return;
-        };
-        if entry.channel.take().is_some() {
-            entry.generation = entry.generation.wrapping_add(1);
+    /// Gives a channel to the reaper.
+    fn hand_over(&mut self, id: ChannelId) -> Stage {
+        if let Some(entry) = self.channels.get_mut(id.index as usize) {
+            if let Some(channel) = entry.channel.take() {
+                entry.generation = entry.generation.wrapping_add(1);
+                self.reaper.take(channel);
+            }
+        }
+        Stage::Destroying
+    }
+}
+
+impl<P: Provider> Drop for Worker<P> {
+    /// The reaper gets the channels; what is under them is destroyed behind the last of them.
+    fn drop(&mut self) {
+        let channels = core::mem::take(&mut self.channels);
+        if channels.iter().any(|entry| entry.channel.is_some()) {
+            self.reaper.take(channels);
         }
     }
 }
@@ -96,7 +239,7 @@ pub enum CloseError {
     Provider(ProviderError),
     /// The Worker could not be polled.
     Poll(ProviderError),
-    /// Not everything came back by the deadline.
+    /// Not everything was done by the deadline.
     TimedOut,
 }
 
@@ -106,7 +249,7 @@ impl fmt::Display for CloseError {
             Self::Unknown => f.write_str("there is no such channel"),
             Self::Provider(error) => write!(f, "the queue pair could not be failed: {error}"),
             Self::Poll(error) => write!(f, "while closing, the completion queue cannot be polled: {error}"),
-            Self::TimedOut => f.write_str("not everything in flight came back before the deadline"),
+            Self::TimedOut => f.write_str("not everything in flight was done before the deadline"),
         }
     }
 }

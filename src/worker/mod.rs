@@ -15,9 +15,11 @@ use doorbell_core::provider::{
 use doorbell_ffi::Rdma;
 
 use crate::channel::{Channel, ChannelId};
+use crate::edge::reaper::Reaper;
 use crate::{Lease, WorkerConfig};
 
-pub use closing::CloseError;
+use closing::Closing;
+pub use closing::{CloseError, CloseProgress};
 
 /// One thread's owner of a send and a receive completion queue of one device, of registered
 /// memory, and of all the channels that live on them. Polling costs the same however many
@@ -36,6 +38,8 @@ pub struct Worker<P: Provider = Rdma> {
     /// What one completion of READs and atomics brought back, until it is delivered.
     fetched: Vec<(Ticket, Lease<P>)>,
     counters: WorkerCounters,
+    closing: Vec<Closing>,
+    reaper: Reaper,
 }
 
 /// A place for a channel. Empty ones are used again.
@@ -46,6 +50,8 @@ pub(crate) struct Entry<P: Provider> {
     /// What is promised to the channel, from before it exists until it is gone.
     reserved: Weak<Reservation>,
     channel: Option<Channel<P>>,
+    /// How the last channel here was closed, by its generation.
+    closed: Option<(u32, Result<(), CloseError>)>,
 }
 
 /// Completions promised to a channel: all it may have posted has room in the queues.
@@ -92,6 +98,7 @@ impl<P: Provider> Worker<P> {
         context: P::Context,
         device: String,
         config: &WorkerConfig,
+        reaper: Reaper,
     ) -> Result<Self, ProviderError> {
         let domain = context.protection_domain()?;
         let queue = CompletionQueueConfig {
@@ -115,6 +122,8 @@ impl<P: Provider> Worker<P> {
             hungry: Vec::new(),
             fetched: Vec::new(),
             counters: WorkerCounters::default(),
+            closing: Vec::new(),
+            reaper,
         })
     }
 

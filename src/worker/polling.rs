@@ -17,6 +17,9 @@ impl<P: Provider> Worker<P> {
     pub fn poll(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
         let received = self.poll_receives(&mut each)?;
         let sent = self.poll_sends(&mut each)?;
+        if !self.closing.is_empty() {
+            self.advance_closings(received, sent);
+        }
         Ok(received.saturating_add(sent))
     }
 

@@ -1,0 +1,89 @@
+//! Where objects of a device are destroyed: calls that take milliseconds, kept off the threads that poll.
+
+use core::time::Duration;
+use std::io;
+use std::sync::mpsc;
+use std::thread;
+
+/// Destroys what it is handed, in order.
+///
+/// Its thread ends when the last clone is gone and all that was handed over is destroyed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reaper {
+    /// `None` destroys at once, where it is handed over.
+    thread: Option<mpsc::Sender<Box<dyn Send>>>,
+}
+
+impl Reaper {
+    /// One with a thread of its own.
+    ///
+    /// # Errors
+    /// The system gave no thread.
+    pub(crate) fn background() -> io::Result<Self> {
+        let (to, from) = mpsc::channel::<Box<dyn Send>>();
+        thread::Builder::new()
+            .name("doorbell-reaper".into())
+            .spawn(move || from.into_iter().for_each(drop))?;
+        Ok(Self { thread: Some(to) })
+    }
+
+    /// Hands something over to be destroyed.
+    pub(crate) fn take(&self, what: impl Send + 'static) {
+        // Where the thread is gone, having panicked, the send fails and drops it here.
+        if let Some(thread) = &self.thread {
+            let _ = thread.send(Box::new(what));
+        }
+    }
+
+    /// Waits until all that was handed over before is destroyed, but no longer than `patience`; says
+    /// whether it is.
+    pub(crate) fn settle(&self, patience: Duration) -> bool {
+        let Some(thread) = &self.thread else {
+            return true;
+        };
+        let (token, destroyed) = mpsc::channel::<()>();
+        if thread.send(Box::new(token)).is_err() {
+            return true;
+        }
+        destroyed.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Disconnected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Reaper;
+    use core::time::Duration;
+    use std::sync::mpsc;
+    use std::thread;
+
+    struct Slow(mpsc::Sender<thread::ThreadId>, Duration);
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            thread::sleep(self.1);
+            let _ = self.0.send(thread::current().id());
+        }
+    }
+
+    #[test]
+    fn what_takes_long_is_destroyed_elsewhere() {
+        let reaper = Reaper::background().unwrap();
+        let (to, from) = mpsc::channel();
+        reaper.take(Slow(to.clone(), Duration::from_millis(200)));
+        assert!(!reaper.settle(Duration::from_millis(1)));
+        assert!(reaper.settle(Duration::from_secs(20)));
+        assert_ne!(from.try_recv().unwrap(), thread::current().id());
+        // What is handed over last is destroyed too, though the reaper goes before.
+        reaper.take(Slow(to, Duration::ZERO));
+        drop(reaper);
+        assert!(from.recv_timeout(Duration::from_secs(20)).is_ok());
+    }
+
+    #[test]
+    fn without_a_thread_it_is_destroyed_at_once() {
+        let reaper = Reaper::default();
+        let (to, from) = mpsc::channel();
+        reaper.take(Slow(to, Duration::ZERO));
+        assert_eq!(from.try_recv(), Ok(thread::current().id()));
+        assert!(reaper.settle(Duration::ZERO));
+    }
+}
