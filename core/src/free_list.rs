@@ -31,22 +31,27 @@ impl<Links: AsRef<[AtomicU32]>> FreeList<Links> {
     ///
     /// Ordering: the release here pairs with the acquire in [`FreeList::take_all`], so what
     /// was done with the index before is done for whoever takes it.
+    #[inline]
     pub fn put(&self, index: u32) {
-        let Some(link) = self.links.as_ref().get(index as usize) else {
-            return;
-        };
-        let mut head = self.head.load(Ordering::Relaxed);
-        loop {
-            // Relaxed: published by the release below.
-            link.store(head, Ordering::Relaxed);
-            match self
-                .head
-                .compare_exchange_weak(head, index, Ordering::Release, Ordering::Relaxed)
-            {
-                Ok(_) => return,
-                Err(current) => head = current,
-            }
+        if let Some(place) = self.place(index) {
+            place.put();
         }
+    }
+
+    /// Where an index is to be put; `None` for one beyond the storage.
+    ///
+    /// For a caller whose putting lets another thread free the list: the place borrows two
+    /// words of it and not the list itself, so no reference to what is not an atomic is live
+    /// while the index is put.
+    #[must_use]
+    #[inline]
+    pub fn place(&self, index: u32) -> Option<Place<'_>> {
+        let link = self.links.as_ref().get(index as usize)?;
+        Some(Place {
+            head: &self.head,
+            link,
+            index,
+        })
     }
 
     /// Takes everything off the list, the latest first.
@@ -60,6 +65,33 @@ impl<Links: AsRef<[AtomicU32]>> FreeList<Links> {
             let below = link.load(Ordering::Relaxed);
             each(index);
             index = below;
+        }
+    }
+}
+
+/// One index of a [`FreeList`], about to be put on it.
+#[derive(Debug)]
+pub struct Place<'l> {
+    head: &'l AtomicU32,
+    link: &'l AtomicU32,
+    index: u32,
+}
+
+impl Place<'_> {
+    /// Puts the index on the list, under the rules of [`FreeList::put`]. Nothing of the list is
+    /// touched once it is on it.
+    pub fn put(self) {
+        let mut head = self.head.load(Ordering::Relaxed);
+        loop {
+            // Relaxed: published by the release below.
+            self.link.store(head, Ordering::Relaxed);
+            match self
+                .head
+                .compare_exchange_weak(head, self.index, Ordering::Release, Ordering::Relaxed)
+            {
+                Ok(_) => return,
+                Err(current) => head = current,
+            }
         }
     }
 }

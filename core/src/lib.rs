@@ -10,6 +10,7 @@ extern crate std;
 
 pub mod access;
 pub mod address;
+pub mod detached;
 pub mod free_list;
 pub mod gid;
 pub mod handshake;

@@ -6,9 +6,10 @@
 use core::fmt;
 use core::ptr::NonNull;
 
+use doorbell_core::detached::Detachments;
 use doorbell_core::free_list::FreeList;
-use doorbell_core::provider::{ArenaConfig, ProviderError};
-use doorbell_core::sync::AtomicU32;
+use doorbell_core::provider::{ArenaConfig, DetachedSlot, ProviderError};
+use doorbell_core::sync::{AtomicU32, Ordering};
 
 use crate::Slot;
 use crate::leak::Leaked;
@@ -19,11 +20,16 @@ use crate::memory_region::MemoryRegion;
 pub(crate) const SLOT_ALIGN_BYTES: usize = 64;
 
 /// What slots point to: it lives until the arena is gone *and* every slot is home.
+///
+/// What a slot reads for each message stands together; what other threads write stands on cache
+/// lines of its own.
+#[repr(C)]
 pub(crate) struct ArenaInner {
     /// Where the first slot begins.
     first: NonNull<u8>,
     slot_bytes: u32,
-    slots: u32,
+    lkey: u32,
+    detachments: Detachments<Box<[AtomicU32]>>,
     region: MemoryRegion,
     returned: Returned,
 }
@@ -38,26 +44,45 @@ impl ArenaInner {
         self.slot_bytes
     }
 
+    #[inline]
+    pub(crate) const fn lkey(&self) -> u32 {
+        self.lkey
+    }
+
+    #[inline]
+    pub(crate) const fn detachments(&self) -> &Detachments<Box<[AtomicU32]>> {
+        &self.detachments
+    }
+
     /// Puts a slot on the list of those that came home from elsewhere.
     ///
-    /// Once the index is on the list the owner may free all of this: nothing is touched after.
-    pub(crate) fn send_home(&self, start: NonNull<u8>) {
-        let offset = start.addr().get().wrapping_sub(self.first.addr().get());
-        if let Some(index) = offset.checked_div(self.slot_bytes as usize) {
-            // The index is below `slots`, a u32, for any slot of this arena; one beyond would
-            // not be taken by the list.
-            self.returned.0.put(u32::try_from(index).unwrap_or(u32::MAX));
+    /// Once the index is on the list the owner may free the block: nothing of it is touched
+    /// after, and no reference to it is an argument or in use while that may happen, but for
+    /// two to atomics, which promise nothing of what they point to once they are done.
+    ///
+    /// # Safety
+    /// `home` is a block that lives, and the slot of this index is out, its value given up.
+    pub(crate) unsafe fn send_home(home: NonNull<Self>, index: u32) {
+        // SAFETY: the block lives until the slot is home.
+        let returned = unsafe { &raw const (*home.as_ptr()).returned.0 };
+        // SAFETY: a field of the live block, initialised with it.
+        let place = unsafe { &*returned }.place(index);
+        // There is a place for every index of the arena.
+        if let Some(place) = place {
+            place.put();
         }
     }
 
     /// Where the slot of this index begins.
-    fn start_of(&self, index: u32) -> Option<NonNull<u8>> {
-        if index >= self.slots {
-            return None;
-        }
-        let offset = (index as usize).checked_mul(self.slot_bytes as usize)?;
-        // SAFETY: below `slots`, and all of them lie within the region (`Arena::new`).
-        Some(unsafe { self.first.add(offset) })
+    ///
+    /// # Safety
+    /// The index is below the number of slots.
+    #[inline]
+    pub(crate) unsafe fn start_of(&self, index: u32) -> NonNull<u8> {
+        // Does not wrap: all slots lie within the region (`Arena::new`).
+        let offset = (index as usize).wrapping_mul(self.slot_bytes as usize);
+        // SAFETY: below `slots`, as the caller vouches, and all of them lie within the region.
+        unsafe { self.first.add(offset) }
     }
 }
 
@@ -136,10 +161,10 @@ fn aligned_slot_bytes(bytes: u32) -> Option<u32> {
 /// under the device.
 pub struct Arena {
     inner: NonNull<ArenaInner>,
-    /// The slots that are home: the first `home` entries.
-    free: Box<[Option<NonNull<u8>>]>,
+    /// The slots that are home, by their indices: the first `home` entries. All are below
+    /// `slots`, and none stands here twice.
+    free: Box<[u32]>,
     home: usize,
-    lkey: u32,
     slots: u32,
     slot_bytes: u32,
 }
@@ -170,24 +195,23 @@ impl Arena {
         }
         // SAFETY: the offset is within the region, as just checked.
         let first = unsafe { region.region().base().add(offset) };
-        let lkey = region.lkey().0;
-        let links = (0..slots).map(|_| AtomicU32::new(0)).collect();
+        let words = || (0..slots).map(|_| AtomicU32::new(0)).collect();
         let inner = ArenaInner {
             first,
             slot_bytes,
-            slots,
+            lkey: region.lkey().0,
+            detachments: Detachments::new(words(), fresh_number()),
             region,
-            returned: Returned(FreeList::new(links)),
+            returned: Returned(FreeList::new(words())),
         };
         // The last slot first, so that leasing begins at the first one.
-        let free: Box<[_]> = (0..slots).rev().map(|index| inner.start_of(index)).collect();
+        let free: Box<[_]> = (0..slots).rev().collect();
         let home = free.len();
         let inner = NonNull::from(Box::leak(Box::new(inner)));
         Ok(Self {
             inner,
             free,
             home,
-            lkey,
             slots,
             slot_bytes,
         })
@@ -200,21 +224,15 @@ impl Arena {
         u32::try_from(self.home).unwrap_or(u32::MAX)
     }
 
-    /// Where its memory lies, for those who place it: base address and bytes.
-    #[must_use]
-    pub fn extent(&self) -> (usize, usize) {
-        let region = self.inner().region.region();
-        (region.base().addr().get(), region.bytes())
-    }
-
     /// Takes home what was dropped elsewhere.
     #[cold]
     fn collect(&mut self) {
         // SAFETY: the block lives as long as the arena; it is borrowed apart from the list below.
         let inner = unsafe { self.inner.as_ref() };
         inner.returned.0.take_all(|index| {
-            if let (Some(place), start @ Some(_)) = (self.free.get_mut(self.home), inner.start_of(index)) {
-                *place = start;
+            // The list takes no index beyond its links, of which there are as many as slots.
+            if let Some(place) = self.free.get_mut(self.home) {
+                *place = index;
                 self.home = self.home.wrapping_add(1);
             }
         });
@@ -228,12 +246,20 @@ impl Arena {
     #[inline]
     fn take(&mut self) -> Option<Slot> {
         let top = self.home.checked_sub(1)?;
-        let start = self.free.get_mut(top)?.take()?;
+        let index = *self.free.get(top)?;
         self.home = top;
-        // SAFETY: 1. the block is live and the list holds beginnings of its slots alone; 2. what
+        // SAFETY: 1. the block is live and the list holds indices of its slots alone; 2. what
         // is on the list is home, and it was just taken off.
-        Some(unsafe { Slot::from_parts(start, self.inner, self.lkey) })
+        Some(unsafe { Slot::from_parts(self.inner, index) })
     }
+}
+
+/// What tells an arena from others in the tags of its detached slots.
+#[expect(clippy::cast_possible_truncation, reason = "modulo 2^16 is what is meant")]
+fn fresh_number() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Relaxed: only the number matters.
+    NEXT.fetch_add(1, Ordering::Relaxed) as u16
 }
 
 impl doorbell_core::provider::Arena for Arena {
@@ -254,9 +280,29 @@ impl doorbell_core::provider::Arena for Arena {
             return;
         }
         if let Some(place) = self.free.get_mut(self.home) {
-            *place = Some(slot.into_start());
+            *place = slot.into_index();
             self.home = self.home.wrapping_add(1);
         }
+    }
+
+    #[inline]
+    fn attach(&mut self, slot: DetachedSlot) -> Option<Slot> {
+        let DetachedSlot {
+            index,
+            len_bytes,
+            tag,
+        } = slot;
+        if !self.inner().detachments().attach(index, tag) {
+            return None;
+        }
+        // SAFETY: 1. the block is live, and only indices below the number of slots have a word
+        // that could be detached; 2. it was detached until now: its value was given up for the
+        // tag (`Slot::detach` forgets it), so it is on no list and no device has it; the word
+        // says so no longer, and only this arena's one owner, borrowed exclusively, makes values
+        // of such words.
+        let mut slot = unsafe { Slot::from_parts(self.inner, index) };
+        slot.set_length(len_bytes);
+        Some(slot)
     }
 
     fn slots(&self) -> u32 {
@@ -272,13 +318,14 @@ impl Drop for Arena {
     fn drop(&mut self) {
         self.collect();
         if self.home != self.slots as usize {
-            // Slots are out, with the application or under a device.
+            // Slots are out: with the application, under a device, or as words that were lost.
             Leaked::Arena.count();
+            Leaked::DetachedSlot.count_many(self.inner().detachments().count() as u64);
             return;
         }
         // SAFETY: made from a box in `new`. Every slot is home, so no `Slot` exists that points to
-        // it; a thread that put the last one on the list touches nothing after its release, which
-        // the acquire in `collect` paired with (`ArenaInner::send_home`).
+        // it, and none is detached; a thread that put the last one on the list touches nothing after
+        // its release, which the acquire in `collect` paired with (`ArenaInner::send_home`).
         drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
     }
 }

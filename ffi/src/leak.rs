@@ -9,6 +9,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy)]
 pub(crate) enum Leaked {
     Arena,
+    DetachedSlot,
     MemoryRegion,
     QueuePair,
     CompletionQueue,
@@ -18,16 +19,21 @@ pub(crate) enum Leaked {
 }
 
 /// How many of each kind there are.
-const KINDS: usize = 7;
+const KINDS: usize = 8;
 
 static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 
 impl Leaked {
     /// Counts one.
     pub(crate) fn count(self) {
+        self.count_many(1);
+    }
+
+    /// Counts so many.
+    pub(crate) fn count_many(self, count: u64) {
         if let Some(counter) = COUNTS.get(self as usize) {
             // Relaxed: a statistic, which orders nothing.
-            counter.fetch_add(1, Ordering::Relaxed);
+            counter.fetch_add(count, Ordering::Relaxed);
         }
     }
 
@@ -44,6 +50,8 @@ impl Leaked {
 pub struct Leaks {
     /// Arenas dropped while slots of theirs were out.
     pub arenas: u64,
+    /// Slots of those arenas that were detached and never attached.
+    pub detached_slots: u64,
     /// Memory regions the device would not deregister, with their memory.
     pub memory_regions: u64,
     /// Queue pairs the device would not destroy, with the slots they held.
@@ -63,6 +71,7 @@ pub struct Leaks {
 pub fn leaks() -> Leaks {
     Leaks {
         arenas: Leaked::Arena.read(),
+        detached_slots: Leaked::DetachedSlot.read(),
         memory_regions: Leaked::MemoryRegion.read(),
         queue_pairs: Leaked::QueuePair.read(),
         completion_queues: Leaked::CompletionQueue.read(),

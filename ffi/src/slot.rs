@@ -8,6 +8,9 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::slice;
 
+use doorbell_core::detached::Word;
+use doorbell_core::provider::DetachedSlot;
+
 use crate::arena::ArenaInner;
 
 /// An owned piece of registered memory, from an [`Arena`](crate::Arena).
@@ -29,6 +32,14 @@ use crate::arena::ArenaInner;
 /// slot.payload();
 /// # }
 /// ```
+/// nor used after it was detached:
+/// ```compile_fail,E0382
+/// # use doorbell_core::provider::Slot as _;
+/// # fn f(slot: doorbell_ffi::Slot) {
+/// let detached = slot.detach();
+/// slot.payload();
+/// # }
+/// ```
 /// nor can bytes borrowed from it outlive its being posted:
 /// ```compile_fail,E0505
 /// # use doorbell_core::provider::{ReceiveBatch as _, ReceiveQueue as _, Slot as _};
@@ -39,17 +50,19 @@ use crate::arena::ArenaInner;
 /// # }
 /// ```
 pub struct Slot {
-    /// Where it begins. The bytes from here to the arena's slot size are this value's own.
-    start: NonNull<u8>,
-    /// The arena it belongs to, which lives at least as long as any slot is out.
+    /// The arena it belongs to, whose inner block lives at least as long as any slot is out.
     home: NonNull<ArenaInner>,
+    /// Which of the arena's slots it is: below their number. Its bytes are this value's own.
+    index: u32,
     /// How many bytes are meant; at most the capacity.
     len: u32,
-    lkey: u32,
 }
 
+// It is moved for every message: two words, and none more where it may be absent.
+const _: () = assert!(size_of::<Slot>() == 16 && size_of::<Option<Slot>>() == 16);
+
 // SAFETY: the value owns its bytes, and sends its index home by a lock-free list made for any
-// thread; what else it reads of the arena never changes.
+// thread; what else it reads of the arena never changes, or is an atomic.
 unsafe impl Send for Slot {}
 // SAFETY: through `&Slot` bytes and the arena's constants can only be read.
 unsafe impl Sync for Slot {}
@@ -58,22 +71,21 @@ impl Slot {
     /// Makes the one value that stands for a slot.
     ///
     /// # Safety
-    /// 1. `home` is the inner block of a live arena and `start` the beginning of one of its
-    ///    slots; 2. no other value stands for that slot, and no device has it.
-    pub(crate) const unsafe fn from_parts(start: NonNull<u8>, home: NonNull<ArenaInner>, lkey: u32) -> Self {
-        Self {
-            start,
-            home,
-            len: 0,
-            lkey,
-        }
+    /// 1. `home` is the inner block of a live arena and `index` below the number of its slots;
+    ///    2. no other value stands for that slot, no device has it, and it is neither on a list
+    ///    of the arena nor detached.
+    #[inline]
+    pub(crate) const unsafe fn from_parts(home: NonNull<ArenaInner>, index: u32) -> Self {
+        Self { home, index, len: 0 }
     }
 
-    /// Takes it apart without sending it home; says where it begins.
-    pub(crate) fn into_start(self) -> NonNull<u8> {
-        ManuallyDrop::new(self).start
+    /// Takes it apart without sending it home; says which it is.
+    #[inline]
+    pub(crate) fn into_index(self) -> u32 {
+        ManuallyDrop::new(self).index
     }
 
+    #[inline]
     pub(crate) const fn home(&self) -> NonNull<ArenaInner> {
         self.home
     }
@@ -82,9 +94,9 @@ impl Slot {
     #[inline]
     pub(crate) fn element(&self, length: u32) -> rdma_sys::ibv_sge {
         rdma_sys::ibv_sge {
-            addr: self.start.as_ptr().expose_provenance() as u64,
+            addr: self.start().as_ptr().expose_provenance() as u64,
             length,
-            lkey: self.lkey,
+            lkey: self.inner().lkey(),
         }
     }
 
@@ -104,6 +116,13 @@ impl Slot {
     #[inline]
     pub(crate) fn capacity(&self) -> u32 {
         self.inner().slot_bytes()
+    }
+
+    /// Where it begins.
+    #[inline]
+    fn start(&self) -> NonNull<u8> {
+        // SAFETY: the index is below the number of the arena's slots (`from_parts`).
+        unsafe { self.inner().start_of(self.index) }
     }
 
     #[inline]
@@ -135,20 +154,37 @@ impl doorbell_core::provider::Slot for Slot {
         // SAFETY: the slot's bytes are mapped and initialised (a zeroed mapping, or obligation 1
         // of `StableMemory`), `len` is at most their number, and nobody writes to them while this
         // value is held: it would have had to be moved into a queue.
-        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
+        unsafe { slice::from_raw_parts(self.start().as_ptr(), self.len as usize) }
     }
 
     #[inline]
     fn buffer_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `payload`; the exclusive borrow of the one value for the slot makes it
         // the only reference.
-        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.capacity() as usize) }
+        unsafe { slice::from_raw_parts_mut(self.start().as_ptr(), self.capacity() as usize) }
+    }
+
+    #[inline]
+    fn detach(self) -> DetachedSlot {
+        let slot = ManuallyDrop::new(self);
+        // Once the word says that the slot is detached, the arena's owner may attach it, take it
+        // home and free the block: from there on nothing is held but the one word.
+        let word = slot.inner().detachments().word(slot.index);
+        DetachedSlot {
+            index: slot.index,
+            len_bytes: slot.len,
+            // There is a word for every index of the arena, and 0 attaches nothing.
+            tag: word.map_or(0, Word::detach),
+        }
     }
 }
 
 impl Drop for Slot {
+    #[inline]
     fn drop(&mut self) {
-        self.inner().send_home(self.start);
+        // SAFETY: the block lives until this slot, which was made by `from_parts`, is home; the
+        // value is being dropped, so it is sent home once.
+        unsafe { ArenaInner::send_home(self.home, self.index) };
     }
 }
 
@@ -157,7 +193,7 @@ impl fmt::Debug for Slot {
         write!(
             f,
             "Slot({:p}, {} of {} bytes)",
-            self.start,
+            self.start(),
             self.len,
             self.capacity()
         )

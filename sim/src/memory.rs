@@ -1,9 +1,12 @@
 //! Memory: slots of an arena, which own their bytes, and windows, which live in the fabric.
 
 use core::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use doorbell_core::provider::{ArenaConfig, OutOfWindow, ProviderError, WindowConfig};
+use doorbell_core::detached::{Detachments, Word};
+use doorbell_core::provider::{ArenaConfig, DetachedSlot, OutOfWindow, ProviderError, WindowConfig};
+use doorbell_core::sync::{AtomicU32, Ordering};
 use doorbell_core::wire::RemoteWindow;
 use doorbell_core::{Access, Rkey};
 
@@ -24,17 +27,31 @@ fn zeroed(bytes: usize) -> Option<Box<[u8]>> {
     Some(memory.into_boxed_slice())
 }
 
+/// The memory of a slot, and which of its arena's it is.
+struct Piece {
+    index: u32,
+    bytes: Box<[u8]>,
+}
+
 /// What slots of one arena share: where they go home.
 struct Home {
     /// The protection domain they are registered in.
     domain: Id,
-    returned: Mutex<Vec<Box<[u8]>>>,
+    returned: Mutex<Vec<Piece>>,
+    detachments: Detachments<Box<[AtomicU32]>>,
+    /// The memory of those that are detached.
+    detached: Mutex<BTreeMap<u32, Box<[u8]>>>,
 }
 
 impl Home {
-    fn returned(&self) -> std::sync::MutexGuard<'_, Vec<Box<[u8]>>> {
+    fn returned(&self) -> MutexGuard<'_, Vec<Piece>> {
         // Pushing and taking leave the list whole.
         self.returned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn detached(&self) -> MutexGuard<'_, BTreeMap<u32, Box<[u8]>>> {
+        // Inserting and removing leave the map whole.
+        self.detached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -55,15 +72,32 @@ impl Home {
 /// slot.payload();
 /// # }
 /// ```
+/// nor after it was detached:
+/// ```compile_fail,E0382
+/// # use doorbell_core::provider::Slot as _;
+/// # fn f(slot: doorbell_sim::Slot) {
+/// let detached = slot.detach();
+/// slot.payload();
+/// # }
+/// ```
 pub struct Slot {
     /// Its memory; empty only while it is taken apart, since a slot holds at least a byte.
     bytes: Box<[u8]>,
+    index: u32,
     /// How many bytes are meant; at most the capacity.
     len: usize,
     home: Arc<Home>,
 }
 
 impl Slot {
+    /// Takes its memory out, so that dropping it sends nothing home.
+    fn take(&mut self) -> Piece {
+        Piece {
+            index: self.index,
+            bytes: core::mem::take(&mut self.bytes),
+        }
+    }
+
     /// The protection domain it is registered in.
     pub(crate) fn domain(&self) -> Id {
         self.home.domain
@@ -90,13 +124,25 @@ impl doorbell_core::provider::Slot for Slot {
     fn buffer_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
+
+    fn detach(mut self) -> DetachedSlot {
+        let Piece { index, bytes } = self.take();
+        self.home.detached().insert(index, bytes);
+        DetachedSlot {
+            index,
+            // At most the capacity, which is a u32.
+            len_bytes: u32::try_from(self.len).unwrap_or(u32::MAX),
+            // There is a word for every index of the arena, and 0 attaches nothing.
+            tag: self.home.detachments.word(index).map_or(0, Word::detach),
+        }
+    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let bytes = core::mem::take(&mut self.bytes);
-        if !bytes.is_empty() {
-            self.home.returned().push(bytes);
+        let piece = self.take();
+        if !piece.bytes.is_empty() {
+            self.home.returned().push(piece);
         }
     }
 }
@@ -109,10 +155,11 @@ impl fmt::Debug for Slot {
 
 /// Memory cut into slots of exactly the size asked for.
 ///
-/// Dropped while slots are out, it is gone when the last of them is.
+/// Dropped while slots are out, it is gone when the last of them is; those that are detached
+/// then are gone with it.
 pub struct Arena {
     home: Arc<Home>,
-    free: Vec<Box<[u8]>>,
+    free: Vec<Piece>,
     slots: u32,
     slot_bytes: u32,
 }
@@ -125,12 +172,19 @@ impl Arena {
             return Err(failed(CALL, EINVAL));
         }
         let free: Option<Vec<_>> = (0..config.slots)
-            .map(|_| zeroed(config.slot_bytes as usize))
+            .rev()
+            .map(|index| {
+                let bytes = zeroed(config.slot_bytes as usize)?;
+                Some(Piece { index, bytes })
+            })
             .collect();
+        let words = (0..config.slots).map(|_| AtomicU32::new(0)).collect();
         Ok(Self {
             home: Arc::new(Home {
                 domain,
                 returned: Mutex::default(),
+                detachments: Detachments::new(words, fresh_number()),
+                detached: Mutex::default(),
             }),
             free: free.ok_or(failed(CALL, ENOMEM))?,
             slots: config.slots,
@@ -145,9 +199,27 @@ impl Arena {
         u32::try_from(self.free.len()).unwrap_or(u32::MAX)
     }
 
+    fn slot(&self, piece: Piece, len: usize) -> Slot {
+        let Piece { index, bytes } = piece;
+        Slot {
+            bytes,
+            index,
+            len,
+            home: Arc::clone(&self.home),
+        }
+    }
+
     fn collect(&mut self) {
         self.free.append(&mut self.home.returned());
     }
+}
+
+/// What tells an arena from others in the tags of its detached slots.
+#[expect(clippy::cast_possible_truncation, reason = "modulo 2^16 is what is meant")]
+fn fresh_number() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Relaxed: only the number matters.
+    NEXT.fetch_add(1, Ordering::Relaxed) as u16
 }
 
 impl doorbell_core::provider::Arena for Arena {
@@ -157,19 +229,28 @@ impl doorbell_core::provider::Arena for Arena {
         if self.free.is_empty() {
             self.collect();
         }
-        let bytes = self.free.pop()?;
-        Some(Slot {
-            bytes,
-            len: 0,
-            home: Arc::clone(&self.home),
-        })
+        self.free.pop().map(|piece| self.slot(piece, 0))
     }
 
     fn release(&mut self, mut slot: Slot) {
         if Arc::ptr_eq(&slot.home, &self.home) {
-            self.free.push(core::mem::take(&mut slot.bytes));
+            self.free.push(slot.take());
         }
         // Another arena's goes to its own as it is dropped here.
+    }
+
+    fn attach(&mut self, slot: DetachedSlot) -> Option<Slot> {
+        let DetachedSlot {
+            index,
+            len_bytes,
+            tag,
+        } = slot;
+        if !self.home.detachments.attach(index, tag) {
+            return None;
+        }
+        let bytes = self.home.detached().remove(&index)?;
+        let len = bytes.len().min(len_bytes as usize);
+        Some(self.slot(Piece { index, bytes }, len))
     }
 
     fn slots(&self) -> u32 {

@@ -114,4 +114,11 @@ simulated! {
         a_channel_is_taken_once,
         a_stale_completion_names_nothing_of_the_next_queue_pair,
         what_cannot_be_made_is_refused;
+    detached:
+        a_detached_slot_is_attached_once,
+        a_slot_detached_elsewhere_brings_its_bytes,
+        what_is_not_detached_is_not_attached,
+        words_of_another_arena_attach_nothing,
+        the_length_of_words_is_cut,
+        lost_words_keep_their_slot_out;
 }

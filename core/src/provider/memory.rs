@@ -25,6 +25,28 @@ pub trait Slot: Send + Sized + 'static {
 
     /// All bytes up to the capacity.
     fn buffer_mut(&mut self) -> &mut [u8];
+
+    /// Turns it into words that may go through a ring: [`Arena::attach`] makes a slot of them
+    /// again. Words that are lost keep their slot out for good: a leak, which the arena's end
+    /// counts, and never more.
+    ///
+    /// Ordering: what was written to the slot before is there for whoever attaches it.
+    fn detach(self) -> DetachedSlot;
+}
+
+/// A slot without a value that stands for it: what [`Slot::detach`] gives.
+///
+/// It is words alone. Copies of it, and words that were made up, attach nothing but what was
+/// detached, and that once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DetachedSlot {
+    /// Which slot of its arena it is.
+    pub index: u32,
+    /// How many bytes of it are meant.
+    pub len_bytes: u32,
+    /// Tells the arena, and this detaching of the slot from others. Arenas made 65,536 after
+    /// each other, and detachings of one slot 32,768 after each other, are not told apart.
+    pub tag: u32,
 }
 
 /// Registered memory, cut into slots, with its free list. One thread owns it.
@@ -39,6 +61,11 @@ pub trait Arena: Send + Sized + 'static {
 
     /// Puts a slot back, cheaper than dropping it. One of another arena goes to its own.
     fn release(&mut self, slot: Self::Slot);
+
+    /// Makes a slot again of what was detached, its length as it was. `None` where these words
+    /// name nothing that is detached from this arena now: they were attached before, are another
+    /// arena's, or were never given out.
+    fn attach(&mut self, slot: DetachedSlot) -> Option<Self::Slot>;
 
     /// How many slots there are in all.
     fn slots(&self) -> u32;

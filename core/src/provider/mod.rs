@@ -20,7 +20,7 @@ pub use config::{
 };
 pub use device::{AsyncEvent, Context, DeviceLimits, ProtectionDomain, Provider, QueuePair, QueuePairParts};
 pub use error::{OutOfWindow, PostError, ProviderError, PushError, Refused, Rejected};
-pub use memory::{Arena, Slot, Window};
+pub use memory::{Arena, DetachedSlot, Slot, Window};
 pub use queue::{
     Arrival, ArrivalKind, Completion, CompletionQueue, GATHER_MAX, Operation, PostFlags, ReceiveBatch,
     ReceiveQueue, RemoteAddress, Retired, SendBatch, SendQueue,

@@ -172,6 +172,59 @@ fn slots_come_home_from_other_threads() {
 }
 
 #[test]
+fn detached_slots_are_attached_once_and_lost_ones_are_counted() {
+    let Some(bench) = bench("detached_slots_are_attached_once_and_lost_ones_are_counted") else {
+        return;
+    };
+    let before = leaks();
+    let (mut arena, mut other) = (bench.arena(16, 64), bench.arena(16, 64));
+    let (mut one, mut end) = bench.pair();
+    post_receives(&mut end.parts.receive, &mut other, 8);
+    for round in 0..100_u8 {
+        let slots: Vec<_> = core::iter::from_fn(|| arena.lease()).take(8).collect();
+        let detaching = thread::spawn(move || {
+            let fill = |mut slot: doorbell_ffi::Slot| {
+                slot.buffer_mut().fill(round);
+                slot.set_len_bytes(3);
+                slot.detach()
+            };
+            slots.into_iter().map(fill).collect::<Vec<_>>()
+        });
+        let words = detaching.join().unwrap();
+        assert_eq!(arena.free_slots(), 8);
+        for words in words {
+            assert!(other.attach(words).is_none());
+            let slot = arena.attach(words).unwrap();
+            assert_eq!(slot.payload(), [round; 3]);
+            assert!(arena.attach(words).is_none());
+            if round == 0 {
+                // Sent and received, an attached slot is like any other.
+                let mut batch = one.parts.send.stage();
+                batch.push(Operation::Send, [slot], PostFlags::SIGNALED).unwrap();
+                assert_eq!(batch.ring(), Ok(1));
+                assert!(arena.attach(words).is_none(), "it is posted");
+                let completion = poll_success(&mut one.sends);
+                retire_sends(&mut one, &mut arena, completion);
+                let completion = poll_success(&mut end.receives);
+                end.parts
+                    .receive
+                    .retire(completion, |_, slot| assert_eq!(slot.payload(), [0; 3]))
+                    .unwrap();
+            }
+        }
+        assert_eq!(arena.free_slots(), 16);
+    }
+    drop((one, end, other));
+    assert_eq!(leaks(), before);
+    arena.lease().unwrap().detach();
+    arena.lease().unwrap().detach();
+    drop(arena);
+    assert_eq!(leaks().arenas, before.arenas + 1);
+    assert_eq!(leaks().detached_slots, before.detached_slots + 2);
+    nothing_refused();
+}
+
+#[test]
 fn stale_completions_never_match_a_later_queue_pair() {
     let Some(bench) = bench("stale_completions_never_match_a_later_queue_pair") else {
         return;

@@ -6,8 +6,8 @@ use std::vec::Vec;
 
 use doorbell_core::in_flight::{InFlight, storage_for};
 use doorbell_core::provider::{
-    Completion, Operation, PostError, PostFlags, ProviderError, PushError, Refused, Rejected, Retired,
-    SendBatch, SendQueue, Slot,
+    Completion, DetachedSlot, Operation, PostError, PostFlags, ProviderError, PushError, Refused, Rejected,
+    Retired, SendBatch, SendQueue, Slot,
 };
 use doorbell_core::{Ticket, WcStatus, WorkId, WorkKind};
 
@@ -28,6 +28,9 @@ impl Slot for Bytes {
     }
     fn buffer_mut(&mut self) -> &mut [u8] {
         &mut []
+    }
+    fn detach(self) -> DetachedSlot {
+        unreachable!("nothing here goes to another thread")
     }
 }
 

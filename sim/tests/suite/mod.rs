@@ -5,6 +5,7 @@
 
 pub(crate) mod completions;
 pub(crate) mod data;
+pub(crate) mod detached;
 pub(crate) mod faults;
 pub(crate) mod ownership;
 pub(crate) mod states;

@@ -1,0 +1,157 @@
+//! Which slots of an arena are detached: away as plain words, with no value that stands for them.
+//!
+//! A word for each slot tells. Who holds the slot's value detaches it and gets a tag; the
+//! arena's owner attaches what a tag names, once. Each provider embeds this privately.
+//!
+//! | bits of a tag | field |
+//! |---|---|
+//! | 31..16 | the arena, modulo 65,536 |
+//! | 15..1 | how often the slot was detached before, modulo 32,768 |
+//! | 0 | set while the slot is detached |
+
+use core::fmt;
+
+use crate::sync::{AtomicU32, Ordering};
+
+const DETACHED: u32 = 1;
+/// What counts the rounds, and tells that a slot is detached.
+const ROUND_MASK: u32 = 0xffff;
+
+/// The words of one arena, in storage of the caller's.
+pub struct Detachments<Words> {
+    words: Words,
+}
+
+impl<Words: AsRef<[AtomicU32]>> Detachments<Words> {
+    /// With no slot of `0..words.len()` detached. `arena` is what tells it from others.
+    pub fn new(words: Words, arena: u16) -> Self {
+        for word in words.as_ref() {
+            // Relaxed: nobody else knows of it yet.
+            word.store(u32::from(arena) << 16, Ordering::Relaxed);
+        }
+        Self { words }
+    }
+
+    /// The word of a slot; `None` where there is no such slot.
+    ///
+    /// It borrows that one atomic and not the whole, so that its owner may be freed as soon as
+    /// the slot is detached.
+    #[inline]
+    pub fn word(&self, index: u32) -> Option<Word<'_>> {
+        self.words.as_ref().get(index as usize).map(Word)
+    }
+
+    /// Whether this tag names the slot as it is detached now. If so it no longer is, and its
+    /// value may be made. Only the arena's owner may call this: one thread at a time.
+    ///
+    /// Ordering: the acquire pairs with the release in [`Word::detach`].
+    #[inline]
+    pub fn attach(&self, index: u32, tag: u32) -> bool {
+        let Some(word) = self.words.as_ref().get(index as usize) else {
+            return false;
+        };
+        if tag & DETACHED == 0 || word.load(Ordering::Acquire) != tag {
+            return false;
+        }
+        // Odd before, so one more is the next round's even number; it stays in its half.
+        let next = tag & !ROUND_MASK | tag.wrapping_add(1) & ROUND_MASK;
+        // Relaxed: the next to write it is whoever will have the slot's value then.
+        word.store(next, Ordering::Relaxed);
+        true
+    }
+
+    /// How many slots are detached.
+    pub fn count(&self) -> usize {
+        let detached = |word: &&AtomicU32| word.load(Ordering::Relaxed) & DETACHED != 0;
+        self.words.as_ref().iter().filter(detached).count()
+    }
+}
+
+/// The word of one slot.
+#[derive(Debug)]
+pub struct Word<'w>(&'w AtomicU32);
+
+impl Word<'_> {
+    /// Notes that the slot is detached, and gives the tag that attaches it. Only who holds the
+    /// slot's value may call this, and must have given it up.
+    ///
+    /// Ordering: the release pairs with the acquire in [`Detachments::attach`], so what was
+    /// written to the slot before is there for whoever attaches it, however the tag came there.
+    #[inline]
+    pub fn detach(self) -> u32 {
+        // Relaxed: whoever wrote it last had the slot before us. Nobody else writes it now.
+        let tag = self.0.load(Ordering::Relaxed) | DETACHED;
+        self.0.store(tag, Ordering::Release);
+        tag
+    }
+}
+
+impl<Words> fmt::Debug for Detachments<Words> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Detachments").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(doorbell_loom)))]
+mod tests {
+    use super::Detachments;
+    use crate::sync::AtomicU32;
+    use std::vec::Vec;
+
+    fn words(arena: u16) -> Detachments<Vec<AtomicU32>> {
+        Detachments::new((0..3).map(|_| AtomicU32::new(7)).collect(), arena)
+    }
+
+    fn detach(words: &Detachments<Vec<AtomicU32>>, index: u32) -> u32 {
+        words.word(index).unwrap().detach()
+    }
+
+    #[test]
+    fn a_tag_attaches_once() {
+        let words = words(9);
+        let tag = detach(&words, 1);
+        assert_eq!(words.count(), 1);
+        assert!(!words.attach(0, tag), "another slot's");
+        assert!(!words.attach(3, tag), "no slot's");
+        assert!(words.attach(1, tag));
+        assert!(!words.attach(1, tag), "spent");
+        assert_eq!(words.count(), 0);
+    }
+
+    #[test]
+    fn nothing_attaches_what_is_not_detached() {
+        let words = words(0);
+        for tag in [0, 1, 2, u32::MAX] {
+            assert!(!words.attach(0, tag));
+        }
+        let tag = detach(&words, 0);
+        assert!(words.attach(0, tag));
+        assert!(!words.attach(0, tag.wrapping_add(1)), "the word as it stands");
+        assert!(words.word(3).is_none());
+    }
+
+    #[test]
+    fn an_older_tag_of_the_slot_is_spent() {
+        let words = words(0xffff);
+        let mut older = Vec::new();
+        for _ in 0..0x8000 {
+            let tag = detach(&words, 2);
+            assert_eq!(tag >> 16, 0xffff, "rounds stay in their half");
+            assert!(older.last().is_none_or(|last| !words.attach(2, *last)));
+            assert!(words.attach(2, tag));
+            older.push(tag);
+        }
+        older.sort_unstable();
+        older.dedup();
+        assert_eq!(older.len(), 0x8000, "each round has a tag of its own");
+    }
+
+    #[test]
+    fn a_tag_of_another_arena_attaches_nothing() {
+        let (ours, theirs) = (words(1), words(2));
+        let (mine, yours) = (detach(&ours, 0), detach(&theirs, 0));
+        assert!(!ours.attach(0, yours));
+        assert!(!theirs.attach(0, mine));
+        assert!(ours.attach(0, mine) && theirs.attach(0, yours));
+    }
+}
