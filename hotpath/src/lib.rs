@@ -11,7 +11,9 @@ extern crate std;
 mod failure;
 mod receiver;
 mod sender;
+mod statistics;
 
 pub use failure::FirstCause;
 pub use receiver::{Receiver, ReceiverConfig};
 pub use sender::{Batch, Sender, SenderConfig, StorageError, kept_words_for};
+pub use statistics::{BATCH_BUCKETS, Counter, Statistics, StatisticsSnapshot};

@@ -1,0 +1,202 @@
+//! Counters of the data path: one add each for the thread that owns them, readable from any other.
+
+use core::fmt;
+
+use doorbell_core::sync::{AtomicU64, Ordering};
+
+/// Buckets of the batch-size histogram: 1, 2, 3 to 4, 5 to 8, and so on by powers of two.
+pub const BATCH_BUCKETS: usize = 17;
+
+/// A counter that one thread adds to and any thread reads.
+///
+/// Ordering: relaxed on both sides. A reader sees a recent value of each counter, and no more than
+/// that of several together.
+#[derive(Debug)]
+pub struct Counter(AtomicU64);
+
+impl Default for Counter {
+    fn default() -> Self {
+        Self(AtomicU64::new(0))
+    }
+}
+
+impl Counter {
+    /// Adds. Of two threads that add at a time one may be lost: the owner alone calls this.
+    #[inline]
+    pub fn add(&self, count: u64) {
+        // A load and a store, not a read-modify-write: no locked instruction.
+        let value = self.0.load(Ordering::Relaxed).wrapping_add(count);
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    #[inline]
+    pub fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! statistics {
+    ($($(#[$doc:meta])+ $name:ident,)+) => {
+        /// What the owner of some queues counted, on cache lines of its own.
+        #[derive(Debug, Default)]
+        #[repr(align(128))]
+        #[non_exhaustive]
+        pub struct Statistics {
+            $($(#[$doc])+ pub $name: Counter,)+
+            /// Doorbells by how many requests they were for: bucket `n` counts those of more than
+            /// half of `2^n` and at most `2^n`.
+            pub batches: [Counter; BATCH_BUCKETS],
+        }
+
+        /// [`Statistics`] as they were at one moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct StatisticsSnapshot {
+            $($(#[$doc])+ pub $name: u64,)+
+            /// Doorbells by how many requests they were for: bucket `n` counts those of more than
+            /// half of `2^n` and at most `2^n`.
+            pub batches: [u64; BATCH_BUCKETS],
+        }
+
+        impl Statistics {
+            /// All counters, each as it is now.
+            #[must_use]
+            pub fn snapshot(&self) -> StatisticsSnapshot {
+                StatisticsSnapshot {
+                    $($name: self.$name.value(),)+
+                    batches: core::array::from_fn(|bucket| {
+                        self.batches.get(bucket).map_or(0, Counter::value)
+                    }),
+                }
+            }
+        }
+
+        impl StatisticsSnapshot {
+            /// What was counted since an earlier snapshot of the same.
+            #[must_use]
+            pub fn since(&self, earlier: &Self) -> Self {
+                Self {
+                    $($name: self.$name.wrapping_sub(earlier.$name),)+
+                    batches: core::array::from_fn(|bucket| {
+                        let at = |counts: &[u64; BATCH_BUCKETS]| counts.get(bucket).copied().unwrap_or(0);
+                        at(&self.batches).wrapping_sub(at(&earlier.batches))
+                    }),
+                }
+            }
+
+            /// Each counter by its name, for whoever prints or exports them. The histogram is apart.
+            pub fn each(&self, mut counter: impl FnMut(&'static str, u64)) {
+                $(counter(stringify!($name), self.$name);)+
+            }
+        }
+    };
+}
+
+statistics! {
+    /// Post calls for sends.
+    doorbells,
+    /// Requests that these were for.
+    requests,
+    /// Payload bytes of these: sent, written, or asked for.
+    bytes,
+    /// Requests whose bytes went inline.
+    inline,
+    /// Credits announced to peers, each by a WRITE of its own among the requests.
+    announcements,
+    /// Requests refused for want of room or of credit, to be tried again.
+    would_block,
+    /// Completions of sends.
+    completions,
+    /// Messages received.
+    received,
+    /// Payload bytes received.
+    received_bytes,
+    /// Receives posted.
+    receives_posted,
+    /// Completions that named nothing in flight: stale, duplicate, or another's.
+    rejected,
+    /// Completions of channels that are closed, or of none.
+    orphaned,
+}
+
+impl Statistics {
+    /// Counts a doorbell for so many requests, with so many bytes, so many of them inline.
+    #[inline]
+    pub fn doorbell(&self, requests: u32, bytes: u64, inline: u32) {
+        self.doorbells.add(1);
+        self.requests.add(requests.into());
+        self.bytes.add(bytes);
+        self.inline.add(inline.into());
+        if let Some(bucket) = self.batches.get(bucket_of(requests)) {
+            bucket.add(1);
+        }
+    }
+}
+
+/// The bucket of the histogram that a doorbell for so many requests counts in.
+#[inline]
+const fn bucket_of(requests: u32) -> usize {
+    (u32::BITS.wrapping_sub(requests.saturating_sub(1).leading_zeros())) as usize
+}
+
+impl fmt::Display for StatisticsSnapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut outcome = Ok(());
+        let mut first = true;
+        self.each(|name, value| {
+            if value != 0 && outcome.is_ok() {
+                let separator = if first { "" } else { ", " };
+                outcome = write!(f, "{separator}{name} {value}");
+                first = false;
+            }
+        });
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BATCH_BUCKETS, Statistics, bucket_of};
+    use std::string::ToString;
+
+    #[test]
+    fn buckets_end_at_powers_of_two() {
+        let expected = [
+            (1, 0),
+            (2, 1),
+            (3, 2),
+            (4, 2),
+            (5, 3),
+            (8, 3),
+            (9, 4),
+            (65_536, 16),
+        ];
+        for (requests, bucket) in expected {
+            assert_eq!(bucket_of(requests), bucket, "{requests}");
+        }
+        assert!(bucket_of(65_536) < BATCH_BUCKETS, "the deepest queue there is");
+    }
+
+    #[test]
+    fn a_snapshot_says_what_was_counted_since() {
+        let statistics = Statistics::default();
+        statistics.doorbell(16, 1024, 2);
+        let earlier = statistics.snapshot();
+        statistics.doorbell(1, 64, 1);
+        statistics.received.add(3);
+        let since = statistics.snapshot().since(&earlier);
+        assert_eq!(
+            (since.doorbells, since.requests, since.bytes, since.inline),
+            (1, 1, 64, 1)
+        );
+        assert_eq!((since.received, earlier.received), (3, 0));
+        assert_eq!((since.batches[0], since.batches[4]), (1, 0));
+        assert_eq!(earlier.batches[4], 1);
+        assert_eq!(
+            since.to_string(),
+            "doorbells 1, requests 1, bytes 64, inline 1, received 3"
+        );
+    }
+}
