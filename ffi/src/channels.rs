@@ -6,7 +6,7 @@
 //! destroyed queue pair where they can still be polled.
 //!
 //! Generations come round after 2^24. A stale completion that was polled but kept is told by
-//! its age (`completion::Ledger`). One that was not yet polled matters only while the
+//! its age (`doorbell_core::ledger`). One that was not yet polled matters only while the
 //! completion queue has not once been seen empty: how many queues may follow each other on a
 //! channel in such a time is bounded here, far below what could come round, since each of
 //! them leaves at most a few generations behind that were in flight when it went.

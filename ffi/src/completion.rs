@@ -2,7 +2,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use doorbell_core::provider::{ArrivalKind, Rejected};
+use doorbell_core::ledger::{Origin, QueueId};
+use doorbell_core::provider::ArrivalKind;
 use doorbell_core::{WcStatus, WorkId};
 use rdma_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 
@@ -29,10 +30,7 @@ use rdma_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 #[derive(Debug)]
 pub struct Completion {
     wr_id: u64,
-    /// Which completion queue it is from.
-    queue: QueueId,
-    /// The how manieth of that queue.
-    sequence: u64,
+    origin: Origin,
     status: u32,
     vendor_error: u32,
     /// What follows holds where the status is success only.
@@ -56,13 +54,12 @@ impl doorbell_core::provider::Completion for Completion {
 }
 
 impl Completion {
-    /// The token for what a poll of `queue` gave as its `sequence`th.
+    /// The token for what a poll gave.
     #[inline]
-    pub(crate) fn new(wc: &ibv_wc, queue: QueueId, sequence: u64) -> Self {
+    pub(crate) fn new(wc: &ibv_wc, origin: Origin) -> Self {
         Self {
             wr_id: wc.wr_id,
-            queue,
-            sequence,
+            origin,
             status: wc.status.0,
             vendor_error: wc.vendor_err,
             opcode: wc.opcode.0,
@@ -71,6 +68,12 @@ impl Completion {
             immediate: unsafe { wc.imm_data_invalidated_rkey_union.imm_data },
             flags: wc.wc_flags,
         }
+    }
+
+    /// Where it came from.
+    #[inline]
+    pub(crate) const fn origin(&self) -> Origin {
+        self.origin
     }
 
     pub(crate) const fn vendor_error(&self) -> u32 {
@@ -110,71 +113,26 @@ impl Completion {
     }
 }
 
-/// Names a completion queue: unique in the process, and never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct QueueId(u64);
-
-impl QueueId {
-    pub(crate) fn fresh() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        // Relaxed: only the number matters. It does not come round: 2^64 queues.
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-/// Which completions a queue may still redeem.
-///
-/// Completions of one queue are polled in the order its requests end. So of two of them the
-/// one polled earlier is spent once the later was redeemed, and everything polled before the
-/// queue was made was never its own. Without this a completion kept for 2^24 rounds of the
-/// table would name a request again.
-#[derive(Debug)]
-pub(crate) struct Ledger {
-    queue: QueueId,
-    newest: u64,
-}
-
-impl Ledger {
-    /// For a queue made when the completion queue had given out `polled` completions.
-    pub(crate) const fn new(queue: QueueId, polled: u64) -> Self {
-        Self {
-            queue,
-            newest: polled,
-        }
-    }
-
-    /// Lets a completion through that the queue's own table may look at.
-    ///
-    /// # Errors
-    /// It is another completion queue's, or spent.
-    #[inline]
-    pub(crate) fn admit(&self, completion: &Completion) -> Result<(), Rejected> {
-        if completion.queue == self.queue && completion.sequence > self.newest {
-            return Ok(());
-        }
-        Err(Rejected(WorkId::from_raw(completion.wr_id)))
-    }
-
-    /// Notes that a completion was redeemed.
-    #[inline]
-    pub(crate) const fn spend(&mut self, sequence: u64) {
-        self.newest = sequence;
-    }
-}
-
-impl Completion {
-    /// The how manieth of its completion queue it is.
-    #[inline]
-    pub(crate) const fn sequence(&self) -> u64 {
-        self.sequence
-    }
+/// Names a new completion queue.
+pub(crate) fn fresh_queue() -> QueueId {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // Relaxed: only the number matters. It does not come round: 2^64 queues.
+    QueueId(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Completion, Ledger, QueueId};
+    use super::{Completion, fresh_queue};
+    use doorbell_core::ledger::Origin;
     use doorbell_core::provider::ArrivalKind;
     use rdma_sys::{ibv_wc, ibv_wc_opcode, ibv_wc_status};
+
+    fn origin() -> Origin {
+        Origin {
+            queue: fresh_queue(),
+            sequence: 1,
+        }
+    }
 
     fn wc() -> ibv_wc {
         // SAFETY: integers only, for which zero bytes are a value.
@@ -188,13 +146,13 @@ mod tests {
 
     #[test]
     fn a_success_is_read_whole() {
-        let completion = Completion::new(&wc(), QueueId::fresh(), 1);
+        let completion = Completion::new(&wc(), origin());
         assert_eq!(completion.arrival_kind(), ArrivalKind::Send);
         assert_eq!(completion.bytes(), 9);
         assert_eq!(completion.immediate(), Some(0x0102_0304));
         let mut write = wc();
         write.opcode = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
-        let completion = Completion::new(&write, QueueId::fresh(), 1);
+        let completion = Completion::new(&write, origin());
         assert_eq!(completion.arrival_kind(), ArrivalKind::WriteWithImmediate);
     }
 
@@ -202,29 +160,15 @@ mod tests {
     fn s7_of_a_failure_nothing_else_is_read() {
         let mut failed = wc();
         failed.status = ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
-        let completion = Completion::new(&failed, QueueId::fresh(), 1);
+        let completion = Completion::new(&failed, origin());
         assert_eq!(completion.arrival_kind(), ArrivalKind::Failed);
         assert_eq!((completion.bytes(), completion.immediate()), (0, None));
         let mut newer = wc();
         newer.opcode = ibv_wc_opcode(4711);
         newer.status = ibv_wc_status(4711);
         assert_eq!(
-            Completion::new(&newer, QueueId::fresh(), 1).arrival_kind(),
+            Completion::new(&newer, origin()).arrival_kind(),
             ArrivalKind::Failed
         );
-    }
-
-    #[test]
-    fn the_ledger_lets_through_what_is_newer_and_its_own() {
-        let (ours, other) = (QueueId::fresh(), QueueId::fresh());
-        let mut ledger = Ledger::new(ours, 10);
-        let at = |queue, sequence| Completion::new(&wc(), queue, sequence);
-        assert!(ledger.admit(&at(ours, 10)).is_err());
-        assert!(ledger.admit(&at(ours, 11)).is_ok());
-        assert!(ledger.admit(&at(other, 11)).is_err());
-        ledger.spend(12);
-        assert!(ledger.admit(&at(ours, 11)).is_err());
-        assert!(ledger.admit(&at(ours, 12)).is_err());
-        assert!(ledger.admit(&at(ours, 13)).is_ok());
     }
 }

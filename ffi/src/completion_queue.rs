@@ -6,11 +6,12 @@ use core::ptr::{self, NonNull};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use doorbell_core::ledger::{Ledger, Origin, QueueId};
 use doorbell_core::provider::{CompletionQueueConfig, ProviderError};
 use rdma_sys::ibv_wc;
 
 use crate::channels::Channels;
-use crate::completion::{Completion, QueueId};
+use crate::completion::{Completion, fresh_queue};
 use crate::context::ContextInner;
 use crate::leak::Leaked;
 use crate::{errno, events};
@@ -37,10 +38,6 @@ impl CompletionInner {
     /// The handle, live as long as `self`.
     pub(crate) const fn as_ptr(&self) -> *mut rdma_sys::ibv_cq {
         self.cq.as_ptr()
-    }
-
-    pub(crate) const fn id(&self) -> QueueId {
-        self.id
     }
 
     pub(crate) const fn channels(&self) -> &Channels {
@@ -150,7 +147,7 @@ impl CompletionQueue {
         Ok(Self {
             inner: Arc::new(CompletionInner {
                 cq,
-                id: QueueId::fresh(),
+                id: fresh_queue(),
                 channels: Channels::default(),
                 notifier: ManuallyDrop::new(notifier),
                 context: ManuallyDrop::new(Arc::clone(context)),
@@ -167,9 +164,9 @@ impl CompletionQueue {
         &self.inner
     }
 
-    /// How many completions it gave out so far.
-    pub(crate) const fn polled(&self) -> u64 {
-        self.polled
+    /// The ledger of a queue that is made now and completes here.
+    pub(crate) fn ledger(&self) -> Ledger {
+        Ledger::new(self.inner.id, self.polled)
     }
 
     /// How often a poll took all there was.
@@ -209,7 +206,11 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         };
         for wc in self.batch.iter().take(count as usize) {
             self.polled = self.polled.wrapping_add(1);
-            each(Completion::new(wc, self.inner.id, self.polled));
+            let origin = Origin {
+                queue: self.inner.id,
+                sequence: self.polled,
+            };
+            each(Completion::new(wc, origin));
         }
         if (count as usize) < POLL_MAX {
             self.emptied = self.emptied.wrapping_add(1);

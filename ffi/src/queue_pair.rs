@@ -20,7 +20,6 @@ use doorbell_core::work_id::CHANNELS_MAX;
 use doorbell_core::{Access, QpState, Qpn, WorkKind};
 use rdma_sys::{ibv_mtu, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type};
 
-use crate::completion::Ledger;
 use crate::completion_queue::CompletionInner;
 use crate::domain::DomainInner;
 use crate::leak::Leaked;
@@ -226,20 +225,19 @@ pub(crate) fn create(
     receive_taken.keep();
 
     let limits = granted(config, &attributes.cap);
-    let ledger = |queue: &CompletionQueue| Ledger::new(queue.inner().id(), queue.polled());
     let data_path = domain.context().data_path();
     let send = SendQueue::new(
         Arc::clone(&shared),
         data_path.post_send,
         send_table,
-        ledger(send_completions),
+        send_completions.ledger(),
         &limits,
     );
     let receive = ReceiveQueue::new(
         Arc::clone(&shared),
         data_path.post_recv,
         receive_table,
-        ledger(receive_completions),
+        receive_completions.ledger(),
         &limits,
     );
     Ok(QueuePairParts {

@@ -4,13 +4,13 @@ use core::fmt;
 use core::mem::ManuallyDrop;
 use std::sync::Arc;
 
+use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
     Arrival, ArrivalKind, Completion as _, PostError, PushError, QueuePairLimits, Refused, Rejected,
 };
 use doorbell_core::{QpState, Ticket, WcStatus, WorkKind};
 use rdma_sys::ibv_recv_wr;
 
-use crate::completion::Ledger;
 use crate::queue_pair::{Shared, Table};
 use crate::work_list::{WorkList, describe};
 use crate::{Completion, Slot, unposted};
@@ -74,7 +74,6 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
         completion: Completion,
         mut each: F,
     ) -> Result<Arrival, Rejected> {
-        self.ledger.admit(&completion)?;
         let kind = completion.arrival_kind();
         let mut left = if kind == ArrivalKind::Send {
             completion.bytes()
@@ -86,7 +85,7 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
         // before it, whose own completions were dropped unredeemed.
         let named = u64::from(work_id.slot());
         let index_mask = self.index_mask;
-        let range = self.table.retire(work_id, |ticket, mut slot| {
+        let give_back = |ticket: Ticket, mut slot: Slot| {
             let length = if ticket.position() & index_mask == named {
                 left.min(slot.capacity())
             } else {
@@ -95,8 +94,11 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
             left = left.saturating_sub(length);
             slot.set_length(length);
             each(ticket, slot);
+        };
+        let table = &mut *self.table;
+        let range = self.ledger.redeem(completion.origin(), work_id, |work_id| {
+            table.retire(work_id, give_back)
         })?;
-        self.ledger.spend(completion.sequence());
         let succeeded = completion.status() == WcStatus::SUCCESS;
         Ok(Arrival {
             ticket: range.last,
@@ -116,6 +118,11 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     #[inline]
     fn room(&self) -> u32 {
         self.table.room()
+    }
+
+    #[inline]
+    fn rejected(&self) -> u64 {
+        self.ledger.rejected()
     }
 }
 

@@ -4,13 +4,13 @@ use core::fmt;
 use core::mem::ManuallyDrop;
 use std::sync::Arc;
 
+use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
     Operation, PostError, PostFlags, PushError, QueuePairLimits, Refused, Rejected, Retired, SendQueue as _,
 };
 use doorbell_core::{QpState, Ticket, WcStatus, WorkKind};
 use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
-use crate::completion::Ledger;
 use crate::queue_pair::{Shared, Table};
 use crate::work_list::{WorkList, describe};
 use crate::{Completion, Slot, unposted};
@@ -74,9 +74,12 @@ impl doorbell_core::provider::SendQueue for SendQueue {
         each: F,
     ) -> Result<Retired, Rejected> {
         use doorbell_core::provider::Completion as _;
-        self.ledger.admit(&completion)?;
-        let range = self.table.retire(completion.work_id(), each)?;
-        self.ledger.spend(completion.sequence());
+        let table = &mut *self.table;
+        let range = self
+            .ledger
+            .redeem(completion.origin(), completion.work_id(), |work_id| {
+                table.retire(work_id, each)
+            })?;
         Ok(Retired {
             first: range.first,
             last: range.last,
@@ -97,6 +100,11 @@ impl doorbell_core::provider::SendQueue for SendQueue {
     #[inline]
     fn room(&self) -> u32 {
         self.table.room()
+    }
+
+    #[inline]
+    fn rejected(&self) -> u64 {
+        self.ledger.rejected()
     }
 }
 

@@ -4,7 +4,8 @@ use core::fmt;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use doorbell_core::provider::{ArrivalKind, AsyncEvent, CompletionQueueConfig, ProviderError, Rejected};
+use doorbell_core::ledger::{Ledger, Origin};
+use doorbell_core::provider::{ArrivalKind, AsyncEvent, CompletionQueueConfig, ProviderError};
 use doorbell_core::{QpState, WcStatus, WorkId, WorkKind};
 
 use crate::errno::{EEXIST, EINVAL, EOPNOTSUPP, EOVERFLOW, failed};
@@ -52,7 +53,7 @@ impl Entry {
 /// ```
 /// nor made:
 /// ```compile_fail,E0451
-/// let completion = doorbell_sim::Completion { sequence: 0, ..unreachable!() };
+/// let completion = doorbell_sim::Completion { origin: unreachable!(), ..unreachable!() };
 /// ```
 /// nor redeemed twice:
 /// ```compile_fail,E0382
@@ -65,10 +66,7 @@ impl Entry {
 #[derive(Debug)]
 pub struct Completion {
     entry: Entry,
-    /// Which queue it is from.
-    queue: Id,
-    /// The how manieth of that queue.
-    sequence: u64,
+    origin: Origin,
 }
 
 impl doorbell_core::provider::Completion for Completion {
@@ -86,42 +84,8 @@ impl Completion {
         &self.entry
     }
 
-    pub(crate) const fn sequence(&self) -> u64 {
-        self.sequence
-    }
-}
-
-/// Which completions a queue may still redeem: of its own completion queue, and later than
-/// those it redeemed or that came before it was made.
-#[derive(Debug)]
-pub(crate) struct Ledger {
-    queue: Id,
-    newest: u64,
-}
-
-impl Ledger {
-    /// For a queue that is being made now.
-    pub(crate) const fn new(queue: &CompletionQueue) -> Self {
-        Self {
-            queue: queue.id,
-            newest: queue.polled,
-        }
-    }
-
-    /// Lets a completion through that the queue's own table may look at.
-    ///
-    /// # Errors
-    /// It is another completion queue's, or spent.
-    pub(crate) fn admit(&self, completion: &Completion) -> Result<(), Rejected> {
-        if completion.queue == self.queue && completion.sequence > self.newest {
-            return Ok(());
-        }
-        Err(Rejected(completion.entry.work_id))
-    }
-
-    /// Notes that a completion was redeemed.
-    pub(crate) const fn spend(&mut self, sequence: u64) {
-        self.newest = sequence;
+    pub(crate) const fn origin(&self) -> Origin {
+        self.origin
     }
 }
 
@@ -257,6 +221,11 @@ impl CompletionQueue {
         &self.context
     }
 
+    /// The ledger of a queue that is made now and completes here.
+    pub(crate) const fn ledger(&self) -> Ledger {
+        Ledger::new(self.id.to_queue(), self.polled)
+    }
+
     /// Gives `each` the state, where the queue can notify.
     fn with_notifier<T>(
         &self,
@@ -297,8 +266,10 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
             count = count.wrapping_add(1);
             each(Completion {
                 entry,
-                queue: self.id,
-                sequence: self.polled,
+                origin: Origin {
+                    queue: self.id.to_queue(),
+                    sequence: self.polled,
+                },
             });
         }
         Ok(count)
@@ -339,32 +310,5 @@ impl fmt::Debug for CompletionQueue {
             .field("depth", &self.depth)
             .field("polled", &self.polled)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Completion, Entry, Ledger};
-    use crate::fabric::Id;
-    use doorbell_core::{WcStatus, WorkId};
-
-    #[test]
-    fn the_ledger_lets_through_what_is_newer_and_its_own() {
-        let (ours, other) = (Id::fresh(), Id::fresh());
-        let at = |queue, sequence| Completion {
-            entry: Entry::of(WorkId::from_raw(0), WcStatus::SUCCESS),
-            queue,
-            sequence,
-        };
-        let mut ledger = Ledger {
-            queue: ours,
-            newest: 10,
-        };
-        assert!(ledger.admit(&at(ours, 10)).is_err());
-        assert!(ledger.admit(&at(ours, 11)).is_ok());
-        assert!(ledger.admit(&at(other, 11)).is_err());
-        ledger.spend(12);
-        assert!(ledger.admit(&at(ours, 12)).is_err());
-        assert!(ledger.admit(&at(ours, 13)).is_ok());
     }
 }

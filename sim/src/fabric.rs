@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use doorbell_core::ledger::QueueId;
 use doorbell_core::provider::AsyncEvent;
 use doorbell_core::{Gid, GidEntry, PortReport, PortState, Qpn, Rkey};
 
@@ -27,6 +28,11 @@ impl Id {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         // Relaxed: only the number matters. It does not come round.
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The same number, as completions of a queue of this name carry it.
+    pub(crate) const fn to_queue(self) -> QueueId {
+        QueueId(self.0)
     }
 }
 

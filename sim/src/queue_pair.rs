@@ -16,7 +16,6 @@ use doorbell_core::provider::{
 use doorbell_core::work_id::CHANNELS_MAX;
 use doorbell_core::{Access, Gid, PortState, Psn, QpState, Qpn, WorkKind};
 
-use crate::completion::Ledger;
 use crate::errno::{EINVAL, ENETUNREACH, ENOMEM, ETIMEDOUT, failed};
 use crate::fabric::{Id, QueuePairKey, World};
 use crate::host::{DomainInner, INLINE_BYTES_MAX, LIMITS};
@@ -188,11 +187,11 @@ pub(crate) fn create(
     let send = table(WorkKind::Send, config.send_depth, send)?;
     let receive = table(WorkKind::Receive, config.receive_depth, receive)?;
     Ok(QueuePairParts {
-        send: SendQueue::new(Arc::clone(&shared), send, Ledger::new(send_completions), &limits),
+        send: SendQueue::new(Arc::clone(&shared), send, send_completions.ledger(), &limits),
         receive: ReceiveQueue::new(
             Arc::clone(&shared),
             receive,
-            Ledger::new(receive_completions),
+            receive_completions.ledger(),
             &limits,
         ),
         control: QueuePair { shared, limits },

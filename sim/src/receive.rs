@@ -3,13 +3,13 @@
 use core::fmt;
 use std::sync::Arc;
 
+use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
     Arrival, ArrivalKind, Completion as _, PostError, PushError, QueuePairLimits, ReceiveQueue as _, Refused,
     Rejected, Slot as _,
 };
 use doorbell_core::{QpState, Ticket, WorkId, WorkKind};
 
-use crate::completion::Ledger;
 use crate::queue_pair::{Shared, Table};
 use crate::{Completion, Slot};
 
@@ -64,11 +64,12 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
         completion: Completion,
         mut each: F,
     ) -> Result<Arrival, Rejected> {
-        self.ledger.admit(&completion)?;
+        let table = &mut self.table;
         let range = self
-            .table
-            .retire(completion.work_id(), |_, never| match never {})?;
-        self.ledger.spend(completion.sequence());
+            .ledger
+            .redeem(completion.origin(), completion.work_id(), |work_id| {
+                table.retire(work_id, |_, never| match never {})
+            })?;
         let ended: Vec<Receive> = self.shared.with(|world, key| {
             let queue = world.queue_pairs.get_mut(&key).map(|qp| &mut qp.ended_receives);
             queue.map_or_else(Vec::new, |queue| {
@@ -105,6 +106,10 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
 
     fn room(&self) -> u32 {
         self.table.room()
+    }
+
+    fn rejected(&self) -> u64 {
+        self.ledger.rejected()
     }
 }
 

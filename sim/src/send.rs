@@ -3,13 +3,13 @@
 use core::fmt;
 use std::sync::Arc;
 
+use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
     Completion as _, Operation, PostError, PostFlags, PushError, QueuePairLimits, Refused, Rejected, Retired,
     SendQueue as _, Slot as _,
 };
 use doorbell_core::{QpState, Ticket, WorkId, WorkKind};
 
-use crate::completion::Ledger;
 use crate::memory::WORD_BYTES;
 use crate::queue_pair::{Shared, Table};
 use crate::{Completion, Slot};
@@ -71,11 +71,12 @@ impl doorbell_core::provider::SendQueue for SendQueue {
         completion: Completion,
         mut each: F,
     ) -> Result<Retired, Rejected> {
-        self.ledger.admit(&completion)?;
+        let table = &mut self.table;
         let range = self
-            .table
-            .retire(completion.work_id(), |_, never| match never {})?;
-        self.ledger.spend(completion.sequence());
+            .ledger
+            .redeem(completion.origin(), completion.work_id(), |work_id| {
+                table.retire(work_id, |_, never| match never {})
+            })?;
         let ended: Vec<Request> = self.shared.with(|world, key| {
             let queue = world.queue_pairs.get_mut(&key).map(|qp| &mut qp.ended_requests);
             queue.map_or_else(Vec::new, |queue| {
@@ -104,6 +105,10 @@ impl doorbell_core::provider::SendQueue for SendQueue {
 
     fn room(&self) -> u32 {
         self.table.room()
+    }
+
+    fn rejected(&self) -> u64 {
+        self.ledger.rejected()
     }
 }
 

@@ -134,6 +134,9 @@ pub trait SendQueue: Send + Sized + 'static {
 
     /// How many more can be staged now.
     fn room(&self) -> u32;
+
+    /// How many completions it rejected: stale, duplicate, or another's.
+    fn rejected(&self) -> u64;
 }
 
 /// Requests staged for one doorbell. Dropping it rings nothing: what was staged is
@@ -216,6 +219,9 @@ pub trait ReceiveQueue: Send + Sized + 'static {
 
     /// How many more can be staged now.
     fn room(&self) -> u32;
+
+    /// How many completions it rejected: stale, duplicate, or another's.
+    fn rejected(&self) -> u64;
 }
 
 /// Receives staged for one post. Dropping it posts nothing, and the slots go home.

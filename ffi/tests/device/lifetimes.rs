@@ -280,15 +280,19 @@ fn stale_completions_never_match_a_later_queue_pair() {
         bench.connect(&mut one.parts, &mut other.parts);
         // In flight on the new queue pair, where a stale completion could hit it.
         post_receives(&mut other.parts.receive, &mut arena, 6);
+        let mut rejected = 0;
         for completion in kept.drain(..) {
             assert!(one.parts.send.retire(completion, |_, _| ()).is_err());
+            rejected += 1;
         }
         let mut stale = Vec::new();
         one.sends.poll(|completion| stale.push(completion)).unwrap();
         for completion in stale {
             stale_seen += 1;
             assert!(one.parts.send.retire(completion, |_, _| ()).is_err());
+            rejected += 1;
         }
+        assert_eq!(one.parts.send.rejected(), rejected);
         let mut batch = one.parts.send.stage();
         batch
             .push(
@@ -338,6 +342,44 @@ fn stale_completions_never_match_a_later_queue_pair() {
         one.sends.poll(drop).unwrap();
     }
     eprintln!("{stale_seen} stale completions were polled and rejected");
+}
+
+#[test]
+fn foreign_and_spent_completions_are_rejected_and_counted() {
+    let Some(bench) = bench("foreign_and_spent_completions_are_rejected_and_counted") else {
+        return;
+    };
+    let mut arena = bench.arena(16, 64);
+    let (mut one, mut other) = bench.pair();
+    post_receives(&mut other.parts.receive, &mut arena, 4);
+    post_receives(&mut one.parts.receive, &mut arena, 4);
+    let mut batch = one.parts.send.stage();
+    for _ in 0..2 {
+        let slot = slot_with(&mut arena, b"x");
+        batch.push(Operation::Send, [slot], PostFlags::SIGNALED).unwrap();
+    }
+    assert_eq!(batch.ring(), Ok(2));
+    let mut sent = poll(&mut one.sends, 2);
+    let mut arrived = poll(&mut other.receives, 2);
+    // Of the peer's completion queue, which counts like ours.
+    let foreign = arrived.pop().unwrap();
+    assert!(one.parts.receive.retire(foreign, |_, _| ()).is_err());
+    assert_eq!(
+        (one.parts.receive.rejected(), one.parts.receive.in_flight()),
+        (1, 4)
+    );
+    // Of the other half.
+    let foreign = arrived.pop().unwrap();
+    assert!(other.parts.send.retire(foreign, |_, _| ()).is_err());
+    assert_eq!(
+        (other.parts.send.rejected(), other.parts.receive.in_flight()),
+        (1, 4)
+    );
+    // Spent by the one behind it.
+    let (newer, older) = (sent.pop().unwrap(), sent.pop().unwrap());
+    assert_eq!(retire_sends(&mut one, &mut arena, newer), 2);
+    assert!(one.parts.send.retire(older, |_, _| ()).is_err());
+    assert_eq!((one.parts.send.rejected(), one.parts.send.in_flight()), (1, 0));
 }
 
 #[test]

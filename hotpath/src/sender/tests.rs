@@ -93,6 +93,9 @@ impl SendQueue for Queue {
     fn room(&self) -> u32 {
         self.table.room()
     }
+    fn rejected(&self) -> u64 {
+        0
+    }
 }
 
 impl<'q> SendBatch<'q> for &'q mut Queue {

@@ -188,7 +188,7 @@ pub(crate) fn a_completion_of_another_queue_is_rejected<R: Rig>(rig: &R) {
             .0,
         work_id
     );
-    assert_eq!(near.send.in_flight(), 1);
+    assert_eq!((near.send.in_flight(), near.send.rejected()), (1, 1));
     near.sent(1);
 
     // A send's completion redeemed at the receive queue of the same pair.
@@ -201,6 +201,17 @@ pub(crate) fn a_completion_of_another_queue_is_rejected<R: Rig>(rig: &R) {
             .is_err()
     );
     assert_eq!((near.send.in_flight(), near.receive.in_flight()), (1, 1));
+    assert_eq!((near.send.rejected(), near.receive.rejected()), (1, 1));
+
+    // The other way round.
+    far.post(Operation::Send, b"x");
+    let ours = poll_until(&mut near.receive_completions, 1).remove(0);
+    assert!(
+        near.send
+            .retire(ours, |_, _| panic!("nothing is given back"))
+            .is_err()
+    );
+    assert_eq!((near.send.rejected(), near.receive.rejected()), (2, 1));
 }
 
 pub(crate) fn an_older_completion_is_spent_by_a_newer<R: Rig>(rig: &R) {
@@ -216,6 +227,23 @@ pub(crate) fn an_older_completion_is_spent_by_a_newer<R: Rig>(rig: &R) {
             .retire(older, |_, _| panic!("already given back"))
             .is_err()
     );
+    // The same of a request that came round to the place of the one it named.
+    let mut kept = None;
+    for round in 0..=near.control.limits().send_depth.next_power_of_two() {
+        near.post(Operation::Write(far.at(0)), b"c");
+        let completion = poll_until(&mut near.send_completions, 1).remove(0);
+        if round == 0 {
+            kept = Some(completion);
+        } else {
+            near.retire_send(completion);
+        }
+    }
+    assert!(
+        near.send
+            .retire(kept.unwrap(), |_, _| panic!("already given back"))
+            .is_err()
+    );
+    assert_eq!(near.send.rejected(), 2);
 }
 
 pub(crate) fn receives_behind_a_dropped_completion_come_back_empty<R: Rig>(rig: &R) {
@@ -282,6 +310,7 @@ pub(crate) fn a_stale_completion_names_nothing_of_the_next_queue_pair<R: Rig>(ri
             .retire(kept, |_, _| panic!("of a queue pair that is gone"))
             .is_err()
     );
+    assert_eq!(near.send.rejected(), 1, "each queue counts its own");
     poll_nothing(&mut near.send_completions);
 }
 

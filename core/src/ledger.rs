@@ -1,0 +1,136 @@
+//! The ledger: which completions a queue may still redeem, and how many it turned away.
+//!
+//! A completion names its request by what stands in its `wr_id` alone, and that comes round
+//! after 2^24 uses of a place in the in-flight table. So it is known, too, which completion
+//! queue gave it out, and the how manieth of that queue it was.
+//!
+//! Completions of one queue are polled in the order its requests end. So of two of them the
+//! one polled earlier is spent once the later was redeemed, and everything polled before the
+//! queue was made was never its own.
+
+use crate::WorkId;
+use crate::provider::Rejected;
+
+/// Names a completion queue. Its provider sees to it that no two ever have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueId(pub u64);
+
+/// Where a completion came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The completion queue it was polled from.
+    pub queue: QueueId,
+    /// The how manieth of that queue it is, from 1.
+    pub sequence: u64,
+}
+
+/// Stands in front of the in-flight table of one queue.
+#[derive(Debug)]
+pub struct Ledger {
+    queue: QueueId,
+    newest: u64,
+    rejected: u64,
+}
+
+impl Ledger {
+    /// For a queue made when its completion queue had given out `polled` completions.
+    #[must_use]
+    pub const fn new(queue: QueueId, polled: u64) -> Self {
+        Self {
+            queue,
+            newest: polled,
+            rejected: 0,
+        }
+    }
+
+    /// Redeems a completion: lets `retire` look for its request in the table, and where it is
+    /// found spends the completion and all that were polled before it.
+    ///
+    /// # Errors
+    /// It is another completion queue's, spent, or named nothing in the table. It is counted.
+    #[inline]
+    pub fn redeem<T>(
+        &mut self,
+        origin: Origin,
+        work_id: WorkId,
+        retire: impl FnOnce(WorkId) -> Result<T, Rejected>,
+    ) -> Result<T, Rejected> {
+        if origin.queue != self.queue || origin.sequence <= self.newest {
+            return Err(self.reject(Rejected(work_id)));
+        }
+        match retire(work_id) {
+            Ok(retired) => {
+                self.newest = origin.sequence;
+                Ok(retired)
+            }
+            Err(rejected) => Err(self.reject(rejected)),
+        }
+    }
+
+    /// How many completions were rejected.
+    #[must_use]
+    #[inline]
+    pub const fn rejected(&self) -> u64 {
+        self.rejected
+    }
+
+    #[cold]
+    const fn reject(&mut self, rejected: Rejected) -> Rejected {
+        self.rejected = self.rejected.saturating_add(1);
+        rejected
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Ledger, Origin, QueueId};
+    use crate::WorkId;
+    use crate::provider::Rejected;
+
+    const OURS: QueueId = QueueId(7);
+    const OTHER: QueueId = QueueId(8);
+
+    fn redeem(ledger: &mut Ledger, queue: QueueId, sequence: u64) -> bool {
+        let origin = Origin { queue, sequence };
+        ledger.redeem(origin, WorkId::from_raw(0), |_| Ok(())).is_ok()
+    }
+
+    #[test]
+    fn what_is_newer_and_its_own_gets_through() {
+        let mut ledger = Ledger::new(OURS, 10);
+        assert!(!redeem(&mut ledger, OURS, 10), "polled before the queue was made");
+        assert!(redeem(&mut ledger, OURS, 11));
+        assert!(!redeem(&mut ledger, OURS, 11), "spent");
+        assert!(!redeem(&mut ledger, OTHER, 12), "another queue's");
+        assert!(redeem(&mut ledger, OURS, 13));
+        assert!(!redeem(&mut ledger, OURS, 12), "spent by a later one");
+        assert_eq!(ledger.rejected(), 4);
+    }
+
+    #[test]
+    fn what_the_table_rejects_is_counted_and_spends_nothing() {
+        let mut ledger = Ledger::new(OURS, 0);
+        let unknown = Origin {
+            queue: OURS,
+            sequence: 5,
+        };
+        let id = WorkId::from_raw(42);
+        let rejected = ledger.redeem(unknown, id, |id| Err::<(), _>(Rejected(id)));
+        assert_eq!(rejected, Err(Rejected(id)));
+        assert!(redeem(&mut ledger, OURS, 4));
+        assert_eq!(ledger.rejected(), 1);
+    }
+
+    #[test]
+    fn nothing_spent_reaches_the_table() {
+        let mut ledger = Ledger::new(OURS, 3);
+        let old = Origin {
+            queue: OURS,
+            sequence: 3,
+        };
+        let redeemed = ledger.redeem(old, WorkId::from_raw(0), |_| -> Result<(), _> {
+            unreachable!("it is not to be looked for")
+        });
+        assert!(redeemed.is_err());
+    }
+}
