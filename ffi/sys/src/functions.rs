@@ -26,6 +26,7 @@ const NO_LIBRARY: &CStr = c"unknown (libibverbs is not loaded)";
 const NO_GID_TABLE: ssize_t = -(libc::ENOSYS as ssize_t);
 
 /// One exported function, as the loader looks it up.
+#[cfg(not(feature = "link"))]
 pub(crate) struct Symbol {
     /// The name in the library's symbol table.
     pub(crate) name: &'static CStr,
@@ -33,6 +34,7 @@ pub(crate) struct Symbol {
     pub(crate) version: &'static CStr,
 }
 
+#[cfg(not(feature = "link"))]
 impl Symbol {
     /// Whether every libibverbs of the last decade has it; the others came one by one.
     fn is_required(&self) -> bool {
@@ -92,8 +94,8 @@ macro_rules! library_functions {
         }
 
         #[cfg(feature = "link")]
-        #[expect(clippy::wildcard_imports, reason = "the signatures are those of the table around it")]
         mod linked {
+            // The signatures are those of the table around it.
             use super::*;
 
             #[link(name = "ibverbs")]
