@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use doorbell_core::in_flight::{InFlight, storage_for};
 use doorbell_core::provider::{
-    GATHER_MAX, ProviderError, QueuePairConfig, QueuePairLimits, QueuePairParts, ReadyToReceive, ReadyToSend,
-    RemoteAccess,
+    DataInOrder, GATHER_MAX, ProviderError, QueuePairConfig, QueuePairLimits, QueuePairParts, ReadyToReceive,
+    ReadyToSend, RemoteAccess,
 };
 use doorbell_core::qp_state::QpAttributes;
 use doorbell_core::work_id::CHANNELS_MAX;
@@ -405,6 +405,22 @@ impl doorbell_core::provider::QueuePair for QueuePair {
         self.modify("ibv_modify_qp to ERR", from, QpState::Error, &mut no_attributes())
     }
 
+    #[doc(alias = "ibv_query_qp_data_in_order")]
+    fn data_in_order(&self) -> DataInOrder {
+        let ask = |flags| {
+            let write = rdma_sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+            // SAFETY: a live queue pair (ibv_query_qp_data_in_order(3)); where the library has no
+            // such call the bindings answer 0.
+            unsafe { rdma_sys::ibv_query_qp_data_in_order(self.shared.as_ptr(), write, flags) }
+        };
+        let capabilities = ask(rdma_sys::IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS);
+        if capabilities > 0 {
+            return in_order(capabilities);
+        }
+        // Before rdma-core 48 there are no flags, and the answer is of whole messages.
+        in_order(ask(0))
+    }
+
     #[doc(alias = "ibv_query_qp")]
     fn state(&self) -> Result<QpState, ProviderError> {
         const CALL: &str = "ibv_query_qp";
@@ -427,6 +443,18 @@ impl doorbell_core::provider::QueuePair for QueuePair {
             call: CALL,
             errno: libc::EPROTO,
         })
+    }
+}
+
+/// What an answer of the library promises; a negative one is a failure.
+fn in_order(answer: i32) -> DataInOrder {
+    let capabilities = u32::try_from(answer).unwrap_or(0);
+    if capabilities & rdma_sys::IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG != 0 {
+        DataInOrder::WholeMessage
+    } else if capabilities & rdma_sys::IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES != 0 {
+        DataInOrder::Aligned128
+    } else {
+        DataInOrder::No
     }
 }
 
@@ -461,3 +489,25 @@ const _: () = {
     assert!(QpState::Error as u32 == ibv_qp_state::IBV_QPS_ERR.0);
     assert!(QpState::ReadyToSend as u32 == ibv_qp_state::IBV_QPS_RTS.0);
 };
+
+#[cfg(test)]
+mod tests {
+    use super::in_order;
+    use doorbell_core::provider::DataInOrder;
+
+    #[test]
+    fn an_answer_promises_what_its_bits_say() {
+        let expected = [
+            (0, DataInOrder::No),
+            (1, DataInOrder::WholeMessage),
+            (2, DataInOrder::Aligned128),
+            (3, DataInOrder::WholeMessage),
+            (4, DataInOrder::No),
+            (-1, DataInOrder::No),
+            (i32::MIN, DataInOrder::No),
+        ];
+        for (answer, promised) in expected {
+            assert_eq!(in_order(answer), promised, "{answer}");
+        }
+    }
+}

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use doorbell_core::ledger::QueueId;
-use doorbell_core::provider::AsyncEvent;
+use doorbell_core::provider::{AsyncEvent, DataInOrder};
 use doorbell_core::{Gid, GidEntry, PortReport, PortState, Qpn, Rkey};
 
 use crate::completion::CompletionState;
@@ -51,6 +51,7 @@ pub(crate) struct QueuePairKey {
 pub(crate) struct Device {
     pub(crate) host: Id,
     pub(crate) ports: Vec<PortReport>,
+    pub(crate) data_in_order: DataInOrder,
     /// Where the search for the next queue pair number begins.
     next_qpn: u32,
     /// Where the next window is put.
@@ -96,10 +97,14 @@ impl World {
                 .map_or(1, |device| device.ports.len().saturating_add(1));
             let report = config.report(u8::try_from(number).map_err(|_| ConfigError::TooManyPorts)?)?;
             match known {
-                Some(device) => device.ports.push(report),
+                Some(device) => {
+                    device.ports.push(report);
+                    device.data_in_order = device.data_in_order.min(config.data_in_order);
+                }
                 None => devices.push(Device {
                     host,
                     ports: vec![report],
+                    data_in_order: config.data_in_order,
                     next_qpn: QPN_FIRST,
                     next_address: WINDOW_GAP_BYTES,
                 }),

@@ -4,6 +4,7 @@ use core::fmt;
 use core::net::IpAddr;
 
 use doorbell_core::port::{Name, PORT_GIDS_MAX};
+use doorbell_core::provider::DataInOrder;
 use doorbell_core::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortReport, PortState};
 
 /// What a port speaks.
@@ -40,11 +41,14 @@ pub struct PortConfig {
     pub speed_mbps: u32,
     /// The NUMA node of the device.
     pub numa_node: Option<u16>,
+    /// What the device promises of the order in which bytes land. Of its ports the one that
+    /// promises least counts. It is a promise alone: here a message always lands at once.
+    pub data_in_order: DataInOrder,
 }
 
 impl PortConfig {
     /// An active `RoCEv2` port of 100 Gb/s with an MTU of 4096, on an interface named like
-    /// the device.
+    /// the device, which writes whole messages in order.
     #[must_use]
     pub fn new(device: &str, addresses: &[IpPrefix]) -> Self {
         Self {
@@ -57,6 +61,7 @@ impl PortConfig {
             mtu_max: Some(Mtu::B4096),
             speed_mbps: 100_000,
             numa_node: None,
+            data_in_order: DataInOrder::WholeMessage,
         }
     }
 

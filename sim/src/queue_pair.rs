@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use doorbell_core::in_flight::{InFlight, storage_for};
 use doorbell_core::provider::{
-    GATHER_MAX, ProviderError, QueuePairConfig, QueuePairLimits, QueuePairParts, ReadyToReceive, ReadyToSend,
-    RemoteAccess,
+    DataInOrder, GATHER_MAX, ProviderError, QueuePairConfig, QueuePairLimits, QueuePairParts, ReadyToReceive,
+    ReadyToSend, RemoteAccess,
 };
 use doorbell_core::work_id::CHANNELS_MAX;
 use doorbell_core::{Access, Gid, PortState, Psn, QpState, Qpn, WorkKind};
@@ -353,6 +353,13 @@ impl doorbell_core::provider::QueuePair for QueuePair {
             qp.ok_or(failed("modify to ERR", EINVAL))?;
             world.failing.push_back(key);
             Ok(())
+        })
+    }
+
+    fn data_in_order(&self) -> DataInOrder {
+        self.shared.with(|world, key| {
+            let device = world.device(key.device);
+            device.map_or(DataInOrder::No, |device| device.data_in_order)
         })
     }
 

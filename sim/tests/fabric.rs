@@ -5,9 +5,9 @@ use core::net::IpAddr;
 
 use doorbell_core::port::{NAME_BYTES_MAX, PORT_GIDS_MAX, Unusable};
 use doorbell_core::provider::{
-    AddressVector, Arena, ArenaConfig, CompletionQueue, CompletionQueueConfig, Context, Operation, PostFlags,
-    ProtectionDomain, Provider, QueuePair, QueuePairConfig, QueuePairParts, ReadyToReceive, ReadyToSend,
-    ReceiveBatch, ReceiveQueue, RemoteAccess, SendBatch, SendQueue, Slot,
+    AddressVector, Arena, ArenaConfig, CompletionQueue, CompletionQueueConfig, Context, DataInOrder,
+    Operation, PostFlags, ProtectionDomain, Provider, QueuePair, QueuePairConfig, QueuePairParts,
+    ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess, SendBatch, SendQueue, Slot,
 };
 use doorbell_core::{Gid, GidKind, IpPrefix, Mtu, PortReport, PortState, Psn, Qpn, WcStatus};
 use doorbell_sim::{ConfigError, Fabric, Host, Link, PortConfig};
@@ -334,6 +334,32 @@ fn s16_another_psn_is_not_heard() {
     theirs.post_receives(1);
     ours.send(b'x');
     assert_eq!(ours.send_statuses(), [WcStatus::RETRY_EXC_ERR]);
+}
+
+#[test]
+fn s20_a_device_promises_the_order_of_its_least_port() {
+    use DataInOrder::{Aligned128, No, WholeMessage};
+    let fabric = Fabric::new();
+    let usual = fabric.host("usual", vec![port("d", &["10.0.0.1/24"])]).unwrap();
+    assert_eq!(
+        One::new(&usual, "d", 1).parts.control.data_in_order(),
+        WholeMessage
+    );
+    let with = |data_in_order, device, address| PortConfig {
+        data_in_order,
+        ..port(device, &[address])
+    };
+    let ports = vec![
+        with(WholeMessage, "x", "10.0.1.1/24"),
+        with(Aligned128, "x", "10.0.2.1/24"),
+        with(No, "y", "10.0.3.1/24"),
+    ];
+    let mixed = fabric.host("mixed", ports).unwrap();
+    for number in [1, 2] {
+        let one = One::new(&mixed, "x", number);
+        assert_eq!(one.parts.control.data_in_order(), Aligned128);
+    }
+    assert_eq!(One::new(&mixed, "y", 1).parts.control.data_in_order(), No);
 }
 
 #[test]

@@ -175,6 +175,20 @@ impl<P: Provider> fmt::Debug for QueuePairParts<P> {
     }
 }
 
+/// What a device promises of the order in which the bytes of one message land, each step more.
+///
+/// Source: `ibv_query_qp_data_in_order(3)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum DataInOrder {
+    /// Nothing: only a completion tells that bytes are there.
+    No,
+    /// Each block of 128 bytes, aligned to its size, is written in order; blocks are not.
+    Aligned128,
+    /// A message is written from its first byte to its last.
+    WholeMessage,
+}
+
 /// The control side of a queue pair.
 pub trait QueuePair: Send + Sized + 'static {
     /// Its number.
@@ -207,6 +221,12 @@ pub trait QueuePair: Send + Sized + 'static {
     /// # Errors
     /// In RESET (`EINVAL`), or the device refused.
     fn fail(&mut self) -> Result<(), ProviderError>;
+
+    /// In which order the bytes of a peer's WRITE land in our memory: whether a reader may poll
+    /// the memory itself. It says nothing of the order between two WRITEs.
+    ///
+    /// Source: `ibv_query_qp_data_in_order(3)`.
+    fn data_in_order(&self) -> DataInOrder;
 
     /// The state the device says it is in.
     ///

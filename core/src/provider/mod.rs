@@ -18,7 +18,9 @@ pub use config::{
     AddressVector, ArenaConfig, CompletionQueueConfig, QueuePairConfig, QueuePairLimits, ReadyToReceive,
     ReadyToSend, RemoteAccess, WindowConfig,
 };
-pub use device::{AsyncEvent, Context, DeviceLimits, ProtectionDomain, Provider, QueuePair, QueuePairParts};
+pub use device::{
+    AsyncEvent, Context, DataInOrder, DeviceLimits, ProtectionDomain, Provider, QueuePair, QueuePairParts,
+};
 pub use error::{OutOfWindow, PostError, ProviderError, PushError, Refused, Rejected};
 pub use memory::{Arena, DetachedSlot, Slot, Window};
 pub use queue::{

@@ -45,6 +45,10 @@ pub const IBV_FLUSH_MR: u8 = 1;
 
 /// Asks `ibv_query_qp_data_in_order` for a set of capabilities instead of a yes or no (rdma-core 48).
 pub const IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS: u32 = 1 << 0;
+/// Such a capability: a whole message is written in order (rdma-core 48).
+pub const IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG: u32 = 1 << 0;
+/// Such a capability: each aligned block of 128 bytes is written in order (rdma-core 48).
+pub const IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES: u32 = 1 << 1;
 
 /// The operation that an extended queue pair has after those of [`ibv_qp_ex`] from rdma-core 45 on.
 pub type ibv_wr_flush_fn =

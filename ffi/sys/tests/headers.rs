@@ -56,6 +56,14 @@ const NEWER: &[(&str, i64)] = &[
         "IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS",
         rdma_sys::IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS as i64,
     ),
+    (
+        "IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG",
+        rdma_sys::IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG as i64,
+    ),
+    (
+        "IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES",
+        rdma_sys::IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES as i64,
+    ),
 ];
 
 #[derive(Clone, Copy, PartialEq)]
