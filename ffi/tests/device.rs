@@ -24,3 +24,20 @@ mod messages;
 mod notification;
 #[path = "device/one_sided.rs"]
 mod one_sided;
+
+use doorbell_ffi::Rdma;
+
+/// The libibverbs that is installed.
+fn provider() -> Result<Rdma, String> {
+    Rdma::load().map_err(|error| error.to_string())
+}
+
+/// The device to use, where one is named.
+fn wanted() -> Option<String> {
+    std::env::var("DOORBELL_DEVICE").ok()
+}
+
+/// Whether it is a failure that there is none.
+fn is_required() -> bool {
+    std::env::var("DOORBELL_REQUIRE_DEVICE").is_ok_and(|value| value == "1")
+}

@@ -1,6 +1,7 @@
 //! The bench the tests work on: a device, and pairs of connected queue pairs on it.
 
 use core::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use doorbell_core::provider::{
@@ -16,8 +17,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The device and port to test on, or why there is none.
 fn usable() -> Result<(Rdma, PortReport), String> {
-    let rdma = Rdma::load().map_err(|error| error.to_string())?;
-    let wanted = std::env::var("DOORBELL_DEVICE").ok();
+    let rdma = crate::provider()?;
+    let wanted = crate::wanted();
     let (mut chosen, mut reasons) = (None, Vec::new());
     rdma.scan(
         &mut |port| {
@@ -50,15 +51,19 @@ pub(crate) struct Bench {
     pub(crate) context: Context,
     pub(crate) domain: ProtectionDomain,
     pub(crate) port: PortReport,
+    /// One test at a time: what leaks is counted for the process, and timers want a processor.
+    pub(crate) alone: MutexGuard<'static, ()>,
 }
+
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// The bench for a test, or `None` where the test must be skipped.
 pub(crate) fn bench(test: &str) -> Option<Bench> {
+    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (rdma, port) = match usable() {
         Ok(found) => found,
         Err(reason) => {
-            let required = std::env::var("DOORBELL_REQUIRE_DEVICE").is_ok_and(|value| value == "1");
-            assert!(!required, "{test} needs a device: {reason}");
+            assert!(!crate::is_required(), "{test} needs a device: {reason}");
             eprintln!("SKIPPED: {test}: {reason}");
             return None;
         }
@@ -70,6 +75,7 @@ pub(crate) fn bench(test: &str) -> Option<Bench> {
         context,
         domain,
         port,
+        alone,
     })
 }
 

@@ -72,6 +72,7 @@ fn drop_in_any_order() {
             context,
             domain,
             port,
+            alone: _alone,
         } = bench;
         let mut things: Vec<Box<dyn Any>> = vec![
             Box::new(rdma),

@@ -1,0 +1,69 @@
+//! A fake libibverbs: what `ffi` runs on where there is no RDMA device.
+//!
+//! The shared object exports every function that `rdma_sys` looks up, over the same structures, and
+//! is loaded in place of the real one (`rdma_sys::LIBRARY_ENV`, `rdma_sys::load_from`). The Rust side
+//! of this crate is [`library_path`], which says where the shared object lies, and [`NULL_QPN`].
+//!
+//! It offers devices, each with one RoCEv2 port whose GIDs are the addresses of a network interface
+//! of this machine. Queue pairs find each other by number within the process. There are two kinds of
+//! connection:
+//!
+//! - **loopback**, to another queue pair of the process. Requests are carried out when they are
+//!   posted, with the checks a device makes; what must wait (no receive, no peer yet) waits in the
+//!   send queue, in order.
+//! - **null**, to itself or to [`NULL_QPN`]. Signaled requests complete at once, and nothing is
+//!   looked at or delivered: what remains is the cost of the caller's own side.
+//!
+//! A null queue pair posts without a lock. A loopback one takes a flag of its own for each post call
+//! and one of its peer's for each request, as providers with a spin lock per queue do. Nothing
+//! allocates or makes a system call on the data path, but where a completion queue was armed: then
+//! its descriptor is written.
+//!
+//! As with a thread domain and a completion queue made for a single thread, and as `ffi` promises:
+//! **one thread at a time posts to a queue, and one polls a completion queue**.
+//!
+//! Where it differs from a device:
+//!
+//! - retry timers run out only while the send completion queue is polled or the queue pair posted to,
+//!   and a receiver-not-ready timer takes 50 ms at least;
+//! - there are reliable connections only, no extended queues and no memory windows of type 1 or 2;
+//! - completions of a destroyed queue pair may still be polled, as on rxe;
+//! - an overrun completion queue drops what does not fit, says so by an event and goes on, as rxe's;
+//! - a failed completion holds rubbish in every field that means nothing then (S7), on purpose;
+//! - closing a device with anything left on it is refused (`EBUSY`), where a kernel would clean up.
+//!
+//! | variable | meaning | default |
+//! |---|---|---|
+//! | `DOORBELL_FAKE_DEVICES` | how many devices there are | 1 |
+//! | `DOORBELL_FAKE_INTERFACE` | the network interface they are on | the first with an address that is no loopback; else the loopback |
+//! | `DOORBELL_FAKE_ORDER` | `relaxed`: bytes of a WRITE land in no order, and the device says so | in order |
+
+mod channel;
+mod completion_queue;
+mod context;
+mod copy;
+mod device;
+mod domain;
+mod engine;
+mod errno;
+mod events;
+mod exports;
+mod flag;
+mod handle;
+mod interfaces;
+mod memory;
+mod modify;
+mod path;
+mod port;
+mod queue_pair;
+mod receive;
+mod registry;
+mod ring;
+mod send;
+mod settings;
+mod shared_receive;
+mod signal;
+mod words;
+
+pub use path::{NotBuilt, library_path};
+pub use registry::NULL_QPN;

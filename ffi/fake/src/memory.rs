@@ -1,0 +1,287 @@
+//! Registered memory: a table that keys lead into, read without a lock.
+//!
+//! A key is an index and eight bits that change each time the index is used again, so a key that was
+//! given back names nothing. Who reaches memory by a key of its peer's pins the entry, and
+//! deregistering waits for that: afterwards nothing of ours touches the memory, as with a device.
+
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rdma_sys::{ibv_access_flags, ibv_mr, ibv_pd};
+
+use crate::copy::Piece;
+use crate::domain::Domain;
+use crate::handle::{Handle, hand_out, look_at, take_back};
+
+/// How many regions there are at most, those of all devices together.
+pub(crate) const REGIONS_MAX: u32 = 8192;
+
+/// How far a key's index stands from its right end.
+const INDEX_SHIFT: u32 = 8;
+
+/// One region, while its key is not zero.
+struct Entry {
+    key: AtomicU32,
+    /// How many requests reach it by a peer's right at this moment.
+    pins: AtomicU32,
+    access: AtomicU32,
+    start: AtomicPtr<u8>,
+    /// The address under which it is known to those who name the key.
+    address: AtomicU64,
+    bytes: AtomicU64,
+    pd: AtomicPtr<ibv_pd>,
+}
+
+static ENTRIES: [Entry; REGIONS_MAX as usize] = [const {
+    Entry {
+        key: AtomicU32::new(0),
+        pins: AtomicU32::new(0),
+        access: AtomicU32::new(0),
+        start: AtomicPtr::new(ptr::null_mut()),
+        address: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+        pd: AtomicPtr::new(ptr::null_mut()),
+    }
+}; REGIONS_MAX as usize];
+
+/// The keys that can be given out: those given back, and the first index never used.
+struct Free {
+    back: Vec<u32>,
+    next: u32,
+}
+
+static FREE: Mutex<Free> = Mutex::new(Free {
+    back: Vec::new(),
+    // Not zero, so that no key is.
+    next: 1,
+});
+
+fn entry(key: u32) -> Option<&'static Entry> {
+    ENTRIES.get((key >> INDEX_SHIFT) as usize)
+}
+
+impl Entry {
+    /// Where `bytes` bytes at `address` are, if they lie within and all of `access` is allowed.
+    fn piece(&self, pd: *mut ibv_pd, access: u32, address: u64, bytes: u64) -> Option<Piece> {
+        let offset = address.checked_sub(self.address.load(Ordering::Relaxed))?;
+        let end = offset.checked_add(bytes)?;
+        let allowed = self.access.load(Ordering::Relaxed) & access == access;
+        if end > self.bytes.load(Ordering::Relaxed) || !allowed || self.pd.load(Ordering::Relaxed) != pd {
+            return None;
+        }
+        Some(Piece {
+            start: self
+                .start
+                .load(Ordering::Relaxed)
+                .wrapping_add(usize::try_from(offset).ok()?),
+            bytes: usize::try_from(bytes).ok()?,
+        })
+    }
+}
+
+/// Where the bytes are that a local element names; `None` where the key does not allow it.
+///
+/// The program keeps the memory until its request is done, so nothing is pinned.
+#[inline]
+pub(crate) fn local(key: u32, pd: *mut ibv_pd, access: u32, address: u64, bytes: u32) -> Option<Piece> {
+    let entry = entry(key)?;
+    // Acquire: pairs with the release of `register`, so the other fields are its.
+    if key == 0 || entry.key.load(Ordering::Acquire) != key {
+        return None;
+    }
+    entry.piece(pd, access, address, u64::from(bytes))
+}
+
+/// Memory that a peer's request reaches, kept registered as long as this lives.
+pub(crate) struct Pinned {
+    entry: &'static Entry,
+    pub(crate) piece: Piece,
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // Release: what was copied is done when `deregister` sees the count.
+        self.entry.pins.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// Where the bytes are that a remote key opens; `None` where it does not allow it.
+#[inline]
+pub(crate) fn remote(key: u32, pd: *mut ibv_pd, access: u32, address: u64, bytes: u64) -> Option<Pinned> {
+    let entry = entry(key)?;
+    // SeqCst here and in `deregister`: either that one sees the pin, or this one the key gone.
+    entry.pins.fetch_add(1, Ordering::SeqCst);
+    let mut pinned = Pinned {
+        entry,
+        piece: Piece::EMPTY,
+    };
+    if key == 0 || entry.key.load(Ordering::SeqCst) != key {
+        return None;
+    }
+    pinned.piece = entry.piece(pd, access, address, bytes)?;
+    Some(pinned)
+}
+
+#[repr(C)]
+pub(crate) struct Region {
+    verbs: UnsafeCell<ibv_mr>,
+    key: u32,
+    pd: *mut ibv_pd,
+}
+
+// SAFETY: `repr(C)`, and the structure comes first.
+unsafe impl Handle for Region {
+    type Verbs = ibv_mr;
+}
+
+const fn bits(flags: ibv_access_flags) -> u32 {
+    flags.0
+}
+
+/// What a registration may allow here.
+const KNOWN: u32 = bits(ibv_access_flags::IBV_ACCESS_LOCAL_WRITE)
+    | bits(ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)
+    | bits(ibv_access_flags::IBV_ACCESS_REMOTE_READ)
+    | bits(ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC)
+    | bits(ibv_access_flags::IBV_ACCESS_HUGETLB)
+    | rdma_sys::IBV_ACCESS_OPTIONAL_RANGE;
+
+/// What needs LOCAL_WRITE beside it (S26).
+const WRITES: u32 =
+    bits(ibv_access_flags::IBV_ACCESS_REMOTE_WRITE) | bits(ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC);
+
+/// Registers memory, see `ibv_reg_mr(3)`.
+///
+/// # Errors
+/// An errno value: `EINVAL` for what cannot be, `ENOMEM` where the table is full.
+///
+/// # Safety
+/// The domain is live, and the memory stays until it is deregistered.
+pub(crate) unsafe fn register(
+    pd: *mut ibv_pd,
+    start: *mut c_void,
+    bytes: usize,
+    address: u64,
+    access: u32,
+) -> Result<*mut ibv_mr, c_int> {
+    let writes_without_local =
+        access & WRITES != 0 && access & bits(ibv_access_flags::IBV_ACCESS_LOCAL_WRITE) == 0;
+    let past_the_end = start.addr().checked_add(bytes).is_none();
+    if access & !KNOWN != 0 || writes_without_local || bytes == 0 || past_the_end {
+        return Err(libc::EINVAL);
+    }
+    let key = free_key().ok_or(libc::ENOMEM)?;
+    let entry = entry(key).ok_or(libc::ENOMEM)?;
+    entry.access.store(access, Ordering::Relaxed);
+    entry.start.store(start.cast(), Ordering::Relaxed);
+    entry.address.store(address, Ordering::Relaxed);
+    entry.bytes.store(bytes as u64, Ordering::Relaxed);
+    entry.pd.store(pd, Ordering::Relaxed);
+    // Release: whoever finds the key finds the fields above.
+    entry.key.store(key, Ordering::Release);
+    // SAFETY: live, as the caller vouches.
+    let domain: &Domain = unsafe { look_at(pd) };
+    domain.children.add();
+    Ok(hand_out(Region {
+        verbs: UnsafeCell::new(ibv_mr {
+            context: domain.context(),
+            pd,
+            addr: start,
+            length: bytes,
+            handle: key,
+            lkey: key,
+            rkey: key,
+        }),
+        key,
+        pd,
+    }))
+}
+
+fn free_key() -> Option<u32> {
+    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    // The oldest first would be harsher to stale keys; the newest is, since its bits differ by one.
+    if let Some(key) = free.back.pop() {
+        // The low eight bits count up and skip zero, so that an index alone is no key.
+        let low = (key & 0xff).wrapping_add(1);
+        return Some(key & !0xff | if low > 0xff { 1 } else { low });
+    }
+    let index = free.next;
+    if index >= REGIONS_MAX {
+        return None;
+    }
+    free.next = index.wrapping_add(1);
+    Some(index << INDEX_SHIFT | 1)
+}
+
+/// Deregisters memory: once it returns, no request reaches it.
+///
+/// # Safety
+/// The region is live, and not used again.
+pub(crate) unsafe fn deregister(mr: *mut ibv_mr) {
+    // SAFETY: live, as the caller vouches, and taken back once.
+    let region = unsafe { take_back::<Region>(mr) };
+    if let Some(entry) = entry(region.key) {
+        entry.key.store(0, Ordering::SeqCst);
+        while entry.pins.load(Ordering::SeqCst) != 0 {
+            std::thread::yield_now();
+        }
+    }
+    let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+    free.back.push(region.key);
+    drop(free);
+    // SAFETY: a region's domain is live as long as the region: it counts as its child.
+    let domain: &Domain = unsafe { look_at(region.pd) };
+    domain.children.remove();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{deregister, local, register, remote};
+    use crate::context::OpenDevice;
+    use crate::device;
+    use crate::domain;
+
+    #[test]
+    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a test of unsafe functions")]
+    fn a_key_opens_what_it_was_made_for_and_no_more() {
+        let (list, _) = device::list();
+        // SAFETY: the list has a device; everything below is made from it and given back.
+        unsafe {
+            let context = OpenDevice::open(device::Device::of(list.read()));
+            let (pd, other) = (domain::alloc(context), domain::alloc(context));
+            let mut memory = [0_u8; 64];
+            let start = memory.as_mut_ptr();
+            assert_eq!(register(pd, start.cast(), 0, 0, 1), Err(libc::EINVAL));
+            assert_eq!(register(pd, start.cast(), 64, 0, 2), Err(libc::EINVAL), "S26");
+            assert_eq!(register(pd, start.cast(), 64, 0, 1 << 16), Err(libc::EINVAL));
+            let mr = register(pd, start.cast(), 64, 0x1000, 3).unwrap();
+            let key = (*mr).lkey;
+            assert_eq!(
+                local(key, pd, 1, 0x1003, 61).unwrap().start,
+                start.wrapping_add(3)
+            );
+            assert!(local(key, pd, 1, 0x1003, 62).is_none());
+            assert!(local(key, pd, 1, 0xfff, 1).is_none());
+            assert!(local(key, pd, 1, u64::MAX, 2).is_none());
+            assert!(local(key, other, 1, 0x1000, 1).is_none());
+            assert!(local(key + 1, pd, 1, 0x1000, 1).is_none());
+            assert!(local(0, pd, 1, 0x1000, 1).is_none());
+            assert!(local(u32::MAX, pd, 1, 0x1000, 1).is_none());
+            assert!(remote(key, pd, 2, 0x1000, 64).is_some());
+            assert!(remote(key, pd, 4, 0x1000, 64).is_none(), "READ was not granted");
+            assert_eq!(domain::dealloc(pd), Err(libc::EBUSY));
+            deregister(mr);
+            assert!(local(key, pd, 1, 0x1000, 1).is_none());
+            assert!(remote(key, pd, 2, 0x1000, 1).is_none());
+            let again = register(pd, start.cast(), 64, 0x1000, 3).unwrap();
+            assert_ne!((*again).lkey, key);
+            deregister(again);
+            assert_eq!((domain::dealloc(pd), domain::dealloc(other)), (Ok(()), Ok(())));
+            assert_eq!(OpenDevice::close(context), 0);
+            device::free_list(list);
+        }
+    }
+}
