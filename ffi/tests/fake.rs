@@ -23,7 +23,7 @@ mod notification;
 #[path = "device/one_sided.rs"]
 mod one_sided;
 
-use doorbell_ffi::Rdma;
+use doorbell_ffi::{ProviderKind, Rdma};
 
 /// The fake, which is settled on before anything asks for a library.
 fn provider() -> Result<Rdma, String> {
@@ -40,4 +40,9 @@ const fn wanted() -> Option<String> {
 /// It is built with these tests, so it is never absent.
 const fn is_required() -> bool {
     true
+}
+
+/// No provider that does anything otherwise.
+const fn described_provider(_device: &str) -> ProviderKind {
+    ProviderKind::Other
 }

@@ -314,7 +314,7 @@ fn s1_transitions_out_of_order_are_refused() {
         (wanted.timeout, wanted.retry_count) = wrong;
         refused(control.ready_to_send(&wanted));
     }
-    let provider = described_provider(&bench.port.device);
+    let provider = crate::described_provider(&bench.port.device);
     assert_eq!(bench.context.quirks().provider, provider);
     if provider == ProviderKind::Rxe {
         let mut endless = send;
@@ -329,17 +329,6 @@ fn s1_transitions_out_of_order_are_refused() {
     assert_eq!(control.state(), Ok(QpState::ReadyToReceive));
     control.ready_to_send(&send).unwrap();
     assert_eq!(control.state(), Ok(QpState::ReadyToSend));
-}
-
-/// The provider by the device's description of itself, which is not what the quirks go by: were
-/// these to take rxe for another, what is asked of rxe alone would pass by not being asked.
-fn described_provider(device: &str) -> ProviderKind {
-    let path = format!("/sys/class/infiniband/{device}/node_desc");
-    let description = std::fs::read_to_string(path).expect("sysfs describes the device");
-    match description.trim() {
-        "rxe" => ProviderKind::Rxe,
-        _ => ProviderKind::Other,
-    }
 }
 
 #[test]
