@@ -76,9 +76,7 @@ impl<P: Provider> Answer<P> {
                 _ => return None,
             };
             let accepted = self.accept(now, workers, prepare.local_rail, |local| Agreement {
-                gid: prepare.peer.gid,
-                qpn: prepare.peer.qpn,
-                psn: prepare.peer.psn,
+                peer: prepare.peer,
                 agreed: Agreed::between(local, &prepare.peer.parameters),
             });
             if let Err(error) = accepted {

@@ -1,6 +1,7 @@
 //! Several requests for one doorbell.
 
 use core::fmt;
+use std::sync::Arc;
 
 use doorbell_core::Ticket;
 use doorbell_core::provider::{Operation, PostError, PostFlags, Provider, Refused};
@@ -12,7 +13,7 @@ use crate::{Lease, SendError};
 /// Requests staged on a channel for one doorbell. Dropping it rings nothing: the leases go
 /// home to the Worker.
 pub struct Batch<'q, P: Provider = Rdma> {
-    pub(crate) inner: doorbell_hotpath::Batch<'q, P::SendQueue>,
+    pub(crate) inner: doorbell_hotpath::Batch<'q, P::SendQueue, Arc<P::Window>>,
 }
 
 impl<'q, P: Provider> Batch<'q, P> {

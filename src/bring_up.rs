@@ -2,26 +2,30 @@
 
 use std::sync::Arc;
 
-use doorbell_core::handshake::Established;
+use doorbell_core::Psn;
+use doorbell_core::handshake::{Agreed, Established};
 use doorbell_core::provider::{
     AddressVector, Context, PostError, ProtectionDomain, Provider, ProviderError, QueuePair, QueuePairConfig,
-    QueuePairParts, ReadyToReceive, ReadyToSend,
+    QueuePairParts, ReadyToReceive, ReadyToSend, RemoteAccess, RemoteAddress, Window,
 };
-use doorbell_core::wire::{Endpoint, EndpointParameters, Reject, RejectReason};
-use doorbell_core::{Psn, Qpn};
-use doorbell_hotpath::{Receiver, ReceiverConfig, Sender, SenderConfig, kept_words_for};
+use doorbell_core::wire::{CreditWord, Endpoint, EndpointParameters, Reject, RejectReason};
+use doorbell_hotpath::{
+    Announcer, Credits, Flow, Grants, Receiver, ReceiverConfig, Sender, SenderConfig, WindowWord,
+    mark_words_for,
+};
 
-use crate::channel::Channel;
+use crate::channel::{Channel, Receiving, Sending};
 use crate::error::ConnectError;
 use crate::node::Connection;
 use crate::rails::NodeRail;
-use crate::worker::Reservation;
+use crate::worker::{CREDIT_WORD_BYTES, Reservation};
 use crate::{ChannelConfig, Peer, Worker};
 
 /// A queue pair made for a connection that is not agreed yet. Dropping it undoes everything.
 pub(crate) struct Pending<P: Provider> {
     parts: QueuePairParts<P>,
     reservation: Arc<Reservation>,
+    word: WindowWord<Arc<P::Window>>,
     /// What our side says of itself.
     pub(crate) local: Endpoint,
 }
@@ -34,20 +38,28 @@ pub(crate) fn prepare<P: Provider>(
     config: &ChannelConfig,
     psn: Psn,
 ) -> Result<Pending<P>, ConnectError> {
-    let reservation = worker.reserve(config.send_depth, config.receive_depth)?;
+    // One more than the application's: receives are announced whatever it has posted.
+    let send_depth = config.send_depth.saturating_add(1);
+    let reservation = worker.reserve(send_depth, config.receive_depth)?;
+    let (word, credit) = credit_word(&worker.credit_words, reservation.id.index)?;
     let asked = QueuePairConfig {
         channel: reservation.id.index,
-        send_depth: config.send_depth,
+        send_depth,
         receive_depth: config.receive_depth,
         gather_max: config.gather_max,
         scatter_max: 1,
-        inline_bytes_max: config.inline_bytes_max,
+        inline_bytes_max: config.inline_bytes_max.max(ANNOUNCEMENT_BYTES),
     };
     let mut parts =
         worker
             .domain
             .queue_pair(&worker.send_completions, &worker.receive_completions, &asked)?;
-    parts.control.initialize(rail.port, config.remote)?;
+    // The peer announces its receives by WRITE.
+    let remote = RemoteAccess {
+        write: true,
+        ..config.remote
+    };
+    parts.control.initialize(rail.port, remote)?;
     let limits = worker.context.limits();
     let local = Endpoint {
         rail: rail_index,
@@ -64,22 +76,43 @@ pub(crate) fn prepare<P: Provider>(
             receive_depth: config.receive_depth,
             slot_bytes: worker.slot_bytes(),
         },
+        credit,
         private_data: config.private_data,
     };
     Ok(Pending {
         parts,
         reservation,
+        word,
         local,
     })
 }
 
+/// The word in which a channel's peer announces receives, for us and as the peer is told.
+fn credit_word<W: Window>(
+    words: &Arc<W>,
+    channel: u32,
+) -> Result<(WindowWord<Arc<W>>, CreditWord), ConnectError> {
+    let offset = (channel as usize).saturating_mul(CREDIT_WORD_BYTES);
+    let remote = words.remote();
+    let address = remote.address_of(offset as u64, CREDIT_WORD_BYTES as u64);
+    let word = WindowWord::new(Arc::clone(words), offset);
+    let (Some(word), Some(address)) = (word, address) else {
+        // There is one for each channel that can be reserved.
+        return Err(ConnectError::TooManyChannels);
+    };
+    let told = CreditWord {
+        address,
+        // What an earlier channel's peer left there is where this one's begins.
+        start: word.load(),
+        rkey: remote.rkey(),
+    };
+    Ok((word, told))
+}
+
 /// What a connection goes by once both sides have said theirs.
 pub(crate) struct Agreement {
-    /// The peer's GID.
-    pub(crate) gid: doorbell_core::Gid,
-    pub(crate) qpn: Qpn,
-    pub(crate) psn: Psn,
-    pub(crate) agreed: doorbell_core::handshake::Agreed,
+    pub(crate) peer: Endpoint,
+    pub(crate) agreed: Agreed,
 }
 
 /// Connects the queue pair: RTR, receives, RTS, in this order, so that a receive is there
@@ -98,17 +131,33 @@ pub(crate) fn connect<P: Provider>(
             receive,
         },
         reservation,
+        word,
         local,
     } = pending;
+    let peer = &agreement.peer;
+    let grants = Arc::new(Grants::new(peer.credit.start, config.receive_depth));
+    let flow = Flow {
+        credits: Credits::new(local.credit.start, peer.parameters.receive_depth),
+        word,
+        announcer: Announcer::new(
+            Arc::clone(&grants),
+            config.receive_depth,
+            RemoteAddress {
+                address: peer.credit.address,
+                rkey: peer.credit.rkey,
+            },
+        ),
+    };
     let mut receiver = Receiver::new(
         receive,
+        grants,
         &ReceiverConfig {
             repost_batch: config.repost_batch,
         },
     );
     control.ready_to_receive(&ReadyToReceive {
         address: AddressVector {
-            destination: agreement.gid,
+            destination: peer.gid,
             source_gid_index: rail.gid_index,
             port: rail.port,
             hop_limit: config.hop_limit,
@@ -117,15 +166,16 @@ pub(crate) fn connect<P: Provider>(
             service_level: config.service_level,
         },
         path_mtu: agreement.agreed.mtu,
-        destination_qpn: agreement.qpn,
-        receive_psn: agreement.psn,
+        destination_qpn: peer.qpn,
+        receive_psn: peer.psn,
         max_dest_rd_atomic: agreement.agreed.max_dest_rd_atomic,
         min_rnr_timer: config.min_rnr_timer,
     })?;
     receiver
-        .replenish(&mut worker.arena)
+        .fill(&mut worker.arena)
         .map_err(|PostError { cause, .. }| cause)?;
-    if config.receive_depth > 0 && receiver.in_flight() == 0 {
+    // The peer may use every receive it was told of.
+    if receiver.in_flight() < config.receive_depth {
         return Err(ConnectError::NoMemory);
     }
     control.ready_to_send(&ReadyToSend {
@@ -136,11 +186,11 @@ pub(crate) fn connect<P: Provider>(
         rnr_retry: config.rnr_retry,
     })?;
     let depth = control.limits().send_depth;
-    let kept = vec![0; kept_words_for(depth)].into_boxed_slice();
+    let marks = vec![0; mark_words_for(depth)].into_boxed_slice();
     let sender_config = SenderConfig {
         unsignaled_max: config.unsignaled_max,
     };
-    let Ok(sender) = Sender::new(send, kept, &sender_config) else {
+    let Ok(sender) = Sender::new(send, marks, flow, &sender_config) else {
         return Err(ConnectError::Provider(ProviderError {
             call: "queue pair depth",
             errno: EINVAL,
@@ -156,10 +206,13 @@ pub(crate) fn connect<P: Provider>(
 
 const EINVAL: i32 = 22;
 
+/// An announcement of receives goes inline.
+const ANNOUNCEMENT_BYTES: u32 = 8;
+
 /// A queue pair in RTS whose peer has not yet said that it is too.
 pub(crate) struct Ready<P: Provider> {
-    sender: Sender<P::SendQueue, Box<[u64]>>,
-    receiver: Receiver<P::ReceiveQueue>,
+    sender: Sending<P>,
+    receiver: Receiving<P>,
     control: P::QueuePair,
     reservation: Arc<Reservation>,
 }

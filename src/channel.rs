@@ -9,16 +9,23 @@ use doorbell_core::provider::{
     QueuePairLimits,
 };
 use doorbell_ffi::Rdma;
-use doorbell_hotpath::{Receiver, Sender};
+use doorbell_hotpath::{Grants, Receiver, Sender};
 
 use crate::worker::{Reservation, Turn};
 use crate::{Batch, ChannelState, Event, Lease, Peer};
 
+/// The half of a channel that sends.
+pub(crate) type Sending<P> =
+    Sender<<P as Provider>::SendQueue, Box<[u64]>, Arc<<P as Provider>::Window>, Arc<Grants>>;
+
+/// The half of a channel that receives.
+pub(crate) type Receiving<P> = Receiver<<P as Provider>::ReceiveQueue, Arc<Grants>>;
+
 /// One connection to a peer, on the Worker it was made on.
 pub struct Channel<P: Provider = Rdma> {
     // The halves go before the control side: the order in which nothing is left to fail.
-    pub(crate) sender: Sender<P::SendQueue, Box<[u64]>>,
-    pub(crate) receiver: Receiver<P::ReceiveQueue>,
+    pub(crate) sender: Sending<P>,
+    pub(crate) receiver: Receiving<P>,
     pub(crate) control: P::QueuePair,
     pub(crate) reservation: Arc<Reservation>,
     pub(crate) peer: Peer,
@@ -48,7 +55,8 @@ pub struct SendError<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendErrorKind {
-    /// The queue is full: poll the Worker and try again.
+    /// As many requests are in flight as the queue holds, or as many messages as the peer has
+    /// receives for: poll the Worker and try again. See [`Channel::room`] and [`Channel::credits`].
     WouldBlock,
     /// Caller misuse, or a queue pair that failed.
     Refused(PushError),
@@ -59,7 +67,9 @@ pub enum SendErrorKind {
 impl fmt::Display for SendErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::WouldBlock => f.write_str("the send queue is full: poll, and try again"),
+            Self::WouldBlock => {
+                f.write_str("the send queue is full, or the peer has no receive left: poll, and try again")
+            }
             Self::Refused(reason) => write!(f, "not sent: {reason}"),
             Self::Post(error) => write!(f, "the device refused the post: {error}"),
         }
@@ -77,7 +87,7 @@ impl<T: fmt::Debug> core::error::Error for SendError<T> {}
 impl From<PushError> for SendErrorKind {
     fn from(reason: PushError) -> Self {
         match reason {
-            PushError::Full => Self::WouldBlock,
+            PushError::Full | PushError::NoCredit => Self::WouldBlock,
             other => Self::Refused(other),
         }
     }
@@ -113,13 +123,20 @@ impl<P: Provider> Channel<P> {
         }
     }
 
+    /// How many messages may be sent now: receives the peer posted and announced that were not
+    /// used. SENDs and WRITEs with immediate use one each.
+    #[must_use]
+    pub fn credits(&self) -> u32 {
+        self.sender.credits()
+    }
+
     /// How many requests are in flight.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.sender.in_flight()
     }
 
-    /// How many more requests can be posted now.
+    /// How many more requests can be posted now. Messages take [`Channel::credits`] too.
     #[must_use]
     pub fn room(&self) -> u32 {
         self.sender.room()
@@ -242,6 +259,25 @@ impl<P: Provider> Channel<P> {
             each(Turn { channel: self, arena }, Event::ReceivesRefused { error });
         }
         !self.receiver.is_short()
+    }
+
+    /// Announces by itself what receives the peer does not know of, and says whether none is left
+    /// to announce. A refusal of the device is told to `each`.
+    pub(crate) fn announce(
+        &mut self,
+        arena: &mut P::Arena,
+        each: &mut impl FnMut(Turn<'_, P>, Event<P>),
+    ) -> bool {
+        match self.sender.announce() {
+            Ok(is_done) => is_done,
+            Err(error) => {
+                each(
+                    Turn { channel: self, arena },
+                    Event::AnnouncementRefused { error },
+                );
+                false
+            }
+        }
     }
 
     /// Fails the queue pair, so that everything posted is flushed and comes back by polling.

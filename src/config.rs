@@ -18,6 +18,9 @@ pub struct WorkerConfig {
     /// Completions each of the two completion queues holds. Channels are admitted only as
     /// far as it has room for all they may post. Default 4,096.
     pub completion_depth: u32,
+    /// Channels at most. Default 1,024. Each has a word of eight bytes in which its peer announces
+    /// receives; they are registered together with the Worker.
+    pub channels_max: u32,
     /// Whether the completion queues can be armed to notify through a file descriptor.
     /// Default no: a Worker is polled.
     pub notify: bool,
@@ -29,6 +32,7 @@ impl Default for WorkerConfig {
             slots: 1024,
             slot_bytes: 4096,
             completion_depth: 4096,
+            channels_max: 1024,
             notify: false,
         }
     }
@@ -38,10 +42,11 @@ impl Default for WorkerConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChannelConfig {
-    /// Requests in flight at most. Default 128, what perftest uses.
+    /// Requests in flight at most. Default 128, what perftest uses. One more place is made for
+    /// announcing receives to the peer; announcements in flight take from this number.
     pub send_depth: u32,
-    /// Receives kept posted. Default 64. A peer that sends more than are posted waits until
-    /// some are again, by the receiver-not-ready timer; see `min_rnr_timer`.
+    /// Receives kept posted; there must be memory for all of them. Default 64. A peer sends no
+    /// more than are posted: to it, that is back-pressure.
     pub receive_depth: u32,
     /// Gather elements of a request at most, 1..=4. Default 4.
     pub gather_max: u8,
@@ -54,7 +59,9 @@ pub struct ChannelConfig {
     /// Receives that may be missing before they are posted again. Default 16: one call for
     /// sixteen.
     pub repost_batch: u32,
-    /// What the peer may do to windows. Default nothing.
+    /// What the peer may do to windows. Default nothing. A queue pair takes WRITEs in any case,
+    /// since they are how a peer announces receives: a window made without that right refuses
+    /// them, and one made with it is opened by its key.
     pub remote: RemoteAccess,
     /// READs and atomics outstanding at most, each way. Default 16; what both sides' devices
     /// can is agreed.
@@ -65,8 +72,10 @@ pub struct ChannelConfig {
     /// How often to retry without an acknowledgement, 0..=7. Default 6: with the default
     /// timeout a dead peer is given up after about two seconds. 7 never gives up on rxe.
     pub retry_count: u8,
-    /// How often to retry when the peer has no receive posted; 7 is without end. Default 7:
-    /// a slow receiver is back-pressure, not a failure, and a dead one stops answering.
+    /// How often to retry when the peer has no receive posted; 7 is without end. Default 6, the
+    /// most that ends: nothing is sent that the peer announced no receive for, so there is none
+    /// only where it lied or failed, and that is to be told. The few milliseconds of the retries are
+    /// for a device that is slow to see a receive that was posted.
     pub rnr_retry: u8,
     /// How long a peer is told to wait that sent without a receive posted, as its 5-bit
     /// code. Default 12, 0.64 ms. Source: InfiniBand Architecture volume 1, section 9.7.5.2.8.
@@ -108,7 +117,7 @@ impl Default for ChannelConfig {
             rd_atomic_max: 16,
             timeout: 16,
             retry_count: 6,
-            rnr_retry: 7,
+            rnr_retry: 6,
             min_rnr_timer: 12,
             handshake_stage: Duration::from_secs(5),
             private_data: PrivateData::EMPTY,

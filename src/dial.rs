@@ -78,9 +78,7 @@ impl<P: Provider> Dial<P> {
                 Step::ChooseRail => self.offer(now, workers),
                 Step::Prepare(prepare) => {
                     let agreement = Agreement {
-                        gid: prepare.peer.gid,
-                        qpn: prepare.peer.qpn,
-                        psn: prepare.peer.psn,
+                        peer: prepare.peer,
                         agreed: match &self.stage {
                             Stage::Offered(_, pending) => {
                                 Agreed::between(&pending.local.parameters, &prepare.peer.parameters)

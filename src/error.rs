@@ -80,9 +80,9 @@ pub enum ConnectError {
         /// Receives there is room for.
         receives_left: u32,
     },
-    /// The Worker has no memory for even one receive.
+    /// The Worker has no memory for all receives of the channel.
     NoMemory,
-    /// The Worker has as many channels as it can tell apart.
+    /// The Worker has as many channels as it was made for.
     TooManyChannels,
     /// No peer was connected in time.
     TimedOut {
@@ -116,8 +116,8 @@ impl fmt::Display for ConnectError {
                 "the completion queues have room for {sends_left} sends and {receives_left} receives: \
                  make the Worker's completion_depth larger, or the channel's depths smaller"
             ),
-            Self::NoMemory => f.write_str("the Worker has no memory for a receive: give it more slots"),
-            Self::TooManyChannels => f.write_str("the Worker has as many channels as it can tell apart"),
+            Self::NoMemory => f.write_str("the Worker has no memory for the channel's receives: give it more slots, or the channel a smaller receive_depth"),
+            Self::TooManyChannels => f.write_str("the Worker has as many channels as its channels_max"),
             Self::TimedOut { last_failure: None } => f.write_str("no peer connected before the deadline"),
             Self::TimedOut {
                 last_failure: Some(error),

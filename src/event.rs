@@ -41,7 +41,8 @@ pub enum Event<P: Provider = Rdma> {
     /// A request failed, and the queue pair with it; all before it are done. The channel gives
     /// the first cause.
     Failed {
-        /// The request; what it held went back to the Worker.
+        /// The request; what it held went back to the Worker. Not one of the application's where
+        /// receives were being announced to the peer.
         ticket: Ticket,
         /// How it ended: a flush where another request is the cause.
         status: WcStatus,
@@ -49,6 +50,12 @@ pub enum Event<P: Provider = Rdma> {
     /// The device refused to take receives; told at every poll until it takes them. The
     /// channel starves meanwhile.
     ReceivesRefused {
+        /// What it said.
+        error: PostError,
+    },
+    /// The device refused to take an announcement of receives; told at every poll until it takes
+    /// one. The peer may not send meanwhile.
+    AnnouncementRefused {
         /// What it said.
         error: PostError,
     },

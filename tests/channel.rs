@@ -4,9 +4,10 @@ mod fabric;
 
 use core::time::Duration;
 
+use doorbell::vocabulary::Rkey;
 use doorbell::{
-    ChannelState, CloseError, CloseProgress, Event, Listener, Operation, PostFlags, RemoteAccess,
-    RemoteAddress, SendErrorKind, WcStatus, Window as _, WindowConfig, WorkerConfig, within,
+    ChannelState, CloseError, CloseProgress, ConnectError, Event, Listener, Operation, PostFlags,
+    RemoteAccess, RemoteAddress, SendErrorKind, WcStatus, Window as _, WindowConfig, WorkerConfig, within,
 };
 use doorbell_sim::Fabric;
 use fabric::{SOON, pair, pair_with, small};
@@ -242,7 +243,8 @@ fn a_receiver_that_keeps_its_messages_starves_and_recovers() {
     let mut rounds_without = 0;
     while rounds_without < 100 {
         rounds_without += 1;
-        if b.worker().channel(id).unwrap().room() > 0 {
+        let channel = b.worker().channel(id).unwrap();
+        if channel.room() > 0 && channel.credits() > 0 {
             let lease = b.lease(&sent.to_be_bytes());
             b.worker().channel(id).unwrap().send(lease).unwrap();
             sent += 1;
@@ -271,7 +273,7 @@ fn a_receiver_that_keeps_its_messages_starves_and_recovers() {
 }
 
 #[test]
-fn receives_there_was_no_memory_for_are_posted_when_there_is() {
+fn without_memory_for_all_receives_there_is_no_channel() {
     let fabric = Fabric::new();
     let a = fabric::node(&fabric, "a", vec![fabric::port("simA", "127.0.0.1/24")]);
     let b = fabric::node(&fabric, "b", vec![fabric::port("simB", "127.0.0.2/24")]);
@@ -280,19 +282,27 @@ fn receives_there_was_no_memory_for_are_posted_when_there_is() {
     let handle = *listener.handle();
     let accepting = std::thread::spawn(move || {
         listener.accept(&a, &mut server, within(SOON)).unwrap();
-        server
+        (server, listener.failed())
     });
     let mut workers = fabric::workers(&b);
     let mut held: Vec<_> = core::iter::from_fn(|| workers[0].lease()).collect();
+    for _ in 0..15 {
+        workers[0].release(held.pop().unwrap());
+    }
+    // The peer was promised sixteen.
+    let error = b
+        .connect(&mut workers, &handle, &small(), within(SOON))
+        .unwrap_err();
+    assert!(matches!(error, ConnectError::NoMemory), "{error}");
     workers[0].release(held.pop().unwrap());
     let at = b.connect(&mut workers, &handle, &small(), within(SOON)).unwrap();
-    let _server = accepting.join().unwrap();
-    let posted =
-        |workers: &mut Vec<doorbell::Worker<_>>| workers[0].channel(at.channel).unwrap().receives_posted();
-    assert_eq!(posted(&mut workers), 1);
-    drop(held);
-    workers[0].poll(|_, _| {}).unwrap();
-    assert_eq!(posted(&mut workers), 16);
+    let (_server, failed) = accepting.join().unwrap();
+    assert_eq!(failed, 1, "the peer was told");
+    assert_eq!(
+        workers[0].channel(at.channel).unwrap().receives_posted(),
+        16,
+        "what was posted in vain came back"
+    );
 }
 
 #[test]
@@ -351,14 +361,20 @@ fn unsignaled_messages_are_done_with_the_next_that_is_told() {
 #[test]
 fn closing_has_a_deadline() {
     let mut listening = small();
-    listening.receive_depth = 1;
+    listening.rd_atomic_max = 0;
     let (_a, mut b) = pair_with(listening, small());
     let (id, before) = (b.id(), leasable(&mut b));
-    // The second one waits for a receive of a peer that posts no more.
-    for _ in 0..2 {
-        let lease = b.lease(b"unwanted");
-        b.worker().channel(id).unwrap().send(lease).unwrap();
-    }
+    // A READ where none may be outstanding never goes.
+    let nowhere = RemoteAddress {
+        address: 0,
+        rkey: Rkey(0),
+    };
+    let lease = b.lease(b"unread");
+    b.worker()
+        .channel(id)
+        .unwrap()
+        .post(Operation::Read(nowhere), lease, PostFlags::empty())
+        .unwrap();
     let closed = b.worker().close(id, within(Duration::from_millis(50)), |_, _| {});
     assert_eq!(closed, Err(CloseError::TimedOut));
     assert!(b.worker().channels().next().is_none());
@@ -383,9 +399,9 @@ fn closed_channels_give_their_completions_room_back() {
         }
         server
     });
-    // Room for one channel, and none to spare.
+    // Room for one channel and what announces its receives, and none to spare.
     let mut config = WorkerConfig::default();
-    config.completion_depth = 16;
+    config.completion_depth = 17;
     let mut workers = b.workers(&config).unwrap();
     let connect = |workers: &mut Vec<_>| {
         b.connect(workers, &handle, &small(), within(SOON))

@@ -132,6 +132,13 @@ impl Ticket {
     pub const fn position(self) -> u64 {
         self.0
     }
+
+    /// The ticket of the request so many before this one on the same queue.
+    #[must_use]
+    #[inline]
+    pub const fn back(self, requests: u64) -> Self {
+        Self(self.0.wrapping_sub(requests))
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The data path of doorbell: when to signal, when to repost, whose failure it was.
+//! The data path of doorbell: when to signal, when to repost, what may be sent, whose failure it was.
 //!
 //! Everything here is generic over the provider traits of `doorbell-core`, allocates
 //! nothing (storage comes from the caller at set-up), takes no lock and makes no call of
@@ -8,12 +8,16 @@
 #[cfg(test)]
 extern crate std;
 
+mod credits;
 mod failure;
+mod marks;
 mod receiver;
 mod sender;
 mod statistics;
 
+pub use credits::{Announcer, Credits, Granting, Grants, WindowWord};
 pub use failure::FirstCause;
+pub use marks::{StorageError, mark_words_for};
 pub use receiver::{Receiver, ReceiverConfig};
-pub use sender::{Batch, Sender, SenderConfig, StorageError, kept_words_for};
+pub use sender::{Batch, Flow, Outcome, Sender, SenderConfig};
 pub use statistics::{BATCH_BUCKETS, Counter, Statistics, StatisticsSnapshot};

@@ -1,11 +1,12 @@
 //! The receive half: receives posted ahead, and reposted in batches.
 
 use core::fmt;
+use core::ops::Deref;
 
 use doorbell_core::Ticket;
 use doorbell_core::provider::{Arena, Arrival, PostError, ReceiveBatch, ReceiveQueue, Rejected};
 
-use crate::FirstCause;
+use crate::{FirstCause, Granting, Grants};
 
 /// How receives are kept posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,22 +17,33 @@ pub struct ReceiverConfig {
 }
 
 /// A receive queue that keeps itself filled from an arena.
-pub struct Receiver<Q> {
+pub struct Receiver<Q, L> {
     queue: Q,
+    granting: Granting<L>,
     repost_batch: u32,
     cause: Option<FirstCause>,
 }
 
-impl<Q: ReceiveQueue> Receiver<Q> {
-    /// A receiver over an idle queue.
-    pub fn new(queue: Q, config: &ReceiverConfig) -> Self {
+impl<Q: ReceiveQueue, L: Deref<Target = Grants>> Receiver<Q, L> {
+    /// A receiver over an idle queue, that counts what it posts in the grants.
+    pub fn new(queue: Q, grants: L, config: &ReceiverConfig) -> Self {
         let depth = queue.in_flight().saturating_add(queue.room());
         let repost_batch = config.repost_batch.clamp(1, (depth / 2).max(1));
         Self {
             queue,
+            granting: Granting::new(grants, depth),
             repost_batch,
             cause: None,
         }
+    }
+
+    /// Posts the first receives, which the peer knows of from the start: they are not counted.
+    /// Says how many were posted.
+    ///
+    /// # Errors
+    /// The device took only part; the rest went home to the arena.
+    pub fn fill<A: Arena<Slot = Q::Slot>>(&mut self, arena: &mut A) -> Result<u32, PostError> {
+        self.post(self.queue.room(), arena)
     }
 
     /// Posts receives from the arena until the queue or the arena has no more, in one call,
@@ -45,6 +57,14 @@ impl<Q: ReceiveQueue> Receiver<Q> {
         if missing < self.repost_batch {
             return Ok(0);
         }
+        let outcome = self.post(missing, arena);
+        let (Ok(posted) | Err(PostError { posted, .. })) = outcome;
+        self.granting.note_posted(posted);
+        outcome
+    }
+
+    #[inline]
+    fn post<A: Arena<Slot = Q::Slot>>(&mut self, missing: u32, arena: &mut A) -> Result<u32, PostError> {
         let mut batch = self.queue.stage();
         for _ in 0..missing {
             let Some(slot) = arena.lease() else { break };
@@ -58,6 +78,13 @@ impl<Q: ReceiveQueue> Receiver<Q> {
             return Ok(0);
         }
         batch.ring()
+    }
+
+    /// Whether receives are to be announced to the peer by themselves.
+    #[must_use]
+    #[inline]
+    pub fn is_announcement_due(&self) -> bool {
+        self.granting.is_due(self.queue.in_flight())
     }
 
     /// Whether a batch or more of receives is missing.
@@ -111,7 +138,7 @@ impl<Q: ReceiveQueue> Receiver<Q> {
     }
 }
 
-impl<Q: ReceiveQueue> fmt::Debug for Receiver<Q> {
+impl<Q: ReceiveQueue, L> fmt::Debug for Receiver<Q, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Receiver")
             .field("in_flight", &self.queue.in_flight())

@@ -1,13 +1,16 @@
-//! The send half: doorbell batching and selective signaling over a provider's send queue.
+//! The send half: doorbell batching, selective signaling and credits over a provider's send queue.
 
 use core::fmt;
+use core::ops::Deref;
 
 use doorbell_core::Ticket;
 use doorbell_core::provider::{
-    Operation, PostError, PostFlags, PushError, Refused, Rejected, Retired, SendBatch, SendQueue,
+    Operation, PostError, PostFlags, PushError, Refused, Rejected, Retired, SendBatch, SendQueue, Window,
 };
 
 use crate::FirstCause;
+use crate::credits::{Announcement, Announcer, Credits, Grants, Receipt, WindowWord};
+use crate::marks::{Mark, Marked, Marks, StorageError};
 
 /// How a sender signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,77 +24,119 @@ pub struct SenderConfig {
     pub unsignaled_max: u32,
 }
 
-/// The storage for the kept bits does not fit the queue's depth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StorageError {
-    /// How many words there must be.
-    pub words: usize,
+/// What keeps a sender from sending more than its peer has receives for, and tells the peer of
+/// ours.
+pub struct Flow<W, L> {
+    /// What may be sent.
+    pub credits: Credits,
+    /// Where the peer announces.
+    pub word: WindowWord<W>,
+    /// What announces to the peer.
+    pub announcer: Announcer<L>,
 }
 
-impl fmt::Display for StorageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a sender of this depth needs {} words", self.words)
-    }
-}
-
-impl core::error::Error for StorageError {}
-
-/// How many words of storage a sender of this depth needs: one bit for each request, over a
-/// power of two of them.
-#[must_use]
-pub const fn kept_words_for(depth: u32) -> usize {
-    (depth.next_power_of_two() as usize).div_ceil(u64::BITS as usize)
-}
-
-/// A send queue with its signaling policy.
-pub struct Sender<Q, Kept> {
+/// A send queue with its signaling policy and its credits.
+///
+/// One place of the queue is kept back, so that receives can be announced whatever the caller
+/// posts.
+pub struct Sender<Q, Words, W, L> {
     queue: Q,
-    /// One bit a request in flight: whether its slots go back to whoever posted it, having
-    /// had data written into them, and not straight to the arena.
-    kept: Kept,
-    kept_mask: u64,
+    marks: Marks<Words>,
+    flow: Flow<W, L>,
     config: SenderConfig,
     /// Half the queue: unsignaled requests in a row at most, whatever the policy.
     unsignaled_limit: u32,
     /// Requests posted since the last signaled one; none where that is not known.
     unsignaled: u32,
+    /// Announcements in flight.
+    announcements: u32,
     /// Whether the next request has to be signaled, part of a doorbell having been refused.
     signal_next: bool,
     cause: Option<FirstCause>,
 }
 
-impl<Q: SendQueue, Kept: AsRef<[u64]> + AsMut<[u64]>> Sender<Q, Kept> {
+/// What a completion gave back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Outcome {
+    /// All of it, announcements too.
+    pub retired: Retired,
+    /// The last request that was the caller's own; `None` where none was.
+    pub through: Option<Ticket>,
+}
+
+impl<Q, Words, W, L> Sender<Q, Words, W, L>
+where
+    Q: SendQueue,
+    Words: AsRef<[u64]> + AsMut<[u64]>,
+    W: Deref<Target: Window>,
+    L: Deref<Target = Grants>,
+{
     /// A sender over an idle queue.
     ///
     /// # Errors
-    /// `kept` has not exactly [`kept_words_for`] the queue's depth.
-    pub fn new(queue: Q, kept: Kept, config: &SenderConfig) -> Result<Self, StorageError> {
+    /// `words` are not exactly [`mark_words_for`](crate::mark_words_for) the queue's depth.
+    pub fn new(
+        queue: Q,
+        words: Words,
+        flow: Flow<W, L>,
+        config: &SenderConfig,
+    ) -> Result<Self, StorageError> {
         let depth = queue.in_flight().saturating_add(queue.room());
-        let words = kept_words_for(depth);
-        if kept.as_ref().len() != words {
-            return Err(StorageError { words });
-        }
-        // The length is a power of two in bits once it is more than one word.
-        let bits = (words as u64).saturating_mul(u64::from(u64::BITS));
         Ok(Self {
             queue,
-            kept,
-            kept_mask: bits.saturating_sub(1),
+            marks: Marks::new(words, depth)?,
+            flow,
             config: *config,
             unsignaled_limit: (depth / 2).saturating_sub(1),
             unsignaled: 0,
+            announcements: 0,
             signal_next: false,
             cause: None,
         })
     }
 
-    /// Begins a batch: push requests, then ring once.
+    /// Begins a batch: push requests, then ring once. Where many receives are unannounced,
+    /// they are announced with it, in front.
     #[inline]
-    pub fn stage(&mut self) -> Batch<'_, Q> {
-        Batch {
+    pub fn stage(&mut self) -> Batch<'_, Q, W> {
+        let (mut batch, announcer) = self.open();
+        if let Some(announcement) = announcer.beside() {
+            batch.announce(announcement);
+        }
+        batch
+    }
+
+    /// Announces by itself what receives the peer does not know of. Says whether none is left
+    /// to announce; there is where the queue is full.
+    ///
+    /// # Errors
+    /// The device refused it.
+    pub fn announce(&mut self) -> Result<bool, PostError> {
+        let (mut batch, announcer) = self.open();
+        let Some(announcement) = announcer.alone() else {
+            return Ok(true);
+        };
+        batch.announce(announcement);
+        if batch.announced.is_none() {
+            return Ok(false);
+        }
+        batch.post(|_, slot| drop(slot)).map(|_| true)
+    }
+
+    #[inline]
+    fn open(&mut self) -> (Batch<'_, Q, W>, &mut Announcer<L>) {
+        let room = self.queue.room();
+        let batch = Batch {
             inner: self.queue.stage(),
-            kept: self.kept.as_mut(),
-            kept_mask: self.kept_mask,
+            marks: self.marks.view(),
+            last: 0,
+            room: room.saturating_sub(1),
+            sent: self.flow.credits.sent(),
+            credits: &mut self.flow.credits,
+            word: &self.flow.word,
+            announced: None,
+            announcements: &mut self.announcements,
             limit: if self.signal_next {
                 0
             } else {
@@ -101,7 +146,8 @@ impl<Q: SendQueue, Kept: AsRef<[u64]> + AsMut<[u64]>> Sender<Q, Kept> {
             unsignaled_now: self.unsignaled,
             unsignaled: &mut self.unsignaled,
             signal_next: &mut self.signal_next,
-        }
+        };
+        (batch, &mut self.flow.announcer)
     }
 
     /// Gives back what a completion proves done. Slots that data was written into go to
@@ -115,15 +161,10 @@ impl<Q: SendQueue, Kept: AsRef<[u64]> + AsMut<[u64]>> Sender<Q, Kept> {
         completion: Q::Completion,
         mut kept: impl FnMut(Ticket, Q::Slot),
         mut spent: impl FnMut(Q::Slot),
-    ) -> Result<Retired, Rejected> {
-        let Self {
-            queue,
-            kept: bits,
-            kept_mask,
-            ..
-        } = self;
-        let retired = queue.retire(completion, |ticket, slot| {
-            if bit(bits.as_ref(), ticket, *kept_mask) {
+    ) -> Result<Outcome, Rejected> {
+        let marks = self.marks.view();
+        let retired = self.queue.retire(completion, |ticket, slot| {
+            if marks.get(ticket.position()) == Mark::Fetch {
                 kept(ticket, slot)
             } else {
                 spent(slot)
@@ -145,7 +186,28 @@ impl<Q: SendQueue, Kept: AsRef<[u64]> + AsMut<[u64]>> Sender<Q, Kept> {
                 },
             );
         }
-        Ok(retired)
+        let through = if self.announcements == 0 {
+            Some(retired.last)
+        } else {
+            self.retire_announcements(&retired)
+        };
+        Ok(Outcome { retired, through })
+    }
+
+    /// Counts the announcements among what was given back; says which request was the last
+    /// that is none.
+    fn retire_announcements(&mut self, retired: &Retired) -> Option<Ticket> {
+        let marks = self.marks.view();
+        let mut through = None;
+        for offset in 0..retired.count() {
+            let ticket = retired.last.back(offset);
+            if marks.get(ticket.position()) == Mark::Announcement {
+                self.announcements = self.announcements.saturating_sub(1);
+            } else if through.is_none() {
+                through = Some(ticket);
+            }
+        }
+        through
     }
 
     /// Why the queue pair failed, as far as this half knows.
@@ -154,11 +216,11 @@ impl<Q: SendQueue, Kept: AsRef<[u64]> + AsMut<[u64]>> Sender<Q, Kept> {
         self.cause
     }
 
-    /// How many requests are in flight.
+    /// How many requests of the caller are in flight.
     #[must_use]
     #[inline]
     pub fn in_flight(&self) -> u32 {
-        self.queue.in_flight()
+        self.queue.in_flight().saturating_sub(self.announcements)
     }
 
     /// Whether a completion is yet to come: a signaled request is in flight. What was posted
@@ -175,15 +237,34 @@ impl<Q: SendQueue, Kept: AsRef<[u64]> + AsMut<[u64]>> Sender<Q, Kept> {
     #[must_use]
     #[inline]
     pub fn room(&self) -> u32 {
-        self.queue.room()
+        self.queue.room().saturating_sub(1)
+    }
+
+    /// How many messages the peer has receives for, as far as it announced.
+    #[must_use]
+    pub fn credits(&self) -> u32 {
+        let mut credits = self.flow.credits;
+        credits.learn(self.flow.word.load());
+        credits.available()
     }
 }
 
 /// Requests staged for one doorbell. Dropping it rings nothing.
-pub struct Batch<'q, Q: SendQueue + 'q> {
+pub struct Batch<'q, Q: SendQueue + 'q, W> {
     inner: Q::Batch<'q>,
-    kept: &'q mut [u64],
-    kept_mask: u64,
+    marks: Marked<'q>,
+    /// The position of the last request staged.
+    last: u64,
+    /// How many more the caller may stage.
+    room: u32,
+    /// Messages sent, with those staged here.
+    sent: u64,
+    /// The same as of the last doorbell: noted when this one rings.
+    credits: &'q mut Credits,
+    word: &'q WindowWord<W>,
+    /// The announcement staged in front.
+    announced: Option<(u64, Receipt<'q>)>,
+    announcements: &'q mut u32,
     limit: u32,
     config: &'q SenderConfig,
     /// Unsignaled requests in a row, with those staged here.
@@ -193,7 +274,7 @@ pub struct Batch<'q, Q: SendQueue + 'q> {
     signal_next: &'q mut bool,
 }
 
-impl<'q, Q: SendQueue> Batch<'q, Q> {
+impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     /// Stages one request; whether it is signaled is the policy's. See [`SendBatch::push`].
     ///
     /// # Errors
@@ -205,16 +286,21 @@ impl<'q, Q: SendQueue> Batch<'q, Q> {
         slots: [Q::Slot; N],
         flags: PostFlags,
     ) -> Result<Ticket, Refused<[Q::Slot; N]>> {
+        let mark = Mark::of(operation);
+        if let Err(reason) = self.admit(mark) {
+            return Err(Refused { reason, item: slots });
+        }
         let flags = self.signal(flags);
         let ticket = self.inner.push(operation, slots, flags)?;
-        self.note(ticket, operation, flags);
+        self.note_own(ticket, mark, flags);
         Ok(ticket)
     }
 
     /// Stages one request whose bytes are the caller's own and go inline.
     ///
     /// # Errors
-    /// The queue is full, the bytes too many, or the operation brings data back.
+    /// The queue is full, the peer has no receive for it, the bytes are too many, or the
+    /// operation brings data back.
     #[inline]
     pub fn push_inline(
         &mut self,
@@ -222,17 +308,20 @@ impl<'q, Q: SendQueue> Batch<'q, Q> {
         bytes: &'q [u8],
         flags: PostFlags,
     ) -> Result<Ticket, PushError> {
+        let mark = Mark::of(operation);
+        self.admit(mark)?;
         let flags = self.signal(flags);
         let ticket = self.inner.push_inline(operation, bytes, flags)?;
-        self.note(ticket, operation, flags);
+        self.note_own(ticket, mark, flags);
         Ok(ticket)
     }
 
-    /// How many requests are staged.
+    /// How many requests the caller staged.
     #[must_use]
     #[inline]
     pub fn staged(&self) -> u32 {
-        self.inner.staged()
+        let announcement = u32::from(self.announced.is_some());
+        self.inner.staged().saturating_sub(announcement)
     }
 
     /// Rings the doorbell once for all that is staged; says how many were posted.
@@ -241,25 +330,14 @@ impl<'q, Q: SendQueue> Batch<'q, Q> {
     /// The device took only part. `unposted` gets the slots of the rest, in order.
     #[inline]
     pub fn ring_returning(mut self, unposted: impl FnMut(Ticket, Q::Slot)) -> Result<u32, PostError> {
+        if self.staged() == 0 {
+            return Ok(0);
+        }
         if self.unsignaled_now >= self.config.unsignaled_max && self.unsignaled_now > 0 {
             self.inner.signal_last();
             self.unsignaled_now = 0;
         }
-        let outcome = self.inner.ring_returning(unposted);
-        match outcome {
-            Ok(0) => {}
-            Ok(_) => {
-                *self.unsignaled = self.unsignaled_now;
-                *self.signal_next = false;
-            }
-            // A signaled request may be among the posted part or among the rest: the next one is
-            // signaled, so that the part is known done.
-            Err(_) => {
-                *self.unsignaled = 0;
-                *self.signal_next = true;
-            }
-        }
-        outcome
+        self.post(unposted)
     }
 
     /// Rings the doorbell once for all that is staged; says how many were posted.
@@ -269,6 +347,40 @@ impl<'q, Q: SendQueue> Batch<'q, Q> {
     #[inline]
     pub fn ring(self) -> Result<u32, PostError> {
         self.ring_returning(|_, slot| drop(slot))
+    }
+
+    /// Whether a request may be staged, as far as room and credits go.
+    #[inline]
+    fn admit(&mut self, mark: Mark) -> Result<(), PushError> {
+        if self.room == 0 {
+            return Err(PushError::Full);
+        }
+        if mark == Mark::Message && self.sent == self.credits.granted() && !self.look() {
+            return Err(PushError::NoCredit);
+        }
+        Ok(())
+    }
+
+    /// Looks what the peer has announced; says whether it is more.
+    #[cold]
+    fn look(&mut self) -> bool {
+        self.credits.learn(self.word.load())
+    }
+
+    /// Stages an announcement, in the place that is kept back, where that is free.
+    #[inline]
+    fn announce(&mut self, announcement: Announcement<'q>) {
+        let flags = self.signal(PostFlags::empty());
+        let Announcement {
+            count,
+            word,
+            bytes,
+            receipt,
+        } = announcement;
+        if let Ok(ticket) = self.inner.push_inline(Operation::Write(word), bytes, flags) {
+            self.note(ticket, Mark::Announcement, flags);
+            self.announced = Some((count, receipt));
+        }
     }
 
     #[inline]
@@ -281,49 +393,94 @@ impl<'q, Q: SendQueue> Batch<'q, Q> {
     }
 
     #[inline]
-    fn note(&mut self, ticket: Ticket, operation: Operation, flags: PostFlags) {
+    fn note_own(&mut self, ticket: Ticket, mark: Mark, flags: PostFlags) {
+        self.note(ticket, mark, flags);
+        self.room = self.room.saturating_sub(1);
+        self.sent = self.sent.wrapping_add(u64::from(mark == Mark::Message));
+    }
+
+    #[inline]
+    fn note(&mut self, ticket: Ticket, mark: Mark, flags: PostFlags) {
         self.unsignaled_now = if flags.contains(PostFlags::SIGNALED) {
             0
         } else {
             self.unsignaled_now.saturating_add(1)
         };
-        set_bit(self.kept, ticket, self.kept_mask, operation.writes_slots());
+        self.last = ticket.position();
+        self.marks.set(self.last, mark);
+    }
+
+    /// Posts what is staged, and notes what was posted of it.
+    #[inline]
+    fn post(self, unposted: impl FnMut(Ticket, Q::Slot)) -> Result<u32, PostError> {
+        let Self { inner, announced, .. } = self;
+        let mut outcome = inner.ring_returning(unposted);
+        match &mut outcome {
+            Ok(posted) => {
+                *self.unsignaled = self.unsignaled_now;
+                *self.signal_next = false;
+                self.credits.note_sent(self.sent);
+                if let Some((count, receipt)) = announced {
+                    receipt.note_announced(count);
+                    *self.announcements = self.announcements.saturating_add(1);
+                    *posted = posted.saturating_sub(1);
+                }
+            }
+            Err(error) => {
+                // A signaled request may be among the posted part or among the rest: the next
+                // one is signaled, so that the part is known done.
+                *self.unsignaled = 0;
+                *self.signal_next = true;
+                let messages = unposted_messages(&self.marks, self.last, error.unposted);
+                self.credits.note_sent(self.sent.wrapping_sub(messages));
+                if let Some((count, receipt)) = announced {
+                    if error.posted == 0 {
+                        error.unposted = error.unposted.saturating_sub(1);
+                    } else {
+                        receipt.note_announced(count);
+                        *self.announcements = self.announcements.saturating_add(1);
+                        error.posted = error.posted.saturating_sub(1);
+                    }
+                }
+            }
+        }
+        outcome
     }
 }
 
-#[inline]
-fn bit(words: &[u64], ticket: Ticket, mask: u64) -> bool {
-    let index = ticket.position() & mask;
-    let word = usize::try_from(index >> 6).ok().and_then(|word| words.get(word));
-    word.is_some_and(|word| word >> (index & 63) & 1 == 1)
+/// How many messages are among the requests that were not posted, the last ones staged.
+#[cold]
+fn unposted_messages(marks: &Marked<'_>, last: u64, unposted: u32) -> u64 {
+    (0..u64::from(unposted))
+        .map(|offset| u64::from(marks.get(last.wrapping_sub(offset)) == Mark::Message))
+        .fold(0, u64::wrapping_add)
 }
 
-#[inline]
-fn set_bit(words: &mut [u64], ticket: Ticket, mask: u64, value: bool) {
-    let index = ticket.position() & mask;
-    if let Some(word) = usize::try_from(index >> 6)
-        .ok()
-        .and_then(|word| words.get_mut(word))
-    {
-        let one = 1_u64 << (index & 63);
-        *word = if value { *word | one } else { *word & !one };
-    }
-}
-
-impl<Q: SendQueue, Kept> fmt::Debug for Sender<Q, Kept> {
+impl<Q: SendQueue, Words, W, L> fmt::Debug for Sender<Q, Words, W, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sender")
             .field("in_flight", &self.queue.in_flight())
             .field("unsignaled", &self.unsignaled)
+            .field("flow", &self.flow)
             .field("cause", &self.cause)
             .finish_non_exhaustive()
     }
 }
 
-impl<Q: SendQueue> fmt::Debug for Batch<'_, Q> {
+impl<W, L> fmt::Debug for Flow<W, L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Flow")
+            .field("credits", &self.credits)
+            .field("word", &self.word)
+            .field("announcer", &self.announcer)
+            .finish()
+    }
+}
+
+impl<Q: SendQueue, W> fmt::Debug for Batch<'_, Q, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Batch")
-            .field("staged", &self.staged())
+            .field("staged", &self.inner.staged())
             .finish_non_exhaustive()
     }
 }

@@ -76,6 +76,8 @@ pub(crate) struct World {
     pub(crate) completion_queues: BTreeMap<Id, CompletionState>,
     pub(crate) queue_pairs: BTreeMap<QueuePairKey, QueuePairState>,
     pub(crate) windows: BTreeMap<(DeviceId, u32), WindowState>,
+    /// How often a message found no receive.
+    pub(crate) receivers_not_ready: u64,
     /// How many keys were drawn.
     keys_drawn: u64,
     /// Queue pairs that may have something to do.
@@ -232,6 +234,12 @@ impl Fabric {
     pub fn host(&self, name: &str, ports: Vec<port::PortConfig>) -> Result<Host, ConfigError> {
         let host = self.lock().add_host(&ports)?;
         Ok(Host::new(self.clone(), host, name))
+    }
+
+    /// How often a message found no receive of the peer posted. Each time it is tried counts.
+    #[must_use]
+    pub fn receivers_not_ready(&self) -> u64 {
+        self.lock().receivers_not_ready
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, World> {

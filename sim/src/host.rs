@@ -53,6 +53,12 @@ impl Host {
     pub fn name(&self) -> &str {
         &self.name
     }
+
+    /// The network it is on.
+    #[must_use]
+    pub const fn fabric(&self) -> &Fabric {
+        &self.fabric
+    }
 }
 
 impl Provider for Host {

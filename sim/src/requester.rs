@@ -142,7 +142,11 @@ impl World {
             // None may be outstanding, so this one never goes (S28).
             return Outcome::Waits;
         }
-        match self.deliver(&message) {
+        let answer = self.deliver(&message);
+        if matches!(answer, Some(Answer::NotReady)) {
+            self.receivers_not_ready = self.receivers_not_ready.saturating_add(1);
+        }
+        match answer {
             Some(Answer::Done(data)) => {
                 scatter(&mut request.slots, &data);
                 if let Some(qp) = self.queue_pairs.get_mut(&key) {

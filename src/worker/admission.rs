@@ -3,9 +3,8 @@
 use std::sync::{Arc, Weak};
 
 use doorbell_core::provider::{CompletionQueue, GATHER_MAX, Provider};
-use doorbell_core::work_id::CHANNELS_MAX;
 
-use super::{Entry, Reservation, Worker};
+use super::{Entry, Listed, Reservation, Worker};
 use crate::channel::{Channel, ChannelId};
 use crate::error::ConnectError;
 
@@ -36,12 +35,12 @@ impl<P: Provider> Worker<P> {
             .iter()
             .position(|entry| entry.reserved.strong_count() == 0);
         let at = free.unwrap_or(self.channels.len());
-        let index = u32::try_from(at).ok().filter(|index| *index < CHANNELS_MAX);
+        let index = u32::try_from(at).ok().filter(|index| *index < self.channels_max);
         let index = index.ok_or(ConnectError::TooManyChannels)?;
         if free.is_none() {
             self.channels.push(Entry {
                 generation: 0,
-                is_hungry: false,
+                listed: Listed::default(),
                 reserved: Weak::new(),
                 channel: None,
                 closed: None,
@@ -71,20 +70,16 @@ impl<P: Provider> Worker<P> {
             return Err(ConnectError::OtherWorkers);
         }
         // Here, so that polling never allocates.
-        self.hungry
-            .reserve(self.channels.len().saturating_sub(self.hungry.len()));
-        self.closing
-            .reserve(self.channels.len().saturating_sub(self.closing.len()));
+        let places = self.channels.len();
+        for list in [&mut self.hungry, &mut self.unannounced] {
+            list.reserve(places.saturating_sub(list.len()));
+        }
+        self.closing.reserve(places.saturating_sub(self.closing.len()));
         self.fetched
             .reserve((channel.limits().send_depth as usize).saturating_mul(GATHER_MAX));
         let Some(entry) = self.channels.get_mut(id.index as usize) else {
             return Err(ConnectError::OtherWorkers);
         };
-        // Memory may have sufficed for a part of its receives only.
-        if channel.receiver.is_short() && !entry.is_hungry {
-            entry.is_hungry = true;
-            self.hungry.push(id.index);
-        }
         entry.channel = Some(channel);
         Ok(id)
     }

@@ -5,13 +5,14 @@ mod closing;
 mod polling;
 
 use core::fmt;
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use doorbell_core::Ticket;
 use doorbell_core::provider::{
     Arena, ArenaConfig, CompletionQueue, CompletionQueueConfig, Context, ProtectionDomain, Provider,
-    ProviderError, WindowConfig,
+    ProviderError, RemoteAccess, WindowConfig,
 };
+use doorbell_core::work_id::CHANNELS_MAX;
 use doorbell_ffi::Rdma;
 
 use crate::channel::{Channel, ChannelId};
@@ -30,11 +31,16 @@ pub struct Worker<P: Provider = Rdma> {
     pub(crate) send_completions: P::CompletionQueue,
     pub(crate) receive_completions: P::CompletionQueue,
     pub(crate) arena: P::Arena,
+    /// A word for each channel, in which its peer announces receives.
+    pub(crate) credit_words: Arc<P::Window>,
     pub(crate) domain: P::ProtectionDomain,
     pub(crate) context: P::Context,
     pub(crate) device: String,
     /// Channels whose receives could not all be posted again for want of memory.
     hungry: Vec<u32>,
+    /// Channels that have receives to announce, and nothing yet that goes out.
+    unannounced: Vec<u32>,
+    channels_max: u32,
     /// What one completion of READs and atomics brought back, until it is delivered.
     fetched: Vec<(Ticket, Lease<P>)>,
     counters: WorkerCounters,
@@ -42,16 +48,27 @@ pub struct Worker<P: Provider = Rdma> {
     reaper: Reaper,
 }
 
+/// The size of the word in which a peer announces receives.
+pub(crate) const CREDIT_WORD_BYTES: usize = size_of::<u64>();
+
 /// A place for a channel. Empty ones are used again.
 pub(crate) struct Entry<P: Provider> {
     generation: u32,
-    /// Whether it is on the list of the hungry.
-    is_hungry: bool,
+    listed: Listed,
     /// What is promised to the channel, from before it exists until it is gone.
     reserved: Weak<Reservation>,
     channel: Option<Channel<P>>,
     /// How the last channel here was closed, by its generation.
     closed: Option<(u32, Result<(), CloseError>)>,
+}
+
+/// The lists a channel is on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Listed {
+    /// Of the hungry.
+    is_hungry: bool,
+    /// Of those with receives to announce.
+    is_unannounced: bool,
 }
 
 /// Completions promised to a channel: all it may have posted has room in the queues.
@@ -111,15 +128,23 @@ impl<P: Provider> Worker<P> {
             slots: config.slots,
             slot_bytes: config.slot_bytes,
         })?;
+        let channels_max = config.channels_max.clamp(1, CHANNELS_MAX);
+        let credit_words = domain.window(&WindowConfig {
+            bytes: (channels_max as usize).saturating_mul(CREDIT_WORD_BYTES),
+            remote: RemoteAccess::WRITE,
+        })?;
         Ok(Self {
             channels: Vec::new(),
             send_completions,
             receive_completions,
             arena,
+            credit_words: Arc::new(credit_words),
             domain,
             context,
             device,
             hungry: Vec::new(),
+            unannounced: Vec::new(),
+            channels_max,
             fetched: Vec::new(),
             counters: WorkerCounters::default(),
             closing: Vec::new(),

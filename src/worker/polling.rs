@@ -3,7 +3,9 @@
 use doorbell_core::WorkKind;
 use doorbell_core::provider::{Arena, Completion, CompletionQueue, Provider, ProviderError};
 
-use super::{Entry, Turn, Worker};
+use super::{Entry, Listed, Turn, Worker};
+use doorbell_hotpath::Outcome;
+
 use crate::channel::Channel;
 use crate::{ChannelState, Event, Lease};
 
@@ -17,6 +19,10 @@ impl<P: Provider> Worker<P> {
     pub fn poll(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
         let received = self.poll_receives(&mut each)?;
         let sent = self.poll_sends(&mut each)?;
+        // Late, so that an answer given above carries what would go by itself here.
+        if !self.unannounced.is_empty() {
+            self.announce(&mut each);
+        }
         if !self.closing.is_empty() {
             self.advance_closings(received, sent);
         }
@@ -31,12 +37,13 @@ impl<P: Provider> Worker<P> {
             arena,
             counters,
             hungry,
+            unannounced,
             ..
         } = self;
         let count = receive_completions.poll(|completion| {
             let id = completion.work_id();
             let entry = channels.get_mut(id.channel() as usize);
-            let Some((is_hungry, channel)) = entry
+            let Some((listed, channel)) = entry
                 .and_then(Entry::split)
                 .filter(|_| id.kind() == Some(WorkKind::Receive))
             else {
@@ -49,9 +56,16 @@ impl<P: Provider> Worker<P> {
             };
             let failed = matches!(event, Event::ReceiveFailed { .. });
             each(Turn { channel, arena }, event);
-            if !failed && !channel.replenish(arena, each) && !*is_hungry {
-                *is_hungry = true;
+            if failed {
+                return;
+            }
+            if !channel.replenish(arena, each) && !listed.is_hungry {
+                listed.is_hungry = true;
                 hungry.push(id.channel());
+            }
+            if channel.receiver.is_announcement_due() && !listed.is_unannounced {
+                listed.is_unannounced = true;
+                unannounced.push(id.channel());
             }
         })?;
         if !self.hungry.is_empty() {
@@ -67,17 +81,44 @@ impl<P: Provider> Worker<P> {
             channels,
             arena,
             hungry,
+            unannounced,
             ..
         } = self;
         hungry.retain(|index| {
             let Some(entry) = channels.get_mut(*index as usize) else {
                 return false;
             };
-            let channel = entry.channel.as_mut();
-            entry.is_hungry = channel
-                .filter(|channel| channel.state() == ChannelState::Open)
-                .is_some_and(|channel| !channel.replenish(arena, each));
-            entry.is_hungry
+            entry.listed.is_hungry = false;
+            let Some((listed, channel)) = entry.split_open() else {
+                return false;
+            };
+            listed.is_hungry = !channel.replenish(arena, each);
+            if channel.receiver.is_announcement_due() && !listed.is_unannounced {
+                listed.is_unannounced = true;
+                unannounced.push(*index);
+            }
+            listed.is_hungry
+        });
+    }
+
+    /// Announces receives of channels on which nothing went out to carry that.
+    fn announce(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) {
+        let Self {
+            channels,
+            arena,
+            unannounced,
+            ..
+        } = self;
+        unannounced.retain(|index| {
+            let Some(entry) = channels.get_mut(*index as usize) else {
+                return false;
+            };
+            entry.listed.is_unannounced = false;
+            let Some((listed, channel)) = entry.split_open() else {
+                return false;
+            };
+            listed.is_unannounced = channel.receiver.is_announcement_due() && !channel.announce(arena, each);
+            listed.is_unannounced
         });
     }
 
@@ -104,7 +145,7 @@ impl<P: Provider> Worker<P> {
                 |ticket, slot| fetched.push((ticket, Lease { slot })),
                 |slot| arena.release(slot),
             );
-            let Ok(retired) = outcome else {
+            let Ok(Outcome { retired, through, .. }) = outcome else {
                 counters.rejected = counters.rejected.saturating_add(1);
                 return;
             };
@@ -116,15 +157,14 @@ impl<P: Provider> Worker<P> {
                     arena.release(data.slot);
                 }
             }
-            let event = if success {
-                Event::Done {
-                    through: retired.last,
-                }
-            } else {
-                Event::Failed {
+            let event = match through {
+                _ if !success => Event::Failed {
                     ticket: retired.last,
                     status: retired.status,
-                }
+                },
+                Some(through) => Event::Done { through },
+                // Nothing but announcements.
+                None => return,
             };
             each(Turn { channel, arena }, event);
         })
@@ -132,9 +172,15 @@ impl<P: Provider> Worker<P> {
 }
 
 impl<P: Provider> Entry<P> {
-    /// The mark of the hungry, and the channel.
+    /// The lists it is on, and the channel.
     #[inline]
-    fn split(&mut self) -> Option<(&mut bool, &mut Channel<P>)> {
-        Some((&mut self.is_hungry, self.channel.as_mut()?))
+    fn split(&mut self) -> Option<(&mut Listed, &mut Channel<P>)> {
+        Some((&mut self.listed, self.channel.as_mut()?))
+    }
+
+    /// The same, of a channel that can be used.
+    fn split_open(&mut self) -> Option<(&mut Listed, &mut Channel<P>)> {
+        self.split()
+            .filter(|(_, channel)| channel.state() == ChannelState::Open)
     }
 }

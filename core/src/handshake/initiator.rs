@@ -25,7 +25,7 @@ pub struct InitiatorConfig {
 
 /// The state machine of the side that connects; see the [module](super) for the flow.
 ///
-/// About 7 KiB: it holds a frame to be read, what is unsent, and the peer's rails.
+/// About 9 KiB: it holds a frame to be read, what is unsent, and the peer's rails.
 #[derive(Clone, Debug)]
 pub struct Initiator {
     session: Session,

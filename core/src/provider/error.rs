@@ -54,6 +54,9 @@ const fn describe_errno(errno: i32) -> Option<&'static str> {
 pub enum PushError {
     /// Back-pressure: as many requests are in flight as the queue holds. Retire some.
     Full,
+    /// Back-pressure: the peer has no receive left for another message. Told by the data path that
+    /// counts them, never by a provider.
+    NoCredit,
     /// Caller misuse: more bytes than can go inline.
     InlineTooLong {
         /// The bytes asked for.
@@ -80,6 +83,7 @@ impl fmt::Display for PushError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Full => f.write_str("the queue is full"),
+            Self::NoCredit => f.write_str("the peer has no receive left for it"),
             Self::InlineTooLong { bytes, bytes_max } => {
                 write!(f, "{bytes} bytes inline, where the queue pair takes {bytes_max}")
             }

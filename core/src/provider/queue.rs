@@ -81,6 +81,16 @@ impl Operation {
         )
     }
 
+    /// Whether it consumes one of the peer's receives (S17): a message.
+    #[must_use]
+    #[inline]
+    pub const fn takes_receive(self) -> bool {
+        matches!(
+            self,
+            Self::Send | Self::SendWithImmediate(_) | Self::WriteWithImmediate(..)
+        )
+    }
+
     /// Whether it is an atomic.
     #[must_use]
     #[inline]

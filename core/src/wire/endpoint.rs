@@ -5,11 +5,11 @@ use core::mem::{offset_of, size_of};
 
 use heapless::Vec;
 use static_assertions::const_assert_eq;
-use zerocopy::big_endian::U32;
+use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{Field, Part, Reason, WireError};
-use crate::{Gid, Mtu, Psn, Qpn};
+use crate::{Gid, Mtu, Psn, Qpn, Rkey};
 
 /// How many bytes an application may send along in Connect and in Accept.
 pub const PRIVATE_DATA_BYTES_MAX: usize = 64;
@@ -34,6 +34,9 @@ pub(crate) const ENDPOINT_BYTES_MAX: usize = ENDPOINT_BYTES + PRIVATE_DATA_BYTES
 /// The body without private data.
 pub(crate) const ENDPOINT_BYTES: usize = size_of::<RawEndpoint>();
 
+/// A credit word lies at a multiple of its size.
+const CREDIT_ALIGN_MASK: u64 = 7;
+
 /// Queue pairs 0 and 1 are those of the subnet and general management; no connection ends there.
 const QPN_MIN: u32 = 2;
 
@@ -54,14 +57,18 @@ struct RawEndpoint {
     private_bytes: u8,
     receive_depth: U32,
     slot_bytes: U32,
+    credit_address: U64,
+    credit_start: U64,
+    credit_rkey: U32,
 }
 
-const_assert_eq!(size_of::<RawEndpoint>(), 44);
+const_assert_eq!(size_of::<RawEndpoint>(), 64);
 const_assert_eq!(offset_of!(RawEndpoint, qpn), 16);
 const_assert_eq!(offset_of!(RawEndpoint, mtu), 24);
 const_assert_eq!(offset_of!(RawEndpoint, flow_label), 28);
 const_assert_eq!(offset_of!(RawEndpoint, own_rail), 33);
 const_assert_eq!(offset_of!(RawEndpoint, receive_depth), 36);
+const_assert_eq!(offset_of!(RawEndpoint, credit_address), 44);
 
 const LAYOUT: &[(Field, usize)] = &[
     (Field::Gid, offset_of!(RawEndpoint, gid)),
@@ -81,6 +88,9 @@ const LAYOUT: &[(Field, usize)] = &[
     (Field::PrivateLength, offset_of!(RawEndpoint, private_bytes)),
     (Field::ReceiveDepth, offset_of!(RawEndpoint, receive_depth)),
     (Field::SlotBytes, offset_of!(RawEndpoint, slot_bytes)),
+    (Field::CreditAddress, offset_of!(RawEndpoint, credit_address)),
+    (Field::CreditStart, offset_of!(RawEndpoint, credit_start)),
+    (Field::CreditRkey, offset_of!(RawEndpoint, credit_rkey)),
 ];
 
 /// Where `field` starts in the body.
@@ -131,6 +141,23 @@ impl Default for EndpointParameters {
             slot_bytes: 0,
         }
     }
+}
+
+/// The word in which a side is told of receives, so that it never sends more messages than the
+/// peer has posted receives for.
+///
+/// The peer writes eight big-endian bytes there by an RDMA WRITE: `start`, plus the number of
+/// receives it posted since the connection was made, modulo 2^64. The first of them, its receive
+/// depth, are known and need not be announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CreditWord {
+    /// Its address, a multiple of its eight bytes.
+    pub address: u64,
+    /// What it holds before anything is announced, so that what an earlier connection left there
+    /// is not taken for an announcement.
+    pub start: u64,
+    /// The key that opens it.
+    pub rkey: Rkey,
 }
 
 /// Application bytes that do not fit into the private data.
@@ -222,6 +249,8 @@ pub struct Endpoint {
     pub psn: Psn,
     /// Its settings.
     pub parameters: EndpointParameters,
+    /// Where it wants to be told of receives.
+    pub credit: CreditWord,
     /// Bytes of the application.
     pub private_data: PrivateData,
 }
@@ -248,6 +277,8 @@ impl Endpoint {
             Some(Field::ReceiveDepth)
         } else if parameters.slot_bytes > SLOT_BYTES_MAX {
             Some(Field::SlotBytes)
+        } else if self.credit.address & CREDIT_ALIGN_MASK != 0 {
+            Some(Field::CreditAddress)
         } else {
             None
         }
@@ -306,6 +337,11 @@ impl Endpoint {
                 receive_depth: raw.receive_depth.get(),
                 slot_bytes: raw.slot_bytes.get(),
             },
+            credit: CreditWord {
+                address: raw.credit_address.get(),
+                start: raw.credit_start.get(),
+                rkey: Rkey(raw.credit_rkey.get()),
+            },
             private_data: PrivateData::new(private).map_err(|_| trailing)?,
         };
         match endpoint.fault() {
@@ -333,6 +369,9 @@ impl Endpoint {
             private_bytes: self.private_data.length,
             receive_depth: U32::new(parameters.receive_depth),
             slot_bytes: U32::new(parameters.slot_bytes),
+            credit_address: U64::new(self.credit.address),
+            credit_start: U64::new(self.credit.start),
+            credit_rkey: U32::new(self.credit.rkey.0),
         };
         let mut body = Vec::new();
         // The capacity is that of the longest body, so nothing here can be cut.

@@ -98,6 +98,12 @@ pub enum Field {
     ReceiveDepth,
     /// How many bytes each of them holds.
     SlotBytes,
+    /// Where the endpoint is told of receives.
+    CreditAddress,
+    /// What it holds there before it is told.
+    CreditStart,
+    /// The key to it.
+    CreditRkey,
     /// The reason of a rejection.
     RejectReason,
     /// The detail number of a rejection.
@@ -223,6 +229,9 @@ impl fmt::Display for Field {
             Self::PrivateData => "private data",
             Self::ReceiveDepth => "receive depth",
             Self::SlotBytes => "slot bytes",
+            Self::CreditAddress => "credit word's address",
+            Self::CreditStart => "credit word's start",
+            Self::CreditRkey => "credit word's key",
             Self::RejectReason => "reject reason",
             Self::RejectDetail => "reject detail",
         })

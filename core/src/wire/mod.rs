@@ -17,7 +17,7 @@ mod window;
 
 pub(crate) use endpoint::offset_of_field;
 pub use endpoint::{
-    Connect, Endpoint, EndpointParameters, FLOW_LABEL_MAX, PRIVATE_DATA_BYTES_MAX, PrivateData,
+    Connect, CreditWord, Endpoint, EndpointParameters, FLOW_LABEL_MAX, PRIVATE_DATA_BYTES_MAX, PrivateData,
     PrivateDataTooLong, RECEIVE_DEPTH_MAX, SERVICE_LEVEL_MAX, SLOT_BYTES_MAX,
 };
 pub use error::{Field, Part, Reason, WireError};

@@ -56,8 +56,11 @@ fn each_truncation_is_refused_as_one() {
         (37, Field::TrafficClass),
         (45, Field::PrivateLength),
         (53, Field::SlotBytes),
-        (54, Field::PrivateData),
-        (55, Field::PrivateData),
+        (61, Field::CreditAddress),
+        (69, Field::CreditStart),
+        (73, Field::CreditRkey),
+        (74, Field::PrivateData),
+        (75, Field::PrivateData),
     ] {
         assert_eq!(refusal(&connect.as_bytes()[..length]).1, field, "{length}");
     }
@@ -198,6 +201,12 @@ fn what_is_wrong_is_named() {
     let mut no_gid = connect.as_bytes().to_vec();
     no_gid[10..26].fill(0);
     assert_eq!(refusal(&no_gid), (Part::Connect, Field::Gid, 10, Reason::Zero));
+    let mut misaligned = connect.as_bytes().to_vec();
+    misaligned[61] |= 4;
+    assert_eq!(
+        refusal(&misaligned),
+        (Part::Connect, Field::CreditAddress, 54, Reason::OutOfRange)
+    );
     for (qpn, is_good) in [
         (0, false),
         (1, false),
@@ -223,6 +232,13 @@ fn limits_hold_exactly() {
     assert!(!with(|endpoint| endpoint.parameters.receive_depth = (1 << 16) + 1));
     assert!(with(|endpoint| endpoint.parameters.slot_bytes = 1 << 31));
     assert!(!with(|endpoint| endpoint.parameters.slot_bytes = (1 << 31) + 1));
+    assert!(with(|endpoint| endpoint.credit.address = u64::MAX - 7));
+    for address in 1..8 {
+        let mut endpoint = connect;
+        endpoint.credit.address = address;
+        assert!(!endpoint.is_sendable(), "{address}");
+    }
+    assert!(with(|endpoint| endpoint.credit.start = u64::MAX));
     assert!(with(|endpoint| endpoint.parameters.flow_label = 0xf_ffff));
     assert!(!with(|endpoint| endpoint.parameters.flow_label = 0x10_0000));
     assert!(with(|endpoint| endpoint.parameters.service_level = 15));
@@ -249,8 +265,8 @@ fn announced_lengths_are_refused_before_the_body_is_there() {
     for (kind, min, max) in [
         (1, 36, FRAME_BODY_BYTES_MAX),
         (2, 28, 28 + 64 * 35),
-        (3, 44, 108),
-        (4, 44, 108),
+        (3, 64, 128),
+        (4, 64, 128),
         (5, 0, 0),
         (6, 8, 8),
     ] {
@@ -312,6 +328,6 @@ fn reasons_have_words() {
         assert!(!RejectReason(raw).to_string().contains("unknown"), "{raw}");
     }
     assert_eq!(RejectReason(12).to_string(), "unknown reason 12");
-    let error = Frame::parse(b"DBLF\x01\x03\x00\x00\x00\x6d").unwrap_err();
+    let error = Frame::parse(b"DBLF\x01\x03\x00\x00\x00\x81").unwrap_err();
     assert_eq!(error.to_string(), "frame header: body length at byte 8: too long");
 }

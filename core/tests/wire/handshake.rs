@@ -735,7 +735,7 @@ fn what_the_stream_says_is_told_or_refused() {
 #[test]
 fn a_machine_is_a_few_kilobytes() {
     assert!(
-        (6 << 10..9 << 10).contains(&size_of::<Initiator>()),
+        (8 << 10..10 << 10).contains(&size_of::<Initiator>()),
         "{}",
         size_of::<Initiator>()
     );

@@ -4,10 +4,10 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::num::NonZeroU16;
 
 use doorbell_core::wire::{
-    AdvertisedRail, Connect, Endpoint, EndpointParameters, Fit, Frame, FrameBuffer, Handle, InstanceId,
-    PrivateData, Rails, Reject, RejectReason, SpeedClass,
+    AdvertisedRail, Connect, CreditWord, Endpoint, EndpointParameters, Fit, Frame, FrameBuffer, Handle,
+    InstanceId, PrivateData, Rails, Reject, RejectReason, SpeedClass,
 };
-use doorbell_core::{Gid, IpPrefix, Mtu, Psn, Qpn};
+use doorbell_core::{Gid, IpPrefix, Mtu, Psn, Qpn, Rkey};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::{Strategy, any, prop_assert, prop_assert_eq, proptest};
@@ -37,8 +37,13 @@ fn endpoint() -> impl Strategy<Value = Endpoint> {
         0..=1_u32 << 16,
         0..=1_u32 << 31,
     );
-    (names, service, depths, vec(any::<u8>(), 0..=64)).prop_map(
-        |((gid, qpn, psn, rail), (traffic_class, flow_label, service_level), depths, private)| {
+    let credit = (0..=u64::MAX / 8, any::<u64>(), any::<u32>()).prop_map(|(word, start, rkey)| CreditWord {
+        address: word * 8,
+        start,
+        rkey: Rkey(rkey),
+    });
+    (names, service, depths, credit, vec(any::<u8>(), 0..=64)).prop_map(
+        |((gid, qpn, psn, rail), (traffic_class, flow_label, service_level), depths, credit, private)| {
             let (mtu, max_rd_atomic, max_dest_rd_atomic, receive_depth, slot_bytes) = depths;
             Endpoint {
                 rail,
@@ -55,6 +60,7 @@ fn endpoint() -> impl Strategy<Value = Endpoint> {
                     receive_depth,
                     slot_bytes,
                 },
+                credit,
                 private_data: PrivateData::new(&private).unwrap(),
             }
         },

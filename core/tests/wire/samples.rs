@@ -4,10 +4,10 @@ use core::net::IpAddr;
 use core::num::NonZeroU16;
 
 use doorbell_core::wire::{
-    AdvertisedRail, Connect, Endpoint, EndpointParameters, FrameBuffer, Handle, Hello, InstanceId, Nonce,
-    PrivateData, Reject, RejectReason, SpeedClass, VersionRange, Welcome,
+    AdvertisedRail, Connect, CreditWord, Endpoint, EndpointParameters, FrameBuffer, Handle, Hello,
+    InstanceId, Nonce, PrivateData, Reject, RejectReason, SpeedClass, VersionRange, Welcome,
 };
-use doorbell_core::{Gid, IpPrefix, Mtu, Psn, Qpn};
+use doorbell_core::{Gid, IpPrefix, Mtu, Psn, Qpn, Rkey};
 
 pub(crate) fn prefix(text: &str) -> IpPrefix {
     let (address, bits) = text.split_once('/').unwrap();
@@ -86,6 +86,11 @@ pub(crate) fn connect() -> Connect {
         qpn: Qpn::new(0x00ab_cdef).unwrap(),
         psn: Psn::from_low_bits(0x0012_3456),
         parameters,
+        credit: CreditWord {
+            address: 0x0000_7f01_2345_6780,
+            start: 0xfeed_0000_0000_0010,
+            rkey: Rkey(0x5678_9abc),
+        },
         private_data: PrivateData::new(b"hi").unwrap(),
     };
     Connect {

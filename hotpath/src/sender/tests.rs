@@ -1,17 +1,61 @@
-//! What is signaled, over a queue that refuses what it is told to refuse.
+//! What is signaled, what is sent on credit and what is announced, over a queue that refuses what
+//! it is told to refuse.
 
 use std::boxed::Box;
+use std::sync::Arc;
 use std::vec;
 use std::vec::Vec;
 
 use doorbell_core::in_flight::{InFlight, storage_for};
 use doorbell_core::provider::{
-    Completion, DetachedSlot, Operation, PostError, PostFlags, ProviderError, PushError, Refused, Rejected,
-    Retired, SendBatch, SendQueue, Slot,
+    Completion, DetachedSlot, Operation, OutOfWindow, PostError, PostFlags, ProviderError, PushError,
+    Refused, Rejected, RemoteAddress, Retired, SendBatch, SendQueue, Slot, Window,
 };
-use doorbell_core::{Ticket, WcStatus, WorkId, WorkKind};
+use doorbell_core::sync::{AtomicU64, Ordering};
+use doorbell_core::wire::RemoteWindow;
+use doorbell_core::{Rkey, Ticket, WcStatus, WorkId, WorkKind};
 
-use super::{Sender, SenderConfig, kept_words_for};
+use super::{Flow, Sender, SenderConfig};
+use crate::{Announcer, Credits, Granting, Grants, WindowWord, mark_words_for};
+
+/// A window of one word, which stands for the memory the peer writes to.
+#[derive(Default)]
+pub(crate) struct Word(AtomicU64);
+
+impl Word {
+    /// What a peer's announcement does.
+    pub(crate) fn announce(&self, count: u64) {
+        self.0.store(count.to_be(), Ordering::Relaxed);
+    }
+}
+
+impl Window for Word {
+    fn bytes(&self) -> usize {
+        8
+    }
+    fn remote(&self) -> RemoteWindow {
+        RemoteWindow::new(0, 8, Rkey(0))
+    }
+    fn copy_out(&self, _: usize, _: &mut [u8]) -> Result<(), OutOfWindow> {
+        unreachable!()
+    }
+    fn copy_in(&mut self, _: usize, _: &[u8]) -> Result<(), OutOfWindow> {
+        unreachable!()
+    }
+    fn load_u8(&self, _: usize) -> Result<u8, OutOfWindow> {
+        unreachable!()
+    }
+    fn load_u64(&self, offset: usize) -> Result<u64, OutOfWindow> {
+        if offset == 0 {
+            return Ok(self.0.load(Ordering::Relaxed));
+        }
+        Err(OutOfWindow {
+            offset,
+            bytes: 8,
+            window_bytes: 8,
+        })
+    }
+}
 
 struct Bytes;
 
@@ -53,6 +97,9 @@ struct Queue {
     staged: Vec<(WorkId, bool)>,
     /// The same of what the device has.
     posted: Vec<(WorkId, bool)>,
+    /// What went inline and was posted, and what is staged of that.
+    inline: Vec<Vec<u8>>,
+    staged_inline: Vec<(WorkId, Vec<u8>)>,
     /// How many of a doorbell the device takes.
     takes: usize,
 }
@@ -65,6 +112,8 @@ impl Queue {
             table: InFlight::new(vec![0; words].into(), slots, WorkKind::Send, 0, depth, 0).unwrap(),
             staged: Vec::new(),
             posted: Vec::new(),
+            inline: Vec::new(),
+            staged_inline: Vec::new(),
             takes: usize::MAX,
         }
     }
@@ -76,6 +125,9 @@ impl SendQueue for Queue {
     type Batch<'q> = &'q mut Queue;
 
     fn stage(&mut self) -> &mut Queue {
+        self.table.unstage(|_, _| ());
+        self.staged.clear();
+        self.staged_inline.clear();
         self
     }
     fn retire<F: FnMut(Ticket, Bytes)>(&mut self, completion: Success, each: F) -> Result<Retired, Rejected> {
@@ -114,8 +166,19 @@ impl<'q> SendBatch<'q> for &'q mut Queue {
         self.staged.push((id, flags.contains(PostFlags::SIGNALED)));
         Ok(ticket)
     }
-    fn push_inline(&mut self, _: Operation, _: &'q [u8], _: PostFlags) -> Result<Ticket, PushError> {
-        Err(PushError::NotInline)
+    fn push_inline(
+        &mut self,
+        operation: Operation,
+        bytes: &'q [u8],
+        flags: PostFlags,
+    ) -> Result<Ticket, PushError> {
+        if let Operation::Write(to) = operation {
+            assert_eq!(to, PEERS_WORD);
+        }
+        let (ticket, id) = self.table.stage([]).map_err(|_| PushError::Full)?;
+        self.staged.push((id, flags.contains(PostFlags::SIGNALED)));
+        self.staged_inline.push((id, bytes.into()));
+        Ok(ticket)
     }
     fn staged(&self) -> u32 {
         self.table.staged()
@@ -129,6 +192,11 @@ impl<'q> SendBatch<'q> for &'q mut Queue {
         let count = u32::try_from(taken).unwrap();
         self.table.post(count);
         self.posted.extend(self.staged.drain(..).take(taken));
+        for (id, bytes) in core::mem::take(&mut self.staged_inline) {
+            if self.posted.iter().any(|(posted, _)| *posted == id) {
+                self.inline.push(bytes);
+            }
+        }
         if refused == 0 {
             return Ok(count);
         }
@@ -144,11 +212,39 @@ impl<'q> SendBatch<'q> for &'q mut Queue {
     }
 }
 
-type Tested = Sender<Queue, Box<[u64]>>;
+type Tested = Sender<Queue, Box<[u64]>, Arc<Word>, Arc<Grants>>;
+
+const PEERS_WORD: RemoteAddress = RemoteAddress {
+    address: 0x1000,
+    rkey: Rkey(7),
+};
+
+/// Where counting begins.
+const START: u64 = u64::MAX - 3;
+
+/// A sender whose caller may have so many requests in flight, with the peer's and our depth of
+/// receives, the word the peer announces in, and the half that receives.
+fn sender_with(
+    depth: u32,
+    unsignaled_max: u32,
+    [theirs, ours]: [u32; 2],
+) -> (Tested, Arc<Word>, Granting<Arc<Grants>>) {
+    let depth = depth + 1;
+    let word = Arc::new(Word::default());
+    word.announce(START);
+    let grants = Arc::new(Grants::new(START, ours));
+    let flow = Flow {
+        credits: Credits::new(START, theirs),
+        word: WindowWord::new(word.clone(), 0).unwrap(),
+        announcer: Announcer::new(grants.clone(), ours, PEERS_WORD),
+    };
+    let words = vec![0; mark_words_for(depth)].into();
+    let sender = Sender::new(Queue::new(depth), words, flow, &SenderConfig { unsignaled_max }).unwrap();
+    (sender, word, Granting::new(grants, ours))
+}
 
 fn sender(depth: u32, unsignaled_max: u32) -> Tested {
-    let kept = vec![0; kept_words_for(depth)].into();
-    Sender::new(Queue::new(depth), kept, &SenderConfig { unsignaled_max }).unwrap()
+    sender_with(depth, unsignaled_max, [1 << 16, 0]).0
 }
 
 /// Rings one doorbell for this many requests.
@@ -240,4 +336,233 @@ fn what_was_posted_of_a_refused_doorbell_is_known_done_by_the_next() {
     assert_eq!(signaled(&sender), [false, false, true, false]);
     complete(&mut sender);
     assert_eq!(sender.in_flight(), 1);
+}
+
+/// What was announced, in order.
+fn announced(sender: &Tested) -> Vec<u64> {
+    sender
+        .queue
+        .inline
+        .iter()
+        .map(|bytes| u64::from_be_bytes(bytes.as_slice().try_into().unwrap()))
+        .map(|count| count.wrapping_sub(START))
+        .collect()
+}
+
+#[test]
+fn a_message_without_a_receive_is_handed_back() {
+    let (mut sender, word, _) = sender_with(16, 0, [3, 0]);
+    let mut batch = sender.stage();
+    for _ in 0..3 {
+        batch
+            .push(Operation::Send, [Bytes], PostFlags::empty())
+            .map_err(|refused| refused.reason)
+            .unwrap();
+    }
+    let at = RemoteAddress {
+        address: 0,
+        rkey: Rkey(0),
+    };
+    for message in [
+        Operation::Send,
+        Operation::SendWithImmediate(1),
+        Operation::WriteWithImmediate(at, 1),
+    ] {
+        let refused = batch.push(message, [Bytes], PostFlags::empty()).unwrap_err();
+        assert_eq!(refused.reason, PushError::NoCredit);
+        assert_eq!(
+            batch.push_inline(message, b"", PostFlags::empty()),
+            Err(PushError::NoCredit)
+        );
+    }
+    // What takes no receive needs none.
+    for other in [Operation::Write(at), Operation::Read(at)] {
+        assert!(batch.push(other, [Bytes], PostFlags::empty()).is_ok());
+    }
+    assert_eq!(batch.ring(), Ok(5));
+    assert_eq!(sender.credits(), 0);
+    assert!(ring_one(&mut sender).is_err());
+    word.announce(START.wrapping_add(4));
+    assert_eq!(sender.credits(), 1);
+    ring_one(&mut sender).unwrap();
+    assert_eq!(ring_one(&mut sender), Err(PushError::NoCredit));
+}
+
+/// A batch of these.
+fn staged<'q>(sender: &'q mut Tested, operations: &[Operation]) -> super::Batch<'q, Queue, Arc<Word>> {
+    let mut batch = sender.stage();
+    for operation in operations {
+        assert!(batch.push(*operation, [Bytes], PostFlags::empty()).is_ok());
+    }
+    batch
+}
+
+fn ring_one(sender: &mut Tested) -> Result<(), PushError> {
+    let mut batch = sender.stage();
+    batch
+        .push(Operation::Send, [Bytes], PostFlags::empty())
+        .map_err(|refused| refused.reason)?;
+    batch.ring().unwrap();
+    Ok(())
+}
+
+#[test]
+fn credits_come_back_of_what_was_not_posted() {
+    let (mut sender, _, _) = sender_with(16, 0, [4, 0]);
+    // Dropped.
+    let _ = staged(&mut sender, &[Operation::Send; 4]);
+    assert_eq!(sender.credits(), 4);
+    // The last two are refused, one of them a message.
+    let write = Operation::Write(PEERS_WORD);
+    sender.queue.takes = 3;
+    let mixed = [Operation::Send, write, Operation::Send, write, Operation::Send];
+    let error = staged(&mut sender, &mixed).ring().unwrap_err();
+    assert_eq!((error.posted, error.unposted), (3, 2));
+    assert_eq!(sender.credits(), 2);
+}
+
+#[test]
+fn what_no_honest_peer_announces_is_not_believed() {
+    let (mut sender, word, _) = sender_with(16, 0, [4, 0]);
+    for _ in 0..4 {
+        ring_one(&mut sender).unwrap();
+    }
+    for lie in [0, 3, 9, 1 << 40, u64::MAX] {
+        word.announce(START.wrapping_add(lie));
+        assert_eq!(sender.credits(), 0, "{lie}");
+        assert_eq!(ring_one(&mut sender), Err(PushError::NoCredit), "{lie}");
+    }
+    word.announce(START.wrapping_add(8));
+    assert_eq!(sender.credits(), 4);
+}
+
+#[test]
+fn a_quarter_is_announced_with_what_goes_out() {
+    let (mut sender, _, mut granting) = sender_with(16, 0, [64, 8]);
+    granting.note_posted(1);
+    ring(&mut sender, 1).unwrap();
+    assert_eq!(announced(&sender), []);
+    granting.note_posted(1);
+    // Nothing goes out with a batch of nothing, nor with one that is dropped.
+    assert_eq!(ring(&mut sender, 0), Ok(0));
+    assert_eq!(staged(&mut sender, &[Operation::Send]).staged(), 1);
+    assert_eq!(announced(&sender), []);
+    assert_eq!(ring(&mut sender, 3), Ok(3));
+    assert_eq!(announced(&sender), [10]);
+    assert_eq!(
+        signaled(&sender),
+        [true, false, false, false, true],
+        "in front, and not signaled"
+    );
+    assert_eq!(sender.in_flight(), 4);
+    ring(&mut sender, 1).unwrap();
+    assert_eq!(announced(&sender), [10], "once");
+}
+
+#[test]
+fn announcements_by_themselves_are_nobodys_requests() {
+    let (mut sender, _, mut granting) = sender_with(16, 0, [64, 4]);
+    assert_eq!(sender.announce(), Ok(true));
+    assert_eq!(announced(&sender), []);
+    granting.note_posted(1);
+    assert!(!granting.is_due(4));
+    granting.note_posted(1);
+    assert!(granting.is_due(4));
+    assert_eq!(sender.announce(), Ok(true));
+    assert!(!granting.is_due(4));
+    assert_eq!(announced(&sender), [6]);
+    assert_eq!(signaled(&sender), [false]);
+    assert_eq!((sender.in_flight(), sender.room()), (0, 15));
+    assert!(!sender.awaits_completion());
+    let first = {
+        let mut batch = sender.stage();
+        let pushed = batch.push(Operation::Send, [Bytes], PostFlags::empty());
+        let ticket = pushed.map_err(|refused| refused.reason).unwrap();
+        batch.ring().unwrap();
+        ticket
+    };
+    let outcome = retire_next(&mut sender);
+    assert_eq!((outcome.retired.count(), outcome.through), (2, Some(first)));
+    assert_eq!((sender.in_flight(), sender.room()), (0, 16));
+}
+
+/// Completes the first signaled request that has not completed.
+fn retire_next(sender: &mut Tested) -> super::Outcome {
+    let position = sender.queue.posted.iter().position(|(_, signaled)| *signaled);
+    let (id, _) = sender
+        .queue
+        .posted
+        .drain(..=position.unwrap())
+        .next_back()
+        .unwrap();
+    sender.retire(Success(id), |_, _| (), |_| ()).unwrap()
+}
+
+#[test]
+fn a_side_that_only_receives_announces_without_end() {
+    for depth in [1, 2, 3, 16] {
+        let (mut sender, _, mut granting) = sender_with(depth, 0, [4, 4]);
+        for round in 1..=1000_u64 {
+            granting.note_posted(2);
+            while sender.announce() == Ok(false) {
+                // Of those in flight one is signaled, and tells nobody anything.
+                assert_eq!(retire_next(&mut sender).through, None);
+            }
+            assert_eq!(announced(&sender).last(), Some(&(4 + 2 * round)), "depth {depth}");
+        }
+        assert_eq!(sender.in_flight(), 0);
+    }
+}
+
+#[test]
+fn a_place_is_kept_for_an_announcement_whatever_is_posted() {
+    for depth in [1, 2, 7, 16] {
+        let (mut sender, _, mut granting) = sender_with(depth, u32::MAX, [1 << 16, 4]);
+        assert_eq!(sender.room(), depth);
+        for _ in 0..depth {
+            ring_one(&mut sender).unwrap();
+        }
+        assert_eq!(sender.room(), 0);
+        assert_eq!(ring_one(&mut sender), Err(PushError::Full));
+        granting.note_posted(2);
+        assert_eq!(sender.announce(), Ok(true), "depth {depth}");
+        granting.note_posted(2);
+        assert_eq!(sender.announce(), Ok(false), "the place is taken");
+        assert!(sender.awaits_completion());
+        while sender.announce() == Ok(false) {
+            retire_next(&mut sender);
+        }
+        assert_eq!(announced(&sender), [6, 8]);
+    }
+}
+
+#[test]
+fn with_an_announcement_in_front_there_is_as_much_room_as_was_told() {
+    let (mut sender, _, mut granting) = sender_with(4, 0, [64, 4]);
+    ring(&mut sender, 3).unwrap();
+    granting.note_posted(1);
+    assert_eq!(sender.room(), 1);
+    ring(&mut sender, 1).unwrap();
+    assert_eq!(announced(&sender), [5]);
+    assert_eq!(sender.room(), 0);
+}
+
+#[test]
+fn a_refused_announcement_is_made_again() {
+    let (mut sender, _, mut granting) = sender_with(16, 0, [64, 4]);
+    granting.note_posted(2);
+    sender.queue.takes = 0;
+    let error = sender.announce().unwrap_err();
+    assert_eq!((error.posted, error.unposted), (0, 0), "none of the caller's");
+    let error = ring(&mut sender, 2).unwrap_err();
+    assert_eq!((error.posted, error.unposted), (0, 2));
+    assert!(granting.is_due(4));
+    sender.queue.takes = 2;
+    let error = ring(&mut sender, 2).unwrap_err();
+    assert_eq!((error.posted, error.unposted), (1, 1));
+    assert_eq!(announced(&sender), [6]);
+    assert_eq!((sender.credits(), sender.in_flight()), (63, 1));
+    sender.queue.takes = usize::MAX;
+    ring(&mut sender, 1).unwrap();
+    assert_eq!(announced(&sender), [6], "once");
 }

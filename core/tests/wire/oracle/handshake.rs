@@ -6,9 +6,9 @@ use doorbell_core::handshake::{
     Initiator, InitiatorConfig, Io, IoError, Responder, ResponderConfig, Step, Timing,
 };
 use doorbell_core::wire::{
-    AdvertisedRail, Endpoint, EndpointParameters, InstanceId, Nonce, PrivateData, SpeedClass,
+    AdvertisedRail, CreditWord, Endpoint, EndpointParameters, InstanceId, Nonce, PrivateData, SpeedClass,
 };
-use doorbell_core::{Gid, Instant, IpPrefix, Psn, Qpn};
+use doorbell_core::{Gid, Instant, IpPrefix, Psn, Qpn, Rkey};
 
 const POLL_NS: u64 = 50_000_000;
 
@@ -62,6 +62,11 @@ pub(crate) fn endpoint(host: u8) -> Endpoint {
             receive_depth: 16,
             slot_bytes: 4096,
             ..EndpointParameters::default()
+        },
+        credit: CreditWord {
+            address: 0x1000 * u64::from(host),
+            start: u64::MAX - u64::from(host),
+            rkey: Rkey(0x0a0b_0c00 + u32::from(host)),
         },
         private_data: PrivateData::EMPTY,
     }

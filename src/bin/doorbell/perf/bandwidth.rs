@@ -181,7 +181,7 @@ fn gather<P: Provider>(
     }
 }
 
-/// Posts a round, never more in flight than the depth, and waits until all of it is done. Says
+/// Posts a round, never more in flight than the depth nor than the peer has receives for, and waits until all of it is done. Says
 /// how many doorbells it took.
 fn pump<P: Provider>(
     run: &mut Run<'_, P>,
@@ -194,16 +194,26 @@ fn pump<P: Provider>(
         .test
         .depth
         .min(run.test.send_depth(run.role).saturating_sub(1));
-    let batch_max = u64::from(run.test.batch.min(depth));
+    let is_message = run.test.op.takes_receives();
+    let mut batch_max = u64::from(run.test.batch.min(depth));
+    if is_message {
+        // More than the peer has receives at all never goes at once.
+        batch_max = batch_max.min(u64::from(run.link.channel()?.peer().receive_depth()));
+    }
     let mut doorbells = 0_u64;
     let mut posted = 0_u64;
     loop {
-        let in_flight = run.link.channel()?.in_flight();
+        let channel = run.link.channel()?;
+        let in_flight = channel.in_flight();
         let want = batch_max.min(round.count.saturating_sub(posted));
         if want == 0 && in_flight == 0 {
             return Ok(doorbells);
         }
-        if want > 0 && u64::from(depth.saturating_sub(in_flight)) >= want {
+        let mut room = depth.saturating_sub(in_flight).min(channel.room());
+        if is_message {
+            room = room.min(channel.credits());
+        }
+        if want > 0 && u64::from(room) >= want {
             post_batch(run, round, posted, want, stock, counter)?;
             posted = posted.saturating_add(want);
             doorbells = doorbells.saturating_add(1);

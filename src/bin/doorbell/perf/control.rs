@@ -91,6 +91,12 @@ impl<P: Provider> Control<P> {
     /// # Errors
     /// It did not get there in time, or the connection failed.
     pub(crate) fn send(&mut self, message: &Message) -> Result<(), PerfError> {
+        let begun = Instant::now();
+        while self.channel()?.credits() == 0 {
+            if self.poll()? == 0 {
+                self.nap(begun, "receive")?;
+            }
+        }
         let worker = self.workers.get_mut(self.at).ok_or(GONE)?;
         let mut lease = worker.lease().ok_or(PerfError::NoMemory)?;
         lease.fill(&message.encode()).map_err(|_| PerfError::NoMemory)?;
@@ -98,7 +104,6 @@ impl<P: Provider> Control<P> {
         channel
             .post(Operation::Send, lease, PostFlags::SIGNALED)
             .map_err(|refused| refused.kind)?;
-        let begun = Instant::now();
         while self.channel()?.in_flight() > 0 {
             if self.poll()? == 0 {
                 self.nap(begun, "acknowledgement")?;

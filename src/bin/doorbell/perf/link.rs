@@ -102,6 +102,15 @@ impl<P: Provider> Link<P> {
         })
     }
 
+    /// Whether nothing can be posted now: the queue is full, or a message has no receive to go to.
+    ///
+    /// # Errors
+    /// It was closed.
+    fn is_blocked(&mut self, is_message: bool) -> Result<bool, PerfError> {
+        let channel = self.channel()?;
+        Ok(channel.room() == 0 || is_message && channel.credits() == 0)
+    }
+
     /// Takes what completed; `each` gets every event but failures.
     ///
     /// # Errors
@@ -202,7 +211,8 @@ impl<'r, P: Provider> Run<'r, P> {
         sequence: u64,
         early: &mut Option<Arrival<P>>,
     ) -> Result<Outgoing<P>, PerfError> {
-        while self.link.channel()?.room() == 0 {
+        let is_message = self.test.op.takes_receives();
+        while self.link.is_blocked(is_message)? {
             self.collect(early)?;
         }
         if self.test.is_inline() {
@@ -365,7 +375,7 @@ impl<'r, P: Provider> Run<'r, P> {
         let mut lease = self.link.worker.lease().ok_or(PerfError::NoMemory)?;
         lease.fill(&mark(round)).map_err(|_| PerfError::NoMemory)?;
         let mut early = None;
-        while self.link.channel()?.room() == 0 {
+        while self.link.is_blocked(true)? {
             self.collect(&mut early)?;
         }
         let channel = self.link.channel()?;

@@ -1,0 +1,280 @@
+//! Credits: no message goes out that the peer has no receive posted for.
+//!
+//! Everything is a count since the connection was made, modulo 2^64: receives posted, receives
+//! announced, messages sent. An announcement is the whole count and not a difference, so that a
+//! later one stands for all before it, and one that is not believed costs nothing.
+//!
+//! What is posted is counted by the half that receives ([`Granting`]), published in the
+//! [`Grants`], and announced by the half that sends ([`Announcer`]) into the peer's credit word.
+//! The peer's half that sends looks there ([`WindowWord`]) once what it knew of is used up
+//! ([`Credits`]). Where the bytes go on the wire, see `docs/wire-format.md`.
+
+use core::fmt;
+use core::ops::Deref;
+
+use doorbell_core::provider::{RemoteAddress, Window};
+use doorbell_core::sync::{AtomicU64, Ordering};
+
+/// The count of receives is published after they were posted. Pairs with [`POSTED_LOAD`]: who
+/// announces a receive does so after it is there, on whatever thread.
+const POSTED_STORE: Ordering = Ordering::Release;
+/// Pairs with [`POSTED_STORE`].
+const POSTED_LOAD: Ordering = Ordering::Acquire;
+/// What was announced orders nothing: seen late, an announcement is found to be due that no
+/// longer is.
+const ANNOUNCED: Ordering = Ordering::Relaxed;
+
+/// What a side that sends knows of its peer's receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credits {
+    /// Messages sent.
+    sent: u64,
+    /// Receives the peer is known to have posted: from `sent` to `sent + depth`.
+    granted: u64,
+    /// Receives the peer keeps posted at most.
+    depth: u64,
+}
+
+impl Credits {
+    /// Counts from `start`, where a peer has posted all its receives.
+    #[must_use]
+    pub const fn new(start: u64, peer_receive_depth: u32) -> Self {
+        let depth = peer_receive_depth as u64;
+        Self {
+            sent: start,
+            granted: start.wrapping_add(depth),
+            depth,
+        }
+    }
+
+    /// How many messages may be sent, as far as is known.
+    #[must_use]
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "never more than the depth")]
+    pub const fn available(&self) -> u32 {
+        self.granted.wrapping_sub(self.sent) as u32
+    }
+
+    /// The count that the next message brings [`Credits::note_sent`] from.
+    #[must_use]
+    #[inline]
+    pub const fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// How far may be sent: a count.
+    #[must_use]
+    #[inline]
+    pub const fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    /// Takes what the peer announced. Believed is what an honest peer can have posted: no less
+    /// than was sent, no more than its depth beyond. Says whether more may be sent than before.
+    #[inline]
+    pub const fn learn(&mut self, announced: u64) -> bool {
+        let ahead = announced.wrapping_sub(self.sent);
+        let is_news = ahead <= self.depth && ahead > self.granted.wrapping_sub(self.sent);
+        if is_news {
+            self.granted = announced;
+        }
+        is_news
+    }
+
+    /// Notes that messages were sent up to this count, at most [`Credits::granted`].
+    #[inline]
+    pub const fn note_sent(&mut self, sent: u64) {
+        self.sent = sent;
+    }
+}
+
+/// The word of a window in which a peer announces its receives.
+pub struct WindowWord<W> {
+    window: W,
+    offset: usize,
+}
+
+impl<W: Deref<Target: Window>> WindowWord<W> {
+    /// The word at an offset of a window, in bytes. `None` where there is none.
+    #[must_use]
+    pub fn new(window: W, offset: usize) -> Option<Self> {
+        window.load_u64(offset).ok()?;
+        Some(Self { window, offset })
+    }
+
+    /// What the peer last announced.
+    #[must_use]
+    #[inline]
+    pub fn load(&self) -> u64 {
+        // That the word is there was seen when this was made.
+        self.window.load_u64(self.offset).map_or(0, u64::from_be)
+    }
+}
+
+/// What the two halves of a channel tell each other of its receives. Each word has one writer;
+/// the halves may be on different threads.
+pub struct Grants {
+    /// Receives posted; written by the half that receives.
+    posted: AtomicU64,
+    /// Receives announced; written by the half that sends.
+    announced: AtomicU64,
+}
+
+impl Grants {
+    /// Where the peer knows of `receive_depth` receives, and counts from `start`.
+    #[must_use]
+    pub fn new(start: u64, receive_depth: u32) -> Self {
+        let known = start.wrapping_add(u64::from(receive_depth));
+        Self {
+            posted: AtomicU64::new(known),
+            announced: AtomicU64::new(known),
+        }
+    }
+}
+
+/// The half of the grants that receives: counts what is posted, and says when that is to be
+/// announced.
+pub struct Granting<L> {
+    grants: L,
+    posted: u64,
+    /// With so many unannounced, they are announced though nothing else goes out.
+    alone_at: u64,
+}
+
+impl<L: Deref<Target = Grants>> Granting<L> {
+    /// Counts on, for a queue of this depth.
+    #[must_use]
+    pub fn new(grants: L, receive_depth: u32) -> Self {
+        Self {
+            posted: grants.posted.load(POSTED_LOAD),
+            grants,
+            alone_at: u64::from(receive_depth / 2).max(1),
+        }
+    }
+
+    /// Counts receives the device has.
+    #[inline]
+    pub fn note_posted(&mut self, receives: u32) {
+        self.posted = self.posted.wrapping_add(u64::from(receives));
+        self.grants.posted.store(self.posted, POSTED_STORE);
+    }
+
+    /// Whether receives are to be announced by themselves, where `in_flight` are posted: half
+    /// of the depth is unannounced, or the peer knows of none that is left.
+    ///
+    /// The latter is what keeps a channel alive whose receives cannot be posted for want of memory.
+    #[inline]
+    pub fn is_due(&self, in_flight: u32) -> bool {
+        let unannounced = self.posted.wrapping_sub(self.grants.announced.load(ANNOUNCED));
+        unannounced >= self.alone_at || (unannounced > 0 && unannounced >= u64::from(in_flight))
+    }
+}
+
+/// The half of the grants that sends: announces what was posted.
+pub struct Announcer<L> {
+    grants: L,
+    announced: u64,
+    /// With so many unannounced, they are announced with whatever goes out.
+    beside_at: u64,
+    /// The peer's credit word.
+    word: RemoteAddress,
+    /// What is written there: kept here while it is staged.
+    bytes: [u8; 8],
+}
+
+/// An announcement that is staged: what it has to be borrowed for.
+pub(crate) struct Announcement<'q> {
+    /// The count it tells.
+    pub(crate) count: u64,
+    pub(crate) word: RemoteAddress,
+    pub(crate) bytes: &'q [u8],
+    pub(crate) receipt: Receipt<'q>,
+}
+
+/// Notes that an announcement was posted.
+pub(crate) struct Receipt<'q> {
+    announced: &'q mut u64,
+    published: &'q AtomicU64,
+}
+
+impl Receipt<'_> {
+    #[inline]
+    pub(crate) fn note_announced(self, count: u64) {
+        *self.announced = count;
+        self.published.store(count, ANNOUNCED);
+    }
+}
+
+impl<L: Deref<Target = Grants>> Announcer<L> {
+    /// Announces into the peer's credit word, for a queue of this depth.
+    #[must_use]
+    pub fn new(grants: L, receive_depth: u32, word: RemoteAddress) -> Self {
+        Self {
+            announced: grants.announced.load(ANNOUNCED),
+            grants,
+            beside_at: u64::from(receive_depth / 4).max(1),
+            word,
+            bytes: [0; 8],
+        }
+    }
+
+    /// What is to be announced with something else that goes out: a quarter of the depth or more.
+    #[inline]
+    pub(crate) fn beside(&mut self) -> Option<Announcement<'_>> {
+        self.at_least(self.beside_at)
+    }
+
+    /// What is to be announced by itself: anything the peer does not know of.
+    #[inline]
+    pub(crate) fn alone(&mut self) -> Option<Announcement<'_>> {
+        self.at_least(1)
+    }
+
+    #[inline]
+    fn at_least(&mut self, receives: u64) -> Option<Announcement<'_>> {
+        let count = self.grants.posted.load(POSTED_LOAD);
+        if count.wrapping_sub(self.announced) < receives {
+            return None;
+        }
+        self.bytes = count.to_be_bytes();
+        Some(Announcement {
+            count,
+            word: self.word,
+            bytes: &self.bytes,
+            receipt: Receipt {
+                announced: &mut self.announced,
+                published: &self.grants.announced,
+            },
+        })
+    }
+}
+
+impl<W> fmt::Debug for WindowWord<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "WindowWord(at {})", self.offset)
+    }
+}
+
+impl fmt::Debug for Grants {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grants")
+            .field("posted", &self.posted.load(ANNOUNCED))
+            .field("announced", &self.announced.load(ANNOUNCED))
+            .finish()
+    }
+}
+
+impl<L> fmt::Debug for Granting<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Granting({} posted)", self.posted)
+    }
+}
+
+impl<L> fmt::Debug for Announcer<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Announcer({} announced)", self.announced)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,311 @@
+//! One side that sends and one that receives, in every order in which what they do can happen.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::vec::Vec;
+
+use doorbell_core::Rkey;
+use doorbell_core::provider::RemoteAddress;
+use doorbell_core::sync::AtomicU64;
+use proptest::prelude::{Strategy, any, prop_assert, prop_oneof, proptest};
+
+use super::{ANNOUNCED, Announcer, Credits, Granting, Grants};
+
+/// Where counting begins: it comes round at once.
+const START: u64 = u64::MAX - 1;
+
+/// What is the same in all states.
+#[derive(Clone, Copy, Debug)]
+struct Rules {
+    depth: u32,
+    /// How many receives may be missing before they are posted again.
+    repost_batch: u32,
+}
+
+/// Where both sides are. Counts are relative to the messages sent.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct State {
+    granted: u64,
+    /// What lies in the sender's word.
+    word: u64,
+    /// Announcements on their way, the oldest first.
+    announcements: VecDeque<u64>,
+    /// Messages on their way.
+    messages: u32,
+    /// Receives that no message has taken.
+    receives: u32,
+    posted: u64,
+    announced: u64,
+    /// Memory that can be posted, and memory that the application holds.
+    free: u32,
+    held: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Send,
+    DeliverMessage,
+    Release,
+    Replenish,
+    AnnounceBeside,
+    AnnounceAlone,
+    DeliverAnnouncement,
+}
+
+const STEPS: [Step; 7] = [
+    Step::Send,
+    Step::DeliverMessage,
+    Step::Release,
+    Step::Replenish,
+    Step::AnnounceBeside,
+    Step::AnnounceAlone,
+    Step::DeliverAnnouncement,
+];
+
+impl State {
+    /// Connected: all receives are posted and known.
+    fn first(rules: Rules, memory: u32) -> Self {
+        let depth = u64::from(rules.depth);
+        Self {
+            granted: depth,
+            word: 0,
+            announcements: VecDeque::new(),
+            messages: 0,
+            receives: rules.depth,
+            posted: depth,
+            announced: depth,
+            free: memory - rules.depth,
+            held: 0,
+        }
+    }
+
+    fn credits(&self, rules: Rules) -> Credits {
+        Credits {
+            sent: START,
+            granted: START.wrapping_add(self.granted),
+            depth: u64::from(rules.depth),
+        }
+    }
+
+    fn grants(&self) -> Arc<Grants> {
+        Arc::new(Grants {
+            posted: AtomicU64::new(START.wrapping_add(self.posted)),
+            announced: AtomicU64::new(START.wrapping_add(self.announced)),
+        })
+    }
+
+    /// What may be sent, once the sender has looked.
+    fn may_send(&self, rules: Rules) -> u32 {
+        let mut credits = self.credits(rules);
+        if credits.available() == 0 {
+            credits.learn(START.wrapping_add(self.word));
+        }
+        credits.available()
+    }
+
+    /// What comes of a step; none where it cannot happen.
+    fn after(&self, rules: Rules, step: Step) -> Option<Self> {
+        let mut next = self.clone();
+        match step {
+            Step::Send => {
+                let mut credits = self.credits(rules);
+                if credits.available() == 0 && !credits.learn(START.wrapping_add(self.word)) {
+                    return None;
+                }
+                credits.note_sent(START.wrapping_add(1));
+                next.messages += 1;
+                // Counts are told from the messages sent.
+                next.granted = credits.granted.wrapping_sub(credits.sent);
+                let others = [&mut next.word, &mut next.posted, &mut next.announced];
+                for count in others.into_iter().chain(&mut next.announcements) {
+                    *count = count.wrapping_sub(1);
+                }
+            }
+            Step::DeliverMessage => {
+                next.messages = self.messages.checked_sub(1)?;
+                next.receives = self.receives.checked_sub(1).expect("receiver not ready");
+                next.held += 1;
+            }
+            Step::Release => {
+                next.held = self.held.checked_sub(1)?;
+                next.free += 1;
+            }
+            Step::Replenish => {
+                let missing = rules.depth - self.receives;
+                let count = missing.min(self.free);
+                if missing < rules.repost_batch || count == 0 {
+                    return None;
+                }
+                let grants = self.grants();
+                Granting::new(grants.clone(), rules.depth).note_posted(count);
+                next.posted = grants.posted.load(ANNOUNCED).wrapping_sub(START);
+                next.receives += count;
+                next.free -= count;
+            }
+            Step::AnnounceBeside | Step::AnnounceAlone => {
+                let grants = self.grants();
+                let receiving = Granting::new(grants.clone(), rules.depth);
+                let mut announcer = Announcer::new(grants.clone(), rules.depth, NOWHERE);
+                let announcement = match step {
+                    Step::AnnounceAlone if !receiving.is_due(self.receives) => None,
+                    Step::AnnounceAlone => announcer.alone(),
+                    _ => announcer.beside(),
+                }?;
+                let bytes = announcement.bytes.try_into().unwrap();
+                announcement.receipt.note_announced(announcement.count);
+                let announced = grants.announced.load(ANNOUNCED);
+                assert_eq!(u64::from_be_bytes(bytes), announced);
+                next.announced = announced.wrapping_sub(START);
+                next.announcements.push_back(next.announced);
+            }
+            Step::DeliverAnnouncement => next.word = next.announcements.pop_front()?,
+        }
+        Some(next)
+    }
+
+    /// What must hold whatever happened.
+    fn check(&self, rules: Rules) {
+        assert!(
+            self.messages <= self.receives,
+            "more messages than receives: {rules:?} {self:?}"
+        );
+        assert!(self.granted <= u64::from(rules.depth), "{rules:?} {self:?}");
+        assert!(self.posted <= u64::from(rules.depth), "{rules:?} {self:?}");
+    }
+
+    /// With nothing sent and nothing released any more, a receive that is posted is one that the
+    /// sender comes to know of.
+    fn check_progress(&self, rules: Rules) {
+        let mut state = self.clone();
+        let settling = [
+            Step::DeliverMessage,
+            Step::Replenish,
+            Step::AnnounceAlone,
+            Step::DeliverAnnouncement,
+        ];
+        while let Some(next) = settling.iter().find_map(|step| state.after(rules, *step)) {
+            state = next;
+        }
+        assert!(
+            state.receives == 0 || state.may_send(rules) > 0,
+            "for ever silent: {rules:?} {self:?} comes to {state:?}"
+        );
+    }
+}
+
+const NOWHERE: RemoteAddress = RemoteAddress {
+    address: 0,
+    rkey: Rkey(0),
+};
+
+/// Every state there can be: none with more messages than receives, none from which the sender
+/// never learns of a receive.
+#[test]
+fn no_order_of_events_sends_too_much_or_stalls() {
+    let mut states = 0;
+    for depth in 1..=5 {
+        for repost_batch in 1..=(depth / 2).max(1) {
+            for memory in depth..=depth + 2 {
+                let rules = Rules { depth, repost_batch };
+                let first = State::first(rules, memory);
+                let mut seen = BTreeSet::from([first.clone()]);
+                let mut open = Vec::from([first]);
+                while let Some(state) = open.pop() {
+                    state.check(rules);
+                    state.check_progress(rules);
+                    for next in STEPS.iter().filter_map(|step| state.after(rules, *step)) {
+                        if seen.insert(next.clone()) {
+                            open.push(next);
+                        }
+                    }
+                }
+                states += seen.len();
+            }
+        }
+    }
+    // So many are not looked at by chance.
+    assert!(states > 10_000, "{states}");
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let any_step = (0..STEPS.len()).prop_map(|index| STEPS[index]);
+    proptest::collection::vec(any_step, 0..400)
+}
+
+proptest! {
+    /// The same for depths with too many states to look at all.
+    #[test]
+    fn deep_queues_neither_overrun_nor_stall(
+        depth in 1..=64_u32,
+        batch in any::<u32>(),
+        spare in 0..=64_u32,
+        steps in steps(),
+        bursts in proptest::collection::vec(1..32_usize, 400),
+    ) {
+        let rules = Rules { depth, repost_batch: 1 + batch % (depth / 2).max(1) };
+        let mut state = State::first(rules, depth + spare);
+        for (step, times) in steps.into_iter().zip(bursts) {
+            for _ in 0..times {
+                let Some(next) = state.after(rules, step) else { break };
+                state = next;
+                state.check(rules);
+            }
+        }
+        state.check_progress(rules);
+    }
+
+    /// Whatever is announced, never more is sent than an honest peer could have receives for.
+    #[test]
+    fn liars_get_no_more_than_their_depth(
+        start in prop_oneof![any::<u64>(), u64::MAX - 64..=u64::MAX],
+        depth in 0..=1_u32 << 16,
+        words in proptest::collection::vec(
+            (prop_oneof![any::<u64>(), 0..=1_u64 << 17], any::<bool>(), any::<u32>()),
+            0..200,
+        ),
+    ) {
+        let mut credits = Credits::new(start, depth);
+        for (word, is_near, wanted) in words {
+            let before = credits.available();
+            let word = if is_near { credits.sent().wrapping_add(word) } else { word };
+            let is_news = credits.learn(word);
+            prop_assert!(credits.available() <= depth);
+            prop_assert!(credits.available() >= before, "a lie takes nothing away");
+            prop_assert!(is_news == (credits.available() > before));
+            let count = wanted.min(credits.available());
+            credits.note_sent(credits.sent().wrapping_add(u64::from(count)));
+            prop_assert!(credits.available() <= depth - count);
+        }
+    }
+}
+
+#[test]
+fn thresholds_are_a_quarter_and_a_half_and_never_none() {
+    for (depth, beside, alone) in [
+        (1, 1, 1),
+        (2, 1, 1),
+        (3, 1, 1),
+        (4, 1, 2),
+        (8, 2, 4),
+        (64, 16, 32),
+    ] {
+        for unannounced in 0..=depth {
+            let grants = Arc::new(Grants::new(START, depth));
+            let mut receiving = Granting::new(grants.clone(), depth);
+            receiving.note_posted(unannounced);
+            let mut announcer = Announcer::new(grants, depth, NOWHERE);
+            assert_eq!(
+                receiving.is_due(u32::MAX),
+                unannounced >= alone,
+                "{depth} {unannounced}"
+            );
+            assert_eq!(
+                receiving.is_due(unannounced),
+                unannounced > 0,
+                "the peer knows of none"
+            );
+            assert_eq!(announcer.beside().is_some(), unannounced >= beside);
+            assert_eq!(announcer.alone().is_some(), unannounced > 0);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What each request in flight is to its sender: two bits, found by its position in the queue.
+
+use core::fmt;
+
+use doorbell_core::provider::Operation;
+
+/// What a request is to its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// Its slots go straight to the arena.
+    Plain,
+    /// Data is written into its slots, which go back to whoever posted it.
+    Fetch,
+    /// It consumes a receive of the peer.
+    Message,
+    /// Not the caller's: it tells the peer of receives.
+    Announcement,
+}
+
+impl Mark {
+    #[inline]
+    pub(crate) const fn of(operation: Operation) -> Self {
+        if operation.takes_receive() {
+            Self::Message
+        } else if operation.writes_slots() {
+            Self::Fetch
+        } else {
+            Self::Plain
+        }
+    }
+
+    const fn to_bits(self) -> u64 {
+        match self {
+            Self::Plain => 0,
+            Self::Fetch => 1,
+            Self::Message => 2,
+            Self::Announcement => MASK,
+        }
+    }
+}
+
+/// The storage for the marks does not fit the queue's depth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StorageError {
+    /// How many words there must be.
+    pub words: usize,
+}
+
+impl fmt::Display for StorageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a sender of this depth needs {} words", self.words)
+    }
+}
+
+impl core::error::Error for StorageError {}
+
+/// How many words of storage a sender needs over a queue of this depth: two bits for each
+/// request, over a power of two of them.
+#[must_use]
+pub const fn mark_words_for(depth: u32) -> usize {
+    (depth.next_power_of_two() as usize).div_ceil(MARKS_PER_WORD)
+}
+
+const MARKS_PER_WORD: usize = 32;
+const MASK: u64 = 3;
+
+/// The marks of all requests in flight, in storage of the caller.
+pub(crate) struct Marks<Words> {
+    words: Words,
+    index_mask: u64,
+}
+
+impl<Words: AsRef<[u64]> + AsMut<[u64]>> Marks<Words> {
+    pub(crate) fn new(words: Words, depth: u32) -> Result<Self, StorageError> {
+        let needed = mark_words_for(depth);
+        if words.as_ref().len() != needed {
+            return Err(StorageError { words: needed });
+        }
+        // A power of two once it is more than one word.
+        let places = needed.saturating_mul(MARKS_PER_WORD) as u64;
+        Ok(Self {
+            words,
+            index_mask: places.saturating_sub(1),
+        })
+    }
+
+    #[inline]
+    pub(crate) fn view(&mut self) -> Marked<'_> {
+        Marked {
+            words: self.words.as_mut(),
+            index_mask: self.index_mask,
+        }
+    }
+}
+
+/// The same, borrowed.
+pub(crate) struct Marked<'q> {
+    words: &'q mut [u64],
+    index_mask: u64,
+}
+
+impl Marked<'_> {
+    #[inline]
+    pub(crate) fn get(&self, position: u64) -> Mark {
+        let (word, shift) = self.place(position);
+        match word.and_then(|word| self.words.get(word)) {
+            Some(word) => match word >> shift & MASK {
+                1 => Mark::Fetch,
+                2 => Mark::Message,
+                MASK => Mark::Announcement,
+                _ => Mark::Plain,
+            },
+            None => Mark::Plain,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn set(&mut self, position: u64, mark: Mark) {
+        let (word, shift) = self.place(position);
+        if let Some(word) = word.and_then(|word| self.words.get_mut(word)) {
+            *word = *word & !(MASK << shift) | mark.to_bits() << shift;
+        }
+    }
+
+    /// The word of a request, and where in it its mark begins.
+    #[inline]
+    fn place(&self, position: u64) -> (Option<usize>, u64) {
+        let index = position & self.index_mask;
+        (usize::try_from(index >> 5).ok(), (index & 31) << 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Mark, Marks, mark_words_for};
+    use std::vec;
+
+    #[test]
+    fn every_request_in_flight_has_its_own_mark() {
+        const ALL: [Mark; 4] = [Mark::Plain, Mark::Fetch, Mark::Message, Mark::Announcement];
+        for depth in [1, 2, 31, 32, 33, 128, 129] {
+            let mut marks = Marks::new(vec![u64::MAX; mark_words_for(depth)], depth).unwrap();
+            for start in [0, 5, u64::MAX - 7] {
+                let at = |offset: u64| start.wrapping_add(offset);
+                let mark = |offset: u64| ALL[((offset.wrapping_mul(7) >> 1) & 3) as usize];
+                for offset in 0..u64::from(depth) {
+                    marks.view().set(at(offset), mark(offset));
+                }
+                for offset in 0..u64::from(depth) {
+                    assert_eq!(marks.view().get(at(offset)), mark(offset), "{depth} {offset}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn storage_of_another_size_is_refused() {
+        for (depth, words) in [(1, 1), (32, 1), (33, 2), (64, 2), (65, 4), (128, 4)] {
+            assert_eq!(mark_words_for(depth), words);
+            assert!(Marks::new(vec![0; words], depth).is_ok());
+            for wrong in [words - 1, words + 1] {
+                let refused = Marks::new(vec![0; wrong], depth).map(|_| ()).unwrap_err();
+                assert_eq!(refused.words, words);
+            }
+        }
+    }
+}
