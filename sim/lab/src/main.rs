@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+mod bench;
 mod boot;
 mod cache;
 mod cluster;
@@ -73,6 +74,13 @@ enum Command {
         #[command(flatten)]
         how: up::HowArgs,
     },
+    /// Measure what the project has goals for, beside others, and say which are met
+    Bench {
+        #[command(flatten)]
+        args: bench::BenchArgs,
+        #[command(flatten)]
+        how: up::HowArgs,
+    },
     /// List the scenarios of the repository
     List,
     /// Run commands inside a guest
@@ -108,6 +116,7 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Demo { args, how } => demo::run(&args, &mut up::RealLab::new(how)),
         Command::Test { args, how } => test::run(&args, &mut up::RealLab::new(how)),
+        Command::Bench { args, how } => bench::run(&args, &mut up::RealLab::new(how)),
         Command::List => scenario::list().map(|()| true),
         Command::Agent => guest::agent::run().map(|()| true),
     }?;

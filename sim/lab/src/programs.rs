@@ -10,6 +10,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 
+use crate::scenario::Profile;
+
 /// The name of those integration tests that need a device: `tests/device.rs` of any package.
 const DEVICE_TEST: &str = "device";
 
@@ -26,13 +28,13 @@ struct Target {
     name: String,
 }
 
-/// Builds `doorbell` with the profile made for guests; gives the folder it is in.
+/// Builds `doorbell`; gives the folder it is in.
 ///
 /// # Errors
 ///
 /// It does not build.
-pub(crate) fn build() -> Result<PathBuf> {
-    let built = cargo(&[
+pub(crate) fn build(profile: Profile) -> Result<PathBuf> {
+    let arguments = [
         "build",
         "--package",
         "doorbell",
@@ -40,12 +42,30 @@ pub(crate) fn build() -> Result<PathBuf> {
         "cli",
         "--bin",
         "doorbell",
-    ])?;
+    ];
+    let built = cargo(&arguments, profile)?;
     let program = built
         .iter()
         .find_map(|artifact| artifact.executable.as_deref())
         .context("cargo has not said where doorbell is")?;
     Ok(program.parent().context("a program without a folder")?.to_owned())
+}
+
+/// Builds an example of a package as an engine builds what it ships; gives its path.
+///
+/// # Errors
+///
+/// It does not build.
+pub(crate) fn build_example(package: &str, example: &str) -> Result<PathBuf> {
+    let built = cargo(
+        &["build", "--package", package, "--example", example],
+        Profile::Release,
+    )?;
+    built
+        .into_iter()
+        .filter(|artifact| artifact.target.name == example)
+        .find_map(|artifact| artifact.executable)
+        .with_context(|| format!("cargo has not said where {example} is"))
 }
 
 /// Builds every package's tests that need a device; gives a folder with each as `PACKAGE-device`.
@@ -54,7 +74,7 @@ pub(crate) fn build() -> Result<PathBuf> {
 ///
 /// One does not build, or there are none.
 pub(crate) fn build_tests() -> Result<PathBuf> {
-    let built = cargo(&["test", "--no-run", "--test", DEVICE_TEST])?;
+    let built = cargo(&["test", "--no-run", "--test", DEVICE_TEST], Profile::Lab)?;
     let mut folder = None;
     for artifact in built
         .iter()
@@ -87,12 +107,21 @@ fn package(manifest: &Path) -> Option<String> {
     Some(manifest.get("package")?.get("name")?.as_str()?.to_owned())
 }
 
-/// Runs cargo in the workspace with the guests' profile; gives what it has built.
-fn cargo(arguments: &[&str]) -> Result<Vec<Artifact>> {
+/// Runs cargo in the workspace; gives what it has built.
+fn cargo(arguments: &[&str], profile: Profile) -> Result<Vec<Artifact>> {
+    let profile = match profile {
+        Profile::Lab => "lab",
+        Profile::Release => "release",
+    };
     let output = Command::new(program())
         .current_dir(workspace()?)
         .args(arguments)
-        .args(["--profile", "lab", "--message-format", "json-render-diagnostics"])
+        .args([
+            "--profile",
+            profile,
+            "--message-format",
+            "json-render-diagnostics",
+        ])
         .stdin(Stdio::null())
         .stderr(Stdio::inherit())
         .output()

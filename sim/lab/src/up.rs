@@ -1,5 +1,6 @@
 //! Bringing a lab up: for a scenario, and for `cargo lab up`, which keeps it up.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -11,7 +12,7 @@ use crate::kernel::Choice;
 use crate::leash::LeashedFolder;
 use crate::machine::qemu::Accelerator;
 use crate::programs;
-use crate::scenario::{self, Folders, Lab, Programs, Request, Scenario};
+use crate::scenario::{self, Folders, Lab, Profile, Programs, Request, Scenario};
 use crate::setup;
 use crate::steps::{say, step};
 use crate::topology::Topology;
@@ -98,8 +99,10 @@ fn boot(topology: &Topology, kernel: Choice, shared: &Path, how: &HowArgs) -> Re
 #[derive(Debug)]
 pub(crate) struct RealLab {
     how: HowArgs,
-    /// What has been built so far.
-    programs: Folders,
+    /// Where the programs built so far are, by the way they are built.
+    programs: HashMap<Profile, PathBuf>,
+    /// Where the tests are, once they are built.
+    tests: Option<PathBuf>,
 }
 
 impl RealLab {
@@ -107,7 +110,8 @@ impl RealLab {
     pub(crate) fn new(how: HowArgs) -> Self {
         Self {
             how,
-            programs: Folders::default(),
+            programs: HashMap::new(),
+            tests: None,
         }
     }
 }
@@ -119,13 +123,20 @@ impl Lab for RealLab {
 
     fn programs(&mut self, wanted: Programs) -> Result<Folders> {
         // Once for all scenarios of one command: cargo takes seconds to find that there is nothing to do.
-        if wanted.bin && self.programs.bin.as_os_str().is_empty() {
-            self.programs.bin = step("building the programs", programs::build)?;
+        if wanted.bin && !self.programs.contains_key(&wanted.profile) {
+            let bin = step("building the programs", || programs::build(wanted.profile))?;
+            self.programs.insert(wanted.profile, bin);
         }
-        if wanted.tests && self.programs.tests.as_os_str().is_empty() {
-            self.programs.tests = step("building the tests that need a device", programs::build_tests)?;
+        if wanted.tests && self.tests.is_none() {
+            self.tests = Some(step(
+                "building the tests that need a device",
+                programs::build_tests,
+            )?);
         }
-        Ok(self.programs.clone())
+        Ok(Folders {
+            bin: self.programs.get(&wanted.profile).cloned().unwrap_or_default(),
+            tests: self.tests.clone().unwrap_or_default(),
+        })
     }
 
     fn boot(&mut self, request: Request<'_>) -> Result<Box<dyn Cluster>> {

@@ -129,6 +129,7 @@ impl Checker<'_> {
             tables,
             test_on: self.test_on()?,
             slow: file.slow.as_ref().is_some_and(|slow| *slow.get_ref()),
+            profile: file.profile,
         })
     }
 

@@ -128,10 +128,10 @@ pub(crate) fn perform(
     let mut before = Before::default();
     timed(&mut before.setup_s, || lab.set_up(scenario, kernel))?;
     let needs = scenario.needs();
-    let programs = if needs == Programs::default() {
-        Folders::default()
-    } else {
+    let programs = if needs.bin || needs.tests {
         timed(&mut before.build_s, || lab.programs(needs))?
+    } else {
+        Folders::default()
     };
     let request = Request {
         topology: &scenario.topology,

@@ -30,4 +30,5 @@ pub(crate) use cli::{Lab, Request, RunArgs, deliver, list, load, output_folder, 
 pub(crate) use measure::{TestCounts, tests as count_tests};
 pub(crate) use model::{Folders, Programs, Scenario};
 pub(crate) use report::{Report, Verdict};
+pub(crate) use schema::Profile;
 pub(crate) use table::{Detail, aligned};

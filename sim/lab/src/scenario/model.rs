@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use regex::Regex;
 
-use super::schema::{AtEnd, ExpectExit};
+use super::schema::{AtEnd, ExpectExit, Profile};
 use super::template::Template;
 use crate::kernel::Choice;
 use crate::topology::Topology;
@@ -36,6 +36,8 @@ pub(crate) struct Programs {
     pub(crate) bin: bool,
     /// The folder of tests that need a device: `{tests}`.
     pub(crate) tests: bool,
+    /// How the first are built.
+    pub(crate) profile: Profile,
 }
 
 /// Where they are once they are built; empty paths for what was not asked for.
@@ -66,6 +68,8 @@ pub(crate) struct Scenario {
     pub(crate) test_on: Vec<Choice>,
     /// Left out by `cargo lab test --quick`.
     pub(crate) slow: bool,
+    /// How our programs are built for it.
+    pub(super) profile: Profile,
 }
 
 /// Steps that are run together, in the order of the file.
@@ -198,7 +202,10 @@ pub(super) enum Cell {
 impl Scenario {
     /// Which of our programs any command needs to have been built.
     pub(crate) fn needs(&self) -> Programs {
-        let mut needs = Programs::default();
+        let mut needs = Programs {
+            profile: self.profile,
+            ..Programs::default()
+        };
         for template in self.templates() {
             needs.bin |= template.needs_bin();
             needs.tests |= template.needs_tests();
@@ -219,6 +226,19 @@ impl Scenario {
             };
             line.iter().chain(step.env.iter().map(|(_, value)| value))
         })
+    }
+
+    /// The most rounds anything in it has.
+    pub(crate) fn rounds(&self) -> u32 {
+        self.blocks.iter().map(|block| block.rounds).max().unwrap_or(0)
+    }
+
+    /// The metrics that are compared, each with the one it is compared to.
+    #[cfg(test)]
+    pub(crate) fn compared(&self) -> Vec<(&str, &str)> {
+        let name = |index: usize| self.metrics.get(index).map_or("", |metric| metric.name.as_str());
+        let pairs = self.comparisons.iter();
+        pairs.map(|pair| (name(pair.metric), name(pair.to))).collect()
     }
 
     /// Replaces the rounds of everything that repeats.

@@ -40,6 +40,8 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) test_on: Vec<Spanned<String>>,
     pub(super) slow: Option<Spanned<bool>>,
+    #[serde(default)]
+    pub(super) profile: Profile,
 }
 
 /// `[[links]]`
@@ -198,6 +200,17 @@ pub(crate) enum ExpectExit {
     /// Any code but 0; an end by a signal is not one.
     Nonzero,
     Any,
+}
+
+/// How our own programs are built.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Profile {
+    /// Optimised, but quick to build.
+    #[default]
+    Lab,
+    /// As an engine builds what it ships: for what counts instructions or compares speeds.
+    Release,
 }
 
 /// What happens to a background step when its scope ends.

@@ -183,6 +183,10 @@ fn gather<P: Provider>(
 
 /// Posts a round, never more in flight than the depth nor than the peer has receives for, and waits until all of it is done. Says
 /// how many doorbells it took.
+///
+/// Never part of its caller: its instructions are counted by its name, without those that make
+/// messages.
+#[inline(never)]
 fn pump<P: Provider>(
     run: &mut Run<'_, P>,
     round: Round,

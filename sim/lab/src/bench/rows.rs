@@ -1,0 +1,360 @@
+//! The rows: what is measured, against whom, with which goal, by which command.
+
+use super::goal::Goal;
+use super::sources::Source;
+
+/// A figure with a goal.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    pub(super) what: &'static str,
+    pub(super) unit: &'static str,
+    /// Whose figure ours is held against.
+    pub(super) whose: Option<&'static str>,
+    pub(super) goal: Goal,
+    /// What measures it, with other rows or not.
+    pub(super) source: Source,
+    /// Its figure among those of the source.
+    pub(super) figure: &'static str,
+    /// The command that measures it.
+    pub(super) command: &'static str,
+}
+
+const NO_STUB: Source = Source::Missing("there is no program yet that posts through the stub provider");
+const NO_RING_CHANNEL: Source = Source::Missing("there is no one-sided ring channel yet");
+const NO_RING_BENCH: Source = Source::Missing("there is no benchmark of the request rings yet");
+const NO_RIVALS: Source = Source::Missing("there is no program yet that posts through this crate");
+
+/// Instructions of one message posted and polled through the stub provider, more than the hand-written loop takes.
+const fn posting(name: &'static str, what: &'static str, figure: &'static str, most: f64) -> Row {
+    Row {
+        name,
+        what,
+        unit: "instructions/message",
+        whose: Some("a loop on the raw bindings"),
+        goal: Goal::DifferenceAtMost(most),
+        source: NO_STUB,
+        figure,
+        command: "cargo lab bench posting",
+    }
+}
+
+/// Instructions of one message on rxe, beside somebody else's program.
+const fn instructions(
+    name: &'static str,
+    what: &'static str,
+    whose: &'static str,
+    source: Source,
+    figure: &'static str,
+) -> Row {
+    Row {
+        name,
+        what,
+        unit: "instructions/message",
+        whose: Some(whose),
+        goal: Goal::RatioBelow(1.0),
+        source,
+        figure,
+        command: "cargo lab bench instructions",
+    }
+}
+
+/// A ratio that a scenario's `[[compare]]` gives; `figure` is `METRIC/TO`.
+const fn compared(
+    name: &'static str,
+    what: &'static str,
+    unit: &'static str,
+    whose: &'static str,
+    goal: Goal,
+    (scenario, figure, command): (&'static str, &'static str, &'static str),
+) -> Row {
+    Row {
+        name,
+        what,
+        unit,
+        whose: Some(whose),
+        goal,
+        source: Source::Scenario(scenario),
+        figure,
+        command,
+    }
+}
+
+const fn ring(name: &'static str, what: &'static str, figure: &'static str) -> Row {
+    Row {
+        name,
+        what,
+        unit: "descriptors/s",
+        whose: Some("the best of rtrb, crossbeam ArrayQueue and heapless"),
+        goal: Goal::RatioAtLeast(1.0),
+        source: NO_RING_BENCH,
+        figure,
+        command: "cargo lab bench ring",
+    }
+}
+
+const fn handle(name: &'static str, what: &'static str, figure: &'static str, most: f64) -> Row {
+    Row {
+        name,
+        what,
+        unit: "instructions",
+        whose: None,
+        goal: Goal::AtMost(most),
+        source: Source::Handle,
+        figure,
+        command: "cargo lab bench handle",
+    }
+}
+
+const LATENCY: Goal = Goal::Interval {
+    reaches: 1.0,
+    ends: 1.03,
+};
+
+const INSTRUCTIONS: Source = Source::Instructions;
+
+/// Every row, in the order of the table.
+pub(super) static ROWS: [Row; 30] = [
+    posting(
+        "posting-guard-1",
+        "64 B message by the bare posting guard, 1 a doorbell",
+        "guard/1",
+        25.0,
+    ),
+    posting(
+        "posting-guard-16",
+        "64 B message by the bare posting guard, 16 a doorbell",
+        "guard/16",
+        8.0,
+    ),
+    posting(
+        "posting-guard-32",
+        "64 B message by the bare posting guard, 32 a doorbell",
+        "guard/32",
+        8.0,
+    ),
+    posting(
+        "posting-channel-1",
+        "64 B message by the public Channel, 1 a doorbell",
+        "channel/1",
+        60.0,
+    ),
+    posting(
+        "posting-channel-16",
+        "64 B message by the public Channel, 16 a doorbell",
+        "channel/16",
+        30.0,
+    ),
+    posting(
+        "posting-channel-32",
+        "64 B message by the public Channel, 32 a doorbell",
+        "channel/32",
+        30.0,
+    ),
+    instructions(
+        "instructions-send-1",
+        "64 B SEND on rxe, one a call",
+        "ib_send_bw",
+        INSTRUCTIONS,
+        "send-1",
+    ),
+    instructions(
+        "instructions-send-32",
+        "64 B SEND on rxe, 32 a call",
+        "ib_send_bw -l 32",
+        INSTRUCTIONS,
+        "send-32",
+    ),
+    instructions(
+        "instructions-write-1",
+        "64 B WRITE on rxe, one a call",
+        "ib_write_bw",
+        INSTRUCTIONS,
+        "write-1",
+    ),
+    instructions(
+        "instructions-write-32",
+        "64 B WRITE on rxe, 32 a call",
+        "ib_write_bw -l 32",
+        INSTRUCTIONS,
+        "write-32",
+    ),
+    instructions(
+        "instructions-send-1-sideway",
+        "64 B SEND on rxe, one a call",
+        "sideway",
+        NO_RIVALS,
+        "sideway/send-1",
+    ),
+    instructions(
+        "instructions-send-32-sideway",
+        "64 B SEND on rxe, 32 a call",
+        "sideway",
+        NO_RIVALS,
+        "sideway/send-32",
+    ),
+    instructions(
+        "instructions-write-1-sideway",
+        "64 B WRITE on rxe, one a call",
+        "sideway",
+        NO_RIVALS,
+        "sideway/write-1",
+    ),
+    instructions(
+        "instructions-write-32-sideway",
+        "64 B WRITE on rxe, 32 a call",
+        "sideway",
+        NO_RIVALS,
+        "sideway/write-32",
+    ),
+    instructions(
+        "instructions-send-1-ibverbs",
+        "64 B SEND on rxe, one a call",
+        "ibverbs",
+        NO_RIVALS,
+        "ibverbs/send-1",
+    ),
+    instructions(
+        "instructions-send-32-ibverbs",
+        "64 B SEND on rxe, 32 a call",
+        "ibverbs",
+        NO_RIVALS,
+        "ibverbs/send-32",
+    ),
+    instructions(
+        "instructions-write-1-ibverbs",
+        "64 B WRITE on rxe, one a call",
+        "ibverbs",
+        NO_RIVALS,
+        "ibverbs/write-1",
+    ),
+    instructions(
+        "instructions-write-32-ibverbs",
+        "64 B WRITE on rxe, 32 a call",
+        "ibverbs",
+        NO_RIVALS,
+        "ibverbs/write-32",
+    ),
+    compared(
+        "syscalls",
+        "system calls of the posting thread at depth 32",
+        "calls/message",
+        "ib_send_bw",
+        Goal::RatioAtMost(1.0 / 32.0),
+        (
+            "bench-syscalls",
+            "doorbell/perftest",
+            "cargo lab run bench-syscalls",
+        ),
+    ),
+    compared(
+        "rate",
+        "64 B messages from one thread on rxe",
+        "messages/s",
+        "ib_send_bw",
+        Goal::RatioAbove(1.0),
+        ("bench-rate", "doorbell/perftest", "cargo lab run bench-rate"),
+    ),
+    compared(
+        "rate-32",
+        "64 B messages from one thread on rxe",
+        "messages/s",
+        "ib_send_bw -l 32",
+        Goal::RatioAbove(1.0),
+        ("bench-rate", "doorbell/perftest-32", "cargo lab run bench-rate"),
+    ),
+    compared(
+        "latency-send",
+        "p50 of a 64 B SEND, one way",
+        "us",
+        "ib_send_lat",
+        LATENCY,
+        ("latency", "doorbell/perftest", "cargo lab run latency"),
+    ),
+    Row {
+        name: "latency-ring",
+        what: "p50 of a 64 B message through the one-sided ring, one way",
+        unit: "us",
+        whose: Some("ib_write_lat"),
+        goal: LATENCY,
+        source: NO_RING_CHANNEL,
+        figure: "ring/perftest",
+        command: "cargo lab bench latency-ring",
+    },
+    compared(
+        "bandwidth-64k",
+        "WRITE of 64 KiB, 128 in flight",
+        "MB/s",
+        "ib_write_bw",
+        Goal::RatioAtLeast(1.0),
+        (
+            "bench-bandwidth",
+            "doorbell-64k/perftest-64k",
+            "cargo lab run bench-bandwidth",
+        ),
+    ),
+    compared(
+        "bandwidth-1m",
+        "WRITE of 1 MiB, 128 in flight",
+        "MB/s",
+        "ib_write_bw",
+        Goal::RatioAtLeast(1.0),
+        (
+            "bench-bandwidth",
+            "doorbell-1m/perftest-1m",
+            "cargo lab run bench-bandwidth",
+        ),
+    ),
+    ring("ring-1", "one descriptor at a time, two threads", "1"),
+    ring("ring-16", "sixteen descriptors at a time, two threads", "16"),
+    handle(
+        "handle-header",
+        "parse and check a handle of its own length, less its rails",
+        "header",
+        50.0,
+    ),
+    handle(
+        "handle-rail-ipv4",
+        "parse and check one more IPv4 rail",
+        "rail-ipv4",
+        15.0,
+    ),
+    handle(
+        "handle-rail-ipv6",
+        "parse and check one more IPv6 rail",
+        "rail-ipv6",
+        15.0,
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+    use crate::scenario;
+
+    #[test]
+    fn every_row_has_a_name_of_its_own() {
+        let names: BTreeSet<&str> = ROWS.iter().map(|row| row.name).collect();
+        assert_eq!(names.len(), ROWS.len());
+    }
+
+    #[test]
+    fn what_a_row_takes_from_a_scenario_is_there() {
+        for row in &ROWS {
+            if let Source::Scenario(name) = row.source {
+                let scenario = scenario::load(Path::new(name)).unwrap();
+                let compared = scenario.compared();
+                assert!(
+                    compared
+                        .iter()
+                        .any(|(metric, to)| format!("{metric}/{to}") == row.figure),
+                    "{}: {name} compares {compared:?}",
+                    row.name
+                );
+            }
+        }
+    }
+}

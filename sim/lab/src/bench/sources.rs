@@ -1,0 +1,159 @@
+//! What measures: scenarios in the lab, and programs counted on this machine.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+use super::hot_loop;
+use super::native;
+use super::record::{Interval, Measured};
+use crate::kernel::Choice;
+use crate::scenario::{self, Lab, Report, Verdict};
+
+/// Rounds of `--quick`.
+const QUICK_ROUNDS: u32 = 3;
+
+/// A load average above this is somebody else's work.
+const QUIET_LOAD: f64 = 0.5;
+
+/// Something that measures several rows at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Source {
+    /// The ratios of a scenario.
+    Scenario(&'static str),
+    /// Instructions per message in a guest, by the scenario `bench-instructions`.
+    Instructions,
+    /// Instructions of parsing a handle.
+    Handle,
+    /// There is nothing yet that could be measured; why.
+    Missing(&'static str),
+}
+
+/// What measuring needs.
+pub(super) struct Bench<'a> {
+    pub(super) lab: &'a mut dyn Lab,
+    /// Where output is kept.
+    pub(super) out: &'a Path,
+    pub(super) kernel: Option<&'a Choice>,
+    pub(super) quick: bool,
+}
+
+/// Figures of one source, by their names there.
+#[derive(Debug, Default)]
+pub(super) struct Findings(BTreeMap<String, Measured>);
+
+impl Findings {
+    pub(super) fn add(&mut self, figure: impl Into<String>, measured: Measured) {
+        self.0.insert(figure.into(), measured);
+    }
+
+    /// One of them.
+    ///
+    /// # Errors
+    ///
+    /// It was not found.
+    pub(super) fn of(&self, figure: &str) -> Result<Measured> {
+        self.0
+            .get(figure)
+            .cloned()
+            .with_context(|| format!("the run gave no figure for {figure}"))
+    }
+}
+
+impl Source {
+    /// Measures.
+    ///
+    /// # Errors
+    ///
+    /// It cannot, for a reason that the rows then tell.
+    pub(super) fn measure(self, bench: &mut Bench<'_>) -> Result<Findings> {
+        match self {
+            Self::Scenario(name) => compared(name, bench),
+            Self::Instructions => hot_loop::measure(bench),
+            Self::Handle => native::handle(bench),
+            Self::Missing(why) => bail!("{why}"),
+        }
+    }
+}
+
+impl Bench<'_> {
+    /// Runs a scenario of the repository to its end.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be run, or it failed.
+    pub(super) fn scenario(&mut self, name: &str) -> Result<Report> {
+        let mut scenario = scenario::load(Path::new(name))?;
+        if self.quick && scenario.rounds() > QUICK_ROUNDS {
+            scenario.set_rounds(QUICK_ROUNDS);
+        }
+        let kernel = self.kernel.unwrap_or(&scenario.kernel);
+        let out = scenario::output_folder(Some(&self.out.join(name)), name)?;
+        let (report, cluster) = scenario::perform(&scenario, kernel, &out, self.lab)?;
+        drop(cluster);
+        ensure!(
+            report.verdict == Verdict::Passed,
+            "{}",
+            report.failures.join("; ")
+        );
+        Ok(report)
+    }
+
+    /// A new folder for output.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be made.
+    pub(super) fn folder(&self, name: &str) -> Result<PathBuf> {
+        scenario::output_folder(Some(&self.out.join(name)), name)
+    }
+}
+
+/// The ratios of a scenario.
+fn compared(name: &str, bench: &mut Bench<'_>) -> Result<Findings> {
+    let load = load_average();
+    let report = bench.scenario(name)?;
+    let median = |metric: &str| {
+        let found = report.metrics.iter().find(|found| found.name == metric);
+        found
+            .and_then(|found| found.summary)
+            .map(|summary| summary.median)
+    };
+    let mut findings = Findings::default();
+    for comparison in &report.comparisons {
+        let Some(ours) = median(&comparison.metric) else {
+            continue;
+        };
+        let result = comparison.result;
+        let pairs = result.map_or(0, |result| result.pairs);
+        let mut note = format!("kernel {}, {}, {pairs} rounds", report.kernel, report.shape);
+        if load > QUIET_LOAD && pairs > 1 {
+            note.push_str(&format!(
+                "; the machine was not quiet: load average {load:.1} before"
+            ));
+        }
+        let measured = Measured {
+            theirs: median(&comparison.to),
+            interval: result
+                .and_then(|result| result.interval)
+                .map(|interval| Interval {
+                    low: interval.low,
+                    high: interval.high,
+                }),
+            note: Some(note),
+            ..Measured::of(ours)
+        };
+        findings.add(format!("{}/{}", comparison.metric, comparison.to), measured);
+    }
+    Ok(findings)
+}
+
+/// Runnable threads of the last minute; 0 where it cannot be told.
+fn load_average() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ')
+        .next()
+        .and_then(|word| word.parse().ok())
+        .unwrap_or(0.0)
+}
