@@ -15,6 +15,7 @@ use crate::Slot;
 use crate::leak::Leaked;
 use crate::mapping::Region;
 use crate::memory_region::MemoryRegion;
+use crate::orphan::Orphan;
 
 /// Slots begin at multiples of a cache line, so that no two share one.
 pub(crate) const SLOT_ALIGN_BYTES: usize = 64;
@@ -71,6 +72,11 @@ impl ArenaInner {
         if let Some(place) = place {
             place.put();
         }
+    }
+
+    /// Takes the slots that came home from elsewhere. One thread at a time, which owns the arena.
+    pub(crate) fn take_returned(&self, each: impl FnMut(u32)) {
+        self.returned.0.take_all(each);
     }
 
     /// Where the slot of this index begins.
@@ -157,8 +163,8 @@ fn aligned_slot_bytes(bytes: u32) -> Option<u32> {
 
 /// Registered memory cut into slots. One thread owns it.
 ///
-/// Dropped while slots are out it is leaked and counted ([`crate::leaks`]), never freed
-/// under the device.
+/// Dropped while slots are out it is kept, counted as leaked ([`crate::leaks`]), until the last
+/// one is home: never freed under the device.
 pub struct Arena {
     inner: NonNull<ArenaInner>,
     /// The slots that are home, by their indices: the first `home` entries. All are below
@@ -229,7 +235,7 @@ impl Arena {
     fn collect(&mut self) {
         // SAFETY: the block lives as long as the arena; it is borrowed apart from the list below.
         let inner = unsafe { self.inner.as_ref() };
-        inner.returned.0.take_all(|index| {
+        inner.take_returned(|index| {
             // The list takes no index beyond its links, of which there are as many as slots.
             if let Some(place) = self.free.get_mut(self.home) {
                 *place = index;
@@ -317,16 +323,10 @@ impl doorbell_core::provider::Arena for Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         self.collect();
-        if self.home != self.slots as usize {
-            // Slots are out: with the application, under a device, or as words that were lost.
-            Leaked::Arena.count();
-            Leaked::DetachedSlot.count_many(self.inner().detachments().count() as u64);
-            return;
-        }
-        // SAFETY: made from a box in `new`. Every slot is home, so no `Slot` exists that points to
-        // it, and none is detached; a thread that put the last one on the list touches nothing after
-        // its release, which the acquire in `collect` paired with (`ArenaInner::send_home`).
-        drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
+        Leaked::DetachedSlot.count_many(self.inner().detachments().count() as u64);
+        // SAFETY: the block was boxed in `new`, and this was its owner; what is on the own list is home.
+        let orphan = unsafe { Orphan::new(self.inner, self.home, self.slots as usize) };
+        orphan.settle();
     }
 }
 

@@ -1,9 +1,12 @@
 //! What could not be given back, counted.
 //!
 //! Whatever the device refuses to destroy stays as it is, with all it depends on: freed under
-//! the device it would be undefined behaviour. The counts only ever grow.
+//! the device it would be undefined behaviour. The counts grow; only an arena is counted off again,
+//! once the slots it waited for came home.
 
 use core::sync::atomic::{AtomicU64, Ordering};
+
+use crate::orphan;
 
 /// What is counted.
 #[derive(Clone, Copy)]
@@ -37,6 +40,13 @@ impl Leaked {
         }
     }
 
+    /// Counts one off.
+    pub(crate) fn uncount(self) {
+        if let Some(counter) = COUNTS.get(self as usize) {
+            counter.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
     fn read(self) -> u64 {
         COUNTS
             .get(self as usize)
@@ -48,7 +58,7 @@ impl Leaked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leaks {
-    /// Arenas dropped while slots of theirs were out.
+    /// Arenas dropped while slots of theirs were out, which still are.
     pub arenas: u64,
     /// Slots of those arenas that were detached and never attached.
     pub detached_slots: u64,
@@ -69,6 +79,7 @@ pub struct Leaks {
 /// Reads the counts.
 #[must_use]
 pub fn leaks() -> Leaks {
+    orphan::reclaim();
     Leaks {
         arenas: Leaked::Arena.read(),
         detached_slots: Leaked::DetachedSlot.read(),

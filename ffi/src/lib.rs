@@ -24,6 +24,7 @@ mod interface;
 mod leak;
 mod mapping;
 mod memory_region;
+mod orphan;
 mod port;
 mod queue_pair;
 mod quirk;

@@ -23,7 +23,7 @@ use rdma_sys::{ibv_mtu, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type
 use crate::completion_queue::CompletionInner;
 use crate::domain::DomainInner;
 use crate::leak::Leaked;
-use crate::{CompletionQueue, Rdma, ReceiveQueue, SendQueue, Slot, errno};
+use crate::{CompletionQueue, Rdma, ReceiveQueue, SendQueue, Slot, errno, orphan};
 
 /// An in-flight table as a half embeds it.
 pub(crate) type Table = InFlight<Slot, Box<[u32]>, Box<[Option<Slot>]>>;
@@ -114,6 +114,8 @@ impl Drop for Shared {
             // SAFETY: dropped here once, the queue pair that completed into it being gone.
             unsafe { ManuallyDrop::drop(completions) };
         }
+        // Some may have been what an arena waited for, whose memory goes before its domain.
+        orphan::reclaim();
         // SAFETY: dropped here once, last.
         unsafe { ManuallyDrop::drop(&mut self.domain) };
     }

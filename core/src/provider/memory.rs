@@ -51,7 +51,8 @@ pub struct DetachedSlot {
 
 /// Registered memory, cut into slots, with its free list. One thread owns it.
 ///
-/// An arena dropped while slots are out is leaked and counted, never freed under the device.
+/// An arena dropped while slots are out is kept and counted as leaked until they are home, never
+/// freed under the device.
 pub trait Arena: Send + Sized + 'static {
     /// Its slots.
     type Slot: Slot;

@@ -132,8 +132,8 @@ fn slots_in_flight_come_home_when_the_queue_pair_is_gone() {
 }
 
 #[test]
-fn an_arena_with_slots_out_is_leaked_and_counted() {
-    let Some(bench) = bench("an_arena_with_slots_out_is_leaked_and_counted") else {
+fn an_arena_with_slots_out_is_kept_and_counted() {
+    let Some(bench) = bench("an_arena_with_slots_out_is_kept_and_counted") else {
         return;
     };
     let before = leaks().arenas;
@@ -146,6 +146,25 @@ fn an_arena_with_slots_out_is_leaked_and_counted() {
     slot.set_len_bytes(3);
     assert_eq!(slot.payload(), [7, 7, 7]);
     drop(slot);
+    assert_eq!(leaks().arenas, before, "freed with its last slot");
+    nothing_refused();
+}
+
+#[test]
+fn an_arena_waits_for_the_queue_pair_that_outlives_it() {
+    let Some(bench) = bench("an_arena_waits_for_the_queue_pair_that_outlives_it") else {
+        return;
+    };
+    let before = leaks().arenas;
+    let mut arena = bench.arena(16, 64);
+    let (one, mut other) = bench.pair();
+    post_receives(&mut other.parts.receive, &mut arena, 5);
+    drop(arena);
+    assert_eq!(leaks().arenas, before + 1);
+    let elsewhere = thread::spawn(move || drop(other));
+    elsewhere.join().unwrap();
+    assert_eq!(leaks().arenas, before);
+    drop(one);
     nothing_refused();
 }
 
