@@ -18,6 +18,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("ffi", &["doorbell-core", "rdma_sys", "heapless", "libc"]),
     ("ffi/sys", &["libc"]),
     ("ffi/fake", &["rdma_sys", "libc"]),
+    ("ffi/proofs", &["*"]),
     ("sim", &["doorbell-core"]),
     (
         ".",
@@ -52,10 +53,10 @@ const EMBEDDED: &[&str] = &[
 ];
 
 /// The packages where unsafe is allowed.
-const UNSAFE: &[&str] = &["ffi", "ffi/sys", "ffi/fake"];
+const UNSAFE: &[&str] = &["ffi", "ffi/sys", "ffi/fake", "ffi/proofs"];
 
 /// Nobody depends on these.
-const ENDS: &[&str] = &["doorbell-lab", "doorbell-models", "doorbell-benches"];
+const ENDS: &[&str] = &["doorbell-lab", "doorbell-models", "doorbell-benches", "doorbell-proofs"];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

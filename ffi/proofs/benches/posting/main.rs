@@ -1,0 +1,168 @@
+//! Instructions per 64-byte message, post and poll: `ffi`'s posting guard beside a loop by hand.
+//!
+//! Both run on the fake libibverbs, on a queue pair that delivers nothing, so that what is counted is
+//! the caller's own side: instructions in the fake's shared object are left out. callgrind counts, of
+//! two runs of different length the difference is taken, so set-up does not matter, and every poll
+//! finds its completion, so there are no empty ones.
+//!
+//! What both do for each message: take a buffer in turn, write a request of one element for its 64
+//! bytes, with operation and flags as if the next message could be of another kind. For each batch:
+//! signal the last, post once, poll, check the status, take the buffers back. Neither touches the
+//! payload.
+//!
+//! ```text
+//! cargo bench -p doorbell-proofs --bench posting
+//! cargo bench -p doorbell-proofs --bench posting -- --keep DIRECTORY   # leaves callgrind's files there
+//! ```
+
+mod by_guard;
+mod by_hand;
+mod callgrind;
+
+use core::fmt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use callgrind::Counts;
+
+/// The bytes of a message.
+const MESSAGE_BYTES: u32 = 64;
+
+/// How deep the send queue is: perftest's depth.
+const DEPTH: u32 = 128;
+
+/// What the issue allows the guard above the loop by hand, by messages in a batch.
+const GOALS: [(u32, f64); 3] = [(1, 25.0), (16, 8.0), (32, 8.0)];
+
+/// How many batches the two runs have.
+const SHORT: u32 = 1_000;
+const LONG: u32 = 3_000;
+
+/// What went wrong.
+#[derive(Debug)]
+struct Failure(String);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Failure {
+    fn new(what: impl fmt::Display) -> Self {
+        Self(what.to_string())
+    }
+}
+
+/// Who posts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    Guard,
+    Hand,
+}
+
+impl Who {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Guard => "guard",
+            Self::Hand => "hand",
+        }
+    }
+
+    /// Posts so many batches of so many messages.
+    fn run(self, batch: u32, batches: u32) -> Result<(), Failure> {
+        let library = doorbell_fake::library_path().map_err(Failure::new)?;
+        rdma_sys::load_from(&library).map_err(Failure::new)?;
+        let done = match self {
+            Self::Guard => by_guard::run(batch, batches)?,
+            Self::Hand => by_hand::run(batch, batches)?,
+        };
+        let wanted = u64::from(batch).saturating_mul(u64::from(batches));
+        if done == wanted {
+            return Ok(());
+        }
+        Err(Failure(format!("{done} of {wanted} messages were taken back")))
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("posting: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: &[String]) -> Result<(), Failure> {
+    let words: Vec<_> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        // What is run under callgrind.
+        ["--count", who, batch, batches] => {
+            let who = if *who == Who::Hand.name() {
+                Who::Hand
+            } else {
+                Who::Guard
+            };
+            let number = |text: &str| text.parse().map_err(Failure::new);
+            who.run(number(batch)?, number(batches)?)
+        }
+        // The word is cargo's, which it adds at the end.
+        ["--keep", folder, ..] => compare(Path::new(folder)),
+        [] | ["--bench"] => {
+            let folder = Folder::new()?;
+            compare(&folder.0)
+        }
+        _ => Err(Failure::new("usage: posting [--keep DIRECTORY]")),
+    }
+}
+
+/// A folder that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Result<Self, Failure> {
+        let path = std::env::temp_dir().join(format!("doorbell-posting-{}", std::process::id()));
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+fn compare(folder: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(folder).map_err(Failure::new)?;
+    println!("instructions per {MESSAGE_BYTES} B message, post and poll, without the provider's own");
+    println!("batch    guard     hand   difference   goal");
+    for (batch, goal) in GOALS {
+        let guard = per_message(Who::Guard, batch, folder)?;
+        let hand = per_message(Who::Hand, batch, folder)?;
+        let difference = guard - hand;
+        let verdict = if difference <= goal { "met" } else { "missed" };
+        println!("{batch:>5} {guard:>8.1} {hand:>8.1} {difference:>+12.1}   {goal:+} {verdict}");
+    }
+    Ok(())
+}
+
+/// Instructions of ours for one message: the difference between a long and a short run.
+fn per_message(who: Who, batch: u32, folder: &Path) -> Result<f64, Failure> {
+    let count = |batches: u32| -> Result<Counts, Failure> {
+        let file = folder.join(format!("{}.{batch}.{batches}", who.name()));
+        callgrind::count(
+            &["--count", who.name(), &batch.to_string(), &batches.to_string()],
+            &file,
+        )
+    };
+    let (short, long) = (count(SHORT)?, count(LONG)?);
+    if long.provider <= short.provider {
+        return Err(Failure::new("callgrind saw nothing of the provider"));
+    }
+    let instructions = long.ours.saturating_sub(short.ours);
+    let messages = u64::from(LONG.saturating_sub(SHORT)).saturating_mul(u64::from(batch));
+    #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+    Ok(instructions as f64 / messages as f64)
+}
