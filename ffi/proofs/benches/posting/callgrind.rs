@@ -36,6 +36,13 @@ pub(crate) fn count(arguments: &[&str], file: &Path) -> Result<Counts, Failure> 
             "callgrind counted nothing: is there no function measured_...?",
         ));
     }
+    let sum = counts.ours.saturating_add(counts.provider);
+    if total(&text) != Some(sum) {
+        return Err(Failure(format!(
+            "{sum} instructions were read of {:?}",
+            total(&text)
+        )));
+    }
     Ok(counts)
 }
 
