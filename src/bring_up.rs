@@ -151,6 +151,7 @@ pub(crate) fn connect<P: Provider>(
     let mut receiver = Receiver::new(
         receive,
         grants,
+        Arc::clone(&worker.statistics),
         &ReceiverConfig {
             repost_batch: config.repost_batch,
         },
@@ -190,7 +191,7 @@ pub(crate) fn connect<P: Provider>(
     let sender_config = SenderConfig {
         unsignaled_max: config.unsignaled_max,
     };
-    let Ok(sender) = Sender::new(send, marks, flow, &sender_config) else {
+    let Ok(sender) = Sender::new(send, marks, flow, Arc::clone(&worker.statistics), &sender_config) else {
         return Err(ConnectError::Provider(ProviderError {
             call: "queue pair depth",
             errno: EINVAL,

@@ -9,17 +9,22 @@ use doorbell_core::provider::{
     QueuePairLimits,
 };
 use doorbell_ffi::Rdma;
-use doorbell_hotpath::{Grants, Receiver, Sender};
+use doorbell_hotpath::{Grants, Receiver, Sender, Statistics};
 
 use crate::worker::{Reservation, Turn};
 use crate::{Batch, ChannelState, Event, Lease, Peer};
 
 /// The half of a channel that sends.
-pub(crate) type Sending<P> =
-    Sender<<P as Provider>::SendQueue, Box<[u64]>, Arc<<P as Provider>::Window>, Arc<Grants>>;
+pub(crate) type Sending<P> = Sender<
+    <P as Provider>::SendQueue,
+    Box<[u64]>,
+    Arc<<P as Provider>::Window>,
+    Arc<Grants>,
+    Arc<Statistics>,
+>;
 
 /// The half of a channel that receives.
-pub(crate) type Receiving<P> = Receiver<<P as Provider>::ReceiveQueue, Arc<Grants>>;
+pub(crate) type Receiving<P> = Receiver<<P as Provider>::ReceiveQueue, Arc<Grants>, Arc<Statistics>>;
 
 /// One connection to a peer, on the Worker it was made on.
 pub struct Channel<P: Provider = Rdma> {

@@ -55,6 +55,7 @@ pub use doorbell_core::provider::{Operation, PostFlags, RemoteAccess, RemoteAddr
 pub use doorbell_core::wire::{Handle, PrivateData, RemoteWindow};
 pub use doorbell_core::{Deadline, PortReport, Ticket, WcStatus};
 pub use doorbell_ffi::Rdma;
+pub use doorbell_hotpath::{FirstCause, Statistics, StatisticsSnapshot};
 pub use edge::clock::within;
 pub use error::{ConnectError, NodeError};
 pub use event::{ChannelState, Event};
@@ -63,7 +64,7 @@ pub use listener::{HANDSHAKES_MAX, Listener};
 pub use node::{Connection, Node};
 pub use peer::Peer;
 pub use rails::NoRoute;
-pub use worker::{CloseError, CloseProgress, Turn, Worker, WorkerCounters};
+pub use worker::{CloseError, CloseProgress, Turn, Worker};
 
 /// The README's example compiles.
 #[cfg(doctest)]

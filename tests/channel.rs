@@ -3,6 +3,7 @@
 mod fabric;
 
 use core::time::Duration;
+use std::sync::Arc;
 
 use doorbell::vocabulary::Rkey;
 use doorbell::{
@@ -464,4 +465,50 @@ fn closing_by_polling_waits_for_nothing() {
     assert_eq!(b.worker().close_progress(id), CloseProgress::Closed(Ok(())));
     assert!(b.worker().channel(id).is_none());
     assert_eq!(leasable(&mut b), before + 16, "its receives came home");
+}
+
+#[test]
+fn what_went_and_came_is_counted() {
+    let (mut a, mut b) = pair();
+    let id = b.id();
+    let (sent, received_by) = (
+        Arc::clone(b.worker().statistics()),
+        Arc::clone(a.worker().statistics()),
+    );
+    let (before, before_there) = (sent.snapshot(), received_by.snapshot());
+    let leases = [b.lease(b"four"), b.lease(b"and five!")];
+    let [one, two] = leases;
+    let mut batch = b.worker().channel(id).unwrap().batch();
+    batch.push(Operation::Send, [one], PostFlags::empty()).unwrap();
+    batch.push(Operation::Send, [two], PostFlags::empty()).unwrap();
+    batch
+        .push_inline(Operation::Send, b"three", PostFlags::empty())
+        .unwrap();
+    batch.ring().unwrap();
+    for _ in 0..3 {
+        a.until(received);
+    }
+    b.until(|event| matches!(event, Event::Done { .. }).then_some(()));
+    // From another thread than the one that counts.
+    let since = std::thread::spawn(move || sent.snapshot().since(&before))
+        .join()
+        .unwrap();
+    assert_eq!((since.doorbells, since.requests, since.bytes), (1, 3, 18));
+    assert_eq!((since.inline, since.completions, since.rejected), (1, 1, 0));
+    assert_eq!(since.batches[2], 1, "three or four at a time");
+    let there = received_by.snapshot().since(&before_there);
+    assert_eq!((there.received, there.received_bytes), (3, 18));
+    // What finds no credit is counted too.
+    let mut refused = 0_u64;
+    while refused == 0 {
+        let channel = b.worker().channel(id).unwrap();
+        match channel.post_inline(Operation::Send, b"more") {
+            Ok(_) => b.worker().poll(|_, _| {}).map(drop).unwrap(),
+            Err(kind) => {
+                assert_eq!(kind, SendErrorKind::WouldBlock);
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!(b.worker().statistics().would_block.value(), refused);
 }

@@ -6,7 +6,7 @@ use core::ops::Deref;
 use doorbell_core::Ticket;
 use doorbell_core::provider::{Arena, Arrival, PostError, ReceiveBatch, ReceiveQueue, Rejected};
 
-use crate::{FirstCause, Granting, Grants};
+use crate::{FirstCause, Granting, Grants, Statistics};
 
 /// How receives are kept posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,20 +17,28 @@ pub struct ReceiverConfig {
 }
 
 /// A receive queue that keeps itself filled from an arena.
-pub struct Receiver<Q, L> {
+pub struct Receiver<Q, L, S> {
     queue: Q,
+    statistics: S,
     granting: Granting<L>,
     repost_batch: u32,
     cause: Option<FirstCause>,
 }
 
-impl<Q: ReceiveQueue, L: Deref<Target = Grants>> Receiver<Q, L> {
-    /// A receiver over an idle queue, that counts what it posts in the grants.
-    pub fn new(queue: Q, grants: L, config: &ReceiverConfig) -> Self {
+impl<Q, L, S> Receiver<Q, L, S>
+where
+    Q: ReceiveQueue,
+    L: Deref<Target = Grants>,
+    S: Deref<Target = Statistics>,
+{
+    /// A receiver over an idle queue, that counts what it posts in the grants, and in `statistics`
+    /// all it does.
+    pub fn new(queue: Q, grants: L, statistics: S, config: &ReceiverConfig) -> Self {
         let depth = queue.in_flight().saturating_add(queue.room());
         let repost_batch = config.repost_batch.clamp(1, (depth / 2).max(1));
         Self {
             queue,
+            statistics,
             granting: Granting::new(grants, depth),
             repost_batch,
             cause: None,
@@ -77,7 +85,10 @@ impl<Q: ReceiveQueue, L: Deref<Target = Grants>> Receiver<Q, L> {
         if batch.staged() == 0 {
             return Ok(0);
         }
-        batch.ring()
+        let outcome = batch.ring();
+        let (Ok(posted) | Err(PostError { posted, .. })) = outcome;
+        self.statistics.receives_posted.add(posted.into());
+        outcome
     }
 
     /// Whether receives are to be announced to the peer by themselves.
@@ -105,7 +116,10 @@ impl<Q: ReceiveQueue, L: Deref<Target = Grants>> Receiver<Q, L> {
         each: impl FnMut(Ticket, Q::Slot),
     ) -> Result<Arrival, Rejected> {
         let arrival = self.queue.retire(completion, each)?;
-        if !arrival.status.is_success() {
+        if arrival.status.is_success() {
+            self.statistics.received.add(1);
+            self.statistics.received_bytes.add(arrival.payload_bytes.into());
+        } else {
             let Arrival {
                 status,
                 ticket,
@@ -138,7 +152,7 @@ impl<Q: ReceiveQueue, L: Deref<Target = Grants>> Receiver<Q, L> {
     }
 }
 
-impl<Q: ReceiveQueue, L> fmt::Debug for Receiver<Q, L> {
+impl<Q: ReceiveQueue, L, S> fmt::Debug for Receiver<Q, L, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Receiver")
             .field("in_flight", &self.queue.in_flight())

@@ -5,12 +5,13 @@ use core::ops::Deref;
 
 use doorbell_core::Ticket;
 use doorbell_core::provider::{
-    Operation, PostError, PostFlags, PushError, Refused, Rejected, Retired, SendBatch, SendQueue, Window,
+    Operation, PostError, PostFlags, PushError, Refused, Rejected, Retired, SendBatch, SendQueue, Slot,
+    Window,
 };
 
-use crate::FirstCause;
 use crate::credits::{Announcement, Announcer, Credits, Grants, Receipt, WindowWord};
 use crate::marks::{Mark, Marked, Marks, StorageError};
+use crate::{FirstCause, Statistics};
 
 /// How a sender signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +40,9 @@ pub struct Flow<W, L> {
 ///
 /// One place of the queue is kept back, so that receives can be announced whatever the caller
 /// posts.
-pub struct Sender<Q, Words, W, L> {
+pub struct Sender<Q, Words, W, L, S> {
     queue: Q,
+    statistics: S,
     marks: Marks<Words>,
     flow: Flow<W, L>,
     config: SenderConfig,
@@ -65,14 +67,15 @@ pub struct Outcome {
     pub through: Option<Ticket>,
 }
 
-impl<Q, Words, W, L> Sender<Q, Words, W, L>
+impl<Q, Words, W, L, S> Sender<Q, Words, W, L, S>
 where
     Q: SendQueue,
     Words: AsRef<[u64]> + AsMut<[u64]>,
     W: Deref<Target: Window>,
     L: Deref<Target = Grants>,
+    S: Deref<Target = Statistics>,
 {
-    /// A sender over an idle queue.
+    /// A sender over an idle queue, which counts in `statistics` what it does.
     ///
     /// # Errors
     /// `words` are not exactly [`mark_words_for`](crate::mark_words_for) the queue's depth.
@@ -80,11 +83,13 @@ where
         queue: Q,
         words: Words,
         flow: Flow<W, L>,
+        statistics: S,
         config: &SenderConfig,
     ) -> Result<Self, StorageError> {
         let depth = queue.in_flight().saturating_add(queue.room());
         Ok(Self {
             queue,
+            statistics,
             marks: Marks::new(words, depth)?,
             flow,
             config: *config,
@@ -137,6 +142,9 @@ where
             word: &self.flow.word,
             announced: None,
             announcements: &mut self.announcements,
+            bytes: 0,
+            inline: 0,
+            statistics: &self.statistics,
             limit: if self.signal_next {
                 0
             } else {
@@ -170,6 +178,7 @@ where
                 spent(slot)
             }
         })?;
+        self.statistics.completions.add(1);
         if !retired.status.is_success() {
             let Retired {
                 status,
@@ -265,6 +274,10 @@ pub struct Batch<'q, Q: SendQueue + 'q, W> {
     /// The announcement staged in front.
     announced: Option<(u64, Receipt<'q>)>,
     announcements: &'q mut u32,
+    /// Payload bytes of what the caller staged, and how many of it go inline.
+    bytes: u64,
+    inline: u32,
+    statistics: &'q Statistics,
     limit: u32,
     config: &'q SenderConfig,
     /// Unsignaled requests in a row, with those staged here.
@@ -291,8 +304,11 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
             return Err(Refused { reason, item: slots });
         }
         let flags = self.signal(flags);
+        let bytes = slots
+            .iter()
+            .fold(0, |sum: u64, slot| sum.wrapping_add(slot.len_bytes() as u64));
         let ticket = self.inner.push(operation, slots, flags)?;
-        self.note_own(ticket, mark, flags);
+        self.note_own(ticket, mark, flags, bytes);
         Ok(ticket)
     }
 
@@ -312,7 +328,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         self.admit(mark)?;
         let flags = self.signal(flags);
         let ticket = self.inner.push_inline(operation, bytes, flags)?;
-        self.note_own(ticket, mark, flags);
+        self.note_own(ticket, mark, flags | PostFlags::INLINE, bytes.len() as u64);
         Ok(ticket)
     }
 
@@ -352,13 +368,15 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     /// Whether a request may be staged, as far as room and credits go.
     #[inline]
     fn admit(&mut self, mark: Mark) -> Result<(), PushError> {
-        if self.room == 0 {
-            return Err(PushError::Full);
-        }
-        if mark == Mark::Message && self.sent == self.credits.granted() && !self.look() {
-            return Err(PushError::NoCredit);
-        }
-        Ok(())
+        let refused = if self.room == 0 {
+            PushError::Full
+        } else if mark == Mark::Message && self.sent == self.credits.granted() && !self.look() {
+            PushError::NoCredit
+        } else {
+            return Ok(());
+        };
+        self.statistics.would_block.add(1);
+        Err(refused)
     }
 
     /// Looks what the peer has announced; says whether it is more.
@@ -393,8 +411,11 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     }
 
     #[inline]
-    fn note_own(&mut self, ticket: Ticket, mark: Mark, flags: PostFlags) {
+    fn note_own(&mut self, ticket: Ticket, mark: Mark, flags: PostFlags, bytes: u64) {
         self.note(ticket, mark, flags);
+        self.bytes = self.bytes.wrapping_add(bytes);
+        let inline = flags.contains(PostFlags::INLINE);
+        self.inline = self.inline.wrapping_add(u32::from(inline));
         self.room = self.room.saturating_sub(1);
         self.sent = self.sent.wrapping_add(u64::from(mark == Mark::Message));
     }
@@ -417,16 +438,20 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         let mut outcome = inner.ring_returning(unposted);
         match &mut outcome {
             Ok(posted) => {
+                self.statistics.doorbell(*posted, self.bytes, self.inline);
                 *self.unsignaled = self.unsignaled_now;
                 *self.signal_next = false;
                 self.credits.note_sent(self.sent);
                 if let Some((count, receipt)) = announced {
                     receipt.note_announced(count);
+                    self.statistics.announcements.add(1);
                     *self.announcements = self.announcements.saturating_add(1);
                     *posted = posted.saturating_sub(1);
                 }
             }
             Err(error) => {
+                // The bytes of the part that went are not known: the doorbell alone is counted.
+                self.statistics.doorbell(error.posted, 0, 0);
                 // A signaled request may be among the posted part or among the rest: the next
                 // one is signaled, so that the part is known done.
                 *self.unsignaled = 0;
@@ -456,7 +481,7 @@ fn unposted_messages(marks: &Marked<'_>, last: u64, unposted: u32) -> u64 {
         .fold(0, u64::wrapping_add)
 }
 
-impl<Q: SendQueue, Words, W, L> fmt::Debug for Sender<Q, Words, W, L> {
+impl<Q: SendQueue, Words, W, L, S> fmt::Debug for Sender<Q, Words, W, L, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sender")
             .field("in_flight", &self.queue.in_flight())

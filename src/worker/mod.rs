@@ -14,6 +14,7 @@ use doorbell_core::provider::{
 };
 use doorbell_core::work_id::CHANNELS_MAX;
 use doorbell_ffi::Rdma;
+use doorbell_hotpath::Statistics;
 
 use crate::channel::{Channel, ChannelId};
 use crate::edge::reaper::Reaper;
@@ -43,7 +44,7 @@ pub struct Worker<P: Provider = Rdma> {
     channels_max: u32,
     /// What one completion of READs and atomics brought back, until it is delivered.
     fetched: Vec<(Ticket, Lease<P>)>,
-    counters: WorkerCounters,
+    pub(crate) statistics: Arc<Statistics>,
     closing: Vec<Closing>,
     reaper: Reaper,
 }
@@ -77,16 +78,6 @@ pub(crate) struct Reservation {
     pub(crate) id: ChannelId,
     sends: u32,
     receives: u32,
-}
-
-/// What a Worker counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct WorkerCounters {
-    /// Completions of channels that are closed, or of none.
-    pub orphaned: u64,
-    /// Completions that named nothing in flight on their channel.
-    pub rejected: u64,
 }
 
 /// The channel an event is for, and the memory to answer from.
@@ -146,7 +137,7 @@ impl<P: Provider> Worker<P> {
             unannounced: Vec::new(),
             channels_max,
             fetched: Vec::new(),
-            counters: WorkerCounters::default(),
+            statistics: Arc::default(),
             closing: Vec::new(),
             reaper,
         })
@@ -207,10 +198,10 @@ impl<P: Provider> Worker<P> {
             .filter_map(|entry| entry.channel.as_ref().map(Channel::id))
     }
 
-    /// What was counted so far.
+    /// What it counts, with all its channels. A clone may be read on any thread, at any time.
     #[must_use]
-    pub const fn counters(&self) -> WorkerCounters {
-        self.counters
+    pub const fn statistics(&self) -> &Arc<Statistics> {
+        &self.statistics
     }
 
     /// The file descriptors to wait for after [`Worker::arm`]: of the receive and of the send

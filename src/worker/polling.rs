@@ -35,7 +35,7 @@ impl<P: Provider> Worker<P> {
             channels,
             receive_completions,
             arena,
-            counters,
+            statistics,
             hungry,
             unannounced,
             ..
@@ -47,11 +47,11 @@ impl<P: Provider> Worker<P> {
                 .and_then(Entry::split)
                 .filter(|_| id.kind() == Some(WorkKind::Receive))
             else {
-                counters.orphaned = counters.orphaned.saturating_add(1);
+                statistics.orphaned.add(1);
                 return;
             };
             let Some(event) = channel.retire_receive(completion, arena) else {
-                counters.rejected = counters.rejected.saturating_add(1);
+                statistics.rejected.add(1);
                 return;
             };
             let failed = matches!(event, Event::ReceiveFailed { .. });
@@ -128,7 +128,7 @@ impl<P: Provider> Worker<P> {
             channels,
             send_completions,
             arena,
-            counters,
+            statistics,
             fetched,
             ..
         } = self;
@@ -137,7 +137,7 @@ impl<P: Provider> Worker<P> {
             let entry = channels.get_mut(id.channel() as usize);
             let channel = entry.and_then(|entry| entry.channel.as_mut());
             let Some(channel) = channel.filter(|_| id.kind() == Some(WorkKind::Send)) else {
-                counters.orphaned = counters.orphaned.saturating_add(1);
+                statistics.orphaned.add(1);
                 return;
             };
             let outcome = channel.sender.retire(
@@ -146,7 +146,7 @@ impl<P: Provider> Worker<P> {
                 |slot| arena.release(slot),
             );
             let Ok(Outcome { retired, through, .. }) = outcome else {
-                counters.rejected = counters.rejected.saturating_add(1);
+                statistics.rejected.add(1);
                 return;
             };
             let success = retired.status.is_success();

@@ -16,7 +16,7 @@ use doorbell_core::wire::RemoteWindow;
 use doorbell_core::{Rkey, Ticket, WcStatus, WorkId, WorkKind};
 
 use super::{Flow, Sender, SenderConfig};
-use crate::{Announcer, Credits, Granting, Grants, WindowWord, mark_words_for};
+use crate::{Announcer, Credits, Granting, Grants, Statistics, WindowWord, mark_words_for};
 
 /// A window of one word, which stands for the memory the peer writes to.
 #[derive(Default)]
@@ -212,7 +212,7 @@ impl<'q> SendBatch<'q> for &'q mut Queue {
     }
 }
 
-type Tested = Sender<Queue, Box<[u64]>, Arc<Word>, Arc<Grants>>;
+type Tested = Sender<Queue, Box<[u64]>, Arc<Word>, Arc<Grants>, Arc<Statistics>>;
 
 const PEERS_WORD: RemoteAddress = RemoteAddress {
     address: 0x1000,
@@ -239,7 +239,14 @@ fn sender_with(
         announcer: Announcer::new(grants.clone(), ours, PEERS_WORD),
     };
     let words = vec![0; mark_words_for(depth)].into();
-    let sender = Sender::new(Queue::new(depth), words, flow, &SenderConfig { unsignaled_max }).unwrap();
+    let sender = Sender::new(
+        Queue::new(depth),
+        words,
+        flow,
+        Arc::default(),
+        &SenderConfig { unsignaled_max },
+    )
+    .unwrap();
     (sender, word, Granting::new(grants, ours))
 }
 
