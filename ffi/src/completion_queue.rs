@@ -3,6 +3,7 @@
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr::{self, NonNull};
+use core::time::Duration;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -18,6 +19,11 @@ use crate::{errno, events};
 
 /// How many completions one call takes from the device at most.
 pub(crate) const POLL_MAX: usize = 16;
+
+/// How many notifications are acknowledged at once. Each call takes a lock that the queue's
+/// destruction waits at, so few calls are better; the number itself only has to be small
+/// beside the 32 bits of libibverbs' counter. Source: `ibv_get_cq_event(3)`.
+const ACKNOWLEDGED_AT_ONCE: u32 = 64;
 
 /// The queue in the device, alive as long as a queue pair completes into it.
 pub(crate) struct CompletionInner {
@@ -53,8 +59,9 @@ impl Drop for CompletionInner {
     #[doc(alias = "ibv_destroy_cq")]
     fn drop(&mut self) {
         // SAFETY: made in `CompletionQueue::new` and destroyed here alone; queue pairs that
-        // complete into it hold an `Arc` of this, and every event taken was acknowledged, so the
-        // call does not wait (ibv_create_cq(3), ibv_get_cq_event(3)).
+        // complete into it hold an `Arc` of this, and so does the `CompletionQueue`, which takes
+        // all events and has acknowledged each by the time it lets go of it: the call does not
+        // wait (ibv_create_cq(3), ibv_get_cq_event(3)).
         let status = unsafe { rdma_sys::ibv_destroy_cq(self.cq.as_ptr()) };
         if errno::from_value("ibv_destroy_cq", status).is_err() {
             // It stays, and so must its channel and its device.
@@ -109,6 +116,8 @@ pub struct CompletionQueue {
     polled: u64,
     /// How often a poll took all there was.
     emptied: u64,
+    /// Notifications taken, but not yet acknowledged to libibverbs.
+    unacknowledged: u32,
     /// Where the device writes them: zeroed at first, so that what a failed one leaves alone is
     /// never uninitialised (S7).
     batch: Box<[ibv_wc; POLL_MAX]>,
@@ -156,6 +165,7 @@ impl CompletionQueue {
             depth: u32::try_from(granted).unwrap_or(config.depth),
             polled: 0,
             emptied: 0,
+            unacknowledged: 0,
             batch: Box::new([zeroed; POLL_MAX]),
         })
     }
@@ -180,6 +190,17 @@ impl CompletionQueue {
         let notifier = self.inner.notifier.as_ref()?;
         // SAFETY: open as long as the channel, which lives at least as long as `self`.
         Some(unsafe { BorrowedFd::borrow_raw(notifier.fd) })
+    }
+
+    /// Tells libibverbs that the notifications taken so far were seen.
+    #[doc(alias = "ibv_ack_cq_events")]
+    fn acknowledge_taken(&mut self) {
+        if self.unacknowledged > 0 {
+            // SAFETY: the queue is live; its channel is its own, so all that was taken is about it,
+            // and is acknowledged once each (ibv_get_cq_event(3)).
+            unsafe { rdma_sys::ibv_ack_cq_events(self.inner.as_ptr(), self.unacknowledged) };
+            self.unacknowledged = 0;
+        }
     }
 
     fn notifier(&self, call: &'static str) -> Result<&Notifier, ProviderError> {
@@ -237,7 +258,6 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
     }
 
     #[doc(alias = "ibv_get_cq_event")]
-    #[doc(alias = "ibv_ack_cq_events")]
     fn acknowledge(&mut self) -> Result<u32, ProviderError> {
         let notifier = self.notifier("ibv_get_cq_event")?;
         let mut taken = 0_u32;
@@ -254,12 +274,39 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
                 Err(error) => break Err(error),
             }
         };
-        if taken > 0 {
-            // SAFETY: the channel is this queue's alone, so all that was taken is about it;
-            // acknowledged once each (ibv_get_cq_event(3)).
-            unsafe { rdma_sys::ibv_ack_cq_events(self.inner.as_ptr(), taken) };
+        self.unacknowledged = self.unacknowledged.saturating_add(taken);
+        if self.unacknowledged >= ACKNOWLEDGED_AT_ONCE {
+            self.acknowledge_taken();
         }
         outcome
+    }
+
+    fn sleep<const N: usize>(queues: [&Self; N], span: Duration) -> Result<(), ProviderError> {
+        let mut entries = [libc::pollfd {
+            fd: -1,
+            events: libc::POLLIN,
+            revents: 0,
+        }; N];
+        for (entry, queue) in entries.iter_mut().zip(queues) {
+            entry.fd = queue.notifier("ppoll")?.fd;
+        }
+        let span = libc::timespec {
+            tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: span.subsec_nanos().into(),
+        };
+        // SAFETY: as many writable entries as are said, and a time, all of which outlive the call;
+        // no signal mask (ppoll(2)).
+        let status = unsafe { libc::ppoll(entries.as_mut_ptr(), N as libc::nfds_t, &raw const span, ptr::null()) };
+        match errno::from_minus_one("ppoll", status) {
+            Err(error) if error.errno != libc::EINTR => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        self.acknowledge_taken();
     }
 }
 

@@ -14,6 +14,7 @@ mod marks;
 mod receiver;
 mod sender;
 mod statistics;
+mod waiting;
 
 pub use credits::{Announcer, Credits, Granting, Grants, WindowWord};
 pub use failure::FirstCause;
@@ -21,3 +22,4 @@ pub use marks::{StorageError, mark_words_for};
 pub use receiver::{Receiver, ReceiverConfig};
 pub use sender::{Batch, Flow, Outcome, Sender, SenderConfig};
 pub use statistics::{BATCH_BUCKETS, Counter, Statistics, StatisticsSnapshot};
+pub use waiting::{Wait, Waitable, Waiter, Woken, prepare_sleep};

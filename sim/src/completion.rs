@@ -1,6 +1,7 @@
 //! Completions, and the queues they are polled from.
 
 use core::fmt;
+use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -155,6 +156,7 @@ impl World {
             if wakes {
                 state.armed = None;
                 state.notifications = state.notifications.saturating_add(1);
+                self.notified.notify_all();
             }
             return;
         }
@@ -294,6 +296,29 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
 
     fn acknowledge(&mut self) -> Result<u32, ProviderError> {
         self.with_notifier("acknowledge", |state| core::mem::take(&mut state.notifications))
+    }
+
+    fn sleep<const N: usize>(queues: [&Self; N], span: Duration) -> Result<(), ProviderError> {
+        let Some(first) = queues.first() else {
+            return Ok(());
+        };
+        let mut world = first.context.fabric().lock();
+        let notified = Arc::clone(&world.notified);
+        let mut is_quiet = true;
+        for queue in queues {
+            let state = world.completion_queues.get(&queue.id).filter(|_| queue.notify);
+            let state = state.ok_or(failed("sleep", EOPNOTSUPP))?;
+            is_quiet &= state.notifications == 0;
+        }
+        if is_quiet {
+            // It may be told of another queue: it may end early.
+            world = match notified.wait_timeout(world, span) {
+                Ok((world, _)) => world,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+        drop(world);
+        Ok(())
     }
 }
 

@@ -6,7 +6,7 @@
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use doorbell_core::ledger::QueueId;
 use doorbell_core::provider::{AsyncEvent, DataInOrder};
@@ -84,6 +84,8 @@ pub(crate) struct World {
     pub(crate) pending: VecDeque<QueuePairKey>,
     /// Queue pairs that are to enter the error state.
     pub(crate) failing: VecDeque<QueuePairKey>,
+    /// Told whenever a completion queue notifies.
+    pub(crate) notified: Arc<Condvar>,
 }
 
 impl World {

@@ -13,9 +13,9 @@
 //! # What it is not
 //! Nothing is lost, delayed, reordered or repeated, and no timer runs: a peer that does not
 //! answer ends a request with `RETRY_EXC_ERR` at once, and a receiver that is not ready with
-//! `RNR_RETRY_EXC_ERR`, unless it may be retried without end. There are no descriptors to
-//! wait on: completion queues can be armed, but are to be polled. Vendors' error words are
-//! zero.
+//! `RNR_RETRY_EXC_ERR`, unless it may be retried without end. There are no descriptors:
+//! completion queues can be armed and slept at, which alone takes real time, but not put into
+//! an event loop. Vendors' error words are zero.
 
 mod completion;
 mod errno;

@@ -1,5 +1,7 @@
 //! The data path of the seam: posting guards, completions, and the way slots come back.
 
+use core::time::Duration;
+
 use crate::wire::RemoteWindow;
 use crate::{Rkey, Ticket, WcStatus, WorkId};
 
@@ -350,4 +352,11 @@ pub trait CompletionQueue: Send + Sized + 'static {
     /// # Errors
     /// The queue was made without notification, or the descriptor failed.
     fn acknowledge(&mut self) -> Result<u32, ProviderError>;
+
+    /// Sleeps until one of these queues has a notification that was not taken yet, or for
+    /// `span`. It may end early for no reason.
+    ///
+    /// # Errors
+    /// A queue was made without notification, or its descriptor failed.
+    fn sleep<const N: usize>(queues: [&Self; N], span: Duration) -> Result<(), ProviderError>;
 }

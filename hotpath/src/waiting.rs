@@ -1,0 +1,160 @@
+//! Waiting: when to poll, when to look at the clock, and the one order of arming and polling
+//! that loses no wake-up.
+//!
+//! What is polled, armed and slept at is behind [`Waitable`], so that a model drives what is
+//! shipped. There is no clock and no system call here.
+
+/// Polls between two looks at the clock. Default for every wait: a poll of two empty queues
+/// takes tens of nanoseconds, so a deadline is noticed some ten microseconds late at most, and
+/// the clock, which takes about as long as a poll, is in one of so many.
+const POLLS_PER_LOOK: u32 = 256;
+
+/// How to wait for completions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wait {
+    /// Polls without rest: no call into the kernel, the least latency, and a whole processor.
+    /// The default, since whoever polls a device has a processor for it.
+    #[default]
+    Busy,
+    /// Polls for a while, then has the queues armed and sleeps. The queues must have been made
+    /// with notification.
+    SpinThenSleep {
+        /// How often it polls again, in vain, before it arms and sleeps. 0 sleeps as soon as
+        /// there is nothing. It is a count and no time, so that no clock is read.
+        spins: u32,
+    },
+}
+
+impl Wait {
+    /// Spins 1,024 times, then sleeps. To arm, sleep and be woken takes some ten microseconds;
+    /// so long a spin takes about as much or twice that, so that it never costs more than a few
+    /// times the better of the two, whatever comes when.
+    pub const SPIN_THEN_SLEEP: Self = Self::SpinThenSleep { spins: 1024 };
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Woken {
+    /// This many completions came, and were handed over.
+    Completions(u32),
+    /// The deadline passed. What the last poll may have found was handed over all the same: so
+    /// a deadline holds in the middle of a flood, too.
+    Deadline,
+}
+
+/// What can be waited for: queues that are polled, their notifications, and a deadline.
+pub trait Waitable {
+    /// Why one of these failed.
+    type Error;
+
+    /// Takes what completed and hands it over; zero means that nothing had.
+    ///
+    /// # Errors
+    /// The queues cannot be polled.
+    fn poll(&mut self) -> Result<u32, Self::Error>;
+
+    /// Takes the notifications that are waiting.
+    ///
+    /// # Errors
+    /// The queues do not notify, or it failed.
+    fn acknowledge(&mut self) -> Result<(), Self::Error>;
+
+    /// Asks for one notification at the next completion of each queue.
+    ///
+    /// # Errors
+    /// The queues do not notify, or it failed.
+    fn arm(&mut self) -> Result<(), Self::Error>;
+
+    /// Whether the deadline has passed.
+    fn is_over(&mut self) -> bool;
+
+    /// Sleeps until there is a notification that was not taken, or the deadline passes. It may
+    /// end early.
+    ///
+    /// # Errors
+    /// The queues do not notify, or it failed.
+    fn sleep(&mut self) -> Result<(), Self::Error>;
+}
+
+/// Makes the queues wake whoever sleeps: takes old notifications, arms, and polls once more.
+/// Only where this found nothing, given back as zero, may one sleep.
+///
+/// # Errors
+/// What is waited for failed.
+///
+/// # Ordering
+/// A completion comes before arming, and is found by the poll; or after it, and notifies. A
+/// notification that is taken here stands for a completion that was there before, which is
+/// found by the poll, too. Any other order loses one: taken after the poll, the notification;
+/// armed after it, the completion. Source: `ibv_get_cq_event(3)`, `ibv_req_notify_cq(3)`.
+#[inline]
+pub fn prepare_sleep<W: Waitable>(what: &mut W) -> Result<u32, W::Error> {
+    what.acknowledge()?;
+    what.arm()?;
+    what.poll()
+}
+
+/// Whoever waits, again and again, at the same queues.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Waiter {
+    /// Polls so far, wrapping. It goes on from wait to wait, so that the clock is looked at
+    /// however many of them end at once.
+    polls: u32,
+}
+
+impl Waiter {
+    /// A new one.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { polls: 0 }
+    }
+
+    /// Waits until something completed, or the deadline passed.
+    ///
+    /// # Errors
+    /// What is waited for failed.
+    #[inline]
+    pub fn wait<W: Waitable>(&mut self, how: Wait, what: &mut W) -> Result<Woken, W::Error> {
+        let mut spun = 0_u32;
+        loop {
+            let count = what.poll()?;
+            self.polls = self.polls.wrapping_add(1);
+            if self.polls % POLLS_PER_LOOK == 0 && what.is_over() {
+                return Ok(Woken::Deadline);
+            }
+            if count > 0 {
+                return Ok(Woken::Completions(count));
+            }
+            match how {
+                Wait::SpinThenSleep { spins } if spun >= spins => {
+                    if let Some(woken) = doze(what)? {
+                        return Ok(woken);
+                    }
+                }
+                _ => {
+                    spun = spun.wrapping_add(1);
+                    core::hint::spin_loop();
+                }
+            }
+        }
+    }
+}
+
+/// Sleeps, where nothing speaks against it; says what did.
+#[cold]
+fn doze<W: Waitable>(what: &mut W) -> Result<Option<Woken>, W::Error> {
+    let count = prepare_sleep(what)?;
+    if count > 0 {
+        return Ok(Some(Woken::Completions(count)));
+    }
+    if what.is_over() {
+        return Ok(Some(Woken::Deadline));
+    }
+    what.sleep()?;
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests;
