@@ -296,7 +296,14 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         };
         // SAFETY: as many writable entries as are said, and a time, all of which outlive the call;
         // no signal mask (ppoll(2)).
-        let status = unsafe { libc::ppoll(entries.as_mut_ptr(), N as libc::nfds_t, &raw const span, ptr::null()) };
+        let status = unsafe {
+            libc::ppoll(
+                entries.as_mut_ptr(),
+                N as libc::nfds_t,
+                &raw const span,
+                ptr::null(),
+            )
+        };
         match errno::from_minus_one("ppoll", status) {
             Err(error) if error.errno != libc::EINTR => Err(error),
             _ => Ok(()),

@@ -63,7 +63,8 @@ simulated! {
         s21_a_queue_that_overruns_is_lost,
         s23_a_notification_is_one_shot,
         s23_solicited_and_failed_completions_notify,
-        s23_a_queue_made_without_cannot_be_armed;
+        s23_a_queue_made_without_cannot_be_armed,
+        s23_a_notification_ends_a_sleep;
     data:
         s17_a_send_consumes_one_receive,
         s17_a_write_with_immediate_consumes_one_receive_untouched,

@@ -2,13 +2,15 @@
 
 use core::time::Duration;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::sync::mpsc;
+use std::thread;
 use std::time::Instant;
 
 use doorbell_core::provider::{
-    AsyncEvent, CompletionQueue as _, CompletionQueueConfig, Context as _, Operation, PostFlags,
-    ProtectionDomain as _, SendBatch as _, SendQueue as _,
+    Arena as _, AsyncEvent, CompletionQueue as _, CompletionQueueConfig, Context as _, Operation, PostFlags,
+    ProtectionDomain as _, ReceiveQueue as _, SendBatch as _, SendQueue as _,
 };
-use doorbell_ffi::CompletionQueue;
+use doorbell_ffi::{Arena, CompletionQueue};
 
 use crate::bench::{Bench, End, PATIENCE, bench, config, poll, poll_success, post_receives};
 
@@ -95,6 +97,118 @@ fn s23_an_armed_queue_notifies_once() {
     send(&mut sender, PostFlags::SOLICITED);
     assert!(readable(receiver.receives.notification().unwrap(), PATIENCE));
     assert_eq!(receiver.receives.acknowledge(), Ok(1));
+}
+
+/// Messages that must each wake the receiver, or be found by it.
+const HAMMERED: u32 = 3000;
+
+/// Takes what came, lets as many receives be posted again, and says how many came.
+fn drain(receiver: &mut End, arena: &mut Arena) -> u32 {
+    let End { parts, receives, .. } = receiver;
+    let mut ended = Vec::new();
+    let count = receives.poll(|completion| ended.push(completion)).unwrap();
+    for completion in ended {
+        let arrival = parts.receive.retire(completion, |_, slot| arena.release(slot));
+        assert!(arrival.unwrap().status.is_success());
+    }
+    post_receives(&mut parts.receive, arena, count);
+    count
+}
+
+#[test]
+fn s23_no_wake_up_is_lost_between_arming_and_sleeping() {
+    let Some(bench) = bench("s23_no_wake_up_is_lost_between_arming_and_sleeping") else {
+        return;
+    };
+    let mut arena = bench.arena(32, 64);
+    let (mut sender, mut receiver) = pair_into(&bench, notifying(&bench, 64));
+    post_receives(&mut receiver.parts.receive, &mut arena, 16);
+    let sending = thread::spawn(move || {
+        let mut random = 0x2545_f491_4f6c_dd1d_u64;
+        for _ in 0..HAMMERED {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            // From no pause at all to one in which the receiver has long gone to sleep.
+            for _ in 0..random % (1 << (random >> 32 & 15)) {
+                core::hint::spin_loop();
+            }
+            send(&mut sender, PostFlags::empty());
+        }
+        sender
+    });
+    let (mut received, mut slept) = (0, 0_u32);
+    while received < HAMMERED {
+        receiver.receives.acknowledge().unwrap();
+        receiver.receives.arm(false).unwrap();
+        let count = drain(&mut receiver, &mut arena);
+        if count == 0 {
+            let began = Instant::now();
+            CompletionQueue::sleep([&receiver.receives], PATIENCE).unwrap();
+            assert!(
+                began.elapsed() < PATIENCE,
+                "after {received} messages a wake-up was lost"
+            );
+            slept += 1;
+        }
+        received += count;
+    }
+    assert!(slept > 0, "it never slept, so that nothing was shown");
+    // S24: what was taken is acknowledged by the time the queue is destroyed.
+    let began = Instant::now();
+    drop((sending.join().unwrap(), receiver));
+    assert!(began.elapsed() < PATIENCE);
+    assert_eq!(doorbell_ffi::leaks().completion_queues, 0);
+}
+
+#[test]
+fn s24_notifications_that_were_taken_do_not_hold_up_destruction() {
+    let Some(bench) = bench("s24_notifications_that_were_taken_do_not_hold_up_destruction") else {
+        return;
+    };
+    let mut arena = bench.arena(16, 64);
+    for taken in [1, 2] {
+        let (mut sender, mut receiver) = pair_into(&bench, notifying(&bench, 64));
+        post_receives(&mut receiver.parts.receive, &mut arena, taken);
+        for _ in 0..taken {
+            receiver.receives.arm(false).unwrap();
+            send(&mut sender, PostFlags::empty());
+            CompletionQueue::sleep([&receiver.receives], PATIENCE).unwrap();
+            assert_eq!(receiver.receives.acknowledge(), Ok(1));
+        }
+        let (done, is_done) = mpsc::channel();
+        // Elsewhere, so that a wait without end is a failure and not a test without end.
+        thread::spawn(move || {
+            drop(receiver);
+            done.send(()).unwrap();
+        });
+        is_done.recv_timeout(PATIENCE).expect("it waits for nothing");
+    }
+    assert_eq!(doorbell_ffi::leaks().completion_queues, 0);
+}
+
+#[test]
+fn a_sleep_ends_in_time_and_at_either_queue() {
+    let Some(bench) = bench("a_sleep_ends_in_time_and_at_either_queue") else {
+        return;
+    };
+    let mut arena = bench.arena(16, 64);
+    let (mut sender, mut receiver) = pair_into(&bench, notifying(&bench, 64));
+    let quiet = notifying(&bench, 1);
+    let began = Instant::now();
+    CompletionQueue::sleep([&quiet, &receiver.receives], SHORT).unwrap();
+    assert!(began.elapsed() >= SHORT && began.elapsed() < PATIENCE);
+    post_receives(&mut receiver.parts.receive, &mut arena, 1);
+    receiver.receives.arm(false).unwrap();
+    send(&mut sender, PostFlags::empty());
+    for queues in [[&quiet, &receiver.receives], [&receiver.receives, &quiet]] {
+        let began = Instant::now();
+        CompletionQueue::sleep(queues, PATIENCE).unwrap();
+        assert!(began.elapsed() < PATIENCE);
+    }
+    let silent = bench.queue();
+    let refused = CompletionQueue::sleep([&quiet, &silent], SHORT).unwrap_err();
+    assert_eq!(refused.errno, libc::EOPNOTSUPP);
 }
 
 #[test]

@@ -1,5 +1,10 @@
 //! Completions: when there is one, when there are too many, and when one notifies.
 
+use core::time::Duration;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Instant;
+
 use doorbell_core::provider::{AsyncEvent, CompletionQueue, Context, Operation, PostFlags, QueuePair};
 use doorbell_core::{QpState, WcStatus};
 
@@ -121,4 +126,41 @@ pub(crate) fn s23_a_queue_made_without_cannot_be_armed<R: Rig>(rig: &R) {
     assert!(near.send_completions.arm(false).is_err());
     assert!(near.send_completions.acknowledge().is_err());
     assert_eq!(near.send_completions.notification_fd(), None);
+    assert!(CompletionQueue::sleep([&near.send_completions], Duration::ZERO).is_err());
+}
+
+pub(crate) fn s23_a_notification_ends_a_sleep<R: Rig>(rig: &R) {
+    const MESSAGES: usize = 200;
+    let notify = Wish {
+        notify: true,
+        ..USUAL
+    };
+    let [mut near, mut far] = connected_as(rig, [notify, notify]);
+    let long = Duration::from_secs(20);
+    let short = Duration::from_millis(20);
+    let began = Instant::now();
+    CompletionQueue::sleep([&far.receive_completions, &far.send_completions], short).unwrap();
+    assert!(began.elapsed() < long);
+    let (came, next) = mpsc::channel();
+    let sending = thread::spawn(move || {
+        for _ in 0..MESSAGES {
+            near.post(Operation::Send, b"wake up");
+            near.sent(1);
+            next.recv().unwrap();
+        }
+    });
+    for _ in 0..MESSAGES {
+        far.receive_completions.acknowledge().unwrap();
+        far.receive_completions.arm(false).unwrap();
+        // Now the message may be carried out, before or while this one sleeps.
+        far.post_receives(1);
+        let began = Instant::now();
+        while far.receive_completions.acknowledge() == Ok(0) {
+            CompletionQueue::sleep([&far.send_completions, &far.receive_completions], long).unwrap();
+            assert!(began.elapsed() < long, "a wake-up was lost");
+        }
+        far.received(1);
+        came.send(()).unwrap();
+    }
+    sending.join().unwrap();
 }
