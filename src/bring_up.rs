@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use doorbell_core::Psn;
 use doorbell_core::handshake::{Agreed, Established};
 use doorbell_core::provider::{
     AddressVector, Context, PostError, ProtectionDomain, Provider, ProviderError, QueuePair, QueuePairConfig,
     QueuePairParts, ReadyToReceive, ReadyToSend, RemoteAccess, RemoteAddress, Window,
 };
 use doorbell_core::wire::{CreditWord, Endpoint, EndpointParameters, Reject, RejectReason};
+use doorbell_core::{Psn, in_place};
 use doorbell_hotpath::{
     Announcer, Credits, Flow, Grants, Receiver, ReceiverConfig, Sender, SenderConfig, WindowWord,
     mark_words_for,
@@ -187,7 +187,8 @@ pub(crate) fn connect<P: Provider>(
         rnr_retry: config.rnr_retry,
     })?;
     let depth = control.limits().send_depth;
-    let marks = vec![0; mark_words_for(depth)].into_boxed_slice();
+    let mut marks = vec![0; mark_words_for(depth)].into_boxed_slice();
+    in_place::put(&mut marks, || 0);
     let sender_config = SenderConfig {
         unsignaled_max: config.unsignaled_max,
     };

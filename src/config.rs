@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use doorbell_core::Mtu;
-use doorbell_core::provider::RemoteAccess;
+use doorbell_core::provider::{PlacementConfig, RemoteAccess};
 use doorbell_core::wire::PrivateData;
 
 /// What a Worker is made with.
@@ -24,6 +24,10 @@ pub struct WorkerConfig {
     /// Whether the completion queues can be armed to notify through a file descriptor.
     /// Default no: a Worker is polled.
     pub notify: bool,
+    /// Where the slots are to be, and of what pages. Default: transparent huge pages, locked, on
+    /// the device's NUMA node, each as far as the machine allows; see [`PlacementConfig`], and
+    /// [`crate::Worker::placement`] for what came of it.
+    pub placement: PlacementConfig,
 }
 
 impl Default for WorkerConfig {
@@ -34,6 +38,7 @@ impl Default for WorkerConfig {
             completion_depth: 4096,
             channels_max: 1024,
             notify: false,
+            placement: PlacementConfig::DEFAULT,
         }
     }
 }

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use std::io;
 
 use doorbell_core::handshake::{HandshakeError, Misuse};
-use doorbell_core::provider::ProviderError;
+use doorbell_core::provider::{MemoryError, ProviderError};
 use doorbell_core::wire::NoRails;
 
 use crate::rails::NoRoute;
@@ -18,6 +18,8 @@ pub enum NodeError {
     Library(doorbell_ffi::LoadError),
     /// The devices could not be listed, or one not opened.
     Provider(ProviderError),
+    /// There is no memory for a Worker, or none of the kind that is required.
+    Memory(MemoryError),
     /// There is no device, or none that works: each port with its reason.
     NothingUsable(String),
     /// There is no such device; the names there are.
@@ -38,6 +40,7 @@ impl fmt::Display for NodeError {
         match self {
             Self::Library(error) => fmt::Display::fmt(error, f),
             Self::Provider(error) => fmt::Display::fmt(error, f),
+            Self::Memory(error) => fmt::Display::fmt(error, f),
             Self::NothingUsable(why) => write!(f, "no usable RDMA device: {why}"),
             Self::NoSuchDevice { device, known } if known.is_empty() => {
                 write!(f, "no RDMA device {device}: there are none")
@@ -56,6 +59,12 @@ impl core::error::Error for NodeError {}
 impl From<ProviderError> for NodeError {
     fn from(error: ProviderError) -> Self {
         Self::Provider(error)
+    }
+}
+
+impl From<MemoryError> for NodeError {
+    fn from(error: MemoryError) -> Self {
+        Self::Memory(error)
     }
 }
 

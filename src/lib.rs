@@ -51,7 +51,10 @@ pub use batch::Batch;
 pub use channel::{Channel, ChannelId, SendError, SendErrorKind};
 pub use config::{ChannelConfig, WorkerConfig};
 pub use doorbell_core as vocabulary;
-pub use doorbell_core::provider::{Operation, PostFlags, RemoteAccess, RemoteAddress, Window, WindowConfig};
+pub use doorbell_core::provider::{
+    MemoryError, NumaNode, Operation, Pages, Placement, PlacementConfig, PostFlags, RemoteAccess,
+    RemoteAddress, Window, WindowConfig,
+};
 pub use doorbell_core::wire::{Handle, PrivateData, RemoteWindow};
 pub use doorbell_core::{Deadline, PortReport, Ticket, WcStatus};
 pub use doorbell_ffi::Rdma;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use doorbell::vocabulary::Rkey;
 use doorbell::{
-    ChannelState, CloseError, CloseProgress, ConnectError, Event, Listener, Operation, PostFlags,
-    RemoteAccess, RemoteAddress, SendErrorKind, WcStatus, Window as _, WindowConfig, WorkerConfig, within,
+    ChannelState, CloseError, CloseProgress, ConnectError, Event, Listener, Operation, Pages,
+    PlacementConfig, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind, WcStatus, Window as _,
+    WindowConfig, WorkerConfig, within,
 };
 use doorbell_sim::Fabric;
 use fabric::{SOON, pair, pair_with, small};
@@ -80,10 +81,7 @@ fn one_sided_access_reaches_the_window_and_nothing_else() {
     let (mut a, mut b) = pair_with(listening, small());
     let mut window = a
         .worker()
-        .window(&WindowConfig {
-            bytes: 4096,
-            remote: RemoteAccess::ALL,
-        })
+        .window(&WindowConfig::new(4096, RemoteAccess::ALL))
         .unwrap();
     let remote = window.remote();
     let at = |offset, bytes| RemoteAddress::within(&remote, offset, bytes).unwrap();
@@ -167,10 +165,7 @@ fn access_that_was_not_granted_fails_with_its_cause() {
     let (mut a, mut b) = pair_with(listening, small());
     let window = a
         .worker()
-        .window(&WindowConfig {
-            bytes: 64,
-            remote: RemoteAccess::READ,
-        })
+        .window(&WindowConfig::new(64, RemoteAccess::READ))
         .unwrap();
     let target = RemoteAddress::within(&window.remote(), 0, 4).unwrap();
     let (lease, id) = (b.lease(b"evil"), b.id());
@@ -511,4 +506,25 @@ fn what_went_and_came_is_counted() {
         }
     }
     assert_eq!(b.worker().statistics().would_block.value(), refused);
+}
+
+#[test]
+fn placement_is_told_and_what_is_required_of_it_is_kept() {
+    let fabric = Fabric::new();
+    let node = fabric::node(&fabric, "a", vec![fabric::port("simA", "127.0.0.1/24")]);
+    let mut config = WorkerConfig::default();
+    config.slots = 4;
+    let worker = node.worker("simA", &config).unwrap();
+    let placement = worker.placement();
+    assert_eq!(placement.asked, PlacementConfig::default());
+    assert_eq!(placement.bytes, 4 * 4096);
+    // A simulation has none of it, and says so.
+    assert_eq!(placement.shortfalls().count(), 3, "{placement}");
+    config.placement.pages = Pages::Huge2M;
+    config.placement.pages_required = true;
+    let error = node.worker("simA", &config).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "huge pages of 2 MiB required, and not to be had: there is no such thing here"
+    );
 }

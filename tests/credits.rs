@@ -274,10 +274,7 @@ fn a_write_with_a_word_takes_a_credit_and_other_operations_none() {
     });
     let window = a
         .worker()
-        .window(&WindowConfig {
-            bytes: 64,
-            remote: RemoteAccess::ALL,
-        })
+        .window(&WindowConfig::new(64, RemoteAccess::ALL))
         .unwrap();
     let at = RemoteAddress::within(&window.remote(), 0, 8).unwrap();
     let id = b.id();

@@ -56,7 +56,12 @@ const EMBEDDED: &[&str] = &[
 const UNSAFE: &[&str] = &["ffi", "ffi/sys", "ffi/fake", "ffi/proofs"];
 
 /// Nobody depends on these.
-const ENDS: &[&str] = &["doorbell-lab", "doorbell-models", "doorbell-benches", "doorbell-proofs"];
+const ENDS: &[&str] = &[
+    "doorbell-lab",
+    "doorbell-models",
+    "doorbell-benches",
+    "doorbell-proofs",
+];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -18,7 +18,7 @@ use core::marker::PhantomData;
 
 use crate::provider::{GATHER_MAX, Rejected};
 use crate::work_id::{GENERATION_MASK, SLOTS_MAX};
-use crate::{Ticket, WorkId, WorkKind};
+use crate::{Ticket, WorkId, WorkKind, in_place};
 
 /// The table. Its storage comes from the caller: `Ends` for one word per request, `Slots`
 /// for the slots themselves.
@@ -90,13 +90,14 @@ pub struct Range {
 impl<S, Ends: AsRef<[u32]> + AsMut<[u32]>, Slots: AsRef<[Option<S>]> + AsMut<[Option<S>]>>
     InFlight<S, Ends, Slots>
 {
-    /// An empty table over this storage, whose places must all be empty.
+    /// An empty table over this storage, whose places must all be empty. All of it is written
+    /// to here, so that it is in place from then on.
     ///
     /// # Errors
     /// The storage is not as [`storage_for`] says.
     pub fn new(
-        ends: Ends,
-        slots: Slots,
+        mut ends: Ends,
+        mut slots: Slots,
         kind: WorkKind,
         channel: u32,
         depth: u32,
@@ -111,6 +112,8 @@ impl<S, Ends: AsRef<[u32]> + AsMut<[u32]>, Slots: AsRef<[Option<S>]> + AsMut<[Op
                 slots: places,
             });
         }
+        in_place::put(ends.as_mut(), || 0);
+        in_place::put(slots.as_mut(), || None);
         let index_bits = requests.trailing_zeros();
         let start = (u64::from(first_generation) & GENERATION_MASK) << index_bits;
         Ok(Self {

@@ -16,6 +16,7 @@ pub mod gid;
 pub mod handshake;
 pub mod id;
 pub mod in_flight;
+pub mod in_place;
 pub mod ledger;
 pub mod mtu;
 pub mod port;

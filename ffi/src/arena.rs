@@ -8,7 +8,8 @@ use core::ptr::NonNull;
 
 use doorbell_core::detached::Detachments;
 use doorbell_core::free_list::FreeList;
-use doorbell_core::provider::{ArenaConfig, DetachedSlot, ProviderError};
+use doorbell_core::in_place;
+use doorbell_core::provider::{ArenaConfig, DetachedSlot, MemoryError, Placement, ProviderError};
 use doorbell_core::sync::{AtomicU32, Ordering};
 
 use crate::Slot;
@@ -201,7 +202,11 @@ impl Arena {
         }
         // SAFETY: the offset is within the region, as just checked.
         let first = unsafe { region.region().base().add(offset) };
-        let words = || (0..slots).map(|_| AtomicU32::new(0)).collect();
+        let words = || {
+            let mut words: Box<[_]> = (0..slots).map(|_| AtomicU32::new(0)).collect();
+            in_place::put(&mut words, || AtomicU32::new(0));
+            words
+        };
         let inner = ArenaInner {
             first,
             slot_bytes,
@@ -318,6 +323,10 @@ impl doorbell_core::provider::Arena for Arena {
     fn slot_bytes(&self) -> u32 {
         self.slot_bytes
     }
+
+    fn placement(&self) -> Placement {
+        *self.inner().region.region().placement()
+    }
 }
 
 impl Drop for Arena {
@@ -341,10 +350,10 @@ impl fmt::Debug for Arena {
     }
 }
 
-/// The region an arena of this config needs, and its cut.
-pub(crate) fn map_for(config: &ArenaConfig) -> Result<(Region, Cut), ProviderError> {
+/// The region an arena of this config needs, for a device on this node, and its cut.
+pub(crate) fn map_for(config: &ArenaConfig, device_node: Option<u16>) -> Result<(Region, Cut), MemoryError> {
     let (cut, bytes) = Cut::for_config(config)?;
-    Ok((Region::anonymous(bytes)?, cut))
+    Ok((Region::anonymous(bytes, &config.placement, device_node)?, cut))
 }
 
 #[cfg(test)]
@@ -354,11 +363,7 @@ mod tests {
 
     #[test]
     fn slots_are_whole_cache_lines() {
-        let (cut, bytes) = Cut::for_config(&ArenaConfig {
-            slots: 3,
-            slot_bytes: 65,
-        })
-        .unwrap();
+        let (cut, bytes) = Cut::for_config(&ArenaConfig::new(3, 65)).unwrap();
         assert_eq!(
             cut,
             Cut {
@@ -374,17 +379,11 @@ mod tests {
     fn impossible_sizes_are_refused() {
         for (slots, slot_bytes) in [(0, 64), (1, 0), (u32::MAX, 64), (1, u32::MAX), (1, (1 << 31) + 1)] {
             assert!(
-                Cut::for_config(&ArenaConfig { slots, slot_bytes }).is_err(),
+                Cut::for_config(&ArenaConfig::new(slots, slot_bytes)).is_err(),
                 "{slots} {slot_bytes}"
             );
         }
-        assert!(
-            Cut::for_config(&ArenaConfig {
-                slots: 1,
-                slot_bytes: 1 << 31
-            })
-            .is_ok()
-        );
+        assert!(Cut::for_config(&ArenaConfig::new(1, 1 << 31)).is_ok());
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub(crate) struct ContextInner {
     quirks: Quirks,
     limits: DeviceLimits,
     ports: u8,
+    /// The node it is on, where the platform says one.
+    numa_node: Option<u16>,
     data_path: DataPath,
 }
 
@@ -77,6 +79,7 @@ impl ContextInner {
         device: NonNull<rdma_sys::ibv_device>,
         name: Name,
         quirks: Quirks,
+        numa_node: Option<u16>,
     ) -> Result<Self, ProviderError> {
         // SAFETY: an entry of a live list, as the caller vouches (ibv_open_device(3)).
         let context = unsafe { rdma_sys::ibv_open_device(device.as_ptr()) };
@@ -95,6 +98,7 @@ impl ContextInner {
             quirks,
             limits,
             ports,
+            numa_node,
             data_path,
         })
     }
@@ -118,6 +122,11 @@ impl ContextInner {
 
     pub(crate) const fn data_path(&self) -> &DataPath {
         &self.data_path
+    }
+
+    /// The NUMA node it is on, where the platform says one.
+    pub(crate) const fn numa_node(&self) -> Option<u16> {
+        self.numa_node
     }
 
     /// How many ports it has, numbered from 1.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use doorbell_core::Access;
 use doorbell_core::provider::{
-    ArenaConfig, ProviderError, QueuePairConfig, QueuePairParts, RemoteAccess, WindowConfig,
+    ArenaConfig, MemoryError, ProviderError, QueuePairConfig, QueuePairParts, RemoteAccess, WindowConfig,
 };
 
 use crate::arena::{self, Cut};
@@ -117,13 +117,15 @@ impl ProtectionDomain {
 }
 
 impl doorbell_core::provider::ProtectionDomain<Rdma> for ProtectionDomain {
-    fn arena(&self, config: &ArenaConfig) -> Result<Arena, ProviderError> {
-        let (region, cut) = arena::map_for(config)?;
-        self.arena_over(region, cut)
+    fn arena(&self, config: &ArenaConfig) -> Result<Arena, MemoryError> {
+        let (region, cut) = arena::map_for(config, self.inner.context().numa_node())?;
+        Ok(self.arena_over(region, cut)?)
     }
 
-    fn window(&self, config: &WindowConfig) -> Result<Window, ProviderError> {
-        self.window_over(Region::anonymous(config.bytes)?, config.remote)
+    fn window(&self, config: &WindowConfig) -> Result<Window, MemoryError> {
+        let node = self.inner.context().numa_node();
+        let region = Region::anonymous(config.bytes, &config.placement, node)?;
+        Ok(self.window_over(region, config.remote)?)
     }
 
     fn queue_pair(

@@ -21,10 +21,14 @@ mod domain;
 mod errno;
 mod events;
 mod interface;
+mod kernel_view;
 mod leak;
 mod mapping;
 mod memory_region;
 mod orphan;
+#[cfg(test)]
+mod page_faults;
+mod placement;
 mod port;
 mod queue_pair;
 mod quirk;

@@ -1,13 +1,15 @@
 //! The memory under arenas and windows: mappings of our own, or memory an engine lends.
 //!
-//! Registration lives in `memory_region`; nothing here knows of devices.
+//! Registration lives in `memory_region`, how a mapping is made in `placement`; nothing here knows
+//! of devices.
 
 use core::fmt;
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 
-use doorbell_core::provider::ProviderError;
+use doorbell_core::provider::{MemoryError, Placement, PlacementConfig, ProviderError};
 
-use crate::errno;
+use crate::placement::Mapping;
+use crate::{kernel_view, placement};
 
 /// Memory that stays where it is and belongs to nobody else: what may be lent to a device.
 ///
@@ -32,13 +34,16 @@ pub unsafe trait StableMemory: Send + Sync + 'static {
 pub(crate) struct Region {
     base: NonNull<u8>,
     bytes: usize,
-    owner: Owner,
+    placement: Placement,
+    /// Held for its drop alone: whoever drops the region has shown that neither a device nor a
+    /// reference uses the memory any more.
+    _owner: Owner,
 }
 
 enum Owner {
-    /// Mapped by us: this many bytes, to be unmapped.
-    Anonymous(usize),
-    /// Lent to us; held for its drop alone.
+    /// Mapped by us.
+    Mapped { _mapping: Mapping },
+    /// Lent to us.
     Adopted { _memory: Box<dyn StableMemory> },
 }
 
@@ -49,68 +54,25 @@ unsafe impl Send for Region {}
 // argument of its own.
 unsafe impl Sync for Region {}
 
-/// The unit of what is mapped and prefaulted: where pages are larger, a multiple of too little
-/// is rounded up by the kernel, and touching more often is harmless.
-const PAGE_BYTES: usize = 4096;
-
-/// From this size on huge pages are asked for.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
-
 impl Region {
-    /// Maps zeroed memory, private to this process, kept from children made by `fork(2)`, and
-    /// already in place: the first touch of a page never happens on the data path.
+    /// Maps zeroed memory, private to this process, kept from children made by `fork(2)`, placed
+    /// as is asked, and already in place: the first touch of a page never happens on the data path.
     ///
     /// # Errors
-    /// The size is zero or overflows, or the system has no memory.
-    pub(crate) fn anonymous(bytes: usize) -> Result<Self, ProviderError> {
-        let invalid = ProviderError {
-            call: "mmap",
-            errno: libc::EINVAL,
-        };
-        if bytes == 0 {
-            return Err(invalid);
-        }
-        let mapped = bytes.checked_next_multiple_of(PAGE_BYTES).ok_or(invalid)?;
-        // SAFETY: a new private mapping at an address of the kernel's choice touches no memory
-        // that exists (mmap(2)).
-        let address = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                mapped,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(ProviderError {
-                call: "mmap",
-                errno: errno::last(),
-            });
-        }
-        let base = errno::from_pointer("mmap", address.cast::<u8>())?;
-        let region = Self {
-            base,
+    /// The size is zero or overflows, the system has no memory, or none of the kind that is
+    /// required.
+    pub(crate) fn anonymous(
+        bytes: usize,
+        asked: &PlacementConfig,
+        device_node: Option<u16>,
+    ) -> Result<Self, MemoryError> {
+        let (mapping, placement) = placement::place(bytes, asked, device_node)?;
+        Ok(Self {
+            base: mapping.base(),
             bytes,
-            owner: Owner::Anonymous(mapped),
-        };
-        if mapped >= HUGE_PAGE_BYTES {
-            // Advice only: without huge pages there are small ones.
-            // SAFETY: the range is the mapping just made (madvise(2)).
-            unsafe { libc::madvise(address, mapped, libc::MADV_HUGEPAGE) };
-        }
-        // SAFETY: as above; the mapping holds nothing a child could expect (madvise(2)).
-        let status = unsafe { libc::madvise(address, mapped, libc::MADV_DONTFORK) };
-        errno::from_minus_one("madvise(MADV_DONTFORK)", status)?;
-        for offset in (0..mapped).step_by(PAGE_BYTES) {
-            // SAFETY: the offset lies within the mapping.
-            let page = unsafe { base.add(offset) };
-            // SAFETY: mapped writable, and nobody else knows the address yet. Volatile, since
-            // the fault is the purpose.
-            unsafe { page.write_volatile(0) };
-        }
-        Ok(region)
+            placement,
+            _owner: Owner::Mapped { _mapping: mapping },
+        })
     }
 
     /// Takes lent memory.
@@ -126,10 +88,14 @@ impl Region {
                 errno: libc::EINVAL,
             });
         }
+        let mut placement = Placement::unplaced(bytes, bytes);
+        let view = kernel_view::look(base.addr().get(), bytes);
+        placement.seen = view.map(|view| view.seen);
         Ok(Self {
             base,
             bytes,
-            owner: Owner::Adopted { _memory: memory },
+            placement,
+            _owner: Owner::Adopted { _memory: memory },
         })
     }
 
@@ -140,16 +106,10 @@ impl Region {
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
     }
-}
 
-impl Drop for Region {
-    fn drop(&mut self) {
-        if let Owner::Anonymous(mapped) = self.owner {
-            // SAFETY: exactly the mapping made in `anonymous`; whoever drops the region has shown
-            // that neither a device nor a reference uses it any more (munmap(2)). It cannot fail
-            // on a mapping that exists.
-            unsafe { libc::munmap(self.base.as_ptr().cast(), mapped) };
-        }
+    /// How it was placed when it was made.
+    pub(crate) const fn placement(&self) -> &Placement {
+        &self.placement
     }
 }
 
@@ -164,18 +124,27 @@ mod tests {
     use super::{Region, StableMemory};
     use core::ptr::NonNull;
     use core::sync::atomic::{AtomicU32, Ordering};
+    use doorbell_core::provider::{MemoryError, PlacementConfig, ProviderError};
     use std::sync::Arc;
 
     #[test]
     fn sizes_that_cannot_be_are_refused() {
-        assert_eq!(Region::anonymous(0).unwrap_err().errno, libc::EINVAL);
-        assert_eq!(Region::anonymous(usize::MAX).unwrap_err().errno, libc::EINVAL);
-        assert_eq!(Region::anonymous(1 << 60).unwrap_err().errno, libc::ENOMEM);
+        for (bytes, errno) in [
+            (0, libc::EINVAL),
+            (usize::MAX, libc::EINVAL),
+            (1 << 60, libc::ENOMEM),
+        ] {
+            let refused = ProviderError { call: "mmap", errno };
+            assert_eq!(
+                Region::anonymous(bytes, &PlacementConfig::DEFAULT, None).unwrap_err(),
+                MemoryError::Provider(refused)
+            );
+        }
     }
 
     #[test]
     fn a_mapping_is_zeroed_and_writable() {
-        let region = Region::anonymous(3 << 20).unwrap();
+        let region = Region::anonymous(3 << 20, &PlacementConfig::DEFAULT, None).unwrap();
         assert_eq!(region.bytes(), 3 << 20);
         // SAFETY: within the mapping.
         let last = unsafe { region.base().add(region.bytes() - 1) };

@@ -102,8 +102,9 @@ impl Rdma {
     /// Opens an entry; it must be of this list, which its borrow shows to be alive.
     fn open_entry(&self, _list: &DeviceList, entry: &Entry) -> Result<ContextInner, ProviderError> {
         let quirks = self.quirks_of(&entry.name);
+        let numa_node = Sysfs::new(Path::new(CLASS), &entry.name).numa_node();
         // SAFETY: an entry of a list that is not freed yet.
-        unsafe { ContextInner::open(entry.device, entry.name.clone(), quirks) }
+        unsafe { ContextInner::open(entry.device, entry.name.clone(), quirks, numa_node) }
     }
 }
 

@@ -8,7 +8,7 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering, fence};
 
-use doorbell_core::provider::{OutOfWindow, RemoteAccess};
+use doorbell_core::provider::{OutOfWindow, Placement, RemoteAccess};
 use doorbell_core::wire::RemoteWindow;
 
 use crate::memory_region::MemoryRegion;
@@ -48,6 +48,10 @@ impl Window {
 impl doorbell_core::provider::Window for Window {
     fn bytes(&self) -> usize {
         self.bytes()
+    }
+
+    fn placement(&self) -> Placement {
+        *self.region.region().placement()
     }
 
     fn remote(&self) -> RemoteWindow {

@@ -7,6 +7,7 @@
 use core::cell::UnsafeCell;
 use core::ptr;
 
+use doorbell_core::in_place;
 use doorbell_core::provider::GATHER_MAX;
 use rdma_sys::{ibv_recv_wr, ibv_send_wr, ibv_sge};
 
@@ -74,16 +75,16 @@ pub(crate) struct WorkList<R> {
 unsafe impl<R> Send for WorkList<R> {}
 
 impl<R: Request> WorkList<R> {
-    /// A list of `length` requests, linked.
+    /// A list of `length` requests, linked, and in place.
     pub(crate) fn new(length: u32) -> Self {
         const NOTHING: ibv_sge = ibv_sge {
             addr: 0,
             length: 0,
             lkey: 0,
         };
-        let elements: Vec<_> = (0..length)
-            .map(|_| UnsafeCell::new([NOTHING; GATHER_MAX]))
-            .collect();
+        let nothing = || UnsafeCell::new([NOTHING; GATHER_MAX]);
+        let mut elements: Vec<_> = (0..length).map(|_| nothing()).collect();
+        in_place::put(&mut elements, nothing);
         let mut requests: Vec<_> = (0..length).map(|_| UnsafeCell::new(R::empty())).collect();
         for (request, elements) in requests.iter_mut().zip(&elements) {
             request.get_mut().set_elements(elements.get().cast());
@@ -179,7 +180,28 @@ pub(crate) fn describe<const N: usize>(
 #[cfg(test)]
 mod tests {
     use super::WorkList;
+    use crate::page_faults;
+    use doorbell_core::WorkKind;
+    use doorbell_core::in_flight::{InFlight, storage_for};
     use rdma_sys::ibv_recv_wr;
+
+    #[test]
+    fn work_lists_and_tables_are_in_place_before_they_are_used() {
+        const DEPTH: u32 = 1 << 15;
+        let (requests, places) = storage_for(DEPTH).unwrap();
+        let (ends, slots) = (vec![0; requests], vec![None; places]);
+        let mut table = InFlight::<u64, _, _>::new(ends, slots, WorkKind::Send, 0, DEPTH, 0).unwrap();
+        let mut list: WorkList<ibv_recv_wr> = WorkList::new(DEPTH);
+        let before = page_faults::minor();
+        for index in 0..DEPTH {
+            let (request, elements) = list.entry(index).unwrap();
+            request.num_sge = 4;
+            elements[3].length = index;
+            let slot = u64::from(index);
+            table.stage([slot, slot, slot, slot]).unwrap();
+        }
+        assert_eq!(page_faults::minor() - before, 0);
+    }
 
     fn filled(length: u32) -> WorkList<ibv_recv_wr> {
         let mut list: WorkList<ibv_recv_wr> = WorkList::new(length);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use doorbell_core::PortReport;
 use doorbell_core::provider::{
-    ArenaConfig, AsyncEvent, CompletionQueueConfig, DeviceLimits, GATHER_MAX, Provider, ProviderError,
-    QueuePairConfig, QueuePairParts, WindowConfig,
+    ArenaConfig, AsyncEvent, CompletionQueueConfig, DeviceLimits, GATHER_MAX, MemoryError, Provider,
+    ProviderError, QueuePairConfig, QueuePairParts, WindowConfig,
 };
 use doorbell_core::work_id::SLOTS_MAX;
 
@@ -217,11 +217,11 @@ pub struct ProtectionDomain {
 }
 
 impl doorbell_core::provider::ProtectionDomain<Host> for ProtectionDomain {
-    fn arena(&self, config: &ArenaConfig) -> Result<Arena, ProviderError> {
+    fn arena(&self, config: &ArenaConfig) -> Result<Arena, MemoryError> {
         Arena::new(self.inner.id, config)
     }
 
-    fn window(&self, config: &WindowConfig) -> Result<Window, ProviderError> {
+    fn window(&self, config: &WindowConfig) -> Result<Window, MemoryError> {
         Window::new(&self.inner, config)
     }
 

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use doorbell_core::detached::{Detachments, Word};
-use doorbell_core::provider::{ArenaConfig, DetachedSlot, OutOfWindow, ProviderError, WindowConfig};
+use doorbell_core::provider::{
+    ArenaConfig, DetachedSlot, MemoryError, NumaNode, OutOfWindow, Pages, Placement, PlacementConfig,
+    Shortfall, Step, WindowConfig,
+};
 use doorbell_core::sync::{AtomicU32, Ordering};
 use doorbell_core::wire::RemoteWindow;
 use doorbell_core::{Access, Rkey};
@@ -25,6 +28,30 @@ fn zeroed(bytes: usize) -> Option<Box<[u8]>> {
     memory.try_reserve_exact(bytes).ok()?;
     memory.resize(bytes, 0);
     Some(memory.into_boxed_slice())
+}
+
+/// How simulated memory is placed: as the process has it, whatever is wished.
+///
+/// # Errors
+/// A wish is required.
+fn placed(bytes: usize, asked: &PlacementConfig) -> Result<Placement, MemoryError> {
+    const NONE: Step = Step::Short(Shortfall::NotProvided);
+    let mut placement = Placement::unplaced(bytes, bytes);
+    placement.asked = *asked;
+    if asked.pages != Pages::Ordinary {
+        placement.pages = NONE;
+    }
+    if asked.lock {
+        placement.lock = NONE;
+    }
+    if let NumaNode::Number(node) = asked.node {
+        placement.node_asked = Some(node);
+    }
+    if asked.node != NumaNode::Any {
+        placement.node = NONE;
+    }
+    placement.check()?;
+    Ok(placement)
 }
 
 /// The memory of a slot, and which of its arena's it is.
@@ -162,15 +189,17 @@ pub struct Arena {
     free: Vec<Piece>,
     slots: u32,
     slot_bytes: u32,
+    placement: Placement,
 }
 
 impl Arena {
-    pub(crate) fn new(domain: Id, config: &ArenaConfig) -> Result<Self, ProviderError> {
+    pub(crate) fn new(domain: Id, config: &ArenaConfig) -> Result<Self, MemoryError> {
         const CALL: &str = "arena";
-        let total = u64::from(config.slots).checked_mul(u64::from(config.slot_bytes));
-        if total.is_none_or(|bytes| bytes == 0 || isize::try_from(bytes).is_err()) {
-            return Err(failed(CALL, EINVAL));
-        }
+        let total = (config.slots as usize)
+            .checked_mul(config.slot_bytes as usize)
+            .filter(|bytes| *bytes != 0 && isize::try_from(*bytes).is_ok())
+            .ok_or(failed(CALL, EINVAL))?;
+        let placement = placed(total, &config.placement)?;
         let free: Option<Vec<_>> = (0..config.slots)
             .rev()
             .map(|index| {
@@ -189,6 +218,7 @@ impl Arena {
             free: free.ok_or(failed(CALL, ENOMEM))?,
             slots: config.slots,
             slot_bytes: config.slot_bytes,
+            placement,
         })
     }
 
@@ -260,6 +290,10 @@ impl doorbell_core::provider::Arena for Arena {
     fn slot_bytes(&self) -> u32 {
         self.slot_bytes
     }
+
+    fn placement(&self) -> Placement {
+        self.placement
+    }
 }
 
 impl fmt::Debug for Arena {
@@ -311,14 +345,16 @@ pub struct Window {
     rkey: Rkey,
     address: u64,
     bytes: usize,
+    placement: Placement,
 }
 
 impl Window {
-    pub(crate) fn new(domain: &Arc<DomainInner>, config: &WindowConfig) -> Result<Self, ProviderError> {
+    pub(crate) fn new(domain: &Arc<DomainInner>, config: &WindowConfig) -> Result<Self, MemoryError> {
         const CALL: &str = "window";
         if config.bytes == 0 {
-            return Err(failed(CALL, EINVAL));
+            return Err(failed(CALL, EINVAL).into());
         }
+        let placement = placed(config.bytes, &config.placement)?;
         let bytes = zeroed(config.bytes).ok_or(failed(CALL, ENOMEM))?;
         let device = domain.context().device();
         let mut world = domain.context().fabric().lock();
@@ -339,6 +375,7 @@ impl Window {
             rkey,
             address,
             bytes: config.bytes,
+            placement,
         })
     }
 
@@ -368,6 +405,10 @@ impl Window {
 impl doorbell_core::provider::Window for Window {
     fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    fn placement(&self) -> Placement {
+        self.placement
     }
 
     fn remote(&self) -> RemoteWindow {

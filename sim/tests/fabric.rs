@@ -149,12 +149,7 @@ impl One {
         };
         let sends = context.completion_queue(&queue).unwrap();
         let receives = context.completion_queue(&queue).unwrap();
-        let arena = domain
-            .arena(&ArenaConfig {
-                slots: 32,
-                slot_bytes: 64,
-            })
-            .unwrap();
+        let arena = domain.arena(&ArenaConfig::new(32, 64)).unwrap();
         let config = QueuePairConfig {
             channel: 0,
             send_depth: 16,
@@ -428,10 +423,7 @@ fn the_same_calls_end_the_same_way() {
         let host = fabric.host("a", vec![port("a", &["10.0.0.1/24"])]).unwrap();
         let context = host.open("a").unwrap();
         let domain = context.protection_domain().unwrap();
-        let config = doorbell_core::provider::WindowConfig {
-            bytes: 64,
-            remote: RemoteAccess::ALL,
-        };
+        let config = doorbell_core::provider::WindowConfig::new(64, RemoteAccess::ALL);
         let windows: Vec<_> = (0..8).map(|_| domain.window(&config).unwrap()).collect();
         let remotes = windows.iter().map(doorbell_core::provider::Window::remote);
         (remotes.collect::<Vec<_>>(), One::new(&host, "a", 1).qpn())

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
+use doorbell_core::in_place;
 use doorbell_core::provider::{CompletionQueue, GATHER_MAX, Provider};
 
 use super::{Entry, Listed, Reservation, Worker};
@@ -69,14 +70,17 @@ impl<P: Provider> Worker<P> {
         if reserved != Some(Arc::as_ptr(&channel.reservation)) {
             return Err(ConnectError::OtherWorkers);
         }
-        // Here, so that polling never allocates.
+        // Here, so that polling never allocates, nor is the first to touch what was.
         let places = self.channels.len();
         for list in [&mut self.hungry, &mut self.unannounced] {
             list.reserve(places.saturating_sub(list.len()));
+            in_place::touch(list.spare_capacity_mut());
         }
         self.closing.reserve(places.saturating_sub(self.closing.len()));
         self.fetched
             .reserve((channel.limits().send_depth as usize).saturating_mul(GATHER_MAX));
+        in_place::touch(self.closing.spare_capacity_mut());
+        in_place::touch(self.fetched.spare_capacity_mut());
         let Some(entry) = self.channels.get_mut(id.index as usize) else {
             return Err(ConnectError::OtherWorkers);
         };

@@ -9,8 +9,8 @@ use std::sync::{Arc, Weak};
 
 use doorbell_core::Ticket;
 use doorbell_core::provider::{
-    Arena, ArenaConfig, CompletionQueue, CompletionQueueConfig, Context, ProtectionDomain, Provider,
-    ProviderError, RemoteAccess, WindowConfig,
+    Arena, ArenaConfig, CompletionQueue, CompletionQueueConfig, Context, MemoryError, Pages, Placement,
+    ProtectionDomain, Provider, ProviderError, RemoteAccess, WindowConfig,
 };
 use doorbell_core::work_id::CHANNELS_MAX;
 use doorbell_ffi::Rdma;
@@ -107,7 +107,7 @@ impl<P: Provider> Worker<P> {
         device: String,
         config: &WorkerConfig,
         reaper: Reaper,
-    ) -> Result<Self, ProviderError> {
+    ) -> Result<Self, MemoryError> {
         let domain = context.protection_domain()?;
         let queue = CompletionQueueConfig {
             depth: config.completion_depth,
@@ -118,12 +118,15 @@ impl<P: Provider> Worker<P> {
         let arena = domain.arena(&ArenaConfig {
             slots: config.slots,
             slot_bytes: config.slot_bytes,
+            placement: config.placement,
         })?;
         let channels_max = config.channels_max.clamp(1, CHANNELS_MAX);
-        let credit_words = domain.window(&WindowConfig {
-            bytes: (channels_max as usize).saturating_mul(CREDIT_WORD_BYTES),
-            remote: RemoteAccess::WRITE,
-        })?;
+        let credit_bytes = (channels_max as usize).saturating_mul(CREDIT_WORD_BYTES);
+        let mut credits = WindowConfig::new(credit_bytes, RemoteAccess::WRITE);
+        // Beside the slots, and small: a huge page for it would be wasted.
+        credits.placement = config.placement;
+        credits.placement.pages = Pages::Ordinary;
+        let credit_words = domain.window(&credits)?;
         Ok(Self {
             channels: Vec::new(),
             send_completions,
@@ -173,11 +176,19 @@ impl<P: Provider> Worker<P> {
         self.arena.slot_bytes()
     }
 
+    /// How the memory it lends was placed: what was asked of the machine, what it gave, and
+    /// why not more.
+    #[must_use]
+    pub fn placement(&self) -> Placement {
+        self.arena.placement()
+    }
+
     /// Registers zeroed memory that peers may reach once they are told of it.
     ///
     /// # Errors
-    /// The size is zero, or the device refused.
-    pub fn window(&self, config: &WindowConfig) -> Result<P::Window, ProviderError> {
+    /// The size is zero, the device refused, or what is required of its placement cannot be
+    /// had.
+    pub fn window(&self, config: &WindowConfig) -> Result<P::Window, MemoryError> {
         self.domain.window(config)
     }
 

@@ -2,6 +2,8 @@
 
 use crate::{Access, Gid, Mtu, Psn, Qpn};
 
+use super::PlacementConfig;
+
 /// Registered memory cut into slots of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArenaConfig {
@@ -10,6 +12,20 @@ pub struct ArenaConfig {
     /// The capacity of each in bytes, at least one. A provider may round it up to keep
     /// slots on cache lines of their own.
     pub slot_bytes: u32,
+    /// Where and of what pages it is to be.
+    pub placement: PlacementConfig,
+}
+
+impl ArenaConfig {
+    /// So many slots of so many bytes, placed as by default.
+    #[must_use]
+    pub const fn new(slots: u32, slot_bytes: u32) -> Self {
+        Self {
+            slots,
+            slot_bytes,
+            placement: PlacementConfig::DEFAULT,
+        }
+    }
 }
 
 /// What a peer may do to a window.
@@ -67,6 +83,20 @@ pub struct WindowConfig {
     pub bytes: usize,
     /// What peers may do to it.
     pub remote: RemoteAccess,
+    /// Where and of what pages it is to be.
+    pub placement: PlacementConfig,
+}
+
+impl WindowConfig {
+    /// So many bytes, placed as by default.
+    #[must_use]
+    pub const fn new(bytes: usize, remote: RemoteAccess) -> Self {
+        Self {
+            bytes,
+            remote,
+            placement: PlacementConfig::DEFAULT,
+        }
+    }
 }
 
 /// A completion queue.

@@ -5,8 +5,9 @@ use core::fmt;
 use crate::{PortReport, QpState, Qpn};
 
 use super::{
-    Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, ProviderError, QueuePairConfig,
-    QueuePairLimits, ReadyToReceive, ReadyToSend, ReceiveQueue, SendQueue, Slot, Window, WindowConfig,
+    Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, MemoryError, ProviderError,
+    QueuePairConfig, QueuePairLimits, ReadyToReceive, ReadyToSend, ReceiveQueue, SendQueue, Slot, Window,
+    WindowConfig,
 };
 
 /// An RDMA stack: what finds devices and opens them.
@@ -136,14 +137,16 @@ pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
     /// Registers memory made for it, cut into slots.
     ///
     /// # Errors
-    /// The sizes are zero or overflow (`EINVAL`), or memory could not be had or registered.
-    fn arena(&self, config: &ArenaConfig) -> Result<P::Arena, ProviderError>;
+    /// The sizes are zero or overflow (`EINVAL`), memory could not be had or registered, or
+    /// not of the kind that is required.
+    fn arena(&self, config: &ArenaConfig) -> Result<P::Arena, MemoryError>;
 
     /// Registers zeroed memory that peers may reach.
     ///
     /// # Errors
-    /// The size is zero (`EINVAL`), or memory could not be had or registered.
-    fn window(&self, config: &WindowConfig) -> Result<P::Window, ProviderError>;
+    /// The size is zero (`EINVAL`), memory could not be had or registered, or not of the
+    /// kind that is required.
+    fn window(&self, config: &WindowConfig) -> Result<P::Window, MemoryError>;
 
     /// Makes a reliable-connection queue pair in RESET.
     ///

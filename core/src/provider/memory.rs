@@ -2,7 +2,7 @@
 
 use crate::wire::RemoteWindow;
 
-use super::OutOfWindow;
+use super::{OutOfWindow, Placement};
 
 /// An owned piece of registered memory.
 ///
@@ -73,6 +73,9 @@ pub trait Arena: Send + Sized + 'static {
 
     /// How many bytes each slot holds.
     fn slot_bytes(&self) -> u32;
+
+    /// How its memory was placed when it was made.
+    fn placement(&self) -> Placement;
 }
 
 /// Memory a peer may read or write at any time, so that no reference to it ever exists.
@@ -83,6 +86,9 @@ pub trait Arena: Send + Sized + 'static {
 pub trait Window: Send + Sync + Sized + 'static {
     /// Its size.
     fn bytes(&self) -> usize;
+
+    /// How its memory was placed when it was made.
+    fn placement(&self) -> Placement;
 
     /// What a peer needs to reach it. It is as good as the right itself: hand it to peers
     /// that may use it, and to no others.

@@ -12,6 +12,7 @@ mod config;
 mod device;
 mod error;
 mod memory;
+mod placement;
 mod queue;
 
 pub use config::{
@@ -23,6 +24,7 @@ pub use device::{
 };
 pub use error::{OutOfWindow, PostError, ProviderError, PushError, Refused, Rejected};
 pub use memory::{Arena, DetachedSlot, Slot, Window};
+pub use placement::{MemoryError, NumaNode, Pages, Placement, PlacementConfig, Seen, Shortfall, Step, Wish};
 pub use queue::{
     Arrival, ArrivalKind, Completion, CompletionQueue, GATHER_MAX, Operation, PostFlags, ReceiveBatch,
     ReceiveQueue, RemoteAddress, Retired, SendBatch, SendQueue,

@@ -111,7 +111,7 @@ impl Bench {
 
     pub(crate) fn arena(&self, slots: u32, slot_bytes: u32) -> Arena {
         self.domain
-            .arena(&ArenaConfig { slots, slot_bytes })
+            .arena(&ArenaConfig::new(slots, slot_bytes))
             .expect("an arena")
     }
 

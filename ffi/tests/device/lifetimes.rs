@@ -47,10 +47,7 @@ fn drop_in_any_order() {
     for round in 0..60 {
         let bench = bench("drop_in_any_order").unwrap();
         let mut arena = bench.arena(16, 64);
-        let window = WindowConfig {
-            bytes: 4096,
-            remote: RemoteAccess::ALL,
-        };
+        let window = WindowConfig::new(4096, RemoteAccess::ALL);
         let window = bench.domain.window(&window).unwrap();
         let (mut one, mut other) = bench.pair();
         post_receives(&mut other.parts.receive, &mut arena, 4);

@@ -17,7 +17,7 @@ fn window(bench: &Bench, bytes: usize, remote: RemoteAccess) -> Window {
     use doorbell_core::provider::ProtectionDomain as _;
     bench
         .domain
-        .window(&WindowConfig { bytes, remote })
+        .window(&WindowConfig::new(bytes, remote))
         .expect("a window")
 }
 

@@ -8,8 +8,8 @@ use std::vec::Vec;
 
 use doorbell_core::in_flight::{InFlight, storage_for};
 use doorbell_core::provider::{
-    Completion, DetachedSlot, Operation, OutOfWindow, PostError, PostFlags, ProviderError, PushError,
-    Refused, Rejected, RemoteAddress, Retired, SendBatch, SendQueue, Slot, Window,
+    Completion, DetachedSlot, Operation, OutOfWindow, Placement, PostError, PostFlags, ProviderError,
+    PushError, Refused, Rejected, RemoteAddress, Retired, SendBatch, SendQueue, Slot, Window,
 };
 use doorbell_core::sync::{AtomicU64, Ordering};
 use doorbell_core::wire::RemoteWindow;
@@ -32,6 +32,9 @@ impl Word {
 impl Window for Word {
     fn bytes(&self) -> usize {
         8
+    }
+    fn placement(&self) -> Placement {
+        Placement::unplaced(8, 8)
     }
     fn remote(&self) -> RemoteWindow {
         RemoteWindow::new(0, 8, Rkey(0))

@@ -88,13 +88,7 @@ pub(crate) fn what_is_not_detached_is_not_attached<R: Rig>(rig: &R) {
 
 pub(crate) fn words_of_another_arena_attach_nothing<R: Rig>(rig: &R) {
     let [mut near, mut far] = connected(rig);
-    let mut other = near
-        .domain
-        .arena(&ArenaConfig {
-            slots: SLOTS,
-            slot_bytes: SLOT_BYTES,
-        })
-        .unwrap();
+    let mut other = near.domain.arena(&ArenaConfig::new(SLOTS, SLOT_BYTES)).unwrap();
     let (ours, theirs) = (detached(&mut near, b"ours"), detached(&mut far, b"theirs"));
     let others = other.lease().unwrap().detach();
     for foreign in [ours, theirs] {

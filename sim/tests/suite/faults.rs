@@ -18,12 +18,7 @@ const RNR_ONCE: Wish = Wish {
 /// A slot that is registered in another protection domain.
 fn foreign_slot<P: Provider>(side: &Side<P>) -> P::Slot {
     let domain = side.context.protection_domain().unwrap();
-    let mut arena = domain
-        .arena(&ArenaConfig {
-            slots: 1,
-            slot_bytes: SLOT_BYTES,
-        })
-        .unwrap();
+    let mut arena = domain.arena(&ArenaConfig::new(1, SLOT_BYTES)).unwrap();
     let mut slot = arena.lease().unwrap();
     slot.set_len_bytes(4);
     slot
@@ -223,10 +218,7 @@ pub(crate) fn s09_a_refused_write_with_immediate_fails_the_receive<R: Rig>(rig: 
 pub(crate) fn s09_a_dropped_window_is_closed<R: Rig>(rig: &R) {
     let [mut near, mut far] = connected(rig);
     let remote = far.at(0);
-    let config = doorbell_core::provider::WindowConfig {
-        bytes: 64,
-        remote: RemoteAccess::ALL,
-    };
+    let config = doorbell_core::provider::WindowConfig::new(64, RemoteAccess::ALL);
     far.window = far.domain.window(&config).unwrap();
     near.post(Operation::Write(remote), b"x");
     fails_both::<R>([&mut near, &mut far], WcStatus::REM_ACCESS_ERR);
@@ -235,10 +227,7 @@ pub(crate) fn s09_a_dropped_window_is_closed<R: Rig>(rig: &R) {
 pub(crate) fn s09_a_window_of_another_domain_is_closed<R: Rig>(rig: &R) {
     let [mut near, mut far] = connected(rig);
     let domain = far.context.protection_domain().unwrap();
-    let config = doorbell_core::provider::WindowConfig {
-        bytes: 64,
-        remote: RemoteAccess::ALL,
-    };
+    let config = doorbell_core::provider::WindowConfig::new(64, RemoteAccess::ALL);
     far.window = domain.window(&config).unwrap();
     near.post(Operation::Write(far.at(0)), b"x");
     fails_both::<R>([&mut near, &mut far], WcStatus::REM_ACCESS_ERR);

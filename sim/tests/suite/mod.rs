@@ -107,17 +107,9 @@ impl<P: Provider> Side<P> {
         };
         let send_completions = context.completion_queue(&queue).unwrap();
         let receive_completions = context.completion_queue(&queue).unwrap();
-        let arena = domain
-            .arena(&ArenaConfig {
-                slots: SLOTS,
-                slot_bytes: SLOT_BYTES,
-            })
-            .unwrap();
+        let arena = domain.arena(&ArenaConfig::new(SLOTS, SLOT_BYTES)).unwrap();
         let window = domain
-            .window(&WindowConfig {
-                bytes: WINDOW_BYTES,
-                remote: wish.to_window,
-            })
+            .window(&WindowConfig::new(WINDOW_BYTES, wish.to_window))
             .unwrap();
         let parts = domain
             .queue_pair(&send_completions, &receive_completions, &QUEUE_PAIR)

@@ -1,9 +1,9 @@
 //! Ownership: where slots are, and which completions give them back.
 
 use doorbell_core::provider::{
-    Arena, ArenaConfig, Completion, CompletionQueueConfig, Context, Operation, PostFlags, ProtectionDomain,
-    QueuePair, QueuePairConfig, QueuePairParts, ReceiveBatch, ReceiveQueue, SendBatch, SendQueue, Slot,
-    WindowConfig,
+    Arena, ArenaConfig, Completion, CompletionQueueConfig, Context, MemoryError, NumaNode, Operation,
+    PostFlags, ProtectionDomain, ProviderError, QueuePair, QueuePairConfig, QueuePairParts, ReceiveBatch,
+    ReceiveQueue, SendBatch, SendQueue, Slot, WindowConfig, Wish,
 };
 
 use super::{
@@ -48,10 +48,7 @@ pub(crate) fn a_lease_is_empty_and_its_length_is_cut<R: Rig>(rig: &R) {
 
 pub(crate) fn an_arena_may_go_before_its_slots<R: Rig>(rig: &R) {
     let [mut near, mut far] = connected(rig);
-    let config = ArenaConfig {
-        slots: 2,
-        slot_bytes: SLOT_BYTES,
-    };
+    let config = ArenaConfig::new(2, SLOT_BYTES);
     let (mut ours, mut theirs) = (
         near.domain.arena(&config).unwrap(),
         far.domain.arena(&config).unwrap(),
@@ -317,18 +314,44 @@ pub(crate) fn a_stale_completion_names_nothing_of_the_next_queue_pair<R: Rig>(ri
 pub(crate) fn what_cannot_be_made_is_refused<R: Rig>(rig: &R) {
     let [near, far] = connected(rig);
     for (slots, slot_bytes) in [(0, 8), (8, 0), (u32::MAX, u32::MAX)] {
-        let made = near.domain.arena(&ArenaConfig { slots, slot_bytes });
+        let made = near.domain.arena(&ArenaConfig::new(slots, slot_bytes));
         assert!(made.is_err(), "{slots} slots of {slot_bytes}");
     }
     let remote = USUAL.to_window;
     assert_eq!(
         near.domain
-            .window(&WindowConfig { bytes: 0, remote })
+            .window(&WindowConfig::new(0, remote))
             .map(drop)
-            .unwrap_err()
-            .errno,
-        EINVAL
+            .map_err(|error| matches!(error, MemoryError::Provider(ProviderError { errno: EINVAL, .. }))),
+        Err(true)
     );
+    // No machine has this node, and memory somewhere else is not what was asked for.
+    let mut config = ArenaConfig::new(4, 8);
+    config.placement.node = NumaNode::Number(u16::MAX);
+    let elsewhere = near.domain.arena(&config).unwrap().placement();
+    assert_eq!(
+        elsewhere
+            .shortfalls()
+            .filter(|(wish, _)| *wish == Wish::Node(Some(u16::MAX)))
+            .count(),
+        1
+    );
+    assert!(
+        elsewhere.bytes >= 32 && elsewhere.mapped_bytes >= elsewhere.bytes,
+        "{elsewhere}"
+    );
+    config.placement.node_required = true;
+    let mut window = WindowConfig::new(64, remote);
+    window.placement = config.placement;
+    for error in [
+        near.domain.arena(&config).map(drop),
+        near.domain.window(&window).map(drop),
+    ] {
+        assert!(
+            matches!(error, Err(MemoryError::Unmet(Wish::Node(Some(u16::MAX)), _))),
+            "{error:?}"
+        );
+    }
     let queue = CompletionQueueConfig {
         depth: 0,
         notify: false,

@@ -70,10 +70,7 @@ pub(crate) fn run(batch: u32, batches: u32) -> Result<u64, Failure> {
         rnr_retry: 7,
     };
     control.ready_to_send(&ready).map_err(Failure::new)?;
-    let config = ArenaConfig {
-        slots: DEPTH,
-        slot_bytes: MESSAGE_BYTES,
-    };
+    let config = ArenaConfig::new(DEPTH, MESSAGE_BYTES);
     let mut arena = domain.arena(&config).map_err(Failure::new)?;
     Ok(measured_by_guard(
         &mut send, &mut sends, &mut arena, batch, batches,

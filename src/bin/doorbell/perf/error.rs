@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 use std::io;
 
-use doorbell::vocabulary::provider::ProviderError;
+use doorbell::vocabulary::provider::{MemoryError, ProviderError};
 use doorbell::{ChannelState, CloseError, ConnectError, NodeError, SendErrorKind};
 
 use super::message::MessageError;
@@ -27,7 +27,7 @@ pub(crate) enum PerfError {
     /// The port cannot be listened at.
     Listen { address: String, error: ConnectError },
     /// A device refused to register memory.
-    Window(ProviderError),
+    Window(MemoryError),
     /// A request was not posted.
     Send(SendErrorKind),
     /// The Worker cannot be polled.

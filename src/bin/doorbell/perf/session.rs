@@ -489,7 +489,7 @@ fn make_window<P: Provider>(
     let Some((bytes, remote)) = test.window(role) else {
         return Ok(None);
     };
-    let window = worker.window(&WindowConfig { bytes, remote });
+    let window = worker.window(&WindowConfig::new(bytes, remote));
     Ok(Some(window.map_err(PerfError::Window)?))
 }
 

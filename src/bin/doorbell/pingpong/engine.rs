@@ -12,9 +12,9 @@ use std::time::Instant;
 use doorbell::WcStatus;
 use doorbell::vocabulary::provider::{
     AddressVector, Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, Context,
-    Operation, PostError, PostFlags, ProtectionDomain, Provider, ProviderError, PushError, QueuePair,
-    QueuePairConfig, QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, Rejected,
-    RemoteAccess, SendBatch, SendQueue, Slot,
+    MemoryError, Operation, PostError, PostFlags, ProtectionDomain, Provider, ProviderError, PushError,
+    QueuePair, QueuePairConfig, QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue,
+    Rejected, RemoteAccess, SendBatch, SendQueue, Slot,
 };
 use doorbell::vocabulary::{Mtu, Psn, Qpn, WorkKind};
 
@@ -54,6 +54,8 @@ pub(super) enum Role {
 #[derive(Debug)]
 pub(super) enum EngineError {
     Provider(ProviderError),
+    /// There is no memory for the messages.
+    Memory(MemoryError),
     Push(PushError),
     Post(PostError),
     /// The device named a request that is not in flight.
@@ -93,6 +95,7 @@ impl fmt::Display for EngineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Provider(error) => fmt::Display::fmt(error, f),
+            Self::Memory(error) => fmt::Display::fmt(error, f),
             Self::Push(error) => write!(f, "not posted: {error}"),
             Self::Post(error) => write!(f, "the device refused the post: {error}"),
             Self::Rejected(error) => fmt::Display::fmt(error, f),
@@ -161,7 +164,7 @@ macro_rules! from {
     )+};
 }
 
-from!(ProviderError => Provider, PushError => Push, PostError => Post, Rejected => Rejected, io::Error => Wait);
+from!(ProviderError => Provider, MemoryError => Memory, PushError => Push, PostError => Post, Rejected => Rejected, io::Error => Wait);
 
 /// One end: a queue pair with its memory.
 pub(super) struct Engine<P: Provider> {
@@ -197,10 +200,10 @@ impl<P: Provider> Engine<P> {
     ) -> Result<Self, EngineError> {
         let domain = context.protection_domain()?;
         // One message out and one held, beside the receives.
-        let arena = domain.arena(&ArenaConfig {
-            slots: plan.receive_depth.saturating_add(2),
-            slot_bytes: plan.message_bytes,
-        })?;
+        let arena = domain.arena(&ArenaConfig::new(
+            plan.receive_depth.saturating_add(2),
+            plan.message_bytes,
+        ))?;
         let completions = context.completion_queue(&CompletionQueueConfig {
             depth: plan.receive_depth.saturating_add(1),
             notify: plan.events,

@@ -1,0 +1,452 @@
+//! Where memory lies: what is asked of the machine, what it gave, and why not more.
+//!
+//! A wish is best effort or required. A required one that cannot be had is an error before
+//! anything is registered; one of best effort is left out, and the report says so and why.
+
+use core::fmt;
+
+use super::ProviderError;
+
+/// The pages memory is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pages {
+    /// What the system gives by itself.
+    Ordinary,
+    /// Transparent huge pages: the mapping is aligned for them, and the kernel asked. Memory of
+    /// one such page or more is rounded up to whole ones; smaller memory only where required.
+    TransparentHuge,
+    /// Pages of 2 MiB from those the administrator reserved; the memory is rounded up to whole
+    /// ones. Where there are none and they are not required, transparent huge pages.
+    Huge2M,
+    /// The same with pages of 1 GiB.
+    Huge1G,
+}
+
+/// The NUMA node memory is to lie on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NumaNode {
+    /// Wherever the thread's own policy puts it.
+    Any,
+    /// That of the device, as far as the platform says one.
+    OfDevice,
+    /// This one.
+    Number(u16),
+}
+
+/// How memory is to be placed. All of it is written to before it is registered, so that the
+/// data path finds it in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PlacementConfig {
+    /// Its pages. Default [`Pages::TransparentHuge`]: fewer translations for the device and the
+    /// processor, and nothing taken from a pool that was reserved for somebody else.
+    pub pages: Pages,
+    /// Whether it is an error not to get them, all of them. Default no.
+    pub pages_required: bool,
+    /// Whether it is locked, so that the kernel neither swaps nor ages it: a device's own hold
+    /// on it does not everywhere keep the page tables as they are. Default yes.
+    pub lock: bool,
+    /// Whether it is an error not to get it locked. Default no: the limit for ordinary users is
+    /// often 64 KiB.
+    pub lock_required: bool,
+    /// Its node. Default [`NumaNode::OfDevice`]: the device then reads it without crossing
+    /// to another socket.
+    pub node: NumaNode,
+    /// Whether it is an error when a byte of it lies elsewhere. Default no.
+    pub node_required: bool,
+}
+
+impl PlacementConfig {
+    /// The defaults, as a constant.
+    pub const DEFAULT: Self = Self {
+        pages: Pages::TransparentHuge,
+        pages_required: false,
+        lock: true,
+        lock_required: false,
+        node: NumaNode::OfDevice,
+        node_required: false,
+    };
+}
+
+impl Default for PlacementConfig {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// What became of one wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there is nothing else it could be")]
+pub enum Step {
+    /// It was not asked for.
+    NotAsked,
+    /// It was done, as asked.
+    Done,
+    /// It was not done, or not wholly.
+    Short(Shortfall),
+}
+
+/// Why a wish was not met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Shortfall {
+    /// The system refused.
+    Refused(ProviderError),
+    /// Not enough huge pages are reserved.
+    HugePages {
+        /// The size of each.
+        page_bytes: usize,
+        /// How many are needed.
+        needed: usize,
+        /// How many were free and promised to nobody, where the system says.
+        free: Option<usize>,
+        /// The error number.
+        errno: i32,
+    },
+    /// The limit of the process on locked memory (`RLIMIT_MEMLOCK`).
+    LockLimit {
+        /// What was to be locked.
+        needed_bytes: usize,
+        /// What the process has locked already.
+        locked_bytes: u64,
+        /// The limit.
+        limit_bytes: u64,
+        /// The error number.
+        errno: i32,
+    },
+    /// The memory is smaller than one such page.
+    TooSmall {
+        /// The size of such a page.
+        page_bytes: usize,
+    },
+    /// The system took the wish and met it in part.
+    Partly {
+        /// For so many of the mapped bytes.
+        bytes: usize,
+    },
+    /// The platform does not say on which node the device is.
+    NodeUnknown,
+    /// The system does not show whether it was met.
+    NotShown,
+    /// There is no such thing here.
+    NotProvided,
+}
+
+impl fmt::Display for Shortfall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Refused(error) => fmt::Display::fmt(&error, f),
+            Self::HugePages {
+                page_bytes,
+                needed,
+                free,
+                errno,
+            } => {
+                write!(
+                    f,
+                    "{needed} huge pages of {} are needed",
+                    Bytes(page_bytes as u64)
+                )?;
+                if let Some(free) = free {
+                    write!(f, ", free are {free}")?;
+                }
+                let kib = page_bytes / 1024;
+                write!(
+                    f,
+                    ": raise /proc/sys/vm/nr_hugepages, or \
+                     /sys/kernel/mm/hugepages/hugepages-{kib}kB/nr_hugepages (errno {errno})"
+                )
+            }
+            Self::LockLimit {
+                needed_bytes,
+                locked_bytes,
+                limit_bytes,
+                errno,
+            } => write!(
+                f,
+                "{} are to be locked and {} are already, where RLIMIT_MEMLOCK (`ulimit -l`) allows {} \
+                 (errno {errno})",
+                Bytes(needed_bytes as u64),
+                Bytes(locked_bytes),
+                Bytes(limit_bytes)
+            ),
+            Self::TooSmall { page_bytes } => {
+                write!(f, "it is smaller than one page of {}", Bytes(page_bytes as u64))
+            }
+            Self::Partly { bytes } => write!(f, "only {} of it", Bytes(bytes as u64)),
+            Self::NodeUnknown => f.write_str("the node of the device is not known"),
+            Self::NotShown => f.write_str("the system does not show whether it was done"),
+            Self::NotProvided => f.write_str("there is no such thing here"),
+        }
+    }
+}
+
+/// A wish, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Wish {
+    /// [`PlacementConfig::pages`].
+    Pages(Pages),
+    /// [`PlacementConfig::lock`].
+    Lock,
+    /// [`PlacementConfig::node`]; the number, where it is known.
+    Node(Option<u16>),
+}
+
+impl fmt::Display for Wish {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pages(Pages::Ordinary) => f.write_str("ordinary pages"),
+            Self::Pages(Pages::TransparentHuge) => f.write_str("transparent huge pages"),
+            Self::Pages(Pages::Huge2M) => f.write_str("huge pages of 2 MiB"),
+            Self::Pages(Pages::Huge1G) => f.write_str("huge pages of 1 GiB"),
+            Self::Lock => f.write_str("locked memory"),
+            Self::Node(Some(node)) => write!(f, "memory of NUMA node {node}"),
+            Self::Node(None) => f.write_str("memory of the device's NUMA node"),
+        }
+    }
+}
+
+/// Why there is no memory of the kind that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// A call failed, or the sizes cannot be.
+    Provider(ProviderError),
+    /// A wish that was required was not met. What had been done was undone.
+    Unmet(Wish, Shortfall),
+}
+
+impl fmt::Display for MemoryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Provider(error) => fmt::Display::fmt(error, f),
+            Self::Unmet(wish, why) => write!(f, "{wish} required, and not to be had: {why}"),
+        }
+    }
+}
+
+impl core::error::Error for MemoryError {}
+
+impl From<ProviderError> for MemoryError {
+    fn from(error: ProviderError) -> Self {
+        Self::Provider(error)
+    }
+}
+
+/// How memory was placed: what was asked, and what the machine gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Placement {
+    /// What was asked.
+    pub asked: PlacementConfig,
+    /// The node asked for, where it is one.
+    pub node_asked: Option<u16>,
+    /// How many bytes were asked for.
+    pub bytes: usize,
+    /// How many were mapped for them: whole pages.
+    pub mapped_bytes: usize,
+    /// What became of the pages.
+    pub pages: Step,
+    /// What became of the lock.
+    pub lock: Step,
+    /// What became of the node.
+    pub node: Step,
+    /// What the kernel said of the mapping once it was set up. `None` where the system does
+    /// not show it, or only together with other memory.
+    pub seen: Option<Seen>,
+}
+
+/// What the kernel says of a mapping.
+///
+/// Source: `proc_pid_smaps(5)`, `numa(7)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The pages it is mapped by. Transparent huge pages show in `huge_bytes` alone.
+    pub page_bytes: usize,
+    /// How many bytes lie in huge pages, reserved or transparent.
+    pub huge_bytes: usize,
+    /// How many bytes are in place.
+    pub resident_bytes: usize,
+    /// Whether it is never swapped.
+    pub locked: bool,
+    /// The node all of it lies on, where it is one and the kernel says.
+    pub node: Option<u16>,
+}
+
+impl Placement {
+    /// Memory that is as it is: nothing was asked for.
+    #[must_use]
+    pub const fn unplaced(bytes: usize, mapped_bytes: usize) -> Self {
+        let mut asked = PlacementConfig::DEFAULT;
+        asked.pages = Pages::Ordinary;
+        asked.lock = false;
+        asked.node = NumaNode::Any;
+        Self {
+            asked,
+            node_asked: None,
+            bytes,
+            mapped_bytes,
+            pages: Step::NotAsked,
+            lock: Step::NotAsked,
+            node: Step::NotAsked,
+            seen: None,
+        }
+    }
+
+    /// What was asked and not met, each with its reason.
+    pub fn shortfalls(&self) -> impl Iterator<Item = (Wish, Shortfall)> {
+        self.wishes()
+            .into_iter()
+            .filter_map(|(wish, step, _)| match step {
+                Step::Short(why) => Some((wish, why)),
+                Step::NotAsked | Step::Done => None,
+            })
+    }
+
+    /// Fails where a required wish was not met.
+    ///
+    /// # Errors
+    /// The first such wish, with the reason.
+    pub fn check(&self) -> Result<(), MemoryError> {
+        for (wish, step, required) in self.wishes() {
+            if let (Step::Short(why), true) = (step, required) {
+                return Err(MemoryError::Unmet(wish, why));
+            }
+        }
+        Ok(())
+    }
+
+    const fn wishes(&self) -> [(Wish, Step, bool); 3] {
+        let asked = &self.asked;
+        [
+            (Wish::Pages(asked.pages), self.pages, asked.pages_required),
+            (Wish::Lock, self.lock, asked.lock_required),
+            (Wish::Node(self.node_asked), self.node, asked.node_required),
+        ]
+    }
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} asked, {} mapped",
+            Bytes(self.bytes as u64),
+            Bytes(self.mapped_bytes as u64)
+        )?;
+        if let Some(seen) = &self.seen {
+            write!(
+                f,
+                ", {} in place, {} in huge pages, by pages of {}",
+                Bytes(seen.resident_bytes as u64),
+                Bytes(seen.huge_bytes as u64),
+                Bytes(seen.page_bytes as u64)
+            )?;
+            f.write_str(if seen.locked { ", locked" } else { ", not locked" })?;
+            if let Some(node) = seen.node {
+                write!(f, ", on NUMA node {node}")?;
+            }
+        }
+        for (wish, why) in self.shortfalls() {
+            write!(f, "; not {wish}: {why}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes, for people.
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+        let whole = UNITS
+            .into_iter()
+            .filter(|(unit, _)| self.0 != 0 && self.0.checked_rem(*unit) == Some(0))
+            .find_map(|(unit, name)| Some((self.0.checked_div(unit)?, name)));
+        match whole {
+            Some((count, name)) => write!(f, "{count} {name}"),
+            None => write!(f, "{} bytes", self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bytes, MemoryError, Pages, Placement, Seen, Shortfall, Step, Wish};
+    use crate::provider::ProviderError;
+    use std::string::ToString;
+
+    #[test]
+    fn what_is_required_and_not_met_is_an_error() {
+        let refused = Shortfall::Refused(ProviderError {
+            call: "mbind",
+            errno: 22,
+        });
+        let mut placement = Placement::unplaced(100, 4096);
+        assert_eq!(placement.check(), Ok(()));
+        assert_eq!(placement.shortfalls().count(), 0);
+        placement.node = Step::Short(refused);
+        placement.node_asked = Some(3);
+        assert_eq!(placement.check(), Ok(()));
+        assert!(placement.shortfalls().eq([(Wish::Node(Some(3)), refused)]));
+        placement.asked.node_required = true;
+        assert_eq!(
+            placement.check(),
+            Err(MemoryError::Unmet(Wish::Node(Some(3)), refused))
+        );
+        placement.node = Step::Done;
+        assert_eq!(placement.check(), Ok(()));
+    }
+
+    #[test]
+    fn errors_name_what_to_change() {
+        let pages = Shortfall::HugePages {
+            page_bytes: 2 << 20,
+            needed: 3,
+            free: Some(1),
+            errno: 12,
+        };
+        assert_eq!(
+            MemoryError::Unmet(Wish::Pages(Pages::Huge2M), pages).to_string(),
+            "huge pages of 2 MiB required, and not to be had: 3 huge pages of 2 MiB are needed, free are 1: \
+             raise /proc/sys/vm/nr_hugepages, or /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages \
+             (errno 12)"
+        );
+        let limit = Shortfall::LockLimit {
+            needed_bytes: 4 << 20,
+            locked_bytes: 0,
+            limit_bytes: 64 << 10,
+            errno: 12,
+        };
+        assert_eq!(
+            MemoryError::Unmet(Wish::Lock, limit).to_string(),
+            "locked memory required, and not to be had: 4 MiB are to be locked and 0 bytes are already, \
+             where RLIMIT_MEMLOCK (`ulimit -l`) allows 64 KiB (errno 12)"
+        );
+    }
+
+    #[test]
+    fn a_report_says_what_is_and_what_is_not() {
+        let mut placement = Placement::unplaced(3 << 20, 4 << 20);
+        placement.asked.pages = Pages::TransparentHuge;
+        placement.pages = Step::Short(Shortfall::Partly { bytes: 2 << 20 });
+        placement.seen = Some(Seen {
+            page_bytes: 4096,
+            huge_bytes: 2 << 20,
+            resident_bytes: 4 << 20,
+            locked: true,
+            node: Some(0),
+        });
+        assert_eq!(
+            placement.to_string(),
+            "3 MiB asked, 4 MiB mapped, 4 MiB in place, 2 MiB in huge pages, by pages of 4 KiB, locked, \
+             on NUMA node 0; not transparent huge pages: only 2 MiB of it"
+        );
+        assert_eq!(Bytes(1 << 30).to_string(), "1 GiB");
+        assert_eq!(Bytes(1000).to_string(), "1000 bytes");
+    }
+}

@@ -1,0 +1,218 @@
+//! What the kernel shows of one mapping: pages, residence, lock, and nodes.
+//!
+//! It is read from proc, whose files list all mappings of the process: a matter of set-up, of
+//! some microseconds for each mapping before ours and for each MiB of small pages in them.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+
+use doorbell_core::provider::Seen;
+
+/// What there is to see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    pub(crate) seen: Seen,
+    /// The nodes its pages lie on, and how many bytes on each; empty where that is not shown.
+    pub(crate) nodes: Vec<(u16, usize)>,
+}
+
+/// Looks at the mapping of exactly these bytes. `None` where proc does not show one.
+pub(crate) fn look(start: usize, bytes: usize) -> Option<View> {
+    let smaps = File::open("/proc/self/smaps").ok()?;
+    let mut seen = pages(BufReader::new(smaps), start, bytes)?;
+    let nodes = File::open("/proc/self/numa_maps")
+        .ok()
+        .and_then(|file| nodes(BufReader::new(file), start))
+        .unwrap_or_default();
+    if let [(node, _)] = nodes[..] {
+        seen.node = Some(node);
+    }
+    Some(View { seen, nodes })
+}
+
+/// What `smaps` says of a mapping. Source: `proc_pid_smaps(5)`.
+fn pages(smaps: impl BufRead, start: usize, bytes: usize) -> Option<Seen> {
+    let end = start.checked_add(bytes)?;
+    let mut seen: Option<Seen> = None;
+    for line in smaps.split(b'\n') {
+        let line = line.ok()?;
+        let line = String::from_utf8_lossy(&line);
+        let mut words = line.split_ascii_whitespace();
+        let Some(first) = words.next() else { continue };
+        if let Some(range) = range(first) {
+            if seen.is_some() {
+                break;
+            }
+            if range == (start, end) {
+                seen = Some(Seen {
+                    page_bytes: 0,
+                    huge_bytes: 0,
+                    resident_bytes: 0,
+                    locked: false,
+                    node: None,
+                });
+            }
+            continue;
+        }
+        let Some(seen) = &mut seen else { continue };
+        if first == "VmFlags:" {
+            // Pages of the reserved kind (`ht`) are never swapped, locked or not.
+            seen.locked = words.any(|flag| flag == "lo" || flag == "ht");
+            continue;
+        }
+        let Some(value) = words.next().and_then(kilobytes) else {
+            continue;
+        };
+        match first {
+            "KernelPageSize:" => seen.page_bytes = value,
+            "Rss:" => seen.resident_bytes = seen.resident_bytes.saturating_add(value),
+            "AnonHugePages:" => seen.huge_bytes = seen.huge_bytes.saturating_add(value),
+            // Those count in nothing else.
+            "Private_Hugetlb:" | "Shared_Hugetlb:" => {
+                seen.huge_bytes = seen.huge_bytes.saturating_add(value);
+                seen.resident_bytes = seen.resident_bytes.saturating_add(value);
+            }
+            _ => {}
+        }
+    }
+    seen.filter(|seen| seen.page_bytes != 0)
+}
+
+/// What `numa_maps` says of a mapping. Source: `numa(7)`.
+fn nodes(numa_maps: impl BufRead, start: usize) -> Option<Vec<(u16, usize)>> {
+    for line in numa_maps.split(b'\n') {
+        let line = line.ok()?;
+        let line = String::from_utf8_lossy(&line);
+        let mut words = line.split_ascii_whitespace();
+        if words.next().and_then(hexadecimal) != Some(start) {
+            continue;
+        }
+        let (mut nodes, mut page_bytes) = (Vec::new(), None);
+        for (name, value) in words.filter_map(|word| word.split_once('=')) {
+            if name == "kernelpagesize_kB" {
+                page_bytes = kilobytes(value);
+            } else if let Some(node) = name.strip_prefix('N').and_then(|node| node.parse().ok()) {
+                nodes.push((node, value.parse::<usize>().ok()?));
+            }
+        }
+        let page_bytes = page_bytes?;
+        return nodes
+            .into_iter()
+            .map(|(node, pages)| Some((node, pages.checked_mul(page_bytes)?)))
+            .collect();
+    }
+    None
+}
+
+/// `7f0000000000-7f0000200000`.
+fn range(word: &str) -> Option<(usize, usize)> {
+    let (start, end) = word.split_once('-')?;
+    Some((hexadecimal(start)?, hexadecimal(end)?))
+}
+
+fn hexadecimal(text: &str) -> Option<usize> {
+    usize::from_str_radix(text, 16).ok()
+}
+
+fn kilobytes(text: &str) -> Option<usize> {
+    text.parse::<usize>().ok()?.checked_mul(1024)
+}
+
+/// How many bytes the process has locked, by `/proc/self/status`.
+pub(crate) fn locked_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmLck:"))?;
+    let count: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    count.checked_mul(1024)
+}
+
+/// How many huge pages of this size are free and promised to nobody.
+pub(crate) fn free_huge_pages(page_bytes: usize) -> Option<usize> {
+    let folder = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page_bytes / 1024);
+    let count = |name: &str| number(&format!("{folder}/{name}"));
+    count("free_hugepages")?.checked_sub(count("resv_hugepages")?)
+}
+
+/// The size of a transparent huge page; `None` where the kernel has none.
+pub(crate) fn transparent_huge_page_bytes() -> Option<usize> {
+    number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").filter(|bytes| bytes.is_power_of_two())
+}
+
+fn number(path: &str) -> Option<usize> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{nodes, pages};
+    use doorbell_core::provider::Seen;
+
+    const SMAPS: &[u8] = b"\
+7f0000000000-7f0000001000 ---p 00000000 00:00 0 \n\
+Size:                  4 kB\n\
+KernelPageSize:        4 kB\n\
+Rss:                   0 kB\n\
+VmFlags: mr mw me sd \n\
+7f0000001000-7f0000601000 rw-p 00000000 00:00 0                          [anon: \xff]\n\
+Size:               6144 kB\n\
+KernelPageSize:        4 kB\n\
+MMUPageSize:           4 kB\n\
+Rss:                6144 kB\n\
+Pss:                6144 kB\n\
+AnonHugePages:      4096 kB\n\
+Shared_Hugetlb:        0 kB\n\
+Private_Hugetlb:       0 kB\n\
+Locked:             6144 kB\n\
+VmFlags: rd wr mr mw me lo dc ac sd hg \n\
+7f0000800000-7f0000a00000 rw-p 00000000 00:0f 1234 /anon_hugepage (deleted)\n\
+KernelPageSize:     2048 kB\n\
+Rss:                   0 kB\n\
+AnonHugePages:         0 kB\n\
+Private_Hugetlb:    2048 kB\n\
+VmFlags: rd wr mr mw me de ht sd \n";
+
+    #[test]
+    fn a_mapping_is_read_and_its_neighbours_are_not() {
+        assert_eq!(
+            pages(SMAPS, 0x7f00_0000_1000, 6 << 20),
+            Some(Seen {
+                page_bytes: 4096,
+                huge_bytes: 4 << 20,
+                resident_bytes: 6 << 20,
+                locked: true,
+                node: None,
+            })
+        );
+        assert_eq!(
+            pages(SMAPS, 0x7f00_0080_0000, 2 << 20),
+            Some(Seen {
+                page_bytes: 2 << 20,
+                huge_bytes: 2 << 20,
+                resident_bytes: 2 << 20,
+                locked: true,
+                node: None,
+            })
+        );
+        assert!(!pages(SMAPS, 0x7f00_0000_0000, 4096).unwrap().locked);
+    }
+
+    #[test]
+    fn a_part_of_a_mapping_is_not_shown() {
+        assert_eq!(pages(SMAPS, 0x7f00_0000_1000, 4096), None);
+        assert_eq!(pages(SMAPS, 0x7f00_0000_2000, 4096), None);
+        assert_eq!(pages(SMAPS, usize::MAX, 4096), None);
+        assert_eq!(pages(&b"no such thing\n"[..], 0, 4096), None);
+    }
+
+    #[test]
+    fn nodes_are_counted_in_pages_of_the_mapping() {
+        let text = b"7f0000000000 default\n\
+                     7f0000001000 prefer:1 anon=1536 dirty=1536 N0=512 N1=1024 kernelpagesize_kB=4\n\
+                     7f0000800000 prefer:1 file=/anon_hugepage\\040(deleted) huge anon=1 dirty=1 N1=1 kernelpagesize_kB=2048\n";
+        let at = |start| nodes(&text[..], start);
+        assert_eq!(at(0x7f00_0000_1000), Some(vec![(0, 2 << 20), (1, 4 << 20)]));
+        assert_eq!(at(0x7f00_0080_0000), Some(vec![(1, 2 << 20)]));
+        assert_eq!(at(0x7f00_0000_0000), None);
+        assert_eq!(at(0x1000), None);
+    }
+}
