@@ -102,9 +102,9 @@ fn credit_word<W: Window>(
     };
     let told = CreditWord {
         address,
-        // What an earlier channel's peer left there is where this one's begins.
-        start: word.load(),
         rkey: remote.rkey(),
+        // Counting goes on from what an earlier channel's peer left there.
+        start: word.load().unwrap_or_default(),
     };
     Ok((word, told))
 }

@@ -1,6 +1,6 @@
 //! Credits: no message goes out that the peer has no receive posted for.
 //!
-//! Everything is a count since the connection was made, modulo 2^64: receives posted, receives
+//! Everything is a count since the connection was made, modulo 2^32: receives posted, receives
 //! announced, messages sent. An announcement is the whole count and not a difference, so that a
 //! later one stands for all before it, and one that is not believed costs nothing.
 //!
@@ -13,7 +13,7 @@ use core::fmt;
 use core::ops::Deref;
 
 use doorbell_core::provider::{RemoteAddress, Window};
-use doorbell_core::sync::{AtomicU64, Ordering};
+use doorbell_core::sync::{AtomicU32, Ordering};
 
 /// The count of receives is published after they were posted. Pairs with [`POSTED_LOAD`]: who
 /// announces a receive does so after it is there, on whatever thread.
@@ -28,51 +28,49 @@ const ANNOUNCED: Ordering = Ordering::Relaxed;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credits {
     /// Messages sent.
-    sent: u64,
+    sent: u32,
     /// Receives the peer is known to have posted: from `sent` to `sent + depth`.
-    granted: u64,
+    granted: u32,
     /// Receives the peer keeps posted at most.
-    depth: u64,
+    depth: u32,
 }
 
 impl Credits {
     /// Counts from `start`, where a peer has posted all its receives.
     #[must_use]
-    pub const fn new(start: u64, peer_receive_depth: u32) -> Self {
-        let depth = peer_receive_depth as u64;
+    pub const fn new(start: u32, peer_receive_depth: u32) -> Self {
         Self {
             sent: start,
-            granted: start.wrapping_add(depth),
-            depth,
+            granted: start.wrapping_add(peer_receive_depth),
+            depth: peer_receive_depth,
         }
     }
 
     /// How many messages may be sent, as far as is known.
     #[must_use]
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "never more than the depth")]
     pub const fn available(&self) -> u32 {
-        self.granted.wrapping_sub(self.sent) as u32
+        self.granted.wrapping_sub(self.sent)
     }
 
     /// The count that the next message brings [`Credits::note_sent`] from.
     #[must_use]
     #[inline]
-    pub const fn sent(&self) -> u64 {
+    pub const fn sent(&self) -> u32 {
         self.sent
     }
 
     /// How far may be sent: a count.
     #[must_use]
     #[inline]
-    pub const fn granted(&self) -> u64 {
+    pub const fn granted(&self) -> u32 {
         self.granted
     }
 
     /// Takes what the peer announced. Believed is what an honest peer can have posted: no less
     /// than was sent, no more than its depth beyond. Says whether more may be sent than before.
     #[inline]
-    pub const fn learn(&mut self, announced: u64) -> bool {
+    pub const fn learn(&mut self, announced: u32) -> bool {
         let ahead = announced.wrapping_sub(self.sent);
         let is_news = ahead <= self.depth && ahead > self.granted.wrapping_sub(self.sent);
         if is_news {
@@ -83,7 +81,7 @@ impl Credits {
 
     /// Notes that messages were sent up to this count, at most [`Credits::granted`].
     #[inline]
-    pub const fn note_sent(&mut self, sent: u64) {
+    pub const fn note_sent(&mut self, sent: u32) {
         self.sent = sent;
     }
 }
@@ -102,32 +100,48 @@ impl<W: Deref<Target: Window>> WindowWord<W> {
         Some(Self { window, offset })
     }
 
-    /// What the peer last announced.
+    /// What the peer last announced; `None` where nothing was, or not all of it is seen yet.
     #[must_use]
     #[inline]
-    pub fn load(&self) -> u64 {
-        // That the word is there was seen when this was made.
-        self.window.load_u64(self.offset).map_or(0, u64::from_be)
+    pub fn load(&self) -> Option<u32> {
+        count_of(self.window.load_u64(self.offset).ok()?.to_ne_bytes())
     }
+}
+
+/// An announcement as it goes into the peer's word: the count, and its complement.
+#[inline]
+fn bytes_of(count: u32) -> [u8; 8] {
+    let word = u64::from(count) << u32::BITS | u64::from(!count);
+    word.to_be_bytes()
+}
+
+/// The count that an announcement tells. Half of one with half of another is none, unless both
+/// tell the same.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "each half by itself")]
+fn count_of(bytes: [u8; 8]) -> Option<u32> {
+    let word = u64::from_be_bytes(bytes);
+    let (count, check) = ((word >> u32::BITS) as u32, word as u32);
+    (check == !count).then_some(count)
 }
 
 /// What the two halves of a channel tell each other of its receives. Each word has one writer;
 /// the halves may be on different threads.
 pub struct Grants {
     /// Receives posted; written by the half that receives.
-    posted: AtomicU64,
+    posted: AtomicU32,
     /// Receives announced; written by the half that sends.
-    announced: AtomicU64,
+    announced: AtomicU32,
 }
 
 impl Grants {
     /// Where the peer knows of `receive_depth` receives, and counts from `start`.
     #[must_use]
-    pub fn new(start: u64, receive_depth: u32) -> Self {
-        let known = start.wrapping_add(u64::from(receive_depth));
+    pub fn new(start: u32, receive_depth: u32) -> Self {
+        let known = start.wrapping_add(receive_depth);
         Self {
-            posted: AtomicU64::new(known),
-            announced: AtomicU64::new(known),
+            posted: AtomicU32::new(known),
+            announced: AtomicU32::new(known),
         }
     }
 }
@@ -136,9 +150,9 @@ impl Grants {
 /// announced.
 pub struct Granting<L> {
     grants: L,
-    posted: u64,
+    posted: u32,
     /// With so many unannounced, they are announced though nothing else goes out.
-    alone_at: u64,
+    alone_at: u32,
 }
 
 impl<L: Deref<Target = Grants>> Granting<L> {
@@ -148,14 +162,14 @@ impl<L: Deref<Target = Grants>> Granting<L> {
         Self {
             posted: grants.posted.load(POSTED_LOAD),
             grants,
-            alone_at: u64::from(receive_depth / 2).max(1),
+            alone_at: (receive_depth / 2).max(1),
         }
     }
 
     /// Counts receives the device has.
     #[inline]
     pub fn note_posted(&mut self, receives: u32) {
-        self.posted = self.posted.wrapping_add(u64::from(receives));
+        self.posted = self.posted.wrapping_add(receives);
         self.grants.posted.store(self.posted, POSTED_STORE);
     }
 
@@ -166,16 +180,16 @@ impl<L: Deref<Target = Grants>> Granting<L> {
     #[inline]
     pub fn is_due(&self, in_flight: u32) -> bool {
         let unannounced = self.posted.wrapping_sub(self.grants.announced.load(ANNOUNCED));
-        unannounced >= self.alone_at || (unannounced > 0 && unannounced >= u64::from(in_flight))
+        unannounced >= self.alone_at || (unannounced > 0 && unannounced >= in_flight)
     }
 }
 
 /// The half of the grants that sends: announces what was posted.
 pub struct Announcer<L> {
     grants: L,
-    announced: u64,
+    announced: u32,
     /// With so many unannounced, they are announced with whatever goes out.
-    beside_at: u64,
+    beside_at: u32,
     /// The peer's credit word.
     word: RemoteAddress,
     /// What is written there: kept here while it is staged.
@@ -185,7 +199,7 @@ pub struct Announcer<L> {
 /// An announcement that is staged: what it has to be borrowed for.
 pub(crate) struct Announcement<'q> {
     /// The count it tells.
-    pub(crate) count: u64,
+    pub(crate) count: u32,
     pub(crate) word: RemoteAddress,
     pub(crate) bytes: &'q [u8],
     pub(crate) receipt: Receipt<'q>,
@@ -193,13 +207,13 @@ pub(crate) struct Announcement<'q> {
 
 /// Notes that an announcement was posted.
 pub(crate) struct Receipt<'q> {
-    announced: &'q mut u64,
-    published: &'q AtomicU64,
+    announced: &'q mut u32,
+    published: &'q AtomicU32,
 }
 
 impl Receipt<'_> {
     #[inline]
-    pub(crate) fn note_announced(self, count: u64) {
+    pub(crate) fn note_announced(self, count: u32) {
         *self.announced = count;
         self.published.store(count, ANNOUNCED);
     }
@@ -212,7 +226,7 @@ impl<L: Deref<Target = Grants>> Announcer<L> {
         Self {
             announced: grants.announced.load(ANNOUNCED),
             grants,
-            beside_at: u64::from(receive_depth / 4).max(1),
+            beside_at: (receive_depth / 4).max(1),
             word,
             bytes: [0; 8],
         }
@@ -231,12 +245,12 @@ impl<L: Deref<Target = Grants>> Announcer<L> {
     }
 
     #[inline]
-    fn at_least(&mut self, receives: u64) -> Option<Announcement<'_>> {
+    fn at_least(&mut self, receives: u32) -> Option<Announcement<'_>> {
         let count = self.grants.posted.load(POSTED_LOAD);
         if count.wrapping_sub(self.announced) < receives {
             return None;
         }
-        self.bytes = count.to_be_bytes();
+        self.bytes = bytes_of(count);
         Some(Announcement {
             count,
             word: self.word,

@@ -253,7 +253,9 @@ where
     #[must_use]
     pub fn credits(&self) -> u32 {
         let mut credits = self.flow.credits;
-        credits.learn(self.flow.word.load());
+        if let Some(announced) = self.flow.word.load() {
+            credits.learn(announced);
+        }
         credits.available()
     }
 }
@@ -267,12 +269,12 @@ pub struct Batch<'q, Q: SendQueue + 'q, W> {
     /// How many more the caller may stage.
     room: u32,
     /// Messages sent, with those staged here.
-    sent: u64,
+    sent: u32,
     /// The same as of the last doorbell: noted when this one rings.
     credits: &'q mut Credits,
     word: &'q WindowWord<W>,
     /// The announcement staged in front.
-    announced: Option<(u64, Receipt<'q>)>,
+    announced: Option<(u32, Receipt<'q>)>,
     announcements: &'q mut u32,
     /// Payload bytes of what the caller staged, and how many of it go inline.
     bytes: u64,
@@ -382,7 +384,8 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     /// Looks what the peer has announced; says whether it is more.
     #[cold]
     fn look(&mut self) -> bool {
-        self.credits.learn(self.word.load())
+        let announced = self.word.load();
+        announced.is_some_and(|announced| self.credits.learn(announced))
     }
 
     /// Stages an announcement, in the place that is kept back, where that is free.
@@ -417,7 +420,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         let inline = flags.contains(PostFlags::INLINE);
         self.inline = self.inline.wrapping_add(u32::from(inline));
         self.room = self.room.saturating_sub(1);
-        self.sent = self.sent.wrapping_add(u64::from(mark == Mark::Message));
+        self.sent = self.sent.wrapping_add(u32::from(mark == Mark::Message));
     }
 
     #[inline]
@@ -475,10 +478,10 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
 
 /// How many messages are among the requests that were not posted, the last ones staged.
 #[cold]
-fn unposted_messages(marks: &Marked<'_>, last: u64, unposted: u32) -> u64 {
+fn unposted_messages(marks: &Marked<'_>, last: u64, unposted: u32) -> u32 {
     (0..u64::from(unposted))
-        .map(|offset| u64::from(marks.get(last.wrapping_sub(offset)) == Mark::Message))
-        .fold(0, u64::wrapping_add)
+        .map(|offset| u32::from(marks.get(last.wrapping_sub(offset)) == Mark::Message))
+        .fold(0, u32::wrapping_add)
 }
 
 impl<Q: SendQueue, Words, W, L, S> fmt::Debug for Sender<Q, Words, W, L, S> {

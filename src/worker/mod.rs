@@ -227,6 +227,9 @@ impl<P: Provider> Worker<P> {
     /// Asks for one notification at the next completion of either queue. Poll again after
     /// arming, and before sleeping, for what came in between.
     ///
+    /// Credits come without a completion: a peer that posts receives again wakes nobody who sleeps
+    /// for want of [`Channel::credits`].
+    ///
     /// # Errors
     /// The Worker was made without notification, or the device refused.
     pub fn arm(&mut self) -> Result<(), ProviderError> {

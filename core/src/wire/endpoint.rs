@@ -58,11 +58,11 @@ struct RawEndpoint {
     receive_depth: U32,
     slot_bytes: U32,
     credit_address: U64,
-    credit_start: U64,
     credit_rkey: U32,
+    credit_start: U32,
 }
 
-const_assert_eq!(size_of::<RawEndpoint>(), 64);
+const_assert_eq!(size_of::<RawEndpoint>(), 60);
 const_assert_eq!(offset_of!(RawEndpoint, qpn), 16);
 const_assert_eq!(offset_of!(RawEndpoint, mtu), 24);
 const_assert_eq!(offset_of!(RawEndpoint, flow_label), 28);
@@ -89,8 +89,8 @@ const LAYOUT: &[(Field, usize)] = &[
     (Field::ReceiveDepth, offset_of!(RawEndpoint, receive_depth)),
     (Field::SlotBytes, offset_of!(RawEndpoint, slot_bytes)),
     (Field::CreditAddress, offset_of!(RawEndpoint, credit_address)),
-    (Field::CreditStart, offset_of!(RawEndpoint, credit_start)),
     (Field::CreditRkey, offset_of!(RawEndpoint, credit_rkey)),
+    (Field::CreditStart, offset_of!(RawEndpoint, credit_start)),
 ];
 
 /// Where `field` starts in the body.
@@ -146,18 +146,19 @@ impl Default for EndpointParameters {
 /// The word in which a side is told of receives, so that it never sends more messages than the
 /// peer has posted receives for.
 ///
-/// The peer writes eight big-endian bytes there by an RDMA WRITE: `start`, plus the number of
-/// receives it posted since the connection was made, modulo 2^64. The first of them, its receive
-/// depth, are known and need not be announced.
+/// The peer writes there by an RDMA WRITE, big-endian, `start` plus the number of receives it
+/// posted since the connection was made, modulo 2^32, and then the complement of that: no device
+/// promises that eight bytes are seen at once, and half of one count with half of another is none.
+/// The first receives, as many as its receive depth, are known and need not be announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CreditWord {
     /// Its address, a multiple of its eight bytes.
     pub address: u64,
-    /// What it holds before anything is announced, so that what an earlier connection left there
-    /// is not taken for an announcement.
-    pub start: u64,
     /// The key that opens it.
     pub rkey: Rkey,
+    /// The count it holds before anything is announced, so that what an earlier connection left
+    /// there is not taken for an announcement.
+    pub start: u32,
 }
 
 /// Application bytes that do not fit into the private data.
@@ -339,8 +340,8 @@ impl Endpoint {
             },
             credit: CreditWord {
                 address: raw.credit_address.get(),
-                start: raw.credit_start.get(),
                 rkey: Rkey(raw.credit_rkey.get()),
+                start: raw.credit_start.get(),
             },
             private_data: PrivateData::new(private).map_err(|_| trailing)?,
         };
@@ -370,8 +371,8 @@ impl Endpoint {
             receive_depth: U32::new(parameters.receive_depth),
             slot_bytes: U32::new(parameters.slot_bytes),
             credit_address: U64::new(self.credit.address),
-            credit_start: U64::new(self.credit.start),
             credit_rkey: U32::new(self.credit.rkey.0),
+            credit_start: U32::new(self.credit.start),
         };
         let mut body = Vec::new();
         // The capacity is that of the longest body, so nothing here can be cut.

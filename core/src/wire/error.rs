@@ -100,10 +100,10 @@ pub enum Field {
     SlotBytes,
     /// Where the endpoint is told of receives.
     CreditAddress,
-    /// What it holds there before it is told.
-    CreditStart,
     /// The key to it.
     CreditRkey,
+    /// The count it holds there before it is told.
+    CreditStart,
     /// The reason of a rejection.
     RejectReason,
     /// The detail number of a rejection.

@@ -19,7 +19,7 @@ const RAILS: &str = "
 const ENDPOINT: &str = "
     fd00 0000 0000 0000 0000 0000 0000 0001
     00abcdef 00123456 05 10 08 68 000abcde 03 01 02 02 00000200 00010000
-    00007f0123456780 feed000000000010 56789abc 6869";
+    00007f0123456780 56789abc feed0010 6869";
 
 #[test]
 fn handle() {
@@ -77,14 +77,14 @@ fn welcome() {
 
 #[test]
 fn connect() {
-    let golden = bytes(&format!("44424c46 01 03 0000 0042 {ENDPOINT}"));
+    let golden = bytes(&format!("44424c46 01 03 0000 003e {ENDPOINT}"));
     assert_eq!(FrameBuffer::connect(&samples::connect()).as_bytes(), golden);
     assert_eq!(Frame::parse(&golden), Ok(Frame::Connect(samples::connect())));
 }
 
 #[test]
 fn accept() {
-    let golden = bytes(&format!("44424c46 01 04 0000 0042 {ENDPOINT}"));
+    let golden = bytes(&format!("44424c46 01 04 0000 003e {ENDPOINT}"));
     assert_eq!(FrameBuffer::accept(&samples::connect()).as_bytes(), golden);
     assert_eq!(Frame::parse(&golden), Ok(Frame::Accept(samples::connect())));
 }

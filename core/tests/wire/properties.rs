@@ -37,7 +37,7 @@ fn endpoint() -> impl Strategy<Value = Endpoint> {
         0..=1_u32 << 16,
         0..=1_u32 << 31,
     );
-    let credit = (0..=u64::MAX / 8, any::<u64>(), any::<u32>()).prop_map(|(word, start, rkey)| CreditWord {
+    let credit = (0..=u64::MAX / 8, any::<u32>(), any::<u32>()).prop_map(|(word, start, rkey)| CreditWord {
         address: word * 8,
         start,
         rkey: Rkey(rkey),

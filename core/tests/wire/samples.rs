@@ -88,8 +88,8 @@ pub(crate) fn connect() -> Connect {
         parameters,
         credit: CreditWord {
             address: 0x0000_7f01_2345_6780,
-            start: 0xfeed_0000_0000_0010,
             rkey: Rkey(0x5678_9abc),
+            start: 0xfeed_0010,
         },
         private_data: PrivateData::new(b"hi").unwrap(),
     };

@@ -6,13 +6,13 @@ use std::vec::Vec;
 
 use doorbell_core::Rkey;
 use doorbell_core::provider::RemoteAddress;
-use doorbell_core::sync::AtomicU64;
+use doorbell_core::sync::AtomicU32;
 use proptest::prelude::{Strategy, any, prop_assert, prop_oneof, proptest};
 
-use super::{ANNOUNCED, Announcer, Credits, Granting, Grants};
+use super::{ANNOUNCED, Announcer, Credits, Granting, Grants, bytes_of, count_of};
 
 /// Where counting begins: it comes round at once.
-const START: u64 = u64::MAX - 1;
+const START: u32 = u32::MAX - 1;
 
 /// What is the same in all states.
 #[derive(Clone, Copy, Debug)]
@@ -25,17 +25,17 @@ struct Rules {
 /// Where both sides are. Counts are relative to the messages sent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct State {
-    granted: u64,
+    granted: u32,
     /// What lies in the sender's word.
-    word: u64,
+    word: u32,
     /// Announcements on their way, the oldest first.
-    announcements: VecDeque<u64>,
+    announcements: VecDeque<u32>,
     /// Messages on their way.
     messages: u32,
     /// Receives that no message has taken.
     receives: u32,
-    posted: u64,
-    announced: u64,
+    posted: u32,
+    announced: u32,
     /// Memory that can be posted, and memory that the application holds.
     free: u32,
     held: u32,
@@ -65,7 +65,7 @@ const STEPS: [Step; 7] = [
 impl State {
     /// Connected: all receives are posted and known.
     fn first(rules: Rules, memory: u32) -> Self {
-        let depth = u64::from(rules.depth);
+        let depth = rules.depth;
         Self {
             granted: depth,
             word: 0,
@@ -83,14 +83,14 @@ impl State {
         Credits {
             sent: START,
             granted: START.wrapping_add(self.granted),
-            depth: u64::from(rules.depth),
+            depth: rules.depth,
         }
     }
 
     fn grants(&self) -> Arc<Grants> {
         Arc::new(Grants {
-            posted: AtomicU64::new(START.wrapping_add(self.posted)),
-            announced: AtomicU64::new(START.wrapping_add(self.announced)),
+            posted: AtomicU32::new(START.wrapping_add(self.posted)),
+            announced: AtomicU32::new(START.wrapping_add(self.announced)),
         })
     }
 
@@ -154,7 +154,7 @@ impl State {
                 let bytes = announcement.bytes.try_into().unwrap();
                 announcement.receipt.note_announced(announcement.count);
                 let announced = grants.announced.load(ANNOUNCED);
-                assert_eq!(u64::from_be_bytes(bytes), announced);
+                assert_eq!(count_of(bytes), Some(announced));
                 next.announced = announced.wrapping_sub(START);
                 next.announcements.push_back(next.announced);
             }
@@ -169,8 +169,8 @@ impl State {
             self.messages <= self.receives,
             "more messages than receives: {rules:?} {self:?}"
         );
-        assert!(self.granted <= u64::from(rules.depth), "{rules:?} {self:?}");
-        assert!(self.posted <= u64::from(rules.depth), "{rules:?} {self:?}");
+        assert!(self.granted <= rules.depth, "{rules:?} {self:?}");
+        assert!(self.posted <= rules.depth, "{rules:?} {self:?}");
     }
 
     /// With nothing sent and nothing released any more, a receive that is posted is one that the
@@ -233,6 +233,24 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
+    /// Eight bytes may be seen while they are written, from either end or by halves.
+    #[test]
+    fn a_count_that_is_half_seen_is_none_or_one_of_both(
+        old in any::<u32>(),
+        ahead in prop_oneof![any::<u32>(), 0..=1_u32 << 17],
+        cut in 0..=8_usize,
+    ) {
+        let new = old.wrapping_add(ahead);
+        let (before, after) = (bytes_of(old), bytes_of(new));
+        for (first, last) in [(before, after), (after, before)] {
+            let mut seen = first;
+            seen[cut..].copy_from_slice(&last[cut..]);
+            let count = count_of(seen);
+            prop_assert!(count.is_none_or(|count| count == old || count == new), "{count:?}");
+        }
+        prop_assert!(count_of(after) == Some(new));
+    }
+
     /// The same for depths with too many states to look at all.
     #[test]
     fn deep_queues_neither_overrun_nor_stall(
@@ -257,10 +275,10 @@ proptest! {
     /// Whatever is announced, never more is sent than an honest peer could have receives for.
     #[test]
     fn liars_get_no_more_than_their_depth(
-        start in prop_oneof![any::<u64>(), u64::MAX - 64..=u64::MAX],
+        start in prop_oneof![any::<u32>(), u32::MAX - 64..=u32::MAX],
         depth in 0..=1_u32 << 16,
         words in proptest::collection::vec(
-            (prop_oneof![any::<u64>(), 0..=1_u64 << 17], any::<bool>(), any::<u32>()),
+            (prop_oneof![any::<u32>(), 0..=1_u32 << 17], any::<bool>(), any::<u32>()),
             0..200,
         ),
     ) {
@@ -273,10 +291,16 @@ proptest! {
             prop_assert!(credits.available() >= before, "a lie takes nothing away");
             prop_assert!(is_news == (credits.available() > before));
             let count = wanted.min(credits.available());
-            credits.note_sent(credits.sent().wrapping_add(u64::from(count)));
+            credits.note_sent(credits.sent().wrapping_add(count));
             prop_assert!(credits.available() <= depth - count);
         }
     }
+}
+
+#[test]
+fn announcements_are_as_the_wire_format_has_them() {
+    assert_eq!(bytes_of(0x0102_0304), [1, 2, 3, 4, 0xfe, 0xfd, 0xfc, 0xfb]);
+    assert_eq!(count_of([0; 8]), None, "memory that nobody wrote to");
 }
 
 #[test]

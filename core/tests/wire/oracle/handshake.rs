@@ -65,8 +65,8 @@ pub(crate) fn endpoint(host: u8) -> Endpoint {
         },
         credit: CreditWord {
             address: 0x1000 * u64::from(host),
-            start: u64::MAX - u64::from(host),
             rkey: Rkey(0x0a0b_0c00 + u32::from(host)),
+            start: u32::MAX - u32::from(host),
         },
         private_data: PrivateData::EMPTY,
     }
