@@ -18,6 +18,13 @@ impl Qpn {
         if raw <= MAX_24 { Some(Self(raw)) } else { None }
     }
 
+    /// The low 24 bits of `raw`: for what a device said, which is never more.
+    #[must_use]
+    #[inline]
+    pub const fn from_low_bits(raw: u32) -> Self {
+        Self(raw & MAX_24)
+    }
+
     /// The number in the low 24 bits.
     #[must_use]
     pub const fn to_u32(self) -> u32 {
@@ -77,6 +84,10 @@ pub struct Lkey(pub u32);
 /// volume 1, section 10.6.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rkey(pub u32);
+
+/// Names a shared receive queue: unique in the process, and never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SharedReceiveId(pub u64);
 
 macro_rules! hexadecimal {
     ($($name:ident: $width:literal),+) => {$(

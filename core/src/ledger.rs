@@ -67,6 +67,25 @@ impl Ledger {
         }
     }
 
+    /// Redeems a completion of a queue whose requests end in any order: none spends another.
+    /// What a queue of this kind keeps of each request tells what is spent.
+    ///
+    /// # Errors
+    /// It is another completion queue's, was polled before this queue was made, or named nothing
+    /// in the table. It is counted.
+    #[inline]
+    pub fn redeem_alone<T>(
+        &mut self,
+        origin: Origin,
+        work_id: WorkId,
+        retire: impl FnOnce(WorkId) -> Result<T, Rejected>,
+    ) -> Result<T, Rejected> {
+        if origin.queue != self.queue || origin.sequence <= self.newest {
+            return Err(self.reject(Rejected(work_id)));
+        }
+        retire(work_id).map_err(|rejected| self.reject(rejected))
+    }
+
     /// How many completions were rejected.
     #[must_use]
     #[inline]
@@ -119,6 +138,27 @@ mod tests {
         assert_eq!(rejected, Err(Rejected(id)));
         assert!(redeem(&mut ledger, OURS, 4));
         assert_eq!(ledger.rejected(), 1);
+    }
+
+    #[test]
+    fn alone_a_completion_spends_no_other() {
+        let mut ledger = Ledger::new(OURS, 10);
+        let mut redeem = |queue, sequence| {
+            let origin = Origin { queue, sequence };
+            ledger
+                .redeem_alone(origin, WorkId::from_raw(0), |_| Ok(()))
+                .is_ok()
+        };
+        assert!(redeem(OURS, 13) && redeem(OURS, 11));
+        assert!(!redeem(OURS, 10), "polled before the queue was made");
+        assert!(!redeem(OTHER, 14), "another queue's");
+        let unknown = Origin {
+            queue: OURS,
+            sequence: 15,
+        };
+        let redeemed = ledger.redeem_alone(unknown, WorkId::from_raw(0), |id| Err::<(), _>(Rejected(id)));
+        assert!(redeemed.is_err());
+        assert_eq!(ledger.rejected(), 3);
     }
 
     #[test]

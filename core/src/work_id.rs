@@ -39,6 +39,8 @@ pub enum WorkKind {
     Send = 1,
     /// A receive of one queue pair.
     Receive = 2,
+    /// A receive of a shared receive queue, whose number stands in the place of the channel.
+    SharedReceive = 3,
 }
 
 /// A `wr_id`, taken apart.
@@ -79,6 +81,7 @@ impl WorkId {
         match self.0 >> KIND_SHIFT {
             1 => Some(WorkKind::Send),
             2 => Some(WorkKind::Receive),
+            3 => Some(WorkKind::SharedReceive),
             _ => None,
         }
     }
@@ -154,7 +157,7 @@ mod tests {
             (0, 0, 0x00ff_ffff),
             (0x12345, 0x6789, 0xabcdef),
         ] {
-            for kind in [WorkKind::Send, WorkKind::Receive] {
+            for kind in [WorkKind::Send, WorkKind::Receive, WorkKind::SharedReceive] {
                 let id = WorkId::from_raw(WorkId::new(kind, channel, slot, generation).to_raw());
                 assert_eq!(id.kind(), Some(kind));
                 assert_eq!(id.channel(), channel);

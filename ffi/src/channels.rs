@@ -10,12 +10,17 @@
 //! completion queue has not once been seen empty: how many queues may follow each other on a
 //! channel in such a time is bounded here, far below what could come round, since each of
 //! them leaves at most a few generations behind that were in flight when it went.
+//!
+//! Shared receive queues complete in any order, so no generation lies behind all that one used:
+//! each has a number of its own in the place of the channel.
 
+use core::sync::atomic::{AtomicU32, Ordering};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use doorbell_core::WorkKind;
 use doorbell_core::provider::ProviderError;
+use doorbell_core::work_id::CHANNELS_MAX;
 
 /// Queues that may follow each other on one channel before the completion queue was empty.
 const LIVES_MAX: u32 = 1 << 20;
@@ -23,6 +28,8 @@ const LIVES_MAX: u32 = 1 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Channels {
     entries: Mutex<HashMap<(WorkKind, u32), Entry>>,
+    /// What the next shared receive queue is told by.
+    next_shared: AtomicU32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,6 +82,23 @@ impl Channels {
         }
     }
 
+    /// A number for a shared receive queue, which no other on this completion queue ever has.
+    ///
+    /// # Errors
+    /// As many were made as there are numbers (`EBUSY`).
+    pub(crate) fn number_shared(&self) -> Result<u32, ProviderError> {
+        // Relaxed: only the number matters.
+        let drawn = self
+            .next_shared
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
+                (next < CHANNELS_MAX).then(|| next.saturating_add(1))
+            });
+        drawn.map_err(|_| ProviderError {
+            call: "shared_receive_queue (make a new completion queue)",
+            errno: libc::EBUSY,
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<(WorkKind, u32), Entry>> {
         // Nothing panics while it is held; were it so, each entry would still be whole.
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
@@ -83,7 +107,7 @@ impl Channels {
 
 #[cfg(test)]
 mod tests {
-    use super::{Channels, LIVES_MAX};
+    use super::{CHANNELS_MAX, Channels, LIVES_MAX};
     use doorbell_core::WorkKind::{Receive, Send};
 
     #[test]
@@ -95,6 +119,17 @@ mod tests {
         assert_eq!(channels.take(Send, 7, 0).unwrap_err().errno, libc::EEXIST);
         channels.give_back(Send, 7, 42);
         assert_eq!(channels.take(Send, 7, 0), Ok(42));
+    }
+
+    #[test]
+    fn shared_queues_never_share_a_number() {
+        let channels = Channels::default();
+        for number in 0..CHANNELS_MAX {
+            assert_eq!(channels.number_shared(), Ok(number));
+        }
+        for _ in 0..2 {
+            assert_eq!(channels.number_shared().unwrap_err().errno, libc::EBUSY);
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 use doorbell_core::ledger::{Origin, QueueId};
 use doorbell_core::provider::ArrivalKind;
-use doorbell_core::{WcStatus, WorkId};
+use doorbell_core::{Qpn, WcStatus, WorkId};
 use rdma_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 
 /// A completion, as a [`CompletionQueue`](crate::CompletionQueue) polled it.
@@ -31,6 +31,7 @@ use rdma_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 pub struct Completion {
     wr_id: u64,
     origin: Origin,
+    qpn: u32,
     status: u32,
     vendor_error: u32,
     /// What follows holds where the status is success only.
@@ -51,6 +52,11 @@ impl doorbell_core::provider::Completion for Completion {
     fn status(&self) -> WcStatus {
         WcStatus(self.status)
     }
+
+    #[inline]
+    fn qpn(&self) -> Qpn {
+        Qpn::from_low_bits(self.qpn)
+    }
 }
 
 impl Completion {
@@ -60,6 +66,7 @@ impl Completion {
         Self {
             wr_id: wc.wr_id,
             origin,
+            qpn: wc.qp_num,
             status: wc.status.0,
             vendor_error: wc.vendor_err,
             opcode: wc.opcode.0,

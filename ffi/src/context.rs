@@ -15,6 +15,13 @@ use crate::leak::Leaked;
 use crate::quirk::Quirks;
 use crate::{CompletionQueue, ProtectionDomain, Rdma, errno, events, interface, port};
 
+/// What a provider posts to a shared receive queue with.
+pub(crate) type PostShared = unsafe extern "C" fn(
+    *mut rdma_sys::ibv_srq,
+    *mut rdma_sys::ibv_recv_wr,
+    *mut *mut rdma_sys::ibv_recv_wr,
+) -> i32;
+
 /// The data-path calls of a device, looked up once: what its provider put into its context.
 #[derive(Clone, Copy)]
 pub(crate) struct DataPath {
@@ -28,6 +35,8 @@ pub(crate) struct DataPath {
         *mut rdma_sys::ibv_recv_wr,
         *mut *mut rdma_sys::ibv_recv_wr,
     ) -> i32,
+    /// Not every device has shared receive queues.
+    pub(crate) post_srq_recv: Option<PostShared>,
     pub(crate) poll_cq: unsafe extern "C" fn(*mut rdma_sys::ibv_cq, i32, *mut rdma_sys::ibv_wc) -> i32,
     pub(crate) req_notify_cq: unsafe extern "C" fn(*mut rdma_sys::ibv_cq, i32) -> i32,
 }
@@ -148,6 +157,7 @@ fn data_path(ops: &rdma_sys::ibv_context_ops) -> Result<DataPath, ProviderError>
     Ok(DataPath {
         post_send: ops.post_send.ok_or(missing("ibv_post_send"))?,
         post_recv: ops.post_recv.ok_or(missing("ibv_post_recv"))?,
+        post_srq_recv: ops.post_srq_recv,
         poll_cq: ops.poll_cq.ok_or(missing("ibv_poll_cq"))?,
         req_notify_cq: ops.req_notify_cq.ok_or(missing("ibv_req_notify_cq"))?,
     })
@@ -165,6 +175,8 @@ fn query(context: NonNull<rdma_sys::ibv_context>) -> Result<(DeviceLimits, u8), 
     let depth = |value: i32| u8::try_from(value.clamp(0, 255)).unwrap_or(u8::MAX);
     let limits = DeviceLimits {
         queue_depth_max: count(attributes.max_qp_wr),
+        shared_receive_depth_max: count(attributes.max_srq_wr),
+        shared_segments_max: count(attributes.max_srq_sge),
         completion_depth_max: count(attributes.max_cqe),
         segments_max: count(attributes.max_sge),
         max_rd_atomic: depth(attributes.max_qp_init_rd_atom),

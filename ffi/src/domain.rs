@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use doorbell_core::Access;
 use doorbell_core::provider::{
-    ArenaConfig, MemoryError, ProviderError, QueuePairConfig, QueuePairParts, RemoteAccess, WindowConfig,
+    ArenaConfig, MemoryError, ProviderError, QueuePairConfig, QueuePairParts, RemoteAccess,
+    SharedQueuePairParts, SharedReceiveQueueConfig, WindowConfig,
 };
 
 use crate::arena::{self, Cut};
@@ -15,7 +16,7 @@ use crate::context::ContextInner;
 use crate::leak::Leaked;
 use crate::mapping::{Region, StableMemory};
 use crate::memory_region::MemoryRegion;
-use crate::{Arena, CompletionQueue, Rdma, Window, errno, queue_pair};
+use crate::{Arena, CompletionQueue, Rdma, SharedReceiveQueue, Window, errno, queue_pair};
 
 /// A protection domain, alive as long as anything made in it.
 pub(crate) struct DomainInner {
@@ -54,8 +55,8 @@ impl DomainInner {
 impl Drop for DomainInner {
     #[doc(alias = "ibv_dealloc_pd")]
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` and released here alone; memory regions and queue pairs
-        // hold an `Arc` of this, so none is left (ibv_dealloc_pd(3)).
+        // SAFETY: allocated in `new` and released here alone; memory regions, queue pairs
+        // and shared receive queues hold an `Arc` of this, so none is left (ibv_dealloc_pd(3)).
         let status = unsafe { rdma_sys::ibv_dealloc_pd(self.pd.as_ptr()) };
         if errno::from_value("ibv_dealloc_pd", status).is_err() {
             Leaked::ProtectionDomain.count();
@@ -135,6 +136,23 @@ impl doorbell_core::provider::ProtectionDomain<Rdma> for ProtectionDomain {
         config: &QueuePairConfig,
     ) -> Result<QueuePairParts<Rdma>, ProviderError> {
         queue_pair::create(&self.inner, send_completions, receive_completions, config)
+    }
+
+    fn shared_receive_queue(
+        &self,
+        receive_completions: &CompletionQueue,
+        config: &SharedReceiveQueueConfig,
+    ) -> Result<SharedReceiveQueue, ProviderError> {
+        SharedReceiveQueue::new(&self.inner, receive_completions, config)
+    }
+
+    fn queue_pair_on(
+        &self,
+        receives: &SharedReceiveQueue,
+        send_completions: &CompletionQueue,
+        config: &QueuePairConfig,
+    ) -> Result<SharedQueuePairParts<Rdma>, ProviderError> {
+        queue_pair::create_on(&self.inner, receives, send_completions, config)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use core::mem::MaybeUninit;
 
-use doorbell_core::Qpn;
 use doorbell_core::provider::{AsyncEvent, ProviderError};
+use doorbell_core::{Qpn, SharedReceiveId};
 use rdma_sys::{ibv_async_event, ibv_event_type};
 
 use crate::context::ContextInner;
@@ -64,6 +64,17 @@ fn translate(event: &ibv_async_event) -> AsyncEvent {
         let number = unsafe { (*qp).qp_num };
         Qpn::new(number).map_or_else(other, make)
     };
+    let about_shared = |make: fn(SharedReceiveId) -> AsyncEvent| {
+        // SAFETY: for these kinds the member `srq` is the live one (ibv_get_async_event(3)).
+        let srq = unsafe { event.element.srq };
+        if srq.is_null() {
+            return other();
+        }
+        // SAFETY: a shared receive queue is not destroyed while an event about it is
+        // unacknowledged. All on this context are ours, whose user's word is their name.
+        let name = unsafe { (*srq).srq_context };
+        make(SharedReceiveId(name.addr() as u64))
+    };
     let about_port = |make: fn(u8) -> AsyncEvent| {
         // SAFETY: for these kinds the member `port_num` is the live one (ibv_get_async_event(3)).
         let port = unsafe { event.element.port_num };
@@ -76,6 +87,8 @@ fn translate(event: &ibv_async_event) -> AsyncEvent {
         ibv_event_type::IBV_EVENT_COMM_EST => about_queue_pair(AsyncEvent::CommunicationEstablished),
         ibv_event_type::IBV_EVENT_SQ_DRAINED => about_queue_pair(AsyncEvent::SendQueueDrained),
         ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED => about_queue_pair(AsyncEvent::LastReceiveReached),
+        ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED => about_shared(AsyncEvent::SharedReceiveLimit),
+        ibv_event_type::IBV_EVENT_SRQ_ERR => about_shared(AsyncEvent::SharedReceiveFatal),
         ibv_event_type::IBV_EVENT_CQ_ERR => AsyncEvent::CompletionQueueError,
         ibv_event_type::IBV_EVENT_PORT_ACTIVE => about_port(AsyncEvent::PortActive),
         ibv_event_type::IBV_EVENT_PORT_ERR => about_port(AsyncEvent::PortError),
@@ -115,15 +128,16 @@ mod tests {
 
     #[test]
     fn an_event_about_nothing_is_not_followed() {
-        let event = ibv_async_event {
-            element: ibv_async_event_element_t {
-                qp: core::ptr::null_mut(),
-            },
-            event_type: ibv_event_type::IBV_EVENT_QP_FATAL,
-        };
-        assert_eq!(
-            translate(&event),
-            AsyncEvent::Other(ibv_event_type::IBV_EVENT_QP_FATAL.0)
-        );
+        for event_type in [
+            ibv_event_type::IBV_EVENT_QP_FATAL,
+            ibv_event_type::IBV_EVENT_SRQ_ERR,
+            ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED,
+        ] {
+            // All members of the union are pointers but one, and that is shorter.
+            let qp = core::ptr::null_mut();
+            let element = ibv_async_event_element_t { qp };
+            let event = ibv_async_event { element, event_type };
+            assert_eq!(translate(&event), AsyncEvent::Other(event_type.0));
+        }
     }
 }

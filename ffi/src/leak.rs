@@ -15,6 +15,7 @@ pub(crate) enum Leaked {
     DetachedSlot,
     MemoryRegion,
     QueuePair,
+    SharedReceiveQueue,
     CompletionQueue,
     CompletionChannel,
     ProtectionDomain,
@@ -22,7 +23,7 @@ pub(crate) enum Leaked {
 }
 
 /// How many of each kind there are.
-const KINDS: usize = 8;
+const KINDS: usize = 9;
 
 static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 
@@ -66,6 +67,8 @@ pub struct Leaks {
     pub memory_regions: u64,
     /// Queue pairs the device would not destroy, with the slots they held.
     pub queue_pairs: u64,
+    /// Shared receive queues the device would not destroy, with the slots they held.
+    pub shared_receive_queues: u64,
     /// Completion queues the device would not destroy.
     pub completion_queues: u64,
     /// Completion channels the device would not destroy.
@@ -85,6 +88,7 @@ pub fn leaks() -> Leaks {
         detached_slots: Leaked::DetachedSlot.read(),
         memory_regions: Leaked::MemoryRegion.read(),
         queue_pairs: Leaked::QueuePair.read(),
+        shared_receive_queues: Leaked::SharedReceiveQueue.read(),
         completion_queues: Leaked::CompletionQueue.read(),
         completion_channels: Leaked::CompletionChannel.read(),
         protection_domains: Leaked::ProtectionDomain.read(),

@@ -1,280 +1,27 @@
-//! Queue pairs: how one is made, its control side, and how its parts end.
+//! Queue pairs: their control side, and (in the files below) how one is made and how it ends.
 //!
 //! The parts hold the queue pair together. A half that is dropped first leaves its in-flight
-//! table here; when the last part goes the queue pair is destroyed, and only once that
+//! table with it; when the last part goes the queue pair is destroyed, and only once that
 //! succeeded, the device being done with them, do the slots in the tables go home.
 
 use core::fmt;
-use core::mem::{ManuallyDrop, MaybeUninit};
-use core::ptr::{self, NonNull};
-use core::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use core::mem::MaybeUninit;
+use std::sync::Arc;
 
-use doorbell_core::in_flight::{InFlight, storage_for};
 use doorbell_core::provider::{
-    DataInOrder, GATHER_MAX, ProviderError, QueuePairConfig, QueuePairLimits, QueuePairParts, ReadyToReceive,
-    ReadyToSend, RemoteAccess,
+    DataInOrder, ProviderError, QueuePairLimits, ReadyToReceive, ReadyToSend, RemoteAccess,
 };
 use doorbell_core::qp_state::QpAttributes;
-use doorbell_core::work_id::CHANNELS_MAX;
-use doorbell_core::{Access, QpState, Qpn, WorkKind};
-use rdma_sys::{ibv_mtu, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_state, ibv_qp_type};
+use doorbell_core::{Access, QpState, Qpn};
+use rdma_sys::{ibv_mtu, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_state};
 
-use crate::completion_queue::CompletionInner;
-use crate::domain::DomainInner;
-use crate::leak::Leaked;
-use crate::{CompletionQueue, Rdma, ReceiveQueue, SendQueue, Slot, errno, orphan};
+use crate::errno;
 
-/// An in-flight table as a half embeds it.
-pub(crate) type Table = InFlight<Slot, Box<[u32]>, Box<[Option<Slot>]>>;
+mod create;
+mod object;
 
-/// The queue pair in the device, with all that must outlive it.
-pub(crate) struct Shared {
-    qp: NonNull<rdma_sys::ibv_qp>,
-    qpn: Qpn,
-    channel: u32,
-    /// The state it was last brought to; the device may have failed it since.
-    state: AtomicU8,
-    /// The tables of halves that are gone.
-    parked: Mutex<Parked>,
-    send_completions: ManuallyDrop<Arc<CompletionInner>>,
-    receive_completions: ManuallyDrop<Arc<CompletionInner>>,
-    domain: ManuallyDrop<Arc<DomainInner>>,
-}
-
-#[derive(Default)]
-struct Parked {
-    send: Option<Table>,
-    receive: Option<Table>,
-}
-
-// SAFETY: libibverbs may be called from any thread, on any object, at any time
-// (rdma-core Documentation/libibverbs.md); the rest is plain data and a mutex.
-unsafe impl Send for Shared {}
-// SAFETY: as above.
-unsafe impl Sync for Shared {}
-
-impl Shared {
-    /// The handle, live as long as `self`.
-    #[inline]
-    pub(crate) const fn as_ptr(&self) -> *mut rdma_sys::ibv_qp {
-        self.qp.as_ptr()
-    }
-
-    /// The state it was last brought to.
-    #[inline]
-    pub(crate) fn state(&self) -> QpState {
-        // Relaxed: it only spares the device a refusal it would give itself.
-        QpState::from_raw(u32::from(self.state.load(Ordering::Relaxed))).unwrap_or(QpState::Error)
-    }
-
-    fn set_state(&self, state: QpState) {
-        self.state.store(state as u8, Ordering::Relaxed);
-    }
-
-    /// Keeps the table of a half that goes before the queue pair does.
-    pub(crate) fn park(&self, kind: WorkKind, table: Table) {
-        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-        match kind {
-            WorkKind::Send => parked.send = Some(table),
-            // There are two halves, and so two kinds that come here.
-            _ => parked.receive = Some(table),
-        }
-    }
-}
-
-impl Drop for Shared {
-    #[doc(alias = "ibv_destroy_qp")]
-    fn drop(&mut self) {
-        // SAFETY: made in `create` and destroyed here alone, when the last part is gone; its
-        // asynchronous events are acknowledged as they are taken, so the call does not wait for
-        // ever (ibv_create_qp(3), ibv_get_async_event(3)).
-        let status = unsafe { rdma_sys::ibv_destroy_qp(self.qp.as_ptr()) };
-        let parked = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let (send, receive) = (parked.send.take(), parked.receive.take());
-        if errno::from_value("ibv_destroy_qp", status).is_err() {
-            // The device may still use the slots, and the queue pair all it was made from.
-            Leaked::QueuePair.count();
-            core::mem::forget((send, receive));
-            return;
-        }
-        // The device is done with every request: the slots go home, and the channel is free.
-        let ends = [
-            (WorkKind::Send, send, &mut self.send_completions),
-            (WorkKind::Receive, receive, &mut self.receive_completions),
-        ];
-        for (kind, table, completions) in ends {
-            if let Some(mut table) = table {
-                let next_generation = table.next_generation();
-                table.drain(drop);
-                completions
-                    .channels()
-                    .give_back(kind, self.channel, next_generation);
-            }
-            // SAFETY: dropped here once, the queue pair that completed into it being gone.
-            unsafe { ManuallyDrop::drop(completions) };
-        }
-        // Some may have been what an arena waited for, whose memory goes before its domain.
-        orphan::reclaim();
-        // SAFETY: dropped here once, last.
-        unsafe { ManuallyDrop::drop(&mut self.domain) };
-    }
-}
-
-/// A channel that is given back unless the queue pair comes to be.
-struct Taken<'a> {
-    completions: &'a CompletionInner,
-    kind: WorkKind,
-    channel: u32,
-    generation: u32,
-}
-
-impl<'a> Taken<'a> {
-    fn new(queue: &'a CompletionQueue, kind: WorkKind, channel: u32) -> Result<Self, ProviderError> {
-        let completions = queue.inner();
-        let generation = completions.channels().take(kind, channel, queue.emptied())?;
-        Ok(Self {
-            completions,
-            kind,
-            channel,
-            generation,
-        })
-    }
-
-    fn keep(self) {
-        core::mem::forget(self);
-    }
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        self.completions
-            .channels()
-            .give_back(self.kind, self.channel, self.generation);
-    }
-}
-
-const CREATE: &str = "ibv_create_qp";
-
-/// Makes a queue pair in RESET.
-#[doc(alias = "ibv_create_qp")]
-pub(crate) fn create(
-    domain: &Arc<DomainInner>,
-    send_completions: &CompletionQueue,
-    receive_completions: &CompletionQueue,
-    config: &QueuePairConfig,
-) -> Result<QueuePairParts<Rdma>, ProviderError> {
-    let invalid = ProviderError {
-        call: CREATE,
-        errno: libc::EINVAL,
-    };
-    let same_device = |queue: &CompletionQueue| Arc::ptr_eq(queue.inner().context(), domain.context());
-    if !same_device(send_completions) || !same_device(receive_completions) {
-        return Err(invalid);
-    }
-    let segments = usize::from(config.gather_max.max(config.scatter_max));
-    if config.channel >= CHANNELS_MAX || segments > GATHER_MAX {
-        return Err(invalid);
-    }
-    let send_taken = Taken::new(send_completions, WorkKind::Send, config.channel)?;
-    let receive_taken = Taken::new(receive_completions, WorkKind::Receive, config.channel)?;
-    let send_table = table(
-        WorkKind::Send,
-        config.channel,
-        config.send_depth,
-        send_taken.generation,
-    )?;
-    let receive_table = table(
-        WorkKind::Receive,
-        config.channel,
-        config.receive_depth,
-        receive_taken.generation,
-    )?;
-
-    let mut attributes = ibv_qp_init_attr {
-        qp_context: ptr::null_mut(),
-        send_cq: send_completions.inner().as_ptr(),
-        recv_cq: receive_completions.inner().as_ptr(),
-        srq: ptr::null_mut(),
-        cap: rdma_sys::ibv_qp_cap {
-            max_send_wr: config.send_depth,
-            max_recv_wr: config.receive_depth,
-            max_send_sge: u32::from(config.gather_max.max(1)),
-            max_recv_sge: u32::from(config.scatter_max.max(1)),
-            max_inline_data: config.inline_bytes_max,
-        },
-        qp_type: ibv_qp_type::IBV_QPT_RC,
-        sq_sig_all: 0,
-    };
-    // SAFETY: the domain and both completion queues are live and of one device, and the
-    // structure is writable (ibv_create_qp(3)).
-    let qp = unsafe { rdma_sys::ibv_create_qp(domain.as_ptr(), &raw mut attributes) };
-    let qp = errno::from_pointer(CREATE, qp)?;
-    // SAFETY: a live queue pair, whose number is set before it is returned.
-    let number = unsafe { (*qp.as_ptr()).qp_num };
-    let shared = Arc::new(Shared {
-        qp,
-        // A number is 24 bits; of another no peer could make use, and bring-up refuses zero's peer.
-        qpn: Qpn::new(number & 0x00ff_ffff).ok_or(invalid)?,
-        channel: config.channel,
-        state: AtomicU8::new(QpState::Reset as u8),
-        parked: Mutex::default(),
-        send_completions: ManuallyDrop::new(Arc::clone(send_completions.inner())),
-        receive_completions: ManuallyDrop::new(Arc::clone(receive_completions.inner())),
-        domain: ManuallyDrop::new(Arc::clone(domain)),
-    });
-    send_taken.keep();
-    receive_taken.keep();
-
-    let limits = granted(config, &attributes.cap);
-    let data_path = domain.context().data_path();
-    let send = SendQueue::new(
-        Arc::clone(&shared),
-        data_path.post_send,
-        send_table,
-        send_completions.ledger(),
-        &limits,
-    );
-    let receive = ReceiveQueue::new(
-        Arc::clone(&shared),
-        data_path.post_recv,
-        receive_table,
-        receive_completions.ledger(),
-        &limits,
-    );
-    Ok(QueuePairParts {
-        control: QueuePair { shared, limits },
-        send,
-        receive,
-    })
-}
-
-/// What the queue pair gives its user: the depths asked for, which the tables are made for (a
-/// device may grant more, which completion queues were not reckoned for), and what the device
-/// granted of the rest.
-fn granted(config: &QueuePairConfig, cap: &rdma_sys::ibv_qp_cap) -> QueuePairLimits {
-    let segments = |granted: u32| {
-        let most = granted.min(u32::try_from(GATHER_MAX).unwrap_or(u32::MAX));
-        u8::try_from(most).unwrap_or(u8::MAX)
-    };
-    QueuePairLimits {
-        send_depth: config.send_depth,
-        receive_depth: config.receive_depth,
-        gather_max: segments(cap.max_send_sge),
-        scatter_max: segments(cap.max_recv_sge),
-        inline_bytes_max: cap.max_inline_data,
-    }
-}
-
-fn table(kind: WorkKind, channel: u32, depth: u32, generation: u32) -> Result<Table, ProviderError> {
-    let invalid = ProviderError {
-        call: CREATE,
-        errno: libc::EINVAL,
-    };
-    let (requests, places) = storage_for(depth).ok_or(invalid)?;
-    let slots = core::iter::repeat_with(|| None).take(places).collect();
-    InFlight::new(vec![0; requests].into(), slots, kind, channel, depth, generation).map_err(|_| invalid)
-}
+pub(crate) use create::{create, create_on};
+pub(crate) use object::{Shared, Table};
 
 /// The control side of a queue pair.
 pub struct QueuePair {
@@ -283,6 +30,10 @@ pub struct QueuePair {
 }
 
 impl QueuePair {
+    const fn new(shared: Arc<Shared>, limits: QueuePairLimits) -> Self {
+        Self { shared, limits }
+    }
+
     /// Brings it from the state it was brought to before into `next`, with these attributes.
     #[doc(alias = "ibv_modify_qp")]
     fn modify(
@@ -320,7 +71,7 @@ fn no_attributes() -> ibv_qp_attr {
 
 impl doorbell_core::provider::QueuePair for QueuePair {
     fn qpn(&self) -> Qpn {
-        self.shared.qpn
+        self.shared.qpn()
     }
 
     fn limits(&self) -> QueuePairLimits {
@@ -381,7 +132,7 @@ impl doorbell_core::provider::QueuePair for QueuePair {
                 errno: libc::EINVAL,
             });
         }
-        if wanted.retry_count > self.shared.domain.context().quirks().retry_count_max {
+        if wanted.retry_count > self.shared.domain().context().quirks().retry_count_max {
             let call = "ibv_modify_qp to RTS (on rxe a retry count of 7 never gives up: use 6 or less)";
             return Err(ProviderError {
                 call,
@@ -463,8 +214,8 @@ fn in_order(answer: i32) -> DataInOrder {
 impl fmt::Debug for QueuePair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QueuePair")
-            .field("qpn", &self.shared.qpn)
-            .field("channel", &self.shared.channel)
+            .field("qpn", &self.shared.qpn())
+            .field("channel", &self.shared.channel())
             .field("brought_to", &self.shared.state())
             .field("limits", &self.limits)
             .finish()

@@ -15,7 +15,7 @@ use crate::quirk::{ProviderKind, Quirks, quirks};
 use crate::sysfs::{CLASS, Sysfs};
 use crate::{
     Arena, Completion, CompletionQueue, Context, LoadError, ProtectionDomain, QueuePair, ReceiveQueue,
-    SendQueue, Slot, Window, errno, interface, port,
+    SendQueue, SharedReceiveQueue, Slot, Window, errno, interface, port,
 };
 
 /// The provider on rdma-core: real devices, by libibverbs.
@@ -119,6 +119,7 @@ impl doorbell_core::provider::Provider for Rdma {
     type QueuePair = QueuePair;
     type SendQueue = SendQueue;
     type ReceiveQueue = ReceiveQueue;
+    type SharedReceiveQueue = SharedReceiveQueue;
 
     fn scan(
         &self,

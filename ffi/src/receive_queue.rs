@@ -8,7 +8,7 @@ use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
     Arrival, ArrivalKind, Completion as _, PostError, PushError, QueuePairLimits, Refused, Rejected,
 };
-use doorbell_core::{QpState, Ticket, WcStatus, WorkKind};
+use doorbell_core::{QpState, Ticket, WcStatus, WorkId, WorkKind};
 use rdma_sys::ibv_recv_wr;
 
 use crate::queue_pair::{Shared, Table};
@@ -62,7 +62,7 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     fn stage(&mut self) -> ReceiveBatch<'_> {
         if self.table.staged() != 0 {
             // Left by a batch that was forgotten.
-            unposted::discard(&mut self.table);
+            unposted::discard(&mut *self.table);
         }
         let state = self.shared.state();
         ReceiveBatch { queue: self, state }
@@ -74,12 +74,7 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
         completion: Completion,
         mut each: F,
     ) -> Result<Arrival, Rejected> {
-        let kind = completion.arrival_kind();
-        let mut left = if kind == ArrivalKind::Send {
-            completion.bytes()
-        } else {
-            0
-        };
+        let mut left = scattered(&completion);
         let work_id = completion.work_id();
         // Positions in flight differ in their index, so it tells the one that is named from those
         // before it, whose own completions were dropped unredeemed.
@@ -99,15 +94,7 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
         let range = self.ledger.redeem(completion.origin(), work_id, |work_id| {
             table.retire(work_id, give_back)
         })?;
-        let succeeded = completion.status() == WcStatus::SUCCESS;
-        Ok(Arrival {
-            ticket: range.last,
-            status: completion.status(),
-            kind,
-            payload_bytes: completion.bytes(),
-            immediate: completion.immediate(),
-            vendor_error: if succeeded { 0 } else { completion.vendor_error() },
-        })
+        Ok(arrival(&completion, range.last))
     }
 
     #[inline]
@@ -144,6 +131,59 @@ impl fmt::Debug for ReceiveQueue {
     }
 }
 
+/// What a completion tells of the receive it is of.
+#[inline]
+pub(crate) fn arrival(completion: &Completion, ticket: Ticket) -> Arrival {
+    let succeeded = completion.status() == WcStatus::SUCCESS;
+    Arrival {
+        ticket,
+        status: completion.status(),
+        kind: completion.arrival_kind(),
+        payload_bytes: completion.bytes(),
+        immediate: completion.immediate(),
+        vendor_error: if succeeded { 0 } else { completion.vendor_error() },
+    }
+}
+
+/// How many bytes lie in the slots of the receive a completion is of.
+#[inline]
+pub(crate) fn scattered(completion: &Completion) -> u32 {
+    match completion.arrival_kind() {
+        ArrivalKind::Send => completion.bytes(),
+        _ => 0,
+    }
+}
+
+/// Writes a receive into the list where it fits, and has `stage` take its slots.
+#[inline]
+pub(crate) fn push<const N: usize>(
+    list: &mut WorkList<ibv_recv_wr>,
+    staged: u32,
+    scatter_max: u8,
+    slots: [Slot; N],
+    stage: impl FnOnce([Slot; N]) -> Result<(Ticket, WorkId), [Slot; N]>,
+) -> Result<Ticket, Refused<[Slot; N]>> {
+    if N > usize::from(scatter_max) {
+        let reason = PushError::TooManySegments {
+            segments: u8::try_from(N).unwrap_or(u8::MAX),
+            segments_max: scatter_max,
+        };
+        return Err(Refused { reason, item: slots });
+    }
+    let full = |item| Refused {
+        reason: PushError::Full,
+        item,
+    };
+    let Some((request, elements)) = list.entry(staged) else {
+        return Err(full(slots));
+    };
+    let count = describe(elements, &slots, Slot::capacity);
+    let (ticket, work_id) = stage(slots).map_err(full)?;
+    request.wr_id = work_id.to_raw();
+    request.num_sge = count;
+    Ok(ticket)
+}
+
 /// Receives staged for one post. Dropping it posts nothing.
 pub struct ReceiveBatch<'q> {
     queue: &'q mut ReceiveQueue,
@@ -161,32 +201,11 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
                 item: slots,
             });
         }
-        if N > usize::from(self.queue.scatter_max) {
-            let reason = PushError::TooManySegments {
-                segments: u8::try_from(N).unwrap_or(u8::MAX),
-                segments_max: self.queue.scatter_max,
-            };
-            return Err(Refused { reason, item: slots });
-        }
         let queue = &mut *self.queue;
-        let Some((request, elements)) = queue.list.entry(queue.table.staged()) else {
-            return Err(Refused {
-                reason: PushError::Full,
-                item: slots,
-            });
-        };
-        let count = describe(elements, &slots, Slot::capacity);
-        match queue.table.stage(slots) {
-            Ok((ticket, work_id)) => {
-                request.wr_id = work_id.to_raw();
-                request.num_sge = count;
-                Ok(ticket)
-            }
-            Err(slots) => Err(Refused {
-                reason: PushError::Full,
-                item: slots,
-            }),
-        }
+        let (staged, scatter_max) = (queue.table.staged(), queue.scatter_max);
+        push(&mut queue.list, staged, scatter_max, slots, |slots| {
+            queue.table.stage(slots)
+        })
     }
 
     #[inline]
@@ -211,7 +230,7 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
             return Ok(posted);
         }
         Err(unposted::refused(
-            &mut queue.table,
+            &mut *queue.table,
             "ibv_post_recv",
             status,
             posted,
@@ -224,7 +243,7 @@ impl Drop for ReceiveBatch<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.queue.table.staged() != 0 {
-            unposted::discard(&mut self.queue.table);
+            unposted::discard(&mut *self.queue.table);
         }
     }
 }

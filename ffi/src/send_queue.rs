@@ -61,7 +61,7 @@ impl doorbell_core::provider::SendQueue for SendQueue {
     fn stage(&mut self) -> SendBatch<'_> {
         if self.table.staged() != 0 {
             // Left by a batch that was forgotten.
-            unposted::discard(&mut self.table);
+            unposted::discard(&mut *self.table);
         }
         let state = self.shared.state();
         SendBatch { queue: self, state }
@@ -277,7 +277,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
             return Ok(posted);
         }
         Err(unposted::refused(
-            &mut queue.table,
+            &mut *queue.table,
             "ibv_post_send",
             status,
             posted,
@@ -367,7 +367,7 @@ impl Drop for SendBatch<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.queue.table.staged() != 0 {
-            unposted::discard(&mut self.queue.table);
+            unposted::discard(&mut *self.queue.table);
         }
     }
 }

@@ -4,19 +4,50 @@ use doorbell_core::Ticket;
 use doorbell_core::provider::{PostError, ProviderError};
 
 use crate::queue_pair::Table;
+use crate::shared_receive_queue::SharedTable;
 use crate::{Slot, errno};
+
+/// An in-flight table of either kind.
+pub(crate) trait Staging {
+    /// How many requests are staged and not posted.
+    fn staged(&self) -> u32;
+    /// Takes them back, in order.
+    fn unstage(&mut self, each: impl FnMut(Ticket, Slot));
+}
+
+impl Staging for Table {
+    #[inline]
+    fn staged(&self) -> u32 {
+        Self::staged(self)
+    }
+
+    fn unstage(&mut self, each: impl FnMut(Ticket, Slot)) {
+        Self::unstage(self, each);
+    }
+}
+
+impl Staging for SharedTable {
+    #[inline]
+    fn staged(&self) -> u32 {
+        Self::staged(self)
+    }
+
+    fn unstage(&mut self, each: impl FnMut(Ticket, Slot)) {
+        Self::unstage(self, each);
+    }
+}
 
 /// Unstages everything, and sends the slots home.
 #[cold]
 #[inline(never)]
-pub(crate) fn discard(table: &mut Table) {
+pub(crate) fn discard(table: &mut impl Staging) {
     table.unstage(|_, slot| drop(slot));
 }
 
 /// Unstages what a post call did not take; `each` gets the slots.
 #[cold]
 pub(crate) fn refused(
-    table: &mut Table,
+    table: &mut impl Staging,
     call: &'static str,
     status: i32,
     posted: u32,

@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use doorbell_core::ledger::{Ledger, Origin};
-use doorbell_core::provider::{ArrivalKind, AsyncEvent, CompletionQueueConfig, ProviderError};
-use doorbell_core::{QpState, WcStatus, WorkId, WorkKind};
+use doorbell_core::provider::{Arrival, ArrivalKind, AsyncEvent, CompletionQueueConfig, ProviderError};
+use doorbell_core::work_id::CHANNELS_MAX;
+use doorbell_core::{QpState, Qpn, Ticket, WcStatus, WorkId, WorkKind};
 
-use crate::errno::{EEXIST, EINVAL, EOPNOTSUPP, EOVERFLOW, failed};
+use crate::errno::{EBUSY, EEXIST, EINVAL, EOPNOTSUPP, EOVERFLOW, failed};
 use crate::fabric::{Id, QueuePairKey, World};
 use crate::host::{ContextInner, LIMITS};
 
@@ -30,6 +31,18 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// What it tells of the receive it is of.
+    pub(crate) const fn arrival(&self, ticket: Ticket) -> Arrival {
+        Arrival {
+            ticket,
+            status: self.status,
+            kind: self.kind,
+            payload_bytes: self.bytes,
+            immediate: self.immediate,
+            vendor_error: 0,
+        }
+    }
+
     /// The end of a request that brings nothing to tell: a send, or any failure (S7).
     pub(crate) const fn of(work_id: WorkId, status: WcStatus) -> Self {
         let kind = ArrivalKind::Failed;
@@ -67,6 +80,7 @@ impl Entry {
 #[derive(Debug)]
 pub struct Completion {
     entry: Entry,
+    qpn: Qpn,
     origin: Origin,
 }
 
@@ -77,6 +91,10 @@ impl doorbell_core::provider::Completion for Completion {
 
     fn status(&self) -> WcStatus {
         self.entry.status
+    }
+
+    fn qpn(&self) -> Qpn {
+        self.qpn
     }
 }
 
@@ -101,13 +119,16 @@ struct Channel {
 pub(crate) struct CompletionState {
     context: Id,
     depth: usize,
-    entries: VecDeque<Entry>,
+    /// Each with the queue pair it is of.
+    entries: VecDeque<(Qpn, Entry)>,
     /// It overran, and is of no further use (S21).
     is_failed: bool,
     /// Whether it is armed, and then whether for solicited completions alone.
     armed: Option<bool>,
     notifications: u32,
     channels: BTreeMap<(bool, u32), Channel>,
+    /// What the next shared receive queue is told by.
+    next_shared: u32,
 }
 
 impl CompletionState {
@@ -125,6 +146,19 @@ impl CompletionState {
         }
         entry.is_live = true;
         Ok(entry.next_generation)
+    }
+
+    /// A number for a shared receive queue, which no other on this completion queue ever has.
+    ///
+    /// # Errors
+    /// As many were made as there are numbers (`EBUSY`).
+    pub(crate) fn number_shared(&mut self) -> Result<u32, ProviderError> {
+        let number = self.next_shared;
+        if number >= CHANNELS_MAX {
+            return Err(failed("shared_receive_queue: make a new completion queue", EBUSY));
+        }
+        self.next_shared = number.saturating_add(1);
+        Ok(number)
     }
 
     /// Gives a channel back; the next queue on it begins at this generation.
@@ -148,7 +182,7 @@ impl World {
             return;
         };
         if !state.is_failed && state.entries.len() < state.depth {
-            state.entries.push_back(entry);
+            state.entries.push_back((key.qpn, entry));
             let wakes = match state.armed {
                 None => false,
                 Some(solicited_only) => !solicited_only || entry.solicited || !entry.status.is_success(),
@@ -203,6 +237,7 @@ impl CompletionQueue {
             armed: None,
             notifications: 0,
             channels: BTreeMap::new(),
+            next_shared: 0,
         };
         context.fabric().lock().completion_queues.insert(id, state);
         let context = Arc::clone(context);
@@ -251,7 +286,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
     type Completion = Completion;
 
     fn poll<F: FnMut(Completion)>(&mut self, mut each: F) -> Result<u32, ProviderError> {
-        let entries: Vec<Entry> = {
+        let entries: Vec<(Qpn, Entry)> = {
             let mut world = self.context.fabric().lock();
             let lost = failed("poll: the completion queue overran", EOVERFLOW);
             let state = world.completion_queues.get_mut(&self.id).ok_or(lost)?;
@@ -263,11 +298,12 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         };
         // Not under the lock: the callback may post.
         let mut count = 0_u32;
-        for entry in entries {
+        for (qpn, entry) in entries {
             self.polled = self.polled.wrapping_add(1);
             count = count.wrapping_add(1);
             each(Completion {
                 entry,
+                qpn,
                 origin: Origin {
                     queue: self.id.to_queue(),
                     sequence: self.polled,

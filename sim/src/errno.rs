@@ -4,6 +4,8 @@ use doorbell_core::provider::ProviderError;
 
 /// Out of memory.
 pub(crate) const ENOMEM: i32 = 12;
+/// In use.
+pub(crate) const EBUSY: i32 = 16;
 /// Taken already.
 pub(crate) const EEXIST: i32 = 17;
 /// No such device.

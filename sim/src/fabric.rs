@@ -10,12 +10,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use doorbell_core::ledger::QueueId;
 use doorbell_core::provider::{AsyncEvent, DataInOrder};
-use doorbell_core::{Gid, GidEntry, PortReport, PortState, Qpn, Rkey};
+use doorbell_core::{Gid, GidEntry, PortReport, PortState, Qpn, Rkey, SharedReceiveId};
 
 use crate::completion::CompletionState;
 use crate::memory::WindowState;
 use crate::port::{ConfigError, PortConfig};
 use crate::queue_pair::QueuePairState;
+use crate::shared_receive::SharedReceiveState;
 use crate::{Host, port};
 
 /// Names an object of any kind: unique in the process, so that one of another fabric is
@@ -28,6 +29,11 @@ impl Id {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         // Relaxed: only the number matters. It does not come round.
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The same number, as events about a shared receive queue of this name carry it.
+    pub(crate) const fn to_shared_receive(self) -> SharedReceiveId {
+        SharedReceiveId(self.0)
     }
 
     /// The same number, as completions of a queue of this name carry it.
@@ -75,6 +81,7 @@ pub(crate) struct World {
     pub(crate) events: BTreeMap<Id, VecDeque<AsyncEvent>>,
     pub(crate) completion_queues: BTreeMap<Id, CompletionState>,
     pub(crate) queue_pairs: BTreeMap<QueuePairKey, QueuePairState>,
+    pub(crate) shared_receives: BTreeMap<Id, SharedReceiveState>,
     pub(crate) windows: BTreeMap<(DeviceId, u32), WindowState>,
     /// How often a message found no receive.
     pub(crate) receivers_not_ready: u64,

@@ -6,19 +6,24 @@ use std::sync::Arc;
 use doorbell_core::PortReport;
 use doorbell_core::provider::{
     ArenaConfig, AsyncEvent, CompletionQueueConfig, DeviceLimits, GATHER_MAX, MemoryError, Provider,
-    ProviderError, QueuePairConfig, QueuePairParts, WindowConfig,
+    ProviderError, QueuePairConfig, QueuePairParts, SharedQueuePairParts, SharedReceiveQueueConfig,
+    WindowConfig,
 };
 use doorbell_core::work_id::SLOTS_MAX;
 
 use crate::errno::{EINVAL, ENODEV, failed};
 use crate::fabric::{DeviceId, Fabric, Id};
 use crate::{
-    Arena, Completion, CompletionQueue, QueuePair, ReceiveQueue, SendQueue, Slot, Window, queue_pair,
+    Arena, Completion, CompletionQueue, QueuePair, ReceiveQueue, SendQueue, SharedReceiveQueue, Slot, Window,
+    queue_pair,
 };
 
 /// What every simulated device can do.
 pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
     queue_depth_max: SLOTS_MAX,
+    shared_receive_depth_max: SLOTS_MAX,
+    // As below.
+    shared_segments_max: 4,
     completion_depth_max: 1 << 22,
     // GATHER_MAX as a u32, which it cannot be converted to in a constant.
     segments_max: 4,
@@ -72,6 +77,7 @@ impl Provider for Host {
     type QueuePair = QueuePair;
     type SendQueue = SendQueue;
     type ReceiveQueue = ReceiveQueue;
+    type SharedReceiveQueue = SharedReceiveQueue;
 
     fn scan(
         &self,
@@ -232,6 +238,23 @@ impl doorbell_core::provider::ProtectionDomain<Host> for ProtectionDomain {
         config: &QueuePairConfig,
     ) -> Result<QueuePairParts<Host>, ProviderError> {
         queue_pair::create(&self.inner, send_completions, receive_completions, config)
+    }
+
+    fn shared_receive_queue(
+        &self,
+        receive_completions: &CompletionQueue,
+        config: &SharedReceiveQueueConfig,
+    ) -> Result<SharedReceiveQueue, ProviderError> {
+        SharedReceiveQueue::new(&self.inner, receive_completions, config)
+    }
+
+    fn queue_pair_on(
+        &self,
+        receives: &SharedReceiveQueue,
+        send_completions: &CompletionQueue,
+        config: &QueuePairConfig,
+    ) -> Result<SharedQueuePairParts<Host>, ProviderError> {
+        queue_pair::create_on(&self.inner, receives, send_completions, config)
     }
 }
 

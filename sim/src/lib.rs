@@ -28,6 +28,7 @@ mod receive;
 mod requester;
 mod responder;
 mod send;
+mod shared_receive;
 mod transport;
 
 pub use completion::{Completion, CompletionQueue};
@@ -38,3 +39,4 @@ pub use port::{ConfigError, Link, PortConfig};
 pub use queue_pair::QueuePair;
 pub use receive::{ReceiveBatch, ReceiveQueue};
 pub use send::{SendBatch, SendQueue};
+pub use shared_receive::{SharedReceiveBatch, SharedReceiveQueue};

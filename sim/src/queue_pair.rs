@@ -11,7 +11,7 @@ use std::sync::Arc;
 use doorbell_core::in_flight::{InFlight, storage_for};
 use doorbell_core::provider::{
     DataInOrder, GATHER_MAX, ProviderError, QueuePairConfig, QueuePairLimits, QueuePairParts, ReadyToReceive,
-    ReadyToSend, RemoteAccess,
+    ReadyToSend, RemoteAccess, SharedQueuePairParts,
 };
 use doorbell_core::work_id::CHANNELS_MAX;
 use doorbell_core::{Access, Gid, PortState, Psn, QpState, Qpn, WorkKind};
@@ -21,7 +21,8 @@ use crate::fabric::{Id, QueuePairKey, World};
 use crate::host::{DomainInner, INLINE_BYTES_MAX, LIMITS};
 use crate::receive::Receive;
 use crate::send::Request;
-use crate::{CompletionQueue, Host, ReceiveQueue, SendQueue};
+use crate::shared_receive::SharedReceiveInner;
+use crate::{CompletionQueue, Host, ReceiveQueue, SendQueue, SharedReceiveQueue};
 
 /// An in-flight table as a half embeds it.
 pub(crate) type Table = InFlight<Infallible, Box<[u32]>, Box<[Option<Infallible>]>>;
@@ -41,6 +42,8 @@ pub(crate) struct QueuePairState {
     pub(crate) state: QpState,
     pub(crate) send_completions: Id,
     pub(crate) receive_completions: Id,
+    /// The shared receive queue it takes its receives from.
+    pub(crate) shared: Option<Id>,
     pub(crate) port: u8,
     /// What the peer may do through it.
     pub(crate) access: Access,
@@ -67,9 +70,23 @@ pub(crate) struct QueuePairState {
 pub(crate) struct Shared {
     domain: Arc<DomainInner>,
     key: QueuePairKey,
+    /// The shared receive queue it takes its receives from, which outlives it.
+    _receives: Option<Arc<SharedReceiveInner>>,
 }
 
 impl Shared {
+    fn new(
+        domain: &Arc<DomainInner>,
+        key: QueuePairKey,
+        receives: Option<Arc<SharedReceiveInner>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            domain: Arc::clone(domain),
+            key,
+            _receives: receives,
+        })
+    }
+
     /// Gives `each` the world and the state of the queue pair, then lets happen what can.
     pub(crate) fn with<T>(&self, each: impl FnOnce(&mut World, QueuePairKey) -> T) -> T {
         let mut world = self.domain.context().fabric().lock();
@@ -104,11 +121,12 @@ impl Drop for Shared {
                 return;
             };
             let [send, receive] = qp.next_generations;
+            let own = (WorkKind::Receive, qp.receive_completions, receive);
             let ends = [
-                (WorkKind::Send, qp.send_completions, send),
-                (WorkKind::Receive, qp.receive_completions, receive),
+                Some((WorkKind::Send, qp.send_completions, send)),
+                qp.shared.is_none().then_some(own),
             ];
-            for (kind, queue, next_generation) in ends {
+            for (kind, queue, next_generation) in ends.into_iter().flatten() {
                 if let Some(queue) = world.completion_queues.get_mut(&queue) {
                     queue.give_channel_back(kind, qp.channel, next_generation);
                 }
@@ -118,71 +136,31 @@ impl Drop for Shared {
 }
 
 const CREATE: &str = "queue_pair";
+const INVALID: ProviderError = failed(CREATE, EINVAL);
 
-/// Makes a queue pair in RESET.
+/// Makes a queue pair in RESET, with receives of its own.
 pub(crate) fn create(
     domain: &Arc<DomainInner>,
     send_completions: &CompletionQueue,
     receive_completions: &CompletionQueue,
     config: &QueuePairConfig,
 ) -> Result<QueuePairParts<Host>, ProviderError> {
-    let invalid = failed(CREATE, EINVAL);
-    let context = domain.context();
-    let foreign = |queue: &CompletionQueue| !Arc::ptr_eq(queue.context(), context);
-    let segments = usize::from(config.gather_max.max(config.scatter_max));
-    if foreign(send_completions)
-        || foreign(receive_completions)
-        || config.channel >= CHANNELS_MAX
-        || segments > GATHER_MAX
-        || config.inline_bytes_max > INLINE_BYTES_MAX
-    {
-        return Err(invalid);
-    }
+    check(domain, &[send_completions, receive_completions], config)?;
     // Made once before a channel is taken, so that nothing is to be undone.
-    let table = |kind, depth, generation| table(kind, config.channel, depth, generation).ok_or(invalid);
+    let table = |kind, depth, generation| table(kind, config.channel, depth, generation).ok_or(INVALID);
     table(WorkKind::Send, config.send_depth, 0)?;
     table(WorkKind::Receive, config.receive_depth, 0)?;
 
-    let mut world = context.fabric().lock();
-    let qpn = world.draw_qpn(context.device()).ok_or(failed(CREATE, ENOMEM))?;
-    let generations = world.take_channels(send_completions.id(), receive_completions.id(), config.channel)?;
-    let key = QueuePairKey {
-        device: context.device(),
-        qpn,
-    };
-    let state = QueuePairState {
-        context: context.id(),
-        domain: domain.id(),
-        state: QpState::Reset,
-        send_completions: send_completions.id(),
-        receive_completions: receive_completions.id(),
-        port: 0,
-        access: Access::empty(),
-        connection: None,
-        sending: None,
-        send_psn: Psn::from_low_bits(0),
-        receive_psn: Psn::from_low_bits(0),
-        requests: VecDeque::new(),
-        receives: VecDeque::new(),
-        ended_requests: VecDeque::new(),
-        ended_receives: VecDeque::new(),
-        channel: config.channel,
-        next_generations: generations,
-    };
-    world.queue_pairs.insert(key, state);
+    let mut world = domain.context().fabric().lock();
+    let qpn = world.draw_qpn(domain.context().device());
+    let qpn = qpn.ok_or(failed(CREATE, ENOMEM))?;
+    let queues = [send_completions.id(), receive_completions.id()];
+    let generations = world.take_channels(queues, config.channel)?;
+    let key = world.insert(domain, qpn, queues, None, generations, config);
     drop(world);
 
-    let shared = Arc::new(Shared {
-        domain: Arc::clone(domain),
-        key,
-    });
-    let limits = QueuePairLimits {
-        send_depth: config.send_depth,
-        receive_depth: config.receive_depth,
-        gather_max: config.gather_max.max(1),
-        scatter_max: config.scatter_max.max(1),
-        inline_bytes_max: config.inline_bytes_max,
-    };
+    let shared = Shared::new(domain, key, None);
+    let limits = limits(config, config.scatter_max.max(1));
     let [send, receive] = generations;
     let send = table(WorkKind::Send, config.send_depth, send)?;
     let receive = table(WorkKind::Receive, config.receive_depth, receive)?;
@@ -198,6 +176,71 @@ pub(crate) fn create(
     })
 }
 
+/// Makes a queue pair in RESET that takes its receives from a shared receive queue.
+pub(crate) fn create_on(
+    domain: &Arc<DomainInner>,
+    receives: &SharedReceiveQueue,
+    send_completions: &CompletionQueue,
+    config: &QueuePairConfig,
+) -> Result<SharedQueuePairParts<Host>, ProviderError> {
+    check(domain, &[send_completions], config)?;
+    let of_this_domain = Arc::ptr_eq(receives.inner().domain(), domain);
+    if !of_this_domain || config.receive_depth != 0 || config.scatter_max != 0 {
+        return Err(INVALID);
+    }
+    let table =
+        |generation| table(WorkKind::Send, config.channel, config.send_depth, generation).ok_or(INVALID);
+    table(0)?;
+
+    let mut world = domain.context().fabric().lock();
+    let qpn = world.draw_qpn(domain.context().device());
+    let qpn = qpn.ok_or(failed(CREATE, ENOMEM))?;
+    let queue = world.completion_queues.get_mut(&send_completions.id());
+    let generation = queue
+        .ok_or(INVALID)?
+        .take_channel(WorkKind::Send, config.channel)?;
+    let queues = [send_completions.id(), receives.inner().completions()];
+    let on = Some(receives.inner().id());
+    let key = world.insert(domain, qpn, queues, on, [generation, 0], config);
+    drop(world);
+
+    let shared = Shared::new(domain, key, Some(Arc::clone(receives.inner())));
+    let limits = limits(config, 0);
+    let send = table(generation)?;
+    Ok(SharedQueuePairParts {
+        send: SendQueue::new(Arc::clone(&shared), send, send_completions.ledger(), &limits),
+        control: QueuePair { shared, limits },
+    })
+}
+
+/// What can be told of a config before anything is taken.
+fn check(
+    domain: &DomainInner,
+    completions: &[&CompletionQueue],
+    config: &QueuePairConfig,
+) -> Result<(), ProviderError> {
+    let foreign = |queue: &&CompletionQueue| !Arc::ptr_eq(queue.context(), domain.context());
+    let segments = usize::from(config.gather_max.max(config.scatter_max));
+    if completions.iter().any(foreign)
+        || config.channel >= CHANNELS_MAX
+        || segments > GATHER_MAX
+        || config.inline_bytes_max > INLINE_BYTES_MAX
+    {
+        return Err(INVALID);
+    }
+    Ok(())
+}
+
+fn limits(config: &QueuePairConfig, scatter_max: u8) -> QueuePairLimits {
+    QueuePairLimits {
+        send_depth: config.send_depth,
+        receive_depth: config.receive_depth,
+        gather_max: config.gather_max.max(1),
+        scatter_max,
+        inline_bytes_max: config.inline_bytes_max,
+    }
+}
+
 fn table(kind: WorkKind, channel: u32, depth: u32, generation: u32) -> Option<Table> {
     let (requests, places) = storage_for(depth)?;
     let slots = core::iter::repeat_with(|| None).take(places).collect();
@@ -206,19 +249,57 @@ fn table(kind: WorkKind, channel: u32, depth: u32, generation: u32) -> Option<Ta
 
 impl World {
     /// Takes a channel on both completion queues, or on neither.
-    fn take_channels(&mut self, send: Id, receive: Id, channel: u32) -> Result<[u32; 2], ProviderError> {
-        let invalid = failed(CREATE, EINVAL);
-        let queue = self.completion_queues.get_mut(&send).ok_or(invalid)?;
+    fn take_channels(&mut self, queues: [Id; 2], channel: u32) -> Result<[u32; 2], ProviderError> {
+        let [send, receive] = queues;
+        let queue = self.completion_queues.get_mut(&send).ok_or(INVALID)?;
         let send_generation = queue.take_channel(WorkKind::Send, channel)?;
         let taken = self
             .completion_queues
             .get_mut(&receive)
-            .ok_or(invalid)
+            .ok_or(INVALID)
             .and_then(|queue| queue.take_channel(WorkKind::Receive, channel));
         if let (Err(_), Some(queue)) = (&taken, self.completion_queues.get_mut(&send)) {
             queue.give_channel_back(WorkKind::Send, channel, send_generation);
         }
         Ok([send_generation, taken?])
+    }
+
+    /// Puts a queue pair into the world, in RESET.
+    fn insert(
+        &mut self,
+        domain: &DomainInner,
+        qpn: Qpn,
+        [send_completions, receive_completions]: [Id; 2],
+        shared: Option<Id>,
+        next_generations: [u32; 2],
+        config: &QueuePairConfig,
+    ) -> QueuePairKey {
+        let key = QueuePairKey {
+            device: domain.context().device(),
+            qpn,
+        };
+        let state = QueuePairState {
+            context: domain.context().id(),
+            domain: domain.id(),
+            state: QpState::Reset,
+            send_completions,
+            receive_completions,
+            shared,
+            port: 0,
+            access: Access::empty(),
+            connection: None,
+            sending: None,
+            send_psn: Psn::from_low_bits(0),
+            receive_psn: Psn::from_low_bits(0),
+            requests: VecDeque::new(),
+            receives: VecDeque::new(),
+            ended_requests: VecDeque::new(),
+            ended_receives: VecDeque::new(),
+            channel: config.channel,
+            next_generations,
+        };
+        self.queue_pairs.insert(key, state);
+        key
     }
 
     /// Brings a queue pair to its next state by `change`, where it is in `from`.

@@ -16,8 +16,46 @@ use crate::{Completion, Slot};
 /// A receive, from being staged until it is retired. It owns its slots all the while.
 pub(crate) struct Receive {
     pub(crate) work_id: WorkId,
-    ticket: Ticket,
+    pub(crate) ticket: Ticket,
     pub(crate) slots: Vec<Slot>,
+}
+
+impl Receive {
+    /// One that is staged, unless its slots are more than may be.
+    pub(crate) fn stage<const N: usize>(
+        slots: [Slot; N],
+        scatter_max: u8,
+        stage: impl FnOnce() -> Option<(Ticket, WorkId)>,
+    ) -> Result<Self, Refused<[Slot; N]>> {
+        if N > usize::from(scatter_max) {
+            let reason = PushError::TooManySegments {
+                segments: u8::try_from(N).unwrap_or(u8::MAX),
+                segments_max: scatter_max,
+            };
+            return Err(Refused { reason, item: slots });
+        }
+        let Some((ticket, work_id)) = stage() else {
+            return Err(Refused {
+                reason: PushError::Full,
+                item: slots,
+            });
+        };
+        Ok(Self {
+            work_id,
+            ticket,
+            slots: slots.into(),
+        })
+    }
+
+    /// Gives its slots back, this many bytes having been scattered over them.
+    pub(crate) fn give_back(self, bytes: u32, mut each: impl FnMut(Ticket, Slot)) {
+        let mut left = bytes as usize;
+        for mut slot in self.slots {
+            slot.set_len_bytes(left);
+            left = left.saturating_sub(slot.len_bytes());
+            each(self.ticket, slot);
+        }
+    }
 }
 
 /// The receive half of a queue pair; with its completion queue it belongs to one thread.
@@ -83,21 +121,9 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
             // Those before the one that is named had completions of their own, which were
             // dropped: what they hold is not known any more.
             let is_named = receive.ticket == range.last && entry.kind == ArrivalKind::Send;
-            let mut left = if is_named { entry.bytes as usize } else { 0 };
-            for mut slot in receive.slots {
-                slot.set_len_bytes(left);
-                left = left.saturating_sub(slot.len_bytes());
-                each(receive.ticket, slot);
-            }
+            receive.give_back(if is_named { entry.bytes } else { 0 }, &mut each);
         }
-        Ok(Arrival {
-            ticket: range.last,
-            status: entry.status,
-            kind: entry.kind,
-            payload_bytes: entry.bytes,
-            immediate: entry.immediate,
-            vendor_error: 0,
-        })
+        Ok(entry.arrival(range.last))
     }
 
     fn in_flight(&self) -> u32 {
@@ -144,24 +170,10 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
                 item: slots,
             });
         }
-        if N > usize::from(self.queue.scatter_max) {
-            let reason = PushError::TooManySegments {
-                segments: u8::try_from(N).unwrap_or(u8::MAX),
-                segments_max: self.queue.scatter_max,
-            };
-            return Err(Refused { reason, item: slots });
-        }
-        let Ok((ticket, work_id)) = self.queue.table.stage([]) else {
-            return Err(Refused {
-                reason: PushError::Full,
-                item: slots,
-            });
-        };
-        self.queue.staged.push(Receive {
-            work_id,
-            ticket,
-            slots: slots.into(),
-        });
+        let queue = &mut *self.queue;
+        let receive = Receive::stage(slots, queue.scatter_max, || queue.table.stage([]).ok())?;
+        let ticket = receive.ticket;
+        queue.staged.push(receive);
         Ok(ticket)
     }
 

@@ -1,6 +1,6 @@
 //! The requester: carries out what is posted on send queues, in order, and fails queue pairs.
 
-use doorbell_core::provider::{Operation, PostFlags, Slot as _};
+use doorbell_core::provider::{AsyncEvent, Operation, PostFlags, Slot as _};
 use doorbell_core::{QpState, WcStatus};
 
 use crate::completion::Entry;
@@ -58,12 +58,18 @@ impl World {
             .filter(|qp| qp.state.may_become(QpState::Error))
         {
             qp.state = QpState::Error;
+            let (context, shares) = (qp.context, qp.shared.is_some());
             self.flush(key);
+            if shares {
+                // What stands in the shared queue waits for the others on it (S22).
+                self.raise(context, AsyncEvent::LastReceiveReached(key.qpn));
+            }
             self.wake_peer(key);
         }
     }
 
-    /// Completes everything posted undone: requests first, then receives, each in order (S6).
+    /// Completes everything posted undone: requests first, then receives of its own, each in
+    /// order (S6).
     fn flush(&mut self, key: QueuePairKey) {
         while let Some(request) = self
             .queue_pairs
@@ -72,7 +78,7 @@ impl World {
         {
             self.end_request(key, request, WcStatus::WR_FLUSH_ERR);
         }
-        while let Some(work_id) = self.take_receive(key) {
+        while let Some(work_id) = self.take_own_receive(key) {
             let Some(queue) = self.queue_pairs.get(&key).map(|qp| qp.receive_completions) else {
                 return;
             };

@@ -97,8 +97,7 @@ impl World {
         immediate: Option<u32>,
         solicited: bool,
     ) -> Answer {
-        let receives = self.queue_pairs.get_mut(&to.key).map(|qp| &mut qp.receives);
-        let Some(receive) = receives.and_then(|receives| receives.front_mut()) else {
+        let Some(receive) = self.next_receive(to.key) else {
             return Answer::NotReady;
         };
         match scatter(receive, to.domain, payload) {
@@ -115,12 +114,7 @@ impl World {
         immediate: Option<u32>,
         solicited: bool,
     ) -> Answer {
-        if immediate.is_some()
-            && self
-                .queue_pairs
-                .get(&to.key)
-                .is_none_or(|qp| qp.receives.is_empty())
-        {
+        if immediate.is_some() && self.next_receive(to.key).is_none() {
             return Answer::NotReady;
         }
         let Some(place) = self.reach_as(to, remote, payload.len(), Access::REMOTE_WRITE) else {
@@ -239,8 +233,25 @@ impl World {
         Answer::Refused(refusal)
     }
 
+    /// The receive the next message will be put into.
+    fn next_receive(&mut self, key: QueuePairKey) -> Option<&mut Receive> {
+        let qp = self.queue_pairs.get_mut(&key)?;
+        match qp.shared {
+            None => qp.receives.front_mut(),
+            Some(id) => self.shared_receives.get_mut(&id)?.next(),
+        }
+    }
+
     /// Consumes the next receive: it ended, and waits to be retired.
-    pub(crate) fn take_receive(&mut self, key: QueuePairKey) -> Option<WorkId> {
+    fn take_receive(&mut self, key: QueuePairKey) -> Option<WorkId> {
+        match self.queue_pairs.get(&key)?.shared {
+            None => self.take_own_receive(key),
+            Some(id) => self.take_shared_receive(id),
+        }
+    }
+
+    /// Consumes the next receive of the queue pair's own.
+    pub(crate) fn take_own_receive(&mut self, key: QueuePairKey) -> Option<WorkId> {
         let qp = self.queue_pairs.get_mut(&key)?;
         let receive = qp.receives.pop_front()?;
         let work_id = receive.work_id;

@@ -122,4 +122,19 @@ simulated! {
         words_of_another_arena_attach_nothing,
         the_length_of_words_is_cut,
         lost_words_keep_their_slot_out;
+    shared_receive:
+        s17_messages_of_every_queue_pair_consume_shared_receives,
+        completions_are_redeemed_in_any_order,
+        s17_a_shared_receive_scatters,
+        s12_what_waits_goes_on_with_a_shared_receive,
+        s22_the_limit_tells_once_when_fewer_are_left,
+        s22_a_failed_queue_pair_flushes_nothing_shared,
+        s10_only_the_receive_that_was_taken_fails,
+        what_is_not_of_the_queue_is_rejected_and_counted,
+        a_stale_completion_names_nothing_of_the_next_shared_queue,
+        shared_slots_go_home_when_the_last_queue_pair_is_gone,
+        a_shared_receive_is_taken_after_its_half_is_gone,
+        a_full_shared_queue_hands_slots_back,
+        an_unrung_shared_batch_sends_its_slots_home,
+        what_cannot_share_is_refused;
 }

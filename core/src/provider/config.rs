@@ -108,6 +108,15 @@ pub struct CompletionQueueConfig {
     pub notify: bool,
 }
 
+/// A shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedReceiveQueueConfig {
+    /// Receives posted at most, at least one.
+    pub depth: u32,
+    /// Scatter elements of a receive at most, up to [`super::GATHER_MAX`].
+    pub scatter_max: u8,
+}
+
 /// A reliable-connection queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairConfig {
@@ -116,11 +125,12 @@ pub struct QueuePairConfig {
     pub channel: u32,
     /// Requests in flight at most on the send queue.
     pub send_depth: u32,
-    /// Receives posted at most.
+    /// Receives posted at most; zero on a shared receive queue, where it has none of its own.
     pub receive_depth: u32,
     /// Gather elements of a send request at most, up to [`super::GATHER_MAX`].
     pub gather_max: u8,
-    /// Scatter elements of a receive at most, up to [`super::GATHER_MAX`].
+    /// Scatter elements of a receive at most, up to [`super::GATHER_MAX`]; zero on a shared
+    /// receive queue.
     pub scatter_max: u8,
     /// Bytes a request may carry inline at most.
     pub inline_bytes_max: u32,

@@ -2,12 +2,12 @@
 
 use core::fmt;
 
-use crate::{PortReport, QpState, Qpn};
+use crate::{PortReport, QpState, Qpn, SharedReceiveId};
 
 use super::{
     Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, MemoryError, ProviderError,
-    QueuePairConfig, QueuePairLimits, ReadyToReceive, ReadyToSend, ReceiveQueue, SendQueue, Slot, Window,
-    WindowConfig,
+    QueuePairConfig, QueuePairLimits, ReadyToReceive, ReadyToSend, ReceiveQueue, SendQueue,
+    SharedReceiveQueue, SharedReceiveQueueConfig, Slot, Window, WindowConfig,
 };
 
 /// An RDMA stack: what finds devices and opens them.
@@ -32,6 +32,8 @@ pub trait Provider: Send + Sync + Sized + 'static {
     type SendQueue: SendQueue<Slot = Self::Slot, Completion = Self::Completion>;
     /// The receive half of a queue pair.
     type ReceiveQueue: ReceiveQueue<Slot = Self::Slot, Completion = Self::Completion>;
+    /// Receives that several queue pairs take from.
+    type SharedReceiveQueue: SharedReceiveQueue<Slot = Self::Slot, Completion = Self::Completion>;
 
     /// Looks at every port of every device, usable or not.
     ///
@@ -56,6 +58,10 @@ pub trait Provider: Send + Sync + Sized + 'static {
 pub struct DeviceLimits {
     /// Requests on one queue.
     pub queue_depth_max: u32,
+    /// Receives on one shared receive queue; zero where the device has none.
+    pub shared_receive_depth_max: u32,
+    /// Scatter elements of a receive on a shared receive queue.
+    pub shared_segments_max: u32,
     /// Completions in one queue.
     pub completion_depth_max: u32,
     /// Gather or scatter elements of a request.
@@ -118,6 +124,10 @@ pub enum AsyncEvent {
     SendQueueDrained(Qpn),
     /// A queue pair on a shared receive queue will take no more receives.
     LastReceiveReached(Qpn),
+    /// Fewer receives are left on a shared receive queue than its limit, which is off now.
+    SharedReceiveLimit(SharedReceiveId),
+    /// A shared receive queue can no longer work.
+    SharedReceiveFatal(SharedReceiveId),
     /// A completion queue overran, or failed.
     CompletionQueueError,
     /// A port came up.
@@ -159,6 +169,33 @@ pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
         receive_completions: &P::CompletionQueue,
         config: &QueuePairConfig,
     ) -> Result<QueuePairParts<P>, ProviderError>;
+
+    /// Makes a queue of receives for several queue pairs, which complete into this queue
+    /// whichever of them takes them. Reckon its depth into that of the completion queue.
+    ///
+    /// # Errors
+    /// The sizes are zero or too large, or the completion queue belongs to another device
+    /// (`EINVAL`); a million were made on the completion queue (`EBUSY`); the device refused, or
+    /// has no such queues (`EOPNOTSUPP`).
+    fn shared_receive_queue(
+        &self,
+        receive_completions: &P::CompletionQueue,
+        config: &SharedReceiveQueueConfig,
+    ) -> Result<P::SharedReceiveQueue, ProviderError>;
+
+    /// Makes a reliable-connection queue pair in RESET that takes its receives from a shared
+    /// receive queue, and completes them into the completion queue of that.
+    ///
+    /// # Errors
+    /// The channel is not unique on the send completion queue (`EEXIST`), one of the queues
+    /// belongs to another device or the shared one to another domain, or the config asks for
+    /// receives of its own (`EINVAL`), or the device refused.
+    fn queue_pair_on(
+        &self,
+        receives: &P::SharedReceiveQueue,
+        send_completions: &P::CompletionQueue,
+        config: &QueuePairConfig,
+    ) -> Result<SharedQueuePairParts<P>, ProviderError>;
 }
 
 /// A queue pair, taken apart for the threads that use it. It is destroyed when the last
@@ -175,6 +212,21 @@ pub struct QueuePairParts<P: Provider> {
 impl<P: Provider> fmt::Debug for QueuePairParts<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "QueuePairParts({:?})", self.control.qpn())
+    }
+}
+
+/// A queue pair on a shared receive queue, taken apart for the threads that use it. It is
+/// destroyed when the last part goes, and before the shared receive queue is.
+pub struct SharedQueuePairParts<P: Provider> {
+    /// The control side.
+    pub control: P::QueuePair,
+    /// The send half.
+    pub send: P::SendQueue,
+}
+
+impl<P: Provider> fmt::Debug for SharedQueuePairParts<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedQueuePairParts({:?})", self.control.qpn())
     }
 }
 

@@ -17,15 +17,16 @@ mod queue;
 
 pub use config::{
     AddressVector, ArenaConfig, CompletionQueueConfig, QueuePairConfig, QueuePairLimits, ReadyToReceive,
-    ReadyToSend, RemoteAccess, WindowConfig,
+    ReadyToSend, RemoteAccess, SharedReceiveQueueConfig, WindowConfig,
 };
 pub use device::{
     AsyncEvent, Context, DataInOrder, DeviceLimits, ProtectionDomain, Provider, QueuePair, QueuePairParts,
+    SharedQueuePairParts,
 };
 pub use error::{OutOfWindow, PostError, ProviderError, PushError, Refused, Rejected};
 pub use memory::{Arena, DetachedSlot, Slot, Window};
 pub use placement::{MemoryError, NumaNode, Pages, Placement, PlacementConfig, Seen, Shortfall, Step, Wish};
 pub use queue::{
     Arrival, ArrivalKind, Completion, CompletionQueue, GATHER_MAX, Operation, PostFlags, ReceiveBatch,
-    ReceiveQueue, RemoteAddress, Retired, SendBatch, SendQueue,
+    ReceiveQueue, RemoteAddress, Retired, SendBatch, SendQueue, SharedReceiveQueue,
 };

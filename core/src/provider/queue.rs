@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use crate::wire::RemoteWindow;
-use crate::{Rkey, Ticket, WcStatus, WorkId};
+use crate::{Qpn, Rkey, SharedReceiveId, Ticket, WcStatus, WorkId};
 
 use super::{PostError, ProviderError, Refused, Rejected, Slot};
 
@@ -236,6 +236,63 @@ pub trait ReceiveQueue: Send + Sized + 'static {
     fn rejected(&self) -> u64;
 }
 
+/// Receives that several queue pairs take from; with its completion queue it belongs to one
+/// thread.
+///
+/// A queue pair that fails flushes none of them: what it had begun to take completes in error,
+/// the rest waits for the others (S22). A receive that a queue pair had begun when it was
+/// destroyed may never complete: it comes back when the shared queue is destroyed, which
+/// is when this half and all the queue pairs on it are gone.
+///
+/// Source: InfiniBand Architecture volume 1, section 10.2.9.
+pub trait SharedReceiveQueue: Send + Sized + 'static {
+    /// What is posted.
+    type Slot: Slot;
+    /// What polling yields.
+    type Completion: Completion;
+    /// The posting guard.
+    type Batch<'q>: ReceiveBatch<Slot = Self::Slot>;
+
+    /// Begins a batch. Whatever a forgotten batch had staged is unstaged first. Tickets of its
+    /// receives tell them apart; they do not tell their order.
+    fn stage(&mut self) -> Self::Batch<'_>;
+
+    /// Takes the receive this completion names, and no other: completions may be redeemed in
+    /// any order. `each` gets its slots in order, their lengths set to what arrived in each.
+    /// Which queue pair took it, the completion tells ([`Completion::qpn`]).
+    ///
+    /// # Errors
+    /// The completion names nothing that is in flight here; nothing was given back.
+    fn retire<F: FnMut(Ticket, Self::Slot)>(
+        &mut self,
+        completion: Self::Completion,
+        each: F,
+    ) -> Result<Arrival, Rejected>;
+
+    /// How many receives are posted.
+    fn in_flight(&self) -> u32;
+
+    /// How many more can be staged now.
+    fn room(&self) -> u32;
+
+    /// How many completions it rejected: stale, duplicate, or another's.
+    fn rejected(&self) -> u64;
+
+    /// What events about it carry.
+    fn id(&self) -> SharedReceiveId;
+
+    /// What its completions carry in the place of the channel: unique on its completion queue.
+    fn number(&self) -> u32;
+
+    /// Asks for one [`super::AsyncEvent::SharedReceiveLimit`] when fewer receives than this
+    /// are left; zero asks for none. Once it came nothing more comes until this is called again
+    /// (S22). Where fewer are left already, it may come at once or with the next message.
+    ///
+    /// # Errors
+    /// It is more than the depth (`EINVAL`), or the device refused.
+    fn set_limit(&mut self, receives: u32) -> Result<(), ProviderError>;
+}
+
 /// Receives staged for one post. Dropping it posts nothing, and the slots go home.
 pub trait ReceiveBatch: Sized {
     /// What is posted.
@@ -268,6 +325,9 @@ pub trait Completion: Sized {
 
     /// How it ended.
     fn status(&self) -> WcStatus;
+
+    /// The queue pair it is of.
+    fn qpn(&self) -> Qpn;
 }
 
 /// Requests a completion gave back.

@@ -9,8 +9,10 @@ use doorbell_core::provider::{
     Context as _, ProtectionDomain as _, Provider as _, QueuePair as _, QueuePairConfig, QueuePairParts,
     ReadyToReceive, ReadyToSend, ReceiveBatch as _, ReceiveQueue as _, RemoteAccess, Slot as _,
 };
-use doorbell_core::{Mtu, PortReport, Psn};
-use doorbell_ffi::{Arena, Completion, CompletionQueue, Context, ProtectionDomain, Rdma, ReceiveQueue, Slot};
+use doorbell_core::{Mtu, PortReport, Psn, Qpn};
+use doorbell_ffi::{
+    Arena, Completion, CompletionQueue, Context, ProtectionDomain, QueuePair, Rdma, ReceiveQueue, Slot,
+};
 
 /// No wait of a test is longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -137,6 +139,10 @@ impl Bench {
     }
 
     pub(crate) fn receive_with(&self, peer: &QueuePairParts<Rdma>, psn: u32) -> ReadyToReceive {
+        self.receive_from(peer.control.qpn(), psn)
+    }
+
+    fn receive_from(&self, peer: Qpn, psn: u32) -> ReadyToReceive {
         let gid = self.port.usable_gids().next().expect("a usable GID");
         ReadyToReceive {
             address: AddressVector {
@@ -149,7 +155,7 @@ impl Bench {
                 service_level: 0,
             },
             path_mtu: self.port.active_mtu.unwrap_or(Mtu::B1024),
-            destination_qpn: peer.control.qpn(),
+            destination_qpn: peer,
             receive_psn: Psn::from_low_bits(psn),
             max_dest_rd_atomic: 1,
             min_rnr_timer: 12,
@@ -162,20 +168,26 @@ impl Bench {
             max_rd_atomic: 1,
             timeout: 14,
             retry_count: 6,
-            rnr_retry: 6,
+            // Without end: a thread that has to post receives may wait long for a processor.
+            rnr_retry: 7,
         }
     }
 
     /// Brings both ends to RTS, each with the other as its peer.
     pub(crate) fn connect(&self, one: &mut QueuePairParts<Rdma>, other: &mut QueuePairParts<Rdma>) {
+        self.connect_controls(&mut one.control, &mut other.control);
+    }
+
+    /// The same, of their control sides alone.
+    pub(crate) fn connect_controls(&self, one: &mut QueuePair, other: &mut QueuePair) {
         let (psn_one, psn_other) = (0x00ff_fffd, 0x12_3456);
         let (to_one, to_other) = (
-            self.receive_with(other, psn_other),
-            self.receive_with(one, psn_one),
+            self.receive_from(other.qpn(), psn_other),
+            self.receive_from(one.qpn(), psn_one),
         );
         for (end, receive, send) in [
-            (&mut one.control, to_one, Self::send_with(psn_one)),
-            (&mut other.control, to_other, Self::send_with(psn_other)),
+            (one, to_one, Self::send_with(psn_one)),
+            (other, to_other, Self::send_with(psn_other)),
         ] {
             end.initialize(self.port.port, RemoteAccess::ALL).expect("INIT");
             end.ready_to_receive(&receive).expect("RTR");

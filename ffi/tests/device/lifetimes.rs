@@ -12,24 +12,25 @@ use doorbell_ffi::leaks;
 use crate::bench::{Bench, End, bench, config, poll, poll_success, post_receives, retire_sends, slot_with};
 
 /// That the device let go of everything it was asked to.
-fn nothing_refused() {
+pub(crate) fn nothing_refused() {
     let leaks = leaks();
     let refused = [
         leaks.memory_regions,
         leaks.queue_pairs,
+        leaks.shared_receive_queues,
         leaks.completion_queues,
         leaks.completion_channels,
         leaks.protection_domains,
         leaks.contexts,
     ];
-    assert_eq!(refused, [0; 6], "{leaks:?}");
+    assert_eq!(refused, [0; 7], "{leaks:?}");
 }
 
 /// A sequence of numbers that looks random and is always the same.
-struct Numbers(u64);
+pub(crate) struct Numbers(pub(crate) u64);
 
 impl Numbers {
-    fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)

@@ -13,7 +13,7 @@ use doorbell_core::provider::{
 };
 use doorbell_core::sync::{AtomicU64, Ordering};
 use doorbell_core::wire::RemoteWindow;
-use doorbell_core::{Rkey, Ticket, WcStatus, WorkId, WorkKind};
+use doorbell_core::{Qpn, Rkey, Ticket, WcStatus, WorkId, WorkKind};
 
 use super::{Flow, Sender, SenderConfig};
 use crate::{Announcer, Credits, Granting, Grants, Statistics, WindowWord, mark_words_for};
@@ -93,6 +93,9 @@ impl Completion for Success {
     }
     fn status(&self) -> WcStatus {
         WcStatus::SUCCESS
+    }
+    fn qpn(&self) -> Qpn {
+        Qpn::from_low_bits(0)
     }
 }
 

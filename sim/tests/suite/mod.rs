@@ -8,6 +8,7 @@ pub(crate) mod data;
 pub(crate) mod detached;
 pub(crate) mod faults;
 pub(crate) mod ownership;
+pub(crate) mod shared_receive;
 pub(crate) mod states;
 
 use core::time::Duration;

@@ -1,0 +1,274 @@
+//! The in-flight table of a shared receive queue, whose requests complete in any order.
+//!
+//! Several queue pairs take receives from it, each at its own pace, so a completion retires
+//! the one receive it names and no other. A request is *staged*, *posted* and *retired* as in
+//! [`crate::in_flight`], and the table owns its slots in between. Every step is constant in the
+//! number of requests in flight, but for `post` and `unstage`, which look at each staged one.
+//!
+//! A completion is found by the index and generation in its `wr_id`. An index is used again
+//! only once it was retired, and its generation moves on with each use. A completion that was
+//! kept until the generation came round is older than the one that retired the index last, and
+//! rejected by that. Completions of a queue that is gone are told by the number in the place of
+//! the channel: no two shared receive queues of one completion queue may have the same.
+
+use core::fmt;
+
+use crate::provider::{GATHER_MAX, Rejected};
+use crate::work_id::{CHANNELS_MAX, GENERATION_MASK, SLOTS_MAX};
+use crate::{Ticket, WorkId, WorkKind};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    Staged,
+    Posted,
+}
+
+/// What the table keeps for one request, in storage of the caller's.
+#[derive(Debug)]
+pub struct Entry<S> {
+    slots: [Option<S>; GATHER_MAX],
+    /// Of the completion that retired it last: the how manieth of its completion queue it was.
+    retired_by: u64,
+    /// How often it was used; the low bits are the generation.
+    uses: u32,
+    /// A place in the ring of free indices, which has nothing to do with the rest of the entry.
+    free: u16,
+    state: State,
+}
+
+impl<S> Default for Entry<S> {
+    fn default() -> Self {
+        Self {
+            slots: [const { None }; GATHER_MAX],
+            retired_by: 0,
+            uses: 0,
+            free: 0,
+            state: State::Free,
+        }
+    }
+}
+
+/// How many entries a table of this depth needs; `None` where it is zero or beyond 65,536.
+#[must_use]
+pub const fn entries_for(depth: u32) -> Option<usize> {
+    if depth == 0 || depth > SLOTS_MAX {
+        return None;
+    }
+    Some(depth.next_power_of_two() as usize)
+}
+
+/// The table.
+pub struct SharedInFlight<S, Entries> {
+    entries: Entries,
+    number: u32,
+    depth: u32,
+    /// Where in the ring the free indices begin, the staged ones first.
+    first_free: u32,
+    /// How many of them there are, the staged ones included.
+    free: u32,
+    staged: u32,
+    owned: core::marker::PhantomData<S>,
+}
+
+impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entries> {
+    /// An empty table over this storage, of which nothing is kept. `number` is what its ids
+    /// carry in the place of the channel.
+    ///
+    /// `None` where the storage is not as [`entries_for`] says, or the number is too large.
+    pub fn new(mut entries: Entries, number: u32, depth: u32) -> Option<Self> {
+        if entries_for(depth) != Some(entries.as_ref().len()) || number >= CHANNELS_MAX {
+            return None;
+        }
+        for (index, entry) in (0..=u16::MAX).zip(entries.as_mut()) {
+            *entry = Entry {
+                free: index,
+                ..Entry::default()
+            };
+        }
+        Some(Self {
+            entries,
+            number,
+            depth,
+            first_free: 0,
+            free: depth,
+            staged: 0,
+            owned: core::marker::PhantomData,
+        })
+    }
+
+    /// How many requests are staged or posted and not retired.
+    #[must_use]
+    #[inline]
+    pub const fn in_flight(&self) -> u32 {
+        self.depth.saturating_sub(self.room())
+    }
+
+    /// How many requests are staged and not posted.
+    #[must_use]
+    #[inline]
+    pub const fn staged(&self) -> u32 {
+        self.staged
+    }
+
+    /// How many more can be staged.
+    #[must_use]
+    #[inline]
+    pub const fn room(&self) -> u32 {
+        self.free.saturating_sub(self.staged)
+    }
+
+    /// What its ids carry in the place of the channel.
+    #[must_use]
+    #[inline]
+    pub const fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Stages a request with these slots and says what it is to be posted with.
+    ///
+    /// # Errors
+    /// The table is full; the slots are handed back.
+    #[inline]
+    pub fn stage<const N: usize>(&mut self, slots: [S; N]) -> Result<(Ticket, WorkId), [S; N]> {
+        const { assert!(N <= GATHER_MAX) };
+        if self.room() == 0 {
+            return Err(slots);
+        }
+        let (number, index) = (self.number, self.free_at(self.staged));
+        let Some(entry) = self.entries.as_mut().get_mut(usize::from(index)) else {
+            // Every index in the ring is below the number of entries.
+            return Err(slots);
+        };
+        entry.state = State::Staged;
+        entry.uses = entry.uses.wrapping_add(1);
+        for (place, slot) in entry.slots.iter_mut().zip(slots) {
+            *place = Some(slot);
+        }
+        let uses = entry.uses;
+        self.staged = self.staged.wrapping_add(1);
+        let work_id = WorkId::new(WorkKind::SharedReceive, number, index, uses);
+        Ok((ticket(index, uses), work_id))
+    }
+
+    /// Notes that the device has the `count` oldest staged requests.
+    #[inline]
+    pub fn post(&mut self, count: u32) {
+        for _ in 0..count.min(self.staged) {
+            let index = self.free_at(0);
+            if let Some(entry) = self.entries.as_mut().get_mut(usize::from(index)) {
+                entry.state = State::Posted;
+            }
+            self.first_free = self.first_free.wrapping_add(1);
+            self.free = self.free.wrapping_sub(1);
+            self.staged = self.staged.wrapping_sub(1);
+        }
+    }
+
+    /// Takes back what is staged and not posted, in order.
+    pub fn unstage(&mut self, mut each: impl FnMut(Ticket, S)) {
+        let staged = core::mem::take(&mut self.staged);
+        for offset in 0..staged {
+            let index = self.free_at(offset);
+            if let Some(entry) = self.entries.as_mut().get_mut(usize::from(index)) {
+                entry.state = State::Free;
+                let ticket = ticket(index, entry.uses);
+                give_back(entry, |slot| each(ticket, slot));
+            }
+        }
+    }
+
+    /// Retires the posted request that `work_id` names; `each` gets its slots in order.
+    /// `sequence` is the how manieth of its completion queue the completion was.
+    ///
+    /// # Errors
+    /// The id names no posted request of this table; nothing was retired.
+    #[inline]
+    pub fn retire(
+        &mut self,
+        work_id: WorkId,
+        sequence: u64,
+        mut each: impl FnMut(Ticket, S),
+    ) -> Result<Ticket, Rejected> {
+        let index = work_id.slot();
+        let is_ours = work_id.kind() == Some(WorkKind::SharedReceive) && work_id.channel() == self.number;
+        let place = ring_index(
+            self.first_free.wrapping_add(self.free),
+            self.entries.as_ref().len(),
+        );
+        let named = self.entries.as_mut().get_mut(usize::from(index));
+        let Some(entry) = named.filter(|entry| {
+            is_ours
+                && entry.state == State::Posted
+                && u64::from(entry.uses) & GENERATION_MASK == u64::from(work_id.generation())
+                && sequence > entry.retired_by
+        }) else {
+            return Err(Rejected(work_id));
+        };
+        // All is noted before `each` is called, which may panic.
+        entry.state = State::Free;
+        entry.retired_by = sequence;
+        let ticket = ticket(index, entry.uses);
+        if let Some(last) = self.entries.as_mut().get_mut(place) {
+            last.free = index;
+        }
+        self.free = self.free.wrapping_add(1);
+        if let Some(entry) = self.entries.as_mut().get_mut(usize::from(index)) {
+            give_back(entry, |slot| each(ticket, slot));
+        }
+        Ok(ticket)
+    }
+
+    /// Takes every slot out, whatever its state: for when the device is proven to be done with
+    /// all of them, the queue being destroyed. The table is of no use after.
+    pub fn drain(&mut self, mut each: impl FnMut(S)) {
+        for entry in self.entries.as_mut() {
+            entry.state = State::Free;
+            give_back(entry, &mut each);
+        }
+        self.free = 0;
+        self.staged = 0;
+    }
+
+    /// The free index at this offset from the first.
+    #[inline]
+    fn free_at(&self, offset: u32) -> u16 {
+        let entries = self.entries.as_ref();
+        let place = ring_index(self.first_free.wrapping_add(offset), entries.len());
+        // Masked to the length. An index beyond the entries, which 65,535 is or else a true one,
+        // is what there would be for none.
+        entries.get(place).map_or(u16::MAX, |entry| entry.free)
+    }
+}
+
+/// Where in a ring of this length, a power of two, a position is.
+#[inline]
+const fn ring_index(position: u32, length: usize) -> usize {
+    position as usize & length.wrapping_sub(1)
+}
+
+/// Names a use of an index.
+#[inline]
+const fn ticket(index: u16, uses: u32) -> Ticket {
+    Ticket((uses as u64) << 16 | index as u64)
+}
+
+/// Takes the slots out of an entry.
+#[inline]
+fn give_back<S>(entry: &mut Entry<S>, each: impl FnMut(S)) {
+    entry.slots.iter_mut().filter_map(Option::take).for_each(each);
+}
+
+impl<S, Entries> fmt::Debug for SharedInFlight<S, Entries> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedInFlight")
+            .field("number", &self.number)
+            .field("depth", &self.depth)
+            .field("free", &self.free)
+            .field("staged", &self.staged)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

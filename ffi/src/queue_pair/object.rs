@@ -1,0 +1,164 @@
+//! The queue pair in the device, and how it ends.
+
+use core::mem::ManuallyDrop;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use doorbell_core::in_flight::InFlight;
+use doorbell_core::{QpState, Qpn, WorkKind};
+
+use crate::completion_queue::CompletionInner;
+use crate::domain::DomainInner;
+use crate::leak::Leaked;
+use crate::shared_receive_queue::SharedReceiveInner;
+use crate::{Slot, errno, orphan};
+
+/// An in-flight table as a half embeds it.
+pub(crate) type Table = InFlight<Slot, Box<[u32]>, Box<[Option<Slot>]>>;
+
+/// The queue pair in the device, with all that must outlive it.
+pub(crate) struct Shared {
+    qp: NonNull<rdma_sys::ibv_qp>,
+    qpn: Qpn,
+    channel: u32,
+    /// The state it was last brought to; the device may have failed it since.
+    state: AtomicU8,
+    /// The tables of halves that are gone.
+    parked: Mutex<Parked>,
+    send_completions: ManuallyDrop<Arc<CompletionInner>>,
+    receives: ManuallyDrop<Receives>,
+    domain: ManuallyDrop<Arc<DomainInner>>,
+}
+
+/// Where a queue pair takes its receives from.
+pub(super) enum Receives {
+    /// A half of its own, which completes here.
+    Own(Arc<CompletionInner>),
+    /// A shared receive queue, held until the queue pair is destroyed.
+    Shared(Arc<SharedReceiveInner>),
+}
+
+impl Receives {
+    /// Where they complete.
+    pub(super) fn completions(&self) -> &Arc<CompletionInner> {
+        match self {
+            Self::Own(completions) => completions,
+            Self::Shared(queue) => queue.completions(),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Parked {
+    send: Option<Table>,
+    receive: Option<Table>,
+}
+
+// SAFETY: libibverbs may be called from any thread, on any object, at any time
+// (rdma-core Documentation/libibverbs.md); the rest is plain data and a mutex.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// What a queue pair that was just made is held by.
+    pub(super) fn new(
+        qp: NonNull<rdma_sys::ibv_qp>,
+        qpn: Qpn,
+        channel: u32,
+        send_completions: &Arc<CompletionInner>,
+        receives: Receives,
+        domain: &Arc<DomainInner>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            qp,
+            qpn,
+            channel,
+            state: AtomicU8::new(QpState::Reset as u8),
+            parked: Mutex::default(),
+            send_completions: ManuallyDrop::new(Arc::clone(send_completions)),
+            receives: ManuallyDrop::new(receives),
+            domain: ManuallyDrop::new(Arc::clone(domain)),
+        })
+    }
+
+    pub(super) const fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    pub(super) const fn channel(&self) -> u32 {
+        self.channel
+    }
+
+    pub(super) fn domain(&self) -> &DomainInner {
+        &self.domain
+    }
+
+    /// The handle, live as long as `self`.
+    #[inline]
+    pub(crate) const fn as_ptr(&self) -> *mut rdma_sys::ibv_qp {
+        self.qp.as_ptr()
+    }
+
+    /// The state it was last brought to.
+    #[inline]
+    pub(crate) fn state(&self) -> QpState {
+        // Relaxed: it only spares the device a refusal it would give itself.
+        QpState::from_raw(u32::from(self.state.load(Ordering::Relaxed))).unwrap_or(QpState::Error)
+    }
+
+    pub(super) fn set_state(&self, state: QpState) {
+        self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    /// Keeps the table of a half that goes before the queue pair does.
+    pub(crate) fn park(&self, kind: WorkKind, table: Table) {
+        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        match kind {
+            WorkKind::Send => parked.send = Some(table),
+            // There are two halves, and so two kinds that come here.
+            _ => parked.receive = Some(table),
+        }
+    }
+}
+
+impl Drop for Shared {
+    #[doc(alias = "ibv_destroy_qp")]
+    fn drop(&mut self) {
+        // SAFETY: made by `ibv_create_qp` and destroyed here alone, when the last part is gone; its
+        // asynchronous events are acknowledged as they are taken, so the call does not wait for
+        // ever (ibv_create_qp(3), ibv_get_async_event(3)).
+        let status = unsafe { rdma_sys::ibv_destroy_qp(self.qp.as_ptr()) };
+        let parked = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let (send, receive) = (parked.send.take(), parked.receive.take());
+        if errno::from_value("ibv_destroy_qp", status).is_err() {
+            // The device may still use the slots, and the queue pair all it was made from.
+            Leaked::QueuePair.count();
+            core::mem::forget((send, receive));
+            return;
+        }
+        // The device is done with every request: the slots go home, and the channels are free.
+        let ends = [
+            (WorkKind::Send, send, &*self.send_completions),
+            (WorkKind::Receive, receive, self.receives.completions()),
+        ];
+        for (kind, table, completions) in ends {
+            if let Some(mut table) = table {
+                let next_generation = table.next_generation();
+                table.drain(drop);
+                completions
+                    .channels()
+                    .give_back(kind, self.channel, next_generation);
+            }
+        }
+        // SAFETY: dropped here once, the queue pair that completed into it being gone.
+        unsafe { ManuallyDrop::drop(&mut self.send_completions) };
+        // SAFETY: dropped here once, the queue pair that took receives from there being gone.
+        unsafe { ManuallyDrop::drop(&mut self.receives) };
+        // Some may have been what an arena waited for, whose memory goes before its domain.
+        orphan::reclaim();
+        // SAFETY: dropped here once, last.
+        unsafe { ManuallyDrop::drop(&mut self.domain) };
+    }
+}
