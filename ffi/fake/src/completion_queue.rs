@@ -101,23 +101,10 @@ impl CompletionQueue {
     /// Adds a completion; one too many is dropped and makes an event (S21).
     #[inline]
     pub(crate) fn push(&self, cqe: Cqe, solicited: bool) {
-        let mut position = self.tail.0.load(Ordering::Relaxed);
-        loop {
-            // Acquire: pairs with the release in `poll`, so what stood there was copied out.
-            if position.wrapping_sub(self.head.0.load(Ordering::Acquire)) > self.mask {
-                self.overrun();
-                return;
-            }
-            let next = position.wrapping_add(1);
-            let taken =
-                self.tail
-                    .0
-                    .compare_exchange_weak(position, next, Ordering::Relaxed, Ordering::Relaxed);
-            match taken {
-                Ok(_) => break,
-                Err(tail) => position = tail,
-            }
-        }
+        let Some(position) = self.reserve(self.tail.0.load(Ordering::Relaxed)) else {
+            self.overrun();
+            return;
+        };
         let Some(place) = self.place(position) else { return };
         // SAFETY: the place is this producer's alone, from taking the position until it is published.
         unsafe { place.cqe.get().write(cqe) };
@@ -125,6 +112,33 @@ impl CompletionQueue {
         place.published.store(position.wrapping_add(1), Ordering::Release);
         if self.channel.is_some() {
             self.notify(solicited || cqe.status != ibv_wc_status::IBV_WC_SUCCESS);
+        }
+    }
+
+    /// Takes the next position for a producer who has seen `tail`; `None` where the queue is full.
+    #[inline]
+    fn reserve(&self, tail: u64) -> Option<u64> {
+        let mut position = tail;
+        loop {
+            // Acquire: pairs with the release in `poll`, so what stood there was copied out.
+            if position.wrapping_sub(self.head.0.load(Ordering::Acquire)) > self.mask {
+                // Full, unless what was seen is old: then the head may even have passed it.
+                let now = self.tail.0.load(Ordering::Relaxed);
+                if now == position {
+                    return None;
+                }
+                position = now;
+                continue;
+            }
+            let next = position.wrapping_add(1);
+            let taken =
+                self.tail
+                    .0
+                    .compare_exchange_weak(position, next, Ordering::Relaxed, Ordering::Relaxed);
+            match taken {
+                Ok(_) => return Some(position),
+                Err(now) => position = now,
+            }
         }
     }
 
@@ -332,4 +346,40 @@ pub(crate) unsafe fn destroy(cq: *mut ibv_cq) -> Result<(), c_int> {
     // SAFETY: nobody uses it any more.
     drop(unsafe { take_back::<CompletionQueue>(cq) });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CompletionQueue, Cqe, create, destroy, poll_cq};
+    use crate::context::OpenDevice;
+    use crate::device::{self, Device};
+    use crate::handle::look_at;
+    use core::ptr;
+
+    #[test]
+    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a test of unsafe functions")]
+    fn a_producer_who_was_away_does_not_take_the_queue_for_full() {
+        // SAFETY: everything is made here, in order, and given back.
+        unsafe {
+            let (list, _) = device::list();
+            let context = OpenDevice::open(Device::of(list.read()));
+            let cq = create(context, 4, ptr::null_mut(), ptr::null_mut(), 0).unwrap();
+            let queue: &CompletionQueue = look_at(cq);
+            let mut completions = [core::mem::zeroed(); 4];
+            for _ in 0..3 {
+                queue.push(Cqe::NONE, false);
+            }
+            assert_eq!(poll_cq(cq, 4, completions.as_mut_ptr()), 3);
+            // The tail was seen at 0, and the head has passed that.
+            assert_eq!(queue.reserve(0), Some(3));
+            for position in 4..7 {
+                assert_eq!(queue.reserve(position), Some(position));
+            }
+            assert_eq!(queue.reserve(7), None);
+            assert_eq!(queue.reserve(1), None);
+            assert_eq!(destroy(cq), Ok(()));
+            assert_eq!(OpenDevice::close(context), 0);
+            device::free_list(list);
+        }
+    }
 }
