@@ -1,3 +1,18 @@
-//! What `ffi` is proven by that needs unsafe code or the bare bindings.
+//! What is proven of doorbell by unsafe code or the bare bindings.
 //!
+//! - `allocations`, `page_faults`, `system_calls`: what a million requests through the public Channel do
+//!   not do. Two Workers of one process, over the fake libibverbs, send each other everything there is.
 //! - `cargo bench -p doorbell-proofs --bench posting`: what the posting guard costs over a loop by hand.
+//!
+//! Each program fails where what it proves is not so, and is made to fail by `--plant`: the tests run
+//! both. Here is what the programs share.
+
+mod arguments;
+mod pair;
+mod seccomp;
+mod traffic;
+
+pub use arguments::{Arguments, arguments};
+pub use pair::{End, Pair};
+pub use seccomp::allow_only_verdict;
+pub use traffic::{Stuck, Traffic};

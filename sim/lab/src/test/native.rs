@@ -23,7 +23,7 @@ pub(super) struct Suite {
 }
 
 /// All of them.
-pub(super) const SUITES: [Suite; 2] = [
+pub(super) const SUITES: [Suite; 3] = [
     Suite {
         name: "workspace",
         arguments: &["test", "--no-fail-fast"],
@@ -39,6 +39,11 @@ pub(super) const SUITES: [Suite; 2] = [
             "cli",
             "--bins",
         ],
+    },
+    // Apart, since it builds what nobody else needs: `cargo test` by itself stays quick.
+    Suite {
+        name: "proofs",
+        arguments: &["test", "--no-fail-fast", "--package", "doorbell-proofs"],
     },
 ];
 

@@ -1,0 +1,113 @@
+//! Two Workers of one process, connected to each other as any two hosts are.
+
+use core::error::Error;
+use core::time::Duration;
+
+use doorbell::{
+    Channel, ChannelConfig, ChannelId, Connection, Listener, Node, RemoteAccess, Window as _, WindowConfig,
+    Worker, WorkerConfig, within,
+};
+
+/// How long connecting may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Bytes of the window each side opens to the other.
+const WINDOW_BYTES: usize = 4096;
+
+type Window = <doorbell::Rdma as doorbell::vocabulary::provider::Provider>::Window;
+
+/// One of the two.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct End {
+    /// Its thread's queues and memory.
+    pub worker: Worker,
+    /// Its end of the connection.
+    pub channel: ChannelId,
+    /// What the other may reach.
+    pub window: Window,
+}
+
+impl End {
+    /// Its end of the connection.
+    #[inline]
+    pub fn channel(&mut self) -> Option<&mut Channel> {
+        self.worker.channel(self.channel)
+    }
+}
+
+/// The two.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Pair {
+    /// The one that listened.
+    pub a: End,
+    /// The one that connected.
+    pub b: End,
+    /// What has to outlive them.
+    _node: Node,
+}
+
+impl Pair {
+    /// Loads the fake libibverbs and connects two Workers on it.
+    ///
+    /// # Errors
+    /// It is not built, or connecting failed.
+    pub fn connect() -> Result<Self, Box<dyn Error>> {
+        rdma_sys::load_from(&doorbell_fake::library_path()?)?;
+        let node = Node::open()?;
+        let mut a = workers(&node)?;
+        let mut b = workers(&node)?;
+        let config = config();
+        let mut listener = Listener::bind(&node, &a, "127.0.0.1:0".parse()?, &config)?;
+        let address = listener.address();
+        let (at_a, at_b) = std::thread::scope(|scope| {
+            let dialing = scope.spawn(|| node.connect_at(&mut b, address, &config, within(PATIENCE)));
+            let accepted = listener.accept(&node, &mut a, within(PATIENCE));
+            (accepted, dialing.join())
+        });
+        let at_b = at_b.map_err(|_| "the thread that connects panicked")?;
+        Ok(Self {
+            a: end(a, at_a?)?,
+            b: end(b, at_b?)?,
+            _node: node,
+        })
+    }
+}
+
+fn workers(node: &Node) -> Result<Vec<Worker>, Box<dyn Error>> {
+    let mut config = WorkerConfig::default();
+    config.slots = 512;
+    Ok(node.workers(&config)?)
+}
+
+/// Small queues, so that their ends are met often, and rows of unsignaled requests.
+fn config() -> ChannelConfig {
+    let mut config = ChannelConfig::default();
+    config.send_depth = 64;
+    config.receive_depth = 32;
+    config.repost_batch = 8;
+    config.unsignaled_max = 8;
+    config.remote = RemoteAccess {
+        write: true,
+        read: true,
+        atomic: true,
+    };
+    config
+}
+
+fn end(mut workers: Vec<Worker>, at: Connection) -> Result<End, Box<dyn Error>> {
+    if at.worker >= workers.len() {
+        return Err("the channel is on no Worker".into());
+    }
+    let worker = workers.swap_remove(at.worker);
+    let window = worker.window(&WindowConfig::new(WINDOW_BYTES, config().remote))?;
+    if window.bytes() != WINDOW_BYTES {
+        return Err("the window is of another size".into());
+    }
+    Ok(End {
+        worker,
+        channel: at.channel,
+        window,
+    })
+}

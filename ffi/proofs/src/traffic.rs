@@ -1,0 +1,383 @@
+//! Traffic both ways over everything the data path does: leases filled, sent alone, in batches and
+//! inline, gathered, signaled and not, one-sided operations, answers from within a poll, leases
+//! released and dropped, and queues run into their ends.
+
+use core::fmt;
+
+use doorbell::{Event, Lease, Operation, PostFlags, RemoteAddress, SendErrorKind, Turn, Window as _, Worker};
+
+use crate::{End, Pair};
+
+/// Bytes of a message: its number, and filling.
+const MESSAGE_BYTES: usize = 64;
+
+/// The words that messages with one carry: to be answered, and not.
+const ANSWER_THIS: u32 = 1;
+const NO_ANSWER: u32 = 2;
+
+/// So many rounds go between two that run the queues full.
+const ROUNDS_TO_FLOOD: u64 = 16;
+
+/// Polls for what a phase posted, at most. Everything is done after a few.
+const POLLS_MAX: u32 = 10_000;
+
+/// Requests of a batch.
+const BATCH: u64 = 8;
+
+/// Traffic that does not flow as it should: a proof of anything would mean nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stuck(&'static str);
+
+impl fmt::Display for Stuck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl core::error::Error for Stuck {}
+
+/// What an end sent that is yet to arrive, and asked for that is yet to come back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Owed {
+    messages: u64,
+    written: u64,
+    fetched: u64,
+}
+
+/// The traffic of a pair.
+#[derive(Debug)]
+pub struct Traffic {
+    pair: Pair,
+    /// By a to b, and by b to a.
+    owed: [Owed; 2],
+    /// The number of the next message.
+    next: u64,
+    requests: u64,
+    rounds: u64,
+    would_block: u64,
+    is_wrong: bool,
+}
+
+impl Traffic {
+    /// None so far.
+    #[must_use]
+    pub const fn new(pair: Pair) -> Self {
+        Self {
+            pair,
+            owed: [Owed {
+                messages: 0,
+                written: 0,
+                fetched: 0,
+            }; 2],
+            next: 0,
+            requests: 0,
+            rounds: 0,
+            would_block: 0,
+            is_wrong: false,
+        }
+    }
+
+    /// Requests posted so far.
+    #[must_use]
+    pub const fn requests(&self) -> u64 {
+        self.requests
+    }
+
+    /// How often one was handed back, there being no room or credit.
+    #[must_use]
+    pub const fn would_block(&self) -> u64 {
+        self.would_block
+    }
+
+    /// Goes on until so many requests more are posted and done.
+    ///
+    /// # Errors
+    /// Something was refused, failed, lost or wrong.
+    pub fn run(&mut self, requests: u64) -> Result<(), Stuck> {
+        let end = self.requests.saturating_add(requests);
+        while self.requests < end {
+            self.round()?;
+        }
+        Ok(())
+    }
+
+    fn round(&mut self) -> Result<(), Stuck> {
+        for of in [Side::A, Side::B] {
+            self.alone(of)?;
+            self.settle()?;
+            self.batch(of)?;
+            self.settle()?;
+            self.one_sided(of)?;
+            self.settle()?;
+            if self.rounds % ROUNDS_TO_FLOOD == 0 {
+                self.flood(of)?;
+                self.settle()?;
+            }
+        }
+        self.rounds = self.rounds.wrapping_add(1);
+        Ok(())
+    }
+
+    /// One message in a lease, one inline, and one inline that is answered.
+    fn alone(&mut self, of: Side) -> Result<(), Stuck> {
+        let number = self.number();
+        let bytes = message(number);
+        let (from, _) = self.ends(of);
+        let lease = filled(&mut from.worker, number)?;
+        let channel = from.channel().ok_or(Stuck("the channel is closed"))?;
+        channel
+            .send(lease)
+            .map_err(|_| Stuck("a message alone was refused"))?;
+        for word in [NO_ANSWER, ANSWER_THIS] {
+            channel
+                .post_inline(Operation::SendWithImmediate(word), &bytes)
+                .map_err(|_| Stuck("a message inline was refused"))?;
+        }
+        let [ours, theirs] = self.owed(of);
+        ours.messages = ours.messages.wrapping_add(3);
+        theirs.messages = theirs.messages.wrapping_add(1);
+        self.requests = self.requests.wrapping_add(3);
+        Ok(())
+    }
+
+    /// Requests of many kinds for one doorbell.
+    fn batch(&mut self, of: Side) -> Result<(), Stuck> {
+        let refused = Stuck("a batch was refused");
+        let number = self.number();
+        let bytes = message(number);
+        let (from, to) = self.ends(of);
+        let target = within(to, MESSAGE_BYTES as u64)?;
+        let mut leases = [const { None }; 7];
+        for place in &mut leases {
+            *place = Some(filled(&mut from.worker, number)?);
+        }
+        let [
+            Some(first),
+            Some(header),
+            Some(page),
+            Some(written),
+            Some(told),
+            Some(word),
+            Some(last),
+        ] = leases
+        else {
+            return Err(refused);
+        };
+        let channel = from.channel().ok_or(refused)?;
+        let mut batch = channel.batch();
+        let none = PostFlags::empty();
+        let is_staged = batch.push(Operation::Send, [first], none).is_ok()
+            && batch.push(Operation::Send, [header, page], none).is_ok()
+            && batch.push(Operation::Write(target), [written], none).is_ok()
+            && batch
+                .push(Operation::WriteWithImmediate(target, NO_ANSWER), [told], none)
+                .is_ok()
+            && batch
+                .push(
+                    Operation::SendWithImmediate(NO_ANSWER),
+                    [word],
+                    PostFlags::SIGNALED,
+                )
+                .is_ok()
+            && batch.push_inline(Operation::Send, &bytes, none).is_ok()
+            && batch.push_inline(Operation::Write(target), &bytes, none).is_ok()
+            && batch.push(Operation::Send, [last], PostFlags::INLINE).is_ok();
+        if !is_staged || u64::from(batch.staged()) != BATCH {
+            return Err(refused);
+        }
+        let posted = batch.ring().map_err(|_| refused)?;
+        if u64::from(posted) != BATCH {
+            return Err(refused);
+        }
+        let [ours, _] = self.owed(of);
+        ours.messages = ours.messages.wrapping_add(5);
+        ours.written = ours.written.wrapping_add(1);
+        self.requests = self.requests.wrapping_add(BATCH);
+        Ok(())
+    }
+
+    /// What brings data back.
+    fn one_sided(&mut self, of: Side) -> Result<(), Stuck> {
+        let refused = Stuck("a one-sided request was refused");
+        let (from, to) = self.ends(of);
+        let (bytes, remote) = (within(to, MESSAGE_BYTES as u64)?, within(to, 8)?);
+        let operations = [
+            Operation::Read(bytes),
+            Operation::FetchAndAdd { remote, add: 1 },
+            Operation::CompareAndSwap {
+                remote,
+                compare: 0,
+                swap: 1,
+            },
+        ];
+        for operation in operations {
+            let mut lease = from.worker.lease().ok_or(refused)?;
+            lease.set_len_bytes(MESSAGE_BYTES);
+            let channel = from.channel().ok_or(refused)?;
+            channel
+                .post(operation, lease, PostFlags::SIGNALED)
+                .map_err(|_| refused)?;
+        }
+        let [ours, _] = self.owed(of);
+        ours.fetched = ours.fetched.wrapping_add(3);
+        self.requests = self.requests.wrapping_add(3);
+        Ok(())
+    }
+
+    /// Messages until one is handed back.
+    fn flood(&mut self, of: Side) -> Result<(), Stuck> {
+        let refused = Stuck("a message was refused for another reason than that there is no credit");
+        loop {
+            let number = self.number();
+            let (from, _) = self.ends(of);
+            let lease = filled(&mut from.worker, number)?;
+            let channel = from.channel().ok_or(refused)?;
+            let credits = channel.credits();
+            match channel.send(lease) {
+                Ok(_) => {
+                    let [ours, _] = self.owed(of);
+                    ours.messages = ours.messages.wrapping_add(1);
+                    self.requests = self.requests.wrapping_add(1);
+                }
+                Err(error) => {
+                    let lease = error.item.ok_or(refused)?;
+                    if error.kind != SendErrorKind::WouldBlock || credits != 0 {
+                        return Err(refused);
+                    }
+                    from.worker.release(lease);
+                    self.would_block = self.would_block.wrapping_add(1);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Polls both until all that was sent has arrived.
+    fn settle(&mut self) -> Result<(), Stuck> {
+        for _ in 0..POLLS_MAX {
+            self.poll(Side::A)?;
+            self.poll(Side::B)?;
+            if self.owed == [Owed::default(); 2] {
+                return Ok(());
+            }
+        }
+        Err(Stuck("what was sent does not arrive"))
+    }
+
+    fn poll(&mut self, of: Side) -> Result<(), Stuck> {
+        let Self {
+            pair: Pair { a, b, .. },
+            owed: [by_a, by_b],
+            requests,
+            is_wrong,
+            ..
+        } = self;
+        let (end, ours, theirs) = match of {
+            Side::A => (a, by_a, by_b),
+            Side::B => (b, by_b, by_a),
+        };
+        end.worker
+            .poll(|turn, event| match event {
+                Event::Received { message, immediate } => {
+                    *is_wrong |= !take(turn, message, immediate, requests);
+                    theirs.messages = theirs.messages.wrapping_sub(1);
+                }
+                Event::Written {
+                    payload_bytes,
+                    immediate,
+                } => {
+                    *is_wrong |= payload_bytes as usize != MESSAGE_BYTES || immediate != NO_ANSWER;
+                    theirs.written = theirs.written.wrapping_sub(1);
+                }
+                Event::Fetched { data, .. } => {
+                    drop(data);
+                    ours.fetched = ours.fetched.wrapping_sub(1);
+                }
+                Event::Done { .. } => {}
+                _ => *is_wrong = true,
+            })
+            .map_err(|_| Stuck("polling failed"))?;
+        if *is_wrong {
+            return Err(Stuck("something failed, or arrived as another thing was sent"));
+        }
+        Ok(())
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next = self.next.wrapping_add(1);
+        self.next
+    }
+
+    /// Who sends, and to whom.
+    const fn ends(&mut self, of: Side) -> (&mut End, &mut End) {
+        let Pair { a, b, .. } = &mut self.pair;
+        match of {
+            Side::A => (a, b),
+            Side::B => (b, a),
+        }
+    }
+
+    /// What a side is owed, and what the other is.
+    const fn owed(&mut self, of: Side) -> [&mut Owed; 2] {
+        let [by_a, by_b] = &mut self.owed;
+        match of {
+            Side::A => [by_a, by_b],
+            Side::B => [by_b, by_a],
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Side {
+    A,
+    B,
+}
+
+/// Looks at a message, answers it where that is asked for, and gives the memory back, one way or
+/// the other. Says whether it is as it was sent.
+fn take(mut turn: Turn<'_>, message: Lease, immediate: Option<u32>, requests: &mut u64) -> bool {
+    let number = number_of(message.payload());
+    let is_whole = message.len_bytes() % MESSAGE_BYTES == 0;
+    match immediate {
+        Some(ANSWER_THIS) => {
+            *requests = requests.wrapping_add(1);
+            return turn.channel.send(message).is_ok();
+        }
+        Some(NO_ANSWER) | None if number % 2 == 0 => turn.release(message),
+        Some(NO_ANSWER) | None => drop(message),
+        Some(_) => return false,
+    }
+    is_whole && number != 0
+}
+
+/// A message of this number: every word of it.
+fn message(number: u64) -> [u8; MESSAGE_BYTES] {
+    let mut bytes = [0; MESSAGE_BYTES];
+    for word in bytes.chunks_exact_mut(size_of::<u64>()) {
+        word.copy_from_slice(&number.to_le_bytes());
+    }
+    bytes
+}
+
+/// The number of a message; none where its words differ, or there are none.
+fn number_of(bytes: &[u8]) -> u64 {
+    let mut words = bytes.chunks_exact(size_of::<u64>());
+    let first = words.next().unwrap_or_default();
+    if words.any(|word| word != first) {
+        return 0;
+    }
+    first.try_into().map_or(0, u64::from_le_bytes)
+}
+
+fn filled(worker: &mut Worker, number: u64) -> Result<Lease, Stuck> {
+    let mut lease = worker.lease().ok_or(Stuck("there is no memory to lease"))?;
+    lease
+        .fill(&message(number))
+        .map_err(|_| Stuck("a lease holds less than a message"))?;
+    Ok(lease)
+}
+
+fn within(end: &End, bytes: u64) -> Result<RemoteAddress, Stuck> {
+    let window = end.window.remote();
+    RemoteAddress::within(&window, 0, bytes).ok_or(Stuck("the window is too small"))
+}
