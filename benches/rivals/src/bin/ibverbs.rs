@@ -65,7 +65,7 @@ fn pump(
             }
             continue;
         }
-        let completed = cq.poll(&mut completions).map_err(|()| "polling failed")?;
+        let completed = cq.poll(&mut completions)?;
         if !completed.is_empty() {
             found += 1;
         }
@@ -89,7 +89,7 @@ fn answer(
     let mut completions = [ibv_wc::default(); COMPLETIONS_MAX];
     let mut taken = 0;
     while taken < messages {
-        for completion in cq.poll(&mut completions).map_err(|()| "polling failed")?.iter() {
+        for completion in cq.poll(&mut completions)?.iter() {
             if let Some((status, _)) = completion.error() {
                 return Err(format!("a receive with status {status:?}").into());
             }

@@ -218,7 +218,10 @@ fn pump<P: Provider>(
             room = room.min(channel.credits());
         }
         if want > 0 && u64::from(room) >= want {
-            post_batch(run, round, posted, want, stock, counter)?;
+            // Behind a batch that leaves no room for another, the last asks for a completion: else those without
+            // one could be waited for in vain.
+            let tells = u64::from(room) < want.saturating_mul(2);
+            post_batch(run, round, posted, want, tells, stock, counter)?;
             posted = posted.saturating_add(want);
             doorbells = doorbells.saturating_add(1);
             continue;
@@ -240,19 +243,22 @@ fn pump<P: Provider>(
     }
 }
 
-/// Posts `count` messages behind the first `posted` of a round with one doorbell.
+/// Posts `count` messages behind the first `posted` of a round with one doorbell; the last of them `tells` when it is
+/// done, or not.
 #[inline]
 fn post_batch<P: Provider>(
     run: &mut Run<'_, P>,
     round: Round,
     posted: u64,
     count: u64,
+    tells: bool,
     stock: &mut Stock<P>,
     counter: &mut Counter,
 ) -> Result<(), PerfError> {
     let (test, remote, source) = (run.test, run.link.remote, run.source);
     let first = round.first.saturating_add(posted);
-    let last = round.sequences().end.saturating_sub(1);
+    let last_of_round = round.sequences().end.saturating_sub(1);
+    let last = first.saturating_add(count).saturating_sub(1);
     let (inline, mut leases) = match stock {
         Stock::Inline(bytes) => (Some(bytes.as_slice()), None),
         Stock::Leases(leases) => (None, Some(leases)),
@@ -268,7 +274,7 @@ fn post_batch<P: Provider>(
             operation(test, &remote, sequence, round.first)?
         };
         // The last of a round tells that all are done.
-        let flags = if sequence == last {
+        let flags = if sequence == last_of_round || (tells && sequence == last) {
             PostFlags::SIGNALED
         } else {
             PostFlags::empty()
