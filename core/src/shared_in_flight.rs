@@ -15,7 +15,7 @@ use core::fmt;
 
 use crate::provider::{GATHER_MAX, Rejected};
 use crate::work_id::{CHANNELS_MAX, GENERATION_MASK, SLOTS_MAX};
-use crate::{Ticket, WorkId, WorkKind};
+use crate::{Ticket, WorkId, WorkKind, in_place};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -72,20 +72,24 @@ pub struct SharedInFlight<S, Entries> {
 }
 
 impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entries> {
-    /// An empty table over this storage, of which nothing is kept. `number` is what its ids
-    /// carry in the place of the channel.
+    /// An empty table over this storage, of which nothing is kept and every entry written.
+    /// `number` is what its ids carry in the place of the channel.
     ///
     /// `None` where the storage is not as [`entries_for`] says, or the number is too large.
     pub fn new(mut entries: Entries, number: u32, depth: u32) -> Option<Self> {
         if entries_for(depth) != Some(entries.as_ref().len()) || number >= CHANNELS_MAX {
             return None;
         }
-        for (index, entry) in (0..=u16::MAX).zip(entries.as_mut()) {
-            *entry = Entry {
-                free: index,
+        let mut index = 0_u16;
+        in_place::put(entries.as_mut(), || {
+            let free = index;
+            // Comes round at most after the last of 65,536.
+            index = index.wrapping_add(1);
+            Entry {
+                free,
                 ..Entry::default()
-            };
-        }
+            }
+        });
         Some(Self {
             entries,
             number,

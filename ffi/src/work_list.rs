@@ -183,6 +183,7 @@ mod tests {
     use crate::page_faults;
     use doorbell_core::WorkKind;
     use doorbell_core::in_flight::{InFlight, storage_for};
+    use doorbell_core::shared_in_flight::{Entry, SharedInFlight, entries_for};
     use rdma_sys::ibv_recv_wr;
 
     #[test]
@@ -191,6 +192,8 @@ mod tests {
         let (requests, places) = storage_for(DEPTH).unwrap();
         let (ends, slots) = (vec![0; requests], vec![None; places]);
         let mut table = InFlight::<u64, _, _>::new(ends, slots, WorkKind::Send, 0, DEPTH, 0).unwrap();
+        let entries = core::iter::repeat_with(Entry::default).take(entries_for(DEPTH).unwrap());
+        let mut shared = SharedInFlight::<u64, Vec<_>>::new(entries.collect(), 0, DEPTH).unwrap();
         let mut list: WorkList<ibv_recv_wr> = WorkList::new(DEPTH);
         let before = page_faults::minor();
         for index in 0..DEPTH {
@@ -199,6 +202,7 @@ mod tests {
             elements[3].length = index;
             let slot = u64::from(index);
             table.stage([slot, slot, slot, slot]).unwrap();
+            shared.stage([slot, slot, slot, slot]).unwrap();
         }
         assert_eq!(page_faults::minor() - before, 0);
     }
