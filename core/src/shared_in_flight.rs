@@ -204,7 +204,7 @@ impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entrie
         let Some(entry) = named.filter(|entry| {
             is_ours
                 && entry.state == State::Posted
-                && u64::from(entry.uses) & GENERATION_MASK == u64::from(work_id.generation())
+                && entry.uses & GENERATION_MASK == work_id.generation()
                 && sequence > entry.retired_by
         }) else {
             return Err(Rejected(work_id));

@@ -4,8 +4,11 @@
 //! |---|---|---|
 //! | 63..60 | kind | 0..=15 |
 //! | 59..40 | channel | 0..=1,048,575 |
-//! | 39..24 | slot: index in the queue's in-flight table | 0..=65,535 |
-//! | 23..0 | generation: how often that index was used, modulo 2^24 | 0..=16,777,215 |
+//! | 39..16 | generation: how often the slots came round, modulo 2^24 | 0..=16,777,215 |
+//! | 15..0 | slot | 0..=65,535 |
+//!
+//! Generation and slot together are the *position* of a request: how many there were before it
+//! on its queue, modulo 2^40.
 
 use core::fmt;
 
@@ -15,10 +18,10 @@ const CHANNEL_BITS: u32 = 20;
 const SLOT_BITS: u32 = 16;
 const GENERATION_BITS: u32 = 24;
 
-const SLOT_SHIFT: u32 = GENERATION_BITS;
-const CHANNEL_SHIFT: u32 = SLOT_SHIFT + SLOT_BITS;
+const GENERATION_SHIFT: u32 = SLOT_BITS;
+const CHANNEL_SHIFT: u32 = GENERATION_SHIFT + GENERATION_BITS;
 const KIND_SHIFT: u32 = CHANNEL_SHIFT + CHANNEL_BITS;
-const_assert_eq!(SLOT_SHIFT, 24);
+const_assert_eq!(GENERATION_SHIFT, 16);
 const_assert_eq!(CHANNEL_SHIFT, 40);
 const_assert_eq!(KIND_SHIFT + 4, u64::BITS);
 
@@ -29,7 +32,10 @@ pub const CHANNELS_MAX: u32 = 1 << CHANNEL_BITS;
 pub const SLOTS_MAX: u32 = 1 << SLOT_BITS;
 
 /// The mask of a generation.
-pub(crate) const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
+pub(crate) const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
+
+/// The mask of a position.
+pub(crate) const POSITION_MASK: u64 = (1 << CHANNEL_SHIFT) - 1;
 
 /// What kind of queue a completion belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,9 +61,16 @@ impl WorkId {
         Self(
             (kind as u64) << KIND_SHIFT
                 | ((channel & (CHANNELS_MAX - 1)) as u64) << CHANNEL_SHIFT
-                | (slot as u64) << SLOT_SHIFT
-                | (generation as u64 & GENERATION_MASK),
+                | ((generation & GENERATION_MASK) as u64) << GENERATION_SHIFT
+                | slot as u64,
         )
+    }
+
+    /// The same kind and channel at another position, which is cut to its width.
+    #[must_use]
+    #[inline]
+    pub const fn at(self, position: u64) -> Self {
+        Self(self.0 & !POSITION_MASK | position & POSITION_MASK)
     }
 
     /// The word a completion brought back.
@@ -72,6 +85,12 @@ impl WorkId {
     #[inline]
     pub const fn to_raw(self) -> u64 {
         self.0
+    }
+
+    /// The id so many positions on from one whose position is zero.
+    #[inline]
+    pub(crate) const fn forward(self, position: u64) -> Self {
+        Self(self.0 | position & POSITION_MASK)
     }
 
     /// The kind, or `None` where the word is not one of ours.
@@ -93,19 +112,27 @@ impl WorkId {
         (self.0 >> CHANNEL_SHIFT) as u32 & (CHANNELS_MAX - 1)
     }
 
-    /// The index in the in-flight table.
+    /// The slot.
     #[must_use]
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "16 bits are what is meant")]
     pub const fn slot(self) -> u16 {
-        (self.0 >> SLOT_SHIFT) as u16
+        self.0 as u16
     }
 
-    /// The generation of that index.
+    /// The generation of that slot.
     #[must_use]
     #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "masked to its 24 bits")]
     pub const fn generation(self) -> u32 {
-        (self.0 & GENERATION_MASK) as u32
+        (self.0 >> GENERATION_SHIFT) as u32 & GENERATION_MASK
+    }
+
+    /// The position: generation and slot together.
+    #[must_use]
+    #[inline]
+    pub const fn position(self) -> u64 {
+        self.0 & POSITION_MASK
     }
 }
 
@@ -172,6 +199,8 @@ mod tests {
     #[test]
     fn golden_word() {
         let id = WorkId::new(WorkKind::Send, 0x12345, 0x6789, 0x00ab_cdef);
-        assert_eq!(id.to_raw(), 0x1123_4567_89ab_cdef);
+        assert_eq!(id.to_raw(), 0x1123_45ab_cdef_6789);
+        assert_eq!(id.position(), 0xab_cdef_6789);
+        assert_eq!(id.at(u64::MAX).to_raw(), 0x1123_45ff_ffff_ffff);
     }
 }

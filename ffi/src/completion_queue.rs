@@ -225,12 +225,14 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         let Ok(count) = u32::try_from(count) else {
             return Err(poll_failed(count));
         };
-        for wc in self.batch.iter().take(count as usize) {
-            self.polled = self.polled.wrapping_add(1);
-            let origin = Origin {
-                queue: self.inner.id,
-                sequence: self.polled,
-            };
+        let mut origin = Origin {
+            queue: self.inner.id,
+            sequence: self.polled,
+        };
+        // Before what may panic: no two completions have the same number.
+        self.polled = self.polled.wrapping_add(count.into());
+        for wc in self.batch.get(..count as usize).unwrap_or_default() {
+            origin.sequence = origin.sequence.wrapping_add(1);
             each(Completion::new(wc, origin));
         }
         if (count as usize) < POLL_MAX {

@@ -26,8 +26,6 @@ pub struct ReceiveQueue {
     post_recv: PostReceive,
     ledger: Ledger,
     scatter_max: u8,
-    /// The bits of a position that are its index in the table.
-    index_mask: u64,
     shared: Arc<Shared>,
 }
 
@@ -39,15 +37,12 @@ impl ReceiveQueue {
         ledger: Ledger,
         limits: &QueuePairLimits,
     ) -> Self {
-        // The depth is at most 2^16, or there would be no table.
-        let table_length = u64::from(limits.receive_depth).next_power_of_two();
         Self {
             table: ManuallyDrop::new(table),
             list: WorkList::new(limits.receive_depth),
             post_recv,
             ledger,
             scatter_max: limits.scatter_max,
-            index_mask: table_length.wrapping_sub(1),
             shared,
         }
     }
@@ -76,12 +71,9 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     ) -> Result<Arrival, Rejected> {
         let mut left = scattered(&completion);
         let work_id = completion.work_id();
-        // Positions in flight differ in their index, so it tells the one that is named from those
-        // before it, whose own completions were dropped unredeemed.
-        let named = u64::from(work_id.slot());
-        let index_mask = self.index_mask;
         let give_back = |ticket: Ticket, mut slot: Slot| {
-            let length = if ticket.position() & index_mask == named {
+            // The others are those before it, whose own completions were dropped unredeemed.
+            let length = if work_id.at(ticket.position()) == work_id {
                 left.min(slot.capacity())
             } else {
                 0

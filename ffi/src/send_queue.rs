@@ -8,7 +8,7 @@ use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
     Operation, PostError, PostFlags, PushError, QueuePairLimits, Refused, Rejected, Retired, SendQueue as _,
 };
-use doorbell_core::{QpState, Ticket, WcStatus, WorkKind};
+use doorbell_core::{Ticket, WcStatus, WorkKind};
 use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
 use crate::queue_pair::{Shared, Table};
@@ -63,8 +63,16 @@ impl doorbell_core::provider::SendQueue for SendQueue {
             // Left by a batch that was forgotten.
             unposted::discard(&mut *self.table);
         }
-        let state = self.shared.state();
-        SendBatch { queue: self, state }
+        let segments_limit = if self.shared.state().accepts_sends() {
+            u32::from(self.gather_max).saturating_add(1)
+        } else {
+            0
+        };
+        SendBatch {
+            queue: self,
+            staged: 0,
+            segments_limit,
+        }
     }
 
     #[inline]
@@ -129,10 +137,28 @@ impl fmt::Debug for SendQueue {
 /// Requests staged for one doorbell. Dropping it rings nothing.
 pub struct SendBatch<'q> {
     queue: &'q mut SendQueue,
-    state: QpState,
+    /// How many requests the table has staged, which are the first of the list.
+    staged: u32,
+    /// Fewer elements than these a request may have: none, not even of none, in a state that takes
+    /// no requests.
+    segments_limit: u32,
 }
 
 impl SendBatch<'_> {
+    /// Why a request of so many elements cannot be staged, whatever room there is.
+    #[cold]
+    fn refused_segments(&self, segments: usize) -> PushError {
+        let state = self.queue.shared.state();
+        if state.accepts_sends() {
+            PushError::TooManySegments {
+                segments: u8::try_from(segments).unwrap_or(u8::MAX),
+                segments_max: self.queue.gather_max,
+            }
+        } else {
+            PushError::State(state)
+        }
+    }
+
     /// Why a request with these slots cannot be staged, whatever room there is.
     #[inline]
     fn refusal<const N: usize>(
@@ -141,14 +167,8 @@ impl SendBatch<'_> {
         slots: &[Slot; N],
         flags: PostFlags,
     ) -> Option<PushError> {
-        if !self.state.accepts_sends() {
-            return Some(PushError::State(self.state));
-        }
-        if N > usize::from(self.queue.gather_max) {
-            return Some(PushError::TooManySegments {
-                segments: u8::try_from(N).unwrap_or(u8::MAX),
-                segments_max: self.queue.gather_max,
-            });
+        if N >= self.segments_limit as usize {
+            return Some(self.refused_segments(N));
         }
         if operation.is_atomic() && (N != 1 || slots.iter().any(|slot| slot.capacity() < ATOMIC_BYTES)) {
             return Some(PushError::AtomicNeedsEightBytes);
@@ -186,7 +206,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
             return Err(Refused { reason, item: slots });
         }
         let queue = &mut *self.queue;
-        let Some((request, elements)) = queue.list.entry(queue.table.staged()) else {
+        let Some((request, elements)) = queue.list.entry(self.staged) else {
             return Err(Refused {
                 reason: PushError::Full,
                 item: slots,
@@ -200,6 +220,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         let count = describe(elements, &slots, Slot::length);
         match queue.table.stage(slots) {
             Ok((ticket, work_id)) => {
+                self.staged = self.staged.wrapping_add(1);
                 request.wr_id = work_id.to_raw();
                 request.num_sge = count;
                 write_operation(request, operation, flags);
@@ -219,8 +240,8 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         bytes: &'q [u8],
         flags: PostFlags,
     ) -> Result<Ticket, PushError> {
-        if !self.state.accepts_sends() {
-            return Err(PushError::State(self.state));
+        if self.segments_limit == 0 {
+            return Err(self.refused_segments(0));
         }
         if operation.writes_slots() {
             return Err(PushError::NotInline);
@@ -230,12 +251,13 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
             return Err(reason);
         }
         let queue = &mut *self.queue;
-        let Some((request, [element, ..])) = queue.list.entry(queue.table.staged()) else {
+        let Some((request, [element, ..])) = queue.list.entry(self.staged) else {
             return Err(PushError::Full);
         };
         let Ok((ticket, work_id)) = queue.table.stage([]) else {
             return Err(PushError::Full);
         };
+        self.staged = self.staged.wrapping_add(1);
         // Read during the post call alone, and `'q` outlives the batch (ibv_post_send(3), on
         // IBV_SEND_INLINE); the key is not looked at.
         element.addr = bytes.as_ptr().expose_provenance() as u64;
@@ -249,12 +271,12 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
 
     #[inline]
     fn staged(&self) -> u32 {
-        self.queue.table.staged()
+        self.staged
     }
 
     #[inline]
     fn signal_last(&mut self) {
-        let last = self.queue.table.staged().checked_sub(1);
+        let last = self.staged.checked_sub(1);
         if let Some((request, _)) = last.and_then(|last| self.queue.list.entry(last)) {
             request.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
         }
@@ -262,10 +284,11 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
 
     #[inline]
     #[doc(alias = "ibv_post_send")]
-    fn ring_returning<F: FnMut(Ticket, Slot)>(self, each: F) -> Result<u32, PostError> {
+    fn ring_returning<F: FnMut(Ticket, Slot)>(mut self, each: F) -> Result<u32, PostError> {
+        let staged = core::mem::take(&mut self.staged);
         let queue = &mut *self.queue;
         let (post_send, qp) = (queue.post_send, queue.shared.as_ptr());
-        let (status, posted) = queue.list.submit(queue.table.staged(), |first, refused| {
+        let (status, posted) = queue.list.submit(staged, |first, refused| {
             // SAFETY: (ibv_post_send(3)) 1. the queue pair is live, held by `shared`, and the
             // function its provider's; 2. the list is null-terminated and its elements are
             // written; 3. the memory they name belongs to slots that the table owns until the
@@ -366,7 +389,7 @@ const _: () = {
 impl Drop for SendBatch<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.queue.table.staged() != 0 {
+        if self.staged != 0 {
             unposted::discard(&mut *self.queue.table);
         }
     }
@@ -377,7 +400,7 @@ impl fmt::Debug for SendBatch<'_> {
         write!(
             f,
             "SendBatch({} staged of {} that fit)",
-            self.queue.table.staged(),
+            self.staged,
             self.queue.room()
         )
     }

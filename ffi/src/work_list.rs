@@ -66,46 +66,53 @@ pub(crate) type Elements = [ibv_sge; GATHER_MAX];
 /// The array of requests. In cells, since its entries point to each other: pointers into it
 /// stay good whatever is borrowed through `&self`.
 pub(crate) struct WorkList<R> {
-    requests: Vec<UnsafeCell<R>>,
-    elements: Vec<UnsafeCell<Elements>>,
+    entries: Box<[Entry<R>]>,
 }
 
-// SAFETY: the pointers in the requests lead into the list's own vectors, which go where it
-// goes, or to memory that is looked at only by the device.
+/// A request and its elements, side by side: they are written together.
+struct Entry<R> {
+    request: UnsafeCell<R>,
+    elements: UnsafeCell<Elements>,
+}
+
+// SAFETY: the pointers in the requests lead into the list's own array, which stays where it is while the list
+// goes elsewhere, or to memory that is looked at only by the device.
 unsafe impl<R> Send for WorkList<R> {}
 
 impl<R: Request> WorkList<R> {
-    /// A list of `length` requests, linked, and in place.
+    /// A list for `length` requests, linked, and in place. One more is there than can be staged, so
+    /// that an entry is found before it is known whether there is room.
     pub(crate) fn new(length: u32) -> Self {
         const NOTHING: ibv_sge = ibv_sge {
             addr: 0,
             length: 0,
             lkey: 0,
         };
-        let nothing = || UnsafeCell::new([NOTHING; GATHER_MAX]);
-        let mut elements: Vec<_> = (0..length).map(|_| nothing()).collect();
-        in_place::put(&mut elements, nothing);
-        let mut requests: Vec<_> = (0..length).map(|_| UnsafeCell::new(R::empty())).collect();
-        for (request, elements) in requests.iter_mut().zip(&elements) {
+        let nothing = || Entry {
+            request: UnsafeCell::new(R::empty()),
+            elements: UnsafeCell::new([NOTHING; GATHER_MAX]),
+        };
+        let mut entries: Box<[_]> = (0..=length).map(|_| nothing()).collect();
+        in_place::put(&mut entries, nothing);
+        for Entry { request, elements } in &mut entries {
             request.get_mut().set_elements(elements.get().cast());
         }
-        for (request, next) in requests.iter().zip(requests.iter().skip(1)) {
-            // SAFETY: the vector was just made, and nobody else has a pointer into it.
-            unsafe { &mut *request.get() }.set_next(next.get());
+        for (entry, next) in entries.iter().zip(entries.iter().skip(1)) {
+            // SAFETY: the array was just made, and nobody else has a pointer into it.
+            unsafe { &mut *entry.request.get() }.set_next(next.request.get());
         }
-        Self { requests, elements }
+        Self { entries }
     }
 
     /// The request at `index` and its elements, to be written.
     #[inline]
     pub(crate) fn entry(&mut self, index: u32) -> Option<(&mut R, &mut Elements)> {
-        let request = self.requests.get(index as usize)?.get();
-        let elements = self.elements.get(index as usize)?.get();
-        // SAFETY: an element of our own vector, borrowed exclusively through `&mut self`; the
+        let entry = self.entries.get(index as usize)?;
+        // SAFETY: an element of our own array, borrowed exclusively through `&mut self`; the
         // device reads it only during `submit`, which borrows so too.
-        let request = unsafe { &mut *request };
-        // SAFETY: as above; a different vector.
-        let elements = unsafe { &mut *elements };
+        let request = unsafe { &mut *entry.request.get() };
+        // SAFETY: as above; another field.
+        let elements = unsafe { &mut *entry.elements.get() };
         Some((request, elements))
     }
 
@@ -116,23 +123,20 @@ impl<R: Request> WorkList<R> {
     /// may have must not be reused.
     #[inline]
     pub(crate) fn submit(&mut self, count: u32, post: impl FnOnce(*mut R, &mut *mut R) -> i32) -> (i32, u32) {
-        let first = self.requests.first().map(UnsafeCell::get);
-        let last = (count as usize)
-            .checked_sub(1)
-            .and_then(|last| self.requests.get(last));
-        let (Some(first), Some(last)) = (first, last) else {
+        let Some(last) = (count as usize).checked_sub(1) else {
             return (0, 0);
         };
-        let following = self
-            .requests
-            .get(count as usize)
-            .map_or(ptr::null_mut(), UnsafeCell::get);
-        // SAFETY: an element of our own vector, borrowed exclusively through `&mut self`.
-        unsafe { &mut *last.get() }.set_next(ptr::null_mut());
+        let [Some(first), Some(last), Some(following)] =
+            [0, last, count as usize].map(|index| self.entries.get(index).map(|entry| entry.request.get()))
+        else {
+            return (0, 0);
+        };
+        // SAFETY: an element of our own array, borrowed exclusively through `&mut self`.
+        unsafe { &mut *last }.set_next(ptr::null_mut());
         let mut refused = ptr::null_mut();
         let status = post(first, &mut refused);
         // SAFETY: as above; the call is over.
-        unsafe { &mut *last.get() }.set_next(following);
+        unsafe { &mut *last }.set_next(following);
         if status == 0 {
             return (0, count);
         }
@@ -143,9 +147,9 @@ impl<R: Request> WorkList<R> {
     #[cold]
     fn position_of(&self, refused: *mut R, count: u32) -> u32 {
         let position = self
-            .requests
+            .entries
             .iter()
-            .position(|request| ptr::eq(request.get(), refused));
+            .position(|entry| ptr::eq(entry.request.get(), refused));
         position
             .and_then(|position| u32::try_from(position).ok())
             .map_or(count, |position| position.min(count))
@@ -162,19 +166,27 @@ pub(crate) fn describe<const N: usize>(
     slots: &[Slot; N],
     length: impl Fn(&Slot) -> u32,
 ) -> i32 {
-    let mut count = 0_i32;
-    let mut places = elements.iter_mut();
-    for slot in slots {
+    let [first, rest @ ..] = slots.as_slice() else {
+        return 0;
+    };
+    let [place, ..] = elements;
+    let bytes = length(first);
+    let mut count = 0;
+    if bytes != 0 {
+        *place = first.element(bytes);
+        count = 1;
+    }
+    for slot in rest {
         let bytes = length(slot);
         if bytes == 0 {
             continue;
         }
-        if let Some(place) = places.next() {
+        if let Some(place) = elements.get_mut(count) {
             *place = slot.element(bytes);
             count += 1;
         }
     }
-    count
+    i32::try_from(count).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -182,16 +194,16 @@ mod tests {
     use super::WorkList;
     use crate::page_faults;
     use doorbell_core::WorkKind;
-    use doorbell_core::in_flight::{InFlight, storage_for};
+    use doorbell_core::in_flight::{InFlight, Request, storage_for};
     use doorbell_core::shared_in_flight::{Entry, SharedInFlight, entries_for};
     use rdma_sys::ibv_recv_wr;
 
     #[test]
     fn work_lists_and_tables_are_in_place_before_they_are_used() {
         const DEPTH: u32 = 1 << 15;
-        let (requests, places) = storage_for(DEPTH).unwrap();
-        let (ends, slots) = (vec![0; requests], vec![None; places]);
-        let mut table = InFlight::<u64, _, _>::new(ends, slots, WorkKind::Send, 0, DEPTH, 0).unwrap();
+        let requests = core::iter::repeat_with(Request::default).take(storage_for(DEPTH).unwrap());
+        let requests: Box<[Request<u64>]> = requests.collect();
+        let mut table = InFlight::new(requests, WorkKind::Send, 0, DEPTH, 0).unwrap();
         let entries = core::iter::repeat_with(Entry::default).take(entries_for(DEPTH).unwrap());
         let mut shared = SharedInFlight::<u64, Vec<_>>::new(entries.collect(), 0, DEPTH).unwrap();
         let mut list: WorkList<ibv_recv_wr> = WorkList::new(DEPTH);

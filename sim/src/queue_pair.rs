@@ -8,7 +8,7 @@ use core::fmt;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use doorbell_core::in_flight::{InFlight, storage_for};
+use doorbell_core::in_flight::{self, InFlight, storage_for};
 use doorbell_core::provider::{
     DataInOrder, GATHER_MAX, ProviderError, QueuePairConfig, QueuePairLimits, QueuePairParts, ReadyToReceive,
     ReadyToSend, RemoteAccess, SharedQueuePairParts,
@@ -25,7 +25,7 @@ use crate::shared_receive::SharedReceiveInner;
 use crate::{CompletionQueue, Host, ReceiveQueue, SendQueue, SharedReceiveQueue};
 
 /// An in-flight table as a half embeds it.
-pub(crate) type Table = InFlight<Infallible, Box<[u32]>, Box<[Option<Infallible>]>>;
+pub(crate) type Table = InFlight<Infallible, Box<[in_flight::Request<Infallible>]>>;
 
 /// Where a queue pair sends to, from RTR on.
 #[derive(Clone, Copy)]
@@ -242,9 +242,8 @@ fn limits(config: &QueuePairConfig, scatter_max: u8) -> QueuePairLimits {
 }
 
 fn table(kind: WorkKind, channel: u32, depth: u32, generation: u32) -> Option<Table> {
-    let (requests, places) = storage_for(depth)?;
-    let slots = core::iter::repeat_with(|| None).take(places).collect();
-    InFlight::new(vec![0; requests].into(), slots, kind, channel, depth, generation).ok()
+    let requests = core::iter::repeat_with(in_flight::Request::default).take(storage_for(depth)?);
+    InFlight::new(requests.collect(), kind, channel, depth, generation).ok()
 }
 
 impl World {

@@ -3,7 +3,7 @@
 use core::ptr;
 use std::sync::Arc;
 
-use doorbell_core::in_flight::{InFlight, storage_for};
+use doorbell_core::in_flight::{InFlight, Request, storage_for};
 use doorbell_core::provider::{
     GATHER_MAX, ProviderError, QueuePairConfig, QueuePairLimits, QueuePairParts, SharedQueuePairParts,
 };
@@ -190,10 +190,15 @@ impl<'a> Taken<'a> {
 
     /// The in-flight table of its queue.
     fn table(&self, depth: u32) -> Result<Table, ProviderError> {
-        let (requests, places) = storage_for(depth).ok_or(INVALID)?;
-        let slots = core::iter::repeat_with(|| None).take(places).collect();
-        let ends = vec![0; requests].into();
-        InFlight::new(ends, slots, self.kind, self.channel, depth, self.generation).map_err(|_| INVALID)
+        let requests = core::iter::repeat_with(Request::default).take(storage_for(depth).ok_or(INVALID)?);
+        InFlight::new(
+            requests.collect(),
+            self.kind,
+            self.channel,
+            depth,
+            self.generation,
+        )
+        .map_err(|_| INVALID)
     }
 
     fn keep(self) {

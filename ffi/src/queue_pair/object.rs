@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use doorbell_core::in_flight::InFlight;
+use doorbell_core::in_flight::{InFlight, Request};
 use doorbell_core::{QpState, Qpn, WorkKind};
 
 use crate::completion_queue::CompletionInner;
@@ -15,7 +15,7 @@ use crate::shared_receive_queue::SharedReceiveInner;
 use crate::{Slot, errno, orphan};
 
 /// An in-flight table as a half embeds it.
-pub(crate) type Table = InFlight<Slot, Box<[u32]>, Box<[Option<Slot>]>>;
+pub(crate) type Table = InFlight<Slot, Box<[Request<Slot>]>>;
 
 /// The queue pair in the device, with all that must outlive it.
 pub(crate) struct Shared {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::vec;
 use std::vec::Vec;
 
-use doorbell_core::in_flight::{InFlight, storage_for};
+use doorbell_core::in_flight::{InFlight, Request, storage_for};
 use doorbell_core::provider::{
     Completion, DetachedSlot, Operation, OutOfWindow, Placement, PostError, PostFlags, ProviderError,
     PushError, Refused, Rejected, RemoteAddress, Retired, SendBatch, SendQueue, Slot, Window,
@@ -99,7 +99,7 @@ impl Completion for Success {
     }
 }
 
-type Table = InFlight<Bytes, Box<[u32]>, Box<[Option<Bytes>]>>;
+type Table = InFlight<Bytes, Box<[Request<Bytes>]>>;
 
 struct Queue {
     table: Table,
@@ -116,10 +116,9 @@ struct Queue {
 
 impl Queue {
     fn new(depth: u32) -> Self {
-        let (words, places) = storage_for(depth).unwrap();
-        let slots = core::iter::repeat_with(|| None).take(places).collect();
+        let requests = core::iter::repeat_with(Request::default).take(storage_for(depth).unwrap());
         Self {
-            table: InFlight::new(vec![0; words].into(), slots, WorkKind::Send, 0, depth, 0).unwrap(),
+            table: InFlight::new(requests.collect(), WorkKind::Send, 0, depth, 0).unwrap(),
             staged: Vec::new(),
             posted: Vec::new(),
             inline: Vec::new(),
