@@ -21,13 +21,29 @@ pub struct WorkerConfig {
     /// Channels at most. Default 1,024. Each has a word of eight bytes in which its peer announces
     /// receives; they are registered together with the Worker.
     pub channels_max: u32,
-    /// Whether the completion queues can be armed to notify through a file descriptor.
-    /// Default no: a Worker is polled.
-    pub notify: bool,
+    /// What wakes whoever sleeps at the completion queues. Default nothing: a Worker is polled,
+    /// and what can notify needs descriptors of its own.
+    pub notify: Notify,
     /// Where the slots are to be, and of what pages. Default: transparent huge pages, locked, on
     /// the device's NUMA node, each as far as the machine allows; see [`PlacementConfig`], and
     /// [`crate::Worker::placement`] for what came of it.
     pub placement: PlacementConfig,
+}
+
+/// Which completions wake whoever sleeps at a Worker's completion queues. Failures always do,
+/// unless nothing does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notify {
+    /// None: nobody may sleep.
+    #[default]
+    Never,
+    /// All.
+    Every,
+    /// Of messages those alone that the peer posted with
+    /// [`PostFlags::SOLICITED`](crate::PostFlags), and all of our own requests. Others are found
+    /// when something else wakes the Worker, or at the deadline of the wait.
+    Solicited,
 }
 
 impl Default for WorkerConfig {
@@ -37,7 +53,7 @@ impl Default for WorkerConfig {
             slot_bytes: 4096,
             completion_depth: 4096,
             channels_max: 1024,
-            notify: false,
+            notify: Notify::Never,
             placement: PlacementConfig::DEFAULT,
         }
     }

@@ -49,7 +49,7 @@ mod worker;
 
 pub use batch::Batch;
 pub use channel::{Channel, ChannelId, SendError, SendErrorKind};
-pub use config::{ChannelConfig, WorkerConfig};
+pub use config::{ChannelConfig, Notify, WorkerConfig};
 pub use doorbell_core as vocabulary;
 pub use doorbell_core::provider::{
     MemoryError, NumaNode, Operation, Pages, Placement, PlacementConfig, PostFlags, RemoteAccess,
@@ -58,7 +58,7 @@ pub use doorbell_core::provider::{
 pub use doorbell_core::wire::{Handle, PrivateData, RemoteWindow};
 pub use doorbell_core::{Deadline, PortReport, Ticket, WcStatus};
 pub use doorbell_ffi::Rdma;
-pub use doorbell_hotpath::{FirstCause, Statistics, StatisticsSnapshot};
+pub use doorbell_hotpath::{FirstCause, Statistics, StatisticsSnapshot, Wait, Woken};
 pub use edge::clock::within;
 pub use error::{ConnectError, NodeError};
 pub use event::{ChannelState, Event};
@@ -67,7 +67,7 @@ pub use listener::{HANDSHAKES_MAX, Listener};
 pub use node::{Connection, Node};
 pub use peer::Peer;
 pub use rails::NoRoute;
-pub use worker::{CloseError, CloseProgress, Turn, Worker};
+pub use worker::{CloseError, CloseProgress, Sleep, Turn, WaitError, Worker};
 
 /// The README's example compiles.
 #[cfg(doctest)]

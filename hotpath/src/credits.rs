@@ -33,6 +33,8 @@ pub struct Credits {
     granted: u32,
     /// Receives the peer keeps posted at most.
     depth: u32,
+    /// Whether a message was refused for want of one, and nobody was told yet that there are.
+    is_wanting: bool,
 }
 
 impl Credits {
@@ -43,6 +45,7 @@ impl Credits {
             sent: start,
             granted: start.wrapping_add(peer_receive_depth),
             depth: peer_receive_depth,
+            is_wanting: false,
         }
     }
 
@@ -77,6 +80,33 @@ impl Credits {
             self.granted = announced;
         }
         is_news
+    }
+
+    /// Notes that a message was refused for want of a credit.
+    #[inline]
+    pub const fn note_refused(&mut self) {
+        self.is_wanting = true;
+    }
+
+    /// Whether one was, and [`Credits::satisfy`] has not yet said that there are credits.
+    #[must_use]
+    #[inline]
+    pub const fn is_wanting(&self) -> bool {
+        self.is_wanting
+    }
+
+    /// Says once, after a message was refused, that there are credits again.
+    #[inline]
+    pub const fn satisfy(&mut self, announced: Option<u32>) -> bool {
+        if !self.is_wanting {
+            return false;
+        }
+        if let Some(announced) = announced {
+            self.learn(announced);
+        }
+        let is_satisfied = self.available() > 0;
+        self.is_wanting = !is_satisfied;
+        is_satisfied
     }
 
     /// Notes that messages were sent up to this count, at most [`Credits::granted`].

@@ -258,6 +258,21 @@ where
         }
         credits.available()
     }
+
+    /// Whether a message was refused for want of a credit, and [`Sender::credits_came`] has not
+    /// yet said that there are some.
+    #[must_use]
+    #[inline]
+    pub const fn wants_credits(&self) -> bool {
+        self.flow.credits.is_wanting()
+    }
+
+    /// Says once, after a message was refused for want of a credit, that there are some again.
+    /// No completion tells: the peer announces by a silent WRITE.
+    #[inline]
+    pub fn credits_came(&mut self) -> bool {
+        self.flow.credits.satisfy(self.flow.word.load())
+    }
 }
 
 /// Requests staged for one doorbell. Dropping it rings nothing.
@@ -385,7 +400,11 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     #[cold]
     fn look(&mut self) -> bool {
         let announced = self.word.load();
-        announced.is_some_and(|announced| self.credits.learn(announced))
+        let is_news = announced.is_some_and(|announced| self.credits.learn(announced));
+        if !is_news {
+            self.credits.note_refused();
+        }
+        is_news
     }
 
     /// Stages an announcement, in the place that is kept back, where that is free.

@@ -37,8 +37,8 @@ impl Wait {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Woken {
-    /// This many completions came, and were handed over.
-    Completions(u32),
+    /// Something happened, and was handed over.
+    Progress,
     /// The deadline passed. What the last poll may have found was handed over all the same: so
     /// a deadline holds in the middle of a flood, too.
     Deadline,
@@ -49,7 +49,7 @@ pub trait Waitable {
     /// Why one of these failed.
     type Error;
 
-    /// Takes what completed and hands it over; zero means that nothing had.
+    /// Takes what happened and hands it over; says how much that was. Zero means nothing.
     ///
     /// # Errors
     /// The queues cannot be polled.
@@ -111,7 +111,7 @@ impl Waiter {
         Self { polls: 0 }
     }
 
-    /// Waits until something completed, or the deadline passed.
+    /// Waits until something happened, or the deadline passed.
     ///
     /// # Errors
     /// What is waited for failed.
@@ -119,13 +119,13 @@ impl Waiter {
     pub fn wait<W: Waitable>(&mut self, how: Wait, what: &mut W) -> Result<Woken, W::Error> {
         let mut spun = 0_u32;
         loop {
-            let count = what.poll()?;
+            let happened = what.poll()?;
             self.polls = self.polls.wrapping_add(1);
             if self.polls % POLLS_PER_LOOK == 0 && what.is_over() {
                 return Ok(Woken::Deadline);
             }
-            if count > 0 {
-                return Ok(Woken::Completions(count));
+            if happened > 0 {
+                return Ok(Woken::Progress);
             }
             match how {
                 Wait::SpinThenSleep { spins } if spun >= spins => {
@@ -145,9 +145,8 @@ impl Waiter {
 /// Sleeps, where nothing speaks against it; says what did.
 #[cold]
 fn doze<W: Waitable>(what: &mut W) -> Result<Option<Woken>, W::Error> {
-    let count = prepare_sleep(what)?;
-    if count > 0 {
-        return Ok(Some(Woken::Completions(count)));
+    if prepare_sleep(what)? > 0 {
+        return Ok(Some(Woken::Progress));
     }
     if what.is_over() {
         return Ok(Some(Woken::Deadline));

@@ -72,7 +72,7 @@ impl<P: Provider> Worker<P> {
         }
         // Here, so that polling never allocates, nor is the first to touch what was.
         let places = self.channels.len();
-        for list in [&mut self.hungry, &mut self.unannounced] {
+        for list in [&mut self.hungry, &mut self.unannounced, self.waiting.list_mut()] {
             list.reserve(places.saturating_sub(list.len()));
             in_place::touch(list.spare_capacity_mut());
         }

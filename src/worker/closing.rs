@@ -8,6 +8,8 @@ use std::sync::Arc;
 use doorbell_core::provider::{CompletionQueue, Provider, ProviderError};
 use doorbell_core::{Deadline, Instant};
 
+use doorbell_hotpath::Wait;
+
 use super::{Reservation, Turn, Worker};
 use crate::{ChannelId, Event, edge};
 
@@ -103,17 +105,17 @@ impl<P: Provider> Worker<P> {
     ) -> Result<(), CloseError> {
         self.begin_close(id, deadline)?;
         let patience = Deadline::after(deadline.instant(), FLUSH_MAX);
-        loop {
-            self.poll(&mut each).map_err(CloseError::Poll)?;
-            match self.close_progress(id) {
-                CloseProgress::Closed(outcome) => return outcome,
-                CloseProgress::Unknown => return Err(CloseError::Unknown),
-                CloseProgress::UnderWay if patience.has_passed(edge::clock::now()) => {
-                    // The reaper has it by now, and goes on.
-                    return Err(CloseError::TimedOut);
-                }
-                CloseProgress::UnderWay => {}
-            }
+        let is_under_way = |worker: &Self| worker.close_progress(id) == CloseProgress::UnderWay;
+        self.wait_until(Wait::Busy, patience, |worker| {
+            worker.poll(&mut each)?;
+            Ok(u32::from(!is_under_way(worker)))
+        })
+        .map_err(CloseError::Poll)?;
+        match self.close_progress(id) {
+            CloseProgress::Closed(outcome) => outcome,
+            CloseProgress::Unknown => Err(CloseError::Unknown),
+            // The reaper has it by now, and goes on.
+            CloseProgress::UnderWay => Err(CloseError::TimedOut),
         }
     }
 

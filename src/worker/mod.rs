@@ -3,14 +3,15 @@
 mod admission;
 mod closing;
 mod polling;
+mod waiting;
 
 use core::fmt;
 use std::sync::{Arc, Weak};
 
 use doorbell_core::Ticket;
 use doorbell_core::provider::{
-    Arena, ArenaConfig, CompletionQueue, CompletionQueueConfig, Context, MemoryError, Pages, Placement,
-    ProtectionDomain, Provider, ProviderError, RemoteAccess, WindowConfig,
+    Arena, ArenaConfig, CompletionQueueConfig, Context, MemoryError, Pages, Placement, ProtectionDomain,
+    Provider, RemoteAccess, WindowConfig,
 };
 use doorbell_core::work_id::CHANNELS_MAX;
 use doorbell_ffi::Rdma;
@@ -18,10 +19,12 @@ use doorbell_hotpath::Statistics;
 
 use crate::channel::{Channel, ChannelId};
 use crate::edge::reaper::Reaper;
-use crate::{Lease, WorkerConfig};
+use crate::{Lease, Notify, WorkerConfig};
 
 use closing::Closing;
 pub use closing::{CloseError, CloseProgress};
+use waiting::Waiting;
+pub use waiting::{Sleep, WaitError};
 
 /// One thread's owner of a send and a receive completion queue of one device, of registered
 /// memory, and of all the channels that live on them. Polling costs the same however many
@@ -46,6 +49,7 @@ pub struct Worker<P: Provider = Rdma> {
     fetched: Vec<(Ticket, Lease<P>)>,
     pub(crate) statistics: Arc<Statistics>,
     closing: Vec<Closing>,
+    waiting: Waiting,
     reaper: Reaper,
 }
 
@@ -111,7 +115,7 @@ impl<P: Provider> Worker<P> {
         let domain = context.protection_domain()?;
         let queue = CompletionQueueConfig {
             depth: config.completion_depth,
-            notify: config.notify,
+            notify: config.notify != Notify::Never,
         };
         let send_completions = context.completion_queue(&queue)?;
         let receive_completions = context.completion_queue(&queue)?;
@@ -142,6 +146,7 @@ impl<P: Provider> Worker<P> {
             fetched: Vec::new(),
             statistics: Arc::default(),
             closing: Vec::new(),
+            waiting: Waiting::new(config.notify),
             reaper,
         })
     }
@@ -213,30 +218,6 @@ impl<P: Provider> Worker<P> {
     #[must_use]
     pub const fn statistics(&self) -> &Arc<Statistics> {
         &self.statistics
-    }
-
-    /// The file descriptors to wait for after [`Worker::arm`]: of the receive and of the send
-    /// completion queue.
-    pub fn notification_fds(&self) -> Option<[i32; 2]> {
-        Some([
-            self.receive_completions.notification_fd()?,
-            self.send_completions.notification_fd()?,
-        ])
-    }
-
-    /// Asks for one notification at the next completion of either queue. Poll again after
-    /// arming, and before sleeping, for what came in between.
-    ///
-    /// Credits come without a completion: a peer that posts receives again wakes nobody who sleeps
-    /// for want of [`Channel::credits`].
-    ///
-    /// # Errors
-    /// The Worker was made without notification, or the device refused.
-    pub fn arm(&mut self) -> Result<(), ProviderError> {
-        self.receive_completions.acknowledge()?;
-        self.send_completions.acknowledge()?;
-        self.receive_completions.arm(false)?;
-        self.send_completions.arm(false)
     }
 }
 

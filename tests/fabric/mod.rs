@@ -9,7 +9,7 @@ use std::thread;
 
 use doorbell::vocabulary::IpPrefix;
 use doorbell::{
-    ChannelConfig, ChannelId, ConnectError, Connection, Event, Handle, Lease, Listener, Node, Worker,
+    ChannelConfig, ChannelId, ConnectError, Connection, Event, Handle, Lease, Listener, Node, Notify, Worker,
     WorkerConfig, within,
 };
 use doorbell_sim::{Fabric, Host, PortConfig};
@@ -76,7 +76,12 @@ impl End {
 
 /// Workers of a node with few, small slots.
 pub(crate) fn workers(node: &Node<Host>) -> Vec<Worker<Host>> {
+    workers_that(node, Notify::Never)
+}
+
+pub(crate) fn workers_that(node: &Node<Host>, notify: Notify) -> Vec<Worker<Host>> {
     let mut config = WorkerConfig::default();
+    config.notify = notify;
     config.slots = 64;
     config.slot_bytes = 8192;
     node.workers(&config).unwrap()
@@ -96,8 +101,18 @@ pub(crate) fn connect(
     listening: ChannelConfig,
     connecting: ChannelConfig,
 ) -> (End, Result<End, ConnectError>) {
+    connect_notified(nodes, listening, connecting, Notify::Never)
+}
+
+/// The same, with Workers that notify like this.
+pub(crate) fn connect_notified(
+    nodes: (Node<Host>, Node<Host>),
+    listening: ChannelConfig,
+    connecting: ChannelConfig,
+    notify: Notify,
+) -> (End, Result<End, ConnectError>) {
     let (server, client) = nodes;
-    let mut server_workers = workers(&server);
+    let mut server_workers = workers_that(&server, notify);
     let mut listener = Listener::bind(
         &server,
         &server_workers,
@@ -107,7 +122,7 @@ pub(crate) fn connect(
     .unwrap();
     let handle: Handle = listener.handle().to_string().parse().unwrap();
     let connecting = thread::spawn(move || {
-        let mut workers = workers(&client);
+        let mut workers = workers_that(&client, notify);
         let at = client.connect(&mut workers, &handle, &connecting, within(SOON))?;
         Ok(End {
             node: client,
@@ -137,9 +152,17 @@ pub(crate) fn pair() -> (End, End) {
 }
 
 pub(crate) fn pair_with(listening: ChannelConfig, connecting: ChannelConfig) -> (End, End) {
+    pair_notified(listening, connecting, Notify::Never)
+}
+
+pub(crate) fn pair_notified(
+    listening: ChannelConfig,
+    connecting: ChannelConfig,
+    notify: Notify,
+) -> (End, End) {
     let fabric = Fabric::new();
     let a = node(&fabric, "a", vec![port("simA", "127.0.0.1/24")]);
     let b = node(&fabric, "b", vec![port("simB", "127.0.0.2/24")]);
-    let (server, client) = connect((a, b), listening, connecting);
+    let (server, client) = connect_notified((a, b), listening, connecting, notify);
     (server, client.unwrap())
 }

@@ -84,6 +84,7 @@ impl State {
             sent: START,
             granted: START.wrapping_add(self.granted),
             depth: rules.depth,
+            is_wanting: false,
         }
     }
 
@@ -332,4 +333,28 @@ fn thresholds_are_a_quarter_and_a_half_and_never_none() {
             assert_eq!(announcer.alone().is_some(), unannounced > 0);
         }
     }
+}
+
+#[test]
+fn who_was_refused_is_told_once_that_there_are_credits() {
+    let mut credits = Credits::new(START, 2);
+    assert!(
+        !credits.satisfy(Some(START.wrapping_add(3))),
+        "nothing was refused"
+    );
+    credits.note_sent(START.wrapping_add(2));
+    credits.note_refused();
+    assert!(credits.is_wanting());
+    assert!(!credits.satisfy(Some(START.wrapping_add(2))));
+    assert!(!credits.satisfy(None));
+    assert!(
+        !credits.satisfy(Some(START.wrapping_add(5))),
+        "more than its depth is not believed"
+    );
+    assert!(credits.satisfy(Some(START.wrapping_add(3))));
+    assert_eq!((credits.available(), credits.is_wanting()), (1, false));
+    assert!(!credits.satisfy(Some(START.wrapping_add(4))), "once");
+    // A batch that used up the rest and was then dropped.
+    credits.note_refused();
+    assert!(credits.satisfy(Some(START.wrapping_add(3))));
 }
