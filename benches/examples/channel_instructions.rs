@@ -6,12 +6,12 @@
 //! message it leases memory and sets its length, as an application does that has written it; for each batch it rings
 //! once and polls until the batch is done.
 
+use core::error::Error;
 use core::time::Duration;
-use std::error::Error;
 
 use doorbell::{
-    Batch, ChannelConfig, ChannelId, Connection, Event, Lease, Listener, Node, Operation, PostFlags, SendErrorKind, Worker,
-    WorkerConfig, within,
+    Batch, ChannelConfig, ChannelId, Connection, Event, Lease, Listener, Node, Operation, PostFlags,
+    SendErrorKind, Worker, WorkerConfig, within,
 };
 
 type Failure = Box<dyn Error>;
@@ -41,18 +41,23 @@ fn main() -> Result<(), Failure> {
     let mut leases = Vec::with_capacity(batch as usize);
     let mut taken = 0_u64;
     for _ in 0..batches {
+        // The other side announces receives when it has posted some again: what waiting for it takes is not of this side.
+        while sender.worker()?.channel(channel).ok_or("closed")?.credits() < batch {
+            taken = taken.wrapping_add(receive(receiver.worker()?)?);
+        }
         let worker = sender.worker()?;
         if batch == 1 {
             measured_one(worker, channel)?;
         } else {
             measured_batch(worker, channel, batch, &mut leases)?;
         }
-        receiver.worker()?.poll(|mut turn, event| {
-            if let Event::Received { message, .. } = event {
-                taken = taken.wrapping_add(1);
-                turn.release(message);
-            }
-        })?;
+        taken = taken.wrapping_add(receive(receiver.worker()?)?);
+    }
+    loop {
+        match receive(receiver.worker()?)? {
+            0 => break,
+            more => taken = taken.wrapping_add(more),
+        }
     }
     let sent = u64::from(batch).wrapping_mul(u64::from(batches));
     if taken != sent {
@@ -62,6 +67,18 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
+/// Takes what has come; says how many messages it was.
+fn receive(worker: &mut Worker) -> Result<u64, Failure> {
+    let mut taken = 0_u64;
+    worker.poll(|mut turn, event| {
+        if let Event::Received { message, .. } = event {
+            taken = taken.wrapping_add(1);
+            turn.release(message);
+        }
+    })?;
+    Ok(taken)
+}
+
 /// One message by itself.
 #[inline(never)]
 fn measured_one(worker: &mut Worker, channel: ChannelId) -> Result<(), Failure> {
@@ -69,7 +86,7 @@ fn measured_one(worker: &mut Worker, channel: ChannelId) -> Result<(), Failure> 
     lease.set_len_bytes(MESSAGE_BYTES);
     let open = worker.channel(channel).ok_or("closed")?;
     open.send(lease).map_err(|refused| refused.kind.to_string())?;
-    until_done(worker, 1)
+    until_done(worker)
 }
 
 /// Several with one doorbell.
@@ -91,17 +108,19 @@ fn measured_batch(
             .push(Operation::Send, [lease], PostFlags::empty())
             .map_err(|refused| refused.kind.to_string())?;
     }
-    staged.ring().map_err(|error| SendErrorKind::Post(error).to_string())?;
-    until_done(worker, 1)
+    staged
+        .ring()
+        .map_err(|error| SendErrorKind::Post(error).to_string())?;
+    until_done(worker)
 }
 
-/// Polls until so many doorbells are known done.
+/// Polls until the doorbell is known done.
 #[inline(always)]
-fn until_done(worker: &mut Worker, mut doorbells: u32) -> Result<(), Failure> {
-    let mut failed = None;
-    while doorbells > 0 {
+fn until_done(worker: &mut Worker) -> Result<(), Failure> {
+    let (mut is_done, mut failed) = (false, None);
+    while !is_done {
         worker.poll(|_, event| match event {
-            Event::Done { .. } => doorbells = doorbells.saturating_sub(1),
+            Event::Done { .. } => is_done = true,
             Event::Failed { status, .. } => failed = Some(status),
             _ => {}
         })?;

@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 
 use crate::scenario::Profile;
+use crate::tool;
 
 /// The name of those integration tests that need a device: `tests/device.rs` of any package.
 const DEVICE_TEST: &str = "device";
@@ -21,6 +22,8 @@ struct Artifact {
     manifest_path: PathBuf,
     target: Target,
     executable: Option<PathBuf>,
+    #[serde(default)]
+    filenames: Vec<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -66,6 +69,35 @@ pub(crate) fn build_example(package: &str, example: &str) -> Result<PathBuf> {
         .filter(|artifact| artifact.target.name == example)
         .find_map(|artifact| artifact.executable)
         .with_context(|| format!("cargo has not said where {example} is"))
+}
+
+/// Builds a package's shared library as an engine builds what it ships; gives its path.
+///
+/// # Errors
+///
+/// It does not build.
+pub(crate) fn build_library(package: &str, library: &str) -> Result<PathBuf> {
+    let built = cargo(&["build", "--package", package, "--lib"], Profile::Release)?;
+    built
+        .into_iter()
+        .filter(|artifact| artifact.target.name == library)
+        .flat_map(|artifact| artifact.filenames)
+        .find(|file| file.extension().is_some_and(|extension| extension == "so"))
+        .with_context(|| format!("cargo has not said where {library} is"))
+}
+
+/// Runs a benchmark of a package; gives what it printed.
+///
+/// # Errors
+///
+/// It does not build, or fails.
+pub(crate) fn run_bench(package: &str, bench: &str, arguments: &[&str]) -> Result<String> {
+    let mut command = Command::new(program());
+    command
+        .current_dir(workspace()?)
+        .args(["bench", "--quiet", "--package", package, "--bench", bench, "--"])
+        .args(arguments);
+    tool::output_of(&mut command)
 }
 
 /// Builds every package's tests that need a device; gives a folder with each as `PACKAGE-device`.

@@ -67,6 +67,21 @@ impl Profile {
         self.functions.iter().map(|function| function.own).sum()
     }
 
+    /// All that were counted but those of objects whose path has `part` in it, with all they call.
+    pub(super) fn total_without(&self, part: &str) -> u64 {
+        let is_out = |index: usize| {
+            let function = self.functions.get(index);
+            function.is_some_and(|function| function.object.contains(part))
+        };
+        let callers = self.functions().filter(|(index, _)| !is_out(*index));
+        let calls = callers.flat_map(|(_, function)| &function.calls);
+        let out: u64 = calls
+            .filter(|call| is_out(call.callee))
+            .map(|call| call.cost)
+            .sum();
+        self.total().saturating_sub(out)
+    }
+
     /// Instructions of a function and of all it calls. It must not call itself, not even by others.
     pub(super) fn inclusive(&self, function: usize) -> u64 {
         self.functions.get(function).map_or(0, |function| {
@@ -289,6 +304,10 @@ fn=(3)
         assert_eq!(profile.total(), 1222);
         assert_eq!((profile.inclusive(main), profile.inclusive(post)), (1222, 1200));
         assert!(profile.reaches(main, "0x0000000000003cc0") && !profile.reaches(inner, "main"));
+        assert_eq!(
+            (profile.total_without("provider"), profile.total_without("libc")),
+            (52, 1222)
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! Rows that need no device: programs of the benches package, counted under callgrind on this machine.
+//! Rows that need no device: programs counted under callgrind on this machine.
 
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 
@@ -18,6 +19,16 @@ const PARSES: u64 = 1000;
 /// What a handle holds at most.
 const IPV4_RAILS: u64 = 15;
 const IPV6_RAILS: u64 = 5;
+
+/// Names the libibverbs to load.
+const LIBRARY_VARIABLE: &str = "DOORBELL_LIBIBVERBS";
+
+/// What is in the path of the fake one.
+const PROVIDER: &str = "doorbell_fake";
+
+/// Batches of two runs: their difference is free of what happens once.
+const SHORT: u32 = 500;
+const LONG: u32 = 1500;
 
 /// Instructions of parsing and checking a handle.
 ///
@@ -60,13 +71,138 @@ pub(super) fn handle(bench: &Bench<'_>) -> Result<Findings> {
 
 /// Instructions of one call of the function that `toggle` matches.
 fn counted(program: &Path, arguments: &[&str], toggle: &str, out: &Path) -> Result<f64> {
-    let (program, out_file) = (program.to_string_lossy(), out.to_string_lossy());
-    let out_file = format!("--callgrind-out-file={out_file}");
-    let toggle = format!("--toggle-collect={toggle}");
-    let mut words = vec!["--tool=callgrind", "--dump-line=no", &out_file, &toggle, &program];
-    words.extend(arguments);
-    tool::output("valgrind", &words)?;
-    let total = Profile::read(out)?.total();
-    ensure!(total > 0, "nothing was counted of {program}");
+    let total = profile(program, arguments, toggle, None, out)?.total();
+    ensure!(total > 0, "nothing was counted of {}", program.display());
     Ok(total as f64 / PARSES as f64)
+}
+
+/// The profile of a program's functions that `toggle` matches, and of all they call.
+fn profile(
+    program: &Path,
+    arguments: &[&str],
+    toggle: &str,
+    library: Option<&Path>,
+    out: &Path,
+) -> Result<Profile> {
+    let mut command = Command::new("valgrind");
+    command
+        .args(["--tool=callgrind", "--dump-line=no"])
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(format!("--toggle-collect={toggle}"))
+        .arg(program)
+        .args(arguments);
+    if let Some(library) = library {
+        command.env(LIBRARY_VARIABLE, library);
+    }
+    tool::output_of(&mut command)?;
+    Profile::read(out)
+}
+
+/// Instructions of posting and polling through the fake libibverbs: the bare guard and the public `Channel`, each beside
+/// the loop by hand.
+///
+/// # Errors
+///
+/// A program does not build or run, callgrind is not there, or what was printed is not as it should be.
+pub(super) fn posting(bench: &Bench<'_>) -> Result<Findings> {
+    setup::install_missing(|need| need.file == "valgrind")?;
+    let folder = bench.folder("posting")?;
+    let printed = step("counting the posting guard and the loop by hand", || {
+        programs::run_bench(
+            "doorbell-proofs",
+            "posting",
+            &["--keep", &folder.to_string_lossy()],
+        )
+    })?;
+    let guards = guards(&printed)?;
+    let (program, library) = step("building the program that sends through a channel", || {
+        let program = programs::build_example("doorbell-benches", "channel_instructions")?;
+        Ok((
+            program,
+            programs::build_library("doorbell-fake", "doorbell_fake")?,
+        ))
+    })?;
+    step("counting the public channel", || {
+        let mut findings = Findings::default();
+        for Guard {
+            batch,
+            guard,
+            by_hand,
+        } in guards
+        {
+            let count = |batches: u32| -> Result<u64> {
+                let out = folder.join(format!("channel.{batch}.{batches}"));
+                let arguments = [batch.to_string(), batches.to_string()];
+                let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+                let profile = profile(&program, &arguments, "*::measured_*", Some(&library), &out)?;
+                let ours = profile.total_without(PROVIDER);
+                ensure!(ours < profile.total(), "nothing was counted of {PROVIDER}");
+                Ok(ours)
+            };
+            let more = count(LONG)?.saturating_sub(count(SHORT)?);
+            let messages = f64::from(LONG.saturating_sub(SHORT)) * f64::from(batch);
+            let beside = |ours: f64| Measured {
+                theirs: Some(by_hand),
+                note: Some("the provider's own instructions are out; every poll finds something".to_owned()),
+                ..Measured::of(ours)
+            };
+            findings.add(format!("guard/{batch}"), beside(guard));
+            findings.add(format!("channel/{batch}"), beside(more as f64 / messages));
+        }
+        Ok(findings)
+    })
+}
+
+/// A line of what the benchmark `posting` prints.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Guard {
+    batch: u32,
+    guard: f64,
+    by_hand: f64,
+}
+
+/// The lines `BATCH GUARD HAND DIFFERENCE …`.
+fn guards(printed: &str) -> Result<Vec<Guard>> {
+    let line = |line: &str| {
+        let mut words = line.split_whitespace();
+        let batch = words.next()?.parse().ok()?;
+        let guard = words.next()?.parse().ok()?;
+        let by_hand = words.next()?.parse().ok()?;
+        words.next()?.parse::<f64>().ok()?;
+        Some(Guard {
+            batch,
+            guard,
+            by_hand,
+        })
+    };
+    let found: Vec<Guard> = printed.lines().filter_map(line).collect();
+    ensure!(
+        !found.is_empty(),
+        "the benchmark `posting` printed no counts: {printed}"
+    );
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_read_from_what_is_printed() {
+        let printed = "instructions per 64 B message, post and poll, without the provider's own\n\
+                       batch    guard     hand   difference   goal\n    1    150.0    120.5        +29.5   +25 missed\n\
+                       \u{20}  16     60.0     55.0         +5.0   +8 met\n";
+        let first = Guard {
+            batch: 1,
+            guard: 150.0,
+            by_hand: 120.5,
+        };
+        let second = Guard {
+            batch: 16,
+            guard: 60.0,
+            by_hand: 55.0,
+        };
+        assert_eq!(guards(printed).unwrap(), [first, second]);
+        assert!(guards("nothing").is_err());
+    }
 }

@@ -20,7 +20,6 @@ pub(super) struct Row {
     pub(super) command: &'static str,
 }
 
-const NO_STUB: Source = Source::Missing("there is no program yet that posts through the stub provider");
 const NO_RING_CHANNEL: Source = Source::Missing("there is no one-sided ring channel yet");
 const NO_RING_BENCH: Source = Source::Missing("there is no benchmark of the request rings yet");
 const NO_RIVALS: Source = Source::Missing("there is no program yet that posts through this crate");
@@ -33,7 +32,7 @@ const fn posting(name: &'static str, what: &'static str, figure: &'static str, m
         unit: "instructions/message",
         whose: Some("a loop on the raw bindings"),
         goal: Goal::DifferenceAtMost(most),
-        source: NO_STUB,
+        source: Source::Posting,
         figure,
         command: "cargo lab bench posting",
     }

@@ -26,6 +26,8 @@ pub(super) enum Source {
     Instructions,
     /// Instructions of parsing a handle.
     Handle,
+    /// Instructions of posting and polling through the fake libibverbs.
+    Posting,
     /// There is nothing yet that could be measured; why.
     Missing(&'static str),
 }
@@ -72,6 +74,7 @@ impl Source {
             Self::Scenario(name) => compared(name, bench),
             Self::Instructions => hot_loop::measure(bench),
             Self::Handle => native::handle(bench),
+            Self::Posting => native::posting(bench),
             Self::Missing(why) => bail!("{why}"),
         }
     }
