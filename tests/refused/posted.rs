@@ -1,0 +1,81 @@
+//! What was posted is the device's until a completion hands it back.
+
+use doorbell::{Channel, Event, Lease, Operation, PostFlags, Worker};
+
+pub fn read_after_it_was_sent(channel: &mut Channel, lease: Lease) {
+    channel.send(lease).ok();
+    lease.payload(); //~ E0382
+}
+
+pub fn written_after_it_was_posted(channel: &mut Channel, mut lease: Lease) {
+    channel.post(Operation::SendWithImmediate(1), lease, PostFlags::SIGNALED).ok();
+    lease.buffer_mut()[0] = 1; //~ E0382
+}
+
+pub fn written_after_it_was_staged(channel: &mut Channel, mut lease: Lease) {
+    let mut batch = channel.batch();
+    batch.push(Operation::Send, [lease], PostFlags::empty()).ok();
+    lease.fill(b"late").ok(); //~ E0382
+    batch.ring().ok();
+}
+
+pub fn posted_twice(channel: &mut Channel, lease: Lease) {
+    channel.send(lease).ok();
+    channel.send(lease).ok(); //~ E0382
+}
+
+pub fn gathered_twice(channel: &mut Channel, lease: Lease) {
+    let mut batch = channel.batch();
+    batch.push(Operation::Send, [lease, lease], PostFlags::empty()).ok(); //~ E0382
+}
+
+pub fn bytes_kept_while_it_is_sent(channel: &mut Channel, lease: Lease) {
+    let bytes = lease.payload();
+    channel.send(lease).ok(); //~ E0505
+    assert!(bytes.is_empty());
+}
+
+pub fn buffer_kept_while_it_is_read_into(channel: &mut Channel, operation: Operation, mut lease: Lease) {
+    let bytes = lease.buffer_mut();
+    channel.post(operation, lease, PostFlags::empty()).ok(); //~ E0505
+    bytes[0] = 1;
+}
+
+pub fn bytes_kept_of_what_is_staged(channel: &mut Channel, lease: Lease) {
+    let mut batch = channel.batch();
+    let bytes = lease.payload();
+    batch.push(Operation::Send, [lease], PostFlags::empty()).ok(); //~ E0505
+    assert!(bytes.is_empty());
+}
+
+pub fn cloned(lease: &Lease) {
+    let _twin: Lease = lease.clone(); //~ E0308
+}
+
+pub fn copied(lease: &Lease) {
+    let _twin = *lease; //~ E0507
+}
+
+pub fn received_bytes_kept_beyond_their_release(worker: &mut Worker) {
+    worker
+        .poll(|mut turn, event| {
+            if let Event::Received { message, .. } = event {
+                let bytes = message.payload();
+                turn.release(message); //~ E0505
+                assert!(bytes.is_empty());
+            }
+        })
+        .ok();
+}
+
+pub fn received_bytes_kept_beyond_the_callback(worker: &mut Worker) {
+    let mut kept: &[u8] = &[];
+    worker
+        .poll(|_, event| {
+            if let Event::Received { message, .. } = event {
+                kept = message.payload(); //~ E0521
+            }
+        })
+        .ok();
+    assert!(kept.is_empty());
+}

@@ -1,0 +1,42 @@
+//! Memory a peer may write at any time is copied, never borrowed.
+
+use doorbell::vocabulary::provider::Provider;
+use doorbell::{Rdma, Window, Worker};
+
+type RdmaWindow = <Rdma as Provider>::Window;
+
+pub fn borrowed_as_bytes(window: &RdmaWindow) {
+    let _bytes: &[u8] = window; //~ E0308
+}
+
+pub fn seen_as_bytes(window: &RdmaWindow) {
+    let _bytes: &[u8] = window.as_ref(); //~ E0599
+}
+
+pub fn indexed(window: &RdmaWindow) {
+    let _byte = window[0]; //~ E0608
+}
+
+pub fn read_like_a_lease(window: &RdmaWindow) {
+    let _bytes = window.payload(); //~ E0599
+}
+
+pub fn cloned(window: &RdmaWindow) {
+    let _twin: RdmaWindow = window.clone(); //~ E0308
+}
+
+pub fn written_while_others_may_look(window: &RdmaWindow) {
+    window.copy_in(0, b"mine").ok(); //~ E0596
+}
+
+pub fn written_while_another_thread_reads(window: &mut RdmaWindow) {
+    std::thread::scope(|scope| {
+        let shared = &*window;
+        scope.spawn(move || shared.load_u64(0));
+        window.copy_in(0, b"mine").ok(); //~ E0502
+    });
+}
+
+pub fn posted_like_a_lease(worker: &mut Worker, window: RdmaWindow) {
+    worker.release(window); //~ E0308
+}
