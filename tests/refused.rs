@@ -3,11 +3,7 @@
 //!
 //! An attempt is a line that ends in `//~` and the codes of its errors. Codes and lines are
 //! compared, never the compiler's words: those change from release to release.
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test"
-)]
+#![expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
