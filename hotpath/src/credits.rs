@@ -140,7 +140,7 @@ impl<W: Deref<Target: Window>> WindowWord<W> {
 
 /// An announcement as it goes into the peer's word: the count, and its complement.
 #[inline]
-fn bytes_of(count: u32) -> [u8; 8] {
+pub(crate) fn bytes_of(count: u32) -> [u8; 8] {
     let word = u64::from(count) << u32::BITS | u64::from(!count);
     word.to_be_bytes()
 }

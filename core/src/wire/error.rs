@@ -22,6 +22,8 @@ pub enum Part {
     Ready,
     /// The Reject frame.
     Reject,
+    /// An invitation into a ring of cells.
+    RingInvitation,
 }
 
 /// The field that is wrong.
@@ -108,6 +110,14 @@ pub enum Field {
     RejectReason,
     /// The detail number of a rejection.
     RejectDetail,
+    /// The window of a ring.
+    RingWindow,
+    /// How many cells a ring has.
+    RingCells,
+    /// How many bytes a cell has.
+    RingCellBytes,
+    /// How a message in a ring is told.
+    RingPublication,
 }
 
 /// Why a field is wrong.
@@ -187,6 +197,7 @@ impl fmt::Display for Part {
             Self::Accept => "Accept",
             Self::Ready => "Ready",
             Self::Reject => "Reject",
+            Self::RingInvitation => "ring invitation",
         })
     }
 }
@@ -234,6 +245,10 @@ impl fmt::Display for Field {
             Self::CreditRkey => "credit word's key",
             Self::RejectReason => "reject reason",
             Self::RejectDetail => "reject detail",
+            Self::RingWindow => "ring's window",
+            Self::RingCells => "ring's cells",
+            Self::RingCellBytes => "bytes of a ring's cell",
+            Self::RingPublication => "ring's publication",
         })
     }
 }

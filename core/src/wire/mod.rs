@@ -1,4 +1,5 @@
-//! Wire format 1: the handle a listener hands out, the frames of the handshake, a window's descriptor.
+//! Wire format 1: the handle a listener hands out, the frames of the handshake, what describes a window
+//! or a ring.
 //!
 //! Everything is big-endian, fixed in size or checked in length, and parsed in place. Here
 //! live bytes and their meaning, nothing that waits, chooses or sends. `docs/wire-format.md`
@@ -11,6 +12,7 @@ mod greeting;
 mod handle;
 mod rails;
 mod reject;
+mod ring;
 mod text;
 mod version;
 mod window;
@@ -31,6 +33,10 @@ pub use rails::{
     AdvertisedRail, NotAdvertisable, RAIL_BYTES_MAX, RAILS_MAX, RailIter, Rails, SpeedClass, TooManyRails,
 };
 pub use reject::{Reject, RejectReason};
+pub use ring::{
+    Publication, RING_CELL_BYTES_MAX, RING_CELLS_MAX, RING_INVITATION_BYTES, RING_TRAILER_BYTES,
+    RING_WORD_BYTES, RingInvitation, ring_window_bytes,
+};
 pub use text::{HANDLE_TEXT_BYTES_MAX, HANDLE_TEXT_PREFIX, HandleTextError};
 pub use version::{InstanceId, Nonce, VERSION, VersionRange};
 pub use window::{REMOTE_WINDOW_BYTES, RemoteWindow};

@@ -1,0 +1,229 @@
+//! What a peer needs to write messages into a ring of cells in our memory.
+
+use core::mem::size_of;
+
+use static_assertions::const_assert_eq;
+use zerocopy::big_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{Field, Part, Reason, RemoteWindow, WireError};
+
+/// The size of a [`RingInvitation`] on the wire, in bytes.
+pub const RING_INVITATION_BYTES: usize = 32;
+
+/// Bytes of a cell that are not payload: the trailer at its end.
+pub const RING_TRAILER_BYTES: u32 = 8;
+
+/// Bytes behind the cells, of which the first eight are the word in which the writer of the ring in the
+/// other direction is told how far its messages were read.
+pub const RING_WORD_BYTES: u32 = 64;
+
+/// The cells of a ring at most.
+pub const RING_CELLS_MAX: u32 = 1 << 20;
+
+/// The bytes of a cell at most.
+pub const RING_CELL_BYTES_MAX: u32 = 1 << 24;
+
+const VERSION: u8 = 1;
+
+/// How a message in a ring is told to its reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Publication {
+    /// By its trailer, which lands last: the reader polls its own memory.
+    Trailer = 1,
+    /// By the immediate of the WRITE, for a reader whose device does not say in which order bytes land.
+    Immediate = 2,
+}
+
+/// A ring of cells in a window: the window, and how it is cut. Fits the private data of a handshake, or a
+/// message.
+///
+/// | offset | bytes | field | |
+/// |---|---|---|---|
+/// | 0 | 20 | window | the cells, and [`RING_WORD_BYTES`] behind them |
+/// | 20 | 4 | cells | a power of two, 2 to 2^20 |
+/// | 24 | 4 | cell bytes | a multiple of 64, at most 2^24 |
+/// | 28 | 1 | version | 1 |
+/// | 29 | 1 | publication | 1: trailer, 2: immediate |
+/// | 30 | 2 | reserved | 0 |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RingInvitation {
+    window: RemoteWindow,
+    cells: U32,
+    cell_bytes: U32,
+    version: u8,
+    publication: u8,
+    reserved: [u8; 2],
+}
+
+const_assert_eq!(size_of::<RingInvitation>(), RING_INVITATION_BYTES);
+
+/// The bytes of a window that holds so many cells of so many bytes; `None` where there can be no such ring.
+#[must_use]
+pub const fn ring_window_bytes(cells: u32, cell_bytes: u32) -> Option<u64> {
+    let cells_fit = cells.is_power_of_two() && cells >= 2 && cells <= RING_CELLS_MAX;
+    let bytes_fit = cell_bytes % 64 == 0 && cell_bytes > 0 && cell_bytes <= RING_CELL_BYTES_MAX;
+    if !cells_fit || !bytes_fit {
+        return None;
+    }
+    // At most 2^44 and 64.
+    Some(
+        (cells as u64)
+            .wrapping_mul(cell_bytes as u64)
+            .wrapping_add(RING_WORD_BYTES as u64),
+    )
+}
+
+impl RingInvitation {
+    /// An invitation into a window. `None` where the window does not hold such a ring.
+    #[must_use]
+    pub fn new(window: RemoteWindow, cells: u32, cell_bytes: u32, publication: Publication) -> Option<Self> {
+        if ring_window_bytes(cells, cell_bytes)? > window.length_bytes() {
+            return None;
+        }
+        Some(Self {
+            window,
+            cells: U32::new(cells),
+            cell_bytes: U32::new(cell_bytes),
+            version: VERSION,
+            publication: publication as u8,
+            reserved: [0; 2],
+        })
+    }
+
+    /// Reads an invitation in place.
+    ///
+    /// # Errors
+    /// Not one: the first field that is wrong. That the window is there, only its device can tell.
+    pub fn parse(bytes: &[u8]) -> Result<&Self, WireError> {
+        let wrong = |field, offset, reason| WireError::new(Part::RingInvitation, field, offset, reason);
+        let Ok(invitation) = Self::ref_from_bytes(bytes) else {
+            return Err(if bytes.len() < RING_INVITATION_BYTES {
+                wrong(Field::RingWindow, 0, Reason::Truncated)
+            } else {
+                wrong(Field::Trailing, RING_INVITATION_BYTES, Reason::TooLong)
+            });
+        };
+        if invitation.version != VERSION {
+            return Err(wrong(Field::Version, 28, Reason::Unknown));
+        }
+        if !matches!(invitation.publication, 1 | 2) {
+            return Err(wrong(Field::RingPublication, 29, Reason::Unknown));
+        }
+        if invitation.reserved != [0; 2] {
+            return Err(wrong(Field::Reserved, 30, Reason::NotZero));
+        }
+        let cell_bytes = invitation.cell_bytes();
+        if ring_window_bytes(2, cell_bytes).is_none() {
+            return Err(wrong(Field::RingCellBytes, 24, Reason::OutOfRange));
+        }
+        let Some(needed) = ring_window_bytes(invitation.cells(), cell_bytes) else {
+            return Err(wrong(Field::RingCells, 20, Reason::OutOfRange));
+        };
+        // All offsets within it are then addresses, too.
+        if invitation.window.address_of(0, needed).is_none() {
+            return Err(wrong(Field::RingWindow, 0, Reason::Mismatch));
+        }
+        Ok(invitation)
+    }
+
+    /// The window.
+    #[must_use]
+    pub const fn window(&self) -> &RemoteWindow {
+        &self.window
+    }
+
+    /// How many cells it has.
+    #[must_use]
+    pub const fn cells(&self) -> u32 {
+        self.cells.get()
+    }
+
+    /// How many bytes each has, the trailer included.
+    #[must_use]
+    pub const fn cell_bytes(&self) -> u32 {
+        self.cell_bytes.get()
+    }
+
+    /// How its reader is told of a message.
+    #[must_use]
+    pub const fn publication(&self) -> Publication {
+        match self.publication {
+            1 => Publication::Trailer,
+            _ => Publication::Immediate,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Publication, RING_INVITATION_BYTES, RingInvitation, ring_window_bytes};
+    use crate::Rkey;
+    use crate::wire::{Field, Reason, RemoteWindow};
+    use zerocopy::IntoBytes;
+
+    fn invitation() -> RingInvitation {
+        let window = RemoteWindow::new(0x1000, 4 * 128 + 64, Rkey(7));
+        RingInvitation::new(window, 4, 128, Publication::Immediate).unwrap()
+    }
+
+    #[test]
+    fn golden_bytes() {
+        let golden = [
+            0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 2, 0x40, 0, 0, 0, 7, 0, 0, 0, 4, 0, 0, 0, 128, 1, 2,
+            0, 0,
+        ];
+        assert_eq!(invitation().as_bytes(), golden);
+        assert_eq!(RingInvitation::parse(&golden), Ok(&invitation()));
+    }
+
+    #[test]
+    fn sizes_have_limits() {
+        assert_eq!(ring_window_bytes(2, 64), Some(192));
+        assert_eq!(ring_window_bytes(1 << 20, 1 << 24), Some((1 << 44) + 64));
+        for (cells, cell_bytes) in [
+            (0, 64),
+            (1, 64),
+            (3, 64),
+            (1 << 21, 64),
+            (2, 0),
+            (2, 96),
+            (2, (1 << 24) + 64),
+        ] {
+            assert_eq!(ring_window_bytes(cells, cell_bytes), None, "{cells} {cell_bytes}");
+        }
+        let small = RemoteWindow::new(0x1000, 4 * 128 + 63, Rkey(7));
+        assert_eq!(RingInvitation::new(small, 4, 128, Publication::Trailer), None);
+    }
+
+    #[test]
+    fn every_wrong_byte_has_its_reason() {
+        let golden = invitation();
+        for length in 0..RING_INVITATION_BYTES {
+            let error = RingInvitation::parse(&golden.as_bytes()[..length]).unwrap_err();
+            assert_eq!(error.reason, Reason::Truncated);
+        }
+        let mut long = [0; RING_INVITATION_BYTES + 1];
+        long[..RING_INVITATION_BYTES].copy_from_slice(golden.as_bytes());
+        assert_eq!(RingInvitation::parse(&long).unwrap_err().field, Field::Trailing);
+        for (offset, value, field, reason) in [
+            (28, 2, Field::Version, Reason::Unknown),
+            (29, 0, Field::RingPublication, Reason::Unknown),
+            (29, 3, Field::RingPublication, Reason::Unknown),
+            (31, 1, Field::Reserved, Reason::NotZero),
+            (27, 0, Field::RingCellBytes, Reason::OutOfRange),
+            (27, 129, Field::RingCellBytes, Reason::OutOfRange),
+            (23, 3, Field::RingCells, Reason::OutOfRange),
+            (23, 8, Field::RingWindow, Reason::Mismatch),
+            (15, 0x3f, Field::RingWindow, Reason::Mismatch),
+        ] {
+            let mut bytes = [0; RING_INVITATION_BYTES];
+            bytes.copy_from_slice(golden.as_bytes());
+            bytes[offset] = value;
+            let error = RingInvitation::parse(&bytes).unwrap_err();
+            assert_eq!((error.field, error.reason), (field, reason), "byte {offset}");
+        }
+    }
+}
