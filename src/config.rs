@@ -10,7 +10,7 @@ use doorbell_core::wire::PrivateData;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerConfig {
-    /// Slots of registered memory, for receives and leases together. Default 1,024: eight
+    /// Slots of registered memory, for receives and leases together. Default 1,024: four
     /// channels of default depth with as much again to lease.
     pub slots: u32,
     /// Bytes of each slot: the largest message. Default 4,096, a page and the largest path MTU.
@@ -66,8 +66,9 @@ pub struct ChannelConfig {
     /// Requests in flight at most. Default 128, what perftest uses. One more place is made for
     /// announcing receives to the peer; announcements in flight take from this number.
     pub send_depth: u32,
-    /// Receives kept posted; there must be memory for all of them. Default 64. A peer sends no
-    /// more than are posted: to it, that is back-pressure.
+    /// Receives kept posted; there must be memory for all of them. A peer sends no more than are
+    /// posted: to it, that is back-pressure. Default 128, as many as a peer of default depth has in
+    /// flight: with half of it, a stream of messages stood still half the time.
     pub receive_depth: u32,
     /// Gather elements of a request at most, 1..=4. Default 4.
     pub gather_max: u8,
@@ -125,7 +126,7 @@ impl Default for ChannelConfig {
     fn default() -> Self {
         Self {
             send_depth: 128,
-            receive_depth: 64,
+            receive_depth: 128,
             gather_max: 4,
             inline_bytes_max: 220,
             unsignaled_max: 0,
