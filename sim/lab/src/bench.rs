@@ -72,6 +72,7 @@ pub(crate) fn run(args: &BenchArgs, lab: &mut dyn Lab) -> Result<bool> {
         out: &out,
         kernel: args.kernel.as_ref(),
         quick: args.quick,
+        counted: BTreeMap::new(),
     };
     let records = measure(&rows, &mut bench);
     let to_stdout = args.json.as_deref() == Some(Path::new("-"));

@@ -16,6 +16,29 @@ use crate::tool;
 /// The name of those integration tests that need a device: `tests/device.rs` of any package.
 const DEVICE_TEST: &str = "device";
 
+/// Other people's crates, by which the same loops are written in `benches/rivals`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rival {
+    Sideway,
+    Ibverbs,
+}
+
+impl Rival {
+    pub(crate) const ALL: [Self; 2] = [Self::Sideway, Self::Ibverbs];
+
+    /// The crate's name, which is that of the feature too.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Sideway => "sideway",
+            Self::Ibverbs => "ibverbs",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|rival| rival.name() == name)
+    }
+}
+
 /// What cargo says about something it has built.
 #[derive(Deserialize)]
 struct Artifact {
@@ -69,6 +92,29 @@ pub(crate) fn build_example(package: &str, example: &str) -> Result<PathBuf> {
         .filter(|artifact| artifact.target.name == example)
         .find_map(|artifact| artifact.executable)
         .with_context(|| format!("cargo has not said where {example} is"))
+}
+
+/// Builds the program by a rival's crate; gives its path.
+///
+/// # Errors
+///
+/// It does not build: the crate needs what is not installed.
+pub(crate) fn build_rival(rival: Rival) -> Result<PathBuf> {
+    let folder = workspace()?.join("benches/rivals");
+    let built = cargo_in(&folder, &["build", "--features", rival.name()], Profile::Release);
+    let built = built.with_context(|| {
+        format!(
+            "the crate {} does not build here; Debian has what it needs in cmake, libclang-dev, libnl-3-dev and \
+             libnl-route-3-dev",
+            rival.name()
+        )
+    })?;
+    let name = format!("rival-{}", rival.name());
+    built
+        .into_iter()
+        .filter(|artifact| artifact.target.name == name)
+        .find_map(|artifact| artifact.executable)
+        .with_context(|| format!("cargo has not said where {name} is"))
 }
 
 /// Builds a package's shared library as an engine builds what it ships; gives its path.
@@ -141,12 +187,17 @@ fn package(manifest: &Path) -> Option<String> {
 
 /// Runs cargo in the workspace; gives what it has built.
 fn cargo(arguments: &[&str], profile: Profile) -> Result<Vec<Artifact>> {
+    cargo_in(workspace()?, arguments, profile)
+}
+
+/// Runs cargo in a package's folder.
+fn cargo_in(folder: &Path, arguments: &[&str], profile: Profile) -> Result<Vec<Artifact>> {
     let profile = match profile {
         Profile::Lab => "lab",
         Profile::Release => "release",
     };
     let output = Command::new(program())
-        .current_dir(workspace()?)
+        .current_dir(folder)
         .args(arguments)
         .args([
             "--profile",

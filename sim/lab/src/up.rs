@@ -1,6 +1,7 @@
 //! Bringing a lab up: for a scenario, and for `cargo lab up`, which keeps it up.
 
-use std::collections::HashMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -11,7 +12,7 @@ use crate::guests::{GuestCluster, Options};
 use crate::kernel::Choice;
 use crate::leash::LeashedFolder;
 use crate::machine::qemu::Accelerator;
-use crate::programs;
+use crate::programs::{self, Rival};
 use crate::scenario::{self, Folders, Lab, Profile, Programs, Request, Scenario};
 use crate::setup;
 use crate::steps::{say, step};
@@ -101,6 +102,8 @@ pub(crate) struct RealLab {
     how: HowArgs,
     /// Where the programs built so far are, by the way they are built.
     programs: HashMap<Profile, PathBuf>,
+    /// Rivals' programs that are built.
+    rivals: BTreeMap<Rival, PathBuf>,
     /// Where the tests are, once they are built.
     tests: Option<PathBuf>,
 }
@@ -111,6 +114,7 @@ impl RealLab {
         Self {
             how,
             programs: HashMap::new(),
+            rivals: BTreeMap::new(),
             tests: None,
         }
     }
@@ -133,7 +137,14 @@ impl Lab for RealLab {
                 programs::build_tests,
             )?);
         }
+        for rival in wanted.rivals {
+            if let Entry::Vacant(place) = self.rivals.entry(rival) {
+                let title = format!("building the program by the crate {}", rival.name());
+                place.insert(step(title, || programs::build_rival(rival))?);
+            }
+        }
         Ok(Folders {
+            rivals: self.rivals.clone(),
             bin: self.programs.get(&wanted.profile).cloned().unwrap_or_default(),
             tests: self.tests.clone().unwrap_or_default(),
         })

@@ -4,16 +4,17 @@
 //! would be in the count. Two runs of the same messages that differ in nothing but how often was polled give what
 //! one poll in vain costs; all but one poll for each completion are taken out.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 
 use super::callgrind::Profile;
 use super::record::Measured;
-use super::sources::{Bench, Findings};
+use super::sources::{Bench, Findings, Profiles};
+use crate::programs::Rival;
 use crate::steps::say;
 
-/// The scenario that makes the profiles, and messages of each of its runs.
+/// The scenario that makes the profiles of ours and of perftest, and messages of each run of any.
 const SCENARIO: &str = "bench-instructions";
 const MESSAGES: u64 = 3200;
 
@@ -69,50 +70,140 @@ struct PerMessage {
     polls_in_vain: f64,
 }
 
+/// Where the polls that a program needs are known from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Needed {
+    /// One for each completion, of which there is one for so many messages.
+    Completions { messages: u64 },
+    /// It prints how many found something.
+    Printed,
+}
+
+/// A program in the profiles of a scenario.
+#[derive(Clone, Copy, Debug)]
+struct Program<'a> {
+    profiles: &'a Profiles,
+    name: &'a str,
+    case: &'a str,
+    scope: Scope,
+    needed: Needed,
+}
+
 /// Runs the scenario and reads its profiles.
 ///
 /// # Errors
 ///
 /// It failed, or its profiles are not as they should be.
-pub(super) fn measure(bench: &mut Bench<'_>) -> Result<Findings> {
-    let report = bench.scenario(SCENARIO)?;
+pub(super) fn beside_perftest(bench: &mut Bench<'_>) -> Result<Findings> {
+    let profiles = bench.profiles(SCENARIO)?;
     let mut findings = Findings::default();
     for case in &CASES {
-        let ours = per_message(&report.out, "doorbell", case.name, Scope::Whole, case.ours)?;
-        let theirs = per_message(&report.out, "perftest", case.name, Scope::Poster, case.theirs)?;
-        let told = |whose: &str, found: &PerMessage| {
-            format!(
-                "{whose} polled in vain {:.2} times a message, at {:.0} instructions each",
-                found.polls_in_vain, found.in_vain
-            )
+        let theirs = Program {
+            profiles: &profiles,
+            name: "perftest",
+            case: case.name,
+            scope: Scope::Poster,
+            needed: Needed::Completions {
+                messages: case.theirs,
+            },
         };
-        say(format_args!(
-            "{}: {}; {}",
-            case.name,
-            told("doorbell", &ours),
-            told("perftest", &theirs)
-        ));
-        let measured = Measured {
-            theirs: Some(theirs.instructions),
-            note: Some(format!(
-                "kernel {}; provider's instructions in, polls in vain out but for one a completion",
-                report.kernel
-            )),
-            ..Measured::of(ours.instructions)
-        };
-        findings.add(case.name, measured);
+        findings.add(case.name, compared(case, &profiles, theirs)?);
     }
     Ok(findings)
 }
 
-fn per_message(out: &Path, program: &str, case: &str, scope: Scope, a_completion: u64) -> Result<PerMessage> {
-    let counted = |link: &str| {
-        let file = out.join(format!("{program}-{case}.{link}.callgrind"));
-        let profile = Profile::read(&file)?;
-        Counted::of(&profile, scope).with_context(|| format!("in {}", file.display()))
+/// The same beside a rival's crate, as far as that goes.
+///
+/// # Errors
+///
+/// The crate does not build, a scenario failed, or its profiles are not as they should be.
+pub(super) fn beside_rival(rival: Rival, bench: &mut Bench<'_>) -> Result<Findings> {
+    let scenario = match rival {
+        Rival::Sideway => "bench-sideway",
+        Rival::Ibverbs => "bench-ibverbs",
     };
-    let (plain, slow) = (counted("plain")?, counted("slow")?);
-    PerMessage::of(plain, slow, MESSAGES, a_completion).with_context(|| format!("{program}, {case}"))
+    // First, since this is what may not build.
+    let rivals = bench.profiles(scenario)?;
+    let profiles = bench.profiles(SCENARIO)?;
+    let mut findings = Findings::default();
+    for case in &CASES {
+        let theirs = Program {
+            profiles: &rivals,
+            name: rival.name(),
+            case: case.name,
+            scope: Scope::Whole,
+            needed: Needed::Printed,
+        };
+        if theirs.file("plain", "callgrind").exists() {
+            findings.add(case.name, compared(case, &profiles, theirs)?);
+        }
+    }
+    Ok(findings)
+}
+
+/// Ours beside theirs.
+fn compared(case: &Case, profiles: &Profiles, theirs: Program<'_>) -> Result<Measured> {
+    let ours = Program {
+        profiles,
+        name: "doorbell",
+        case: case.name,
+        scope: Scope::Whole,
+        needed: Needed::Completions { messages: case.ours },
+    };
+    let (ours, whose, theirs) = (ours.per_message()?, theirs.name, theirs.per_message()?);
+    let told = |whose: &str, found: &PerMessage| {
+        format!(
+            "{whose} polled in vain {:.2} times a message, at {:.0} instructions each",
+            found.polls_in_vain, found.in_vain
+        )
+    };
+    say(format_args!(
+        "{}: {}; {}",
+        case.name,
+        told("doorbell", &ours),
+        told(whose, &theirs)
+    ));
+    Ok(Measured {
+        theirs: Some(theirs.instructions),
+        note: Some(format!(
+            "kernel {}; the provider's instructions are in, polls in vain are out",
+            profiles.kernel
+        )),
+        ..Measured::of(ours.instructions)
+    })
+}
+
+impl Program<'_> {
+    fn file(&self, link: &str, extension: &str) -> PathBuf {
+        let Self { name, case, .. } = self;
+        self.profiles
+            .folder
+            .join(format!("{name}-{case}.{link}.{extension}"))
+    }
+
+    fn per_message(&self) -> Result<PerMessage> {
+        let counted = |link: &str| {
+            let file = self.file(link, "callgrind");
+            let profile = Profile::read(&file)?;
+            Counted::of(&profile, self.scope).with_context(|| format!("in {}", file.display()))
+        };
+        let (plain, slow) = (counted("plain")?, counted("slow")?);
+        let needed = match self.needed {
+            Needed::Completions { messages } => MESSAGES.div_ceil(messages),
+            Needed::Printed => printed(&self.file("plain", "stdout"))?,
+        };
+        PerMessage::of(plain, slow, MESSAGES, needed).with_context(|| format!("{}, {}", self.name, self.case))
+    }
+}
+
+/// How many polls found something, as a rival's program says at its end.
+fn printed(file: &Path) -> Result<u64> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let found = text
+        .lines()
+        .find_map(|line| line.strip_prefix("polls that found something: "));
+    let found = found.with_context(|| format!("{} does not say what was found", file.display()))?;
+    found.trim().parse().context("no number of polls")
 }
 
 impl Counted {
@@ -180,7 +271,7 @@ struct Entry {
 
 impl PerMessage {
     #[expect(clippy::cast_precision_loss, reason = "counts of instructions are below 2^53")]
-    fn of(plain: Counted, slow: Counted, messages: u64, a_completion: u64) -> Result<Self> {
+    fn of(plain: Counted, slow: Counted, messages: u64, needed: u64) -> Result<Self> {
         let more = slow.polls.saturating_sub(plain.polls);
         ensure!(
             more >= MORE_POLLS_MIN,
@@ -190,8 +281,7 @@ impl PerMessage {
         );
         let in_vain = (slow.instructions as f64 - plain.instructions as f64) / more as f64;
         ensure!(in_vain > 0.0, "more polls took fewer instructions");
-        let needed = messages as f64 / a_completion as f64;
-        let polls_in_vain = (plain.polls as f64 - needed).max(0.0);
+        let polls_in_vain = plain.polls.saturating_sub(needed) as f64;
         Ok(Self {
             instructions: (plain.instructions as f64 - polls_in_vain * in_vain) / messages as f64,
             in_vain,
@@ -241,7 +331,7 @@ mod tests {
         for polls in [10, 300, 2000] {
             let plain = Counted::of(&profile(polls), Scope::Poster).unwrap();
             let slow = Counted::of(&profile(5000), Scope::Poster).unwrap();
-            let found = PerMessage::of(plain, slow, 10, 1).unwrap();
+            let found = PerMessage::of(plain, slow, 10, 10).unwrap();
             assert_eq!(found.in_vain, 35.0);
             assert_eq!(
                 found.instructions,
@@ -255,8 +345,8 @@ mod tests {
     #[test]
     fn a_slow_link_that_was_not_slow_is_told() {
         let counted = |polls| Counted::of(&profile(polls), Scope::Poster).unwrap();
-        assert!(PerMessage::of(counted(100), counted(599), 10, 1).is_err());
-        assert!(PerMessage::of(counted(100), counted(600), 10, 1).is_ok());
+        assert!(PerMessage::of(counted(100), counted(599), 10, 10).is_err());
+        assert!(PerMessage::of(counted(100), counted(600), 10, 10).is_ok());
         assert!(Counted::of(&Profile::parse("events: Ir\n").unwrap(), Scope::Poster).is_err());
     }
 }

@@ -2,6 +2,7 @@
 
 use super::goal::Goal;
 use super::sources::Source;
+use crate::programs::Rival;
 
 /// A figure with a goal.
 #[derive(Debug)]
@@ -22,7 +23,7 @@ pub(super) struct Row {
 
 const NO_RING_CHANNEL: Source = Source::Missing("there is no one-sided ring channel yet");
 const NO_RING_BENCH: Source = Source::Missing("there is no benchmark of the request rings yet");
-const NO_RIVALS: Source = Source::Missing("there is no program yet that posts through this crate");
+const NO_WRITE: Source = Source::Missing("the crate ibverbs has no WRITE");
 
 /// Instructions of one message posted and polled through the stub provider, more than the hand-written loop takes.
 const fn posting(name: &'static str, what: &'static str, figure: &'static str, most: f64) -> Row {
@@ -111,6 +112,8 @@ const LATENCY: Goal = Goal::Interval {
 };
 
 const INSTRUCTIONS: Source = Source::Instructions;
+const SIDEWAY: Source = Source::Rival(Rival::Sideway);
+const IBVERBS: Source = Source::Rival(Rival::Ibverbs);
 
 /// Every row, in the order of the table.
 pub(super) static ROWS: [Row; 30] = [
@@ -182,57 +185,57 @@ pub(super) static ROWS: [Row; 30] = [
         "instructions-send-1-sideway",
         "64 B SEND on rxe, one a call",
         "sideway",
-        NO_RIVALS,
-        "sideway/send-1",
+        SIDEWAY,
+        "send-1",
     ),
     instructions(
         "instructions-send-32-sideway",
         "64 B SEND on rxe, 32 a call",
         "sideway",
-        NO_RIVALS,
-        "sideway/send-32",
+        SIDEWAY,
+        "send-32",
     ),
     instructions(
         "instructions-write-1-sideway",
         "64 B WRITE on rxe, one a call",
         "sideway",
-        NO_RIVALS,
-        "sideway/write-1",
+        SIDEWAY,
+        "write-1",
     ),
     instructions(
         "instructions-write-32-sideway",
         "64 B WRITE on rxe, 32 a call",
         "sideway",
-        NO_RIVALS,
-        "sideway/write-32",
+        SIDEWAY,
+        "write-32",
     ),
     instructions(
         "instructions-send-1-ibverbs",
         "64 B SEND on rxe, one a call",
         "ibverbs",
-        NO_RIVALS,
-        "ibverbs/send-1",
+        IBVERBS,
+        "send-1",
     ),
     instructions(
         "instructions-send-32-ibverbs",
         "64 B SEND on rxe, 32 a call",
         "ibverbs",
-        NO_RIVALS,
-        "ibverbs/send-32",
+        IBVERBS,
+        "send-32",
     ),
     instructions(
         "instructions-write-1-ibverbs",
         "64 B WRITE on rxe, one a call",
         "ibverbs",
-        NO_RIVALS,
-        "ibverbs/write-1",
+        NO_WRITE,
+        "write-1",
     ),
     instructions(
         "instructions-write-32-ibverbs",
         "64 B WRITE on rxe, 32 a call",
         "ibverbs",
-        NO_RIVALS,
-        "ibverbs/write-32",
+        NO_WRITE,
+        "write-32",
     ),
     compared(
         "syscalls",

@@ -9,6 +9,7 @@ use super::hot_loop;
 use super::native;
 use super::record::{Interval, Measured};
 use crate::kernel::Choice;
+use crate::programs::Rival;
 use crate::scenario::{self, Lab, Report, Verdict};
 
 /// Rounds of `--quick`.
@@ -22,8 +23,10 @@ const QUIET_LOAD: f64 = 0.5;
 pub(super) enum Source {
     /// The ratios of a scenario.
     Scenario(&'static str),
-    /// Instructions per message in a guest, by the scenario `bench-instructions`.
+    /// Instructions per message in a guest, beside perftest's.
     Instructions,
+    /// The same beside those by a rival's crate.
+    Rival(Rival),
     /// Instructions of parsing a handle.
     Handle,
     /// Instructions of posting and polling through the fake libibverbs.
@@ -39,6 +42,15 @@ pub(super) struct Bench<'a> {
     pub(super) out: &'a Path,
     pub(super) kernel: Option<&'a Choice>,
     pub(super) quick: bool,
+    /// What scenarios have counted so far, or why they have not.
+    pub(super) counted: BTreeMap<&'static str, Result<Profiles, String>>,
+}
+
+/// Profiles that a scenario has left.
+#[derive(Clone, Debug)]
+pub(super) struct Profiles {
+    pub(super) folder: PathBuf,
+    pub(super) kernel: String,
 }
 
 /// Figures of one source, by their names there.
@@ -72,7 +84,8 @@ impl Source {
     pub(super) fn measure(self, bench: &mut Bench<'_>) -> Result<Findings> {
         match self {
             Self::Scenario(name) => compared(name, bench),
-            Self::Instructions => hot_loop::measure(bench),
+            Self::Instructions => hot_loop::beside_perftest(bench),
+            Self::Rival(rival) => hot_loop::beside_rival(rival, bench),
             Self::Handle => native::handle(bench),
             Self::Posting => native::posting(bench),
             Self::Missing(why) => bail!("{why}"),
@@ -101,6 +114,27 @@ impl Bench<'_> {
             report.failures.join("; ")
         );
         Ok(report)
+    }
+
+    /// Runs a scenario for the profiles it leaves, once.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be run, or it failed.
+    pub(super) fn profiles(&mut self, name: &'static str) -> Result<Profiles> {
+        if !self.counted.contains_key(name) {
+            let profiles = self.scenario(name).map(|report| Profiles {
+                folder: report.out,
+                kernel: report.kernel,
+            });
+            self.counted
+                .insert(name, profiles.map_err(|error| format!("{error:#}")));
+        }
+        match self.counted.get(name) {
+            Some(Ok(profiles)) => Ok(profiles.clone()),
+            Some(Err(why)) => bail!("{why}"),
+            None => bail!("nothing was counted"),
+        }
     }
 
     /// A new folder for output.

@@ -2,6 +2,7 @@
 //!
 //! How a lab is booted and our programs are built is the caller's, behind [`Lab`].
 
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -128,7 +129,7 @@ pub(crate) fn perform(
     let mut before = Before::default();
     timed(&mut before.setup_s, || lab.set_up(scenario, kernel))?;
     let needs = scenario.needs();
-    let programs = if needs.bin || needs.tests {
+    let programs = if needs.bin || needs.tests || !needs.rivals.is_empty() {
         timed(&mut before.build_s, || lab.programs(needs))?
     } else {
         Folders::default()
@@ -353,6 +354,7 @@ fn plan_step(scenario: &Scenario, index: usize) -> Option<String> {
         hosts: &[],
         bin: Path::new("{bin}"),
         tests: Path::new("{tests}"),
+        rivals: &BTreeMap::new(),
         out: Path::new("{out}"),
     };
     let command = match &step.command {

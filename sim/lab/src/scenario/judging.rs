@@ -140,6 +140,7 @@ impl Runner<'_> {
             hosts: self.cluster.hosts(),
             bin: &self.settings.programs.bin,
             tests: &self.settings.programs.tests,
+            rivals: &self.settings.programs.rivals,
             out: self.settings.out,
         };
         for file in &step.files {

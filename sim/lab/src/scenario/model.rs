@@ -4,6 +4,7 @@
 //! here). How a file becomes this is in [`super::check`]; running it is in [`super::runner`].
 
 use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use regex::Regex;
@@ -11,6 +12,7 @@ use regex::Regex;
 use super::schema::{AtEnd, ExpectExit, Profile};
 use super::template::Template;
 use crate::kernel::Choice;
+use crate::programs::Rival;
 use crate::topology::Topology;
 
 /// How long a foreground step may take when the file does not say: four times the slowest stock tool in an
@@ -30,7 +32,7 @@ pub(super) const STOP_GRACE: Duration = Duration::from_secs(3);
 pub(super) const ROUNDS_MAX: u32 = 10_000;
 
 /// Which of our programs are asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Programs {
     /// The folder of programs: `{bin}`.
     pub(crate) bin: bool,
@@ -38,6 +40,8 @@ pub(crate) struct Programs {
     pub(crate) tests: bool,
     /// How the first are built.
     pub(crate) profile: Profile,
+    /// Programs of others: `{rival.NAME}`.
+    pub(crate) rivals: BTreeSet<Rival>,
 }
 
 /// Where they are once they are built; empty paths for what was not asked for.
@@ -45,6 +49,7 @@ pub(crate) struct Programs {
 pub(crate) struct Folders {
     pub(crate) bin: PathBuf,
     pub(crate) tests: PathBuf,
+    pub(crate) rivals: BTreeMap<Rival, PathBuf>,
 }
 
 /// A checked scenario.
@@ -209,6 +214,7 @@ impl Scenario {
         for template in self.templates() {
             needs.bin |= template.needs_bin();
             needs.tests |= template.needs_tests();
+            needs.rivals.extend(template.rivals());
         }
         needs
     }

@@ -351,6 +351,7 @@ impl<'a> Runner<'a> {
             hosts,
             bin: &self.settings.programs.bin,
             tests: &self.settings.programs.tests,
+            rivals: &self.settings.programs.rivals,
             out: self.settings.out,
         };
         let (argv, line) = match &step.command {

@@ -5,11 +5,12 @@
 //! and shell blocks can be written as they are.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
 use crate::cluster::Host;
+use crate::programs::Rival;
 use crate::topology::Topology;
 
 /// A text with its substitutions found and checked.
@@ -23,6 +24,7 @@ enum Piece {
     Text(String),
     Bin,
     Tests,
+    Rival(Rival),
     Out,
     /// A fact of one end of a link.
     End {
@@ -48,6 +50,7 @@ pub(super) struct Values<'a> {
     pub(super) hosts: &'a [Host],
     pub(super) bin: &'a Path,
     pub(super) tests: &'a Path,
+    pub(super) rivals: &'a BTreeMap<Rival, PathBuf>,
     pub(super) out: &'a Path,
 }
 
@@ -97,6 +100,7 @@ impl Template {
             .map(|piece| match (piece.fill(values), piece) {
                 (Ok(text), _) => text,
                 (Err(_), Piece::End { fact, host, link }) => format!("{{{}.{host}.{link}}}", fact.word()),
+                (Err(_), Piece::Rival(rival)) => format!("{{rival.{}}}", rival.name()),
                 (Err(_), _) => String::new(),
             })
             .collect()
@@ -110,6 +114,14 @@ impl Template {
     /// Whether `{tests}` is in it, so that our device tests must have been built.
     pub(super) fn needs_tests(&self) -> bool {
         self.pieces.contains(&Piece::Tests)
+    }
+
+    /// The rivals' programs that are in it, which must have been built.
+    pub(super) fn rivals(&self) -> impl Iterator<Item = Rival> {
+        self.pieces.iter().filter_map(|piece| match piece {
+            Piece::Rival(rival) => Some(*rival),
+            _ => None,
+        })
     }
 
     /// Whether `word` stands in it by itself.
@@ -146,6 +158,14 @@ impl Piece {
         let fact = match (words.next(), words.next(), words.next()) {
             (Some("bin"), None, _) => return Ok(Self::Bin),
             (Some("tests"), None, _) => return Ok(Self::Tests),
+            (Some("rival"), Some(rival), None) => {
+                return Rival::named(rival).map(Self::Rival).with_context(|| {
+                    format!(
+                        "`{{{name}}}` names no rival; there are {}",
+                        list(&Rival::ALL.map(Rival::name))
+                    )
+                });
+            }
             (Some("out"), None, _) => return Ok(Self::Out),
             (Some(word), Some(host), link) => Fact::ALL
                 .into_iter()
@@ -155,7 +175,7 @@ impl Piece {
         };
         let Some((fact, host, link)) = fact else {
             bail!(
-                "`{{{name}}}` is no substitution; there are {{bin}}, {{tests}}, {{out}}, {{var.NAME}} and, of one \
+                "`{{{name}}}` is no substitution; there are {{bin}}, {{tests}}, {{rival.NAME}}, {{out}}, {{var.NAME}} and, of one \
                  end of a link, {{addr.HOST.LINK}}, {{prefix.…}}, {{dev.…}}, {{netdev.…}} and {{gid_index.…}} \
                  (write {{{{{name}}}}} for the text itself)"
             );
@@ -201,6 +221,10 @@ impl Piece {
             Self::Text(text) => Ok(text.clone()),
             Self::Bin => path(values.bin),
             Self::Tests => path(values.tests),
+            Self::Rival(rival) => {
+                let program = values.rivals.get(rival);
+                path(program.with_context(|| format!("{} was not built", rival.name()))?)
+            }
             Self::Out => path(values.out),
             Self::End { fact, host, link } => fact.of(host, link, values),
         }
@@ -289,6 +313,7 @@ mod tests {
             hosts: &hosts,
             bin: Path::new("/bin dir"),
             tests: Path::new("/tests"),
+            rivals: &BTreeMap::from([(Rival::Sideway, PathBuf::from("/rival-sideway"))]),
             out: Path::new("/out"),
         })
     }
@@ -306,6 +331,10 @@ mod tests {
         assert_eq!(
             fill("{bin}/x -s {var.size} {tests}/z > {out}/y").unwrap(),
             "/bin dir/x -s 64 /tests/z > /out/y"
+        );
+        assert_eq!(
+            fill("exec {rival.sideway} -n 3").unwrap(),
+            "exec /rival-sideway -n 3"
         );
     }
 
@@ -332,6 +361,11 @@ mod tests {
     #[test]
     fn what_is_not_there_is_named() {
         assert!(message("{adr.b.a-b}").starts_with("`{adr.b.a-b}` is no substitution; there are {bin}"));
+        assert_eq!(
+            message("{rival.perftest}"),
+            "`{rival.perftest}` names no rival; there are `sideway` and `ibverbs`"
+        );
+        assert_eq!(message("{rival.ibverbs}"), "ibverbs was not built");
         assert_eq!(
             message("{addr.z.a-b}"),
             "`{addr.z.a-b}` names host `z`; the hosts are `a`, `b` and `c`"
