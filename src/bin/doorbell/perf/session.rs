@@ -61,6 +61,15 @@ pub(crate) struct Terms {
     pub(crate) timeout: Duration,
 }
 
+impl Terms {
+    /// Waits for each stage of the handshake as long as for anything else, where that is longer: a side that runs
+    /// under an instrument takes its time.
+    fn patient(&self, mut config: ChannelConfig) -> ChannelConfig {
+        config.handshake_stage = config.handshake_stage.max(self.timeout);
+        config
+    }
+}
+
 /// What came of a measurement, as far as it got.
 #[derive(Debug)]
 pub(crate) struct Findings {
@@ -110,7 +119,7 @@ pub(crate) fn drive<P: Provider>(
             test.check()?;
         }
         let mut workers = workers(node, terms)?;
-        let mut config = control::channel_config();
+        let mut config = terms.patient(control::channel_config());
         // As the tests will have it.
         config.mtu_max = tests
             .iter()
@@ -167,7 +176,7 @@ fn drive_one<P: Provider>(
             });
         }
     };
-    let mut config = test.channel_config(Role::Client);
+    let mut config = terms.patient(test.channel_config(Role::Client));
     config.private_data = private_data(Purpose::UnderTest(token));
     let dialled = dial(node, &mut worker, target, &config, terms);
     let [worker] = worker;
@@ -218,12 +227,11 @@ impl<'n, P: Provider> Server<'n, P> {
     /// No device is usable, or the port cannot be had.
     pub(crate) fn bind(node: &'n Node<P>, address: SocketAddr, terms: &Terms) -> Result<Self, PerfError> {
         let workers = workers(node, terms)?;
+        let config = terms.patient(control::channel_config());
         let listener =
-            Listener::bind(node, &workers, address, &control::channel_config()).map_err(|error| {
-                PerfError::Listen {
-                    address: address.to_string(),
-                    error,
-                }
+            Listener::bind(node, &workers, address, &config).map_err(|error| PerfError::Listen {
+                address: address.to_string(),
+                error,
             })?;
         Ok(Self {
             node,
@@ -247,7 +255,8 @@ impl<'n, P: Provider> Server<'n, P> {
     pub(crate) fn serve_one(&mut self) -> Findings {
         let mut findings = Findings::nothing();
         let outcome = (|| {
-            self.listener.reconfigure(&control::channel_config());
+            self.listener
+                .reconfigure(&self.terms.patient(control::channel_config()));
             let mut workers = match self.workers.take() {
                 Some(workers) => workers,
                 None => workers(self.node, &self.terms)?,
@@ -323,7 +332,7 @@ impl<'n, P: Provider> Server<'n, P> {
             let source = Source::new(&test, Role::Listener, token);
             source.fill_window(window, 0, source.filled_at_first())?;
         }
-        let mut config = test.channel_config(Role::Listener);
+        let mut config = self.terms.patient(test.channel_config(Role::Listener));
         config.private_data = private_data(Purpose::UnderTest(token));
         self.listener.reconfigure(&config);
         control.send(&Message::Ready(Ready {
