@@ -10,9 +10,12 @@ use doorbell_core::provider::ProviderError;
 
 /// What errno holds in this thread; `EIO` where a failed call left nothing there.
 pub(crate) fn last() -> i32 {
-    match std::io::Error::last_os_error().raw_os_error() {
-        None | Some(0) => libc::EIO,
-        Some(errno) => errno,
+    // SAFETY: takes no argument and cannot fail (errno(3)).
+    let location = unsafe { libc::__errno_location() };
+    // SAFETY: the calling thread's errno lives as long as the thread.
+    match unsafe { *location } {
+        0 => libc::EIO,
+        errno => errno,
     }
 }
 
