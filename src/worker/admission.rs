@@ -72,10 +72,11 @@ impl<P: Provider> Worker<P> {
         }
         // Here, so that polling never allocates, nor is the first to touch what was.
         let places = self.channels.len();
-        for list in [&mut self.hungry, &mut self.unannounced, self.waiting.list_mut()] {
-            list.reserve(places.saturating_sub(list.len()));
-            in_place::touch(list.spare_capacity_mut());
-        }
+        self.hungry.make_room(places);
+        self.unannounced.make_room(places);
+        let wanting = self.waiting.list_mut();
+        wanting.reserve(places.saturating_sub(wanting.len()));
+        in_place::touch(wanting.spare_capacity_mut());
         self.closing.reserve(places.saturating_sub(self.closing.len()));
         self.fetched
             .reserve((channel.limits().send_depth as usize).saturating_mul(GATHER_MAX));

@@ -1,6 +1,7 @@
 //! One thread's owner of two completion queues, an arena, and the channels on them.
 
 mod admission;
+mod channel_list;
 mod closing;
 mod polling;
 mod waiting;
@@ -21,6 +22,7 @@ use crate::channel::{Channel, ChannelId};
 use crate::edge::reaper::Reaper;
 use crate::{Lease, Notify, WorkerConfig};
 
+use channel_list::ChannelList;
 use closing::Closing;
 pub use closing::{CloseError, CloseProgress};
 use waiting::Waiting;
@@ -41,9 +43,9 @@ pub struct Worker<P: Provider = Rdma> {
     pub(crate) context: P::Context,
     pub(crate) device: String,
     /// Channels whose receives could not all be posted again for want of memory.
-    hungry: Vec<u32>,
+    hungry: ChannelList,
     /// Channels that have receives to announce, and nothing yet that goes out.
-    unannounced: Vec<u32>,
+    unannounced: ChannelList,
     channels_max: u32,
     /// What one completion of READs and atomics brought back, until it is delivered.
     fetched: Vec<(Ticket, Lease<P>)>,
@@ -140,8 +142,8 @@ impl<P: Provider> Worker<P> {
             domain,
             context,
             device,
-            hungry: Vec::new(),
-            unannounced: Vec::new(),
+            hungry: ChannelList::default(),
+            unannounced: ChannelList::default(),
             channels_max,
             fetched: Vec::new(),
             statistics: Arc::default(),

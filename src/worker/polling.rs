@@ -17,16 +17,38 @@ impl<P: Provider> Worker<P> {
     /// A completion queue cannot be polled; the Worker is of no further use.
     #[inline]
     pub fn poll(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
-        let received = self.poll_receives(&mut each)?;
-        let sent = self.poll_sends(&mut each)?;
-        // Late, so that an answer given above carries what would go by itself here.
-        if !self.unannounced.is_empty() {
-            self.announce(&mut each);
-        }
+        let (received, sent) = self.poll_queues(&mut each)?;
         if !self.closing.is_empty() {
             self.advance_closings(received, sent);
         }
         Ok(received.saturating_add(sent))
+    }
+
+    /// Polls as [`Worker::poll`] does, and leaves channels that are being closed as they are: for a
+    /// loop that goes on with those at a time of its own. This, and not the closing of channels, is
+    /// what never allocates, makes a system call or panics.
+    ///
+    /// # Errors
+    /// As for [`Worker::poll`].
+    #[inline]
+    pub fn poll_open(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
+        let (received, sent) = self.poll_queues(&mut each)?;
+        Ok(received.saturating_add(sent))
+    }
+
+    /// Says how many completions there were of receives and of sends.
+    #[inline]
+    fn poll_queues(
+        &mut self,
+        each: &mut impl FnMut(Turn<'_, P>, Event<P>),
+    ) -> Result<(u32, u32), ProviderError> {
+        let received = self.poll_receives(each)?;
+        let sent = self.poll_sends(each)?;
+        // Late, so that an answer given above carries what would go by itself here.
+        if !self.unannounced.is_empty() {
+            self.announce(each);
+        }
+        Ok((received, sent))
     }
 
     #[inline]
@@ -60,12 +82,10 @@ impl<P: Provider> Worker<P> {
                 return;
             }
             if !channel.replenish(arena, each) && !listed.is_hungry {
-                listed.is_hungry = true;
-                hungry.push(id.channel());
+                listed.is_hungry = hungry.put(id.channel());
             }
             if channel.receiver.is_announcement_due() && !listed.is_unannounced {
-                listed.is_unannounced = true;
-                unannounced.push(id.channel());
+                listed.is_unannounced = unannounced.put(id.channel());
             }
         })?;
         if !self.hungry.is_empty() {
@@ -85,7 +105,7 @@ impl<P: Provider> Worker<P> {
             ..
         } = self;
         hungry.retain(|index| {
-            let Some(entry) = channels.get_mut(*index as usize) else {
+            let Some(entry) = channels.get_mut(index as usize) else {
                 return false;
             };
             entry.listed.is_hungry = false;
@@ -94,8 +114,7 @@ impl<P: Provider> Worker<P> {
             };
             listed.is_hungry = !channel.replenish(arena, each);
             if channel.receiver.is_announcement_due() && !listed.is_unannounced {
-                listed.is_unannounced = true;
-                unannounced.push(*index);
+                listed.is_unannounced = unannounced.put(index);
             }
             listed.is_hungry
         });
@@ -110,7 +129,7 @@ impl<P: Provider> Worker<P> {
             ..
         } = self;
         unannounced.retain(|index| {
-            let Some(entry) = channels.get_mut(*index as usize) else {
+            let Some(entry) = channels.get_mut(index as usize) else {
                 return false;
             };
             entry.listed.is_unannounced = false;
@@ -142,7 +161,12 @@ impl<P: Provider> Worker<P> {
             };
             let outcome = channel.sender.retire(
                 completion,
-                |ticket, slot| fetched.push((ticket, Lease { slot })),
+                |ticket, slot| {
+                    // There is room, since admission: so this never comes to allocate.
+                    if fetched.len() < fetched.capacity() {
+                        fetched.push((ticket, Lease { slot }));
+                    }
+                },
                 |slot| arena.release(slot),
             );
             let Ok(Outcome { retired, through, .. }) = outcome else {

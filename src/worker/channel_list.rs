@@ -1,0 +1,96 @@
+//! A list of a Worker's channels, for whose room admission sees: while polling, nothing here
+//! allocates or can panic.
+
+/// Channels, by their indices.
+#[derive(Debug, Default)]
+pub(super) struct ChannelList {
+    /// A place for each channel there can be on it; what is listed stands first.
+    places: Vec<u32>,
+    listed: usize,
+}
+
+impl ChannelList {
+    /// Makes room for so many channels, in memory that was touched.
+    pub(super) fn make_room(&mut self, channels: usize) {
+        if channels > self.places.len() {
+            self.places.resize(channels, 0);
+        }
+    }
+
+    #[inline]
+    pub(super) const fn is_empty(&self) -> bool {
+        self.listed == 0
+    }
+
+    /// Puts a channel on it that is not there. Says whether it is now: there is room for all that
+    /// were admitted.
+    #[inline]
+    pub(super) fn put(&mut self, index: u32) -> bool {
+        let Some(place) = self.places.get_mut(self.listed) else {
+            return false;
+        };
+        *place = index;
+        self.listed = self.listed.wrapping_add(1);
+        true
+    }
+
+    /// Keeps those that `keep` says, in their order.
+    #[inline]
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(u32) -> bool) {
+        let mut kept = 0_usize;
+        for at in 0..self.listed {
+            let Some(index) = self.places.get(at).copied() else {
+                break;
+            };
+            if !keep(index) {
+                continue;
+            }
+            if let Some(place) = self.places.get_mut(kept) {
+                *place = index;
+            }
+            kept = kept.wrapping_add(1);
+        }
+        self.listed = kept;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ChannelList;
+
+    fn listed(list: &mut ChannelList) -> Vec<u32> {
+        let mut all = Vec::new();
+        list.retain(|index| {
+            all.push(index);
+            true
+        });
+        all
+    }
+
+    #[test]
+    fn there_is_room_for_as_many_as_were_admitted() {
+        let mut list = ChannelList::default();
+        assert!(list.is_empty() && !list.put(7));
+        list.make_room(2);
+        assert!(list.put(7) && list.put(8) && !list.put(9));
+        // It never shrinks, and what is listed stays.
+        list.make_room(1);
+        list.make_room(3);
+        assert!(list.put(9));
+        assert_eq!(listed(&mut list), [7, 8, 9]);
+    }
+
+    #[test]
+    fn what_is_not_kept_makes_room() {
+        let mut list = ChannelList::default();
+        list.make_room(4);
+        for index in 0..4 {
+            assert!(list.put(index));
+        }
+        list.retain(|index| index % 2 == 1);
+        assert_eq!(listed(&mut list), [1, 3]);
+        assert!(list.put(4) && list.put(6) && !list.put(8));
+        list.retain(|_| false);
+        assert!(list.is_empty());
+    }
+}
