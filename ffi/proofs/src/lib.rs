@@ -2,17 +2,21 @@
 //!
 //! - `allocations`, `page_faults`, `system_calls`: what a million requests through the public Channel do
 //!   not do. Two Workers of one process, over the fake libibverbs, send each other everything there is.
+//! - `panic_free`: that the hot functions cannot panic. It links only where the optimiser has found no way
+//!   to a panic in any of them, and `plant_panic` makes one.
 //! - `cargo bench -p doorbell-proofs --bench posting`: what the posting guard costs over a loop by hand.
 //!
 //! Each program fails where what it proves is not so, and is made to fail by `--plant`: the tests run
 //! both. Here is what the programs share.
 
 mod arguments;
+mod bare;
 mod pair;
 mod seccomp;
 mod traffic;
 
 pub use arguments::{Arguments, arguments};
+pub use bare::{Bare, SLOT_BYTES};
 pub use pair::{End, Pair};
 pub use seccomp::allow_only_verdict;
 pub use traffic::{Stuck, Traffic};

@@ -1,0 +1,147 @@
+//! The public data path: leases, channels, batches, polling.
+
+use doorbell::{Batch, Channel, Event, Lease, Operation, PostFlags, Turn, Worker};
+use doorbell_core::provider::{PostError, ProviderError};
+use doorbell_proofs::{End, Pair};
+
+#[cfg(feature = "panic_free")]
+use no_panic::no_panic;
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn lease(worker: &mut Worker) -> Option<Lease> {
+    worker.lease()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn fill(lease: &mut Lease, bytes: &[u8]) -> bool {
+    lease.fill(bytes).is_ok()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn release(worker: &mut Worker, lease: Lease) {
+    worker.release(lease);
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn drop_lease(lease: Lease) {
+    drop(lease);
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn send(channel: &mut Channel, lease: Lease) -> Option<Lease> {
+    match channel.send(lease) {
+        Ok(_) => None,
+        Err(error) => error.item,
+    }
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn post_inline(channel: &mut Channel, bytes: &[u8]) -> bool {
+    channel.post_inline(Operation::Send, bytes).is_ok()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn begin(channel: &mut Channel) -> Batch<'_> {
+    channel.batch()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn push(batch: &mut Batch<'_>, leases: [Lease; 2]) -> bool {
+    batch.push(Operation::Send, leases, PostFlags::SIGNALED).is_ok()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn push_inline<'q>(batch: &mut Batch<'q>, bytes: &'q [u8]) -> bool {
+    batch
+        .push_inline(Operation::Send, bytes, PostFlags::empty())
+        .is_ok()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn ring(batch: Batch<'_>) -> Result<u32, PostError> {
+    batch.ring()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn credits(channel: &Channel) -> u32 {
+    channel.credits()
+}
+
+/// What polling told.
+#[derive(Debug, Default)]
+struct Told {
+    received: u64,
+    done: u64,
+    failed: u64,
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn poll(worker: &mut Worker, told: &mut Told) -> Result<u32, ProviderError> {
+    worker.poll_open(|mut turn: Turn<'_>, event| match event {
+        Event::Received { message, .. } => {
+            told.received = told.received.wrapping_add(1);
+            turn.release(message);
+        }
+        Event::Done { .. } => told.done = told.done.wrapping_add(1),
+        _ => told.failed = told.failed.wrapping_add(1),
+    })
+}
+
+fn messages(from: &mut End) -> Option<u64> {
+    let bytes = [1; 64];
+    let mut leases = [const { None }; 4];
+    for place in &mut leases {
+        let mut lease = lease(&mut from.worker)?;
+        *place = fill(&mut lease, &bytes).then_some(lease);
+    }
+    let [Some(alone), Some(header), Some(page), Some(spare)] = leases else {
+        return None;
+    };
+    let channel = from.channel()?;
+    if credits(channel) < 4 || send(channel, alone).is_some() || !post_inline(channel, &bytes) {
+        return None;
+    }
+    let mut batch = begin(channel);
+    if !push(&mut batch, [header, page]) || !push_inline(&mut batch, &bytes) {
+        return None;
+    }
+    if ring(batch) != Ok(2) {
+        return None;
+    }
+    let other = lease(&mut from.worker)?;
+    release(&mut from.worker, spare);
+    drop_lease(other);
+    Some(4)
+}
+
+/// Runs all of it; says whether it did what it should.
+pub(crate) fn run(pair: &mut Pair) -> bool {
+    let mut sent = 0_u64;
+    let (mut at_a, mut at_b) = (Told::default(), Told::default());
+    for _ in 0..100 {
+        let Some(messages) = messages(&mut pair.a) else {
+            return false;
+        };
+        sent = sent.wrapping_add(messages);
+        let polled = [
+            poll(&mut pair.b.worker, &mut at_b),
+            poll(&mut pair.a.worker, &mut at_a),
+        ];
+        if polled.iter().any(Result::is_err) {
+            return false;
+        }
+    }
+    at_b.received == sent && at_a.done > 0 && at_a.failed == 0 && at_b.failed == 0
+}
