@@ -65,6 +65,13 @@ pub enum SendErrorKind {
     WouldBlock,
     /// Caller misuse, or a queue pair that failed.
     Refused(PushError),
+    /// Caller misuse: more bytes than the peer's ring or the message's memory holds.
+    TooLong {
+        /// The bytes there were.
+        bytes: usize,
+        /// The most there may be.
+        bytes_max: usize,
+    },
     /// The device refused the post.
     Post(PostError),
 }
@@ -76,6 +83,7 @@ impl fmt::Display for SendErrorKind {
                 f.write_str("the send queue is full, or the peer has no receive left: poll, and try again")
             }
             Self::Refused(reason) => write!(f, "not sent: {reason}"),
+            Self::TooLong { bytes, bytes_max } => write!(f, "{bytes} bytes, where {bytes_max} fit"),
             Self::Post(error) => write!(f, "the device refused the post: {error}"),
         }
     }

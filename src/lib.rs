@@ -45,6 +45,7 @@ mod listener;
 mod node;
 mod peer;
 mod rails;
+mod ring_channel;
 mod worker;
 
 pub use batch::Batch;
@@ -55,10 +56,10 @@ pub use doorbell_core::provider::{
     MemoryError, NumaNode, Operation, Pages, Placement, PlacementConfig, PostFlags, RemoteAccess,
     RemoteAddress, Window, WindowConfig,
 };
-pub use doorbell_core::wire::{Handle, PrivateData, RemoteWindow};
+pub use doorbell_core::wire::{Handle, PrivateData, Publication, RemoteWindow};
 pub use doorbell_core::{Deadline, PortReport, Ticket, WcStatus};
 pub use doorbell_ffi::Rdma;
-pub use doorbell_hotpath::{FirstCause, Statistics, StatisticsSnapshot, Wait, Woken};
+pub use doorbell_hotpath::{FirstCause, RingReadError, Statistics, StatisticsSnapshot, Wait, Woken};
 pub use edge::clock::within;
 pub use error::{ConnectError, NodeError};
 pub use event::{ChannelState, Event};
@@ -67,6 +68,7 @@ pub use listener::{HANDSHAKES_MAX, Listener};
 pub use node::{Connection, Node};
 pub use peer::Peer;
 pub use rails::NoRoute;
+pub use ring_channel::{Publications, RingChannel, RingConfig, RingError};
 pub use worker::{CloseError, CloseProgress, Sleep, Turn, WaitError, Worker};
 
 /// The README's example compiles.

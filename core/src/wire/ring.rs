@@ -129,6 +129,12 @@ impl RingInvitation {
         Ok(invitation)
     }
 
+    /// Its bytes, as they go to the peer.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; RING_INVITATION_BYTES] {
+        zerocopy::transmute!(self)
+    }
+
     /// The window.
     #[must_use]
     pub const fn window(&self) -> &RemoteWindow {
@@ -162,7 +168,6 @@ mod tests {
     use super::{Publication, RING_INVITATION_BYTES, RingInvitation, ring_window_bytes};
     use crate::Rkey;
     use crate::wire::{Field, Reason, RemoteWindow};
-    use zerocopy::IntoBytes;
 
     fn invitation() -> RingInvitation {
         let window = RemoteWindow::new(0x1000, 4 * 128 + 64, Rkey(7));
@@ -175,7 +180,7 @@ mod tests {
             0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 2, 0x40, 0, 0, 0, 7, 0, 0, 0, 4, 0, 0, 0, 128, 1, 2,
             0, 0,
         ];
-        assert_eq!(invitation().as_bytes(), golden);
+        assert_eq!(invitation().to_bytes(), golden);
         assert_eq!(RingInvitation::parse(&golden), Ok(&invitation()));
     }
 
@@ -200,13 +205,13 @@ mod tests {
 
     #[test]
     fn every_wrong_byte_has_its_reason() {
-        let golden = invitation();
+        let golden = invitation().to_bytes();
         for length in 0..RING_INVITATION_BYTES {
-            let error = RingInvitation::parse(&golden.as_bytes()[..length]).unwrap_err();
+            let error = RingInvitation::parse(&golden[..length]).unwrap_err();
             assert_eq!(error.reason, Reason::Truncated);
         }
         let mut long = [0; RING_INVITATION_BYTES + 1];
-        long[..RING_INVITATION_BYTES].copy_from_slice(golden.as_bytes());
+        long[..RING_INVITATION_BYTES].copy_from_slice(&golden);
         assert_eq!(RingInvitation::parse(&long).unwrap_err().field, Field::Trailing);
         for (offset, value, field, reason) in [
             (28, 2, Field::Version, Reason::Unknown),
@@ -220,7 +225,7 @@ mod tests {
             (15, 0x3f, Field::RingWindow, Reason::Mismatch),
         ] {
             let mut bytes = [0; RING_INVITATION_BYTES];
-            bytes.copy_from_slice(golden.as_bytes());
+            bytes.copy_from_slice(&golden);
             bytes[offset] = value;
             let error = RingInvitation::parse(&bytes).unwrap_err();
             assert_eq!((error.field, error.reason), (field, reason), "byte {offset}");

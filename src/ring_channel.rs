@@ -1,0 +1,349 @@
+//! A channel's messages by WRITE, into rings in both sides' memory.
+
+use core::fmt;
+use std::sync::Arc;
+
+use doorbell_core::provider::{
+    DataInOrder, MemoryError, Operation, PostFlags, Provider, ProviderError, QueuePair, RemoteAccess,
+    RemoteAddress, Slot, Window, WindowConfig,
+};
+use doorbell_core::wire::{Publication, RING_TRAILER_BYTES, RingInvitation, WireError, ring_window_bytes};
+use doorbell_core::{Deadline, Ticket};
+use doorbell_ffi::Rdma;
+use doorbell_hotpath::{RingMessage, RingReadError, RingReader, RingRefusal, RingWriter, WindowWord};
+
+use crate::{Channel, ChannelId, ChannelState, Event, Lease, SendError, SendErrorKind, Turn, Worker, edge};
+
+/// The longest message that is copied to go inline; devices take less.
+const INLINE_BYTES_MAX: usize = 1024;
+
+/// The ring that a side reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RingConfig {
+    /// Messages it holds: a power of two, 2 to 2^20. Default 256: at a message a microsecond the reader may
+    /// be away for a quarter of a millisecond.
+    pub cells: u32,
+    /// Bytes of each, of which eight are not payload: a multiple of 64, at most 2^24. Default 128: the
+    /// block within which some devices write in order that promise no more, and two cache lines.
+    pub cell_bytes: u32,
+}
+
+impl Default for RingConfig {
+    fn default() -> Self {
+        Self {
+            cells: 256,
+            cell_bytes: 128,
+        }
+    }
+}
+
+/// One-sided messages beside those of a channel: the peer writes them into our memory, and reading them takes
+/// no completion where the device says that bytes land in order.
+///
+/// Where it does not, each message is a WRITE with immediate, uses one of the channel's credits, and is told by
+/// [`Event::Written`], whose word goes to [`RingChannel::note_written`].
+///
+/// It belongs to the one channel it was opened on: pass that one to its calls.
+pub struct RingChannel<P: Provider = Rdma> {
+    channel: ChannelId,
+    writer: RingWriter<Arc<P::Window>>,
+    reader: RingReader<Arc<P::Window>>,
+    publications: Publications,
+    scratch: Box<[u8; INLINE_BYTES_MAX]>,
+}
+
+/// How messages are told in each direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Publications {
+    /// Those we write, as the peer's device allows.
+    pub sent: Publication,
+    /// Those we read, as our device allows.
+    pub received: Publication,
+}
+
+impl<P: Provider> RingChannel<P> {
+    /// Opens rings both ways on a channel whose peer does the same, each as the first message. `each` gets
+    /// the events of other channels that come meanwhile.
+    ///
+    /// # Errors
+    /// There can be no such ring or no memory for it, the channel failed, or the peer did not invite us by
+    /// the deadline.
+    pub fn open(
+        worker: &mut Worker<P>,
+        channel: ChannelId,
+        config: &RingConfig,
+        deadline: Deadline,
+        mut each: impl FnMut(Turn<'_, P>, Event<P>),
+    ) -> Result<Self, RingError> {
+        let bytes = ring_window_bytes(config.cells, config.cell_bytes).ok_or(RingError::Config)?;
+        let bytes = usize::try_from(bytes).map_err(|_| RingError::Config)?;
+        let window = worker.window(&WindowConfig::new(bytes, RemoteAccess::WRITE))?;
+        let window = Arc::new(window);
+        let order = worker
+            .channel(channel)
+            .ok_or(RingError::Closed)?
+            .control
+            .data_in_order();
+        let publication = publication(order, config.cell_bytes);
+        let ours = RingInvitation::new(window.remote(), config.cells, config.cell_bytes, publication)
+            .ok_or(RingError::Config)?;
+        let (mut is_sent, mut answer) = (false, None);
+        while !is_sent || answer.is_none() {
+            if !is_sent {
+                let channel = worker.channel(channel).ok_or(RingError::Closed)?;
+                is_sent = match channel.post_inline(Operation::Send, &ours.to_bytes()) {
+                    Ok(_) => true,
+                    Err(SendErrorKind::WouldBlock) => false,
+                    Err(kind) => return Err(RingError::Send(kind)),
+                };
+            }
+            let polled = worker.poll(|turn, event| match event {
+                Event::Received { ref message, .. } if turn.channel.id() == channel && answer.is_none() => {
+                    answer = Some(RingInvitation::parse(message.payload()).copied());
+                }
+                _ if turn.channel.id() == channel => {}
+                other => each(turn, other),
+            });
+            polled.map_err(RingError::Poll)?;
+            match worker.channel(channel).map(|channel| channel.state()) {
+                Some(ChannelState::Open) => {}
+                Some(_) => return Err(RingError::Failed),
+                None => return Err(RingError::Closed),
+            }
+            if answer.is_none() && deadline.has_passed(edge::clock::now()) {
+                return Err(RingError::TimedOut);
+            }
+        }
+        let theirs = answer.ok_or(RingError::TimedOut)??;
+        Self::new(channel, &window, &ours, theirs).ok_or(RingError::Config)
+    }
+
+    /// `None` where the words that tell of what was read do not lie within the windows: never, for
+    /// invitations that were made or parsed.
+    fn new(
+        channel: ChannelId,
+        window: &Arc<P::Window>,
+        ours: &RingInvitation,
+        theirs: RingInvitation,
+    ) -> Option<Self> {
+        let word_at = |ring: &RingInvitation| u64::from(ring.cells()).checked_mul(ring.cell_bytes().into());
+        let our_word = usize::try_from(word_at(ours)?).ok()?;
+        let their_word = RemoteAddress::within(theirs.window(), word_at(&theirs)?, 8)?;
+        Some(Self {
+            channel,
+            writer: RingWriter::new(theirs, WindowWord::new(Arc::clone(window), our_word)?),
+            reader: RingReader::new(Arc::clone(window), ours, their_word),
+            publications: Publications {
+                sent: theirs.publication(),
+                received: ours.publication(),
+            },
+            scratch: Box::new([0; INLINE_BYTES_MAX]),
+        })
+    }
+
+    /// The channel it was opened on.
+    #[must_use]
+    pub const fn channel(&self) -> ChannelId {
+        self.channel
+    }
+
+    /// How messages are told in each direction.
+    #[must_use]
+    pub const fn publications(&self) -> Publications {
+        self.publications
+    }
+
+    /// The bytes of a message to the peer at most. A lease it is sent from has eight more.
+    #[must_use]
+    pub const fn payload_bytes_max(&self) -> u32 {
+        self.writer.payload_bytes_max()
+    }
+
+    /// Writes a message whose bytes are copied: they may be reused at once. With the trailer's eight they are
+    /// at most what the channel takes inline.
+    ///
+    /// # Errors
+    /// The ring or the queue is full ([`SendErrorKind::WouldBlock`]), the message too long, or the device
+    /// refused.
+    #[inline]
+    pub fn send_inline(&mut self, channel: &mut Channel<P>, payload: &[u8]) -> Result<Ticket, SendErrorKind> {
+        let message = self.writer.message(payload.len())?;
+        let (copy, rest) = self
+            .scratch
+            .split_at_mut_checked(payload.len())
+            .ok_or(too_long(payload.len(), INLINE_BYTES_MAX))?;
+        let trailer = rest
+            .first_chunk_mut()
+            .ok_or(too_long(payload.len(), INLINE_BYTES_MAX))?;
+        copy.copy_from_slice(payload);
+        *trailer = message.trailer;
+        let bytes = payload.len().wrapping_add(RING_TRAILER_BYTES as usize);
+        let bytes = self.scratch.get(..bytes).unwrap_or_default();
+        let ticket = channel.post_inline(message.operation, bytes)?;
+        self.writer.note_posted(&message);
+        Ok(ticket)
+    }
+
+    /// Writes a message from a lease, which needs room for the trailer's eight bytes behind it.
+    ///
+    /// # Errors
+    /// As for [`RingChannel::send_inline`]; the lease is handed back as it was.
+    #[inline]
+    pub fn send(
+        &mut self,
+        channel: &mut Channel<P>,
+        mut lease: Lease<P>,
+    ) -> Result<Ticket, SendError<Lease<P>>> {
+        let payload_bytes = lease.len_bytes();
+        let message = match self.prepare(&mut lease) {
+            Ok(message) => message,
+            Err(kind) => {
+                return Err(SendError {
+                    kind,
+                    item: Some(lease),
+                });
+            }
+        };
+        match channel.post(message.operation, lease, PostFlags::empty()) {
+            Ok(ticket) => {
+                self.writer.note_posted(&message);
+                Ok(ticket)
+            }
+            Err(mut error) => {
+                if let Some(lease) = &mut error.item {
+                    lease.set_len_bytes(payload_bytes);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Puts the trailer behind a lease's payload.
+    #[inline]
+    fn prepare(&mut self, lease: &mut Lease<P>) -> Result<RingMessage, SendErrorKind> {
+        let bytes = lease.len_bytes();
+        let message = self.writer.message(bytes)?;
+        let capacity_bytes = lease.capacity_bytes();
+        let place = lease.slot.buffer_mut().get_mut(bytes..);
+        let place = place.and_then(|rest| rest.first_chunk_mut());
+        let room_bytes = capacity_bytes.saturating_sub(RING_TRAILER_BYTES as usize);
+        *place.ok_or(too_long(bytes, room_bytes))? = message.trailer;
+        lease.set_len_bytes(bytes.wrapping_add(RING_TRAILER_BYTES as usize));
+        Ok(message)
+    }
+
+    /// Copies the next message out, and says how many bytes it has; `None` where none came yet. Tells the
+    /// peer from time to time how far was read.
+    ///
+    /// # Errors
+    /// There is not room enough, and the message stays; or the peer wrote what is no message.
+    #[inline]
+    pub fn receive(
+        &mut self,
+        channel: &mut Channel<P>,
+        into: &mut [u8],
+    ) -> Result<Option<usize>, RingReadError> {
+        let read = self.reader.read(into)?;
+        if let Some((operation, bytes)) = self.reader.announcement() {
+            // Where the queue is full, the next call tries again.
+            if channel.post_inline(operation, &bytes).is_ok() {
+                self.reader.note_announced();
+            }
+        }
+        Ok(read)
+    }
+
+    /// Takes the word of an [`Event::Written`] of the channel, where messages are told by immediates.
+    #[inline]
+    pub const fn note_written(&mut self, immediate: u32) {
+        self.reader.note_written(immediate);
+    }
+}
+
+const fn too_long(bytes: usize, bytes_max: usize) -> SendErrorKind {
+    SendErrorKind::TooLong { bytes, bytes_max }
+}
+
+/// How a peer is to tell of messages in cells of this size.
+const fn publication(order: DataInOrder, cell_bytes: u32) -> Publication {
+    match order {
+        DataInOrder::WholeMessage => Publication::Trailer,
+        // A cell is one such block: windows begin at a page.
+        DataInOrder::Aligned128 if cell_bytes == 64 || cell_bytes == 128 => Publication::Trailer,
+        _ => Publication::Immediate,
+    }
+}
+
+impl From<RingRefusal> for SendErrorKind {
+    fn from(refusal: RingRefusal) -> Self {
+        match refusal {
+            RingRefusal::TooLong { bytes, bytes_max } => Self::TooLong { bytes, bytes_max },
+            _ => Self::WouldBlock,
+        }
+    }
+}
+
+/// Why rings were not opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RingError {
+    /// Caller misuse: there can be no ring of so many cells of so many bytes.
+    Config,
+    /// There is no memory for it, or the device refused to register it.
+    Memory(MemoryError),
+    /// There is no such channel.
+    Closed,
+    /// The invitation could not be sent.
+    Send(SendErrorKind),
+    /// The Worker cannot be polled.
+    Poll(ProviderError),
+    /// The channel failed; it says why.
+    Failed,
+    /// The peer's first message is no invitation.
+    Invitation(WireError),
+    /// The peer sent none by the deadline.
+    TimedOut,
+}
+
+impl fmt::Display for RingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config => f.write_str(
+                "a ring has 2 to 2^20 cells, a power of two, of a multiple of 64 bytes up to 2^24",
+            ),
+            Self::Memory(error) => write!(f, "no memory for the ring: {error}"),
+            Self::Closed => f.write_str("there is no such channel"),
+            Self::Send(kind) => write!(f, "the invitation into the ring: {kind}"),
+            Self::Poll(error) => write!(f, "the completion queue cannot be polled: {error}"),
+            Self::Failed => f.write_str("the channel failed"),
+            Self::Invitation(error) => write!(f, "the peer's first message: {error}"),
+            Self::TimedOut => f.write_str("the peer did not invite us into its ring by the deadline"),
+        }
+    }
+}
+
+impl core::error::Error for RingError {}
+
+impl From<WireError> for RingError {
+    fn from(error: WireError) -> Self {
+        Self::Invitation(error)
+    }
+}
+
+impl From<MemoryError> for RingError {
+    fn from(error: MemoryError) -> Self {
+        Self::Memory(error)
+    }
+}
+
+impl<P: Provider> fmt::Debug for RingChannel<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RingChannel")
+            .field("channel", &self.channel)
+            .field("writer", &self.writer)
+            .field("reader", &self.reader)
+            .finish_non_exhaustive()
+    }
+}
