@@ -10,9 +10,12 @@ use core::error::Error;
 use core::time::Duration;
 use std::env;
 
-use doorbell::{ChannelConfig, Event, Handle, Listener, Node, WorkerConfig, within};
+use doorbell::{ChannelConfig, Event, Handle, Listener, Node, Wait, Woken, WorkerConfig, within};
 
 const MESSAGES: u32 = 1000;
+
+/// The longest either side takes.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let node = Node::open()?;
@@ -31,12 +34,13 @@ fn serve(
 ) -> Result<(), Box<dyn Error>> {
     let mut listener = Listener::bind(node, workers, "[::]:0".parse()?, config)?;
     println!("{}", listener.handle());
-    let peer = listener.accept(node, workers, within(Duration::from_secs(60)))?;
+    let peer = listener.accept(node, workers, within(PATIENCE))?;
     let worker = workers.get_mut(peer.worker).ok_or("no such worker")?;
+    let deadline = within(PATIENCE);
     let mut echoed = 0;
     let mut failed = None;
     while echoed < MESSAGES && failed.is_none() {
-        worker.poll(|turn, event| match event {
+        let woken = worker.wait(Wait::Busy, deadline, |turn, event| match event {
             Event::Received { message, .. } => match turn.channel.send(message) {
                 Ok(_) => echoed += 1,
                 Err(error) => failed = Some(error.kind.to_string()),
@@ -46,6 +50,9 @@ fn serve(
             }
             _ => {}
         })?;
+        if woken == Woken::Deadline {
+            return Err("nothing came in time".into());
+        }
     }
     // The last echo is on its way: closing waits for it.
     worker.close(peer.channel, within(Duration::from_secs(2)), |_, _| {})?;
@@ -61,6 +68,7 @@ fn call(
 ) -> Result<(), Box<dyn Error>> {
     let to = node.connect(workers, handle, config, within(Duration::from_secs(10)))?;
     let worker = workers.get_mut(to.worker).ok_or("no such worker")?;
+    let deadline = within(PATIENCE);
     for number in 0..MESSAGES {
         let mut message = worker.lease().ok_or("no memory")?;
         message.fill(&number.to_be_bytes())?;
@@ -72,7 +80,7 @@ fn call(
         let mut answer = None;
         let mut failed = None;
         while answer.is_none() && failed.is_none() {
-            worker.poll(|mut turn, event| match event {
+            let woken = worker.wait(Wait::Busy, deadline, |mut turn, event| match event {
                 Event::Received { message, .. } => {
                     answer = Some(message.payload() == number.to_be_bytes());
                     turn.release(message);
@@ -82,6 +90,9 @@ fn call(
                 }
                 _ => {}
             })?;
+            if woken == Woken::Deadline {
+                return Err(format!("message {number} did not come back in time").into());
+            }
         }
         if answer != Some(true) {
             return Err(failed

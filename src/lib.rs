@@ -8,7 +8,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use doorbell::{ChannelConfig, Event, Listener, Node, WorkerConfig, within};
+//! use doorbell::{ChannelConfig, Event, Listener, Node, Wait, Woken, WorkerConfig, within};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let node = Node::open()?;
@@ -19,13 +19,14 @@
 //!
 //! let peer = listener.accept(&node, &mut workers, within(Duration::from_secs(30)))?;
 //! let worker = &mut workers[peer.worker];
-//! let mut done = false;
+//! let (deadline, mut done) = (within(Duration::from_secs(60)), false);
 //! while !done {
-//!     worker.poll(|turn, event| match event {
+//!     let woken = worker.wait(Wait::Busy, deadline, |turn, event| match event {
 //!         Event::Received { message, .. } => done = turn.channel.send(message).is_err(),
 //!         Event::Failed { .. } | Event::ReceiveFailed { .. } => done = true,
 //!         _ => {}
 //!     })?;
+//!     done |= woken == Woken::Deadline;
 //! }
 //! # Ok(())
 //! # }

@@ -6,10 +6,8 @@
 
 use core::fmt;
 use core::time::Duration;
-use std::io;
 use std::time::Instant;
 
-use doorbell::WcStatus;
 use doorbell::vocabulary::provider::{
     AddressVector, Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, Context,
     MemoryError, Operation, PostError, PostFlags, ProtectionDomain, Provider, ProviderError, PushError,
@@ -17,6 +15,8 @@ use doorbell::vocabulary::provider::{
     Rejected, RemoteAccess, SendBatch, SendQueue, Slot,
 };
 use doorbell::vocabulary::{Mtu, Psn, Qpn, WorkKind};
+use doorbell::{Wait, WcStatus, Woken};
+use doorbell_hotpath::{Waitable, Waiter};
 
 use super::source::Source;
 use super::wire::Destination;
@@ -24,8 +24,8 @@ use super::wire::Destination;
 /// What the stock program fills its buffer with.
 const FILL: u8 = 0x7b;
 
-/// Empty polls between two looks at the clock.
-const POLLS_PER_LOOK: u32 = 256;
+/// How to wait with `--events`: asleep whenever there is nothing, as the stock program.
+const SLEEP: Wait = Wait::SpinThenSleep { spins: 0 };
 
 /// What is exchanged, and how.
 #[derive(Clone, Copy, Debug)]
@@ -60,8 +60,6 @@ pub(super) enum EngineError {
     Post(PostError),
     /// The device named a request that is not in flight.
     Rejected(Rejected),
-    /// Waiting for a notification failed.
-    Wait(io::Error),
     /// A request failed.
     Failed {
         what: &'static str,
@@ -99,7 +97,6 @@ impl fmt::Display for EngineError {
             Self::Push(error) => write!(f, "not posted: {error}"),
             Self::Post(error) => write!(f, "the device refused the post: {error}"),
             Self::Rejected(error) => fmt::Display::fmt(error, f),
-            Self::Wait(error) => write!(f, "waiting for a completion: {error}"),
             Self::Failed {
                 what,
                 status,
@@ -164,7 +161,7 @@ macro_rules! from {
     )+};
 }
 
-from!(ProviderError => Provider, MemoryError => Memory, PushError => Push, PostError => Post, Rejected => Rejected, io::Error => Wait);
+from!(ProviderError => Provider, MemoryError => Memory, PushError => Push, PostError => Post, Rejected => Rejected);
 
 /// One end: a queue pair with its memory.
 pub(super) struct Engine<P: Provider> {
@@ -307,61 +304,78 @@ impl<P: Provider> Engine<P> {
     }
 
     /// Exchanges all messages, then checks the last. Gives the time the exchange took.
-    ///
-    /// `wait` sleeps until the completion queue notifies, or for the time given.
-    pub(super) fn run(
-        &mut self,
-        role: Role,
-        mut wait: impl FnMut(&P::CompletionQueue, Duration) -> io::Result<()>,
-    ) -> Result<Duration, EngineError> {
-        if self.plan.events {
-            self.completions.arm(false)?;
-        }
+    pub(super) fn run(&mut self, role: Role) -> Result<Duration, EngineError> {
         if role == Role::Client {
             let mut first = self.wire.arena.lease().ok_or(EngineError::NoMemory)?;
             fill(&mut first, &self.plan);
             self.wire.held = Some(first);
             self.wire.post(self.flags)?;
         }
+        let how = if self.plan.events { SLEEP } else { Wait::Busy };
         let began = Instant::now();
-        let mut moved = began;
-        let mut idle_polls = 0_u32;
-        let mut armed = self.plan.events;
-        while !self.wire.is_done() {
-            let mut outcome = Ok(());
-            let wire = &mut self.wire;
-            let polled = self.completions.poll(|completion| {
-                if outcome.is_ok() {
-                    outcome = wire.complete(completion);
-                }
-            })?;
-            outcome?;
-            if polled > 0 {
-                (moved, idle_polls) = (Instant::now(), 0);
-                self.wire.post_next(self.flags)?;
-                continue;
-            }
-            idle_polls = idle_polls.wrapping_add(1);
-            if self.plan.events && !armed {
-                // What came before it was armed is found by polling once more.
-                self.completions.arm(false)?;
-                armed = true;
-            } else if self.plan.events {
-                wait(&self.completions, self.plan.stall.saturating_sub(moved.elapsed()))?;
-                armed = self.completions.acknowledge()? == 0;
-            } else {
-                core::hint::spin_loop();
-                if idle_polls % POLLS_PER_LOOK != 0 {
-                    continue;
-                }
-            }
-            if moved.elapsed() >= self.plan.stall {
-                return Err(self.wire.stalled());
+        let mut waiter = Waiter::new();
+        let mut watched = Watched::<P> {
+            wire: &mut self.wire,
+            completions: &mut self.completions,
+            quiet_since: began,
+            is_quiet: true,
+        };
+        while !watched.wire.is_done() {
+            match waiter.wait(how, &mut watched)? {
+                Woken::Progress => watched.wire.post_next(self.flags)?,
+                _ => return Err(self.wire.stalled()),
             }
         }
         let took = began.elapsed();
         self.wire.check(role)?;
         Ok(took)
+    }
+}
+
+/// What is waited for: what completes, but not for longer than nothing may happen.
+struct Watched<'e, P: Provider> {
+    wire: &'e mut Wire<P>,
+    completions: &'e mut P::CompletionQueue,
+    /// Nothing happened since then, as of the last look at the clock.
+    quiet_since: Instant,
+    /// Nothing happened since that look either.
+    is_quiet: bool,
+}
+
+impl<P: Provider> Waitable for Watched<'_, P> {
+    type Error = EngineError;
+
+    fn poll(&mut self) -> Result<u32, EngineError> {
+        let mut outcome = Ok(());
+        let wire = &mut *self.wire;
+        let polled = self.completions.poll(|completion| {
+            if outcome.is_ok() {
+                outcome = wire.complete(completion);
+            }
+        })?;
+        self.is_quiet &= polled == 0;
+        outcome.map(|()| polled)
+    }
+
+    fn acknowledge(&mut self) -> Result<(), EngineError> {
+        self.completions.acknowledge()?;
+        Ok(())
+    }
+
+    fn arm(&mut self) -> Result<(), EngineError> {
+        Ok(self.completions.arm(false)?)
+    }
+
+    fn is_over(&mut self) -> bool {
+        if !core::mem::replace(&mut self.is_quiet, true) {
+            self.quiet_since = Instant::now();
+        }
+        self.quiet_since.elapsed() >= self.wire.plan.stall
+    }
+
+    fn sleep(&mut self) -> Result<(), EngineError> {
+        let left = self.wire.plan.stall.saturating_sub(self.quiet_since.elapsed());
+        Ok(P::CompletionQueue::sleep([&*self.completions], left)?)
     }
 }
 

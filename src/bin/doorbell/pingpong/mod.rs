@@ -5,15 +5,13 @@
 //! pair and the messages in [`engine`]. Here they are put together in the order of either role.
 
 use core::time::Duration;
-use std::io;
 use std::thread;
 
 use doorbell::vocabulary::provider::{Context as _, Provider};
 use doorbell::vocabulary::work_id::SLOTS_MAX;
 use doorbell::vocabulary::{Mtu, Psn};
 use doorbell::{PortReport, Rdma};
-use doorbell_ffi::{CompletionQueue, Context};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use doorbell_ffi::Context;
 
 use crate::report::{Failure, print};
 
@@ -179,7 +177,7 @@ fn client(rdma: &Rdma, arguments: &Arguments, host: &str) -> Result<Report, Fail
     engine.connect(&remote)?;
     tcp::send(&mut stream, &DONE, timeout)?;
     drop(stream);
-    let took = engine.run(Role::Client, sleep)?;
+    let took = engine.run(Role::Client)?;
     let report = report(&engine, Role::Client, local, remote, took);
     thread::sleep(LINGER);
     Ok(report)
@@ -199,7 +197,7 @@ fn server(rdma: &Rdma, arguments: &Arguments) -> Result<Report, Failure> {
     engine.connect(&remote)?;
     tcp::send(&mut stream, &local.encode(), timeout)?;
     tcp::done(&mut stream, timeout)?;
-    let took = engine.run(Role::Server, sleep)?;
+    let took = engine.run(Role::Server)?;
     Ok(report(&engine, Role::Server, local, remote, took))
 }
 
@@ -272,24 +270,6 @@ fn receive_depth(arguments: &Arguments, device_max: u32) -> Result<u32, Failure>
         .into());
     }
     Ok(depth)
-}
-
-/// Sleeps until the queue notifies, or for the time given.
-fn sleep(completions: &CompletionQueue, span: Duration) -> io::Result<()> {
-    let Some(notification) = completions.notification() else {
-        return Err(io::ErrorKind::Unsupported.into());
-    };
-    let span = Timespec {
-        tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: span.subsec_nanos().into(),
-    };
-    match poll(
-        &mut [PollFd::from_borrowed_fd(notification, PollFlags::IN)],
-        Some(&span),
-    ) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
 }
 
 fn report(

@@ -2,12 +2,12 @@
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
-use std::io;
 use std::thread;
+use std::time::Instant;
 
 use doorbell::vocabulary::provider::{Arena, Provider, Slot};
 use doorbell::vocabulary::{Gid, GidKind, IpPrefix, Mtu, Psn};
-use doorbell_sim::{CompletionQueue, Fabric, Host, PortConfig};
+use doorbell_sim::{Fabric, Host, PortConfig};
 
 use super::{Engine, EngineError, Plan, Role, fill};
 use crate::pingpong::source::{Source, Why};
@@ -67,17 +67,13 @@ fn connected(server: Plan, client: Plan) -> [Engine<Host>; 2] {
     [server, client]
 }
 
-fn never(_: &CompletionQueue, _: Duration) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
 type Outcome = Result<Duration, EngineError>;
 
 fn play(server: Plan, client: Plan) -> [Outcome; 2] {
     let [mut server, mut client] = connected(server, client);
     thread::scope(|scope| {
-        let serving = scope.spawn(|| server.run(Role::Server, never));
-        let client = client.run(Role::Client, never);
+        let serving = scope.spawn(|| server.run(Role::Server));
+        let client = client.run(Role::Client);
         [serving.join().unwrap(), client]
     })
 }
@@ -96,6 +92,27 @@ fn messages_of_any_size_go_round_with_any_depth() {
             server.unwrap();
             client.unwrap();
         }
+    }
+}
+
+#[test]
+fn whoever_sleeps_is_woken_by_every_message() {
+    let asleep = Plan {
+        events: true,
+        iterations: 300,
+        stall: Duration::from_secs(10),
+        ..PLAN
+    };
+    let awake = Plan {
+        events: false,
+        ..asleep
+    };
+    for (server, client) in [(asleep, asleep), (asleep, awake), (awake, asleep)] {
+        let began = Instant::now();
+        for outcome in play(server, client) {
+            outcome.unwrap();
+        }
+        assert!(began.elapsed() < asleep.stall);
     }
 }
 
@@ -182,7 +199,7 @@ fn one_damaged_byte_anywhere_fails_the_check() {
 #[test]
 fn a_peer_that_stops_is_given_up() {
     let [server, mut client] = connected(PLAN, Plan { stall: SOON, ..PLAN });
-    let error = client.run(Role::Client, never).unwrap_err();
+    let error = client.run(Role::Client).unwrap_err();
     assert!(
         matches!(
             error,

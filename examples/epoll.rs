@@ -1,0 +1,132 @@
+//! The echo of `echo.rs`, for an engine whose loop is epoll(7): a Worker is one source among
+//! others, and costs nothing while nothing comes.
+//!
+//! ```text
+//! host a$ cargo run --example epoll
+//! host b$ cargo run --example epoll -- doorbell:...
+//! ```
+
+use core::error::Error;
+use core::time::Duration;
+use std::env;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use doorbell::{ChannelConfig, Event, Handle, Listener, Node, Notify, Turn, Worker, WorkerConfig, within};
+use rustix::event::{Timespec, epoll};
+
+const MESSAGES: u32 = 1000;
+
+/// The longest either side takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let node = Node::open()?;
+    let mut config = WorkerConfig::default();
+    config.notify = Notify::Every;
+    let mut workers = node.workers(&config)?;
+    match env::args().nth(1) {
+        None => serve(&node, &mut workers),
+        Some(handle) => call(&node, &mut workers, &handle.parse()?),
+    }
+}
+
+/// The engine's loop. Its other sources would be added beside the Worker's.
+struct Loop {
+    epoll: OwnedFd,
+    deadline: Instant,
+}
+
+impl Loop {
+    fn over(worker: &Worker) -> Result<Self, Box<dyn Error>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for descriptor in worker.descriptors().ok_or("made without notification")? {
+            // By levels: what is not taken wakes again.
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&epoll, descriptor, data, epoll::EventFlags::IN)?;
+        }
+        Ok(Self {
+            epoll,
+            deadline: Instant::now() + PATIENCE,
+        })
+    }
+
+    /// One turn: hands over what came, or sleeps where nothing did.
+    fn turn(&self, worker: &mut Worker, each: impl FnMut(Turn<'_>, Event)) -> Result<(), Box<dyn Error>> {
+        let Some(sleep) = worker.ready_to_sleep(each)? else {
+            return Ok(());
+        };
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err("nothing came in time".into());
+        }
+        let span = sleep.at_most().unwrap_or(left).min(left);
+        let mut ready = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }];
+        match epoll::wait(&self.epoll, &mut ready, Some(&Timespec::try_from(span)?)) {
+            // Whatever woke it, the next turn polls.
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+fn serve(node: &Node, workers: &mut [Worker]) -> Result<(), Box<dyn Error>> {
+    let config = ChannelConfig::default();
+    let mut listener = Listener::bind(node, workers, "[::]:0".parse()?, &config)?;
+    println!("{}", listener.handle());
+    let peer = listener.accept(node, workers, within(PATIENCE))?;
+    let worker = workers.get_mut(peer.worker).ok_or("no such worker")?;
+    let engine = Loop::over(worker)?;
+    let mut echoed = 0;
+    let mut failed = None;
+    while echoed < MESSAGES && failed.is_none() {
+        engine.turn(worker, |turn, event| match event {
+            Event::Received { message, .. } => match turn.channel.send(message) {
+                Ok(_) => echoed += 1,
+                Err(error) => failed = Some(error.kind.to_string()),
+            },
+            Event::Failed { status, .. } | Event::ReceiveFailed { status } => {
+                failed = Some(status.to_string())
+            }
+            _ => {}
+        })?;
+    }
+    // The last echo is on its way: closing waits for it.
+    worker.close(peer.channel, within(Duration::from_secs(2)), |_, _| {})?;
+    println!("{echoed} messages echoed");
+    failed.map_or(Ok(()), |failure| Err(failure.into()))
+}
+
+fn call(node: &Node, workers: &mut [Worker], handle: &Handle) -> Result<(), Box<dyn Error>> {
+    let config = ChannelConfig::default();
+    let to = node.connect(workers, handle, &config, within(Duration::from_secs(10)))?;
+    let worker = workers.get_mut(to.worker).ok_or("no such worker")?;
+    let engine = Loop::over(worker)?;
+    for number in 0..MESSAGES {
+        let mut message = worker.lease().ok_or("no memory")?;
+        message.fill(&number.to_be_bytes())?;
+        let channel = worker.channel(to.channel).ok_or("closed")?;
+        channel.send(message).map_err(|error| error.kind.to_string())?;
+        let mut answer = None;
+        while answer.is_none() {
+            engine.turn(worker, |mut turn, event| match event {
+                Event::Received { message, .. } => {
+                    answer = Some(Ok(message.payload() == number.to_be_bytes()));
+                    turn.release(message);
+                }
+                Event::Failed { status, .. } | Event::ReceiveFailed { status } => {
+                    answer = Some(Err(status.to_string()))
+                }
+                _ => {}
+            })?;
+        }
+        if answer != Some(Ok(true)) {
+            return Err(format!("message {number}: {answer:?}").into());
+        }
+    }
+    println!("{MESSAGES} messages came back unchanged");
+    Ok(())
+}
