@@ -104,6 +104,8 @@ pub(crate) struct RealLab {
     programs: HashMap<Profile, PathBuf>,
     /// Rivals' programs that are built.
     rivals: BTreeMap<Rival, PathBuf>,
+    /// Where the examples are, once they are built.
+    examples: Option<PathBuf>,
     /// Where the tests are, once they are built.
     tests: Option<PathBuf>,
 }
@@ -115,6 +117,7 @@ impl RealLab {
             how,
             programs: HashMap::new(),
             rivals: BTreeMap::new(),
+            examples: None,
             tests: None,
         }
     }
@@ -131,6 +134,9 @@ impl Lab for RealLab {
             let bin = step("building the programs", || programs::build(wanted.profile))?;
             self.programs.insert(wanted.profile, bin);
         }
+        if wanted.examples && self.examples.is_none() {
+            self.examples = Some(step("building the examples", programs::build_examples)?);
+        }
         if wanted.tests && self.tests.is_none() {
             self.tests = Some(step(
                 "building the tests that need a device",
@@ -146,6 +152,7 @@ impl Lab for RealLab {
         Ok(Folders {
             rivals: self.rivals.clone(),
             bin: self.programs.get(&wanted.profile).cloned().unwrap_or_default(),
+            examples: self.examples.clone().unwrap_or_default(),
             tests: self.tests.clone().unwrap_or_default(),
         })
     }

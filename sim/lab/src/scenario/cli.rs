@@ -129,7 +129,7 @@ pub(crate) fn perform(
     let mut before = Before::default();
     timed(&mut before.setup_s, || lab.set_up(scenario, kernel))?;
     let needs = scenario.needs();
-    let programs = if needs.bin || needs.tests || !needs.rivals.is_empty() {
+    let programs = if needs.bin || needs.examples || needs.tests || !needs.rivals.is_empty() {
         timed(&mut before.build_s, || lab.programs(needs))?
     } else {
         Folders::default()
@@ -353,6 +353,7 @@ fn plan_step(scenario: &Scenario, index: usize) -> Option<String> {
         topology: &scenario.topology,
         hosts: &[],
         bin: Path::new("{bin}"),
+        examples: Path::new("{examples}"),
         tests: Path::new("{tests}"),
         rivals: &BTreeMap::new(),
         out: Path::new("{out}"),

@@ -139,6 +139,7 @@ impl Runner<'_> {
             topology: &self.scenario.topology,
             hosts: self.cluster.hosts(),
             bin: &self.settings.programs.bin,
+            examples: &self.settings.programs.examples,
             tests: &self.settings.programs.tests,
             rivals: &self.settings.programs.rivals,
             out: self.settings.out,

@@ -36,6 +36,8 @@ pub(super) const ROUNDS_MAX: u32 = 10_000;
 pub(crate) struct Programs {
     /// The folder of programs: `{bin}`.
     pub(crate) bin: bool,
+    /// The folder of examples: `{examples}`.
+    pub(crate) examples: bool,
     /// The folder of tests that need a device: `{tests}`.
     pub(crate) tests: bool,
     /// How the first are built.
@@ -48,6 +50,7 @@ pub(crate) struct Programs {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Folders {
     pub(crate) bin: PathBuf,
+    pub(crate) examples: PathBuf,
     pub(crate) tests: PathBuf,
     pub(crate) rivals: BTreeMap<Rival, PathBuf>,
 }
@@ -213,6 +216,7 @@ impl Scenario {
         };
         for template in self.templates() {
             needs.bin |= template.needs_bin();
+            needs.examples |= template.needs_examples();
             needs.tests |= template.needs_tests();
             needs.rivals.extend(template.rivals());
         }

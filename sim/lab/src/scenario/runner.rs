@@ -35,7 +35,7 @@ const KILL_GRACE: Duration = Duration::from_secs(5);
 /// What a run needs beside the scenario and the cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings<'a> {
-    /// Where our programs are: `{bin}` and `{tests}`.
+    /// Where our programs are: `{bin}`, `{examples}` and `{tests}`.
     pub(crate) programs: &'a Folders,
     /// Where output is kept: `{out}`. In the cluster's shared folder.
     pub(crate) out: &'a Path,
@@ -350,6 +350,7 @@ impl<'a> Runner<'a> {
             topology: &self.scenario.topology,
             hosts,
             bin: &self.settings.programs.bin,
+            examples: &self.settings.programs.examples,
             tests: &self.settings.programs.tests,
             rivals: &self.settings.programs.rivals,
             out: self.settings.out,

@@ -23,6 +23,7 @@ pub(crate) struct Template {
 enum Piece {
     Text(String),
     Bin,
+    Examples,
     Tests,
     Rival(Rival),
     Out,
@@ -49,6 +50,7 @@ pub(super) struct Values<'a> {
     pub(super) topology: &'a Topology,
     pub(super) hosts: &'a [Host],
     pub(super) bin: &'a Path,
+    pub(super) examples: &'a Path,
     pub(super) tests: &'a Path,
     pub(super) rivals: &'a BTreeMap<Rival, PathBuf>,
     pub(super) out: &'a Path,
@@ -111,6 +113,11 @@ impl Template {
         self.pieces.contains(&Piece::Bin)
     }
 
+    /// Whether `{examples}` is in it, so that our examples must have been built.
+    pub(super) fn needs_examples(&self) -> bool {
+        self.pieces.contains(&Piece::Examples)
+    }
+
     /// Whether `{tests}` is in it, so that our device tests must have been built.
     pub(super) fn needs_tests(&self) -> bool {
         self.pieces.contains(&Piece::Tests)
@@ -157,6 +164,7 @@ impl Piece {
         let mut words = name.splitn(3, '.');
         let fact = match (words.next(), words.next(), words.next()) {
             (Some("bin"), None, _) => return Ok(Self::Bin),
+            (Some("examples"), None, _) => return Ok(Self::Examples),
             (Some("tests"), None, _) => return Ok(Self::Tests),
             (Some("rival"), Some(rival), None) => {
                 return Rival::named(rival).map(Self::Rival).with_context(|| {
@@ -175,8 +183,8 @@ impl Piece {
         };
         let Some((fact, host, link)) = fact else {
             bail!(
-                "`{{{name}}}` is no substitution; there are {{bin}}, {{tests}}, {{rival.NAME}}, {{out}}, {{var.NAME}} and, of one \
-                 end of a link, {{addr.HOST.LINK}}, {{prefix.…}}, {{dev.…}}, {{netdev.…}} and {{gid_index.…}} \
+                "`{{{name}}}` is no substitution; there are {{bin}}, {{examples}}, {{tests}}, {{rival.NAME}}, {{out}}, \
+                 {{var.NAME}} and, of one end of a link, {{addr.HOST.LINK}}, {{prefix.…}}, {{dev.…}}, {{netdev.…}} and {{gid_index.…}} \
                  (write {{{{{name}}}}} for the text itself)"
             );
         };
@@ -220,6 +228,7 @@ impl Piece {
         match self {
             Self::Text(text) => Ok(text.clone()),
             Self::Bin => path(values.bin),
+            Self::Examples => path(values.examples),
             Self::Tests => path(values.tests),
             Self::Rival(rival) => {
                 let program = values.rivals.get(rival);
@@ -312,6 +321,7 @@ mod tests {
             topology: &topology,
             hosts: &hosts,
             bin: Path::new("/bin dir"),
+            examples: Path::new("/examples"),
             tests: Path::new("/tests"),
             rivals: &BTreeMap::from([(Rival::Sideway, PathBuf::from("/rival-sideway"))]),
             out: Path::new("/out"),
@@ -329,8 +339,8 @@ mod tests {
             "10.77.1.2/24 rxe1 veth1 1"
         );
         assert_eq!(
-            fill("{bin}/x -s {var.size} {tests}/z > {out}/y").unwrap(),
-            "/bin dir/x -s 64 /tests/z > /out/y"
+            fill("{bin}/x -s {var.size} {tests}/z {examples}/w > {out}/y").unwrap(),
+            "/bin dir/x -s 64 /tests/z /examples/w > /out/y"
         );
         assert_eq!(
             fill("exec {rival.sideway} -n 3").unwrap(),

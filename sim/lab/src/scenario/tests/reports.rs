@@ -326,11 +326,20 @@ fn a_scenario_says_what_it_needs() {
             "[[steps]]\nid = 'one'\nhost = 'a'\ncommand = {command}\n"
         ));
         let needs = scenario.needs();
-        (needs.bin, needs.tests, scenario.mentions("ib_send_lat"))
+        (
+            needs.bin,
+            needs.examples,
+            needs.tests,
+            scenario.mentions("ib_send_lat"),
+        )
     };
-    assert_eq!(needs("'{bin}/x'"), (true, false, false));
-    assert_eq!(needs("['{tests}/x', 'ib_send_lat.txt']"), (false, true, false));
-    assert_eq!(needs("'exec ib_send_lat -F'"), (false, false, true));
+    assert_eq!(needs("'{bin}/x'"), (true, false, false, false));
+    assert_eq!(
+        needs("['{tests}/x', 'ib_send_lat.txt']"),
+        (false, false, true, false)
+    );
+    assert_eq!(needs("'{examples}/x'"), (false, true, false, false));
+    assert_eq!(needs("'exec ib_send_lat -F'"), (false, false, false, true));
 }
 
 #[test]
