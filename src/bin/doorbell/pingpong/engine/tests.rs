@@ -3,7 +3,6 @@
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 use std::thread;
-use std::time::Instant;
 
 use doorbell::vocabulary::provider::{Arena, Provider, Slot};
 use doorbell::vocabulary::{Gid, GidKind, IpPrefix, Mtu, Psn};
@@ -86,6 +85,8 @@ fn messages_of_any_size_go_round_with_any_depth() {
                 message_bytes,
                 receive_depth,
                 page_bytes,
+                // Two that spin take long where processors are few.
+                events: receive_depth > 1,
                 ..PLAN
             };
             let [server, client] = play(plan, plan);
@@ -97,22 +98,17 @@ fn messages_of_any_size_go_round_with_any_depth() {
 
 #[test]
 fn whoever_sleeps_is_woken_by_every_message() {
-    let asleep = Plan {
-        events: true,
+    let awake = PLAN;
+    let asleep = Plan { events: true, ..PLAN };
+    let longer = Plan {
         iterations: 300,
-        stall: Duration::from_secs(10),
-        ..PLAN
-    };
-    let awake = Plan {
-        events: false,
         ..asleep
     };
-    for (server, client) in [(asleep, asleep), (asleep, awake), (awake, asleep)] {
-        let began = Instant::now();
+    for (server, client) in [(longer, longer), (asleep, awake), (awake, asleep)] {
         for outcome in play(server, client) {
+            // Slept through, a message would be a stall.
             outcome.unwrap();
         }
-        assert!(began.elapsed() < asleep.stall);
     }
 }
 
