@@ -49,6 +49,11 @@ impl<P: Provider> Worker<P> {
     /// [`Worker::poll`], or a message that was refused for want of a credit can be sent now. Ends
     /// at the deadline, too.
     ///
+    /// What only shows in memory is not waited for here, and wakes nobody: messages of a
+    /// [`RingChannel`](crate::RingChannel) that are told by trailers, and what other threads put
+    /// into a ring of the engine's. Poll for it, with [`Worker::poll`] beside it; or have it told
+    /// by immediates, or by a descriptor in the same event loop.
+    ///
     /// The clock is looked at once in 256 polls, and [`Wait::Busy`] makes no other call of its
     /// own. The deadline holds however much comes.
     ///
