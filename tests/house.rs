@@ -12,9 +12,16 @@ use toml::{Table, Value};
 const MAY_DEPEND: &[(&str, &[&str])] = &[
     (
         "core",
-        &["bitflags", "heapless", "static_assertions", "zerocopy", "loom"],
+        &[
+            "bitflags",
+            "heapless",
+            "static_assertions",
+            "zerocopy",
+            "loom",
+            "shuttle",
+        ],
     ),
-    ("hotpath", &["doorbell-core"]),
+    ("hotpath", &["doorbell-core", "static_assertions"]),
     ("ffi", &["doorbell-core", "rdma_sys", "heapless", "libc"]),
     ("ffi/sys", &["libc"]),
     ("ffi/fake", &["rdma_sys", "libc"]),
@@ -202,6 +209,24 @@ fn atomics_come_from_one_place() {
                     "{}:{line}: {text}",
                     path.display()
                 );
+            }
+        }
+    }
+}
+
+/// An ordering without a name is one that no model weakens.
+#[test]
+fn orderings_have_names() {
+    for folder in ["core/src", "hotpath/src"] {
+        for path in sources(&root().join(folder)) {
+            for (line, text) in code(&path) {
+                for stronger in ["Acquire", "Release", "AcqRel", "SeqCst"] {
+                    assert!(
+                        !text.contains(&format!("Ordering::{stronger}")),
+                        "{}:{line}: {text}",
+                        path.display()
+                    );
+                }
             }
         }
     }

@@ -11,6 +11,7 @@
 
 use core::fmt;
 
+use crate::ordering::{ATTACH, DETACH};
 use crate::sync::{AtomicU32, Ordering};
 
 const DETACHED: u32 = 1;
@@ -44,13 +45,13 @@ impl<Words: AsRef<[AtomicU32]>> Detachments<Words> {
     /// Whether this tag names the slot as it is detached now. If so it no longer is, and its
     /// value may be made. Only the arena's owner may call this: one thread at a time.
     ///
-    /// Ordering: the acquire pairs with the release in [`Word::detach`].
+    /// Ordering: [`ATTACH`] pairs with [`DETACH`] in [`Word::detach`].
     #[inline]
     pub fn attach(&self, index: u32, tag: u32) -> bool {
         let Some(word) = self.words.as_ref().get(index as usize) else {
             return false;
         };
-        if tag & DETACHED == 0 || word.load(Ordering::Acquire) != tag {
+        if tag & DETACHED == 0 || word.load(ATTACH.get()) != tag {
             return false;
         }
         // Odd before, so one more is the next round's even number; it stays in its half.
@@ -75,13 +76,13 @@ impl Word<'_> {
     /// Notes that the slot is detached, and gives the tag that attaches it. Only who holds the
     /// slot's value may call this, and must have given it up.
     ///
-    /// Ordering: the release pairs with the acquire in [`Detachments::attach`], so what was
+    /// Ordering: [`DETACH`] pairs with [`ATTACH`] in [`Detachments::attach`], so what was
     /// written to the slot before is there for whoever attaches it, however the tag came there.
     #[inline]
     pub fn detach(self) -> u32 {
         // Relaxed: whoever wrote it last had the slot before us. Nobody else writes it now.
         let tag = self.0.load(Ordering::Relaxed) | DETACHED;
-        self.0.store(tag, Ordering::Release);
+        self.0.store(tag, DETACH.get());
         tag
     }
 }
@@ -92,7 +93,7 @@ impl<Words> fmt::Debug for Detachments<Words> {
     }
 }
 
-#[cfg(all(test, not(doorbell_loom)))]
+#[cfg(all(test, not(any(doorbell_loom, doorbell_shuttle))))]
 mod tests {
     use super::Detachments;
     use crate::sync::AtomicU32;

@@ -6,6 +6,7 @@
 
 use core::fmt;
 
+use crate::ordering::{FREE_LIST_PUT, FREE_LIST_TAKE};
 use crate::sync::{AtomicU32, Ordering};
 
 /// The end of the list, and an empty list.
@@ -29,8 +30,8 @@ impl<Links: AsRef<[AtomicU32]>> FreeList<Links> {
     /// Puts an index on the list. The caller owns the index: nobody else puts it, and it is
     /// not on the list already. One beyond the storage is not taken.
     ///
-    /// Ordering: the release here pairs with the acquire in [`FreeList::take_all`], so what
-    /// was done with the index before is done for whoever takes it.
+    /// Ordering: [`FREE_LIST_PUT`] pairs with [`FREE_LIST_TAKE`] in [`FreeList::take_all`], so
+    /// what was done with the index before is done for whoever takes it.
     #[inline]
     pub fn put(&self, index: u32) {
         if let Some(place) = self.place(index) {
@@ -56,10 +57,9 @@ impl<Links: AsRef<[AtomicU32]>> FreeList<Links> {
 
     /// Takes everything off the list, the latest first.
     ///
-    /// Ordering: the acquire pairs with the release of every [`FreeList::put`] on the list;
-    /// the puts form one release sequence, each being a read-modify-write of the head.
+    /// Ordering: [`FREE_LIST_TAKE`] pairs with the [`FREE_LIST_PUT`] of every put on the list.
     pub fn take_all(&self, mut each: impl FnMut(u32)) {
-        let mut index = self.head.swap(NONE, Ordering::Acquire);
+        let mut index = self.head.swap(NONE, FREE_LIST_TAKE.get());
         while let Some(link) = self.links.as_ref().get(index as usize) {
             // Read before the index is handed on: its new owner may put it back at once.
             let below = link.load(Ordering::Relaxed);
@@ -87,7 +87,7 @@ impl Place<'_> {
             self.link.store(head, Ordering::Relaxed);
             match self
                 .head
-                .compare_exchange_weak(head, self.index, Ordering::Release, Ordering::Relaxed)
+                .compare_exchange_weak(head, self.index, FREE_LIST_PUT.get(), Ordering::Relaxed)
             {
                 Ok(_) => return,
                 Err(current) => head = current,
@@ -102,7 +102,7 @@ impl<Links> fmt::Debug for FreeList<Links> {
     }
 }
 
-#[cfg(all(test, not(doorbell_loom)))]
+#[cfg(all(test, not(any(doorbell_loom, doorbell_shuttle))))]
 mod tests {
     use super::FreeList;
     use crate::sync::AtomicU32;

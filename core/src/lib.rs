@@ -19,6 +19,7 @@ pub mod in_flight;
 pub mod in_place;
 pub mod ledger;
 pub mod mtu;
+pub mod ordering;
 pub mod port;
 pub mod provider;
 pub mod qp_state;

@@ -15,11 +15,8 @@ use core::ops::Deref;
 use doorbell_core::provider::{RemoteAddress, Window};
 use doorbell_core::sync::{AtomicU32, Ordering};
 
-/// The count of receives is published after they were posted. Pairs with [`POSTED_LOAD`]: who
-/// announces a receive does so after it is there, on whatever thread.
-const POSTED_STORE: Ordering = Ordering::Release;
-/// Pairs with [`POSTED_STORE`].
-const POSTED_LOAD: Ordering = Ordering::Acquire;
+use crate::ordering::{CREDITS_POSTED, CREDITS_READ};
+
 /// What was announced orders nothing: seen late, an announcement is found to be due that no
 /// longer is.
 const ANNOUNCED: Ordering = Ordering::Relaxed;
@@ -190,7 +187,7 @@ impl<L: Deref<Target = Grants>> Granting<L> {
     #[must_use]
     pub fn new(grants: L, receive_depth: u32) -> Self {
         Self {
-            posted: grants.posted.load(POSTED_LOAD),
+            posted: grants.posted.load(CREDITS_READ.get()),
             grants,
             alone_at: (receive_depth / 2).max(1),
         }
@@ -200,7 +197,7 @@ impl<L: Deref<Target = Grants>> Granting<L> {
     #[inline]
     pub fn note_posted(&mut self, receives: u32) {
         self.posted = self.posted.wrapping_add(receives);
-        self.grants.posted.store(self.posted, POSTED_STORE);
+        self.grants.posted.store(self.posted, CREDITS_POSTED.get());
     }
 
     /// Whether receives are to be announced by themselves, where `in_flight` are posted: half
@@ -276,7 +273,7 @@ impl<L: Deref<Target = Grants>> Announcer<L> {
 
     #[inline]
     fn at_least(&mut self, receives: u32) -> Option<Announcement<'_>> {
-        let count = self.grants.posted.load(POSTED_LOAD);
+        let count = self.grants.posted.load(CREDITS_READ.get());
         if count.wrapping_sub(self.announced) < receives {
             return None;
         }

@@ -1,5 +1,4 @@
 //! The words by which detached slots are attached again.
-#![cfg(doorbell_loom)]
 
 use doorbell_core::detached::Detachments;
 use doorbell_core::sync::{AtomicU32, Ordering};

@@ -1,5 +1,4 @@
 //! The list by which dropped slots come home.
-#![cfg(doorbell_loom)]
 
 use doorbell_core::free_list::FreeList;
 use doorbell_core::sync::AtomicU32;

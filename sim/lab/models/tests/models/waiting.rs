@@ -3,7 +3,6 @@
 //! A wake-up is lost where one sleeps although the device has done all it ever will. Each
 //! fault that could be made in the protocol is made here once, and must lose one: it is put
 //! between the shipped code and the queues, as what they see of it.
-#![cfg(doorbell_loom)]
 
 use core::convert::Infallible;
 

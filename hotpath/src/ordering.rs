@@ -1,0 +1,59 @@
+//! Every memory ordering of this crate that is stronger than relaxed, with its partner.
+//!
+//! Each is weakened in turn by the models, of which one must then fail. What is relaxed is
+//! written so where it stands, with the reason.
+
+doorbell_core::named_orderings! {
+    /// The count of receives is published after they were posted: who announces a receive does
+    /// so after it is there, on whatever thread. Pairs with [`CREDITS_READ`].
+    CREDITS_POSTED = Release;
+
+    /// The count of receives is read, to be announced or to count on. Pairs with
+    /// [`CREDITS_POSTED`].
+    CREDITS_READ = Acquire;
+
+    /// A producer publishes one slot: the word with the lap goes last.
+    /// Pairs with [`RING_TAKE`].
+    RING_PUBLISH = Release;
+
+    /// The consumer looks whether a slot is written. Pairs with [`RING_PUBLISH`].
+    RING_TAKE = Acquire;
+
+    /// The consumer hands slots back: the head moves behind what was read out of them.
+    /// Pairs with [`RING_REUSE`].
+    RING_HAND_BACK = Release;
+
+    /// A producer looks how far the slots may be written again. Pairs with [`RING_HAND_BACK`].
+    RING_REUSE = Acquire;
+
+    /// A half of a single-producer ring is dropped: what it did, its place in the ring
+    /// included, is done for the next to claim it. Pairs with [`SPSC_CLAIM`].
+    SPSC_UNCLAIM = Release;
+
+    /// A half of a single-producer ring is claimed. Pairs with the [`SPSC_UNCLAIM`] before.
+    SPSC_CLAIM = Acquire;
+
+    /// A side closes a single-producer ring: what it published, and all else it did, is done
+    /// for whoever learns of it. Pairs with [`SPSC_CLOSED`].
+    SPSC_CLOSE = Release;
+
+    /// A side learns that the other closed a single-producer ring. Pairs with [`SPSC_CLOSE`],
+    /// and with [`SPSC_UNCLAIM`] where the producer went from a closed ring.
+    SPSC_CLOSED = Acquire;
+
+    /// The consumer of a many-producer ring is dropped: its place in the ring is known to the
+    /// next to claim it. Pairs with [`MPSC_CLAIM`].
+    MPSC_UNCLAIM = Release;
+
+    /// The consumer half of a many-producer ring is claimed. Pairs with the [`MPSC_UNCLAIM`]
+    /// before.
+    MPSC_CLAIM = Acquire;
+
+    /// Either side closes a many-producer ring: what it did before is done for whoever learns
+    /// of it. Pairs with [`MPSC_CLOSED`].
+    MPSC_CLOSE = Release;
+
+    /// A producer or the consumer learns that a many-producer ring is closed.
+    /// Pairs with [`MPSC_CLOSE`].
+    MPSC_CLOSED = Acquire;
+}

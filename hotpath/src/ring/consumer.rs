@@ -1,0 +1,186 @@
+//! The half of a ring that takes, of either kind of ring.
+
+use core::fmt;
+use core::ops::Deref;
+
+use super::lane::Lane;
+use super::{ClaimError, Descriptor, TakeError};
+use sealed::Sealed;
+
+/// A ring that a [`Consumer`] takes from. The rings here are, and no others.
+pub trait Ring: sealed::Sealed {}
+
+impl<T: sealed::Sealed> Ring for T {}
+
+pub(super) mod sealed {
+    use super::{ClaimError, Lane};
+    use crate::ring::Slot;
+
+    /// What a ring is to its consumer.
+    pub trait Sealed {
+        type Slots: AsRef<[Slot]>;
+
+        fn lane(&self) -> &Lane<Self::Slots>;
+
+        fn claim_consumer(&self) -> Result<(), ClaimError>;
+
+        fn unclaim_consumer(&self);
+
+        /// Whether, of the positions from `head` on, all that ever will be is published by now.
+        fn is_over(&self, head: u64) -> bool;
+
+        fn close_by_consumer(&self);
+
+        fn is_closed(&self) -> bool;
+    }
+}
+
+/// The consumer of a ring. There is one at a time; another thread may get it by moving it
+/// there. Dropping it leaves what is in the ring for the next to claim it.
+///
+/// Taking is wait-free: every call ends after a bounded number of steps.
+#[repr(align(64))]
+pub struct Consumer<R: Deref<Target: Ring>> {
+    ring: R,
+    /// The position of the next descriptor.
+    head: u64,
+}
+
+impl<R: Deref<Target: Ring>> Consumer<R> {
+    /// Claims the consumer half of a ring, even of a closed one: what is in it can be taken.
+    ///
+    /// # Errors
+    /// Somebody has it.
+    ///
+    /// Ordering: the claim pairs with the drop of the half before: `RING_CLAIM`, `RING_UNCLAIM`.
+    pub fn claim(ring: R) -> Result<Self, ClaimError> {
+        ring.claim_consumer()?;
+        let head = ring.lane().resume();
+        Ok(Self { ring, head })
+    }
+
+    /// Takes the oldest descriptor, and hands its slot back.
+    ///
+    /// # Errors
+    /// Nothing is there now, or nothing comes any more.
+    ///
+    /// Ordering: `RING_TAKE` pairs with `RING_PUBLISH` in the producer, and `RING_HAND_BACK`
+    /// with `RING_REUSE` there.
+    #[inline]
+    pub fn take(&mut self) -> Result<Descriptor, TakeError> {
+        let item = match self.next() {
+            Some(item) => item,
+            None if self.ring.is_over(self.head) => self.take_at_the_end()?,
+            None => return Err(TakeError::Empty),
+        };
+        self.ring.lane().hand_back(self.head);
+        Ok(item)
+    }
+
+    /// Takes up to `max` descriptors, one after the other, as long as there are some; their
+    /// slots are handed back at once when the batch is dropped.
+    ///
+    /// # Errors
+    /// Nothing is there now, or nothing comes any more.
+    ///
+    /// Ordering: as [`take`](Self::take).
+    #[inline]
+    pub fn take_batch(&mut self, max: usize) -> Result<Batch<'_, R>, TakeError> {
+        if !self.is_ready() {
+            if !self.ring.is_over(self.head) {
+                return Err(TakeError::Empty);
+            }
+            // What was published before the end is there to be seen, now that the end is known.
+            if !self.is_ready() {
+                return Err(TakeError::Closed);
+            }
+        }
+        Ok(Batch {
+            left: max,
+            consumer: self,
+        })
+    }
+
+    /// Closes the ring for good: nothing goes in any more once the other side has learned it,
+    /// which it does with its next push. What was pushed until then is still to be taken;
+    /// [`TakeError::Closed`] says that this was all.
+    ///
+    /// Ordering: what was done before is done for whoever learns it: `SPSC_CLOSE` and
+    /// `SPSC_CLOSED`, or `MPSC_CLOSE` and `MPSC_CLOSED`.
+    pub fn close(&self) {
+        self.ring.close_by_consumer();
+    }
+
+    /// Whether the ring is closed. There may be descriptors in it.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.ring.is_closed()
+    }
+
+    /// Whether something is there to be taken.
+    #[inline(always)]
+    fn is_ready(&self) -> bool {
+        let slot = self.ring.lane().slot(self.head);
+        slot.is_some_and(|(slot, lap)| slot.is_published(lap))
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Descriptor> {
+        let (slot, lap) = self.ring.lane().slot(self.head)?;
+        let item = slot.read(lap)?;
+        self.head = self.head.wrapping_add(1);
+        Some(item)
+    }
+
+    /// What was published before the end is there to be seen, now that the end is known.
+    #[cold]
+    fn take_at_the_end(&mut self) -> Result<Descriptor, TakeError> {
+        self.next().ok_or(TakeError::Closed)
+    }
+}
+
+impl<R: Deref<Target: Ring>> Drop for Consumer<R> {
+    fn drop(&mut self) {
+        self.ring.lane().hand_back(self.head);
+        self.ring.unclaim_consumer();
+    }
+}
+
+/// Descriptors being taken. Dropped, it hands the slots of those taken back; the rest stay.
+pub struct Batch<'c, R: Deref<Target: Ring>> {
+    consumer: &'c mut Consumer<R>,
+    left: usize,
+}
+
+impl<R: Deref<Target: Ring>> Iterator for Batch<'_, R> {
+    type Item = Descriptor;
+
+    #[inline]
+    fn next(&mut self) -> Option<Descriptor> {
+        self.left = self.left.checked_sub(1)?;
+        self.consumer.next()
+    }
+}
+
+impl<R: Deref<Target: Ring>> Drop for Batch<'_, R> {
+    #[inline]
+    fn drop(&mut self) {
+        self.consumer.ring.lane().hand_back(self.consumer.head);
+    }
+}
+
+impl<R: Deref<Target: Ring>> fmt::Debug for Consumer<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer")
+            .field("head", &self.head)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<R: Deref<Target: Ring>> fmt::Debug for Batch<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch")
+            .field("left", &self.left)
+            .finish_non_exhaustive()
+    }
+}

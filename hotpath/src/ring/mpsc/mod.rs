@@ -1,0 +1,161 @@
+//! The ring of many producers and one consumer.
+
+mod producer;
+
+use core::fmt;
+use core::ops::Deref;
+
+use doorbell_core::sync::{AtomicU32, AtomicU64, Ordering};
+
+pub use producer::MpscProducer;
+
+use super::consumer::sealed::Sealed;
+use super::lane::Lane;
+use super::slot::{OwnLine, const_constructors};
+use super::{CapacityError, ClaimError, Slot};
+use crate::ordering::{MPSC_CLAIM, MPSC_CLOSE, MPSC_CLOSED, MPSC_UNCLAIM};
+
+/// In the word of the tail: the ring is closed, and no position is reserved any more.
+const CLOSED: u64 = 1 << 63;
+
+/// A ring of many producers and one consumer, over `Slots`: an array, a `Vec`, or anything
+/// else that always gives the same slice of [`Slot`].
+///
+/// Progress: pushing is lock-free. A producer tries again only when another one got ahead of
+/// it, or when the consumer took something in between; it never waits for a particular thread,
+/// and a full ring gives the descriptors back. A producer that is stopped in the middle of a
+/// push keeps the others from nothing until the ring is full. Taking is wait-free: it ends
+/// after a bounded number of steps. But what lies behind a stopped producer's slot cannot be
+/// taken before that producer goes on; until then the ring looks empty.
+///
+/// Order: what one producer pushes is taken in the order it pushed it. A batch lies in the
+/// ring in one piece.
+#[repr(C)]
+pub struct MpscRing<Slots> {
+    /// The next position to reserve, and [`CLOSED`]; the producers'.
+    tail: OwnLine<AtomicU64>,
+    seldom: OwnLine<Seldom>,
+    lane: Lane<Slots>,
+}
+
+/// What is seldom written.
+#[derive(Debug)]
+struct Seldom {
+    /// Not 0 once the ring is closed, so that an empty ring is polled without taking the tail's
+    /// line from the producers.
+    closed: AtomicU32,
+    /// 1 while somebody has the consumer half.
+    consumer: AtomicU32,
+}
+
+/// A way to refer to a ring: a `&'static`, a `&'a`, an `Arc`, or the like.
+pub trait MpscHandle: Deref<Target = MpscRing<<Self as MpscHandle>::Slots>> + Clone {
+    /// The ring's storage.
+    type Slots: AsRef<[Slot]>;
+}
+
+impl<R, Slots> MpscHandle for R
+where
+    R: Deref<Target = MpscRing<Slots>> + Clone,
+    Slots: AsRef<[Slot]>,
+{
+    type Slots = Slots;
+}
+
+impl<Slots: AsRef<[Slot]>> MpscRing<Slots> {
+    /// An empty ring of as many descriptors as there are slots.
+    ///
+    /// # Errors
+    /// The number of slots is no power of two.
+    pub fn new(slots: Slots) -> Result<Self, CapacityError> {
+        Lane::check(&slots)?;
+        Ok(Self::over(slots))
+    }
+
+    /// How many descriptors the ring holds at most.
+    #[must_use]
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.lane.capacity()
+    }
+}
+
+impl<const N: usize> MpscRing<[Slot; N]> {
+    const_constructors! {
+        /// An empty ring of `N` descriptors, a power of two, that holds its slots itself: what a
+        /// `static` is made of. Another `N` does not compile.
+        #[must_use]
+        pub fn in_place() -> Self {
+            const { assert!(N.is_power_of_two(), "a ring needs a power of two of slots") };
+            Self::over(Slot::array())
+        }
+    }
+}
+
+impl<Slots> MpscRing<Slots> {
+    const_constructors! {
+        fn over(slots: Slots) -> Self {
+            Self {
+                tail: OwnLine(AtomicU64::new(0)),
+                seldom: OwnLine(Seldom {
+                    closed: AtomicU32::new(0),
+                    consumer: AtomicU32::new(0),
+                }),
+                lane: Lane::over(slots),
+            }
+        }
+    }
+
+    fn close(&self) {
+        self.tail.fetch_or(CLOSED, MPSC_CLOSE.get());
+        // Relaxed: who sees it looks at the tail, which tells.
+        self.seldom.closed.store(1, Ordering::Relaxed);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.tail.load(MPSC_CLOSED.get()) & CLOSED != 0
+    }
+}
+
+impl<Slots: AsRef<[Slot]>> Sealed for MpscRing<Slots> {
+    type Slots = Slots;
+
+    #[inline(always)]
+    fn lane(&self) -> &Lane<Slots> {
+        &self.lane
+    }
+
+    fn claim_consumer(&self) -> Result<(), ClaimError> {
+        if self.seldom.consumer.swap(1, MPSC_CLAIM.get()) == 0 {
+            Ok(())
+        } else {
+            Err(ClaimError::Claimed)
+        }
+    }
+
+    fn unclaim_consumer(&self) {
+        self.seldom.consumer.store(0, MPSC_UNCLAIM.get());
+    }
+
+    #[inline(always)]
+    fn is_over(&self, head: u64) -> bool {
+        // Relaxed: the tail tells what is behind it.
+        self.seldom.closed.load(Ordering::Relaxed) != 0 && self.tail.load(MPSC_CLOSED.get()) == head | CLOSED
+    }
+
+    fn close_by_consumer(&self) {
+        self.close();
+    }
+
+    fn is_closed(&self) -> bool {
+        Self::is_closed(self)
+    }
+}
+
+impl<Slots> fmt::Debug for MpscRing<Slots> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MpscRing")
+            .field("seldom", &self.seldom.0)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,137 @@
+//! The halves of a ring that publish: as many as there are threads that push.
+
+use core::fmt;
+
+use doorbell_core::sync::Ordering;
+
+use super::{CLOSED, MpscHandle};
+use crate::ring::{Closed, Descriptor, PushError};
+
+/// A producer of an [`MpscRing`](super::MpscRing). Clone it for each thread that pushes.
+#[repr(align(64))]
+pub struct MpscProducer<R: MpscHandle> {
+    ring: R,
+    /// The first position that was not handed back when this producer last looked.
+    head_seen: u64,
+}
+
+impl<R: MpscHandle> MpscProducer<R> {
+    /// A producer of a ring.
+    #[must_use]
+    pub const fn new(ring: R) -> Self {
+        // What was handed back before, it has yet to see; nothing before position 0 was.
+        Self { ring, head_seen: 0 }
+    }
+
+    /// Pushes one descriptor, and publishes it. Lock-free: see [`MpscRing`](super::MpscRing).
+    ///
+    /// # Errors
+    /// The ring is full or closed; either gives the descriptor back. It may be called full
+    /// while the consumer takes from it at the very moment.
+    ///
+    /// Ordering: `RING_PUBLISH` pairs with `RING_TAKE` in the consumer.
+    #[inline]
+    pub fn push(&mut self, item: Descriptor) -> Result<(), PushError> {
+        match self.reserve(1) {
+            Ok((position, 1)) => match self.ring.lane.slot(position) {
+                Some((slot, lap)) => {
+                    slot.write(lap, item);
+                    Ok(())
+                }
+                None => Err(PushError::Full(item)),
+            },
+            Ok(_) => Err(PushError::Full(item)),
+            Err(Closed) => Err(PushError::Closed(item)),
+        }
+    }
+
+    /// Pushes as many descriptors as there is room for, from the first on and in one piece,
+    /// and publishes them all at once; says how many. The rest are the caller's to push again.
+    ///
+    /// # Errors
+    /// The ring is closed.
+    ///
+    /// Ordering: as [`push`](Self::push).
+    #[inline]
+    pub fn push_batch(&mut self, items: &[Descriptor]) -> Result<usize, Closed> {
+        let (position, count) = self.reserve(items.len())?;
+        self.ring
+            .lane
+            .write(position, items.get(..count).unwrap_or(items));
+        Ok(count)
+    }
+
+    /// Closes the ring for good, for all producers: nothing goes in any more, and the consumer
+    /// learns it once it has taken all that was pushed.
+    ///
+    /// Ordering: `MPSC_CLOSE` pairs with `MPSC_CLOSED` wherever it is learned.
+    pub fn close(&self) {
+        self.ring.close();
+    }
+
+    /// Whether the ring is closed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.ring.is_closed()
+    }
+
+    /// Reserves up to `count` positions in one piece: the first, and how many.
+    #[inline]
+    fn reserve(&mut self, count: usize) -> Result<(u64, usize), Closed> {
+        let capacity = self.ring.lane.capacity() as u64;
+        // Relaxed, here and where it is moved: positions are handed out by the tail alone, what
+        // is in the slots is ordered by their laps and by the head.
+        let mut tail = self.ring.tail.load(Ordering::Relaxed);
+        loop {
+            if tail & CLOSED != 0 {
+                return self.refuse_closed();
+            }
+            // The tail was read after the head was: it is not behind it.
+            let mut room = capacity.saturating_sub(tail.wrapping_sub(self.head_seen));
+            if room < count as u64 {
+                let head = self.ring.lane.handed_back();
+                if head != self.head_seen {
+                    self.head_seen = head;
+                    tail = self.ring.tail.load(Ordering::Relaxed);
+                    continue;
+                }
+            }
+            room = room.min(count as u64);
+            if room == 0 {
+                return Ok((tail, 0));
+            }
+            match self.ring.tail.compare_exchange(
+                tail,
+                tail.wrapping_add(room),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                #[expect(clippy::cast_possible_truncation, reason = "at most `count`")]
+                Ok(_) => return Ok((tail, room as usize)),
+                Err(current) => tail = current,
+            }
+        }
+    }
+
+    /// Learns what was done before the ring was closed.
+    #[cold]
+    fn refuse_closed<T>(&self) -> Result<T, Closed> {
+        let _ = self.ring.is_closed();
+        Err(Closed)
+    }
+}
+
+impl<R: MpscHandle> Clone for MpscProducer<R> {
+    fn clone(&self) -> Self {
+        Self {
+            ring: self.ring.clone(),
+            head_seen: self.head_seen,
+        }
+    }
+}
+
+impl<R: MpscHandle> fmt::Debug for MpscProducer<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MpscProducer").finish_non_exhaustive()
+    }
+}

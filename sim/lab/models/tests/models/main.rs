@@ -1,0 +1,14 @@
+//! All models that loom explores, in one program, so that it can call itself with each
+//! ordering weakened in turn.
+//!
+//! What a model needs of memory beyond atomics is stood for by a witness; see the package.
+#![cfg(doorbell_loom)]
+
+mod credits;
+mod detached;
+mod free_list;
+mod mpsc;
+mod ring;
+mod spsc;
+mod waiting;
+mod weakened;
