@@ -36,6 +36,13 @@ impl fmt::Display for TooLong {
 impl core::error::Error for TooLong {}
 
 impl<P: Provider> Lease<P> {
+    /// Which slot it is of the memory it is from, from 0, in the order they lie in.
+    #[must_use]
+    #[inline]
+    pub fn index(&self) -> u32 {
+        self.slot.index()
+    }
+
     /// How many bytes it holds at most.
     #[must_use]
     #[inline]

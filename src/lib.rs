@@ -33,6 +33,7 @@
 //! ```
 
 mod answer;
+mod arena;
 mod batch;
 mod bring_up;
 mod channel;
@@ -49,17 +50,18 @@ mod rails;
 mod ring_channel;
 mod worker;
 
+pub use arena::Arena;
 pub use batch::Batch;
 pub use channel::{Channel, ChannelId, SendError, SendErrorKind};
 pub use config::{ChannelConfig, Notify, WorkerConfig};
 pub use doorbell_core as vocabulary;
 pub use doorbell_core::provider::{
-    MemoryError, NumaNode, Operation, Pages, Placement, PlacementConfig, PostFlags, RemoteAccess,
-    RemoteAddress, Window, WindowConfig,
+    ArenaConfig, MemoryError, NumaNode, Operation, Pages, Placement, PlacementConfig, PostFlags,
+    RemoteAccess, RemoteAddress, Window, WindowConfig,
 };
 pub use doorbell_core::wire::{Handle, PrivateData, Publication, RemoteWindow};
 pub use doorbell_core::{Deadline, PortReport, Ticket, WcStatus};
-pub use doorbell_ffi::Rdma;
+pub use doorbell_ffi::{Rdma, StableMemory};
 pub use doorbell_hotpath::{FirstCause, RingReadError, Statistics, StatisticsSnapshot, Wait, Woken};
 pub use edge::clock::within;
 pub use error::{ConnectError, NodeError};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use doorbell::vocabulary::Rkey;
 use doorbell::{
-    ChannelState, CloseError, CloseProgress, ConnectError, Event, Listener, Operation, Pages,
+    ArenaConfig, ChannelState, CloseError, CloseProgress, ConnectError, Event, Listener, Operation, Pages,
     PlacementConfig, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind, WcStatus, Window as _,
     WindowConfig, WorkerConfig, within,
 };
@@ -527,4 +527,34 @@ fn placement_is_told_and_what_is_required_of_it_is_kept() {
         error.to_string(),
         "huge pages of 2 MiB required, and not to be had: there is no such thing here"
     );
+}
+
+#[test]
+fn a_request_gathers_from_memory_of_two_sizes() {
+    let (mut a, mut b) = pair();
+    let id = b.id();
+    let mut headers = b.worker().arena(&ArenaConfig::new(2, 64)).unwrap();
+    assert_eq!((headers.slots(), headers.slot_bytes()), (2, 64));
+    assert_eq!(headers.placement().bytes, 128);
+    for round in 0..8 {
+        let mut header = headers.lease().expect("it comes home when its request is done");
+        assert_eq!(header.len_bytes(), 0);
+        header.fill(b"header ").unwrap();
+        let page = b.lease(b"page");
+        let mut batch = b.worker().channel(id).unwrap().batch();
+        batch
+            .push(Operation::Send, [header, page], PostFlags::SIGNALED)
+            .unwrap();
+        batch.ring().unwrap();
+        assert_eq!(a.until(received).0, b"header page", "round {round}");
+        b.until(|event| matches!(event, Event::Done { .. }).then_some(()));
+    }
+    let [one, other] = [headers.lease().unwrap(), headers.lease().unwrap()];
+    assert_ne!(one.index(), other.index());
+    assert!(headers.lease().is_none(), "back-pressure");
+    headers.release(one);
+    assert!(headers.lease().is_some());
+    // The memory of a lease outlives what it is from.
+    drop(headers);
+    assert_eq!(other.capacity_bytes(), 64);
 }

@@ -135,6 +135,11 @@ impl Slot {
 
 impl doorbell_core::provider::Slot for Slot {
     #[inline]
+    fn index(&self) -> u32 {
+        self.index
+    }
+
+    #[inline]
     fn capacity_bytes(&self) -> usize {
         self.capacity() as usize
     }

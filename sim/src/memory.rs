@@ -132,6 +132,10 @@ impl Slot {
 }
 
 impl doorbell_core::provider::Slot for Slot {
+    fn index(&self) -> u32 {
+        self.index
+    }
+
     fn capacity_bytes(&self) -> usize {
         self.bytes.len()
     }

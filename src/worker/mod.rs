@@ -3,6 +3,7 @@
 mod admission;
 mod channel_list;
 mod closing;
+mod memory;
 mod polling;
 mod waiting;
 

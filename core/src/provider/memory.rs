@@ -10,6 +10,9 @@ use super::{OutOfWindow, Placement};
 /// arena. Whoever holds the value owns the bytes. Dropping it sends it home to its arena
 /// from any thread, without a lock.
 pub trait Slot: Send + Sized + 'static {
+    /// Which of its arena's slots it is, from 0, in the order they lie in.
+    fn index(&self) -> u32;
+
     /// How many bytes it holds at most.
     fn capacity_bytes(&self) -> usize;
 

@@ -323,3 +323,44 @@ fn adopted_memory_serves_as_well() {
     assert_eq!(&copied, b"lent");
     assert!(bench.domain.adopt_arena(Lent::new(64), 100).is_err());
 }
+
+#[test]
+fn one_request_gathers_from_our_memory_and_from_adopted() {
+    let Some(bench) = bench("one_request_gathers_from_our_memory_and_from_adopted") else {
+        return;
+    };
+    const PAGE_BYTES: u32 = 4096;
+    let mut headers = bench.arena(4, 64);
+    let mut pages = bench
+        .domain
+        .adopt_arena(Lent::new(3 * PAGE_BYTES as usize + 63), PAGE_BYTES)
+        .unwrap();
+    assert_eq!(pages.slots(), 3);
+    // What an engine lends is as it is: nothing was asked of the machine for it.
+    assert_eq!(pages.placement().shortfalls().count(), 0);
+    let window = window(&bench, 8192, RemoteAccess::ALL);
+    let (mut sender, _receiver) = bench.pair();
+    for round in 0..3 {
+        let header = slot_with(&mut headers, b"a page follows:");
+        let body = pattern(PAGE_BYTES as usize, round);
+        let page = slot_with(&mut pages, &body);
+        assert_eq!(page.index() as usize, round, "in the order they lie in");
+        run(
+            &mut sender,
+            Operation::Write(address(&window, 64)),
+            [header, page],
+        );
+        let mut copied = vec![0; 15 + PAGE_BYTES as usize];
+        window.copy_out(64, &mut copied).unwrap();
+        assert_eq!(&copied[..15], b"a page follows:");
+        assert!(copied[15..] == body);
+    }
+    assert_eq!((headers.free_slots(), pages.free_slots()), (4, 3));
+    // They are told apart by what they are, and their bytes are as they were.
+    let mut back: Vec<_> = core::iter::from_fn(|| pages.lease()).collect();
+    back.sort_by_key(Slot::index);
+    for (round, page) in back.iter_mut().enumerate() {
+        page.set_len_bytes(PAGE_BYTES as usize);
+        assert!(page.payload() == pattern(PAGE_BYTES as usize, round));
+    }
+}

@@ -67,6 +67,9 @@ impl Window for Word {
 struct Bytes;
 
 impl Slot for Bytes {
+    fn index(&self) -> u32 {
+        0
+    }
     fn capacity_bytes(&self) -> usize {
         0
     }

@@ -28,6 +28,10 @@ impl Bytes {
 }
 
 impl Slot for Bytes {
+    fn index(&self) -> u32 {
+        0
+    }
+
     fn capacity_bytes(&self) -> usize {
         self.bytes.len()
     }

@@ -1,0 +1,48 @@
+//! Memory beside a Worker's own slots: more of it, or what an engine lends.
+
+use doorbell_core::provider::{
+    ArenaConfig, MemoryError, ProtectionDomain, Provider, ProviderError, RemoteAccess,
+};
+use doorbell_ffi::{Rdma, StableMemory};
+
+use super::Worker;
+use crate::Arena;
+
+impl<P: Provider> Worker<P> {
+    /// Registers memory beside the Worker's own, of another size of slots, say.
+    ///
+    /// # Errors
+    /// The sizes are zero, the device refused, or what is required of its placement cannot be
+    /// had.
+    pub fn arena(&self, config: &ArenaConfig) -> Result<Arena<P>, MemoryError> {
+        Ok(Arena::new(self.domain.arena(config)?, self.reaper.clone()))
+    }
+}
+
+impl Worker<Rdma> {
+    /// Registers memory of the caller's, cut into as many slots as it holds, to lease and send like
+    /// the Worker's own; one request may gather from both. It is given back, by its drop,
+    /// when the arena is gone and all its leases are home.
+    ///
+    /// Slots begin at multiples of 64 bytes, as the first does; `slot_bytes` is rounded up to one.
+    ///
+    /// # Errors
+    /// Not one slot fits (`EINVAL`), or the device refused.
+    pub fn adopt(&self, memory: impl StableMemory, slot_bytes: u32) -> Result<Arena, ProviderError> {
+        let arena = self.domain.adopt_arena(memory, slot_bytes)?;
+        Ok(Arena::new(arena, self.reaper.clone()))
+    }
+
+    /// Registers memory of the caller's that peers may reach once they are told of it. It is
+    /// given back, by its drop, when the window is gone.
+    ///
+    /// # Errors
+    /// It is empty (`EINVAL`), or the device refused.
+    pub fn adopt_window(
+        &self,
+        memory: impl StableMemory,
+        remote: RemoteAccess,
+    ) -> Result<<Rdma as Provider>::Window, ProviderError> {
+        self.domain.adopt_window(memory, remote)
+    }
+}
