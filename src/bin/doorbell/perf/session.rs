@@ -534,7 +534,7 @@ fn exchange_verdicts<P: Provider>(
     }
 }
 
-/// Fails where either side saw a wrong byte, or nothing at all was checked.
+/// Fails where either side saw a wrong byte, or not every message was checked by who got it.
 fn judge(test: &Test, tally: &Tally, peer: &Verdict) -> Result<(), PerfError> {
     let seen = [
         (true, tally.faults, tally.first_fault),
@@ -551,7 +551,13 @@ fn judge(test: &Test, tally: &Tally, peer: &Verdict) -> Result<(), PerfError> {
             }));
         }
     }
-    let checked = tally.messages.max(peer.messages_checked);
+    let (here, there) = (tally.messages, peer.messages_checked);
+    // Where messages go both ways, each side checks those it gets; else one side has them all.
+    let checked = if test.kind == Kind::Latency && !test.op.fetches() {
+        here.min(there)
+    } else {
+        here.max(there)
+    };
     if checked < test.total() {
         return Err(PerfError::Unchecked {
             checked,
@@ -590,4 +596,61 @@ fn random() -> Result<u64, PerfError> {
     let mut bytes = [0; size_of::<u64>()];
     getrandom::fill(&mut bytes).map_err(|_| PerfError::Entropy)?;
     Ok(u64::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use doorbell::vocabulary::Mtu;
+
+    use super::{PerfError, judge};
+    use crate::perf::link::Tally;
+    use crate::perf::message::Verdict;
+    use crate::perf::test::{Kind, Op, Test};
+
+    /// The verdict on a hundred messages, of which each side checked so many.
+    fn verdict(kind: Kind, op: Op, here: u64, there: u64) -> Result<(), PerfError> {
+        let test = Test {
+            kind,
+            op,
+            message_bytes: 64,
+            iterations: 100,
+            warmup: 0,
+            inline_bytes_max: 0,
+            batch: 1,
+            depth: 1,
+            unsignaled_max: 0,
+            traffic_class: 0,
+            mtu_max: Mtu::B1024,
+            plant: None,
+        };
+        let tally = Tally {
+            messages: here,
+            ..Tally::default()
+        };
+        let peer = Verdict {
+            token: 1,
+            messages_checked: there,
+            bytes_checked: 0,
+            faults: 0,
+            first_fault: None,
+            gave_up: None,
+        };
+        judge(&test, &tally, &peer)
+    }
+
+    #[test]
+    fn who_gets_messages_has_to_check_them() {
+        for (kind, op, here, there, passes) in [
+            (Kind::Latency, Op::Send, 100, 100, true),
+            (Kind::Latency, Op::Send, 100, 99, false),
+            (Kind::Latency, Op::Write, 0, 100, false),
+            (Kind::Latency, Op::Read, 100, 0, true),
+            (Kind::Bandwidth, Op::Send, 0, 100, true),
+            (Kind::Bandwidth, Op::Read, 100, 0, true),
+            (Kind::Bandwidth, Op::Send, 99, 0, false),
+        ] {
+            let verdict = verdict(kind, op, here, there);
+            assert_eq!(verdict.is_ok(), passes, "{kind:?} {op:?} {here} {there}");
+        }
+    }
 }
