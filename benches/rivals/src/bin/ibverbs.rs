@@ -25,6 +25,7 @@ fn main() -> Result<(), Failure> {
     let prepared = pd
         .create_qp(&cq, &cq, ibverbs::ibv_qp_type::IBV_QPT_RC)
         .set_gid_index(arguments.gid_index)
+        .set_timeout(18)
         .set_max_send_wr(u32::try_from(DEPTH)?)
         .set_max_recv_wr(u32::try_from(RECEIVES)?)
         .build()?;

@@ -108,7 +108,7 @@ fn connect(qp: &mut BasicQueuePair, theirs: &Place, gid_index: u8) -> Result<(),
     attribute
         .setup_state(QueuePairState::ReadyToSend)
         .setup_sq_psn(PSN)
-        .setup_timeout(14)
+        .setup_timeout(18)
         .setup_retry_cnt(6)
         .setup_rnr_retry(7)
         .setup_max_read_atomic(0);

@@ -1,10 +1,10 @@
 //! Instructions per message of programs that post and poll, from profiles of callgrind's.
 //!
 //! A program polls in vain as often as the machine happens to make it wait, so that time, which says nothing here,
-//! would be in the count. Two runs of the same messages that differ in nothing but how often was polled give what
-//! one poll in vain costs; all but one poll for each completion are taken out.
+//! would be in the count. Pairs of runs of the same messages that differ in nothing but how often was polled give what
+//! one poll in vain costs this program; all but those that found something are taken out.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -21,8 +21,11 @@ const MESSAGES: u64 = 3200;
 /// Where libibverbs keeps its providers.
 const PROVIDERS: &str = "/libibverbs/lib";
 
-/// More polls than this the slow link must have made, else nothing follows from it.
-const MORE_POLLS_MIN: u64 = 500;
+/// At least so many polls must lie between the two runs of some pair, else nothing follows about what one costs.
+const POLLS_BETWEEN_MIN: u64 = 500;
+
+/// So few polls in vain for each message may stay in where it is not known what one costs.
+const POLLS_IN_VAIN_FEW: f64 = 0.05;
 
 /// What is compared: the messages for which each program asks for one completion.
 const CASES: [Case; 4] = [
@@ -61,13 +64,21 @@ enum Scope {
     Poster,
 }
 
+/// Two runs of the same messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pair {
+    plain: Counted,
+    /// On the slow link.
+    slow: Counted,
+    /// Polls that found something, of the first.
+    needed: u64,
+}
+
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct PerMessage {
+    case: &'static str,
     instructions: f64,
-    /// What a poll in vain costs, and how many there were for each message, without the slow link.
-    in_vain: f64,
-    polls_in_vain: f64,
 }
 
 /// Where the polls that a program needs are known from.
@@ -84,9 +95,7 @@ enum Needed {
 struct Program<'a> {
     profiles: &'a Profiles,
     name: &'a str,
-    case: &'a str,
     scope: Scope,
-    needed: Needed,
 }
 
 /// Runs the scenario and reads its profiles.
@@ -96,20 +105,16 @@ struct Program<'a> {
 /// It failed, or its profiles are not as they should be.
 pub(super) fn beside_perftest(bench: &mut Bench<'_>) -> Result<Findings> {
     let profiles = bench.profiles(SCENARIO)?;
-    let mut findings = Findings::default();
-    for case in &CASES {
-        let theirs = Program {
-            profiles: &profiles,
-            name: "perftest",
-            case: case.name,
-            scope: Scope::Poster,
-            needed: Needed::Completions {
-                messages: case.theirs,
-            },
-        };
-        findings.add(case.name, compared(case, &profiles, theirs)?);
-    }
-    Ok(findings)
+    let ours = doorbell(&profiles)?;
+    let perftest = Program {
+        profiles: &profiles,
+        name: "perftest",
+        scope: Scope::Poster,
+    };
+    let theirs = perftest.counted(|case| Needed::Completions {
+        messages: case.theirs,
+    })?;
+    Ok(compared(&ours, &theirs, &profiles.kernel))
 }
 
 /// The same beside a rival's crate, as far as that goes.
@@ -125,74 +130,88 @@ pub(super) fn beside_rival(rival: Rival, bench: &mut Bench<'_>) -> Result<Findin
     // First, since this is what may not build.
     let rivals = bench.profiles(scenario)?;
     let profiles = bench.profiles(SCENARIO)?;
-    let mut findings = Findings::default();
-    for case in &CASES {
-        let theirs = Program {
-            profiles: &rivals,
-            name: rival.name(),
-            case: case.name,
-            scope: Scope::Whole,
-            needed: Needed::Printed,
-        };
-        if theirs.file("plain", "callgrind").exists() {
-            findings.add(case.name, compared(case, &profiles, theirs)?);
-        }
-    }
-    Ok(findings)
+    let ours = doorbell(&profiles)?;
+    let program = Program {
+        profiles: &rivals,
+        name: rival.name(),
+        scope: Scope::Whole,
+    };
+    let theirs = program.counted(|_| Needed::Printed)?;
+    Ok(compared(&ours, &theirs, &profiles.kernel))
 }
 
-/// Ours beside theirs.
-fn compared(case: &Case, profiles: &Profiles, theirs: Program<'_>) -> Result<Measured> {
-    let ours = Program {
+/// Ours, from the scenario that perftest is in.
+fn doorbell(profiles: &Profiles) -> Result<Vec<PerMessage>> {
+    let program = Program {
         profiles,
         name: "doorbell",
-        case: case.name,
         scope: Scope::Whole,
-        needed: Needed::Completions { messages: case.ours },
     };
-    let (ours, whose, theirs) = (ours.per_message()?, theirs.name, theirs.per_message()?);
-    let told = |whose: &str, found: &PerMessage| {
-        format!(
-            "{whose} polled in vain {:.2} times a message, at {:.0} instructions each",
-            found.polls_in_vain, found.in_vain
-        )
-    };
-    say(format_args!(
-        "{}: {}; {}",
-        case.name,
-        told("doorbell", &ours),
-        told(whose, &theirs)
-    ));
-    Ok(Measured {
-        theirs: Some(theirs.instructions),
-        note: Some(format!(
-            "kernel {}; the provider's instructions are in, polls in vain are out",
-            profiles.kernel
-        )),
-        ..Measured::of(ours.instructions)
-    })
+    program.counted(|case| Needed::Completions { messages: case.ours })
+}
+
+/// Ours beside theirs, where there are both.
+fn compared(ours: &[PerMessage], theirs: &[PerMessage], kernel: &str) -> Findings {
+    let mut findings = Findings::default();
+    for ours in ours {
+        let Some(theirs) = theirs.iter().find(|theirs| theirs.case == ours.case) else {
+            continue;
+        };
+        let note = format!("kernel {kernel}; the provider's instructions are in, polls in vain are out");
+        let measured = Measured {
+            theirs: Some(theirs.instructions),
+            note: Some(note),
+            ..Measured::of(ours.instructions)
+        };
+        findings.add(ours.case, measured);
+    }
+    findings
 }
 
 impl Program<'_> {
-    fn file(&self, link: &str, extension: &str) -> PathBuf {
-        let Self { name, case, .. } = self;
-        self.profiles
-            .folder
-            .join(format!("{name}-{case}.{link}.{extension}"))
-    }
-
-    fn per_message(&self) -> Result<PerMessage> {
-        let counted = |link: &str| {
-            let file = self.file(link, "callgrind");
-            let profile = Profile::read(&file)?;
-            Counted::of(&profile, self.scope).with_context(|| format!("in {}", file.display()))
-        };
-        let (plain, slow) = (counted("plain")?, counted("slow")?);
-        let needed = match self.needed {
-            Needed::Completions { messages } => MESSAGES.div_ceil(messages),
-            Needed::Printed => printed(&self.file("plain", "stdout"))?,
-        };
-        PerMessage::of(plain, slow, MESSAGES, needed).with_context(|| format!("{}, {}", self.name, self.case))
+    /// Every case that it has profiles of.
+    fn counted(&self, needed: impl Fn(&Case) -> Needed) -> Result<Vec<PerMessage>> {
+        let mut pairs = Vec::new();
+        for case in &CASES {
+            let file = |link: &str, extension: &str| {
+                let name = format!("{}-{}.{link}.{extension}", self.name, case.name);
+                self.profiles.folder.join(name)
+            };
+            if !file("plain", "callgrind").exists() {
+                continue;
+            }
+            let counted = |link: &str| {
+                let file = file(link, "callgrind");
+                let profile = Profile::read(&file)?;
+                Counted::of(&profile, self.scope).with_context(|| format!("in {}", file.display()))
+            };
+            let needed = match needed(case) {
+                Needed::Completions { messages } => MESSAGES.div_ceil(messages),
+                Needed::Printed => printed(&file("plain", "stdout"))?,
+            };
+            pairs.push((
+                case.name,
+                Pair {
+                    plain: counted("plain")?,
+                    slow: counted("slow")?,
+                    needed,
+                },
+            ));
+        }
+        let each = in_vain(pairs.iter().map(|(_, pair)| pair))
+            .with_context(|| format!("what {} does between messages", self.name))?;
+        let told = each.map_or_else(|| "an unknown number".to_owned(), |each| format!("{each:.0}"));
+        say(format_args!(
+            "{}: a poll in vain takes {told} of instructions",
+            self.name
+        ));
+        pairs
+            .into_iter()
+            .map(|(case, pair)| {
+                pair.per_message(case, each)
+                    .with_context(|| format!("{}, {case}", self.name))
+            })
+            .collect()
     }
 }
 
@@ -269,23 +288,41 @@ struct Entry {
     count: u64,
 }
 
-impl PerMessage {
+/// What one poll in vain costs, by least squares over all pairs; unknown where none of them differ enough.
+///
+/// # Errors
+///
+/// More polls took fewer instructions, so the pairs differ in something else.
+#[expect(clippy::cast_precision_loss, reason = "counts of instructions are below 2^53")]
+fn in_vain<'a>(pairs: impl Iterator<Item = &'a Pair>) -> Result<Option<f64>> {
+    let (mut products, mut squares, mut most) = (0.0, 0.0, 0);
+    for Pair { plain, slow, .. } in pairs {
+        let polls = slow.polls as f64 - plain.polls as f64;
+        products += polls * (slow.instructions as f64 - plain.instructions as f64);
+        squares += polls * polls;
+        most = most.max(slow.polls.abs_diff(plain.polls));
+    }
+    if most < POLLS_BETWEEN_MIN {
+        return Ok(None);
+    }
+    let each = products / squares;
+    ensure!(each > 0.0, "more polls took fewer instructions");
+    Ok(Some(each))
+}
+
+impl Pair {
     #[expect(clippy::cast_precision_loss, reason = "counts of instructions are below 2^53")]
-    fn of(plain: Counted, slow: Counted, messages: u64, needed: u64) -> Result<Self> {
-        let more = slow.polls.saturating_sub(plain.polls);
+    fn per_message(&self, case: &'static str, in_vain: Option<f64>) -> Result<PerMessage> {
+        let messages = MESSAGES as f64;
+        let polls = self.plain.polls.saturating_sub(self.needed) as f64;
         ensure!(
-            more >= MORE_POLLS_MIN,
-            "the slow link made {} polls of {}: too few more to tell what one costs",
-            slow.polls,
-            plain.polls
+            in_vain.is_some() || polls / messages <= POLLS_IN_VAIN_FEW,
+            "{polls} polls in vain, and the slow link made too few more to tell what one costs"
         );
-        let in_vain = (slow.instructions as f64 - plain.instructions as f64) / more as f64;
-        ensure!(in_vain > 0.0, "more polls took fewer instructions");
-        let polls_in_vain = plain.polls.saturating_sub(needed) as f64;
-        Ok(Self {
-            instructions: (plain.instructions as f64 - polls_in_vain * in_vain) / messages as f64,
-            in_vain,
-            polls_in_vain: polls_in_vain / messages as f64,
+        let instructions = self.plain.instructions as f64 - polls * in_vain.unwrap_or(0.0);
+        Ok(PerMessage {
+            case,
+            instructions: instructions / messages,
         })
     }
 }
@@ -326,27 +363,46 @@ mod tests {
         );
     }
 
-    #[test]
-    fn polls_in_vain_are_taken_out_however_many_there_were() {
-        for polls in [10, 300, 2000] {
-            let plain = Counted::of(&profile(polls), Scope::Poster).unwrap();
-            let slow = Counted::of(&profile(5000), Scope::Poster).unwrap();
-            let found = PerMessage::of(plain, slow, 10, 10).unwrap();
-            assert_eq!(found.in_vain, 35.0);
-            assert_eq!(
-                found.instructions,
-                (1000.0 + 500.0 + 10.0 * 35.0) / 10.0,
-                "{polls}"
-            );
-            assert_eq!(found.polls_in_vain, (polls - 10) as f64 / 10.0);
+    fn pair(plain: u64, slow: u64) -> Pair {
+        let counted = |polls| Counted::of(&profile(polls), Scope::Poster).unwrap();
+        Pair {
+            plain: counted(plain),
+            slow: counted(slow),
+            needed: 10,
         }
     }
 
     #[test]
-    fn a_slow_link_that_was_not_slow_is_told() {
-        let counted = |polls| Counted::of(&profile(polls), Scope::Poster).unwrap();
-        assert!(PerMessage::of(counted(100), counted(599), 10, 10).is_err());
-        assert!(PerMessage::of(counted(100), counted(600), 10, 10).is_ok());
+    fn polls_in_vain_are_taken_out_however_many_there_were() {
+        for polls in [10, 300, 2000] {
+            let pairs = [pair(polls, 5000), pair(50, 60)];
+            let each = in_vain(pairs.iter()).unwrap();
+            assert_eq!(each, Some(35.0));
+            for pair in &pairs {
+                let found = pair.per_message("send-1", each).unwrap();
+                let wanted = (1000.0 + 500.0 + 10.0 * 35.0) / MESSAGES as f64;
+                assert!((found.instructions - wanted).abs() < 1e-9, "{polls}: {found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_poll_in_vain_costs_must_be_known_where_there_were_many() {
+        assert_eq!(in_vain([pair(100, 599)].iter()).unwrap(), None);
+        assert!(in_vain([pair(100, 600)].iter()).unwrap().is_some());
+        assert!(
+            in_vain([pair(600, 100)].iter()).unwrap().is_some(),
+            "whichever was slower"
+        );
+        assert!(
+            pair(10 + 160, 170).per_message("send-1", None).is_ok(),
+            "one in twenty messages"
+        );
+        assert!(pair(10 + 161, 171).per_message("send-1", None).is_err());
+    }
+
+    #[test]
+    fn a_profile_without_a_loop_is_told() {
         assert!(Counted::of(&Profile::parse("events: Ir\n").unwrap(), Scope::Poster).is_err());
     }
 }

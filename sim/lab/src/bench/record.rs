@@ -111,7 +111,7 @@ pub(super) fn table(records: &[Record]) -> String {
         "theirs",
         "whose",
         "ratio",
-        "less",
+        "difference",
         "95 % interval",
         "goal",
         "met",
