@@ -17,6 +17,7 @@ mod goal;
 mod hot_loop;
 mod native;
 mod record;
+mod rings;
 mod rows;
 mod sources;
 

@@ -10,6 +10,8 @@ use crate::scenario::aligned;
 pub(super) struct Measured {
     pub(super) ours: f64,
     pub(super) theirs: Option<f64>,
+    /// Ours over theirs, where it is not simply that of the two figures.
+    pub(super) ratio: Option<f64>,
     /// The 95 % interval of the ratio.
     pub(super) interval: Option<Interval>,
     /// Whose the other figure is, where the row leaves it open.
@@ -34,7 +36,7 @@ impl Measured {
 
     /// Ours over theirs.
     pub(super) fn ratio(&self) -> Option<f64> {
-        let ratio = self.ours / self.theirs?;
+        let ratio = self.ratio.unwrap_or(self.ours / self.theirs?);
         ratio.is_finite().then_some(ratio)
     }
 

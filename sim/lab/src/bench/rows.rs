@@ -22,7 +22,6 @@ pub(super) struct Row {
 }
 
 const NO_RING_CHANNEL: Source = Source::Missing("there is no one-sided ring channel yet");
-const NO_RING_BENCH: Source = Source::Missing("there is no benchmark of the request rings yet");
 const NO_WRITE: Source = Source::Missing("the crate ibverbs has no WRITE");
 
 /// Instructions of one message posted and polled through the stub provider, more than the hand-written loop takes.
@@ -80,16 +79,16 @@ const fn compared(
     }
 }
 
-const fn ring(name: &'static str, what: &'static str, figure: &'static str) -> Row {
+const fn ring(name: &'static str, what: &'static str, whose: &'static str, figure: &'static str) -> Row {
     Row {
         name,
         what,
         unit: "descriptors/s",
-        whose: Some("the best of rtrb, crossbeam ArrayQueue and heapless"),
+        whose: Some(whose),
         goal: Goal::RatioAtLeast(1.0),
-        source: NO_RING_BENCH,
+        source: Source::Rings,
         figure,
-        command: "cargo lab bench ring",
+        command: "cargo bench -p doorbell-benches --bench ring",
     }
 }
 
@@ -116,7 +115,7 @@ const SIDEWAY: Source = Source::Rival(Rival::Sideway);
 const IBVERBS: Source = Source::Rival(Rival::Ibverbs);
 
 /// Every row, in the order of the table.
-pub(super) static ROWS: [Row; 30] = [
+pub(super) static ROWS: [Row; 32] = [
     posting(
         "posting-guard-1",
         "64 B message by the bare posting guard, 1 a doorbell",
@@ -307,8 +306,30 @@ pub(super) static ROWS: [Row; 30] = [
             "cargo lab run bench-bandwidth",
         ),
     ),
-    ring("ring-1", "one descriptor at a time, two threads", "1"),
-    ring("ring-16", "sixteen descriptors at a time, two threads", "16"),
+    ring(
+        "ring-1",
+        "one descriptor at a time, two threads",
+        "the best of rtrb, heapless, crossbeam",
+        "SpscRing one",
+    ),
+    ring(
+        "ring-16",
+        "sixteen descriptors at a time, two threads",
+        "the best of rtrb, heapless, crossbeam",
+        "SpscRing sixteen",
+    ),
+    ring(
+        "ring-many-1",
+        "one descriptor at a time, the ring of many producers, two threads",
+        "the best of heapless and crossbeam",
+        "MpscRing one",
+    ),
+    ring(
+        "ring-many-16",
+        "sixteen descriptors at a time, the ring of many producers, two threads",
+        "the best of heapless and crossbeam",
+        "MpscRing sixteen",
+    ),
     handle(
         "handle-header",
         "parse and check a handle of its own length, less its rails",

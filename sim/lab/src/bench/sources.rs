@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::hot_loop;
 use super::native;
 use super::record::{Interval, Measured};
+use super::rings;
 use crate::kernel::Choice;
 use crate::programs::Rival;
 use crate::scenario::{self, Lab, Report, Verdict};
@@ -31,6 +32,8 @@ pub(super) enum Source {
     Handle,
     /// Instructions of posting and polling through the fake libibverbs.
     Posting,
+    /// The request rings between two threads.
+    Rings,
     /// There is nothing yet that could be measured; why.
     Missing(&'static str),
 }
@@ -88,6 +91,7 @@ impl Source {
             Self::Rival(rival) => hot_loop::beside_rival(rival, bench),
             Self::Handle => native::handle(bench),
             Self::Posting => native::posting(bench),
+            Self::Rings => rings::measure(bench),
             Self::Missing(why) => bail!("{why}"),
         }
     }
@@ -149,7 +153,7 @@ impl Bench<'_> {
 
 /// The ratios of a scenario.
 fn compared(name: &str, bench: &mut Bench<'_>) -> Result<Findings> {
-    let load = load_average();
+    let load = quiet();
     let report = bench.scenario(name)?;
     let median = |metric: &str| {
         let found = report.metrics.iter().find(|found| found.name == metric);
@@ -165,10 +169,8 @@ fn compared(name: &str, bench: &mut Bench<'_>) -> Result<Findings> {
         let result = comparison.result;
         let pairs = result.map_or(0, |result| result.pairs);
         let mut note = format!("kernel {}, {}, {pairs} rounds", report.kernel, report.shape);
-        if load > QUIET_LOAD && pairs > 1 {
-            note.push_str(&format!(
-                "; the machine was not quiet: load average {load:.1} before"
-            ));
+        if let Some(load) = load.as_ref().filter(|_| pairs > 1) {
+            note.push_str(&format!("; {load}"));
         }
         let measured = Measured {
             theirs: median(&comparison.to),
@@ -186,11 +188,9 @@ fn compared(name: &str, bench: &mut Bench<'_>) -> Result<Findings> {
     Ok(findings)
 }
 
-/// Runnable threads of the last minute; 0 where it cannot be told.
-fn load_average() -> f64 {
+/// Says so where the machine is not quiet: for what compares times.
+pub(super) fn quiet() -> Option<String> {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split(' ')
-        .next()
-        .and_then(|word| word.parse().ok())
-        .unwrap_or(0.0)
+    let load: f64 = text.split(' ').next()?.parse().ok()?;
+    (load > QUIET_LOAD).then(|| format!("the machine was not quiet: load average {load:.1} before"))
 }
