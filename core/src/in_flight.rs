@@ -26,12 +26,11 @@ pub struct InFlight<S, Requests> {
     requests: Requests,
     /// Every id of the table with its position at zero.
     base: WorkId,
-    /// How many requests may be in flight: at most the table's length.
-    depth: u32,
-    /// The bits of a position that are its index: the table's length, a power of two, less one.
-    index_mask: usize,
     /// The oldest request that is not retired.
     tail: u64,
+    /// The first request there is no room for: the depth, which is at most the table's length,
+    /// behind the oldest.
+    end: u64,
     /// The oldest request that is not posted.
     posted: u64,
     /// The next request.
@@ -113,9 +112,8 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         Ok(Self {
             requests,
             base,
-            depth,
-            index_mask: length.wrapping_sub(1),
             tail: start,
+            end: start.wrapping_add(depth.into()),
             posted: start,
             head: start,
             owned: PhantomData,
@@ -141,8 +139,9 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     /// How many more can be staged.
     #[must_use]
     #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "never more than the depth")]
     pub const fn room(&self) -> u32 {
-        self.depth.saturating_sub(self.in_flight())
+        self.end.wrapping_sub(self.head) as u32
     }
 
     /// Stages a request with these slots and says what it is to be posted with.
@@ -152,13 +151,11 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     #[inline]
     pub fn stage<const N: usize>(&mut self, slots: [S; N]) -> Result<(Ticket, WorkId), [S; N]> {
         const { assert!(N <= GATHER_MAX) };
-        if self.in_flight() >= self.depth {
+        let position = self.head;
+        if position == self.end {
             return Err(slots);
         }
-        let position = self.head;
-        let index = self.index_of(position);
-        // The index is masked to the length, so the request is there.
-        if let Some(request) = self.requests.as_mut().get_mut(index) {
+        if let Some(request) = at(self.requests.as_mut(), position) {
             for (place, slot) in request.0.iter_mut().zip(&mut slots.map(Some)) {
                 // The place is empty: its request was retired. Nothing is forgotten, and no code
                 // stands here for a slot that would have to go home.
@@ -179,7 +176,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     pub fn unstage(&mut self, mut each: impl FnMut(Ticket, S)) {
         for offset in 0..u64::from(self.staged()) {
             let position = self.posted.wrapping_add(offset);
-            self.take(position, &mut each);
+            take(self.requests.as_mut(), position, &mut each);
         }
         self.head = self.posted;
     }
@@ -196,18 +193,22 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
             return Err(Rejected(work_id));
         };
         let first = self.tail;
+        let requests = self.requests.as_mut();
+        let mut position = first;
         loop {
-            let position = self.tail;
-            // Before what may panic: no slot is given back twice.
-            self.tail = position.wrapping_add(1);
-            self.take(position, &mut each);
+            // Should `each` panic, then what it got is gone from its place, and all else comes with
+            // the next completion.
+            take(requests, position, &mut each);
             if position == last {
-                return Ok(Range {
-                    first: Ticket(first),
-                    last: Ticket(last),
-                });
+                break;
             }
+            position = position.wrapping_add(1);
         }
+        self.move_tail(last.wrapping_add(1));
+        Ok(Range {
+            first: Ticket(first),
+            last: Ticket(last),
+        })
     }
 
     /// Takes every slot out, whatever its state: for when the device is proven to be done
@@ -216,7 +217,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         for request in self.requests.as_mut() {
             request.0.iter_mut().filter_map(Option::take).for_each(&mut each);
         }
-        self.tail = self.head;
+        self.move_tail(self.head);
         self.posted = self.head;
     }
 
@@ -238,30 +239,39 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     }
 
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "masked to the table's length")]
-    const fn index_of(&self, position: u64) -> usize {
-        position as usize & self.index_mask
+    const fn move_tail(&mut self, tail: u64) {
+        let retired = tail.wrapping_sub(self.tail);
+        self.tail = tail;
+        self.end = self.end.wrapping_add(retired);
     }
+}
 
-    /// Takes the slots of the request at `position` out.
-    #[inline]
-    fn take(&mut self, position: u64, each: &mut impl FnMut(Ticket, S)) {
-        let index = self.index_of(position);
-        let Some(request) = self.requests.as_mut().get_mut(index) else {
+/// The request at `position`. It is there: their number is a power of two.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "masked to the table's length")]
+fn at<S>(requests: &mut [Request<S>], position: u64) -> Option<&mut Request<S>> {
+    // Of the length itself, so that the compiler sees what keeps the index below it.
+    let index_mask = requests.len().wrapping_sub(1);
+    requests.get_mut(position as usize & index_mask)
+}
+
+/// Takes the slots of the request at `position` out.
+#[inline]
+fn take<S>(requests: &mut [Request<S>], position: u64, each: &mut impl FnMut(Ticket, S)) {
+    let Some(request) = at(requests, position) else {
+        return;
+    };
+    let [first, rest @ ..] = &mut request.0;
+    if let Some(slot) = first.take() {
+        each(Ticket(position), slot);
+    }
+    for place in rest {
+        // Looked at before it is taken: mostly there is nothing.
+        if place.is_none() {
             return;
-        };
-        let [first, rest @ ..] = &mut request.0;
-        if let Some(slot) = first.take() {
-            each(Ticket(position), slot);
         }
-        for place in rest {
-            // Looked at before it is taken: mostly there is nothing.
-            if place.is_none() {
-                return;
-            }
-            if let Some(slot) = place.take() {
-                each(Ticket(position), slot);
-            }
+        if let Some(slot) = place.take() {
+            each(Ticket(position), slot);
         }
     }
 }
@@ -270,7 +280,7 @@ impl<S, Requests> fmt::Debug for InFlight<S, Requests> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InFlight")
             .field("of", &self.base)
-            .field("depth", &self.depth)
+            .field("depth", &self.end.wrapping_sub(self.tail))
             .field("tail", &self.tail)
             .field("posted", &self.posted)
             .field("head", &self.head)

@@ -12,7 +12,7 @@ use doorbell_core::{QpState, Ticket, WcStatus, WorkId, WorkKind};
 use rdma_sys::ibv_recv_wr;
 
 use crate::queue_pair::{Shared, Table};
-use crate::work_list::{WorkList, describe};
+use crate::work_list::{Description, WorkList};
 use crate::{Completion, Slot, unposted};
 
 /// What the provider posts receives with.
@@ -22,6 +22,7 @@ type PostReceive =
 /// The receive half of a queue pair; with its completion queue it belongs to one thread.
 pub struct ReceiveQueue {
     table: ManuallyDrop<Table>,
+    /// Made for as many requests as the table is deep.
     list: WorkList<ibv_recv_wr>,
     post_recv: PostReceive,
     ledger: Ledger,
@@ -38,8 +39,9 @@ impl ReceiveQueue {
         limits: &QueuePairLimits,
     ) -> Self {
         Self {
+            // The table is empty: it has room for all it is deep.
+            list: WorkList::new(table.room()),
             table: ManuallyDrop::new(table),
-            list: WorkList::new(limits.receive_depth),
             post_recv,
             ledger,
             scatter_max: limits.scatter_max,
@@ -147,8 +149,11 @@ pub(crate) fn scattered(completion: &Completion) -> u32 {
 }
 
 /// Writes a receive into the list where it fits, and has `stage` take its slots.
+///
+/// # Safety
+/// `stage` takes no slots unless `staged` is below the length that the list was made for.
 #[inline]
-pub(crate) fn push<const N: usize>(
+pub(crate) unsafe fn push<const N: usize>(
     list: &mut WorkList<ibv_recv_wr>,
     staged: u32,
     scatter_max: u8,
@@ -162,17 +167,15 @@ pub(crate) fn push<const N: usize>(
         };
         return Err(Refused { reason, item: slots });
     }
-    let full = |item| Refused {
+    let description = Description::new(&slots, Slot::capacity);
+    let (ticket, work_id) = stage(slots).map_err(|item| Refused {
         reason: PushError::Full,
         item,
-    };
-    let Some((request, elements)) = list.entry(staged) else {
-        return Err(full(slots));
-    };
-    let count = describe(elements, &slots, Slot::capacity);
-    let (ticket, work_id) = stage(slots).map_err(full)?;
+    })?;
+    // SAFETY: `stage` took the slots, so the index is as the caller vouches.
+    let (request, elements) = unsafe { list.entry(staged) };
     request.wr_id = work_id.to_raw();
-    request.num_sge = count;
+    request.num_sge = description.write(elements);
     Ok(ticket)
 }
 
@@ -195,9 +198,10 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
         }
         let queue = &mut *self.queue;
         let (staged, scatter_max) = (queue.table.staged(), queue.scatter_max);
-        push(&mut queue.list, staged, scatter_max, slots, |slots| {
-            queue.table.stage(slots)
-        })
+        let stage = |slots| queue.table.stage(slots);
+        // SAFETY: the table has `staged` requests staged: where it takes one more, that is below its
+        // depth, which the list was made for.
+        unsafe { push(&mut queue.list, staged, scatter_max, slots, stage) }
     }
 
     #[inline]

@@ -12,7 +12,7 @@ use doorbell_core::{Ticket, WcStatus, WorkKind};
 use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
 
 use crate::queue_pair::{Shared, Table};
-use crate::work_list::{WorkList, describe};
+use crate::work_list::{Description, WorkList};
 use crate::{Completion, Slot, unposted};
 
 /// What the provider posts sends with.
@@ -24,6 +24,7 @@ const ATOMIC_BYTES: u32 = 8;
 /// The send half of a queue pair; with its completion queue it belongs to one thread.
 pub struct SendQueue {
     table: ManuallyDrop<Table>,
+    /// Made for as many requests as the table is deep.
     list: WorkList<ibv_send_wr>,
     post_send: PostSend,
     ledger: Ledger,
@@ -41,8 +42,9 @@ impl SendQueue {
         limits: &QueuePairLimits,
     ) -> Self {
         Self {
+            // The table is empty: it has room for all it is deep.
+            list: WorkList::new(table.room()),
             table: ManuallyDrop::new(table),
-            list: WorkList::new(limits.send_depth),
             post_send,
             ledger,
             gather_max: limits.gather_max,
@@ -137,7 +139,8 @@ impl fmt::Debug for SendQueue {
 /// Requests staged for one doorbell. Dropping it rings nothing.
 pub struct SendBatch<'q> {
     queue: &'q mut SendQueue,
-    /// How many requests the table has staged, which are the first of the list.
+    /// How many requests the table has staged, which are the first of the list: no more than the
+    /// table has, since it alone stages them.
     staged: u32,
     /// Fewer elements than these a request may have: none, not even of none, in a state that takes
     /// no requests.
@@ -205,24 +208,21 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         if let Some(reason) = self.refusal(operation, &slots, flags) {
             return Err(Refused { reason, item: slots });
         }
-        let queue = &mut *self.queue;
-        let Some((request, elements)) = queue.list.entry(self.staged) else {
-            return Err(Refused {
-                reason: PushError::Full,
-                item: slots,
-            });
-        };
         if operation.is_atomic() {
             for slot in &mut slots {
                 slot.set_length(ATOMIC_BYTES);
             }
         }
-        let count = describe(elements, &slots, Slot::length);
+        let description = Description::new(&slots, Slot::length);
+        let queue = &mut *self.queue;
         match queue.table.stage(slots) {
             Ok((ticket, work_id)) => {
+                // SAFETY: the table had `staged` requests staged and took one more, so that is
+                // below its depth, which the list was made for.
+                let (request, elements) = unsafe { queue.list.entry(self.staged) };
                 self.staged = self.staged.wrapping_add(1);
                 request.wr_id = work_id.to_raw();
-                request.num_sge = count;
+                request.num_sge = description.write(elements);
                 write_operation(request, operation, flags);
                 Ok(ticket)
             }
@@ -251,12 +251,11 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
             return Err(reason);
         }
         let queue = &mut *self.queue;
-        let Some((request, [element, ..])) = queue.list.entry(self.staged) else {
-            return Err(PushError::Full);
-        };
         let Ok((ticket, work_id)) = queue.table.stage([]) else {
             return Err(PushError::Full);
         };
+        // SAFETY: as in `push`.
+        let (request, [element, ..]) = unsafe { queue.list.entry(self.staged) };
         self.staged = self.staged.wrapping_add(1);
         // Read during the post call alone, and `'q` outlives the batch (ibv_post_send(3), on
         // IBV_SEND_INLINE); the key is not looked at.
@@ -276,8 +275,9 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
 
     #[inline]
     fn signal_last(&mut self) {
-        let last = self.staged.checked_sub(1);
-        if let Some((request, _)) = last.and_then(|last| self.queue.list.entry(last)) {
+        if let Some(last) = self.staged.checked_sub(1) {
+            // SAFETY: the table has more requests staged, and the list was made for its depth.
+            let (request, _) = unsafe { self.queue.list.entry(last) };
             request.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
         }
     }

@@ -99,6 +99,7 @@ impl Drop for SharedReceiveInner {
 /// thread.
 pub struct SharedReceiveQueue {
     table: ManuallyDrop<SharedTable>,
+    /// Made for as many requests as the table is deep.
     list: WorkList<ibv_recv_wr>,
     post_srq_recv: PostShared,
     ledger: Ledger,
@@ -151,8 +152,9 @@ impl SharedReceiveQueue {
             domain: ManuallyDrop::new(Arc::clone(domain)),
         };
         Ok(Self {
+            // The table is empty: it has room for all it is deep.
+            list: WorkList::new(table.room()),
             table: ManuallyDrop::new(table),
-            list: WorkList::new(config.depth),
             post_srq_recv,
             ledger: receive_completions.ledger(),
             depth: config.depth,
@@ -288,9 +290,10 @@ impl doorbell_core::provider::ReceiveBatch for SharedReceiveBatch<'_> {
     fn push<const N: usize>(&mut self, slots: [Slot; N]) -> Result<Ticket, Refused<[Slot; N]>> {
         let queue = &mut *self.queue;
         let (staged, scatter_max) = (queue.table.staged(), queue.scatter_max);
-        receive_queue::push(&mut queue.list, staged, scatter_max, slots, |slots| {
-            queue.table.stage(slots)
-        })
+        let stage = |slots| queue.table.stage(slots);
+        // SAFETY: the table has `staged` requests staged: where it takes one more, that is below its
+        // depth, which the list was made for.
+        unsafe { receive_queue::push(&mut queue.list, staged, scatter_max, slots, stage) }
     }
 
     #[inline]

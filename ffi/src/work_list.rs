@@ -63,6 +63,12 @@ impl Request for ibv_recv_wr {
 /// The elements of one request.
 pub(crate) type Elements = [ibv_sge; GATHER_MAX];
 
+const NOTHING: ibv_sge = ibv_sge {
+    addr: 0,
+    length: 0,
+    lkey: 0,
+};
+
 /// The array of requests. In cells, since its entries point to each other: pointers into it
 /// stay good whatever is borrowed through `&self`.
 pub(crate) struct WorkList<R> {
@@ -80,14 +86,9 @@ struct Entry<R> {
 unsafe impl<R> Send for WorkList<R> {}
 
 impl<R: Request> WorkList<R> {
-    /// A list for `length` requests, linked, and in place. One more is there than can be staged, so
-    /// that an entry is found before it is known whether there is room.
+    /// A list for `length` requests, linked, and in place. One more is there, which the last of
+    /// them is linked to.
     pub(crate) fn new(length: u32) -> Self {
-        const NOTHING: ibv_sge = ibv_sge {
-            addr: 0,
-            length: 0,
-            lkey: 0,
-        };
         let nothing = || Entry {
             request: UnsafeCell::new(R::empty()),
             elements: UnsafeCell::new([NOTHING; GATHER_MAX]),
@@ -105,15 +106,19 @@ impl<R: Request> WorkList<R> {
     }
 
     /// The request at `index` and its elements, to be written.
+    ///
+    /// # Safety
+    /// The index is below the length that the list was made for.
     #[inline]
-    pub(crate) fn entry(&mut self, index: u32) -> Option<(&mut R, &mut Elements)> {
-        let entry = self.entries.get(index as usize)?;
+    pub(crate) unsafe fn entry(&mut self, index: u32) -> (&mut R, &mut Elements) {
+        // SAFETY: there are more entries than that length, as the caller vouches.
+        let entry = unsafe { self.entries.get_unchecked(index as usize) };
         // SAFETY: an element of our own array, borrowed exclusively through `&mut self`; the
         // device reads it only during `submit`, which borrows so too.
         let request = unsafe { &mut *entry.request.get() };
         // SAFETY: as above; another field.
         let elements = unsafe { &mut *entry.elements.get() };
-        Some((request, elements))
+        (request, elements)
     }
 
     /// Hands the first `count` requests to `post`, which gets the first and a place for the
@@ -123,14 +128,13 @@ impl<R: Request> WorkList<R> {
     /// may have must not be reused.
     #[inline]
     pub(crate) fn submit(&mut self, count: u32, post: impl FnOnce(*mut R, &mut *mut R) -> i32) -> (i32, u32) {
-        let Some(last) = (count as usize).checked_sub(1) else {
+        let Some((staged, [following, ..])) = self.entries.split_at_checked(count as usize) else {
             return (0, 0);
         };
-        let [Some(first), Some(last), Some(following)] =
-            [0, last, count as usize].map(|index| self.entries.get(index).map(|entry| entry.request.get()))
-        else {
+        let (Some(first), Some(last)) = (staged.first(), staged.last()) else {
             return (0, 0);
         };
+        let [first, last, following] = [first, last, following].map(|entry| entry.request.get());
         // SAFETY: an element of our own array, borrowed exclusively through `&mut self`.
         unsafe { &mut *last }.set_next(ptr::null_mut());
         let mut refused = ptr::null_mut();
@@ -156,37 +160,40 @@ impl<R: Request> WorkList<R> {
     }
 }
 
-/// Writes one element per slot that has a length, and says how many were written.
-///
-/// Slots without are left out: some devices read a length of zero as 2^31 bytes.
-#[inline]
-#[expect(clippy::arithmetic_side_effects, reason = "counts to at most GATHER_MAX")]
-pub(crate) fn describe<const N: usize>(
-    elements: &mut Elements,
-    slots: &[Slot; N],
-    length: impl Fn(&Slot) -> u32,
-) -> i32 {
-    let [first, rest @ ..] = slots.as_slice() else {
-        return 0;
-    };
-    let [place, ..] = elements;
-    let bytes = length(first);
-    let mut count = 0;
-    if bytes != 0 {
-        *place = first.element(bytes);
-        count = 1;
-    }
-    for slot in rest {
-        let bytes = length(slot);
-        if bytes == 0 {
-            continue;
+/// What a request gathers from, or scatters into.
+pub(crate) struct Description<const N: usize> {
+    elements: [ibv_sge; N],
+    count: usize,
+}
+
+impl<const N: usize> Description<N> {
+    /// One element per slot that has a length.
+    ///
+    /// Slots without are left out: some devices read a length of zero as 2^31 bytes.
+    #[inline]
+    pub(crate) fn new(slots: &[Slot; N], length: impl Fn(&Slot) -> u32) -> Self {
+        let mut elements = [NOTHING; N];
+        let mut count = 0_usize;
+        for slot in slots {
+            let bytes = length(slot);
+            if let Some(place) = elements.get_mut(count) {
+                // One without a length is overwritten by the next, or not counted.
+                *place = slot.element(bytes);
+                count = count.wrapping_add(usize::from(bytes != 0));
+            }
         }
-        if let Some(place) = elements.get_mut(count) {
-            *place = slot.element(bytes);
-            count += 1;
-        }
+        Self { elements, count }
     }
-    i32::try_from(count).unwrap_or(0)
+
+    /// Writes the elements, and says how many there are.
+    #[inline]
+    pub(crate) fn write(self, elements: &mut Elements) -> i32 {
+        const { assert!(N <= GATHER_MAX) };
+        if let Some(places) = elements.first_chunk_mut() {
+            *places = self.elements;
+        }
+        i32::try_from(self.count).unwrap_or(0)
+    }
 }
 
 #[cfg(test)]
@@ -209,7 +216,8 @@ mod tests {
         let mut list: WorkList<ibv_recv_wr> = WorkList::new(DEPTH);
         let before = page_faults::minor();
         for index in 0..DEPTH {
-            let (request, elements) = list.entry(index).unwrap();
+            // SAFETY: below the length.
+            let (request, elements) = unsafe { list.entry(index) };
             request.num_sge = 4;
             elements[3].length = index;
             let slot = u64::from(index);
@@ -222,7 +230,8 @@ mod tests {
     fn filled(length: u32) -> WorkList<ibv_recv_wr> {
         let mut list: WorkList<ibv_recv_wr> = WorkList::new(length);
         for index in 0..length {
-            list.entry(index).unwrap().0.wr_id = u64::from(index);
+            // SAFETY: below the length.
+            unsafe { list.entry(index) }.0.wr_id = u64::from(index);
         }
         list
     }
@@ -277,7 +286,8 @@ mod tests {
         let mut list = filled(3);
         assert_eq!(list.submit(2, |_, _| libc::EIO), (libc::EIO, 2));
         let mut elsewhere = filled(1);
-        let (foreign, _) = elsewhere.entry(0).unwrap();
+        // SAFETY: below the length.
+        let (foreign, _) = unsafe { elsewhere.entry(0) };
         let foreign: *mut _ = foreign;
         let outcome = list.submit(2, |_, refused| {
             *refused = foreign;
