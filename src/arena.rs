@@ -61,7 +61,7 @@ use crate::edge::reaper::Reaper;
 /// ```
 pub struct Arena<P: Provider = Rdma> {
     /// There until the drop.
-    inner: Option<P::Arena>,
+    pub(crate) inner: Option<P::Arena>,
     slots: u32,
     slot_bytes: u32,
     placement: Placement,

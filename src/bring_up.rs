@@ -14,12 +14,13 @@ use doorbell_hotpath::{
     mark_words_for,
 };
 
-use crate::channel::{Channel, Receiving, Sending};
+use crate::channel::Channel;
 use crate::error::ConnectError;
+use crate::half::{Receiving, Sending};
 use crate::node::Connection;
 use crate::rails::NodeRail;
 use crate::worker::{CREDIT_WORD_BYTES, Reservation};
-use crate::{ChannelConfig, Peer, Worker};
+use crate::{ChannelConfig, Peer, ReceiveHalf, SendHalf, Worker};
 
 /// A queue pair made for a connection that is not agreed yet. Dropping it undoes everything.
 pub(crate) struct Pending<P: Provider> {
@@ -53,7 +54,7 @@ pub(crate) fn prepare<P: Provider>(
     let mut parts =
         worker
             .domain
-            .queue_pair(&worker.send_completions, &worker.receive_completions, &asked)?;
+            .queue_pair(&worker.sends.completions, &worker.receives.completions, &asked)?;
     // The peer announces its receives by WRITE.
     let remote = RemoteAccess {
         write: true,
@@ -240,11 +241,16 @@ pub(crate) fn admit<P: Provider>(
         .get_mut(at)
         .ok_or(ConnectError::OtherWorkers)?
         .admit(Channel {
-            sender,
-            receiver,
-            control,
-            reservation,
-            peer,
+            receive: ReceiveHalf {
+                receiver,
+                reservation: Arc::clone(&reservation),
+            },
+            send: SendHalf {
+                sender,
+                control,
+                reservation,
+                peer,
+            },
         })?;
     Ok(Connection { worker: at, channel })
 }

@@ -5,35 +5,19 @@ use std::sync::Arc;
 
 use doorbell_core::Ticket;
 use doorbell_core::provider::{
-    Arena, ArrivalKind, Operation, PostError, PostFlags, Provider, ProviderError, PushError, QueuePair,
-    QueuePairLimits,
+    Operation, PostError, PostFlags, Provider, ProviderError, PushError, QueuePairLimits,
 };
 use doorbell_ffi::Rdma;
-use doorbell_hotpath::{Grants, Receiver, Sender, Statistics};
 
-use crate::worker::{Reservation, Turn};
-use crate::{Batch, ChannelState, Event, Lease, Peer};
-
-/// The half of a channel that sends.
-pub(crate) type Sending<P> = Sender<
-    <P as Provider>::SendQueue,
-    Box<[u64]>,
-    Arc<<P as Provider>::Window>,
-    Arc<Grants>,
-    Arc<Statistics>,
->;
-
-/// The half of a channel that receives.
-pub(crate) type Receiving<P> = Receiver<<P as Provider>::ReceiveQueue, Arc<Grants>, Arc<Statistics>>;
+use crate::half::{Held, Receives, Sends};
+use crate::worker::Reservation;
+use crate::{Batch, ChannelState, Lease, Peer, ReceiveHalf, SendHalf};
 
 /// One connection to a peer, on the Worker it was made on.
 pub struct Channel<P: Provider = Rdma> {
-    // The halves go before the control side: the order in which nothing is left to fail.
-    pub(crate) sender: Sending<P>,
-    pub(crate) receiver: Receiving<P>,
-    pub(crate) control: P::QueuePair,
-    pub(crate) reservation: Arc<Reservation>,
-    pub(crate) peer: Peer,
+    // Goes first: the queue pair is the other half's.
+    pub(crate) receive: ReceiveHalf<P>,
+    pub(crate) send: SendHalf<P>,
 }
 
 /// Names a channel of a Worker. It names nothing once the channel is closed.
@@ -110,63 +94,56 @@ impl<P: Provider> Channel<P> {
     /// Its name on its Worker.
     #[must_use]
     pub fn id(&self) -> ChannelId {
-        self.reservation.id
+        self.send.id()
     }
 
     /// Who is at the other end, and what was agreed.
     #[must_use]
     pub const fn peer(&self) -> &Peer {
-        &self.peer
+        self.send.peer()
     }
 
     /// What the queue pair was granted.
     #[must_use]
     pub fn limits(&self) -> QueuePairLimits {
-        self.control.limits()
+        self.send.limits()
     }
 
     /// Whether it can still be used, and if not, why, as far as was polled.
     #[must_use]
     pub fn state(&self) -> ChannelState {
-        let causes = [self.sender.cause(), self.receiver.cause()];
-        let real = causes.iter().flatten().find(|cause| !cause.status.is_flush());
-        match real.or_else(|| causes.iter().flatten().next()) {
-            Some(cause) => ChannelState::Failed { cause: *cause },
-            None => ChannelState::Open,
-        }
+        ChannelState::of([self.send.sender.cause(), self.receive.receiver.cause()])
     }
 
     /// How many messages may be sent now: receives the peer posted and announced that were not
     /// used. SENDs and WRITEs with immediate use one each.
     #[must_use]
     pub fn credits(&self) -> u32 {
-        self.sender.credits()
+        self.send.credits()
     }
 
     /// How many requests are in flight.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
-        self.sender.in_flight()
+        self.send.in_flight()
     }
 
     /// How many more requests can be posted now. Messages take [`Channel::credits`] too.
     #[must_use]
     pub fn room(&self) -> u32 {
-        self.sender.room()
+        self.send.room()
     }
 
     /// How many receives are posted.
     #[must_use]
     pub fn receives_posted(&self) -> u32 {
-        self.receiver.in_flight()
+        self.receive.receives_posted()
     }
 
     /// Begins a batch: push requests, then ring the doorbell once.
     #[inline]
     pub fn batch(&mut self) -> Batch<'_, P> {
-        Batch {
-            inner: self.sender.stage(),
-        }
+        self.send.batch()
     }
 
     /// Sends one message by itself.
@@ -175,7 +152,7 @@ impl<P: Provider> Channel<P> {
     /// [`SendError`] hands the lease back.
     #[inline]
     pub fn send(&mut self, message: Lease<P>) -> Result<Ticket, SendError<Lease<P>>> {
-        self.post(Operation::Send, message, PostFlags::empty())
+        self.send.send(message)
     }
 
     /// Posts one request of any kind by itself.
@@ -189,25 +166,7 @@ impl<P: Provider> Channel<P> {
         lease: Lease<P>,
         flags: PostFlags,
     ) -> Result<Ticket, SendError<Lease<P>>> {
-        let mut batch = self.sender.stage();
-        let ticket = match batch.push(operation, [lease.slot], flags) {
-            Ok(ticket) => ticket,
-            Err(refused) => {
-                let [slot] = refused.item;
-                return Err(SendError {
-                    kind: refused.reason.into(),
-                    item: Some(Lease { slot }),
-                });
-            }
-        };
-        let mut back = None;
-        match batch.ring_returning(|_, slot| back = Some(Lease { slot })) {
-            Ok(_) => Ok(ticket),
-            Err(error) => Err(SendError {
-                kind: SendErrorKind::Post(error),
-                item: back,
-            }),
-        }
+        self.send.post(operation, lease, flags)
     }
 
     /// Posts one request whose bytes are copied into it: no lease is needed, and they may
@@ -217,80 +176,7 @@ impl<P: Provider> Channel<P> {
     /// The bytes are the caller's still.
     #[inline]
     pub fn post_inline(&mut self, operation: Operation, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
-        let mut batch = self.sender.stage();
-        let ticket = batch.push_inline(operation, bytes, PostFlags::empty())?;
-        batch.ring().map(|_| ticket).map_err(SendErrorKind::Post)
-    }
-
-    /// Takes the receive a completion names, as an event. `None` where it names none.
-    #[inline]
-    pub(crate) fn retire_receive(
-        &mut self,
-        completion: P::Completion,
-        arena: &mut P::Arena,
-    ) -> Option<Event<P>> {
-        let mut message = None;
-        let arrival = self
-            .receiver
-            .retire(completion, |_, slot| {
-                // Receives complete in order, so there is one slot. Were completions lost, the
-                // earlier ones would hold nothing that could still be told apart.
-                if let Some(Lease { slot }) = message.replace(Lease { slot }) {
-                    arena.release(slot);
-                }
-            })
-            .ok()?;
-        if let (ArrivalKind::Send, Some(message)) = (arrival.kind, message.take()) {
-            return Some(Event::Received {
-                message,
-                immediate: arrival.immediate,
-            });
-        }
-        if let Some(Lease { slot }) = message {
-            arena.release(slot);
-        }
-        Some(match arrival.kind {
-            ArrivalKind::WriteWithImmediate => Event::Written {
-                payload_bytes: arrival.payload_bytes,
-                immediate: arrival.immediate.unwrap_or_default(),
-            },
-            _ => Event::ReceiveFailed {
-                status: arrival.status,
-            },
-        })
-    }
-
-    /// Posts the receives that are missing, and says whether none is left to post. A refusal
-    /// of the device is told to `each`.
-    #[inline]
-    pub(crate) fn replenish(
-        &mut self,
-        arena: &mut P::Arena,
-        each: &mut impl FnMut(Turn<'_, P>, Event<P>),
-    ) -> bool {
-        if let Err(error) = self.receiver.replenish(arena) {
-            each(Turn { channel: self, arena }, Event::ReceivesRefused { error });
-        }
-        !self.receiver.is_short()
-    }
-
-    /// Announces by itself what receives the peer does not know of, and says whether none is left
-    /// to announce. A refusal of the device is told to `each`.
-    pub(crate) fn announce(
-        &mut self,
-        arena: &mut P::Arena,
-        each: &mut impl FnMut(Turn<'_, P>, Event<P>),
-    ) -> bool {
-        match self.sender.announce() {
-            Ok(is_done) => is_done,
-            Err(error) => {
-                each(
-                    Turn { channel: self, arena },
-                    Event::AnnouncementRefused { error },
-                );
-                false
-            }
-        }
+        self.send.post_inline(operation, bytes)
     }
 
     /// Fails the queue pair, so that everything posted is flushed and comes back by polling.
@@ -298,7 +184,33 @@ impl<P: Provider> Channel<P> {
     /// # Errors
     /// The device refused.
     pub fn shut(&mut self) -> Result<(), ProviderError> {
-        self.control.fail()
+        self.send.shut()
+    }
+}
+
+impl<P: Provider> Held for Channel<P> {
+    fn reservation(&self) -> &Arc<Reservation> {
+        &self.send.reservation
+    }
+    fn is_open(&self) -> bool {
+        self.send.is_open() && self.receive.is_open()
+    }
+}
+
+impl<P: Provider> Sends<P> for Channel<P> {
+    #[inline]
+    fn send_half(&mut self) -> &mut SendHalf<P> {
+        &mut self.send
+    }
+    fn is_announcement_due(&self) -> bool {
+        self.receive.receiver.is_announcement_due()
+    }
+}
+
+impl<P: Provider> Receives<P> for Channel<P> {
+    #[inline]
+    fn receive_half(&mut self) -> &mut ReceiveHalf<P> {
+        &mut self.receive
     }
 }
 
@@ -306,9 +218,9 @@ impl<P: Provider> fmt::Debug for Channel<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Channel")
             .field("id", &self.id())
-            .field("peer", &self.peer)
-            .field("sender", &self.sender)
-            .field("receiver", &self.receiver)
+            .field("peer", self.peer())
+            .field("sender", &self.send.sender)
+            .field("receiver", &self.receive.receiver)
             .finish_non_exhaustive()
     }
 }

@@ -42,6 +42,7 @@ mod dial;
 mod edge;
 mod error;
 mod event;
+mod half;
 mod lease;
 mod listener;
 mod node;
@@ -66,13 +67,17 @@ pub use doorbell_hotpath::{FirstCause, RingReadError, Statistics, StatisticsSnap
 pub use edge::clock::within;
 pub use error::{ConnectError, NodeError};
 pub use event::{ChannelState, Event};
+pub use half::{ReceiveHalf, SendHalf};
 pub use lease::{Lease, TooLong};
 pub use listener::{HANDSHAKES_MAX, Listener};
 pub use node::{Connection, Node};
 pub use peer::Peer;
 pub use rails::NoRoute;
 pub use ring_channel::{Publications, RingChannel, RingConfig, RingError};
-pub use worker::{CloseError, CloseProgress, Sleep, Turn, WaitError, Worker};
+pub use worker::{
+    CloseError, CloseProgress, NotAPair, NotSplit, ReceiveWorker, SendWorker, Sleep, SplitError, Turn,
+    WaitError, Worker,
+};
 
 /// The README's example compiles.
 #[cfg(doctest)]

@@ -84,6 +84,7 @@ impl<P: Provider> RingChannel<P> {
         let order = worker
             .channel(channel)
             .ok_or(RingError::Closed)?
+            .send
             .control
             .data_in_order();
         let publication = publication(order, config.cell_bytes);

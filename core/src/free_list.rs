@@ -55,6 +55,14 @@ impl<Links: AsRef<[AtomicU32]>> FreeList<Links> {
         })
     }
 
+    /// Whether nothing is seen to be on the list. What was put a moment ago may be seen later.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        // Relaxed: it orders nothing, whoever takes looks again.
+        self.head.load(Ordering::Relaxed) == NONE
+    }
+
     /// Takes everything off the list, the latest first.
     ///
     /// Ordering: [`FREE_LIST_TAKE`] pairs with the [`FREE_LIST_PUT`] of every put on the list.
@@ -120,9 +128,11 @@ mod tests {
             list.put(index);
         }
         list.put(4);
+        assert!(!list.is_empty());
         let mut taken = Vec::new();
         list.take_all(|index| taken.push(index));
         assert_eq!(taken, [3, 0, 2]);
+        assert!(list.is_empty());
         list.take_all(|_| unreachable!("the list is empty"));
     }
 

@@ -9,6 +9,7 @@
 extern crate std;
 
 mod credits;
+mod due;
 mod failure;
 mod marks;
 mod one_sided;
@@ -20,6 +21,7 @@ mod statistics;
 mod waiting;
 
 pub use credits::{Announcer, Credits, Granting, Grants, WindowWord};
+pub use due::{DueFlag, DueList};
 pub use failure::FirstCause;
 pub use marks::{StorageError, mark_words_for};
 pub use one_sided::{RingMessage, RingReadError, RingReader, RingRefusal, RingWriter};

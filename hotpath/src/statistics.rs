@@ -7,7 +7,7 @@ use doorbell_core::sync::{AtomicU64, Ordering};
 /// Buckets of the batch-size histogram: 1, 2, 3 to 4, 5 to 8, and so on by powers of two.
 pub const BATCH_BUCKETS: usize = 17;
 
-/// A counter that one thread adds to and any thread reads.
+/// A counter that one thread adds to and any thread reads. Two counters may have two threads.
 ///
 /// Ordering: relaxed on both sides. A reader sees a recent value of each counter, and no more than
 /// that of several together.
@@ -29,6 +29,12 @@ impl Counter {
         self.0.store(value, Ordering::Relaxed);
     }
 
+    /// Adds, where several threads may at a time: dearer than [`Counter::add`].
+    #[inline]
+    pub fn add_from_any(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
     /// What was counted so far.
     #[must_use]
     #[inline]
@@ -37,18 +43,33 @@ impl Counter {
     }
 }
 
+/// What follows begins a cache line: two, since they are fetched in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct LineBegins;
+
 macro_rules! statistics {
-    ($($(#[$doc:meta])+ $name:ident,)+) => {
-        /// What the owner of some queues counted, on cache lines of its own.
+    (
+        sends { $($(#[$send_doc:meta])+ $send:ident,)+ }
+        receives { $($(#[$receive_doc:meta])+ $receive:ident,)+ }
+    ) => {
+        /// What the owner of some queues counted, on cache lines of its own: of sends and of
+        /// receives apart, since they may be two threads'.
         #[derive(Debug, Default)]
-        #[repr(align(128))]
+        #[repr(C, align(128))]
         #[non_exhaustive]
         pub struct Statistics {
-            $($(#[$doc])+ pub $name: Counter,)+
+            $($(#[$send_doc])+ pub $send: Counter,)+
             /// Doorbells by how many requests they were for: bucket `n` counts those of more than
             /// half of `2^n` and at most `2^n`.
             pub batches: [Counter; BATCH_BUCKETS],
+            receives_begin: LineBegins,
+            $($(#[$receive_doc])+ pub $receive: Counter,)+
         }
+
+        statistics! { snapshot $($(#[$send_doc])+ $send,)+ $($(#[$receive_doc])+ $receive,)+ }
+    };
+    (snapshot $($(#[$doc:meta])+ $name:ident,)+) => {
 
         /// [`Statistics`] as they were at one moment.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,30 +116,34 @@ macro_rules! statistics {
 }
 
 statistics! {
-    /// Post calls for sends.
-    doorbells,
-    /// Requests that these were for.
-    requests,
-    /// Payload bytes of these: sent, written, or asked for.
-    bytes,
-    /// Requests whose bytes went inline.
-    inline,
-    /// Credits announced to peers, each by a WRITE of its own among the requests.
-    announcements,
-    /// Requests refused for want of room or of credit, to be tried again.
-    would_block,
-    /// Completions of sends.
-    completions,
-    /// Messages received.
-    received,
-    /// Payload bytes received.
-    received_bytes,
-    /// Receives posted.
-    receives_posted,
-    /// Completions that named nothing in flight: stale, duplicate, or another's.
-    rejected,
-    /// Completions of channels that are closed, or of none.
-    orphaned,
+    sends {
+        /// Post calls for sends.
+        doorbells,
+        /// Requests that these were for.
+        requests,
+        /// Payload bytes of these: sent, written, or asked for.
+        bytes,
+        /// Requests whose bytes went inline.
+        inline,
+        /// Credits announced to peers, each by a WRITE of its own among the requests.
+        announcements,
+        /// Requests refused for want of room or of credit, to be tried again.
+        would_block,
+        /// Completions of sends.
+        completions,
+    }
+    receives {
+        /// Messages received.
+        received,
+        /// Payload bytes received.
+        received_bytes,
+        /// Receives posted.
+        receives_posted,
+        /// Completions that named nothing in flight: stale, duplicate, or another's. Of sends, too.
+        rejected,
+        /// Completions of channels that are closed, or of none. Of sends, too.
+        orphaned,
+    }
 }
 
 impl Statistics {
@@ -158,7 +183,7 @@ impl fmt::Display for StatisticsSnapshot {
 
 #[cfg(test)]
 mod tests {
-    use super::{BATCH_BUCKETS, Statistics, bucket_of};
+    use super::{BATCH_BUCKETS, Counter, Statistics, bucket_of};
     use std::string::ToString;
 
     #[test]
@@ -177,6 +202,25 @@ mod tests {
             assert_eq!(bucket_of(requests), bucket, "{requests}");
         }
         assert!(bucket_of(65_536) < BATCH_BUCKETS, "the deepest queue there is");
+    }
+
+    #[test]
+    fn sends_and_receives_are_counted_on_lines_apart() {
+        let received = core::mem::offset_of!(Statistics, received);
+        assert_eq!(received % 128, 0);
+        let last = core::mem::offset_of!(Statistics, batches) + size_of::<[Counter; BATCH_BUCKETS]>();
+        assert!(last <= received);
+    }
+
+    #[test]
+    fn several_threads_may_add_to_one() {
+        let counter = Counter::default();
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| (0..10_000).for_each(|_| counter.add_from_any(1)));
+            }
+        });
+        assert_eq!(counter.value(), 20_000);
     }
 
     #[test]

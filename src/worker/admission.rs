@@ -5,9 +5,11 @@ use std::sync::{Arc, Weak};
 use doorbell_core::in_place;
 use doorbell_core::provider::{CompletionQueue, GATHER_MAX, Provider};
 
-use super::{Entry, Listed, Reservation, Worker};
+use super::places::{Entry, Listed};
+use super::{Reservation, Worker};
 use crate::channel::{Channel, ChannelId};
 use crate::error::ConnectError;
+use crate::half::Held;
 
 impl<P: Provider> Worker<P> {
     /// Promises a place and room for completions to a channel that is to be made.
@@ -15,9 +17,10 @@ impl<P: Provider> Worker<P> {
     /// # Errors
     /// The completion queues hold no more, or there are too many channels.
     pub(crate) fn reserve(&mut self, sends: u32, receives: u32) -> Result<Arc<Reservation>, ConnectError> {
-        let promised = self.channels.iter().filter_map(|entry| entry.reserved.upgrade());
+        let entries = &mut self.places.entries;
+        let promised = entries.iter().filter_map(|entry| entry.reserved.upgrade());
         let (sends_left, receives_left) = promised.fold(
-            (self.send_completions.depth(), self.receive_completions.depth()),
+            (self.sends.completions.depth(), self.receives.completions.depth()),
             |(sends, receives), held| {
                 (
                     sends.saturating_sub(held.sends),
@@ -31,15 +34,14 @@ impl<P: Provider> Worker<P> {
                 receives_left,
             });
         }
-        let free = self
-            .channels
+        let free = entries
             .iter()
             .position(|entry| entry.reserved.strong_count() == 0);
-        let at = free.unwrap_or(self.channels.len());
+        let at = free.unwrap_or(entries.len());
         let index = u32::try_from(at).ok().filter(|index| *index < self.channels_max);
         let index = index.ok_or(ConnectError::TooManyChannels)?;
         if free.is_none() {
-            self.channels.push(Entry {
+            entries.push(Entry {
                 generation: 0,
                 listed: Listed::default(),
                 reserved: Weak::new(),
@@ -47,7 +49,7 @@ impl<P: Provider> Worker<P> {
                 closed: None,
             });
         }
-        let entry = self.channels.get_mut(at).ok_or(ConnectError::TooManyChannels)?;
+        let entry = entries.get_mut(at).ok_or(ConnectError::TooManyChannels)?;
         let id = ChannelId {
             index,
             generation: entry.generation,
@@ -64,25 +66,28 @@ impl<P: Provider> Worker<P> {
     pub(crate) fn admit(&mut self, channel: Channel<P>) -> Result<ChannelId, ConnectError> {
         let id = channel.id();
         let reserved = self
-            .channels
+            .places
+            .entries
             .get(id.index as usize)
             .map(|entry| entry.reserved.as_ptr());
-        if reserved != Some(Arc::as_ptr(&channel.reservation)) {
+        if reserved != Some(Arc::as_ptr(channel.reservation())) {
             return Err(ConnectError::OtherWorkers);
         }
         // Here, so that polling never allocates, nor is the first to touch what was.
-        let places = self.channels.len();
-        self.hungry.make_room(places);
-        self.unannounced.make_room(places);
-        let wanting = self.waiting.list_mut();
+        let places = self.places.entries.len();
+        let sends = &mut self.sends;
+        self.receives.hungry.make_room(places);
+        sends.unannounced.make_room(places);
+        let wanting = sends.wanting.list_mut();
         wanting.reserve(places.saturating_sub(wanting.len()));
         in_place::touch(wanting.spare_capacity_mut());
         self.closing.reserve(places.saturating_sub(self.closing.len()));
-        self.fetched
+        sends
+            .fetched
             .reserve((channel.limits().send_depth as usize).saturating_mul(GATHER_MAX));
         in_place::touch(self.closing.spare_capacity_mut());
-        in_place::touch(self.fetched.spare_capacity_mut());
-        let Some(entry) = self.channels.get_mut(id.index as usize) else {
+        in_place::touch(sends.fetched.spare_capacity_mut());
+        let Some(entry) = self.places.entries.get_mut(id.index as usize) else {
             return Err(ConnectError::OtherWorkers);
         };
         entry.channel = Some(channel);

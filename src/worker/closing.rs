@@ -10,7 +10,9 @@ use doorbell_core::{Deadline, Instant};
 
 use doorbell_hotpath::Wait;
 
+use super::waiting::Sleeper as _;
 use super::{Reservation, Turn, Worker};
+use crate::half::Held;
 use crate::{ChannelId, Event, edge};
 
 /// What is left when the deadline passes is flushed, which takes no peer: the most a device is given for it.
@@ -59,7 +61,7 @@ impl<P: Provider> Worker<P> {
     /// [`CloseError::Unknown`]: there is no such channel, or it is being closed already.
     pub fn begin_close(&mut self, id: ChannelId, deadline: Deadline) -> Result<(), CloseError> {
         let channel = self.channel(id).ok_or(CloseError::Unknown)?;
-        let reservation = Arc::clone(&channel.reservation);
+        let reservation = Arc::clone(channel.reservation());
         if self.closing.iter().any(|closing| closing.reservation.id == id) {
             return Err(CloseError::Unknown);
         }
@@ -79,7 +81,8 @@ impl<P: Provider> Worker<P> {
             return CloseProgress::UnderWay;
         }
         match self
-            .channels
+            .places
+            .entries
             .get(id.index as usize)
             .and_then(|entry| entry.closed)
         {
@@ -136,7 +139,7 @@ impl<P: Provider> Worker<P> {
                 }
                 _ => {
                     let gone = self.closing.swap_remove(at).reservation.id;
-                    if let Some(entry) = self.channels.get_mut(gone.index as usize) {
+                    if let Some(entry) = self.places.entries.get_mut(gone.index as usize) {
                         entry.closed = Some((gone.generation, outcome));
                     }
                 }
@@ -160,7 +163,7 @@ impl<P: Provider> Worker<P> {
                 let Some(channel) = self.channel(id) else {
                     return (None, outcome.and(Err(CloseError::Unknown)));
                 };
-                let awaited = channel.sender.awaits_completion();
+                let awaited = channel.send.sender.awaits_completion();
                 if awaited && !until.has_passed(now) {
                     return (Some(stage), outcome);
                 }
@@ -194,8 +197,8 @@ impl<P: Provider> Worker<P> {
             // The list of closings holds it, and the clone that the caller passed.
             Stage::Destroying if Arc::strong_count(reservation) > 2 => (Some(stage), outcome),
             Stage::Destroying => {
-                let sends = self.send_completions.depth();
-                let receives = self.receive_completions.depth();
+                let sends = self.sends.completions.depth();
+                let receives = self.receives.completions.depth();
                 (Some(Stage::Sweeping { sends, receives }), outcome)
             }
             Stage::Sweeping { sends, receives } => {
@@ -211,23 +214,13 @@ impl<P: Provider> Worker<P> {
 
     /// Gives a channel to the reaper.
     fn hand_over(&mut self, id: ChannelId) -> Stage {
-        if let Some(entry) = self.channels.get_mut(id.index as usize) {
+        if let Some(entry) = self.places.entries.get_mut(id.index as usize) {
             if let Some(channel) = entry.channel.take() {
                 entry.generation = entry.generation.wrapping_add(1);
-                self.reaper.take(channel);
+                self.places.reaper.take(channel);
             }
         }
         Stage::Destroying
-    }
-}
-
-impl<P: Provider> Drop for Worker<P> {
-    /// The reaper gets the channels; what is under them is destroyed behind the last of them.
-    fn drop(&mut self) {
-        let channels = core::mem::take(&mut self.channels);
-        if channels.iter().any(|entry| entry.channel.is_some()) {
-            self.reaper.take(channels);
-        }
     }
 }
 

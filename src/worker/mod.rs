@@ -3,14 +3,15 @@
 mod admission;
 mod channel_list;
 mod closing;
+mod halves;
 mod memory;
+mod places;
 mod polling;
 mod waiting;
 
 use core::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use doorbell_core::Ticket;
 use doorbell_core::provider::{
     Arena, ArenaConfig, CompletionQueueConfig, Context, MemoryError, Pages, Placement, ProtectionDomain,
     Provider, RemoteAccess, WindowConfig,
@@ -23,9 +24,11 @@ use crate::channel::{Channel, ChannelId};
 use crate::edge::reaper::Reaper;
 use crate::{Lease, Notify, WorkerConfig};
 
-use channel_list::ChannelList;
 use closing::Closing;
 pub use closing::{CloseError, CloseProgress};
+pub use halves::{NotAPair, NotSplit, ReceiveWorker, SendWorker, SplitError};
+use places::Places;
+use polling::{ReceiveSide, SendSide};
 use waiting::Waiting;
 pub use waiting::{Sleep, WaitError};
 
@@ -34,50 +37,23 @@ pub use waiting::{Sleep, WaitError};
 /// channels are idle.
 pub struct Worker<P: Provider = Rdma> {
     // Channels go first: their queue pairs give their slots back to the arena.
-    pub(crate) channels: Vec<Entry<P>>,
-    pub(crate) send_completions: P::CompletionQueue,
-    pub(crate) receive_completions: P::CompletionQueue,
+    places: Places<Channel<P>>,
+    pub(crate) sends: SendSide<P>,
+    pub(crate) receives: ReceiveSide<P>,
     pub(crate) arena: P::Arena,
     /// A word for each channel, in which its peer announces receives.
     pub(crate) credit_words: Arc<P::Window>,
     pub(crate) domain: P::ProtectionDomain,
     pub(crate) context: P::Context,
     pub(crate) device: String,
-    /// Channels whose receives could not all be posted again for want of memory.
-    hungry: ChannelList,
-    /// Channels that have receives to announce, and nothing yet that goes out.
-    unannounced: ChannelList,
     channels_max: u32,
-    /// What one completion of READs and atomics brought back, until it is delivered.
-    fetched: Vec<(Ticket, Lease<P>)>,
     pub(crate) statistics: Arc<Statistics>,
     closing: Vec<Closing>,
     waiting: Waiting,
-    reaper: Reaper,
 }
 
 /// The size of the word in which a peer announces receives.
 pub(crate) const CREDIT_WORD_BYTES: usize = size_of::<u64>();
-
-/// A place for a channel. Empty ones are used again.
-pub(crate) struct Entry<P: Provider> {
-    generation: u32,
-    listed: Listed,
-    /// What is promised to the channel, from before it exists until it is gone.
-    reserved: Weak<Reservation>,
-    channel: Option<Channel<P>>,
-    /// How the last channel here was closed, by its generation.
-    closed: Option<(u32, Result<(), CloseError>)>,
-}
-
-/// The lists a channel is on.
-#[derive(Clone, Copy, Debug, Default)]
-struct Listed {
-    /// Of the hungry.
-    is_hungry: bool,
-    /// Of those with receives to announce.
-    is_unannounced: bool,
-}
 
 /// Completions promised to a channel: all it may have posted has room in the queues.
 #[derive(Debug)]
@@ -87,14 +63,14 @@ pub(crate) struct Reservation {
     receives: u32,
 }
 
-/// The channel an event is for, and the memory to answer from.
-pub struct Turn<'w, P: Provider = Rdma> {
+/// The channel an event is for, or the half of it that was polled, and the memory to answer from.
+pub struct Turn<'w, P: Provider = Rdma, C = Channel<P>> {
     /// The channel.
-    pub channel: &'w mut Channel<P>,
+    pub channel: &'w mut C,
     pub(crate) arena: &'w mut P::Arena,
 }
 
-impl<P: Provider> Turn<'_, P> {
+impl<P: Provider, C> Turn<'_, P, C> {
     /// Leases memory; `None` is back-pressure.
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
@@ -135,22 +111,18 @@ impl<P: Provider> Worker<P> {
         credits.placement.pages = Pages::Ordinary;
         let credit_words = domain.window(&credits)?;
         Ok(Self {
-            channels: Vec::new(),
-            send_completions,
-            receive_completions,
+            places: Places::new(reaper),
+            sends: SendSide::new(send_completions),
+            receives: ReceiveSide::new(receive_completions),
             arena,
             credit_words: Arc::new(credit_words),
             domain,
             context,
             device,
-            hungry: ChannelList::default(),
-            unannounced: ChannelList::default(),
             channels_max,
-            fetched: Vec::new(),
             statistics: Arc::default(),
             closing: Vec::new(),
             waiting: Waiting::new(config.notify),
-            reaper,
         })
     }
 
@@ -203,18 +175,12 @@ impl<P: Provider> Worker<P> {
     /// A channel, while it is open or failed and not closed.
     #[inline]
     pub fn channel(&mut self, id: ChannelId) -> Option<&mut Channel<P>> {
-        let entry = self.channels.get_mut(id.index as usize)?;
-        if entry.generation != id.generation {
-            return None;
-        }
-        entry.channel.as_mut()
+        self.places.named(id)
     }
 
     /// The channels there are.
     pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
-        self.channels
-            .iter()
-            .filter_map(|entry| entry.channel.as_ref().map(Channel::id))
+        self.places.names()
     }
 
     /// What it counts, with all its channels. A clone may be read on any thread, at any time.
@@ -233,7 +199,7 @@ impl<P: Provider> fmt::Debug for Worker<P> {
     }
 }
 
-impl<P: Provider> fmt::Debug for Turn<'_, P> {
+impl<P: Provider, C: fmt::Debug> fmt::Debug for Turn<'_, P, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Turn")
             .field("channel", &self.channel)

@@ -1,13 +1,33 @@
-//! Polling: completions in bulk, each to its channel, and receives posted again.
+//! Polling: completions in bulk, each to its channel, and receives posted again. The same for a
+//! whole Worker and for the halves of one.
 
-use doorbell_core::WorkKind;
 use doorbell_core::provider::{Arena, Completion, CompletionQueue, Provider, ProviderError};
+use doorbell_core::{Ticket, WorkKind};
+use doorbell_hotpath::{Outcome, Statistics};
 
-use super::{Entry, Listed, Turn, Worker};
-use doorbell_hotpath::Outcome;
+use super::channel_list::ChannelList;
+use super::places::{Entry, Listed};
+use super::waiting::Wanting;
+use super::{Turn, Worker};
+use crate::half::{Receives, Sends};
+use crate::{Event, Lease};
 
-use crate::channel::Channel;
-use crate::{ChannelState, Event, Lease};
+/// What polls sends: the completion queue, and what it keeps from one poll to the next.
+pub(crate) struct SendSide<P: Provider> {
+    pub(crate) completions: P::CompletionQueue,
+    /// What one completion of READs and atomics brought back, until it is delivered.
+    pub(super) fetched: Vec<(Ticket, Lease<P>)>,
+    /// Channels that have receives to announce, and nothing yet that goes out.
+    pub(super) unannounced: ChannelList,
+    pub(super) wanting: Wanting,
+}
+
+/// What polls receives: the completion queue, and what it keeps from one poll to the next.
+pub(crate) struct ReceiveSide<P: Provider> {
+    pub(crate) completions: P::CompletionQueue,
+    /// Channels whose receives could not all be posted again for want of memory.
+    pub(super) hungry: ChannelList,
+}
 
 impl<P: Provider> Worker<P> {
     /// Takes what completed, in bulk, receives first; `each` gets every event with its
@@ -42,38 +62,58 @@ impl<P: Provider> Worker<P> {
         &mut self,
         each: &mut impl FnMut(Turn<'_, P>, Event<P>),
     ) -> Result<(u32, u32), ProviderError> {
-        let received = self.poll_receives(each)?;
-        let sent = self.poll_sends(each)?;
+        let Self {
+            places,
+            sends,
+            receives,
+            arena,
+            statistics,
+            ..
+        } = self;
+        let places = &mut places.entries;
+        let unannounced = &mut sends.unannounced;
+        let due = |index: u32, listed: &mut Listed| listed.note_unannounced(index, unannounced);
+        let received = receives.poll(places, arena, statistics, due, each)?;
+        let sent = sends.poll(places, arena, statistics, each)?;
         // Late, so that an answer given above carries what would go by itself here.
-        if !self.unannounced.is_empty() {
-            self.announce(each);
+        if !sends.unannounced.is_empty() {
+            sends.announce(places, arena, each);
         }
         Ok((received, sent))
     }
+}
 
+impl<P: Provider> ReceiveSide<P> {
+    pub(super) fn new(completions: P::CompletionQueue) -> Self {
+        Self {
+            completions,
+            hungry: ChannelList::default(),
+        }
+    }
+
+    /// Takes what was received. `due` is told of channels that have receives to announce.
     #[inline]
-    fn poll_receives(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
-        let Self {
-            channels,
-            receive_completions,
-            arena,
-            statistics,
-            hungry,
-            unannounced,
-            ..
-        } = self;
-        let count = receive_completions.poll(|completion| {
+    pub(super) fn poll<C: Receives<P>>(
+        &mut self,
+        places: &mut [Entry<C>],
+        arena: &mut P::Arena,
+        statistics: &Statistics,
+        mut due: impl FnMut(u32, &mut Listed),
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+    ) -> Result<u32, ProviderError> {
+        let Self { completions, hungry } = self;
+        let count = completions.poll(|completion| {
             let id = completion.work_id();
-            let entry = channels.get_mut(id.channel() as usize);
+            let entry = places.get_mut(id.channel() as usize);
             let Some((listed, channel)) = entry
                 .and_then(Entry::split)
                 .filter(|_| id.kind() == Some(WorkKind::Receive))
             else {
-                statistics.orphaned.add(1);
+                statistics.orphaned.add_from_any(1);
                 return;
             };
-            let Some(event) = channel.retire_receive(completion, arena) else {
-                statistics.rejected.add(1);
+            let Some(event) = channel.receive_half().retire(completion, arena) else {
+                statistics.rejected.add_from_any(1);
                 return;
             };
             let failed = matches!(event, Event::ReceiveFailed { .. });
@@ -81,85 +121,96 @@ impl<P: Provider> Worker<P> {
             if failed {
                 return;
             }
-            if !channel.replenish(arena, each) && !listed.is_hungry {
+            if !replenish(channel, arena, each) && !listed.is_hungry {
                 listed.is_hungry = hungry.put(id.channel());
             }
-            if channel.receiver.is_announcement_due() && !listed.is_unannounced {
-                listed.is_unannounced = unannounced.put(id.channel());
+            if channel.receive_half().receiver.is_announcement_due() {
+                due(id.channel(), listed);
             }
         })?;
         if !self.hungry.is_empty() {
-            self.feed(each);
+            self.feed(places, arena, due, each);
         }
         Ok(count)
     }
 
     /// Posts receives for channels that went without, as far as memory came back.
     #[cold]
-    fn feed(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) {
-        let Self {
-            channels,
-            arena,
-            hungry,
-            unannounced,
-            ..
-        } = self;
-        hungry.retain(|index| {
-            let Some(entry) = channels.get_mut(index as usize) else {
+    fn feed<C: Receives<P>>(
+        &mut self,
+        places: &mut [Entry<C>],
+        arena: &mut P::Arena,
+        mut due: impl FnMut(u32, &mut Listed),
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+    ) {
+        self.hungry.retain(|index| {
+            let Some(entry) = places.get_mut(index as usize) else {
                 return false;
             };
             entry.listed.is_hungry = false;
             let Some((listed, channel)) = entry.split_open() else {
                 return false;
             };
-            listed.is_hungry = !channel.replenish(arena, each);
-            if channel.receiver.is_announcement_due() && !listed.is_unannounced {
-                listed.is_unannounced = unannounced.put(index);
+            listed.is_hungry = !replenish(channel, arena, each);
+            if channel.receive_half().receiver.is_announcement_due() {
+                due(index, listed);
             }
             listed.is_hungry
         });
     }
+}
+
+impl<P: Provider> SendSide<P> {
+    pub(super) fn new(completions: P::CompletionQueue) -> Self {
+        Self {
+            completions,
+            fetched: Vec::new(),
+            unannounced: ChannelList::default(),
+            wanting: Wanting::new(),
+        }
+    }
 
     /// Announces receives of channels on which nothing went out to carry that.
-    fn announce(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) {
-        let Self {
-            channels,
-            arena,
-            unannounced,
-            ..
-        } = self;
-        unannounced.retain(|index| {
-            let Some(entry) = channels.get_mut(index as usize) else {
+    pub(super) fn announce<C: Sends<P>>(
+        &mut self,
+        places: &mut [Entry<C>],
+        arena: &mut P::Arena,
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+    ) {
+        self.unannounced.retain(|index| {
+            let Some(entry) = places.get_mut(index as usize) else {
                 return false;
             };
             entry.listed.is_unannounced = false;
             let Some((listed, channel)) = entry.split_open() else {
                 return false;
             };
-            listed.is_unannounced = channel.receiver.is_announcement_due() && !channel.announce(arena, each);
+            listed.is_unannounced = channel.is_announcement_due() && !announce(channel, arena, each);
             listed.is_unannounced
         });
     }
 
+    /// Takes what was sent.
     #[inline]
-    fn poll_sends(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
+    pub(super) fn poll<C: Sends<P>>(
+        &mut self,
+        places: &mut [Entry<C>],
+        arena: &mut P::Arena,
+        statistics: &Statistics,
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+    ) -> Result<u32, ProviderError> {
         let Self {
-            channels,
-            send_completions,
-            arena,
-            statistics,
-            fetched,
-            ..
+            completions, fetched, ..
         } = self;
-        send_completions.poll(|completion| {
+        completions.poll(|completion| {
             let id = completion.work_id();
-            let entry = channels.get_mut(id.channel() as usize);
+            let entry = places.get_mut(id.channel() as usize);
             let channel = entry.and_then(|entry| entry.channel.as_mut());
             let Some(channel) = channel.filter(|_| id.kind() == Some(WorkKind::Send)) else {
-                statistics.orphaned.add(1);
+                statistics.orphaned.add_from_any(1);
                 return;
             };
-            let outcome = channel.sender.retire(
+            let outcome = channel.send_half().sender.retire(
                 completion,
                 |ticket, slot| {
                     // There is room, since admission: so this never comes to allocate.
@@ -170,7 +221,7 @@ impl<P: Provider> Worker<P> {
                 |slot| arena.release(slot),
             );
             let Ok(Outcome { retired, through, .. }) = outcome else {
-                statistics.rejected.add(1);
+                statistics.rejected.add_from_any(1);
                 return;
             };
             let success = retired.status.is_success();
@@ -195,16 +246,32 @@ impl<P: Provider> Worker<P> {
     }
 }
 
-impl<P: Provider> Entry<P> {
-    /// The lists it is on, and the channel.
-    #[inline]
-    fn split(&mut self) -> Option<(&mut Listed, &mut Channel<P>)> {
-        Some((&mut self.listed, self.channel.as_mut()?))
+/// Posts the receives that are missing, and says whether none is left to post. A refusal of the
+/// device is told to `each`.
+#[inline]
+fn replenish<P: Provider, C: Receives<P>>(
+    channel: &mut C,
+    arena: &mut P::Arena,
+    each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+) -> bool {
+    if let Err(error) = channel.receive_half().receiver.replenish(arena) {
+        each(Turn { channel, arena }, Event::ReceivesRefused { error });
     }
+    !channel.receive_half().receiver.is_short()
+}
 
-    /// The same, of a channel that can be used.
-    fn split_open(&mut self) -> Option<(&mut Listed, &mut Channel<P>)> {
-        self.split()
-            .filter(|(_, channel)| channel.state() == ChannelState::Open)
+/// Announces by itself what receives the peer does not know of, and says whether none is left to
+/// announce. A refusal of the device is told to `each`.
+fn announce<P: Provider, C: Sends<P>>(
+    channel: &mut C,
+    arena: &mut P::Arena,
+    each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+) -> bool {
+    match channel.send_half().sender.announce() {
+        Ok(is_done) => is_done,
+        Err(error) => {
+            each(Turn { channel, arena }, Event::AnnouncementRefused { error });
+            false
+        }
     }
 }

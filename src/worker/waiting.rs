@@ -2,30 +2,30 @@
 //! engine's own. The order that loses no wake-up is `doorbell_hotpath::prepare_sleep`.
 
 use core::fmt;
+use core::marker::PhantomData;
 use core::time::Duration;
 use std::os::fd::BorrowedFd;
 
 use doorbell_core::provider::{CompletionQueue, Provider, ProviderError};
 use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
-use doorbell_hotpath::{Wait, Waitable, Waiter, Woken, prepare_sleep};
+use doorbell_hotpath::{Statistics, Wait, Waitable, Waiter, Woken, prepare_sleep};
 
+use super::places::Entry;
+use super::polling::SendSide;
 use super::{Turn, Worker};
+use crate::half::Sends;
 use crate::{Event, Notify, edge};
 
 /// No sleep is longer while something is awaited that no completion tells: credits, memory for
 /// receives, the end of a closing. About as long as a peer that found no receive waits by default.
-const NAP: Duration = Duration::from_millis(1);
+pub(super) const NAP: Duration = Duration::from_millis(1);
 
 /// What a Worker keeps from one wait to the next.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     notify: Notify,
     waiter: Waiter,
-    /// Channels on which a message was refused for want of a credit, as of `refusals`.
-    wanting: Vec<u32>,
-    /// How many requests had been refused when `wanting` was made.
-    refusals: u64,
 }
 
 impl Waiting {
@@ -33,14 +33,182 @@ impl Waiting {
         Self {
             notify,
             waiter: Waiter::new(),
-            wanting: Vec::new(),
+        }
+    }
+}
+
+/// Who waits for credits.
+#[derive(Debug)]
+pub(super) struct Wanting {
+    /// Channels on which a message was refused for want of a credit, as of `refusals`.
+    channels: Vec<u32>,
+    /// How many requests had been refused when the list was made.
+    refusals: u64,
+}
+
+impl Wanting {
+    pub(super) const fn new() -> Self {
+        Self {
+            channels: Vec::new(),
             refusals: 0,
         }
     }
 
     /// The list that can grow as long as there are channels.
     pub(super) const fn list_mut(&mut self) -> &mut Vec<u32> {
-        &mut self.wanting
+        &mut self.channels
+    }
+
+    /// Whether nobody does, as of the last look.
+    pub(super) fn is_empty(&self) -> bool {
+        self.channels.is_empty()
+    }
+}
+
+impl<P: Provider> SendSide<P> {
+    /// Looks for credits of channels that want some; says how many of them have some now.
+    #[inline]
+    pub(super) fn credits_came<C: Sends<P>>(
+        &mut self,
+        places: &mut [Entry<C>],
+        statistics: &Statistics,
+    ) -> u32 {
+        let refusals = statistics.would_block.value();
+        if self.wanting.refusals != refusals {
+            self.find_wanting(places);
+            self.wanting.refusals = refusals;
+        }
+        if self.wanting.is_empty() {
+            return 0;
+        }
+        self.find_credits(places)
+    }
+
+    /// Lists the channels that want credits. Room for all of them was reserved at admission.
+    #[cold]
+    fn find_wanting<C: Sends<P>>(&mut self, places: &mut [Entry<C>]) {
+        self.wanting.channels.clear();
+        let wanting = (0..).zip(places).filter_map(|(index, entry)| {
+            let channel = entry.channel.as_mut()?;
+            channel.send_half().sender.wants_credits().then_some(index)
+        });
+        self.wanting.channels.extend(wanting);
+    }
+
+    /// Says how many of the channels that wanted credits have some now, or are gone.
+    #[cold]
+    fn find_credits<C: Sends<P>>(&mut self, places: &mut [Entry<C>]) -> u32 {
+        let mut came = 0_u32;
+        self.wanting.channels.retain(|index| {
+            let entry = places.get_mut(*index as usize);
+            let channel = entry.and_then(|entry| entry.channel.as_mut());
+            channel.is_some_and(|channel| {
+                let sender = &mut channel.send_half().sender;
+                let has_some = sender.credits_came();
+                came = came.saturating_add(u32::from(has_some));
+                sender.wants_credits()
+            })
+        });
+        came
+    }
+}
+
+/// What can be waited for: a Worker, or half of one.
+pub(super) trait Sleeper<P: Provider> {
+    fn waiting(&mut self) -> &mut Waiting;
+    /// The queue that receives complete on, where it has one.
+    fn receive_completions(&mut self) -> Option<&mut P::CompletionQueue>;
+    /// The queue that sends complete on, where it has one.
+    fn send_completions(&mut self) -> Option<&mut P::CompletionQueue>;
+    /// What it sleeps at, and for how long at most.
+    fn sleep(&self) -> Sleep<'_, P>;
+
+    /// Waits until `poll` says that something happened, for whoever may sleep.
+    ///
+    /// # Errors
+    /// The queues do not notify and it is to sleep, or a completion queue failed.
+    #[inline]
+    fn wait_as(
+        &mut self,
+        how: Wait,
+        deadline: Deadline,
+        poll: impl FnMut(&mut Self) -> Result<u32, ProviderError>,
+    ) -> Result<Woken, WaitError> {
+        if how != Wait::Busy && self.waiting().notify == Notify::Never {
+            return Err(WaitError::NeverNotified);
+        }
+        self.wait_until(how, deadline, poll).map_err(WaitError::Provider)
+    }
+
+    /// Waits until `poll` says that something happened.
+    ///
+    /// # Errors
+    /// A completion queue failed.
+    #[inline]
+    fn wait_until(
+        &mut self,
+        how: Wait,
+        deadline: Deadline,
+        poll: impl FnMut(&mut Self) -> Result<u32, ProviderError>,
+    ) -> Result<Woken, ProviderError> {
+        let mut waiter = self.waiting().waiter;
+        let outcome = waiter.wait(
+            how,
+            &mut Waited {
+                worker: self,
+                deadline,
+                poll,
+                provider: PhantomData::<P>,
+            },
+        );
+        self.waiting().waiter = waiter;
+        outcome
+    }
+
+    /// Arms, polls once more, and gives leave to sleep where nothing happened.
+    ///
+    /// # Errors
+    /// The queues do not notify, or a completion queue failed.
+    fn prepare(
+        &mut self,
+        poll: impl FnMut(&mut Self) -> Result<u32, ProviderError>,
+    ) -> Result<Option<Sleep<'_, P>>, WaitError> {
+        if self.waiting().notify == Notify::Never {
+            return Err(WaitError::NeverNotified);
+        }
+        let happened = prepare_sleep(&mut Waited {
+            worker: &mut *self,
+            // Nothing here looks at it: the deadline is the event loop's.
+            deadline: Deadline::at(Instant::from_ns(0)),
+            poll,
+            provider: PhantomData::<P>,
+        })
+        .map_err(WaitError::Provider)?;
+        Ok((happened == 0).then(|| self.sleep()))
+    }
+}
+
+impl<P: Provider> Sleeper<P> for Worker<P> {
+    #[inline]
+    fn waiting(&mut self) -> &mut Waiting {
+        &mut self.waiting
+    }
+    fn receive_completions(&mut self) -> Option<&mut P::CompletionQueue> {
+        Some(&mut self.receives.completions)
+    }
+    fn send_completions(&mut self) -> Option<&mut P::CompletionQueue> {
+        Some(&mut self.sends.completions)
+    }
+    fn sleep(&self) -> Sleep<'_, P> {
+        let quiet = self.sends.wanting.is_empty()
+            && self.receives.hungry.is_empty()
+            && self.sends.unannounced.is_empty()
+            && self.closing.is_empty();
+        Sleep {
+            receive_completions: Some(&self.receives.completions),
+            send_completions: Some(&self.sends.completions),
+            at_most: (!quiet).then_some(NAP),
+        }
     }
 }
 
@@ -67,35 +235,7 @@ impl<P: Provider> Worker<P> {
         deadline: Deadline,
         mut each: impl FnMut(Turn<'_, P>, Event<P>),
     ) -> Result<Woken, WaitError> {
-        if how != Wait::Busy && self.waiting.notify == Notify::Never {
-            return Err(WaitError::NeverNotified);
-        }
-        self.wait_until(how, deadline, |worker| worker.poll_all(&mut each))
-            .map_err(WaitError::Provider)
-    }
-
-    /// Waits until `poll` says that something happened.
-    ///
-    /// # Errors
-    /// A completion queue failed.
-    #[inline]
-    pub(super) fn wait_until(
-        &mut self,
-        how: Wait,
-        deadline: Deadline,
-        poll: impl FnMut(&mut Self) -> Result<u32, ProviderError>,
-    ) -> Result<Woken, ProviderError> {
-        let mut waiter = self.waiting.waiter;
-        let outcome = waiter.wait(
-            how,
-            &mut Waited {
-                worker: self,
-                deadline,
-                poll,
-            },
-        );
-        self.waiting.waiter = waiter;
-        outcome
+        self.wait_as(how, deadline, |worker| worker.poll_all(&mut each))
     }
 
     /// Makes the completion queues wake whoever sleeps at them, and polls once more. Gives leave
@@ -115,18 +255,7 @@ impl<P: Provider> Worker<P> {
         &mut self,
         mut each: impl FnMut(Turn<'_, P>, Event<P>),
     ) -> Result<Option<Sleep<'_, P>>, WaitError> {
-        if self.waiting.notify == Notify::Never {
-            return Err(WaitError::NeverNotified);
-        }
-        // Nothing here looks at it: the deadline is the event loop's.
-        let deadline = Deadline::at(Instant::from_ns(0));
-        let happened = prepare_sleep(&mut Waited {
-            worker: self,
-            deadline,
-            poll: |worker: &mut Self| worker.poll_all(&mut each),
-        })
-        .map_err(WaitError::Provider)?;
-        Ok((happened == 0).then_some(Sleep { worker: self }))
+        self.prepare(|worker| worker.poll_all(&mut each))
     }
 
     /// Polls, and looks for credits of channels that want some; says whether anything happened.
@@ -136,62 +265,8 @@ impl<P: Provider> Worker<P> {
         if count > 0 {
             return Ok(count);
         }
-        let refusals = self.statistics.would_block.value();
-        if self.waiting.refusals != refusals {
-            self.find_wanting();
-            self.waiting.refusals = refusals;
-        }
-        if self.waiting.wanting.is_empty() {
-            return Ok(0);
-        }
-        Ok(self.find_credits())
-    }
-
-    /// Lists the channels that want credits. Room for all of them was reserved at admission.
-    #[cold]
-    fn find_wanting(&mut self) {
-        let Self {
-            channels, waiting, ..
-        } = self;
-        waiting.wanting.clear();
-        let wanting = (0..).zip(channels).filter_map(|(index, entry)| {
-            let channel = entry.channel.as_ref()?;
-            channel.sender.wants_credits().then_some(index)
-        });
-        waiting.wanting.extend(wanting);
-    }
-
-    /// Says how many of the channels that wanted credits have some now, or are gone.
-    #[cold]
-    fn find_credits(&mut self) -> u32 {
-        let Self {
-            channels, waiting, ..
-        } = self;
-        let mut came = 0_u32;
-        waiting.wanting.retain(|index| {
-            let entry = channels.get_mut(*index as usize);
-            let channel = entry.and_then(|entry| entry.channel.as_mut());
-            channel.is_some_and(|channel| {
-                let has_some = channel.sender.credits_came();
-                came = came.saturating_add(u32::from(has_some));
-                channel.sender.wants_credits()
-            })
-        });
-        came
-    }
-
-    /// The most that may be slept while things go on that no completion tells.
-    fn nap(&self) -> Option<Duration> {
-        let quiet = self.waiting.wanting.is_empty()
-            && self.hungry.is_empty()
-            && self.unannounced.is_empty()
-            && self.closing.is_empty();
-        (!quiet).then_some(NAP)
-    }
-
-    fn sleep_for(&self, span: Duration) -> Result<(), ProviderError> {
-        let span = self.nap().map_or(span, |nap| nap.min(span));
-        P::CompletionQueue::sleep([&self.receive_completions, &self.send_completions], span)
+        let places = &mut self.places.entries;
+        Ok(self.sends.credits_came(places, &self.statistics))
     }
 }
 
@@ -203,17 +278,18 @@ impl Worker<Rdma> {
     #[must_use]
     pub fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
         Some([
-            self.receive_completions.notification()?,
-            self.send_completions.notification()?,
+            self.receives.completions.notification()?,
+            self.sends.completions.notification()?,
         ])
     }
 }
 
 /// Leave to sleep: the Worker's completion queues are armed, and nothing is in them.
-#[derive(Debug)]
 #[must_use = "the Worker is armed: sleep, or poll on"]
 pub struct Sleep<'w, P: Provider = Rdma> {
-    worker: &'w Worker<P>,
+    pub(super) receive_completions: Option<&'w P::CompletionQueue>,
+    pub(super) send_completions: Option<&'w P::CompletionQueue>,
+    pub(super) at_most: Option<Duration>,
 }
 
 impl<P: Provider> Sleep<'_, P> {
@@ -222,29 +298,48 @@ impl<P: Provider> Sleep<'_, P> {
     /// # Errors
     /// A completion queue failed.
     pub fn until(self, deadline: Deadline) -> Result<(), WaitError> {
+        self.sleep_until(deadline).map_err(WaitError::Provider)
+    }
+
+    fn sleep_until(self, deadline: Deadline) -> Result<(), ProviderError> {
         let span = deadline.remaining(edge::clock::now());
-        self.worker.sleep_for(span).map_err(WaitError::Provider)
+        let span = self.at_most.map_or(span, |at_most| at_most.min(span));
+        match (self.receive_completions, self.send_completions) {
+            (Some(receives), Some(sends)) => P::CompletionQueue::sleep([receives, sends], span),
+            (Some(queue), None) | (None, Some(queue)) => P::CompletionQueue::sleep([queue], span),
+            (None, None) => Ok(()),
+        }
     }
 
     /// The most an event loop may sleep before it asks again, whatever the descriptors say:
     /// something is awaited that no completion tells, as credits and memory. `None` is no limit.
     #[must_use]
-    pub fn at_most(&self) -> Option<Duration> {
-        self.worker.nap()
+    pub const fn at_most(&self) -> Option<Duration> {
+        self.at_most
+    }
+}
+
+impl<P: Provider> fmt::Debug for Sleep<'_, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sleep")
+            .field("at_most", &self.at_most)
+            .finish_non_exhaustive()
     }
 }
 
 /// A Worker as what is waited for.
-struct Waited<'w, P: Provider, F> {
-    worker: &'w mut Worker<P>,
+struct Waited<'w, P, W: ?Sized, F> {
+    worker: &'w mut W,
     deadline: Deadline,
     poll: F,
+    provider: PhantomData<P>,
 }
 
-impl<P, F> Waitable for Waited<'_, P, F>
+impl<P, W, F> Waitable for Waited<'_, P, W, F>
 where
     P: Provider,
-    F: FnMut(&mut Worker<P>) -> Result<u32, ProviderError>,
+    W: Sleeper<P> + ?Sized,
+    F: FnMut(&mut W) -> Result<u32, ProviderError>,
 {
     type Error = ProviderError;
 
@@ -254,15 +349,24 @@ where
     }
 
     fn acknowledge(&mut self) -> Result<(), ProviderError> {
-        self.worker.receive_completions.acknowledge()?;
-        self.worker.send_completions.acknowledge()?;
+        if let Some(receives) = self.worker.receive_completions() {
+            receives.acknowledge()?;
+        }
+        if let Some(sends) = self.worker.send_completions() {
+            sends.acknowledge()?;
+        }
         Ok(())
     }
 
     fn arm(&mut self) -> Result<(), ProviderError> {
-        let solicited_only = self.worker.waiting.notify == Notify::Solicited;
-        self.worker.receive_completions.arm(solicited_only)?;
-        self.worker.send_completions.arm(false)
+        let solicited_only = self.worker.waiting().notify == Notify::Solicited;
+        if let Some(receives) = self.worker.receive_completions() {
+            receives.arm(solicited_only)?;
+        }
+        if let Some(sends) = self.worker.send_completions() {
+            sends.arm(false)?;
+        }
+        Ok(())
     }
 
     fn is_over(&mut self) -> bool {
@@ -270,7 +374,7 @@ where
     }
 
     fn sleep(&mut self) -> Result<(), ProviderError> {
-        self.worker.sleep_for(self.deadline.remaining(edge::clock::now()))
+        self.worker.sleep().sleep_until(self.deadline)
     }
 }
 

@@ -45,7 +45,7 @@ pub struct Pair {
     /// The one that connected.
     pub b: End,
     /// What has to outlive them.
-    _node: Node,
+    pub node: Node,
 }
 
 impl Pair {
@@ -70,7 +70,7 @@ impl Pair {
         Ok(Self {
             a: end(a, at_a?)?,
             b: end(b, at_b?)?,
-            _node: node,
+            node,
         })
     }
 }

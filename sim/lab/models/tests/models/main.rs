@@ -6,6 +6,7 @@
 
 mod credits;
 mod detached;
+mod due;
 mod free_list;
 mod mpsc;
 mod ring;

@@ -1,0 +1,131 @@
+//! Channels that have receives to announce: told by the thread that receives, taken by the one
+//! that sends.
+//!
+//! A channel is on the list once at most, however often it is told of. What was done before it was
+//! told, such as counting receives in the [`Grants`](crate::Grants), is seen by whoever takes it.
+
+use core::fmt;
+
+use doorbell_core::free_list::FreeList;
+use doorbell_core::sync::AtomicU32;
+
+use crate::ordering::{DUE_TAKEN, DUE_TOLD};
+
+/// Whether a channel is on a [`DueList`].
+#[derive(Debug)]
+pub struct DueFlag(AtomicU32);
+
+impl DueFlag {
+    /// It is not.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Marks it as told of; says whether it was already.
+    ///
+    /// A read-modify-write on both sides: were it a load here, it could see a mark that is about
+    /// to be taken, and what was done before the load be seen by nobody.
+    #[inline]
+    fn tell(&self) -> bool {
+        self.0.swap(1, DUE_TOLD.get()) != 0
+    }
+
+    #[inline]
+    fn take(&self) {
+        self.0.swap(0, DUE_TAKEN.get());
+    }
+}
+
+impl Default for DueFlag {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The list. Its storage is the caller's, a word and a flag for each channel.
+pub struct DueList<Links, Flags> {
+    list: FreeList<Links>,
+    flags: Flags,
+}
+
+impl<Links: AsRef<[AtomicU32]>, Flags: AsRef<[DueFlag]>> DueList<Links, Flags> {
+    /// An empty list for as many channels as there are links and flags.
+    pub fn new(links: Links, flags: Flags) -> Self {
+        Self {
+            list: FreeList::new(links),
+            flags,
+        }
+    }
+
+    /// Tells of a channel. One beyond the storage is not taken.
+    #[inline]
+    pub fn tell(&self, channel: u32) {
+        let flag = self.flags.as_ref().get(channel as usize);
+        if flag.is_some_and(|flag| !flag.tell()) {
+            self.list.put(channel);
+        }
+    }
+
+    /// Takes all channels that were told of, each once; it may be told of again from then on.
+    #[inline]
+    pub fn take(&self, mut each: impl FnMut(u32)) {
+        if self.list.is_empty() {
+            return;
+        }
+        self.list.take_all(|channel| {
+            if let Some(flag) = self.flags.as_ref().get(channel as usize) {
+                flag.take();
+            }
+            each(channel);
+        });
+    }
+}
+
+impl<Links, Flags> fmt::Debug for DueList<Links, Flags> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DueList").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(doorbell_loom)))]
+mod tests {
+    use super::{DueFlag, DueList};
+    use doorbell_core::sync::AtomicU32;
+    use std::boxed::Box;
+    use std::vec::Vec;
+
+    fn list(channels: u32) -> DueList<Box<[AtomicU32]>, Box<[DueFlag]>> {
+        DueList::new(
+            (0..channels).map(|_| AtomicU32::new(0)).collect(),
+            (0..channels).map(|_| DueFlag::new()).collect(),
+        )
+    }
+
+    fn taken(list: &DueList<Box<[AtomicU32]>, Box<[DueFlag]>>) -> Vec<u32> {
+        let mut taken = Vec::new();
+        list.take(|channel| taken.push(channel));
+        taken.sort_unstable();
+        taken
+    }
+
+    #[test]
+    fn a_channel_is_taken_once_however_often_it_was_told_of() {
+        let list = list(3);
+        for channel in [2, 0, 2, 0, 2, 3] {
+            list.tell(channel);
+        }
+        assert_eq!(taken(&list), [0, 2]);
+        assert_eq!(taken(&list), []);
+        list.tell(2);
+        assert_eq!(taken(&list), [2]);
+    }
+
+    #[test]
+    fn while_it_is_taken_it_may_be_told_of_again() {
+        let list = list(1);
+        list.tell(0);
+        list.take(|channel| list.tell(channel));
+        assert_eq!(taken(&list), [0]);
+    }
+}

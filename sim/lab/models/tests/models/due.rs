@@ -1,0 +1,75 @@
+//! Telling of channels that have receives to announce, and taking them.
+
+use doorbell_hotpath::{DueFlag, DueList};
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU32, Ordering};
+use loom::thread;
+
+type List = DueList<Box<[AtomicU32]>, Box<[DueFlag]>>;
+
+fn list(channels: u32) -> Arc<List> {
+    Arc::new(DueList::new(
+        (0..channels).map(|_| AtomicU32::new(0)).collect(),
+        (0..channels).map(|_| DueFlag::new()).collect(),
+    ))
+}
+
+/// Receives posted, and known to the one who announces.
+///
+/// The count is relaxed: what there is to order it is the list.
+struct Posted(AtomicU32);
+
+/// Receives are posted and told of, so often; whoever takes has announced all of them in the end.
+fn announced(times: u32) {
+    loom::model(move || {
+        let due = list(1);
+        let posted = Arc::new(Posted(AtomicU32::new(0)));
+        let receiving = {
+            let (due, posted) = (Arc::clone(&due), Arc::clone(&posted));
+            thread::spawn(move || {
+                for count in 1..=times {
+                    posted.0.store(count, Ordering::Relaxed);
+                    due.tell(0);
+                }
+            })
+        };
+        let mut announced = 0;
+        due.take(|_| announced = posted.0.load(Ordering::Relaxed));
+        receiving.join().unwrap();
+        // The last poll there is.
+        due.take(|_| announced = posted.0.load(Ordering::Relaxed));
+        assert_eq!(announced, times, "an announcement was lost");
+    });
+}
+
+#[test]
+fn no_announcement_is_lost() {
+    announced(2);
+}
+
+#[test]
+fn however_often_it_is_told() {
+    announced(3);
+}
+
+#[test]
+fn channels_are_taken_apart_from_each_other() {
+    loom::model(|| {
+        let due = list(2);
+        let receiving = {
+            let due = Arc::clone(&due);
+            thread::spawn(move || {
+                due.tell(0);
+                due.tell(1);
+                due.tell(0);
+            })
+        };
+        let mut taken = [0; 2];
+        let mut take = || due.take(|channel| taken[channel as usize] += 1);
+        take();
+        receiving.join().unwrap();
+        take();
+        // Once at least, and no more often than told.
+        assert!((1..=2).contains(&taken[0]) && taken[1] == 1, "{taken:?}");
+    });
+}

@@ -1,0 +1,297 @@
+//! The two halves of a channel: what sends, and what receives. They may be on different threads.
+
+use core::fmt;
+use std::sync::Arc;
+
+use doorbell_core::Ticket;
+use doorbell_core::provider::{
+    Arena, ArrivalKind, Operation, PostFlags, Provider, ProviderError, QueuePair, QueuePairLimits,
+};
+use doorbell_ffi::Rdma;
+use doorbell_hotpath::{FirstCause, Grants, Receiver, Sender, Statistics};
+
+use crate::worker::Reservation;
+use crate::{Batch, ChannelId, ChannelState, Event, Lease, Peer, SendError, SendErrorKind};
+
+/// A send queue with its signaling and its credits.
+pub(crate) type Sending<P> = Sender<
+    <P as Provider>::SendQueue,
+    Box<[u64]>,
+    Arc<<P as Provider>::Window>,
+    Arc<Grants>,
+    Arc<Statistics>,
+>;
+
+/// A receive queue that keeps itself filled.
+pub(crate) type Receiving<P> = Receiver<<P as Provider>::ReceiveQueue, Arc<Grants>, Arc<Statistics>>;
+
+/// The half of a channel that sends, on a [`SendWorker`](crate::SendWorker).
+pub struct SendHalf<P: Provider = Rdma> {
+    // The queue goes before the control side: the order in which nothing is left to fail.
+    pub(crate) sender: Sending<P>,
+    pub(crate) control: P::QueuePair,
+    pub(crate) reservation: Arc<Reservation>,
+    pub(crate) peer: Peer,
+}
+
+/// The half of a channel that receives, on a [`ReceiveWorker`](crate::ReceiveWorker).
+pub struct ReceiveHalf<P: Provider = Rdma> {
+    pub(crate) receiver: Receiving<P>,
+    pub(crate) reservation: Arc<Reservation>,
+}
+
+impl<P: Provider> SendHalf<P> {
+    /// The channel's name, on either half.
+    #[must_use]
+    pub fn id(&self) -> ChannelId {
+        self.reservation.id
+    }
+
+    /// Who is at the other end, and what was agreed.
+    #[must_use]
+    pub const fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// What the queue pair was granted.
+    #[must_use]
+    pub fn limits(&self) -> QueuePairLimits {
+        self.control.limits()
+    }
+
+    /// Whether it can still be used, and if not, why, as far as this half polled.
+    #[must_use]
+    pub fn state(&self) -> ChannelState {
+        ChannelState::of([self.sender.cause()])
+    }
+
+    /// How many messages may be sent now: receives the peer posted and announced that were not
+    /// used. SENDs and WRITEs with immediate use one each.
+    #[must_use]
+    pub fn credits(&self) -> u32 {
+        self.sender.credits()
+    }
+
+    /// How many requests are in flight.
+    #[must_use]
+    pub fn in_flight(&self) -> u32 {
+        self.sender.in_flight()
+    }
+
+    /// How many more requests can be posted now. Messages take [`SendHalf::credits`] too.
+    #[must_use]
+    pub fn room(&self) -> u32 {
+        self.sender.room()
+    }
+
+    /// Begins a batch: push requests, then ring the doorbell once.
+    #[inline]
+    pub fn batch(&mut self) -> Batch<'_, P> {
+        Batch {
+            inner: self.sender.stage(),
+        }
+    }
+
+    /// Sends one message by itself.
+    ///
+    /// # Errors
+    /// [`SendError`] hands the lease back.
+    #[inline]
+    pub fn send(&mut self, message: Lease<P>) -> Result<Ticket, SendError<Lease<P>>> {
+        self.post(Operation::Send, message, PostFlags::empty())
+    }
+
+    /// Posts one request of any kind by itself.
+    ///
+    /// # Errors
+    /// [`SendError`] hands the lease back.
+    #[inline]
+    pub fn post(
+        &mut self,
+        operation: Operation,
+        lease: Lease<P>,
+        flags: PostFlags,
+    ) -> Result<Ticket, SendError<Lease<P>>> {
+        let mut batch = self.sender.stage();
+        let ticket = match batch.push(operation, [lease.slot], flags) {
+            Ok(ticket) => ticket,
+            Err(refused) => {
+                let [slot] = refused.item;
+                return Err(SendError {
+                    kind: refused.reason.into(),
+                    item: Some(Lease { slot }),
+                });
+            }
+        };
+        let mut back = None;
+        match batch.ring_returning(|_, slot| back = Some(Lease { slot })) {
+            Ok(_) => Ok(ticket),
+            Err(error) => Err(SendError {
+                kind: SendErrorKind::Post(error),
+                item: back,
+            }),
+        }
+    }
+
+    /// Posts one request whose bytes are copied into it: no lease is needed, and they may
+    /// be reused at once. At most [`QueuePairLimits::inline_bytes_max`] of them.
+    ///
+    /// # Errors
+    /// The bytes are the caller's still.
+    #[inline]
+    pub fn post_inline(&mut self, operation: Operation, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
+        let mut batch = self.sender.stage();
+        let ticket = batch.push_inline(operation, bytes, PostFlags::empty())?;
+        batch.ring().map(|_| ticket).map_err(SendErrorKind::Post)
+    }
+
+    /// Fails the queue pair, so that everything posted on either half is flushed and comes back
+    /// by polling.
+    ///
+    /// # Errors
+    /// The device refused.
+    pub fn shut(&mut self) -> Result<(), ProviderError> {
+        self.control.fail()
+    }
+}
+
+impl<P: Provider> ReceiveHalf<P> {
+    /// The channel's name, on either half.
+    #[must_use]
+    pub fn id(&self) -> ChannelId {
+        self.reservation.id
+    }
+
+    /// Whether it can still be used, and if not, why, as far as this half polled.
+    #[must_use]
+    pub fn state(&self) -> ChannelState {
+        ChannelState::of([self.receiver.cause()])
+    }
+
+    /// How many receives are posted.
+    #[must_use]
+    pub fn receives_posted(&self) -> u32 {
+        self.receiver.in_flight()
+    }
+
+    /// Takes the receive a completion names, as an event. `None` where it names none.
+    #[inline]
+    pub(crate) fn retire(&mut self, completion: P::Completion, arena: &mut P::Arena) -> Option<Event<P>> {
+        let mut message = None;
+        let arrival = self
+            .receiver
+            .retire(completion, |_, slot| {
+                // Receives complete in order, so there is one slot. Were completions lost, the
+                // earlier ones would hold nothing that could still be told apart.
+                if let Some(Lease { slot }) = message.replace(Lease { slot }) {
+                    arena.release(slot);
+                }
+            })
+            .ok()?;
+        if let (ArrivalKind::Send, Some(message)) = (arrival.kind, message.take()) {
+            return Some(Event::Received {
+                message,
+                immediate: arrival.immediate,
+            });
+        }
+        if let Some(Lease { slot }) = message {
+            arena.release(slot);
+        }
+        Some(match arrival.kind {
+            ArrivalKind::WriteWithImmediate => Event::Written {
+                payload_bytes: arrival.payload_bytes,
+                immediate: arrival.immediate.unwrap_or_default(),
+            },
+            _ => Event::ReceiveFailed {
+                status: arrival.status,
+            },
+        })
+    }
+}
+
+/// What a Worker has in a place: a channel, or the half of one.
+pub(crate) trait Held {
+    /// What was promised to the channel.
+    fn reservation(&self) -> &Arc<Reservation>;
+    /// Whether nothing failed, as far as is known here.
+    fn is_open(&self) -> bool;
+}
+
+/// What has a half that sends.
+pub(crate) trait Sends<P: Provider>: Held {
+    fn send_half(&mut self) -> &mut SendHalf<P>;
+    /// Whether receives of a channel that was listed are still to be announced by themselves,
+    /// as far as can be known here.
+    fn is_announcement_due(&self) -> bool;
+}
+
+/// What has a half that receives.
+pub(crate) trait Receives<P: Provider>: Held {
+    fn receive_half(&mut self) -> &mut ReceiveHalf<P>;
+}
+
+impl<P: Provider> Held for SendHalf<P> {
+    fn reservation(&self) -> &Arc<Reservation> {
+        &self.reservation
+    }
+    fn is_open(&self) -> bool {
+        self.sender.cause().is_none()
+    }
+}
+
+impl<P: Provider> Sends<P> for SendHalf<P> {
+    #[inline]
+    fn send_half(&mut self) -> &mut Self {
+        self
+    }
+    fn is_announcement_due(&self) -> bool {
+        true
+    }
+}
+
+impl<P: Provider> Held for ReceiveHalf<P> {
+    fn reservation(&self) -> &Arc<Reservation> {
+        &self.reservation
+    }
+    fn is_open(&self) -> bool {
+        self.receiver.cause().is_none()
+    }
+}
+
+impl<P: Provider> Receives<P> for ReceiveHalf<P> {
+    #[inline]
+    fn receive_half(&mut self) -> &mut Self {
+        self
+    }
+}
+
+impl ChannelState {
+    /// What follows from the causes that are known: a flush is the consequence of another.
+    pub(crate) fn of<const N: usize>(causes: [Option<FirstCause>; N]) -> Self {
+        let known = || causes.iter().flatten();
+        let real = known().find(|cause| !cause.status.is_flush());
+        match real.or_else(|| known().next()) {
+            Some(cause) => Self::Failed { cause: *cause },
+            None => Self::Open,
+        }
+    }
+}
+
+impl<P: Provider> fmt::Debug for SendHalf<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendHalf")
+            .field("id", &self.id())
+            .field("peer", &self.peer)
+            .field("sender", &self.sender)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P: Provider> fmt::Debug for ReceiveHalf<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReceiveHalf")
+            .field("id", &self.id())
+            .field("receiver", &self.receiver)
+            .finish_non_exhaustive()
+    }
+}

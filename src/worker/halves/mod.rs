@@ -1,0 +1,242 @@
+//! A Worker in two: what sends on one thread, what receives on another, and no lock between them.
+//!
+//! What the two share is words: of each channel the counts of receives posted and announced
+//! (`hotpath::Grants`), the list of channels that have receives to announce (`hotpath::DueList`),
+//! and the lists by which memory finds home.
+
+mod receiving;
+mod sending;
+
+use core::fmt;
+use std::sync::Arc;
+
+use doorbell_core::in_place;
+use doorbell_core::provider::{ArenaConfig, MemoryError, ProtectionDomain, Provider};
+use doorbell_core::sync::AtomicU32;
+use doorbell_ffi::Rdma;
+use doorbell_hotpath::{DueFlag, DueList};
+
+use super::Worker;
+use super::places::{Entry, Listed, Places};
+use crate::Arena;
+use crate::channel::Channel;
+use crate::half::Held;
+
+pub use receiving::ReceiveWorker;
+pub use sending::SendWorker;
+
+/// The list of channels that have receives to announce. That it is one and the same tells that
+/// two halves were one Worker.
+type Due = Arc<DueList<Box<[AtomicU32]>, Box<[DueFlag]>>>;
+
+impl<P: Provider> Worker<P> {
+    /// Takes it apart, so that one thread sends and another receives, on all its channels. The
+    /// half that sends leases from an arena of its own, made like this; the memory there was goes
+    /// to the half that receives. A lease may go from one to the other.
+    ///
+    /// To connect, to accept or to close, [`SendWorker::join`] puts it together again.
+    ///
+    /// # Errors
+    /// [`NotSplit`] hands it back: a channel is being closed, or there is no memory.
+    pub fn split(mut self, arena: &ArenaConfig) -> Result<(SendWorker<P>, ReceiveWorker<P>), NotSplit<P>> {
+        let made = if self.closing.is_empty() {
+            self.domain.arena(arena).map_err(SplitError::Memory)
+        } else {
+            Err(SplitError::Closing)
+        };
+        let arena = match made {
+            Ok(arena) => arena,
+            Err(reason) => {
+                return Err(NotSplit {
+                    worker: Box::new(self),
+                    reason,
+                });
+            }
+        };
+        let reaper = self.places.reaper.clone();
+        let mut sending = Places::new(reaper.clone());
+        let mut receiving = Places::new(reaper.clone());
+        for entry in core::mem::take(&mut self.places.entries) {
+            let (send, receive) = match entry.channel {
+                Some(Channel { send, receive }) => (Some(send), Some(receive)),
+                None => (None, None),
+            };
+            sending.entries.push(Entry {
+                generation: entry.generation,
+                listed: entry.listed,
+                reserved: entry.reserved.clone(),
+                channel: send,
+                closed: entry.closed,
+            });
+            receiving.entries.push(Entry {
+                generation: entry.generation,
+                listed: entry.listed,
+                reserved: entry.reserved,
+                channel: receive,
+                closed: None,
+            });
+        }
+        let places = sending.entries.len();
+        let due = Arc::new(DueList::new(
+            (0..places).map(|_| AtomicU32::new(0)).collect(),
+            (0..places).map(|_| DueFlag::new()).collect(),
+        ));
+        let send_worker = SendWorker {
+            places: sending,
+            sends: self.sends,
+            arena: Arena::new(arena, reaper),
+            credit_words: self.credit_words,
+            domain: self.domain,
+            context: self.context,
+            device: self.device,
+            channels_max: self.channels_max,
+            statistics: Arc::clone(&self.statistics),
+            waiting: self.waiting,
+            due: Arc::clone(&due),
+        };
+        let receive_worker = ReceiveWorker {
+            places: receiving,
+            receives: self.receives,
+            arena: self.arena,
+            statistics: self.statistics,
+            waiting: self.waiting,
+            due,
+        };
+        Ok((send_worker, receive_worker))
+    }
+}
+
+impl<P: Provider> SendWorker<P> {
+    /// Puts the two halves of a Worker together again. Channels, what is in flight and what was
+    /// leased stay as they are; the arena of this half is given up, and goes when all its
+    /// memory is home.
+    ///
+    /// # Errors
+    /// [`NotAPair`] hands both back: they were not one Worker, or channels were exchanged.
+    pub fn join(mut self, mut receiving: ReceiveWorker<P>) -> Result<Worker<P>, NotAPair<P>> {
+        if !self.is_pair_of(&receiving) {
+            return Err(NotAPair {
+                sending: Box::new(self),
+                receiving: Box::new(receiving),
+            });
+        }
+        self.take_due();
+        let mut places = Places::new(self.places.reaper.clone());
+        let sends = core::mem::take(&mut self.places.entries);
+        let receives = core::mem::take(&mut receiving.places.entries);
+        places.entries = sends
+            .into_iter()
+            .zip(receives)
+            .map(|(send, receive)| Entry {
+                generation: send.generation,
+                listed: Listed {
+                    is_hungry: receive.listed.is_hungry,
+                    is_unannounced: send.listed.is_unannounced,
+                },
+                reserved: send.reserved,
+                channel: send
+                    .channel
+                    .zip(receive.channel)
+                    .map(|(send, receive)| Channel { receive, send }),
+                closed: send.closed,
+            })
+            .collect();
+        // As at admission: there is one for each place, so that none is looked for later.
+        let mut closing = Vec::with_capacity(places.entries.len());
+        in_place::touch(closing.spare_capacity_mut());
+        Ok(Worker {
+            places,
+            sends: self.sends,
+            receives: receiving.receives,
+            arena: receiving.arena,
+            credit_words: self.credit_words,
+            domain: self.domain,
+            context: self.context,
+            device: self.device,
+            channels_max: self.channels_max,
+            statistics: self.statistics,
+            closing,
+            waiting: self.waiting,
+        })
+    }
+
+    fn is_pair_of(&self, receiving: &ReceiveWorker<P>) -> bool {
+        let channels = self.places.entries.iter().zip(&receiving.places.entries);
+        Arc::ptr_eq(&self.due, &receiving.due)
+            && channels
+                .map(|(send, receive)| (&send.channel, &receive.channel))
+                .all(|halves| match halves {
+                    (Some(send), Some(receive)) => Arc::ptr_eq(send.reservation(), receive.reservation()),
+                    (None, None) => true,
+                    _ => false,
+                })
+    }
+}
+
+/// A Worker that was not taken apart, handed back, with the reason.
+pub struct NotSplit<P: Provider = Rdma> {
+    /// The Worker, as it was.
+    pub worker: Box<Worker<P>>,
+    /// Why.
+    pub reason: SplitError,
+}
+
+/// Why a Worker was not taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SplitError {
+    /// A channel is being closed: poll on until it is, and try again.
+    Closing,
+    /// There is no memory for the half that sends, or none of the kind that is required.
+    Memory(MemoryError),
+}
+
+impl fmt::Display for SplitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closing => f.write_str("a channel of the Worker is being closed: poll until it is"),
+            Self::Memory(error) => write!(f, "no memory for the half that sends: {error}"),
+        }
+    }
+}
+
+impl<P: Provider> fmt::Debug for NotSplit<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NotSplit")
+            .field("reason", &self.reason)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P: Provider> fmt::Display for NotSplit<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.reason, f)
+    }
+}
+
+impl<P: Provider> core::error::Error for NotSplit<P> {}
+
+/// Two halves that are not those of one Worker, handed back.
+pub struct NotAPair<P: Provider = Rdma> {
+    /// The half that sends.
+    pub sending: Box<SendWorker<P>>,
+    /// The half that receives.
+    pub receiving: Box<ReceiveWorker<P>>,
+}
+
+impl<P: Provider> fmt::Debug for NotAPair<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NotAPair")
+            .field("sending", &self.sending)
+            .field("receiving", &self.receiving)
+            .finish()
+    }
+}
+
+impl<P: Provider> fmt::Display for NotAPair<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("these are not the two halves of one Worker")
+    }
+}
+
+impl<P: Provider> core::error::Error for NotAPair<P> {}

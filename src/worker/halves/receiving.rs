@@ -1,0 +1,160 @@
+//! The half of a Worker that receives.
+
+use core::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use doorbell_core::Deadline;
+use doorbell_core::provider::{Arena as _, Placement, Provider, ProviderError};
+use doorbell_ffi::Rdma;
+use doorbell_hotpath::{Statistics, Wait, Woken};
+
+use super::Due;
+use crate::channel::ChannelId;
+use crate::half::ReceiveHalf;
+use crate::worker::Turn;
+use crate::worker::places::{Listed, Places};
+use crate::worker::polling::ReceiveSide;
+use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting};
+use crate::{Event, Lease};
+
+/// The half of a [`Worker`] that receives, for one thread: the receive completion queue, the
+/// memory that is received into, and of each channel the half that receives.
+pub struct ReceiveWorker<P: Provider = Rdma> {
+    pub(super) places: Places<ReceiveHalf<P>>,
+    pub(super) receives: ReceiveSide<P>,
+    pub(super) arena: P::Arena,
+    pub(super) statistics: Arc<Statistics>,
+    pub(super) waiting: Waiting,
+    pub(super) due: Due,
+}
+
+impl<P: Provider> ReceiveWorker<P> {
+    /// Takes what was received, in bulk, and posts receives again; `each` gets every event with
+    /// its channel. Says how many completions there were. Never waits.
+    ///
+    /// # Errors
+    /// The completion queue cannot be polled; this half is of no further use.
+    #[inline]
+    pub fn poll(
+        &mut self,
+        mut each: impl FnMut(Turn<'_, P, ReceiveHalf<P>>, Event<P>),
+    ) -> Result<u32, ProviderError> {
+        let Self {
+            places,
+            receives,
+            arena,
+            statistics,
+            due,
+            ..
+        } = self;
+        let tell = |index: u32, _: &mut Listed| due.tell(index);
+        receives.poll(&mut places.entries, arena, statistics, tell, &mut each)
+    }
+
+    /// Polls until events came, as [`Worker::wait`] does. Ends at the deadline, too.
+    ///
+    /// # Errors
+    /// The Worker was made without notification and is to sleep, or the completion queue failed;
+    /// after the latter this half is of no further use.
+    #[inline]
+    pub fn wait(
+        &mut self,
+        how: Wait,
+        deadline: Deadline,
+        mut each: impl FnMut(Turn<'_, P, ReceiveHalf<P>>, Event<P>),
+    ) -> Result<Woken, WaitError> {
+        self.wait_as(how, deadline, |half| half.poll(&mut each))
+    }
+
+    /// Gives leave to sleep, or `None` where something happened meanwhile; see
+    /// [`Worker::ready_to_sleep`].
+    ///
+    /// # Errors
+    /// The Worker was made without notification, or the completion queue failed.
+    pub fn ready_to_sleep(
+        &mut self,
+        mut each: impl FnMut(Turn<'_, P, ReceiveHalf<P>>, Event<P>),
+    ) -> Result<Option<Sleep<'_, P>>, WaitError> {
+        self.prepare(|half| half.poll(&mut each))
+    }
+
+    /// Leases memory that is received into; `None` is back-pressure.
+    #[inline]
+    pub fn lease(&mut self) -> Option<Lease<P>> {
+        self.arena.lease().map(|slot| Lease { slot })
+    }
+
+    /// Gives memory back, cheaper than dropping it where it is this half's.
+    #[inline]
+    pub fn release(&mut self, lease: Lease<P>) {
+        self.arena.release(lease.slot);
+    }
+
+    /// The bytes of each piece of memory it receives into.
+    #[must_use]
+    pub fn slot_bytes(&self) -> u32 {
+        self.arena.slot_bytes()
+    }
+
+    /// How the memory it receives into was placed; see [`Worker::placement`].
+    #[must_use]
+    pub fn placement(&self) -> Placement {
+        self.arena.placement()
+    }
+
+    /// The half of a channel that receives.
+    #[inline]
+    pub fn channel(&mut self, id: ChannelId) -> Option<&mut ReceiveHalf<P>> {
+        self.places.named(id)
+    }
+
+    /// The channels there are.
+    pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
+        self.places.names()
+    }
+
+    /// What both halves count. A clone may be read on any thread, at any time.
+    #[must_use]
+    pub const fn statistics(&self) -> &Arc<Statistics> {
+        &self.statistics
+    }
+}
+
+impl ReceiveWorker<Rdma> {
+    /// The descriptor that becomes readable when the completion queue notifies; see
+    /// [`Worker::descriptors`].
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.receives.completions.notification()
+    }
+}
+
+impl<P: Provider> Sleeper<P> for ReceiveWorker<P> {
+    #[inline]
+    fn waiting(&mut self) -> &mut Waiting {
+        &mut self.waiting
+    }
+    fn receive_completions(&mut self) -> Option<&mut P::CompletionQueue> {
+        Some(&mut self.receives.completions)
+    }
+    fn send_completions(&mut self) -> Option<&mut P::CompletionQueue> {
+        None
+    }
+    fn sleep(&self) -> Sleep<'_, P> {
+        let at_most = (!self.receives.hungry.is_empty()).then_some(NAP);
+        Sleep {
+            receive_completions: Some(&self.receives.completions),
+            send_completions: None,
+            at_most,
+        }
+    }
+}
+
+impl<P: Provider> fmt::Debug for ReceiveWorker<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReceiveWorker")
+            .field("channels", &self.channels().count())
+            .finish_non_exhaustive()
+    }
+}

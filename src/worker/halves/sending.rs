@@ -1,0 +1,226 @@
+//! The half of a Worker that sends.
+
+use core::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use doorbell_core::Deadline;
+use doorbell_core::provider::{
+    MemoryError, Placement, ProtectionDomain, Provider, ProviderError, WindowConfig,
+};
+use doorbell_ffi::Rdma;
+use doorbell_hotpath::{Statistics, Wait, Woken};
+
+use super::Due;
+use crate::channel::ChannelId;
+use crate::half::SendHalf;
+use crate::worker::Turn;
+use crate::worker::places::Places;
+use crate::worker::polling::SendSide;
+use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting};
+use crate::{Arena, Event, Lease};
+
+/// The half of a [`Worker`] that sends, for one thread: the send completion queue, memory of
+/// its own, and of each channel the half that sends.
+///
+/// It announces receives to the peers, too, those that the other half posted: who receives much
+/// polls this half now and then, though nothing is to be sent. Without that the peers run out
+/// of credit.
+pub struct SendWorker<P: Provider = Rdma> {
+    // Channels go first: their queue pairs give their slots back to the arena.
+    pub(super) places: Places<SendHalf<P>>,
+    pub(super) sends: SendSide<P>,
+    pub(super) arena: Arena<P>,
+    pub(super) credit_words: Arc<P::Window>,
+    pub(super) domain: P::ProtectionDomain,
+    pub(super) context: P::Context,
+    pub(super) device: String,
+    pub(super) channels_max: u32,
+    pub(super) statistics: Arc<Statistics>,
+    pub(super) waiting: Waiting,
+    pub(super) due: Due,
+}
+
+impl<P: Provider> SendWorker<P> {
+    /// Takes what completed, in bulk, and announces receives that the other half posted; `each`
+    /// gets every event with its channel. Says how many completions there were. Never waits.
+    ///
+    /// # Errors
+    /// The completion queue cannot be polled; this half is of no further use.
+    #[inline]
+    pub fn poll(
+        &mut self,
+        mut each: impl FnMut(Turn<'_, P, SendHalf<P>>, Event<P>),
+    ) -> Result<u32, ProviderError> {
+        let sent = match &mut self.arena.inner {
+            Some(arena) => self
+                .sends
+                .poll(&mut self.places.entries, arena, &self.statistics, &mut each)?,
+            None => 0,
+        };
+        // Late, so that what was sent above carries what would go by itself here.
+        self.take_due();
+        if let (false, Some(arena)) = (self.sends.unannounced.is_empty(), &mut self.arena.inner) {
+            self.sends.announce(&mut self.places.entries, arena, &mut each);
+        }
+        Ok(sent)
+    }
+
+    /// Lists the channels that the other half told of.
+    #[inline]
+    pub(super) fn take_due(&mut self) {
+        let Self {
+            places, sends, due, ..
+        } = self;
+        due.take(|index| {
+            if let Some(entry) = places.entries.get_mut(index as usize) {
+                entry.listed.note_unannounced(index, &mut sends.unannounced);
+            }
+        });
+    }
+
+    /// Polls until something happened, as [`Worker::wait`] does: events came, or a message that
+    /// was refused for want of a credit can be sent now. Ends at the deadline, too.
+    ///
+    /// It sleeps a millisecond at a time at most: no completion tells that receives of the other
+    /// half are to be announced.
+    ///
+    /// # Errors
+    /// The Worker was made without notification and is to sleep, or the completion queue failed;
+    /// after the latter this half is of no further use.
+    #[inline]
+    pub fn wait(
+        &mut self,
+        how: Wait,
+        deadline: Deadline,
+        mut each: impl FnMut(Turn<'_, P, SendHalf<P>>, Event<P>),
+    ) -> Result<Woken, WaitError> {
+        self.wait_as(how, deadline, |half| half.poll_all(&mut each))
+    }
+
+    /// Gives leave to sleep, or `None` where something happened meanwhile; see
+    /// [`Worker::ready_to_sleep`]. It is never for longer than a millisecond.
+    ///
+    /// # Errors
+    /// The Worker was made without notification, or the completion queue failed.
+    pub fn ready_to_sleep(
+        &mut self,
+        mut each: impl FnMut(Turn<'_, P, SendHalf<P>>, Event<P>),
+    ) -> Result<Option<Sleep<'_, P>>, WaitError> {
+        self.prepare(|half| half.poll_all(&mut each))
+    }
+
+    #[inline]
+    fn poll_all(
+        &mut self,
+        each: &mut impl FnMut(Turn<'_, P, SendHalf<P>>, Event<P>),
+    ) -> Result<u32, ProviderError> {
+        let count = self.poll(each)?;
+        if count > 0 {
+            return Ok(count);
+        }
+        Ok(self
+            .sends
+            .credits_came(&mut self.places.entries, &self.statistics))
+    }
+
+    /// The RDMA device it works on.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// The open device: its ports, limits and asynchronous events.
+    #[must_use]
+    pub const fn context(&self) -> &P::Context {
+        &self.context
+    }
+
+    /// Leases memory; `None` is back-pressure.
+    #[inline]
+    pub fn lease(&mut self) -> Option<Lease<P>> {
+        self.arena.lease()
+    }
+
+    /// Gives memory back, cheaper than dropping it where it is this half's.
+    #[inline]
+    pub fn release(&mut self, lease: Lease<P>) {
+        self.arena.release(lease);
+    }
+
+    /// The bytes of each piece of memory it lends.
+    #[must_use]
+    pub const fn slot_bytes(&self) -> u32 {
+        self.arena.slot_bytes()
+    }
+
+    /// How the memory it lends was placed; see [`Worker::placement`].
+    #[must_use]
+    pub const fn placement(&self) -> Placement {
+        self.arena.placement()
+    }
+
+    /// Registers zeroed memory that peers may reach once they are told of it.
+    ///
+    /// # Errors
+    /// The size is zero, the device refused, or what is required of its placement cannot be
+    /// had.
+    pub fn window(&self, config: &WindowConfig) -> Result<P::Window, MemoryError> {
+        self.domain.window(config)
+    }
+
+    /// The half of a channel that sends.
+    #[inline]
+    pub fn channel(&mut self, id: ChannelId) -> Option<&mut SendHalf<P>> {
+        self.places.named(id)
+    }
+
+    /// The channels there are.
+    pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
+        self.places.names()
+    }
+
+    /// What both halves count. A clone may be read on any thread, at any time.
+    #[must_use]
+    pub const fn statistics(&self) -> &Arc<Statistics> {
+        &self.statistics
+    }
+}
+
+impl SendWorker<Rdma> {
+    /// The descriptor that becomes readable when the completion queue notifies; see
+    /// [`Worker::descriptors`].
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.sends.completions.notification()
+    }
+}
+
+impl<P: Provider> Sleeper<P> for SendWorker<P> {
+    #[inline]
+    fn waiting(&mut self) -> &mut Waiting {
+        &mut self.waiting
+    }
+    fn receive_completions(&mut self) -> Option<&mut P::CompletionQueue> {
+        None
+    }
+    fn send_completions(&mut self) -> Option<&mut P::CompletionQueue> {
+        Some(&mut self.sends.completions)
+    }
+    fn sleep(&self) -> Sleep<'_, P> {
+        Sleep {
+            receive_completions: None,
+            send_completions: Some(&self.sends.completions),
+            at_most: Some(NAP),
+        }
+    }
+}
+
+impl<P: Provider> fmt::Debug for SendWorker<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendWorker")
+            .field("device", &self.device)
+            .field("channels", &self.channels().count())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,94 @@
+//! The places of a Worker's channels, or of halves of them.
+
+use std::sync::Weak;
+
+use super::channel_list::ChannelList;
+use super::{CloseError, Reservation};
+use crate::ChannelId;
+use crate::edge::reaper::Reaper;
+use crate::half::Held;
+
+/// The places, in the order of their indices.
+pub(super) struct Places<C: Send + 'static> {
+    pub(super) entries: Vec<Entry<C>>,
+    pub(super) reaper: Reaper,
+}
+
+/// A place for a channel. Empty ones are used again.
+pub(super) struct Entry<C> {
+    pub(super) generation: u32,
+    pub(super) listed: Listed,
+    /// What is promised to the channel, from before it exists until it is gone.
+    pub(super) reserved: Weak<Reservation>,
+    pub(super) channel: Option<C>,
+    /// How the last channel here was closed, by its generation.
+    pub(super) closed: Option<(u32, Result<(), CloseError>)>,
+}
+
+/// The lists a channel is on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Listed {
+    /// Of the hungry.
+    pub(super) is_hungry: bool,
+    /// Of those with receives to announce.
+    pub(super) is_unannounced: bool,
+}
+
+impl Listed {
+    /// Puts a channel on the list of those with receives to announce, once.
+    #[inline]
+    pub(super) fn note_unannounced(&mut self, index: u32, unannounced: &mut ChannelList) {
+        if !self.is_unannounced {
+            self.is_unannounced = unannounced.put(index);
+        }
+    }
+}
+
+impl<C: Held + Send + 'static> Places<C> {
+    pub(super) const fn new(reaper: Reaper) -> Self {
+        Self {
+            entries: Vec::new(),
+            reaper,
+        }
+    }
+
+    /// The channel of this name.
+    #[inline]
+    pub(super) fn named(&mut self, id: ChannelId) -> Option<&mut C> {
+        let entry = self.entries.get_mut(id.index as usize)?;
+        if entry.generation != id.generation {
+            return None;
+        }
+        entry.channel.as_mut()
+    }
+
+    /// The names of all channels there are.
+    pub(super) fn names(&self) -> impl Iterator<Item = ChannelId> {
+        self.entries
+            .iter()
+            .filter_map(|entry| Some(entry.channel.as_ref()?.reservation().id))
+    }
+}
+
+impl<C: Held> Entry<C> {
+    /// The lists it is on, and the channel.
+    #[inline]
+    pub(super) fn split(&mut self) -> Option<(&mut Listed, &mut C)> {
+        Some((&mut self.listed, self.channel.as_mut()?))
+    }
+
+    /// The same, of a channel that can be used.
+    pub(super) fn split_open(&mut self) -> Option<(&mut Listed, &mut C)> {
+        self.split().filter(|(_, channel)| channel.is_open())
+    }
+}
+
+impl<C: Send + 'static> Drop for Places<C> {
+    /// The reaper gets the channels; what is under them is destroyed behind the last of them.
+    fn drop(&mut self) {
+        let entries = core::mem::take(&mut self.entries);
+        if entries.iter().any(|entry| entry.channel.is_some()) {
+            self.reaper.take(entries);
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Workers taken apart, over the simulated fabric: sender and receiver of one channel on threads of their own.
+
+mod fabric;
+mod halves;
+
+use core::time::Duration;
+use std::thread;
+use std::time::Instant;
+
+use doorbell::{
+    ArenaConfig, ChannelState, Event, Node, Notify, Operation, PostFlags, SendErrorKind, SplitError, Wait,
+    WaitError, Woken, within,
+};
+use doorbell_sim::Host;
+use fabric::{End, SOON, pair_notified, pair_with, small};
+use halves::{Halves, echo, exchange};
+
+/// Each with its node, which is what tells of the network.
+fn apart(end: End) -> (Node<Host>, Halves<Host>) {
+    let End {
+        node,
+        mut workers,
+        at,
+        ..
+    } = end;
+    (node, Halves::of(workers.swap_remove(at.worker)))
+}
+
+/// Two that have more room to send than the other has receives.
+fn pair_apart(notify: Notify) -> (Node<Host>, Halves<Host>, Halves<Host>) {
+    let mut deep = small();
+    deep.send_depth = 64;
+    let (a, b) = pair_notified(deep, deep, notify);
+    let ((node, a), (_, b)) = (apart(a), apart(b));
+    (node, a, b)
+}
+
+fn polled(halves: &mut Halves<Host>) -> u32 {
+    halves
+        .sending
+        .poll(|_, event| assert!(matches!(event, Event::Done { .. }), "{event:?}"))
+        .unwrap()
+}
+
+fn credits(halves: &mut Halves<Host>) -> u32 {
+    halves.sending.channel(halves.id).unwrap().credits()
+}
+
+/// Sends until the other has no receive left.
+fn flood(halves: &mut Halves<Host>) -> u32 {
+    for sent in 0.. {
+        if let Err(refused) = halves.send(sent) {
+            assert_eq!(refused, SendErrorKind::WouldBlock);
+            while polled(halves) > 0 {}
+            return sent;
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn four_threads_send_and_receive_both_ways() {
+    let (node, mut a, mut b) = pair_apart(Notify::Never);
+    // Both ways; and one way, where nothing goes back that could carry the announcements.
+    for counts in [[100_000, 100_000], [50_000, 0], [0, 50_000]] {
+        let before = a.sending.statistics().snapshot();
+        exchange(&mut a, &mut b, counts);
+        let since = a.sending.statistics().snapshot().since(&before);
+        assert_eq!(since.received, u64::from(counts[1]), "no count is lost");
+        assert_eq!(since.requests - since.announcements, u64::from(counts[0]));
+        assert_eq!((since.rejected, since.orphaned), (0, 0));
+        assert!(since.announcements >= u64::from(counts[1]) / 16, "{since}");
+    }
+    assert_eq!(node.provider().fabric().receivers_not_ready(), 0);
+}
+
+#[test]
+fn what_one_half_received_the_other_sends() {
+    let (node, mut a, mut b) = pair_apart(Notify::Never);
+    echo(&mut a, &mut b, 50_000);
+    assert_eq!(node.provider().fabric().receivers_not_ready(), 0);
+    // All of it is home again, but for what is posted, now that there is memory for it.
+    let id = b.id;
+    let mut worker = b.join();
+    worker.poll(|_, _| {}).unwrap();
+    let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
+    let posted = worker.channel(id).unwrap().receives_posted();
+    assert!(posted > 16 - 4, "all but less than are posted at once: {posted}");
+    assert_eq!(leases.len() + posted as usize, 64);
+}
+
+#[test]
+fn receives_are_announced_once_both_halves_were_polled() {
+    let (_node, mut a, mut b) = pair_apart(Notify::Never);
+    for _ in 0..100 {
+        assert_eq!(flood(&mut a), 16);
+        assert_eq!(b.received(), (0..16).collect::<Vec<_>>());
+        assert_eq!(credits(&mut a), 0, "the half that sends announces");
+        polled(&mut b);
+        assert_eq!(credits(&mut a), 16);
+    }
+}
+
+#[test]
+fn what_is_due_is_announced_though_the_halves_are_joined_first() {
+    let (_node, mut a, mut b) = pair_apart(Notify::Never);
+    flood(&mut a);
+    assert_eq!(b.received().len(), 16);
+    let mut worker = b.join();
+    worker.poll(|_, _| {}).unwrap();
+    assert_eq!(credits(&mut a), 16);
+    // And taken apart again, with what was due before.
+    flood(&mut a);
+    let mut count = 0;
+    while count < 16 {
+        worker
+            .poll(|_, event| count += u32::from(matches!(event, Event::Received { .. })))
+            .unwrap();
+    }
+    let mut b = Halves::of(worker);
+    polled(&mut b);
+    assert_eq!(credits(&mut a), 16);
+}
+
+#[test]
+fn receives_that_wait_for_memory_are_posted_when_it_comes_home() {
+    let (_node, mut a, mut b) = pair_apart(Notify::Never);
+    let all: Vec<_> = core::iter::from_fn(|| b.receiving.lease()).collect();
+    let mut held = Vec::new();
+    for _ in 0..16 {
+        flood(&mut a);
+        b.receiving
+            .poll(|_, event| {
+                if let Event::Received { message, .. } = event {
+                    held.push(message);
+                }
+            })
+            .unwrap();
+        polled(&mut b);
+    }
+    assert_eq!((held.len(), credits(&mut a)), (16, 0));
+    // Dropped on the other thread.
+    thread::spawn(move || drop((held, all))).join().unwrap();
+    b.received();
+    polled(&mut b);
+    assert_eq!(credits(&mut a), 16);
+}
+
+#[test]
+fn joined_again_channels_are_closed_and_made() {
+    let (_node, mut a, mut b) = pair_apart(Notify::Never);
+    exchange(&mut a, &mut b, [1000, 1000]);
+    let (a_id, b_id) = (a.id, b.id);
+    let (mut a, mut b) = (a.join(), b.join());
+    // As one, they go on.
+    a.channel(a_id)
+        .unwrap()
+        .post_inline(Operation::Send, b"x")
+        .unwrap();
+    let mut came = 0;
+    while came == 0 {
+        b.poll(|_, event| came += u32::from(matches!(event, Event::Received { .. })))
+            .unwrap();
+    }
+    a.close(a_id, within(SOON), |_, _| {}).unwrap();
+    b.close(b_id, within(SOON), |_, _| {}).unwrap();
+    assert_eq!((a.channels().count(), b.channels().count()), (0, 0));
+    for worker in [&mut a, &mut b] {
+        let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
+        assert_eq!(leases.len(), 64);
+    }
+    // One without channels is taken apart as well.
+    let (sending, receiving) = a.split(&ArenaConfig::new(1, 64)).unwrap();
+    assert_eq!((sending.channels().count(), receiving.channels().count()), (0, 0));
+    sending.join(receiving).unwrap();
+}
+
+#[test]
+fn only_the_two_halves_of_one_worker_are_joined() {
+    let (_node, mut a, mut b) = pair_apart(Notify::Never);
+    let not_a_pair = a.sending.join(b.receiving).unwrap_err();
+    (a.sending, b.receiving) = (*not_a_pair.sending, *not_a_pair.receiving);
+    // Nor where channels were exchanged.
+    core::mem::swap(a.sending.channel(a.id).unwrap(), b.sending.channel(b.id).unwrap());
+    let not_a_pair = a.sending.join(a.receiving).unwrap_err();
+    (a.sending, a.receiving) = (*not_a_pair.sending, *not_a_pair.receiving);
+    core::mem::swap(a.sending.channel(a.id).unwrap(), b.sending.channel(b.id).unwrap());
+    // All goes on.
+    exchange(&mut a, &mut b, [100, 100]);
+    a.join();
+    b.join();
+}
+
+#[test]
+fn what_cannot_be_taken_apart_is_handed_back() {
+    let (a, _b) = pair_with(small(), small());
+    let End {
+        node: _node,
+        mut workers,
+        at,
+        ..
+    } = a;
+    let mut worker = workers.swap_remove(at.worker);
+    let refused = worker.split(&ArenaConfig::new(0, 64)).unwrap_err();
+    assert!(matches!(refused.reason, SplitError::Memory(_)), "{refused}");
+    worker = *refused.worker;
+    worker.begin_close(at.channel, within(SOON)).unwrap();
+    let refused = worker.split(&ArenaConfig::new(1, 64)).unwrap_err();
+    assert_eq!(refused.reason, SplitError::Closing);
+    worker = *refused.worker;
+    while worker.channels().count() > 0 {
+        worker.poll(|_, _| {}).unwrap();
+    }
+}
+
+#[test]
+fn a_failure_is_told_by_each_half() {
+    let (_node, mut a, mut b) = pair_apart(Notify::Never);
+    a.sending.channel(a.id).unwrap().shut().unwrap();
+    let mut failures = 0;
+    a.receiving
+        .poll(|_, event| failures += u32::from(matches!(event, Event::ReceiveFailed { .. })))
+        .unwrap();
+    assert_eq!(failures, 16);
+    let state = a.receiving.channel(a.id).unwrap().state();
+    assert!(matches!(state, ChannelState::Failed { .. }));
+    // The peer hears by its own request.
+    b.send(0).unwrap();
+    let mut failed = 0;
+    while failed == 0 {
+        b.sending
+            .poll(|_, event| failed += u32::from(matches!(event, Event::Failed { .. })))
+            .unwrap();
+    }
+    let worker = b.join();
+    drop((a, worker));
+}
+
+#[test]
+fn either_half_is_dropped_first_or_alone_with_traffic_under_way() {
+    for order in 0..4 {
+        let (_node, mut a, mut b) = pair_apart(Notify::Never);
+        exchange(&mut a, &mut b, [100, 100]);
+        let lease = a.sending.lease().unwrap();
+        let sent = flood(&mut a);
+        let Halves {
+            sending,
+            mut receiving,
+            id,
+        } = b;
+        match order {
+            0 => {
+                drop(sending);
+                // What came is there still, and goes on being received.
+                let mut came = 0;
+                receiving
+                    .poll(|_, event| came += u32::from(matches!(event, Event::Received { .. })))
+                    .unwrap();
+                assert_eq!(came, sent);
+                drop(receiving);
+            }
+            1 => {
+                drop(receiving);
+                let mut sending = sending;
+                let channel = sending.channel(id).unwrap();
+                channel
+                    .post_inline(Operation::Send, &7_u32.to_be_bytes())
+                    .unwrap();
+                assert_eq!(a.received(), [7]);
+                drop(sending);
+            }
+            2 => {
+                thread::spawn(move || drop(receiving));
+                drop(sending);
+            }
+            _ => {
+                thread::spawn(move || drop(sending));
+                drop(receiving);
+            }
+        }
+        drop(a.receiving);
+        drop(a.sending);
+        drop(lease);
+    }
+}
+
+#[test]
+fn each_half_sleeps_and_is_woken() {
+    let (_node, mut a, mut b) = pair_apart(Notify::Every);
+    let how = Wait::SpinThenSleep { spins: 0 };
+    // Who wants credits wakes once they come, who receives once something came.
+    let (mut next, mut expected) = (0_u32, 0_u32);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while next < 2000 {
+                match a.send(next) {
+                    Ok(()) => next += 1,
+                    Err(_) => {
+                        assert_eq!(a.sending.wait(how, within(SOON), |_, _| {}), Ok(Woken::Progress));
+                    }
+                }
+            }
+        });
+        scope.spawn(|| {
+            while expected < 2000 {
+                let woken = b.receiving.wait(how, within(SOON), |mut turn, event| {
+                    if let Event::Received { message, .. } = event {
+                        expected += 1;
+                        turn.release(message);
+                    }
+                });
+                assert_eq!(woken, Ok(Woken::Progress));
+            }
+        });
+        scope.spawn(|| {
+            // Nothing completes here that would tell: it looks by itself.
+            while b.sending.statistics().received.value() < 2000 {
+                let short = within(Duration::from_millis(20));
+                b.sending.wait(how, short, |_, _| {}).unwrap();
+            }
+        });
+    });
+    let began = Instant::now();
+    let short = Duration::from_millis(20);
+    assert_eq!(
+        a.receiving.wait(how, within(short), |_, _| {}),
+        Ok(Woken::Deadline)
+    );
+    assert!(began.elapsed() >= short);
+    let sleep = a.receiving.ready_to_sleep(|_, _| {}).unwrap().unwrap();
+    assert_eq!(sleep.at_most(), None);
+    while polled(&mut a) > 0 {}
+    let sleep = a.sending.ready_to_sleep(|_, _| {}).unwrap().unwrap();
+    assert!(sleep.at_most().is_some());
+}
+
+#[test]
+fn halves_of_a_worker_that_never_notifies_do_not_sleep() {
+    let (_node, mut a, _b) = pair_apart(Notify::Never);
+    let (how, short) = (Wait::SPIN_THEN_SLEEP, within(SOON));
+    let never = Err(WaitError::NeverNotified);
+    assert_eq!(a.sending.wait(how, short, |_, _| {}), never);
+    assert_eq!(a.receiving.wait(how, short, |_, _| {}), never);
+}
+
+#[test]
+fn reads_and_batches_are_the_sending_half_s() {
+    let (_node, mut a, mut b) = pair_apart(Notify::Never);
+    let mut batch = a.sending.channel(a.id).unwrap().batch();
+    let words = [1_u32, 2, 3].map(u32::to_be_bytes);
+    for bytes in &words {
+        batch
+            .push_inline(Operation::Send, bytes, PostFlags::empty())
+            .unwrap();
+    }
+    assert_eq!(batch.ring(), Ok(3));
+    assert_eq!(b.received(), [1, 2, 3]);
+}
