@@ -40,11 +40,6 @@ const JUDGED: &[Judged] = &[
     },
     Judged {
         orderings: doorbell_hotpath::ordering::ALL,
-        prefix: "DUE_",
-        models: &["due::"],
-    },
-    Judged {
-        orderings: doorbell_hotpath::ordering::ALL,
         prefix: "RING_",
         models: &["spsc::", "mpsc::"],
     },
