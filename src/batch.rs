@@ -21,7 +21,7 @@ impl<'q, P: Provider> Batch<'q, P> {
     ///
     /// # Errors
     /// [`SendError`] hands the leases back.
-    #[inline]
+    #[inline(always)]
     pub fn push<const N: usize>(
         &mut self,
         operation: Operation,
@@ -62,7 +62,7 @@ impl<'q, P: Provider> Batch<'q, P> {
     ///
     /// # Errors
     /// The device took only part; the leases of the rest went home to the Worker.
-    #[inline]
+    #[inline(always)]
     pub fn ring(self) -> Result<u32, PostError> {
         self.inner.ring()
     }
@@ -72,7 +72,7 @@ impl<'q, P: Provider> Batch<'q, P> {
     /// # Errors
     /// The device took only part. `unposted` gets the leases of the rest, in order, each
     /// with the ticket its request would have had.
-    #[inline]
+    #[inline(always)]
     pub fn ring_returning(self, mut unposted: impl FnMut(Ticket, Lease<P>)) -> Result<u32, PostError> {
         self.inner
             .ring_returning(|ticket, slot| unposted(ticket, Lease { slot }))

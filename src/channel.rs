@@ -141,7 +141,7 @@ impl<P: Provider> Channel<P> {
     }
 
     /// Begins a batch: push requests, then ring the doorbell once.
-    #[inline]
+    #[inline(always)]
     pub fn batch(&mut self) -> Batch<'_, P> {
         self.send.batch()
     }
@@ -150,7 +150,7 @@ impl<P: Provider> Channel<P> {
     ///
     /// # Errors
     /// [`SendError`] hands the lease back.
-    #[inline]
+    #[inline(always)]
     pub fn send(&mut self, message: Lease<P>) -> Result<Ticket, SendError<Lease<P>>> {
         self.send.send(message)
     }
@@ -159,7 +159,7 @@ impl<P: Provider> Channel<P> {
     ///
     /// # Errors
     /// [`SendError`] hands the lease back.
-    #[inline]
+    #[inline(always)]
     pub fn post(
         &mut self,
         operation: Operation,

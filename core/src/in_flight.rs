@@ -172,6 +172,12 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         self.posted = self.posted.wrapping_add(u64::from(count.min(self.staged())));
     }
 
+    /// Notes that the device has every staged request.
+    #[inline]
+    pub const fn post_all(&mut self) {
+        self.posted = self.head;
+    }
+
     /// Takes back what is staged and not posted, in order.
     pub fn unstage(&mut self, mut each: impl FnMut(Ticket, S)) {
         for offset in 0..u64::from(self.staged()) {

@@ -64,6 +64,8 @@ impl ArenaInner {
     ///
     /// # Safety
     /// `home` is a block that lives, and the slot of this index is out, its value given up.
+    #[cold]
+    #[inline(never)]
     pub(crate) unsafe fn send_home(home: NonNull<Self>, index: u32) {
         // SAFETY: the block lives until the slot is home.
         let returned = unsafe { &raw const (*home.as_ptr()).returned.0 };
@@ -266,13 +268,6 @@ impl Arena {
     }
 }
 
-/// Drops another arena's slot, which sends it to its own.
-#[cold]
-#[inline(never)]
-fn drop_elsewhere(slot: Slot) {
-    drop(slot);
-}
-
 /// What tells an arena from others in the tags of its detached slots.
 #[expect(clippy::cast_possible_truncation, reason = "modulo 2^16 is what is meant")]
 fn fresh_number() -> u16 {
@@ -295,7 +290,8 @@ impl doorbell_core::provider::Arena for Arena {
     #[inline]
     fn release(&mut self, slot: Slot) {
         if slot.home() != self.inner {
-            return drop_elsewhere(slot);
+            // Another arena's: dropping it sends it to its own.
+            return drop(slot);
         }
         let index = slot.into_index();
         // SAFETY: the slot was out, so of as many indices as there are entries at least one is not

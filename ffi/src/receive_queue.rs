@@ -221,10 +221,11 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
             // device is done.
             unsafe { post_recv(qp, first, refused) }
         });
-        queue.table.post(posted);
         if status == 0 {
+            queue.table.post_all();
             return Ok(posted);
         }
+        queue.table.post(posted);
         Err(unposted::refused(
             &mut *queue.table,
             "ibv_post_recv",

@@ -52,6 +52,20 @@ impl SendQueue {
             shared,
         }
     }
+
+    /// Why a request of so many elements cannot be staged, whatever room there is.
+    #[cold]
+    fn refused_segments(&self, segments: usize) -> PushError {
+        let state = self.shared.state();
+        if state.accepts_sends() {
+            PushError::TooManySegments {
+                segments: u8::try_from(segments).unwrap_or(u8::MAX),
+                segments_max: self.gather_max,
+            }
+        } else {
+            PushError::State(state)
+        }
+    }
 }
 
 impl doorbell_core::provider::SendQueue for SendQueue {
@@ -148,20 +162,6 @@ pub struct SendBatch<'q> {
 }
 
 impl SendBatch<'_> {
-    /// Why a request of so many elements cannot be staged, whatever room there is.
-    #[cold]
-    fn refused_segments(&self, segments: usize) -> PushError {
-        let state = self.queue.shared.state();
-        if state.accepts_sends() {
-            PushError::TooManySegments {
-                segments: u8::try_from(segments).unwrap_or(u8::MAX),
-                segments_max: self.queue.gather_max,
-            }
-        } else {
-            PushError::State(state)
-        }
-    }
-
     /// Why a request with these slots cannot be staged, whatever room there is.
     #[inline]
     fn refusal<const N: usize>(
@@ -171,7 +171,7 @@ impl SendBatch<'_> {
         flags: PostFlags,
     ) -> Option<PushError> {
         if N >= self.segments_limit as usize {
-            return Some(self.refused_segments(N));
+            return Some(self.queue.refused_segments(N));
         }
         if operation.is_atomic() && (N != 1 || slots.iter().any(|slot| slot.capacity() < ATOMIC_BYTES)) {
             return Some(PushError::AtomicNeedsEightBytes);
@@ -198,7 +198,8 @@ impl SendBatch<'_> {
 impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
     type Slot = Slot;
 
-    #[inline]
+    // Where the operation is known, which is nearly everywhere, little of it is left.
+    #[inline(always)]
     fn push<const N: usize>(
         &mut self,
         operation: Operation,
@@ -241,7 +242,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         flags: PostFlags,
     ) -> Result<Ticket, PushError> {
         if self.segments_limit == 0 {
-            return Err(self.refused_segments(0));
+            return Err(self.queue.refused_segments(0));
         }
         if operation.writes_slots() {
             return Err(PushError::NotInline);
@@ -295,10 +296,11 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
             // device is done, or is inline and borrowed for longer than the batch.
             unsafe { post_send(qp, first, refused) }
         });
-        queue.table.post(posted);
         if status == 0 {
+            queue.table.post_all();
             return Ok(posted);
         }
+        queue.table.post(posted);
         Err(unposted::refused(
             &mut *queue.table,
             "ibv_post_send",

@@ -128,12 +128,15 @@ impl<R: Request> WorkList<R> {
     /// may have must not be reused.
     #[inline]
     pub(crate) fn submit(&mut self, count: u32, post: impl FnOnce(*mut R, &mut *mut R) -> i32) -> (i32, u32) {
-        let Some((staged, [following, ..])) = self.entries.split_at_checked(count as usize) else {
+        let (Some(last), Some(following)) =
+            ((count as usize).checked_sub(1), self.entries.get(count as usize))
+        else {
             return (0, 0);
         };
-        let (Some(first), Some(last)) = (staged.first(), staged.last()) else {
-            return (0, 0);
-        };
+        // SAFETY: an entry follows it, as was just seen.
+        let last = unsafe { self.entries.get_unchecked(last) };
+        // SAFETY: as above.
+        let first = unsafe { self.entries.get_unchecked(0) };
         let [first, last, following] = [first, last, following].map(|entry| entry.request.get());
         // SAFETY: an element of our own array, borrowed exclusively through `&mut self`.
         unsafe { &mut *last }.set_next(ptr::null_mut());

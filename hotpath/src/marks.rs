@@ -66,8 +66,8 @@ const MASK: u64 = 3;
 
 /// The marks of all requests in flight, in storage of the caller.
 pub(crate) struct Marks<Words> {
+    /// A power of two of them.
     words: Words,
-    index_mask: u64,
 }
 
 impl<Words: AsRef<[u64]> + AsMut<[u64]>> Marks<Words> {
@@ -76,19 +76,13 @@ impl<Words: AsRef<[u64]> + AsMut<[u64]>> Marks<Words> {
         if words.as_ref().len() != needed {
             return Err(StorageError { words: needed });
         }
-        // A power of two once it is more than one word.
-        let places = needed.saturating_mul(MARKS_PER_WORD) as u64;
-        Ok(Self {
-            words,
-            index_mask: places.saturating_sub(1),
-        })
+        Ok(Self { words })
     }
 
     #[inline]
     pub(crate) fn view(&mut self) -> Marked<'_> {
         Marked {
             words: self.words.as_mut(),
-            index_mask: self.index_mask,
         }
     }
 }
@@ -96,38 +90,45 @@ impl<Words: AsRef<[u64]> + AsMut<[u64]>> Marks<Words> {
 /// The same, borrowed.
 pub(crate) struct Marked<'q> {
     words: &'q mut [u64],
-    index_mask: u64,
 }
 
 impl Marked<'_> {
     #[inline]
-    pub(crate) fn get(&self, position: u64) -> Mark {
-        let (word, shift) = self.place(position);
-        match word.and_then(|word| self.words.get(word)) {
-            Some(word) => match word >> shift & MASK {
-                1 => Mark::Fetch,
-                2 => Mark::Message,
-                MASK => Mark::Announcement,
-                _ => Mark::Plain,
-            },
-            None => Mark::Plain,
+    pub(crate) fn get(&mut self, position: u64) -> Mark {
+        let Some(word) = self.word(position) else {
+            return Mark::Plain;
+        };
+        match *word >> shift(position) & MASK {
+            1 => Mark::Fetch,
+            2 => Mark::Message,
+            MASK => Mark::Announcement,
+            _ => Mark::Plain,
         }
     }
 
     #[inline]
     pub(crate) fn set(&mut self, position: u64, mark: Mark) {
-        let (word, shift) = self.place(position);
-        if let Some(word) = word.and_then(|word| self.words.get_mut(word)) {
-            *word = *word & !(MASK << shift) | mark.to_bits() << shift;
+        if let Some(word) = self.word(position) {
+            let at_the_right = word.rotate_right(shift(position)) & !MASK | mark.to_bits();
+            *word = at_the_right.rotate_left(shift(position));
         }
     }
 
-    /// The word of a request, and where in it its mark begins.
+    /// The word of a request. It is there: their number is a power of two.
     #[inline]
-    fn place(&self, position: u64) -> (Option<usize>, u64) {
-        let index = position & self.index_mask;
-        (usize::try_from(index >> 5).ok(), (index & 31) << 1)
+    #[expect(clippy::cast_possible_truncation, reason = "masked to the number of words")]
+    fn word(&mut self, position: u64) -> Option<&mut u64> {
+        // Of the length itself, so that the compiler sees what keeps the index below it.
+        let index_mask = self.words.len().wrapping_sub(1);
+        self.words.get_mut((position >> 5) as usize & index_mask)
     }
+}
+
+/// Where in its word the mark of a request begins: below 64.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "six bits are what is meant")]
+const fn shift(position: u64) -> u32 {
+    (position as u32).wrapping_shl(1) & 63
 }
 
 #[cfg(test)]

@@ -52,6 +52,9 @@ pub struct Sender<Q, Words, W, L, S> {
     unsignaled: u32,
     /// Announcements in flight.
     announcements: u32,
+    /// Behind the last request staged whose slots data is written into: none in flight is one
+    /// from there on. A position.
+    fetches_end: u64,
     /// Whether the next request has to be signaled, part of a doorbell having been refused.
     signal_next: bool,
     cause: Option<FirstCause>,
@@ -96,6 +99,7 @@ where
             unsignaled_limit: (depth / 2).saturating_sub(1),
             unsignaled: 0,
             announcements: 0,
+            fetches_end: 0,
             signal_next: false,
             cause: None,
         })
@@ -103,7 +107,8 @@ where
 
     /// Begins a batch: push requests, then ring once. Where many receives are unannounced,
     /// they are announced with it, in front.
-    #[inline]
+    // Inlined, like what works on the batch: it then needs no place in memory.
+    #[inline(always)]
     pub fn stage(&mut self) -> Batch<'_, Q, W> {
         let (mut batch, announcer) = self.open();
         if let Some(announcement) = announcer.beside() {
@@ -129,7 +134,7 @@ where
         batch.post(|_, slot| drop(slot)).map(|_| true)
     }
 
-    #[inline]
+    #[inline(always)]
     fn open(&mut self) -> (Batch<'_, Q, W>, &mut Announcer<L>) {
         let room = self.queue.room();
         let batch = Batch {
@@ -154,6 +159,7 @@ where
             unsignaled_now: self.unsignaled,
             unsignaled: &mut self.unsignaled,
             signal_next: &mut self.signal_next,
+            fetches_end: &mut self.fetches_end,
         };
         (batch, &mut self.flow.announcer)
     }
@@ -170,9 +176,11 @@ where
         mut kept: impl FnMut(Ticket, Q::Slot),
         mut spent: impl FnMut(Q::Slot),
     ) -> Result<Outcome, Rejected> {
-        let marks = self.marks.view();
+        let mut marks = self.marks.view();
+        let fetches_end = self.fetches_end;
         let retired = self.queue.retire(completion, |ticket, slot| {
-            if marks.get(ticket.position()) == Mark::Fetch {
+            let position = ticket.position();
+            if position < fetches_end && marks.get(position) == Mark::Fetch {
                 kept(ticket, slot)
             } else {
                 spent(slot)
@@ -206,7 +214,7 @@ where
     /// Counts the announcements among what was given back; says which request was the last
     /// that is none.
     fn retire_announcements(&mut self, retired: &Retired) -> Option<Ticket> {
-        let marks = self.marks.view();
+        let mut marks = self.marks.view();
         let mut through = None;
         for offset in 0..retired.count() {
             let ticket = retired.last.back(offset);
@@ -302,6 +310,7 @@ pub struct Batch<'q, Q: SendQueue + 'q, W> {
     /// The same as of the last doorbell: written when this one rings.
     unsignaled: &'q mut u32,
     signal_next: &'q mut bool,
+    fetches_end: &'q mut u64,
 }
 
 impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
@@ -309,7 +318,8 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     ///
     /// # Errors
     /// [`Refused`] hands the slots back with the reason.
-    #[inline]
+    // Where the operation is known, which is nearly everywhere, little of it is left.
+    #[inline(always)]
     pub fn push<const N: usize>(
         &mut self,
         operation: Operation,
@@ -361,7 +371,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     ///
     /// # Errors
     /// The device took only part. `unposted` gets the slots of the rest, in order.
-    #[inline]
+    #[inline(always)]
     pub fn ring_returning(mut self, unposted: impl FnMut(Ticket, Q::Slot)) -> Result<u32, PostError> {
         if self.staged() == 0 {
             return Ok(0);
@@ -377,17 +387,20 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     ///
     /// # Errors
     /// The device took only part; the slots of the rest went home.
-    #[inline]
+    #[inline(always)]
     pub fn ring(self) -> Result<u32, PostError> {
         self.ring_returning(|_, slot| drop(slot))
     }
 
     /// Whether a request may be staged, as far as room and credits go.
-    #[inline]
+    #[inline(always)]
     fn admit(&mut self, mark: Mark) -> Result<(), PushError> {
         let refused = if self.room == 0 {
             PushError::Full
-        } else if mark == Mark::Message && self.sent == self.credits.granted() && !self.look() {
+        } else if mark == Mark::Message
+            && self.sent == self.credits.granted()
+            && !look(self.credits, self.word)
+        {
             PushError::NoCredit
         } else {
             return Ok(());
@@ -396,19 +409,8 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         Err(refused)
     }
 
-    /// Looks what the peer has announced; says whether it is more.
-    #[cold]
-    fn look(&mut self) -> bool {
-        let announced = self.word.load();
-        let is_news = announced.is_some_and(|announced| self.credits.learn(announced));
-        if !is_news {
-            self.credits.note_refused();
-        }
-        is_news
-    }
-
     /// Stages an announcement, in the place that is kept back, where that is free.
-    #[inline]
+    #[inline(always)]
     fn announce(&mut self, announcement: Announcement<'q>) {
         let flags = self.signal(PostFlags::empty());
         let Announcement {
@@ -451,12 +453,20 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         };
         self.last = ticket.position();
         self.marks.set(self.last, mark);
+        if mark == Mark::Fetch {
+            *self.fetches_end = self.last.wrapping_add(1);
+        }
     }
 
     /// Posts what is staged, and notes what was posted of it.
-    #[inline]
+    #[inline(always)]
     fn post(self, unposted: impl FnMut(Ticket, Q::Slot)) -> Result<u32, PostError> {
-        let Self { inner, announced, .. } = self;
+        let Self {
+            inner,
+            announced,
+            marks,
+            ..
+        } = self;
         let mut outcome = inner.ring_returning(unposted);
         match &mut outcome {
             Ok(posted) => {
@@ -478,7 +488,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
                 // one is signaled, so that the part is known done.
                 *self.unsignaled = 0;
                 *self.signal_next = true;
-                let messages = unposted_messages(&self.marks, self.last, error.unposted);
+                let messages = unposted_messages(marks, self.last, error.unposted);
                 self.credits.note_sent(self.sent.wrapping_sub(messages));
                 if let Some((count, receipt)) = announced {
                     if error.posted == 0 {
@@ -495,9 +505,20 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     }
 }
 
+/// Looks what the peer has announced; says whether it is more.
+#[cold]
+fn look<W: Deref<Target: Window>>(credits: &mut Credits, word: &WindowWord<W>) -> bool {
+    let announced = word.load();
+    let is_news = announced.is_some_and(|announced| credits.learn(announced));
+    if !is_news {
+        credits.note_refused();
+    }
+    is_news
+}
+
 /// How many messages are among the requests that were not posted, the last ones staged.
 #[cold]
-fn unposted_messages(marks: &Marked<'_>, last: u64, unposted: u32) -> u32 {
+fn unposted_messages(mut marks: Marked<'_>, last: u64, unposted: u32) -> u32 {
     (0..u64::from(unposted))
         .map(|offset| u32::from(marks.get(last.wrapping_sub(offset)) == Mark::Message))
         .fold(0, u32::wrapping_add)

@@ -225,11 +225,13 @@ impl<P: Provider> SendSide<P> {
                 return;
             };
             let success = retired.status.is_success();
-            for (ticket, data) in fetched.drain(..) {
-                if success || ticket != retired.last {
-                    each(Turn { channel, arena }, Event::Fetched { ticket, data });
-                } else {
-                    arena.release(data.slot);
+            if !fetched.is_empty() {
+                for (ticket, data) in fetched.drain(..) {
+                    if success || ticket != retired.last {
+                        each(Turn { channel, arena }, Event::Fetched { ticket, data });
+                    } else {
+                        arena.release(data.slot);
+                    }
                 }
             }
             let event = match through {
