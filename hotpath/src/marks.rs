@@ -116,7 +116,6 @@ impl Marked<'_> {
 
     /// The word of a request. It is there: their number is a power of two.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "masked to the number of words")]
     fn word(&mut self, position: u64) -> Option<&mut u64> {
         // Of the length itself, so that the compiler sees what keeps the index below it.
         let index_mask = self.words.len().wrapping_sub(1);
