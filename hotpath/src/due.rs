@@ -7,14 +7,9 @@
 use core::fmt;
 
 use doorbell_core::free_list::FreeList;
-use doorbell_core::sync::{AtomicU32, Ordering};
+use doorbell_core::sync::AtomicU32;
 
-/// A channel is told of. Release: what was done before is there for whoever takes it, though it was
-/// on the list already and is not put again. Acquire: it is put again only after its link was
-/// read by the one who took it. Pairs with [`TAKEN`]. Its model does not fail where it is weakened.
-const TOLD: Ordering = Ordering::AcqRel;
-/// A channel is taken, and may be told of again from here on. Pairs with [`TOLD`].
-const TAKEN: Ordering = Ordering::AcqRel;
+use crate::ordering::{DUE_TAKEN, DUE_TOLD};
 
 /// Whether a channel is on a [`DueList`].
 #[derive(Debug)]
@@ -33,12 +28,12 @@ impl DueFlag {
     /// to be taken, and what was done before the load be seen by nobody.
     #[inline]
     fn tell(&self) -> bool {
-        self.0.swap(1, TOLD) != 0
+        self.0.swap(1, DUE_TOLD.get()) != 0
     }
 
     #[inline]
     fn take(&self) {
-        self.0.swap(0, TAKEN);
+        self.0.swap(0, DUE_TAKEN.get());
     }
 }
 

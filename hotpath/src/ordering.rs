@@ -12,6 +12,15 @@ doorbell_core::named_orderings! {
     /// [`CREDITS_POSTED`].
     CREDITS_READ = Acquire;
 
+    /// A channel is told of. Release: what was done before is there for whoever takes it, though it
+    /// was on the list already and is not put again. Acquire: it is put again only after its link
+    /// was read by the one who took it, which no model here can tell: loom does not explore loads
+    /// that see what is stored later. Pairs with [`DUE_TAKEN`].
+    DUE_TOLD = AcqRel;
+
+    /// A channel is taken, and may be told of again from here on. Pairs with [`DUE_TOLD`], both ways.
+    DUE_TAKEN = AcqRel;
+
     /// A producer publishes one slot: the word with the lap goes last.
     /// Pairs with [`RING_TAKE`].
     RING_PUBLISH = Release;

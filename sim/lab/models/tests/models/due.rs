@@ -19,7 +19,8 @@ fn list(channels: u32) -> Arc<List> {
 /// The count is relaxed: what there is to order it is the list.
 struct Posted(AtomicU32);
 
-/// Receives are posted and told of, so often; whoever takes has announced all of them in the end.
+/// Receives are posted and told of, so often; whoever polls for them has announced all of them in the
+/// end. One that was missed would be waited for in vain, which loom reports.
 fn announced(times: u32) {
     loom::model(move || {
         let due = list(1);
@@ -34,9 +35,12 @@ fn announced(times: u32) {
             })
         };
         let mut announced = 0;
-        due.take(|_| announced = posted.0.load(Ordering::Relaxed));
+        while announced < times {
+            due.take(|_| announced = posted.0.load(Ordering::Relaxed));
+            thread::yield_now();
+        }
         receiving.join().unwrap();
-        // The last poll there is.
+        // What is left on the list adds nothing.
         due.take(|_| announced = posted.0.load(Ordering::Relaxed));
         assert_eq!(announced, times, "an announcement was lost");
     });

@@ -40,6 +40,11 @@ const JUDGED: &[Judged] = &[
     },
     Judged {
         orderings: doorbell_hotpath::ordering::ALL,
+        prefix: "DUE_",
+        models: &["due::"],
+    },
+    Judged {
+        orderings: doorbell_hotpath::ordering::ALL,
         prefix: "RING_",
         models: &["spsc::", "mpsc::"],
     },
