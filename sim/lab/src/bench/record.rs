@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::goal::Goal;
 use super::rows::Row;
 use crate::scenario::aligned;
 
@@ -59,6 +60,8 @@ pub(super) struct Record {
     ratio: Option<f64>,
     difference: Option<f64>,
     interval: Option<Interval>,
+    #[serde(skip)]
+    is_by_difference: bool,
     goal: String,
     pub(super) met: bool,
     command: &'static str,
@@ -79,6 +82,7 @@ impl Record {
             ratio: None,
             difference: None,
             interval: None,
+            is_by_difference: matches!(row.goal, Goal::DifferenceAtMost(_)),
             goal: row.goal.to_string(),
             met: false,
             command: row.command,
@@ -135,6 +139,7 @@ pub(super) fn table(records: &[Record]) -> String {
                 .map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}")),
             record
                 .difference
+                .filter(|_| record.is_by_difference)
                 .map_or_else(|| "-".to_owned(), |less| format!("{less:+.1}")),
             interval,
             record.goal.clone(),

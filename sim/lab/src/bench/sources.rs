@@ -168,7 +168,8 @@ fn compared(name: &str, bench: &mut Bench<'_>) -> Result<Findings> {
         };
         let result = comparison.result;
         let pairs = result.map_or(0, |result| result.pairs);
-        let mut note = format!("kernel {}, {}, {pairs} rounds", report.kernel, report.shape);
+        let (kernel, shape, plural) = (&report.kernel, &report.shape, if pairs == 1 { "" } else { "s" });
+        let mut note = format!("kernel {kernel}, {shape}, {pairs} round{plural}");
         if let Some(load) = load.as_ref().filter(|_| pairs > 1) {
             note.push_str(&format!("; {load}"));
         }
