@@ -16,7 +16,7 @@ use crate::tool;
 /// The name of those integration tests that need a device: `tests/device.rs` of any package.
 const DEVICE_TEST: &str = "device";
 
-/// Other people's crates, by which the same loops are written in `benches/rivals`.
+/// Other people's crates, by which the same loops are written in `ffi/rivals`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rival {
     Sideway,
@@ -100,7 +100,7 @@ pub(crate) fn build_example(package: &str, example: &str) -> Result<PathBuf> {
 ///
 /// It does not build: the crate needs what is not installed.
 pub(crate) fn build_rival(rival: Rival) -> Result<PathBuf> {
-    let folder = workspace()?.join("benches/rivals");
+    let folder = workspace()?.join("ffi/rivals");
     let built = cargo_in(&folder, &["build", "--features", rival.name()], Profile::Release);
     let built = built.with_context(|| {
         format!(
