@@ -4,8 +4,8 @@ use core::error::Error;
 use core::time::Duration;
 
 use doorbell::{
-    Channel, ChannelConfig, ChannelId, Connection, Listener, Node, RemoteAccess, Window as _, WindowConfig,
-    Worker, WorkerConfig, within,
+    Channel, ChannelConfig, ChannelId, Connection, Listener, Node, RemoteAccess, RingChannel, RingConfig,
+    RingError, Window as _, WindowConfig, Worker, WorkerConfig, within,
 };
 
 /// How long connecting may take.
@@ -73,6 +73,28 @@ impl Pair {
             node,
         })
     }
+
+    /// Opens one-sided rings on the connection, while nothing else is under way on it: that of a, and of b.
+    ///
+    /// # Errors
+    /// There is no memory for them, or the connection failed.
+    pub fn rings(&mut self) -> Result<[RingChannel; 2], Box<dyn Error>> {
+        let Self { a, b, .. } = self;
+        let (ring_a, ring_b) = std::thread::scope(|scope| {
+            let opening = scope.spawn(|| ring(b));
+            (ring(a), opening.join())
+        });
+        let ring_b = ring_b.map_err(|_| "the thread that opens a ring panicked")?;
+        Ok([ring_a?, ring_b?])
+    }
+}
+
+/// Opens a ring at one end; the other does the same meanwhile. It has few cells, so that they come round
+/// often.
+fn ring(end: &mut End) -> Result<RingChannel, RingError> {
+    let mut config = RingConfig::default();
+    config.cells = 16;
+    RingChannel::open(&mut end.worker, end.channel, &config, within(PATIENCE), |_, _| ())
 }
 
 fn workers(node: &Node) -> Result<Vec<Worker>, Box<dyn Error>> {

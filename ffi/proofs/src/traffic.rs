@@ -1,10 +1,12 @@
 //! Traffic both ways over everything the data path does: leases filled, sent alone, in batches and
-//! inline, gathered, signaled and not, one-sided operations, answers from within a poll, leases
-//! released and dropped, and queues run into their ends.
+//! inline, gathered, signaled and not, one-sided operations, messages through one-sided rings, answers
+//! from within a poll, leases released and dropped, and queues run into their ends.
 
 use core::fmt;
 
-use doorbell::{Event, Lease, Operation, PostFlags, RemoteAddress, SendErrorKind, Turn, Window as _, Worker};
+use doorbell::{
+    Event, Lease, Operation, PostFlags, RemoteAddress, RingChannel, SendErrorKind, Turn, Window as _, Worker,
+};
 
 use crate::{End, Pair};
 
@@ -42,12 +44,15 @@ struct Owed {
     messages: u64,
     written: u64,
     fetched: u64,
+    ringed: u64,
 }
 
 /// The traffic of a pair.
 #[derive(Debug)]
 pub struct Traffic {
     pair: Pair,
+    /// Of a, and of b.
+    rings: [RingChannel; 2],
     /// By a to b, and by b to a.
     owed: [Owed; 2],
     /// The number of the next message.
@@ -61,13 +66,15 @@ pub struct Traffic {
 impl Traffic {
     /// None so far.
     #[must_use]
-    pub const fn new(pair: Pair) -> Self {
+    pub const fn new(pair: Pair, rings: [RingChannel; 2]) -> Self {
         Self {
             pair,
+            rings,
             owed: [Owed {
                 messages: 0,
                 written: 0,
                 fetched: 0,
+                ringed: 0,
             }; 2],
             next: 0,
             requests: 0,
@@ -108,6 +115,8 @@ impl Traffic {
             self.batch(of)?;
             self.settle()?;
             self.one_sided(of)?;
+            self.settle()?;
+            self.ring(of)?;
             self.settle()?;
             if self.rounds % ROUNDS_TO_FLOOD == 0 {
                 self.flood(of)?;
@@ -224,6 +233,29 @@ impl Traffic {
         Ok(())
     }
 
+    /// Two messages through the one-sided ring.
+    fn ring(&mut self, of: Side) -> Result<(), Stuck> {
+        let refused = Stuck("a message through the ring was refused");
+        let number = self.number();
+        let Self {
+            pair: Pair { a, b, .. },
+            rings: [ring_a, ring_b],
+            ..
+        } = self;
+        let (from, ring) = match of {
+            Side::A => (a, ring_a),
+            Side::B => (b, ring_b),
+        };
+        let lease = filled(&mut from.worker, number)?;
+        let channel = from.channel().ok_or(refused)?;
+        ring.send_inline(channel, &message(number)).map_err(|_| refused)?;
+        ring.send(channel, lease).map_err(|_| refused)?;
+        let [ours, _] = self.owed(of);
+        ours.ringed = ours.ringed.wrapping_add(2);
+        self.requests = self.requests.wrapping_add(2);
+        Ok(())
+    }
+
     /// Messages until one is handed back.
     fn flood(&mut self, of: Side) -> Result<(), Stuck> {
         let refused = Stuck("a message was refused for another reason than that there is no credit");
@@ -267,14 +299,15 @@ impl Traffic {
     fn poll(&mut self, of: Side) -> Result<(), Stuck> {
         let Self {
             pair: Pair { a, b, .. },
+            rings: [ring_a, ring_b],
             owed: [by_a, by_b],
             requests,
             is_wrong,
             ..
         } = self;
-        let (end, ours, theirs) = match of {
-            Side::A => (a, by_a, by_b),
-            Side::B => (b, by_b, by_a),
+        let (end, ring, ours, theirs) = match of {
+            Side::A => (a, ring_a, by_a, by_b),
+            Side::B => (b, ring_b, by_b, by_a),
         };
         end.worker
             .poll(|turn, event| match event {
@@ -297,6 +330,15 @@ impl Traffic {
                 _ => *is_wrong = true,
             })
             .map_err(|_| Stuck("polling failed"))?;
+        let channel = end.channel().ok_or(Stuck("the channel is closed"))?;
+        let mut bytes = [0; MESSAGE_BYTES];
+        while let Some(length) = ring
+            .receive(channel, &mut bytes)
+            .map_err(|_| Stuck("the ring holds what is no message"))?
+        {
+            *is_wrong |= length != MESSAGE_BYTES || number_of(&bytes) == 0;
+            theirs.ringed = theirs.ringed.wrapping_sub(1);
+        }
         if *is_wrong {
             return Err(Stuck("something failed, or arrived as another thing was sent"));
         }

@@ -17,7 +17,7 @@ fn build_with(feature: &str) -> (bool, String) {
     let library = ["--package", "doorbell-freestanding", "--crate-type", "staticlib"];
     // Aborting: unwinding is std's.
     let more = ["--features", feature, "--", "-C", "panic=abort"];
-    build("rustc", &library, &more)
+    build(&library, &more)
 }
 
 #[test]

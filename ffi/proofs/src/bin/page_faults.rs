@@ -62,7 +62,9 @@ fn touch_a_fresh_page() -> io::Result<()> {
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
     let told = arguments()?;
-    let mut traffic = Traffic::new(Pair::connect()?);
+    let mut pair = Pair::connect()?;
+    let rings = pair.rings()?;
+    let mut traffic = Traffic::new(pair, rings);
     traffic.run(WARM_UP)?;
     keep_what_was_touched();
     // Once, so that the function itself is in place.

@@ -15,7 +15,9 @@ const WARM_UP: u64 = 1000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let told = arguments()?;
-    let mut traffic = Traffic::new(Pair::connect()?);
+    let mut pair = Pair::connect()?;
+    let rings = pair.rings()?;
+    let mut traffic = Traffic::new(pair, rings);
     traffic.run(WARM_UP)?;
     let half = told.requests.div_ceil(2);
     allow_only_verdict(VERDICT)?;

@@ -16,11 +16,11 @@ pub(crate) fn folder() -> PathBuf {
     target().join(PROFILE)
 }
 
-/// Builds; says whether that succeeded, and what cargo said.
-pub(crate) fn build(command: &str, what: &[&str], more: &[&str]) -> (bool, String) {
+/// Builds, with arguments for cargo and, behind `--`, for the last compiler; says whether that succeeded, and what cargo said.
+pub(crate) fn build(what: &[&str], more: &[&str]) -> (bool, String) {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .arg(command)
+        .arg("rustc")
         .args(["--profile", PROFILE, "--color", "never", "--target-dir"])
         .arg(target())
         .args(what)

@@ -1,6 +1,6 @@
 //! The public data path: leases, channels, batches, polling.
 
-use doorbell::{Batch, Channel, Event, Lease, Operation, PostFlags, Turn, Worker};
+use doorbell::{Batch, Channel, Event, Lease, Operation, PostFlags, RingChannel, Turn, Worker};
 use doorbell_core::provider::{PostError, ProviderError};
 use doorbell_proofs::{End, Pair};
 
@@ -78,6 +78,27 @@ fn credits(channel: &Channel) -> u32 {
     channel.credits()
 }
 
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn ring_send_inline(ring: &mut RingChannel, channel: &mut Channel, bytes: &[u8]) -> bool {
+    ring.send_inline(channel, bytes).is_ok()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn ring_send(ring: &mut RingChannel, channel: &mut Channel, lease: Lease) -> Option<Lease> {
+    match ring.send(channel, lease) {
+        Ok(_) => None,
+        Err(error) => error.item,
+    }
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn ring_receive(ring: &mut RingChannel, channel: &mut Channel, into: &mut [u8]) -> Option<usize> {
+    ring.receive(channel, into).unwrap_or_default()
+}
+
 /// What polling told.
 #[derive(Debug, Default)]
 struct Told {
@@ -126,8 +147,22 @@ fn messages(from: &mut End) -> Option<u64> {
     Some(4)
 }
 
+/// Two messages through the ring, from a to b; says whether they came.
+fn through_the_ring(pair: &mut Pair, [from, to]: &mut [RingChannel; 2]) -> Option<bool> {
+    let bytes = [1; 64];
+    let mut message = lease(&mut pair.a.worker)?;
+    let is_filled = fill(&mut message, &bytes);
+    let channel = pair.a.channel()?;
+    let is_sent =
+        is_filled && ring_send_inline(from, channel, &bytes) && ring_send(from, channel, message).is_none();
+    let channel = pair.b.channel()?;
+    let mut into = [0; 64];
+    let received = [(); 3].map(|()| ring_receive(to, channel, &mut into));
+    Some(is_sent && received == [Some(64), Some(64), None] && into == bytes)
+}
+
 /// Runs all of it; says whether it did what it should.
-pub(crate) fn run(pair: &mut Pair) -> bool {
+pub(crate) fn run(pair: &mut Pair, rings: &mut [RingChannel; 2]) -> bool {
     let mut sent = 0_u64;
     let (mut at_a, mut at_b) = (Told::default(), Told::default());
     for _ in 0..100 {
@@ -135,6 +170,9 @@ pub(crate) fn run(pair: &mut Pair) -> bool {
             return false;
         };
         sent = sent.wrapping_add(messages);
+        if through_the_ring(pair, rings) != Some(true) {
+            return false;
+        }
         let polled = [
             poll(&mut pair.b.worker, &mut at_b),
             poll(&mut pair.a.worker, &mut at_a),

@@ -6,6 +6,7 @@
 
 mod channel;
 mod queues;
+mod rings;
 mod words;
 
 use core::error::Error;
@@ -16,9 +17,11 @@ use doorbell_proofs::{Bare, Pair};
 fn main() -> Result<(), Box<dyn Error>> {
     // It settles on the fake, for both.
     let mut pair = Pair::connect()?;
+    let mut through = pair.rings()?;
     let done = [
-        channel::run(&mut pair),
+        channel::run(&mut pair, &mut through),
         queues::run(&mut Bare::new(queues::DEPTH)?),
+        rings::run(),
         words::run(),
         black_box(planted(&[7], black_box(0))) == 7,
     ];
