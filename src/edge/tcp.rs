@@ -89,7 +89,8 @@ impl Stream {
         self.connecting = false;
         match sockopt::socket_error(&self.stream) {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(errno)) | Err(errno) => Err(IoError::Failed(errno.raw_os_error())),
+            // A peer may have closed before we looked for the first time.
+            Ok(Err(errno)) | Err(errno) => Err(classify(&errno.into())),
         }
     }
 }
