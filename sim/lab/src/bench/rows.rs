@@ -21,7 +21,6 @@ pub(super) struct Row {
     pub(super) command: &'static str,
 }
 
-const NO_RING_CHANNEL: Source = Source::Missing("there is no one-sided ring channel yet");
 const NO_WRITE: Source = Source::Missing("the crate ibverbs has no WRITE");
 
 /// Instructions of one message posted and polled through the stub provider, more than the hand-written loop takes.
@@ -272,16 +271,18 @@ pub(super) static ROWS: [Row; 32] = [
         LATENCY,
         ("latency", "doorbell/perftest", "cargo lab run latency"),
     ),
-    Row {
-        name: "latency-ring",
-        what: "p50 of a 64 B message through the one-sided ring, one way",
-        unit: "us",
-        whose: Some("ib_write_lat"),
-        goal: LATENCY,
-        source: NO_RING_CHANNEL,
-        figure: "ring/perftest",
-        command: "cargo lab bench latency-ring",
-    },
+    compared(
+        "latency-ring",
+        "p50 of a 64 B message through the one-sided ring, one way",
+        "us",
+        "ib_write_lat",
+        LATENCY,
+        (
+            "bench-latency-ring",
+            "doorbell/perftest",
+            "cargo lab run bench-latency-ring",
+        ),
+    ),
     compared(
         "bandwidth-64k",
         "WRITE of 64 KiB, 128 in flight",

@@ -181,7 +181,9 @@ enum OpChoice {
     FetchAdd,
     /// Atomic compare and swap on a word of the peer
     CompareSwap,
-    /// Each of them
+    /// A message through the one-sided ring; for lat alone
+    Ring,
+    /// Each of them but ring
     All,
 }
 
@@ -194,6 +196,7 @@ impl OpChoice {
             Self::Read => &[Op::Read],
             Self::FetchAdd => &[Op::FetchAdd],
             Self::CompareSwap => &[Op::CompareSwap],
+            Self::Ring => &[Op::Ring],
             Self::All => &Op::ALL,
         }
     }
@@ -261,6 +264,9 @@ impl What {
         let sizes = if sizes.is_empty() { &default } else { sizes };
         let mut tests = Vec::new();
         for op in self.op.iter().flat_map(|choice| choice.ops()).copied() {
+            if (each.kind, op) == (Kind::Bandwidth, Op::Ring) {
+                return Err(PerfError::NoBandwidthOf(op));
+            }
             let sizes = if op.is_atomic() { &[ATOMIC_BYTES] } else { sizes };
             for message_bytes in sizes.iter().copied() {
                 let test = Test {

@@ -139,6 +139,7 @@ pub(super) fn answer<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError>
                 }
                 run.check_word_at_rest(round.sequences().end, &mut counter)?;
             }
+            Op::Ring => return Err(PerfError::NoBandwidthOf(Op::Ring)),
         }
         run.send_mark(number)?;
         number = number.saturating_add(1);

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::io;
 
 use doorbell::vocabulary::provider::{MemoryError, ProviderError};
-use doorbell::{ChannelState, CloseError, ConnectError, NodeError, SendErrorKind};
+use doorbell::{ChannelState, CloseError, ConnectError, NodeError, RingError, RingReadError, SendErrorKind};
 
 use super::message::MessageError;
 use super::pattern::Mismatch;
@@ -50,6 +50,12 @@ pub(crate) enum PerfError {
     Unchecked { checked: u64, total: u64 },
     /// A test cannot be run like this.
     Unfit(Unfit),
+    /// There is no bandwidth test of this operation.
+    NoBandwidthOf(Op),
+    /// There is no one-sided ring.
+    Ring(RingError),
+    /// What lies in the one-sided ring cannot be read.
+    RingRead(RingReadError),
     /// There is less memory than the test was made with: a fault of this program.
     NoMemory,
     /// A connection could not be closed cleanly.
@@ -111,6 +117,9 @@ impl fmt::Display for PerfError {
             Self::PeerGaveUp(reason) => write!(f, "the peer gave up: {reason}"),
             Self::Corrupted(corruption) => fmt::Display::fmt(corruption, f),
             Self::Unfit(unfit) => fmt::Display::fmt(unfit, f),
+            Self::NoBandwidthOf(op) => write!(f, "bw does not measure {op}, only lat does"),
+            Self::Ring(error) => write!(f, "no one-sided ring: {error}"),
+            Self::RingRead(error) => write!(f, "the one-sided ring: {error}"),
             Self::Unchecked { checked, total } => {
                 write!(f, "only {checked} of {total} messages were checked")
             }

@@ -18,6 +18,7 @@ use super::link::{
 };
 use super::pattern::arrival_byte;
 use super::progress::Progress;
+use super::ring;
 use super::test::{Op, Role, Test};
 
 /// The longest time the histogram tells from longer ones: 100 s.
@@ -27,7 +28,7 @@ const PROGRESS_EVERY: u64 = 64;
 
 /// The times of one test.
 pub(super) struct Times {
-    clock: Clock,
+    pub(super) clock: Clock,
     histogram: Histogram<u64>,
     sum_ns: u128,
     min_ns: u64,
@@ -64,7 +65,7 @@ impl Times {
     }
 
     /// Takes one time, unless it is of the warm-up.
-    fn note(&mut self, sequence: u64, start: u64, end: u64) {
+    pub(super) fn note(&mut self, sequence: u64, start: u64, end: u64) {
         if sequence >= self.warmup {
             self.record(self.clock.delta_as_nanos(start, end));
         }
@@ -125,6 +126,7 @@ pub(super) fn measure<P: Provider>(
     match run.test.op {
         Op::Send | Op::WriteImm => exchange(run, &mut times, progress)?,
         Op::Write => write_and_poll(run, &mut times, progress)?,
+        Op::Ring => ring::exchange(run, &mut times, progress)?,
         Op::Read | Op::FetchAdd | Op::CompareSwap => fetch(run, &mut times, progress)?,
     }
     Ok(times.summary(!run.test.op.fetches(), run.tally().late))
@@ -138,6 +140,7 @@ pub(super) fn answer<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError>
     match run.test.op {
         Op::Send | Op::WriteImm => reply(run),
         Op::Write => poll_and_write(run),
+        Op::Ring => ring::reply(run),
         Op::Read => {
             run.await_mark(0)?;
             run.send_mark(0)
@@ -379,7 +382,7 @@ impl<P: Provider> Run<'_, P> {
     }
 }
 
-fn tick(progress: &mut Progress, sequence: u64) {
+pub(super) fn tick(progress: &mut Progress, sequence: u64) {
     if sequence & PROGRESS_EVERY.wrapping_sub(1) == 0 {
         progress.reached(sequence);
     }

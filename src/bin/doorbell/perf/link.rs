@@ -308,7 +308,7 @@ impl<'r, P: Provider> Run<'r, P> {
         }
     }
 
-    fn check_length(&self, bytes: usize) -> Result<(), PerfError> {
+    pub(super) fn check_length(&self, bytes: usize) -> Result<(), PerfError> {
         let expected = self.test.bytes();
         if bytes == expected {
             return Ok(());

@@ -319,6 +319,7 @@ impl RawSetup {
                 Op::Read => 4,
                 Op::FetchAdd => 5,
                 Op::CompareSwap => 6,
+                Op::Ring => 7,
             },
             plant: match plant {
                 None => 0,
@@ -351,6 +352,8 @@ impl RawSetup {
                 4 => Op::Read,
                 5 => Op::FetchAdd,
                 6 => Op::CompareSwap,
+                // A ring has but a latency test.
+                7 if self.kind == 1 => Op::Ring,
                 other => return Err(wrong("operation", other)),
             },
             plant: match self.plant {

@@ -15,6 +15,7 @@ mod message;
 mod pattern;
 mod progress;
 mod report;
+mod ring;
 mod session;
 mod source;
 mod test;

@@ -95,7 +95,7 @@ impl Source {
     ) -> Result<(), PerfError> {
         let mut put = |place, bytes: &[u8]| window.copy_in(place, bytes).map_err(|_| PerfError::NoMemory);
         match self.test.op {
-            Op::Send | Op::Write | Op::WriteImm => Ok(()),
+            Op::Send | Op::Write | Op::WriteImm | Op::Ring => Ok(()),
             Op::Read => {
                 let mut message = vec![0; self.test.bytes()];
                 for sequence in first..first.saturating_add(count) {

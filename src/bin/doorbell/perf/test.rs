@@ -7,11 +7,14 @@ use core::fmt;
 
 use clap::ValueEnum;
 use doorbell::vocabulary::Mtu;
+use doorbell::vocabulary::wire::{RING_INVITATION_BYTES, RING_TRAILER_BYTES};
 use doorbell::{ChannelConfig, RemoteAccess, WorkerConfig};
 use serde::Serialize;
 
 /// The longest message of a test.
 pub(crate) const MESSAGE_BYTES_MAX: u32 = 16 << 20;
+/// The longest message through a ring: with as many cells as a ring has by default, 16 MiB of them.
+const RING_MESSAGE_BYTES_MAX: u32 = 64 << 10;
 /// Messages of one round of a bandwidth test at most.
 pub(crate) const ROUND_MESSAGES_MAX: u64 = 4096;
 /// Iterations at most, with the warm-up: what takes a fast device a day.
@@ -57,9 +60,12 @@ pub(crate) enum Op {
     FetchAdd,
     /// Atomic compare and swap on a word of the peer
     CompareSwap,
+    /// A message through the one-sided ring
+    Ring,
 }
 
 impl Op {
+    /// Those that every kind of test has.
     pub(crate) const ALL: [Self; 6] = [
         Self::Send,
         Self::Write,
@@ -77,6 +83,7 @@ impl Op {
             Self::Read => "read",
             Self::FetchAdd => "fetch-add",
             Self::CompareSwap => "compare-swap",
+            Self::Ring => "ring",
         }
     }
 
@@ -89,9 +96,9 @@ impl Op {
         matches!(self, Self::Read | Self::FetchAdd | Self::CompareSwap)
     }
 
-    /// Whether each message completes a receive of the peer.
+    /// Whether each message completes a receive of the peer; those of a ring do where they are told by an immediate.
     pub(crate) const fn takes_receives(self) -> bool {
-        matches!(self, Self::Send | Self::WriteImm)
+        matches!(self, Self::Send | Self::WriteImm | Self::Ring)
     }
 }
 
@@ -195,6 +202,8 @@ impl Test {
         } else if self.op as u8 == Op::Write as u8 && self.plant.is_some() {
             // The last byte is polled for: another is needed to be corrupted.
             (2, MESSAGE_BYTES_MAX as u64)
+        } else if self.op as u8 == Op::Ring as u8 {
+            (1, RING_MESSAGE_BYTES_MAX as u64)
         } else {
             (1, MESSAGE_BYTES_MAX as u64)
         };
@@ -304,9 +313,15 @@ impl Test {
         self.iterations.min(fit).clamp(1, ROUND_MESSAGES_MAX)
     }
 
-    /// The distance between messages in a window.
+    /// The distance between messages in a window, and a cell of a ring.
     pub(crate) const fn place_bytes(&self) -> u32 {
-        match self.message_bytes.checked_next_multiple_of(LINE_BYTES) {
+        let trailer_bytes = if self.op as u8 == Op::Ring as u8 {
+            RING_TRAILER_BYTES
+        } else {
+            0
+        };
+        let bytes = self.message_bytes.saturating_add(trailer_bytes);
+        match bytes.checked_next_multiple_of(LINE_BYTES) {
             Some(bytes) => bytes,
             None => u32::MAX,
         }
@@ -316,7 +331,7 @@ impl Test {
     /// the next arrives, or a whole round.
     pub(crate) fn places(&self) -> u64 {
         match (self.kind, self.op) {
-            (_, Op::Send) => 0,
+            (_, Op::Send | Op::Ring) => 0,
             (_, Op::FetchAdd | Op::CompareSwap) => 1,
             (Kind::Latency, Op::Read) => {
                 let fit = self.messages_in(MEMORY_BYTES);
@@ -343,7 +358,8 @@ impl Test {
             return None;
         }
         let access = match self.op {
-            Op::Send => return None,
+            // A ring makes its own.
+            Op::Send | Op::Ring => return None,
             Op::Write | Op::WriteImm => RemoteAccess::WRITE,
             Op::Read => RemoteAccess::READ,
             Op::FetchAdd | Op::CompareSwap => RemoteAccess {
@@ -434,6 +450,16 @@ impl Test {
         } else {
             0
         };
+        if self.op == Op::Ring {
+            // What is said of the ring itself goes inline, and a message with its trailer.
+            let message_bytes = if self.is_inline() {
+                self.message_bytes.saturating_add(RING_TRAILER_BYTES)
+            } else {
+                0
+            };
+            let least = message_bytes.max(u32::try_from(RING_INVITATION_BYTES).unwrap_or(u32::MAX));
+            config.inline_bytes_max = config.inline_bytes_max.max(least);
+        }
         config.unsignaled_max = self.unsignaled_max;
         config.remote = self.window(role).map_or(config.remote, |(_, access)| access);
         config.traffic_class = self.traffic_class;

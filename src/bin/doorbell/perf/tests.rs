@@ -108,6 +108,9 @@ fn every_test() -> Vec<Test> {
             }
         }
     }
+    for bytes in [1, 220, 221, 5000] {
+        tests.push(test(Kind::Latency, Op::Ring, bytes));
+    }
     tests
 }
 
@@ -202,8 +205,28 @@ fn one_flipped_bit_in_any_operation_fails_both_sides() {
 }
 
 #[test]
+fn one_flipped_bit_in_a_ring_fails_both_sides() {
+    for bytes in [64, 5000] {
+        let [driven, served] = corrupted(Kind::Latency, Op::Ring, bytes, Plant::Client);
+        assert_eq!((driven.seen_here, served.seen_here), (false, true));
+        assert_eq!((driven.messages, driven.first.sequence), (1, MIDDLE));
+        assert_eq!(driven.first.offset, u64::from((bytes - 1) / 2));
+    }
+}
+
+#[test]
+fn a_listener_refuses_the_bandwidth_of_a_ring() {
+    let test = test(Kind::Bandwidth, Op::Ring, 64);
+    let [driven, _] = measure(&[test]);
+    let Some(PerfError::RefusedByListener(reason)) = driven.failure else {
+        panic!("{:?}", driven.failure);
+    };
+    assert!(reason.contains("operation"), "{reason}");
+}
+
+#[test]
 fn one_flipped_bit_in_an_answer_fails_both_sides() {
-    for op in [Op::Send, Op::Write, Op::WriteImm] {
+    for op in [Op::Send, Op::Write, Op::WriteImm, Op::Ring] {
         let [driven, served] = corrupted(Kind::Latency, op, 64, Plant::Listener);
         assert_eq!((driven.seen_here, served.seen_here), (true, false));
         assert_eq!((driven.messages, driven.first.sequence), (1, MIDDLE));

@@ -44,6 +44,17 @@ fn everything_is_measured_where_nothing_is_said() {
 }
 
 #[test]
+fn a_ring_has_latency_alone() {
+    let lat = tests("doorbell lat peer --op ring");
+    assert_eq!((lat.len(), lat[0].op), (1, Op::Ring));
+    let Ok(Command::Bw(arguments)) = parse("doorbell bw peer --op send,ring") else {
+        panic!("not parsed");
+    };
+    let refused = arguments.tests().unwrap_err().to_string();
+    assert_eq!(refused, "bw does not measure ring, only lat does");
+}
+
+#[test]
 fn operations_and_sizes_may_be_several() {
     let some = tests("doorbell bw peer --op send,read --op fetch-add --size 8,4K,1M --batch 4");
     let found: Vec<_> = some.iter().map(|test| (test.op, test.message_bytes)).collect();
