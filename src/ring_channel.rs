@@ -65,7 +65,7 @@ pub struct Publications {
 
 impl<P: Provider> RingChannel<P> {
     /// Opens rings both ways on a channel whose peer does the same, each as the first message. `each` gets
-    /// the events of other channels that come meanwhile.
+    /// the events of other channels that come meanwhile, and messages of this one behind the invitation.
     ///
     /// # Errors
     /// There can be no such ring or no memory for it, the channel failed, or the peer did not invite us by
@@ -91,6 +91,8 @@ impl<P: Provider> RingChannel<P> {
         let ours = RingInvitation::new(window.remote(), config.cells, config.cell_bytes, publication)
             .ok_or(RingError::Config)?;
         let (mut is_sent, mut answer) = (false, None);
+        // A peer that was invited writes at once: its first messages may be told together with its invitation.
+        let mut written = Vec::new();
         while !is_sent || answer.is_none() {
             if !is_sent {
                 let channel = worker.channel(channel).ok_or(RingError::Closed)?;
@@ -104,7 +106,8 @@ impl<P: Provider> RingChannel<P> {
                 Event::Received { ref message, .. } if turn.channel.id() == channel && answer.is_none() => {
                     answer = Some(RingInvitation::parse(message.payload()).copied());
                 }
-                _ if turn.channel.id() == channel => {}
+                Event::Written { immediate, .. } if turn.channel.id() == channel => written.push(immediate),
+                Event::Done { .. } if turn.channel.id() == channel => {}
                 other => each(turn, other),
             });
             polled.map_err(RingError::Poll)?;
@@ -118,7 +121,11 @@ impl<P: Provider> RingChannel<P> {
             }
         }
         let theirs = answer.ok_or(RingError::TimedOut)??;
-        Self::new(channel, &window, &ours, theirs).ok_or(RingError::Config)
+        let mut ring = Self::new(channel, &window, &ours, theirs).ok_or(RingError::Config)?;
+        for immediate in written {
+            ring.note_written(immediate);
+        }
+        Ok(ring)
     }
 
     /// `None` where the words that tell of what was read do not lie within the windows: never, for

@@ -3,10 +3,13 @@
 mod fabric;
 
 use core::time::Duration;
+use std::sync::mpsc;
 use std::thread;
 
 use doorbell::vocabulary::provider::DataInOrder;
-use doorbell::{Event, Publication, RingChannel, RingConfig, RingError, SendErrorKind, within};
+use doorbell::{
+    ChannelId, Event, Listener, Publication, RingChannel, RingConfig, RingError, SendErrorKind, within,
+};
 use doorbell_sim::{Fabric, Host};
 use fabric::{End, SOON, pair, small};
 
@@ -56,8 +59,8 @@ fn open(end: End, config: &RingConfig) -> Ringed {
     }
 }
 
-/// Two ends with rings of sixteen cells, on devices that promise this.
-fn ringed(order: DataInOrder) -> (Ringed, Ringed) {
+/// Two ends on devices that promise this.
+fn ends(order: DataInOrder) -> (End, End) {
     let fabric = Fabric::new();
     let node = |name: &str, device: &str, address: &str| {
         let mut port = fabric::port(device, address);
@@ -69,7 +72,23 @@ fn ringed(order: DataInOrder) -> (Ringed, Ringed) {
         node("b", "simB", "127.0.0.2/24"),
     );
     let (a, b) = fabric::connect(nodes, small(), small());
-    let b = b.unwrap();
+    (a, b.unwrap())
+}
+
+/// A second channel between them; its name on the side that connected the first.
+fn beside(a: &mut End, b: &mut End) -> ChannelId {
+    let mut listener = Listener::bind(&a.node, &a.workers, "127.0.0.1:0".parse().unwrap(), &small()).unwrap();
+    let address = listener.address();
+    thread::scope(|scope| {
+        let connecting = scope.spawn(|| b.node.connect_at(&mut b.workers, address, &small(), within(SOON)));
+        listener.accept(&a.node, &mut a.workers, within(SOON)).unwrap();
+        connecting.join().unwrap().unwrap().channel
+    })
+}
+
+/// The same with rings of sixteen cells.
+fn ringed(order: DataInOrder) -> (Ringed, Ringed) {
+    let (a, b) = ends(order);
     let mut config = RingConfig::default();
     config.cells = 16;
     let other = thread::spawn(move || open(a, &config));
@@ -112,6 +131,47 @@ fn messages_arrive_in_order_whatever_the_device_promises() {
                 }
             }
         }
+    }
+}
+
+/// The peer opens its ring and writes into ours while we look away, so that its invitation and its first
+/// message are polled together.
+#[test]
+fn what_is_written_right_behind_the_invitation_is_not_lost() {
+    for order in [DataInOrder::WholeMessage, DataInOrder::No] {
+        let (mut a, mut b) = ends(order);
+        let beside = beside(&mut a, &mut b);
+        let lease = b.lease(b"look here");
+        b.worker().channel(beside).unwrap().send(lease).unwrap();
+        let (looks_away, is_away) = mpsc::channel();
+        let (has_written, is_written) = mpsc::channel();
+        let writer = thread::spawn(move || {
+            is_away.recv().unwrap();
+            let id = b.id();
+            let config = RingConfig::default();
+            // Its message on the other channel is done meanwhile.
+            let ring = RingChannel::open(b.worker(), id, &config, within(SOON), |_, _| {});
+            let mut b = Ringed {
+                end: b,
+                ring: ring.unwrap(),
+            };
+            b.send(b"first").unwrap();
+            has_written.send(()).unwrap();
+            b
+        });
+        let id = a.id();
+        let config = RingConfig::default();
+        let ring = RingChannel::open(a.worker(), id, &config, within(SOON), |turn, event| {
+            assert!(turn.channel.id() != id, "{event:?}");
+            looks_away.send(()).unwrap();
+            is_written.recv().unwrap();
+        });
+        let mut a = Ringed {
+            end: a,
+            ring: ring.unwrap(),
+        };
+        assert_eq!(a.receive(), Some(b"first".to_vec()), "{order:?}");
+        drop(writer.join().unwrap());
     }
 }
 
