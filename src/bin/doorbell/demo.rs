@@ -144,6 +144,7 @@ fn tests(has_atomics: bool) -> Vec<Test> {
             batch: if kind == Kind::Latency { 1 } else { 16 },
             depth: 128,
             unsignaled_max: 64,
+            buffers: 0,
             traffic_class: 0,
             mtu_max: Mtu::B4096,
             plant: None,

@@ -90,6 +90,11 @@ pub(crate) struct BwArguments {
     /// Requests posted with one doorbell
     #[arg(long, value_name = "N", default_value_t = 1, requires = "peer")]
     batch: u32,
+    /// WRITE from this many buffers again and again, each message to the place of one before it: memory that
+    /// stays in the caches, as with ib_write_bw, which has one buffer. Of each place the last message of a
+    /// round is checked. 0 for a buffer for each message
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "peer")]
+    buffers: u32,
 }
 
 const EXAMPLES_LAT: &str = "Examples:\n  \
@@ -233,9 +238,12 @@ impl BwArguments {
     /// # Errors
     /// A setting is beyond its bounds.
     pub(super) fn tests(&self) -> Result<Vec<Test>, PerfError> {
-        let each = self
-            .what
-            .test(Kind::Bandwidth, self.iterations, self.warmup, self.batch);
+        let each = Test {
+            buffers: self.buffers,
+            ..self
+                .what
+                .test(Kind::Bandwidth, self.iterations, self.warmup, self.batch)
+        };
         self.what.tests(each, &self.size, 64 << 10)
     }
 }
@@ -252,6 +260,7 @@ impl What {
             batch,
             depth: self.depth,
             unsignaled_max: self.unsignaled,
+            buffers: 0,
             traffic_class: self.traffic_class,
             mtu_max: self.mtu,
             plant: self.plant_corruption,

@@ -123,7 +123,7 @@ pub(super) fn answer<P: Provider>(run: &mut Run<'_, P>) -> Result<(), PerfError>
                 }
             }
             Op::Write => {
-                for sequence in round.sequences() {
+                for sequence in run.test.checkable(round) {
                     run.check_window(sequence, round.first, Ok(()))?;
                 }
             }
@@ -195,10 +195,13 @@ fn pump<P: Provider>(
     counter: &mut Counter,
     fetched: &mut Vec<Lease<P>>,
 ) -> Result<u64, PerfError> {
-    let depth = run
+    let mut depth = run
         .test
         .depth
         .min(run.test.send_depth(run.role).saturating_sub(1));
+    if run.test.buffers > 0 {
+        depth = depth.min(run.test.buffers);
+    }
     let is_message = run.test.op.takes_receives();
     let mut batch_max = u64::from(run.test.batch.min(depth));
     if is_message {
@@ -260,6 +263,9 @@ fn post_batch<P: Provider>(
     let first = round.first.saturating_add(posted);
     let last_of_round = round.sequences().end.saturating_sub(1);
     let last = first.saturating_add(count).saturating_sub(1);
+    if test.buffers > 0 {
+        stock.take_again(run, count)?;
+    }
     let (inline, mut leases) = match stock {
         Stock::Inline(bytes) => (Some(bytes.as_slice()), None),
         Stock::Leases(leases) => (None, Some(leases)),
@@ -320,6 +326,14 @@ impl<P: Provider> Stock<P> {
                     run.source.write(sequence, message);
                 }
             }
+            Self::Leases(leases) if run.test.buffers > 0 => {
+                // All memory that is free gets the same bytes, so that any of it can be taken.
+                while let Some(mut lease) = run.link.worker.lease() {
+                    run.source.write_into(round.first, &mut lease)?;
+                    leases.push_back(lease);
+                }
+                leases.drain(..).for_each(|lease| run.link.worker.release(lease));
+            }
             Self::Leases(leases) => {
                 for sequence in round.sequences() {
                     let mut lease = run.blank()?;
@@ -328,6 +342,21 @@ impl<P: Provider> Stock<P> {
                     }
                     leases.push_back(lease);
                 }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<P: Provider> Stock<P> {
+    /// Takes memory that came back and holds a message still.
+    #[inline]
+    fn take_again(&mut self, run: &mut Run<'_, P>, count: u64) -> Result<(), PerfError> {
+        if let Self::Leases(leases) = self {
+            for _ in 0..count {
+                let mut lease = run.link.worker.lease().ok_or(PerfError::NoMemory)?;
+                lease.set_len_bytes(run.test.bytes());
+                leases.push_back(lease);
             }
         }
         Ok(())

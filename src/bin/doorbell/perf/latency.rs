@@ -355,7 +355,7 @@ impl<P: Provider> Run<'_, P> {
         } else {
             self.source
                 .theirs
-                .check(self.test.content_of(sequence), data.payload())
+                .check(self.test.content_of(sequence, 0), data.payload())
                 .map_err(|mut mismatch| {
                     mismatch.sequence = sequence;
                     mismatch
@@ -406,6 +406,7 @@ mod tests {
             batch: 1,
             depth: 1,
             unsignaled_max: 0,
+            buffers: 0,
             traffic_class: 0,
             mtu_max: Mtu::B256,
             plant: None,

@@ -333,7 +333,9 @@ impl<'r, P: Provider> Run<'r, P> {
             Ok::<_, PerfError>(if self.test.is_polled() {
                 self.source.theirs.check_polled(sequence, copy)
             } else {
-                self.source.theirs.check(sequence, copy)
+                self.source
+                    .theirs
+                    .check(self.test.content_of(sequence, first), copy)
             })
         };
         let mut outcome = check(&mut self.copy)?;

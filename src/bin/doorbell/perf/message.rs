@@ -16,7 +16,7 @@ use super::test::{Kind, Op, Plant, Test, Unfit};
 /// "dbPf".
 const MAGIC: u32 = 0x6462_5066;
 /// Both sides must speak the same: they are the same program.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// The longest reason that is told.
 const REASON_BYTES_MAX: usize = 200;
 /// The longest message.
@@ -137,6 +137,7 @@ struct RawSetup {
     batch: U32,
     depth: U32,
     unsignaled_max: U32,
+    buffers: U32,
     kind: u8,
     op: u8,
     plant: u8,
@@ -185,7 +186,7 @@ struct RawPurpose {
 }
 
 const _: () = assert!(size_of::<Header>() == 8);
-const _: () = assert!(size_of::<RawSetup>() == 76);
+const _: () = assert!(size_of::<RawSetup>() == 80);
 const _: () = assert!(size_of::<RawReady>() == 28);
 const _: () = assert!(size_of::<RawVerdict>() == 72 + 2 + REASON_BYTES_MAX);
 const _: () = assert!(size_of::<Header>() + size_of::<RawVerdict>() <= CONTROL_BYTES_MAX as usize);
@@ -295,6 +296,7 @@ impl RawSetup {
             batch,
             depth,
             unsignaled_max,
+            buffers,
             traffic_class,
             mtu_max,
             plant,
@@ -308,6 +310,7 @@ impl RawSetup {
             batch: U32::new(batch),
             depth: U32::new(depth),
             unsignaled_max: U32::new(unsignaled_max),
+            buffers: U32::new(buffers),
             kind: match kind {
                 Kind::Latency => 1,
                 Kind::Bandwidth => 2,
@@ -370,6 +373,7 @@ impl RawSetup {
             batch: self.batch.get(),
             depth: self.depth.get(),
             unsignaled_max: self.unsignaled_max.get(),
+            buffers: self.buffers.get(),
             traffic_class: self.traffic_class,
         };
         test.check().map_err(MessageError::Unfit)?;

@@ -558,11 +558,9 @@ fn judge(test: &Test, tally: &Tally, peer: &Verdict) -> Result<(), PerfError> {
     } else {
         here.max(there)
     };
-    if checked < test.total() {
-        return Err(PerfError::Unchecked {
-            checked,
-            total: test.total(),
-        });
+    let total = test.checks();
+    if checked < total {
+        return Err(PerfError::Unchecked { checked, total });
     }
     Ok(())
 }
@@ -619,6 +617,7 @@ mod tests {
             batch: 1,
             depth: 1,
             unsignaled_max: 0,
+            buffers: 0,
             traffic_class: 0,
             mtu_max: Mtu::B1024,
             plant: None,

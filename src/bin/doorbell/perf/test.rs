@@ -141,6 +141,9 @@ pub(crate) struct Test {
     /// Requests in flight at most.
     pub(crate) depth: u32,
     pub(crate) unsignaled_max: u32,
+    /// Buffers the messages of a bandwidth test are sent from, again and again; 0 for one for each
+    /// message of a round.
+    pub(crate) buffers: u32,
     pub(crate) traffic_class: u8,
     #[serde(serialize_with = "mtu_bytes")]
     pub(crate) mtu_max: Mtu,
@@ -220,6 +223,12 @@ impl Test {
                 0,
                 ROUND_MESSAGES_MAX,
             ),
+            (
+                "the number of buffers",
+                self.buffers as u64,
+                0,
+                self.buffers_max(),
+            ),
         ];
         let mut index = 0;
         while index < bounds.len() {
@@ -243,6 +252,14 @@ impl Test {
             }
         }
         Ok(())
+    }
+
+    /// Buffers at most: only what nobody looks at before a round is over can be written again.
+    const fn buffers_max(&self) -> u64 {
+        match (self.kind, self.op) {
+            (Kind::Bandwidth, Op::Write) if !self.is_inline() => ROUND_MESSAGES_MAX,
+            _ => 0,
+        }
     }
 
     /// The length of a message.
@@ -273,14 +290,16 @@ impl Test {
             (_, Kind::Bandwidth, Op::Send | Op::Write | Op::WriteImm) | (Plant::Client, ..) => Role::Client,
             (Plant::Listener, ..) => Role::Listener,
         };
-        (by == role).then(|| self.content_of(self.total() / 2))
+        let planted = self.total() / 2;
+        (by == role).then(|| self.content_of(planted, self.first_of_round(planted)))
     }
 
-    /// Which message's bytes the one of this sequence has: READs of a latency test go round a
-    /// window that was filled once.
-    pub(crate) fn content_of(&self, sequence: u64) -> u64 {
+    /// Which message's bytes the one of this sequence has, `first` being the first of its round: READs of a latency
+    /// test go round a window that was filled once, and buffers are filled once a round.
+    pub(crate) fn content_of(&self, sequence: u64, first: u64) -> u64 {
         match (self.kind, self.op) {
             (Kind::Latency, Op::Read) => sequence.checked_rem(self.places()).unwrap_or(0),
+            _ if self.buffers > 0 => first,
             _ => sequence,
         }
     }
@@ -302,6 +321,16 @@ impl Test {
         })
     }
 
+    /// The first message of the round that this one is of.
+    fn first_of_round(&self, sequence: u64) -> u64 {
+        let begun = if sequence < self.warmup { 0 } else { self.warmup };
+        let within = sequence
+            .saturating_sub(begun)
+            .checked_rem(self.round_messages())
+            .unwrap_or(0);
+        sequence.saturating_sub(within)
+    }
+
     /// Which byte of a message is corrupted: one in the middle, and never the one polled for.
     pub(crate) const fn planted_offset(&self) -> usize {
         (self.message_bytes.saturating_sub(1) / 2) as usize
@@ -309,7 +338,11 @@ impl Test {
 
     /// Messages of a bandwidth round at most.
     pub(crate) fn round_messages(&self) -> u64 {
-        let fit = self.messages_in(MEMORY_BYTES);
+        let fit = if self.buffers > 0 {
+            ROUND_MESSAGES_MAX
+        } else {
+            self.messages_in(MEMORY_BYTES)
+        };
         self.iterations.min(fit).clamp(1, ROUND_MESSAGES_MAX)
     }
 
@@ -338,8 +371,34 @@ impl Test {
                 self.total().min(fit).clamp(1, READ_PLACES_MAX)
             }
             (Kind::Latency, _) => 2,
-            (Kind::Bandwidth, _) => self.round_messages(),
+            (Kind::Bandwidth, _) => self.held_messages(),
         }
+    }
+
+    /// Messages of a round that are in memory at a time.
+    fn held_messages(&self) -> u64 {
+        match self.buffers {
+            0 => self.round_messages(),
+            buffers => u64::from(buffers).min(self.round_messages()),
+        }
+    }
+
+    /// The messages of a round that can be checked when it is over: where buffers are used again, the last of each
+    /// place.
+    pub(crate) fn checkable(&self, round: Round) -> core::ops::Range<u64> {
+        let end = round.sequences().end;
+        end.saturating_sub(round.count.min(self.held_messages()))..end
+    }
+
+    /// How many messages are checked in all.
+    pub(crate) fn checks(&self) -> u64 {
+        if self.buffers == 0 {
+            return self.total();
+        }
+        let checkable = |round| self.checkable(round);
+        self.rounds().map(checkable).fold(0, |sum, range| {
+            sum.saturating_add(range.end.saturating_sub(range.start))
+        })
     }
 
     /// Where in a window the message of this sequence lies, `first` being the first of its round.
@@ -415,7 +474,7 @@ impl Test {
     /// What this side's Worker is made with.
     pub(crate) fn worker_config(&self, role: Role) -> WorkerConfig {
         let (sends, receives) = (self.send_depth(role), self.receive_depth(role));
-        let round = u32::try_from(self.round_messages()).unwrap_or(u32::MAX);
+        let round = u32::try_from(self.held_messages()).unwrap_or(u32::MAX);
         let held = match (self.kind, role) {
             (Kind::Latency, _) => sends.saturating_add(2),
             // Filled before the round, or held until they are checked after it.

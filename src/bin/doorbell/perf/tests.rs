@@ -77,6 +77,7 @@ fn test(kind: Kind, op: Op, message_bytes: u32) -> Test {
         batch: if kind == Kind::Bandwidth { 3 } else { 1 },
         depth: 16,
         unsignaled_max: 5,
+        buffers: 0,
         traffic_class: 0,
         mtu_max: Mtu::B1024,
         plant: None,
@@ -111,6 +112,12 @@ fn every_test() -> Vec<Test> {
     for bytes in [1, 220, 221, 5000] {
         tests.push(test(Kind::Latency, Op::Ring, bytes));
     }
+    for buffers in [3, 4, 1000] {
+        tests.push(Test {
+            buffers,
+            ..test(Kind::Bandwidth, Op::Write, 221)
+        });
+    }
     tests
 }
 
@@ -133,6 +140,11 @@ fn every_operation_is_measured_and_checked_to_the_last_message() {
         match (test.kind, test.op) {
             (_, Op::Read | Op::FetchAdd | Op::CompareSwap) => assert_eq!(checked_here, ALL),
             (Kind::Latency, _) => assert_eq!((checked_here, checked_there), (ALL, ALL)),
+            (Kind::Bandwidth, _) if test.buffers > 0 => {
+                // Each in one round, of which as many are left as there are buffers.
+                let left = |messages: u64| messages.min(test.buffers.into());
+                assert_eq!((checked_here, checked_there), (0, left(WARMUP) + left(MEASURED)));
+            }
             (Kind::Bandwidth, _) => assert_eq!((checked_here, checked_there), (0, ALL)),
         }
         let carries_inline = test.message_bytes <= 220 && !test.op.fetches();
@@ -167,15 +179,29 @@ fn every_operation_is_measured_and_checked_to_the_last_message() {
 /// Runs a test with one bit flipped by `plant`: both sides must fail, the one that got the bit
 /// because it saw it, the other because it was told.
 fn corrupted(kind: Kind, op: Op, bytes: u32, plant: Plant) -> [Corruption; 2] {
-    let test = Test {
+    planted(Test {
         plant: Some(plant),
         ..test(kind, op, bytes)
-    };
-    let found = measure(&[test]);
-    found.map(|findings| match findings.failure {
-        Some(PerfError::Corrupted(corruption)) => corruption,
-        other => panic!("{kind:?} {op} of {bytes} bytes, planted by {plant:?}: {other:?}"),
     })
+}
+
+fn planted(test: Test) -> [Corruption; 2] {
+    measure(&[test]).map(|findings| match findings.failure {
+        Some(PerfError::Corrupted(corruption)) => corruption,
+        other => panic!("{test:?}: {other:?}"),
+    })
+}
+
+#[test]
+fn one_flipped_bit_in_buffers_fails_both_sides() {
+    let [driven, served] = planted(Test {
+        plant: Some(Plant::Client),
+        buffers: 3,
+        ..test(Kind::Bandwidth, Op::Write, 5000)
+    });
+    assert_eq!((driven.seen_here, served.seen_here), (false, true));
+    // All buffers of the round that counts, each seen in the last place it was written to.
+    assert_eq!((driven.messages, driven.first.sequence), (3, WARMUP));
 }
 
 #[test]

@@ -18,6 +18,7 @@ fn setup() -> Setup {
             batch: 16,
             depth: 128,
             unsignaled_max: 64,
+            buffers: 0,
             traffic_class: 0x68,
             mtu_max: Mtu::B1024,
             plant: Some(Plant::Client),
@@ -73,11 +74,11 @@ fn everything_comes_back_as_it_was() {
 #[test]
 fn a_setup_is_these_bytes() {
     let golden = [
-        0x64, 0x62, 0x50, 0x66, 0, 1, 0, 1, // header
+        0x64, 0x62, 0x50, 0x66, 0, 2, 0, 1, // header
         1, 2, 3, 4, 5, 6, 7, 8, // token
         0, 0, 0, 0, 0, 0, 0x13, 0x88, // iterations
         0, 0, 0, 0, 0, 0, 0, 7, // warm-up
-        0, 0, 0x10, 0, 0, 0, 0, 220, 0, 0, 0, 16, 0, 0, 0, 128, 0, 0, 0, 64, // sizes
+        0, 0, 0x10, 0, 0, 0, 0, 220, 0, 0, 0, 16, 0, 0, 0, 128, 0, 0, 0, 64, 0, 0, 0, 0, // sizes
         2, 3, 1, 0x68, 3, 0, 0, 0, 0, 0, 0, 0, // kinds, reserved
         0, 0, 0, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0xaa, 0xbb, 0xcc, 0xdd, // window
     ];
@@ -108,15 +109,15 @@ fn what_is_wrong_is_named() {
         Message::parse(&bytes).unwrap_err()
     };
     assert!(matches!(refused(0, 0), MessageError::Magic(_)));
-    assert_eq!(refused(5, 2), MessageError::Version(2));
+    assert_eq!(refused(5, 1), MessageError::Version(1));
     assert_eq!(refused(7, 99), MessageError::Kind(99));
     for (offset, field) in [
-        (52, "kind of test"),
-        (53, "operation"),
-        (54, "self-test"),
-        (56, "path MTU"),
-        (57, "reserved byte"),
-        (63, "reserved byte"),
+        (56, "kind of test"),
+        (57, "operation"),
+        (58, "self-test"),
+        (60, "path MTU"),
+        (61, "reserved byte"),
+        (67, "reserved byte"),
     ] {
         assert_eq!(refused(offset, 9), MessageError::Field { field, value: 9 });
     }
@@ -128,6 +129,7 @@ fn what_is_wrong_is_named() {
         (40, 0xff, "the batch"),
         (44, 0xff, "the depth"),
         (48, 0xff, "the number of unsignaled requests"),
+        (52, 1, "the number of buffers"),
     ] {
         assert!(
             matches!(refused(offset, value), MessageError::Unfit(unfit) if unfit.what == what),

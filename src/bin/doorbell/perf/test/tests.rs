@@ -13,6 +13,7 @@ fn test(kind: Kind, op: Op) -> Test {
         batch: 1,
         depth: 128,
         unsignaled_max: 64,
+        buffers: 0,
         traffic_class: 0,
         mtu_max: Mtu::B4096,
         plant: None,
