@@ -1,7 +1,7 @@
 //! Which slots of an arena are detached: away as plain words, with no value that stands for them.
 //!
-//! A word for each slot tells. Who holds the slot's value detaches it and gets a tag; the
-//! arena's owner attaches what a tag names, once. Each provider embeds this privately.
+//! A word for each slot tells. Who holds the slot's value detaches it and gets a tag; of those who
+//! attach what a tag names, on whatever threads, one gets it. Each provider embeds this privately.
 //!
 //! | bits of a tag | field |
 //! |---|---|
@@ -42,8 +42,8 @@ impl<Words: AsRef<[AtomicU32]>> Detachments<Words> {
         self.words.as_ref().get(index as usize).map(Word)
     }
 
-    /// Whether this tag names the slot as it is detached now. If so it no longer is, and its
-    /// value may be made. Only the arena's owner may call this: one thread at a time.
+    /// Whether this tag names the slot as it is detached now. If so it no longer is, and the
+    /// caller, who alone is told so, may make its value. Any thread may call this.
     ///
     /// Ordering: [`ATTACH`] pairs with [`DETACH`] in [`Word::detach`].
     #[inline]
@@ -51,14 +51,14 @@ impl<Words: AsRef<[AtomicU32]>> Detachments<Words> {
         let Some(word) = self.words.as_ref().get(index as usize) else {
             return false;
         };
-        if tag & DETACHED == 0 || word.load(ATTACH.get()) != tag {
+        if tag & DETACHED == 0 {
             return false;
         }
         // Odd before, so one more is the next round's even number; it stays in its half.
         let next = tag & !ROUND_MASK | tag.wrapping_add(1) & ROUND_MASK;
-        // Relaxed: the next to write it is whoever will have the slot's value then.
-        word.store(next, Ordering::Relaxed);
-        true
+        // Exchanged, so that one of several gets it. Relaxed where it is another's: nothing is read.
+        word.compare_exchange(tag, next, ATTACH.get(), Ordering::Relaxed)
+            .is_ok()
     }
 
     /// How many slots are detached.
@@ -80,7 +80,8 @@ impl Word<'_> {
     /// written to the slot before is there for whoever attaches it, however the tag came there.
     #[inline]
     pub fn detach(self) -> u32 {
-        // Relaxed: whoever wrote it last had the slot before us. Nobody else writes it now.
+        // Relaxed: whoever wrote it last had the slot before us. Nobody else writes it now: what
+        // would attach finds it even.
         let tag = self.0.load(Ordering::Relaxed) | DETACHED;
         self.0.store(tag, DETACH.get());
         tag
@@ -129,6 +130,19 @@ mod tests {
         assert!(words.attach(0, tag));
         assert!(!words.attach(0, tag.wrapping_add(1)), "the word as it stands");
         assert!(words.word(3).is_none());
+    }
+
+    #[test]
+    fn of_threads_that_attach_one_gets_it() {
+        let words = words(5);
+        for _ in 0..200 {
+            let tag = detach(&words, 1);
+            let attached: usize = std::thread::scope(|scope| {
+                let threads = [(); 4].map(|()| scope.spawn(|| usize::from(words.attach(1, tag))));
+                threads.map(|thread| thread.join().unwrap()).iter().sum()
+            });
+            assert_eq!(attached, 1);
+        }
     }
 
     #[test]

@@ -7,7 +7,8 @@ crate::named_orderings! {
     /// Pairs with [`ATTACH`].
     DETACH = Release;
 
-    /// A slot is attached by its tag. Pairs with the [`DETACH`] that gave the tag.
+    /// A slot is attached by its tag, by one of those who try. Pairs with the [`DETACH`] that gave
+    /// the tag.
     ATTACH = Acquire;
 
     /// An index is put on a free list: what was done with it before is done for whoever takes

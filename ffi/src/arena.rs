@@ -5,6 +5,7 @@
 
 use core::fmt;
 use core::ptr::NonNull;
+use std::sync::Arc;
 
 use doorbell_core::detached::Detachments;
 use doorbell_core::free_list::FreeList;
@@ -13,7 +14,7 @@ use doorbell_core::provider::{ArenaConfig, DetachedSlot, MemoryError, Placement,
 use doorbell_core::sync::{AtomicU32, Ordering};
 
 use crate::Slot;
-use crate::leak::Leaked;
+use crate::attacher::{self, Attacher};
 use crate::mapping::Region;
 use crate::memory_region::MemoryRegion;
 use crate::orphan::Orphan;
@@ -21,7 +22,7 @@ use crate::orphan::Orphan;
 /// Slots begin at multiples of a cache line, so that no two share one.
 pub(crate) const SLOT_ALIGN_BYTES: usize = 64;
 
-/// What slots point to: it lives until the arena is gone *and* every slot is home.
+/// What slots point to: it lives until the arena is gone, every slot is home, *and* no attacher is left.
 ///
 /// What a slot reads for each message stands together; what other threads write stands on cache
 /// lines of its own.
@@ -167,7 +168,7 @@ fn aligned_slot_bytes(bytes: u32) -> Option<u32> {
 /// Registered memory cut into slots. One thread owns it.
 ///
 /// Dropped while slots are out it is kept, counted as leaked ([`crate::leaks`]), until the last
-/// one is home: never freed under the device.
+/// one is home, and while there are attachers: never freed under the device.
 pub struct Arena {
     inner: NonNull<ArenaInner>,
     /// The slots that are home, by their indices: the first `home` of `slots` entries. All are
@@ -176,10 +177,12 @@ pub struct Arena {
     home: usize,
     slots: u32,
     slot_bytes: u32,
+    /// Each attacher has a clone: the block is freed once there is none.
+    guard: Arc<()>,
 }
 
-// SAFETY: the arena owns its inner block and the slots on its list; slots on other threads
-// reach the block by its lock-free list and its constants alone.
+// SAFETY: the arena owns its inner block and the slots on its list; slots and attachers on other
+// threads reach the block by its lock-free list, its words of detached slots and its constants alone.
 unsafe impl Send for Arena {}
 
 impl Arena {
@@ -227,6 +230,7 @@ impl Arena {
             home,
             slots,
             slot_bytes,
+            guard: Arc::new(()),
         })
     }
 
@@ -278,6 +282,7 @@ fn fresh_number() -> u16 {
 
 impl doorbell_core::provider::Arena for Arena {
     type Slot = Slot;
+    type Attacher = Attacher;
 
     #[inline]
     fn lease(&mut self) -> Option<Slot> {
@@ -303,22 +308,14 @@ impl doorbell_core::provider::Arena for Arena {
 
     #[inline]
     fn attach(&mut self, slot: DetachedSlot) -> Option<Slot> {
-        let DetachedSlot {
-            index,
-            len_bytes,
-            tag,
-        } = slot;
-        if !self.inner().detachments().attach(index, tag) {
-            return None;
-        }
-        // SAFETY: 1. the block is live, and only indices below the number of slots have a word
-        // that could be detached; 2. it was detached until now: its value was given up for the
-        // tag (`Slot::detach` forgets it), so it is on no list and no device has it; the word
-        // says so no longer, and only this arena's one owner, borrowed exclusively, makes values
-        // of such words.
-        let mut slot = unsafe { Slot::from_parts(self.inner, index) };
-        slot.set_length(len_bytes);
-        Some(slot)
+        // SAFETY: made in `new`, freed in `drop` at the earliest.
+        unsafe { attacher::attach(self.inner, slot) }
+    }
+
+    fn attacher(&self) -> Attacher {
+        // SAFETY: the block is live; the arena and the orphan it becomes share one guard, and free the
+        // block only where that is in no other hands (`Orphan`).
+        unsafe { Attacher::new(self.inner, &self.guard) }
     }
 
     fn slots(&self) -> u32 {
@@ -337,9 +334,10 @@ impl doorbell_core::provider::Arena for Arena {
 impl Drop for Arena {
     fn drop(&mut self) {
         self.collect();
-        Leaked::DetachedSlot.count_many(self.inner().detachments().count() as u64);
-        // SAFETY: the block was boxed in `new`, and this was its owner; what is on the own list is home.
-        let orphan = unsafe { Orphan::new(self.inner, self.home, self.slots as usize) };
+        let guard = core::mem::take(&mut self.guard);
+        // SAFETY: the block was boxed in `new`, and this was its owner; what is on the own list is
+        // home; the attachers of the block were made of this guard, or of one another.
+        let orphan = unsafe { Orphan::new(self.inner, self.home, self.slots as usize, guard) };
         orphan.settle();
     }
 }

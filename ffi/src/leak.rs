@@ -2,7 +2,7 @@
 //!
 //! Whatever the device refuses to destroy stays as it is, with all it depends on: freed under
 //! the device it would be undefined behaviour. The counts grow; only an arena is counted off again,
-//! once the slots it waited for came home.
+//! once the slots it waited for came home and its attachers went.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +12,6 @@ use crate::orphan;
 #[derive(Clone, Copy)]
 pub(crate) enum Leaked {
     Arena,
-    DetachedSlot,
     MemoryRegion,
     QueuePair,
     SharedReceiveQueue,
@@ -23,21 +22,16 @@ pub(crate) enum Leaked {
 }
 
 /// How many of each kind there are.
-const KINDS: usize = 9;
+const KINDS: usize = 8;
 
 static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 
 impl Leaked {
     /// Counts one.
     pub(crate) fn count(self) {
-        self.count_many(1);
-    }
-
-    /// Counts so many.
-    pub(crate) fn count_many(self, count: u64) {
         if let Some(counter) = COUNTS.get(self as usize) {
             // Relaxed: a statistic, which orders nothing.
-            counter.fetch_add(count, Ordering::Relaxed);
+            counter.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -59,9 +53,9 @@ impl Leaked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leaks {
-    /// Arenas dropped while slots of theirs were out, which still are.
+    /// Arenas dropped while slots of theirs were out, or attachers were there, which still are.
     pub arenas: u64,
-    /// Slots of those arenas that were detached and never attached.
+    /// Slots of those arenas that are detached.
     pub detached_slots: u64,
     /// Memory regions the device would not deregister, with their memory.
     pub memory_regions: u64,
@@ -85,7 +79,7 @@ pub fn leaks() -> Leaks {
     orphan::reclaim();
     Leaks {
         arenas: Leaked::Arena.read(),
-        detached_slots: Leaked::DetachedSlot.read(),
+        detached_slots: orphan::detached_slots(),
         memory_regions: Leaked::MemoryRegion.read(),
         queue_pairs: Leaked::QueuePair.read(),
         shared_receive_queues: Leaked::SharedReceiveQueue.read(),

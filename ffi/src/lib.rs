@@ -13,6 +13,7 @@
 //! Decisions about connections, timeouts and routing do not live here.
 
 mod arena;
+mod attacher;
 mod channels;
 mod completion;
 mod completion_queue;
@@ -43,6 +44,7 @@ mod window;
 mod work_list;
 
 pub use arena::Arena;
+pub use attacher::Attacher;
 pub use completion::Completion;
 pub use completion_queue::CompletionQueue;
 pub use context::Context;

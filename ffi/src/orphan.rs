@@ -1,11 +1,12 @@
-//! Arenas that were dropped while slots of theirs were out, and are freed once those came home.
+//! Arenas that were dropped while slots of theirs were out, or attachers were there, and are freed once
+//! those came home and these are gone.
 //!
 //! A queue pair that ends later than the arena under it, as one does that is destroyed on another
 //! thread, so leaves nothing behind. What never comes home stays where it is.
 
 use core::mem;
 use core::ptr::NonNull;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::arena::ArenaInner;
 use crate::leak::Leaked;
@@ -16,10 +17,12 @@ pub(crate) struct Orphan {
     /// How many of its slots are home, and how many there are.
     home: usize,
     slots: usize,
+    /// Each attacher has a clone.
+    guard: Arc<()>,
 }
 
-// SAFETY: whoever has the orphan is the block's owner; slots on other threads reach it by its
-// lock-free list and its constants alone.
+// SAFETY: whoever has the orphan is the block's owner; slots and attachers on other threads reach it
+// by its lock-free list, its words of detached slots and its constants alone.
 unsafe impl Send for Orphan {}
 
 static ORPHANS: Mutex<Vec<Orphan>> = Mutex::new(Vec::new());
@@ -29,34 +32,59 @@ impl Orphan {
     ///
     /// # Safety
     /// The block was made from a box, nobody else frees it or takes from its list, and `home`
-    /// of its `slots` slots have no value and are neither detached nor on that list.
-    pub(crate) const unsafe fn new(inner: NonNull<ArenaInner>, home: usize, slots: usize) -> Self {
-        Self { inner, home, slots }
-    }
-
-    /// Frees it, or keeps it as a counted leak until its slots are home.
-    pub(crate) fn settle(mut self) {
-        if self.is_whole() {
-            self.free();
-        } else {
-            Leaked::Arena.count();
-            orphans().push(self);
+    /// of its `slots` slots have no value and are neither detached nor on that list. Every attacher
+    /// of the block has a clone of `guard`.
+    pub(crate) const unsafe fn new(
+        inner: NonNull<ArenaInner>,
+        home: usize,
+        slots: usize,
+        guard: Arc<()>,
+    ) -> Self {
+        Self {
+            inner,
+            home,
+            slots,
+            guard,
         }
     }
 
-    /// Whether every slot is home.
-    fn is_whole(&mut self) -> bool {
+    /// Frees it, or keeps it as a counted leak until it may be.
+    pub(crate) fn settle(mut self) {
+        {
+            // With the lock from the look on: what comes home or goes after it finds the orphan listed.
+            let mut waiting = orphans();
+            if !self.is_free() {
+                Leaked::Arena.count();
+                waiting.push(self);
+                return;
+            }
+        }
+        self.free();
+    }
+
+    /// Whether every slot is home, and no attacher is left. It stays so: the arena that lent slots
+    /// is gone, what is home can be neither detached nor attached, and attachers are cloned from
+    /// attachers alone.
+    fn is_free(&mut self) -> bool {
         // SAFETY: the block is freed in `free` alone, which consumes the orphan.
         let inner = unsafe { self.inner.as_ref() };
         inner.take_returned(|_| self.home = self.home.wrapping_add(1));
-        self.home == self.slots
+        self.home == self.slots && Arc::get_mut(&mut self.guard).is_some()
     }
 
-    /// Frees the block: every slot is home.
+    /// How many of its slots are detached.
+    fn detached(&self) -> usize {
+        // SAFETY: as above.
+        unsafe { self.inner.as_ref() }.detachments().count()
+    }
+
+    /// Frees the block: every slot is home and no attacher is left, as `is_free` found.
     fn free(self) {
         // SAFETY: made from a box. Every slot is home, so no `Slot` exists that points to it, and
         // none is detached; a thread that put the last one on the list touches nothing after its
-        // release, which the acquire of `take_returned` paired with (`ArenaInner::send_home`).
+        // release, which the acquire of `take_returned` paired with (`ArenaInner::send_home`). No
+        // attacher exists, since each has a clone of the guard; a thread that dropped the last one
+        // touched nothing after it gave up its clone, with which `Arc::get_mut` synchronizes.
         drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
     }
 }
@@ -65,13 +93,19 @@ fn orphans() -> std::sync::MutexGuard<'static, Vec<Orphan>> {
     ORPHANS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Frees the arenas whose slots are all home by now. Called where slots may just have come home.
+/// How many slots of orphans are detached.
+pub(crate) fn detached_slots() -> u64 {
+    orphans().iter().map(|orphan| orphan.detached() as u64).sum()
+}
+
+/// Frees the arenas that may be freed by now. Called where slots may just have come home, or an attacher
+/// went.
 pub(crate) fn reclaim() {
     let mut whole = Vec::new();
     {
         let mut waiting = orphans();
         for mut orphan in mem::take(&mut *waiting) {
-            if orphan.is_whole() {
+            if orphan.is_free() {
                 whole.push(orphan);
             } else {
                 waiting.push(orphan);

@@ -34,7 +34,7 @@ mod transport;
 pub use completion::{Completion, CompletionQueue};
 pub use fabric::Fabric;
 pub use host::{Context, Host, ProtectionDomain};
-pub use memory::{Arena, Slot, Window};
+pub use memory::{Arena, Attacher, Slot, Window};
 pub use port::{ConfigError, Link, PortConfig};
 pub use queue_pair::QueuePair;
 pub use receive::{ReceiveBatch, ReceiveQueue};

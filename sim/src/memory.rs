@@ -233,16 +233,6 @@ impl Arena {
         u32::try_from(self.free.len()).unwrap_or(u32::MAX)
     }
 
-    fn slot(&self, piece: Piece, len: usize) -> Slot {
-        let Piece { index, bytes } = piece;
-        Slot {
-            bytes,
-            index,
-            len,
-            home: Arc::clone(&self.home),
-        }
-    }
-
     fn collect(&mut self) {
         self.free.append(&mut self.home.returned());
     }
@@ -256,14 +246,65 @@ fn fresh_number() -> u16 {
     NEXT.fetch_add(1, Ordering::Relaxed) as u16
 }
 
+/// Makes slots of what was detached from one arena, on any thread.
+#[derive(Clone)]
+pub struct Attacher {
+    home: Arc<Home>,
+}
+
+/// Makes a slot of what was detached from there.
+fn attach(home: &Arc<Home>, slot: DetachedSlot) -> Option<Slot> {
+    let DetachedSlot {
+        index,
+        len_bytes,
+        tag,
+    } = slot;
+    if !home.detachments.attach(index, tag) {
+        return None;
+    }
+    let bytes = home.detached().remove(&index)?;
+    let len = bytes.len().min(len_bytes as usize);
+    Some(Slot {
+        bytes,
+        index,
+        len,
+        home: Arc::clone(home),
+    })
+}
+
+impl doorbell_core::provider::Attacher for Attacher {
+    type Slot = Slot;
+
+    fn attach(&self, slot: DetachedSlot) -> Option<Slot> {
+        attach(&self.home, slot)
+    }
+
+    fn owns(&self, slot: &Slot) -> bool {
+        Arc::ptr_eq(&slot.home, &self.home)
+    }
+}
+
+impl fmt::Debug for Attacher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attacher").finish_non_exhaustive()
+    }
+}
+
 impl doorbell_core::provider::Arena for Arena {
     type Slot = Slot;
+    type Attacher = Attacher;
 
     fn lease(&mut self) -> Option<Slot> {
         if self.free.is_empty() {
             self.collect();
         }
-        self.free.pop().map(|piece| self.slot(piece, 0))
+        let Piece { index, bytes } = self.free.pop()?;
+        Some(Slot {
+            bytes,
+            index,
+            len: 0,
+            home: Arc::clone(&self.home),
+        })
     }
 
     fn release(&mut self, mut slot: Slot) {
@@ -274,17 +315,13 @@ impl doorbell_core::provider::Arena for Arena {
     }
 
     fn attach(&mut self, slot: DetachedSlot) -> Option<Slot> {
-        let DetachedSlot {
-            index,
-            len_bytes,
-            tag,
-        } = slot;
-        if !self.home.detachments.attach(index, tag) {
-            return None;
+        attach(&self.home, slot)
+    }
+
+    fn attacher(&self) -> Attacher {
+        Attacher {
+            home: Arc::clone(&self.home),
         }
-        let bytes = self.home.detached().remove(&index)?;
-        let len = bytes.len().min(len_bytes as usize);
-        Some(self.slot(Piece { index, bytes }, len))
     }
 
     fn slots(&self) -> u32 {

@@ -121,7 +121,9 @@ simulated! {
         what_is_not_detached_is_not_attached,
         words_of_another_arena_attach_nothing,
         the_length_of_words_is_cut,
-        lost_words_keep_their_slot_out;
+        lost_words_keep_their_slot_out,
+        of_threads_that_attach_a_slot_one_gets_it,
+        an_attacher_outlives_its_arena;
     shared_receive:
         s17_messages_of_every_queue_pair_consume_shared_receives,
         completions_are_redeemed_in_any_order,

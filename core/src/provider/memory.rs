@@ -30,7 +30,7 @@ pub trait Slot: Send + Sized + 'static {
     fn buffer_mut(&mut self) -> &mut [u8];
 
     /// Turns it into words that may go through a ring: [`Arena::attach`] makes a slot of them
-    /// again. Words that are lost keep their slot out for good: a leak, which the arena's end
+    /// again, and so does an [`Attacher`] on any thread. Words that are lost keep their slot out for good: a leak, which the arena's end
     /// counts, and never more.
     ///
     /// Ordering: what was written to the slot before is there for whoever attaches it.
@@ -59,6 +59,8 @@ pub struct DetachedSlot {
 pub trait Arena: Send + Sized + 'static {
     /// Its slots.
     type Slot: Slot;
+    /// What makes slots of words on other threads.
+    type Attacher: Attacher<Slot = Self::Slot>;
 
     /// Takes a slot from the free list, its length set to zero. `None` is back-pressure.
     fn lease(&mut self) -> Option<Self::Slot>;
@@ -71,6 +73,9 @@ pub trait Arena: Send + Sized + 'static {
     /// arena's, or were never given out.
     fn attach(&mut self, slot: DetachedSlot) -> Option<Self::Slot>;
 
+    /// What attaches its slots on any thread, for as long as it is kept: beyond the arena's end, too.
+    fn attacher(&self) -> Self::Attacher;
+
     /// How many slots there are in all.
     fn slots(&self) -> u32;
 
@@ -79,6 +84,21 @@ pub trait Arena: Send + Sized + 'static {
 
     /// How its memory was placed when it was made.
     fn placement(&self) -> Placement;
+}
+
+/// Makes slots of what was detached from one arena, on any thread. Of several that are given the same
+/// words, one gets the slot.
+///
+/// The memory of an arena that was dropped is kept until its slots are home and no attacher is left.
+pub trait Attacher: Clone + Send + Sync + Sized + 'static {
+    /// The arena's slots.
+    type Slot: Slot;
+
+    /// Makes a slot again of what was detached, as [`Arena::attach`] does.
+    fn attach(&self, slot: DetachedSlot) -> Option<Self::Slot>;
+
+    /// Whether a slot is of this arena: [`Attacher::attach`] then takes what it is detached to.
+    fn owns(&self, slot: &Self::Slot) -> bool;
 }
 
 /// Memory a peer may read or write at any time, so that no reference to it ever exists.

@@ -24,7 +24,7 @@ pub use device::{
     SharedQueuePairParts,
 };
 pub use error::{OutOfWindow, PostError, ProviderError, PushError, Refused, Rejected};
-pub use memory::{Arena, DetachedSlot, Slot, Window};
+pub use memory::{Arena, Attacher, DetachedSlot, Slot, Window};
 pub use placement::{MemoryError, NumaNode, Pages, Placement, PlacementConfig, Seen, Shortfall, Step, Wish};
 pub use queue::{
     Arrival, ArrivalKind, Completion, CompletionQueue, GATHER_MAX, Operation, PostFlags, ReceiveBatch,

@@ -4,8 +4,8 @@ use core::any::Any;
 use std::thread;
 
 use doorbell_core::provider::{
-    Arena as _, CompletionQueue as _, Operation, PostFlags, ProtectionDomain as _, ReceiveQueue as _,
-    RemoteAccess, SendBatch as _, SendQueue as _, Slot as _, WindowConfig,
+    Arena as _, Attacher as _, CompletionQueue as _, Operation, PostFlags, ProtectionDomain as _,
+    ReceiveQueue as _, RemoteAccess, SendBatch as _, SendQueue as _, Slot as _, WindowConfig,
 };
 use doorbell_ffi::leaks;
 
@@ -240,6 +240,83 @@ fn detached_slots_are_attached_once_and_lost_ones_are_counted() {
     assert_eq!(leaks().arenas, before.arenas + 1);
     assert_eq!(leaks().detached_slots, before.detached_slots + 2);
     nothing_refused();
+}
+
+#[test]
+fn an_arena_is_kept_for_its_attachers_too() {
+    let Some(bench) = bench("an_arena_is_kept_for_its_attachers_too") else {
+        return;
+    };
+    // Every order in which the arena, a detached slot and the attachers can go.
+    for order in ["aws", "asw", "was", "wsa", "saw", "swa"] {
+        let before = leaks();
+        let mut arena = bench.arena(8, 64);
+        let words = slot_with(&mut arena, &[7; 3]).detach();
+        let (mut attacher, mut arena) = (Some(arena.attacher()), Some(arena));
+        let mut is_home = false;
+        for what in order.chars() {
+            match what {
+                'a' => drop(arena.take()),
+                's' => {
+                    // The last of many.
+                    let attacher = attacher.take().unwrap();
+                    let threads = [(); 3].map(|()| {
+                        let attacher = attacher.clone();
+                        thread::spawn(move || drop(attacher))
+                    });
+                    drop(attacher);
+                    threads.into_iter().for_each(|thread| thread.join().unwrap());
+                }
+                _ => {
+                    let attached = match (&attacher, &mut arena) {
+                        (Some(attacher), _) => {
+                            let attacher = attacher.clone();
+                            thread::spawn(move || attacher.attach(words)).join().unwrap()
+                        }
+                        (None, Some(arena)) => arena.attach(words),
+                        (None, None) => None,
+                    };
+                    is_home = attached.is_some_and(|slot| slot.payload() == [7; 3]);
+                }
+            }
+            let is_kept = arena.is_none() && (attacher.is_some() || !is_home);
+            let now = leaks();
+            assert_eq!(now.arenas, before.arenas + u64::from(is_kept), "{order} {what}");
+            let is_lost = arena.is_none() && !is_home;
+            assert_eq!(now.detached_slots, before.detached_slots + u64::from(is_lost));
+        }
+        assert_eq!(
+            is_home,
+            !order.ends_with('w'),
+            "{order}: words that nothing attaches are lost"
+        );
+    }
+    nothing_refused();
+}
+
+#[test]
+fn attachers_and_slots_go_on_many_threads_behind_their_arena() {
+    let Some(bench) = bench("attachers_and_slots_go_on_many_threads_behind_their_arena") else {
+        return;
+    };
+    let before = leaks();
+    for _ in 0..300 {
+        let mut arena = bench.arena(4, 64);
+        let attacher = arena.attacher();
+        let words: Vec<_> = core::iter::from_fn(|| arena.lease())
+            .map(doorbell_core::provider::Slot::detach)
+            .collect();
+        let threads: Vec<_> = (0..2)
+            .map(|_| {
+                let (attacher, words) = (attacher.clone(), words.clone());
+                thread::spawn(move || words.iter().filter_map(|words| attacher.attach(*words)).count())
+            })
+            .collect();
+        drop((attacher, arena));
+        let attached: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        assert_eq!(attached, 4, "each by one of the two");
+    }
+    assert_eq!(leaks(), before);
 }
 
 #[test]

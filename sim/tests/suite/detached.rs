@@ -1,7 +1,7 @@
 //! Detached slots: what is attached again, once, and what never is.
 
 use doorbell_core::provider::{
-    Arena, ArenaConfig, DetachedSlot, Operation, PostFlags, ProtectionDomain, Provider, Slot,
+    Arena, ArenaConfig, Attacher, DetachedSlot, Operation, PostFlags, ProtectionDomain, Provider, Slot,
 };
 
 use super::{Rig, SLOT_BYTES, SLOTS, Side, connected};
@@ -121,4 +121,47 @@ pub(crate) fn lost_words_keep_their_slot_out<R: Rig>(rig: &R) {
     attaches_nothing(&mut near, words);
     assert_eq!(near.arena.attach(again).unwrap().payload(), b"kept");
     assert_eq!(near.slots_home(), SLOTS - 1);
+}
+
+pub(crate) fn of_threads_that_attach_a_slot_one_gets_it<R: Rig>(rig: &R) {
+    let [mut near, _far] = connected(rig);
+    let attacher = near.arena.attacher();
+    for round in 0..50_u8 {
+        let words = detached(&mut near, &[round]);
+        let slots: Vec<_> = std::thread::scope(|scope| {
+            let threads = [(); 3].map(|()| scope.spawn(|| attacher.clone().attach(words)));
+            threads
+                .into_iter()
+                .filter_map(|thread| thread.join().unwrap())
+                .collect()
+        });
+        let [slot] = slots.try_into().map_err(|_| "one").unwrap();
+        assert_eq!(slot.payload(), [round]);
+        assert!(attacher.owns(&slot));
+        attaches_nothing(&mut near, words);
+        if round % 2 == 0 {
+            near.arena.release(slot);
+        }
+    }
+    assert_eq!(near.slots_home(), SLOTS);
+}
+
+pub(crate) fn an_attacher_outlives_its_arena<R: Rig>(rig: &R) {
+    let [mut near, mut far] = connected(rig);
+    let mut other = near.domain.arena(&ArenaConfig::new(2, SLOT_BYTES)).unwrap();
+    let attacher = other.attacher();
+    let mut slot = other.lease().unwrap();
+    slot.buffer_mut()[..4].copy_from_slice(b"late");
+    slot.set_len_bytes(4);
+    let words = slot.detach();
+    assert!(!attacher.owns(&near.slot(b"x")));
+    drop(other);
+    // Sent after the arena is gone, by what was made of words.
+    let slot = attacher.attach(words).unwrap();
+    assert!(attacher.attach(words).is_none());
+    far.post_receives(1);
+    near.post_slots(Operation::Send, [slot], PostFlags::SIGNALED);
+    near.sent(1);
+    drop(attacher);
+    assert_eq!(near.slots_home(), SLOTS);
 }

@@ -1,7 +1,7 @@
 //! Memory: slots that are values, and the one word in which receives are announced.
 
 use doorbell_core::Rkey;
-use doorbell_core::provider::{Arena, DetachedSlot, OutOfWindow, Placement, Slot, Window};
+use doorbell_core::provider::{Arena, Attacher, DetachedSlot, OutOfWindow, Placement, Slot, Window};
 use doorbell_core::wire::RemoteWindow;
 
 use crate::device::DEVICE;
@@ -63,8 +63,24 @@ pub(crate) struct Memory {
     out: u32,
 }
 
+/// What attaches nothing: nothing here is detached to be attached again.
+#[derive(Clone, Debug)]
+pub(crate) struct NoWords;
+
+impl Attacher for NoWords {
+    type Slot = Bytes;
+
+    fn attach(&self, _: DetachedSlot) -> Option<Bytes> {
+        None
+    }
+    fn owns(&self, _: &Bytes) -> bool {
+        false
+    }
+}
+
 impl Arena for Memory {
     type Slot = Bytes;
+    type Attacher = NoWords;
 
     fn lease(&mut self) -> Option<Bytes> {
         if self.out == SLOTS {
@@ -81,6 +97,9 @@ impl Arena for Memory {
     }
     fn attach(&mut self, _: DetachedSlot) -> Option<Bytes> {
         None
+    }
+    fn attacher(&self) -> NoWords {
+        NoWords
     }
     fn slots(&self) -> u32 {
         SLOTS

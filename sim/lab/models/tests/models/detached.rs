@@ -40,3 +40,29 @@ fn whoever_attaches_a_slot_sees_what_was_written() {
         detaching.join().unwrap();
     });
 }
+
+#[test]
+fn of_two_that_attach_a_slot_one_owns_it() {
+    loom::model(|| {
+        let shared = Arc::new(Shared {
+            words: Detachments::new(vec![AtomicU32::new(0)], 3),
+            tag: AtomicU32::new(0),
+            memory: UnsafeCell::new(()),
+        });
+        shared.memory.with_mut(|_| ());
+        let tag = shared.words.word(0).map_or(0, |word| word.detach());
+        let attach = move |shared: &Shared| {
+            let is_mine = shared.words.attach(0, tag);
+            if is_mine {
+                shared.memory.with_mut(|_| ());
+            }
+            is_mine
+        };
+        let other = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || attach(&shared))
+        };
+        let is_mine = attach(&shared);
+        assert!(is_mine != other.join().unwrap(), "one of them");
+    });
+}
