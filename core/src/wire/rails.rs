@@ -60,6 +60,26 @@ struct Ipv6Rail {
     address: [u8; 16],
 }
 
+impl Ipv4Rail {
+    /// Whether it is a good rail at first glance: one that `read_entry` accepts. Networks 0 and 240 to 255
+    /// have addresses that are good and some that are not; those it leaves to that.
+    #[inline]
+    const fn is_plain(&self) -> bool {
+        let [network, ..] = self.address;
+        self.tag == TAG_IPV4 && self.prefix_bits <= 32 && matches!(network, 1..=223)
+    }
+}
+
+impl Ipv6Rail {
+    /// As for IPv4. What begins with a zero byte may be unspecified or IPv4 in disguise, and what begins
+    /// with 0xff is multicast.
+    #[inline]
+    const fn is_plain(&self) -> bool {
+        let [network, ..] = self.address;
+        self.tag == TAG_IPV6 && self.prefix_bits <= 128 && matches!(network, 1..=0xfe)
+    }
+}
+
 const_assert_eq!(size_of::<Ipv4Rail>(), 7);
 const_assert_eq!(size_of::<Ipv6Rail>(), 19);
 const_assert_eq!(RAIL_BYTES_MAX, 35);
@@ -370,6 +390,22 @@ impl<'a> Rails<'a> {
             },
             rest,
         ))
+    }
+
+    /// Takes `count` entries that are all of `bytes`, where each is good at first glance and they are of
+    /// one family with GIDs that follow from the addresses: so few words have to be looked at that it is
+    /// worth asking first. Of any other list it says nothing.
+    #[inline]
+    pub(crate) fn parse_plain(bytes: &'a [u8], count: u8) -> Option<Self> {
+        let entries = usize::from(count);
+        let are_plain = match *bytes.first()? {
+            TAG_IPV4 => <[Ipv4Rail]>::ref_from_bytes_with_elems(bytes, entries)
+                .is_ok_and(|rails| rails.iter().all(Ipv4Rail::is_plain)),
+            TAG_IPV6 => <[Ipv6Rail]>::ref_from_bytes_with_elems(bytes, entries)
+                .is_ok_and(|rails| rails.iter().all(Ipv6Rail::is_plain)),
+            _ => false,
+        };
+        are_plain.then_some(Self { bytes, count })
     }
 
     /// Takes `count` entries that were checked before, and may be followed by other bytes.
