@@ -79,17 +79,23 @@ impl Drop for CompletionInner {
 struct Notifier {
     channel: NonNull<rdma_sys::ibv_comp_channel>,
     fd: i32,
+    /// Open as long as the channel.
+    context: ManuallyDrop<Arc<ContextInner>>,
 }
 
 impl Notifier {
     #[doc(alias = "ibv_create_comp_channel")]
-    fn new(context: &ContextInner) -> Result<Self, ProviderError> {
+    fn new(context: &Arc<ContextInner>) -> Result<Self, ProviderError> {
         // SAFETY: the context is live (ibv_create_comp_channel(3)).
         let channel = unsafe { rdma_sys::ibv_create_comp_channel(context.as_ptr()) };
         let channel = errno::from_pointer("ibv_create_comp_channel", channel)?;
         // SAFETY: a live channel, whose descriptor is set before it is returned.
         let fd = unsafe { channel.as_ref() }.fd;
-        let notifier = Self { channel, fd };
+        let notifier = Self {
+            channel,
+            fd,
+            context: ManuallyDrop::new(Arc::clone(context)),
+        };
         events::set_nonblocking(fd)?;
         Ok(notifier)
     }
@@ -102,8 +108,12 @@ impl Drop for Notifier {
         // (ibv_create_comp_channel(3)).
         let status = unsafe { rdma_sys::ibv_destroy_comp_channel(self.channel.as_ptr()) };
         if errno::from_value("ibv_destroy_comp_channel", status).is_err() {
+            // It stays, and so must its device.
             Leaked::CompletionChannel.count();
+            return;
         }
+        // SAFETY: dropped here once, after the channel that was made from it.
+        unsafe { ManuallyDrop::drop(&mut self.context) };
     }
 }
 

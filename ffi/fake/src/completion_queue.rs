@@ -15,10 +15,11 @@ use rdma_sys::{
 
 use crate::channel::Channel;
 use crate::context::{Children, OpenDevice};
+use crate::control::{Call, Value};
 use crate::device::COMPLETIONS_MAX;
 use crate::events::{self, About, Unacknowledged};
 use crate::handle::{Handle, hand_out, look_at, take_back};
-use crate::{registry, send};
+use crate::{faults, registry, send};
 
 /// What stands in the fields of a failed completion that mean nothing (S7).
 const RUBBISH: u32 = 0xdead_beef;
@@ -180,6 +181,9 @@ impl CompletionQueue {
 
 /// Takes completions, see `ibv_poll_cq(3)`.
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
+    if let Some(error) = faults::due(Call::PollCq) {
+        return error.wrapping_neg();
+    }
     // SAFETY: live, as the caller vouches (ibv_poll_cq(3)).
     let queue: &CompletionQueue = unsafe { look_at(cq) };
     if queue.waiting.load(Ordering::Relaxed) != 0 {
@@ -206,7 +210,8 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
     if position != first {
         queue.head.0.store(position, Ordering::Release);
     }
-    count
+    let said = faults::value(Value::WcCount, u32::from_ne_bytes(count.to_ne_bytes()));
+    c_int::from_ne_bytes(said.to_ne_bytes())
 }
 
 impl Cqe {
@@ -235,12 +240,27 @@ impl Cqe {
             wc.imm_data_invalidated_rkey_union.imm_data = RUBBISH;
             wc.wc_flags = RUBBISH;
         }
-        wc
+        odd(wc)
     }
+}
+
+/// A completion as a test wants it.
+#[inline]
+fn odd(mut wc: ibv_wc) -> ibv_wc {
+    wc.status = ibv_wc_status(faults::value(Value::WcStatus, wc.status.0));
+    wc.opcode = ibv_wc_opcode(faults::value(Value::WcOpcode, wc.opcode.0));
+    wc.byte_len = faults::value(Value::WcByteLen, wc.byte_len);
+    let [a, b, c, d, low @ ..] = wc.wr_id.to_be_bytes();
+    let low = faults::value(Value::WcWrId, u32::from_be_bytes(low));
+    wc.wr_id = u64::from(u32::from_be_bytes([a, b, c, d])) << 32 | u64::from(low);
+    wc
 }
 
 /// Asks for an event at the next completion, see `ibv_req_notify_cq(3)`.
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    if let Some(error) = faults::due(Call::ReqNotifyCq) {
+        return error;
+    }
     // SAFETY: live, as the caller vouches (ibv_req_notify_cq(3)).
     let queue: &CompletionQueue = unsafe { look_at(cq) };
     queue.arm(solicited_only != 0);

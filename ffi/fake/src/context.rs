@@ -9,9 +9,10 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use rdma_sys::{ibv_async_event, ibv_context, verbs_context};
 
+use crate::control::Without;
 use crate::device::Device;
 use crate::signal::Signal;
-use crate::{completion_queue, errno, port, receive, send, shared_receive};
+use crate::{completion_queue, errno, faults, port, receive, send, shared_receive};
 
 /// What `abi_compat` holds in a context that has the extended part (`__VERBS_ABI_IS_EXTENDED` in C).
 const EXTENDED: usize = usize::MAX;
@@ -49,6 +50,7 @@ impl OpenDevice {
         context.ops.post_srq_recv = Some(shared_receive::post_srq_recv);
         context.ops.poll_cq = Some(completion_queue::poll_cq);
         context.ops.req_notify_cq = Some(completion_queue::req_notify_cq);
+        leave_out(&mut verbs);
         let whole = Box::into_raw(Box::new(Self {
             verbs: UnsafeCell::new(verbs),
             device,
@@ -85,6 +87,37 @@ impl OpenDevice {
 
     pub(crate) const fn device(&self) -> &'static Device {
         self.device
+    }
+}
+
+/// Leaves out what a test wants to be missing.
+fn leave_out(verbs: &mut verbs_context) {
+    let without = |what| faults::is_lacking(what);
+    if without(Without::QueryPort) {
+        // The fields lie in the order in which they came, the oldest last: this one is not yet there.
+        verbs.sz = size_of::<verbs_context>()
+            .wrapping_sub(offset_of!(verbs_context, query_port))
+            .wrapping_sub(size_of_val(&verbs.query_port));
+    }
+    let context = &mut verbs.context;
+    if without(Without::Extension) {
+        context.abi_compat = ptr::null_mut();
+    }
+    let ops = &mut context.ops;
+    if without(Without::PostSend) {
+        ops.post_send = None;
+    }
+    if without(Without::PostRecv) {
+        ops.post_recv = None;
+    }
+    if without(Without::PostSrqRecv) {
+        ops.post_srq_recv = None;
+    }
+    if without(Without::PollCq) {
+        ops.poll_cq = None;
+    }
+    if without(Without::ReqNotifyCq) {
+        ops.req_notify_cq = None;
     }
 }
 

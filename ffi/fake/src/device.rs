@@ -7,6 +7,8 @@ use std::sync::OnceLock;
 
 use rdma_sys::{ibv_atomic_cap, ibv_device, ibv_device_attr, ibv_node_type, ibv_transport_type};
 
+use crate::control::Value;
+use crate::faults;
 use crate::settings::settings;
 
 /// How many elements a request has at most.
@@ -101,7 +103,7 @@ impl Device {
         attributes.max_srq_wr = count(QUEUE_DEPTH_MAX);
         attributes.max_srq_sge = count(SEGMENTS_MAX);
         attributes.max_pkeys = 1;
-        attributes.phys_port_cnt = 1;
+        attributes.phys_port_cnt = u8::try_from(faults::value(Value::PhysPortCnt, 1)).unwrap_or(0);
         attributes
     }
 }

@@ -8,19 +8,22 @@ use core::ptr;
 
 use libc::ssize_t;
 use rdma_sys::{
-    __be16, __be64, _compat_ibv_port_attr, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq,
-    ibv_device, ibv_device_attr, ibv_event_type, ibv_fork_status, ibv_gid, ibv_gid_entry, ibv_mr,
-    ibv_node_type, ibv_pd, ibv_port_attr, ibv_port_state, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc_status, ibv_wr_opcode,
+    __be16, __be64, _compat_ibv_port_attr, ibv_async_event, ibv_async_event_element_t, ibv_comp_channel,
+    ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_event_type, ibv_fork_status, ibv_gid,
+    ibv_gid_entry, ibv_mr, ibv_node_type, ibv_pd, ibv_port_attr, ibv_port_state, ibv_qp, ibv_qp_attr,
+    ibv_qp_ex, ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc_status, ibv_wr_opcode,
 };
 
 use crate::context::OpenDevice;
+use crate::control::{Call, Value};
 use crate::copy::Order;
 use crate::device::{self, Device};
 use crate::handle::look_at;
 use crate::queue_pair::{self, QueuePair};
 use crate::settings::settings;
-use crate::{channel, completion_queue, domain, errno, events, memory, modify, port, shared_receive, words};
+use crate::{
+    channel, completion_queue, domain, errno, events, faults, memory, modify, port, shared_receive, words,
+};
 
 mod unsupported;
 
@@ -31,6 +34,9 @@ const fn bits(mask: c_int) -> u32 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
+    if let Some(error) = faults::due(Call::GetDeviceList) {
+        return errno::null(error);
+    }
     let (list, length) = device::list();
     if !count.is_null() {
         // SAFETY: writable where it is not null (ibv_get_device_list(3)).
@@ -66,18 +72,37 @@ unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> __be64 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    if let Some(error) = faults::due(Call::OpenDevice) {
+        return errno::null(error);
+    }
     // SAFETY: a device of the list (ibv_open_device(3)).
     OpenDevice::open(unsafe { Device::of(device) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    if let Some(error) = faults::due(Call::CloseDevice) {
+        return errno::minus_one(error);
+    }
     // SAFETY: an open device (ibv_open_device(3)).
     unsafe { OpenDevice::close(context) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_async_event(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
+    if let Some(error) = faults::due(Call::GetAsyncEvent) {
+        return errno::minus_one(error);
+    }
+    if let Some(number) = faults::take_value(Value::EventType) {
+        let odd = ibv_async_event {
+            // About nothing, whatever the kind.
+            element: ibv_async_event_element_t { qp: ptr::null_mut() },
+            event_type: ibv_event_type(number),
+        };
+        // SAFETY: writable, as the caller vouches (ibv_get_async_event(3)).
+        unsafe { event.write(odd) };
+        return 0;
+    }
     // SAFETY: an open device (ibv_get_async_event(3)).
     match unsafe { events::take(context) } {
         Ok(taken) => {
@@ -99,6 +124,9 @@ unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, place: *mut ibv_device_attr) -> c_int {
+    if let Some(error) = faults::due(Call::QueryDevice) {
+        return error;
+    }
     // SAFETY: an open device (ibv_query_device(3)).
     let attributes = unsafe { OpenDevice::of(context) }.device().attributes();
     // SAFETY: writable, as the caller vouches.
@@ -179,6 +207,9 @@ unsafe extern "C" fn _ibv_query_gid_table(
     entry_bytes: usize,
 ) -> ssize_t {
     let fails = |error: c_int| ssize_t::try_from(error.wrapping_neg()).unwrap_or(-1);
+    if let Some(error) = faults::due(Call::QueryGidTable) {
+        return fails(error);
+    }
     if flags != 0 {
         return fails(libc::EOPNOTSUPP);
     }
@@ -221,12 +252,18 @@ unsafe extern "C" fn ibv_get_pkey_index(_context: *mut ibv_context, port: u8, pk
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    if let Some(error) = faults::due(Call::AllocPd) {
+        return errno::null(error);
+    }
     // SAFETY: an open device (ibv_alloc_pd(3)).
     unsafe { domain::alloc(context) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    if let Some(error) = faults::due(Call::DeallocPd) {
+        return error;
+    }
     // SAFETY: a live domain (ibv_alloc_pd(3)).
     errno::value(unsafe { domain::dealloc(pd) })
 }
@@ -236,6 +273,9 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
 /// # Safety
 /// The domain is live, and the memory stays until it is deregistered (`ibv_reg_mr(3)`).
 unsafe fn register(pd: *mut ibv_pd, start: *mut c_void, bytes: usize, iova: u64, access: u32) -> *mut ibv_mr {
+    if let Some(error) = faults::due(Call::RegMr) {
+        return errno::null(error);
+    }
     // SAFETY: the caller's own words.
     match unsafe { memory::register(pd, start, bytes, iova, access) } {
         Ok(mr) => mr,
@@ -280,6 +320,9 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    if let Some(error) = faults::due(Call::DeregMr) {
+        return error;
+    }
     // SAFETY: live, and not used again (ibv_reg_mr(3)).
     unsafe { memory::deregister(mr) };
     0
@@ -287,12 +330,18 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    if let Some(error) = faults::due(Call::CreateCompChannel) {
+        return errno::null(error);
+    }
     // SAFETY: an open device (ibv_create_comp_channel(3)).
     unsafe { channel::create(context) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    if let Some(error) = faults::due(Call::DestroyCompChannel) {
+        return error;
+    }
     // SAFETY: a live channel (ibv_create_comp_channel(3)).
     errno::value(unsafe { channel::destroy(channel) })
 }
@@ -305,6 +354,9 @@ unsafe extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     vector: c_int,
 ) -> *mut ibv_cq {
+    if let Some(error) = faults::due(Call::CreateCq) {
+        return errno::null(error);
+    }
     // SAFETY: an open device, and a live channel or none (ibv_create_cq(3)).
     match unsafe { completion_queue::create(context, depth, user_context, channel, vector) } {
         Ok(cq) => cq,
@@ -314,6 +366,9 @@ unsafe extern "C" fn ibv_create_cq(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    if let Some(error) = faults::due(Call::DestroyCq) {
+        return error;
+    }
     // SAFETY: a live queue (ibv_create_cq(3)).
     errno::value(unsafe { completion_queue::destroy(cq) })
 }
@@ -324,6 +379,9 @@ unsafe extern "C" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     user_context: *mut *mut c_void,
 ) -> c_int {
+    if let Some(error) = faults::due(Call::GetCqEvent) {
+        return errno::minus_one(error);
+    }
     // SAFETY: a live channel (ibv_get_cq_event(3)).
     match unsafe { channel::take(channel) } {
         Ok((about, its_context)) => {
@@ -346,6 +404,9 @@ unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, wanted: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    if let Some(error) = faults::due(Call::CreateSrq) {
+        return errno::null(error);
+    }
     // SAFETY: readable and writable (ibv_create_srq(3)).
     let wanted = unsafe { &*wanted };
     // SAFETY: a live domain (ibv_create_srq(3)).
@@ -357,6 +418,9 @@ unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, wanted: *mut ibv_srq_init_a
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, wanted: *mut ibv_srq_attr, mask: c_int) -> c_int {
+    if let Some(error) = faults::due(Call::ModifySrq) {
+        return error;
+    }
     // SAFETY: readable (ibv_modify_srq(3)).
     let wanted = unsafe { &*wanted };
     // SAFETY: a live queue (ibv_modify_srq(3)).
@@ -374,12 +438,18 @@ unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, place: *mut ibv_srq_attr) 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    if let Some(error) = faults::due(Call::DestroySrq) {
+        return error;
+    }
     // SAFETY: a live queue (ibv_create_srq(3)).
     errno::value(unsafe { shared_receive::destroy(srq) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, wanted: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    if let Some(error) = faults::due(Call::CreateQp) {
+        return errno::null(error);
+    }
     // SAFETY: readable and writable (ibv_create_qp(3)).
     let wanted = unsafe { &mut *wanted };
     // SAFETY: a live domain, and live queues (ibv_create_qp(3)).
@@ -397,6 +467,9 @@ unsafe extern "C" fn ibv_qp_to_qp_ex(_qp: *mut ibv_qp) -> *mut ibv_qp_ex {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, wanted: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    if let Some(error) = faults::due(Call::ModifyQp) {
+        return error;
+    }
     // SAFETY: a live queue pair (ibv_modify_qp(3)).
     let qp: &QueuePair = unsafe { look_at(qp) };
     // SAFETY: readable (ibv_modify_qp(3)).
@@ -411,6 +484,9 @@ unsafe extern "C" fn ibv_query_qp(
     _mask: c_int,
     made_with: *mut ibv_qp_init_attr,
 ) -> c_int {
+    if let Some(error) = faults::due(Call::QueryQp) {
+        return error;
+    }
     // SAFETY: a live queue pair and two writable structures (ibv_query_qp(3)).
     unsafe { queue_pair::query(qp, attributes, made_with) };
     0
@@ -432,6 +508,9 @@ unsafe extern "C" fn ibv_query_qp_data_in_order(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    if let Some(error) = faults::due(Call::DestroyQp) {
+        return error;
+    }
     // SAFETY: live, and not used again (ibv_create_qp(3)).
     unsafe { queue_pair::destroy(qp) };
     0

@@ -2,7 +2,8 @@
 //!
 //! The shared object exports every function that `rdma_sys` looks up, over the same structures, and
 //! is loaded in place of the real one (`rdma_sys::LIBRARY_ENV`, `rdma_sys::load_from`). The Rust side
-//! of this crate is [`library_path`], which says where the shared object lies, and [`NULL_QPN`].
+//! of this crate is [`library_path`], which says where the shared object lies, [`NULL_QPN`], and [`Control`], by
+//! which a test makes calls fail, values odd and contexts short.
 //!
 //! It offers devices, each with one RoCEv2 port whose GIDs are the addresses of a network interface
 //! of this machine. Queue pairs find each other by number within the process. There are two kinds of
@@ -41,6 +42,7 @@
 mod channel;
 mod completion_queue;
 mod context;
+mod control;
 mod copy;
 mod device;
 mod domain;
@@ -48,6 +50,7 @@ mod engine;
 mod errno;
 mod events;
 mod exports;
+mod faults;
 mod flag;
 mod handle;
 mod interfaces;
@@ -65,5 +68,6 @@ mod shared_receive;
 mod signal;
 mod words;
 
+pub use control::{Call, Control, NotLoaded, Value, Without};
 pub use path::{NotBuilt, library_path};
 pub use registry::NULL_QPN;

@@ -4,7 +4,8 @@ use core::ffi::c_int;
 
 use rdma_sys::{ibv_context, ibv_gid, ibv_gid_entry, ibv_mtu, ibv_port_attr, ibv_port_state};
 
-use crate::interfaces;
+use crate::control::{Call, Value};
+use crate::{faults, interfaces};
 
 /// How many entries the GID table has.
 pub(crate) const GIDS_MAX: usize = 32;
@@ -31,16 +32,17 @@ pub(crate) fn attributes(port: u32) -> Result<ibv_port_attr, c_int> {
     }
     // SAFETY: integers and integer newtypes only, for which zero bytes are a value.
     let mut attributes: ibv_port_attr = unsafe { core::mem::zeroed() };
-    attributes.state = ibv_port_state::IBV_PORT_ACTIVE;
+    attributes.state = ibv_port_state(faults::value(Value::PortState, ibv_port_state::IBV_PORT_ACTIVE.0));
     attributes.max_mtu = ibv_mtu::IBV_MTU_4096;
-    attributes.active_mtu = ibv_mtu::IBV_MTU_4096;
+    attributes.active_mtu = ibv_mtu(faults::value(Value::ActiveMtu, ibv_mtu::IBV_MTU_4096.0));
     attributes.gid_tbl_len = c_int::try_from(GIDS_MAX).unwrap_or(0);
     attributes.max_msg_sz = 1 << 31;
     attributes.pkey_tbl_len = 1;
     attributes.active_width = WIDTH;
-    attributes.active_speed = SPEED;
+    attributes.active_speed = u8::try_from(faults::value(Value::ActiveSpeed, SPEED.into())).unwrap_or(0);
     attributes.phys_state = LINK_UP;
-    attributes.link_layer = u8::try_from(rdma_sys::IBV_LINK_LAYER_ETHERNET).unwrap_or(0);
+    let link_layer = faults::value(Value::LinkLayer, rdma_sys::IBV_LINK_LAYER_ETHERNET);
+    attributes.link_layer = u8::try_from(link_layer).unwrap_or(0);
     Ok(attributes)
 }
 
@@ -51,6 +53,9 @@ pub(crate) unsafe extern "C" fn query_extended(
     place: *mut ibv_port_attr,
     bytes: usize,
 ) -> c_int {
+    if let Some(error) = faults::due(Call::QueryPort) {
+        return error;
+    }
     let attributes = match attributes(u32::from(port)) {
         Ok(attributes) => attributes,
         Err(error) => return error,
@@ -71,7 +76,7 @@ pub(crate) fn gids() -> Vec<ibv_gid_entry> {
         gid: ibv_gid { raw: *raw },
         gid_index: index,
         port_num: 1,
-        gid_type: rdma_sys::IBV_GID_TYPE_ROCE_V2.0,
+        gid_type: faults::value(Value::GidType, rdma_sys::IBV_GID_TYPE_ROCE_V2.0),
         ndev_ifindex: interface.index,
     };
     (0..)

@@ -12,10 +12,12 @@ use rdma_sys::{
 };
 
 use crate::completion_queue::CompletionQueue;
+use crate::control::Value;
 use crate::device::{INLINE_BYTES_MAX, QUEUE_DEPTH_MAX, SEGMENTS_MAX};
 use crate::domain::Domain;
 use crate::engine::Responder;
 use crate::events::{self, About, Unacknowledged};
+use crate::faults;
 use crate::handle::{Handle, hand_out, look_at, take_back};
 use crate::receive::{Receive, WANTED};
 use crate::registry::{self, Core};
@@ -200,7 +202,7 @@ pub(crate) unsafe fn create(pd: *mut ibv_pd, wanted: &mut ibv_qp_init_attr) -> R
     verbs.send_cq = wanted.send_cq;
     verbs.recv_cq = wanted.recv_cq;
     verbs.srq = wanted.srq;
-    verbs.qp_num = qpn;
+    verbs.qp_num = faults::value(Value::QpNum, qpn);
     verbs.qp_type = wanted.qp_type;
     wanted.cap = caps;
     // SAFETY: integers and integer newtypes only, for which zero bytes are a value.
@@ -262,7 +264,7 @@ pub(crate) unsafe fn query(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, init: *mut i
     // SAFETY: live, as the caller vouches.
     let qp: &QueuePair = unsafe { look_at(qp) };
     let mut attributes = *qp.attributes.lock().unwrap_or_else(PoisonError::into_inner);
-    attributes.qp_state = ibv_qp_state(qp.state());
+    attributes.qp_state = ibv_qp_state(faults::value(Value::QpState, qp.state()));
     attributes.cur_qp_state = attributes.qp_state;
     attributes.cap = qp.caps;
     // SAFETY: writable, as the caller vouches.

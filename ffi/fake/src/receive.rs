@@ -5,10 +5,11 @@ use core::sync::atomic::{Ordering, fence};
 
 use rdma_sys::{ibv_qp, ibv_recv_wr, ibv_sge};
 
+use crate::control::Call;
 use crate::device::SEGMENTS_MAX;
 use crate::handle::look_at;
 use crate::queue_pair::{QueuePair, state};
-use crate::{engine, registry, send};
+use crate::{engine, faults, registry, send};
 
 /// The elements of a request, at most.
 pub(crate) type Elements = [ibv_sge; SEGMENTS_MAX as usize];
@@ -89,6 +90,11 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
+    if let Some(error) = faults::due(Call::PostRecv) {
+        // SAFETY: writable, as the caller vouches (ibv_post_recv(3)).
+        unsafe { bad_wr.write(wr) };
+        return error;
+    }
     // SAFETY: live, as the caller vouches (ibv_post_recv(3)).
     let qp: &QueuePair = unsafe { look_at(qp) };
     let mut next = wr;

@@ -11,8 +11,10 @@ use rdma_sys::{
 };
 
 use crate::completion_queue::{CompletionQueue, Cqe};
+use crate::control::Call;
 use crate::device::INLINE_BYTES_MAX;
 use crate::engine::{self, Outcome, Wait};
+use crate::faults;
 use crate::handle::look_at;
 use crate::queue_pair::{QueuePair, path, state};
 use crate::receive::{Elements, NO_ELEMENTS, elements};
@@ -360,6 +362,11 @@ pub(crate) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad_wr: *mut *mut ibv_send_wr,
 ) -> c_int {
+    if let Some(error) = faults::due(Call::PostSend) {
+        // SAFETY: writable, as the caller vouches (ibv_post_send(3)).
+        unsafe { bad_wr.write(wr) };
+        return error;
+    }
     // SAFETY: live, as the caller vouches (ibv_post_send(3)).
     let qp: &QueuePair = unsafe { look_at(qp) };
     let mut next = wr;

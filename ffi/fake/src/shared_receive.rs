@@ -10,6 +10,7 @@ use rdma_sys::{
 };
 
 use crate::context::Children;
+use crate::control::Call;
 use crate::device::{QUEUE_DEPTH_MAX, SEGMENTS_MAX};
 use crate::domain::Domain;
 use crate::events::{self, About, Unacknowledged};
@@ -17,7 +18,7 @@ use crate::flag::Guarded;
 use crate::handle::{Handle, hand_out, look_at, take_back};
 use crate::receive::Receive;
 use crate::ring::Ring;
-use crate::{registry, send};
+use crate::{faults, registry, send};
 
 #[repr(C)]
 pub(crate) struct SharedReceiveQueue {
@@ -90,6 +91,11 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad_wr: *mut *mut ibv_recv_wr,
 ) -> c_int {
+    if let Some(error) = faults::due(Call::PostSrqRecv) {
+        // SAFETY: writable, as the caller vouches (ibv_post_srq_recv(3)).
+        unsafe { bad_wr.write(wr) };
+        return error;
+    }
     // SAFETY: live, as the caller vouches (ibv_post_srq_recv(3)).
     let srq: &SharedReceiveQueue = unsafe { look_at(srq) };
     let mut next = wr;

@@ -141,13 +141,19 @@ fn create_object(
     let limits = granted(config, &attributes.cap, srq.is_null());
     let shared = Shared::new(
         qp,
-        // A number is 24 bits.
         Qpn::from_low_bits(number),
         config.channel,
         send_completions.inner(),
         receives,
         domain,
     );
+    if shared.qpn().to_u32() != number {
+        // A number is 24 bits: no peer could name this one. Dropped, it is destroyed.
+        return Err(ProviderError {
+            call: CREATE,
+            errno: libc::EPROTO,
+        });
+    }
     Ok((shared, limits))
 }
 

@@ -1,0 +1,57 @@
+//! `ffi` over a libibverbs that fails: every call once, at every place where a whole life of a device makes
+//! it; values that no enumeration has; contexts that end early or lack operations; destroys that are refused.
+//!
+//! The faults are those of `ffi/fake`. A process of its own: what fails here fails for all of it.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::arithmetic_side_effects,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+#[path = "faulty/calls.rs"]
+mod calls;
+#[path = "faulty/contexts.rs"]
+mod contexts;
+#[path = "faulty/destroys.rs"]
+mod destroys;
+#[path = "faulty/life.rs"]
+mod life;
+#[path = "faulty/values.rs"]
+mod values;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use doorbell_fake::Control;
+use doorbell_ffi::Rdma;
+
+/// The library and its faults, one test at a time; healed before and after.
+struct Bench {
+    rdma: Rdma,
+    control: Control,
+    _alone: MutexGuard<'static, ()>,
+}
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+impl Bench {
+    fn new() -> Self {
+        let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let path = doorbell_fake::library_path().unwrap();
+        rdma_sys::load_from(&path).unwrap();
+        let control = Control::of(&path).unwrap();
+        control.heal();
+        Self {
+            rdma: Rdma::load().unwrap(),
+            control,
+            _alone: alone,
+        }
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.control.heal();
+    }
+}

@@ -1,0 +1,302 @@
+//! A whole life of a device: everything `ffi` has a call for is done once or more, and what fails is told.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use doorbell_core::provider::{
+    AddressVector, Arena as _, ArenaConfig, Arrival, Completion as _, CompletionQueue as _,
+    CompletionQueueConfig, Context as _, MemoryError, Operation, PostError, PostFlags, ProtectionDomain as _,
+    Provider as _, ProviderError, QueuePair as _, QueuePairConfig, QueuePairParts, ReadyToReceive,
+    ReadyToSend, ReceiveBatch as _, ReceiveQueue as _, Refused, Rejected, RemoteAccess, RemoteAddress,
+    SendBatch as _, SendQueue as _, SharedReceiveQueue as _, SharedReceiveQueueConfig, Slot as _,
+    Window as _, WindowConfig,
+};
+use doorbell_core::{Mtu, PortReport, Psn, Qpn, WcStatus};
+use doorbell_ffi::{Arena, Completion, CompletionQueue, Context, ProtectionDomain, QueuePair, Rdma, Slot};
+
+/// No wait is longer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How a life ended early.
+#[derive(Debug)]
+#[expect(dead_code, reason = "what is shown where a test fails")]
+pub(crate) enum End {
+    /// A call failed.
+    Call(ProviderError),
+    /// No usable port was found.
+    NoPort,
+    /// A completion says so.
+    Status(WcStatus),
+    /// A completion names nothing that is in flight.
+    Rejected(Rejected),
+    /// What was awaited did not come.
+    Silence(&'static str),
+    /// Something else is not as it must be.
+    Wrong(String),
+}
+
+impl From<ProviderError> for End {
+    fn from(error: ProviderError) -> Self {
+        Self::Call(error)
+    }
+}
+
+impl From<MemoryError> for End {
+    fn from(error: MemoryError) -> Self {
+        match error {
+            MemoryError::Provider(error) => Self::Call(error),
+            other => Self::Wrong(other.to_string()),
+        }
+    }
+}
+
+impl From<PostError> for End {
+    fn from(error: PostError) -> Self {
+        Self::Call(error.cause)
+    }
+}
+
+impl From<Rejected> for End {
+    fn from(rejected: Rejected) -> Self {
+        Self::Rejected(rejected)
+    }
+}
+
+fn refused<T>(refused: &Refused<T>) -> End {
+    End::Wrong(refused.reason.to_string())
+}
+
+/// The first usable port.
+pub(crate) fn port(rdma: &Rdma) -> Result<PortReport, End> {
+    let (mut found, mut failure) = (None, None);
+    rdma.scan(
+        &mut |port| {
+            if found.is_none() && port.usability().is_ok() {
+                found = Some(port.clone());
+            }
+        },
+        &mut |_, error| failure = Some(error),
+    )?;
+    match failure {
+        Some(error) => Err(End::Call(error)),
+        None => found.ok_or(End::NoPort),
+    }
+}
+
+const fn config(channel: u32) -> QueuePairConfig {
+    QueuePairConfig {
+        channel,
+        send_depth: 8,
+        receive_depth: 8,
+        gather_max: 2,
+        scatter_max: 2,
+        inline_bytes_max: 32,
+    }
+}
+
+fn queue(context: &Context) -> Result<CompletionQueue, End> {
+    Ok(context.completion_queue(&CompletionQueueConfig {
+        depth: 32,
+        notify: true,
+    })?)
+}
+
+fn slot(arena: &mut Arena, bytes: &[u8]) -> Result<Slot, End> {
+    let mut slot = arena.lease().ok_or(End::Wrong("no slot".to_owned()))?;
+    slot.buffer_mut()[..bytes.len()].copy_from_slice(bytes);
+    slot.set_len_bytes(bytes.len());
+    Ok(slot)
+}
+
+fn bring_up(port: &PortReport, control: &mut QueuePair, peer: Qpn) -> Result<(), End> {
+    let gid = port.usable_gids().next().ok_or(End::NoPort)?;
+    control.initialize(port.port, RemoteAccess::ALL)?;
+    control.ready_to_receive(&ReadyToReceive {
+        address: AddressVector {
+            destination: gid.gid,
+            source_gid_index: u8::try_from(gid.index).unwrap(),
+            port: port.port,
+            hop_limit: 64,
+            traffic_class: 0,
+            flow_label: 0,
+            service_level: 0,
+        },
+        path_mtu: port.active_mtu.unwrap_or(Mtu::B1024),
+        destination_qpn: peer,
+        receive_psn: Psn::from_low_bits(7),
+        max_dest_rd_atomic: 1,
+        min_rnr_timer: 12,
+    })?;
+    Ok(control.ready_to_send(&ReadyToSend {
+        send_psn: Psn::from_low_bits(7),
+        max_rd_atomic: 1,
+        timeout: 14,
+        retry_count: 6,
+        rnr_retry: 7,
+    })?)
+}
+
+/// The next completion, slept for.
+fn next(queue: &mut CompletionQueue, what: &'static str) -> Result<Completion, End> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        queue.arm(false)?;
+        let mut came = None;
+        queue.poll(|completion| came = came.take().or(Some(completion)))?;
+        if let Some(completion) = came {
+            queue.acknowledge()?;
+            return Ok(completion);
+        }
+        if Instant::now() > deadline {
+            return Err(End::Silence(what));
+        }
+        CompletionQueue::sleep([&*queue], Duration::from_millis(20))?;
+        queue.acknowledge()?;
+    }
+}
+
+/// One end of the connection.
+struct Peer {
+    parts: QueuePairParts<Rdma>,
+    sends: CompletionQueue,
+    receives: CompletionQueue,
+}
+
+impl Peer {
+    fn new(context: &Context, domain: &ProtectionDomain, channel: u32) -> Result<Self, End> {
+        let (sends, receives) = (queue(context)?, queue(context)?);
+        let parts = domain.queue_pair(&sends, &receives, &config(channel))?;
+        Ok(Self {
+            parts,
+            sends,
+            receives,
+        })
+    }
+
+    fn post_receive(&mut self, arena: &mut Arena) -> Result<(), End> {
+        let mut batch = self.parts.receive.stage();
+        batch.push([slot(arena, b"")?]).map_err(|error| refused(&error))?;
+        batch.ring()?;
+        Ok(())
+    }
+
+    /// Posts one request and waits until it is done.
+    fn post(&mut self, arena: &mut Arena, operation: Operation, bytes: &[u8]) -> Result<Vec<u8>, End> {
+        let mut batch = self.parts.send.stage();
+        batch
+            .push(operation, [slot(arena, bytes)?], PostFlags::SIGNALED)
+            .map_err(|error| refused(&error))?;
+        batch.ring()?;
+        let completion = next(&mut self.sends, "the end of a request")?;
+        let mut back = Vec::new();
+        let retired = self.parts.send.retire(completion, |_, slot| {
+            back = slot.payload().to_vec();
+            arena.release(slot);
+        })?;
+        if retired.status.is_success() {
+            Ok(back)
+        } else {
+            Err(End::Status(retired.status))
+        }
+    }
+
+    fn receive(&mut self, arena: &mut Arena) -> Result<Arrival, End> {
+        let completion = next(&mut self.receives, "a message")?;
+        let arrival = self
+            .parts
+            .receive
+            .retire(completion, |_, slot| arena.release(slot))?;
+        if arrival.status.is_success() {
+            Ok(arrival)
+        } else {
+            Err(End::Status(arrival.status))
+        }
+    }
+}
+
+/// Lives it.
+pub(crate) fn life(rdma: &Rdma) -> Result<(), End> {
+    let port = port(rdma)?;
+    let context = rdma.open(&port.device)?;
+    context.port(port.port)?;
+    let domain = context.protection_domain()?;
+    let mut arena = domain.arena(&ArenaConfig::new(16, 64))?;
+    let window = domain.window(&WindowConfig::new(4096, RemoteAccess::ALL))?;
+    let remote = RemoteAddress {
+        address: window.remote().address(),
+        rkey: window.remote().rkey(),
+    };
+    let mut one = Peer::new(&context, &domain, 1)?;
+    let mut other = Peer::new(&context, &domain, 2)?;
+    bring_up(&port, &mut one.parts.control, other.parts.control.qpn())?;
+    bring_up(&port, &mut other.parts.control, one.parts.control.qpn())?;
+    let _whatever = one.parts.control.data_in_order();
+    for operation in [Operation::Send, Operation::WriteWithImmediate(remote, 3)] {
+        other.post_receive(&mut arena)?;
+        one.post(&mut arena, operation, b"one byte and more")?;
+        other.receive(&mut arena)?;
+    }
+    one.post(&mut arena, Operation::Write(remote), b"eightby.")?;
+    one.post(&mut arena, Operation::FetchAndAdd { remote, add: 1 }, &[0; 8])?;
+    let read = one.post(&mut arena, Operation::Read(remote), &[0; 8])?;
+    let expected = (u64::from_ne_bytes(*b"eightby.") + 1).to_ne_bytes();
+    if read != expected {
+        return Err(End::Wrong(format!("read {read:?}")));
+    }
+    shared(&context, &domain, &port, &mut arena)?;
+    one.parts.control.state()?;
+    other.post_receive(&mut arena)?;
+    other.parts.control.fail()?;
+    let completion = next(&mut other.receives, "a flush")?;
+    if completion.status() != WcStatus::WR_FLUSH_ERR {
+        return Err(End::Status(completion.status()));
+    }
+    other
+        .parts
+        .receive
+        .retire(completion, |_, slot| arena.release(slot))?;
+    Ok(())
+}
+
+/// The same on a shared receive queue.
+fn shared(
+    context: &Context,
+    domain: &ProtectionDomain,
+    port: &PortReport,
+    arena: &mut Arena,
+) -> Result<(), End> {
+    let mut receives = queue(context)?;
+    let mut shared = domain.shared_receive_queue(
+        &receives,
+        &SharedReceiveQueueConfig {
+            depth: 4,
+            scatter_max: 1,
+        },
+    )?;
+    let sends = queue(context)?;
+    let mut on_shared = config(3);
+    (on_shared.receive_depth, on_shared.scatter_max) = (0, 0);
+    let mut taker = domain.queue_pair_on(&shared, &sends, &on_shared)?;
+    let mut peer = Peer::new(context, domain, 4)?;
+    bring_up(port, &mut taker.control, peer.parts.control.qpn())?;
+    bring_up(port, &mut peer.parts.control, taker.control.qpn())?;
+    let mut batch = shared.stage();
+    for _ in 0..2 {
+        batch.push([slot(arena, b"")?]).map_err(|error| refused(&error))?;
+    }
+    batch.ring()?;
+    shared.set_limit(2)?;
+    peer.post(arena, Operation::Send, b"to whoever")?;
+    let completion = next(&mut receives, "a message to the shared queue")?;
+    if completion.qpn() != taker.control.qpn() {
+        return Err(End::Wrong(format!("taken by {:?}", completion.qpn())));
+    }
+    shared.retire(completion, |_, slot| arena.release(slot))?;
+    let deadline = Instant::now() + PATIENCE;
+    while context.next_event()?.is_none() {
+        if Instant::now() > deadline {
+            return Err(End::Silence("the limit event"));
+        }
+    }
+    Ok(())
+}
