@@ -15,7 +15,7 @@ use doorbell_core::{Mtu, PortReport, Psn, Qpn, WcStatus};
 use doorbell_ffi::{Arena, Completion, CompletionQueue, Context, ProtectionDomain, QueuePair, Rdma, Slot};
 
 /// No wait is longer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// How a life ended early.
 #[derive(Debug)]
