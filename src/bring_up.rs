@@ -5,7 +5,7 @@ use std::sync::Arc;
 use doorbell_core::handshake::{Agreed, Established};
 use doorbell_core::provider::{
     AddressVector, Context, PostError, ProtectionDomain, Provider, ProviderError, QueuePair, QueuePairConfig,
-    QueuePairParts, ReadyToReceive, ReadyToSend, RemoteAccess, RemoteAddress, Window,
+    ReadyToReceive, ReadyToSend, RemoteAccess, RemoteAddress, Window,
 };
 use doorbell_core::wire::{CreditWord, Endpoint, EndpointParameters, Reject, RejectReason};
 use doorbell_core::{Psn, in_place};
@@ -24,7 +24,10 @@ use crate::{ChannelConfig, Peer, ReceiveHalf, SendHalf, Worker};
 
 /// A queue pair made for a connection that is not agreed yet. Dropping it undoes everything.
 pub(crate) struct Pending<P: Provider> {
-    parts: QueuePairParts<P>,
+    control: P::QueuePair,
+    send: P::SendQueue,
+    /// None where its receives are shared.
+    receive: Option<P::ReceiveQueue>,
     reservation: Arc<Reservation>,
     word: WindowWord<Arc<P::Window>>,
     /// What our side says of itself.
@@ -43,7 +46,7 @@ pub(crate) fn prepare<P: Provider>(
     let send_depth = config.send_depth.saturating_add(1);
     let reservation = worker.reserve(send_depth, config.receive_depth)?;
     let (word, credit) = credit_word(&worker.credit_words, reservation.id.index)?;
-    let asked = QueuePairConfig {
+    let mut asked = QueuePairConfig {
         channel: reservation.id.index,
         send_depth,
         receive_depth: config.receive_depth,
@@ -51,21 +54,31 @@ pub(crate) fn prepare<P: Provider>(
         scatter_max: 1,
         inline_bytes_max: config.inline_bytes_max.max(ANNOUNCEMENT_BYTES),
     };
-    let mut parts =
-        worker
-            .domain
-            .queue_pair(&worker.sends.completions, &worker.receives.completions, &asked)?;
+    let Worker {
+        domain,
+        sends,
+        receives,
+        ..
+    } = &*worker;
+    let (mut control, send, receive) = if let Some(shared) = &receives.shared {
+        (asked.receive_depth, asked.scatter_max) = (0, 0);
+        let parts = domain.queue_pair_on(shared.queue(), &sends.completions, &asked)?;
+        (parts.control, parts.send, None)
+    } else {
+        let parts = domain.queue_pair(&sends.completions, &receives.completions, &asked)?;
+        (parts.control, parts.send, Some(parts.receive))
+    };
     // The peer announces its receives by WRITE.
     let remote = RemoteAccess {
         write: true,
         ..config.remote
     };
-    parts.control.initialize(rail.port, remote)?;
+    control.initialize(rail.port, remote)?;
     let limits = worker.context.limits();
     let local = Endpoint {
         rail: rail_index,
         gid: rail.gid,
-        qpn: parts.control.qpn(),
+        qpn: control.qpn(),
         psn,
         parameters: EndpointParameters {
             mtu: rail.active_mtu.min(config.mtu_max),
@@ -81,7 +94,9 @@ pub(crate) fn prepare<P: Provider>(
         private_data: config.private_data,
     };
     Ok(Pending {
-        parts,
+        control,
+        send,
+        receive,
         reservation,
         word,
         local,
@@ -126,11 +141,9 @@ pub(crate) fn connect<P: Provider>(
     agreement: &Agreement,
 ) -> Result<Ready<P>, ConnectError> {
     let Pending {
-        parts: QueuePairParts {
-            mut control,
-            send,
-            receive,
-        },
+        mut control,
+        send,
+        receive,
         reservation,
         word,
         local,
@@ -149,14 +162,6 @@ pub(crate) fn connect<P: Provider>(
             },
         ),
     };
-    let mut receiver = Receiver::new(
-        receive,
-        grants,
-        Arc::clone(&worker.statistics),
-        &ReceiverConfig {
-            repost_batch: config.repost_batch,
-        },
-    );
     control.ready_to_receive(&ReadyToReceive {
         address: AddressVector {
             destination: peer.gid,
@@ -173,13 +178,7 @@ pub(crate) fn connect<P: Provider>(
         max_dest_rd_atomic: agreement.agreed.max_dest_rd_atomic,
         min_rnr_timer: config.min_rnr_timer,
     })?;
-    receiver
-        .fill(&mut worker.arena)
-        .map_err(|PostError { cause, .. }| cause)?;
-    // The peer may use every receive it was told of.
-    if receiver.in_flight() < config.receive_depth {
-        return Err(ConnectError::NoMemory);
-    }
+    let receiver = receiving(receive, grants, &reservation, worker, config)?;
     control.ready_to_send(&ReadyToSend {
         send_psn: local.psn,
         max_rd_atomic: agreement.agreed.max_rd_atomic,
@@ -205,6 +204,39 @@ pub(crate) fn connect<P: Provider>(
         control,
         reservation,
     })
+}
+
+/// Sees to it that the peer may use every receive it was told of.
+fn receiving<P: Provider>(
+    queue: Option<P::ReceiveQueue>,
+    grants: Arc<Grants>,
+    reservation: &Arc<Reservation>,
+    worker: &mut Worker<P>,
+    config: &ChannelConfig,
+) -> Result<Receiving<P>, ConnectError> {
+    if let Some(shared) = &mut worker.receives.shared {
+        return Ok(Receiving::Shared {
+            share: shared.open(reservation, grants, &mut worker.arena, config)?,
+            has_ended: false,
+        });
+    }
+    // The one or the other was made.
+    let queue = queue.ok_or(ConnectError::OtherWorkers)?;
+    let mut receiver = Receiver::new(
+        queue,
+        grants,
+        Arc::clone(&worker.statistics),
+        &ReceiverConfig {
+            repost_batch: config.repost_batch,
+        },
+    );
+    receiver
+        .fill(&mut worker.arena)
+        .map_err(|PostError { cause, .. }| cause)?;
+    if receiver.in_flight() < config.receive_depth {
+        return Err(ConnectError::NoMemory);
+    }
+    Ok(Receiving::Own(receiver))
 }
 
 const EINVAL: i32 = 22;
@@ -263,9 +295,10 @@ pub(crate) fn reject_for(error: &ConnectError) -> Reject {
             reason: RejectReason::QUEUE_PAIR,
             detail: u32::try_from(error.errno).unwrap_or(0),
         },
-        ConnectError::NoRoom { .. } | ConnectError::NoMemory | ConnectError::TooManyChannels => {
-            Reject::new(RejectReason::BUSY)
-        }
+        ConnectError::NoRoom { .. }
+        | ConnectError::NoShare { .. }
+        | ConnectError::NoMemory
+        | ConnectError::TooManyChannels => Reject::new(RejectReason::BUSY),
         _ => Reject::new(RejectReason::PARAMETERS),
     }
 }

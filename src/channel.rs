@@ -134,7 +134,7 @@ impl<P: Provider> Channel<P> {
         self.send.room()
     }
 
-    /// How many receives are posted.
+    /// How many receives are posted for its peer; of shared ones, how many it was granted.
     #[must_use]
     pub fn receives_posted(&self) -> u32 {
         self.receive.receives_posted()
@@ -211,6 +211,10 @@ impl<P: Provider> Receives<P> for Channel<P> {
     #[inline]
     fn receive_half(&mut self) -> &mut ReceiveHalf<P> {
         &mut self.receive
+    }
+    fn refuse(&mut self) {
+        // Where the device refuses even that, the channel counts as failed all the same.
+        let _ = self.send.shut();
     }
 }
 

@@ -21,6 +21,9 @@ pub struct WorkerConfig {
     /// Channels at most. Default 1,024. Each has a word of eight bytes in which its peer announces
     /// receives; they are registered together with the Worker.
     pub channels_max: u32,
+    /// Receives that all channels share. Default none: each channel has a receive queue of its own,
+    /// and then no peer can take what another was granted.
+    pub shared_receives: Option<SharedReceivesConfig>,
     /// What wakes whoever sleeps at the completion queues. Default nothing: a Worker is polled,
     /// and what can notify needs descriptors of its own.
     pub notify: Notify,
@@ -28,6 +31,45 @@ pub struct WorkerConfig {
     /// the device's NUMA node, each as far as the machine allows; see [`PlacementConfig`], and
     /// [`crate::Worker::placement`] for what came of it.
     pub placement: PlacementConfig,
+}
+
+/// Receives that all channels of a Worker share.
+///
+/// It is for whoever has many peers: a receive queue of its own costs each channel rings in the
+/// device and a table here, however few its receives, and each is posted to by itself. Shared,
+/// a peer costs its receives and no queue for them, and what all peers used is posted in one call.
+///
+/// Of each channel, [`ChannelConfig::receive_depth`] is its share: what its peer may use. There is no
+/// over-subscription: channels are admitted only as far as their shares fit into the depth together,
+/// and nothing is granted that is not posted. A peer that takes more than it was granted
+/// takes it from the others: it is found out, and its channel failed
+/// ([`Event::Overdrawn`](crate::Event)), but not before it did. Peers that do not trust each other that
+/// far belong on Workers of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SharedReceivesConfig {
+    /// Receives kept posted, at most 65,536: the shares of all channels together. They are posted when
+    /// the Worker is made, so there must be as many slots, and more for what is leased or
+    /// looked at. Default 512, half the default slots: four channels of default depth.
+    pub depth: u32,
+    /// Receives that may be missing before they are posted again, of all channels together; sooner
+    /// where a channel has none left. Default 16: one call for sixteen.
+    pub repost_batch: u32,
+    /// With fewer receives left than this the device says so, once:
+    /// [`AsyncEvent::SharedReceiveLimit`](crate::AsyncEvent), from [`crate::Worker::next_event`]. As many
+    /// being posted again, it is asked to once more, which is a system call. Default 0, which is never: peers
+    /// are held back by credits, so it tells only that this side is slow to give memory back.
+    pub limit: u32,
+}
+
+impl Default for SharedReceivesConfig {
+    fn default() -> Self {
+        Self {
+            depth: 512,
+            repost_batch: 16,
+            limit: 0,
+        }
+    }
 }
 
 /// Which completions wake whoever sleeps at a Worker's completion queues. Failures always do,
@@ -53,6 +95,7 @@ impl Default for WorkerConfig {
             slot_bytes: 4096,
             completion_depth: 4096,
             channels_max: 1024,
+            shared_receives: None,
             notify: Notify::Never,
             placement: PlacementConfig::DEFAULT,
         }
@@ -68,7 +111,8 @@ pub struct ChannelConfig {
     pub send_depth: u32,
     /// Receives kept posted; there must be memory for all of them. A peer sends no more than are
     /// posted: to it, that is back-pressure. Default 128, as many as a peer of default depth has in
-    /// flight: with half of it, a stream of messages stood still half the time.
+    /// flight: with half of it, a stream of messages stood still half the time. On a Worker with shared
+    /// receives it is the channel's share of them.
     pub receive_depth: u32,
     /// Gather elements of a request at most, 1..=4. Default 4.
     pub gather_max: u8,

@@ -89,6 +89,11 @@ pub enum ConnectError {
         /// Receives there is room for.
         receives_left: u32,
     },
+    /// What the channels of the Worker share of receives has no room for its share.
+    NoShare {
+        /// Receives there are that no channel has a share in.
+        receives_left: u32,
+    },
     /// The Worker has no memory for all receives of the channel.
     NoMemory,
     /// The Worker has as many channels as it was made for.
@@ -124,6 +129,11 @@ impl fmt::Display for ConnectError {
                 f,
                 "the completion queues have room for {sends_left} sends and {receives_left} receives: \
                  make the Worker's completion_depth larger, or the channel's depths smaller"
+            ),
+            Self::NoShare { receives_left } => write!(
+                f,
+                "of the shared receives {receives_left} are left: make the depth of the Worker's \
+                 shared_receives larger, or the channel's receive_depth smaller"
             ),
             Self::NoMemory => f.write_str("the Worker has no memory for the channel's receives: give it more slots, or the channel a smaller receive_depth"),
             Self::TooManyChannels => f.write_str("the Worker has as many channels as its channels_max"),

@@ -59,6 +59,10 @@ pub enum Event<P: Provider = Rdma> {
         /// What it said.
         error: PostError,
     },
+    /// The peer sent more than it had receives for, and so took one of another channel's: it is not
+    /// to be believed. Only where receives are shared. The message is dropped, and the queue pair failed; on
+    /// the half of a Worker that receives, the other half has to shut the channel.
+    Overdrawn,
     /// A receive failed, and the queue pair with it.
     ReceiveFailed {
         /// How it ended: a flush where another request is the cause.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use doorbell_core::Ticket;
 use doorbell_core::provider::{
-    Arena, ArrivalKind, Operation, PostFlags, Provider, ProviderError, QueuePair, QueuePairLimits,
+    Arena, Arrival, ArrivalKind, Operation, PostError, PostFlags, Provider, ProviderError, QueuePair,
+    QueuePairLimits,
 };
 use doorbell_ffi::Rdma;
-use doorbell_hotpath::{FirstCause, Grants, Receiver, Sender, Statistics};
+use doorbell_hotpath::{FirstCause, Grants, Receiver, Sender, Share, Statistics};
 
 use crate::worker::Reservation;
 use crate::{Batch, ChannelId, ChannelState, Event, Lease, Peer, SendError, SendErrorKind};
@@ -22,8 +23,58 @@ pub(crate) type Sending<P> = Sender<
     Arc<Statistics>,
 >;
 
-/// A receive queue that keeps itself filled.
-pub(crate) type Receiving<P> = Receiver<<P as Provider>::ReceiveQueue, Arc<Grants>, Arc<Statistics>>;
+/// Where a channel's messages are received.
+pub(crate) enum Receiving<P: Provider> {
+    /// In a receive queue of its own, that keeps itself filled.
+    Own(Receiver<P::ReceiveQueue, Arc<Grants>, Arc<Statistics>>),
+    /// In one that the channels of its Worker share.
+    Shared {
+        share: Share<Arc<Grants>>,
+        /// Whether the device said that the failed queue pair takes no more receives.
+        has_ended: bool,
+    },
+}
+
+impl<P: Provider> Receiving<P> {
+    /// Why the queue pair failed, as far as this half knows.
+    pub(crate) const fn cause(&self) -> Option<FirstCause> {
+        match self {
+            Self::Own(receiver) => receiver.cause(),
+            Self::Shared { share, .. } => share.cause(),
+        }
+    }
+
+    /// Whether receives are to be announced to the peer by themselves.
+    #[inline]
+    pub(crate) fn is_announcement_due(&self) -> bool {
+        match self {
+            Self::Own(receiver) => receiver.is_announcement_due(),
+            Self::Shared { share, .. } => share.is_announcement_due(),
+        }
+    }
+
+    /// Posts the receives that are missing of its own queue; says whether none is left to post.
+    #[inline]
+    pub(crate) fn replenish(&mut self, arena: &mut P::Arena) -> (bool, Option<PostError>) {
+        match self {
+            Self::Own(receiver) => {
+                let refused = receiver.replenish(arena).err();
+                (!receiver.is_short(), refused)
+            }
+            // The Worker does, for all of them.
+            Self::Shared { .. } => (true, None),
+        }
+    }
+}
+
+impl<P: Provider> fmt::Debug for Receiving<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own(receiver) => fmt::Debug::fmt(receiver, f),
+            Self::Shared { share, .. } => fmt::Debug::fmt(share, f),
+        }
+    }
+}
 
 /// The half of a channel that sends, on a [`SendWorker`](crate::SendWorker).
 pub struct SendHalf<P: Provider = Rdma> {
@@ -168,18 +219,29 @@ impl<P: Provider> ReceiveHalf<P> {
         ChannelState::of([self.receiver.cause()])
     }
 
-    /// How many receives are posted.
+    /// How many receives are posted for its peer; of shared ones, how many it was granted.
     #[must_use]
     pub fn receives_posted(&self) -> u32 {
-        self.receiver.in_flight()
+        match &self.receiver {
+            Receiving::Own(receiver) => receiver.in_flight(),
+            Receiving::Shared { share, .. } => share.granted(),
+        }
     }
 
-    /// Takes the receive a completion names, as an event. `None` where it names none.
+    /// Whether the queue pair failed, and the device said that it takes no more of the shared receives.
+    pub(crate) const fn has_ended(&self) -> bool {
+        matches!(self.receiver, Receiving::Shared { has_ended: true, .. })
+    }
+
+    /// Takes the receive of its own queue that a completion names, as an event. `None` where it names
+    /// none.
     #[inline]
     pub(crate) fn retire(&mut self, completion: P::Completion, arena: &mut P::Arena) -> Option<Event<P>> {
+        let Receiving::Own(receiver) = &mut self.receiver else {
+            return None;
+        };
         let mut message = None;
-        let arrival = self
-            .receiver
+        let arrival = receiver
             .retire(completion, |_, slot| {
                 // Receives complete in order, so there is one slot. Were completions lost, the
                 // earlier ones would hold nothing that could still be told apart.
@@ -188,24 +250,35 @@ impl<P: Provider> ReceiveHalf<P> {
                 }
             })
             .ok()?;
-        if let (ArrivalKind::Send, Some(message)) = (arrival.kind, message.take()) {
-            return Some(Event::Received {
+        Some(event_of(&arrival, message, arena))
+    }
+}
+
+/// A receive that ended, as an event; `message` is the memory it was posted with.
+#[inline]
+pub(crate) fn event_of<P: Provider>(
+    arrival: &Arrival,
+    message: Option<Lease<P>>,
+    arena: &mut P::Arena,
+) -> Event<P> {
+    match message {
+        Some(message) if arrival.kind == ArrivalKind::Send => {
+            return Event::Received {
                 message,
                 immediate: arrival.immediate,
-            });
+            };
         }
-        if let Some(Lease { slot }) = message {
-            arena.release(slot);
-        }
-        Some(match arrival.kind {
-            ArrivalKind::WriteWithImmediate => Event::Written {
-                payload_bytes: arrival.payload_bytes,
-                immediate: arrival.immediate.unwrap_or_default(),
-            },
-            _ => Event::ReceiveFailed {
-                status: arrival.status,
-            },
-        })
+        Some(Lease { slot }) => arena.release(slot),
+        None => {}
+    }
+    match arrival.kind {
+        ArrivalKind::WriteWithImmediate => Event::Written {
+            payload_bytes: arrival.payload_bytes,
+            immediate: arrival.immediate.unwrap_or_default(),
+        },
+        _ => Event::ReceiveFailed {
+            status: arrival.status,
+        },
     }
 }
 
@@ -228,6 +301,8 @@ pub(crate) trait Sends<P: Provider>: Held {
 /// What has a half that receives.
 pub(crate) trait Receives<P: Provider>: Held {
     fn receive_half(&mut self) -> &mut ReceiveHalf<P>;
+    /// Has nothing more to do with the peer, as far as this can do anything to it.
+    fn refuse(&mut self);
 }
 
 impl<P: Provider> Held for SendHalf<P> {
@@ -263,6 +338,8 @@ impl<P: Provider> Receives<P> for ReceiveHalf<P> {
     fn receive_half(&mut self) -> &mut Self {
         self
     }
+    /// The queue pair is the other half's to fail.
+    fn refuse(&mut self) {}
 }
 
 impl ChannelState {

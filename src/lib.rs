@@ -54,10 +54,10 @@ mod worker;
 pub use arena::Arena;
 pub use batch::Batch;
 pub use channel::{Channel, ChannelId, SendError, SendErrorKind};
-pub use config::{ChannelConfig, Notify, WorkerConfig};
+pub use config::{ChannelConfig, Notify, SharedReceivesConfig, WorkerConfig};
 pub use doorbell_core as vocabulary;
 pub use doorbell_core::provider::{
-    ArenaConfig, MemoryError, NumaNode, Operation, Pages, Placement, PlacementConfig, PostFlags,
+    ArenaConfig, AsyncEvent, MemoryError, NumaNode, Operation, Pages, Placement, PlacementConfig, PostFlags,
     RemoteAccess, RemoteAddress, Window, WindowConfig,
 };
 pub use doorbell_core::wire::{Handle, PrivateData, Publication, RemoteWindow};
@@ -75,8 +75,8 @@ pub use peer::Peer;
 pub use rails::NoRoute;
 pub use ring_channel::{Publications, RingChannel, RingConfig, RingError};
 pub use worker::{
-    CloseError, CloseProgress, NotAPair, NotSplit, ReceiveWorker, SendWorker, Sleep, SplitError, Turn,
-    WaitError, Worker,
+    CloseError, CloseProgress, NotAPair, NotSplit, ReceiveWorker, SendWorker, SharedReceives, Sleep,
+    SplitError, Turn, WaitError, Worker,
 };
 
 /// The README's example compiles.

@@ -17,6 +17,7 @@ pub mod ordering;
 mod receiver;
 pub mod ring;
 mod sender;
+mod shared;
 mod statistics;
 mod waiting;
 
@@ -27,5 +28,6 @@ pub use marks::{StorageError, mark_words_for};
 pub use one_sided::{RingMessage, RingReadError, RingReader, RingRefusal, RingWriter};
 pub use receiver::{Receiver, ReceiverConfig};
 pub use sender::{Batch, Flow, Outcome, Sender, SenderConfig};
+pub use shared::{Share, SharedReceiver, Taken};
 pub use statistics::{BATCH_BUCKETS, Counter, Statistics, StatisticsSnapshot};
 pub use waiting::{Wait, Waitable, Waiter, Woken, prepare_sleep};

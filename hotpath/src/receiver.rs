@@ -73,22 +73,7 @@ where
 
     #[inline]
     fn post<A: Arena<Slot = Q::Slot>>(&mut self, missing: u32, arena: &mut A) -> Result<u32, PostError> {
-        let mut batch = self.queue.stage();
-        for _ in 0..missing {
-            let Some(slot) = arena.lease() else { break };
-            if let Err(refused) = batch.push([slot]) {
-                let [slot] = refused.item;
-                arena.release(slot);
-                break;
-            }
-        }
-        if batch.staged() == 0 {
-            return Ok(0);
-        }
-        let outcome = batch.ring();
-        let (Ok(posted) | Err(PostError { posted, .. })) = outcome;
-        self.statistics.receives_posted.add(posted.into());
-        outcome
+        post(missing, self.queue.stage(), arena, &self.statistics)
     }
 
     /// Whether receives are to be announced to the peer by themselves.
@@ -150,6 +135,31 @@ where
     pub fn in_flight(&self) -> u32 {
         self.queue.in_flight()
     }
+}
+
+/// Posts so many receives from the arena, or as many as it has memory for, and counts them.
+#[inline]
+pub(crate) fn post<B: ReceiveBatch, A: Arena<Slot = B::Slot>>(
+    missing: u32,
+    mut batch: B,
+    arena: &mut A,
+    statistics: &Statistics,
+) -> Result<u32, PostError> {
+    for _ in 0..missing {
+        let Some(slot) = arena.lease() else { break };
+        if let Err(refused) = batch.push([slot]) {
+            let [slot] = refused.item;
+            arena.release(slot);
+            break;
+        }
+    }
+    if batch.staged() == 0 {
+        return Ok(0);
+    }
+    let outcome = batch.ring();
+    let (Ok(posted) | Err(PostError { posted, .. })) = outcome;
+    statistics.receives_posted.add(posted.into());
+    outcome
 }
 
 impl<Q: ReceiveQueue, L, S> fmt::Debug for Receiver<Q, L, S> {

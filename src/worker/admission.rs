@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use doorbell_core::in_place;
-use doorbell_core::provider::{CompletionQueue, GATHER_MAX, Provider};
+use doorbell_core::provider::{CompletionQueue, GATHER_MAX, Provider, QueuePair};
 
 use super::places::{Entry, Listed};
 use super::{Reservation, Worker};
@@ -15,12 +15,15 @@ impl<P: Provider> Worker<P> {
     /// Promises a place and room for completions to a channel that is to be made.
     ///
     /// # Errors
-    /// The completion queues hold no more, or there are too many channels.
+    /// The completion queues or the shared receives have no room, or there are too many channels.
     pub(crate) fn reserve(&mut self, sends: u32, receives: u32) -> Result<Arc<Reservation>, ConnectError> {
+        let shared = self.receives.shared.as_mut();
+        let is_shared = shared.is_some();
+        let receives_most = shared.map_or(self.receives.completions.depth(), |shared| shared.promisable());
         let entries = &mut self.places.entries;
         let promised = entries.iter().filter_map(|entry| entry.reserved.upgrade());
         let (sends_left, receives_left) = promised.fold(
-            (self.sends.completions.depth(), self.receives.completions.depth()),
+            (self.sends.completions.depth(), receives_most),
             |(sends, receives), held| {
                 (
                     sends.saturating_sub(held.sends),
@@ -28,6 +31,9 @@ impl<P: Provider> Worker<P> {
                 )
             },
         );
+        if is_shared && receives > receives_left {
+            return Err(ConnectError::NoShare { receives_left });
+        }
         if sends > sends_left || receives > receives_left {
             return Err(ConnectError::NoRoom {
                 sends_left,
@@ -87,6 +93,9 @@ impl<P: Provider> Worker<P> {
             .reserve((channel.limits().send_depth as usize).saturating_mul(GATHER_MAX));
         in_place::touch(self.closing.spare_capacity_mut());
         in_place::touch(sends.fetched.spare_capacity_mut());
+        if let Some(shared) = &mut self.receives.shared {
+            shared.admit(channel.reservation(), channel.send.control.qpn());
+        }
         let Some(entry) = self.places.entries.get_mut(id.index as usize) else {
             return Err(ConnectError::OtherWorkers);
         };

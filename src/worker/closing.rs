@@ -5,7 +5,7 @@ use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
-use doorbell_core::provider::{CompletionQueue, Provider, ProviderError};
+use doorbell_core::provider::{CompletionQueue, Provider, ProviderError, QueuePair};
 use doorbell_core::{Deadline, Instant};
 
 use doorbell_hotpath::Wait;
@@ -18,10 +18,16 @@ use crate::{ChannelId, Event, edge};
 /// What is left when the deadline passes is flushed, which takes no peer: the most a device is given for it.
 const FLUSH_MAX: Duration = Duration::from_millis(500);
 
+/// How long a failed queue pair on shared receives is given to end what it had begun to receive, on a device that
+/// does not say when it has: what such a device has to do takes microseconds.
+const LAST_RECEIVE_MAX: Duration = Duration::from_millis(50);
+
 /// A channel on its way out.
 pub(super) struct Closing {
     reservation: Arc<Reservation>,
     stage: Stage,
+    /// Of the shared receives, those its peer may have used until its queue pair was gone.
+    granted: u32,
     /// What went wrong so far.
     outcome: Result<(), CloseError>,
 }
@@ -30,8 +36,15 @@ pub(super) struct Closing {
 enum Stage {
     /// What was posted is waited for.
     Draining { until: Deadline },
-    /// The queue pair failed: what is left comes back, each request with its error.
-    Flushing { until: Deadline },
+    /// The queue pair failed: what is left comes back, each request with its error. On shared receives it is
+    /// waited for, too, that it takes no more of them.
+    Flushing {
+        until: Deadline,
+        last_receive: Option<Deadline>,
+    },
+    /// What it took of the shared receives is taken out of the completion queue while the channel is there for it: no
+    /// more completions than these.
+    Emptying { receives: u32 },
     /// The reaper has the channel.
     Destroying,
     /// The queue pair is gone. What it left in the completion queues is taken out: no more than these many.
@@ -68,6 +81,7 @@ impl<P: Provider> Worker<P> {
         self.closing.push(Closing {
             reservation,
             stage: Stage::Draining { until: deadline },
+            granted: 0,
             outcome: Ok(()),
         });
         Ok(())
@@ -126,6 +140,8 @@ impl<P: Provider> Worker<P> {
     #[cold]
     pub(super) fn advance_closings(&mut self, received: u32, sent: u32) {
         let now = edge::clock::now();
+        self.device_events
+            .look(&*self.context, &mut self.receives, &mut self.places.entries);
         let mut at = 0;
         while let Some(closing) = self.closing.get(at) {
             let (stage, outcome) = (closing.stage, closing.outcome);
@@ -138,7 +154,11 @@ impl<P: Provider> Worker<P> {
                     at = at.saturating_add(1);
                 }
                 _ => {
-                    let gone = self.closing.swap_remove(at).reservation.id;
+                    let closed = self.closing.swap_remove(at);
+                    if let Some(shared) = &mut self.receives.shared {
+                        shared.release(closed.granted);
+                    }
+                    let gone = closed.reservation.id;
                     if let Some(entry) = self.places.entries.get_mut(gone.index as usize) {
                         entry.closed = Some((gone.generation, outcome));
                     }
@@ -158,6 +178,7 @@ impl<P: Provider> Worker<P> {
         sent: u32,
     ) -> (Option<Stage>, Result<(), CloseError>) {
         let id = reservation.id;
+        let is_shared = self.receives.shared.is_some();
         match stage {
             Stage::Draining { until } => {
                 let Some(channel) = self.channel(id) else {
@@ -172,13 +193,14 @@ impl<P: Provider> Worker<P> {
                 } else {
                     Ok(())
                 });
-                if channel.in_flight() == 0 {
+                if channel.in_flight() == 0 && !is_shared {
                     return (Some(self.hand_over(id)), outcome);
                 }
                 match channel.shut() {
                     Ok(()) => {
                         let until = Deadline::after(now, FLUSH_MAX);
-                        (Some(Stage::Flushing { until }), outcome)
+                        let last_receive = is_shared.then(|| Deadline::after(now, LAST_RECEIVE_MAX));
+                        (Some(Stage::Flushing { until, last_receive }), outcome)
                     }
                     Err(error) => (
                         Some(self.hand_over(id)),
@@ -186,14 +208,27 @@ impl<P: Provider> Worker<P> {
                     ),
                 }
             }
-            Stage::Flushing { until } => {
-                let left = self.channel(id).is_some_and(|channel| channel.in_flight() > 0);
-                match left {
-                    true if !until.has_passed(now) => (Some(stage), outcome),
-                    true => (Some(self.hand_over(id)), outcome.and(Err(CloseError::TimedOut))),
-                    false => (Some(self.hand_over(id)), outcome),
+            Stage::Flushing { until, last_receive } => {
+                let channel = self.channel(id);
+                let has_ended = channel
+                    .as_ref()
+                    .is_some_and(|channel| channel.receive.has_ended());
+                let left = channel.is_some_and(|channel| channel.in_flight() > 0);
+                let may_take = last_receive.is_some_and(|until| !has_ended && !until.has_passed(now));
+                if may_take || (left && !until.has_passed(now)) {
+                    return (Some(stage), outcome);
                 }
+                let outcome = outcome.and(if left { Err(CloseError::TimedOut) } else { Ok(()) });
+                if is_shared {
+                    let receives = self.receives.completions.depth();
+                    return (Some(Stage::Emptying { receives }), outcome);
+                }
+                (Some(self.hand_over(id)), outcome)
             }
+            Stage::Emptying { receives } => match still_left(receives, received) {
+                0 => (Some(self.hand_over(id)), outcome),
+                receives => (Some(Stage::Emptying { receives }), outcome),
+            },
             // The list of closings holds it, and the clone that the caller passed.
             Stage::Destroying if Arc::strong_count(reservation) > 2 => (Some(stage), outcome),
             Stage::Destroying => {
@@ -202,9 +237,7 @@ impl<P: Provider> Worker<P> {
                 (Some(Stage::Sweeping { sends, receives }), outcome)
             }
             Stage::Sweeping { sends, receives } => {
-                // An empty poll says that nothing is left; what comes meanwhile is others'.
-                let left = |left: u32, taken: u32| if taken == 0 { 0 } else { left.saturating_sub(taken) };
-                match (left(sends, sent), left(receives, received)) {
+                match (still_left(sends, sent), still_left(receives, received)) {
                     (0, 0) => (None, outcome),
                     (sends, receives) => (Some(Stage::Sweeping { sends, receives }), outcome),
                 }
@@ -217,11 +250,27 @@ impl<P: Provider> Worker<P> {
         if let Some(entry) = self.places.entries.get_mut(id.index as usize) {
             if let Some(channel) = entry.channel.take() {
                 entry.generation = entry.generation.wrapping_add(1);
+                if let Some(shared) = &mut self.receives.shared {
+                    shared.dismiss(channel.send.control.qpn());
+                }
+                let closing = self
+                    .closing
+                    .iter_mut()
+                    .find(|closing| closing.reservation.id == id);
+                if let Some(closing) = closing {
+                    closing.granted = channel.receives_posted();
+                }
                 self.places.reaper.take(channel);
             }
         }
         Stage::Destroying
     }
+}
+
+/// How many completions may be left of so many after a poll that took these. An empty one says that nothing is; what
+/// comes meanwhile is others'.
+const fn still_left(left: u32, taken: u32) -> u32 {
+    if taken == 0 { 0 } else { left.saturating_sub(taken) }
 }
 
 /// Why a channel was not closed cleanly.

@@ -3,10 +3,13 @@
 mod admission;
 mod channel_list;
 mod closing;
+mod device_events;
 mod halves;
 mod memory;
 mod places;
 mod polling;
+mod qpn_table;
+mod shared;
 mod waiting;
 
 use core::fmt;
@@ -26,9 +29,12 @@ use crate::{Lease, Notify, WorkerConfig};
 
 use closing::Closing;
 pub use closing::{CloseError, CloseProgress};
+use device_events::DeviceEvents;
 pub use halves::{NotAPair, NotSplit, ReceiveWorker, SendWorker, SplitError};
 use places::Places;
 use polling::{ReceiveSide, SendSide};
+use shared::Shared;
+pub use shared::SharedReceives;
 use waiting::Waiting;
 pub use waiting::{Sleep, WaitError};
 
@@ -44,7 +50,8 @@ pub struct Worker<P: Provider = Rdma> {
     /// A word for each channel, in which its peer announces receives.
     pub(crate) credit_words: Arc<P::Window>,
     pub(crate) domain: P::ProtectionDomain,
-    pub(crate) context: P::Context,
+    pub(crate) context: Arc<P::Context>,
+    device_events: DeviceEvents,
     pub(crate) device: String,
     channels_max: u32,
     pub(crate) statistics: Arc<Statistics>,
@@ -97,13 +104,31 @@ impl<P: Provider> Worker<P> {
             notify: config.notify != Notify::Never,
         };
         let send_completions = context.completion_queue(&queue)?;
-        let receive_completions = context.completion_queue(&queue)?;
-        let arena = domain.arena(&ArenaConfig {
+        let receive_completions = context.completion_queue(&CompletionQueueConfig {
+            // Whoever used them, no more shared receives complete than there are.
+            depth: config
+                .shared_receives
+                .map_or(queue.depth, |shared| queue.depth.max(shared.depth)),
+            ..queue
+        })?;
+        let mut arena = domain.arena(&ArenaConfig {
             slots: config.slots,
             slot_bytes: config.slot_bytes,
             placement: config.placement,
         })?;
         let channels_max = config.channels_max.clamp(1, CHANNELS_MAX);
+        let statistics = Arc::default();
+        let shared = match &config.shared_receives {
+            Some(shared) => Some(Box::new(Shared::new(
+                &domain,
+                &receive_completions,
+                &mut arena,
+                &statistics,
+                shared,
+                channels_max,
+            )?)),
+            None => None,
+        };
         let credit_bytes = (channels_max as usize).saturating_mul(CREDIT_WORD_BYTES);
         let mut credits = WindowConfig::new(credit_bytes, RemoteAccess::WRITE);
         // Beside the slots, and small: a huge page for it would be wasted.
@@ -113,14 +138,15 @@ impl<P: Provider> Worker<P> {
         Ok(Self {
             places: Places::new(reaper),
             sends: SendSide::new(send_completions),
-            receives: ReceiveSide::new(receive_completions),
+            receives: ReceiveSide::new(receive_completions, shared),
             arena,
             credit_words: Arc::new(credit_words),
             domain,
-            context,
+            context: Arc::new(context),
+            device_events: DeviceEvents::default(),
             device,
             channels_max,
-            statistics: Arc::default(),
+            statistics,
             closing: Vec::new(),
             waiting: Waiting::new(config.notify),
         })
@@ -132,9 +158,10 @@ impl<P: Provider> Worker<P> {
         &self.device
     }
 
-    /// The open device: its ports, limits and asynchronous events.
+    /// The open device: its ports and limits, and the descriptor of its asynchronous events. Take those
+    /// by [`Worker::next_event`]: some are about what the Worker does.
     #[must_use]
-    pub const fn context(&self) -> &P::Context {
+    pub fn context(&self) -> &P::Context {
         &self.context
     }
 

@@ -7,6 +7,7 @@ use doorbell_hotpath::{Outcome, Statistics};
 
 use super::channel_list::ChannelList;
 use super::places::{Entry, Listed};
+use super::shared::{Around, Shared};
 use super::waiting::Wanting;
 use super::{Turn, Worker};
 use crate::half::{Receives, Sends};
@@ -27,6 +28,8 @@ pub(crate) struct ReceiveSide<P: Provider> {
     pub(crate) completions: P::CompletionQueue,
     /// Channels whose receives could not all be posted again for want of memory.
     pub(super) hungry: ChannelList,
+    /// Where the channels share their receives.
+    pub(crate) shared: Option<Box<Shared<P>>>,
 }
 
 impl<P: Provider> Worker<P> {
@@ -41,12 +44,13 @@ impl<P: Provider> Worker<P> {
         if !self.closing.is_empty() {
             self.advance_closings(received, sent);
         }
+        self.receives.renew_limit();
         Ok(received.saturating_add(sent))
     }
 
-    /// Polls as [`Worker::poll`] does, and leaves channels that are being closed as they are: for a
-    /// loop that goes on with those at a time of its own. This, and not the closing of channels, is
-    /// what never allocates, makes a system call or panics.
+    /// Polls as [`Worker::poll`] does, and leaves channels that are being closed as they are, and
+    /// the limit of shared receives that was passed: for a loop that goes on with those at a time of its own.
+    /// This, and not the closing of channels, is what never allocates, makes a system call or panics.
     ///
     /// # Errors
     /// As for [`Worker::poll`].
@@ -84,10 +88,27 @@ impl<P: Provider> Worker<P> {
 }
 
 impl<P: Provider> ReceiveSide<P> {
-    pub(super) fn new(completions: P::CompletionQueue) -> Self {
+    pub(super) fn new(completions: P::CompletionQueue, shared: Option<Box<Shared<P>>>) -> Self {
         Self {
             completions,
             hungry: ChannelList::default(),
+            shared,
+        }
+    }
+
+    /// Whether receives could not be posted for want of memory: nothing tells when there is some.
+    pub(super) fn awaits_memory(&self) -> bool {
+        match &self.shared {
+            Some(shared) => shared.awaits_memory(),
+            None => !self.hungry.is_empty(),
+        }
+    }
+
+    /// Asks the device again to say when few shared receives are left, once it did and they are not few any more.
+    #[inline]
+    pub(super) fn renew_limit(&mut self) {
+        if let Some(shared) = self.shared.as_mut().filter(|shared| shared.is_limit_due()) {
+            shared.set_limit();
         }
     }
 
@@ -101,9 +122,22 @@ impl<P: Provider> ReceiveSide<P> {
         mut due: impl FnMut(u32, &mut Listed),
         each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
     ) -> Result<u32, ProviderError> {
-        let Self { completions, hungry } = self;
+        let Self {
+            completions,
+            hungry,
+            shared,
+        } = self;
         let count = completions.poll(|completion| {
             let id = completion.work_id();
+            if let (Some(WorkKind::SharedReceive), Some(shared)) = (id.kind(), &mut *shared) {
+                let around = Around {
+                    places: &mut *places,
+                    arena: &mut *arena,
+                    hungry: &mut *hungry,
+                    statistics,
+                };
+                return shared.take(completion, around, &mut due, each);
+            }
             let entry = places.get_mut(id.channel() as usize);
             let Some((listed, channel)) = entry
                 .and_then(Entry::split)
@@ -128,7 +162,15 @@ impl<P: Provider> ReceiveSide<P> {
                 due(id.channel(), listed);
             }
         })?;
-        if !self.hungry.is_empty() {
+        if let Some(shared) = &mut self.shared {
+            let around = Around {
+                places,
+                arena,
+                hungry: &mut self.hungry,
+                statistics,
+            };
+            shared.tend(count, around, &mut due, each);
+        } else if !self.hungry.is_empty() {
             self.feed(places, arena, due, each);
         }
         Ok(count)
@@ -256,10 +298,11 @@ fn replenish<P: Provider, C: Receives<P>>(
     arena: &mut P::Arena,
     each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
 ) -> bool {
-    if let Err(error) = channel.receive_half().receiver.replenish(arena) {
+    let (is_full, refused) = channel.receive_half().receiver.replenish(arena);
+    if let Some(error) = refused {
         each(Turn { channel, arena }, Event::ReceivesRefused { error });
     }
-    !channel.receive_half().receiver.is_short()
+    is_full
 }
 
 /// Announces by itself what receives the peer does not know of, and says whether none is left to

@@ -201,7 +201,7 @@ impl<P: Provider> Sleeper<P> for Worker<P> {
     }
     fn sleep(&self) -> Sleep<'_, P> {
         let quiet = self.sends.wanting.is_empty()
-            && self.receives.hungry.is_empty()
+            && !self.receives.awaits_memory()
             && self.sends.unannounced.is_empty()
             && self.closing.is_empty();
         Sleep {

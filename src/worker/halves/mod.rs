@@ -81,6 +81,7 @@ impl<P: Provider> Worker<P> {
             (0..places).map(|_| AtomicU32::new(0)).collect(),
             (0..places).map(|_| DueFlag::new()).collect(),
         ));
+        let context = Arc::clone(&self.context);
         let send_worker = SendWorker {
             places: sending,
             sends: self.sends,
@@ -98,6 +99,8 @@ impl<P: Provider> Worker<P> {
             places: receiving,
             receives: self.receives,
             arena: self.arena,
+            context,
+            device_events: self.device_events,
             statistics: self.statistics,
             waiting: self.waiting,
             due,
@@ -152,6 +155,7 @@ impl<P: Provider> SendWorker<P> {
             credit_words: self.credit_words,
             domain: self.domain,
             context: self.context,
+            device_events: receiving.device_events,
             device: self.device,
             channels_max: self.channels_max,
             statistics: self.statistics,

@@ -13,6 +13,7 @@ use super::Due;
 use crate::channel::ChannelId;
 use crate::half::ReceiveHalf;
 use crate::worker::Turn;
+use crate::worker::device_events::DeviceEvents;
 use crate::worker::places::{Listed, Places};
 use crate::worker::polling::ReceiveSide;
 use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting};
@@ -21,9 +22,11 @@ use crate::{Event, Lease};
 /// The half of a [`Worker`] that receives, for one thread: the receive completion queue, the
 /// memory that is received into, and of each channel the half that receives.
 pub struct ReceiveWorker<P: Provider = Rdma> {
-    pub(super) places: Places<ReceiveHalf<P>>,
-    pub(super) receives: ReceiveSide<P>,
+    pub(in crate::worker) places: Places<ReceiveHalf<P>>,
+    pub(in crate::worker) receives: ReceiveSide<P>,
     pub(super) arena: P::Arena,
+    pub(in crate::worker) context: Arc<P::Context>,
+    pub(in crate::worker) device_events: DeviceEvents,
     pub(super) statistics: Arc<Statistics>,
     pub(super) waiting: Waiting,
     pub(super) due: Due,
@@ -49,7 +52,9 @@ impl<P: Provider> ReceiveWorker<P> {
             ..
         } = self;
         let tell = |index: u32, _: &mut Listed| due.tell(index);
-        receives.poll(&mut places.entries, arena, statistics, tell, &mut each)
+        let count = receives.poll(&mut places.entries, arena, statistics, tell, &mut each)?;
+        receives.renew_limit();
+        Ok(count)
     }
 
     /// Polls until events came, as [`Worker::wait`] does. Ends at the deadline, too.
@@ -142,7 +147,7 @@ impl<P: Provider> Sleeper<P> for ReceiveWorker<P> {
         None
     }
     fn sleep(&self) -> Sleep<'_, P> {
-        let at_most = (!self.receives.hungry.is_empty()).then_some(NAP);
+        let at_most = self.receives.awaits_memory().then_some(NAP);
         Sleep {
             receive_completions: Some(&self.receives.completions),
             send_completions: None,

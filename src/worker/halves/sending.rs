@@ -33,7 +33,7 @@ pub struct SendWorker<P: Provider = Rdma> {
     pub(super) arena: Arena<P>,
     pub(super) credit_words: Arc<P::Window>,
     pub(super) domain: P::ProtectionDomain,
-    pub(super) context: P::Context,
+    pub(super) context: Arc<P::Context>,
     pub(super) device: String,
     pub(super) channels_max: u32,
     pub(super) statistics: Arc<Statistics>,
@@ -130,9 +130,10 @@ impl<P: Provider> SendWorker<P> {
         &self.device
     }
 
-    /// The open device: its ports, limits and asynchronous events.
+    /// The open device: its ports and limits. Its asynchronous events are the other half's to take, by
+    /// [`ReceiveWorker::next_event`](crate::ReceiveWorker::next_event).
     #[must_use]
-    pub const fn context(&self) -> &P::Context {
+    pub fn context(&self) -> &P::Context {
         &self.context
     }
 

@@ -1,0 +1,409 @@
+//! Receives that the channels of a Worker share: whose a completion is, and what goes back to whom.
+
+use core::fmt;
+use std::sync::{Arc, Weak};
+
+use doorbell_core::provider::{
+    Arena, Arrival, AsyncEvent, Completion, MemoryError, PostError, ProtectionDomain, Provider,
+    ProviderError, SharedReceiveQueue, SharedReceiveQueueConfig,
+};
+use doorbell_core::{Qpn, SharedReceiveId};
+use doorbell_hotpath::{Grants, Share, SharedReceiver, Statistics, Taken};
+
+use super::channel_list::ChannelList;
+use super::places::{Entry, Listed};
+use super::qpn_table::QpnTable;
+use super::{Reservation, Turn, Worker};
+use crate::error::ConnectError;
+use crate::half::{Receives, Receiving, event_of};
+use crate::{ChannelConfig, Event, Lease, SharedReceivesConfig};
+
+const EINVAL: i32 = 22;
+
+/// The receives, and who may take them.
+pub(crate) struct Shared<P: Provider> {
+    receiver: SharedReceiver<P::SharedReceiveQueue, Arc<Statistics>>,
+    depth: u32,
+    channels: QpnTable,
+    /// Shares of connections that are not admitted yet, and may never be.
+    opened: Vec<Opened>,
+    /// How often nothing was found in the completion queue.
+    emptied: u64,
+    limit: Limit,
+}
+
+/// A share that was granted to the peer of a connection on its way.
+struct Opened {
+    reservation: Weak<Reservation>,
+    receives: u32,
+    /// How often the completion queue had been empty when its queue pair was seen to be gone.
+    gone_at: Option<u64>,
+}
+
+/// What a Worker has beside the receives that polling them takes.
+pub(super) struct Around<'w, P: Provider, C> {
+    pub(super) places: &'w mut [Entry<C>],
+    pub(super) arena: &'w mut P::Arena,
+    /// Channels whose peers used receives that are not granted again for want of spare ones.
+    pub(super) hungry: &'w mut ChannelList,
+    pub(super) statistics: &'w Statistics,
+}
+
+struct Limit {
+    receives: u32,
+    /// Whether the device said that fewer are left, and is not asked again yet.
+    is_passed: bool,
+    /// What it said when it was asked again.
+    refused: Option<ProviderError>,
+}
+
+/// How many of the receives that channels share are where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SharedReceives {
+    /// What events about them carry.
+    pub id: SharedReceiveId,
+    /// Receives kept posted: the shares of all channels fit into it.
+    pub depth: u32,
+    /// Receives posted now, as far as was polled.
+    pub posted: u32,
+    /// Of these, how many peers may use.
+    pub granted: u32,
+}
+
+impl<P: Provider> Shared<P> {
+    /// Makes the queue, and posts all receives there can be.
+    ///
+    /// # Errors
+    /// The device refused or has no such queue, or the arena has not as many slots.
+    pub(super) fn new(
+        domain: &P::ProtectionDomain,
+        completions: &P::CompletionQueue,
+        arena: &mut P::Arena,
+        statistics: &Arc<Statistics>,
+        config: &SharedReceivesConfig,
+        channels_max: u32,
+    ) -> Result<Self, MemoryError> {
+        let asked = SharedReceiveQueueConfig {
+            depth: config.depth,
+            scatter_max: 1,
+        };
+        let queue = domain.shared_receive_queue(completions, &asked)?;
+        let mut receiver = SharedReceiver::new(queue, Arc::clone(statistics), config.repost_batch);
+        let posted = receiver.fill(arena).map_err(|PostError { cause, .. }| cause)?;
+        if posted < config.depth {
+            return Err(MemoryError::Provider(ProviderError {
+                call: "shared_receives (the Worker has fewer slots than receives)",
+                errno: EINVAL,
+            }));
+        }
+        if config.limit > 0 {
+            receiver.queue_mut().set_limit(config.limit)?;
+        }
+        Ok(Self {
+            receiver,
+            depth: config.depth,
+            channels: QpnTable::new(channels_max),
+            opened: Vec::new(),
+            emptied: 0,
+            limit: Limit {
+                receives: config.limit,
+                is_passed: false,
+                refused: None,
+            },
+        })
+    }
+
+    /// The queue that queue pairs are made on.
+    pub(crate) const fn queue(&self) -> &P::SharedReceiveQueue {
+        self.receiver.queue()
+    }
+
+    fn counts(&self) -> SharedReceives {
+        SharedReceives {
+            id: self.queue().id(),
+            depth: self.depth,
+            posted: self.queue().in_flight(),
+            granted: self.receiver.granted(),
+        }
+    }
+
+    /// Receives that may be promised, but for what is promised to channels there are.
+    ///
+    /// What was granted for a connection that came to nothing is free again once the completion queue was
+    /// seen empty after its queue pair was gone: then no message is left that took one.
+    pub(super) fn promisable(&mut self) -> u32 {
+        let Self {
+            receiver,
+            opened,
+            emptied,
+            ..
+        } = self;
+        let mut unsettled = 0_u32;
+        opened.retain_mut(|share| {
+            if share.reservation.strong_count() > 0 {
+                return true;
+            }
+            let is_settled = *emptied > *share.gone_at.get_or_insert(*emptied);
+            if is_settled {
+                receiver.release(share.receives);
+            } else {
+                unsettled = unsettled.saturating_add(share.receives);
+            }
+            !is_settled
+        });
+        self.depth.saturating_sub(unsettled)
+    }
+
+    /// Grants its share to the peer of a connection that was promised one.
+    ///
+    /// # Errors
+    /// The device refused receives, or there is no memory for as many as are missing.
+    pub(crate) fn open(
+        &mut self,
+        reservation: &Arc<Reservation>,
+        grants: Arc<Grants>,
+        arena: &mut P::Arena,
+        config: &ChannelConfig,
+    ) -> Result<Share<Arc<Grants>>, ConnectError> {
+        self.receiver.want();
+        self.receiver
+            .replenish(arena)
+            .map_err(|PostError { cause, .. }| cause)?;
+        let receives = config.receive_depth;
+        let share = self.receiver.open(grants, receives, config.repost_batch);
+        let share = share.ok_or(ConnectError::NoMemory)?;
+        self.opened.push(Opened {
+            reservation: Arc::downgrade(reservation),
+            receives,
+            gone_at: None,
+        });
+        Ok(share)
+    }
+
+    /// Notes whose completions of this queue pair are, from now on.
+    pub(super) fn admit(&mut self, reservation: &Arc<Reservation>, qpn: Qpn) {
+        let admitted = Arc::as_ptr(reservation);
+        self.opened.retain(|share| share.reservation.as_ptr() != admitted);
+        self.channels.insert(qpn, reservation.id.index);
+    }
+
+    /// Forgets a queue pair that is given to the reaper.
+    pub(super) fn dismiss(&mut self, qpn: Qpn) {
+        self.channels.remove(qpn);
+    }
+
+    /// Takes back what a peer had left whose queue pair is gone, and of which the completion queue holds nothing.
+    pub(super) fn release(&mut self, receives: u32) {
+        self.receiver.release(receives);
+    }
+
+    /// Whether receives are needed that there was no memory for, so far.
+    pub(super) const fn awaits_memory(&self) -> bool {
+        self.receiver.is_wanted()
+    }
+
+    /// Takes a receive that ended to the channel whose peer used it, and grants that another.
+    #[inline(never)]
+    pub(super) fn take<C: Receives<P>>(
+        &mut self,
+        completion: P::Completion,
+        around: Around<'_, P, C>,
+        due: &mut impl FnMut(u32, &mut Listed),
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+    ) {
+        let Around {
+            places,
+            arena,
+            hungry,
+            statistics,
+        } = around;
+        let index = self.channels.get(completion.qpn());
+        let mut message = None;
+        let arrival = self
+            .receiver
+            .retire(completion, |_, slot| message = Some(Lease { slot }));
+        let Ok(arrival) = arrival else {
+            statistics.rejected.add_from_any(1);
+            return;
+        };
+        let place = index.and_then(|index| Some((index, places.get_mut(index as usize)?.split()?)));
+        let Some((index, (listed, channel))) = place else {
+            return self.take_orphan(message, arena, statistics);
+        };
+        let Receiving::Shared { share, .. } = &mut channel.receive_half().receiver else {
+            return self.take_orphan(message, arena, statistics);
+        };
+        match self.receiver.charge(share, &arrival) {
+            Taken::Message => {}
+            taken => {
+                if let Some(Lease { slot }) = message {
+                    arena.release(slot);
+                }
+                if let Some(event) = failure(taken, &arrival, channel, statistics) {
+                    each(Turn { channel, arena }, event);
+                }
+                return;
+            }
+        }
+        let event = event_of(&arrival, message, arena);
+        each(Turn { channel, arena }, event);
+        if !channel.is_open() {
+            return;
+        }
+        let Receiving::Shared { share, .. } = &mut channel.receive_half().receiver else {
+            return;
+        };
+        if !self.receiver.grant(share) && !listed.is_hungry {
+            listed.is_hungry = hungry.put(index);
+        }
+        if share.is_announcement_due() {
+            due(index, listed);
+        }
+    }
+
+    /// Takes a receive that a queue pair had used which is closed, or was never admitted.
+    #[cold]
+    fn take_orphan(&mut self, message: Option<Lease<P>>, arena: &mut P::Arena, statistics: &Statistics) {
+        statistics.orphaned.add_from_any(1);
+        if let Some(Lease { slot }) = message {
+            arena.release(slot);
+        }
+        self.receiver.want();
+    }
+
+    /// Posts the receives that are missing for all channels at once, and grants them to those that used some;
+    /// after a poll that took so many completions.
+    #[inline]
+    pub(super) fn tend<C: Receives<P>>(
+        &mut self,
+        count: u32,
+        around: Around<'_, P, C>,
+        due: &mut impl FnMut(u32, &mut Listed),
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+    ) {
+        if count == 0 {
+            self.emptied = self.emptied.wrapping_add(1);
+            if !self.receiver.is_wanted() {
+                return;
+            }
+        }
+        let refused = self.receiver.replenish(around.arena).err();
+        if !around.hungry.is_empty() && (refused.is_some() || self.receiver.spare() > 0) {
+            self.feed(refused, around, due, each);
+        }
+    }
+
+    /// Grants receives that are spare to the channels that used some. A refusal of the device is told to each of them.
+    fn feed<C: Receives<P>>(
+        &mut self,
+        refused: Option<PostError>,
+        around: Around<'_, P, C>,
+        due: &mut impl FnMut(u32, &mut Listed),
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+    ) {
+        let Around {
+            places,
+            arena,
+            hungry,
+            ..
+        } = around;
+        hungry.retain(|index| {
+            let Some(entry) = places.get_mut(index as usize) else {
+                return false;
+            };
+            entry.listed.is_hungry = false;
+            let Some((listed, channel)) = entry.split_open() else {
+                return false;
+            };
+            if let Some(error) = refused {
+                each(Turn { channel, arena }, Event::ReceivesRefused { error });
+            }
+            let Receiving::Shared { share, .. } = &mut channel.receive_half().receiver else {
+                return false;
+            };
+            listed.is_hungry = !self.receiver.grant(share);
+            if share.is_announcement_due() {
+                due(index, listed);
+            }
+            listed.is_hungry
+        });
+    }
+
+    /// Looks whether an event of the device is about these receives. Those about queue pairs are noted at their
+    /// channels.
+    pub(super) fn note<C: Receives<P>>(&mut self, event: AsyncEvent, places: &mut [Entry<C>]) {
+        match event {
+            AsyncEvent::SharedReceiveLimit(id) if id == self.queue().id() => self.limit.is_passed = true,
+            AsyncEvent::LastReceiveReached(qpn) => {
+                let index = self.channels.get(qpn);
+                let entry = index.and_then(|index| places.get_mut(index as usize));
+                let channel = entry.and_then(|entry| entry.channel.as_mut());
+                if let Some(Receiving::Shared { has_ended, .. }) =
+                    channel.map(|channel| &mut channel.receive_half().receiver)
+                {
+                    *has_ended = true;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the device is to be asked again to say when few receives are left, and they are not few.
+    #[inline]
+    pub(super) fn is_limit_due(&self) -> bool {
+        self.limit.is_passed && self.queue().in_flight() >= self.limit.receives
+    }
+
+    /// Asks the device again. What it said, where it refused, [`Shared::limit_refused`] gives.
+    #[cold]
+    pub(super) fn set_limit(&mut self) {
+        self.limit.is_passed = false;
+        self.limit.refused = self.receiver.queue_mut().set_limit(self.limit.receives).err();
+    }
+
+    /// What the device said when it refused to be asked again, once.
+    pub(super) const fn limit_refused(&mut self) -> Option<ProviderError> {
+        self.limit.refused.take()
+    }
+}
+
+/// What is told of a receive that brought no message to be believed.
+#[cold]
+fn failure<P: Provider, C: Receives<P>>(
+    taken: Taken,
+    arrival: &Arrival,
+    channel: &mut C,
+    statistics: &Statistics,
+) -> Option<Event<P>> {
+    match taken {
+        Taken::Overdrawn => {
+            channel.refuse();
+            Some(Event::Overdrawn)
+        }
+        Taken::OverdrawnAgain => {
+            statistics.rejected.add_from_any(1);
+            None
+        }
+        Taken::Message | Taken::Failed => Some(Event::ReceiveFailed {
+            status: arrival.status,
+        }),
+    }
+}
+
+impl<P: Provider> Worker<P> {
+    /// How many of the receives that its channels share are where; `None` where each has its own.
+    #[must_use]
+    pub fn shared_receives(&self) -> Option<SharedReceives> {
+        self.receives.shared.as_ref().map(|shared| shared.counts())
+    }
+}
+
+impl<P: Provider> fmt::Debug for Shared<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.counts(), f)
+    }
+}
+
+#[cfg(test)]
+mod tests;

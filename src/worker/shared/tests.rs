@@ -1,0 +1,157 @@
+//! A peer that sends more than it was granted: what no peer does that is one of ours.
+
+use core::time::Duration;
+use std::thread;
+
+use doorbell_core::provider::{Operation, RemoteAddress, Window};
+use doorbell_core::{IpPrefix, WcStatus};
+use doorbell_sim::{Fabric, Host, PortConfig};
+
+use crate::{
+    ChannelConfig, ChannelId, ChannelState, Event, Lease, Listener, Node, SharedReceivesConfig, Worker,
+    WorkerConfig, within,
+};
+
+const SOON: Duration = Duration::from_secs(10);
+
+fn node(fabric: &Fabric, name: &str, address: &str) -> Node<Host> {
+    let prefix = IpPrefix::new(address.parse().unwrap(), 24).unwrap();
+    let port = PortConfig::new(name, &[prefix]);
+    Node::with_provider(fabric.host(name, vec![port]).unwrap()).unwrap()
+}
+
+/// A hub whose two channels have shares of four, and who is at their other ends.
+struct Hub {
+    worker: Worker<Host>,
+    ids: [ChannelId; 2],
+    peers: [(Worker<Host>, ChannelId); 2],
+    fabric: Fabric,
+}
+
+impl Hub {
+    fn new() -> Self {
+        let fabric = Fabric::new();
+        let hub = node(&fabric, "hub", "127.0.0.1");
+        let mut config = WorkerConfig {
+            slots: 8,
+            ..WorkerConfig::default()
+        };
+        config.shared_receives = Some(SharedReceivesConfig {
+            depth: 8,
+            repost_batch: 1,
+            limit: 0,
+        });
+        let mut workers = hub.workers(&config).unwrap();
+        let share = ChannelConfig {
+            receive_depth: 4,
+            ..ChannelConfig::default()
+        };
+        let any = "127.0.0.1:0".parse().unwrap();
+        let mut listener = Listener::bind(&hub, &workers, any, &share).unwrap();
+        let address = listener.address();
+        let mut connected = ["127.0.0.2", "127.0.0.3"].map(|own| {
+            let peer = node(&fabric, own, own);
+            let mut theirs = peer.workers(&WorkerConfig::default()).unwrap();
+            let (here, there) = thread::scope(|scope| {
+                let connecting = scope.spawn(|| {
+                    let at = peer.connect_at(&mut theirs, address, &share, within(SOON));
+                    at.unwrap().channel
+                });
+                let here = listener.accept(&hub, &mut workers, within(SOON)).unwrap();
+                (here.channel, connecting.join().unwrap())
+            });
+            (here, Some((theirs.remove(0), there)))
+        });
+        Self {
+            worker: workers.remove(0),
+            ids: connected.each_ref().map(|(here, _)| *here),
+            peers: connected.each_mut().map(|(_, peer)| peer.take().unwrap()),
+            fabric,
+        }
+    }
+
+    /// Sends from a peer until it may not; says how many went.
+    fn flood(&mut self, peer: usize) -> u32 {
+        let (worker, id) = &mut self.peers[peer];
+        worker.poll(|_, _| {}).unwrap();
+        let mut sent = 0;
+        while worker
+            .channel(*id)
+            .unwrap()
+            .post_inline(Operation::Send, &[])
+            .is_ok()
+        {
+            sent += 1;
+        }
+        sent
+    }
+
+    /// Tells a peer of so many receives since it was connected, whether there are any or not.
+    fn lie(&mut self, peer: usize, receives: u32) {
+        let (worker, _) = &self.peers[peer];
+        let word = RemoteAddress::within(&worker.credit_words.remote(), 0, 8).unwrap();
+        let told = [receives.to_be_bytes(), (!receives).to_be_bytes()].concat();
+        let channel = self.worker.channel(self.ids[peer]).unwrap();
+        channel.post_inline(Operation::Write(word), &told).unwrap();
+    }
+
+    /// What the hub is told, each with its channel; messages are kept.
+    fn polled(&mut self, kept: &mut Vec<Lease<Host>>) -> Vec<(ChannelId, &'static str)> {
+        let mut told = Vec::new();
+        for _ in 0..4 {
+            self.worker
+                .poll(|turn, event| {
+                    let id = turn.channel.id();
+                    match event {
+                        Event::Received { message, .. } => {
+                            kept.push(message);
+                            told.push((id, "message"));
+                        }
+                        Event::Overdrawn => told.push((id, "overdrawn")),
+                        Event::Done { .. } => {}
+                        other => panic!("{other:?}"),
+                    }
+                })
+                .unwrap();
+        }
+        told
+    }
+}
+
+#[test]
+fn a_peer_that_takes_what_is_anothers_is_failed_and_the_other_goes_on() {
+    let mut hub = Hub::new();
+    let [first, second] = hub.ids;
+    let mut kept = Vec::new();
+    assert_eq!(hub.flood(0), 4);
+    assert_eq!(hub.polled(&mut kept), [(first, "message"); 4]);
+    // All of its messages are looked at: it has no receive left, and takes the other's.
+    hub.lie(0, 7);
+    assert_eq!(hub.flood(0), 3);
+    assert_eq!(
+        hub.polled(&mut kept),
+        [(first, "overdrawn")],
+        "once, and no message of it"
+    );
+    assert_eq!(kept.len(), 4);
+    assert_eq!(hub.worker.statistics().rejected.value(), 2);
+    let state = hub.worker.channel(first).unwrap().state();
+    assert!(
+        matches!(state, ChannelState::Failed { cause } if cause.status == WcStatus::GENERAL_ERR),
+        "{state:?}"
+    );
+    // What it took is there again for the other.
+    let counts = hub.worker.shared_receives().unwrap();
+    assert_eq!((counts.posted, counts.granted), (4, 4));
+    for _ in 0..3 {
+        assert_eq!(hub.flood(1), 4);
+        assert_eq!(hub.polled(&mut kept), [(second, "message"); 4]);
+        kept.clear();
+        assert_eq!(hub.polled(&mut kept), []);
+    }
+    assert_eq!(hub.fabric.receivers_not_ready(), 0);
+    assert_eq!(hub.worker.close(first, within(SOON), |_, _| {}), Ok(()));
+    assert_eq!(hub.polled(&mut kept), []);
+    let counts = hub.worker.shared_receives().unwrap();
+    assert_eq!((counts.posted, counts.granted), (8, 4));
+}
