@@ -285,7 +285,7 @@ pub(super) static ROWS: [Row; 32] = [
     ),
     compared(
         "bandwidth-64k",
-        "WRITE of 64 KiB, 128 in flight",
+        "WRITE of 64 KiB from 16 buffers, theirs from one",
         "MB/s",
         "ib_write_bw",
         Goal::RatioAtLeast(1.0),
@@ -297,7 +297,7 @@ pub(super) static ROWS: [Row; 32] = [
     ),
     compared(
         "bandwidth-1m",
-        "WRITE of 1 MiB, 128 in flight",
+        "WRITE of 1 MiB from 4 buffers, theirs from one",
         "MB/s",
         "ib_write_bw",
         Goal::RatioAtLeast(1.0),
