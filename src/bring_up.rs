@@ -19,6 +19,7 @@ use crate::error::ConnectError;
 use crate::half::{Receiving, Sending};
 use crate::node::Connection;
 use crate::rails::NodeRail;
+use crate::submission::Records;
 use crate::worker::{CREDIT_WORD_BYTES, Reservation};
 use crate::{ChannelConfig, Peer, ReceiveHalf, SendHalf, Worker};
 
@@ -198,7 +199,9 @@ pub(crate) fn connect<P: Provider>(
             errno: EINVAL,
         }));
     };
+    let limits = control.limits();
     Ok(Ready {
+        inline_alone_bytes_max: config.inline_alone_bytes_max.min(limits.inline_bytes_max),
         sender,
         receiver,
         control,
@@ -246,6 +249,7 @@ const ANNOUNCEMENT_BYTES: u32 = 8;
 
 /// A queue pair in RTS whose peer has not yet said that it is too.
 pub(crate) struct Ready<P: Provider> {
+    inline_alone_bytes_max: u32,
     sender: Sending<P>,
     receiver: Receiving<P>,
     control: P::QueuePair,
@@ -263,6 +267,7 @@ pub(crate) fn admit<P: Provider>(
     established: Established,
 ) -> Result<Connection, ConnectError> {
     let Ready {
+        inline_alone_bytes_max,
         sender,
         receiver,
         control,
@@ -278,10 +283,12 @@ pub(crate) fn admit<P: Provider>(
                 reservation: Arc::clone(&reservation),
             },
             send: SendHalf {
+                records: Records::none(reservation.id),
                 sender,
                 control,
                 reservation,
                 peer,
+                inline_alone_bytes_max,
             },
         })?;
     Ok(Connection { worker: at, channel })

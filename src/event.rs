@@ -41,8 +41,8 @@ pub enum Event<P: Provider = Rdma> {
     /// A request failed, and the queue pair with it; all before it are done. The channel gives
     /// the first cause.
     Failed {
-        /// The request; what it held went back to the Worker. Not one of the application's where
-        /// receives were being announced to the peer.
+        /// The request; what it held went back to the Worker, or to the [`Submitter`](crate::Submitter) it
+        /// is of. Not one of the application's where receives were being announced to the peer.
         ticket: Ticket,
         /// How it ended: a flush where another request is the cause.
         status: WcStatus,

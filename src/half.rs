@@ -11,6 +11,7 @@ use doorbell_core::provider::{
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{FirstCause, Grants, Receiver, Sender, Share, Statistics};
 
+use crate::submission::Records;
 use crate::worker::Reservation;
 use crate::{Batch, ChannelId, ChannelState, Event, Lease, Peer, SendError, SendErrorKind};
 
@@ -78,11 +79,15 @@ impl<P: Provider> fmt::Debug for Receiving<P> {
 
 /// The half of a channel that sends, on a [`SendWorker`](crate::SendWorker).
 pub struct SendHalf<P: Provider = Rdma> {
+    // Goes first: what is in flight is told of before it goes home.
+    pub(crate) records: Records<P>,
     // The queue goes before the control side: the order in which nothing is left to fail.
     pub(crate) sender: Sending<P>,
     pub(crate) control: P::QueuePair,
     pub(crate) reservation: Arc<Reservation>,
     pub(crate) peer: Peer,
+    /// What is posted by itself goes inline up to this length.
+    pub(crate) inline_alone_bytes_max: u32,
 }
 
 /// The half of a channel that receives, on a [`ReceiveWorker`](crate::ReceiveWorker).
@@ -163,6 +168,12 @@ impl<P: Provider> SendHalf<P> {
         lease: Lease<P>,
         flags: PostFlags,
     ) -> Result<Ticket, SendError<Lease<P>>> {
+        let is_short = lease.len_bytes() <= self.inline_alone_bytes_max as usize;
+        let flags = if is_short && !operation.writes_slots() {
+            flags | PostFlags::INLINE
+        } else {
+            flags
+        };
         let mut batch = self.sender.stage();
         let ticket = match batch.push(operation, [lease.slot], flags) {
             Ok(ticket) => ticket,

@@ -49,12 +49,13 @@ mod node;
 mod peer;
 mod rails;
 mod ring_channel;
+mod submission;
 mod worker;
 
 pub use arena::Arena;
 pub use batch::Batch;
 pub use channel::{Channel, ChannelId, SendError, SendErrorKind};
-pub use config::{ChannelConfig, Notify, SharedReceivesConfig, WorkerConfig};
+pub use config::{ChannelConfig, Notify, SharedReceivesConfig, SubmitterConfig, WorkerConfig};
 pub use doorbell_core as vocabulary;
 pub use doorbell_core::provider::{
     ArenaConfig, AsyncEvent, MemoryError, NumaNode, Operation, Pages, Placement, PlacementConfig, PostFlags,
@@ -74,6 +75,7 @@ pub use node::{Connection, Node};
 pub use peer::Peer;
 pub use rails::NoRoute;
 pub use ring_channel::{Publications, RingChannel, RingConfig, RingError};
+pub use submission::{Submission, SubmissionError, SubmitError, SubmitErrorKind, Submitter};
 pub use worker::{
     CloseError, CloseProgress, NotAPair, NotSplit, ReceiveWorker, SendWorker, SharedReceives, Sleep,
     SplitError, Turn, WaitError, Worker,

@@ -69,7 +69,7 @@ impl<P: Provider> Worker<P> {
     ///
     /// # Errors
     /// The place was reserved on another Worker.
-    pub(crate) fn admit(&mut self, channel: Channel<P>) -> Result<ChannelId, ConnectError> {
+    pub(crate) fn admit(&mut self, mut channel: Channel<P>) -> Result<ChannelId, ConnectError> {
         let id = channel.id();
         let reserved = self
             .places
@@ -91,6 +91,9 @@ impl<P: Provider> Worker<P> {
         sends
             .fetched
             .reserve((channel.limits().send_depth as usize).saturating_mul(GATHER_MAX));
+        if sends.submissions.is_used() {
+            sends.submissions.make_room(places, &mut channel.send);
+        }
         in_place::touch(self.closing.spare_capacity_mut());
         in_place::touch(sends.fetched.spare_capacity_mut());
         if let Some(shared) = &mut self.receives.shared {

@@ -10,6 +10,8 @@ mod places;
 mod polling;
 mod qpn_table;
 mod shared;
+mod submissions;
+mod submitting;
 mod waiting;
 
 use core::fmt;
@@ -137,7 +139,7 @@ impl<P: Provider> Worker<P> {
         let credit_words = domain.window(&credits)?;
         Ok(Self {
             places: Places::new(reaper),
-            sends: SendSide::new(send_completions),
+            sends: SendSide::new(send_completions, config.submissions_per_poll),
             receives: ReceiveSide::new(receive_completions, shared),
             arena,
             credit_words: Arc::new(credit_words),

@@ -8,6 +8,7 @@ use doorbell_hotpath::{Outcome, Statistics};
 use super::channel_list::ChannelList;
 use super::places::{Entry, Listed};
 use super::shared::{Around, Shared};
+use super::submissions::Submissions;
 use super::waiting::Wanting;
 use super::{Turn, Worker};
 use crate::half::{Receives, Sends};
@@ -21,6 +22,7 @@ pub(crate) struct SendSide<P: Provider> {
     /// Channels that have receives to announce, and nothing yet that goes out.
     pub(super) unannounced: ChannelList,
     pub(super) wanting: Wanting,
+    pub(super) submissions: Submissions<P>,
 }
 
 /// What polls receives: the completion queue, and what it keeps from one poll to the next.
@@ -79,6 +81,10 @@ impl<P: Provider> Worker<P> {
         let due = |index: u32, listed: &mut Listed| listed.note_unannounced(index, unannounced);
         let received = receives.poll(places, arena, statistics, due, each)?;
         let sent = sends.poll(places, arena, statistics, each)?;
+        // Behind the completions, which made room.
+        if sends.submissions.is_used() {
+            sends.submissions.run(places);
+        }
         // Late, so that an answer given above carries what would go by itself here.
         if !sends.unannounced.is_empty() {
             sends.announce(places, arena, each);
@@ -203,12 +209,13 @@ impl<P: Provider> ReceiveSide<P> {
 }
 
 impl<P: Provider> SendSide<P> {
-    pub(super) fn new(completions: P::CompletionQueue) -> Self {
+    pub(super) fn new(completions: P::CompletionQueue, submissions_per_poll: u32) -> Self {
         Self {
             completions,
             fetched: Vec::new(),
             unannounced: ChannelList::default(),
             wanting: Wanting::new(),
+            submissions: Submissions::new(submissions_per_poll),
         }
     }
 
@@ -242,7 +249,10 @@ impl<P: Provider> SendSide<P> {
         each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
     ) -> Result<u32, ProviderError> {
         let Self {
-            completions, fetched, ..
+            completions,
+            fetched,
+            submissions,
+            ..
         } = self;
         completions.poll(|completion| {
             let id = completion.work_id();
@@ -252,7 +262,11 @@ impl<P: Provider> SendSide<P> {
                 statistics.orphaned.add_from_any(1);
                 return;
             };
-            let outcome = channel.send_half().sender.retire(
+            let half = channel.send_half();
+            let success = completion.status().is_success();
+            // Of what failed the last slot is kept: it may be a submitter's.
+            let mut failed = None;
+            let outcome = half.sender.retire(
                 completion,
                 |ticket, slot| {
                     // There is room, since admission: so this never comes to allocate.
@@ -260,13 +274,25 @@ impl<P: Provider> SendSide<P> {
                         fetched.push((ticket, Lease { slot }));
                     }
                 },
-                |slot| arena.release(slot),
+                |slot| {
+                    if success {
+                        arena.release(slot);
+                    } else if let Some(before) = failed.replace(slot) {
+                        arena.release(before);
+                    }
+                },
             );
             let Ok(Outcome { retired, through, .. }) = outcome else {
                 statistics.rejected.add_from_any(1);
                 return;
             };
-            let success = retired.status.is_success();
+            half.records.settle(retired.last);
+            if let Some(slot) = failed {
+                match half.records.take(retired.last) {
+                    Some(record) => submissions.ended(half.id(), record, slot, retired.status),
+                    None => arena.release(slot),
+                }
+            }
             if !fetched.is_empty() {
                 for (ticket, data) in fetched.drain(..) {
                     if success || ticket != retired.last {

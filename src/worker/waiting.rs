@@ -18,7 +18,7 @@ use crate::half::Sends;
 use crate::{Event, Notify, edge};
 
 /// No sleep is longer while something is awaited that no completion tells: credits, memory for
-/// receives, the end of a closing. About as long as a peer that found no receive waits by default.
+/// receives, the end of a closing, requests of submitters. About as long as a peer that found no receive waits by default.
 pub(super) const NAP: Duration = Duration::from_millis(1);
 
 /// What a Worker keeps from one wait to the next.
@@ -203,6 +203,7 @@ impl<P: Provider> Sleeper<P> for Worker<P> {
         let quiet = self.sends.wanting.is_empty()
             && !self.receives.awaits_memory()
             && self.sends.unannounced.is_empty()
+            && self.sends.submissions.is_quiet()
             && self.closing.is_empty();
         Sleep {
             receive_completions: Some(&self.receives.completions),

@@ -28,11 +28,11 @@ use crate::{Arena, Event, Lease};
 /// of credit.
 pub struct SendWorker<P: Provider = Rdma> {
     // Channels go first: their queue pairs give their slots back to the arena.
-    pub(super) places: Places<SendHalf<P>>,
-    pub(super) sends: SendSide<P>,
+    pub(in crate::worker) places: Places<SendHalf<P>>,
+    pub(in crate::worker) sends: SendSide<P>,
     pub(super) arena: Arena<P>,
     pub(super) credit_words: Arc<P::Window>,
-    pub(super) domain: P::ProtectionDomain,
+    pub(in crate::worker) domain: P::ProtectionDomain,
     pub(super) context: Arc<P::Context>,
     pub(super) device: String,
     pub(super) channels_max: u32,
@@ -58,6 +58,10 @@ impl<P: Provider> SendWorker<P> {
                 .poll(&mut self.places.entries, arena, &self.statistics, &mut each)?,
             None => 0,
         };
+        // Behind the completions, which made room.
+        if self.sends.submissions.is_used() {
+            self.sends.submissions.run(&mut self.places.entries);
+        }
         // Late, so that what was sent above carries what would go by itself here.
         self.take_due();
         if let (false, Some(arena)) = (self.sends.unannounced.is_empty(), &mut self.arena.inner) {

@@ -1,0 +1,174 @@
+//! The ring through which requests come to a Worker, with the desks of those that push into it.
+
+use core::fmt;
+use std::sync::Arc;
+
+use doorbell_core::provider::Provider;
+use doorbell_hotpath::ring::{
+    ClaimError, Consumer, Descriptor, MpscProducer, MpscRing, PushError, Slot, SpscProducer, SpscRing,
+    TakeError,
+};
+
+use super::desk::{Desk, Telling, ring_slots};
+use super::request::Request;
+
+type OwnRing = Arc<SpscRing<Box<[Slot]>>>;
+type SharedRing = Arc<MpscRing<Box<[Slot]>>>;
+
+/// A ring of one submitter's own, or one that several share.
+#[derive(Clone, Debug)]
+pub(crate) enum RequestRing {
+    Own(OwnRing),
+    Shared(SharedRing),
+}
+
+impl RequestRing {
+    /// One for so many requests at least; `None` where there is no ring as large.
+    pub(crate) fn new(depth: u32, is_shared: bool) -> Option<Self> {
+        let slots = ring_slots((depth as usize).max(1));
+        Some(if is_shared {
+            Self::Shared(Arc::new(MpscRing::new(slots).ok()?))
+        } else {
+            Self::Own(Arc::new(SpscRing::new(slots).ok()?))
+        })
+    }
+
+    pub(crate) fn consumer(&self) -> Result<RequestConsumer, ClaimError> {
+        Ok(match self {
+            Self::Own(ring) => RequestConsumer::Own(Consumer::claim(Arc::clone(ring))?),
+            Self::Shared(ring) => RequestConsumer::Shared(Consumer::claim(Arc::clone(ring))?),
+        })
+    }
+
+    /// What pushes into it; of its own ring there is one.
+    pub(crate) fn producer(&self, last: &Arc<LastOfAll>) -> Result<RequestProducer, ClaimError> {
+        Ok(match self {
+            Self::Own(ring) => RequestProducer::Own(Some(SpscProducer::claim(Arc::clone(ring))?)),
+            Self::Shared(ring) => {
+                RequestProducer::Shared(MpscProducer::new(Arc::clone(ring)), Arc::clone(last))
+            }
+        })
+    }
+}
+
+/// Closes a shared ring when the last of those that push into it is gone.
+#[derive(Debug)]
+pub(crate) struct LastOfAll(pub(crate) RequestRing);
+
+impl Drop for LastOfAll {
+    fn drop(&mut self) {
+        if let RequestRing::Shared(ring) = &self.0 {
+            MpscProducer::new(Arc::clone(ring)).close();
+        }
+    }
+}
+
+/// The end at which requests are pushed.
+#[derive(Debug)]
+pub(crate) enum RequestProducer {
+    /// There until the drop.
+    Own(Option<SpscProducer<OwnRing>>),
+    Shared(
+        MpscProducer<SharedRing>,
+        #[expect(dead_code, reason = "it is there to be dropped")] Arc<LastOfAll>,
+    ),
+}
+
+impl RequestProducer {
+    #[inline]
+    pub(super) fn push(&mut self, request: Request) -> Result<(), PushError> {
+        let item = request.descriptor();
+        match self {
+            Self::Own(Some(ring)) => ring.push(item),
+            Self::Own(None) => Err(PushError::Closed(item)),
+            Self::Shared(ring, _) => ring.push(item),
+        }
+    }
+}
+
+impl Drop for RequestProducer {
+    fn drop(&mut self) {
+        if let Self::Own(ring) = self {
+            if let Some(ring) = ring.take() {
+                ring.close();
+            }
+        }
+    }
+}
+
+/// The end at which requests are taken.
+#[derive(Debug)]
+pub(crate) enum RequestConsumer {
+    Own(Consumer<OwnRing>),
+    Shared(Consumer<SharedRing>),
+}
+
+impl RequestConsumer {
+    #[inline]
+    pub(crate) fn take(&mut self) -> Result<Request, TakeError> {
+        let taken: Result<Descriptor, TakeError> = match self {
+            Self::Own(ring) => ring.take(),
+            Self::Shared(ring) => ring.take(),
+        };
+        taken.map(Request::of)
+    }
+
+    pub(crate) fn close(&self) {
+        match self {
+            Self::Own(ring) => ring.close(),
+            Self::Shared(ring) => ring.close(),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        match self {
+            Self::Own(ring) => ring.is_closed(),
+            Self::Shared(ring) => ring.is_closed(),
+        }
+    }
+}
+
+/// A ring with the desks of those that push into it, by the numbers that requests carry.
+pub(crate) struct Intake<P: Provider> {
+    pub(crate) ring: RequestRing,
+    pub(crate) desks: Box<[Arc<Desk<P>>]>,
+}
+
+impl<P: Provider> Intake<P> {
+    /// Gives back what is in the ring.
+    pub(crate) fn return_all(&self, requests: &mut RequestConsumer) {
+        while let Ok(request) = requests.take() {
+            // Who pushed it has a desk.
+            if let Some(desk) = self.desks.get(request.who()) {
+                Telling::new(Arc::clone(desk)).returned(&request);
+            }
+        }
+    }
+
+    /// Gives back what got into the ring while the Worker closed it, once that is done.
+    #[cold]
+    pub(super) fn return_late(&self) {
+        if let Ok(mut requests) = self.ring.consumer() {
+            if requests.is_closed() {
+                self.return_all(&mut requests);
+            }
+        }
+    }
+}
+
+impl<P: Provider> Drop for Intake<P> {
+    /// Neither the Worker nor a submitter is there: what is left goes home with the desks.
+    fn drop(&mut self) {
+        if let Ok(mut requests) = self.ring.consumer() {
+            self.return_all(&mut requests);
+        }
+    }
+}
+
+impl<P: Provider> fmt::Debug for Intake<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Intake")
+            .field("ring", &self.ring)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,17 @@
+//! Requests from other threads into a Worker: what both sides of it share, and the side that submits.
+//!
+//! The Worker's side is `worker::submissions`.
+
+mod desk;
+mod error;
+mod intake;
+mod record;
+mod request;
+mod submitter;
+
+pub(crate) use desk::{Desk, Registry, Telling};
+pub use error::{Submission, SubmissionError, SubmitError, SubmitErrorKind};
+pub(crate) use intake::{Intake, LastOfAll, RequestConsumer, RequestRing};
+pub(crate) use record::{Record, Records};
+pub(crate) use request::{Request, SHARING_MAX};
+pub use submitter::Submitter;

@@ -1,0 +1,200 @@
+//! What submits requests to a Worker from another thread.
+
+use core::fmt;
+use std::sync::Arc;
+
+use doorbell_core::in_place;
+use doorbell_core::provider::{Attacher as _, Operation, Placement, PostFlags, Provider, Slot as _};
+use doorbell_ffi::Rdma;
+use doorbell_hotpath::ring::Consumer;
+use doorbell_hotpath::ring::PushError as RingError;
+
+use super::desk::{Desk, FailureRing};
+use super::intake::{Intake, LastOfAll, RequestProducer};
+use super::request::Request;
+use super::{Submission, SubmissionError, SubmitError, SubmitErrorKind};
+use crate::{Arena, ChannelId, Lease};
+
+/// Submits requests to a [`Worker`](crate::Worker) from a thread of its own, without a lock.
+///
+/// It has memory of its own. What it submits goes through a ring; the Worker posts it when it is polled, the
+/// requests of one channel in the order in which they were submitted, as one doorbell. What cannot go
+/// yet, for want of credits or room, waits at the Worker and holds up no other channel.
+///
+/// A request that is done sends its memory home, to be leased again: nothing else tells of it. One that
+/// failed comes back through [`Submitter::failure`], and its memory is taken until then. So whoever runs
+/// out of memory looks there.
+///
+/// It may go at any time: what it submitted is still sent.
+pub struct Submitter<P: Provider = Rdma> {
+    requests: RequestProducer,
+    failures: Consumer<FailureRing>,
+    /// By index, what came home although it was told of as unknown, and that is not taken yet.
+    set_aside: Box<[Option<Lease<P>>]>,
+    arena: Arena<P>,
+    /// Which of those that share the ring it is.
+    who: u16,
+    desk: Arc<Desk<P>>,
+    intake: Arc<Intake<P>>,
+}
+
+impl<P: Provider> Submitter<P> {
+    /// One of those of an intake; `None` where there is one of this number.
+    pub(crate) fn new(
+        intake: &Arc<Intake<P>>,
+        last: &Arc<LastOfAll>,
+        who: usize,
+        arena: Arena<P>,
+    ) -> Option<Self> {
+        let desk = intake.desks.get(who)?;
+        let mut set_aside: Box<[_]> = (0..arena.slots()).map(|_| None).collect();
+        in_place::put(&mut set_aside, || None);
+        Some(Self {
+            requests: intake.ring.producer(last).ok()?,
+            failures: desk.failures()?,
+            set_aside,
+            arena,
+            who: u16::try_from(who).ok()?,
+            desk: Arc::clone(desk),
+            intake: Arc::clone(intake),
+        })
+    }
+
+    /// Leases memory; `None` is back-pressure: all of it is under way, or failed and not taken.
+    #[inline]
+    pub fn lease(&mut self) -> Option<Lease<P>> {
+        let lease = self.arena.lease()?;
+        if !self.desk.is_unknown(lease.index()) {
+            return Some(lease);
+        }
+        self.lease_another(lease)
+    }
+
+    /// Sets aside what came home although it was told of as unknown, so that it is not submitted, and does
+    /// not fail, again before that is taken: the ring of failures has a place for each slot.
+    #[cold]
+    fn lease_another(&mut self, unknown: Lease<P>) -> Option<Lease<P>> {
+        let mut lease = unknown;
+        loop {
+            let place = self.set_aside.get_mut(lease.index() as usize)?;
+            *place = Some(lease);
+            lease = self.arena.lease()?;
+            if !self.desk.is_unknown(lease.index()) {
+                return Some(lease);
+            }
+        }
+    }
+
+    /// Gives memory back, cheaper than dropping it. A lease of elsewhere goes where it is from.
+    #[inline]
+    pub fn release(&mut self, lease: Lease<P>) {
+        self.arena.release(lease);
+    }
+
+    /// Submits one message.
+    ///
+    /// # Errors
+    /// [`SubmitError`] hands the lease back.
+    #[inline]
+    pub fn send(&mut self, channel: ChannelId, message: Lease<P>) -> Result<(), SubmitError<P>> {
+        self.submit(channel, Operation::Send, message, PostFlags::empty())
+    }
+
+    /// Submits one request: a SEND or a WRITE, with or without immediate.
+    ///
+    /// # Errors
+    /// [`SubmitError`] hands the lease back.
+    ///
+    /// # Ordering
+    /// Requests of one submitter for one channel are posted in the order in which they were submitted.
+    #[inline]
+    pub fn submit(
+        &mut self,
+        channel: ChannelId,
+        operation: Operation,
+        lease: Lease<P>,
+        flags: PostFlags,
+    ) -> Result<(), SubmitError<P>> {
+        if !self.desk.attacher().owns(&lease.slot) {
+            return Err(SubmitError {
+                kind: SubmitErrorKind::OtherMemory,
+                lease: Some(lease),
+            });
+        }
+        let slot = lease.slot.detach();
+        let kind = match Request::pack(self.who, channel, operation, slot, flags) {
+            None => SubmitErrorKind::BringsDataBack,
+            Some((request, detail)) => {
+                if let Some(detail) = detail {
+                    self.desk.keep_detail(slot.index, detail);
+                }
+                match self.requests.push(request) {
+                    Ok(()) => return Ok(()),
+                    Err(RingError::Closed(_)) => SubmitErrorKind::WorkerGone,
+                    Err(_) => SubmitErrorKind::WouldBlock,
+                }
+            }
+        };
+        // Nobody else knows of these words.
+        let slot = self.desk.attacher().attach(slot);
+        Err(SubmitError {
+            kind,
+            lease: slot.map(|slot| Lease { slot }),
+        })
+    }
+
+    /// Takes a request that failed, the earliest told first; `None` where there is none now.
+    ///
+    /// When the Worker is gone, what it did not post comes back here, too.
+    pub fn failure(&mut self) -> Option<Submission<P>> {
+        let told = match self.failures.take() {
+            Ok(told) => told,
+            Err(_) => {
+                self.intake.return_late();
+                self.failures.take().ok()?
+            }
+        };
+        let submission = self.desk.submission(told);
+        if submission.error == SubmissionError::Unknown {
+            let place = self.set_aside.get_mut(submission.index as usize);
+            if let Some(lease) = place.and_then(Option::take) {
+                self.arena.release(lease);
+            }
+        }
+        Some(submission)
+    }
+
+    /// How many slots of memory there are in all.
+    #[must_use]
+    pub const fn slots(&self) -> u32 {
+        self.arena.slots()
+    }
+
+    /// How many bytes each holds.
+    #[must_use]
+    pub const fn slot_bytes(&self) -> u32 {
+        self.arena.slot_bytes()
+    }
+
+    /// How its memory was placed; see [`Worker::placement`](crate::Worker::placement).
+    #[must_use]
+    pub const fn placement(&self) -> Placement {
+        self.arena.placement()
+    }
+}
+
+impl<P: Provider> fmt::Debug for Submitter<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Submitter")
+            .field("who", &self.who)
+            .field("slots", &self.arena.slots())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<P: Provider> Drop for Submitter<P> {
+    /// What it submitted is still sent; what failed goes home with its memory.
+    fn drop(&mut self) {
+        self.failures.close();
+    }
+}

@@ -1,0 +1,552 @@
+//! The Worker's side of submitters: their requests are taken out of the rings, wait in the order of their
+//! channel, and are posted, those of one channel as one doorbell.
+//!
+//! What waits stands in a place of its slot's own, so that there is always one, and nothing here
+//! allocates while polling.
+
+use core::fmt;
+use std::sync::Arc;
+
+use doorbell_core::provider::{
+    Arena as _, ArenaConfig, MemoryError, PostFlags, ProtectionDomain, Provider, ProviderError, PushError,
+    Refused, Slot as _,
+};
+use doorbell_core::{WcStatus, in_place};
+use doorbell_hotpath::ring::TakeError;
+
+use super::channel_list::ChannelList;
+use super::places::Entry;
+use crate::edge::reaper::Reaper;
+use crate::half::{SendHalf, Sends};
+use crate::submission::{
+    Desk, Intake, LastOfAll, Record, Registry, Request, RequestConsumer, RequestRing, SHARING_MAX, Telling,
+};
+use crate::{Arena, ChannelId, SubmissionError, Submitter, SubmitterConfig};
+
+/// All submitters of a Worker, and what they submitted and is not posted.
+pub(crate) struct Submissions<P: Provider> {
+    inlets: Inlets<P>,
+    /// By the index of the channel.
+    queues: Vec<Queue>,
+    /// Channels whose queue is not empty.
+    waiting: ChannelList,
+    /// Whose turn it is to be taken from first.
+    first: usize,
+    /// Requests taken by one poll at most.
+    per_poll: u32,
+    registry: Arc<Registry<P>>,
+}
+
+/// The rings. A place is empty once nothing comes out of it any more and nothing of it waits.
+struct Inlets<P: Provider>(Vec<Option<Inlet<P>>>);
+
+/// A ring that requests come out of.
+struct Inlet<P: Provider> {
+    requests: RequestConsumer,
+    /// All that was submitted was taken, and those who did are gone.
+    is_over: bool,
+    seats: Box<[Seat<P>]>,
+    intake: Arc<Intake<P>>,
+}
+
+/// What there is of one submitter.
+struct Seat<P: Provider> {
+    telling: Telling<P>,
+    /// One for each slot.
+    places: Box<[Place<P>]>,
+}
+
+/// Where a request waits. The slot is there as long as it does.
+struct Place<P: Provider> {
+    slot: Option<P::Slot>,
+    request: Request,
+    /// What waits behind it, for the same channel.
+    next: Link,
+}
+
+/// Which place: its inlet, its seat there, and its slot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Link {
+    inlet: u32,
+    seat: u32,
+    slot: u32,
+}
+
+impl Link {
+    const NONE: Self = Self {
+        inlet: u32::MAX,
+        seat: u32::MAX,
+        slot: u32::MAX,
+    };
+}
+
+/// What waits for one channel, the oldest first.
+#[derive(Clone, Copy)]
+struct Queue {
+    head: Link,
+    /// The last, unless there is none.
+    tail: Link,
+}
+
+impl Queue {
+    const EMPTY: Self = Self {
+        head: Link::NONE,
+        tail: Link::NONE,
+    };
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.head == Link::NONE
+    }
+
+    /// Puts a request at the end that stands in its place.
+    #[inline]
+    fn push<P: Provider>(&mut self, inlets: &mut Inlets<P>, link: Link) {
+        if let Some((_, place)) = inlets.at(link) {
+            place.next = Link::NONE;
+        }
+        if self.is_empty() {
+            self.head = link;
+        } else if let Some((_, last)) = inlets.at(self.tail) {
+            last.next = link;
+        }
+        self.tail = link;
+    }
+
+    /// Takes the first request out, whose slot was taken out of its place.
+    #[inline]
+    fn pop<P: Provider>(&mut self, inlets: &mut Inlets<P>) {
+        let first = inlets.at(self.head);
+        self.head = first.map_or(Link::NONE, |(_, place)| place.next);
+    }
+
+    /// Fails all of them, each for the reason of the channel it is for.
+    #[cold]
+    fn fail<P: Provider>(&mut self, inlets: &mut Inlets<P>, error: impl Fn(ChannelId) -> SubmissionError) {
+        while let Some((telling, place)) = inlets.at(self.head) {
+            let channel = place.request.channel();
+            if let Some(slot) = place.slot.take() {
+                telling.failed(channel, slot, error(channel));
+            }
+            self.pop(inlets);
+        }
+    }
+}
+
+impl<P: Provider> Inlets<P> {
+    #[inline]
+    fn inlet(&mut self, at: usize) -> Option<&mut Inlet<P>> {
+        self.0.get_mut(at)?.as_mut()
+    }
+
+    /// A place, and what tells its submitter.
+    #[inline]
+    fn at(&mut self, link: Link) -> Option<(&mut Telling<P>, &mut Place<P>)> {
+        let inlet = self.inlet(link.inlet as usize)?;
+        let Seat { telling, places, .. } = inlet.seats.get_mut(link.seat as usize)?;
+        Some((telling, places.get_mut(link.slot as usize)?))
+    }
+
+    /// The place of a slot of the submitter whose desk has this number.
+    #[cold]
+    fn of(&self, number: u64, slot: u32) -> Option<Link> {
+        (0..).zip(&self.0).find_map(|(inlet, entry)| {
+            let mut seats = (0..).zip(&entry.as_ref()?.seats);
+            let (seat, _) = seats.find(|(_, seat)| seat.telling.number() == number)?;
+            Some(Link { inlet, seat, slot })
+        })
+    }
+
+    /// The next request out of a ring.
+    #[inline]
+    fn take(&mut self, at: usize) -> Option<Request> {
+        let inlet = self.inlet(at).filter(|inlet| !inlet.is_over)?;
+        match inlet.requests.take() {
+            Ok(request) => Some(request),
+            Err(TakeError::Closed) => {
+                inlet.is_over = true;
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Lets go of rings whose submitters are gone, and of which nothing waits.
+    fn forget_gone(&mut self) {
+        for entry in &mut self.0 {
+            let is_gone = entry.as_ref().is_some_and(|inlet| {
+                let mut places = inlet.seats.iter().flat_map(|seat| &seat.places);
+                inlet.is_over && places.all(|place| place.slot.is_none())
+            });
+            if is_gone {
+                *entry = None;
+            }
+        }
+    }
+}
+
+impl<P: Provider> Submissions<P> {
+    /// Of no submitters yet; `per_poll` requests are taken by one poll at most.
+    pub(super) fn new(per_poll: u32) -> Self {
+        Self {
+            inlets: Inlets(Vec::new()),
+            queues: Vec::new(),
+            waiting: ChannelList::default(),
+            first: 0,
+            per_poll: per_poll.max(1),
+            registry: Arc::new(Registry::new()),
+        }
+    }
+
+    /// Whether there ever were submitters.
+    #[inline]
+    pub(super) fn is_used(&self) -> bool {
+        !self.inlets.0.is_empty()
+    }
+
+    /// Whether nobody submits and nothing waits, so that nothing is missed in a sleep.
+    pub(super) fn is_quiet(&self) -> bool {
+        let is_over = |inlet: &Inlet<P>| inlet.is_over;
+        self.waiting.is_empty() && self.inlets.0.iter().flatten().all(is_over)
+    }
+
+    /// Makes room for a channel among so many, as the first submitter or the channel is made.
+    pub(super) fn make_room(&mut self, places: usize, half: &mut SendHalf<P>) {
+        self.waiting.make_room(places);
+        if places > self.queues.len() {
+            self.queues.resize(places, Queue::EMPTY);
+        }
+        let depth = half.limits().send_depth;
+        half.records.make_room(depth, &self.registry);
+    }
+
+    /// Takes what was submitted, and posts what can go, each channel's as one doorbell.
+    #[inline]
+    pub(super) fn run<C: Sends<P>>(&mut self, entries: &mut [Entry<C>]) {
+        self.take_in();
+        let Self {
+            inlets,
+            queues,
+            waiting,
+            ..
+        } = self;
+        if waiting.is_empty() {
+            return;
+        }
+        waiting.retain(|index| {
+            let Some(queue) = queues.get_mut(index as usize) else {
+                return false;
+            };
+            let entry = entries.get_mut(index as usize);
+            match entry.and_then(|entry| entry.channel.as_mut()) {
+                Some(channel) => post(queue, inlets, channel),
+                None => queue.fail(inlets, |_| SubmissionError::NoChannel),
+            }
+            !queue.is_empty()
+        });
+    }
+
+    /// Takes requests out of the rings, each time beginning with another.
+    #[inline]
+    fn take_in(&mut self) {
+        let rings = self.inlets.0.len();
+        let mut left = self.per_poll;
+        let mut at = self.first;
+        for _ in 0..rings {
+            if at >= rings {
+                at = 0;
+            }
+            while left > 0 {
+                let Some(request) = self.inlets.take(at) else {
+                    break;
+                };
+                self.enqueue(at, request);
+                left = left.wrapping_sub(1);
+            }
+            at = at.wrapping_add(1);
+        }
+        self.first = self.first.wrapping_add(1);
+        if self.first >= rings {
+            self.first = 0;
+        }
+    }
+
+    /// Puts a request at the end of its channel's queue.
+    #[inline]
+    fn enqueue(&mut self, at: usize, request: Request) {
+        let Self {
+            inlets,
+            queues,
+            waiting,
+            ..
+        } = self;
+        // Who pushed it has a seat, and what it names is detached: nobody else makes such words.
+        let inlet = inlets.inlet(at);
+        let Some(seat) = inlet.and_then(|inlet| inlet.seats.get_mut(request.who())) else {
+            return;
+        };
+        let Some(slot) = seat.telling.desk.attach(&request) else {
+            return;
+        };
+        let channel = request.channel();
+        let index = slot.index();
+        let (Some(queue), Some(place)) = (
+            queues.get_mut(channel.index as usize),
+            seat.places.get_mut(index as usize),
+        ) else {
+            return seat.telling.failed(channel, slot, SubmissionError::NoChannel);
+        };
+        // Empty: the slot was the submitter's.
+        place.slot = Some(slot);
+        place.request = request;
+        if queue.is_empty() {
+            waiting.put(channel.index);
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "there are never as many")]
+        let link = Link {
+            inlet: at as u32,
+            seat: request.who() as u32,
+            slot: index,
+        };
+        queue.push(inlets, link);
+    }
+
+    /// A submitted request ended with an error: tells who submitted it.
+    #[cold]
+    pub(super) fn ended(&mut self, channel: ChannelId, record: Record, slot: P::Slot, status: WcStatus) {
+        let link = self.inlets.of(record.number, slot.index());
+        // Where the submitter is gone, so that even its ring is, the slot goes home.
+        if let Some((telling, _)) = link.and_then(|link| self.inlets.at(link)) {
+            telling.failed(channel, slot, SubmissionError::Ended(status));
+        }
+    }
+
+    /// Makes one with a ring of its own.
+    ///
+    /// # Errors
+    /// As for [`Submissions::add`].
+    pub(super) fn add_one<C: Sends<P>>(
+        &mut self,
+        entries: &mut [Entry<C>],
+        maker: &Maker<'_, P>,
+    ) -> Result<Submitter<P>, MemoryError> {
+        let mut made = self.add(entries, 1, false, maker)?;
+        Ok(made.pop().ok_or(INVALID)?)
+    }
+
+    /// Makes submitters that share a ring, or one with a ring of its own.
+    ///
+    /// # Errors
+    /// There is no memory, or no ring of such a size (`EINVAL`).
+    pub(super) fn add<C: Sends<P>>(
+        &mut self,
+        entries: &mut [Entry<C>],
+        count: usize,
+        is_shared: bool,
+        maker: &Maker<'_, P>,
+    ) -> Result<Vec<Submitter<P>>, MemoryError> {
+        let config = maker.config;
+        let invalid = INVALID;
+        if count == 0 || count > SHARING_MAX || config.slots > SLOTS_MAX || config.depth > SLOTS_MAX {
+            return Err(invalid.into());
+        }
+        let mut arenas = Vec::with_capacity(count);
+        let mut desks = Vec::with_capacity(count);
+        let mut seats = Vec::with_capacity(count);
+        for _ in 0..count {
+            let arena = maker.domain.arena(&ArenaConfig {
+                slots: config.slots,
+                slot_bytes: config.slot_bytes,
+                placement: config.placement,
+            })?;
+            let desk = Arc::new(Desk::new(&arena).ok_or(invalid)?);
+            let mut places: Box<[_]> = (0..arena.slots()).map(|_| Place::empty()).collect();
+            in_place::put(&mut places, Place::empty);
+            self.registry.enter(&desk);
+            seats.push(Seat {
+                telling: Telling::new(Arc::clone(&desk)),
+                places,
+            });
+            desks.push(desk);
+            arenas.push(Arena::new(arena, maker.reaper.clone()));
+        }
+        let ring = RequestRing::new(config.depth, is_shared).ok_or(invalid)?;
+        let requests = ring.consumer().map_err(|_| invalid)?;
+        let last = Arc::new(LastOfAll(ring.clone()));
+        let intake = Arc::new(Intake {
+            ring,
+            desks: desks.into(),
+        });
+        let submitters: Option<Vec<_>> = (0..)
+            .zip(arenas)
+            .map(|(who, arena)| Submitter::new(&intake, &last, who, arena))
+            .collect();
+        let submitters = submitters.ok_or(invalid)?;
+        let all = entries.len();
+        for channel in entries.iter_mut().filter_map(|entry| entry.channel.as_mut()) {
+            self.make_room(all, channel.send_half());
+        }
+        self.inlets.forget_gone();
+        let inlet = Some(Inlet {
+            requests,
+            is_over: false,
+            seats: seats.into(),
+            intake,
+        });
+        match self.inlets.0.iter_mut().find(|entry| entry.is_none()) {
+            Some(free) => *free = inlet,
+            None => self.inlets.0.push(inlet),
+        }
+        Ok(submitters)
+    }
+}
+
+/// What submitters are made of.
+pub(super) struct Maker<'w, P: Provider> {
+    domain: &'w P::ProtectionDomain,
+    reaper: &'w Reaper,
+    config: &'w SubmitterConfig,
+}
+
+impl<'w, P: Provider> Maker<'w, P> {
+    pub(super) const fn new(
+        domain: &'w P::ProtectionDomain,
+        reaper: &'w Reaper,
+        config: &'w SubmitterConfig,
+    ) -> Self {
+        Self {
+            domain,
+            reaper,
+            config,
+        }
+    }
+}
+
+/// Slots of a submitter and places of its ring at most: what a ring of failures is made for.
+const SLOTS_MAX: u32 = 1 << 24;
+
+/// EINVAL.
+const INVALID: ProviderError = ProviderError {
+    call: "submitter",
+    errno: 22,
+};
+
+impl<P: Provider> Place<P> {
+    fn empty() -> Self {
+        Self {
+            slot: None,
+            request: Request::default(),
+            next: Link::NONE,
+        }
+    }
+}
+
+/// Posts what waits for a channel, as far as there is room and credit, as one doorbell. What is for a
+/// channel that was there before fails.
+#[inline]
+fn post<P: Provider, C: Sends<P>>(queue: &mut Queue, inlets: &mut Inlets<P>, channel: &mut C) {
+    let id = channel.reservation().id;
+    let is_open = channel.is_open();
+    let SendHalf {
+        sender,
+        records,
+        inline_alone_bytes_max,
+        ..
+    } = channel.send_half();
+    if !is_open {
+        let cause = sender.cause();
+        let status = cause.map_or(WcStatus::WR_FLUSH_ERR, |cause| cause.status);
+        return queue.fail(inlets, |of| match of == id {
+            true => SubmissionError::ChannelFailed(status),
+            false => SubmissionError::NoChannel,
+        });
+    }
+    let mut room = sender.room();
+    let mut credits = sender.credits();
+    let is_alone = queue.head == queue.tail;
+    // Looked at before anything is staged, since it may wait for many polls.
+    let first = inlets.at(queue.head).map(|(_, place)| place.request);
+    if first
+        .is_some_and(|first| first.channel() == id && (room == 0 || credits == 0 && first.takes_receive()))
+    {
+        return;
+    }
+    let mut batch = sender.stage();
+    while let Some((telling, place)) = inlets.at(queue.head) {
+        let request = place.request;
+        let Some(slot) = place.slot.take() else {
+            queue.pop(inlets);
+            continue;
+        };
+        if request.channel() != id {
+            telling.failed(request.channel(), slot, SubmissionError::NoChannel);
+            queue.pop(inlets);
+            continue;
+        }
+        let takes_receive = request.takes_receive();
+        if room == 0 || takes_receive && credits == 0 {
+            place.slot = Some(slot);
+            break;
+        }
+        let index = slot.index();
+        let operation = request.operation(|| telling.desk.detail(index));
+        let mut flags = request.flags();
+        if is_alone && slot.len_bytes() <= *inline_alone_bytes_max as usize {
+            flags |= PostFlags::INLINE;
+        }
+        match batch.push(operation, [slot], flags) {
+            Ok(ticket) => {
+                records.note(ticket, telling.number(), index);
+                room = room.saturating_sub(1);
+                credits = credits.saturating_sub(u32::from(takes_receive));
+            }
+            Err(Refused { reason, item: [slot] }) => match reason {
+                PushError::Full | PushError::NoCredit => {
+                    place.slot = Some(slot);
+                    break;
+                }
+                reason => telling.failed(id, slot, reason.into()),
+            },
+        }
+        queue.pop(inlets);
+    }
+    let mut unposted = Queue::EMPTY;
+    let outcome = batch.ring_returning(|ticket, slot| {
+        // What was staged has a record, and its place is empty still.
+        let record = records.take(ticket);
+        let link = record.and_then(|record| inlets.of(record.number, slot.index()));
+        if let Some(link) = link {
+            if let Some((_, place)) = inlets.at(link) {
+                place.slot = Some(slot);
+            }
+            unposted.push(inlets, link);
+        }
+    });
+    if let Err(error) = outcome {
+        let errno = error.cause.errno;
+        unposted.fail(inlets, |_| SubmissionError::Post { errno });
+    }
+}
+
+impl<P: Provider> Drop for Submissions<P> {
+    /// What was not posted comes back to those who submitted it: what waited first, then what is in the
+    /// rings. What gets into a ring while it is closed, its submitters find there.
+    fn drop(&mut self) {
+        let Self { inlets, queues, .. } = self;
+        for queue in queues {
+            queue.fail(inlets, |_| SubmissionError::WorkerGone);
+        }
+        for inlet in inlets.0.iter_mut().flatten() {
+            inlet.requests.close();
+            inlet.intake.return_all(&mut inlet.requests);
+        }
+    }
+}
+
+impl<P: Provider> fmt::Debug for Submissions<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Submissions")
+            .field("rings", &self.inlets.0.iter().flatten().count())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,506 @@
+//! Requests from other threads into a Worker, over the simulated fabric.
+
+mod fabric;
+
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::thread;
+use std::time::Instant;
+
+use doorbell::{
+    ChannelConfig, ChannelId, CloseProgress, Event, Lease, Listener, Node, Operation, PostFlags,
+    RemoteAccess, RemoteAddress, SubmissionError, SubmitErrorKind, Submitter, SubmitterConfig, WcStatus,
+    Window as _, WindowConfig, Worker, within,
+};
+use doorbell_sim::{Fabric, Host};
+use fabric::{End, SOON, node, pair, pair_with, port, small, workers};
+
+/// A Worker with several channels, each to an end of its own.
+struct Hub {
+    node: Node<Host>,
+    worker: Worker<Host>,
+    ids: Vec<ChannelId>,
+    ends: Vec<End>,
+}
+
+fn hub(ends: usize, config: ChannelConfig) -> Hub {
+    let fabric = Fabric::new();
+    let server = node(&fabric, "hub", vec![port("simH", "127.0.0.1/24")]);
+    let mut server_workers = workers(&server);
+    let address = "127.0.0.1:0".parse().unwrap();
+    let mut listener = Listener::bind(&server, &server_workers, address, &config).unwrap();
+    let (mut ids, mut connected) = (Vec::new(), Vec::new());
+    for index in 0..ends {
+        let name = format!("end{index}");
+        let client = node(
+            &fabric,
+            &name,
+            vec![port(&name, &format!("127.0.0.{}/24", index + 2))],
+        );
+        let handle = listener.handle().to_string().parse().unwrap();
+        let connecting = thread::spawn(move || {
+            let mut workers = workers(&client);
+            let at = client
+                .connect(&mut workers, &handle, &config, within(SOON))
+                .unwrap();
+            End {
+                node: client,
+                workers,
+                at,
+                events: VecDeque::new(),
+            }
+        });
+        let at = listener
+            .accept(&server, &mut server_workers, within(SOON))
+            .unwrap();
+        assert_eq!(at.worker, 0);
+        ids.push(at.channel);
+        connected.push(connecting.join().unwrap());
+    }
+    Hub {
+        node: server,
+        worker: server_workers.swap_remove(0),
+        ids,
+        ends: connected,
+    }
+}
+
+impl Hub {
+    fn poll(&mut self) {
+        self.worker
+            .poll(|_, event| assert!(matches!(event, Event::Done { .. }), "{event:?}"))
+            .unwrap();
+    }
+}
+
+const NOTHING: RemoteAccess = RemoteAccess {
+    write: false,
+    read: false,
+    atomic: false,
+};
+
+/// Of a channel whose requests are not known done before many others are.
+fn silent() -> ChannelConfig {
+    let mut config = small();
+    config.send_depth = 64;
+    config.unsignaled_max = 1000;
+    config
+}
+
+fn config(slots: u32, depth: u32) -> SubmitterConfig {
+    let mut config = SubmitterConfig::default();
+    config.slots = slots;
+    config.slot_bytes = 128;
+    config.depth = depth;
+    config
+}
+
+fn lease(submitter: &mut Submitter<Host>, bytes: &[u8]) -> Lease<Host> {
+    let mut lease = submitter.lease().expect("memory");
+    lease.fill(bytes).unwrap();
+    lease
+}
+
+fn submit(submitter: &mut Submitter<Host>, to: ChannelId, number: u32) {
+    let lease = lease(submitter, &number.to_be_bytes());
+    submitter.send(to, lease).unwrap();
+}
+
+/// The numbers that are there now.
+fn numbers(end: &mut End) -> Vec<u32> {
+    let mut numbers = Vec::new();
+    let mut quiet = 0;
+    while quiet < 4 {
+        quiet += 1;
+        let polled = end.worker().poll(|mut turn, event| match event {
+            Event::Received { message, .. } => {
+                numbers.push(u32::from_be_bytes(message.payload().try_into().unwrap()));
+                turn.release(message);
+            }
+            Event::Done { .. } => {}
+            other => panic!("{other:?}"),
+        });
+        if polled.unwrap() > 0 {
+            quiet = 0;
+        }
+    }
+    numbers
+}
+
+/// How much memory of a submitter can be leased now.
+fn home(submitter: &mut Submitter<Host>) -> u32 {
+    let all: Vec<_> = core::iter::from_fn(|| submitter.lease()).collect();
+    let count = u32::try_from(all.len()).unwrap();
+    all.into_iter().for_each(|lease| submitter.release(lease));
+    count
+}
+
+/// Asks until it is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < SOON, "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn what_is_submitted_goes_out_in_order_as_one_doorbell() {
+    let (mut a, mut b) = pair();
+    let to = a.id();
+    let mut submitter = a.worker().submitter(&config(16, 16)).unwrap();
+    for number in 0..10 {
+        submit(&mut submitter, to, number);
+    }
+    let before = a.worker().statistics().snapshot();
+    numbers(&mut a);
+    let since = a.worker().statistics().snapshot().since(&before);
+    assert_eq!((since.doorbells, since.requests), (1, 10));
+    assert_eq!(numbers(&mut b), (0..10).collect::<Vec<_>>());
+    numbers(&mut a);
+    assert_eq!(home(&mut submitter), 16, "what was sent is home");
+    assert!(submitter.failure().is_none());
+}
+
+#[test]
+fn every_operation_arrives_as_it_was_submitted() {
+    let mut open = small();
+    open.remote = RemoteAccess {
+        write: true,
+        ..NOTHING
+    };
+    let (mut a, mut b) = pair_with(open, open);
+    let to = a.id();
+    let window = b.worker().window(&WindowConfig::new(64, open.remote)).unwrap();
+    let at = |offset| RemoteAddress::within(&window.remote(), offset, 4).unwrap();
+    let mut submitter = a.worker().submitter(&config(8, 8)).unwrap();
+    let none = PostFlags::empty();
+    for (operation, bytes) in [
+        (Operation::Write(at(4)), b"writ"),
+        (Operation::WriteWithImmediate(at(8), 77), b"told"),
+        (Operation::SendWithImmediate(u32::MAX), b"word"),
+        (Operation::Send, b"last"),
+    ] {
+        let lease = lease(&mut submitter, bytes);
+        submitter.submit(to, operation, lease, none).unwrap();
+    }
+    numbers(&mut a);
+    let mut seen = Vec::new();
+    until("four arrive", || {
+        let polled = b.worker().poll(|_, event| {
+            seen.push(match event {
+                Event::Written {
+                    payload_bytes,
+                    immediate,
+                } => (payload_bytes, Some(immediate), vec![]),
+                Event::Received { message, immediate } => (4, immediate, message.payload().to_vec()),
+                other => panic!("{other:?}"),
+            });
+        });
+        polled.unwrap();
+        seen.len() == 3
+    });
+    assert_eq!(
+        seen,
+        [
+            (4, Some(77), vec![]),
+            (4, Some(u32::MAX), b"word".to_vec()),
+            (4, None, b"last".to_vec())
+        ]
+    );
+    let mut bytes = [0; 12];
+    window.copy_out(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"\0\0\0\0writtold");
+}
+
+#[test]
+fn what_cannot_be_submitted_is_handed_back() {
+    let (mut a, mut b) = pair();
+    let to = a.id();
+    let window = b.worker().window(&WindowConfig::new(64, NOTHING)).unwrap();
+    let remote = RemoteAddress::within(&window.remote(), 0, 8).unwrap();
+    let mut submitter = a.worker().submitter(&config(8, 4)).unwrap();
+    let refused = {
+        let lease = lease(&mut submitter, b"read");
+        submitter.submit(to, Operation::Read(remote), lease, PostFlags::empty())
+    };
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.kind, SubmitErrorKind::BringsDataBack);
+    assert_eq!(refused.lease.unwrap().payload(), b"read");
+    let mut other = a.worker().submitter(&config(8, 4)).unwrap();
+    for foreign in [a.lease(b"Worker's"), lease(&mut other, b"other's")] {
+        let bytes = foreign.payload().to_vec();
+        let refused = submitter.send(to, foreign).unwrap_err();
+        assert_eq!(refused.kind, SubmitErrorKind::OtherMemory);
+        assert_eq!(refused.lease.unwrap().payload(), bytes);
+    }
+    // The ring holds four.
+    for number in 0..4 {
+        submit(&mut submitter, to, number);
+    }
+    let refused = {
+        let lease = lease(&mut submitter, b"five");
+        submitter.send(to, lease).unwrap_err()
+    };
+    assert_eq!(refused.kind, SubmitErrorKind::WouldBlock);
+    assert_eq!(refused.lease.unwrap().payload(), b"five");
+    numbers(&mut a);
+    submit(&mut submitter, to, 4);
+    numbers(&mut a);
+    assert_eq!(numbers(&mut b), [0, 1, 2, 3, 4]);
+    assert_eq!(home(&mut submitter), 8);
+    for (slots, depth) in [(0, 4), (u32::MAX, 4), (4, u32::MAX)] {
+        assert!(
+            a.worker().submitter(&config(slots, depth)).is_err(),
+            "{slots} {depth}"
+        );
+    }
+    assert!(a.worker().submitters(0, &config(4, 4)).is_err());
+    assert!(a.worker().submitters(1025, &config(4, 4)).is_err());
+}
+
+#[test]
+fn a_channel_without_credits_holds_up_no_other() {
+    let mut deep = small();
+    deep.send_depth = 64;
+    let mut hub = hub(2, deep);
+    let [blocked, open] = hub.ids[..] else { panic!() };
+    // As many as all its memory, through a ring that is far smaller.
+    let mut submitter = hub.worker.submitter(&config(128, 8)).unwrap();
+    for number in 0..64 {
+        submit(&mut submitter, blocked, number);
+        hub.poll();
+    }
+    assert_eq!(hub.worker.channel(blocked).unwrap().credits(), 0);
+    for number in 0..64 {
+        submit(&mut submitter, open, number);
+        hub.poll();
+        assert_eq!(numbers(&mut hub.ends[1]), [number]);
+        hub.poll();
+    }
+    // It goes on where it stood.
+    let mut seen = Vec::new();
+    until("the rest goes out", || {
+        seen.extend(numbers(&mut hub.ends[0]));
+        hub.poll();
+        seen.len() == 64
+    });
+    assert_eq!(seen, (0..64).collect::<Vec<_>>());
+    until("all is home", || {
+        hub.poll();
+        home(&mut submitter) == 128
+    });
+    assert_eq!(hub.node.provider().fabric().receivers_not_ready(), 0);
+}
+
+#[test]
+fn several_threads_submit_and_each_is_in_order() {
+    const EACH: u32 = 5_000;
+    for is_shared in [false, true] {
+        let (mut a, mut b) = pair();
+        let to = a.id();
+        let mut submitters = if is_shared {
+            a.worker().submitters(3, &config(32, 16)).unwrap()
+        } else {
+            (0..3)
+                .map(|_| a.worker().submitter(&config(32, 16)).unwrap())
+                .collect()
+        };
+        let mut next = [0; 3];
+        thread::scope(|scope| {
+            for (who, submitter) in (0..).zip(&mut submitters) {
+                scope.spawn(move || {
+                    let mut number = 0;
+                    while number < EACH {
+                        let Some(mut lease) = submitter.lease() else {
+                            assert!(submitter.failure().is_none());
+                            thread::yield_now();
+                            continue;
+                        };
+                        lease.fill(&(number << 2 | who).to_be_bytes()).unwrap();
+                        match submitter.send(to, lease) {
+                            Ok(()) => number += 1,
+                            Err(refused) => {
+                                assert_eq!(refused.kind, SubmitErrorKind::WouldBlock);
+                                thread::yield_now();
+                            }
+                        }
+                    }
+                });
+            }
+            let began = Instant::now();
+            while next != [EACH; 3] {
+                assert!(began.elapsed() < 6 * SOON, "{next:?}");
+                numbers(&mut a);
+                for number in numbers(&mut b) {
+                    let who = &mut next[(number & 3) as usize];
+                    assert_eq!(number >> 2, *who);
+                    *who += 1;
+                }
+            }
+        });
+        numbers(&mut a);
+        for submitter in &mut submitters {
+            assert_eq!(home(submitter), 32);
+            assert!(submitter.failure().is_none());
+        }
+        let doorbells = a.worker().statistics().snapshot();
+        assert!(doorbells.requests - doorbells.announcements == u64::from(3 * EACH));
+    }
+}
+
+#[test]
+fn what_waits_for_a_channel_that_is_closed_comes_back() {
+    let (mut a, _b) = pair();
+    let to = a.id();
+    let mut submitter = a.worker().submitter(&config(64, 64)).unwrap();
+    // Sixteen have credits; the others wait.
+    for number in 0..24_u32 {
+        submit(&mut submitter, to, number);
+    }
+    numbers(&mut a);
+    a.worker().begin_close(to, within(SOON)).unwrap();
+    until("it is closed", || {
+        numbers(&mut a);
+        a.worker().close_progress(to) == CloseProgress::Closed(Ok(()))
+    });
+    // One that never was, and one that is no more.
+    for number in 24..26_u32 {
+        submit(&mut submitter, to, number);
+    }
+    numbers(&mut a);
+    for number in 16..26_u32 {
+        let failed = submitter.failure().unwrap();
+        assert_eq!((failed.error, failed.channel), (SubmissionError::NoChannel, to));
+        let lease = failed.lease.unwrap();
+        assert_eq!(lease.payload(), number.to_be_bytes(), "in order");
+        assert_eq!(lease.index(), failed.index);
+    }
+    assert!(submitter.failure().is_none());
+    assert_eq!(home(&mut submitter), 64);
+}
+
+#[test]
+fn what_ends_with_an_error_comes_back_with_it() {
+    let mut open = small();
+    open.remote = RemoteAccess {
+        write: true,
+        ..NOTHING
+    };
+    let (mut a, mut b) = pair_with(open, open);
+    let to = a.id();
+    let window = b.worker().window(&WindowConfig::new(64, open.remote)).unwrap();
+    let remote = RemoteAddress::within(&window.remote(), 0, 8).unwrap();
+    drop(window);
+    let mut submitter = a.worker().submitter(&config(8, 8)).unwrap();
+    let none = PostFlags::empty();
+    // Before it a good one, behind it one of another thread and one of the Worker's own.
+    submit(&mut submitter, to, 1);
+    let bad = lease(&mut submitter, b"bad");
+    let index = bad.index();
+    submitter.submit(to, Operation::Write(remote), bad, none).unwrap();
+    let behind = lease(&mut submitter, b"behind");
+    submitter.send(to, behind).unwrap();
+    let mut failed = Vec::new();
+    until("it fails", || {
+        a.worker()
+            .poll(|_, event| {
+                if let Event::Failed { status, .. } = event {
+                    failed.push(status);
+                }
+            })
+            .unwrap();
+        failed.len() >= 2
+    });
+    assert_eq!(failed, [WcStatus::REM_ACCESS_ERR, WcStatus::WR_FLUSH_ERR]);
+    let first = submitter.failure().unwrap();
+    assert_eq!(first.error, SubmissionError::Ended(WcStatus::REM_ACCESS_ERR));
+    assert_eq!(
+        (first.index, first.lease.unwrap().payload()),
+        (index, b"bad".as_slice())
+    );
+    let second = submitter.failure().unwrap();
+    assert_eq!(second.error, SubmissionError::Ended(WcStatus::WR_FLUSH_ERR));
+    assert_eq!(second.lease.unwrap().payload(), b"behind");
+    assert!(submitter.failure().is_none());
+    // It failed, and is not closed.
+    submit(&mut submitter, to, 2);
+    a.worker().poll(|_, _| ()).unwrap();
+    let third = submitter.failure().unwrap();
+    assert_eq!(
+        third.error,
+        SubmissionError::ChannelFailed(WcStatus::REM_ACCESS_ERR)
+    );
+    assert_eq!(third.lease.unwrap().payload(), 2_u32.to_be_bytes());
+    assert_eq!(home(&mut submitter), 8);
+}
+
+#[test]
+fn memory_of_failures_is_taken_until_they_are() {
+    let (mut a, _b) = pair();
+    let to = a.id();
+    a.worker().channel(to).unwrap().shut().unwrap();
+    let mut submitter = a.worker().submitter(&config(5, 8)).unwrap();
+    for _ in 0..3 {
+        for number in 0..5 {
+            submit(&mut submitter, to, number);
+        }
+        a.worker().poll(|_, _| ()).unwrap();
+        assert!(submitter.lease().is_none());
+        for number in 0..5_u32 {
+            let failed = submitter.failure().unwrap();
+            assert_eq!(failed.lease.unwrap().payload(), number.to_be_bytes());
+        }
+        assert!(submitter.failure().is_none());
+        assert_eq!(home(&mut submitter), 5);
+    }
+}
+
+#[test]
+fn what_is_in_flight_when_the_worker_goes_is_unknown() {
+    for is_shared in [false, true] {
+        let (mut a, b) = pair_with(silent(), silent());
+        let to = a.id();
+        let mut submitter = if is_shared {
+            a.worker().submitters(1, &config(32, 8)).unwrap().remove(0)
+        } else {
+            a.worker().submitter(&config(32, 8)).unwrap()
+        };
+        // Sixteen in flight as far as the Worker knows, four that wait, and four in the ring.
+        for number in 0..20 {
+            submit(&mut submitter, to, number);
+            if number % 4 == 3 {
+                a.worker().poll(|_, event| panic!("{event:?}")).unwrap();
+            }
+        }
+        for number in 20..24 {
+            submit(&mut submitter, to, number);
+        }
+        drop((a, b));
+        let (mut unknown, mut returned) = (Vec::new(), Vec::new());
+        until("all are told of", || {
+            while let Some(failed) = submitter.failure() {
+                match failed.error {
+                    SubmissionError::Unknown => unknown.push(failed.index),
+                    SubmissionError::WorkerGone => returned.push(failed.lease.unwrap()),
+                    other => panic!("{other:?}"),
+                }
+            }
+            unknown.len() + returned.len() == 24
+        });
+        let returned: Vec<_> = returned
+            .into_iter()
+            .map(|lease| u32::from_be_bytes(lease.payload().try_into().unwrap()))
+            .collect();
+        assert_eq!(returned, (16..24).collect::<Vec<_>>());
+        unknown.sort_unstable();
+        unknown.dedup();
+        assert_eq!(unknown.len(), 16, "each once");
+        until("the memory is home", || home(&mut submitter) == 32);
+        let lease = lease(&mut submitter, b"late");
+        let refused = submitter.send(to, lease);
+        if let Err(refused) = refused {
+            assert_eq!(refused.kind, SubmitErrorKind::WorkerGone);
+        }
+    }
+}
