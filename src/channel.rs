@@ -73,6 +73,8 @@ impl fmt::Display for SendErrorKind {
     }
 }
 
+impl core::error::Error for SendErrorKind {}
+
 impl<T> fmt::Display for SendError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.kind, f)

@@ -36,6 +36,18 @@ impl RemoteWindow {
         }
     }
 
+    /// The window that these bytes name.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; REMOTE_WINDOW_BYTES]) -> Self {
+        zerocopy::transmute!(bytes)
+    }
+
+    /// Its bytes, as they go to a peer.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; REMOTE_WINDOW_BYTES] {
+        zerocopy::transmute!(self)
+    }
+
     /// Its first address, in the peer's numbering.
     #[must_use]
     pub const fn address(&self) -> u64 {
@@ -81,6 +93,8 @@ mod tests {
         ];
         assert_eq!(window.as_bytes(), golden);
         assert_eq!(RemoteWindow::read_from_bytes(&golden), Ok(window));
+        assert_eq!(window.to_bytes(), golden);
+        assert_eq!(RemoteWindow::from_bytes(golden), window);
     }
 
     #[test]

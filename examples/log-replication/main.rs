@@ -1,0 +1,227 @@
+//! A replicated log with group commit: a leader writes entries into its followers' memory, and an entry is
+//! committed once a majority has it.
+//!
+//! ```text
+//! host a$ cargo run --release --example log-replication -- lead --followers 2
+//! host b$ cargo run --release --example log-replication -- follow doorbell:...
+//! host c$ cargo run --release --example log-replication -- follow doorbell:...
+//! ```
+//!
+//! **The verb is WRITE with immediate**, into a window of each follower that is used as a ring of bytes: the device
+//! puts the entries where the log is, and the word, which takes a receive, wakes the follower and says up to where
+//! its log is now written. So the bytes are settled when they are looked at, without a checksum for that;
+//! the one of each entry is there to tell a log that is damaged. Messages would have to be copied out of the
+//! memory they came in, and a plain WRITE tells nobody.
+//!
+//! **Group commit.** One batch is on its way to a follower at a time. What is appended meanwhile gathers, and
+//! goes as one: one WRITE (two where the ring ends within), one doorbell, one acknowledgement. A log that is
+//! used little has its entries alone and at once; one that is used much has large batches, without anybody waiting for a
+//! batch to fill.
+//!
+//! **Room.** The leader writes over nothing that the follower has not acknowledged, so the window needs no credits of
+//! its own. A follower that answers too late, or whose connection fails, is given up, and so is one that the
+//! others have left so far behind that the leader's own memory is full because of it ([`leader`]).
+//!
+//! **Majority.** Of the followers that were there at first and the leader, more than half must have an entry. With
+//! fewer than that left nothing can be committed any more: the leader says so, and ends.
+//!
+//! Not shown: elections, logs on disk, and followers that come back.
+
+#[path = "../around/mod.rs"]
+mod around;
+mod entry;
+mod follower;
+mod leader;
+mod log;
+mod replica;
+#[cfg(test)]
+mod tests;
+
+use core::fmt::{self, Display};
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+
+use clap::{Args, Parser, Subcommand};
+use doorbell::{Handle, Node};
+use serde::Serialize;
+
+use around::{Failure, Output, Report, simulated};
+
+/// A log replicated over RDMA, with group commit.
+///
+/// Start `lead` on one host, and `follow` with the handle it prints on others. Followers check the
+/// sequence and the checksum of each entry, and at the end that they have all of them. The exit code is 1 where
+/// that does not hold, or where no majority was left.
+#[derive(Parser)]
+#[command(name = "log-replication", max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    role: Role,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Append entries and replicate them; print the handle followers are started with.
+    Lead(Lead),
+    /// Keep a copy of a leader's log.
+    Follow(Follow),
+    /// All of it in one process, on a simulated fabric: needs no device.
+    Simulated(Simulated),
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Lead {
+    /// Followers to wait for before the first entry.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) followers: u8,
+    /// Entries to append.
+    #[arg(long, default_value_t = 100_000)]
+    pub(crate) entries: u64,
+    /// Seconds after which nothing more is appended, however many entries there are.
+    #[arg(long, default_value_t = 3600)]
+    pub(crate) seconds: u64,
+    /// Bytes of each entry.
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) entry_bytes: u32,
+    /// Clients, each of which appends its next entry when its last one is committed.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub(crate) clients: u64,
+    /// KiB of log that fit into a follower's window, and are kept by the leader. A follower that the others have
+    /// left half of this behind is given up when the rest is full.
+    #[arg(long, default_value_t = 16384, value_parser = clap::value_parser!(u32).range(64..=65536))]
+    pub(crate) window_kib: u32,
+    /// KiB of one batch at most.
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(8..=32))]
+    pub(crate) batch_kib: u32,
+    /// Milliseconds within which a follower has to acknowledge a batch.
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) acknowledge_ms: u64,
+    /// Seconds to wait for followers.
+    #[arg(long, default_value_t = 60)]
+    pub(crate) patience_s: u64,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Follow {
+    /// What the leader printed.
+    pub(crate) handle: Handle,
+    #[command(flatten)]
+    pub(crate) manner: Manner,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Manner {
+    /// Sleep when nothing comes, and do not poll without rest: a processor less, some microseconds more.
+    #[arg(long)]
+    pub(crate) sleep: bool,
+    /// Leave without a word after so many entries, to see what the others do.
+    #[arg(long, value_name = "ENTRIES")]
+    pub(crate) leave_after: Option<u64>,
+    /// Seconds without an entry after which the leader is taken for dead.
+    #[arg(long, default_value_t = 60)]
+    pub(crate) silence_s: u64,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Simulated {
+    #[command(flatten)]
+    pub(crate) lead: Lead,
+    #[command(flatten)]
+    pub(crate) manner: Manner,
+    /// How many of the followers leave, where --leave-after says when.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) leavers: usize,
+}
+
+/// What a role found.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Found {
+    Leader(leader::Led),
+    Follower(follower::Followed),
+    All(All),
+}
+
+/// What all roles found together.
+#[derive(Debug, Serialize)]
+pub(crate) struct All {
+    pub(crate) leader: leader::Led,
+    pub(crate) followers: Vec<follower::Followed>,
+    pub(crate) failures: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let Arguments { role, output } = Arguments::parse();
+    let outcome = match role {
+        Role::Lead(arguments) => Node::open().map_err(Failure::from).and_then(|node| {
+            let led = leader::run(&node, &arguments, |handle| output.announce(handle))?;
+            Ok(Found::Leader(led))
+        }),
+        Role::Follow(Follow { handle, manner }) => Node::open()
+            .map_err(Failure::from)
+            .and_then(|node| Ok(Found::Follower(follower::run(&node, &handle, &manner)?))),
+        Role::Simulated(arguments) => all(&arguments).map(Found::All),
+    };
+    output.conclude("log-replication", outcome)
+}
+
+/// A leader and its followers, each a thread.
+fn all(arguments: &Simulated) -> Result<All, Failure> {
+    let mut hosts = simulated::hosts(arguments.lead.followers.saturating_add(1))?.into_iter();
+    let leader = hosts.next().ok_or("no hosts")?;
+    let (handles, handle) = mpsc::channel();
+    thread::scope(|scope| {
+        let led =
+            scope.spawn(move || leader::run(&leader, &arguments.lead, |handle| Ok(handles.send(*handle)?)));
+        // Where there is none, the leader says why.
+        let followed: Vec<_> = handle.recv().map_or_else(
+            |_| Vec::new(),
+            |handle| {
+                let follow = |(number, host)| {
+                    let mut manner = arguments.manner.clone();
+                    manner.leave_after = manner.leave_after.filter(|_| number < arguments.leavers);
+                    scope.spawn(move || follower::run(&host, &handle, &manner))
+                };
+                hosts.enumerate().map(follow).collect()
+            },
+        );
+        let leader = led.join().map_err(|_| "the leader panicked")??;
+        let followers = followed
+            .into_iter()
+            .map(|followed| followed.join().map_err(|_| "a follower panicked")?)
+            .collect::<Result<Vec<_>, Failure>>()?;
+        let failures = followers.iter().flat_map(|followed| &followed.failures);
+        let failures = leader.failures.iter().chain(failures).cloned().collect();
+        Ok(All {
+            leader,
+            followers,
+            failures,
+        })
+    })
+}
+
+impl Report for Found {
+    fn failures(&self) -> &[String] {
+        match self {
+            Self::Leader(led) => &led.failures,
+            Self::Follower(followed) => &followed.failures,
+            Self::All(all) => &all.failures,
+        }
+    }
+}
+
+impl Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Leader(led) => led.fmt(f),
+            Self::Follower(followed) => followed.fmt(f),
+            Self::All(all) => {
+                all.leader.fmt(f)?;
+                all.followers.iter().try_for_each(|followed| followed.fmt(f))
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The example over the simulated fabric, a leader and its followers in one process; and that what they check can
+//! fail.
+
+use clap::Parser as _;
+
+use super::entry::{Applied, Damage, crc32c, write};
+use super::{All, Arguments, Role, all};
+
+fn run(arguments: &[&str]) -> All {
+    let program = ["log-replication", "simulated"].iter().chain(arguments);
+    let Role::Simulated(simulated) = Arguments::try_parse_from(program).unwrap().role else {
+        panic!("another role");
+    };
+    all(&simulated).unwrap()
+}
+
+#[test]
+fn every_follower_has_every_entry() {
+    // The window is gone round many times, and entries lie across its end.
+    let small = ["--window-kib", "64", "--batch-kib", "8", "--entry-bytes", "100"];
+    let found = run(&[&small[..], &["--entries", "3000", "--followers", "3"]].concat());
+    assert_eq!(found.failures, [""; 0]);
+    assert_eq!(found.leader.committed, 3000);
+    assert_eq!(found.leader.commit_latency.unwrap().count, 3000);
+    // In groups: sent to three, and yet fewer batches than entries.
+    assert!(
+        found
+            .leader
+            .batches
+            .iter()
+            .map(|bucket| bucket.batches)
+            .sum::<u64>()
+            < 3000
+    );
+    for followed in &found.followers {
+        assert_eq!((followed.applied, followed.bytes), (3000, 348_000));
+    }
+}
+
+#[test]
+fn a_majority_goes_on_without_one() {
+    let found = run(&["--entries", "3000", "--leave-after", "1000"]);
+    assert_eq!(found.failures, [""; 0]);
+    assert_eq!(found.leader.committed, 3000);
+    let lost = found.leader.followers.iter().filter(|row| row.lost.is_some());
+    assert_eq!(lost.count(), 1);
+    let mut applied: Vec<_> = found.followers.iter().map(|followed| followed.applied).collect();
+    applied.sort_unstable();
+    assert!((1000..3000).contains(&applied[0]), "{applied:?}");
+    assert_eq!(applied[1], 3000);
+}
+
+#[test]
+fn without_a_majority_it_says_so_and_ends() {
+    let found = run(&["--entries", "3000", "--leave-after", "1000", "--leavers", "2"]);
+    let [failure] = found.failures.as_slice() else {
+        panic!("{:?}", found.failures);
+    };
+    assert!(failure.starts_with("no majority: 1 of 3 are left"), "{failure}");
+    // What is committed, a majority had.
+    let most = found.followers.iter().map(|followed| followed.applied).max();
+    assert!(found.leader.committed >= 1000);
+    assert!(Some(found.leader.committed) <= most);
+    assert!(found.leader.committed < 3000);
+}
+
+#[test]
+fn damage_is_told() {
+    assert_eq!(crc32c(0, b"123456789"), 0xe306_9283);
+    let mut log = Vec::new();
+    for sequence in 0..3 {
+        write(sequence, 20, &mut log);
+    }
+    let mut whole = Applied::default();
+    assert_eq!(whole.apply(&log), Ok(()));
+    assert_eq!((whole.entries, whole.bytes), (3, log.len() as u64));
+    for at in 0..log.len() {
+        let mut damaged = log.clone();
+        damaged[at] ^= 0x10;
+        assert!(Applied::default().apply(&damaged).is_err(), "byte {at}");
+    }
+    let lacking = [&log[..36], &log[72..]].concat();
+    let damage = Damage::Sequence {
+        expected: 1,
+        found: 2,
+    };
+    assert_eq!(Applied::default().apply(&lacking), Err(damage));
+    let cut = Damage::Cut { sequence: 2 };
+    assert_eq!(Applied::default().apply(&log[..107]), Err(cut));
+}

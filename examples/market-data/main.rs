@@ -1,0 +1,216 @@
+//! Market data from one to many: every subscriber has the newest quote of every instrument in its own
+//! memory, however slow it or another is.
+//!
+//! ```text
+//! host a$ cargo run --release --example market-data -- publish --subscribers 2
+//! host b$ cargo run --release --example market-data -- subscribe doorbell:...
+//! host c$ cargo run --release --example market-data -- subscribe doorbell:...
+//! ```
+//!
+//! **The verb is WRITE**, into a cell of 64 bytes for each instrument in a window of the subscriber. The
+//! latest value is to win, and a cell is just that: a newer quote replaces the older one. It takes no
+//! receive, no credit and no processor of the subscriber, so one that looks seldom, or stands still in a
+//! debugger, holds nobody up and finds the newest quotes when it looks again. Messages, and the cells of a
+//! `RingChannel`, are queues: right where each message counts, but here a slow reader would have to work
+//! through what is stale, and its credits would run out before.
+//!
+//! What can be slow to the publisher is the way there. At most `--in-flight` quotes are on it to one subscriber;
+//! behind them each instrument waits at most once, and goes out as it is by then ([`publisher`]). So
+//! quotes are conflated in two places: at the publisher, where the way is full, and in the cell, where the
+//! subscriber has not looked.
+//!
+//! **A quote is read while it may be written.** Which bytes of a WRITE land first is the device's choice (where it
+//! promises an order, `QueuePair::data_in_order` says so), so numbers before and behind a value, as between the
+//! threads of one program, would prove nothing. A checksum over all of the cell does ([`cell`]): what does not
+//! match is looked at again.
+//!
+//! **The end** is a message on the same connection. A reliable connection carries out its requests in
+//! order: whoever got the message has all that was written before it. It brings the last sequence of
+//! each instrument, and every subscriber says whether it has them.
+
+#[path = "../around/mod.rs"]
+mod around;
+mod cell;
+mod publisher;
+mod subscriber;
+#[cfg(test)]
+mod tests;
+
+use core::fmt::{self, Display};
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+
+use clap::{Args, Parser, Subcommand};
+use doorbell::{Handle, Node};
+use serde::Serialize;
+
+use around::{Failure, Output, Report, simulated};
+
+/// Market data from one to many over RDMA: each subscriber has the newest quotes in its own memory.
+///
+/// Start `publish` on one host, and `subscribe` with the handle it prints on others. Each ends with what it
+/// published or saw, checked: per instrument never an older quote after a newer one, never one of two
+/// halves, and at the end the last one. The exit code is 1 where that does not hold.
+#[derive(Parser)]
+#[command(name = "market-data", max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    role: Role,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Publish quotes, and print the handle subscribers are started with.
+    Publish(Publish),
+    /// Subscribe to a publisher.
+    Subscribe(Subscribe),
+    /// All of it in one process, on a simulated fabric: needs no device.
+    Simulated(Simulated),
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Publish {
+    /// Subscribers to wait for before the first quote.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) subscribers: u8,
+    /// Instruments.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) instruments: u32,
+    /// Quotes to publish, of all instruments together.
+    #[arg(long, default_value_t = 100_000)]
+    pub(crate) updates: u64,
+    /// Quotes per second; 0 is as many as can be made.
+    #[arg(long, default_value_t = 20_000)]
+    pub(crate) rate: u64,
+    /// Quotes on their way to one subscriber at most. Those beyond wait, one per instrument.
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) in_flight: u32,
+    /// Seconds to wait for subscribers, and for their word at the end.
+    #[arg(long, default_value_t = 60)]
+    pub(crate) patience_s: u64,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Subscribe {
+    /// What the publisher printed.
+    pub(crate) handle: Handle,
+    /// Microseconds to be away between two looks at the quotes: a slow subscriber.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) away_us: u64,
+    /// Seconds without any news after which the publisher is taken for dead.
+    #[arg(long, default_value_t = 60)]
+    pub(crate) patience_s: u64,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Simulated {
+    #[command(flatten)]
+    pub(crate) publish: Publish,
+    /// Microseconds the first subscriber is away between two looks.
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) away_us: u64,
+}
+
+/// What a role found.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Found {
+    Publisher(publisher::Published),
+    Subscriber(subscriber::Subscribed),
+    All(All),
+}
+
+/// What all roles found together.
+#[derive(Debug, Serialize)]
+pub(crate) struct All {
+    pub(crate) publisher: publisher::Published,
+    pub(crate) subscribers: Vec<subscriber::Subscribed>,
+    pub(crate) failures: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let Arguments { role, output } = Arguments::parse();
+    let outcome = match role {
+        Role::Publish(arguments) => Node::open().map_err(Failure::from).and_then(|node| {
+            let published = publisher::run(&node, &arguments, |handle| output.announce(handle))?;
+            Ok(Found::Publisher(published))
+        }),
+        Role::Subscribe(arguments) => Node::open()
+            .map_err(Failure::from)
+            .and_then(|node| Ok(Found::Subscriber(subscriber::run(&node, &arguments)?))),
+        Role::Simulated(arguments) => all(&arguments).map(Found::All),
+    };
+    output.conclude("market-data", outcome)
+}
+
+/// A publisher and its subscribers, each a thread.
+fn all(arguments: &Simulated) -> Result<All, Failure> {
+    let mut hosts = simulated::hosts(arguments.publish.subscribers.saturating_add(1))?.into_iter();
+    let publisher = hosts.next().ok_or("no hosts")?;
+    let (handles, handle) = mpsc::channel();
+    thread::scope(|scope| {
+        let published = scope.spawn(move || {
+            publisher::run(
+                &publisher,
+                &arguments.publish,
+                |handle| Ok(handles.send(*handle)?),
+            )
+        });
+        // Where there is none, the publisher says why.
+        let subscribed: Vec<_> = handle.recv().map_or_else(
+            |_| Vec::new(),
+            |handle| {
+                let away_us = |number| if number == 0 { arguments.away_us } else { 0 };
+                let subscribe = |(number, host)| {
+                    let arguments = Subscribe {
+                        handle,
+                        away_us: away_us(number),
+                        patience_s: arguments.publish.patience_s,
+                    };
+                    scope.spawn(move || subscriber::run(&host, &arguments))
+                };
+                hosts.enumerate().map(subscribe).collect()
+            },
+        );
+        let publisher = published.join().map_err(|_| "the publisher panicked")??;
+        let subscribers = subscribed
+            .into_iter()
+            .map(|subscribed| subscribed.join().map_err(|_| "a subscriber panicked")?)
+            .collect::<Result<Vec<_>, Failure>>()?;
+        let failures = subscribers.iter().flat_map(|subscribed| &subscribed.failures);
+        let failures = publisher.failures.iter().chain(failures).cloned().collect();
+        Ok(All {
+            publisher,
+            subscribers,
+            failures,
+        })
+    })
+}
+
+impl Report for Found {
+    fn failures(&self) -> &[String] {
+        match self {
+            Self::Publisher(published) => &published.failures,
+            Self::Subscriber(subscribed) => &subscribed.failures,
+            Self::All(all) => &all.failures,
+        }
+    }
+}
+
+impl Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Publisher(published) => published.fmt(f),
+            Self::Subscriber(subscribed) => subscribed.fmt(f),
+            Self::All(all) => {
+                all.publisher.fmt(f)?;
+                all.subscribers
+                    .iter()
+                    .try_for_each(|subscribed| subscribed.fmt(f))
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! A subscriber: looks at the cells in its own memory, as often as it likes.
+
+use core::fmt::{self, Display};
+use core::time::Duration;
+use std::thread;
+use std::time::Instant;
+
+use doorbell::vocabulary::provider::Provider;
+use doorbell::{
+    ChannelConfig, Event, Node, Operation, RemoteAccess, Window as _, WindowConfig, WorkerConfig, within,
+};
+use serde::Serialize;
+
+use super::Subscribe;
+use super::around::{Failure, Latencies, Percentiles, Progress, note_failure, words};
+use super::cell::{Book, CELL_BYTES, Quote};
+use super::publisher::{Greeting, monotonic_ns};
+
+/// What a subscriber found.
+#[derive(Debug, Serialize)]
+pub(crate) struct Subscribed {
+    pub(crate) role: &'static str,
+    pub(crate) instruments: usize,
+    /// Quotes there were, as the publisher says.
+    pub(crate) published: u64,
+    /// Quotes seen.
+    pub(crate) delivered: u64,
+    /// Quotes that newer ones replaced before they were seen, here or at the publisher.
+    pub(crate) conflated: u64,
+    /// Looks that found a write under way.
+    pub(crate) torn_looks: u64,
+    pub(crate) went_back: u64,
+    pub(crate) not_genuine: u64,
+    pub(crate) last_missing: u64,
+    /// From the publisher's clock to the look that saw it; where both are on one host.
+    pub(crate) latency: Option<Percentiles>,
+    pub(crate) failures: Vec<String>,
+}
+
+/// Connects, looks until the publisher says that this was all, and compares.
+///
+/// # Errors
+/// There is no device, the publisher cannot be reached, the connection failed, or nothing came for too long.
+pub(crate) fn run<P: Provider>(node: &Node<P>, arguments: &Subscribe) -> Result<Subscribed, Failure> {
+    let patience = Duration::from_secs(arguments.patience_s);
+    let mut workers = node.workers(&WorkerConfig::default())?;
+    let mut config = ChannelConfig::default();
+    config.receive_depth = 8;
+    config.repost_batch = 1;
+    let to = node.connect(&mut workers, &arguments.handle, &config, within(patience))?;
+    let worker = workers.get_mut(to.worker).ok_or("no such worker")?;
+    let channel = worker.channel(to.channel).ok_or("closed")?;
+    let greeting = Greeting::parse(channel.peer().private_data()).ok_or("the peer is no publisher")?;
+    let instruments = greeting.instruments as usize;
+    let is_same_clock = !greeting.boot.is_empty() && greeting.boot == Greeting::new(0).boot;
+
+    // Only the channel's own device can be told of a window, so it is made now, and sent.
+    let window = worker.window(&WindowConfig::new(instruments * CELL_BYTES, RemoteAccess::WRITE))?;
+    let channel = worker.channel(to.channel).ok_or("closed")?;
+    channel.post_inline(Operation::Send, &window.remote().to_bytes())?;
+
+    let mut book = Book::new(instruments);
+    let mut latencies = Latencies::new()?;
+    let mut progress = Progress::new();
+    let mut last_news = Instant::now();
+    let mut last: Option<Vec<u64>> = None;
+    loop {
+        // Told the end before this look, it is the last one: everything is in place, and nothing is written.
+        let is_last = last.is_some();
+        let mut news = false;
+        for instrument in 0..instruments {
+            if let Some(quote) = look(&window, instrument, &mut book)? {
+                news = true;
+                if is_same_clock {
+                    latencies.note(Duration::from_nanos(
+                        monotonic_ns().saturating_sub(quote.published_ns),
+                    ));
+                }
+            }
+        }
+        if is_last {
+            break;
+        }
+        let mut failed = None;
+        let came = worker.poll(|mut turn, event| match event {
+            Event::Received { message, .. } => {
+                last = Some(words(message.payload()).collect());
+                turn.release(message);
+            }
+            Event::Failed { status, .. } | Event::ReceiveFailed { status } => {
+                note_failure(&mut failed, status);
+            }
+            _ => {}
+        })?;
+        if let Some(why) = failed {
+            return Err(why.into());
+        }
+        let now = Instant::now();
+        if news || came > 0 {
+            last_news = now;
+        } else if now - last_news > patience {
+            return Err(format!("nothing came for {} s", arguments.patience_s).into());
+        }
+        progress.tell(now, || {
+            format!("seen {} quotes, {} conflated", book.delivered, book.conflated)
+        });
+        match arguments.away_us {
+            0 => thread::yield_now(),
+            away_us => thread::sleep(Duration::from_micros(away_us)),
+        }
+    }
+    let published = book.finish(&last.unwrap_or_default());
+    let channel = worker.channel(to.channel).ok_or("closed")?;
+    let summary = [book.delivered, book.last_missing].map(u64::to_le_bytes).concat();
+    channel.post_inline(Operation::Send, &summary)?;
+    worker.close(to.channel, within(patience), |_, _| {})?;
+    Ok(Subscribed {
+        role: "subscriber",
+        instruments,
+        published,
+        delivered: book.delivered,
+        conflated: book.conflated,
+        torn_looks: book.torn,
+        went_back: book.went_back,
+        not_genuine: book.not_genuine,
+        last_missing: book.last_missing,
+        latency: latencies.percentiles(),
+        failures: book.failures(published),
+    })
+}
+
+/// Looks at one cell; gives its quote where it is news. What is torn is left for the next look.
+fn look<W: doorbell::Window>(
+    window: &W,
+    instrument: usize,
+    book: &mut Book,
+) -> Result<Option<Quote>, Failure> {
+    let offset = instrument * CELL_BYTES;
+    // The sequence alone says that there is nothing new.
+    if u64::from_le(window.load_u64(offset)?) == book.seen(instrument) {
+        return Ok(None);
+    }
+    let mut cell = [0; CELL_BYTES];
+    window.copy_out(offset, &mut cell)?;
+    Ok(book.note(instrument, Quote::read(&cell)))
+}
+
+impl Display for Subscribed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "saw {} of {} quotes, {} conflated, {} looks at a write under way",
+            self.delivered, self.published, self.conflated, self.torn_looks
+        )?;
+        match &self.latency {
+            Some(latency) => writeln!(f, "  latency {latency}"),
+            None => writeln!(f, "  no latency: the publisher has another clock"),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! The gateway: answers each order from the memory it came in.
+
+use core::fmt::{self, Display};
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use doorbell::vocabulary::provider::Provider;
+use doorbell::{
+    Channel, ChannelConfig, Event, Handle, Lease, Listener, Node, SendErrorKind, Turn, Woken, within,
+};
+use serde::Serialize;
+
+use super::Serve;
+use super::around::{Failure, Progress, note_failure};
+use super::message::{Order, Request};
+
+/// What a gateway found.
+#[derive(Debug, Serialize)]
+pub(crate) struct Served {
+    pub(crate) role: &'static str,
+    /// Orders that came.
+    pub(crate) orders: u64,
+    pub(crate) answered: u64,
+    /// Left without an answer, as was asked for.
+    pub(crate) muted: u64,
+    /// Answers that had to wait for room on the way back.
+    pub(crate) answers_delayed: u64,
+    pub(crate) failures: Vec<String>,
+}
+
+/// What there is between two orders.
+struct Desk<'a, P: Provider> {
+    arguments: &'a Serve,
+    served: Served,
+    /// Answers that could not go yet, in order. They hold the memory the next orders would come into, so that
+    /// a trader who does not listen is refused new ones, and this does not grow beyond what is registered.
+    unsent: VecDeque<Lease<P>>,
+    /// How many orders there were, once the trader said that this was all.
+    end: Option<u64>,
+    failed: Option<String>,
+}
+
+impl<P: Provider> Desk<'_, P> {
+    fn note(&mut self, turn: Turn<'_, P>, event: Event<P>) {
+        match event {
+            Event::Received { message, .. } => self.take(turn, message),
+            Event::Failed { status, .. } | Event::ReceiveFailed { status } => {
+                note_failure(&mut self.failed, status);
+            }
+            _ => {}
+        }
+    }
+
+    fn take(&mut self, mut turn: Turn<'_, P>, mut message: Lease<P>) {
+        match Request::parse(message.payload()) {
+            Some(Request::Order(order)) => {
+                self.served.orders += 1;
+                self.work();
+                if self.is_muted(&order) {
+                    self.served.muted += 1;
+                    turn.release(message);
+                } else if message.fill(&order.answer().to_bytes()).is_ok() {
+                    self.unsent.push_back(message);
+                    self.send(turn.channel);
+                }
+            }
+            Some(Request::End(orders)) => {
+                self.end = Some(orders);
+                turn.release(message);
+            }
+            None => {
+                self.failed = Some("a message came that is no order".into());
+                turn.release(message);
+            }
+        }
+    }
+
+    /// Sends answers, oldest first, as far as there is room.
+    fn send(&mut self, channel: &mut Channel<P>) {
+        while let Some(answer) = self.unsent.pop_front() {
+            match channel.send(answer) {
+                Ok(_) => self.served.answered += 1,
+                Err(error) if error.kind == SendErrorKind::WouldBlock => {
+                    self.served.answers_delayed += 1;
+                    if let Some(answer) = error.item {
+                        self.unsent.push_front(answer);
+                    }
+                    break;
+                }
+                Err(error) => {
+                    self.failed.get_or_insert_with(|| error.kind.to_string());
+                    break;
+                }
+            }
+        }
+    }
+
+    /// What an order takes, made up.
+    fn work(&self) {
+        let until = Instant::now() + Duration::from_micros(self.arguments.work_us);
+        while self.arguments.work_us > 0 && Instant::now() < until {
+            core::hint::spin_loop();
+        }
+    }
+
+    fn is_muted(&self, order: &Order) -> bool {
+        let next = order.id.wrapping_add(1);
+        self.arguments
+            .mute_every
+            .is_some_and(|every| next.checked_rem(every) == Some(0))
+    }
+
+    fn is_over(&self) -> bool {
+        self.failed.is_some() || (self.end.is_some() && self.unsent.is_empty())
+    }
+}
+
+/// Waits for a trader, and answers its orders until it says that this was all.
+///
+/// # Errors
+/// There is no device, no trader came in time, or a Worker cannot be used.
+pub(crate) fn run<P: Provider>(
+    node: &Node<P>,
+    arguments: &Serve,
+    announce: impl FnOnce(&Handle) -> Result<(), Failure>,
+) -> Result<Served, Failure> {
+    let patience = Duration::from_secs(arguments.patience_s);
+    let mut workers = node.workers(&arguments.worker_config())?;
+    let mut config = ChannelConfig::default();
+    config.receive_depth = arguments.backlog;
+    // As deep: all that wait can be answered.
+    config.send_depth = arguments.backlog;
+    config.repost_batch = (arguments.backlog / 8).max(1);
+    let mut listener = Listener::bind(node, &workers, "[::]:0".parse()?, &config)?;
+    announce(listener.handle())?;
+    let trader = listener.accept(node, &mut workers, within(patience))?;
+    let worker = workers.get_mut(trader.worker).ok_or("no such worker")?;
+    let mut desk = Desk {
+        arguments,
+        served: Served {
+            role: "gateway",
+            orders: 0,
+            answered: 0,
+            muted: 0,
+            answers_delayed: 0,
+            failures: Vec::new(),
+        },
+        unsent: VecDeque::with_capacity(arguments.backlog as usize),
+        end: None,
+        failed: None,
+    };
+    let mut progress = Progress::new();
+    while !desk.is_over() {
+        let woken = worker.wait(arguments.how(), within(patience), |turn, event| {
+            desk.note(turn, event)
+        })?;
+        if woken == Woken::Deadline {
+            desk.failed = Some(format!("nothing came for {} s", arguments.patience_s));
+        }
+        // What was refused for want of room is tried again: a wait ends when there is some.
+        if let Some(channel) = worker.channel(trader.channel) {
+            desk.send(channel);
+        }
+        progress.tell(Instant::now(), || {
+            format!("{} orders answered", desk.served.answered)
+        });
+    }
+    let Desk {
+        mut served,
+        end,
+        failed,
+        ..
+    } = desk;
+    served.failures.extend(failed);
+    if let Some(sent) = end.filter(|sent| *sent != served.orders) {
+        let came = served.orders;
+        served
+            .failures
+            .push(format!("{sent} orders were sent, and {came} came"));
+    }
+    // The last answers are on their way: closing waits for them.
+    if let Err(error) = worker.close(trader.channel, within(patience), |_, _| {}) {
+        served.failures.push(error.to_string());
+    }
+    Ok(served)
+}
+
+impl Display for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} orders came, {} answered, {} left without an answer; {} answers had to wait",
+            self.orders, self.answered, self.muted, self.answers_delayed
+        )
+    }
+}

@@ -1,0 +1,227 @@
+//! Orders and answers: requests over messages, matched by id, each with a deadline.
+//!
+//! ```text
+//! host a$ cargo run --release --example order-gateway -- serve
+//! host b$ cargo run --release --example order-gateway -- trade doorbell:... --in-flight 8
+//! host b$ cargo run --release --example order-gateway -- trade doorbell:... --rate 20000
+//! ```
+//!
+//! **The verb is SEND**: each order counts, none may replace another, and a gateway that falls behind
+//! has to be felt by those who trade. The channel's credits are that: a gateway posts a receive for each order it
+//! can take, and where there is none left the order is handed back at once, as `WouldBlock`.
+//!
+//! So an order ends in one of these ways, and the trader is told which ([`orders`]):
+//!
+//! | outcome | it was sent | |
+//! |---|---|---|
+//! | answered | yes | by its deadline |
+//! | late | yes | answered after its deadline: nobody waited for it any more |
+//! | lost | yes | no answer came. The gateway may have carried it out |
+//! | rejected | no | back-pressure: it can be offered again, or elsewhere |
+//!
+//! **Open or closed loop.** `--in-flight N` sends an order when one of N has been answered: how fast the gateway
+//! can be used. `--rate R` offers orders by the clock, whatever the gateway does, and counts their latency from when each
+//! was due: a gateway that stands still for a moment is then seen in the percentiles by all the orders it
+//! kept waiting, and not by one.
+
+#[path = "../around/mod.rs"]
+mod around;
+mod gateway;
+mod message;
+mod orders;
+#[cfg(test)]
+mod tests;
+mod trader;
+
+use core::fmt::{self, Display};
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::thread;
+
+use clap::{Args, Parser, Subcommand};
+use doorbell::{Handle, Node, Notify, Wait, WorkerConfig};
+use serde::Serialize;
+
+use around::{Failure, Output, Report, simulated};
+
+/// Orders and answers over RDMA, with latency percentiles.
+///
+/// Start `serve` on one host, and `trade` with the handle it prints on another. Every answer is
+/// compared with its order. The exit code is 1 where an order was lost, or answered wrongly or twice; late
+/// and rejected ones are counted and told.
+#[derive(Parser)]
+#[command(name = "order-gateway", max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    role: Role,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Answer orders, and print the handle a trader is started with.
+    Serve(Serve),
+    /// Send orders to a gateway.
+    Trade(Trade),
+    /// Both in one process, on a simulated fabric: needs no device.
+    Simulated(Simulated),
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Serve {
+    /// Orders that may wait here at most. A trader is refused those beyond.
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(2..=1024))]
+    pub(crate) backlog: u32,
+    /// Microseconds of work for each order.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) work_us: u64,
+    /// Leave each N-th order without an answer, to see that the trader tells.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) mute_every: Option<u64>,
+    /// Sleep when nothing comes, and do not poll without rest: a processor less, some microseconds more.
+    #[arg(long)]
+    pub(crate) sleep: bool,
+    /// Seconds to wait for the trader.
+    #[arg(long, default_value_t = 60)]
+    pub(crate) patience_s: u64,
+}
+
+impl Serve {
+    pub(crate) const fn how(&self) -> Wait {
+        if self.sleep {
+            Wait::SPIN_THEN_SLEEP
+        } else {
+            Wait::Busy
+        }
+    }
+
+    pub(crate) fn worker_config(&self) -> WorkerConfig {
+        let mut config = WorkerConfig::default();
+        config.notify = if self.sleep { Notify::Every } else { Notify::Never };
+        config
+    }
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Trade {
+    /// What the gateway printed.
+    pub(crate) handle: Handle,
+    #[command(flatten)]
+    pub(crate) load: Load,
+    /// Seconds to wait for the gateway at the beginning and at the end.
+    #[arg(long, default_value_t = 60)]
+    pub(crate) patience_s: u64,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Load {
+    /// Orders in all.
+    #[arg(long, default_value_t = 100_000)]
+    pub(crate) orders: u32,
+    /// Closed loop: so many orders wait for their answers at any time.
+    #[arg(long, default_value_t = 1, conflicts_with = "rate", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) in_flight: u32,
+    /// Open loop: so many orders per second are offered, whatever becomes of them.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) rate: Option<u64>,
+    /// Microseconds by which an order must be answered.
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) deadline_us: u64,
+    /// Milliseconds to go on listening at the end, to tell late answers from lost ones.
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) grace_ms: u64,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Simulated {
+    #[command(flatten)]
+    pub(crate) serve: Serve,
+    #[command(flatten)]
+    pub(crate) load: Load,
+}
+
+/// What a role found.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Found {
+    Gateway(gateway::Served),
+    Trader(trader::Traded),
+    Both(Both),
+}
+
+/// What both found.
+#[derive(Debug, Serialize)]
+pub(crate) struct Both {
+    pub(crate) gateway: gateway::Served,
+    pub(crate) trader: trader::Traded,
+    pub(crate) failures: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let Arguments { role, output } = Arguments::parse();
+    let outcome = match role {
+        Role::Serve(arguments) => Node::open().map_err(Failure::from).and_then(|node| {
+            let served = gateway::run(&node, &arguments, |handle| output.announce(handle))?;
+            Ok(Found::Gateway(served))
+        }),
+        Role::Trade(Trade {
+            handle,
+            load,
+            patience_s,
+        }) => Node::open()
+            .map_err(Failure::from)
+            .and_then(|node| Ok(Found::Trader(trader::run(&node, &handle, &load, patience_s)?))),
+        Role::Simulated(arguments) => both(&arguments).map(Found::Both),
+    };
+    output.conclude("order-gateway", outcome)
+}
+
+/// A gateway and a trader, each a thread.
+fn both(arguments: &Simulated) -> Result<Both, Failure> {
+    let mut hosts = simulated::hosts(2)?.into_iter();
+    let (Some(gateway), Some(trader)) = (hosts.next(), hosts.next()) else {
+        return Err("no hosts".into());
+    };
+    let (handles, handle) = mpsc::channel();
+    let Simulated { serve, load } = arguments;
+    let (served, traded) = thread::scope(|scope| {
+        let served = scope.spawn(move || gateway::run(&gateway, serve, |handle| Ok(handles.send(*handle)?)));
+        // Where there is none, the gateway says why.
+        let traded = handle
+            .recv()
+            .ok()
+            .map(|handle| trader::run(&trader, &handle, load, serve.patience_s));
+        (served.join(), traded)
+    });
+    let gateway = served.map_err(|_| "the gateway panicked")??;
+    let trader = traded.ok_or("the gateway had no handle")??;
+    Ok(Both {
+        failures: [gateway.failures.as_slice(), &trader.failures].concat(),
+        gateway,
+        trader,
+    })
+}
+
+impl Report for Found {
+    fn failures(&self) -> &[String] {
+        match self {
+            Self::Gateway(served) => &served.failures,
+            Self::Trader(traded) => &traded.failures,
+            Self::Both(both) => &both.failures,
+        }
+    }
+}
+
+impl Display for Found {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gateway(served) => served.fmt(f),
+            Self::Trader(traded) => traded.fmt(f),
+            Self::Both(both) => {
+                both.gateway.fmt(f)?;
+                both.trader.fmt(f)
+            }
+        }
+    }
+}

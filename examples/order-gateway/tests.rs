@@ -1,0 +1,113 @@
+//! The example over the simulated fabric, a gateway and a trader in one process; and that what they check can fail.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use clap::Parser as _;
+
+use super::message::{Answer, Order, Request};
+use super::orders::Orders;
+use super::{Arguments, Both, Role, both};
+
+fn run(arguments: &[&str]) -> Both {
+    let program = ["order-gateway", "simulated"].iter().chain(arguments);
+    let Role::Simulated(simulated) = Arguments::try_parse_from(program).unwrap().role else {
+        panic!("another role");
+    };
+    both(&simulated).unwrap()
+}
+
+/// Every order ended in one way.
+fn offered(found: &Both) -> u64 {
+    let trader = &found.trader;
+    trader.answered + trader.late + trader.lost + trader.rejected
+}
+
+#[test]
+fn all_orders_are_answered() {
+    // In the open loop no more orders than fit into the backlog: none can be rejected, however slow this is.
+    let closed = ["--in-flight", "8", "--orders", "2000"];
+    let open = ["--rate", "1000", "--orders", "500"];
+    for (load, orders) in [(closed, 2000), (open, 500)] {
+        let found = run(&[&load[..], &["--deadline-us", "5000000", "--backlog", "512"]].concat());
+        assert_eq!(found.failures, [""; 0]);
+        assert_eq!(found.trader.answered, orders);
+        assert_eq!(found.gateway.answered, orders);
+        assert_eq!(found.trader.latency.unwrap().count, orders);
+    }
+}
+
+#[test]
+fn a_gateway_that_sleeps_is_woken() {
+    let found = run(&["--sleep", "--orders", "500", "--deadline-us", "5000000"]);
+    assert_eq!(found.failures, [""; 0]);
+    assert_eq!(found.trader.answered, 500);
+}
+
+#[test]
+fn a_lost_order_is_told_and_not_waited_for() {
+    let found = run(&[
+        "--orders",
+        "1000",
+        "--in-flight",
+        "4",
+        "--mute-every",
+        "100",
+        "--grace-ms",
+        "50",
+    ]);
+    assert_eq!(found.trader.lost, 10);
+    assert_eq!(found.failures, ["10 orders were lost: sent, and never answered"]);
+    assert_eq!(offered(&found), 1000);
+}
+
+#[test]
+fn back_pressure_is_no_loss() {
+    let found = run(&[
+        "--orders",
+        "1000",
+        "--rate",
+        "100000",
+        "--work-us",
+        "200",
+        "--backlog",
+        "16",
+    ]);
+    assert_eq!(found.failures, [""; 0]);
+    assert!(found.trader.rejected > 0);
+    assert_eq!(found.trader.lost, 0);
+    assert_eq!(offered(&found), 1000);
+    assert_eq!(found.gateway.orders, 1000 - found.trader.rejected);
+}
+
+#[test]
+fn each_answer_is_taken_once_and_compared() {
+    let began = Instant::now();
+    let at = |ms| began + Duration::from_millis(ms);
+    let mut orders = Orders::new(8, Duration::from_millis(10)).unwrap();
+    for _ in 0..4 {
+        orders.note_sent(began);
+    }
+    orders.note_rejected();
+    let answer = |id| Some(Order::of(id).answer());
+    orders.note_answer(at(5), answer(1));
+    orders.note_answer(at(6), answer(1));
+    orders.note_answer(at(6), answer(4));
+    orders.note_answer(at(6), answer(9));
+    assert_eq!((orders.answered, orders.unasked), (1, 3));
+    orders.expire(at(10));
+    assert_eq!((orders.waiting, orders.overdue), (3, 0));
+    orders.expire(at(11));
+    assert_eq!((orders.waiting, orders.overdue), (0, 3));
+    orders.note_answer(at(12), answer(0));
+    assert_eq!((orders.late, orders.overdue), (1, 2));
+    // Another's answer under its id, and one that was changed on its way.
+    let mut bytes = Order::of(3).answer().to_bytes();
+    assert_eq!(Answer::parse(&bytes), answer(3));
+    bytes[9] ^= 1;
+    orders.note_answer(at(12), Answer::parse(&bytes));
+    assert_eq!((orders.wrong, orders.overdue), (1, 2));
+    let order = Request::Order(Order::of(3));
+    assert_eq!(Request::parse(&order.to_bytes()), Some(order));
+    assert_eq!(Request::parse(&Request::End(4).to_bytes()), Some(Request::End(4)));
+}
