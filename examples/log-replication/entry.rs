@@ -34,8 +34,9 @@ pub(crate) fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!crc, fold)
 }
 
-/// Writes the entry of this sequence behind what `into` holds: its made-up payload follows from the sequence.
-pub(crate) fn write(sequence: u64, payload_bytes: u32, into: &mut Vec<u8>) {
+/// Writes the entry of this sequence behind what `into` holds, and gives its CRC. Its made-up payload follows from the
+/// sequence.
+pub(crate) fn write(sequence: u64, payload_bytes: u32, into: &mut Vec<u8>) -> u32 {
     let begin = into.len();
     into.extend(sequence.to_le_bytes());
     into.extend(payload_bytes.to_le_bytes());
@@ -46,6 +47,7 @@ pub(crate) fn write(sequence: u64, payload_bytes: u32, into: &mut Vec<u8>) {
     if let Some(place) = into.get_mut(begin + 12..begin + HEADER_BYTES) {
         place.copy_from_slice(&crc.to_le_bytes());
     }
+    crc
 }
 
 /// Of an entry, but for the place of the CRC itself.
@@ -81,7 +83,7 @@ impl core::fmt::Display for Damage {
 pub(crate) struct Applied {
     pub(crate) entries: u64,
     pub(crate) bytes: u64,
-    /// The CRC-32C of all of them: a state that depends on each entry and on their order.
+    /// The CRC-32C of all their CRCs: a state that depends on each entry and on their order.
     pub(crate) digest: u32,
 }
 
@@ -92,17 +94,22 @@ impl Applied {
     /// One is wrong; those before it are applied.
     pub(crate) fn apply(&mut self, mut log: &[u8]) -> Result<(), Damage> {
         while !log.is_empty() {
-            let (entry, rest) = self.check(log)?;
-            self.entries += 1;
-            self.bytes += entry.len() as u64;
-            self.digest = crc32c(self.digest, entry);
+            let (bytes, crc, rest) = self.check(log)?;
+            self.note(bytes, crc);
             log = rest;
         }
         Ok(())
     }
 
-    /// The next entry, and what is behind it.
-    fn check<'l>(&self, log: &'l [u8]) -> Result<(&'l [u8], &'l [u8]), Damage> {
+    /// The next entry, of so many bytes and with this CRC, is known to be good.
+    pub(crate) fn note(&mut self, bytes: usize, crc: u32) {
+        self.entries += 1;
+        self.bytes += bytes as u64;
+        self.digest = crc32c(self.digest, &crc.to_le_bytes());
+    }
+
+    /// The bytes and the CRC of the next entry, and what is behind it.
+    fn check<'l>(&self, log: &'l [u8]) -> Result<(usize, u32, &'l [u8]), Damage> {
         let expected = self.entries;
         let cut = Damage::Cut { sequence: expected };
         let (sequence, rest) = log.split_first_chunk().ok_or(cut)?;
@@ -114,9 +121,10 @@ impl Applied {
         }
         let bytes = HEADER_BYTES + u32::from_le_bytes(*payload_bytes) as usize;
         let (entry, rest) = log.split_at_checked(bytes).ok_or(cut)?;
-        if crc_of(entry) != Some(u32::from_le_bytes(*crc)) {
+        let crc = u32::from_le_bytes(*crc);
+        if crc_of(entry) != Some(crc) {
             return Err(Damage::Checksum { sequence: expected });
         }
-        Ok((entry, rest))
+        Ok((bytes, crc, rest))
     }
 }

@@ -161,15 +161,20 @@ impl<P: Provider> Leader<'_, P> {
         Ok(())
     }
 
-    /// Appends what the clients bring whose last entry is committed.
-    fn append(&mut self, now: Instant) -> Result<(), Failure> {
+    /// Appends what the clients bring whose last entry is committed; or what is due by the clock.
+    fn append(&mut self, began: Instant, now: Instant) -> Result<(), Failure> {
         let Lead {
             entries,
             clients,
+            rate,
             entry_bytes,
             ..
         } = *self.arguments;
-        while self.log.appended().entries < entries && self.log.pending() < clients {
+        let due = match rate {
+            Some(rate) => entries.min(due_within(rate, now.saturating_duration_since(began))),
+            None => entries.min(self.log.committed_entries + clients),
+        };
+        while self.log.appended().entries < due {
             let needed = self.needed();
             if !self.log.has_room(entry_bytes, needed) {
                 self.leave_behind(needed);
@@ -249,7 +254,7 @@ pub(crate) fn run<P: Provider>(
             break;
         }
         if !all {
-            leader.append(now)?;
+            leader.append(began, now)?;
         }
         leader.turn()?;
         progress.tell(now, || {
@@ -263,6 +268,12 @@ pub(crate) fn run<P: Provider>(
     let span = began.elapsed();
     leader.say_end(patience)?;
     Ok(leader.report(span))
+}
+
+/// How many entries are due after this long.
+fn due_within(per_second: u64, span: Duration) -> u64 {
+    let due = u128::from(per_second) * span.as_micros() / 1_000_000;
+    u64::try_from(due).unwrap_or(u64::MAX)
 }
 
 /// Listens until all followers are connected.

@@ -52,11 +52,6 @@ impl Log {
         self.ring.len() as u64
     }
 
-    /// Entries that are not committed.
-    pub(crate) const fn pending(&self) -> u64 {
-        self.appended.entries - self.committed_entries
-    }
-
     /// Whether an entry of so many bytes fits while all from `needed` on are kept.
     pub(crate) fn has_room(&self, payload_bytes: u32, needed: u64) -> bool {
         let end = self.end() + entry::HEADER_BYTES as u64 + u64::from(payload_bytes);
@@ -66,14 +61,12 @@ impl Log {
     /// Appends the next entry, over what is needed no more.
     ///
     /// # Errors
-    /// The entry is not what it should be.
+    /// The entry is larger than the log.
     pub(crate) fn append(&mut self, payload_bytes: u32, now: Instant) -> Result<(), Failure> {
         let begin = self.end();
         self.scratch.clear();
-        entry::write(self.appended.entries, payload_bytes, &mut self.scratch);
-        self.appended
-            .apply(&self.scratch)
-            .map_err(|damage| damage.to_string())?;
+        let crc = entry::write(self.appended.entries, payload_bytes, &mut self.scratch);
+        self.appended.note(self.scratch.len(), crc);
         let (first, second) = place(begin, self.scratch.len(), self.ring.len());
         let (head, tail) = self.scratch.split_at(first.len());
         for (range, bytes) in [(first, head), (second, tail)] {

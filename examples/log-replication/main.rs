@@ -89,6 +89,9 @@ pub(crate) struct Lead {
     /// Clients, each of which appends its next entry when its last one is committed.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub(crate) clients: u64,
+    /// Entries per second by the clock, whoever is waiting; in the place of clients.
+    #[arg(long, conflicts_with = "clients", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) rate: Option<u64>,
     /// KiB of log that fit into a follower's window, and are kept by the leader. A follower that the others have
     /// left half of this behind is given up when the rest is full.
     #[arg(long, default_value_t = 16384, value_parser = clap::value_parser!(u32).range(64..=65536))]
