@@ -11,11 +11,19 @@ use doorbell_core::work_id::CHANNELS_MAX;
 use doorbell_core::{QpState, Qpn, Ticket, WcStatus, WorkId, WorkKind};
 
 use crate::errno::{EBUSY, EEXIST, EINVAL, EOPNOTSUPP, EOVERFLOW, failed};
-use crate::fabric::{Id, QueuePairKey, World};
 use crate::host::{ContextInner, LIMITS};
+use crate::id::Id;
+use crate::queue_pair::QueuePairKey;
+use crate::slab::Key;
+use crate::world::{ContextKey, World};
 
 /// How many completions one poll takes at most.
 const POLL_MAX: usize = 16;
+/// For how many timers a poll that finds nothing waits at most, where time passes by itself:
+/// more than the retries of one request, and few enough for a poll to stay cheap.
+const PATIENCE: u32 = 16;
+/// How long a sleeper sleeps at a time while timers run that only callers let pass.
+const NAP: Duration = Duration::from_millis(1);
 
 /// What the device writes when a request ended.
 #[derive(Clone, Copy, Debug)]
@@ -117,8 +125,10 @@ struct Channel {
 
 /// A completion queue, as the device knows it.
 pub(crate) struct CompletionState {
-    context: Id,
+    context: ContextKey,
     depth: usize,
+    /// The next completion finds no room, whatever there is.
+    pub(crate) overruns_next: bool,
     /// Each with the queue pair it is of.
     entries: VecDeque<(Qpn, Entry)>,
     /// It overran, and is of no further use (S21).
@@ -131,7 +141,45 @@ pub(crate) struct CompletionState {
     next_shared: u32,
 }
 
+/// Names one.
+pub(crate) type CompletionKey = Key<CompletionState>;
+
 impl CompletionState {
+    pub(crate) const fn context(&self) -> ContextKey {
+        self.context
+    }
+
+    /// Whether something waits to be polled, or nothing ever will.
+    pub(crate) fn has_news(&self) -> bool {
+        self.is_failed || !self.entries.is_empty()
+    }
+
+    /// Whether a notification waits to be taken.
+    pub(crate) const fn has_notification(&self) -> bool {
+        self.notifications > 0
+    }
+
+    /// Writes a completion, and says whether somebody is to be woken.
+    ///
+    /// # Errors
+    /// There is no room.
+    fn write(&mut self, qpn: Qpn, entry: Entry) -> Result<bool, ()> {
+        let overruns = core::mem::take(&mut self.overruns_next);
+        if self.is_failed || overruns || self.entries.len() >= self.depth {
+            return Err(());
+        }
+        self.entries.push_back((qpn, entry));
+        let wakes = match self.armed {
+            None => false,
+            Some(solicited_only) => !solicited_only || entry.solicited || !entry.status.is_success(),
+        };
+        if wakes {
+            self.armed = None;
+            self.notifications = self.notifications.saturating_add(1);
+        }
+        Ok(wakes)
+    }
+
     /// Takes a channel; says at which generation its queue begins.
     ///
     /// # Errors
@@ -175,36 +223,37 @@ impl World {
     /// Writes a completion of a queue pair.
     ///
     /// A queue that is full loses it and fails, and with it each queue pair that has
-    /// something to complete there.
-    pub(crate) fn complete(&mut self, key: QueuePairKey, queue: Id, entry: Entry) {
-        let Some(state) = self.completion_queues.get_mut(&queue) else {
+    /// something to complete there (S21); or it loses it and works on.
+    pub(crate) fn complete(&mut self, key: QueuePairKey, queue: CompletionKey, entry: Entry) {
+        let Some(qp) = self.queue_pairs.get(key) else {
+            return;
+        };
+        let (qpn, context, is_alive) = (qp.qpn, qp.context, qp.state != QpState::Error);
+        let quirks = *self.quirks(qp.device);
+        let Some(state) = self.completion_queues.get_mut(queue) else {
             // Its owner is gone, and nobody will ever poll it.
             return;
         };
-        if !state.is_failed && state.entries.len() < state.depth {
-            state.entries.push_back((key.qpn, entry));
-            let wakes = match state.armed {
-                None => false,
-                Some(solicited_only) => !solicited_only || entry.solicited || !entry.status.is_success(),
-            };
-            if wakes {
-                state.armed = None;
-                state.notifications = state.notifications.saturating_add(1);
+        self.news = true;
+        match state.write(qpn, entry) {
+            Ok(false) => return,
+            Ok(true) => {
                 self.notified.notify_all();
+                return;
             }
-            return;
+            Err(()) => (),
         }
-        let (first, context) = (!state.is_failed, state.context);
-        state.is_failed = true;
-        if first {
-            self.raise(context, AsyncEvent::CompletionQueueError);
+        let (is_first, owner) = (!state.is_failed, state.context);
+        state.is_failed = !quirks.overrun_queues_work_on;
+        if is_first {
+            self.raise(owner, AsyncEvent::CompletionQueueError);
         }
-        let Some(qp) = self.queue_pairs.get(&key) else {
-            return;
-        };
-        if qp.state != QpState::Error && !self.failing.contains(&key) {
-            let context = qp.context;
-            self.raise(context, AsyncEvent::QueuePairFatal(key.qpn));
+        let is_receive = entry.work_id.kind() != Some(WorkKind::Send);
+        let fails = is_receive || !quirks.overrun_queues_work_on;
+        if is_alive && fails && !self.failing.contains(&key) {
+            if quirks.states_are_told {
+                self.raise(context, AsyncEvent::QueuePairFatal(qpn));
+            }
             self.failing.push_back(key);
         }
     }
@@ -214,10 +263,13 @@ impl World {
 pub struct CompletionQueue {
     context: Arc<ContextInner>,
     id: Id,
+    key: CompletionKey,
     depth: u32,
     notify: bool,
     /// How many completions it gave out.
     polled: u64,
+    /// What is being given out.
+    taken: Vec<(Qpn, Entry)>,
 }
 
 impl CompletionQueue {
@@ -228,10 +280,10 @@ impl CompletionQueue {
         if config.depth == 0 || config.depth > LIMITS.completion_depth_max {
             return Err(failed("completion_queue", EINVAL));
         }
-        let id = Id::fresh();
         let state = CompletionState {
-            context: context.id(),
+            context: context.key(),
             depth: config.depth as usize,
+            overruns_next: false,
             entries: VecDeque::new(),
             is_failed: false,
             armed: None,
@@ -239,19 +291,21 @@ impl CompletionQueue {
             channels: BTreeMap::new(),
             next_shared: 0,
         };
-        context.fabric().lock().completion_queues.insert(id, state);
+        let key = context.fabric().lock().completion_queues.insert(state);
         let context = Arc::clone(context);
         Ok(Self {
             context,
-            id,
+            id: Id::fresh(),
+            key,
             depth: config.depth,
             notify: config.notify,
             polled: 0,
+            taken: Vec::with_capacity(POLL_MAX),
         })
     }
 
-    pub(crate) const fn id(&self) -> Id {
-        self.id
+    pub(crate) const fn key(&self) -> CompletionKey {
+        self.key
     }
 
     pub(crate) const fn context(&self) -> &Arc<ContextInner> {
@@ -276,7 +330,7 @@ impl CompletionQueue {
         let mut world = self.context.fabric().lock();
         world
             .completion_queues
-            .get_mut(&self.id)
+            .get_mut(self.key)
             .map(each)
             .ok_or(unsupported)
     }
@@ -286,19 +340,31 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
     type Completion = Completion;
 
     fn poll<F: FnMut(Completion)>(&mut self, mut each: F) -> Result<u32, ProviderError> {
-        let entries: Vec<(Qpn, Entry)> = {
+        let mut taken = core::mem::take(&mut self.taken);
+        {
             let mut world = self.context.fabric().lock();
+            let key = self.key;
+            // Who finds nothing lets time pass until there is something.
+            world.idle(
+                |world| {
+                    world
+                        .completion_queues
+                        .get(key)
+                        .is_none_or(CompletionState::has_news)
+                },
+                PATIENCE,
+            );
             let lost = failed("poll: the completion queue overran", EOVERFLOW);
-            let state = world.completion_queues.get_mut(&self.id).ok_or(lost)?;
+            let state = world.completion_queues.get_mut(key).ok_or(lost)?;
             if state.is_failed {
                 return Err(lost);
             }
             let count = state.entries.len().min(POLL_MAX);
-            state.entries.drain(..count).collect()
-        };
+            taken.extend(state.entries.drain(..count));
+        }
         // Not under the lock: the callback may post.
         let mut count = 0_u32;
-        for (qpn, entry) in entries {
+        for (qpn, entry) in taken.drain(..) {
             self.polled = self.polled.wrapping_add(1);
             count = count.wrapping_add(1);
             each(Completion {
@@ -310,6 +376,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
                 },
             });
         }
+        self.taken = taken;
         Ok(count)
     }
 
@@ -340,13 +407,19 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         };
         let mut world = first.context.fabric().lock();
         let notified = Arc::clone(&world.notified);
-        let mut is_quiet = true;
         for queue in queues {
-            let state = world.completion_queues.get(&queue.id).filter(|_| queue.notify);
-            let state = state.ok_or(failed("sleep", EOPNOTSUPP))?;
-            is_quiet &= state.notifications == 0;
+            let state = world.completion_queues.get(queue.key).filter(|_| queue.notify);
+            state.ok_or(failed("sleep", EOPNOTSUPP))?;
         }
-        if is_quiet {
+        let keys = queues.map(|queue| queue.key);
+        let is_told = |world: &World| {
+            let mut states = keys.iter().filter_map(|key| world.completion_queues.get(*key));
+            states.any(CompletionState::has_notification)
+        };
+        world.idle(is_told, PATIENCE);
+        if !is_told(&world) {
+            // While something waits for time to pass, whoever sleeps lets it pass.
+            let span = if world.is_waiting() { span.min(NAP) } else { span };
             // It may be told of another queue: it may end early.
             world = match notified.wait_timeout(world, span) {
                 Ok((world, _)) => world,
@@ -360,7 +433,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        self.context.fabric().lock().completion_queues.remove(&self.id);
+        self.context.fabric().lock().completion_queues.remove(self.key);
     }
 }
 

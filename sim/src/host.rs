@@ -12,7 +12,9 @@ use doorbell_core::provider::{
 use doorbell_core::work_id::SLOTS_MAX;
 
 use crate::errno::{EINVAL, ENODEV, failed};
-use crate::fabric::{DeviceId, Fabric, Id};
+use crate::fabric::Fabric;
+use crate::id::Id;
+use crate::world::{ContextKey, DeviceId, HostId};
 use crate::{
     Arena, Completion, CompletionQueue, QueuePair, ReceiveQueue, SendQueue, SharedReceiveQueue, Slot, Window,
     queue_pair,
@@ -40,12 +42,12 @@ pub(crate) const INLINE_BYTES_MAX: u32 = 512;
 #[derive(Clone)]
 pub struct Host {
     fabric: Fabric,
-    id: Id,
+    id: HostId,
     name: Arc<str>,
 }
 
 impl Host {
-    pub(crate) fn new(fabric: Fabric, id: Id, name: &str) -> Self {
+    pub(crate) fn new(fabric: Fabric, id: HostId, name: &str) -> Self {
         Self {
             fabric,
             id,
@@ -86,8 +88,7 @@ impl Provider for Host {
     ) -> Result<(), ProviderError> {
         let ports: Vec<PortReport> = {
             let world = self.fabric.lock();
-            let ours = world.devices.iter().filter(|device| device.host == self.id);
-            ours.flat_map(|device| device.ports.iter().cloned()).collect()
+            world.ports_of(self.id).cloned().collect()
         };
         // Not under the lock: the callback may use the fabric.
         ports.iter().for_each(found);
@@ -96,17 +97,13 @@ impl Provider for Host {
 
     fn open(&self, device: &str) -> Result<Context, ProviderError> {
         let mut world = self.fabric.lock();
-        let found = (0..).map(DeviceId).zip(&world.devices).find(|(_, candidate)| {
-            candidate.host == self.id && candidate.ports.iter().any(|port| port.device == device)
-        });
-        let (device, _) = found.ok_or(failed("open", ENODEV))?;
-        let id = Id::fresh();
-        world.events.insert(id, std::collections::VecDeque::new());
+        let device = world.find_device(self.id, device).ok_or(failed("open", ENODEV))?;
+        let key = world.open(device);
         drop(world);
         Ok(Context {
             inner: Arc::new(ContextInner {
                 fabric: self.fabric.clone(),
-                id,
+                key,
                 device,
             }),
         })
@@ -122,7 +119,7 @@ impl fmt::Debug for Host {
 /// An open device, open as long as anything made from it lives.
 pub(crate) struct ContextInner {
     fabric: Fabric,
-    id: Id,
+    key: ContextKey,
     device: DeviceId,
 }
 
@@ -131,8 +128,8 @@ impl ContextInner {
         &self.fabric
     }
 
-    pub(crate) const fn id(&self) -> Id {
-        self.id
+    pub(crate) const fn key(&self) -> ContextKey {
+        self.key
     }
 
     pub(crate) const fn device(&self) -> DeviceId {
@@ -142,7 +139,7 @@ impl ContextInner {
 
 impl Drop for ContextInner {
     fn drop(&mut self) {
-        self.fabric.lock().events.remove(&self.id);
+        self.fabric.lock().close(self.key);
     }
 }
 
@@ -185,16 +182,13 @@ impl doorbell_core::provider::Context<Host> for Context {
 
     fn next_event(&self) -> Result<Option<AsyncEvent>, ProviderError> {
         let mut world = self.inner.fabric.lock();
-        Ok(world
-            .events
-            .get_mut(&self.inner.id)
-            .and_then(std::collections::VecDeque::pop_front))
+        Ok(world.next_event(self.inner.key))
     }
 }
 
 impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Context({:?})", self.inner.id)
+        write!(f, "Context({:?})", self.inner.key)
     }
 }
 

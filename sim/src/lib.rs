@@ -3,40 +3,82 @@
 //! A [`Fabric`] holds hosts, and each [`Host`] is a provider with devices and ports of its
 //! own. What is above the traits runs on it unchanged, on any machine, the same each time.
 //!
-//! # What it is
-//! The fabric is lossless and has no clock and no threads. **A ring of the doorbell carries
-//! out all it can before it returns**: messages are delivered, completions lie in their
-//! queues. What then remains waits for a receive of the peer (`rnr_retry` of 7), and is
-//! carried out when the peer posts one. Calls from several threads are taken one at a time,
-//! so each behaves as if it were alone.
+//! # The world
+//! One world stands behind one lock: hosts, devices, ports, queues, memory, the packets under
+//! way, and what is to happen next. It has a time of its own, in nanoseconds; what happens is
+//! ordered by when, and where that is the same by what was planned first. What is left to chance
+//! comes from one seed. There is no clock in it, no thread, and no order that a run could not
+//! repeat: one thread that makes the same calls sees the same things. Calls from several
+//! threads are taken one at a time.
+//!
+//! # Time
+//! Usually time passes by itself, in calls. Each call lets happen all that is under way:
+//! after a doorbell was rung, messages are delivered and completions lie in their queues. What
+//! waits for a time to come (a peer that is silent, a receiver that is not ready) goes on
+//! when somebody looks for something and does not find it: an empty poll lets time pass, by
+//! a few timers at most. A fabric that is [driven](FabricBuilder::driven) moves only by
+//! [`Fabric::step`] and [`Fabric::run_until`].
+//!
+//! # Packets
+//! Requests go as `RoCEv2` packets over links with latency and bandwidth, cut to the path MTU.
+//! A queue pair is a `Requester` and a `Responder`, which know neither time nor links nor each
+//! other: packets and times are given to them and taken from them. The world carries packets
+//! from one to the other, and does for them what they ask for. Windows of packet numbers,
+//! acknowledgements, going back after a loss, waiting for receivers, retries, answers that are
+//! given again: all that verbs promise of a reliable connection is done by packets here, as
+//! devices do it. What devices do otherwise than the architecture are [`Quirks`].
+//!
+//! # Oracles
+//! Everything that is conserved is counted, and what changes hands is sealed;
+//! [`Fabric::audit`] says whether it all adds up.
 //!
 //! # What it is not
-//! Nothing is lost, delayed, reordered or repeated, and no timer runs: a peer that does not
-//! answer ends a request with `RETRY_EXC_ERR` at once, and a receiver that is not ready with
-//! `RNR_RETRY_EXC_ERR`, unless it may be retried without end. There are no descriptors:
-//! completion queues can be armed and slept at, which alone takes real time, but not put into
-//! an event loop. Vendors' error words are zero.
+//! There are no descriptors: completion queues can be armed and slept at, which alone takes
+//! real time, but not put into an event loop. No registration is made without an arena or a
+//! window. Vendors' error words are zero. There are reliable connections alone.
 
+mod capture;
 mod completion;
 mod errno;
+mod event;
 mod fabric;
+mod gather;
 mod host;
+mod id;
+mod link;
 mod memory;
+mod numbers;
+mod oracle;
+mod packet;
+pub mod plan;
 mod port;
 mod queue_pair;
+mod quirks;
+mod random;
 mod receive;
 mod requester;
 mod responder;
 mod send;
 mod shared_receive;
-mod transport;
+mod slab;
+mod time;
+mod window;
+mod world;
 
+pub use capture::Frame;
 pub use completion::{Completion, CompletionQueue};
-pub use fabric::Fabric;
+pub use fabric::{Fabric, FabricBuilder};
 pub use host::{Context, Host, ProtectionDomain};
-pub use memory::{Arena, Attacher, Slot, Window};
+pub use link::LinkConfig;
+pub use memory::{Arena, Attacher, Slot};
+pub use oracle::{Packets, Tally, Violation, Work};
+pub use packet::PacketKind;
+pub use plan::{Plan, PlanError};
 pub use port::{ConfigError, Link, PortConfig};
 pub use queue_pair::QueuePair;
+pub use quirks::Quirks;
+pub use random::Random;
 pub use receive::{ReceiveBatch, ReceiveQueue};
 pub use send::{SendBatch, SendQueue};
 pub use shared_receive::{SharedReceiveBatch, SharedReceiveQueue};
+pub use window::Window;

@@ -1,4 +1,4 @@
-//! Memory: slots of an arena, which own their bytes, and windows, which live in the fabric.
+//! Memory of the application: slots of an arena, which own their bytes.
 
 use core::fmt;
 use std::collections::BTreeMap;
@@ -6,16 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use doorbell_core::detached::{Detachments, Word};
 use doorbell_core::provider::{
-    ArenaConfig, DetachedSlot, MemoryError, NumaNode, OutOfWindow, Pages, Placement, PlacementConfig,
-    Shortfall, Step, WindowConfig,
+    ArenaConfig, DetachedSlot, MemoryError, NumaNode, Pages, Placement, PlacementConfig, Shortfall, Step,
 };
 use doorbell_core::sync::{AtomicU32, Ordering};
-use doorbell_core::wire::RemoteWindow;
-use doorbell_core::{Access, Rkey};
 
 use crate::errno::{EINVAL, ENOMEM, failed};
-use crate::fabric::{DeviceId, Id, World};
-use crate::host::DomainInner;
+use crate::id::Id;
 
 /// A word that an atomic works on.
 pub(crate) const WORD_BYTES: usize = size_of::<u64>();
@@ -23,7 +19,7 @@ pub(crate) const WORD_BYTES: usize = size_of::<u64>();
 pub(crate) const WORD_ALIGN_MASK: u64 = WORD_BYTES as u64 - 1;
 
 /// Zeroed bytes, or `None` where there are not that many.
-fn zeroed(bytes: usize) -> Option<Box<[u8]>> {
+pub(crate) fn zeroed(bytes: usize) -> Option<Box<[u8]>> {
     let mut memory = Vec::new();
     memory.try_reserve_exact(bytes).ok()?;
     memory.resize(bytes, 0);
@@ -34,7 +30,7 @@ fn zeroed(bytes: usize) -> Option<Box<[u8]>> {
 ///
 /// # Errors
 /// A wish is required.
-fn placed(bytes: usize, asked: &PlacementConfig) -> Result<Placement, MemoryError> {
+pub(crate) fn placed(bytes: usize, asked: &PlacementConfig) -> Result<Placement, MemoryError> {
     const NONE: Step = Step::Short(Shortfall::NotProvided);
     let mut placement = Placement::unplaced(bytes, bytes);
     placement.asked = *asked;
@@ -123,6 +119,11 @@ impl Slot {
             index: self.index,
             bytes: core::mem::take(&mut self.bytes),
         }
+    }
+
+    /// All its bytes.
+    pub(crate) fn buffer(&self) -> &[u8] {
+        &self.bytes
     }
 
     /// The protection domain it is registered in.
@@ -343,163 +344,5 @@ impl fmt::Debug for Arena {
             .field("slots", &self.slots)
             .field("slot_bytes", &self.slot_bytes)
             .finish_non_exhaustive()
-    }
-}
-
-/// A window, as the device knows it.
-pub(crate) struct WindowState {
-    domain: Id,
-    access: Access,
-    address: u64,
-    bytes: Box<[u8]>,
-}
-
-impl World {
-    /// The bytes that a peer may reach through a queue pair of this domain with this key and
-    /// right, or `None`: no such key, another domain's, out of bounds, or not allowed (S9).
-    pub(crate) fn reach(
-        &mut self,
-        device: DeviceId,
-        domain: Id,
-        rkey: Rkey,
-        address: u64,
-        bytes: usize,
-        right: Access,
-    ) -> Option<&mut [u8]> {
-        if bytes == 0 {
-            // Neither key nor address is looked at where nothing is touched. Source:
-            // InfiniBand Architecture volume 1, section 9.7.4.1.
-            return Some(&mut []);
-        }
-        let window = self.windows.get_mut(&(device, rkey.0))?;
-        if window.domain != domain || !window.access.contains(right) {
-            return None;
-        }
-        let start = usize::try_from(address.checked_sub(window.address)?).ok()?;
-        window.bytes.get_mut(start..start.checked_add(bytes)?)
-    }
-}
-
-/// Memory a peer may reach. Dropping it takes the right away.
-pub struct Window {
-    domain: Arc<DomainInner>,
-    rkey: Rkey,
-    address: u64,
-    bytes: usize,
-    placement: Placement,
-}
-
-impl Window {
-    pub(crate) fn new(domain: &Arc<DomainInner>, config: &WindowConfig) -> Result<Self, MemoryError> {
-        const CALL: &str = "window";
-        if config.bytes == 0 {
-            return Err(failed(CALL, EINVAL).into());
-        }
-        let placement = placed(config.bytes, &config.placement)?;
-        let bytes = zeroed(config.bytes).ok_or(failed(CALL, ENOMEM))?;
-        let device = domain.context().device();
-        let mut world = domain.context().fabric().lock();
-        let address = world
-            .draw_address(device, config.bytes)
-            .ok_or(failed(CALL, ENOMEM))?;
-        let rkey = world.draw_rkey(device);
-        let access = config.remote.to_access();
-        let state = WindowState {
-            domain: domain.id(),
-            access,
-            address,
-            bytes,
-        };
-        world.windows.insert((device, rkey.0), state);
-        Ok(Self {
-            domain: Arc::clone(domain),
-            rkey,
-            address,
-            bytes: config.bytes,
-            placement,
-        })
-    }
-
-    /// Gives `each` the bytes at `offset`.
-    fn with<T>(
-        &self,
-        offset: usize,
-        bytes: usize,
-        each: impl FnOnce(&mut [u8]) -> T,
-    ) -> Result<T, OutOfWindow> {
-        let context = self.domain.context();
-        let mut world = context.fabric().lock();
-        let window = world.windows.get_mut(&(context.device(), self.rkey.0));
-        let range = offset.checked_add(bytes).map(|end| offset..end);
-        window
-            .zip(range)
-            .and_then(|(window, range)| window.bytes.get_mut(range))
-            .map(each)
-            .ok_or(OutOfWindow {
-                offset,
-                bytes,
-                window_bytes: self.bytes,
-            })
-    }
-}
-
-impl doorbell_core::provider::Window for Window {
-    fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    fn placement(&self) -> Placement {
-        self.placement
-    }
-
-    fn remote(&self) -> RemoteWindow {
-        RemoteWindow::new(self.address, self.bytes as u64, self.rkey)
-    }
-
-    fn copy_out(&self, offset: usize, destination: &mut [u8]) -> Result<(), OutOfWindow> {
-        self.with(offset, destination.len(), |bytes| {
-            destination.copy_from_slice(bytes)
-        })
-    }
-
-    fn copy_in(&mut self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow> {
-        self.with(offset, source.len(), |bytes| bytes.copy_from_slice(source))
-    }
-
-    fn load_u8(&self, offset: usize) -> Result<u8, OutOfWindow> {
-        let mut byte = [0];
-        self.copy_out(offset, &mut byte)?;
-        let [byte] = byte;
-        Ok(byte)
-    }
-
-    fn load_u64(&self, offset: usize) -> Result<u64, OutOfWindow> {
-        if offset % WORD_BYTES != 0 {
-            return Err(OutOfWindow {
-                offset,
-                bytes: WORD_BYTES,
-                window_bytes: self.bytes,
-            });
-        }
-        let mut word = [0; WORD_BYTES];
-        self.copy_out(offset, &mut word)?;
-        Ok(u64::from_ne_bytes(word))
-    }
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        let context = self.domain.context();
-        context
-            .fabric()
-            .lock()
-            .windows
-            .remove(&(context.device(), self.rkey.0));
-    }
-}
-
-impl fmt::Debug for Window {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Window({} bytes at {:#x})", self.bytes, self.address)
     }
 }

@@ -5,23 +5,27 @@
 
 use core::convert::Infallible;
 use core::fmt;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use doorbell_core::in_flight::{self, InFlight, storage_for};
 use doorbell_core::provider::{
-    DataInOrder, GATHER_MAX, ProviderError, QueuePairConfig, QueuePairLimits, QueuePairParts, ReadyToReceive,
-    ReadyToSend, RemoteAccess, SharedQueuePairParts,
+    AsyncEvent, DataInOrder, GATHER_MAX, ProviderError, QueuePairConfig, QueuePairLimits, QueuePairParts,
+    ReadyToReceive, ReadyToSend, RemoteAccess, SharedQueuePairParts,
 };
 use doorbell_core::work_id::CHANNELS_MAX;
-use doorbell_core::{Access, Gid, PortState, Psn, QpState, Qpn, WorkKind};
+use doorbell_core::{Access, Gid, PortState, QpState, Qpn, WorkKind};
 
+use crate::completion::CompletionKey;
 use crate::errno::{EINVAL, ENETUNREACH, ENOMEM, ETIMEDOUT, failed};
-use crate::fabric::{Id, QueuePairKey, World};
 use crate::host::{DomainInner, INLINE_BYTES_MAX, LIMITS};
-use crate::receive::Receive;
-use crate::send::Request;
-use crate::shared_receive::SharedReceiveInner;
+use crate::id::Id;
+use crate::quirks::Quirks;
+use crate::receive::Receives;
+use crate::requester::{Requester, Settings};
+use crate::responder::Responder;
+use crate::shared_receive::{SharedReceiveInner, SharedReceiveKey};
+use crate::slab::Key;
+use crate::world::{ContextKey, DeviceId, Route, World};
 use crate::{CompletionQueue, Host, ReceiveQueue, SendQueue, SharedReceiveQueue};
 
 /// An in-flight table as a half embeds it.
@@ -37,39 +41,65 @@ pub(crate) struct Connection {
 
 /// A queue pair, as the device knows it.
 pub(crate) struct QueuePairState {
-    pub(crate) context: Id,
+    pub(crate) context: ContextKey,
     pub(crate) domain: Id,
+    pub(crate) device: DeviceId,
+    pub(crate) qpn: Qpn,
     pub(crate) state: QpState,
-    pub(crate) send_completions: Id,
-    pub(crate) receive_completions: Id,
+    pub(crate) send_completions: CompletionKey,
+    pub(crate) receive_completions: CompletionKey,
     /// The shared receive queue it takes its receives from.
-    pub(crate) shared: Option<Id>,
+    pub(crate) shared: Option<SharedReceiveKey>,
     pub(crate) port: u8,
     /// What the peer may do through it.
     pub(crate) access: Access,
     pub(crate) connection: Option<Connection>,
-    pub(crate) sending: Option<ReadyToSend>,
-    /// The PSN of the next request.
-    pub(crate) send_psn: Psn,
-    /// The PSN the next message must have.
-    pub(crate) receive_psn: Psn,
-    /// Requests posted and not carried out.
-    pub(crate) requests: VecDeque<Request>,
-    /// Receives posted and not consumed.
-    pub(crate) receives: VecDeque<Receive>,
-    /// Requests that ended and were not retired: their slots wait here.
-    pub(crate) ended_requests: VecDeque<Request>,
-    /// Receives that ended and were not retired.
-    pub(crate) ended_receives: VecDeque<Receive>,
+    /// The way its packets take, as long as the ports stay as they are.
+    pub(crate) route: Option<Route>,
+    pub(crate) requester: Requester,
+    pub(crate) responder: Responder,
+    /// Receives of its own.
+    pub(crate) receives: Receives,
+    /// When it is woken next.
+    pub(crate) timer_at_ns: Option<u64>,
+    /// It is about to send.
+    pub(crate) is_transmitting: bool,
     channel: u32,
     /// Where the next tables on the channel begin, once the halves are gone.
     next_generations: [u32; 2],
+}
+
+/// Names a queue pair of the fabric.
+pub(crate) type QueuePairKey = Key<QueuePairState>;
+
+impl QueuePairState {
+    /// Whether it takes packets.
+    pub(crate) const fn listens(&self) -> bool {
+        matches!(
+            self.state,
+            QpState::ReadyToReceive | QpState::ReadyToSend | QpState::SendQueueDrain
+        )
+    }
+
+    /// Whether an event is about it.
+    fn is_meant(&self, event: &AsyncEvent) -> bool {
+        match event {
+            AsyncEvent::QueuePairFatal(qpn)
+            | AsyncEvent::QueuePairAccess(qpn)
+            | AsyncEvent::QueuePairRequest(qpn)
+            | AsyncEvent::CommunicationEstablished(qpn)
+            | AsyncEvent::SendQueueDrained(qpn)
+            | AsyncEvent::LastReceiveReached(qpn) => *qpn == self.qpn,
+            _ => false,
+        }
+    }
 }
 
 /// A queue pair in the device, destroyed when its last part goes.
 pub(crate) struct Shared {
     domain: Arc<DomainInner>,
     key: QueuePairKey,
+    qpn: Qpn,
     /// The shared receive queue it takes its receives from, which outlives it.
     _receives: Option<Arc<SharedReceiveInner>>,
 }
@@ -77,17 +107,18 @@ pub(crate) struct Shared {
 impl Shared {
     fn new(
         domain: &Arc<DomainInner>,
-        key: QueuePairKey,
+        (key, qpn): (QueuePairKey, Qpn),
         receives: Option<Arc<SharedReceiveInner>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             domain: Arc::clone(domain),
             key,
+            qpn,
             _receives: receives,
         })
     }
 
-    /// Gives `each` the world and the state of the queue pair, then lets happen what can.
+    /// Gives `each` the world and the name of the queue pair, then lets happen what can.
     pub(crate) fn with<T>(&self, each: impl FnOnce(&mut World, QueuePairKey) -> T) -> T {
         let mut world = self.domain.context().fabric().lock();
         let outcome = each(&mut world, self.key);
@@ -95,15 +126,20 @@ impl Shared {
         outcome
     }
 
+    /// Gives `each` the world where nothing will happen for it.
+    pub(crate) fn look<T>(&self, each: impl FnOnce(&mut World, QueuePairKey) -> T) -> T {
+        each(&mut self.domain.context().fabric().lock(), self.key)
+    }
+
     /// The state the device says it is in.
     pub(crate) fn state(&self) -> QpState {
-        self.with(|world, key| world.queue_pairs.get(&key).map_or(QpState::Error, |qp| qp.state))
+        self.look(|world, key| world.queue_pairs.get(key).map_or(QpState::Error, |qp| qp.state))
     }
 
     /// Notes where the next table on the channel begins, a half being dropped.
     pub(crate) fn park(&self, kind: WorkKind, next_generation: u32) {
-        self.with(|world, key| {
-            if let Some(qp) = world.queue_pairs.get_mut(&key) {
+        self.look(|world, key| {
+            if let Some(qp) = world.queue_pairs.get_mut(key) {
                 let [send, receive] = &mut qp.next_generations;
                 *(if kind == WorkKind::Send { send } else { receive }) = next_generation;
             }
@@ -113,25 +149,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.with(|world, key| {
-            // A peer that waits for us finds nobody.
-            world.wake_peer(key);
-            // What never completed goes home with the state.
-            let Some(qp) = world.queue_pairs.remove(&key) else {
-                return;
-            };
-            let [send, receive] = qp.next_generations;
-            let own = (WorkKind::Receive, qp.receive_completions, receive);
-            let ends = [
-                Some((WorkKind::Send, qp.send_completions, send)),
-                qp.shared.is_none().then_some(own),
-            ];
-            for (kind, queue, next_generation) in ends.into_iter().flatten() {
-                if let Some(queue) = world.completion_queues.get_mut(&queue) {
-                    queue.give_channel_back(kind, qp.channel, next_generation);
-                }
-            }
-        });
+        self.look(|world, key| world.destroy(key));
     }
 }
 
@@ -154,12 +172,12 @@ pub(crate) fn create(
     let mut world = domain.context().fabric().lock();
     let qpn = world.draw_qpn(domain.context().device());
     let qpn = qpn.ok_or(failed(CREATE, ENOMEM))?;
-    let queues = [send_completions.id(), receive_completions.id()];
+    let queues = [send_completions.key(), receive_completions.key()];
     let generations = world.take_channels(queues, config.channel)?;
     let key = world.insert(domain, qpn, queues, None, generations, config);
     drop(world);
 
-    let shared = Shared::new(domain, key, None);
+    let shared = Shared::new(domain, (key, qpn), None);
     let limits = limits(config, config.scatter_max.max(1));
     let [send, receive] = generations;
     let send = table(WorkKind::Send, config.send_depth, send)?;
@@ -195,16 +213,16 @@ pub(crate) fn create_on(
     let mut world = domain.context().fabric().lock();
     let qpn = world.draw_qpn(domain.context().device());
     let qpn = qpn.ok_or(failed(CREATE, ENOMEM))?;
-    let queue = world.completion_queues.get_mut(&send_completions.id());
+    let queue = world.completion_queues.get_mut(send_completions.key());
     let generation = queue
         .ok_or(INVALID)?
         .take_channel(WorkKind::Send, config.channel)?;
-    let queues = [send_completions.id(), receives.inner().completions()];
-    let on = Some(receives.inner().id());
+    let queues = [send_completions.key(), receives.inner().completions()];
+    let on = Some(receives.inner().key());
     let key = world.insert(domain, qpn, queues, on, [generation, 0], config);
     drop(world);
 
-    let shared = Shared::new(domain, key, Some(Arc::clone(receives.inner())));
+    let shared = Shared::new(domain, (key, qpn), Some(Arc::clone(receives.inner())));
     let limits = limits(config, 0);
     let send = table(generation)?;
     Ok(SharedQueuePairParts {
@@ -248,16 +266,16 @@ fn table(kind: WorkKind, channel: u32, depth: u32, generation: u32) -> Option<Ta
 
 impl World {
     /// Takes a channel on both completion queues, or on neither.
-    fn take_channels(&mut self, queues: [Id; 2], channel: u32) -> Result<[u32; 2], ProviderError> {
+    fn take_channels(&mut self, queues: [CompletionKey; 2], channel: u32) -> Result<[u32; 2], ProviderError> {
         let [send, receive] = queues;
-        let queue = self.completion_queues.get_mut(&send).ok_or(INVALID)?;
+        let queue = self.completion_queues.get_mut(send).ok_or(INVALID)?;
         let send_generation = queue.take_channel(WorkKind::Send, channel)?;
         let taken = self
             .completion_queues
-            .get_mut(&receive)
+            .get_mut(receive)
             .ok_or(INVALID)
             .and_then(|queue| queue.take_channel(WorkKind::Receive, channel));
-        if let (Err(_), Some(queue)) = (&taken, self.completion_queues.get_mut(&send)) {
+        if let (Err(_), Some(queue)) = (&taken, self.completion_queues.get_mut(send)) {
             queue.give_channel_back(WorkKind::Send, channel, send_generation);
         }
         Ok([send_generation, taken?])
@@ -268,18 +286,17 @@ impl World {
         &mut self,
         domain: &DomainInner,
         qpn: Qpn,
-        [send_completions, receive_completions]: [Id; 2],
-        shared: Option<Id>,
+        [send_completions, receive_completions]: [CompletionKey; 2],
+        shared: Option<SharedReceiveKey>,
         next_generations: [u32; 2],
         config: &QueuePairConfig,
     ) -> QueuePairKey {
-        let key = QueuePairKey {
-            device: domain.context().device(),
-            qpn,
-        };
+        let device = domain.context().device();
         let state = QueuePairState {
-            context: domain.context().id(),
+            context: domain.context().key(),
             domain: domain.id(),
+            device,
+            qpn,
             state: QpState::Reset,
             send_completions,
             receive_completions,
@@ -287,18 +304,54 @@ impl World {
             port: 0,
             access: Access::empty(),
             connection: None,
-            sending: None,
-            send_psn: Psn::from_low_bits(0),
-            receive_psn: Psn::from_low_bits(0),
-            requests: VecDeque::new(),
-            receives: VecDeque::new(),
-            ended_requests: VecDeque::new(),
-            ended_receives: VecDeque::new(),
+            route: None,
+            requester: Requester::default(),
+            responder: Responder::default(),
+            receives: Receives::default(),
+            timer_at_ns: None,
+            is_transmitting: false,
             channel: config.channel,
             next_generations,
         };
-        self.queue_pairs.insert(key, state);
+        let key = self.queue_pairs.insert(state);
+        self.assign_qpn(device, qpn, Some(key));
         key
+    }
+
+    /// Takes a queue pair out of the world.
+    fn destroy(&mut self, key: QueuePairKey) {
+        let Some(mut qp) = self.queue_pairs.remove(key) else {
+            return;
+        };
+        self.assign_qpn(qp.device, qp.qpn, None);
+        // What is not taken by now nobody is to hear of (S24).
+        self.forget_events(qp.context, |event| qp.is_meant(event));
+        let requests = qp
+            .requester
+            .outstanding()
+            .saturating_add(qp.requester.unretired());
+        self.tally.requests.destroyed_more(requests);
+        let held = qp.responder.stop();
+        // What never completed goes home with the state; but what a message had begun to fill
+        // that several share goes home with their queue.
+        if let Some(shared) = qp.shared.and_then(|shared| self.shared_receives.get_mut(shared)) {
+            held.into_iter().for_each(|receive| shared.end(receive));
+        } else {
+            let own = qp.receives.counts().iter().sum::<usize>();
+            let held = usize::from(held.is_some());
+            self.tally.receives.destroyed_more(own.saturating_add(held));
+        }
+        let [send, receive] = qp.next_generations;
+        let own = (WorkKind::Receive, qp.receive_completions, receive);
+        let ends = [
+            Some((WorkKind::Send, qp.send_completions, send)),
+            qp.shared.is_none().then_some(own),
+        ];
+        for (kind, queue, next_generation) in ends.into_iter().flatten() {
+            if let Some(queue) = self.completion_queues.get_mut(queue) {
+                queue.give_channel_back(kind, qp.channel, next_generation);
+            }
+        }
     }
 
     /// Brings a queue pair to its next state by `change`, where it is in `from`.
@@ -309,7 +362,7 @@ impl World {
         (from, next): (QpState, QpState),
         change: impl FnOnce(&mut QueuePairState),
     ) -> Result<(), ProviderError> {
-        let qp = self.queue_pairs.get_mut(&key).filter(|qp| qp.state == from);
+        let qp = self.queue_pairs.get_mut(key).filter(|qp| qp.state == from);
         let qp = qp.ok_or(failed(call, EINVAL))?;
         change(qp);
         qp.state = next;
@@ -325,8 +378,8 @@ impl World {
     ) -> Result<Gid, ProviderError> {
         let invalid = failed(call, EINVAL);
         let address = &wanted.address;
-        let qp = self.queue_pairs.get(&key).ok_or(invalid)?;
-        let port = self.port(key.device, qp.port).ok_or(invalid)?;
+        let qp = self.queue_pairs.get(key).ok_or(invalid)?;
+        let port = self.port(qp.device, qp.port).ok_or(invalid)?;
         let ours = port
             .usable_gids()
             .find(|entry| entry.index == u32::from(address.source_gid_index));
@@ -340,7 +393,7 @@ impl World {
         {
             return Err(invalid);
         }
-        if self.route(ours.gid, address.destination).is_some() {
+        if self.ends(ours.gid, address.destination).is_some() {
             return Ok(ours.gid);
         }
         // Off the subnet there is no route; on it, nobody answers.
@@ -367,7 +420,7 @@ pub struct QueuePair {
 
 impl doorbell_core::provider::QueuePair for QueuePair {
     fn qpn(&self) -> Qpn {
-        self.shared.key.qpn
+        self.shared.qpn
     }
 
     fn limits(&self) -> QueuePairLimits {
@@ -377,7 +430,9 @@ impl doorbell_core::provider::QueuePair for QueuePair {
     fn initialize(&mut self, port: u8, remote: RemoteAccess) -> Result<(), ProviderError> {
         const CALL: &str = "modify to INIT";
         self.shared.with(|world, key| {
-            world.port(key.device, port).ok_or(failed(CALL, EINVAL))?;
+            let device = world.queue_pairs.get(key).map(|qp| qp.device);
+            let found = device.and_then(|device| world.port(device, port));
+            found.ok_or(failed(CALL, EINVAL))?;
             world.modify(key, CALL, (QpState::Reset, QpState::Init), |qp| {
                 qp.port = port;
                 // LOCAL_WRITE is a right of registrations.
@@ -391,7 +446,7 @@ impl doorbell_core::provider::QueuePair for QueuePair {
         self.shared.with(|world, key| {
             let in_init = world
                 .queue_pairs
-                .get(&key)
+                .get(key)
                 .is_some_and(|qp| qp.state == QpState::Init);
             if !in_init {
                 return Err(failed(CALL, EINVAL));
@@ -402,7 +457,7 @@ impl doorbell_core::provider::QueuePair for QueuePair {
                     source,
                     attributes: *wanted,
                 });
-                qp.receive_psn = wanted.receive_psn;
+                qp.responder.set(*wanted);
             })
         })
     }
@@ -417,9 +472,20 @@ impl doorbell_core::provider::QueuePair for QueuePair {
             return Err(failed(CALL, EINVAL));
         }
         self.shared.with(|world, key| {
+            let device = world.queue_pairs.get(key).map(|qp| qp.device);
+            let quirks = device.map_or(Quirks::IBA, |device| *world.quirks(device));
             world.modify(key, CALL, (QpState::ReadyToReceive, QpState::ReadyToSend), |qp| {
-                qp.sending = Some(*wanted);
-                qp.send_psn = wanted.send_psn;
+                // It came through RTR, where it was connected.
+                let Some(connection) = &qp.connection else {
+                    return;
+                };
+                qp.requester.set(Settings {
+                    domain: qp.domain,
+                    destination_qpn: connection.attributes.destination_qpn,
+                    mtu_bytes: connection.attributes.path_mtu.bytes() as usize,
+                    sending: *wanted,
+                    quirks,
+                });
             })
         })
     }
@@ -428,7 +494,7 @@ impl doorbell_core::provider::QueuePair for QueuePair {
         self.shared.with(|world, key| {
             let qp = world
                 .queue_pairs
-                .get(&key)
+                .get(key)
                 .filter(|qp| qp.state.may_become(QpState::Error));
             qp.ok_or(failed("modify to ERR", EINVAL))?;
             world.failing.push_back(key);
@@ -437,8 +503,9 @@ impl doorbell_core::provider::QueuePair for QueuePair {
     }
 
     fn data_in_order(&self) -> DataInOrder {
-        self.shared.with(|world, key| {
-            let device = world.device(key.device);
+        self.shared.look(|world, key| {
+            let device = world.queue_pairs.get(key).map(|qp| qp.device);
+            let device = device.and_then(|device| world.device(device));
             device.map_or(DataInOrder::No, |device| device.data_in_order)
         })
     }
@@ -451,7 +518,7 @@ impl doorbell_core::provider::QueuePair for QueuePair {
 impl fmt::Debug for QueuePair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QueuePair")
-            .field("qpn", &self.shared.key.qpn)
+            .field("qpn", &self.shared.qpn)
             .field("limits", &self.limits)
             .finish_non_exhaustive()
     }

@@ -1,6 +1,7 @@
 //! The receive half of a queue pair, and its posting guard.
 
 use core::fmt;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use doorbell_core::ledger::Ledger;
@@ -10,6 +11,8 @@ use doorbell_core::provider::{
 };
 use doorbell_core::{QpState, Ticket, WorkId, WorkKind};
 
+use crate::gather::Gather;
+use crate::oracle::{self, Violation};
 use crate::queue_pair::{Shared, Table};
 use crate::{Completion, Slot};
 
@@ -17,7 +20,9 @@ use crate::{Completion, Slot};
 pub(crate) struct Receive {
     pub(crate) work_id: WorkId,
     pub(crate) ticket: Ticket,
-    pub(crate) slots: Vec<Slot>,
+    pub(crate) slots: Gather,
+    /// How many bytes of a message it holds since it ended, and what they were.
+    seal: Option<(usize, u64)>,
 }
 
 impl Receive {
@@ -43,14 +48,26 @@ impl Receive {
         Ok(Self {
             work_id,
             ticket,
-            slots: slots.into(),
+            slots: Gather::of(slots),
+            seal: None,
         })
+    }
+
+    /// Notes the bytes that arrived: from now on they are not to change.
+    pub(crate) fn seal(&mut self, bytes: usize) {
+        self.seal = Some((bytes, oracle::seal_of_message(&self.slots, bytes)));
+    }
+
+    /// Whether the bytes are still those that arrived.
+    pub(crate) fn is_untouched(&self) -> bool {
+        let is_same = |(bytes, seal)| seal == oracle::seal_of_message(&self.slots, bytes);
+        self.seal.is_none_or(is_same)
     }
 
     /// Gives its slots back, this many bytes having been scattered over them.
     pub(crate) fn give_back(self, bytes: u32, mut each: impl FnMut(Ticket, Slot)) {
         let mut left = bytes as usize;
-        for mut slot in self.slots {
+        for mut slot in self.slots.into_slots() {
             slot.set_len_bytes(left);
             left = left.saturating_sub(slot.len_bytes());
             each(self.ticket, slot);
@@ -58,10 +75,55 @@ impl Receive {
     }
 }
 
+/// The receives of one queue pair, as the device knows them.
+#[derive(Default)]
+pub(crate) struct Receives {
+    /// Posted and not consumed.
+    posted: VecDeque<Receive>,
+    /// Ended and not retired: their slots wait here.
+    ended: VecDeque<Receive>,
+}
+
+impl Receives {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.posted.is_empty()
+    }
+
+    pub(crate) fn post(&mut self, receives: impl Iterator<Item = Receive>) {
+        self.posted.extend(receives);
+    }
+
+    /// Consumes the next one.
+    pub(crate) fn take(&mut self) -> Option<Receive> {
+        self.posted.pop_front()
+    }
+
+    /// Keeps one that ended until it is retired.
+    pub(crate) fn end(&mut self, receive: Receive) {
+        self.ended.push_back(receive);
+    }
+
+    /// Gives back those that ended, up to this one.
+    fn retire(&mut self, last: Ticket, mut each: impl FnMut(Receive)) {
+        while self.ended.front().is_some_and(|receive| receive.ticket <= last) {
+            if let Some(receive) = self.ended.pop_front() {
+                each(receive);
+            }
+        }
+    }
+
+    /// How many are posted, and how many ended and were not retired.
+    pub(crate) fn counts(&self) -> [usize; 2] {
+        [self.posted.len(), self.ended.len()]
+    }
+}
+
 /// The receive half of a queue pair; with its completion queue it belongs to one thread.
 pub struct ReceiveQueue {
     table: Table,
     staged: Vec<Receive>,
+    /// Those that are being retired.
+    retired: Vec<Receive>,
     ledger: Ledger,
     scatter_max: u8,
     shared: Arc<Shared>,
@@ -72,6 +134,7 @@ impl ReceiveQueue {
         Self {
             table,
             staged: Vec::new(),
+            retired: Vec::new(),
             ledger,
             scatter_max: limits.scatter_max,
             shared,
@@ -108,21 +171,25 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
             .redeem(completion.origin(), completion.work_id(), |work_id| {
                 table.retire(work_id, |_, never| match never {})
             })?;
-        let ended: Vec<Receive> = self.shared.with(|world, key| {
-            let queue = world.queue_pairs.get_mut(&key).map(|qp| &mut qp.ended_receives);
-            queue.map_or_else(Vec::new, |queue| {
-                let count = queue.partition_point(|receive| receive.ticket <= range.last);
-                queue.drain(..count).collect()
-            })
+        let mut retired = core::mem::take(&mut self.retired);
+        self.shared.look(|world, key| {
+            let Some(qp) = world.queue_pairs.get_mut(key) else {
+                return;
+            };
+            qp.receives.retire(range.last, |receive| retired.push(receive));
+            let untouched = retired.iter().all(Receive::is_untouched);
+            world.tally.receives.retired_more(retired.len());
+            world.tally.check(untouched, Violation::ReceiveChanged(qp.qpn));
         });
         let entry = *completion.entry();
         // Not under the lock: the callback may post.
-        for receive in ended {
+        for receive in retired.drain(..) {
             // Those before the one that is named had completions of their own, which were
             // dropped: what they hold is not known any more.
             let is_named = receive.ticket == range.last && entry.kind == ArrivalKind::Send;
             receive.give_back(if is_named { entry.bytes } else { 0 }, &mut each);
         }
+        self.retired = retired;
         Ok(entry.arrival(range.last))
     }
 
@@ -186,15 +253,8 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
         let queue = &mut *self.queue;
         let count = queue.table.staged();
         queue.table.post(count);
-        let staged = core::mem::take(&mut queue.staged);
-        queue.shared.with(|world, key| {
-            if let Some(qp) = world.queue_pairs.get_mut(&key) {
-                qp.receives.extend(staged);
-                // In ERR they are flushed; else what waits for them can go on.
-                world.pending.push_back(key);
-                world.wake_peer(key);
-            }
-        });
+        let staged = &mut queue.staged;
+        queue.shared.with(|world, key| world.post_receives(key, staged));
         Ok(count)
     }
 }

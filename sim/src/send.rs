@@ -8,27 +8,24 @@ use doorbell_core::provider::{
     Completion as _, Operation, PostError, PostFlags, PushError, QueuePairLimits, Refused, Rejected, Retired,
     SendQueue as _, Slot as _,
 };
-use doorbell_core::{QpState, Ticket, WorkId, WorkKind};
+use doorbell_core::{QpState, Ticket, WorkKind};
 
+use crate::errno::failed;
+use crate::gather::Gather;
 use crate::memory::WORD_BYTES;
+use crate::oracle::{self, Violation};
 use crate::queue_pair::{Shared, Table};
+use crate::requester::Request;
 use crate::{Completion, Slot};
-
-/// A request, from being staged until it is retired. It owns its slots all the while.
-pub(crate) struct Request {
-    pub(crate) work_id: WorkId,
-    ticket: Ticket,
-    pub(crate) operation: Operation,
-    pub(crate) flags: PostFlags,
-    pub(crate) slots: Vec<Slot>,
-    /// What goes instead of the slots' bytes.
-    pub(crate) inline: Option<Box<[u8]>>,
-}
 
 /// The send half of a queue pair; with its completion queue it belongs to one thread.
 pub struct SendQueue {
     table: Table,
     staged: Vec<Request>,
+    /// Those that are being retired.
+    retired: Vec<Request>,
+    /// Buffers of requests that went inline, for those to come.
+    spare: Vec<Vec<u8>>,
     ledger: Ledger,
     gather_max: u8,
     inline_bytes_max: u32,
@@ -40,6 +37,8 @@ impl SendQueue {
         Self {
             table,
             staged: Vec::new(),
+            retired: Vec::new(),
+            spare: Vec::new(),
             ledger,
             gather_max: limits.gather_max,
             inline_bytes_max: limits.inline_bytes_max,
@@ -77,20 +76,25 @@ impl doorbell_core::provider::SendQueue for SendQueue {
             .redeem(completion.origin(), completion.work_id(), |work_id| {
                 table.retire(work_id, |_, never| match never {})
             })?;
-        let ended: Vec<Request> = self.shared.with(|world, key| {
-            let queue = world.queue_pairs.get_mut(&key).map(|qp| &mut qp.ended_requests);
-            queue.map_or_else(Vec::new, |queue| {
-                let count = queue.partition_point(|request| request.ticket <= range.last);
-                queue.drain(..count).collect()
-            })
+        let mut retired = core::mem::take(&mut self.retired);
+        self.shared.look(|world, key| {
+            let Some(qp) = world.queue_pairs.get_mut(key) else {
+                return;
+            };
+            qp.requester.retire(range.last, |request| retired.push(request));
+            let untouched = retired
+                .iter()
+                .all(|request| request.seal == oracle::seal_of_request(request));
+            world.tally.requests.retired_more(retired.len());
+            world.tally.check(untouched, Violation::RequestChanged(qp.qpn));
         });
         // Not under the lock: the callback may post.
-        for request in ended {
-            request
-                .slots
-                .into_iter()
-                .for_each(|slot| each(request.ticket, slot));
+        for request in retired.drain(..) {
+            self.spare.extend(request.inline);
+            let slots = request.slots.into_slots();
+            slots.for_each(|slot| each(request.ticket, slot));
         }
+        self.retired = retired;
         Ok(Retired {
             first: range.first,
             last: range.last,
@@ -169,15 +173,9 @@ impl SendBatch<'_> {
     /// Writes a request down; `None` where the queue is full.
     fn write(&mut self, operation: Operation, flags: PostFlags) -> Option<&mut Request> {
         let (ticket, work_id) = self.queue.table.stage([]).ok()?;
-        let request = Request {
-            work_id,
-            ticket,
-            operation,
-            flags,
-            slots: Vec::new(),
-            inline: None,
-        };
-        self.queue.staged.push(request);
+        self.queue
+            .staged
+            .push(Request::new(work_id, ticket, operation, flags));
         self.queue.staged.last_mut()
     }
 }
@@ -203,7 +201,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         if operation.is_atomic() {
             slots.iter_mut().for_each(|slot| slot.set_len_bytes(WORD_BYTES));
         }
-        request.slots.extend(slots);
+        request.slots = Gather::of(slots);
         Ok(request.ticket)
     }
 
@@ -219,10 +217,13 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         if let Some(reason) = self.inline_refusal(operation, bytes.len()) {
             return Err(reason);
         }
+        let mut inline = self.queue.spare.pop().unwrap_or_default();
         let request = self
             .write(operation, flags | PostFlags::INLINE)
             .ok_or(PushError::Full)?;
-        request.inline = Some(bytes.into());
+        inline.clear();
+        inline.extend_from_slice(bytes);
+        request.inline = Some(inline);
         Ok(request.ticket)
     }
 
@@ -236,20 +237,27 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         }
     }
 
-    /// Rings the doorbell once for all that is staged. The simulated device refuses nothing
-    /// that could be staged, so `unposted` gets nothing.
-    fn ring_returning<F: FnMut(Ticket, Slot)>(self, _unposted: F) -> Result<u32, PostError> {
+    /// Rings the doorbell once for all that is staged. A simulated device refuses nothing that
+    /// could be staged, unless a plan has it refuse.
+    fn ring_returning<F: FnMut(Ticket, Slot)>(self, mut unposted: F) -> Result<u32, PostError> {
         let queue = &mut *self.queue;
-        let count = queue.table.staged();
+        let staged = &mut queue.staged;
+        let (count, refused) = queue.shared.with(|world, key| world.post_requests(key, staged));
         queue.table.post(count);
-        let staged = core::mem::take(&mut queue.staged);
-        queue.shared.with(|world, key| {
-            if let Some(qp) = world.queue_pairs.get_mut(&key) {
-                qp.requests.extend(staged);
-                world.pending.push_back(key);
-            }
-        });
-        Ok(count)
+        let Some(errno) = refused else {
+            return Ok(count);
+        };
+        let rest = queue.table.staged();
+        queue.table.unstage(|_, never| match never {});
+        for request in queue.staged.drain(..) {
+            let slots = request.slots.into_slots();
+            slots.for_each(|slot| unposted(request.ticket, slot));
+        }
+        Err(PostError {
+            posted: count,
+            unposted: rest,
+            cause: failed("post_send", errno),
+        })
     }
 }
 

@@ -5,7 +5,7 @@
 
 use core::convert::Infallible;
 use core::fmt;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use doorbell_core::ledger::Ledger;
@@ -14,55 +14,74 @@ use doorbell_core::provider::{
     Rejected, SharedReceiveQueueConfig,
 };
 use doorbell_core::shared_in_flight::{self, SharedInFlight, entries_for};
-use doorbell_core::{SharedReceiveId, Ticket, WorkId};
+use doorbell_core::{SharedReceiveId, Ticket};
 
+use crate::completion::CompletionKey;
 use crate::errno::{EINVAL, failed};
-use crate::fabric::{Id, QueuePairKey, World};
 use crate::host::DomainInner;
+use crate::id::Id;
+use crate::oracle::Violation;
 use crate::receive::Receive;
+use crate::slab::Key;
+use crate::world::{ContextKey, World};
 use crate::{Completion, CompletionQueue, Slot};
 
 type Table = SharedInFlight<Infallible, Box<[shared_in_flight::Entry<Infallible>]>>;
 
 /// A shared receive queue, as the device knows it.
 pub(crate) struct SharedReceiveState {
-    context: Id,
+    pub(crate) context: ContextKey,
+    id: Id,
     /// Receives posted and not consumed.
     receives: VecDeque<Receive>,
-    /// Receives that ended and were not retired: their slots wait here.
-    ended: BTreeMap<Ticket, Receive>,
+    /// Receives that ended and were not retired, by their place: their slots wait here.
+    ended: Vec<Option<Receive>>,
     /// Where fewer are left than this an event tells; zero where none is to.
     limit: usize,
+    /// That event is due.
+    limit_passed: bool,
 }
+
+/// Names one.
+pub(crate) type SharedReceiveKey = Key<SharedReceiveState>;
 
 impl SharedReceiveState {
-    /// The receive the next message will be put into.
-    pub(crate) fn next(&mut self) -> Option<&mut Receive> {
-        self.receives.front_mut()
+    pub(crate) fn is_empty(&self) -> bool {
+        self.receives.is_empty()
     }
-}
 
-impl World {
-    /// Consumes the next receive of a shared receive queue, and tells where its limit is passed
-    /// (S22).
-    pub(crate) fn take_shared_receive(&mut self, id: Id) -> Option<WorkId> {
-        let queue = self.shared_receives.get_mut(&id)?;
-        let receive = queue.receives.pop_front()?;
-        let work_id = receive.work_id;
-        queue.ended.insert(receive.ticket, receive);
-        if queue.receives.len() < queue.limit {
-            queue.limit = 0;
-            let context = queue.context;
-            self.raise(context, AsyncEvent::SharedReceiveLimit(id.to_shared_receive()));
+    /// Consumes the next receive, and notes where the limit is passed (S22).
+    pub(crate) fn take(&mut self) -> Option<Receive> {
+        let receive = self.receives.pop_front()?;
+        if self.receives.len() < self.limit {
+            self.limit = 0;
+            self.limit_passed = true;
         }
-        Some(work_id)
+        Some(receive)
     }
 
-    /// Lets go on what waits for a receive of this queue.
-    fn wake_peers_of(&mut self, id: Id) {
-        let on_it = self.queue_pairs.iter().filter(|(_, qp)| qp.shared == Some(id));
-        let keys: Vec<QueuePairKey> = on_it.map(|(key, _)| *key).collect();
-        keys.into_iter().for_each(|key| self.wake_peer(key));
+    /// Keeps one that ended until it is retired.
+    pub(crate) fn end(&mut self, receive: Receive) {
+        if let Some(place) = self.ended.get_mut(usize::from(receive.work_id.slot())) {
+            *place = Some(receive);
+        }
+    }
+
+    /// The event that is due.
+    pub(crate) fn take_event(&mut self) -> Option<AsyncEvent> {
+        let is_due = core::mem::take(&mut self.limit_passed);
+        is_due.then(|| AsyncEvent::SharedReceiveLimit(self.id.to_shared_receive()))
+    }
+
+    /// Whether an event is about this one.
+    fn is_meant(&self, event: &AsyncEvent) -> bool {
+        matches!(event, AsyncEvent::SharedReceiveLimit(id) | AsyncEvent::SharedReceiveFatal(id)
+            if *id == self.id.to_shared_receive())
+    }
+
+    /// How many are posted, and how many ended and were not retired.
+    pub(crate) fn counts(&self) -> [usize; 2] {
+        [self.receives.len(), self.ended.iter().flatten().count()]
     }
 }
 
@@ -70,7 +89,8 @@ impl World {
 pub(crate) struct SharedReceiveInner {
     domain: Arc<DomainInner>,
     id: Id,
-    completions: Id,
+    key: SharedReceiveKey,
+    completions: CompletionKey,
 }
 
 impl SharedReceiveInner {
@@ -78,12 +98,12 @@ impl SharedReceiveInner {
         &self.domain
     }
 
-    pub(crate) const fn id(&self) -> Id {
-        self.id
+    pub(crate) const fn key(&self) -> SharedReceiveKey {
+        self.key
     }
 
     /// Where all queue pairs on it complete their receives.
-    pub(crate) const fn completions(&self) -> Id {
+    pub(crate) const fn completions(&self) -> CompletionKey {
         self.completions
     }
 
@@ -99,7 +119,13 @@ impl SharedReceiveInner {
 impl Drop for SharedReceiveInner {
     fn drop(&mut self) {
         // What never completed goes home with the state.
-        self.with(|world| world.shared_receives.remove(&self.id));
+        self.with(|world| {
+            let Some(state) = world.shared_receives.remove(self.key) else {
+                return;
+            };
+            world.forget_events(state.context, |event| state.is_meant(event));
+            world.tally.receives.destroyed_more(state.counts().iter().sum());
+        });
     }
 }
 
@@ -129,22 +155,25 @@ impl SharedReceiveQueue {
         let count = entries_for(config.depth).ok_or(invalid)?;
         let id = Id::fresh();
         let mut world = context.fabric().lock();
-        let queue = world.completion_queues.get_mut(&receive_completions.id());
+        let queue = world.completion_queues.get_mut(receive_completions.key());
         let number = queue.ok_or(invalid)?.number_shared()?;
         let entries = core::iter::repeat_with(Default::default).take(count).collect();
         let table = SharedInFlight::new(entries, number, config.depth).ok_or(invalid)?;
         let state = SharedReceiveState {
-            context: context.id(),
+            context: context.key(),
+            id,
             receives: VecDeque::new(),
-            ended: BTreeMap::new(),
+            ended: core::iter::repeat_with(|| None).take(count).collect(),
             limit: 0,
+            limit_passed: false,
         };
-        world.shared_receives.insert(id, state);
+        let key = world.shared_receives.insert(state);
         drop(world);
         let inner = SharedReceiveInner {
             domain: Arc::clone(domain),
             id,
-            completions: receive_completions.id(),
+            key,
+            completions: receive_completions.key(),
         };
         Ok(Self {
             table,
@@ -184,16 +213,23 @@ impl doorbell_core::provider::SharedReceiveQueue for SharedReceiveQueue {
         each: F,
     ) -> Result<Arrival, Rejected> {
         let (origin, entry) = (completion.origin(), *completion.entry());
+        let completion_qpn = completion.qpn();
         let table = &mut self.table;
         let ticket = self
             .ledger
             .redeem_alone(origin, completion.work_id(), |work_id| {
                 table.retire(work_id, origin.sequence, |_, never| match never {})
             })?;
-        let id = self.inner.id;
-        let ended = self
-            .inner
-            .with(|world| world.shared_receives.get_mut(&id)?.ended.remove(&ticket));
+        let key = self.inner.key;
+        let ended = self.inner.with(|world| {
+            let state = world.shared_receives.get_mut(key)?;
+            let place = state.ended.get_mut(usize::from(entry.work_id.slot()))?;
+            let ended = place.take_if(|receive| receive.ticket == ticket)?;
+            world.tally.receives.retired_more(1);
+            let changed = Violation::ReceiveChanged(completion_qpn);
+            world.tally.check(ended.is_untouched(), changed);
+            Some(ended)
+        });
         // Not under the lock: the callback may post.
         if let Some(receive) = ended {
             let scattered = entry.kind == ArrivalKind::Send;
@@ -228,9 +264,9 @@ impl doorbell_core::provider::SharedReceiveQueue for SharedReceiveQueue {
         if receives > self.depth {
             return Err(invalid);
         }
-        let id = self.inner.id;
+        let key = self.inner.key;
         self.inner.with(|world| {
-            let queue = world.shared_receives.get_mut(&id).ok_or(invalid)?;
+            let queue = world.shared_receives.get_mut(key).ok_or(invalid)?;
             queue.limit = receives as usize;
             Ok(())
         })
@@ -271,13 +307,12 @@ impl doorbell_core::provider::ReceiveBatch for SharedReceiveBatch<'_> {
         let queue = &mut *self.queue;
         let count = queue.table.staged();
         queue.table.post(count);
-        let staged = core::mem::take(&mut queue.staged);
-        let id = queue.inner.id;
+        let (staged, key) = (&mut queue.staged, queue.inner.key);
         queue.inner.with(|world| {
-            if let Some(state) = world.shared_receives.get_mut(&id) {
-                state.receives.extend(staged);
+            if let Some(state) = world.shared_receives.get_mut(key) {
+                world.tally.receives.posted_more(staged.len());
+                state.receives.extend(staged.drain(..));
             }
-            world.wake_peers_of(id);
         });
         Ok(count)
     }

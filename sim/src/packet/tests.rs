@@ -1,0 +1,131 @@
+//! The bytes of packets.
+
+use core::net::IpAddr;
+
+use doorbell_core::{Gid, Psn, Qpn, Rkey};
+
+use super::encode::encode;
+use super::icrc::icrc;
+use super::{Aeth, AtomicEth, Flow, Opcode, Packet, Refusal, Reth, Syndrome};
+
+fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    digits
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(core::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
+}
+
+fn gid(text: &str) -> Gid {
+    Gid::from_ip(text.parse::<IpAddr>().unwrap())
+}
+
+fn packet(opcode: Opcode, from: &str, to: &str) -> Packet {
+    let mut packet = Packet::blank();
+    packet.begin(
+        opcode,
+        Qpn::from_low_bits(0x0012_3456),
+        Psn::from_low_bits(0x00ab_cdef),
+    );
+    packet.flow = Flow {
+        source: gid(from),
+        destination: gid(to),
+        port: 0xc123,
+    };
+    packet
+}
+
+fn frame(packet: &Packet) -> Vec<u8> {
+    let mut frame = Vec::new();
+    encode(packet, &mut frame);
+    frame
+}
+
+/// What a device's driver sent: a WRITE of 16 bytes.
+#[test]
+fn the_checksum_is_that_of_a_captured_packet() {
+    let captured = hex(
+        "4500004c000100004011f54cc0a80201c0a80202 01f412b70038ffa6 0a00ffff0000000200000000 \
+         00000000000012300000000000000010 000102030405060708090a0b0c0d0e0f ca47470e",
+    );
+    let (packet, checksum) = captured.split_at(captured.len() - 4);
+    assert_eq!(icrc(packet, 20), checksum);
+    // What routers change does not count, and all else does.
+    for at in 0..packet.len() {
+        let mut changed = packet.to_vec();
+        changed[at] ^= 1;
+        let varies = matches!(at, 1 | 8 | 10 | 11 | 26 | 27 | 32);
+        assert_eq!(icrc(&changed, 20) == checksum, varies, "byte {at}");
+    }
+}
+
+#[test]
+fn a_write_with_immediate_over_ipv4() {
+    let mut packet = packet(Opcode::WriteOnlyWithImmediate, "10.0.0.1", "10.0.0.2");
+    packet.bth.solicited = true;
+    packet.bth.ack_request = true;
+    packet.reth = Some(Reth {
+        address: 0x0102_0304_0506_0708,
+        rkey: Rkey(0x1122_3344),
+        bytes: 5,
+    });
+    packet.immediate = Some(0xdead_beef);
+    packet.payload.extend(b"hello");
+    let expected = hex("02000a000002 02000a000001 0800 \
+         45000048 00004000 4011 26a3 0a000001 0a000002 c123 12b7 0034 0000 \
+         0bb0ffff 00123456 80abcdef 0102030405060708 11223344 00000005 deadbeef \
+         68656c6c6f 000000");
+    let frame = frame(&packet);
+    let (rest, checksum) = frame.split_at(frame.len() - 4);
+    assert_eq!(rest, expected);
+    assert_eq!(icrc(&frame[14..frame.len() - 4], 20), checksum);
+    packet.is_corrupt = true;
+    assert_ne!(super::tests::frame(&packet)[frame.len() - 4..], *checksum);
+}
+
+#[test]
+fn answers_and_atomics_over_ipv6() {
+    let mut answer = packet(Opcode::Acknowledge, "fd00::1", "fd00::2");
+    for (syndrome, byte) in [
+        (Syndrome::Done, 0x1f),
+        (Syndrome::NotReady(12), 0x2c),
+        (Syndrome::Refused(Refusal::Sequence), 0x60),
+        (Syndrome::Refused(Refusal::InvalidRequest), 0x61),
+        (Syndrome::Refused(Refusal::Access), 0x62),
+        (Syndrome::Refused(Refusal::Operation), 0x63),
+    ] {
+        answer.aeth = Some(Aeth { syndrome, msn: 7 });
+        let frame = frame(&answer);
+        assert_eq!(frame[12..14], [0x86, 0xdd]);
+        assert_eq!(
+            frame[54 + 8..],
+            [
+                &hex("1100ffff 00123456 00abcdef")[..],
+                &[byte, 0, 0, 7],
+                &icrc(&frame[14..frame.len() - 4], 40)
+            ]
+            .concat()
+        );
+    }
+    let mut atomic = packet(Opcode::CompareAndSwap, "fd00::1", "fd00::2");
+    atomic.atomic = Some(AtomicEth {
+        address: 8,
+        rkey: Rkey(1),
+        swap_or_add: 2,
+        compare: 3,
+    });
+    let bytes = frame(&atomic);
+    let header = hex("0000000000000008 00000001 0000000000000002 0000000000000003");
+    assert_eq!(bytes[54 + 8 + 12..bytes.len() - 4], header);
+    let mut result = packet(Opcode::AtomicAcknowledge, "fd00::1", "fd00::2");
+    result.aeth = Some(Aeth {
+        syndrome: Syndrome::Done,
+        msn: 1,
+    });
+    result.before = Some(9);
+    let bytes = frame(&result);
+    assert_eq!(
+        bytes[54 + 8 + 12..bytes.len() - 4],
+        hex("1f000001 0000000000000009")
+    );
+}

@@ -1,0 +1,218 @@
+//! Plans: what goes wrong, and when, as a value with a text.
+//!
+//! A plan is clauses, each on a line of its own or behind a semicolon; what follows a `#` is a
+//! remark:
+//! ```text
+//! seed 42
+//! at 3ms link a-b down for 1s
+//! at 5ms port b/sim0:1 down
+//! at 6ms gid b/sim0:1 10.0.0.2 becomes 10.0.0.9
+//! at 7ms pause a for 20us
+//! at 8ms kill b
+//! at 9ms restart b
+//! at 1us slow b by 5us for 1ms
+//! at 2us overrun a
+//! drop 2nd ack of a->b
+//! corrupt every 10th packet of any->b
+//! duplicate 0.5% send of a->b
+//! reorder 3rd write of a->b
+//! delay 1st read of a->b by 10us
+//! fail 3rd post of a with 12
+//! ```
+//! Times are counted from when the fabric was made. An end is a host, a device of it (`a/sim0`),
+//! a port of that (`a/sim0:1`), or `any`. What a plan names need not be there yet; what is
+//! never there is never struck.
+
+mod parse;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use core::fmt;
+use core::net::IpAddr;
+
+use crate::packet::PacketKind;
+
+pub use parse::PlanError;
+
+/// What goes wrong, and when.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// What decides what is left to chance, where the plan says it.
+    pub seed: Option<u64>,
+    /// What goes wrong, in the order in which it is looked at.
+    pub clauses: Vec<Clause>,
+}
+
+/// One thing that goes wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Clause {
+    /// Something happens at a time.
+    At(Step),
+    /// Something happens to packets.
+    Packets(PacketRule),
+    /// Posting requests fails.
+    Posts(PostRule),
+}
+
+/// Something that happens at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// When, in nanoseconds since the fabric was made.
+    pub at_ns: u64,
+    /// What.
+    pub action: Action,
+    /// For how long; without end where it is `None`, or where the action has no other side.
+    pub lasts_ns: Option<u64>,
+}
+
+/// What may happen at a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Action {
+    /// Links between two ends carry nothing in either direction (`false`), or do again.
+    Link(End, End, bool),
+    /// Ports go down (`false`) or come up, and their devices tell.
+    Port(End, bool),
+    /// Ports lose an address and get another in its place, and their devices tell.
+    Gid(End, IpAddr, IpAddr),
+    /// Hosts vanish: their queue pairs fail, and nobody hears of them any more.
+    Kill(Name),
+    /// Hosts that vanished take part again. What they had failed for good.
+    Restart(Name),
+    /// Hosts stand still (`true`), or go on with what came in meanwhile.
+    Pause(Name, bool),
+    /// Hosts take so long for each packet that comes in, in nanoseconds.
+    Slow(Name, u64),
+    /// The next completion in each completion queue of these hosts finds no room.
+    Overrun(Name),
+}
+
+impl Action {
+    /// What ends it, where something does.
+    #[must_use]
+    pub fn opposite(&self) -> Option<Self> {
+        match self {
+            Self::Link(a, b, up) => Some(Self::Link(a.clone(), b.clone(), !up)),
+            Self::Port(end, up) => Some(Self::Port(end.clone(), !up)),
+            Self::Gid(end, old, new) => Some(Self::Gid(end.clone(), *new, *old)),
+            Self::Kill(host) => Some(Self::Restart(host.clone())),
+            Self::Pause(host, still) => Some(Self::Pause(host.clone(), !still)),
+            Self::Slow(host, _) => Some(Self::Slow(host.clone(), 0)),
+            Self::Restart(_) | Self::Overrun(_) => None,
+        }
+    }
+}
+
+/// Something that happens to some of the packets from one end to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketRule {
+    /// What happens.
+    pub effect: Effect,
+    /// To which of those meant.
+    pub which: Which,
+    /// Of which kind; `None` is any.
+    pub kind: Option<PacketKind>,
+    /// Where they come from.
+    pub from: End,
+    /// Where they go.
+    pub to: End,
+}
+
+/// What may happen to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Effect {
+    /// It is lost.
+    Drop,
+    /// It comes twice.
+    Duplicate,
+    /// The next on its link comes before it.
+    Reorder,
+    /// A bit of it changes, and its checksum tells.
+    Corrupt,
+    /// It comes so much later, in nanoseconds.
+    Delay(u64),
+}
+
+/// Posting fails of some of the calls of a host: the device takes part of what was staged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PostRule {
+    /// Which calls.
+    pub which: Which,
+    /// Whose.
+    pub host: Name,
+    /// With which error number.
+    pub errno: i32,
+}
+
+/// Which of those that are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Which {
+    /// The n-th, from 1.
+    Nth(u64),
+    /// Every n-th.
+    Every(u64),
+    /// Each with a chance of so many in a million.
+    Chance(u32),
+}
+
+impl Which {
+    /// Whether it is this one, the how manieth is told.
+    pub(crate) fn strikes(self, number: u64, random: &mut crate::Random) -> bool {
+        match self {
+            Self::Nth(nth) => number == nth,
+            Self::Every(nth) => number.checked_rem(nth) == Some(0),
+            Self::Chance(per_million) => random.happens(per_million),
+        }
+    }
+}
+
+/// The name of a host or device in a plan: letters, digits, `_` and `.`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name(String);
+
+impl Name {
+    /// The name, or `None` where a plan cannot say it.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let may_be = |letter: char| letter.is_alphanumeric() || matches!(letter, '_' | '.');
+        (!text.is_empty() && text.chars().all(may_be)).then(|| Self(text.to_owned()))
+    }
+
+    /// Whether it means this host or device.
+    pub(crate) fn means(&self, name: &str) -> bool {
+        self.0 == ANY || self.0 == name
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Stands for every host.
+const ANY: &str = "any";
+
+/// One or more ports: those of a host, of a device, or one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Of this host.
+    pub host: Name,
+    /// Of this device, where that matters.
+    pub device: Option<Name>,
+    /// Of this number, where that matters.
+    pub port: Option<u8>,
+}
+
+impl End {
+    /// Whether it means this port.
+    pub(crate) fn means(&self, host: &str, device: &str, port: u8) -> bool {
+        self.host.means(host)
+            && self.device.as_ref().is_none_or(|name| name.means(device))
+            && self.port.is_none_or(|number| number == port)
+    }
+}

@@ -1,0 +1,109 @@
+//! Plans and their text.
+
+use super::{Action, Clause, Effect, Name, Plan, Step, Which};
+use crate::{PacketKind, Random};
+
+const ALL: &str = "seed 42; at 3ms link a-b/sim0 down for 1s; at 1001us port b/sim0:1 up; \
+    at 0ns gid b/sim0:1 10.0.0.2 becomes fd00::9; at 7ms pause a for 20us; at 7ms resume a; \
+    at 8ms kill b for 1ns; at 9ms restart b; at 1us slow b by 5us for 1ms; at 2us overrun any; \
+    drop 2nd ack of a->b; corrupt every 10th packet of any->b; duplicate 0.5% send of a->b; \
+    reorder 3rd write of a->b; delay 11th read of a->b by 10us; drop 100% response of b->a:2; \
+    drop 21st result of a->b; drop 12th nak of a->b; drop 0.0001% rnr of a->b; \
+    drop 1st atomic of a->b; fail 3rd post of a with 12; fail every 1st post of any with 11";
+
+#[test]
+fn every_clause_reads_back_as_it_was_written() {
+    let plan: Plan = ALL.parse().unwrap();
+    assert_eq!(plan.to_string(), ALL);
+    assert_eq!(plan.clauses.len(), ALL.split(';').count() - 1);
+    let lines = ALL.replace("; ", "\n # a remark; and more\n  ");
+    assert_eq!(lines.parse(), Ok(plan.clone()));
+    assert_eq!(plan.seed, Some(42));
+    let Some(Clause::At(Step { action, lasts_ns, .. })) = plan.clauses.first() else {
+        unreachable!()
+    };
+    assert_eq!(*lasts_ns, Some(1_000_000_000));
+    assert!(matches!(action.opposite(), Some(Action::Link(_, _, true))));
+}
+
+#[test]
+fn what_is_no_plan_is_told_where() {
+    for (text, expected, found) in [
+        ("drop", "which, as 2nd, every 2nd or 1%", ""),
+        ("drop 0th ack of a->b", "which, as 2nd, every 2nd or 1%", "0th"),
+        ("drop 101% ack of a->b", "which, as 2nd, every 2nd or 1%", "101%"),
+        ("drop 2nd ack of a-b", "two ends with a -> between", "a-b"),
+        ("drop 2nd ack of a->b by 3ns", "the end of the clause", "by"),
+        ("delay 2nd ack of a->b", "by", ""),
+        ("drop 2nd letter of a->b", "a kind of packets", "letter"),
+        ("at 3 link a-b down", "a time", "3"),
+        ("at 3ms link a-b sideways", "up or down", "sideways"),
+        ("at 3ms link a-b down while 3ms", "for", "while"),
+        ("at 99999999999999s kill a", "a time", "99999999999999s"),
+        ("at 3ms kill a-b", "a host", "a-b"),
+        ("seed -1", "a number", "-1"),
+        (
+            "seed 1; dance",
+            "seed, at, fail, drop, duplicate, reorder, corrupt or delay",
+            "dance",
+        ),
+    ] {
+        let error = text.parse::<Plan>().unwrap_err();
+        assert_eq!(
+            (error.expected, error.found.as_str()),
+            (expected, found),
+            "{text}"
+        );
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    assert_eq!(Name::new("a b"), None);
+    assert_eq!(Name::new(""), None);
+}
+
+/// A plan of clauses by chance, of every kind.
+fn random_plan(random: &mut Random) -> Plan {
+    let plan: Plan = ALL.parse().unwrap();
+    let mut made = Plan {
+        seed: random.happens(500_000).then(|| random.draw()),
+        clauses: Vec::new(),
+    };
+    for _ in 0..random.below(6) {
+        let chosen = usize::try_from(random.below(plan.clauses.len() as u64)).unwrap();
+        let mut clause = plan.clauses[chosen].clone();
+        let which = match random.below(3) {
+            0 => Which::Nth(1 + random.below(1000)),
+            1 => Which::Every(1 + random.draw() / 2),
+            _ => Which::Chance(u32::try_from(random.below(1_000_001)).unwrap()),
+        };
+        match &mut clause {
+            Clause::At(step) => {
+                step.at_ns = random.draw() >> random.below(64);
+                if step.action.opposite().is_some() {
+                    step.lasts_ns = random.happens(500_000).then(|| random.draw() >> random.below(64));
+                }
+            }
+            Clause::Packets(rule) => {
+                rule.which = which;
+                rule.kind = PacketKind::NAMES
+                    .get(usize::try_from(random.below(10)).unwrap())
+                    .map(|(kind, _)| *kind);
+                rule.effect = match random.below(2) {
+                    0 => Effect::Delay(random.draw() >> random.below(64)),
+                    _ => Effect::Drop,
+                };
+            }
+            Clause::Posts(rule) => rule.which = which,
+        }
+        made.clauses.push(clause);
+    }
+    made
+}
+
+#[test]
+fn any_plan_reads_back() {
+    let mut random = Random::new(1);
+    for _ in 0..2000 {
+        let plan = random_plan(&mut random);
+        assert_eq!(plan.to_string().parse(), Ok(plan.clone()), "{plan}");
+    }
+}

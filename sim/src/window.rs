@@ -1,0 +1,245 @@
+//! Windows: memory that peers may reach, which lives in the fabric.
+
+use core::fmt;
+use std::sync::Arc;
+
+use doorbell_core::provider::{MemoryError, OutOfWindow, Placement, WindowConfig};
+use doorbell_core::wire::RemoteWindow;
+use doorbell_core::{Access, Rkey};
+
+use crate::errno::{EINVAL, ENOMEM, failed};
+use crate::host::DomainInner;
+use crate::id::Id;
+use crate::memory::{WORD_BYTES, placed, zeroed};
+use crate::world::DeviceId;
+
+/// A window, as the device knows it.
+struct WindowState {
+    device: DeviceId,
+    domain: Id,
+    access: Access,
+    address: u64,
+    bytes: Box<[u8]>,
+}
+
+/// A place in the table of windows.
+#[derive(Default)]
+struct Place {
+    /// Counts the windows that were here; part of the key.
+    generation: u32,
+    window: Option<WindowState>,
+}
+
+/// Every window of the fabric.
+#[derive(Default)]
+pub(crate) struct Windows {
+    places: Vec<Place>,
+    free: Vec<u32>,
+}
+
+/// How many bits of a key name the place. The rest counts its windows.
+const PLACE_BITS: u32 = 20;
+const PLACES_MAX: u32 = 1 << PLACE_BITS;
+
+/// Spreads the words of 32 bits over each other, one to one: the finisher of `MurmurHash3`.
+/// So the same keys come in each run, but none follows from the one before in a way that a
+/// mistaken caller could hit on.
+const fn scatter(word: u32) -> u32 {
+    let word = (word ^ (word >> 16)).wrapping_mul(0x85eb_ca6b);
+    let word = (word ^ (word >> 13)).wrapping_mul(0xc2b2_ae35);
+    word ^ (word >> 16)
+}
+
+/// The way back, by the inverses of the factors.
+const fn gather(word: u32) -> u32 {
+    let word = (word ^ (word >> 16)).wrapping_mul(0x7ed1_b41d);
+    let word = (word ^ (word >> 13) ^ (word >> 26)).wrapping_mul(0xa5cb_9243);
+    word ^ (word >> 16)
+}
+
+impl Windows {
+    fn insert(&mut self, window: WindowState) -> Option<Rkey> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                // Place 0 stays empty: with it goes the key that is zero.
+                if self.places.is_empty() {
+                    self.places.push(Place::default());
+                }
+                let index = u32::try_from(self.places.len()).ok()?;
+                if index >= PLACES_MAX {
+                    return None;
+                }
+                self.places.push(Place::default());
+                index
+            }
+        };
+        let place = self.places.get_mut(index as usize)?;
+        place.window = Some(window);
+        Some(Rkey(scatter((place.generation << PLACE_BITS) | index)))
+    }
+
+    fn find(&mut self, rkey: Rkey) -> Option<&mut WindowState> {
+        let word = gather(rkey.0);
+        let place = self.places.get_mut((word & (PLACES_MAX - 1)) as usize)?;
+        let is_it = place.generation & (u32::MAX >> PLACE_BITS) == word >> PLACE_BITS;
+        place.window.as_mut().filter(|_| is_it)
+    }
+
+    fn remove(&mut self, rkey: Rkey) {
+        let index = gather(rkey.0) & (PLACES_MAX - 1);
+        if self.find(rkey).is_none() {
+            return;
+        }
+        if let Some(place) = self.places.get_mut(index as usize) {
+            place.window = None;
+            place.generation = place.generation.wrapping_add(1);
+            self.free.push(index);
+        }
+    }
+
+    /// The bytes that a peer may reach through a queue pair of this domain with this key and
+    /// right, or `None`: no such key, another domain's, out of bounds, or not allowed (S9).
+    pub(crate) fn reach(
+        &mut self,
+        (device, domain): (DeviceId, Id),
+        rkey: Rkey,
+        address: u64,
+        bytes: usize,
+        right: Access,
+    ) -> Option<&mut [u8]> {
+        if bytes == 0 {
+            // Neither key nor address is looked at where nothing is touched. Source:
+            // InfiniBand Architecture volume 1, section 9.7.4.1.
+            return Some(&mut []);
+        }
+        let window = self.find(rkey)?;
+        let is_ours = window.device == device && window.domain == domain;
+        if !is_ours || !window.access.contains(right) {
+            return None;
+        }
+        let start = usize::try_from(address.checked_sub(window.address)?).ok()?;
+        window.bytes.get_mut(start..start.checked_add(bytes)?)
+    }
+}
+
+/// Memory a peer may reach. Dropping it takes the right away.
+pub struct Window {
+    domain: Arc<DomainInner>,
+    rkey: Rkey,
+    address: u64,
+    bytes: usize,
+    placement: Placement,
+}
+
+impl Window {
+    pub(crate) fn new(domain: &Arc<DomainInner>, config: &WindowConfig) -> Result<Self, MemoryError> {
+        const CALL: &str = "window";
+        if config.bytes == 0 {
+            return Err(failed(CALL, EINVAL).into());
+        }
+        let placement = placed(config.bytes, &config.placement)?;
+        let bytes = zeroed(config.bytes).ok_or(failed(CALL, ENOMEM))?;
+        let device = domain.context().device();
+        let mut world = domain.context().fabric().lock();
+        let address = world
+            .draw_address(device, config.bytes)
+            .ok_or(failed(CALL, ENOMEM))?;
+        let state = WindowState {
+            device,
+            domain: domain.id(),
+            access: config.remote.to_access(),
+            address,
+            bytes,
+        };
+        let rkey = world.windows.insert(state).ok_or(failed(CALL, ENOMEM))?;
+        Ok(Self {
+            domain: Arc::clone(domain),
+            rkey,
+            address,
+            bytes: config.bytes,
+            placement,
+        })
+    }
+
+    /// Gives `each` the bytes at `offset`.
+    fn with<T>(
+        &self,
+        offset: usize,
+        bytes: usize,
+        each: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T, OutOfWindow> {
+        let context = self.domain.context();
+        let mut world = context.fabric().lock();
+        // Whoever looks at memory again and again may be waiting for it to change.
+        world.idle(|_| false, 1);
+        let window = world.windows.find(self.rkey);
+        let range = offset.checked_add(bytes).map(|end| offset..end);
+        window
+            .zip(range)
+            .and_then(|(window, range)| window.bytes.get_mut(range))
+            .map(each)
+            .ok_or(OutOfWindow {
+                offset,
+                bytes,
+                window_bytes: self.bytes,
+            })
+    }
+}
+
+impl doorbell_core::provider::Window for Window {
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    fn remote(&self) -> RemoteWindow {
+        RemoteWindow::new(self.address, self.bytes as u64, self.rkey)
+    }
+
+    fn copy_out(&self, offset: usize, destination: &mut [u8]) -> Result<(), OutOfWindow> {
+        self.with(offset, destination.len(), |bytes| {
+            destination.copy_from_slice(bytes)
+        })
+    }
+
+    fn copy_in(&mut self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow> {
+        self.with(offset, source.len(), |bytes| bytes.copy_from_slice(source))
+    }
+
+    fn load_u8(&self, offset: usize) -> Result<u8, OutOfWindow> {
+        let mut byte = [0];
+        self.copy_out(offset, &mut byte)?;
+        let [byte] = byte;
+        Ok(byte)
+    }
+
+    fn load_u64(&self, offset: usize) -> Result<u64, OutOfWindow> {
+        if offset % WORD_BYTES != 0 {
+            return Err(OutOfWindow {
+                offset,
+                bytes: WORD_BYTES,
+                window_bytes: self.bytes,
+            });
+        }
+        let mut word = [0; WORD_BYTES];
+        self.copy_out(offset, &mut word)?;
+        Ok(u64::from_ne_bytes(word))
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        let context = self.domain.context();
+        context.fabric().lock().windows.remove(self.rkey);
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Window({} bytes at {:#x})", self.bytes, self.address)
+    }
+}

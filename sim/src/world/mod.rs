@@ -1,0 +1,307 @@
+//! The world of a fabric: every host, device, queue and packet, in virtual time.
+//!
+//! Here is where objects are kept, and what happens to a queue pair apart from packets. How
+//! hosts reach each other is `network`, how packets go `traffic`, and what happens next `run`.
+
+mod faults;
+mod network;
+mod run;
+mod traffic;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Condvar};
+
+use doorbell_core::provider::AsyncEvent;
+use doorbell_core::{Gid, QpState, WcStatus};
+
+use crate::capture::Capture;
+use crate::completion::{CompletionState, Entry};
+use crate::event::{Event, Events};
+use crate::link::{LinkConfig, Links};
+use crate::oracle::{self, Tally, Violation};
+use crate::packet::pool::Pool;
+use crate::queue_pair::{QueuePairKey, QueuePairState};
+use crate::quirks::Quirks;
+use crate::random::Random;
+use crate::receive::Receive;
+use crate::requester::Request;
+use crate::shared_receive::SharedReceiveState;
+use crate::slab::{Key, Slab};
+use crate::window::Windows;
+use faults::Faults;
+
+pub(crate) use network::{Device, DeviceId, HostId, HostState, PortPlace, Route};
+
+/// An open device.
+pub(crate) struct ContextState {
+    device: DeviceId,
+    /// The asynchronous events that were not taken yet.
+    events: VecDeque<AsyncEvent>,
+}
+
+/// Names one.
+pub(crate) type ContextKey = Key<ContextState>;
+
+/// Everything there is.
+pub(crate) struct World {
+    now_ns: u64,
+    events: Events,
+    /// Whether time passes only when it is told to.
+    pub(crate) is_driven: bool,
+    pub(crate) random: Random,
+    pub(crate) link: LinkConfig,
+    hosts: Vec<HostState>,
+    devices: Vec<Device>,
+    ports: Vec<PortPlace>,
+    /// Whose each address is.
+    gids: BTreeMap<Gid, u32>,
+    /// Counts the changes by which a way may come or go.
+    topology: u64,
+    links: Links,
+    faults: Faults,
+    contexts: Slab<ContextState>,
+    pub(crate) completion_queues: Slab<CompletionState>,
+    pub(crate) queue_pairs: Slab<QueuePairState>,
+    pub(crate) shared_receives: Slab<SharedReceiveState>,
+    pub(crate) windows: Windows,
+    packets: Pool,
+    pub(crate) tally: Tally,
+    /// Queue pairs that are to enter the error state.
+    pub(crate) failing: VecDeque<QueuePairKey>,
+    /// Something completed, or was told, since this was last asked.
+    pub(crate) news: bool,
+    /// Where packets are kept, when they are.
+    pub(crate) capture: Option<Capture>,
+    /// Told whenever a completion queue notifies.
+    pub(crate) notified: Arc<Condvar>,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, link: LinkConfig, is_driven: bool) -> Self {
+        Self {
+            now_ns: 0,
+            events: Events::default(),
+            is_driven,
+            random: Random::new(seed),
+            link,
+            hosts: Vec::new(),
+            devices: Vec::new(),
+            ports: Vec::new(),
+            gids: BTreeMap::new(),
+            topology: 0,
+            links: Links::default(),
+            faults: Faults::default(),
+            contexts: Slab::default(),
+            completion_queues: Slab::default(),
+            queue_pairs: Slab::default(),
+            shared_receives: Slab::default(),
+            windows: Windows::default(),
+            packets: Pool::default(),
+            tally: Tally::default(),
+            failing: VecDeque::new(),
+            news: false,
+            capture: None,
+            notified: Arc::default(),
+        }
+    }
+
+    /// How many devices and queue pairs there are.
+    pub(crate) fn counts(&self) -> [usize; 2] {
+        [self.devices.len(), self.queue_pairs.len()]
+    }
+
+    pub(crate) fn open(&mut self, device: DeviceId) -> ContextKey {
+        self.contexts.insert(ContextState {
+            device,
+            events: VecDeque::new(),
+        })
+    }
+
+    pub(crate) fn close(&mut self, context: ContextKey) {
+        self.contexts.remove(context);
+    }
+
+    /// Says something to the owner of a context.
+    pub(crate) fn raise(&mut self, context: ContextKey, event: AsyncEvent) {
+        if let Some(context) = self.contexts.get_mut(context) {
+            context.events.push_back(event);
+            self.news = true;
+        }
+    }
+
+    pub(crate) fn next_event(&mut self, context: ContextKey) -> Option<AsyncEvent> {
+        self.contexts.get_mut(context)?.events.pop_front()
+    }
+
+    /// Takes back what was said of something that is gone (S24).
+    pub(crate) fn forget_events(&mut self, context: ContextKey, is_meant: impl Fn(&AsyncEvent) -> bool) {
+        if let Some(context) = self.contexts.get_mut(context) {
+            context.events.retain(|event| !is_meant(event));
+        }
+    }
+
+    /// Posts requests, as many as the device takes; says how many, and why not the rest.
+    pub(crate) fn post_requests(
+        &mut self,
+        key: QueuePairKey,
+        staged: &mut Vec<Request>,
+    ) -> (u32, Option<i32>) {
+        let Some(qp) = self.queue_pairs.get(key) else {
+            return (0, None);
+        };
+        let device = qp.device;
+        let refused = self.judge_post(device, staged.len());
+        let taken = refused.map_or(staged.len(), |(taken, _)| taken.min(staged.len()));
+        let Some(qp) = self.queue_pairs.get_mut(key) else {
+            return (0, None);
+        };
+        self.tally.requests.posted_more(taken);
+        qp.requester.post(staged.drain(..taken).map(|mut request| {
+            request.seal = oracle::seal_of_request(&request);
+            request
+        }));
+        if qp.state == QpState::Error {
+            let vanish = self.quirks_of(key).late_requests_vanish;
+            self.flush_requests(key, vanish);
+            self.flush_receives(key);
+        } else {
+            self.kick(key);
+        }
+        // At most the depth of the queue.
+        (
+            u32::try_from(taken).unwrap_or(u32::MAX),
+            refused.map(|(_, errno)| errno),
+        )
+    }
+
+    /// Posts receives to a queue pair of its own.
+    pub(crate) fn post_receives(&mut self, key: QueuePairKey, staged: &mut Vec<Receive>) {
+        let Some(qp) = self.queue_pairs.get_mut(key) else {
+            return;
+        };
+        self.tally.receives.posted_more(staged.len());
+        qp.receives.post(staged.drain(..));
+        if qp.state == QpState::Error && self.quirks_of(key).late_receives_are_flushed {
+            self.flush_receives(key);
+        }
+    }
+
+    pub(crate) fn quirks_of(&self, key: QueuePairKey) -> Quirks {
+        let device = self.queue_pairs.get(key).map(|qp| qp.device);
+        device.map_or(Quirks::IBA, |device| *self.quirks(device))
+    }
+
+    /// Lets a queue pair send, as soon as time goes on.
+    fn kick(&mut self, key: QueuePairKey) {
+        if let Some(qp) = self.queue_pairs.get_mut(key)
+            && !qp.is_transmitting
+        {
+            qp.is_transmitting = true;
+            self.events.push(self.now_ns, Event::Transmit(key));
+        }
+    }
+
+    /// Brings queue pairs to ERR that are to fail, and flushes them.
+    fn fail_pending(&mut self) {
+        while let Some(key) = self.failing.pop_front() {
+            let Some(qp) = self.queue_pairs.get_mut(key) else {
+                continue;
+            };
+            if qp.state == QpState::Error || !qp.state.may_become(QpState::Error) {
+                continue;
+            }
+            qp.state = QpState::Error;
+            let (context, qpn, shares) = (qp.context, qp.qpn, qp.shared.is_some());
+            self.flush_requests(key, false);
+            self.flush_receives(key);
+            if shares && self.quirks_of(key).last_receive_is_told {
+                // What stands in the shared queue waits for the others on it (S22).
+                self.raise(context, AsyncEvent::LastReceiveReached(qpn));
+            }
+        }
+    }
+
+    /// Ends every request that did not end, in order (S6).
+    fn flush_requests(&mut self, key: QueuePairKey, silently: bool) {
+        if let Some(qp) = self.queue_pairs.get_mut(key) {
+            qp.requester.flush(silently);
+            self.complete_due(key);
+        }
+    }
+
+    /// Writes the completions of requests that are due.
+    fn complete_due(&mut self, key: QueuePairKey) {
+        while let Some(qp) = self.queue_pairs.get_mut(key) {
+            let Some(entry) = qp.requester.poll_due() else {
+                return;
+            };
+            let queue = qp.send_completions;
+            self.complete(key, queue, entry);
+        }
+    }
+
+    /// Ends the receive a message had begun to fill, and every other of its own, in order (S6).
+    fn flush_receives(&mut self, key: QueuePairKey) {
+        let held = self.queue_pairs.get_mut(key).and_then(|qp| qp.responder.stop());
+        if let Some(receive) = held {
+            self.flush_receive(key, receive);
+        }
+        while let Some(receive) = self.queue_pairs.get_mut(key).and_then(|qp| qp.receives.take()) {
+            self.flush_receive(key, receive);
+        }
+    }
+
+    fn flush_receive(&mut self, key: QueuePairKey, receive: Receive) {
+        let Some(qp) = self.queue_pairs.get_mut(key) else {
+            return;
+        };
+        let entry = Entry::of(receive.work_id, WcStatus::WR_FLUSH_ERR);
+        let queue = qp.receive_completions;
+        match qp.shared.and_then(|shared| self.shared_receives.get_mut(shared)) {
+            Some(shared) => shared.end(receive),
+            None => qp.receives.end(receive),
+        }
+        self.complete(key, queue, entry);
+    }
+
+    /// Looks whether everything that was posted and sent is accounted for.
+    ///
+    /// # Errors
+    /// What is not; or what was seen earlier.
+    pub(crate) fn audit(&self) -> Result<Tally, Violation> {
+        let tally = self.tally;
+        if let Some(violation) = tally.violation {
+            return Err(violation);
+        }
+        let (mut requests, mut receives) = (0_usize, 0_usize);
+        for (_, qp) in self.queue_pairs.iter() {
+            let held = usize::from(qp.responder.holds());
+            requests = requests.saturating_add(
+                qp.requester
+                    .outstanding()
+                    .saturating_add(qp.requester.unretired()),
+            );
+            receives =
+                receives.saturating_add(qp.receives.counts().iter().sum::<usize>().saturating_add(held));
+        }
+        for (_, shared) in self.shared_receives.iter() {
+            receives = receives.saturating_add(shared.counts().iter().sum());
+        }
+        let balanced = |(began, known): (u64, u64), violation: fn(u64, u64) -> Violation| {
+            if began == known {
+                Ok(())
+            } else {
+                Err(violation(began, known))
+            }
+        };
+        balanced(tally.requests.balance(requests), Violation::Requests)?;
+        balanced(tally.receives.balance(receives), Violation::Receives)?;
+        let counted = tally.packets;
+        let known = [counted.delivered, counted.lost, counted.corrupt, counted.unheard];
+        let known = known.iter().fold(self.packets.under_way() as u64, |sum, more| {
+            sum.wrapping_add(*more)
+        });
+        balanced((counted.sent, known), Violation::Packets)?;
+        Ok(tally)
+    }
+}

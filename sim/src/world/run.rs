@@ -1,0 +1,137 @@
+//! Time: what happens next, and how far it goes.
+//!
+//! Where nobody drives the world, time passes in calls. Each lets happen all that is under
+//! way by itself. What waits for a time to come, to send again or until a receiver is ready,
+//! goes on when somebody looks for something and does not find it.
+
+use super::World;
+use crate::event::Event;
+use crate::queue_pair::QueuePairKey;
+
+/// How many timers one call lets run out at most while packets are under way: where many queue
+/// pairs wait for receivers, there may be packets for ever.
+const STORM_TIMERS: u32 = 256;
+
+impl World {
+    /// What time it is.
+    pub(crate) const fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Lets happen what is under way, unless somebody drives.
+    pub(crate) fn settle(&mut self) {
+        self.fail_pending();
+        if self.is_driven {
+            return;
+        }
+        let mut timers = 0_u32;
+        while self.events.work() > 0 && timers < STORM_TIMERS {
+            match self.step(u64::MAX) {
+                Some(Event::Timer(_) | Event::Step(..)) => timers = timers.saturating_add(1),
+                Some(_) => (),
+                None => return,
+            }
+        }
+    }
+
+    /// Lets time pass until there is what somebody looks for, or news for anybody, or so many
+    /// timers ran out; unless somebody drives.
+    pub(crate) fn idle(&mut self, is_found: impl Fn(&Self) -> bool, patience: u32) {
+        self.settle();
+        if self.is_driven {
+            return;
+        }
+        self.news = false;
+        for _ in 0..patience {
+            if self.news || is_found(self) || self.step(u64::MAX).is_none() {
+                return;
+            }
+            self.settle();
+        }
+    }
+
+    /// Whether anything waits for a time to come.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.is_driven && self.events.peek().is_some()
+    }
+
+    /// Lets the next thing happen, unless it is later than this. Says what it was.
+    pub(crate) fn step(&mut self, until_ns: u64) -> Option<Event> {
+        let (at_ns, event) = self.next(until_ns)?;
+        // What was planned for a time that is past happens now.
+        self.now_ns = self.now_ns.max(at_ns);
+        if self.is_put_off(event) {
+            return Some(event);
+        }
+        match event {
+            Event::Arrive(packet, port) => self.arrive(packet, port),
+            Event::Release(link, hold) => self.release(link, hold),
+            Event::Step(step, begins) => self.take_step(step, begins),
+            Event::Transmit(key) => {
+                if let Some(qp) = self.queue_pairs.get_mut(key) {
+                    qp.is_transmitting = false;
+                    self.attend(key);
+                }
+            }
+            Event::Timer(key) => {
+                if let Some(qp) = self.queue_pairs.get_mut(key) {
+                    qp.timer_at_ns = None;
+                    qp.requester.on_timer(self.now_ns);
+                    self.attend(key);
+                }
+            }
+        }
+        self.fail_pending();
+        Some(event)
+    }
+
+    /// Lets everything happen up to this time, which it then is.
+    pub(crate) fn run_until(&mut self, until_ns: u64) {
+        self.fail_pending();
+        while self.step(until_ns).is_some() {}
+        self.now_ns = self.now_ns.max(until_ns);
+    }
+
+    /// The next thing to happen. Timers of queue pairs that wait no longer, or for longer, are
+    /// not among it.
+    fn next(&mut self, until_ns: u64) -> Option<(u64, Event)> {
+        loop {
+            self.events.peek().filter(|(at_ns, _)| *at_ns <= until_ns)?;
+            let (at_ns, event) = self.events.pop()?;
+            let Event::Timer(key) = event else {
+                return Some((at_ns, event));
+            };
+            let Some(qp) = self.queue_pairs.get_mut(key) else {
+                continue;
+            };
+            if qp.timer_at_ns != Some(at_ns) {
+                // Another runs out earlier.
+                continue;
+            }
+            qp.timer_at_ns = None;
+            if qp
+                .requester
+                .deadline_ns()
+                .is_some_and(|deadline_ns| deadline_ns <= at_ns)
+            {
+                return Some((at_ns, event));
+            }
+            self.arm(key);
+        }
+    }
+
+    /// Sees to it that a queue pair is woken when it wants to be.
+    pub(super) fn arm(&mut self, key: QueuePairKey) {
+        let Some(qp) = self.queue_pairs.get_mut(key) else {
+            return;
+        };
+        let Some(deadline_ns) = qp.requester.deadline_ns() else {
+            return;
+        };
+        // One that runs out too early is pushed on then, which spares a timer for each packet.
+        if qp.timer_at_ns.is_none_or(|at_ns| at_ns > deadline_ns) {
+            qp.timer_at_ns = Some(deadline_ns);
+            self.events.push(deadline_ns, Event::Timer(key));
+        }
+    }
+}

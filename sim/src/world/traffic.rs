@@ -1,0 +1,300 @@
+//! Packets on their way: from a queue pair to its port, over a link, to a queue pair.
+
+use doorbell_core::provider::AsyncEvent;
+use doorbell_core::{PortState, QpState};
+
+use super::{Route, World};
+use crate::event::Event;
+use crate::packet::encode::{source_port, wire_bytes};
+use crate::packet::pool::PacketKey;
+use crate::packet::{Flow, Packet};
+use crate::queue_pair::{QueuePairKey, QueuePairState};
+use crate::responder::{Polled, Source, Surroundings};
+
+/// How many packets a queue pair sends at a time before others get their turn.
+const BURST: u32 = 64;
+
+impl World {
+    /// Brings a packet to the queue pair it is for.
+    pub(super) fn arrive(&mut self, packet: PacketKey, port: u32) {
+        let heard = self.hear(packet, port);
+        self.packets.give_back(packet);
+        if let Some(key) = heard {
+            self.attend(key);
+        }
+    }
+
+    /// Gives a packet to the queue pair it is for, which is told.
+    fn hear(&mut self, packet: PacketKey, port: u32) -> Option<QueuePairKey> {
+        let packets = &mut self.tally.packets;
+        let packet = self.packets.get(packet)?;
+        let place = self.ports.get(port as usize)?;
+        if place.report.state != PortState::ACTIVE {
+            packets.lost = packets.lost.wrapping_add(1);
+            return None;
+        }
+        if packet.is_corrupt {
+            packets.corrupt = packets.corrupt.wrapping_add(1);
+            return None;
+        }
+        let device = self.devices.get(place.device.0)?;
+        let host = self.hosts.get(device.host.0)?;
+        let key = device.numbers.find(packet.bth.destination_qpn);
+        let found = key.zip(key.and_then(|key| self.queue_pairs.get_mut(key)));
+        let Some((key, qp)) = found.filter(|(_, qp)| !host.is_dead && is_for(qp, packet, place.report.port))
+        else {
+            packets.unheard = packets.unheard.wrapping_add(1);
+            return None;
+        };
+        packets.delivered = packets.delivered.wrapping_add(1);
+        if packet.bth.opcode.is_response() {
+            if qp.state != QpState::ReadyToReceive {
+                qp.requester.on_packet(self.now_ns, packet);
+            }
+            return Some(key);
+        }
+        let quirks = &host.quirks;
+        let is_new = qp.responder.hears_first();
+        let established = is_new && qp.state == QpState::ReadyToReceive && quirks.states_are_told;
+        let (context, qpn) = (qp.context, qp.qpn);
+        let (responder, mut around) = split(qp, &mut self.shared_receives, &mut self.windows, quirks);
+        responder.on_packet(packet, &mut around);
+        if established {
+            self.raise(context, AsyncEvent::CommunicationEstablished(qpn));
+        }
+        Some(key)
+    }
+
+    /// Sees to all that may be due of a queue pair, once something happened to it.
+    pub(super) fn attend(&mut self, key: QueuePairKey) {
+        self.take_effects(key);
+        // What cannot be sent may end here, too.
+        self.transmit(key);
+        self.complete_due(key);
+        let Some(qp) = self.queue_pairs.get(key) else {
+            return;
+        };
+        if qp.requester.has_failed() && qp.state != QpState::Error {
+            self.failing.push_back(key);
+        }
+        self.arm(key);
+    }
+
+    /// Does what a responder wants done.
+    fn take_effects(&mut self, key: QueuePairKey) {
+        let Some(qp) = self.queue_pairs.get_mut(key) else {
+            return;
+        };
+        let Some(effects) = qp.responder.take_effects() else {
+            return;
+        };
+        let (context, qpn, device) = (qp.context, qp.qpn, qp.device);
+        let (queue, shared) = (qp.receive_completions, qp.shared);
+        let not_ready = u64::from(effects.was_not_ready);
+        self.tally.receivers_not_ready = self.tally.receivers_not_ready.saturating_add(not_ready);
+        if let Some(event) = effects.event
+            && self.quirks(device).refusals_are_told
+        {
+            self.raise(context, event(qpn));
+        }
+        if let Some(ended) = effects.ended {
+            self.complete(key, queue, ended);
+        }
+        if let Some(shared) = shared.and_then(|shared| self.shared_receives.get_mut(shared))
+            && let Some(event) = shared.take_event()
+        {
+            let owner = shared.context;
+            self.raise(owner, event);
+        }
+    }
+
+    /// Sends what a queue pair may send now: answers first.
+    fn transmit(&mut self, key: QueuePairKey) {
+        if self.queue_pairs.get(key).is_none_or(|qp| qp.is_transmitting) {
+            return;
+        }
+        for _ in 0..BURST {
+            let packet = self.packets.take();
+            let polled = self.poll_transmit(key, packet);
+            if polled == Polled::Nothing {
+                self.packets.give_back(packet);
+                return;
+            }
+            self.send(key, packet);
+            if polled == Polled::LastPacket {
+                self.take_effects(key);
+                self.failing.push_back(key);
+                return;
+            }
+        }
+        // There may be more: it goes on when the port is free.
+        let Some(qp) = self.queue_pairs.get_mut(key) else {
+            return;
+        };
+        qp.is_transmitting = true;
+        let port = qp.route.and_then(|route| self.ports.get(route.from as usize));
+        let at_ns = port.map_or(self.now_ns, |port| port.sends_until_ns.max(self.now_ns));
+        self.events.push(at_ns, Event::Transmit(key));
+    }
+
+    /// Lets a queue pair write its next packet.
+    fn poll_transmit(&mut self, key: QueuePairKey, packet: PacketKey) -> Polled {
+        let (Some(qp), Some(packet)) = (self.queue_pairs.get_mut(key), self.packets.get_mut(packet)) else {
+            return Polled::Nothing;
+        };
+        if !qp.listens() {
+            return Polled::Nothing;
+        }
+        if qp.responder.has_output() {
+            let host = self.devices.get(qp.device.0).map(|device| device.host.0);
+            let quirks = host
+                .and_then(|host| self.hosts.get(host))
+                .map(|host| &host.quirks);
+            let Some(quirks) = quirks else {
+                return Polled::Nothing;
+            };
+            let (responder, mut around) = split(qp, &mut self.shared_receives, &mut self.windows, quirks);
+            return responder.poll_transmit(packet, &mut around);
+        }
+        if qp.state == QpState::ReadyToSend && qp.requester.poll_transmit(self.now_ns, packet) {
+            return Polled::Packet;
+        }
+        Polled::Nothing
+    }
+
+    /// Brings a packet of a queue pair onto its way, or to nothing.
+    fn send(&mut self, key: QueuePairKey, packet: PacketKey) {
+        self.tally.packets.sent = self.tally.packets.sent.wrapping_add(1);
+        match self.route(key) {
+            Some(route) => {
+                self.address(key, packet);
+                self.carry(route, packet);
+            }
+            None => self.lose(packet),
+        }
+    }
+
+    fn lose(&mut self, packet: PacketKey) {
+        self.tally.packets.lost = self.tally.packets.lost.wrapping_add(1);
+        self.packets.give_back(packet);
+    }
+
+    /// The way of a queue pair's packets, if there is one now.
+    fn route(&mut self, key: QueuePairKey) -> Option<Route> {
+        let qp = self.queue_pairs.get(key)?;
+        if let Some(route) = qp.route.filter(|route| route.topology == self.topology) {
+            return Some(route);
+        }
+        let connection = qp.connection.as_ref()?;
+        let ends = self.ends(connection.source, connection.attributes.address.destination);
+        let route = ends.map(|[from, to]| Route {
+            from,
+            to,
+            link: self.links.between(from, to),
+            topology: self.topology,
+        });
+        self.queue_pairs.get_mut(key)?.route = route;
+        route
+    }
+
+    /// Writes down where a packet comes from and goes to.
+    fn address(&mut self, key: QueuePairKey, packet: PacketKey) {
+        let Some(qp) = self.queue_pairs.get(key) else {
+            return;
+        };
+        if let (Some(connection), Some(packet)) = (&qp.connection, self.packets.get_mut(packet)) {
+            packet.flow = Flow {
+                source: connection.source,
+                destination: connection.attributes.address.destination,
+                port: source_port(qp.qpn, connection.attributes.receive_psn),
+            };
+        }
+    }
+
+    /// Sends a packet over a link.
+    fn carry(&mut self, route: Route, packet: PacketKey) {
+        let bytes = self.packets.get(packet).map_or(0, wire_bytes);
+        let Some(port) = self.ports.get_mut(route.from as usize) else {
+            return;
+        };
+        let sending_ns = self.link.sending_ns(bytes, port.report.speed_mbps);
+        let sent_ns = port.sends_until_ns.max(self.now_ns).saturating_add(sending_ns);
+        port.sends_until_ns = sent_ns;
+        if let (Some(capture), Some(packet)) = (&mut self.capture, self.packets.get(packet)) {
+            capture.keep(sent_ns, packet);
+        }
+        let verdict = self.judge(route.link, packet);
+        if verdict.is_lost {
+            self.lose(packet);
+            return;
+        }
+        let lasts_ns = self.link.latency_ns.saturating_add(verdict.delay_ns);
+        let at_ns = sent_ns.saturating_add(lasts_ns);
+        if let Some(packet) = self.packets.get_mut(packet).filter(|_| verdict.is_corrupt) {
+            packet.is_corrupt = true;
+        }
+        if verdict.is_doubled {
+            let copy = self.packets.take_copy(packet);
+            self.tally.packets.sent = self.tally.packets.sent.wrapping_add(1);
+            self.deliver(copy, route.to, at_ns);
+        }
+        if verdict.is_overtaken && self.hold(route.link, packet, at_ns) {
+            return;
+        }
+        self.deliver(packet, route.to, at_ns);
+        if let Some(held) = self.links.get_mut(route.link).and_then(|link| link.held.take()) {
+            self.deliver(held, route.to, at_ns);
+        }
+    }
+
+    /// Has a packet come in at a port.
+    pub(super) fn deliver(&mut self, packet: PacketKey, port: u32, at_ns: u64) {
+        let mut at_ns = at_ns;
+        if let Some(place) = self.ports.get_mut(port as usize) {
+            let host = self.devices.get(place.device.0).map(|device| device.host.0);
+            let slow_ns = host
+                .and_then(|host| self.hosts.get(host))
+                .map_or(0, |host| host.slow_ns);
+            if slow_ns > 0 || place.takes_until_ns > at_ns {
+                at_ns = at_ns.max(place.takes_until_ns).saturating_add(slow_ns);
+                place.takes_until_ns = at_ns;
+            }
+        }
+        self.events.push(at_ns, Event::Arrive(packet, port));
+    }
+}
+
+/// Whether a queue pair takes a packet that came in at a port of this number: it is ready, and
+/// the addresses are those it is connected with. Who sent it, of those at an address, no
+/// packet tells.
+fn is_for(qp: &QueuePairState, packet: &Packet, port: u8) -> bool {
+    let is_peer = qp.connection.as_ref().is_some_and(|connection| {
+        connection.attributes.address.destination == packet.flow.source
+            && connection.source == packet.flow.destination
+    });
+    is_peer && qp.listens() && qp.port == port
+}
+
+/// The responder of a queue pair, and all it needs.
+fn split<'w>(
+    qp: &'w mut QueuePairState,
+    shared_receives: &'w mut crate::slab::Slab<crate::shared_receive::SharedReceiveState>,
+    windows: &'w mut crate::window::Windows,
+    quirks: &'w crate::quirks::Quirks,
+) -> (&'w mut crate::responder::Responder, Surroundings<'w>) {
+    let receives = match qp.shared {
+        None => Source::Own(&mut qp.receives),
+        Some(shared) => shared_receives
+            .get_mut(shared)
+            .map_or(Source::Nothing, Source::Shared),
+    };
+    let around = Surroundings {
+        device: qp.device,
+        domain: qp.domain,
+        access: qp.access,
+        windows,
+        receives,
+        quirks,
+    };
+    (&mut qp.responder, around)
+}
