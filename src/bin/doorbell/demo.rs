@@ -80,6 +80,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let terms = Terms {
         device: Some(device.clone()),
         timeout: Duration::from_secs(arguments.timeout),
+        shared_receives: None,
     };
     let report = measure(&node, device, &tests(has_atomics), &terms)?;
     print(&report, arguments.json, Report::to_text)?;

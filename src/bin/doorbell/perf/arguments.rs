@@ -125,6 +125,9 @@ pub(super) struct Common {
     /// How long the peer may be silent, and how long to look for it or wait for it
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
+    /// Receive in a shared receive queue, with N receives more than the connection's share; for this side alone
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4096))]
+    pub(super) shared_receives: Option<u32>,
     /// Report as JSON, with every setting
     #[arg(long)]
     pub(super) json: bool,
@@ -212,6 +215,7 @@ impl Common {
         Terms {
             device: self.device.clone(),
             timeout: Duration::from_secs(self.timeout),
+            shared_receives: self.shared_receives,
         }
     }
 

@@ -56,7 +56,7 @@ fn run(
     let findings = drive(&node, &target, &tests, &terms, |test| {
         Progress::on_stderr(format!("{} {} bytes", test.op, test.message_bytes), test.total())
     });
-    conclude(kind, Role::Client, findings, common.json)
+    conclude(kind, Role::Client, findings, common)
 }
 
 fn listen(kind: Kind, common: &Common, terms: &Terms) -> Result<(), Failure> {
@@ -70,7 +70,7 @@ fn listen(kind: Kind, common: &Common, terms: &Terms) -> Result<(), Failure> {
         if common.keep && nobody_came {
             continue;
         }
-        let outcome = conclude(kind, Role::Listener, findings, common.json);
+        let outcome = conclude(kind, Role::Listener, findings, common);
         if !common.keep {
             return outcome;
         }
@@ -81,19 +81,20 @@ fn listen(kind: Kind, common: &Common, terms: &Terms) -> Result<(), Failure> {
 }
 
 /// Reports what was found; fails where the measurement did.
-fn conclude(kind: Kind, role: Role, findings: Findings, json: bool) -> Result<(), Failure> {
+fn conclude(kind: Kind, role: Role, findings: Findings, common: &Common) -> Result<(), Failure> {
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
         kind,
         role,
         between: findings.between,
+        shared_receives: common.shared_receives,
         tests: findings.rows,
         passed: findings.failure.is_none(),
         error: findings.failure.as_ref().map(ToString::to_string),
     };
     // Without a connection there is nothing to tell but the error.
-    if report.between.is_some() || json {
-        print(&report, json, Report::text)?;
+    if report.between.is_some() || common.json {
+        print(&report, common.json, Report::text)?;
     }
     findings.failure.map_or(Ok(()), |error| Err(error.into()))
 }

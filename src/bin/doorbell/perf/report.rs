@@ -21,6 +21,9 @@ pub(crate) struct Report {
     pub(crate) role: Role,
     #[serde(flatten)]
     pub(crate) between: Option<Between>,
+    /// Where this side received in a shared receive queue, how many receives it had beyond a share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) shared_receives: Option<u32>,
     pub(crate) tests: Vec<Row>,
     pub(crate) passed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -13,8 +13,8 @@ use std::time::Instant;
 use doorbell::vocabulary::handshake::{Cause, HandshakeError};
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    ChannelConfig, ConnectError, Connection, Handle, Listener, Node, RemoteWindow, Window, WindowConfig,
-    Worker, within,
+    ChannelConfig, ConnectError, Connection, Handle, Listener, Node, RemoteWindow, SharedReceivesConfig,
+    Window, WindowConfig, Worker, WorkerConfig, within,
 };
 
 use super::control::{self, Control, NAP, private_data};
@@ -59,9 +59,24 @@ pub(crate) struct Terms {
     pub(crate) device: Option<String>,
     /// The longest the peer may be silent, at every step.
     pub(crate) timeout: Duration,
+    /// Whether the connections under test receive in a shared receive queue, and then how many receives it
+    /// has more than the connection's share.
+    pub(crate) shared_receives: Option<u32>,
 }
 
 impl Terms {
+    /// What the Worker of a test is made with.
+    fn worker_config(&self, test: &Test, role: Role) -> WorkerConfig {
+        let mut config = test.worker_config(role);
+        if let Some(spare) = self.shared_receives {
+            let mut shared = SharedReceivesConfig::default();
+            shared.depth = test.receive_depth(role).saturating_add(spare);
+            config.slots = config.slots.saturating_add(spare);
+            config.shared_receives = Some(shared);
+        }
+        config
+    }
+
     /// Waits for each stage of the handshake as long as for anything else, where that is longer: a side that runs
     /// under an instrument takes its time.
     fn patient(&self, mut config: ChannelConfig) -> ChannelConfig {
@@ -159,7 +174,7 @@ fn drive_one<P: Provider>(
     rows: &mut Vec<Row>,
 ) -> Result<(), PerfError> {
     let token = random()?;
-    let mut worker = [node.worker(&control.device(), &test.worker_config(Role::Client))?];
+    let mut worker = [node.worker(&control.device(), &terms.worker_config(test, Role::Client))?];
     let window = make_window(&worker[0], test, Role::Client)?;
     control.send(&Message::Setup(Setup {
         token,
@@ -316,10 +331,10 @@ impl<'n, P: Provider> Server<'n, P> {
             test,
             window: remote,
         } = *setup;
-        let mut worker = match self
-            .node
-            .worker(&control.device(), &test.worker_config(Role::Listener))
-        {
+        let mut worker = match self.node.worker(
+            &control.device(),
+            &self.terms.worker_config(&test, Role::Listener),
+        ) {
             Ok(worker) => [worker],
             Err(error) => return Err(refuse(control, error.into())),
         };

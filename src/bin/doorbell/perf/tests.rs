@@ -39,6 +39,7 @@ fn terms() -> Terms {
     Terms {
         device: None,
         timeout: Duration::from_secs(10),
+        shared_receives: None,
     }
 }
 
@@ -86,14 +87,40 @@ fn test(kind: Kind, op: Op, message_bytes: u32) -> Test {
 
 /// What both sides found: the client's, then the listener's.
 fn measure(tests: &[Test]) -> [Findings; 2] {
+    measure_as(tests, &terms(), &terms())
+}
+
+/// The same, each side going by its own terms.
+fn measure_as(tests: &[Test], client: &Terms, listener: &Terms) -> [Findings; 2] {
     let [near, far] = hosts();
-    let mut server = Server::bind(far, LOCALHOST, &terms()).unwrap();
+    let mut server = Server::bind(far, LOCALHOST, listener).unwrap();
     let target = at(server.address());
     thread::scope(|scope| {
         let served = scope.spawn(move || server.serve_one());
-        let driven = drive(near, &target, tests, &terms(), |_| Progress::silent());
+        let driven = drive(near, &target, tests, client, |_| Progress::silent());
         [driven, served.join().unwrap()]
     })
+}
+
+#[test]
+fn every_operation_with_shared_receives() {
+    for spare in [0, 16] {
+        let shared = Terms {
+            shared_receives: Some(spare),
+            ..terms()
+        };
+        let tests = every_test();
+        let [driven, served] = measure_as(&tests, &shared, &shared);
+        assert!(driven.failure.is_none(), "{:?}", driven.failure);
+        assert!(served.failure.is_none(), "{:?}", served.failure);
+        assert_eq!(driven.rows.len(), tests.len());
+        for (ours, theirs) in driven.rows.iter().zip(&served.rows) {
+            assert!(ours.checked_messages + theirs.checked_messages > 0, "{ours:?}");
+        }
+        // Each side chooses by itself.
+        let [driven, _] = measure_as(&tests[..1], &shared, &terms());
+        assert!(driven.failure.is_none(), "{:?}", driven.failure);
+    }
 }
 
 fn every_test() -> Vec<Test> {
@@ -488,6 +515,7 @@ fn the_report_says_everything() {
         kind: Kind::Latency,
         role: Role::Client,
         between: driven.between,
+        shared_receives: None,
         tests: driven.rows,
         passed: true,
         error: None,
