@@ -1,11 +1,12 @@
-//! Two Workers of one process, connected to each other as any two hosts are.
+//! Two Workers of one process, connected to each other as any two hosts are: one whose channels share receives, and
+//! one whose channels have their own.
 
 use core::error::Error;
 use core::time::Duration;
 
 use doorbell::{
     Channel, ChannelConfig, ChannelId, Connection, Listener, Node, RemoteAccess, RingChannel, RingConfig,
-    RingError, Window as _, WindowConfig, Worker, WorkerConfig, within,
+    RingError, SharedReceivesConfig, Window as _, WindowConfig, Worker, WorkerConfig, within,
 };
 
 /// How long connecting may take.
@@ -56,8 +57,8 @@ impl Pair {
     pub fn connect() -> Result<Self, Box<dyn Error>> {
         rdma_sys::load_from(&doorbell_fake::library_path()?)?;
         let node = Node::open()?;
-        let mut a = workers(&node)?;
-        let mut b = workers(&node)?;
+        let mut a = workers(&node, Some(shared()))?;
+        let mut b = workers(&node, None)?;
         let config = config();
         let mut listener = Listener::bind(&node, &a, "127.0.0.1:0".parse()?, &config)?;
         let address = listener.address();
@@ -97,9 +98,19 @@ fn ring(end: &mut End) -> Result<RingChannel, RingError> {
     RingChannel::open(&mut end.worker, end.channel, &config, within(PATIENCE), |_, _| ())
 }
 
-fn workers(node: &Node) -> Result<Vec<Worker>, Box<dyn Error>> {
+/// Few more than the channel's share, so that they run out, too.
+fn shared() -> SharedReceivesConfig {
+    let mut shared = SharedReceivesConfig::default();
+    shared.depth = 36;
+    shared.repost_batch = 8;
+    shared.limit = 4;
+    shared
+}
+
+fn workers(node: &Node, shared: Option<SharedReceivesConfig>) -> Result<Vec<Worker>, Box<dyn Error>> {
     let mut config = WorkerConfig::default();
     config.slots = 512;
+    config.shared_receives = shared;
     Ok(node.workers(&config)?)
 }
 

@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::sync::Mutex;
 use std::thread;
 
-use doorbell::{Event, Operation, within};
+use doorbell::{Event, Operation, PostFlags, within};
 use doorbell_ffi::leaks;
 use doorbell_proofs::Pair;
 use halves::{Halves, echo, exchange};
@@ -45,10 +45,21 @@ fn millions_of_messages_both_ways_on_four_threads() {
                 "credits were used up: {since}"
             );
         }
-        // Together again they are closed cleanly.
-        for halves in [a, b] {
-            let id = halves.id;
-            let mut worker = halves.join();
+        // Together again they are closed cleanly, the last request of each being signaled: what came before it is known
+        // done by that.
+        let mut ends = [a, b].map(|halves| (halves.id, halves.join()));
+        let mut is_signaled = [false; 2];
+        while is_signaled != [true; 2] {
+            for ((id, worker), is_signaled) in ends.iter_mut().zip(&mut is_signaled) {
+                if !*is_signaled {
+                    let mut batch = worker.channel(*id).unwrap().batch();
+                    let last = batch.push_inline(Operation::Send, &[], PostFlags::SIGNALED);
+                    *is_signaled = last.is_ok() && batch.ring().is_ok();
+                }
+                worker.poll(|_, _| {}).unwrap();
+            }
+        }
+        for (id, mut worker) in ends {
             worker.close(id, within(SOON), |_, _| {}).unwrap();
         }
     });
