@@ -1,9 +1,6 @@
-//! Any bytes as a frame of the handshake. What must hold is in `core/tests/wire/oracle`.
+//! Any bytes as a frame of the handshake.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../core/tests/wire/oracle/frames.rs"]
-mod oracle;
-
-fuzz_target!(|bytes: &[u8]| oracle::check(bytes));
+fuzz_target!(|bytes: &[u8]| doorbell_fuzz::frames(bytes));

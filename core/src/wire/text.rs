@@ -6,7 +6,7 @@
 use core::fmt;
 use core::str::FromStr;
 
-use super::{HANDLE_BYTES_MAX, Handle, WireError};
+use super::{Field, HANDLE_BYTES_MAX, Handle, Part, Reason, WireError};
 
 /// What the text of a handle starts with.
 pub const HANDLE_TEXT_PREFIX: &str = "doorbell:";
@@ -97,6 +97,12 @@ impl FromStr for Handle {
             return Err(HandleTextError::CheckSum);
         }
         let handle = Self::parse(bytes).map_err(HandleTextError::Wire)?;
+        let used = handle.as_bytes().len();
+        if used < bytes.len() {
+            // What fills a buffer has no place in a text: there is one for each handle.
+            let error = WireError::new(Part::Handle, Field::Trailing, used, Reason::TooLong);
+            return Err(HandleTextError::Wire(error));
+        }
         Ok(handle.to_handle())
     }
 }

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::PathBuf;
 
+use doorbell_core::Rkey;
 use doorbell_core::handshake::{Step, Timing};
+use doorbell_core::wire::{Publication, RemoteWindow, RingInvitation};
 
 use crate::oracle::handshake::{endpoint, initiator, responder};
 use crate::pipe::Pair;
@@ -44,6 +46,67 @@ fn handshakes() {
         assert!(oracle::handshake::check(&transcript));
         assert!(!oracle::handshake::check(&transcript[..transcript.len() - 1]));
     }
+}
+
+#[test]
+fn sequences() {
+    replay("sequence", |bytes| {
+        let _ = oracle::sequence::check(bytes);
+    });
+    // It does get two machines connected, and over a wire that lies, too.
+    let both =
+        |outcome: oracle::sequence::Outcome| outcome.is_initiator_connected && outcome.is_responder_connected;
+    for (name, bytes) in conversations() {
+        let outcome = oracle::sequence::check(&bytes);
+        assert_eq!(outcome.is_honest, both(outcome), "{name}: {outcome:?}");
+        assert_eq!(outcome.is_honest, name.starts_with("good"), "{name}: {outcome:?}");
+    }
+}
+
+#[test]
+fn texts() {
+    replay("text", oracle::text::check);
+}
+
+#[test]
+fn ring_invitations() {
+    replay("ring_invitation", oracle::ring::check);
+}
+
+/// Handshakes on a wire, as the sequence's check reads them: a byte for what happens, with the side in its
+/// highest bit, and what that takes.
+fn conversations() -> [(&'static str, Vec<u8>); 5] {
+    const BACK: u8 = 0x80;
+    let poll = [0, 3, 8, BACK, 1, 8 | BACK];
+    let halting = [
+        13,
+        5,
+        13 | BACK,
+        9,
+        12,
+        7,
+        12 | BACK,
+        11,
+        15,
+        20,
+        16,
+        0,
+        16 | BACK,
+        2,
+    ];
+    [
+        ("good", [&[6][..], &poll, &poll, &poll].concat()),
+        (
+            "good_in_pieces",
+            [&[0][..], &halting, &poll, &halting, &poll, &poll].concat(),
+        ),
+        ("flipped", [&[0][..], &[0, 0, 25, 4, 1], &poll].concat()),
+        ("repeated", [&[0][..], &[0, 0, 30, 0], &poll, &poll].concat()),
+        (
+            "made_up",
+            [&[0][..], &[21 | BACK, 1, 2, 14, 7, 15, 1], &poll, &[17, 3], &poll].concat(),
+        ),
+    ]
 }
 
 /// What each side of a good handshake hears, behind the byte that says how it is fed.
@@ -90,6 +153,23 @@ fn seeds_are_what_this_version_writes() {
         ("handshake", "heard_by_initiator", heard_by_initiator),
         ("handshake", "heard_by_responder", heard_by_responder),
     ];
+    seeds.extend(conversations().map(|(name, bytes)| ("sequence", name, bytes)));
+    seeds.push(("text", "spelled", samples::handle(&rails).as_bytes().to_vec()));
+    seeds.push((
+        "text",
+        "whole",
+        samples::handle(&rails[..1]).to_string().into_bytes(),
+    ));
+    let filled_up = samples::handle(&rails[..1]).as_padded_bytes().to_vec();
+    seeds.push(("text", "spelled_filled_up", filled_up));
+    for (name, publication) in [
+        ("trailer", Publication::Trailer),
+        ("immediate", Publication::Immediate),
+    ] {
+        let window = RemoteWindow::new(0x7f00_0000_1000, 8 * 128 + 64, Rkey(7));
+        let invitation = RingInvitation::new(window, 8, 128, publication).unwrap();
+        seeds.push(("ring_invitation", name, invitation.to_bytes().to_vec()));
+    }
     for (name, frame) in ["hello", "welcome", "connect", "accept", "ready", "reject"]
         .iter()
         .zip(samples::frames())

@@ -2,13 +2,10 @@
 
 use doorbell_core::Instant;
 use doorbell_core::handshake::{Cause, Initiator, Responder, Stage, Step, Timing};
-use doorbell_core::wire::{
-    Connect, FrameBuffer, FrameKind, Hello, Reject, RejectReason, VersionRange, Welcome,
-};
+use doorbell_core::wire::{FrameBuffer, FrameKind};
 
-use crate::oracle::handshake::{endpoint, initiator, instance, rail, responder};
+use crate::oracle::handshake::{REJECT, endpoint, initiator, responder, sent_by};
 use crate::pipe::{End, Lane};
-use doorbell_core::wire::Nonce;
 
 enum Machine {
     Initiator(Box<Initiator>),
@@ -75,45 +72,6 @@ impl Machine {
             }
         }
         panic!("no machine waits at {stage}");
-    }
-}
-
-const REJECT: Reject = Reject {
-    reason: RejectReason::BUSY,
-    detail: 0,
-};
-
-/// The frame of this kind that host 1 or 2 would send.
-fn sent_by(host: u8, kind: FrameKind) -> FrameBuffer {
-    let rails = [rail(host)].into_iter().collect();
-    let connect = Connect {
-        endpoint: endpoint(host),
-        peer_rail: 0,
-    };
-    let (listener, nonce) = (instance(2), Nonce([7; 16]));
-    match kind {
-        FrameKind::Hello => FrameBuffer::hello(
-            &Hello {
-                versions: VersionRange::OURS,
-                initiator: instance(1),
-                listener: Some(listener),
-                nonce,
-            },
-            &rails,
-        ),
-        FrameKind::Welcome => FrameBuffer::welcome(
-            &Welcome {
-                version: 1,
-                listener,
-                nonce,
-            },
-            &rails,
-        ),
-        FrameKind::Connect => FrameBuffer::connect(&connect),
-        FrameKind::Accept => FrameBuffer::accept(&connect),
-        FrameKind::Ready => FrameBuffer::ready(),
-        FrameKind::Reject => FrameBuffer::reject(&REJECT),
-        other => panic!("a kind nobody writes: {other:?}"),
     }
 }
 

@@ -121,6 +121,9 @@ proptest! {
         oracle::handle::check(&bytes);
         oracle::frames::check(&bytes);
         let _ = oracle::handshake::check(&bytes);
+        let _ = oracle::sequence::check(&bytes);
+        oracle::text::check(&bytes);
+        oracle::ring::check(&bytes);
     }
 
     /// Bytes that are nearly right reach further than made-up ones.

@@ -6,7 +6,8 @@ use doorbell_core::handshake::{
     Initiator, InitiatorConfig, Io, IoError, Responder, ResponderConfig, Step, Timing,
 };
 use doorbell_core::wire::{
-    AdvertisedRail, CreditWord, Endpoint, EndpointParameters, InstanceId, Nonce, PrivateData, SpeedClass,
+    AdvertisedRail, Connect, CreditWord, Endpoint, EndpointParameters, FrameBuffer, FrameKind, Hello,
+    InstanceId, Nonce, PrivateData, Reject, RejectReason, SpeedClass, VersionRange, Welcome,
 };
 use doorbell_core::{Gid, Instant, IpPrefix, Psn, Qpn, Rkey};
 
@@ -44,18 +45,28 @@ impl Io for Script<'_> {
     }
 }
 
-/// The rail of the initiator (1) or the responder (2).
+/// The first rail of the initiator (1) or the responder (2).
 pub(crate) fn rail(host: u8) -> AdvertisedRail {
-    let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 0, host));
+    rail_on(host, 0)
+}
+
+/// One of the rails of the initiator (1) or the responder (2).
+pub(crate) fn rail_on(host: u8, index: u8) -> AdvertisedRail {
+    let ip = IpAddr::V4(Ipv4Addr::new(10, 0, index, host));
     let address = IpPrefix::new(ip, 24).unwrap();
     AdvertisedRail::new(address, Gid::from_ip(ip), SpeedClass::from_mbps(10_000)).unwrap()
 }
 
-/// The endpoint of the initiator (1) or the responder (2).
+/// The endpoint of the initiator (1) or the responder (2) on its first rail.
 pub(crate) fn endpoint(host: u8) -> Endpoint {
+    endpoint_on(host, 0)
+}
+
+/// The endpoint of the initiator (1) or the responder (2) on one of its rails.
+pub(crate) fn endpoint_on(host: u8, rail: u8) -> Endpoint {
     Endpoint {
-        rail: 0,
-        gid: rail(host).gid(),
+        rail,
+        gid: rail_on(host, rail).gid(),
         qpn: Qpn::new(0x10 + u32::from(host)).unwrap(),
         psn: Psn::from_low_bits(0x12_3450 + u32::from(host)),
         parameters: EndpointParameters {
@@ -79,23 +90,73 @@ pub(crate) fn instance(host: u8) -> InstanceId {
 
 /// An initiator with the settings all samples have.
 pub(crate) fn initiator(timing: Timing) -> Initiator {
+    initiator_on(timing, &[rail(1)])
+}
+
+/// The same with these rails.
+pub(crate) fn initiator_on(timing: Timing, rails: &[AdvertisedRail]) -> Initiator {
     let config = InitiatorConfig {
         instance: instance(1),
         listener: Some(instance(2)),
         nonce: Nonce([0xa1; 16]),
         timing,
     };
-    Initiator::new(config, &[rail(1)], Instant::from_ns(0)).unwrap()
+    Initiator::new(config, rails, Instant::from_ns(0)).unwrap()
 }
 
 /// A responder with the settings all samples have.
 pub(crate) fn responder(timing: Timing) -> Responder {
+    responder_on(timing, &[rail(2)])
+}
+
+/// The same with these rails.
+pub(crate) fn responder_on(timing: Timing, rails: &[AdvertisedRail]) -> Responder {
     let config = ResponderConfig {
         instance: instance(2),
         nonce: Nonce([0xb2; 16]),
         timing,
     };
-    Responder::new(config, &[rail(2)], Instant::from_ns(0)).unwrap()
+    Responder::new(config, rails, Instant::from_ns(0)).unwrap()
+}
+
+/// The rejection that is sent.
+pub(crate) const REJECT: Reject = Reject {
+    reason: RejectReason::BUSY,
+    detail: 0,
+};
+
+/// The frame of this kind that host 1 or 2 would send.
+pub(crate) fn sent_by(host: u8, kind: FrameKind) -> FrameBuffer {
+    let rails = [rail(host)].into_iter().collect();
+    let connect = Connect {
+        endpoint: endpoint(host),
+        peer_rail: 0,
+    };
+    let (listener, nonce) = (instance(2), Nonce([7; 16]));
+    match kind {
+        FrameKind::Hello => FrameBuffer::hello(
+            &Hello {
+                versions: VersionRange::OURS,
+                initiator: instance(1),
+                listener: Some(listener),
+                nonce,
+            },
+            &rails,
+        ),
+        FrameKind::Welcome => FrameBuffer::welcome(
+            &Welcome {
+                version: 1,
+                listener,
+                nonce,
+            },
+            &rails,
+        ),
+        FrameKind::Connect => FrameBuffer::connect(&connect),
+        FrameKind::Accept => FrameBuffer::accept(&connect),
+        FrameKind::Ready => FrameBuffer::ready(),
+        FrameKind::Reject => FrameBuffer::reject(&REJECT),
+        other => panic!("a kind nobody writes: {other:?}"),
+    }
 }
 
 /// Panics where a machine fed with `bytes` breaks a promise; says whether it got connected.

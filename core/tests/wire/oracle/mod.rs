@@ -1,5 +1,10 @@
 //! What must hold for any bytes whatever. Property tests, corpora and the fuzzer all run these.
 
+mod choices;
 pub(crate) mod frames;
 pub(crate) mod handle;
 pub(crate) mod handshake;
+mod plain;
+pub(crate) mod ring;
+pub(crate) mod sequence;
+pub(crate) mod text;

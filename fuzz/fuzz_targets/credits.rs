@@ -1,0 +1,6 @@
+//! Any bytes as what a peer writes into a credit word.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| doorbell_fuzz::credits(bytes));

@@ -1,0 +1,51 @@
+//! What the targets run: the checks of the packages' own tests, built once with what libFuzzer needs.
+//!
+//! A check is a function of bytes that panics where a promise is broken. It lives with the tests of the package
+//! whose promises it holds, where `cargo test` runs it on the corpora and on made-up bytes.
+
+#[path = "../../hotpath/tests/hostile/oracle/mod.rs"]
+mod hotpath;
+#[path = "../../core/tests/wire/oracle/mod.rs"]
+mod wire;
+
+pub mod planted;
+
+/// A handle.
+pub fn handle(bytes: &[u8]) {
+    wire::handle::check(bytes);
+}
+
+/// The text of a handle, and what such a text spells.
+pub fn text(bytes: &[u8]) {
+    wire::text::check(bytes);
+}
+
+/// One frame of the handshake.
+pub fn frames(bytes: &[u8]) {
+    wire::frames::check(bytes);
+}
+
+/// All a peer sends in a handshake, to either role.
+pub fn handshake(bytes: &[u8]) {
+    let _ = wire::handshake::check(bytes);
+}
+
+/// Two machines, and a wire between them that does what the bytes say.
+pub fn sequence(bytes: &[u8]) {
+    let _ = wire::sequence::check(bytes);
+}
+
+/// An invitation into a ring.
+pub fn ring_invitation(bytes: &[u8]) {
+    wire::ring::check(bytes);
+}
+
+/// What is written into a credit word, between messages.
+pub fn credits(bytes: &[u8]) {
+    hotpath::credits::check(bytes);
+}
+
+/// What is written into a ring and told of it, between messages.
+pub fn rings(bytes: &[u8]) {
+    let _ = hotpath::rings::check(bytes);
+}

@@ -1,0 +1,61 @@
+//! What a peer may write into our memory: credit words and rings, by the fuzzer's seeds and by made-up bytes.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "a test fails by panicking"
+)]
+
+mod oracle;
+
+use std::fs;
+use std::path::Path;
+
+use proptest::collection::vec;
+use proptest::prelude::{any, proptest};
+
+/// Checks what is kept in a folder of the corpus; there is something.
+fn replay(target: &str, check: fn(&[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../fuzz/corpus")
+        .join(target);
+    let mut replayed = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        check(&fs::read(entry.unwrap().path()).unwrap());
+        replayed += 1;
+    }
+    assert!(replayed > 0, "no seed of {target}");
+}
+
+#[test]
+fn credits() {
+    replay("credits", oracle::credits::check);
+}
+
+#[test]
+fn rings() {
+    replay("rings", |bytes| {
+        let _ = oracle::rings::check(bytes);
+    });
+}
+
+/// Many messages both ways round, and nobody lies: the check does not live on lies alone.
+#[test]
+fn an_honest_ring_is_one() {
+    for how in 0..16 {
+        let rounds = (0..200_u8).flat_map(|round| [0, round % 50, round, 5, 60, 9]);
+        let bytes: Vec<u8> = [how].into_iter().chain(rounds).collect();
+        assert!(oracle::rings::check(&bytes));
+    }
+    assert!(!oracle::rings::check(&[0, 11, 0, 0, 0]));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_keep_every_promise(bytes in vec(any::<u8>(), 0..600)) {
+        oracle::credits::check(&bytes);
+        let _ = oracle::rings::check(&bytes);
+    }
+}
