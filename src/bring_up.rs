@@ -10,8 +10,7 @@ use doorbell_core::provider::{
 use doorbell_core::wire::{CreditWord, Endpoint, EndpointParameters, Reject, RejectReason};
 use doorbell_core::{Psn, in_place};
 use doorbell_hotpath::{
-    Announcer, Credits, Flow, Grants, Receiver, ReceiverConfig, Sender, SenderConfig, WindowWord,
-    mark_words_for,
+    Announcer, Credits, Flow, Grants, Receiver, ReceiverConfig, Sender, SenderConfig, WindowWord, marks_for,
 };
 
 use crate::channel::Channel;
@@ -188,7 +187,7 @@ pub(crate) fn connect<P: Provider>(
         rnr_retry: config.rnr_retry,
     })?;
     let depth = control.limits().send_depth;
-    let mut marks = vec![0; mark_words_for(depth)].into_boxed_slice();
+    let mut marks = vec![0; marks_for(depth)].into_boxed_slice();
     in_place::put(&mut marks, || 0);
     let sender_config = SenderConfig {
         unsignaled_max: config.unsignaled_max,

@@ -8,6 +8,7 @@ use doorbell_core::provider::{
     Operation, PostError, PostFlags, Provider, ProviderError, PushError, QueuePairLimits,
 };
 use doorbell_ffi::Rdma;
+use doorbell_hotpath::UnpostedReason;
 
 use crate::half::{Held, Receives, Sends};
 use crate::worker::Reservation;
@@ -88,6 +89,15 @@ impl From<PushError> for SendErrorKind {
         match reason {
             PushError::Full | PushError::NoCredit => Self::WouldBlock,
             other => Self::Refused(other),
+        }
+    }
+}
+
+impl From<UnpostedReason> for SendErrorKind {
+    fn from(reason: UnpostedReason) -> Self {
+        match reason {
+            UnpostedReason::Push(reason) => reason.into(),
+            UnpostedReason::Post(error) => Self::Post(error),
         }
     }
 }

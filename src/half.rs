@@ -9,20 +9,15 @@ use doorbell_core::provider::{
     QueuePairLimits,
 };
 use doorbell_ffi::Rdma;
-use doorbell_hotpath::{FirstCause, Grants, Receiver, Sender, Share, Statistics};
+use doorbell_hotpath::{FirstCause, Grants, Receiver, Sender, Share, Statistics, Unposted};
 
 use crate::submission::Records;
 use crate::worker::Reservation;
 use crate::{Batch, ChannelId, ChannelState, Event, Lease, Peer, SendError, SendErrorKind};
 
 /// A send queue with its signaling and its credits.
-pub(crate) type Sending<P> = Sender<
-    <P as Provider>::SendQueue,
-    Box<[u64]>,
-    Arc<<P as Provider>::Window>,
-    Arc<Grants>,
-    Arc<Statistics>,
->;
+pub(crate) type Sending<P> =
+    Sender<<P as Provider>::SendQueue, Box<[u8]>, Arc<<P as Provider>::Window>, Arc<Grants>, Arc<Statistics>>;
 
 /// Where a channel's messages are received.
 pub(crate) enum Receiving<P: Provider> {
@@ -174,25 +169,12 @@ impl<P: Provider> SendHalf<P> {
         } else {
             flags
         };
-        let mut batch = self.sender.stage();
-        let ticket = match batch.push(operation, [lease.slot], flags) {
-            Ok(ticket) => ticket,
-            Err(refused) => {
-                let [slot] = refused.item;
-                return Err(SendError {
-                    kind: refused.reason.into(),
-                    item: Some(Lease { slot }),
-                });
-            }
-        };
-        let mut back = None;
-        match batch.ring_returning(|_, slot| back = Some(Lease { slot })) {
-            Ok(_) => Ok(ticket),
-            Err(error) => Err(SendError {
-                kind: SendErrorKind::Post(error),
-                item: back,
-            }),
-        }
+        self.sender
+            .post_one(operation, lease.slot, flags)
+            .map_err(|Unposted { reason, slot, .. }| SendError {
+                kind: reason.into(),
+                item: slot.map(|slot| Lease { slot }),
+            })
     }
 
     /// Posts one request whose bytes are copied into it: no lease is needed, and they may
@@ -202,9 +184,9 @@ impl<P: Provider> SendHalf<P> {
     /// The bytes are the caller's still.
     #[inline]
     pub fn post_inline(&mut self, operation: Operation, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
-        let mut batch = self.sender.stage();
-        let ticket = batch.push_inline(operation, bytes, PostFlags::empty())?;
-        batch.ring().map(|_| ticket).map_err(SendErrorKind::Post)
+        Ok(self
+            .sender
+            .post_inline_one(operation, bytes, PostFlags::empty())?)
     }
 
     /// Fails the queue pair, so that everything posted on either half is flushed and comes back

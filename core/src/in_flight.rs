@@ -182,35 +182,36 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     pub fn unstage(&mut self, mut each: impl FnMut(Ticket, S)) {
         for offset in 0..u64::from(self.staged()) {
             let position = self.posted.wrapping_add(offset);
-            take(self.requests.as_mut(), position, &mut each);
+            if let Some(request) = at(self.requests.as_mut(), position) {
+                take(request, Ticket(position), &mut each);
+            }
         }
         self.head = self.posted;
     }
 
     /// Retires everything up to the posted request that `work_id` names.
     ///
-    /// `each` gets the slots in posting order, each with the ticket of its request.
+    /// `each` gets the slots in posting order, each with the ticket of its request. Should it panic,
+    /// then what it got is gone from its place, and all else comes with the next completion.
     ///
     /// # Errors
     /// The id names no posted request of this table; nothing was retired.
     #[inline]
-    pub fn retire(&mut self, work_id: WorkId, mut each: impl FnMut(Ticket, S)) -> Result<Range, Rejected> {
+    pub fn retire<F: FnMut(Ticket, S)>(&mut self, work_id: WorkId, mut each: F) -> Result<Range, Rejected> {
         let Some(last) = self.find(work_id) else {
             return Err(Rejected(work_id));
         };
         let first = self.tail;
+        let end = last.wrapping_add(1);
         let requests = self.requests.as_mut();
-        let mut position = first;
-        loop {
-            // Should `each` panic, then what it got is gone from its place, and all else comes with
-            // the next completion.
-            take(requests, position, &mut each);
-            if position == last {
-                break;
+        if first == last {
+            if let Some(request) = at(requests, last) {
+                take(request, Ticket(last), &mut each);
             }
-            position = position.wrapping_add(1);
+        } else {
+            take_all(requests, first, end, each);
         }
-        self.move_tail(last.wrapping_add(1));
+        self.move_tail(end);
         Ok(Range {
             first: Ticket(first),
             last: Ticket(last),
@@ -261,23 +262,43 @@ fn at<S>(requests: &mut [Request<S>], position: u64) -> Option<&mut Request<S>> 
     requests.get_mut(position as usize & index_mask)
 }
 
-/// Takes the slots of the request at `position` out.
-#[inline]
-fn take<S>(requests: &mut [Request<S>], position: u64, each: &mut impl FnMut(Ticket, S)) {
-    let Some(request) = at(requests, position) else {
-        return;
-    };
-    let [first, rest @ ..] = &mut request.0;
-    if let Some(slot) = first.take() {
-        each(Ticket(position), slot);
+/// Takes the slots of all requests from `first` to before `end` out.
+// A function of its own: in a loop that posts, too, it would have to share the registers.
+#[inline(never)]
+fn take_all<S, F: FnMut(Ticket, S)>(requests: &mut [Request<S>], first: u64, end: u64, mut each: F) {
+    let mut position = first;
+    // Two runs where the storage ends in between, else one.
+    while position != end {
+        for request in run(requests, position, end.wrapping_sub(position)) {
+            take(request, Ticket(position), &mut each);
+            position = position.wrapping_add(1);
+        }
     }
-    for place in rest {
-        // Looked at before it is taken: mostly there is nothing.
+}
+
+/// The requests from `position` on that lie one behind the other: at most `count`, and at least one.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "no more than the table's length")]
+fn run<S>(requests: &mut [Request<S>], position: u64, count: u64) -> &mut [Request<S>] {
+    let index_mask = requests.len().wrapping_sub(1);
+    let from = requests
+        .get_mut(position as usize & index_mask..)
+        .unwrap_or_default();
+    let length = from.len().min(count as usize);
+    from.get_mut(..length).unwrap_or_default()
+}
+
+/// Takes the slots of a request out.
+// `each` stands here once, so that it may be large and still become part of the loop.
+#[inline(always)]
+fn take<S>(request: &mut Request<S>, ticket: Ticket, each: &mut impl FnMut(Ticket, S)) {
+    for place in &mut request.0 {
+        // Looked at before it is taken: behind the first there is mostly nothing.
         if place.is_none() {
             return;
         }
         if let Some(slot) = place.take() {
-            each(Ticket(position), slot);
+            each(ticket, slot);
         }
     }
 }

@@ -112,6 +112,17 @@ impl WorkId {
         (self.0 >> CHANNEL_SHIFT) as u32 & (CHANNELS_MAX - 1)
     }
 
+    /// The channel of an id of this kind, to look it up by; for an id of another kind, a number that
+    /// no channel has.
+    #[must_use]
+    #[inline]
+    pub fn channel_among(self, kind: WorkKind) -> usize {
+        let of_kind = (kind as u64) << CHANNEL_BITS;
+        // What is of a lower kind wraps to the upper end.
+        let channel = (self.0 >> CHANNEL_SHIFT).wrapping_sub(of_kind);
+        usize::try_from(channel).unwrap_or(usize::MAX)
+    }
+
     /// The slot.
     #[must_use]
     #[inline]
@@ -193,6 +204,18 @@ mod tests {
             }
         }
         assert_eq!(WorkId::from_raw(0).kind(), None);
+        for channel in [0, 1, CHANNELS_MAX - 1] {
+            for kind in [WorkKind::Send, WorkKind::Receive, WorkKind::SharedReceive] {
+                let id = WorkId::new(kind, channel, u16::MAX, 0x00ff_ffff);
+                assert_eq!(id.channel_among(kind), channel as usize);
+                for other in [WorkKind::Send, WorkKind::Receive, WorkKind::SharedReceive] {
+                    assert!(other == kind || id.channel_among(other) >= CHANNELS_MAX as usize);
+                }
+            }
+            assert!(
+                WorkId::from_raw(u64::from(channel)).channel_among(WorkKind::Send) >= CHANNELS_MAX as usize
+            );
+        }
         assert_eq!(WorkId::from_raw(u64::MAX).kind(), None);
     }
 

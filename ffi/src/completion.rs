@@ -1,5 +1,6 @@
 //! A completion: the token that exactly one queue can redeem, once.
 
+use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use doorbell_core::ledger::{Origin, QueueId};
@@ -17,7 +18,7 @@ use rdma_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 /// ```
 /// nor made:
 /// ```compile_fail,E0451
-/// let completion = doorbell_ffi::Completion { wr_id: 0, ..unreachable!() };
+/// let completion = doorbell_ffi::Completion { wc: unreachable!(), ..unreachable!() };
 /// ```
 /// nor redeemed twice:
 /// ```compile_fail,E0382
@@ -27,54 +28,35 @@ use rdma_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 /// send.retire(completion, |_, _| ()).ok();
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct Completion {
-    wr_id: u64,
+    /// As it came. Of a failed one only the id, the status, the vendor's error and the queue pair
+    /// hold (S7).
+    wc: ibv_wc,
     origin: Origin,
-    qpn: u32,
-    status: u32,
-    vendor_error: u32,
-    /// What follows holds where the status is success only.
-    opcode: u32,
-    bytes: u32,
-    /// As it came: in network byte order.
-    immediate: u32,
-    flags: u32,
 }
 
 impl doorbell_core::provider::Completion for Completion {
     #[inline]
     fn work_id(&self) -> WorkId {
-        WorkId::from_raw(self.wr_id)
+        WorkId::from_raw(self.wc.wr_id)
     }
 
     #[inline]
     fn status(&self) -> WcStatus {
-        WcStatus(self.status)
+        WcStatus(self.wc.status.0)
     }
 
     #[inline]
     fn qpn(&self) -> Qpn {
-        Qpn::from_low_bits(self.qpn)
+        Qpn::from_low_bits(self.wc.qp_num)
     }
 }
 
 impl Completion {
     /// The token for what a poll gave.
     #[inline]
-    pub(crate) fn new(wc: &ibv_wc, origin: Origin) -> Self {
-        Self {
-            wr_id: wc.wr_id,
-            origin,
-            qpn: wc.qp_num,
-            status: wc.status.0,
-            vendor_error: wc.vendor_err,
-            opcode: wc.opcode.0,
-            bytes: wc.byte_len,
-            // SAFETY: both members are words of 32 bits; the array it lies in began zeroed.
-            immediate: unsafe { wc.imm_data_invalidated_rkey_union.imm_data },
-            flags: wc.wc_flags,
-        }
+    pub(crate) const fn new(wc: &ibv_wc, origin: Origin) -> Self {
+        Self { wc: *wc, origin }
     }
 
     /// Where it came from.
@@ -84,12 +66,12 @@ impl Completion {
     }
 
     pub(crate) const fn vendor_error(&self) -> u32 {
-        self.vendor_error
+        self.wc.vendor_err
     }
 
     #[inline]
     const fn is_success(&self) -> bool {
-        self.status == ibv_wc_status::IBV_WC_SUCCESS.0
+        self.wc.status.0 == ibv_wc_status::IBV_WC_SUCCESS.0
     }
 
     /// What consumed the receive; on failure nothing else of it can be told (S7).
@@ -98,7 +80,7 @@ impl Completion {
         if !self.is_success() {
             return ArrivalKind::Failed;
         }
-        match ibv_wc_opcode(self.opcode) {
+        match self.wc.opcode {
             ibv_wc_opcode::IBV_WC_RECV => ArrivalKind::Send,
             ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM => ArrivalKind::WriteWithImmediate,
             _ => ArrivalKind::Failed,
@@ -109,14 +91,27 @@ impl Completion {
     /// whatever the flags say.
     #[inline]
     pub(crate) const fn bytes(&self) -> u32 {
-        if self.is_success() { self.bytes } else { 0 }
+        if self.is_success() { self.wc.byte_len } else { 0 }
     }
 
     /// The peer's word, in host order.
     #[inline]
     pub(crate) fn immediate(&self) -> Option<u32> {
-        let present = self.is_success() && self.flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-        present.then_some(u32::from_be(self.immediate))
+        let present = self.is_success() && self.wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+        // SAFETY: both members are words of 32 bits; the array it was polled into began zeroed.
+        let word = unsafe { self.wc.imm_data_invalidated_rkey_union.imm_data };
+        present.then_some(u32::from_be(word))
+    }
+}
+
+impl fmt::Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use doorbell_core::provider::Completion as _;
+        f.debug_struct("Completion")
+            .field("work_id", &self.work_id())
+            .field("origin", &self.origin)
+            .field("status", &self.status())
+            .finish_non_exhaustive()
     }
 }
 

@@ -241,7 +241,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         };
         // Before what may panic: no two completions have the same number.
         self.polled = self.polled.wrapping_add(count.into());
-        for wc in self.batch.iter().take(count as usize) {
+        for wc in self.batch.get(..count as usize).unwrap_or_default() {
             origin.sequence = origin.sequence.wrapping_add(1);
             each(Completion::new(wc, origin));
         }

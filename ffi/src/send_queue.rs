@@ -79,15 +79,10 @@ impl doorbell_core::provider::SendQueue for SendQueue {
             // Left by a batch that was forgotten.
             unposted::discard(&mut *self.table);
         }
-        let segments_limit = if self.shared.state().accepts_sends() {
-            u32::from(self.gather_max).saturating_add(1)
-        } else {
-            0
-        };
         SendBatch {
+            segments_limit: self.shared.segments_limit(),
             queue: self,
             staged: 0,
-            segments_limit,
         }
     }
 
@@ -156,9 +151,8 @@ pub struct SendBatch<'q> {
     /// How many requests the table has staged, which are the first of the list: no more than the
     /// table has, since it alone stages them.
     staged: u32,
-    /// Fewer elements than these a request may have: none, not even of none, in a state that takes
-    /// no requests.
-    segments_limit: u32,
+    /// Fewer elements than these a request may have: see [`Shared::segments_limit`].
+    segments_limit: u8,
 }
 
 impl SendBatch<'_> {
@@ -170,7 +164,7 @@ impl SendBatch<'_> {
         slots: &[Slot; N],
         flags: PostFlags,
     ) -> Option<PushError> {
-        if N >= self.segments_limit as usize {
+        if N >= usize::from(self.segments_limit) {
             return Some(self.queue.refused_segments(N));
         }
         if operation.is_atomic() && (N != 1 || slots.iter().any(|slot| slot.capacity() < ATOMIC_BYTES)) {

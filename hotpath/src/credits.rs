@@ -271,6 +271,13 @@ impl<L: Deref<Target = Grants>> Announcer<L> {
         self.at_least(1)
     }
 
+    /// Whether [`Announcer::beside`] has something.
+    #[inline]
+    pub(crate) fn is_due_beside(&self) -> bool {
+        let count = self.grants.posted.load(CREDITS_READ.get());
+        count.wrapping_sub(self.announced) >= self.beside_at
+    }
+
     #[inline]
     fn at_least(&mut self, receives: u32) -> Option<Announcement<'_>> {
         let count = self.grants.posted.load(CREDITS_READ.get());

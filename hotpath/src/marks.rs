@@ -1,4 +1,5 @@
-//! What each request in flight is to its sender: two bits, found by its position in the queue.
+//! What each request in flight is to its sender: a byte, found by its position in the queue. Two bits
+//! would do, but putting them among others takes longer than all else a request is noted with.
 
 use core::fmt;
 
@@ -29,12 +30,13 @@ impl Mark {
         }
     }
 
-    const fn to_bits(self) -> u64 {
+    #[inline]
+    const fn to_byte(self) -> u8 {
         match self {
             Self::Plain => 0,
             Self::Fetch => 1,
             Self::Message => 2,
-            Self::Announcement => MASK,
+            Self::Announcement => 3,
         }
     }
 }
@@ -42,104 +44,95 @@ impl Mark {
 /// The storage for the marks does not fit the queue's depth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StorageError {
-    /// How many words there must be.
-    pub words: usize,
+    /// How many marks there must be.
+    pub marks: usize,
 }
 
 impl fmt::Display for StorageError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a sender of this depth needs {} words", self.words)
+        write!(f, "a sender of this depth needs {} marks", self.marks)
     }
 }
 
 impl core::error::Error for StorageError {}
 
-/// How many words of storage a sender needs over a queue of this depth: two bits for each
-/// request, over a power of two of them.
+/// How many marks, of a byte each, a sender needs over a queue of this depth: a power of two of
+/// them, one for each request at the least.
 #[must_use]
-pub const fn mark_words_for(depth: u32) -> usize {
-    (depth.next_power_of_two() as usize).div_ceil(MARKS_PER_WORD)
+pub const fn marks_for(depth: u32) -> usize {
+    depth.next_power_of_two() as usize
 }
-
-const MARKS_PER_WORD: usize = 32;
-const MASK: u64 = 3;
 
 /// The marks of all requests in flight, in storage of the caller.
-pub(crate) struct Marks<Words> {
+pub(crate) struct Marks<Bytes> {
     /// A power of two of them.
-    words: Words,
+    bytes: Bytes,
 }
 
-impl<Words: AsRef<[u64]> + AsMut<[u64]>> Marks<Words> {
-    pub(crate) fn new(words: Words, depth: u32) -> Result<Self, StorageError> {
-        let needed = mark_words_for(depth);
-        if words.as_ref().len() != needed {
-            return Err(StorageError { words: needed });
+impl<Bytes: AsRef<[u8]> + AsMut<[u8]>> Marks<Bytes> {
+    pub(crate) fn new(bytes: Bytes, depth: u32) -> Result<Self, StorageError> {
+        let needed = marks_for(depth);
+        if bytes.as_ref().len() != needed {
+            return Err(StorageError { marks: needed });
         }
-        Ok(Self { words })
+        Ok(Self { bytes })
     }
 
     #[inline]
     pub(crate) fn view(&mut self) -> Marked<'_> {
         Marked {
-            words: self.words.as_mut(),
+            bytes: self.bytes.as_mut(),
         }
     }
 }
 
 /// The same, borrowed.
 pub(crate) struct Marked<'q> {
-    words: &'q mut [u64],
+    bytes: &'q mut [u8],
 }
 
 impl Marked<'_> {
     #[inline]
-    pub(crate) fn get(&mut self, position: u64) -> Mark {
-        let Some(word) = self.word(position) else {
-            return Mark::Plain;
-        };
-        match *word >> shift(position) & MASK {
-            1 => Mark::Fetch,
-            2 => Mark::Message,
-            MASK => Mark::Announcement,
-            _ => Mark::Plain,
-        }
+    pub(crate) fn get(&self, position: u64) -> Mark {
+        mark_at(self.bytes, position)
     }
 
     #[inline]
     pub(crate) fn set(&mut self, position: u64, mark: Mark) {
-        if let Some(word) = self.word(position) {
-            let at_the_right = word.rotate_right(shift(position)) & !MASK | mark.to_bits();
-            *word = at_the_right.rotate_left(shift(position));
+        let index = index(position, self.bytes.len());
+        if let Some(place) = self.bytes.get_mut(index) {
+            *place = mark.to_byte();
         }
-    }
-
-    /// The word of a request. It is there: their number is a power of two.
-    #[inline]
-    fn word(&mut self, position: u64) -> Option<&mut u64> {
-        // Of the length itself, so that the compiler sees what keeps the index below it.
-        let index_mask = self.words.len().wrapping_sub(1);
-        self.words.get_mut((position >> 5) as usize & index_mask)
     }
 }
 
-/// Where in its word the mark of a request begins: below 64.
+/// Which of so many marks is a request's: one there is, their number being a power of two.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "six bits are what is meant")]
-const fn shift(position: u64) -> u32 {
-    (position as u32).wrapping_shl(1) & 63
+#[expect(clippy::cast_possible_truncation, reason = "masked to the number of marks")]
+const fn index(position: u64, marks: usize) -> usize {
+    position as usize & marks.wrapping_sub(1)
+}
+
+#[inline]
+fn mark_at(bytes: &[u8], position: u64) -> Mark {
+    match bytes.get(index(position, bytes.len())) {
+        Some(1) => Mark::Fetch,
+        Some(2) => Mark::Message,
+        Some(3) => Mark::Announcement,
+        _ => Mark::Plain,
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Mark, Marks, mark_words_for};
+    use super::{Mark, Marks, marks_for};
     use std::vec;
 
     #[test]
     fn every_request_in_flight_has_its_own_mark() {
         const ALL: [Mark; 4] = [Mark::Plain, Mark::Fetch, Mark::Message, Mark::Announcement];
         for depth in [1, 2, 31, 32, 33, 128, 129] {
-            let mut marks = Marks::new(vec![u64::MAX; mark_words_for(depth)], depth).unwrap();
+            let mut marks = Marks::new(vec![u8::MAX; marks_for(depth)], depth).unwrap();
             for start in [0, 5, u64::MAX - 7] {
                 let at = |offset: u64| start.wrapping_add(offset);
                 let mark = |offset: u64| ALL[((offset.wrapping_mul(7) >> 1) & 3) as usize];
@@ -155,12 +148,12 @@ mod tests {
 
     #[test]
     fn storage_of_another_size_is_refused() {
-        for (depth, words) in [(1, 1), (32, 1), (33, 2), (64, 2), (65, 4), (128, 4)] {
-            assert_eq!(mark_words_for(depth), words);
-            assert!(Marks::new(vec![0; words], depth).is_ok());
-            for wrong in [words - 1, words + 1] {
+        for (depth, marks) in [(1, 1), (2, 2), (3, 4), (32, 32), (33, 64), (128, 128)] {
+            assert_eq!(marks_for(depth), marks);
+            assert!(Marks::new(vec![0; marks], depth).is_ok());
+            for wrong in [marks - 1, marks + 1] {
                 let refused = Marks::new(vec![0; wrong], depth).map(|_| ()).unwrap_err();
-                assert_eq!(refused.words, words);
+                assert_eq!(refused.marks, marks);
             }
         }
     }

@@ -147,6 +147,16 @@ statistics! {
 }
 
 impl Statistics {
+    /// Counts a doorbell for one request, with so many bytes.
+    #[inline]
+    pub(crate) fn doorbell_of_one(&self, bytes: u64) {
+        self.doorbells.add(1);
+        self.requests.add(1);
+        self.bytes.add(bytes);
+        let [of_one, ..] = &self.batches;
+        of_one.add(1);
+    }
+
     /// Counts a doorbell for so many requests, with so many bytes, so many of them inline.
     #[inline]
     pub fn doorbell(&self, requests: u32, bytes: u64, inline: u32) {

@@ -144,11 +144,8 @@ impl<P: Provider> ReceiveSide<P> {
                 };
                 return shared.take(completion, around, &mut due, each);
             }
-            let entry = places.get_mut(id.channel() as usize);
-            let Some((listed, channel)) = entry
-                .and_then(Entry::split)
-                .filter(|_| id.kind() == Some(WorkKind::Receive))
-            else {
+            let entry = places.get_mut(id.channel_among(WorkKind::Receive));
+            let Some((listed, channel)) = entry.and_then(Entry::split) else {
                 statistics.orphaned.add_from_any(1);
                 return;
             };
@@ -255,10 +252,8 @@ impl<P: Provider> SendSide<P> {
             ..
         } = self;
         completions.poll(|completion| {
-            let id = completion.work_id();
-            let entry = places.get_mut(id.channel() as usize);
-            let channel = entry.and_then(|entry| entry.channel.as_mut());
-            let Some(channel) = channel.filter(|_| id.kind() == Some(WorkKind::Send)) else {
+            let entry = places.get_mut(completion.work_id().channel_among(WorkKind::Send));
+            let Some(channel) = entry.and_then(|entry| entry.channel.as_mut()) else {
                 statistics.orphaned.add_from_any(1);
                 return;
             };

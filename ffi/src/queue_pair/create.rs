@@ -143,6 +143,7 @@ fn create_object(
         qp,
         Qpn::from_low_bits(number),
         config.channel,
+        limits.gather_max,
         send_completions.inner(),
         receives,
         domain,

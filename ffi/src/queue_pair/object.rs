@@ -24,6 +24,10 @@ pub(crate) struct Shared {
     channel: u32,
     /// The state it was last brought to; the device may have failed it since.
     state: AtomicU8,
+    /// What follows from it for sends: see [`Shared::segments_limit`].
+    segments_limit: AtomicU8,
+    /// Elements a send may have at most.
+    gather_max: u8,
     /// The tables of halves that are gone.
     parked: Mutex<Parked>,
     send_completions: ManuallyDrop<Arc<CompletionInner>>,
@@ -67,6 +71,7 @@ impl Shared {
         qp: NonNull<rdma_sys::ibv_qp>,
         qpn: Qpn,
         channel: u32,
+        gather_max: u8,
         send_completions: &Arc<CompletionInner>,
         receives: Receives,
         domain: &Arc<DomainInner>,
@@ -76,6 +81,8 @@ impl Shared {
             qpn,
             channel,
             state: AtomicU8::new(QpState::Reset as u8),
+            segments_limit: AtomicU8::new(0),
+            gather_max,
             parked: Mutex::default(),
             send_completions: ManuallyDrop::new(Arc::clone(send_completions)),
             receives: ManuallyDrop::new(receives),
@@ -108,8 +115,21 @@ impl Shared {
         QpState::from_raw(u32::from(self.state.load(Ordering::Relaxed))).unwrap_or(QpState::Error)
     }
 
+    /// Fewer elements than these a send may have: none, not even of none, in a state that takes no sends.
+    #[inline]
+    pub(crate) fn segments_limit(&self) -> u8 {
+        // Relaxed: as for the state.
+        self.segments_limit.load(Ordering::Relaxed)
+    }
+
     pub(super) fn set_state(&self, state: QpState) {
         self.state.store(state as u8, Ordering::Relaxed);
+        let segments_limit = if state.accepts_sends() {
+            self.gather_max.saturating_add(1)
+        } else {
+            0
+        };
+        self.segments_limit.store(segments_limit, Ordering::Relaxed);
     }
 
     /// Keeps the table of a half that goes before the queue pair does.

@@ -16,7 +16,7 @@ use doorbell_core::wire::RemoteWindow;
 use doorbell_core::{Qpn, Rkey, Ticket, WcStatus, WorkId, WorkKind};
 
 use super::{Flow, Sender, SenderConfig};
-use crate::{Announcer, Credits, Granting, Grants, Statistics, WindowWord, mark_words_for};
+use crate::{Announcer, Credits, Granting, Grants, Statistics, WindowWord, marks_for};
 
 /// A window of one word, which stands for the memory the peer writes to.
 #[derive(Default)]
@@ -224,7 +224,7 @@ impl<'q> SendBatch<'q> for &'q mut Queue {
     }
 }
 
-type Tested = Sender<Queue, Box<[u64]>, Arc<Word>, Arc<Grants>, Arc<Statistics>>;
+type Tested = Sender<Queue, Box<[u8]>, Arc<Word>, Arc<Grants>, Arc<Statistics>>;
 
 const PEERS_WORD: RemoteAddress = RemoteAddress {
     address: 0x1000,
@@ -250,7 +250,7 @@ fn sender_with(
         word: WindowWord::new(word.clone(), 0).unwrap(),
         announcer: Announcer::new(grants.clone(), ours, PEERS_WORD),
     };
-    let words = vec![0; mark_words_for(depth)].into();
+    let words = vec![0; marks_for(depth)].into();
     let sender = Sender::new(
         Queue::new(depth),
         words,

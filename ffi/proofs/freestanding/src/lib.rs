@@ -19,7 +19,7 @@ use doorbell_core::wire::{AdvertisedRail, Fit, Handle, InstanceId, SpeedClass};
 use doorbell_core::{Gid, IpPrefix, Rkey};
 use doorbell_hotpath::{
     Announcer, Credits, Flow, Grants, Receiver, ReceiverConfig, Sender, SenderConfig, Statistics, WindowWord,
-    mark_words_for,
+    marks_for,
 };
 
 use device::DEVICE;
@@ -31,7 +31,7 @@ const DOORBELLS: u64 = 1000;
 const MESSAGES: u64 = 2;
 
 /// Words for the sender's marks.
-const MARK_WORDS: usize = mark_words_for(DEPTH);
+const MARKS: usize = marks_for(DEPTH);
 
 /// Sends messages to itself, and parses a handle. Says whether all went as it should.
 #[must_use]
@@ -53,7 +53,7 @@ fn messages() -> Option<bool> {
         announcer: Announcer::new(&grants, DEPTH, word),
     };
     let config = SenderConfig { unsignaled_max: 4 };
-    let mut sender = Sender::new(Sends::new()?, [0_u64; MARK_WORDS], flow, &statistics, &config).ok()?;
+    let mut sender = Sender::new(Sends::new()?, [0_u8; MARKS], flow, &statistics, &config).ok()?;
     let config = ReceiverConfig { repost_batch: 2 };
     let mut receiver = Receiver::new(Receives::new()?, &grants, &statistics, &config);
     receiver.fill(&mut arena).ok()?;

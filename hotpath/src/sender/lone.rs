@@ -1,0 +1,233 @@
+//! A request that has a doorbell of its own.
+
+use core::ops::Deref;
+
+use doorbell_core::Ticket;
+use doorbell_core::provider::{
+    Operation, PostError, PostFlags, PushError, Refused, SendBatch as _, SendQueue, Slot as _, Window,
+};
+
+use super::{Sender, look};
+use crate::Statistics;
+use crate::credits::Grants;
+use crate::marks::Mark;
+
+/// A request that was not posted by itself.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Unposted<S> {
+    /// Why.
+    pub reason: UnpostedReason,
+    /// Its slot. `None` where the device refused without saying which request: it may have it.
+    pub slot: Option<S>,
+}
+
+/// Why a request was not posted by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "it was not staged, or not posted")]
+pub enum UnpostedReason {
+    /// It could not be staged.
+    Push(PushError),
+    /// The device refused it.
+    Post(PostError),
+}
+
+impl<S> Unposted<S> {
+    const fn refused(reason: PushError, slot: S) -> Self {
+        Self {
+            reason: UnpostedReason::Push(reason),
+            slot: Some(slot),
+        }
+    }
+}
+
+impl From<PushError> for UnpostedReason {
+    fn from(reason: PushError) -> Self {
+        Self::Push(reason)
+    }
+}
+
+impl From<PostError> for UnpostedReason {
+    fn from(error: PostError) -> Self {
+        Self::Post(error)
+    }
+}
+
+impl<Q, Bytes, W, L, S> Sender<Q, Bytes, W, L, S>
+where
+    Q: SendQueue,
+    Bytes: AsRef<[u8]> + AsMut<[u8]>,
+    W: Deref<Target: Window>,
+    L: Deref<Target = Grants>,
+    S: Deref<Target = Statistics>,
+{
+    /// Posts one request by itself: as a batch of one, and with less to set up. Whether it is
+    /// signaled is the policy's.
+    ///
+    /// # Errors
+    /// [`Unposted`] has the reason, and mostly the slot.
+    #[inline(always)]
+    pub fn post_one(
+        &mut self,
+        operation: Operation,
+        slot: Q::Slot,
+        flags: PostFlags,
+    ) -> Result<Ticket, Unposted<Q::Slot>> {
+        if self.flow.announcer.is_due_beside() {
+            return self.post_behind_announcement(operation, slot, flags);
+        }
+        let mark = Mark::of(operation);
+        if let Err(reason) = self.admit_one(mark) {
+            return Err(Unposted::refused(reason, slot));
+        }
+        let flags = self.flags_of_one(flags);
+        let bytes = slot.len_bytes() as u64;
+        let mut batch = self.queue.stage();
+        let ticket = match batch.push(operation, [slot], flags) {
+            Ok(ticket) => ticket,
+            Err(Refused { reason, item: [slot] }) => return Err(Unposted::refused(reason, slot)),
+        };
+        let position = ticket.position();
+        self.marks.view().set(position, mark);
+        if mark == Mark::Fetch {
+            self.fetches_end = position.wrapping_add(1);
+        }
+        let mut back = None;
+        match batch.ring_returning(|_, slot| back = Some(slot)) {
+            Ok(_) => {
+                self.note_one(mark, flags, bytes);
+                Ok(ticket)
+            }
+            Err(error) => {
+                self.note_none(mark, &error);
+                Err(Unposted {
+                    reason: UnpostedReason::Post(error),
+                    slot: back,
+                })
+            }
+        }
+    }
+
+    /// Posts one request by itself whose bytes are the caller's own and go inline.
+    ///
+    /// # Errors
+    /// As for [`Batch::push_inline`] and [`Batch::ring`].
+    #[inline]
+    pub fn post_inline_one(
+        &mut self,
+        operation: Operation,
+        bytes: &[u8],
+        flags: PostFlags,
+    ) -> Result<Ticket, UnpostedReason> {
+        if self.flow.announcer.is_due_beside() {
+            let mut batch = self.stage();
+            let ticket = batch.push_inline(operation, bytes, flags)?;
+            batch.ring()?;
+            return Ok(ticket);
+        }
+        let mark = Mark::of(operation);
+        self.admit_one(mark)?;
+        let flags = self.flags_of_one(flags);
+        let mut batch = self.queue.stage();
+        let ticket = batch.push_inline(operation, bytes, flags)?;
+        self.marks.view().set(ticket.position(), mark);
+        match batch.ring_returning(|_, slot| drop(slot)) {
+            Ok(_) => {
+                self.note_one(mark, flags | PostFlags::INLINE, bytes.len() as u64);
+                Ok(ticket)
+            }
+            Err(error) => {
+                self.note_none(mark, &error);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Posts one request with receives announced in front.
+    #[cold]
+    #[inline(never)]
+    fn post_behind_announcement(
+        &mut self,
+        operation: Operation,
+        slot: Q::Slot,
+        flags: PostFlags,
+    ) -> Result<Ticket, Unposted<Q::Slot>> {
+        let mut batch = self.stage();
+        let ticket = match batch.push(operation, [slot], flags) {
+            Ok(ticket) => ticket,
+            Err(Refused { reason, item: [slot] }) => return Err(Unposted::refused(reason, slot)),
+        };
+        let mut back = None;
+        match batch.ring_returning(|_, slot| back = Some(slot)) {
+            Ok(_) => Ok(ticket),
+            Err(error) => Err(Unposted {
+                reason: UnpostedReason::Post(error),
+                slot: back,
+            }),
+        }
+    }
+
+    /// Whether a request may be posted by itself, as far as room and credits go.
+    #[inline(always)]
+    fn admit_one(&mut self, mark: Mark) -> Result<(), PushError> {
+        let credits = &mut self.flow.credits;
+        let refused = if self.queue.room() <= 1 {
+            PushError::Full
+        } else if mark == Mark::Message && credits.available() == 0 && !look(credits, &self.flow.word) {
+            PushError::NoCredit
+        } else {
+            return Ok(());
+        };
+        self.statistics.would_block.add(1);
+        Err(refused)
+    }
+
+    /// The flags of a request that has a doorbell of its own.
+    #[inline(always)]
+    fn flags_of_one(&self, flags: PostFlags) -> PostFlags {
+        let is_due = self.signal_next
+            || self.unsignaled >= self.unsignaled_limit
+            || self.unsignaled.saturating_add(1) >= self.config.unsignaled_max;
+        if is_due {
+            flags | PostFlags::SIGNALED
+        } else {
+            flags
+        }
+    }
+
+    /// Notes that a request was posted by a doorbell of its own.
+    #[inline(always)]
+    fn note_one(&mut self, mark: Mark, flags: PostFlags, bytes: u64) {
+        self.statistics.doorbell_of_one(bytes);
+        if flags.contains(PostFlags::INLINE) {
+            self.statistics.inline.add(1);
+        }
+        self.note_sent(mark);
+        self.unsignaled = if flags.contains(PostFlags::SIGNALED) {
+            0
+        } else {
+            self.unsignaled.saturating_add(1)
+        };
+        self.signal_next = false;
+    }
+
+    /// Notes that the device refused it: it may have it all the same.
+    #[cold]
+    fn note_none(&mut self, mark: Mark, error: &PostError) {
+        self.statistics.doorbell(error.posted, 0, 0);
+        if error.posted != 0 {
+            self.note_sent(mark);
+        }
+        // As for a batch of which part was refused.
+        self.unsignaled = 0;
+        self.signal_next = true;
+    }
+
+    #[inline(always)]
+    fn note_sent(&mut self, mark: Mark) {
+        if mark == Mark::Message {
+            let sent = self.flow.credits.sent().wrapping_add(1);
+            self.flow.credits.note_sent(sent);
+        }
+    }
+}
