@@ -37,15 +37,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
 struct Watched {
     receives: AsyncFd<OwnedFd>,
     sends: AsyncFd<OwnedFd>,
+    submissions: AsyncFd<OwnedFd>,
 }
 
 impl Watched {
     fn over(worker: &Worker) -> Result<Self, Box<dyn Error>> {
-        let [receives, sends] = worker.descriptors().ok_or("made without notification")?;
+        let [receives, sends, submissions] = worker.descriptors().ok_or("made without notification")?;
         // Copies, so that tokio has some of its own to let go of.
         Ok(Self {
             receives: watch(receives.try_clone_to_owned()?)?,
             sends: watch(sends.try_clone_to_owned()?)?,
+            submissions: watch(submissions.try_clone_to_owned()?)?,
         })
     }
 
@@ -63,6 +65,7 @@ impl Watched {
         tokio::select! {
             ready = self.receives.readable() => ready?.clear_ready(),
             ready = self.sends.readable() => ready?.clear_ready(),
+            ready = self.submissions.readable() => ready?.clear_ready(),
             () = sleep(span) => {}
         }
         Ok(())

@@ -8,12 +8,12 @@ use std::thread;
 use std::time::Instant;
 
 use doorbell::{
-    ChannelConfig, ChannelId, CloseProgress, Event, Lease, Listener, Node, Operation, PostFlags,
-    RemoteAccess, RemoteAddress, SubmissionError, SubmitErrorKind, Submitter, SubmitterConfig, WcStatus,
-    Window as _, WindowConfig, Worker, within,
+    ArenaConfig, ChannelConfig, ChannelId, CloseProgress, Event, Lease, Listener, Node, Notify, Operation,
+    PostFlags, RemoteAccess, RemoteAddress, SubmissionError, SubmitErrorKind, Submitter, SubmitterConfig,
+    Wait, WcStatus, Window as _, WindowConfig, Woken, Worker, within,
 };
 use doorbell_sim::{Fabric, Host};
-use fabric::{End, SOON, node, pair, pair_with, port, small, workers};
+use fabric::{End, SOON, node, pair, pair_notified, pair_with, port, small, workers};
 
 /// A Worker with several channels, each to an end of its own.
 struct Hub {
@@ -503,4 +503,186 @@ fn what_is_in_flight_when_the_worker_goes_is_unknown() {
             assert_eq!(refused.kind, SubmitErrorKind::WorkerGone);
         }
     }
+}
+
+#[test]
+fn a_submission_wakes_a_worker_that_sleeps() {
+    let (mut a, mut b) = pair_notified(small(), small(), Notify::Every);
+    let to = a.id();
+    let mut submitter = a.worker().submitter(&config(8, 8)).unwrap();
+    // A wait far longer than naps would be needed for, and polled but once where nothing wakes it.
+    let sleepy = Wait::SpinThenSleep { spins: 0 };
+    for number in 0..50_u32 {
+        let worker = a.worker();
+        thread::scope(|scope| {
+            let submitter = &mut submitter;
+            scope.spawn(move || {
+                if number % 2 == 0 {
+                    thread::sleep(Duration::from_millis(3));
+                }
+                submit(submitter, to, number);
+            });
+            // It wakes to post it, and once more for the completion.
+            let woken = worker.wait(sleepy, within(SOON), |_, event| {
+                assert!(matches!(event, Event::Done { .. }), "{event:?}");
+            });
+            assert_eq!(woken, Ok(Woken::Progress));
+        });
+        assert_eq!(numbers(&mut b), [number]);
+        numbers(&mut a);
+    }
+    // Nothing is awaited: nobody naps.
+    let leave = a
+        .worker()
+        .ready_to_sleep(|_, _| ())
+        .unwrap()
+        .expect("nothing happens");
+    assert_eq!(leave.at_most(), None);
+}
+
+#[test]
+fn no_more_is_taken_by_a_poll_than_is_said() {
+    let (mut a, _b) = pair_notified(small(), small(), Notify::Every);
+    let to = a.id();
+    let mut submitters: Vec<_> = (0..3)
+        .map(|_| a.worker().submitter(&config(60, 64)).unwrap())
+        .collect();
+    a.worker().channel(to).unwrap().shut().unwrap();
+    for submitter in &mut submitters {
+        (0..60).for_each(|number| submit(submitter, to, number));
+    }
+    // 64 at most, and the first is another each time.
+    let mut failed = [0; 3];
+    let mut count = |submitters: &mut [Submitter<Host>]| {
+        for (count, submitter) in failed.iter_mut().zip(submitters) {
+            while let Some(failure) = submitter.failure() {
+                assert!(failure.lease.is_some());
+                *count += 1;
+            }
+        }
+        failed
+    };
+    a.worker().poll(|_, _| ()).unwrap();
+    assert_eq!(count(&mut submitters), [60, 4, 0]);
+    // More may be in the rings: it does not sleep on them.
+    let leave = a.worker().ready_to_sleep(|_, _| ()).unwrap();
+    assert_eq!(leave.expect("nothing completes").at_most(), Some(Duration::ZERO));
+    assert_eq!(count(&mut submitters), [60, 60, 8]);
+    let leave = a.worker().ready_to_sleep(|_, _| ()).unwrap();
+    assert_eq!(leave.expect("nothing completes").at_most(), None);
+    assert_eq!(count(&mut submitters), [60; 3]);
+}
+
+#[test]
+fn the_half_that_sends_takes_what_is_submitted() {
+    let (mut a, mut b) = pair();
+    let to = a.id();
+    let at = a.at.worker;
+    let mut before = a.worker().submitter(&config(8, 8)).unwrap();
+    submit(&mut before, to, 0);
+    let worker = a.workers.swap_remove(at);
+    let (mut sending, mut receiving) = worker.split(&ArenaConfig::new(16, 128)).unwrap();
+    let mut shared = sending.submitters(2, &config(8, 8)).unwrap();
+    for number in 1..16 {
+        sending
+            .poll(|_, event| assert!(matches!(event, Event::Done { .. }), "{event:?}"))
+            .unwrap();
+        receiving.poll(|_, event| panic!("{event:?}")).unwrap();
+        let submitter = shared.get_mut(number as usize % 3).unwrap_or(&mut before);
+        submit(submitter, to, number);
+        sending
+            .poll(|_, event| assert!(matches!(event, Event::Done { .. }), "{event:?}"))
+            .unwrap();
+    }
+    assert_eq!(numbers(&mut b), (0..16).collect::<Vec<_>>());
+    // Joined again, they go on.
+    let mut worker = sending.join(receiving).unwrap();
+    submit(&mut before, to, 16);
+    submit(&mut shared[1], to, 17);
+    worker
+        .poll(|_, event| assert!(matches!(event, Event::Done { .. }), "{event:?}"))
+        .unwrap();
+    assert_eq!(numbers(&mut b), [16, 17]);
+    worker
+        .poll(|_, event| assert!(matches!(event, Event::Done { .. }), "{event:?}"))
+        .unwrap();
+    assert_eq!(home(&mut before), 8);
+}
+
+#[test]
+fn what_a_submitter_left_behind_is_sent() {
+    for is_shared in [false, true] {
+        let (mut a, mut b) = pair();
+        let to = a.id();
+        let mut submitters = if is_shared {
+            a.worker().submitters(2, &config(8, 8)).unwrap()
+        } else {
+            (0..2)
+                .map(|_| a.worker().submitter(&config(8, 8)).unwrap())
+                .collect()
+        };
+        for number in 0..6 {
+            submit(&mut submitters[number as usize % 2], to, number);
+        }
+        let mut last = submitters.pop().unwrap();
+        drop(submitters);
+        numbers(&mut a);
+        submit(&mut last, to, 6);
+        drop(last);
+        numbers(&mut a);
+        let mut seen = numbers(&mut b);
+        seen.sort_unstable();
+        assert_eq!(seen, (0..7).collect::<Vec<_>>());
+        // What failed of one that is gone is nobody's.
+        let mut gone = a.worker().submitter(&config(8, 8)).unwrap();
+        (0..4).for_each(|number| submit(&mut gone, to, number));
+        a.worker().channel(to).unwrap().shut().unwrap();
+        a.worker().poll(|_, _| ()).unwrap();
+        submit(&mut gone, to, 4);
+        drop(gone);
+        a.worker().poll(|_, _| ()).unwrap();
+        assert!(a.worker().submitter(&config(8, 8)).is_ok());
+    }
+}
+
+#[test]
+fn a_short_request_goes_inline_where_it_is_alone() {
+    let mut long = small();
+    long.inline_alone_bytes_max = 8;
+    let (mut a, mut b) = pair_with(long, long);
+    let to = a.id();
+    let mut submitter = a.worker().submitter(&config(8, 8)).unwrap();
+    let inline = |a: &mut End| a.worker().statistics().snapshot().inline;
+    // Alone and short, alone and long, short and together.
+    for (messages, expected) in [(&[8_usize][..], 1), (&[9], 0), (&[1, 1], 0)] {
+        let before = inline(&mut a) - a.worker().statistics().snapshot().announcements;
+        for bytes in messages {
+            let lease = lease(&mut submitter, &vec![7; *bytes]);
+            submitter.send(to, lease).unwrap();
+        }
+        a.worker().poll(|_, _| ()).unwrap();
+        let after = inline(&mut a) - a.worker().statistics().snapshot().announcements;
+        assert_eq!(after - before, expected, "{messages:?}");
+        a.worker().poll(|_, _| ()).unwrap();
+    }
+    // The same of a channel's own.
+    for (bytes, expected) in [(8, 1), (9, 0)] {
+        let before = inline(&mut a);
+        let lease = a.lease(&vec![7; bytes]);
+        a.worker().channel(to).unwrap().send(lease).unwrap();
+        assert_eq!(inline(&mut a) - before, expected, "{bytes}");
+    }
+    let mut sizes = Vec::new();
+    until("six arrive", || {
+        b.worker()
+            .poll(|_, event| {
+                if let Event::Received { message, .. } = event {
+                    assert!(message.payload().iter().all(|byte| *byte == 7));
+                    sizes.push(message.len_bytes());
+                }
+            })
+            .unwrap();
+        sizes.len() == 6
+    });
+    assert_eq!(sizes, [8, 9, 1, 1, 8, 9]);
 }

@@ -63,6 +63,23 @@ impl NamedOrdering {
     }
 }
 
+impl NamedOrdering {
+    /// A fence of this ordering.
+    #[cfg(not(doorbell_loom))]
+    #[inline(always)]
+    pub fn fence(self) {
+        fence(self.ordering);
+    }
+
+    /// A fence of this ordering: none if it is the one to weaken, which is then said once.
+    #[cfg(doorbell_loom)]
+    pub fn fence(self) {
+        if !modelled::weakens(self.name) {
+            fence(self.ordering);
+        }
+    }
+}
+
 impl fmt::Display for NamedOrdering {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)

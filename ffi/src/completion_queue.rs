@@ -4,7 +4,7 @@ use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr::{self, NonNull};
 use core::time::Duration;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use doorbell_core::ledger::{Ledger, Origin, QueueId};
@@ -15,7 +15,7 @@ use crate::channels::Channels;
 use crate::completion::{Completion, fresh_queue};
 use crate::context::ContextInner;
 use crate::leak::Leaked;
-use crate::{errno, events};
+use crate::{Waker, errno, events};
 
 /// How many completions one call takes from the device at most.
 pub(crate) const POLL_MAX: usize = 16;
@@ -75,10 +75,11 @@ impl Drop for CompletionInner {
     }
 }
 
-/// A completion channel of one queue's own, with its descriptor.
+/// A completion channel of one queue's own, with its descriptor, and what else wakes.
 struct Notifier {
     channel: NonNull<rdma_sys::ibv_comp_channel>,
     fd: i32,
+    waker: Waker,
     /// Open as long as the channel.
     context: ManuallyDrop<Arc<ContextInner>>,
 }
@@ -86,6 +87,7 @@ struct Notifier {
 impl Notifier {
     #[doc(alias = "ibv_create_comp_channel")]
     fn new(context: &Arc<ContextInner>) -> Result<Self, ProviderError> {
+        let waker = Waker::new()?;
         // SAFETY: the context is live (ibv_create_comp_channel(3)).
         let channel = unsafe { rdma_sys::ibv_create_comp_channel(context.as_ptr()) };
         let channel = errno::from_pointer("ibv_create_comp_channel", channel)?;
@@ -94,6 +96,7 @@ impl Notifier {
         let notifier = Self {
             channel,
             fd,
+            waker,
             context: ManuallyDrop::new(Arc::clone(context)),
         };
         events::set_nonblocking(fd)?;
@@ -202,6 +205,13 @@ impl CompletionQueue {
         Some(unsafe { BorrowedFd::borrow_raw(notifier.fd) })
     }
 
+    /// The descriptor that becomes readable when a [`Waker`] wakes, borrowed; `None` where it was made
+    /// without notification.
+    #[must_use]
+    pub fn waking(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.inner.notifier.as_ref()?.waker.descriptor())
+    }
+
     /// Tells libibverbs that the notifications taken so far were seen.
     #[doc(alias = "ibv_ack_cq_events")]
     fn acknowledge_taken(&mut self) {
@@ -223,6 +233,7 @@ impl CompletionQueue {
 
 impl doorbell_core::provider::CompletionQueue for CompletionQueue {
     type Completion = Completion;
+    type Waker = Waker;
 
     #[inline]
     #[doc(alias = "ibv_poll_cq")]
@@ -272,6 +283,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
     #[doc(alias = "ibv_get_cq_event")]
     fn acknowledge(&mut self) -> Result<u32, ProviderError> {
         let notifier = self.notifier("ibv_get_cq_event")?;
+        notifier.waker.take()?;
         let mut taken = 0_u32;
         let outcome = loop {
             let (mut cq, mut cq_context) = (ptr::null_mut(), ptr::null_mut());
@@ -293,15 +305,22 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         outcome
     }
 
+    fn waker(&self) -> Option<Waker> {
+        Some(self.inner.notifier.as_ref()?.waker.clone())
+    }
+
     fn sleep<const N: usize>(queues: [&Self; N], span: Duration) -> Result<(), ProviderError> {
-        let mut entries = [libc::pollfd {
+        let mut entries = [[libc::pollfd {
             fd: -1,
             events: libc::POLLIN,
             revents: 0,
-        }; N];
-        for (entry, queue) in entries.iter_mut().zip(queues) {
-            entry.fd = queue.notifier("ppoll")?.fd;
+        }; 2]; N];
+        for ([completions, wake_ups], queue) in entries.iter_mut().zip(queues) {
+            let notifier = queue.notifier("ppoll")?;
+            completions.fd = notifier.fd;
+            wake_ups.fd = notifier.waker.descriptor().as_raw_fd();
         }
+        let entries = entries.as_flattened_mut();
         let span = libc::timespec {
             tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: span.subsec_nanos().into(),
@@ -311,7 +330,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         let status = unsafe {
             libc::ppoll(
                 entries.as_mut_ptr(),
-                N as libc::nfds_t,
+                entries.len() as libc::nfds_t,
                 &raw const span,
                 ptr::null(),
             )

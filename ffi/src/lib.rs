@@ -40,6 +40,7 @@ mod shared_receive_queue;
 mod slot;
 mod sysfs;
 mod unposted;
+mod waker;
 mod window;
 mod work_list;
 
@@ -59,4 +60,5 @@ pub use receive_queue::{ReceiveBatch, ReceiveQueue};
 pub use send_queue::{SendBatch, SendQueue};
 pub use shared_receive_queue::{SharedReceiveBatch, SharedReceiveQueue};
 pub use slot::Slot;
+pub use waker::Waker;
 pub use window::Window;

@@ -18,6 +18,7 @@ mod receiver;
 pub mod ring;
 mod sender;
 mod shared;
+mod sleeping;
 mod statistics;
 mod waiting;
 
@@ -29,5 +30,6 @@ pub use one_sided::{RingMessage, RingReadError, RingReader, RingRefusal, RingWri
 pub use receiver::{Receiver, ReceiverConfig};
 pub use sender::{Batch, Flow, Outcome, Sender, SenderConfig, Unposted, UnpostedReason};
 pub use shared::{Share, SharedReceiver, Taken};
+pub use sleeping::SleepFlag;
 pub use statistics::{BATCH_BUCKETS, Counter, Statistics, StatisticsSnapshot};
 pub use waiting::{Wait, Waitable, Waiter, Woken, prepare_sleep};

@@ -65,4 +65,12 @@ doorbell_core::named_orderings! {
     /// A producer or the consumer learns that a many-producer ring is closed.
     /// Pairs with [`MPSC_CLOSE`].
     MPSC_CLOSED = Acquire;
+
+    /// A fence between announcing a sleep and the last look for what was put: either that look finds it,
+    /// or whoever put it sees the announcement. Pairs with [`SLEEP_LOOKED`].
+    SLEEP_ANNOUNCED = SeqCst;
+
+    /// A fence between putting something and looking whether a sleep is announced. Pairs with
+    /// [`SLEEP_ANNOUNCED`].
+    SLEEP_LOOKED = SeqCst;
 }

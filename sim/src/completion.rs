@@ -136,6 +136,8 @@ pub(crate) struct CompletionState {
     /// Whether it is armed, and then whether for solicited completions alone.
     armed: Option<bool>,
     notifications: u32,
+    /// A wake-up that was not taken.
+    is_woken: bool,
     channels: BTreeMap<(bool, u32), Channel>,
     /// What the next shared receive queue is told by.
     next_shared: u32,
@@ -156,7 +158,7 @@ impl CompletionState {
 
     /// Whether a notification waits to be taken.
     pub(crate) const fn has_notification(&self) -> bool {
-        self.notifications > 0
+        self.notifications > 0 || self.is_woken
     }
 
     /// Writes a completion, and says whether somebody is to be woken.
@@ -288,6 +290,7 @@ impl CompletionQueue {
             is_failed: false,
             armed: None,
             notifications: 0,
+            is_woken: false,
             channels: BTreeMap::new(),
             next_shared: 0,
         };
@@ -336,8 +339,35 @@ impl CompletionQueue {
     }
 }
 
+/// Wakes whoever sleeps at a completion queue.
+#[derive(Clone)]
+pub struct Waker {
+    context: Arc<ContextInner>,
+    id: Id,
+    key: CompletionKey,
+}
+
+impl doorbell_core::provider::Waker for Waker {
+    fn wake(&self) {
+        let mut world = self.context.fabric().lock();
+        if let Some(queue) = world.completion_queues.get_mut(self.key) {
+            queue.is_woken = true;
+            world.notified.notify_all();
+        }
+    }
+}
+
+impl fmt::Debug for Waker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waker")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
 impl doorbell_core::provider::CompletionQueue for CompletionQueue {
     type Completion = Completion;
+    type Waker = Waker;
 
     fn poll<F: FnMut(Completion)>(&mut self, mut each: F) -> Result<u32, ProviderError> {
         let mut taken = core::mem::take(&mut self.taken);
@@ -398,7 +428,18 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
     }
 
     fn acknowledge(&mut self) -> Result<u32, ProviderError> {
-        self.with_notifier("acknowledge", |state| core::mem::take(&mut state.notifications))
+        self.with_notifier("acknowledge", |state| {
+            state.is_woken = false;
+            core::mem::take(&mut state.notifications)
+        })
+    }
+
+    fn waker(&self) -> Option<Waker> {
+        self.notify.then(|| Waker {
+            context: Arc::clone(&self.context),
+            id: self.id,
+            key: self.key,
+        })
     }
 
     fn sleep<const N: usize>(queues: [&Self; N], span: Duration) -> Result<(), ProviderError> {

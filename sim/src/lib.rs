@@ -66,7 +66,7 @@ mod window;
 mod world;
 
 pub use capture::Frame;
-pub use completion::{Completion, CompletionQueue};
+pub use completion::{Completion, CompletionQueue, Waker};
 pub use fabric::{Fabric, FabricBuilder};
 pub use host::{Context, Host, ProtectionDomain};
 pub use link::LinkConfig;

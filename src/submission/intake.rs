@@ -9,6 +9,7 @@ use doorbell_hotpath::ring::{
     TakeError,
 };
 
+use super::bell::Bell;
 use super::desk::{Desk, Telling, ring_slots};
 use super::request::Request;
 
@@ -132,6 +133,8 @@ impl RequestConsumer {
 pub(crate) struct Intake<P: Provider> {
     pub(crate) ring: RequestRing,
     pub(crate) desks: Box<[Arc<Desk<P>>]>,
+    /// Of the Worker, where it can sleep.
+    pub(crate) bell: Option<Arc<Bell<P>>>,
 }
 
 impl<P: Provider> Intake<P> {

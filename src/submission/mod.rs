@@ -2,6 +2,7 @@
 //!
 //! The Worker's side is `worker::submissions`.
 
+mod bell;
 mod desk;
 mod error;
 mod intake;
@@ -9,6 +10,7 @@ mod record;
 mod request;
 mod submitter;
 
+pub(crate) use bell::Bell;
 pub(crate) use desk::{Desk, Registry, Telling};
 pub use error::{Submission, SubmissionError, SubmitError, SubmitErrorKind};
 pub(crate) use intake::{Intake, LastOfAll, RequestConsumer, RequestRing};

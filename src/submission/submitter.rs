@@ -129,7 +129,12 @@ impl<P: Provider> Submitter<P> {
                     self.desk.keep_detail(slot.index, detail);
                 }
                 match self.requests.push(request) {
-                    Ok(()) => return Ok(()),
+                    Ok(()) => {
+                        if let Some(bell) = &self.intake.bell {
+                            bell.ring();
+                        }
+                        return Ok(());
+                    }
                     Err(RingError::Closed(_)) => SubmitErrorKind::WorkerGone,
                     Err(_) => SubmitErrorKind::WouldBlock,
                 }

@@ -5,6 +5,7 @@
 //! allocates while polling.
 
 use core::fmt;
+use core::time::Duration;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
@@ -16,10 +17,12 @@ use doorbell_hotpath::ring::TakeError;
 
 use super::channel_list::ChannelList;
 use super::places::Entry;
+use super::waiting::NAP;
 use crate::edge::reaper::Reaper;
 use crate::half::{SendHalf, Sends};
 use crate::submission::{
-    Desk, Intake, LastOfAll, Record, Registry, Request, RequestConsumer, RequestRing, SHARING_MAX, Telling,
+    Bell, Desk, Intake, LastOfAll, Record, Registry, Request, RequestConsumer, RequestRing, SHARING_MAX,
+    Telling,
 };
 use crate::{Arena, ChannelId, SubmissionError, Submitter, SubmitterConfig};
 
@@ -34,7 +37,11 @@ pub(crate) struct Submissions<P: Provider> {
     first: usize,
     /// Requests taken by one poll at most.
     per_poll: u32,
+    /// Whether the last poll took as many, so that there may be more.
+    is_behind: bool,
     registry: Arc<Registry<P>>,
+    /// There once there are submitters, and where the Worker can sleep.
+    bell: Option<Arc<Bell<P>>>,
 }
 
 /// The rings. A place is empty once nothing comes out of it any more and nothing of it waits.
@@ -194,7 +201,9 @@ impl<P: Provider> Submissions<P> {
             waiting: ChannelList::default(),
             first: 0,
             per_poll: per_poll.max(1),
+            is_behind: false,
             registry: Arc::new(Registry::new()),
+            bell: None,
         }
     }
 
@@ -204,10 +213,28 @@ impl<P: Provider> Submissions<P> {
         !self.inlets.0.is_empty()
     }
 
-    /// Whether nobody submits and nothing waits, so that nothing is missed in a sleep.
-    pub(super) fn is_quiet(&self) -> bool {
-        let is_over = |inlet: &Inlet<P>| inlet.is_over;
-        self.waiting.is_empty() && self.inlets.0.iter().flatten().all(is_over)
+    /// Announces a sleep, so that who submits wakes the Worker. It polls once more before.
+    pub(super) fn announce_sleep(&self) {
+        if let Some(bell) = &self.bell {
+            bell.flag().announce();
+        }
+    }
+
+    /// The sleep is over.
+    pub(super) fn withdraw_sleep(&self) {
+        if let Some(bell) = &self.bell {
+            bell.flag().withdraw();
+        }
+    }
+
+    /// How long a sleep may be at most, for what nobody wakes: there may be more in the rings than a
+    /// poll takes, and what waits for credits is told by nothing.
+    pub(super) fn sleep_at_most(&self) -> Option<Duration> {
+        if self.is_behind {
+            Some(Duration::ZERO)
+        } else {
+            (!self.waiting.is_empty()).then_some(NAP)
+        }
     }
 
     /// Makes room for a channel among so many, as the first submitter or the channel is made.
@@ -265,6 +292,7 @@ impl<P: Provider> Submissions<P> {
             }
             at = at.wrapping_add(1);
         }
+        self.is_behind = left == 0;
         self.first = self.first.wrapping_add(1);
         if self.first >= rings {
             self.first = 0;
@@ -373,9 +401,13 @@ impl<P: Provider> Submissions<P> {
         let ring = RequestRing::new(config.depth, is_shared).ok_or(invalid)?;
         let requests = ring.consumer().map_err(|_| invalid)?;
         let last = Arc::new(LastOfAll(ring.clone()));
+        if self.bell.is_none() {
+            self.bell = Bell::new(maker.sleeps_at).map(Arc::new);
+        }
         let intake = Arc::new(Intake {
             ring,
             desks: desks.into(),
+            bell: self.bell.clone(),
         });
         let submitters: Option<Vec<_>> = (0..)
             .zip(arenas)
@@ -405,6 +437,8 @@ impl<P: Provider> Submissions<P> {
 pub(super) struct Maker<'w, P: Provider> {
     domain: &'w P::ProtectionDomain,
     reaper: &'w Reaper,
+    /// A queue that the Worker, and its half that sends, sleeps at.
+    sleeps_at: &'w P::CompletionQueue,
     config: &'w SubmitterConfig,
 }
 
@@ -412,11 +446,13 @@ impl<'w, P: Provider> Maker<'w, P> {
     pub(super) const fn new(
         domain: &'w P::ProtectionDomain,
         reaper: &'w Reaper,
+        sleeps_at: &'w P::CompletionQueue,
         config: &'w SubmitterConfig,
     ) -> Self {
         Self {
             domain,
             reaper,
+            sleeps_at,
             config,
         }
     }

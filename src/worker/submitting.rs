@@ -4,6 +4,7 @@ use doorbell_core::provider::{MemoryError, Provider};
 
 use super::Worker;
 use super::halves::SendWorker;
+use super::polling::SendSide;
 use super::submissions::Maker;
 use crate::{Submitter, SubmitterConfig};
 
@@ -16,8 +17,12 @@ impl<P: Provider> Worker<P> {
     /// The sizes are zero or too large, the device refused, or what is required of the placement
     /// cannot be had.
     pub fn submitter(&mut self, config: &SubmitterConfig) -> Result<Submitter<P>, MemoryError> {
-        let maker = Maker::new(&self.domain, &self.places.reaper, config);
-        let submissions = &mut self.sends.submissions;
+        let SendSide {
+            completions,
+            submissions,
+            ..
+        } = &mut self.sends;
+        let maker = Maker::new(&self.domain, &self.places.reaper, completions, config);
         submissions.add_one(&mut self.places.entries, &maker)
     }
 
@@ -31,8 +36,12 @@ impl<P: Provider> Worker<P> {
         count: usize,
         config: &SubmitterConfig,
     ) -> Result<Vec<Submitter<P>>, MemoryError> {
-        let maker = Maker::new(&self.domain, &self.places.reaper, config);
-        let submissions = &mut self.sends.submissions;
+        let SendSide {
+            completions,
+            submissions,
+            ..
+        } = &mut self.sends;
+        let maker = Maker::new(&self.domain, &self.places.reaper, completions, config);
         submissions.add(&mut self.places.entries, count, true, &maker)
     }
 }
@@ -43,8 +52,12 @@ impl<P: Provider> SendWorker<P> {
     /// # Errors
     /// As there.
     pub fn submitter(&mut self, config: &SubmitterConfig) -> Result<Submitter<P>, MemoryError> {
-        let maker = Maker::new(&self.domain, &self.places.reaper, config);
-        let submissions = &mut self.sends.submissions;
+        let SendSide {
+            completions,
+            submissions,
+            ..
+        } = &mut self.sends;
+        let maker = Maker::new(&self.domain, &self.places.reaper, completions, config);
         submissions.add_one(&mut self.places.entries, &maker)
     }
 
@@ -57,8 +70,12 @@ impl<P: Provider> SendWorker<P> {
         count: usize,
         config: &SubmitterConfig,
     ) -> Result<Vec<Submitter<P>>, MemoryError> {
-        let maker = Maker::new(&self.domain, &self.places.reaper, config);
-        let submissions = &mut self.sends.submissions;
+        let SendSide {
+            completions,
+            submissions,
+            ..
+        } = &mut self.sends;
+        let maker = Maker::new(&self.domain, &self.places.reaper, completions, config);
         submissions.add(&mut self.places.entries, count, true, &maker)
     }
 }

@@ -13,12 +13,13 @@ use doorbell_hotpath::{Statistics, Wait, Waitable, Waiter, Woken, prepare_sleep}
 
 use super::places::Entry;
 use super::polling::SendSide;
+use super::submissions::Submissions;
 use super::{Turn, Worker};
 use crate::half::Sends;
 use crate::{Event, Notify, edge};
 
 /// No sleep is longer while something is awaited that no completion tells: credits, memory for
-/// receives, the end of a closing, requests of submitters. About as long as a peer that found no receive waits by default.
+/// receives, the end of a closing. About as long as a peer that found no receive waits by default.
 pub(super) const NAP: Duration = Duration::from_millis(1);
 
 /// What a Worker keeps from one wait to the next.
@@ -122,6 +123,8 @@ pub(super) trait Sleeper<P: Provider> {
     fn send_completions(&mut self) -> Option<&mut P::CompletionQueue>;
     /// What it sleeps at, and for how long at most.
     fn sleep(&self) -> Sleep<'_, P>;
+    /// What is submitted to it, where anything can be.
+    fn submissions(&self) -> Option<&Submissions<P>>;
 
     /// Waits until `poll` says that something happened, for whoever may sleep.
     ///
@@ -203,13 +206,16 @@ impl<P: Provider> Sleeper<P> for Worker<P> {
         let quiet = self.sends.wanting.is_empty()
             && !self.receives.awaits_memory()
             && self.sends.unannounced.is_empty()
-            && self.sends.submissions.is_quiet()
             && self.closing.is_empty();
+        let submitted = self.sends.submissions.sleep_at_most();
         Sleep {
             receive_completions: Some(&self.receives.completions),
             send_completions: Some(&self.sends.completions),
-            at_most: (!quiet).then_some(NAP),
+            at_most: (!quiet).then_some(NAP).into_iter().chain(submitted).min(),
         }
+    }
+    fn submissions(&self) -> Option<&Submissions<P>> {
+        Some(&self.sends.submissions)
     }
 }
 
@@ -220,7 +226,7 @@ impl<P: Provider> Worker<P> {
     ///
     /// What only shows in memory is not waited for here, and wakes nobody: messages of a
     /// [`RingChannel`](crate::RingChannel) that are told by trailers, and what other threads put
-    /// into a ring of the engine's. Poll for it, with [`Worker::poll`] beside it; or have it told
+    /// into a ring of the engine's own. What a [`Submitter`](crate::Submitter) submits does wake. Poll for it, with [`Worker::poll`] beside it; or have it told
     /// by immediates, or by a descriptor in the same event loop.
     ///
     /// The clock is looked at once in 256 polls, and [`Wait::Busy`] makes no other call of its
@@ -273,14 +279,17 @@ impl<P: Provider> Worker<P> {
 
 impl Worker<Rdma> {
     /// The descriptors that become readable when the receive or the send completion queue
-    /// notifies, to be watched together; `None` where the Worker was made without notification.
+    /// notifies, and when a [`Submitter`](crate::Submitter) submitted something, to be watched together;
+    /// `None` where the Worker was made without notification.
     ///
     /// They are watched for input, by levels or by edges, and read by nobody but the Worker.
     #[must_use]
-    pub fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
+    pub fn descriptors(&self) -> Option<[BorrowedFd<'_>; 3]> {
+        let sends = &self.sends.completions;
         Some([
             self.receives.completions.notification()?,
-            self.sends.completions.notification()?,
+            sends.notification()?,
+            sends.waking()?,
         ])
     }
 }
@@ -367,6 +376,9 @@ where
         if let Some(sends) = self.worker.send_completions() {
             sends.arm(false)?;
         }
+        if let Some(submissions) = self.worker.submissions() {
+            submissions.announce_sleep();
+        }
         Ok(())
     }
 
@@ -375,7 +387,11 @@ where
     }
 
     fn sleep(&mut self) -> Result<(), ProviderError> {
-        self.worker.sleep().sleep_until(self.deadline)
+        let outcome = self.worker.sleep().sleep_until(self.deadline);
+        if let Some(submissions) = self.worker.submissions() {
+            submissions.withdraw_sleep();
+        }
+        outcome
     }
 }
 

@@ -28,5 +28,5 @@ pub use memory::{Arena, Attacher, DetachedSlot, Slot, Window};
 pub use placement::{MemoryError, NumaNode, Pages, Placement, PlacementConfig, Seen, Shortfall, Step, Wish};
 pub use queue::{
     Arrival, ArrivalKind, Completion, CompletionQueue, GATHER_MAX, Operation, PostFlags, ReceiveBatch,
-    ReceiveQueue, RemoteAddress, Retired, SendBatch, SendQueue, SharedReceiveQueue,
+    ReceiveQueue, RemoteAddress, Retired, SendBatch, SendQueue, SharedReceiveQueue, Waker,
 };

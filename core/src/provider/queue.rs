@@ -385,6 +385,8 @@ pub struct Arrival {
 pub trait CompletionQueue: Send + Sized + 'static {
     /// What polling yields.
     type Completion: Completion;
+    /// What wakes who sleeps at it.
+    type Waker: Waker;
 
     /// Takes what completed, at most a provider's batch, and hands each to `each`. Zero
     /// means that nothing had completed.
@@ -407,16 +409,31 @@ pub trait CompletionQueue: Send + Sized + 'static {
     /// The queue was made without notification, or the device refused.
     fn arm(&mut self, solicited_only: bool) -> Result<(), ProviderError>;
 
-    /// Takes the notifications that are waiting, without blocking; says how many.
+    /// Takes the notifications that are waiting, and wake-ups, without blocking; says how many
+    /// notifications there were.
     ///
     /// # Errors
     /// The queue was made without notification, or the descriptor failed.
     fn acknowledge(&mut self) -> Result<u32, ProviderError>;
 
-    /// Sleeps until one of these queues has a notification that was not taken yet, or for
-    /// `span`. It may end early for no reason.
+    /// What wakes who sleeps at this queue, from any thread and as long as it is kept: beyond the end of
+    /// the queue, too, then in vain. `None` where the queue was made without notification.
+    fn waker(&self) -> Option<Self::Waker>;
+
+    /// Sleeps until one of these queues has a notification or a wake-up that was not taken yet, or
+    /// for `span`. It may end early for no reason.
     ///
     /// # Errors
     /// A queue was made without notification, or its descriptor failed.
     fn sleep<const N: usize>(queues: [&Self; N], span: Duration) -> Result<(), ProviderError>;
+}
+
+/// Wakes whoever sleeps at a completion queue.
+pub trait Waker: Clone + Send + Sync + Sized + 'static {
+    /// Ends a sleep at the queue; the next one where nobody sleeps, unless the wake-up is taken before
+    /// ([`CompletionQueue::acknowledge`]).
+    ///
+    /// # Ordering
+    /// What was done before is done for whoever it wakes.
+    fn wake(&self);
 }

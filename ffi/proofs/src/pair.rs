@@ -6,7 +6,8 @@ use core::time::Duration;
 
 use doorbell::{
     Channel, ChannelConfig, ChannelId, Connection, Listener, Node, RemoteAccess, RingChannel, RingConfig,
-    RingError, SharedReceivesConfig, Window as _, WindowConfig, Worker, WorkerConfig, within,
+    RingError, SharedReceivesConfig, Submitter, SubmitterConfig, Window as _, WindowConfig, Worker,
+    WorkerConfig, within,
 };
 
 /// How long connecting may take.
@@ -27,6 +28,8 @@ pub struct End {
     pub channel: ChannelId,
     /// What the other may reach.
     pub window: Window,
+    /// What submits to the Worker: through a ring of its own, and through one that it shares.
+    pub submitters: [Submitter; 2],
 }
 
 impl End {
@@ -133,12 +136,22 @@ fn end(mut workers: Vec<Worker>, at: Connection) -> Result<End, Box<dyn Error>> 
     if at.worker >= workers.len() {
         return Err("the channel is on no Worker".into());
     }
-    let worker = workers.swap_remove(at.worker);
+    let mut worker = workers.swap_remove(at.worker);
     let window = worker.window(&WindowConfig::new(WINDOW_BYTES, config().remote))?;
     if window.bytes() != WINDOW_BYTES {
         return Err("the window is of another size".into());
     }
+    let mut config = SubmitterConfig::default();
+    config.slots = 16;
+    config.slot_bytes = 64;
+    config.depth = 8;
+    let own = worker.submitter(&config)?;
+    let sharing = worker
+        .submitters(1, &config)?
+        .pop()
+        .ok_or("no submitter was made")?;
     Ok(End {
+        submitters: [own, sharing],
         worker,
         channel: at.channel,
         window,

@@ -1,11 +1,12 @@
 //! Traffic both ways over everything the data path does: leases filled, sent alone, in batches and
-//! inline, gathered, signaled and not, one-sided operations, messages through one-sided rings, answers
+//! inline, gathered, signaled and not, one-sided operations, messages through one-sided rings, submissions, answers
 //! from within a poll, leases released and dropped, and queues run into their ends.
 
 use core::fmt;
 
 use doorbell::{
-    Event, Lease, Operation, PostFlags, RemoteAddress, RingChannel, SendErrorKind, Turn, Window as _, Worker,
+    Event, Lease, Operation, PostFlags, RemoteAddress, RingChannel, SendErrorKind, SubmitErrorKind, Turn,
+    Window as _, Worker,
 };
 
 use crate::{End, Pair};
@@ -117,6 +118,8 @@ impl Traffic {
             self.one_sided(of)?;
             self.settle()?;
             self.ring(of)?;
+            self.settle()?;
+            self.submitted(of)?;
             self.settle()?;
             if self.rounds % ROUNDS_TO_FLOOD == 0 {
                 self.flood(of)?;
@@ -253,6 +256,54 @@ impl Traffic {
         let [ours, _] = self.owed(of);
         ours.ringed = ours.ringed.wrapping_add(2);
         self.requests = self.requests.wrapping_add(2);
+        Ok(())
+    }
+
+    /// What submitters send: messages and WRITEs, more than a ring holds, through either kind of ring.
+    fn submitted(&mut self, of: Side) -> Result<(), Stuck> {
+        let refused = Stuck("a submission was refused");
+        let number = self.number();
+        let (from, to) = self.ends(of);
+        let target = within(to, MESSAGE_BYTES as u64)?;
+        let End {
+            worker,
+            channel,
+            submitters,
+            ..
+        } = from;
+        let none = PostFlags::empty();
+        let operations = [
+            Operation::Send,
+            Operation::Write(target),
+            Operation::WriteWithImmediate(target, NO_ANSWER),
+            Operation::SendWithImmediate(NO_ANSWER),
+        ];
+        let mut submitted = 0_u64;
+        for submitter in submitters {
+            for operation in operations.into_iter().cycle() {
+                let mut lease = submitter.lease().ok_or(refused)?;
+                lease.fill(&message(number)).map_err(|_| refused)?;
+                match submitter.submit(*channel, operation, lease, none) {
+                    Ok(()) => submitted = submitted.wrapping_add(1),
+                    Err(error) if error.kind == SubmitErrorKind::WouldBlock => {
+                        submitter.release(error.lease.ok_or(refused)?);
+                        break;
+                    }
+                    Err(_) => return Err(refused),
+                }
+            }
+            if submitter.failure().is_some() {
+                return Err(Stuck("a submission failed"));
+            }
+        }
+        // Each ring twice over all operations.
+        if submitted != 16 || worker.channel(*channel).is_none() {
+            return Err(refused);
+        }
+        let [ours, _] = self.owed(of);
+        ours.messages = ours.messages.wrapping_add(8);
+        ours.written = ours.written.wrapping_add(4);
+        self.requests = self.requests.wrapping_add(submitted);
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use doorbell_core::provider::{
     Arena as _, AsyncEvent, CompletionQueue as _, CompletionQueueConfig, Context as _, Operation, PostFlags,
-    ProtectionDomain as _, ReceiveQueue as _, SendBatch as _, SendQueue as _,
+    ProtectionDomain as _, ReceiveQueue as _, SendBatch as _, SendQueue as _, Waker as _,
 };
 use doorbell_ffi::{Arena, CompletionQueue};
 
@@ -272,4 +272,41 @@ fn s21_an_overrun_queue_is_an_asynchronous_event() {
     let began = Instant::now();
     drop((sender, receiver));
     assert!(began.elapsed() < PATIENCE);
+}
+
+#[test]
+fn a_waker_ends_a_sleep_from_any_thread() {
+    let Some(bench) = bench("a_waker_ends_a_sleep_from_any_thread") else {
+        return;
+    };
+    let (mut first, mut second) = (notifying(&bench, 4), notifying(&bench, 4));
+    let waker = second.waker().unwrap();
+    for round in 0..100_u64 {
+        let began = Instant::now();
+        let waking = {
+            let waker = waker.clone();
+            thread::spawn(move || {
+                thread::sleep(Duration::from_micros(round * 20));
+                waker.wake();
+                waker.wake();
+            })
+        };
+        CompletionQueue::sleep([&first, &second], PATIENCE).unwrap();
+        assert!(began.elapsed() < PATIENCE, "it slept on");
+        waking.join().unwrap();
+        // A wake-up stays until it is taken, and is no notification.
+        assert!(readable(second.waking().unwrap(), Duration::ZERO));
+        assert_eq!((first.acknowledge(), second.acknowledge()), (Ok(0), Ok(0)));
+        assert!(!readable(second.waking().unwrap(), Duration::ZERO));
+    }
+    let began = Instant::now();
+    CompletionQueue::sleep([&first, &second], SHORT).unwrap();
+    assert!(began.elapsed() >= SHORT / 2, "nobody wakes");
+    // Beyond the queue's end it wakes nobody, and harms nothing.
+    drop((first, second));
+    waker.wake();
+    assert!(
+        bench.queue().waker().is_none(),
+        "nobody sleeps at a queue without notification"
+    );
 }

@@ -16,6 +16,7 @@ use crate::worker::Turn;
 use crate::worker::device_events::DeviceEvents;
 use crate::worker::places::{Listed, Places};
 use crate::worker::polling::ReceiveSide;
+use crate::worker::submissions::Submissions;
 use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting};
 use crate::{Event, Lease};
 
@@ -153,6 +154,9 @@ impl<P: Provider> Sleeper<P> for ReceiveWorker<P> {
             send_completions: None,
             at_most,
         }
+    }
+    fn submissions(&self) -> Option<&Submissions<P>> {
+        None
     }
 }
 

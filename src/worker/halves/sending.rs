@@ -17,6 +17,7 @@ use crate::half::SendHalf;
 use crate::worker::Turn;
 use crate::worker::places::Places;
 use crate::worker::polling::SendSide;
+use crate::worker::submissions::Submissions;
 use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting};
 use crate::{Arena, Event, Lease};
 
@@ -213,11 +214,15 @@ impl<P: Provider> Sleeper<P> for SendWorker<P> {
         Some(&mut self.sends.completions)
     }
     fn sleep(&self) -> Sleep<'_, P> {
+        let submitted = self.sends.submissions.sleep_at_most();
         Sleep {
             receive_completions: None,
             send_completions: Some(&self.sends.completions),
-            at_most: Some(NAP),
+            at_most: Some(NAP).into_iter().chain(submitted).min(),
         }
+    }
+    fn submissions(&self) -> Option<&Submissions<P>> {
+        Some(&self.sends.submissions)
     }
 }
 

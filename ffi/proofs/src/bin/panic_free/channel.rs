@@ -1,6 +1,8 @@
 //! The public data path: leases, channels, batches, polling.
 
-use doorbell::{Batch, Channel, Event, Lease, Operation, PostFlags, RingChannel, Turn, Worker};
+use doorbell::{
+    Batch, Channel, ChannelId, Event, Lease, Operation, PostFlags, RingChannel, Submitter, Turn, Worker,
+};
 use doorbell_core::provider::{PostError, ProviderError};
 use doorbell_proofs::{End, Pair};
 
@@ -99,6 +101,21 @@ fn ring_receive(ring: &mut RingChannel, channel: &mut Channel, into: &mut [u8]) 
     ring.receive(channel, into).unwrap_or_default()
 }
 
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn lease_to_submit(submitter: &mut Submitter) -> Option<Lease> {
+    submitter.lease()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn submit(submitter: &mut Submitter, channel: ChannelId, lease: Lease) -> Option<Lease> {
+    match submitter.send(channel, lease) {
+        Ok(()) => None,
+        Err(error) => error.lease,
+    }
+}
+
 /// What polling told.
 #[derive(Debug, Default)]
 struct Told {
@@ -147,6 +164,19 @@ fn messages(from: &mut End) -> Option<u64> {
     Some(4)
 }
 
+/// A message by each submitter; says how many.
+fn submissions(from: &mut End) -> Option<u64> {
+    let mut submitted = 0_u64;
+    for submitter in &mut from.submitters {
+        let mut lease = lease_to_submit(submitter)?;
+        if !fill(&mut lease, &[1; 64]) || submit(submitter, from.channel, lease).is_some() {
+            return None;
+        }
+        submitted = submitted.wrapping_add(1);
+    }
+    Some(submitted)
+}
+
 /// Two messages through the ring, from a to b; says whether they came.
 fn through_the_ring(pair: &mut Pair, [from, to]: &mut [RingChannel; 2]) -> Option<bool> {
     let bytes = [1; 64];
@@ -169,11 +199,16 @@ pub(crate) fn run(pair: &mut Pair, rings: &mut [RingChannel; 2]) -> bool {
         let Some(messages) = messages(&mut pair.a) else {
             return false;
         };
-        sent = sent.wrapping_add(messages);
+        let Some(submitted) = submissions(&mut pair.a) else {
+            return false;
+        };
+        sent = sent.wrapping_add(messages).wrapping_add(submitted);
         if through_the_ring(pair, rings) != Some(true) {
             return false;
         }
+        // What is submitted goes out as a polls.
         let polled = [
+            poll(&mut pair.a.worker, &mut at_a),
             poll(&mut pair.b.worker, &mut at_b),
             poll(&mut pair.a.worker, &mut at_a),
         ];

@@ -10,6 +10,7 @@ mod due;
 mod free_list;
 mod mpsc;
 mod ring;
+mod sleeping;
 mod spsc;
 mod waiting;
 mod weakened;

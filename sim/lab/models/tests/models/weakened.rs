@@ -45,6 +45,11 @@ const JUDGED: &[Judged] = &[
     },
     Judged {
         orderings: doorbell_hotpath::ordering::ALL,
+        prefix: "SLEEP_",
+        models: &["sleeping::"],
+    },
+    Judged {
+        orderings: doorbell_hotpath::ordering::ALL,
         prefix: "RING_",
         models: &["spsc::", "mpsc::"],
     },

@@ -1,0 +1,80 @@
+//! Whether somebody sleeps who is to be woken: by whoever puts something where no completion tells of it.
+
+use core::fmt;
+
+use doorbell_core::sync::{AtomicU32, Ordering};
+
+use crate::ordering::{SLEEP_ANNOUNCED, SLEEP_LOOKED};
+
+/// Tells those who put something for a thread whether it sleeps, so that they wake it then alone.
+///
+/// The one who is going to sleep announces that, looks once more for what was put, and sleeps where there
+/// is nothing. Whoever puts something asks afterwards, and wakes it where it is told to. Of the two one
+/// sees what the other did, as both have a fence in between.
+pub struct SleepFlag(AtomicU32);
+
+impl SleepFlag {
+    /// Nobody sleeps.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Announces a sleep. Look once more before it begins.
+    ///
+    /// Ordering: [`SLEEP_ANNOUNCED`] pairs with [`SLEEP_LOOKED`] in [`SleepFlag::must_wake`].
+    pub fn announce(&self) {
+        // Relaxed: the fence orders it before the look that follows.
+        self.0.store(1, Ordering::Relaxed);
+        SLEEP_ANNOUNCED.fence();
+    }
+
+    /// The sleep is over, whatever ended it: nobody need wake anyone.
+    pub fn withdraw(&self) {
+        // Relaxed: who sees it late wakes in vain.
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether a sleep was announced, and nobody was told so yet. Ask after having put something; who is
+    /// told so wakes the sleeper.
+    ///
+    /// Ordering: [`SLEEP_LOOKED`] pairs with [`SLEEP_ANNOUNCED`] in [`SleepFlag::announce`].
+    #[inline]
+    pub fn must_wake(&self) -> bool {
+        SLEEP_LOOKED.fence();
+        // Relaxed, both: nothing is read because of it. Exchanged, so that one is told.
+        self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::Relaxed) != 0
+    }
+}
+
+impl Default for SleepFlag {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for SleepFlag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_asleep = self.0.load(Ordering::Relaxed) != 0;
+        f.debug_tuple("SleepFlag").field(&is_asleep).finish()
+    }
+}
+
+#[cfg(all(test, not(any(doorbell_loom, doorbell_shuttle))))]
+mod tests {
+    use super::SleepFlag;
+
+    #[test]
+    fn of_those_who_ask_one_wakes() {
+        let flag = SleepFlag::new();
+        assert!(!flag.must_wake());
+        flag.announce();
+        flag.announce();
+        assert!(flag.must_wake() && !flag.must_wake());
+        flag.announce();
+        assert!(flag.must_wake());
+        flag.announce();
+        flag.withdraw();
+        assert!(!flag.must_wake());
+    }
+}
