@@ -200,7 +200,10 @@ pub(crate) fn connect<P: Provider>(
     };
     let limits = control.limits();
     Ok(Ready {
-        inline_alone_bytes_max: config.inline_alone_bytes_max.min(limits.inline_bytes_max),
+        inline_alone_bytes_max: config
+            .inline_alone_bytes_max
+            .min(config.inline_bytes_max)
+            .min(limits.inline_bytes_max),
         sender,
         receiver,
         control,
