@@ -57,6 +57,7 @@ pub(crate) struct Wish {
     pub(crate) path_mtu: Mtu,
     pub(crate) max_rd_atomic: u8,
     pub(crate) max_dest_rd_atomic: u8,
+    pub(crate) retry_count: u8,
     pub(crate) rnr_retry: u8,
 }
 
@@ -68,6 +69,7 @@ pub(crate) const USUAL: Wish = Wish {
     path_mtu: Mtu::B1024,
     max_rd_atomic: 4,
     max_dest_rd_atomic: 4,
+    retry_count: 1,
     rnr_retry: 7,
 };
 
@@ -309,7 +311,7 @@ pub(crate) const fn to_send(wish: &Wish) -> ReadyToSend {
         send_psn: PSN,
         max_rd_atomic: wish.max_rd_atomic,
         timeout: 10,
-        retry_count: 1,
+        retry_count: wish.retry_count,
         rnr_retry: wish.rnr_retry,
     }
 }
