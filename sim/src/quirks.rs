@@ -7,7 +7,6 @@ use doorbell_core::WcStatus;
 /// Each field says what it changes and where that was seen; `rxe` is the Soft-RoCE driver of
 /// Linux (drivers/infiniband/sw/rxe).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Quirks {
     /// A retry count of 7 is without end, as it is of retries for a receiver that is not ready
     /// (S13). rxe, all versions: rxe_comp.c.
