@@ -21,6 +21,8 @@ struct Hub {
     worker: Worker<Host>,
     ids: Vec<ChannelId>,
     ends: Vec<End>,
+    listener: Listener<Host>,
+    config: ChannelConfig,
 }
 
 fn hub(ends: usize, config: ChannelConfig) -> Hub {
@@ -28,16 +30,27 @@ fn hub(ends: usize, config: ChannelConfig) -> Hub {
     let server = node(&fabric, "hub", vec![port("simH", "127.0.0.1/24")]);
     let mut server_workers = workers(&server);
     let address = "127.0.0.1:0".parse().unwrap();
-    let mut listener = Listener::bind(&server, &server_workers, address, &config).unwrap();
-    let (mut ids, mut connected) = (Vec::new(), Vec::new());
-    for index in 0..ends {
+    let mut hub = Hub {
+        listener: Listener::bind(&server, &server_workers, address, &config).unwrap(),
+        node: server,
+        worker: server_workers.swap_remove(0),
+        ids: Vec::new(),
+        ends: Vec::new(),
+        config,
+    };
+    (0..ends).for_each(|_| hub.connect());
+    hub
+}
+
+impl Hub {
+    /// Connects one more end.
+    fn connect(&mut self) {
+        let index = self.ends.len();
         let name = format!("end{index}");
-        let client = node(
-            &fabric,
-            &name,
-            vec![port(&name, &format!("127.0.0.{}/24", index + 2))],
-        );
-        let handle = listener.handle().to_string().parse().unwrap();
+        let at = format!("127.0.0.{}/24", index + 2);
+        let client = node(self.node.provider().fabric(), &name, vec![port(&name, &at)]);
+        let handle = self.listener.handle().to_string().parse().unwrap();
+        let config = self.config;
         let connecting = thread::spawn(move || {
             let mut workers = workers(&client);
             let at = client
@@ -50,22 +63,12 @@ fn hub(ends: usize, config: ChannelConfig) -> Hub {
                 events: VecDeque::new(),
             }
         });
-        let at = listener
-            .accept(&server, &mut server_workers, within(SOON))
-            .unwrap();
-        assert_eq!(at.worker, 0);
-        ids.push(at.channel);
-        connected.push(connecting.join().unwrap());
+        let workers = core::slice::from_mut(&mut self.worker);
+        let at = self.listener.accept(&self.node, workers, within(SOON)).unwrap();
+        self.ids.push(at.channel);
+        self.ends.push(connecting.join().unwrap());
     }
-    Hub {
-        node: server,
-        worker: server_workers.swap_remove(0),
-        ids,
-        ends: connected,
-    }
-}
 
-impl Hub {
     fn poll(&mut self) {
         self.worker
             .poll(|_, event| assert!(matches!(event, Event::Done { .. }), "{event:?}"))
@@ -477,6 +480,9 @@ fn what_is_in_flight_when_the_worker_goes_is_unknown() {
             submit(&mut submitter, to, number);
         }
         drop((a, b));
+        // Whether it is home or not, nothing of them is lent before they are told of.
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(home(&mut submitter), 8);
         let (mut unknown, mut returned) = (Vec::new(), Vec::new());
         until("all are told of", || {
             while let Some(failed) = submitter.failure() {
@@ -726,6 +732,54 @@ fn what_the_device_refuses_comes_back_in_order() {
     );
 }
 
+#[test]
+fn a_channel_that_took_the_place_of_another_gets_nothing_of_it() {
+    let mut hub = hub(1, small());
+    let mut submitter = hub.worker.submitter(&config(32, 32)).unwrap();
+    let old = hub.ids[0];
+    // Sixteen go out, four wait.
+    (0..20).for_each(|number| submit(&mut submitter, old, number));
+    hub.poll();
+    hub.worker.begin_close(old, within(SOON)).unwrap();
+    until("it is closed", || {
+        hub.poll();
+        hub.worker.close_progress(old) == CloseProgress::Closed(Ok(()))
+    });
+    hub.connect();
+    let new = hub.ids[1];
+    for number in 20..24 {
+        submit(&mut submitter, old, number);
+        submit(&mut submitter, new, 100 + number);
+    }
+    hub.poll();
+    assert_eq!(numbers(&mut hub.ends[1]), [120, 121, 122, 123]);
+    for number in 16..24_u32 {
+        let failed = submitter.failure().unwrap();
+        assert_eq!((failed.error, failed.channel), (SubmissionError::NoChannel, old));
+        assert_eq!(failed.lease.unwrap().payload(), number.to_be_bytes());
+    }
+    hub.poll();
+    assert!(submitter.failure().is_none());
+    assert_eq!(home(&mut submitter), 32);
+}
+
+#[test]
+fn what_is_done_is_not_told_of_when_the_worker_goes() {
+    let (mut a, mut b) = pair();
+    let to = a.id();
+    let mut submitter = a.worker().submitter(&config(8, 8)).unwrap();
+    for round in 0..10 {
+        (0..6).for_each(|number| submit(&mut submitter, to, 6 * round + number));
+        numbers(&mut a);
+        assert_eq!(numbers(&mut b).len(), 6);
+        numbers(&mut a);
+    }
+    drop((a, b));
+    thread::sleep(Duration::from_millis(50));
+    assert!(submitter.failure().is_none());
+    assert_eq!(home(&mut submitter), 8);
+}
+
 /// A sequence of numbers that looks random and is always the same.
 struct Chance(u64);
 
@@ -815,6 +869,7 @@ fn play(seed: u64) {
         worker,
         ids,
         mut ends,
+        ..
     } = hub(3, quiet);
     let mut worker = Some(worker);
     let fabric = node.provider().fabric().clone();
