@@ -1,0 +1,139 @@
+//! Polls a Worker of many channels of which one is used, for callgrind to count:
+//! `idle_instructions WHAT CHANNELS POLLS`, with a libibverbs whose queue pairs find each other in one process.
+//!
+//! WHAT is `empty` (nothing comes), `send` (a message is sent and known done), `receive` (one is received, its memory
+//! given back and posted again), or `shared` (the same with receives that all channels share). Everything is as it is by
+//! default but for the depths, which let the channels fit into one completion queue. Only what the Worker does
+//! is in the functions `measured_…`.
+
+use core::error::Error;
+use core::time::Duration;
+
+use doorbell::{
+    ChannelConfig, ChannelId, Event, Listener, Node, Operation, SharedReceivesConfig, Worker, WorkerConfig,
+    within,
+};
+
+type Failure = Box<dyn Error>;
+
+const MESSAGE: [u8; 64] = [1; 64];
+const SOON: Duration = Duration::from_secs(300);
+
+/// Requests in flight, and receives, of each channel.
+const DEPTH: u32 = 2;
+
+fn main() -> Result<(), Failure> {
+    let mut words = std::env::args().skip(1);
+    let mut word = || words.next().ok_or("WHAT CHANNELS POLLS");
+    let (what, channels, polls) = (word()?, word()?.parse::<u32>()?, word()?.parse::<u32>()?);
+    let node = Node::open()?;
+    let mut config = WorkerConfig::default();
+    config.slots = channels.saturating_mul(DEPTH).saturating_add(64);
+    config.slot_bytes = 64;
+    config.completion_depth = channels.saturating_mul(DEPTH.saturating_add(1));
+    config.channels_max = channels;
+    let mut peers = node.workers(&config)?;
+    if what == "shared" {
+        let mut shared = SharedReceivesConfig::default();
+        shared.depth = channels.saturating_mul(DEPTH).saturating_add(32);
+        config.shared_receives = Some(shared);
+    }
+    let mut workers = node.workers(&config)?;
+    let mut pairs = Vec::new();
+    for _ in 0..channels {
+        pairs.push(connect(&node, &mut workers, &mut peers)?);
+    }
+    // One in the middle: neither the first nor the last that is looked at, were all of them.
+    let (here, there) = pairs.get(pairs.len() / 2).copied().ok_or("no channel")?;
+    let (worker, peer) = (first(&mut workers)?, first(&mut peers)?);
+    for _ in 0..polls {
+        match what.as_str() {
+            "empty" => measured_empty(worker)?,
+            "send" => {
+                while worker.channel(here).ok_or("closed")?.credits() == 0 {
+                    take(peer)?;
+                }
+                measured_send(worker, here)?;
+                take(peer)?;
+            }
+            "receive" | "shared" => {
+                while send(peer, there).is_err() {
+                    worker.poll(|_, _| {})?;
+                }
+                measured_receive(worker)?;
+                peer.poll(|_, _| {})?;
+            }
+            other => return Err(format!("there is no {other}").into()),
+        }
+    }
+    println!("{polls} times {what} with {channels} channels");
+    Ok(())
+}
+
+fn first(workers: &mut [Worker]) -> Result<&mut Worker, Failure> {
+    Ok(workers.first_mut().ok_or("no worker")?)
+}
+
+/// Takes what came, and gives its memory back.
+fn take(worker: &mut Worker) -> Result<u32, Failure> {
+    Ok(worker.poll(|mut turn, event| {
+        if let Event::Received { message, .. } = event {
+            turn.release(message);
+        }
+    })?)
+}
+
+fn send(worker: &mut Worker, channel: ChannelId) -> Result<(), Failure> {
+    let open = worker.channel(channel).ok_or("closed")?;
+    open.post_inline(Operation::Send, &MESSAGE)
+        .map_err(|kind| kind.to_string())?;
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_empty(worker: &mut Worker) -> Result<(), Failure> {
+    match worker.poll(|_, _| {})? {
+        0 => Ok(()),
+        _ => Err("something came".into()),
+    }
+}
+
+#[inline(never)]
+fn measured_send(worker: &mut Worker, channel: ChannelId) -> Result<(), Failure> {
+    send(worker, channel)?;
+    let mut is_done = false;
+    while !is_done {
+        worker.poll(|_, event| is_done |= matches!(event, Event::Done { .. }))?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_receive(worker: &mut Worker) -> Result<(), Failure> {
+    match take(worker)? {
+        1 => Ok(()),
+        _ => Err("one message was sent".into()),
+    }
+}
+
+/// One more channel; its names on both sides.
+fn connect(
+    node: &Node,
+    workers: &mut [Worker],
+    peers: &mut [Worker],
+) -> Result<(ChannelId, ChannelId), Failure> {
+    let mut config = ChannelConfig::default();
+    config.send_depth = DEPTH;
+    config.receive_depth = DEPTH;
+    // Counted under an instrument, everything takes its time.
+    config.handshake_stage = SOON;
+    let mut listener = Listener::bind(node, workers, "127.0.0.1:0".parse()?, &config)?;
+    let address = listener.address();
+    let (accepted, connected) = std::thread::scope(|scope| {
+        let accepting = scope.spawn(|| listener.accept(node, workers, within(SOON)));
+        let connected = node.connect_at(peers, address, &config, within(SOON));
+        (accepting.join(), connected)
+    });
+    let accepted = accepted.map_err(|_| "the listener gave up")??;
+    Ok((accepted.channel, connected?.channel))
+}
