@@ -15,6 +15,7 @@ use crate::steps::say;
 mod callgrind;
 mod goal;
 mod hot_loop;
+mod idle;
 mod native;
 mod record;
 mod rings;

@@ -77,7 +77,11 @@ fn counted(program: &Path, arguments: &[&str], toggle: &str, out: &Path) -> Resu
 }
 
 /// The profile of a program's functions that `toggle` matches, and of all they call.
-fn profile(
+///
+/// # Errors
+///
+/// The program does not run, or callgrind left no profile.
+pub(super) fn profile(
     program: &Path,
     arguments: &[&str],
     toggle: &str,

@@ -91,6 +91,21 @@ const fn ring(name: &'static str, what: &'static str, whose: &'static str, figur
     }
 }
 
+/// Instructions of one poll with 1,024 channels beside one with a single channel.
+const fn idle(name: &'static str, what: &'static str, figure: &'static str) -> Row {
+    Row {
+        name,
+        what,
+        unit: "instructions/poll",
+        whose: Some("a Worker of one channel"),
+        // Less than a look at one more channel takes: of 1,023 idle ones, none is looked at.
+        goal: Goal::DifferenceAtMost(8.0),
+        source: Source::Idle,
+        figure,
+        command: "cargo lab bench idle",
+    }
+}
+
 const fn handle(name: &'static str, what: &'static str, figure: &'static str, most: f64) -> Row {
     Row {
         name,
@@ -114,7 +129,7 @@ const SIDEWAY: Source = Source::Rival(Rival::Sideway);
 const IBVERBS: Source = Source::Rival(Rival::Ibverbs);
 
 /// Every row, in the order of the table.
-pub(super) static ROWS: [Row; 32] = [
+pub(super) static ROWS: [Row; 36] = [
     posting(
         "posting-guard-1",
         "64 B message by the bare posting guard, 1 a doorbell",
@@ -330,6 +345,26 @@ pub(super) static ROWS: [Row; 32] = [
         "sixteen descriptors at a time, the ring of many producers, two threads",
         "the best of heapless and crossbeam",
         "MpscRing sixteen",
+    ),
+    idle(
+        "idle-empty",
+        "a poll that finds nothing, with 1,024 channels",
+        "empty",
+    ),
+    idle(
+        "idle-send",
+        "a 64 B message sent and known done, with 1,024 channels",
+        "send",
+    ),
+    idle(
+        "idle-receive",
+        "a 64 B message received and its memory posted again, with 1,024 channels",
+        "receive",
+    ),
+    idle(
+        "idle-shared",
+        "the same where 1,024 channels share their receives",
+        "shared",
     ),
     handle(
         "handle-header",

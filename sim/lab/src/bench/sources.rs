@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use super::hot_loop;
+use super::idle;
 use super::native;
 use super::record::{Interval, Measured};
 use super::rings;
@@ -32,6 +33,8 @@ pub(super) enum Source {
     Handle,
     /// Instructions of posting and polling through the fake libibverbs.
     Posting,
+    /// Instructions of polling a Worker most of whose channels are idle.
+    Idle,
     /// The request rings between two threads.
     Rings,
     /// There is nothing yet that could be measured; why.
@@ -91,6 +94,7 @@ impl Source {
             Self::Rival(rival) => hot_loop::beside_rival(rival, bench),
             Self::Handle => native::handle(bench),
             Self::Posting => native::posting(bench),
+            Self::Idle => idle::measure(bench),
             Self::Rings => rings::measure(bench),
             Self::Missing(why) => bail!("{why}"),
         }
