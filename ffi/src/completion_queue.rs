@@ -243,7 +243,14 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         // SAFETY: the queue is live, the function its provider's, and the array has room for as
         // many as are asked for (ibv_poll_cq(3)).
         let count = unsafe { (self.poll_cq)(self.inner.as_ptr(), ROOM, self.batch.as_mut_ptr()) };
-        let Ok(count) = u32::try_from(count) else {
+        if count == 0 {
+            self.emptied = self.emptied.wrapping_add(1);
+            return Ok(0);
+        }
+        let (Ok(taken), Some(polled)) = (
+            u32::try_from(count),
+            usize::try_from(count).ok().and_then(|count| self.batch.get(..count)),
+        ) else {
             return Err(poll_failed(count));
         };
         let mut origin = Origin {
@@ -251,15 +258,15 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
             sequence: self.polled,
         };
         // Before what may panic: no two completions have the same number.
-        self.polled = self.polled.wrapping_add(count.into());
-        for wc in self.batch.get(..count as usize).unwrap_or_default() {
+        self.polled = self.polled.wrapping_add(taken.into());
+        if polled.len() < POLL_MAX {
+            self.emptied = self.emptied.wrapping_add(1);
+        }
+        for wc in polled {
             origin.sequence = origin.sequence.wrapping_add(1);
             each(Completion::new(wc, origin));
         }
-        if (count as usize) < POLL_MAX {
-            self.emptied = self.emptied.wrapping_add(1);
-        }
-        Ok(count)
+        Ok(taken)
     }
 
     fn depth(&self) -> u32 {

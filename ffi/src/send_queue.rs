@@ -365,13 +365,10 @@ const fn atomic(
     }
 }
 
-/// The flags in verbs' own bits: two agree, two are exchanged.
+/// The flags, whose bits are verbs' own.
 #[inline]
 const fn send_flags(flags: PostFlags) -> u32 {
-    let same = flags.bits() & (PostFlags::SOLICITED.bits() | PostFlags::INLINE.bits());
-    let signaled = (flags.bits() & PostFlags::SIGNALED.bits()) << 1;
-    let fence = (flags.bits() & PostFlags::FENCE.bits()) >> 1;
-    (same | signaled | fence) as u32
+    flags.bits() as u32
 }
 
 const _: () = {

@@ -102,13 +102,13 @@ impl Operation {
 }
 
 bitflags::bitflags! {
-    /// How a request is to be carried out. Source: `ibv_post_send(3)`.
+    /// How a request is to be carried out, in verbs' own bits. Source: `ibv_post_send(3)`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct PostFlags: u8 {
         /// A success makes a completion too; an error always makes one (S5).
-        const SIGNALED = 1;
+        const SIGNALED = 1 << 1;
         /// Waits until earlier READs and atomics of this queue are done.
-        const FENCE = 1 << 1;
+        const FENCE = 1;
         /// Wakes a peer that armed its completion queue for solicited ones.
         const SOLICITED = 1 << 2;
         /// The bytes are copied into the request when the doorbell rings.
