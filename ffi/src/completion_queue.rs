@@ -249,7 +249,9 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         }
         let (Ok(taken), Some(polled)) = (
             u32::try_from(count),
-            usize::try_from(count).ok().and_then(|count| self.batch.get(..count)),
+            usize::try_from(count)
+                .ok()
+                .and_then(|count| self.batch.get(..count)),
         ) else {
             return Err(poll_failed(count));
         };

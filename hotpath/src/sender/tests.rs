@@ -585,3 +585,5 @@ fn a_refused_announcement_is_made_again() {
     ring(&mut sender, 1).unwrap();
     assert_eq!(announced(&sender), [6], "once");
 }
+
+mod lone;

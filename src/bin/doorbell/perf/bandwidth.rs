@@ -5,13 +5,14 @@
 //! the last. A mark on the same connection, behind the messages, tells the listener that a
 //! round is over, and one back tells the client that the next may begin.
 
+use core::ops::Range;
 use std::collections::VecDeque;
 
 use quanta::Clock;
 use serde::Serialize;
 
 use doorbell::vocabulary::provider::Provider;
-use doorbell::{Event, Lease, PostFlags, SendErrorKind};
+use doorbell::{Event, Lease, Operation, PostFlags, SendErrorKind};
 
 use super::atomic::Counter;
 use super::error::PerfError;
@@ -270,6 +271,19 @@ fn post_batch<P: Provider>(
         Stock::Inline(bytes) => (Some(bytes.as_slice()), None),
         Stock::Leases(leases) => (None, Some(leases)),
     };
+    if let Some(leases) = &mut leases {
+        let tells = tells || last == last_of_round;
+        let sequences = first..first.saturating_add(count);
+        match test.op {
+            Op::Send => return post_leases(run, leases, sequences, tells, |_| Ok(Operation::Send)),
+            Op::Write => {
+                return post_leases(run, leases, sequences, tells, |sequence| {
+                    remote_place(test, &remote, sequence, round.first).map(Operation::Write)
+                });
+            }
+            _ => {}
+        }
+    }
     let mut batch = run.link.channel()?.batch();
     for sequence in first..first.saturating_add(count) {
         let operation = if test.op.is_atomic() {
@@ -301,6 +315,45 @@ fn post_batch<P: Provider>(
     }
     let rung = batch.ring();
     rung.map_err(|error| PerfError::Send(SendErrorKind::Post(error)))?;
+    Ok(())
+}
+
+/// Posts leases in turn with one doorbell, each by the operation of its sequence; the last of them `tells` when it is
+/// done, or not. Where all are of one kind that is known here, little of posting is left to decide for each.
+#[inline(always)]
+fn post_leases<P: Provider>(
+    run: &mut Run<'_, P>,
+    leases: &mut VecDeque<Lease<P>>,
+    sequences: Range<u64>,
+    tells: bool,
+    operation: impl Fn(u64) -> Result<Operation, PerfError>,
+) -> Result<(), PerfError> {
+    let last = sequences.end.saturating_sub(1);
+    let flags = if tells {
+        PostFlags::SIGNALED
+    } else {
+        PostFlags::empty()
+    };
+    let channel = run.link.channel()?;
+    if sequences.start == last {
+        let lease = leases.pop_front().ok_or(PerfError::NoMemory)?;
+        let posted = channel.post(operation(last)?, lease, flags);
+        return posted.map(drop).map_err(|refused| refused.kind.into());
+    }
+    let mut batch = channel.batch();
+    for sequence in sequences.start..last {
+        let lease = leases.pop_front().ok_or(PerfError::NoMemory)?;
+        batch
+            .push(operation(sequence)?, [lease], PostFlags::empty())
+            .map_err(|refused| refused.kind)?;
+    }
+    let lease = leases.pop_front().ok_or(PerfError::NoMemory)?;
+    batch
+        .push(operation(last)?, [lease], flags)
+        .map_err(|refused| refused.kind)?;
+    batch
+        .ring()
+        .map_err(|error| PerfError::Send(SendErrorKind::Post(error)))?;
     Ok(())
 }
 

@@ -509,6 +509,8 @@ impl Test {
         } else {
             0
         };
+        // A lease goes as it is, whatever its length: what goes inline was asked for.
+        config.inline_alone_bytes_max = 0;
         if self.op == Op::Ring {
             // What is said of the ring itself goes inline, and a message with its trailer.
             let message_bytes = if self.is_inline() {
