@@ -8,6 +8,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod accept_queue;
 pub mod access;
 pub mod address;
 pub mod detached;

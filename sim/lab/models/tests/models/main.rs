@@ -4,6 +4,7 @@
 //! What a model needs of memory beyond atomics is stood for by a witness; see the package.
 #![cfg(doorbell_loom)]
 
+mod accept;
 mod credits;
 mod detached;
 mod due;
