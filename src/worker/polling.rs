@@ -35,8 +35,8 @@ pub(crate) struct ReceiveSide<P: Provider> {
 }
 
 impl<P: Provider> Worker<P> {
-    /// Takes what completed, in bulk, receives first; `each` gets every event with its
-    /// channel. Says how many completions there were. Never waits.
+    /// Takes what completed, in bulk, receives first, and posts what was submitted; `each` gets every
+    /// event with its channel. Says how many completions there were. Never waits.
     ///
     /// # Errors
     /// A completion queue cannot be polled; the Worker is of no further use.

@@ -17,6 +17,7 @@ use doorbell_hotpath::ring::TakeError;
 
 use super::channel_list::ChannelList;
 use super::places::Entry;
+use super::submitting::Maker;
 use super::waiting::NAP;
 use crate::edge::reaper::Reaper;
 use crate::half::{SendHalf, Sends};
@@ -24,7 +25,7 @@ use crate::submission::{
     Bell, Desk, Intake, LastOfAll, Record, Registry, Request, RequestConsumer, RequestRing, SHARING_MAX,
     Telling,
 };
-use crate::{Arena, ChannelId, SubmissionError, Submitter, SubmitterConfig};
+use crate::{Arena, ChannelId, SubmissionError, Submitter};
 
 /// All submitters of a Worker, and what they submitted and is not posted.
 pub(crate) struct Submissions<P: Provider> {
@@ -42,6 +43,8 @@ pub(crate) struct Submissions<P: Provider> {
     registry: Arc<Registry<P>>,
     /// There once there are submitters, and where the Worker can sleep.
     bell: Option<Arc<Bell<P>>>,
+    /// There once there are submitters.
+    reaper: Option<Reaper>,
 }
 
 /// The rings. A place is empty once nothing comes out of it any more and nothing of it waits.
@@ -178,15 +181,16 @@ impl<P: Provider> Inlets<P> {
         }
     }
 
-    /// Lets go of rings whose submitters are gone, and of which nothing waits.
-    fn forget_gone(&mut self) {
+    /// Lets go of rings whose submitters are gone, and of which nothing waits: elsewhere, since memory may
+    /// go with them.
+    fn forget_gone(&mut self, reaper: &Reaper) {
         for entry in &mut self.0 {
             let is_gone = entry.as_ref().is_some_and(|inlet| {
                 let mut places = inlet.seats.iter().flat_map(|seat| &seat.places);
                 inlet.is_over && places.all(|place| place.slot.is_none())
             });
             if is_gone {
-                *entry = None;
+                reaper.take(entry.take());
             }
         }
     }
@@ -204,6 +208,7 @@ impl<P: Provider> Submissions<P> {
             is_behind: false,
             registry: Arc::new(Registry::new()),
             bell: None,
+            reaper: None,
         }
     }
 
@@ -418,7 +423,8 @@ impl<P: Provider> Submissions<P> {
         for channel in entries.iter_mut().filter_map(|entry| entry.channel.as_mut()) {
             self.make_room(all, channel.send_half());
         }
-        self.inlets.forget_gone();
+        self.inlets.forget_gone(maker.reaper);
+        self.reaper = Some(maker.reaper.clone());
         let inlet = Some(Inlet {
             requests,
             is_over: false,
@@ -430,31 +436,6 @@ impl<P: Provider> Submissions<P> {
             None => self.inlets.0.push(inlet),
         }
         Ok(submitters)
-    }
-}
-
-/// What submitters are made of.
-pub(super) struct Maker<'w, P: Provider> {
-    domain: &'w P::ProtectionDomain,
-    reaper: &'w Reaper,
-    /// A queue that the Worker, and its half that sends, sleeps at.
-    sleeps_at: &'w P::CompletionQueue,
-    config: &'w SubmitterConfig,
-}
-
-impl<'w, P: Provider> Maker<'w, P> {
-    pub(super) const fn new(
-        domain: &'w P::ProtectionDomain,
-        reaper: &'w Reaper,
-        sleeps_at: &'w P::CompletionQueue,
-        config: &'w SubmitterConfig,
-    ) -> Self {
-        Self {
-            domain,
-            reaper,
-            sleeps_at,
-            config,
-        }
     }
 }
 
@@ -568,13 +549,22 @@ impl<P: Provider> Drop for Submissions<P> {
     /// What was not posted comes back to those who submitted it: what waited first, then what is in the
     /// rings. What gets into a ring while it is closed, its submitters find there.
     fn drop(&mut self) {
-        let Self { inlets, queues, .. } = self;
+        let Self {
+            inlets,
+            queues,
+            reaper,
+            ..
+        } = self;
         for queue in queues {
             queue.fail(inlets, |_| SubmissionError::WorkerGone);
         }
         for inlet in inlets.0.iter_mut().flatten() {
             inlet.requests.close();
             inlet.intake.return_all(&mut inlet.requests);
+        }
+        if let Some(reaper) = reaper {
+            // Memory of submitters that are gone may go with them, which takes long.
+            reaper.take(core::mem::take(&mut inlets.0));
         }
     }
 }

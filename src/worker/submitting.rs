@@ -5,8 +5,33 @@ use doorbell_core::provider::{MemoryError, Provider};
 use super::Worker;
 use super::halves::SendWorker;
 use super::polling::SendSide;
-use super::submissions::Maker;
+use crate::edge::reaper::Reaper;
 use crate::{Submitter, SubmitterConfig};
+
+/// What submitters are made of.
+pub(super) struct Maker<'w, P: Provider> {
+    pub(super) domain: &'w P::ProtectionDomain,
+    pub(super) reaper: &'w Reaper,
+    /// A queue that the Worker, and its half that sends, sleeps at.
+    pub(super) sleeps_at: &'w P::CompletionQueue,
+    pub(super) config: &'w SubmitterConfig,
+}
+
+impl<'w, P: Provider> Maker<'w, P> {
+    const fn new(
+        domain: &'w P::ProtectionDomain,
+        reaper: &'w Reaper,
+        sleeps_at: &'w P::CompletionQueue,
+        config: &'w SubmitterConfig,
+    ) -> Self {
+        Self {
+            domain,
+            reaper,
+            sleeps_at,
+            config,
+        }
+    }
+}
 
 impl<P: Provider> Worker<P> {
     /// Makes what submits requests from another thread, with memory and a ring of its own.
