@@ -222,6 +222,15 @@ fn s15_a_read_goes_on_where_a_packet_of_it_was_lost() {
         assert!(sent.retired.status.is_success());
         let read: Vec<u8> = sent.slots.into_iter().flat_map(|(_, bytes)| bytes).collect();
         assert_eq!(read, data, "{lost}");
+        // The request, its answers, the rest of it, and the answers to that.
+        assert_eq!(
+            on.sent(),
+            if lost == "1st" {
+                1 + 2 + 1 + 2
+            } else {
+                1 + 2 + 1 + 1
+            }
+        );
     }
 }
 

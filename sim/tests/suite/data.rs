@@ -96,6 +96,70 @@ pub(crate) fn s16_psns_wrap_over_long_messages<R: Rig>(rig: &R) {
     }
 }
 
+pub(crate) fn s16_long_messages_are_cut_and_put_together<R: Rig>(rig: &R) {
+    let wish = super::Wish {
+        path_mtu: doorbell_core::Mtu::B256,
+        ..USUAL
+    };
+    let [mut near, mut far] = connected_as(rig, [wish; 2]);
+    let long: Vec<u8> = (0..=u8::MAX).chain(7..=u8::MAX).cycle().take(500).collect();
+    let halves = |side: &mut super::Side<R::P>, bytes: &[u8]| {
+        let (first, rest) = bytes.split_at(SLOT_BYTES as usize);
+        [side.slot(first), side.slot(rest)]
+    };
+    let slots = [far.slot(b""), far.slot(b"")];
+    let mut batch = far.receive.stage();
+    batch.push(slots).map_err(|refused| refused.reason).unwrap();
+    batch.ring().unwrap();
+    let slots = halves(&mut near, &long);
+    near.post_slots(Operation::Send, slots, PostFlags::empty());
+    let slots = halves(&mut near, &long);
+    near.post_slots(Operation::Write(far.at(3)), slots, PostFlags::empty());
+    let slots = halves(&mut near, &[0; 500]);
+    near.post_slots(Operation::Read(far.at(3)), slots, PostFlags::SIGNALED);
+    let sent = near.sent(1).remove(0);
+    assert!(sent.retired.status.is_success());
+    let read: Vec<u8> = sent
+        .slots
+        .into_iter()
+        .skip(4)
+        .flat_map(|(_, bytes)| bytes)
+        .collect();
+    assert_eq!(read, long);
+    assert_eq!(far.received(1)[0].payload, long);
+    assert_eq!(far.window_bytes(3, 500), long);
+}
+
+pub(crate) fn s18_a_fence_waits_for_what_is_read<R: Rig>(rig: &R) {
+    let [mut near, mut far] = connected(rig);
+    for round in 0..8_u8 {
+        far.window.copy_in(0, &[round; 200]).unwrap();
+        near.post_with(Operation::Read(far.at(0)), &[0xff; 200], PostFlags::empty());
+        let flags = PostFlags::SIGNALED | PostFlags::FENCE;
+        near.post_with(Operation::Write(far.at(0)), &[0xee; 200], flags);
+        let sent = near.sent(1).remove(0);
+        assert_eq!(sent.slots[0].1, [round; 200]);
+        assert_eq!(far.window_bytes(0, 200), [0xee; 200]);
+    }
+}
+
+pub(crate) fn s20_memory_may_be_polled_where_the_device_says_so<R: Rig>(rig: &R) {
+    let [mut near, far] = connected(rig);
+    let promise = doorbell_core::provider::QueuePair::data_in_order(&far.control);
+    for round in 1..20_u8 {
+        near.post(Operation::Write(far.at(0)), &[round; 200]);
+        if promise == doorbell_core::provider::DataInOrder::WholeMessage {
+            while far.window.load_u8(199).unwrap() != round {}
+        } else {
+            assert!(near.status().is_success());
+        }
+        assert_eq!(far.window_bytes(0, 200), [round; 200]);
+        if near.send.in_flight() > 0 {
+            assert!(near.status().is_success());
+        }
+    }
+}
+
 pub(crate) fn s18_requests_complete_in_order_and_data_before_its_message<R: Rig>(rig: &R) {
     let [mut near, mut far] = connected(rig);
     far.post_receives(4);

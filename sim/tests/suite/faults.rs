@@ -297,6 +297,75 @@ pub(crate) fn s12_fewer_retries_are_exhausted<R: Rig>(rig: &R) {
     );
 }
 
+pub(crate) fn s13_a_peer_that_is_silent_ends_the_retries<R: Rig>(rig: &R) {
+    let [mut near, far] = super::sides(rig, [USUAL; 2]);
+    // It is there, and never became ready.
+    near.connect(&USUAL, far.name());
+    near.post(Operation::Send, b"x");
+    near.post_with(Operation::Send, b"y", PostFlags::empty());
+    let ends: Vec<_> = near.sent(2).iter().map(|sent| sent.retired.status).collect();
+    assert_eq!(ends, [WcStatus::RETRY_EXC_ERR, WcStatus::WR_FLUSH_ERR]);
+    assert_eq!((near.state(), far.state()), (QpState::Error, QpState::Reset));
+}
+
+pub(crate) fn s24_nothing_is_told_of_what_is_gone<R: Rig>(rig: &R) {
+    let [mut near, far] = connected(rig);
+    let super::Side {
+        control,
+        send,
+        receive,
+        send_completions,
+        receive_completions,
+        window,
+        context,
+        ..
+    } = far;
+    let remote = doorbell_core::provider::Window::remote(&window);
+    let beyond = RemoteAddress {
+        address: remote.address_of(0, 0).unwrap().wrapping_sub(1),
+        rkey: remote.rkey(),
+    };
+    near.post(Operation::Write(beyond), b"x");
+    assert_eq!(near.status(), WcStatus::REM_ACCESS_ERR);
+    drop((control, send, receive, send_completions, receive_completions));
+    assert_eq!(context.next_event(), Ok(None));
+}
+
+pub(crate) fn s30_the_first_packet_is_told_to_who_cannot_send_yet<R: Rig>(rig: &R) {
+    let [mut near, mut far] = super::sides(rig, [USUAL; 2]);
+    near.connect(&USUAL, far.name());
+    far.initialize(&USUAL);
+    far.post_receives(2);
+    let to_receive = far.to_receive(&USUAL, near.name());
+    far.control.ready_to_receive(&to_receive).unwrap();
+    assert_eq!(events(&far), []);
+    near.post(Operation::Send, b"first");
+    assert!(near.status().is_success());
+    near.post(Operation::Send, b"second");
+    assert!(near.status().is_success());
+    let established = AsyncEvent::CommunicationEstablished(far.control.qpn());
+    assert_eq!(events(&far), [established], "once");
+}
+
+pub(crate) fn s28_more_reads_than_may_be_outstanding_are_done_in_turn<R: Rig>(rig: &R) {
+    let wish = Wish {
+        max_rd_atomic: 2,
+        ..USUAL
+    };
+    let [mut near, mut far] = connected_as(rig, [wish, USUAL]);
+    doorbell_core::provider::Window::copy_in(&mut far.window, 0, &[7; 64]).unwrap();
+    for place in 0..super::DEPTH {
+        let remote = far.at(u64::from(place) * 8);
+        if place % 2 == 0 {
+            near.post(Operation::Read(remote), &[0; 8]);
+        } else {
+            near.post(Operation::FetchAndAdd { remote, add: 1 }, &[]);
+        }
+    }
+    let sent = near.sent(super::DEPTH as usize);
+    assert!(sent.iter().all(|sent| sent.slots[0].1 == [7; 8]));
+}
+
 pub(crate) fn s14_a_peer_that_is_gone_does_not_answer<R: Rig>(rig: &R) {
     let [mut near, far] = connected(rig);
     drop(far);

@@ -1,0 +1,310 @@
+//! Trouble: hosts that vanish, stand still or are slow, ports and addresses that go, posts that
+//! fail; what is told of it, and what differs from device to device.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "tests"
+)]
+
+#[expect(dead_code, reason = "the suite's tests run elsewhere")]
+mod suite;
+
+use core::time::Duration;
+
+use doorbell_core::provider::{
+    AsyncEvent, CompletionQueue, Context, Operation, PostFlags, Provider, QueuePair, SendBatch, SendQueue,
+};
+use doorbell_core::{Gid, IpPrefix, Mtu, PortState, QpState, WcStatus};
+use doorbell_sim::plan::{Action, Name};
+use doorbell_sim::{Fabric, Host, PortConfig, Quirks};
+use suite::{End, Rig, SLOTS, Side, USUAL, Wish, connected_as, poll_nothing};
+
+const ENOMEM: i32 = 12;
+
+struct On(Fabric);
+
+impl On {
+    fn new(plan: &str) -> Self {
+        Self::with(Quirks::IBA, plan)
+    }
+
+    fn with(quirks: Quirks, plan: &str) -> Self {
+        let builder = Fabric::builder().quirks(quirks);
+        Self(builder.plan(plan.parse().unwrap()).build())
+    }
+
+    fn sides(&self) -> [Side<Host>; 2] {
+        connected_as(self, [PATIENT; 2])
+    }
+
+    fn perform(&self, action: Action) {
+        self.0.perform(&action);
+    }
+
+    fn run_for(&self, micros: u64) {
+        self.0.run_for(Duration::from_micros(micros));
+    }
+}
+
+/// Tries long enough for what is meant to pass.
+const PATIENT: Wish = Wish {
+    retry_count: 5,
+    ..USUAL
+};
+
+impl Rig for On {
+    type P = Host;
+
+    fn ends(&self) -> [End<Host>; 2] {
+        [("a", "10.0.0.1"), ("b", "10.0.0.2")].map(|(name, address)| {
+            let address = address.parse().unwrap();
+            let prefix = IpPrefix::new(address, 24).unwrap();
+            let port = PortConfig {
+                active_mtu: Some(Mtu::B1024),
+                ..PortConfig::new("sim0", &[prefix])
+            };
+            End {
+                provider: self.0.host(name, vec![port]).unwrap(),
+                device: "sim0".into(),
+                port: 1,
+                gid_index: 0,
+                gid: Gid::from_ip(address),
+            }
+        })
+    }
+}
+
+fn host(name: &str) -> Name {
+    Name::new(name).unwrap()
+}
+
+fn events(side: &Side<Host>) -> Vec<AsyncEvent> {
+    core::iter::from_fn(|| side.context.next_event().unwrap()).collect()
+}
+
+#[test]
+fn s30_a_port_that_goes_and_comes_is_told_and_outlived() {
+    let on = On::new("at 10us port b/sim0:1 down for 5ms");
+    let [mut near, far] = on.sides();
+    on.run_for(20);
+    assert_eq!(events(&far), [AsyncEvent::PortError(1)]);
+    assert_eq!(far.context.port(1).unwrap().state, PortState::DOWN);
+    near.post(Operation::Write(far.at(0)), b"x");
+    assert!(
+        near.status().is_success(),
+        "it is tried again until the port is there"
+    );
+    assert_eq!(events(&far), [AsyncEvent::PortActive(1)]);
+    assert_eq!(events(&near), []);
+    assert!(on.0.audit().unwrap().packets.lost > 0);
+}
+
+#[test]
+fn s30_an_address_that_changes_is_told_and_cuts_connections() {
+    let on = On::new("at 10us gid b 10.0.0.2 becomes 10.0.0.9");
+    let [mut near, far] = on.sides();
+    near.post(Operation::Write(far.at(0)), b"x");
+    assert!(near.status().is_success());
+    on.run_for(20);
+    assert_eq!(events(&far), [AsyncEvent::GidChange(1)]);
+    let address = far.context.port(1).unwrap().gids[0].address.unwrap();
+    assert_eq!(address.address().to_string(), "10.0.0.9");
+    assert_eq!(address.prefix_bits(), 24);
+    near.post(Operation::Write(far.at(0)), b"x");
+    assert_eq!(near.status(), WcStatus::RETRY_EXC_ERR);
+    // The old address is free for others.
+    let prefix = IpPrefix::new("10.0.0.2".parse().unwrap(), 24).unwrap();
+    on.0.host("c", vec![PortConfig::new("sim0", &[prefix])]).unwrap();
+}
+
+#[test]
+fn a_host_that_vanishes_is_silent_and_comes_back_without_its_queue_pairs() {
+    let on = On::new("");
+    let [mut near, mut far] = on.sides();
+    far.post_receives(2);
+    on.perform(Action::Kill(host("b")));
+    assert_eq!(events(&far), [AsyncEvent::DeviceFatal]);
+    assert_eq!(far.state(), QpState::Error);
+    near.post(Operation::Send, b"x");
+    assert_eq!(near.status(), WcStatus::RETRY_EXC_ERR);
+    assert_eq!(on.0.audit().unwrap().packets.delivered, 0);
+    on.perform(Action::Restart(host("b")));
+    let [mut near, mut far] = connected_as(&Fresh(on.0.clone()), [USUAL; 2]);
+    far.post_receives(1);
+    near.post(Operation::Send, b"x");
+    assert!(near.status().is_success());
+}
+
+/// Other hosts of the same fabric, one of them of the name that vanished.
+struct Fresh(Fabric);
+
+impl Rig for Fresh {
+    type P = Host;
+
+    fn ends(&self) -> [End<Host>; 2] {
+        [("b", "10.0.1.1"), ("g", "10.0.1.2")].map(|(name, address)| {
+            let address = address.parse().unwrap();
+            let prefix = IpPrefix::new(address, 24).unwrap();
+            End {
+                provider: self
+                    .0
+                    .host(name, vec![PortConfig::new("sim0", &[prefix])])
+                    .unwrap(),
+                device: "sim0".into(),
+                port: 1,
+                gid_index: 0,
+                gid: Gid::from_ip(address),
+            }
+        })
+    }
+}
+
+#[test]
+fn a_host_that_stands_still_goes_on_with_what_came_in() {
+    let on = On::new("");
+    let [mut near, mut far] = on.sides();
+    far.post_receives(1);
+    on.perform(Action::Pause(host("b"), true));
+    near.post(Operation::Send, b"wait");
+    on.run_for(3000);
+    assert_eq!(on.0.audit().unwrap().packets.delivered, 0);
+    on.perform(Action::Pause(host("b"), false));
+    assert!(near.status().is_success());
+    assert_eq!(far.received(1)[0].payload, b"wait");
+    poll_nothing(&mut far.receive_completions);
+}
+
+#[test]
+fn a_slow_host_takes_its_time_for_each_packet() {
+    let on = On::new("at 0ns slow b by 100us for 1s");
+    let [mut near, far] = on.sides();
+    on.run_for(1);
+    let begin = on.0.now().to_ns();
+    for _ in 0..4 {
+        near.post(Operation::Write(far.at(0)), b"x");
+    }
+    near.sent(4);
+    let passed = on.0.now().to_ns() - begin;
+    assert!((400_000..500_000).contains(&passed), "{passed} ns");
+}
+
+#[test]
+fn a_post_that_fails_hands_back_what_was_not_taken() {
+    let on = On::new("fail 2nd post of a with 12; seed 3");
+    let [mut near, far] = on.sides();
+    near.post(Operation::Write(far.at(0)), b"x");
+    let slots = [0_u8; 4].map(|byte| near.slot(&[byte]));
+    let mut batch = near.send.stage();
+    for slot in slots {
+        let pushed = batch.push(Operation::Write(far.at(0)), [slot], PostFlags::SIGNALED);
+        pushed.map_err(|refused| refused.reason).unwrap();
+    }
+    let mut back = 0;
+    let error = batch.ring_returning(|_, slot| {
+        back += 1;
+        drop(slot);
+    });
+    let error = error.unwrap_err();
+    assert_eq!(error.cause.errno, ENOMEM);
+    assert_eq!((error.posted + error.unposted, back), (4, error.unposted));
+    assert!(error.unposted > 0);
+    near.sent(1 + error.posted as usize);
+    assert_eq!((near.send.in_flight(), near.slots_home()), (0, SLOTS));
+    near.post(Operation::Write(far.at(0)), b"y");
+    assert!(near.status().is_success(), "and then it works");
+    on.0.audit().unwrap();
+}
+
+#[test]
+fn s21_an_overrun_ends_the_queue_or_loses_one_completion() {
+    for (quirks, works_on) in [(Quirks::IBA, false), (Quirks::RXE_6_1, true)] {
+        let on = On::with(quirks, "");
+        let [mut near, far] = on.sides();
+        on.perform(Action::Overrun(host("a")));
+        near.post(Operation::Write(far.at(0)), b"lost");
+        near.post(Operation::Write(far.at(0)), b"kept");
+        let told = events(&near);
+        assert_eq!(told[0], AsyncEvent::CompletionQueueError);
+        if works_on {
+            assert_eq!(told.len(), 1);
+            assert_eq!(near.sent(1)[0].retired.count(), 2, "a later one covers it");
+            assert_eq!(near.state(), QpState::ReadyToSend);
+        } else {
+            assert_eq!(told[1], AsyncEvent::QueuePairFatal(near.control.qpn()));
+            assert!(near.send_completions.poll(drop).is_err());
+            assert_eq!(near.state(), QpState::Error);
+        }
+    }
+}
+
+#[test]
+fn quirks_differ_where_they_say() {
+    for quirks in [Quirks::IBA, Quirks::RXE_6_1, Quirks::RXE_7, Quirks::MLX5] {
+        // A receive that is too small (S10).
+        let on = On::with(quirks, "");
+        let [mut near, mut far] = on.sides();
+        far.post_receives(1);
+        let slots = [near.slot(&[1; 256]), near.slot(b"x")];
+        near.post_slots(Operation::Send, slots, PostFlags::empty());
+        assert_eq!(near.status(), WcStatus::REM_INV_REQ_ERR);
+        assert_eq!(far.received(1)[0].arrival.status, quirks.short_receive);
+        assert_eq!(events(&far), []);
+        // Late requests and receives (S3).
+        far.post_receives(1);
+        far.received_if(quirks.late_receives_are_flushed);
+        near.post(Operation::Send, b"late");
+        if quirks.late_requests_vanish {
+            poll_nothing(&mut near.send_completions);
+        } else {
+            assert_eq!(near.status(), WcStatus::WR_FLUSH_ERR);
+        }
+        // Refused access, told or not (S9).
+        let [mut near, mut far] = On::with(quirks, "").sides();
+        far.post_receives(1);
+        let beyond = far.at(suite::WINDOW_BYTES as u64);
+        near.post(Operation::WriteWithImmediate(beyond, 1), b"x");
+        assert_eq!(near.status(), WcStatus::REM_ACCESS_ERR);
+        assert_eq!(far.received(1)[0].arrival.status, quirks.refused_immediate);
+        let [mut near, far] = On::with(quirks, "").sides();
+        near.post(Operation::Write(far.at(suite::WINDOW_BYTES as u64)), b"x");
+        assert_eq!(near.status(), WcStatus::REM_ACCESS_ERR);
+        let told = AsyncEvent::QueuePairAccess(far.control.qpn());
+        let expected = if quirks.refusals_are_told {
+            vec![told]
+        } else {
+            vec![]
+        };
+        assert_eq!(events(&far), expected);
+    }
+    assert_ne!(Quirks::RXE_6_1, Quirks::RXE_7);
+}
+
+trait Late {
+    fn received_if(&mut self, flushed: bool);
+}
+
+impl Late for Side<Host> {
+    /// A receive that came late is flushed, or comes once something else is asked.
+    fn received_if(&mut self, flushed: bool) {
+        if !flushed {
+            poll_nothing(&mut self.receive_completions);
+            self.post_with(Operation::Send, b"", PostFlags::empty());
+        }
+        assert_eq!(self.received(1)[0].arrival.status, WcStatus::WR_FLUSH_ERR);
+    }
+}
+
+#[test]
+fn hosts_may_differ() {
+    let fabric = Fabric::new();
+    let port = |address: &str| {
+        let prefix = IpPrefix::new(address.parse().unwrap(), 24).unwrap();
+        [PortConfig::new("sim0", &[prefix])]
+    };
+    let soft = fabric
+        .host_with("soft", &port("10.0.0.1"), Quirks::RXE_7)
+        .unwrap();
+    let hard = fabric.host_with("hard", &port("10.0.0.2"), Quirks::MLX5).unwrap();
+    assert!(soft.open("sim0").is_ok() && hard.open("sim0").is_ok());
+}
