@@ -108,6 +108,14 @@ impl Applied {
         self.digest = crc32c(self.digest, &crc.to_le_bytes());
     }
 
+    /// How this differs from the log that a leader says was all: entries, and their digest.
+    pub(crate) fn lacks(&self, [entries, digest]: [u64; 2]) -> Option<String> {
+        if entries != self.entries {
+            return Some(format!("{} entries of {entries} came", self.entries));
+        }
+        (digest != u64::from(self.digest)).then(|| "the entries are not those of the leader".into())
+    }
+
     /// The bytes and the CRC of the next entry, and what is behind it.
     fn check<'l>(&self, log: &'l [u8]) -> Result<(usize, u32, &'l [u8]), Damage> {
         let expected = self.entries;

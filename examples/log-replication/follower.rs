@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::Manner;
 use super::around::{Failure, Progress, note_failure, words};
 use super::entry::Applied;
+use super::leader::GIVEN_UP;
 use super::log::place;
 
 /// What a follower found.
@@ -53,6 +54,7 @@ impl<P: Provider> Copy<P> {
             }
             Event::Received { message, .. } => {
                 match *words(message.payload()).collect::<Vec<_>>() {
+                    _ if message.payload() == GIVEN_UP => self.fail("the leader has given this copy up"),
                     [entries, digest] => self.end = Some([entries, digest]),
                     _ => self.fail("a message came that means nothing"),
                 }
@@ -106,13 +108,7 @@ impl<P: Provider> Copy<P> {
     /// What the end should be, and is not.
     fn failures(&self) -> Vec<String> {
         let mut failures: Vec<String> = self.failed.iter().cloned().collect();
-        if let Some([entries, digest]) = self.end {
-            if entries != self.applied.entries {
-                failures.push(format!("{} entries of {entries} came", self.applied.entries));
-            } else if digest != u64::from(self.applied.digest) {
-                failures.push("the entries are not those of the leader".into());
-            }
-        }
+        failures.extend(self.end.and_then(|end| self.applied.lacks(end)));
         failures
     }
 }

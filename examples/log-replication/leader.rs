@@ -17,6 +17,9 @@ use super::around::{Failure, Percentiles, Progress, rate};
 use super::log::Log;
 use super::replica::Replica;
 
+/// What a follower is told that is of no more use.
+pub(crate) const GIVEN_UP: &[u8] = b"given up";
+
 /// What a leader found.
 #[derive(Debug, Serialize)]
 pub(crate) struct Led {
@@ -149,13 +152,13 @@ impl<P: Provider> Leader<'_, P> {
         let now = Instant::now();
         let span = Duration::from_millis(self.arguments.acknowledge_ms);
         for replica in &mut self.replicas {
-            replica.expire(now, span);
+            replica.expire(now, span, self.log.end());
         }
         let (place, needed) = (self.majority_has(), self.needed());
         self.log.commit(place, needed, now);
         for replica in &mut self.replicas {
             if let Some(worker) = self.workers.get_mut(replica.at.worker) {
-                self.batches.note(replica.send(worker, &self.log, now)?);
+                self.batches.note(replica.send(worker, &self.log)?);
             }
         }
         Ok(())
@@ -206,19 +209,23 @@ impl<P: Provider> Leader<'_, P> {
         self.log.committed == end && self.needed() == end
     }
 
-    /// Tells those that are left that this was all, and what it comes to; waits until they have it.
+    /// Tells those that are left that this was all, and what it comes to, and the others that they were given up;
+    /// waits until they have it.
     fn say_end(&mut self, patience: Duration) -> Result<(), Failure> {
         let applied = self.log.appended();
         let end = [applied.entries, u64::from(applied.digest)]
             .map(u64::to_le_bytes)
             .concat();
-        for replica in self.replicas.iter_mut().filter(|replica| replica.is_here()) {
+        for replica in &mut self.replicas {
             let worker = self.workers.get_mut(replica.at.worker).ok_or("no such worker")?;
             let channel = worker.channel(replica.at.channel).ok_or("closed")?;
-            if let Err(kind) = channel.post_inline(Operation::Send, &end) {
+            let last: &[u8] = if replica.is_here() { &end } else { GIVEN_UP };
+            let sent = channel.post_inline(Operation::Send, last);
+            let closed = worker.close(replica.at.channel, within(patience), |_, _| {});
+            // Of one that was lost before, nothing is expected.
+            if let Err(kind) = sent {
                 replica.lose(kind.to_string());
-            }
-            if let Err(error) = worker.close(replica.at.channel, within(patience), |_, _| {}) {
+            } else if let Err(error) = closed {
                 replica.lose(error.to_string());
             }
         }
@@ -253,10 +260,10 @@ pub(crate) fn run<P: Provider>(
         if all && leader.is_done() {
             break;
         }
+        leader.turn()?;
         if !all {
             leader.append(began, now)?;
         }
-        leader.turn()?;
         progress.tell(now, || {
             let followers = leader.living().count();
             format!(

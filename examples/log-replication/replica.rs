@@ -23,8 +23,9 @@ pub(crate) struct Replica<P: Provider> {
     arena: Arena<P>,
     /// Where its log is, once it said so.
     window: Option<RemoteWindow>,
-    /// What is on its way ends here, and since when it is.
+    /// What is on its way ends here.
     sent: u64,
+    /// When it last had all there was, or more than before.
     since: Instant,
     /// Up to here it has the log.
     pub(crate) acknowledged: u64,
@@ -60,9 +61,11 @@ impl<P: Provider> Replica<P> {
         self.lost.get_or_insert_with(|| why.into());
     }
 
-    /// Gives it up when it has not acknowledged in time.
-    pub(crate) fn expire(&mut self, now: Instant, span: Duration) {
-        if self.sent > self.acknowledged && now.saturating_duration_since(self.since) > span {
+    /// Gives it up when it has acknowledged nothing for too long of a log that ends at `end`.
+    pub(crate) fn expire(&mut self, now: Instant, span: Duration, end: u64) {
+        if self.acknowledged == end {
+            self.since = now;
+        } else if now.saturating_duration_since(self.since) > span {
             self.lose(format!("no acknowledgement within {} ms", span.as_millis()));
         }
     }
@@ -99,11 +102,12 @@ impl<P: Provider> Replica<P> {
             ));
         } else {
             self.acknowledged = place;
+            self.since = Instant::now();
         }
     }
 
     /// Sends all whole entries that fit into a batch, unless one is on its way. Says how many entries.
-    pub(crate) fn send(&mut self, worker: &mut Worker<P>, log: &Log, now: Instant) -> Result<usize, Failure> {
+    pub(crate) fn send(&mut self, worker: &mut Worker<P>, log: &Log) -> Result<usize, Failure> {
         let (true, true, Some(window)) = (self.is_here(), self.sent == self.acknowledged, &self.window)
         else {
             return Ok(0);
@@ -159,7 +163,6 @@ impl<P: Provider> Replica<P> {
             Ok(_) => {
                 let entries = log.entries_between(self.sent, end);
                 self.sent = end;
-                self.since = now;
                 Ok(entries)
             }
             Err(error) => {

@@ -1,9 +1,12 @@
 //! The example over the simulated fabric, a leader and its followers in one process; and that what they check can
 //! fail.
 
+use std::time::Instant;
+
 use clap::Parser as _;
 
 use super::entry::{Applied, Damage, crc32c, write};
+use super::log::Log;
 use super::{All, Arguments, Role, all};
 
 fn run(arguments: &[&str]) -> All {
@@ -65,6 +68,40 @@ fn without_a_majority_it_says_so_and_ends() {
 }
 
 #[test]
+fn the_log_keeps_what_somebody_needs_and_nothing_else() {
+    let now = Instant::now();
+    let mut log = Log::new(1000).unwrap();
+    // Entries of 116 bytes, of which the eighth ends behind 928, and the ninth round the end.
+    let mut read = Applied::default();
+    for round in 0..50 {
+        let needed = read.bytes;
+        while log.has_room(100, needed) {
+            log.append(100, now).unwrap();
+        }
+        assert_eq!(log.end() - needed, 928);
+        // No more than fits into a batch, and no half entries.
+        let until = log.whole_until(needed, 500);
+        assert_eq!(until - needed, 464);
+        assert_eq!(log.entries_between(needed, until), 4);
+        let (first, second) = log.bytes(needed, until);
+        assert_eq!(read.apply(&[first, second].concat()), Ok(()), "round {round}");
+        log.commit(until, until, now);
+        assert_eq!(log.committed_entries, read.entries);
+    }
+    assert_eq!(log.whole_until(read.bytes, 115), read.bytes);
+    // What is committed, and needed by one that is slow, is kept.
+    let behind = read.bytes;
+    while log.has_room(100, behind) {
+        log.append(100, now).unwrap();
+    }
+    log.commit(log.end(), behind, now);
+    assert!(!log.has_room(100, behind));
+    let (first, second) = log.bytes(behind, log.whole_until(behind, 1000));
+    assert_eq!(read.apply(&[first, second].concat()), Ok(()));
+    assert_eq!(read, *log.appended());
+}
+
+#[test]
 fn damage_is_told() {
     assert_eq!(crc32c(0, b"123456789"), 0xe306_9283);
     let mut log = Vec::new();
@@ -85,6 +122,10 @@ fn damage_is_told() {
         found: 2,
     };
     assert_eq!(Applied::default().apply(&lacking), Err(damage));
+    let all = [whole.entries, u64::from(whole.digest)];
+    assert_eq!(whole.lacks(all), None);
+    assert_eq!(whole.lacks([4, all[1]]).unwrap(), "3 entries of 4 came");
+    assert!(whole.lacks([3, all[1] ^ 1]).is_some());
     let cut = Damage::Cut { sequence: 2 };
     assert_eq!(Applied::default().apply(&log[..107]), Err(cut));
 }

@@ -41,6 +41,25 @@ fn every_subscriber_has_the_last_quotes() {
 }
 
 #[test]
+fn what_waited_for_room_is_sent_in_the_end() {
+    let found = run(&[
+        "--subscribers",
+        "2",
+        "--updates",
+        "2000",
+        "--rate",
+        "0",
+        "--in-flight",
+        "1",
+    ]);
+    assert_eq!(found.failures, [""; 0]);
+    for row in &found.publisher.subscribers {
+        assert!(row.conflated_here > 0);
+        assert_eq!(row.last_missing, Some(0));
+    }
+}
+
+#[test]
 fn a_cell_of_two_quotes_is_torn() {
     let (old, new) = (Quote::of(3, 7, 1000).to_cell(), Quote::of(3, 8, 2000).to_cell());
     assert_eq!(Quote::read(&[0; 64]), Reading::Empty);

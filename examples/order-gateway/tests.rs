@@ -101,12 +101,16 @@ fn each_answer_is_taken_once_and_compared() {
     assert_eq!((orders.waiting, orders.overdue), (0, 3));
     orders.note_answer(at(12), answer(0));
     assert_eq!((orders.late, orders.overdue), (1, 2));
-    // Another's answer under its id, and one that was changed on its way.
+    // One that was changed on its way, and another's under its id.
     let mut bytes = Order::of(3).answer().to_bytes();
     assert_eq!(Answer::parse(&bytes), answer(3));
     bytes[9] ^= 1;
     orders.note_answer(at(12), Answer::parse(&bytes));
     assert_eq!((orders.wrong, orders.overdue), (1, 2));
+    let mut other = Order::of(2).answer();
+    other.id = 3;
+    orders.note_answer(at(12), Some(other));
+    assert_eq!((orders.wrong, orders.overdue), (2, 1));
     let order = Request::Order(Order::of(3));
     assert_eq!(Request::parse(&order.to_bytes()), Some(order));
     assert_eq!(Request::parse(&Request::End(4).to_bytes()), Some(Request::End(4)));
