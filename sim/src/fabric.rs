@@ -120,6 +120,12 @@ impl Fabric {
         Instant::from_ns(self.lock().now_ns())
     }
 
+    /// When the next thing happens; `None` where nothing will by itself.
+    #[must_use]
+    pub fn next_at(&self) -> Option<Instant> {
+        self.lock().next_at_ns().map(Instant::from_ns)
+    }
+
     /// Lets the next thing happen, at its time. Says whether there was one.
     #[must_use]
     pub fn step(&self) -> bool {

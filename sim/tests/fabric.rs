@@ -445,6 +445,34 @@ fn what_is_of_another_fabric_is_not_taken_for_ours() {
 }
 
 #[test]
+fn a_driven_fabric_moves_only_when_it_is_told_to() {
+    let fabric = Fabric::builder().driven().build();
+    let host = fabric.host("a", vec![port("a", &["10.0.0.1/24"])]).unwrap();
+    let mut one = One::new(&host, "a", 1);
+    assert_eq!(one.connect(1, 0, gid("10.0.0.1"), one.qpn()), 0);
+    one.post_receives(1);
+    assert_eq!(fabric.next_at(), None);
+    assert!(!fabric.step());
+    one.send(b'x');
+    for _ in 0..10 {
+        assert_eq!(one.send_statuses(), []);
+    }
+    assert_eq!((fabric.now().to_ns(), one.received()), (0, vec![]));
+    let mut steps = 0;
+    while one.send_statuses().is_empty() {
+        let next = fabric.next_at().unwrap();
+        assert!(fabric.step());
+        assert_eq!(fabric.now(), next, "a step takes the time to what it does");
+        steps += 1;
+    }
+    // The doorbell, the message, and its acknowledgement.
+    assert_eq!((steps, one.received()), (3, vec![b'x']));
+    let later = fabric.now().after(core::time::Duration::from_secs(1));
+    fabric.run_until(later);
+    assert_eq!((fabric.now(), fabric.next_at()), (later, None));
+}
+
+#[test]
 fn the_same_calls_end_the_same_way() {
     let run = || {
         let fabric = Fabric::new();

@@ -295,6 +295,21 @@ fn s12_the_receiver_says_how_long_to_wait_and_the_count_begins_anew() {
 }
 
 #[test]
+fn s12_what_follows_a_message_without_a_receive_is_left_aside_without_a_word() {
+    let on = On::driven("");
+    let [mut near, mut far] = on.sides([USUAL; 2]);
+    for _ in 0..3 {
+        near.post(Operation::Send, b"late");
+    }
+    on.run_for(3 * LATENCY_NS);
+    assert_eq!(on.sent(), 3 + 1);
+    far.post_receives(3);
+    on.run_for(NOT_READY_NS + 2 * LATENCY_NS);
+    assert_eq!(near.sent(3).len(), 3);
+    assert_eq!(on.sent(), 3 + 1 + 3 + 3);
+}
+
+#[test]
 fn s12_timers_of_software_devices_are_coarse() {
     let on = On::quirks(Quirks::RXE_7, "");
     let [mut near, mut far] = on.sides([USUAL; 2]);

@@ -11,13 +11,11 @@ use crate::time::{ack_timeout_ns, not_ready_ns};
 impl Requester {
     /// Takes an answer that came in.
     pub(crate) fn on_packet(&mut self, now_ns: u64, packet: &Packet) {
-        let Some(oldest) = self.oldest() else {
-            return;
-        };
         let psn = packet.bth.psn;
         let next = Psn::from_low_bits(self.next_psn);
-        // An old one, or one for what was never sent.
-        if self.has_failed || psn.distance_from(oldest) < 0 || psn.distance_from(next) >= 0 {
+        // One for what was never sent. An old one, below, acknowledges nothing, and is not of
+        // the packet whose turn it is.
+        if self.has_failed || psn.distance_from(next) >= 0 {
             return;
         }
         match packet.bth.opcode.group() {

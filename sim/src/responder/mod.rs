@@ -223,13 +223,10 @@ impl Responder {
 
     /// Queues an acknowledgement. One that waits still, and says less, is replaced.
     fn answer(&mut self, psn: Psn, syndrome: Syndrome) {
-        if let Some(Response::Acknowledge(last, Syndrome::Done)) = self.responses.back_mut()
-            && syndrome == Syndrome::Done
-        {
-            *last = psn;
-            return;
+        match self.responses.back_mut() {
+            Some(Response::Acknowledge(last, Syndrome::Done)) if syndrome == Syndrome::Done => *last = psn,
+            _ => self.responses.push_back(Response::Acknowledge(psn, syndrome)),
         }
-        self.responses.push_back(Response::Acknowledge(psn, syndrome));
     }
 
     /// Refuses a request, and all that follows.

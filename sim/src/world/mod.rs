@@ -193,9 +193,8 @@ impl World {
 
     /// Lets a queue pair send, as soon as time goes on.
     fn kick(&mut self, key: QueuePairKey) {
-        if let Some(qp) = self.queue_pairs.get_mut(key)
-            && !qp.is_transmitting
-        {
+        let qp = self.queue_pairs.get_mut(key);
+        if let Some(qp) = qp.filter(|qp| !qp.is_transmitting) {
             qp.is_transmitting = true;
             self.events.push(self.now_ns, Event::Transmit(key));
         }

@@ -75,7 +75,6 @@ impl World {
             }
             Event::Timer(key) => {
                 if let Some(qp) = self.queue_pairs.get_mut(key) {
-                    qp.timer_at_ns = None;
                     qp.requester.on_timer(self.now_ns);
                     self.attend(key);
                 }
@@ -92,31 +91,42 @@ impl World {
         self.now_ns = self.now_ns.max(until_ns);
     }
 
-    /// The next thing to happen. Timers of queue pairs that wait no longer, or for longer, are
-    /// not among it.
+    /// When the next thing happens.
+    pub(crate) fn next_at_ns(&mut self) -> Option<u64> {
+        self.skip(u64::MAX);
+        let (at_ns, _) = self.events.peek()?;
+        Some(at_ns.max(self.now_ns))
+    }
+
+    /// The next thing to happen.
     fn next(&mut self, until_ns: u64) -> Option<(u64, Event)> {
-        loop {
-            self.events.peek().filter(|(at_ns, _)| *at_ns <= until_ns)?;
-            let (at_ns, event) = self.events.pop()?;
-            let Event::Timer(key) = event else {
-                return Some((at_ns, event));
-            };
-            let Some(qp) = self.queue_pairs.get_mut(key) else {
-                continue;
-            };
-            if qp.timer_at_ns != Some(at_ns) {
-                // Another runs out earlier.
-                continue;
+        self.skip(until_ns);
+        self.events.peek().filter(|(at_ns, _)| *at_ns <= until_ns)?;
+        let (at_ns, event) = self.events.pop()?;
+        if let Event::Timer(key) = event {
+            self.queue_pairs.get_mut(key)?.timer_at_ns = None;
+        }
+        Some((at_ns, event))
+    }
+
+    /// Passes over timers of queue pairs that wait no longer, or for longer.
+    fn skip(&mut self, until_ns: u64) {
+        while let Some((at_ns, Event::Timer(key))) = self.events.peek() {
+            if at_ns > until_ns {
+                return;
             }
-            qp.timer_at_ns = None;
-            if qp
-                .requester
-                .deadline_ns()
-                .is_some_and(|deadline_ns| deadline_ns <= at_ns)
-            {
-                return Some((at_ns, event));
+            let qp = self.queue_pairs.get_mut(key);
+            // Where it differs, another timer runs out earlier.
+            let is_its_own = qp.as_ref().is_some_and(|qp| qp.timer_at_ns == Some(at_ns));
+            let deadline_ns = qp.as_ref().and_then(|qp| qp.requester.deadline_ns());
+            if is_its_own && deadline_ns.is_some_and(|deadline_ns| deadline_ns <= at_ns) {
+                return;
             }
-            self.arm(key);
+            self.events.pop();
+            if let Some(qp) = qp.filter(|_| is_its_own) {
+                qp.timer_at_ns = None;
+                self.arm(key);
+            }
         }
     }
 

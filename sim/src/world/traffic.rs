@@ -92,18 +92,16 @@ impl World {
         let (queue, shared) = (qp.receive_completions, qp.shared);
         let not_ready = u64::from(effects.was_not_ready);
         self.tally.receivers_not_ready = self.tally.receivers_not_ready.saturating_add(not_ready);
-        if let Some(event) = effects.event
-            && self.quirks(device).refusals_are_told
-        {
+        let told = effects.event.filter(|_| self.quirks(device).refusals_are_told);
+        if let Some(event) = told {
             self.raise(context, event(qpn));
         }
         if let Some(ended) = effects.ended {
             self.complete(key, queue, ended);
         }
-        if let Some(shared) = shared.and_then(|shared| self.shared_receives.get_mut(shared))
-            && let Some(event) = shared.take_event()
-        {
-            let owner = shared.context;
+        let shared = shared.and_then(|shared| self.shared_receives.get_mut(shared));
+        let due = shared.and_then(|shared| Some((shared.context, shared.take_event()?)));
+        if let Some((owner, event)) = due {
             self.raise(owner, event);
         }
     }
