@@ -303,7 +303,8 @@ impl World {
     /// What comes at the end of each poll.
     fn tend(&mut self) -> Result<u32, PostError> {
         let outcome = self.receiver.replenish(&mut self.memory);
-        for channel in self.channels.iter_mut().filter(|channel| channel.is_hungry) {
+        let hungry = |channel: &&mut Channel| channel.is_hungry && channel.share.cause().is_none();
+        for channel in self.channels.iter_mut().filter(hungry) {
             channel.is_hungry = !self.receiver.grant(&mut channel.share);
             channel.announce();
         }
@@ -408,7 +409,7 @@ fn memory_that_comes_back_late_is_shared_by_those_who_need_it() {
 
 #[test]
 fn a_peer_that_takes_more_than_its_share_is_found_out_once() {
-    let mut world = World::new(8, 16, 1);
+    let mut world = World::new(8, 16, 4);
     assert!(world.open(2, 1) && world.open(6, 1));
     for _ in 0..2 {
         assert_eq!(world.receive(0, WcStatus::SUCCESS), Some(Taken::Message));
@@ -420,6 +421,8 @@ fn a_peer_that_takes_more_than_its_share_is_found_out_once() {
     assert_eq!(cause.status, WcStatus::GENERAL_ERR);
     // What it took is posted again at once, and nothing of it is its own.
     assert_eq!(world.tend(), Ok(4));
+    assert_eq!(world.receive(0, WcStatus::SUCCESS), Some(Taken::OverdrawnAgain));
+    assert_eq!(world.tend(), Ok(1), "however little is missing");
     assert_eq!(world.channels[1].share.granted(), 6);
     assert!(world.receiver.queue().in_flight() >= world.receiver.granted());
 }

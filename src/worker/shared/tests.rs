@@ -3,8 +3,8 @@
 use core::time::Duration;
 use std::thread;
 
-use doorbell_core::provider::{Operation, RemoteAddress, Window};
-use doorbell_core::{IpPrefix, WcStatus};
+use doorbell_core::provider::{Operation, QueuePair, RemoteAddress, Window};
+use doorbell_core::{IpPrefix, QpState, WcStatus};
 use doorbell_sim::{Fabric, Host, PortConfig};
 
 use crate::{
@@ -140,6 +140,8 @@ fn a_peer_that_takes_what_is_anothers_is_failed_and_the_other_goes_on() {
         matches!(state, ChannelState::Failed { cause } if cause.status == WcStatus::GENERAL_ERR),
         "{state:?}"
     );
+    let control = &hub.worker.channel(first).unwrap().send.control;
+    assert_eq!(control.state(), Ok(QpState::Error), "really");
     // What it took is there again for the other.
     let counts = hub.worker.shared_receives().unwrap();
     assert_eq!((counts.posted, counts.granted), (4, 4));
