@@ -10,9 +10,9 @@ use doorbell_core::provider::{
 use doorbell_core::wire::{Publication, RING_TRAILER_BYTES, RingInvitation, WireError, ring_window_bytes};
 use doorbell_core::{Deadline, Ticket};
 use doorbell_ffi::Rdma;
-use doorbell_hotpath::{RingMessage, RingReadError, RingReader, RingRefusal, RingWriter, WindowWord};
+use doorbell_hotpath::{RingMessage, RingReadError, RingReader, RingRefusal, RingWriter, WindowWord, Woken};
 
-use crate::{Channel, ChannelId, ChannelState, Event, Lease, SendError, SendErrorKind, Turn, Worker, edge};
+use crate::{Channel, ChannelId, ChannelState, Event, Lease, SendError, SendErrorKind, Turn, Worker};
 
 /// The longest message that is copied to go inline; devices take less.
 const INLINE_BYTES_MAX: usize = 1024;
@@ -68,8 +68,8 @@ impl<P: Provider> RingChannel<P> {
     /// the events of other channels that come meanwhile, and messages of this one behind the invitation.
     ///
     /// # Errors
-    /// There can be no such ring or no memory for it, the channel failed, or the peer did not invite us by
-    /// the deadline.
+    /// There can be no such ring or no memory for it, the channel failed, or by the deadline the peer did not
+    /// invite us or had no receive for our invitation.
     pub fn open(
         worker: &mut Worker<P>,
         channel: ChannelId,
@@ -93,16 +93,26 @@ impl<P: Provider> RingChannel<P> {
         let (mut is_sent, mut answer) = (false, None);
         // A peer that was invited writes at once: its first messages may be told together with its invitation.
         let mut written = Vec::new();
-        while !is_sent || answer.is_none() {
+        let mut woken = Woken::Progress;
+        loop {
+            let open = worker.channel(channel).ok_or(RingError::Closed)?;
+            if open.state() != ChannelState::Open {
+                return Err(RingError::Failed);
+            }
             if !is_sent {
-                let channel = worker.channel(channel).ok_or(RingError::Closed)?;
-                is_sent = match channel.post_inline(Operation::Send, &ours.to_bytes()) {
+                is_sent = match open.post_inline(Operation::Send, &ours.to_bytes()) {
                     Ok(_) => true,
                     Err(SendErrorKind::WouldBlock) => false,
                     Err(kind) => return Err(RingError::Send(kind)),
                 };
             }
-            let polled = worker.poll(|turn, event| match event {
+            if is_sent && answer.is_some() {
+                break;
+            }
+            if woken == Woken::Deadline {
+                return Err(RingError::TimedOut);
+            }
+            let waited = worker.wait_busily(deadline, |turn, event| match event {
                 Event::Received { ref message, .. } if turn.channel.id() == channel && answer.is_none() => {
                     answer = Some(RingInvitation::parse(message.payload()).copied());
                 }
@@ -110,15 +120,7 @@ impl<P: Provider> RingChannel<P> {
                 Event::Done { .. } if turn.channel.id() == channel => {}
                 other => each(turn, other),
             });
-            polled.map_err(RingError::Poll)?;
-            match worker.channel(channel).map(|channel| channel.state()) {
-                Some(ChannelState::Open) => {}
-                Some(_) => return Err(RingError::Failed),
-                None => return Err(RingError::Closed),
-            }
-            if answer.is_none() && deadline.has_passed(edge::clock::now()) {
-                return Err(RingError::TimedOut);
-            }
+            woken = waited.map_err(RingError::Poll)?;
         }
         let theirs = answer.ok_or(RingError::TimedOut)??;
         let mut ring = Self::new(channel, &window, &ours, theirs).ok_or(RingError::Config)?;
@@ -311,7 +313,7 @@ pub enum RingError {
     Failed,
     /// The peer's first message is no invitation.
     Invitation(WireError),
-    /// The peer sent none by the deadline.
+    /// The peer sent none by the deadline, or had no receive for ours.
     TimedOut,
 }
 
@@ -327,7 +329,9 @@ impl fmt::Display for RingError {
             Self::Poll(error) => write!(f, "the completion queue cannot be polled: {error}"),
             Self::Failed => f.write_str("the channel failed"),
             Self::Invitation(error) => write!(f, "the peer's first message: {error}"),
-            Self::TimedOut => f.write_str("the peer did not invite us into its ring by the deadline"),
+            Self::TimedOut => f.write_str(
+                "the peer did not invite us into its ring, or did not take our invitation, by the deadline",
+            ),
         }
     }
 }

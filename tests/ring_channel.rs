@@ -7,8 +7,10 @@ use std::sync::mpsc;
 use std::thread;
 
 use doorbell::vocabulary::provider::DataInOrder;
+use doorbell::vocabulary::wire::RingInvitation;
 use doorbell::{
-    ChannelId, Event, Listener, Publication, RingChannel, RingConfig, RingError, SendErrorKind, within,
+    ChannelId, Event, Listener, Publication, RemoteAccess, RingChannel, RingConfig, RingError, SendErrorKind,
+    Window as _, WindowConfig, within,
 };
 use doorbell_sim::{Fabric, Host};
 use fabric::{End, SOON, pair, small};
@@ -238,4 +240,27 @@ fn what_is_no_invitation_is_told() {
     odd.cells = 3;
     let refused = RingChannel::open(b.worker(), id, &odd, within(SOON), |_, _| {});
     assert!(matches!(refused, Err(RingError::Config)), "{refused:?}");
+}
+
+/// The peer invites us and has no receive left for our own invitation.
+#[test]
+fn an_invitation_that_cannot_be_sent_is_given_up_in_time() {
+    let (mut a, mut b) = pair();
+    let id = a.id();
+    loop {
+        let lease = a.lease(b"in the way");
+        match a.worker().channel(id).unwrap().send(lease) {
+            Ok(_) => {}
+            Err(error) => break assert_eq!(error.kind, SendErrorKind::WouldBlock),
+        }
+    }
+    let window = WindowConfig::new(2 * 64 + 64, RemoteAccess::WRITE);
+    let window = b.worker().window(&window).unwrap().remote();
+    let invitation = RingInvitation::new(window, 2, 64, Publication::Immediate).unwrap();
+    let (lease, b_id) = (b.lease(&invitation.to_bytes()), b.id());
+    b.worker().channel(b_id).unwrap().send(lease).unwrap();
+    let soon = within(Duration::from_millis(50));
+    let config = RingConfig::default();
+    let refused = RingChannel::open(a.worker(), id, &config, soon, |_, _| {});
+    assert!(matches!(refused, Err(RingError::TimedOut)), "{refused:?}");
 }
