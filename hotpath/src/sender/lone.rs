@@ -145,7 +145,6 @@ where
 
     /// Posts one request with receives announced in front.
     #[cold]
-    #[inline(never)]
     fn post_behind_announcement(
         &mut self,
         operation: Operation,
