@@ -279,3 +279,50 @@ fn links_between_the_documents_lead_somewhere() {
         }
     }
 }
+
+/// A target without seeds, or with seeds that no test replays, holds nothing between one fuzzing and the next.
+#[test]
+fn every_fuzz_target_is_replayed() {
+    let replays = ["core/tests/wire/corpus.rs", "hotpath/tests/hostile/main.rs"]
+        .map(|path| fs::read_to_string(root().join(path)).unwrap())
+        .concat();
+    let manifest = manifest("fuzz");
+    let targets = manifest["bin"].as_array().unwrap();
+    let targets: BTreeSet<_> = targets
+        .iter()
+        .map(|target| target["name"].as_str().unwrap())
+        .collect();
+    // A copy of `handle` with a mistake in it, which runs on the seeds of that.
+    let open: BTreeSet<_> = targets
+        .iter()
+        .filter(|name| **name != "planted")
+        .copied()
+        .collect();
+    assert_ne!(open.len(), targets.len());
+    for name in &open {
+        let seeds = root().join("fuzz/corpus").join(name);
+        let count = fs::read_dir(&seeds).map_or(0, |entries| entries.count());
+        assert!(count > 0, "{} has no seed", seeds.display());
+        assert!(
+            replays.contains(&format!("replay(\"{name}\"")),
+            "no test replays {name}"
+        );
+        let dictionary = root().join(format!("fuzz/dictionaries/{name}.dict"));
+        let text = fs::read_to_string(&dictionary)
+            .unwrap_or_else(|error| panic!("{}: {error}", dictionary.display()));
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let (_, value) = line.split_once('=').unwrap_or_else(|| panic!("{name}: {line}"));
+            assert!(
+                value.len() > 2 && value.starts_with('"') && value.ends_with('"'),
+                "{name}: {line}"
+            );
+        }
+    }
+    for (folder, suffix) in [("corpus", ""), ("dictionaries", ".dict")] {
+        for entry in fs::read_dir(root().join("fuzz").join(folder)).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let name = name.strip_suffix(suffix).unwrap_or(&name);
+            assert!(open.contains(name), "fuzz/{folder}/{name} is of no target");
+        }
+    }
+}

@@ -3,9 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use doorbell_core::Rkey;
 use doorbell_core::handshake::{Step, Timing};
-use doorbell_core::wire::{Publication, RemoteWindow, RingInvitation};
 
 use crate::oracle::handshake::{endpoint, initiator, responder};
 use crate::pipe::Pair;
@@ -162,12 +160,7 @@ fn seeds_are_what_this_version_writes() {
     ));
     let filled_up = samples::handle(&rails[..1]).as_padded_bytes().to_vec();
     seeds.push(("text", "spelled_filled_up", filled_up));
-    for (name, publication) in [
-        ("trailer", Publication::Trailer),
-        ("immediate", Publication::Immediate),
-    ] {
-        let window = RemoteWindow::new(0x7f00_0000_1000, 8 * 128 + 64, Rkey(7));
-        let invitation = RingInvitation::new(window, 8, 128, publication).unwrap();
+    for (name, invitation) in ["trailer", "immediate"].iter().zip(samples::invitations()) {
         seeds.push(("ring_invitation", name, invitation.to_bytes().to_vec()));
     }
     for (name, frame) in ["hello", "welcome", "connect", "accept", "ready", "reject"]

@@ -9,6 +9,7 @@
 )]
 
 mod corpus;
+mod exhaustive;
 mod frames;
 mod golden;
 mod handle;

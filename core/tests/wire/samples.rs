@@ -5,7 +5,8 @@ use core::num::NonZeroU16;
 
 use doorbell_core::wire::{
     AdvertisedRail, Connect, CreditWord, Endpoint, EndpointParameters, FrameBuffer, Handle, Hello,
-    InstanceId, Nonce, PrivateData, Reject, RejectReason, SpeedClass, VersionRange, Welcome,
+    InstanceId, Nonce, PrivateData, Publication, Reject, RejectReason, RemoteWindow, RingInvitation,
+    SpeedClass, VersionRange, Welcome,
 };
 use doorbell_core::{Gid, IpPrefix, Mtu, Psn, Qpn, Rkey};
 
@@ -113,4 +114,11 @@ pub(crate) fn frames() -> Vec<FrameBuffer> {
             detail: 12,
         }),
     ]
+}
+
+/// An invitation of either kind.
+pub(crate) fn invitations() -> [RingInvitation; 2] {
+    let window = RemoteWindow::new(0x7f00_0000_1000, 8 * 128 + 64, Rkey(7));
+    [Publication::Trailer, Publication::Immediate]
+        .map(|publication| RingInvitation::new(window, 8, 128, publication).unwrap())
 }

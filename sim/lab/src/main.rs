@@ -15,6 +15,7 @@ mod cluster;
 mod control;
 mod demo;
 mod doctor;
+mod fuzz;
 mod guest;
 mod guests;
 mod headers;
@@ -81,6 +82,8 @@ enum Command {
         #[command(flatten)]
         how: up::HowArgs,
     },
+    /// Fuzz what a peer can send, and say what was found
+    Fuzz(fuzz::FuzzArgs),
     /// List the scenarios of the repository
     List,
     /// Run commands inside a guest
@@ -117,6 +120,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Demo { args, how } => demo::run(&args, &mut up::RealLab::new(how)),
         Command::Test { args, how } => test::run(&args, &mut up::RealLab::new(how)),
         Command::Bench { args, how } => bench::run(&args, &mut up::RealLab::new(how)),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::List => scenario::list().map(|()| true),
         Command::Agent => guest::agent::run().map(|()| true),
     }?;
@@ -161,6 +165,7 @@ mod tests {
             "sim/scenarios/README.md",
             "docs/architecture.md",
             "docs/performance.md",
+            "fuzz/README.md",
             ".ci/run",
         ] {
             // Not every document has to be there, but the first two.

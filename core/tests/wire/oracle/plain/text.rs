@@ -31,18 +31,16 @@ pub(crate) fn write(bytes: &[u8]) -> String {
 
 /// One bit after the other through a register of sixteen.
 fn check_sum(bytes: &[u8]) -> u16 {
-    let mut register = [true; 16];
-    for bit in bytes
-        .iter()
-        .flat_map(|byte| (0..8).rev().map(move |place| byte >> place & 1 == 1))
-    {
-        let feedback = register[15] ^ bit;
-        for place in (1..16).rev() {
-            register[place] = register[place - 1];
+    let mut register = 0xffff_u16;
+    for byte in bytes {
+        for place in (0..8).rev() {
+            let is_set = byte >> place & 1 == 1;
+            let falls_out = register >= 0x8000;
+            register <<= 1;
+            if is_set != falls_out {
+                register ^= 0x1021;
+            }
         }
-        register[0] = feedback;
-        register[5] ^= feedback;
-        register[12] ^= feedback;
     }
-    (0..16).map(|place| u16::from(register[place]) << place).sum()
+    register
 }

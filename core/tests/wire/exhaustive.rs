@@ -1,0 +1,61 @@
+//! Every byte of what is good at the values where something begins or ends to be allowed, and near its own.
+
+use crate::{oracle, samples};
+
+/// Tags, versions and kinds; lengths of prefixes and of lists; networks that are none of a host's.
+const EDGES: [u8; 24] = [
+    0, 1, 2, 3, 5, 6, 7, 8, 20, 21, 32, 33, 64, 65, 127, 128, 129, 223, 224, 239, 240, 253, 254, 255,
+];
+
+/// Checks `good` with each byte at each of the values, with each bit of it the other way round, and cut at
+/// each length.
+fn every_byte(good: &[u8], check: fn(&[u8])) {
+    let mut bytes = good.to_vec();
+    for at in 0..good.len() {
+        let near = (0..8).map(|bit| good[at] ^ 1 << bit);
+        for value in near.chain(EDGES) {
+            bytes[at] = value;
+            check(&bytes);
+        }
+        bytes[at] = good[at];
+        check(&good[..at]);
+    }
+    check(&[good, &[0]].concat());
+    check(&[good, &[1]].concat());
+}
+
+#[test]
+fn handles() {
+    let rails = samples::rails();
+    // Of one family, of both, and as many as fit: read in two ways, by what they are.
+    for listed in [&rails[..1], &rails[1..2], &rails[..], &[rails[0]; 16]] {
+        let handle = samples::handle(listed);
+        every_byte(handle.as_bytes(), oracle::handle::check);
+        every_byte(
+            &handle.as_padded_bytes()[..128.min(handle.as_bytes().len() + 9)],
+            oracle::handle::check,
+        );
+    }
+}
+
+#[test]
+fn texts() {
+    let rails = samples::rails();
+    let handle = samples::handle(&rails[..1]);
+    every_byte(handle.to_string().as_bytes(), oracle::text::check);
+    every_byte(handle.as_bytes(), oracle::text::check);
+}
+
+#[test]
+fn frames() {
+    for frame in samples::frames() {
+        every_byte(frame.as_bytes(), oracle::frames::check);
+    }
+}
+
+#[test]
+fn ring_invitations() {
+    for good in samples::invitations() {
+        every_byte(&good.to_bytes(), oracle::ring::check);
+    }
+}
