@@ -764,6 +764,49 @@ fn a_channel_that_took_the_place_of_another_gets_nothing_of_it() {
 }
 
 #[test]
+fn what_is_submitted_while_the_worker_goes_comes_back() {
+    let (a, _b) = pair();
+    // A channel of another Worker: here it names none.
+    let nowhere = a.id();
+    for round in 0..200_u64 {
+        let mut worker = workers(&a.node).remove(0);
+        let mut submitters = if round % 2 == 0 {
+            worker.submitters(2, &config(64, 256)).unwrap()
+        } else {
+            (0..2)
+                .map(|_| worker.submitter(&config(64, 64)).unwrap())
+                .collect()
+        };
+        thread::scope(|scope| {
+            for submitter in &mut submitters {
+                scope.spawn(move || {
+                    let mut submitted = 0_u32;
+                    while let Some(lease) = submitter.lease() {
+                        match submitter.send(nowhere, lease) {
+                            Ok(()) => submitted += 1,
+                            Err(refused) if refused.kind == SubmitErrorKind::WorkerGone => break,
+                            Err(refused) => panic!("{refused:?}"),
+                        }
+                        thread::sleep(Duration::from_nanos(1));
+                    }
+                    until("all comes back", || {
+                        while let Some(failed) = submitter.failure() {
+                            assert_eq!(failed.error, SubmissionError::WorkerGone);
+                            assert!(failed.lease.is_some());
+                            submitted -= 1;
+                        }
+                        submitted == 0
+                    });
+                    assert_eq!(home(submitter), 64);
+                });
+            }
+            thread::sleep(Duration::from_micros(round * 10));
+            drop(worker);
+        });
+    }
+}
+
+#[test]
 fn what_is_done_is_not_told_of_when_the_worker_goes() {
     let (mut a, mut b) = pair();
     let to = a.id();
