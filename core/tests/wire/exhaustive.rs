@@ -53,6 +53,29 @@ fn frames() {
     }
 }
 
+/// Each bit of each frame of a good handshake, changed on its way.
+#[test]
+fn sequences() {
+    const BACK: u8 = 0x80;
+    // Each side in turn is polled twice, with its answers, and what it wrote is delivered.
+    let turns = [[0, 3, 0, 3, 8], [BACK, 5, BACK, 5, 8 | BACK]];
+    let good: Vec<u8> = [6].into_iter().chain(turns.concat().repeat(4)).collect();
+    let outcome = oracle::sequence::check(&good);
+    assert!(outcome.is_honest && outcome.is_initiator_connected && outcome.is_responder_connected);
+    for turn in 0..6 {
+        let side = turn % 2;
+        // Before the delivery of this turn.
+        let at = 1 + turn * 5 + 4;
+        let (before, after) = good.split_at(at);
+        for byte in 0..90 {
+            for bit in 0..8 {
+                let flip = [25 | u8::try_from(side).unwrap() << 7, byte, bit];
+                let _ = oracle::sequence::check(&[before, &flip, after].concat());
+            }
+        }
+    }
+}
+
 #[test]
 fn ring_invitations() {
     for good in samples::invitations() {
