@@ -4,6 +4,7 @@ mod fabric;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
@@ -771,23 +772,24 @@ fn what_is_submitted_while_the_worker_goes_comes_back() {
     for round in 0..200_u64 {
         let mut worker = workers(&a.node).remove(0);
         let mut submitters = if round % 2 == 0 {
-            worker.submitters(2, &config(64, 256)).unwrap()
+            worker.submitters(2, &config(1024, 2048)).unwrap()
         } else {
             (0..2)
-                .map(|_| worker.submitter(&config(64, 64)).unwrap())
+                .map(|_| worker.submitter(&config(1024, 1024)).unwrap())
                 .collect()
         };
+        let begin = &Barrier::new(3);
         thread::scope(|scope| {
             for submitter in &mut submitters {
                 scope.spawn(move || {
                     let mut submitted = 0_u32;
+                    begin.wait();
                     while let Some(lease) = submitter.lease() {
                         match submitter.send(nowhere, lease) {
                             Ok(()) => submitted += 1,
                             Err(refused) if refused.kind == SubmitErrorKind::WorkerGone => break,
                             Err(refused) => panic!("{refused:?}"),
                         }
-                        thread::sleep(Duration::from_nanos(1));
                     }
                     until("all comes back", || {
                         while let Some(failed) = submitter.failure() {
@@ -797,10 +799,11 @@ fn what_is_submitted_while_the_worker_goes_comes_back() {
                         }
                         submitted == 0
                     });
-                    assert_eq!(home(submitter), 64);
+                    assert_eq!(home(submitter), 1024);
                 });
             }
-            thread::sleep(Duration::from_micros(round * 10));
+            begin.wait();
+            (0..round * 200).for_each(|_| core::hint::spin_loop());
             drop(worker);
         });
     }
