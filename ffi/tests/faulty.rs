@@ -4,7 +4,6 @@
 //! The faults are those of `ffi/fake`. A process of its own: what fails here fails for all of it.
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
     reason = "tests"
