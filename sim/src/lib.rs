@@ -34,8 +34,8 @@
 //!
 //! # What it is not
 //! There are no descriptors: completion queues can be armed and slept at, which alone takes
-//! real time, but not put into an event loop. No registration is made without an arena or a
-//! window. Vendors' error words are zero. There are reliable connections alone.
+//! real time, but not put into an event loop. There are reliable connections alone, without
+//! memory windows. Vendors' error words are zero.
 
 mod capture;
 mod completion;
