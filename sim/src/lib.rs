@@ -32,6 +32,23 @@
 //! Everything that is conserved is counted, and what changes hands is sealed;
 //! [`Fabric::audit`] says whether it all adds up.
 //!
+//! # An example
+//! ```
+//! use core::time::Duration;
+//! use doorbell_core::IpPrefix;
+//! use doorbell_sim::{Fabric, Plan, PortConfig};
+//!
+//! let plan: Plan = "seed 42; at 3ms link a-b down for 1s; drop 2nd ack of a->b".parse()?;
+//! let fabric = Fabric::builder().plan(plan).driven().build();
+//! let prefix = IpPrefix::new("10.0.0.1".parse()?, 24)?;
+//! let host = fabric.host("a", vec![PortConfig::new("sim0", &[prefix])])?;
+//! // The host is a provider: open it, connect, post. Then let time pass.
+//! fabric.run_for(Duration::from_millis(5));
+//! fabric.audit()?;
+//! # assert_eq!((host.name(), fabric.now().to_ns()), ("a", 5_000_000));
+//! # Ok::<(), Box<dyn core::error::Error>>(())
+//! ```
+//!
 //! # What it is not
 //! There are no descriptors: completion queues can be armed and slept at, which alone takes
 //! real time, but not put into an event loop. There are reliable connections alone, without

@@ -158,7 +158,30 @@ pub(crate) fn seal_of_message(slots: &Gather, bytes: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::seal;
+    use super::{Gather, seal, seal_of_message};
+    use crate::id::Id;
+    use crate::memory::Arena as OurArena;
+    use doorbell_core::provider::{Arena, ArenaConfig, Slot};
+
+    #[test]
+    fn a_message_is_sealed_as_far_as_it_goes() {
+        let mut arena = OurArena::new(Id::fresh(), &ArenaConfig::new(2, 8)).unwrap();
+        let slots = [arena.lease().unwrap(), arena.lease().unwrap()];
+        let mut gather = Gather::of(slots);
+        let sealed = seal_of_message(&gather, 11);
+        let mut change = |slot: usize, byte: usize| {
+            let taken = core::mem::take(&mut gather);
+            let mut slots: Vec<_> = taken.into_slots().collect();
+            slots[slot].buffer_mut()[byte] ^= 1;
+            let [second, first] = [slots.pop(), slots.pop()].map(Option::unwrap);
+            gather = Gather::of([first, second]);
+            seal_of_message(&gather, 11)
+        };
+        assert_eq!(change(1, 3), sealed, "behind the message");
+        assert_ne!(change(1, 2), sealed);
+        assert_eq!(change(1, 2), sealed);
+        assert_ne!(change(0, 0), sealed);
+    }
 
     #[test]
     fn each_byte_and_its_place_count() {

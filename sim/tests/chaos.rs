@@ -456,7 +456,7 @@ fn run(seed: u64, quirks: Quirks) {
 /// The seeds to run.
 fn seeds() -> core::ops::Range<u64> {
     let Ok(text) = std::env::var("SIM_SEEDS") else {
-        return 0..400;
+        return 0..250;
     };
     let (first, end) = text.split_once("..").expect("SIM_SEEDS=FIRST..END");
     first.parse().unwrap()..end.parse().unwrap()

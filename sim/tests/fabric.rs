@@ -444,6 +444,29 @@ fn what_is_of_another_fabric_is_not_taken_for_ours() {
     assert_eq!(ours.send_statuses(), [WcStatus::LOC_PROT_ERR]);
 }
 
+/// Each is tried again every few microseconds, so that there is always a packet under way.
+#[test]
+fn many_that_wait_for_receivers_hold_up_nobody() {
+    let fabric = Fabric::new();
+    let host = fabric.host("a", vec![port("a", &["10.0.0.1/24"])]).unwrap();
+    let mut all: Vec<_> = (0..100).map(|_| One::new(&host, "a", 1)).collect();
+    for one in &mut all {
+        assert_eq!(one.connect(1, 0, gid("10.0.0.1"), one.qpn()), 0);
+        one.send(b'x');
+        assert_eq!(one.send_statuses(), []);
+    }
+    for one in &mut all {
+        one.post_receives(1);
+    }
+    for one in &mut all {
+        let mut statuses = one.send_statuses();
+        while statuses.is_empty() {
+            statuses = one.send_statuses();
+        }
+        assert_eq!(statuses, [WcStatus::SUCCESS]);
+    }
+}
+
 #[test]
 fn a_driven_fabric_moves_only_when_it_is_told_to() {
     let fabric = Fabric::builder().driven().build();

@@ -10,7 +10,7 @@ use crate::queue_pair::QueuePairKey;
 
 /// How many timers one call lets run out at most while packets are under way: where many queue
 /// pairs wait for receivers, there may be packets for ever.
-const STORM_TIMERS: u32 = 256;
+const STORM_TIMERS: u32 = 64;
 
 impl World {
     /// What time it is.
@@ -21,13 +21,17 @@ impl World {
     /// Lets happen what is under way, unless somebody drives.
     pub(crate) fn settle(&mut self) {
         self.fail_pending();
-        if self.is_driven {
-            return;
+        if !self.is_driven {
+            let mut timers_left = STORM_TIMERS;
+            self.run(&mut timers_left);
         }
-        let mut timers = 0_u32;
-        while self.events.work() > 0 && timers < STORM_TIMERS {
+    }
+
+    /// Lets happen what is under way, until more timers ran out than are left to.
+    fn run(&mut self, timers_left: &mut u32) {
+        while self.events.work() > 0 && *timers_left > 0 {
             match self.step(u64::MAX) {
-                Some(Event::Timer(_) | Event::Step(..)) => timers = timers.saturating_add(1),
+                Some(Event::Timer(_) | Event::Step(..)) => *timers_left = timers_left.saturating_sub(1),
                 Some(_) => (),
                 None => return,
             }
@@ -42,11 +46,13 @@ impl World {
             return;
         }
         self.news = false;
-        for _ in 0..patience {
-            if self.news || is_found(self) || self.step(u64::MAX).is_none() {
+        let mut timers_left = patience;
+        while timers_left > 0 && !self.news && !is_found(self) {
+            if self.step(u64::MAX).is_none() {
                 return;
             }
-            self.settle();
+            timers_left = timers_left.saturating_sub(1);
+            self.run(&mut timers_left);
         }
     }
 
