@@ -283,9 +283,13 @@ fn links_between_the_documents_lead_somewhere() {
 /// A target without seeds, or with seeds that no test replays, holds nothing between one fuzzing and the next.
 #[test]
 fn every_fuzz_target_is_replayed() {
-    let replays = ["core/tests/wire/corpus.rs", "hotpath/tests/hostile/main.rs"]
-        .map(|path| fs::read_to_string(root().join(path)).unwrap())
-        .concat();
+    let replays = [
+        "core/tests/wire/corpus.rs",
+        "hotpath/tests/hostile/main.rs",
+        "src/bin/doorbell/perf/hostile.rs",
+    ]
+    .map(|path| fs::read_to_string(root().join(path)).unwrap())
+    .concat();
     let manifest = manifest("fuzz");
     let targets = manifest["bin"].as_array().unwrap();
     let targets: BTreeSet<_> = targets

@@ -5,6 +5,7 @@
 
 #[path = "../../hotpath/tests/hostile/oracle/mod.rs"]
 mod hotpath;
+mod perf;
 #[path = "../../core/tests/wire/oracle/mod.rs"]
 mod wire;
 
@@ -48,4 +49,9 @@ pub fn credits(bytes: &[u8]) {
 /// What is written into a ring and told of it, between messages.
 pub fn rings(bytes: &[u8]) {
     let _ = hotpath::rings::check(bytes);
+}
+
+/// What the two sides of a measurement say.
+pub fn perf_message(bytes: &[u8]) {
+    perf::hostile::check(bytes);
 }

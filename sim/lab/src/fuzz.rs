@@ -128,6 +128,12 @@ impl Fuzzer {
                 .is_some_and(|finding| finding.is_panic && finding.said.contains("planted")),
             "the mistake planted in `{target}` was not found in {PLANTED_S} s: what is run here finds nothing"
         );
+        // The seeds are executed first, after an empty input.
+        let seeds = fs::read_dir(self.folder.join("corpus").join(corpus))?.count();
+        ensure!(
+            outcome.executions > u64::try_from(seeds)?.saturating_add(1),
+            "a seed of `{corpus}` is what is planted in `{target}`: nothing had to be found"
+        );
         Ok(outcome)
     }
 

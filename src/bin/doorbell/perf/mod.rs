@@ -9,6 +9,8 @@ mod atomic;
 mod bandwidth;
 mod control;
 mod error;
+#[cfg(test)]
+mod hostile;
 mod latency;
 mod link;
 mod message;
