@@ -5,9 +5,11 @@ use core::net::SocketAddr;
 use std::io;
 
 use doorbell_core::handshake::{HandshakeError, Misuse};
+use doorbell_core::network::NetworkError;
 use doorbell_core::provider::{MemoryError, ProviderError};
 use doorbell_core::wire::NoRails;
 
+use crate::node::Unrandom;
 use crate::rails::NoRoute;
 
 /// Why a Node has nothing to work with, or cannot.
@@ -166,7 +168,19 @@ macro_rules! from {
     )+};
 }
 
-from!(HandshakeError => Handshake, NoRoute => NoRoute, io::Error => Tcp, ProviderError => Provider, Misuse => Misuse);
+from!(HandshakeError => Handshake, NoRoute => NoRoute, ProviderError => Provider, Misuse => Misuse);
+
+impl From<NetworkError> for ConnectError {
+    fn from(error: NetworkError) -> Self {
+        Self::Tcp(io::Error::from_raw_os_error(error.errno))
+    }
+}
+
+impl From<Unrandom> for ConnectError {
+    fn from(Unrandom(errno): Unrandom) -> Self {
+        Self::Entropy(errno)
+    }
+}
 
 impl From<NoRails> for ConnectError {
     fn from(_: NoRails) -> Self {

@@ -38,6 +38,7 @@ mod batch;
 mod bring_up;
 mod channel;
 mod config;
+mod connecting;
 mod dial;
 mod edge;
 mod error;
@@ -56,16 +57,19 @@ pub use arena::Arena;
 pub use batch::Batch;
 pub use channel::{Channel, ChannelId, SendError, SendErrorKind};
 pub use config::{ChannelConfig, Notify, SharedReceivesConfig, SubmitterConfig, WorkerConfig};
+pub use connecting::Connecting;
 pub use doorbell_core as vocabulary;
+pub use doorbell_core::network::Network;
 pub use doorbell_core::provider::{
     ArenaConfig, AsyncEvent, MemoryError, NumaNode, Operation, Pages, Placement, PlacementConfig, PostFlags,
     RemoteAccess, RemoteAddress, Window, WindowConfig,
 };
 pub use doorbell_core::wire::{Handle, PrivateData, Publication, RemoteWindow};
-pub use doorbell_core::{Deadline, PortReport, Ticket, WcStatus};
+pub use doorbell_core::{Clock, Deadline, PortReport, Ticket, WcStatus};
 pub use doorbell_ffi::{Rdma, StableMemory};
 pub use doorbell_hotpath::{FirstCause, RingReadError, Statistics, StatisticsSnapshot, Wait, Woken};
 pub use edge::clock::within;
+pub use edge::tcp::{Tcp, TcpAcceptor, TcpHandshake};
 pub use error::{ConnectError, NodeError};
 pub use event::{ChannelState, Event};
 pub use half::{ReceiveHalf, SendHalf};
@@ -74,7 +78,7 @@ pub use listener::{HANDSHAKES_MAX, Listener};
 pub use node::{Connection, Node};
 pub use peer::Peer;
 pub use rails::NoRoute;
-pub use ring_channel::{Publications, RingChannel, RingConfig, RingError};
+pub use ring_channel::{Publications, RingChannel, RingConfig, RingError, RingOpening};
 pub use submission::{Submission, SubmissionError, SubmitError, SubmitErrorKind, Submitter};
 pub use worker::{
     CloseError, CloseProgress, NotAPair, NotSplit, ReceiveWorker, SendWorker, SharedReceives, Sleep,

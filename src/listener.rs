@@ -2,24 +2,19 @@
 
 use core::fmt;
 use core::net::SocketAddr;
-use std::io;
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsFd;
 
 use doorbell_core::Deadline;
 use doorbell_core::handshake::Timing;
+use doorbell_core::network::{Acceptor as _, Network, Waited};
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{AdvertisedRail, Fit, Handle, InstanceId};
 use doorbell_ffi::Rdma;
-use rustix::io::Errno;
 
 use crate::answer::Answer;
-use crate::edge::clock;
-use crate::edge::tcp::{Stream, wait_any};
 use crate::error::ConnectError;
 use crate::node::{Connection, Draw};
 use crate::rails::Rails;
-use crate::{ChannelConfig, Node, Worker};
+use crate::{ChannelConfig, Node, Tcp, Worker};
 
 /// Handshakes under way at most. A peer beyond them waits in the TCP backlog.
 pub const HANDSHAKES_MAX: usize = 64;
@@ -28,18 +23,17 @@ pub const HANDSHAKES_MAX: usize = 64;
 ///
 /// Handshakes go on side by side: one peer that is slow, silent or hostile does not hold up
 /// another. They advance while [`Listener::accept`] or [`Listener::poll_accept`] runs.
-pub struct Listener<P: Provider = Rdma> {
-    socket: TcpListener,
-    address: SocketAddr,
+pub struct Listener<P: Provider = Rdma, N: Network = Tcp> {
+    acceptor: N::Acceptor,
     handle: Handle,
     instance: InstanceId,
     config: ChannelConfig,
     timing: Timing,
-    under_way: Vec<(Stream, Answer<P>)>,
+    under_way: Vec<(N::Stream, Answer<P>)>,
     failed: u64,
 }
 
-impl<P: Provider> Listener<P> {
+impl<P: Provider, N: Network> Listener<P, N> {
     /// Listens at `address` (port 0: any free one) for peers of the Workers' devices.
     ///
     /// The handle leads to the port at the rails' own addresses. Listening at another address
@@ -48,15 +42,14 @@ impl<P: Provider> Listener<P> {
     /// # Errors
     /// None of the devices has a usable rail, or the port cannot be had.
     pub fn bind(
-        node: &Node<P>,
+        node: &Node<P, N>,
         workers: &[Worker<P>],
         address: SocketAddr,
         config: &ChannelConfig,
     ) -> Result<Self, ConnectError> {
         let rails = Rails::scan(&node.provider, workers)?;
-        let socket = TcpListener::bind(address)?;
-        socket.set_nonblocking(true)?;
-        let address = socket.local_addr()?;
+        let acceptor = node.network.listen(address)?;
+        let address = acceptor.address();
         let port = address.port().try_into().map_err(|_| ConnectError::NoRails)?;
         let mut builder = Handle::builder(port, node.instance());
         let advertised = rails.advertised();
@@ -70,8 +63,7 @@ impl<P: Provider> Listener<P> {
         }
         let handle = builder.finish()?;
         Ok(Self {
-            socket,
-            address,
+            acceptor,
             handle,
             instance: node.instance(),
             config: *config,
@@ -100,8 +92,8 @@ impl<P: Provider> Listener<P> {
 
     /// The TCP address it listens at.
     #[must_use]
-    pub const fn address(&self) -> SocketAddr {
-        self.address
+    pub fn address(&self) -> SocketAddr {
+        self.acceptor.address()
     }
 
     /// How many handshakes failed so far, by whoever's fault.
@@ -117,7 +109,7 @@ impl<P: Provider> Listener<P> {
     /// One peer's handshake failed, or the port did. The listener can be used on.
     pub fn poll_accept(
         &mut self,
-        node: &Node<P>,
+        node: &Node<P, N>,
         workers: &mut [Worker<P>],
     ) -> Result<Option<Connection>, ConnectError> {
         self.take_new(node, workers)?;
@@ -125,7 +117,7 @@ impl<P: Provider> Listener<P> {
             let Some((stream, answer)) = self.under_way.get_mut(index) else {
                 break;
             };
-            if let Some(outcome) = answer.poll(clock::now(), stream, workers) {
+            if let Some(outcome) = answer.poll(node.network.now(), stream, workers) {
                 self.under_way.swap_remove(index);
                 self.failed = self.failed.saturating_add(u64::from(outcome.is_err()));
                 return outcome.map(Some);
@@ -142,7 +134,7 @@ impl<P: Provider> Listener<P> {
     /// any did), or the port failed.
     pub fn accept(
         &mut self,
-        node: &Node<P>,
+        node: &Node<P, N>,
         workers: &mut [Worker<P>],
         deadline: Deadline,
     ) -> Result<Connection, ConnectError> {
@@ -155,36 +147,43 @@ impl<P: Provider> Listener<P> {
                 Err(error) => {
                     last_failure = Some(Box::new(error));
                     // However many fail one after the other, the deadline holds.
-                    if !deadline.has_passed(clock::now()) {
+                    if !deadline.has_passed(node.network.now()) {
                         continue;
                     }
                 }
             }
-            if deadline.has_passed(clock::now()) {
+            if deadline.has_passed(node.network.now()) {
                 return Err(ConnectError::TimedOut { last_failure });
             }
-            let wake = self
-                .under_way
-                .iter()
-                .map(|(_, answer)| answer.deadline())
-                .fold(deadline, Deadline::min);
-            let streams = self
-                .under_way
-                .iter()
-                .map(|(stream, answer)| stream.interest(answer.has_unsent()));
-            wait_any(self.socket.as_fd(), streams, wake)?;
+            self.wait(node, deadline)?;
         }
     }
 
-    fn take_new(&mut self, node: &Node<P>, workers: &[Worker<P>]) -> Result<(), ConnectError> {
+    /// Waits until polling may get further, or the deadline.
+    ///
+    /// # Errors
+    /// The network cannot wait.
+    pub fn wait(&self, node: &Node<P, N>, deadline: Deadline) -> Result<(), ConnectError> {
+        let deadline = self.deadline().map_or(deadline, |wake| wake.min(deadline));
+        let streams = self.under_way.iter().map(|(stream, answer)| Waited {
+            stream,
+            has_unsent: answer.has_unsent(),
+        });
+        Ok(node.network.wait(Some(&self.acceptor), streams, deadline)?)
+    }
+
+    /// When to poll again at the latest, whatever comes; `None` where no handshake is under way.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Deadline> {
+        self.under_way.iter().map(|(_, answer)| answer.deadline()).min()
+    }
+
+    fn take_new(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), ConnectError> {
         // Looked at once however many come, since it opens devices.
         let mut rails = None;
         while self.under_way.len() < HANDSHAKES_MAX {
-            let stream = match self.socket.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if is_of_one_peer(&error) => continue,
-                Err(error) => return Err(error.into()),
+            let Some(stream) = node.network.accept(&self.acceptor)? else {
+                break;
             };
             match self.begin(node, workers, stream, &mut rails) {
                 Ok(handshake) => self.under_way.push(handshake),
@@ -199,48 +198,26 @@ impl<P: Provider> Listener<P> {
 
     fn begin(
         &self,
-        node: &Node<P>,
+        node: &Node<P, N>,
         workers: &[Worker<P>],
-        stream: TcpStream,
+        stream: N::Stream,
         rails: &mut Option<Rails>,
-    ) -> Result<(Stream, Answer<P>), ConnectError> {
-        let stream = Stream::accepted(stream)?;
+    ) -> Result<(N::Stream, Answer<P>), ConnectError> {
         let rails = match rails {
             Some(rails) => rails,
             None => rails.insert(Rails::scan(&node.provider, workers)?),
         };
-        let draw = Draw::new().map_err(ConnectError::Entropy)?;
+        let draw = Draw::new(&node.network)?;
         let answer = Answer::new(
             self.instance,
             rails.clone(),
             &self.config,
             self.timing,
             &draw,
-            clock::now(),
+            node.network.now(),
         )?;
         Ok((stream, answer))
     }
-}
-
-/// Whether an error of accepting is of the peer that was to be accepted, and not of the port.
-///
-/// Source: `accept(2)`, which passes on what is pending on the new socket.
-fn is_of_one_peer(error: &io::Error) -> bool {
-    matches!(
-        Errno::from_io_error(error),
-        Some(
-            Errno::INTR
-                | Errno::CONNABORTED
-                | Errno::NETDOWN
-                | Errno::PROTO
-                | Errno::NOPROTOOPT
-                | Errno::HOSTDOWN
-                | Errno::NONET
-                | Errno::HOSTUNREACH
-                | Errno::OPNOTSUPP
-                | Errno::NETUNREACH
-        )
-    )
 }
 
 /// The time a handshake may take, from that of one stage.
@@ -252,10 +229,10 @@ fn timing(config: &ChannelConfig) -> Timing {
     }
 }
 
-impl<P: Provider> fmt::Debug for Listener<P> {
+impl<P: Provider, N: Network> fmt::Debug for Listener<P, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Listener")
-            .field("address", &self.address)
+            .field("address", &self.address())
             .field("handle", &self.handle)
             .field("under_way", &self.under_way.len())
             .finish_non_exhaustive()

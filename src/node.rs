@@ -1,23 +1,22 @@
 //! A host's RDMA stack: what there is, and the Workers on it.
 
 use core::fmt;
-use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 
-use doorbell_core::handshake::Timing;
+use doorbell_core::network::{Network, NetworkError};
 use doorbell_core::provider::{Provider, ProviderError};
-use doorbell_core::wire::{Handle, InstanceId, Nonce};
+use doorbell_core::wire::{InstanceId, Nonce};
 use doorbell_core::{Deadline, PortReport, Psn};
 use doorbell_ffi::Rdma;
 
-use crate::dial::Dial;
-use crate::edge::{clock, entropy, reaper::Reaper, tcp::Stream};
-use crate::error::{ConnectError, NodeError};
-use crate::rails::Rails;
-use crate::{ChannelConfig, ChannelId, Worker, WorkerConfig};
+use crate::edge::reaper::Reaper;
+use crate::error::NodeError;
+use crate::{ChannelId, Tcp, Worker, WorkerConfig};
 
-/// A host's RDMA stack.
-pub struct Node<P: Provider = Rdma> {
+/// A host's RDMA stack, and the network its connections are made over.
+pub struct Node<P: Provider = Rdma, N: Network = Tcp> {
     pub(crate) provider: P,
+    pub(crate) network: N,
     /// Random for each start, so that peers tell this one from the one before.
     instance: InstanceId,
     reaper: Reaper,
@@ -40,12 +39,23 @@ pub(crate) struct Draw {
 }
 
 impl Draw {
-    pub(crate) fn new() -> Result<Self, i32> {
-        let psn = u32::from_ne_bytes(entropy::random()?);
+    pub(crate) fn new(network: &impl Network) -> Result<Self, Unrandom> {
+        let psn = u32::from_le_bytes(random(network)?);
         Ok(Self {
-            nonce: Nonce(entropy::random()?),
+            nonce: Nonce(random(network)?),
             psn: Psn::from_low_bits(psn),
         })
+    }
+}
+
+/// That there were no random bytes: the error number.
+pub(crate) struct Unrandom(pub(crate) i32);
+
+fn random<const BYTES: usize>(network: &impl Network) -> Result<[u8; BYTES], Unrandom> {
+    let mut bytes = [0; BYTES];
+    match network.random(&mut bytes) {
+        Ok(()) => Ok(bytes),
+        Err(NetworkError { errno }) => Err(Unrandom(errno)),
     }
 }
 
@@ -65,16 +75,28 @@ impl Node<Rdma> {
 }
 
 impl<P: Provider> Node<P> {
-    /// A host on another provider: a simulated one. What is closed is destroyed at once, on the
-    /// thread that closes it.
+    /// A host on another provider, whose connections are made over this host's network. What is closed is
+    /// destroyed at once, on the thread that closes it.
     ///
     /// # Errors
     /// The system gave no random bytes.
     pub fn with_provider(provider: P) -> Result<Self, NodeError> {
-        let drawn = u64::from_ne_bytes(entropy::random().map_err(NodeError::Entropy)?);
-        let instance = InstanceId::new(drawn).ok_or(NodeError::Entropy(0))?;
+        Self::with(provider, Tcp)
+    }
+}
+
+impl<P: Provider, N: Network> Node<P, N> {
+    /// A host on another provider and another network: a simulated one. What is closed is destroyed at
+    /// once, on the thread that closes it.
+    ///
+    /// # Errors
+    /// The network gave no random bytes.
+    pub fn with(provider: P, network: N) -> Result<Self, NodeError> {
+        let drawn = random(&network).map_err(|Unrandom(errno)| NodeError::Entropy(errno))?;
+        let instance = InstanceId::new(u64::from_le_bytes(drawn)).ok_or(NodeError::Entropy(0))?;
         Ok(Self {
             provider,
+            network,
             instance,
             reaper: Reaper::default(),
         })
@@ -86,9 +108,21 @@ impl<P: Provider> Node<P> {
         &self.provider
     }
 
+    /// The network its connections are made over.
+    #[must_use]
+    pub const fn network(&self) -> &N {
+        &self.network
+    }
+
+    /// The deadline this long from now, by the clock of this host.
+    #[must_use]
+    pub fn within(&self, span: Duration) -> Deadline {
+        self.network.within(span)
+    }
+
     /// Waits until what was closed or dropped before is destroyed; says whether it is, by the deadline.
     pub fn settle(&self, deadline: Deadline) -> bool {
-        self.reaper.settle(deadline.remaining(clock::now()))
+        self.reaper.settle(deadline.remaining(self.network.now()))
     }
 
     /// Looks at every port of every device, usable or not.
@@ -150,91 +184,9 @@ impl<P: Provider> Node<P> {
             .collect()
     }
 
-    /// Connects to the listener that handed out `handle`, over the rail of the Workers'
-    /// devices that reaches it best.
-    ///
-    /// # Errors
-    /// No rail reaches it, it does not answer by the deadline, it refuses, or a device does.
-    pub fn connect(
-        &self,
-        workers: &mut [Worker<P>],
-        handle: &Handle,
-        config: &ChannelConfig,
-        deadline: Deadline,
-    ) -> Result<Connection, ConnectError> {
-        let rails = Rails::scan(&self.provider, workers)?;
-        let address = dial_address(&rails, handle)?;
-        self.connect_to(workers, rails, address, Some(handle.instance()), config, deadline)
-    }
-
-    /// Connects to whatever listener is at a TCP address.
-    ///
-    /// # Errors
-    /// As for [`Node::connect`].
-    pub fn connect_at(
-        &self,
-        workers: &mut [Worker<P>],
-        address: SocketAddr,
-        config: &ChannelConfig,
-        deadline: Deadline,
-    ) -> Result<Connection, ConnectError> {
-        let rails = Rails::scan(&self.provider, workers)?;
-        self.connect_to(workers, rails, address, None, config, deadline)
-    }
-
-    fn connect_to(
-        &self,
-        workers: &mut [Worker<P>],
-        rails: Rails,
-        address: SocketAddr,
-        listener: Option<InstanceId>,
-        config: &ChannelConfig,
-        deadline: Deadline,
-    ) -> Result<Connection, ConnectError> {
-        let now = clock::now();
-        let draw = Draw::new().map_err(ConnectError::Entropy)?;
-        let timing = Timing {
-            stage: config.handshake_stage,
-            whole: deadline.remaining(now),
-        };
-        let mut dial = Dial::new(self.instance, listener, rails, config, timing, &draw, now)?;
-        let mut stream = Stream::begin(address)?;
-        loop {
-            match dial.poll(clock::now(), &mut stream, workers) {
-                // That nobody answers at all is another thing than a peer that says nothing.
-                Some(Err(_)) if stream.is_connecting() => {
-                    return Err(ConnectError::Unanswered(address));
-                }
-                Some(outcome) => return outcome,
-                None => {}
-            }
-            stream.wait(dial.has_unsent(), dial.deadline().min(deadline))?;
-        }
-    }
-
     pub(crate) const fn instance(&self) -> InstanceId {
         self.instance
     }
-}
-
-/// The TCP address to reach a listener at: that of the rail that will be used, where it can
-/// be named without an interface.
-fn dial_address(rails: &Rails, handle: &Handle) -> Result<SocketAddr, ConnectError> {
-    let peer: Vec<_> = handle.rails().iter().collect();
-    let routed = match rails.route(&peer) {
-        Ok(pair) => peer.get(pair.peer),
-        // The complete list comes with the handshake; any address may lead to it.
-        Err(_) if handle.has_more() => None,
-        Err(no_route) => return Err(no_route.into()),
-    };
-    let needs_interface = |address: IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
-    routed
-        .into_iter()
-        .chain(&peer)
-        .map(|rail| rail.address().address())
-        .find(|address| !needs_interface(*address))
-        .map(|address| SocketAddr::new(address, handle.port().get()))
-        .ok_or(ConnectError::NoRails)
 }
 
 /// What a look at every device gave.
@@ -278,7 +230,7 @@ impl Scan {
     }
 }
 
-impl<P: Provider> fmt::Debug for Node<P> {
+impl<P: Provider, N: Network> fmt::Debug for Node<P, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Node")
             .field("instance", &self.instance)

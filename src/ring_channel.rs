@@ -8,9 +8,9 @@ use doorbell_core::provider::{
     RemoteAddress, Slot, Window, WindowConfig,
 };
 use doorbell_core::wire::{Publication, RING_TRAILER_BYTES, RingInvitation, WireError, ring_window_bytes};
-use doorbell_core::{Deadline, Ticket};
+use doorbell_core::{Clock as _, Deadline, Ticket};
 use doorbell_ffi::Rdma;
-use doorbell_hotpath::{RingMessage, RingReadError, RingReader, RingRefusal, RingWriter, WindowWord, Woken};
+use doorbell_hotpath::{RingMessage, RingReadError, RingReader, RingRefusal, RingWriter, WindowWord};
 
 use crate::{Channel, ChannelId, ChannelState, Event, Lease, SendError, SendErrorKind, Turn, Worker};
 
@@ -63,20 +63,91 @@ pub struct Publications {
     pub received: Publication,
 }
 
+/// Rings that are being opened. They advance while this is polled; dropped, they are not opened.
+#[must_use = "it advances by being polled"]
+pub struct RingOpening<P: Provider = Rdma> {
+    channel: ChannelId,
+    window: Arc<P::Window>,
+    ours: RingInvitation,
+    deadline: Deadline,
+    is_sent: bool,
+    answer: Option<Result<RingInvitation, WireError>>,
+    /// A peer that was invited writes at once: its first messages may be told together with its invitation.
+    written: Vec<u32>,
+}
+
+impl<P: Provider> RingOpening<P> {
+    /// Polls the Worker and goes on as far as that lets it, without waiting; the outcome once there is one.
+    /// `each` gets the events of other channels, and messages of this one behind the invitation.
+    pub fn poll(
+        &mut self,
+        worker: &mut Worker<P>,
+        mut each: impl FnMut(Turn<'_, P>, Event<P>),
+    ) -> Option<Result<RingChannel<P>, RingError>> {
+        match worker.poll(|turn, event| self.note(turn, event, &mut each)) {
+            Ok(_) => self.advance(worker).transpose(),
+            Err(error) => Some(Err(RingError::Poll(error))),
+        }
+    }
+
+    /// By when the peer has to have taken our invitation, and invited us.
+    #[must_use]
+    pub const fn deadline(&self) -> Deadline {
+        self.deadline
+    }
+
+    /// Takes what is for it.
+    fn note(&mut self, turn: Turn<'_, P>, event: Event<P>, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) {
+        let is_ours = turn.channel.id() == self.channel;
+        match event {
+            Event::Received { ref message, .. } if is_ours && self.answer.is_none() => {
+                self.answer = Some(RingInvitation::parse(message.payload()).copied());
+            }
+            Event::Written { immediate, .. } if is_ours => self.written.push(immediate),
+            Event::Done { .. } if is_ours => {}
+            other => each(turn, other),
+        }
+    }
+
+    fn advance(&mut self, worker: &mut Worker<P>) -> Result<Option<RingChannel<P>>, RingError> {
+        let open = worker.channel(self.channel).ok_or(RingError::Closed)?;
+        if open.state() != ChannelState::Open {
+            return Err(RingError::Failed);
+        }
+        if !self.is_sent {
+            self.is_sent = match open.post_inline(Operation::Send, &self.ours.to_bytes()) {
+                Ok(_) => true,
+                Err(SendErrorKind::WouldBlock) => false,
+                Err(kind) => return Err(RingError::Send(kind)),
+            };
+        }
+        match self.answer {
+            Some(theirs) if self.is_sent => {
+                let ring = RingChannel::new(self.channel, &self.window, &self.ours, theirs?);
+                let mut ring = ring.ok_or(RingError::Config)?;
+                for immediate in self.written.drain(..) {
+                    ring.note_written(immediate);
+                }
+                Ok(Some(ring))
+            }
+            _ if self.deadline.has_passed(worker.context().now()) => Err(RingError::TimedOut),
+            _ => Ok(None),
+        }
+    }
+}
+
 impl<P: Provider> RingChannel<P> {
-    /// Opens rings both ways on a channel whose peer does the same, each as the first message. `each` gets
-    /// the events of other channels that come meanwhile, and messages of this one behind the invitation.
+    /// Begins to open rings both ways on a channel whose peer does the same, each as the first message.
+    /// [`RingOpening::poll`] goes on with it.
     ///
     /// # Errors
-    /// There can be no such ring or no memory for it, the channel failed, or by the deadline the peer did not
-    /// invite us or had no receive for our invitation.
-    pub fn open(
+    /// There can be no such ring or no memory for it, or there is no such channel.
+    pub fn begin_open(
         worker: &mut Worker<P>,
         channel: ChannelId,
         config: &RingConfig,
         deadline: Deadline,
-        mut each: impl FnMut(Turn<'_, P>, Event<P>),
-    ) -> Result<Self, RingError> {
+    ) -> Result<RingOpening<P>, RingError> {
         let bytes = ring_window_bytes(config.cells, config.cell_bytes).ok_or(RingError::Config)?;
         let bytes = usize::try_from(bytes).map_err(|_| RingError::Config)?;
         let window = worker.window(&WindowConfig::new(bytes, RemoteAccess::WRITE))?;
@@ -90,44 +161,39 @@ impl<P: Provider> RingChannel<P> {
         let publication = publication(order, config.cell_bytes);
         let ours = RingInvitation::new(window.remote(), config.cells, config.cell_bytes, publication)
             .ok_or(RingError::Config)?;
-        let (mut is_sent, mut answer) = (false, None);
-        // A peer that was invited writes at once: its first messages may be told together with its invitation.
-        let mut written = Vec::new();
-        let mut woken = Woken::Progress;
+        Ok(RingOpening {
+            channel,
+            window,
+            ours,
+            deadline,
+            is_sent: false,
+            answer: None,
+            written: Vec::new(),
+        })
+    }
+
+    /// Opens rings both ways on a channel whose peer does the same, each as the first message. `each` gets
+    /// the events of other channels that come meanwhile, and messages of this one behind the invitation.
+    ///
+    /// # Errors
+    /// There can be no such ring or no memory for it, the channel failed, or by the deadline the peer did not
+    /// invite us or had no receive for our invitation.
+    pub fn open(
+        worker: &mut Worker<P>,
+        channel: ChannelId,
+        config: &RingConfig,
+        deadline: Deadline,
+        mut each: impl FnMut(Turn<'_, P>, Event<P>),
+    ) -> Result<Self, RingError> {
+        let mut opening = Self::begin_open(worker, channel, config, deadline)?;
         loop {
-            let open = worker.channel(channel).ok_or(RingError::Closed)?;
-            if open.state() != ChannelState::Open {
-                return Err(RingError::Failed);
+            if let Some(ring) = opening.advance(worker)? {
+                return Ok(ring);
             }
-            if !is_sent {
-                is_sent = match open.post_inline(Operation::Send, &ours.to_bytes()) {
-                    Ok(_) => true,
-                    Err(SendErrorKind::WouldBlock) => false,
-                    Err(kind) => return Err(RingError::Send(kind)),
-                };
-            }
-            if is_sent && answer.is_some() {
-                break;
-            }
-            if woken == Woken::Deadline {
-                return Err(RingError::TimedOut);
-            }
-            let waited = worker.wait_busily(deadline, |turn, event| match event {
-                Event::Received { ref message, .. } if turn.channel.id() == channel && answer.is_none() => {
-                    answer = Some(RingInvitation::parse(message.payload()).copied());
-                }
-                Event::Written { immediate, .. } if turn.channel.id() == channel => written.push(immediate),
-                Event::Done { .. } if turn.channel.id() == channel => {}
-                other => each(turn, other),
-            });
-            woken = waited.map_err(RingError::Poll)?;
+            worker
+                .wait_busily(deadline, |turn, event| opening.note(turn, event, &mut each))
+                .map_err(RingError::Poll)?;
         }
-        let theirs = answer.ok_or(RingError::TimedOut)??;
-        let mut ring = Self::new(channel, &window, &ours, theirs).ok_or(RingError::Config)?;
-        for immediate in written {
-            ring.note_written(immediate);
-        }
-        Ok(ring)
     }
 
     /// `None` where the words that tell of what was read do not lie within the windows: never, for
@@ -347,6 +413,16 @@ impl From<WireError> for RingError {
 impl From<MemoryError> for RingError {
     fn from(error: MemoryError) -> Self {
         Self::Memory(error)
+    }
+}
+
+impl<P: Provider> fmt::Debug for RingOpening<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RingOpening")
+            .field("channel", &self.channel)
+            .field("is_sent", &self.is_sent)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Instants and deadlines as plain numbers, so that whoever drives decides what time is.
+//! Instants and deadlines as plain numbers, and clocks that tell them: whoever drives decides what time is.
 
 use core::time::Duration;
 
@@ -64,6 +64,23 @@ impl Deadline {
     #[must_use]
     pub const fn instant(self) -> Instant {
         self.0
+    }
+}
+
+/// What deadlines are told by: a host's monotonic clock, or the time of a simulation.
+pub trait Clock {
+    /// What time it is, since an origin that all clocks of one host share.
+    fn now(&self) -> Instant;
+
+    /// The deadline this long from now.
+    fn within(&self, span: Duration) -> Deadline {
+        Deadline::after(self.now(), span)
+    }
+}
+
+impl<C: Clock + ?Sized> Clock for &C {
+    fn now(&self) -> Instant {
+        (**self).now()
     }
 }
 

@@ -13,7 +13,7 @@ use doorbell_core::provider::{AsyncEvent, CompletionQueueConfig, DeviceLimits, P
 use crate::domain::DomainInner;
 use crate::leak::Leaked;
 use crate::quirk::Quirks;
-use crate::{CompletionQueue, ProtectionDomain, Rdma, errno, events, interface, port};
+use crate::{CompletionQueue, ProtectionDomain, Rdma, clock, errno, events, interface, port};
 
 /// What a provider posts to a shared receive queue with.
 pub(crate) type PostShared = unsafe extern "C" fn(
@@ -220,6 +220,13 @@ impl Context {
     #[must_use]
     pub fn ports(&self) -> u8 {
         self.inner.ports()
+    }
+}
+
+impl doorbell_core::Clock for Context {
+    #[inline]
+    fn now(&self) -> doorbell_core::Instant {
+        clock::now()
     }
 }
 

@@ -15,6 +15,7 @@
 mod arena;
 mod attacher;
 mod channels;
+mod clock;
 mod completion;
 mod completion_queue;
 mod context;
@@ -46,6 +47,7 @@ mod work_list;
 
 pub use arena::Arena;
 pub use attacher::Attacher;
+pub use clock::now;
 pub use completion::Completion;
 pub use completion_queue::CompletionQueue;
 pub use context::Context;

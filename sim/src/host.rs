@@ -3,13 +3,13 @@
 use core::fmt;
 use std::sync::Arc;
 
-use doorbell_core::PortReport;
 use doorbell_core::provider::{
     ArenaConfig, AsyncEvent, CompletionQueueConfig, DeviceLimits, GATHER_MAX, MemoryError, Provider,
     ProviderError, QueuePairConfig, QueuePairParts, SharedQueuePairParts, SharedReceiveQueueConfig,
     WindowConfig,
 };
 use doorbell_core::work_id::SLOTS_MAX;
+use doorbell_core::{Clock, Instant, PortReport};
 
 use crate::errno::{EINVAL, ENODEV, failed};
 use crate::fabric::Fabric;
@@ -146,6 +146,13 @@ impl Drop for ContextInner {
 /// An open device.
 pub struct Context {
     inner: Arc<ContextInner>,
+}
+
+impl Clock for Context {
+    /// The time of the fabric, whose clock all of its hosts share.
+    fn now(&self) -> Instant {
+        self.inner.fabric.now()
+    }
 }
 
 impl doorbell_core::provider::Context<Host> for Context {

@@ -1,18 +1,12 @@
-//! The monotonic clock as [`Instant`]s.
+//! Deadlines by the clock of this host.
 
-use std::sync::OnceLock;
+use core::time::Duration;
 
-use doorbell_core::{Deadline, Instant};
+use doorbell_core::Deadline;
 
-/// Now, counted from the first time anyone asked.
-pub(crate) fn now() -> Instant {
-    static ORIGIN: OnceLock<std::time::Instant> = OnceLock::new();
-    let origin = ORIGIN.get_or_init(std::time::Instant::now);
-    Instant::from_ns(u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
-}
-
-/// The deadline this long from now.
+/// The deadline this long from now, by the clock of this host. On a simulated one it is
+/// [`Node::within`](crate::Node::within).
 #[must_use]
-pub fn within(span: core::time::Duration) -> Deadline {
-    Deadline::after(now(), span)
+pub fn within(span: Duration) -> Deadline {
+    Deadline::after(doorbell_ffi::now(), span)
 }

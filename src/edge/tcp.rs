@@ -1,28 +1,144 @@
-//! The handshake's stream and its waits, over non-blocking TCP.
+//! This host's network: non-blocking TCP, waits, the clock and entropy of the operating system.
 
 use core::net::SocketAddr;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::BorrowedFd;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 
-use doorbell_core::Deadline;
 use doorbell_core::handshake::{Io, IoError};
+use doorbell_core::network::{Acceptor, Network, NetworkError, Stream, Waited};
+use doorbell_core::{Clock, Deadline, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
-use super::clock;
+/// The network of this host: TCP, the clock and the random bytes of the operating system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tcp;
+
+impl Clock for Tcp {
+    fn now(&self) -> Instant {
+        doorbell_ffi::now()
+    }
+}
+
+impl Network for Tcp {
+    type Stream = TcpHandshake;
+    type Acceptor = TcpAcceptor;
+
+    fn connect(&self, to: SocketAddr) -> Result<TcpHandshake, NetworkError> {
+        TcpHandshake::begin(to).map_err(refused)
+    }
+
+    fn listen(&self, at: SocketAddr) -> Result<TcpAcceptor, NetworkError> {
+        TcpAcceptor::bind(at).map_err(refused)
+    }
+
+    fn accept(&self, at: &TcpAcceptor) -> Result<Option<TcpHandshake>, NetworkError> {
+        loop {
+            match at.listener.accept() {
+                Ok((stream, _)) => return TcpHandshake::accepted(stream).map(Some).map_err(refused),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if is_of_one_peer(&error) => {}
+                Err(error) => return Err(refused(error)),
+            }
+        }
+    }
+
+    fn wait<'s>(
+        &self,
+        acceptor: Option<&'s TcpAcceptor>,
+        streams: impl Iterator<Item = Waited<'s, TcpHandshake>>,
+        deadline: Deadline,
+    ) -> Result<(), NetworkError> {
+        let acceptor = acceptor.map(|acceptor| PollFd::new(&acceptor.listener, PollFlags::IN));
+        let streams = streams.map(|waited| waited.stream.interest(waited.has_unsent));
+        let mut fds: Vec<_> = acceptor.into_iter().chain(streams).collect();
+        let remaining = deadline.remaining(self.now());
+        let timeout = Timespec {
+            tv_sec: i64::try_from(remaining.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: remaining.subsec_nanos().into(),
+        };
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(refused(error.into())),
+        }
+    }
+
+    fn random(&self, into: &mut [u8]) -> Result<(), NetworkError> {
+        getrandom::fill(into).map_err(|error| NetworkError {
+            errno: error.raw_os_error().unwrap_or(0),
+        })
+    }
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is what errors are mapped by")]
+fn refused(error: io::Error) -> NetworkError {
+    NetworkError {
+        errno: error.raw_os_error().unwrap_or(0),
+    }
+}
+
+/// A TCP port at which peers arrive.
+#[derive(Debug)]
+pub struct TcpAcceptor {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl TcpAcceptor {
+    fn bind(at: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(at)?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        Ok(Self { listener, address })
+    }
+}
+
+impl Acceptor for TcpAcceptor {
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl AsFd for TcpAcceptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+/// Whether an error of accepting is of the peer that was to be accepted, and not of the port.
+///
+/// Source: `accept(2)`, which passes on what is pending on the new socket.
+fn is_of_one_peer(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(
+            Errno::INTR
+                | Errno::CONNABORTED
+                | Errno::NETDOWN
+                | Errno::PROTO
+                | Errno::NOPROTOOPT
+                | Errno::HOSTDOWN
+                | Errno::NONET
+                | Errno::HOSTUNREACH
+                | Errno::OPNOTSUPP
+                | Errno::NETUNREACH
+        )
+    )
+}
 
 /// A connected or connecting stream that never blocks.
 #[derive(Debug)]
-pub(crate) struct Stream {
+pub struct TcpHandshake {
     stream: TcpStream,
     /// Whether the connection is not known to be up yet.
     connecting: bool,
 }
 
-impl Stream {
+impl TcpHandshake {
     /// Begins to connect; whether it succeeds is told by the first read or write.
-    pub(crate) fn begin(address: SocketAddr) -> io::Result<Self> {
+    fn begin(address: SocketAddr) -> io::Result<Self> {
         let family = if address.is_ipv4() {
             AddressFamily::INET
         } else {
@@ -32,7 +148,7 @@ impl Stream {
         let socket = socket_with(family, SocketType::STREAM, flags, None)?;
         let connecting = match rustix::net::connect(&socket, &address) {
             Ok(()) => false,
-            Err(rustix::io::Errno::INPROGRESS) => true,
+            Err(Errno::INPROGRESS) => true,
             Err(error) => return Err(error.into()),
         };
         let stream = TcpStream::from(socket);
@@ -42,7 +158,7 @@ impl Stream {
     }
 
     /// Takes an accepted stream.
-    pub(crate) fn accepted(stream: TcpStream) -> io::Result<Self> {
+    fn accepted(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         Ok(Self {
@@ -51,18 +167,8 @@ impl Stream {
         })
     }
 
-    /// Waits until the stream may move, or the deadline.
-    pub(crate) fn wait(&self, has_unsent: bool, deadline: Deadline) -> io::Result<()> {
-        wait(&mut [self.interest(has_unsent)], deadline)
-    }
-
-    /// Whether nobody has answered yet, by yes or by no.
-    pub(crate) const fn is_connecting(&self) -> bool {
-        self.connecting
-    }
-
     /// What to wait for: to be connected, then for bytes, and for room where some are unsent.
-    pub(crate) fn interest(&self, has_unsent: bool) -> PollFd<'_> {
+    fn interest(&self, has_unsent: bool) -> PollFd<'_> {
         let flags = match (self.connecting, has_unsent) {
             (true, _) => PollFlags::OUT,
             (false, true) => PollFlags::IN | PollFlags::OUT,
@@ -95,30 +201,6 @@ impl Stream {
     }
 }
 
-/// Waits for a peer at `port`, or until one of the streams may move, or the deadline. Which it
-/// was is for the caller to see.
-pub(crate) fn wait_any<'fd>(
-    port: BorrowedFd<'fd>,
-    streams: impl Iterator<Item = PollFd<'fd>>,
-    deadline: Deadline,
-) -> io::Result<()> {
-    let port = PollFd::from_borrowed_fd(port, PollFlags::IN);
-    let mut fds: Vec<_> = core::iter::once(port).chain(streams).collect();
-    wait(&mut fds, deadline)
-}
-
-fn wait(fds: &mut [PollFd<'_>], deadline: Deadline) -> io::Result<()> {
-    let remaining = deadline.remaining(clock::now());
-    let timeout = Timespec {
-        tv_sec: i64::try_from(remaining.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: remaining.subsec_nanos().into(),
-    };
-    match poll(fds, Some(&timeout)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
-}
-
 fn classify(error: &io::Error) -> IoError {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => IoError::WouldBlock,
@@ -129,7 +211,7 @@ fn classify(error: &io::Error) -> IoError {
     }
 }
 
-impl Drop for Stream {
+impl Drop for TcpHandshake {
     /// Closes so that what was written last, a refusal perhaps, still arrives: bytes of the
     /// peer that nobody read would turn the close into a reset, which discards it.
     fn drop(&mut self) {
@@ -140,7 +222,19 @@ impl Drop for Stream {
     }
 }
 
-impl Io for Stream {
+impl Stream for TcpHandshake {
+    fn is_connecting(&self) -> bool {
+        self.connecting
+    }
+}
+
+impl AsFd for TcpHandshake {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl Io for TcpHandshake {
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize, IoError> {
         self.check_connected()?;
         self.stream.read(buffer).map_err(|error| classify(&error))

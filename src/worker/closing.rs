@@ -6,14 +6,14 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use doorbell_core::provider::{CompletionQueue, Provider, ProviderError, QueuePair};
-use doorbell_core::{Deadline, Instant};
+use doorbell_core::{Clock as _, Deadline, Instant};
 
 use doorbell_hotpath::Wait;
 
 use super::waiting::Sleeper as _;
 use super::{Reservation, Turn, Worker};
 use crate::half::Held;
-use crate::{ChannelId, Event, edge};
+use crate::{ChannelId, Event};
 
 /// What is left when the deadline passes is flushed, which takes no peer: the most a device is given for it.
 const FLUSH_MAX: Duration = Duration::from_millis(500);
@@ -139,7 +139,7 @@ impl<P: Provider> Worker<P> {
     /// Goes on with all closings, after a poll that took so many completions of each kind.
     #[cold]
     pub(super) fn advance_closings(&mut self, received: u32, sent: u32) {
-        let now = edge::clock::now();
+        let now = self.context.now();
         self.device_events
             .look(&*self.context, &mut self.receives, &mut self.places.entries);
         let mut at = 0;

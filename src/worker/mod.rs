@@ -15,6 +15,7 @@ mod submitting;
 mod waiting;
 
 use core::fmt;
+use core::time::Duration;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
@@ -22,6 +23,7 @@ use doorbell_core::provider::{
     Provider, RemoteAccess, WindowConfig,
 };
 use doorbell_core::work_id::CHANNELS_MAX;
+use doorbell_core::{Clock as _, Deadline};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::Statistics;
 
@@ -165,6 +167,12 @@ impl<P: Provider> Worker<P> {
     #[must_use]
     pub fn context(&self) -> &P::Context {
         &self.context
+    }
+
+    /// The deadline this long from now, by the clock of its host.
+    #[must_use]
+    pub fn within(&self, span: Duration) -> Deadline {
+        self.context.within(span)
     }
 
     /// Leases memory; `None` is back-pressure.

@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::os::fd::BorrowedFd;
 
 use doorbell_core::provider::{CompletionQueue, Provider, ProviderError};
-use doorbell_core::{Deadline, Instant};
+use doorbell_core::{Clock, Deadline, Instant};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{Statistics, Wait, Waitable, Waiter, Woken, prepare_sleep};
 
@@ -16,7 +16,7 @@ use super::polling::SendSide;
 use super::submissions::Submissions;
 use super::{Turn, Worker};
 use crate::half::Sends;
-use crate::{Event, Notify, edge};
+use crate::{Event, Notify};
 
 /// No sleep is longer while something is awaited that no completion tells: credits, memory for
 /// receives, the end of a closing. About as long as a peer that found no receive waits by default.
@@ -125,6 +125,8 @@ pub(super) trait Sleeper<P: Provider> {
     fn sleep(&self) -> Sleep<'_, P>;
     /// What is submitted to it, where anything can be.
     fn submissions(&self) -> Option<&Submissions<P>>;
+    /// The clock that deadlines are told by.
+    fn clock(&self) -> &P::Context;
 
     /// Waits until `poll` says that something happened, for whoever may sleep.
     ///
@@ -211,11 +213,16 @@ impl<P: Provider> Sleeper<P> for Worker<P> {
         Sleep {
             receive_completions: Some(&self.receives.completions),
             send_completions: Some(&self.sends.completions),
+            clock: &self.context,
             at_most: (!quiet).then_some(NAP).into_iter().chain(submitted).min(),
         }
     }
     fn submissions(&self) -> Option<&Submissions<P>> {
         Some(&self.sends.submissions)
+    }
+    #[inline]
+    fn clock(&self) -> &P::Context {
+        &self.context
     }
 }
 
@@ -311,6 +318,7 @@ impl Worker<Rdma> {
 pub struct Sleep<'w, P: Provider = Rdma> {
     pub(super) receive_completions: Option<&'w P::CompletionQueue>,
     pub(super) send_completions: Option<&'w P::CompletionQueue>,
+    pub(super) clock: &'w P::Context,
     pub(super) at_most: Option<Duration>,
 }
 
@@ -324,7 +332,7 @@ impl<P: Provider> Sleep<'_, P> {
     }
 
     fn sleep_until(self, deadline: Deadline) -> Result<(), ProviderError> {
-        let span = deadline.remaining(edge::clock::now());
+        let span = deadline.remaining(self.clock.now());
         let span = self.at_most.map_or(span, |at_most| at_most.min(span));
         match (self.receive_completions, self.send_completions) {
             (Some(receives), Some(sends)) => P::CompletionQueue::sleep([receives, sends], span),
@@ -395,7 +403,7 @@ where
     }
 
     fn is_over(&mut self) -> bool {
-        self.deadline.has_passed(edge::clock::now())
+        self.deadline.has_passed(self.worker.clock().now())
     }
 
     fn sleep(&mut self) -> Result<(), ProviderError> {

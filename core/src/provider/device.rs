@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::{PortReport, QpState, Qpn, SharedReceiveId};
+use crate::{Clock, PortReport, QpState, Qpn, SharedReceiveId};
 
 use super::{
     Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, MemoryError, ProviderError,
@@ -74,8 +74,8 @@ pub struct DeviceLimits {
     pub atomics: bool,
 }
 
-/// An open device.
-pub trait Context<P: Provider>: Send + Sync + Sized + 'static {
+/// An open device, and the clock of its host: [`CompletionQueue::sleep`] sleeps by it.
+pub trait Context<P: Provider>: Clock + Send + Sync + Sized + 'static {
     /// Its limits.
     fn limits(&self) -> DeviceLimits;
 

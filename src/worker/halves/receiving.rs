@@ -152,11 +152,16 @@ impl<P: Provider> Sleeper<P> for ReceiveWorker<P> {
         Sleep {
             receive_completions: Some(&self.receives.completions),
             send_completions: None,
+            clock: &self.context,
             at_most,
         }
     }
     fn submissions(&self) -> Option<&Submissions<P>> {
         None
+    }
+    #[inline]
+    fn clock(&self) -> &P::Context {
+        &self.context
     }
 }
 

@@ -218,11 +218,16 @@ impl<P: Provider> Sleeper<P> for SendWorker<P> {
         Sleep {
             receive_completions: None,
             send_completions: Some(&self.sends.completions),
+            clock: &self.context,
             at_most: Some(NAP).into_iter().chain(submitted).min(),
         }
     }
     fn submissions(&self) -> Option<&Submissions<P>> {
         Some(&self.sends.submissions)
+    }
+    #[inline]
+    fn clock(&self) -> &P::Context {
+        &self.context
     }
 }
 
