@@ -1,4 +1,4 @@
-//! Connecting: rails, agreement, and every way in which a peer, a network or a configuration is bad.
+//! Connecting over TCP: rails, agreement, and every way in which a peer, a network or a configuration is bad.
 
 mod fabric;
 
@@ -12,7 +12,7 @@ use doorbell::vocabulary::handshake::{Cause, Stage};
 use doorbell::vocabulary::{Mtu, PortState};
 use doorbell::{ChannelConfig, ConnectError, Handle, Listener, NodeError, PrivateData, WorkerConfig, within};
 use doorbell_sim::{Fabric, Link};
-use fabric::{SOON, connect, node, pair_with, port, small, workers};
+use fabric::{SOON, connect, pair_with, port, small, tcp_node as node, workers};
 
 /// A stage short enough to wait for in a test.
 const STAGE: Duration = Duration::from_millis(200);

@@ -16,7 +16,7 @@ use fabric::{End, SOON, pair_notified, pair_with, small};
 use halves::{Halves, echo, exchange};
 
 /// Each with its node, which is what tells of the network.
-fn apart(end: End) -> (Node<Host>, Halves<Host>) {
+fn apart(end: End) -> (Node<Host, Host>, Halves<Host>) {
     let End {
         node,
         mut workers,
@@ -27,7 +27,7 @@ fn apart(end: End) -> (Node<Host>, Halves<Host>) {
 }
 
 /// Two that have more room to send than the other has receives.
-fn pair_apart(notify: Notify) -> (Node<Host>, Halves<Host>, Halves<Host>) {
+fn pair_apart(notify: Notify) -> (Node<Host, Host>, Halves<Host>, Halves<Host>) {
     let mut deep = small();
     deep.send_depth = 64;
     let (a, b) = pair_notified(deep, deep, notify);

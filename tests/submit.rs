@@ -18,7 +18,7 @@ use fabric::{End, SOON, node, pair, pair_notified, pair_with, port, small, worke
 
 /// A Worker with several channels, each to an end of its own.
 struct Hub {
-    node: Node<Host>,
+    node: Node<Host, Host>,
     worker: Worker<Host>,
     ids: Vec<ChannelId>,
     ends: Vec<End>,

@@ -22,8 +22,6 @@ const POLL_MAX: usize = 16;
 /// For how many timers a poll that finds nothing waits at most, where time passes by itself:
 /// more than the retries of one request, and few enough for a poll to stay cheap.
 const PATIENCE: u32 = 16;
-/// How long a sleeper sleeps at a time while timers run that only callers let pass.
-const NAP: Duration = Duration::from_millis(1);
 
 /// What the device writes when a request ended.
 #[derive(Clone, Copy, Debug)]
@@ -161,11 +159,11 @@ impl CompletionState {
         self.notifications > 0 || self.is_woken
     }
 
-    /// Writes a completion, and says whether somebody is to be woken.
+    /// Writes a completion, and notifies whoever armed the queue.
     ///
     /// # Errors
     /// There is no room.
-    fn write(&mut self, qpn: Qpn, entry: Entry) -> Result<bool, ()> {
+    fn write(&mut self, qpn: Qpn, entry: Entry) -> Result<(), ()> {
         let overruns = core::mem::take(&mut self.overruns_next);
         if self.is_failed || overruns || self.entries.len() >= self.depth {
             return Err(());
@@ -179,7 +177,7 @@ impl CompletionState {
             self.armed = None;
             self.notifications = self.notifications.saturating_add(1);
         }
-        Ok(wakes)
+        Ok(())
     }
 
     /// Takes a channel; says at which generation its queue begins.
@@ -237,13 +235,8 @@ impl World {
             return;
         };
         self.news = true;
-        match state.write(qpn, entry) {
-            Ok(false) => return,
-            Ok(true) => {
-                self.notified.notify_all();
-                return;
-            }
-            Err(()) => (),
+        if state.write(qpn, entry).is_ok() {
+            return;
         }
         let (is_first, owner) = (!state.is_failed, state.context);
         state.is_failed = !quirks.overrun_queues_work_on;
@@ -442,32 +435,22 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         })
     }
 
+    /// Lets the time of the fabric pass, driven or not, until one of them notifies or the span is over. Where
+    /// nobody drives the fabric, other threads get their turn before.
     fn sleep<const N: usize>(queues: [&Self; N], span: Duration) -> Result<(), ProviderError> {
         let Some(first) = queues.first() else {
             return Ok(());
         };
-        let mut world = first.context.fabric().lock();
-        let notified = Arc::clone(&world.notified);
+        let fabric = first.context.fabric();
         for queue in queues {
-            let state = world.completion_queues.get(queue.key).filter(|_| queue.notify);
-            state.ok_or(failed("sleep", EOPNOTSUPP))?;
+            queue.with_notifier("sleep", |_| ())?;
         }
         let keys = queues.map(|queue| queue.key);
         let is_told = |world: &World| {
             let mut states = keys.iter().filter_map(|key| world.completion_queues.get(*key));
             states.any(CompletionState::has_notification)
         };
-        world.idle(is_told, PATIENCE);
-        if !is_told(&world) {
-            // While something waits for time to pass, whoever sleeps lets it pass.
-            let span = if world.is_waiting() { span.min(NAP) } else { span };
-            // It may be told of another queue: it may end early.
-            world = match notified.wait_timeout(world, span) {
-                Ok((world, _)) => world,
-                Err(poisoned) => poisoned.into_inner().0,
-            };
-        }
-        drop(world);
+        fabric.wait_for(is_told, span);
         Ok(())
     }
 }

@@ -16,8 +16,18 @@ pub(crate) const EINVAL: i32 = 22;
 pub(crate) const EOVERFLOW: i32 = 75;
 /// Not supported by this object.
 pub(crate) const EOPNOTSUPP: i32 = 95;
+/// The address is taken.
+pub(crate) const EADDRINUSE: i32 = 98;
+/// The address is not of this host.
+pub(crate) const EADDRNOTAVAIL: i32 = 99;
 /// No route to the network.
 pub(crate) const ENETUNREACH: i32 = 101;
+/// The host vanished.
+pub(crate) const ENETDOWN: i32 = 100;
+/// The peer knows no such stream.
+pub(crate) const ECONNRESET: i32 = 104;
+/// Nobody listens there.
+pub(crate) const ECONNREFUSED: i32 = 111;
 /// The neighbour did not answer.
 pub(crate) const ETIMEDOUT: i32 = 110;
 

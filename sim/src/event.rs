@@ -5,12 +5,18 @@ use std::collections::BinaryHeap;
 
 use crate::packet::pool::PacketKey;
 use crate::queue_pair::QueuePairKey;
+use crate::stream::StreamKey;
+use crate::world::SegmentKey;
 
 /// Something that happens at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A packet comes in at a port.
     Arrive(PacketKey, u32),
+    /// A segment of a stream comes in at a port.
+    Segment(SegmentKey, u32),
+    /// An end of a stream waited for something: the timer of this number.
+    StreamTimer(StreamKey, u32),
     /// A queue pair may send on.
     Transmit(QueuePairKey),
     /// A queue pair waited for something.
@@ -24,7 +30,10 @@ pub(crate) enum Event {
 impl Event {
     /// Whether it is under way by itself. The others come of waiting alone.
     const fn is_work(self) -> bool {
-        matches!(self, Self::Arrive(..) | Self::Transmit(_) | Self::Release(..))
+        matches!(
+            self,
+            Self::Arrive(..) | Self::Segment(..) | Self::Transmit(_) | Self::Release(..)
+        )
     }
 }
 

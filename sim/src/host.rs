@@ -61,6 +61,10 @@ impl Host {
         &self.name
     }
 
+    pub(crate) const fn id(&self) -> HostId {
+        self.id
+    }
+
     /// The network it is on.
     #[must_use]
     pub const fn fabric(&self) -> &Fabric {

@@ -16,8 +16,13 @@
 //! after a doorbell was rung, messages are delivered and completions lie in their queues. What
 //! waits for a time to come (a peer that is silent, a receiver that is not ready) goes on
 //! when somebody looks for something and does not find it: an empty poll lets time pass, by
-//! a few timers at most. A fabric that is [driven](FabricBuilder::driven) moves only by
-//! [`Fabric::step`] and [`Fabric::run_until`].
+//! a few timers at most, and by a tenth of a microsecond where there are none. A fabric that is
+//! [driven](FabricBuilder::driven) moves only by [`Fabric::step`] and its like, and while somebody
+//! blocks: who sleeps at completion queues, or waits for the network, lets time pass.
+//!
+//! # Streams
+//! A host is a network, too ([`Network`](doorbell_core::network::Network)): connections are made over
+//! streams of bytes that take the same links.
 //!
 //! # Packets
 //! Requests go as `RoCEv2` packets over links with latency and bandwidth, cut to the path MTU.
@@ -50,9 +55,9 @@
 //! ```
 //!
 //! # What it is not
-//! There are no descriptors: completion queues can be armed and slept at, which alone takes
-//! real time, but not put into an event loop. There are reliable connections alone, without
-//! memory windows. Vendors' error words are zero.
+//! There are no descriptors: completion queues can be armed and slept at, but not put into an
+//! event loop. There are reliable connections alone, without memory windows. Vendors' error
+//! words are zero.
 
 mod capture;
 mod completion;
@@ -64,6 +69,7 @@ mod host;
 mod id;
 mod link;
 mod memory;
+mod network;
 mod numbers;
 mod oracle;
 mod packet;
@@ -78,6 +84,7 @@ mod responder;
 mod send;
 mod shared_receive;
 mod slab;
+mod stream;
 mod time;
 mod window;
 mod world;
@@ -88,6 +95,7 @@ pub use fabric::{Fabric, FabricBuilder};
 pub use host::{Context, Host, ProtectionDomain};
 pub use link::LinkConfig;
 pub use memory::{Arena, Attacher, Slot};
+pub use network::{Acceptor, Stream};
 pub use oracle::{Packets, Tally, Violation, Work};
 pub use packet::PacketKind;
 pub use plan::{Plan, PlanError};

@@ -1,16 +1,16 @@
-//! Two hosts on a simulated fabric whose addresses are this machine's loopback, so that the
-//! handshake's TCP is real.
+//! Two hosts on a simulated fabric. Their addresses are this machine's loopback, so that the
+//! handshake can go over real TCP, too.
 #![allow(dead_code, clippy::allow_attributes, reason = "each test file uses its part")]
 
 use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::thread;
+use std::time::Instant;
 
 use doorbell::vocabulary::IpPrefix;
 use doorbell::{
-    ChannelConfig, ChannelId, ConnectError, Connection, Event, Handle, Lease, Listener, Node, Notify, Worker,
-    WorkerConfig, within,
+    ChannelConfig, ChannelId, ConnectError, Connection, Event, Handle, Lease, Listener, Network, Node, Notify,
+    Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, PortConfig};
 
@@ -25,20 +25,27 @@ pub(crate) fn port(device: &str, address: &str) -> PortConfig {
     PortConfig::new(device, &[prefix(address)])
 }
 
-pub(crate) fn node(fabric: &Fabric, name: &str, ports: Vec<PortConfig>) -> Node<Host> {
+/// A host whose connections are made over the fabric, in its time.
+pub(crate) fn node(fabric: &Fabric, name: &str, ports: Vec<PortConfig>) -> Node<Host, Host> {
+    let host = fabric.host(name, ports).unwrap();
+    Node::with(host.clone(), host).unwrap()
+}
+
+/// A host whose connections are made over TCP, in this machine's time.
+pub(crate) fn tcp_node(fabric: &Fabric, name: &str, ports: Vec<PortConfig>) -> Node<Host> {
     Node::with_provider(fabric.host(name, ports).unwrap()).unwrap()
 }
 
 /// One end of a connection.
-pub(crate) struct End {
-    pub(crate) node: Node<Host>,
+pub(crate) struct End<N: Network = Host> {
+    pub(crate) node: Node<Host, N>,
     pub(crate) workers: Vec<Worker<Host>>,
     pub(crate) at: Connection,
     /// What was polled and not yet asked for.
     pub(crate) events: VecDeque<Event<Host>>,
 }
 
-impl End {
+impl<N: Network> End<N> {
     pub(crate) fn worker(&mut self) -> &mut Worker<Host> {
         &mut self.workers[self.at.worker]
     }
@@ -56,14 +63,14 @@ impl End {
 
     /// Polls until an event makes something of itself; those before it are dropped.
     pub(crate) fn until<T>(&mut self, mut wanted: impl FnMut(Event<Host>) -> Option<T>) -> T {
-        let deadline = std::time::Instant::now() + SOON;
+        let deadline = Instant::now() + SOON;
         loop {
             while let Some(event) = self.events.pop_front() {
                 if let Some(found) = wanted(event) {
                     return found;
                 }
             }
-            assert!(std::time::Instant::now() < deadline, "nothing came");
+            assert!(Instant::now() < deadline, "nothing came");
             let Self {
                 workers, events, at, ..
             } = self;
@@ -75,11 +82,11 @@ impl End {
 }
 
 /// Workers of a node with few, small slots.
-pub(crate) fn workers(node: &Node<Host>) -> Vec<Worker<Host>> {
+pub(crate) fn workers<N: Network>(node: &Node<Host, N>) -> Vec<Worker<Host>> {
     workers_that(node, Notify::Never)
 }
 
-pub(crate) fn workers_that(node: &Node<Host>, notify: Notify) -> Vec<Worker<Host>> {
+pub(crate) fn workers_that<N: Network>(node: &Node<Host, N>, notify: Notify) -> Vec<Worker<Host>> {
     let mut config = WorkerConfig::default();
     config.notify = notify;
     config.slots = 64;
@@ -96,21 +103,21 @@ pub(crate) fn small() -> ChannelConfig {
 }
 
 /// Connects the second node to a listener of the first; each with its own configuration.
-pub(crate) fn connect(
-    nodes: (Node<Host>, Node<Host>),
+pub(crate) fn connect<N: Network>(
+    nodes: (Node<Host, N>, Node<Host, N>),
     listening: ChannelConfig,
     connecting: ChannelConfig,
-) -> (End, Result<End, ConnectError>) {
+) -> (End<N>, Result<End<N>, ConnectError>) {
     connect_notified(nodes, listening, connecting, Notify::Never)
 }
 
 /// The same, with Workers that notify like this.
-pub(crate) fn connect_notified(
-    nodes: (Node<Host>, Node<Host>),
+pub(crate) fn connect_notified<N: Network>(
+    nodes: (Node<Host, N>, Node<Host, N>),
     listening: ChannelConfig,
     connecting: ChannelConfig,
     notify: Notify,
-) -> (End, Result<End, ConnectError>) {
+) -> (End<N>, Result<End<N>, ConnectError>) {
     let (server, client) = nodes;
     let mut server_workers = workers_that(&server, notify);
     let mut listener = Listener::bind(
@@ -121,28 +128,30 @@ pub(crate) fn connect_notified(
     )
     .unwrap();
     let handle: Handle = listener.handle().to_string().parse().unwrap();
-    let connecting = thread::spawn(move || {
-        let mut workers = workers_that(&client, notify);
-        let at = client.connect(&mut workers, &handle, &connecting, within(SOON))?;
-        Ok(End {
-            node: client,
-            workers,
-            at,
-            events: VecDeque::new(),
-        })
-    });
-    let at = listener
-        .accept(&server, &mut server_workers, within(SOON))
+    let mut client_workers = workers_that(&client, notify);
+    let mut connecting = client
+        .begin_connect(&client_workers, &handle, &connecting, client.within(SOON))
         .unwrap();
-    let client = connecting.join().unwrap();
+    let (mut accepted, mut connected) = (None, None);
+    let deadline = Instant::now() + SOON;
+    while accepted.is_none() || connected.is_none() {
+        assert!(Instant::now() < deadline, "{accepted:?} {connected:?}");
+        if connected.is_none() {
+            connected = connecting.poll(&client, &mut client_workers);
+        }
+        if accepted.is_none() {
+            accepted = listener.poll_accept(&server, &mut server_workers).unwrap();
+        }
+    }
+    let end = |node, workers, at| End {
+        node,
+        workers,
+        at,
+        events: VecDeque::new(),
+    };
     (
-        End {
-            node: server,
-            workers: server_workers,
-            at,
-            events: VecDeque::new(),
-        },
-        client,
+        end(server, server_workers, accepted.unwrap()),
+        connected.unwrap().map(|at| end(client, client_workers, at)),
     )
 }
 

@@ -107,6 +107,14 @@ impl World {
         verdict
     }
 
+    /// Whether a link carries nothing now.
+    pub(super) fn is_cut(&mut self, link: u32) -> bool {
+        if self.faults.version > 0 {
+            self.refresh(link);
+        }
+        self.links.get_mut(link).is_none_or(|link| link.is_cut)
+    }
+
     /// Looks again which faults are round a link, where that may have changed.
     fn refresh(&mut self, link: u32) {
         let version = self.faults.version;
@@ -306,6 +314,8 @@ impl World {
             self.failing.extend(keys);
             self.tell(device, AsyncEvent::DeviceFatal);
         }
+        let is_named: Vec<bool> = self.hosts.iter().map(|host| name.means(&host.name)).collect();
+        self.kill_streams(|host| is_named.get(host.0) == Some(&true));
         self.fail_pending();
     }
 
@@ -336,12 +346,16 @@ impl World {
     pub(super) fn is_put_off(&mut self, event: Event) -> bool {
         let device = match event {
             Event::Arrive(_, port) => self.port_at(port).map(|place| place.device),
+            Event::Segment(_, port) => self.port_at(port).map(|place| place.device),
             Event::Transmit(key) | Event::Timer(key) => self.queue_pairs.get(key).map(|qp| qp.device),
-            Event::Release(..) | Event::Step(..) => None,
+            Event::StreamTimer(..) | Event::Release(..) | Event::Step(..) => None,
         };
-        let host = device
-            .and_then(|device| self.device(device))
-            .map(|device| device.host.0);
+        let host = match event {
+            Event::StreamTimer(key, _) => self.streams.ends.get(key).map(|end| end.host.0),
+            _ => device
+                .and_then(|device| self.device(device))
+                .map(|device| device.host.0),
+        };
         let host = host.and_then(|host| self.hosts.get_mut(host));
         let Some(host) = host.filter(|host| host.is_paused) else {
             return false;

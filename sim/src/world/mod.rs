@@ -6,10 +6,10 @@
 mod faults;
 mod network;
 mod run;
+mod streams;
 mod traffic;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Condvar};
 
 use doorbell_core::provider::AsyncEvent;
 use doorbell_core::{Gid, QpState, WcStatus};
@@ -31,6 +31,8 @@ use crate::window::Windows;
 use faults::Faults;
 
 pub(crate) use network::{Device, DeviceId, HostId, HostState, PortPlace, Route};
+pub(crate) use streams::SegmentKey;
+use streams::Streams;
 
 /// An open device.
 pub(crate) struct ContextState {
@@ -49,6 +51,8 @@ pub(crate) struct World {
     /// Whether time passes only when it is told to.
     pub(crate) is_driven: bool,
     pub(crate) random: Random,
+    /// Chance that hosts ask for, apart from that of the world.
+    pub(crate) entropy: Random,
     pub(crate) link: LinkConfig,
     hosts: Vec<HostState>,
     devices: Vec<Device>,
@@ -65,6 +69,7 @@ pub(crate) struct World {
     pub(crate) shared_receives: Slab<SharedReceiveState>,
     pub(crate) windows: Windows,
     packets: Pool,
+    pub(crate) streams: Streams,
     pub(crate) tally: Tally,
     /// Queue pairs that are to enter the error state.
     pub(crate) failing: VecDeque<QueuePairKey>,
@@ -72,8 +77,6 @@ pub(crate) struct World {
     pub(crate) news: bool,
     /// Where packets are kept, when they are.
     pub(crate) capture: Option<Capture>,
-    /// Told whenever a completion queue notifies.
-    pub(crate) notified: Arc<Condvar>,
 }
 
 impl World {
@@ -83,6 +86,7 @@ impl World {
             events: Events::default(),
             is_driven,
             random: Random::new(seed),
+            entropy: Random::new(!seed),
             link,
             hosts: Vec::new(),
             devices: Vec::new(),
@@ -97,11 +101,11 @@ impl World {
             shared_receives: Slab::default(),
             windows: Windows::default(),
             packets: Pool::default(),
+            streams: Streams::default(),
             tally: Tally::default(),
             failing: VecDeque::new(),
             news: false,
             capture: None,
-            notified: Arc::default(),
         }
     }
 

@@ -12,6 +12,10 @@ use crate::queue_pair::QueuePairKey;
 /// pairs wait for receivers, there may be packets for ever.
 const STORM_TIMERS: u32 = 64;
 
+/// How long looking takes where nothing is to happen: about what it does on a real host, so that whoever
+/// looks again and again until a deadline gets there.
+const LOOK_NS: u64 = 100;
+
 impl World {
     /// What time it is.
     pub(crate) const fn now_ns(&self) -> u64 {
@@ -31,7 +35,9 @@ impl World {
     fn run(&mut self, timers_left: &mut u32) {
         while self.events.work() > 0 && *timers_left > 0 {
             match self.step(u64::MAX) {
-                Some(Event::Timer(_) | Event::Step(..)) => *timers_left = timers_left.saturating_sub(1),
+                Some(Event::Timer(_) | Event::StreamTimer(..) | Event::Step(..)) => {
+                    *timers_left = timers_left.saturating_sub(1);
+                }
                 Some(_) => (),
                 None => return,
             }
@@ -49,6 +55,7 @@ impl World {
         let mut timers_left = patience;
         while timers_left > 0 && !self.news && !is_found(self) {
             if self.step(u64::MAX).is_none() {
+                self.now_ns = self.now_ns.saturating_add(LOOK_NS);
                 return;
             }
             timers_left = timers_left.saturating_sub(1);
@@ -56,9 +63,14 @@ impl World {
         }
     }
 
-    /// Whether anything waits for a time to come.
-    pub(crate) fn is_waiting(&self) -> bool {
-        !self.is_driven && self.events.peek().is_some()
+    /// Lets things happen until there is what somebody waits for, or up to this time, which it then is.
+    pub(crate) fn pass(&mut self, is_found: impl Fn(&Self) -> bool, until_ns: u64) {
+        while !is_found(self) {
+            if self.step(until_ns).is_none() {
+                self.now_ns = self.now_ns.max(until_ns);
+                return;
+            }
+        }
     }
 
     /// Lets the next thing happen, unless it is later than this. Says what it was.
@@ -71,6 +83,8 @@ impl World {
         }
         match event {
             Event::Arrive(packet, port) => self.arrive(packet, port),
+            Event::Segment(segment, port) => self.hear_segment(segment, port),
+            Event::StreamTimer(key, _) => self.on_stream_timer(key),
             Event::Release(link, hold) => self.release(link, hold),
             Event::Step(step, begins) => self.take_step(step, begins),
             Event::Transmit(key) => {
@@ -115,12 +129,20 @@ impl World {
         Some((at_ns, event))
     }
 
-    /// Passes over timers of queue pairs that wait no longer, or for longer.
+    /// Passes over timers of queue pairs and streams that wait no longer, or for longer.
     fn skip(&mut self, until_ns: u64) {
-        while let Some((at_ns, Event::Timer(key))) = self.events.peek() {
+        while let Some((at_ns, event)) = self.events.peek() {
             if at_ns > until_ns {
                 return;
             }
+            let key = match event {
+                Event::Timer(key) => key,
+                Event::StreamTimer(key, number) if !self.is_stream_timer(key, number) => {
+                    self.events.pop();
+                    continue;
+                }
+                _ => return,
+            };
             let qp = self.queue_pairs.get_mut(key);
             // Where it differs, another timer runs out earlier.
             let is_its_own = qp.as_ref().is_some_and(|qp| qp.timer_at_ns == Some(at_ns));

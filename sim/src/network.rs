@@ -1,0 +1,227 @@
+//! A host's network: the streams that connections are made over, in the time of the fabric.
+//!
+//! # What it is
+//! Streams take the same links as packets, with their latency and bandwidth. What a link loses that is down is
+//! sent again after a fifth of a second, then after twice as long, and so on; a peer that never answers is given
+//! up after a minute and a half. Where nobody listens, and of a peer that was killed and came back, a reset
+//! tells; one that was killed is silent. An end keeps 64 KiB that nobody read: what finds no room is sent again.
+//! The bytes that no peer can guess come of the fabric's seed, so that each run has the same.
+//!
+//! # What it is not
+//! Clauses of a plan about packets (drop, duplicate, reorder, delay, corrupt) do not mean streams.
+
+use core::fmt;
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use doorbell_core::handshake::{Io, IoError};
+use doorbell_core::network::{Network, NetworkError, Waited};
+use doorbell_core::{Clock, Deadline, Instant};
+
+use crate::errno::ENETDOWN;
+use crate::stream::{AcceptorKey, StreamKey};
+use crate::world::World;
+use crate::{Fabric, Host};
+
+impl Clock for Host {
+    /// The time of the fabric, which is that of all its hosts.
+    fn now(&self) -> Instant {
+        self.fabric().now()
+    }
+}
+
+impl Network for Host {
+    type Stream = Stream;
+    type Acceptor = Acceptor;
+
+    fn connect(&self, to: SocketAddr) -> Result<Stream, NetworkError> {
+        let mut world = self.fabric().lock();
+        let key = world.connect(self.id(), to).map_err(refused)?;
+        world.settle();
+        drop(world);
+        Ok(Stream {
+            fabric: self.fabric().clone(),
+            key,
+        })
+    }
+
+    fn listen(&self, at: SocketAddr) -> Result<Acceptor, NetworkError> {
+        let mut world = self.fabric().lock();
+        let key = world.listen(self.id(), at).map_err(refused)?;
+        let state = world.streams.acceptors.get(key);
+        let address = state.map_or(at, |acceptor| acceptor.address);
+        drop(world);
+        Ok(Acceptor {
+            fabric: self.fabric().clone(),
+            key,
+            address,
+        })
+    }
+
+    fn accept(&self, at: &Acceptor) -> Result<Option<Stream>, NetworkError> {
+        let mut world = at.fabric.lock();
+        world.settle();
+        let state = world.streams.acceptors.get_mut(at.key);
+        let state = state
+            .filter(|acceptor| !acceptor.is_dead)
+            .ok_or(refused(ENETDOWN))?;
+        let arrived = state.arrived.pop_front();
+        drop(world);
+        Ok(arrived.map(|key| Stream {
+            fabric: at.fabric.clone(),
+            key,
+        }))
+    }
+
+    /// Lets the time of the fabric pass, driven or not, until there is what is waited for, or to the very
+    /// nanosecond of the deadline. Where nobody drives the fabric, other threads get their turn before.
+    fn wait<'s>(
+        &self,
+        acceptor: Option<&'s Acceptor>,
+        streams: impl Iterator<Item = Waited<'s, Stream>>,
+        deadline: Deadline,
+    ) -> Result<(), NetworkError> {
+        let streams: Vec<_> = streams
+            .map(|waited| (waited.stream.key, waited.has_unsent))
+            .collect();
+        let acceptor = acceptor.map(|acceptor| acceptor.key);
+        let may_move = |world: &World| {
+            let acceptor = acceptor.and_then(|key| world.streams.acceptors.get(key));
+            acceptor.is_some_and(|acceptor| acceptor.is_dead || !acceptor.arrived.is_empty())
+                || streams.iter().any(|(key, has_unsent)| {
+                    let end = world.streams.ends.get(*key);
+                    end.is_none_or(|end| end.is_readable() || (*has_unsent && end.is_writable()))
+                })
+        };
+        self.fabric().wait(may_move, deadline.instant());
+        Ok(())
+    }
+
+    /// The next bytes of the fabric's seed.
+    fn random(&self, into: &mut [u8]) -> Result<(), NetworkError> {
+        let mut world = self.fabric().lock();
+        for chunk in into.chunks_mut(size_of::<u64>()) {
+            let drawn = world.entropy.draw().to_le_bytes();
+            chunk.iter_mut().zip(drawn).for_each(|(to, byte)| *to = byte);
+        }
+        Ok(())
+    }
+}
+
+const fn refused(errno: i32) -> NetworkError {
+    NetworkError { errno }
+}
+
+/// A stream to a peer on the same fabric.
+pub struct Stream {
+    fabric: Fabric,
+    key: StreamKey,
+}
+
+impl Io for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, IoError> {
+        let mut world = self.fabric.lock();
+        world.settle();
+        let end = world.streams.ends.get_mut(self.key);
+        end.map_or(Err(IoError::Closed), |end| end.read(buffer))
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError> {
+        let mut world = self.fabric.lock();
+        world.settle();
+        let end = world.streams.ends.get_mut(self.key);
+        let written = end.map_or(Err(IoError::Closed), |end| end.write(bytes))?;
+        world.attend_stream(self.key);
+        world.settle();
+        Ok(written)
+    }
+}
+
+impl doorbell_core::network::Stream for Stream {
+    fn is_connecting(&self) -> bool {
+        let world = self.fabric.lock();
+        let end = world.streams.ends.get(self.key);
+        end.is_some_and(|end| end.is_connecting())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let mut world = self.fabric.lock();
+        world.let_go(self.key);
+        world.settle();
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stream({:?})", self.key)
+    }
+}
+
+/// A port of a host at which peers of the same fabric arrive.
+pub struct Acceptor {
+    fabric: Fabric,
+    key: AcceptorKey,
+    address: SocketAddr,
+}
+
+impl doorbell_core::network::Acceptor for Acceptor {
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        let mut world = self.fabric.lock();
+        world.give_up(self.key);
+        world.settle();
+    }
+}
+
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Acceptor({})", self.address)
+    }
+}
+
+impl Fabric {
+    /// Blocks until there is what somebody waits for, or up to this time: which passes meanwhile.
+    pub(crate) fn wait(&self, is_found: impl Fn(&World) -> bool, until: Instant) {
+        let until_ns = until.to_ns();
+        loop {
+            let mut world = self.lock();
+            world.settle();
+            if !world.is_driven && !is_found(&world) {
+                // What other threads are about to do, they do before time passes.
+                drop(world);
+                (0..TURNS).for_each(|_| std::thread::yield_now());
+                world = self.lock();
+                world.settle();
+            }
+            let now_ns = world.now_ns();
+            if is_found(&world) || now_ns >= until_ns {
+                return;
+            }
+            let next_ns = if world.is_driven {
+                until_ns
+            } else {
+                now_ns.saturating_add(NAP_NS).min(until_ns)
+            };
+            world.pass(&is_found, next_ns);
+        }
+    }
+
+    /// Blocks for a span of time at most.
+    pub(crate) fn wait_for(&self, is_found: impl Fn(&World) -> bool, span: Duration) {
+        let until = self.now().after(span);
+        self.wait(is_found, until);
+    }
+}
+
+/// How much time passes at once while somebody waits and nobody drives.
+const NAP_NS: u64 = 1_000_000;
+
+/// How often other threads get their turn before it does.
+const TURNS: u32 = 64;
