@@ -371,7 +371,8 @@ fn closing_has_a_deadline() {
         .unwrap()
         .post(Operation::Read(nowhere), lease, PostFlags::empty())
         .unwrap();
-    let closed = b.worker().close(id, within(Duration::from_millis(50)), |_, _| {});
+    let soon = b.worker().within(Duration::from_millis(50));
+    let closed = b.worker().close(id, soon, |_, _| {});
     assert_eq!(closed, Err(CloseError::TimedOut));
     assert!(b.worker().channels().next().is_none());
     assert_eq!(leasable(&mut b), before + 16, "all of it came home");

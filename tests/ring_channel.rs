@@ -228,13 +228,8 @@ fn what_is_no_invitation_is_told() {
     let refused = RingChannel::open(b.worker(), id, &config, within(SOON), |_, _| {});
     assert!(matches!(refused, Err(RingError::Invitation(_))), "{refused:?}");
     // It was refused above; now nobody says anything.
-    let silent = RingChannel::open(
-        b.worker(),
-        id,
-        &config,
-        within(Duration::from_millis(20)),
-        |_, _| {},
-    );
+    let soon = b.worker().within(Duration::from_millis(20));
+    let silent = RingChannel::open(b.worker(), id, &config, soon, |_, _| {});
     assert!(matches!(silent, Err(RingError::TimedOut)), "{silent:?}");
     let mut odd = RingConfig::default();
     odd.cells = 3;

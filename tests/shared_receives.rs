@@ -16,9 +16,9 @@ use fabric::SOON;
 /// A Worker whose channels share their receives, and those at the other ends.
 struct Hub {
     fabric: Fabric,
-    node: Node<Host>,
+    node: Node<Host, Host>,
     workers: Vec<Worker<Host>>,
-    listener: Listener<Host>,
+    listener: Listener<Host, Host>,
     peers: Vec<Peer>,
     /// What the hub's application looks at.
     held: Vec<Lease<Host>>,
@@ -28,7 +28,7 @@ struct Hub {
 
 struct Peer {
     /// What keeps the reaper.
-    _node: Node<Host>,
+    _node: Node<Host, Host>,
     workers: Vec<Worker<Host>>,
     /// Its end, and the hub's.
     id: ChannelId,
@@ -96,7 +96,7 @@ impl Hub {
     }
 
     /// Another host; names and addresses are used once.
-    fn host(&mut self) -> Node<Host> {
+    fn host(&mut self) -> Node<Host, Host> {
         self.made += 1;
         let number = self.made;
         let port = fabric::port(&format!("sim{number}"), &format!("127.0.0.{}/24", 1 + number));
@@ -119,17 +119,20 @@ impl Hub {
         own.slots = 128;
         own.slot_bytes = 256;
         let mut theirs = node.workers(&own).unwrap();
-        let (accepted, connected) = thread::scope(|scope| {
-            let connecting = scope.spawn(|| node.connect_at(&mut theirs, address, &share(8), within(SOON)));
-            let accepted = loop {
-                match listener.poll_accept(hub, workers) {
-                    Ok(None) if connecting.is_finished() => break Ok(None),
-                    Ok(None) => {}
-                    other => break other,
-                }
-            };
-            (accepted, connecting.join().unwrap())
-        });
+        let mut connecting = node.begin_connect_at(&theirs, address, &share(8), node.within(SOON))?;
+        let (mut connected, mut accepted) = (None, Ok(None));
+        while connected.is_none() || matches!(accepted, Ok(None)) {
+            if connected.is_none() {
+                connected = connecting.poll(&node, &mut theirs);
+            }
+            if let Ok(None) = accepted {
+                accepted = listener.poll_accept(hub, workers);
+            }
+            if matches!((&connected, &accepted), (Some(Err(_)), Ok(None))) {
+                break;
+            }
+        }
+        let connected = connected.unwrap();
         let at_hub = match accepted? {
             Some(connection) => connection.channel,
             None => return Err(connected.unwrap_err()),

@@ -964,7 +964,8 @@ fn play(seed: u64) {
             }
             (96, Some(worker)) if chance.below(4) == 0 => {
                 let patience = Duration::from_millis(chance.below(3) as u64);
-                worker.begin_close(ids[channel], within(patience)).ok();
+                let soon = worker.within(patience);
+                worker.begin_close(ids[channel], soon).ok();
             }
             (97, Some(worker)) => {
                 if let (0, Some(channel)) = (chance.below(4), worker.channel(ids[channel])) {
@@ -982,7 +983,8 @@ fn play(seed: u64) {
     // Closed, so that what is in flight unsignaled is told of, too; polled until all is.
     if let Some(worker) = &mut worker {
         for id in &ids {
-            worker.begin_close(*id, within(Duration::from_millis(5))).ok();
+            let soon = worker.within(Duration::from_millis(5));
+            worker.begin_close(*id, soon).ok();
         }
     }
     let mut failed = Vec::new();

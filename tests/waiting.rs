@@ -3,13 +3,14 @@
 mod fabric;
 
 use core::time::Duration;
-use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::{Event, Lease, Notify, Operation, PostFlags, SendErrorKind, Wait, WaitError, Woken, within};
-use doorbell_sim::Host;
-use fabric::{End, SOON, pair, pair_notified, small};
+use doorbell::{
+    Clock as _, Event, Lease, Notify, Operation, PostFlags, SendErrorKind, Wait, WaitError, Woken, within,
+};
+use doorbell_sim::{Fabric, Host, LinkConfig};
+use fabric::{End, SOON, pair, pair_notified, pair_on, small};
 
 const SHORT: Duration = Duration::from_millis(30);
 
@@ -31,8 +32,9 @@ fn flood(end: &mut End) {
 
 /// Waits, and keeps the messages that came.
 fn wait(end: &mut End, how: Wait, deadline: Duration, into: &mut Vec<Lease<Host>>) -> Woken {
+    let deadline = end.worker().within(deadline);
     end.worker()
-        .wait(how, within(deadline), |_, event| match event {
+        .wait(how, deadline, |_, event| match event {
             Event::Received { message, .. } => into.push(message),
             Event::Done { .. } => {}
             other => panic!("{other:?}"),
@@ -81,9 +83,9 @@ fn messages_to_and_fro_wake_either_side_however_it_waits() {
 fn every_wait_ends_at_its_deadline() {
     let (mut a, _b) = pair_that(Notify::Every);
     for how in [SLEEP, Wait::SPIN_THEN_SLEEP, Wait::Busy] {
-        let began = Instant::now();
+        let deadline = a.node.within(SHORT);
         assert_eq!(wait(&mut a, how, SHORT, &mut Vec::new()), Woken::Deadline);
-        assert!(began.elapsed() >= SHORT && began.elapsed() < SOON, "{how:?}");
+        assert!(deadline.has_passed(a.node.network().now()), "{how:?}");
     }
 }
 
@@ -122,31 +124,27 @@ fn leave_to_sleep_is_given_only_when_nothing_is_there() {
 
 #[test]
 fn where_only_the_solicited_wake_others_wait() {
-    let (mut a, mut b) = pair_that(Notify::Solicited);
+    // Posted before and under way while the other sleeps, which lets the time of this fabric pass.
+    let link = LinkConfig {
+        latency_ns: u64::try_from(SHORT.as_nanos()).unwrap(),
+        bandwidth_mbps: None,
+    };
+    let fabric = Fabric::builder().link(link).driven().build();
+    let (mut a, mut b) = pair_on(&fabric, small(), small(), Notify::Solicited);
     let mut messages = Vec::new();
-    // On another thread, when the one who waits has gone to sleep.
-    let (post, posts) = mpsc::channel();
     let id = b.id();
-    let posting = thread::spawn(move || {
-        for flags in posts {
-            thread::sleep(SHORT);
-            let lease = b.lease(b"x");
-            let channel = b.worker().channel(id).unwrap();
-            channel.post(Operation::Send, lease, flags).unwrap();
-        }
-        b
-    });
-    post.send(PostFlags::empty()).unwrap();
-    let began = Instant::now();
-    assert_eq!(wait(&mut a, SLEEP, 10 * SHORT, &mut messages), Woken::Progress);
-    assert_eq!(messages.len(), 1, "found in the end");
-    assert!(began.elapsed() >= 9 * SHORT, "woken by what was not solicited");
-    post.send(PostFlags::SOLICITED).unwrap();
-    let began = Instant::now();
-    assert_eq!(wait(&mut a, SLEEP, SOON, &mut messages), Woken::Progress);
-    assert!(began.elapsed() < SOON);
-    drop(post);
-    posting.join().unwrap();
+    for (flags, count) in [(PostFlags::empty(), 1), (PostFlags::SOLICITED, 2)] {
+        let lease = b.lease(b"x");
+        let channel = b.worker().channel(id).unwrap();
+        channel.post(Operation::Send, lease, flags).unwrap();
+        let began = fabric.now();
+        assert_eq!(wait(&mut a, SLEEP, 10 * SHORT, &mut messages), Woken::Progress);
+        assert_eq!(messages.len(), count);
+        let woken = flags == PostFlags::SOLICITED;
+        let until = began.after(if woken { 2 } else { 10 } * SHORT);
+        assert_eq!(fabric.now() < until, woken, "{:?} after {began:?}", fabric.now());
+        assert!(fabric.now() >= began.after(SHORT));
+    }
 }
 
 #[test]

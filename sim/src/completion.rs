@@ -345,7 +345,6 @@ impl doorbell_core::provider::Waker for Waker {
         let mut world = self.context.fabric().lock();
         if let Some(queue) = world.completion_queues.get_mut(self.key) {
             queue.is_woken = true;
-            world.notified.notify_all();
         }
     }
 }

@@ -16,7 +16,7 @@
 //! after a doorbell was rung, messages are delivered and completions lie in their queues. What
 //! waits for a time to come (a peer that is silent, a receiver that is not ready) goes on
 //! when somebody looks for something and does not find it: an empty poll lets time pass, by
-//! a few timers at most, and by a tenth of a microsecond where there are none. A fabric that is
+//! a few timers at most, and by a microsecond where there are none. A fabric that is
 //! [driven](FabricBuilder::driven) moves only by [`Fabric::step`] and its like, and while somebody
 //! blocks: who sleeps at completion queues, or waits for the network, lets time pass.
 //!

@@ -9,12 +9,14 @@ use std::time::Instant;
 
 use doorbell::vocabulary::IpPrefix;
 use doorbell::{
-    ChannelConfig, ChannelId, ConnectError, Connection, Event, Handle, Lease, Listener, Network, Node, Notify,
-    Worker, WorkerConfig,
+    ChannelConfig, ChannelId, ConnectError, Connection, Event, Handle, Lease, Listener, Network, Node,
+    Notify, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, PortConfig};
 
 pub(crate) const SOON: Duration = Duration::from_secs(10);
+
+const A_MOMENT: Duration = Duration::from_micros(10);
 
 pub(crate) fn prefix(text: &str) -> IpPrefix {
     let (address, bits) = text.split_once('/').unwrap();
@@ -142,6 +144,8 @@ pub(crate) fn connect_notified<N: Network>(
         if accepted.is_none() {
             accepted = listener.poll_accept(&server, &mut server_workers).unwrap();
         }
+        // On a fabric that is driven, time passes in waits alone.
+        listener.wait(&server, server.within(A_MOMENT)).unwrap();
     }
     let end = |node, workers, at| End {
         node,
@@ -169,9 +173,18 @@ pub(crate) fn pair_notified(
     connecting: ChannelConfig,
     notify: Notify,
 ) -> (End, End) {
-    let fabric = Fabric::new();
-    let a = node(&fabric, "a", vec![port("simA", "127.0.0.1/24")]);
-    let b = node(&fabric, "b", vec![port("simB", "127.0.0.2/24")]);
+    pair_on(&Fabric::new(), listening, connecting, notify)
+}
+
+/// The same, on a fabric that is there.
+pub(crate) fn pair_on(
+    fabric: &Fabric,
+    listening: ChannelConfig,
+    connecting: ChannelConfig,
+    notify: Notify,
+) -> (End, End) {
+    let a = node(fabric, "a", vec![port("simA", "127.0.0.1/24")]);
+    let b = node(fabric, "b", vec![port("simB", "127.0.0.2/24")]);
     let (server, client) = connect_notified((a, b), listening, connecting, notify);
     (server, client.unwrap())
 }

@@ -12,9 +12,9 @@ use crate::queue_pair::QueuePairKey;
 /// pairs wait for receivers, there may be packets for ever.
 const STORM_TIMERS: u32 = 64;
 
-/// How long looking takes where nothing is to happen: about what it does on a real host, so that whoever
+/// How long looking takes where nothing is to happen: a little longer than on a real host, so that whoever
 /// looks again and again until a deadline gets there.
-const LOOK_NS: u64 = 100;
+const LOOK_NS: u64 = 1000;
 
 impl World {
     /// What time it is.
