@@ -25,6 +25,7 @@ pub const HANDSHAKES_MAX: usize = 64;
 /// another. They advance while [`Listener::accept`] or [`Listener::poll_accept`] runs.
 pub struct Listener<P: Provider = Rdma, N: Network = Tcp> {
     acceptor: N::Acceptor,
+    address: SocketAddr,
     handle: Handle,
     instance: InstanceId,
     config: ChannelConfig,
@@ -64,6 +65,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         let handle = builder.finish()?;
         Ok(Self {
             acceptor,
+            address,
             handle,
             instance: node.instance(),
             config: *config,
@@ -92,8 +94,8 @@ impl<P: Provider, N: Network> Listener<P, N> {
 
     /// The TCP address it listens at.
     #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.acceptor.address()
+    pub const fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// How many handshakes failed so far, by whoever's fault.
@@ -232,7 +234,7 @@ fn timing(config: &ChannelConfig) -> Timing {
 impl<P: Provider, N: Network> fmt::Debug for Listener<P, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Listener")
-            .field("address", &self.address())
+            .field("address", &self.address)
             .field("handle", &self.handle)
             .field("under_way", &self.under_way.len())
             .finish_non_exhaustive()

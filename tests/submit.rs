@@ -22,7 +22,7 @@ struct Hub {
     worker: Worker<Host>,
     ids: Vec<ChannelId>,
     ends: Vec<End>,
-    listener: Listener<Host>,
+    listener: Listener<Host, Host>,
     config: ChannelConfig,
 }
 
