@@ -132,17 +132,6 @@ impl Fabric {
         self.lock().step(u64::MAX).is_some()
     }
 
-    /// Lets the next thing happen that is not later than this time, or it be this time. Says which
-    /// it was: whether there was something.
-    pub fn step_until(&self, until: Instant) -> bool {
-        let mut world = self.lock();
-        let happened = world.step(until.to_ns()).is_some();
-        if !happened {
-            world.run_until(until.to_ns());
-        }
-        happened
-    }
-
     /// Lets everything happen up to this time, which it then is.
     pub fn run_until(&self, until: Instant) {
         self.lock().run_until(until.to_ns());
