@@ -40,3 +40,54 @@ impl Capture {
         self.frames
     }
 }
+
+/// What a file of frames begins with when its times are in nanoseconds.
+const PCAP_MAGIC: u32 = 0xa1b2_3c4d;
+/// Ethernet, to readers of such files.
+const PCAP_ETHERNET: u32 = 1;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Frames as a file that Wireshark reads: pcap, with times in nanoseconds.
+///
+/// Source: the pcap file format of tcpdump, pcap-savefile(5).
+#[must_use]
+pub fn pcap(frames: &[Frame]) -> Vec<u8> {
+    let mut file = Vec::new();
+    file.extend(PCAP_MAGIC.to_le_bytes());
+    // Version 2.4, in universal time, and no frame is cut.
+    file.extend([2, 0, 4, 0]);
+    file.extend([0; 8]);
+    file.extend(u32::from(u16::MAX).to_le_bytes());
+    file.extend(PCAP_ETHERNET.to_le_bytes());
+    for frame in frames {
+        // No run lasts 136 years, and no frame is longer than 2^16 bytes.
+        let seconds = u32::try_from(frame.at_ns / SECOND_NS).unwrap_or(u32::MAX);
+        let rest = u32::try_from(frame.at_ns % SECOND_NS).unwrap_or_default();
+        let bytes = u32::try_from(frame.bytes.len()).unwrap_or(u32::MAX);
+        for word in [seconds, rest, bytes, bytes] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend_from_slice(&frame.bytes);
+    }
+    file
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Frame, pcap};
+
+    #[test]
+    fn a_file_of_one_frame() {
+        let frame = Frame {
+            at_ns: 3_000_000_005,
+            bytes: vec![0xaa, 0xbb],
+        };
+        let file = pcap(&[frame]);
+        let expected = [
+            0x4d, 0x3c, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 1, 0, 0,
+            0, // the file
+            3, 0, 0, 0, 5, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 0xaa, 0xbb, // the frame
+        ];
+        assert_eq!(file, expected);
+    }
+}

@@ -89,7 +89,7 @@ mod time;
 mod window;
 mod world;
 
-pub use capture::Frame;
+pub use capture::{Frame, pcap};
 pub use completion::{Completion, CompletionQueue, Waker};
 pub use fabric::{Fabric, FabricBuilder};
 pub use host::{Context, Host, ProtectionDomain};

@@ -23,9 +23,11 @@ pub struct Quirks {
     /// How the receive ends of a WRITE with immediate that is refused (S9). rxe says
     /// `REM_ACCESS_ERR`.
     pub refused_immediate: WcStatus,
-    /// A refused request is told by an event, `QP_ACCESS_ERR` or `QP_REQ_ERR` (S9, S30). rxe has
-    /// neither.
-    pub refusals_are_told: bool,
+    /// A refused access without a receive is told by an event, `QP_ACCESS_ERR` (S9, S30). rxe does
+    /// from 7.1 on.
+    pub refused_access_is_told: bool,
+    /// A refused request without a receive is told by an event, `QP_REQ_ERR` (S30). rxe never does.
+    pub refused_requests_are_told: bool,
     /// The first packet on a queue pair that is only ready to receive is told by an event, and
     /// so is a queue pair that fails for its completion queue (S30). rxe has neither.
     pub states_are_told: bool,
@@ -53,7 +55,8 @@ impl Quirks {
         short_receive: WcStatus::LOC_LEN_ERR,
         foreign_receive: WcStatus::LOC_PROT_ERR,
         refused_immediate: WcStatus::LOC_ACCESS_ERR,
-        refusals_are_told: true,
+        refused_access_is_told: true,
+        refused_requests_are_told: true,
         states_are_told: true,
         last_receive_is_told: true,
         late_receives_are_flushed: true,
@@ -69,7 +72,8 @@ impl Quirks {
         short_receive: WcStatus::REM_INV_REQ_ERR,
         foreign_receive: WcStatus::LOC_QP_OP_ERR,
         refused_immediate: WcStatus::REM_ACCESS_ERR,
-        refusals_are_told: false,
+        refused_access_is_told: false,
+        refused_requests_are_told: false,
         states_are_told: false,
         last_receive_is_told: false,
         late_receives_are_flushed: false,
@@ -77,8 +81,9 @@ impl Quirks {
         ..Self::IBA
     };
 
-    /// Soft-RoCE of Linux 7.
+    /// Soft-RoCE of Linux 7, from 7.1 on.
     pub const RXE_7: Self = Self {
+        refused_access_is_told: true,
         last_receive_is_told: true,
         ..Self::RXE_6_1
     };

@@ -10,7 +10,7 @@
 mod suite;
 
 use doorbell_core::{Gid, IpPrefix, Mtu};
-use doorbell_sim::{Fabric, Host, PortConfig};
+use doorbell_sim::{Fabric, Host, PortConfig, Quirks};
 use suite::{End, Rig};
 
 /// Two hosts on one subnet, with an MTU like a software device's.
@@ -45,6 +45,29 @@ impl Rig for Simulated {
     }
 }
 
+/// Devices as Soft-RoCE is.
+macro_rules! soft {
+    ($name:ident, $quirks:expr) => {
+        struct $name;
+
+        impl Rig for $name {
+            type P = Host;
+
+            fn ends(&self) -> [End<Host>; 2] {
+                two_hosts(&Fabric::builder().quirks(self.quirks()).build())
+            }
+
+            fn quirks(&self) -> Quirks {
+                $quirks
+            }
+        }
+    };
+}
+
+soft!(SoftRoce6, Quirks::RXE_6_1);
+soft!(SoftRoce7, Quirks::RXE_7);
+soft!(Hardware, Quirks::MLX5);
+
 /// A fabric where every packet comes twice, and later than the one behind it: that changes
 /// nothing of what verbs promise (S15).
 struct Doubled;
@@ -71,6 +94,9 @@ macro_rules! each {
     ($($tests:tt)+) => {
         mod plain { suite_on! { Simulated: $($tests)+ } }
         mod doubled { suite_on! { Doubled: $($tests)+ } }
+        mod soft_roce_6 { suite_on! { SoftRoce6: $($tests)+ } }
+        mod soft_roce_7 { suite_on! { SoftRoce7: $($tests)+ } }
+        mod hardware { suite_on! { Hardware: $($tests)+ } }
     };
 }
 

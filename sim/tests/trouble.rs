@@ -270,7 +270,7 @@ fn quirks_differ_where_they_say() {
         near.post(Operation::Write(far.at(suite::WINDOW_BYTES as u64)), b"x");
         assert_eq!(near.status(), WcStatus::REM_ACCESS_ERR);
         let told = AsyncEvent::QueuePairAccess(far.control.qpn());
-        let expected = if quirks.refusals_are_told {
+        let expected = if quirks.refused_access_is_told {
             vec![told]
         } else {
             vec![]

@@ -92,9 +92,13 @@ impl World {
         let (queue, shared) = (qp.receive_completions, qp.shared);
         let not_ready = u64::from(effects.was_not_ready);
         self.tally.receivers_not_ready = self.tally.receivers_not_ready.saturating_add(not_ready);
-        let told = effects.event.filter(|_| self.quirks(device).refusals_are_told);
+        let quirks = self.quirks(device);
+        let told = effects.event.map(|event| event(qpn)).filter(|event| match event {
+            AsyncEvent::QueuePairAccess(_) => quirks.refused_access_is_told,
+            _ => quirks.refused_requests_are_told,
+        });
         if let Some(event) = told {
-            self.raise(context, event(qpn));
+            self.raise(context, event);
         }
         if let Some(ended) = effects.ended {
             self.complete(key, queue, ended);

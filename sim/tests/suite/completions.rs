@@ -34,7 +34,11 @@ pub(crate) fn s05_error_always_completes<R: Rig>(rig: &R) {
     near.post_with(Operation::Send, b"x", PostFlags::empty());
     assert_eq!(near.status(), WcStatus::RETRY_EXC_ERR);
     near.post_with(Operation::Send, b"y", PostFlags::empty());
-    assert_eq!(near.status(), WcStatus::WR_FLUSH_ERR);
+    if rig.quirks().late_requests_vanish {
+        poll_nothing(&mut near.send_completions);
+    } else {
+        assert_eq!(near.status(), WcStatus::WR_FLUSH_ERR);
+    }
 }
 
 pub(crate) fn s21_a_queue_that_overruns_is_lost<R: Rig>(rig: &R) {
@@ -58,6 +62,15 @@ pub(crate) fn s21_a_queue_that_overruns_is_lost<R: Rig>(rig: &R) {
         near.context.next_event(),
         Ok(Some(AsyncEvent::CompletionQueueError))
     );
+    if rig.quirks().overrun_queues_work_on {
+        assert_eq!(near.context.next_event(), Ok(None));
+        // The one that was lost comes with the next.
+        near.sent(near.send_completions.depth() as usize);
+        near.post(Operation::Send, b"the next");
+        assert_eq!(near.sent(1)[0].retired.count(), 2);
+        assert_eq!(near.state(), QpState::ReadyToSend);
+        return;
+    }
     assert_eq!(
         near.context.next_event(),
         Ok(Some(AsyncEvent::QueuePairFatal(near.control.qpn())))

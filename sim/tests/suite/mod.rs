@@ -21,12 +21,18 @@ use doorbell_core::provider::{
     SendQueue, Slot, Window, WindowConfig,
 };
 use doorbell_core::{Gid, Mtu, Psn, QpState, Qpn, Ticket, WcStatus};
+use doorbell_sim::Quirks;
 
 /// Two ports that reach each other.
 pub(crate) trait Rig {
     type P: Provider;
 
     fn ends(&self) -> [End<Self::P>; 2];
+
+    /// Where its devices are known to differ from the architecture: what tests expect of them.
+    fn quirks(&self) -> Quirks {
+        Quirks::IBA
+    }
 }
 
 /// One of them.

@@ -301,7 +301,12 @@ pub(crate) fn s22_a_failed_queue_pair_flushes_nothing_shared<R: Rig>(rig: &R) {
     assert!(shared.sent_status().is_success());
     shared.far_spokes[0].control.fail().unwrap();
     assert_eq!(shared.far_spokes[0].control.state(), Ok(QpState::Error));
-    assert_eq!(shared.events(), [AsyncEvent::LastReceiveReached(shared.qpn(0))]);
+    let told = AsyncEvent::LastReceiveReached(shared.qpn(0));
+    let is_told = rig.quirks().last_receive_is_told;
+    assert_eq!(
+        shared.events(),
+        is_told.then_some(told).into_iter().collect::<Vec<_>>()
+    );
     // The others still receive, and what came before is still there.
     shared.send(1, Operation::Send, b"after");
     assert!(shared.sent_status().is_success());
@@ -347,7 +352,7 @@ pub(crate) fn s10_only_the_receive_that_was_taken_fails<R: Rig>(rig: &R) {
     let (arrival, payload) = shared.retire(completion);
     assert_eq!(
         (arrival.status, arrival.kind, &payload[..]),
-        (WcStatus::LOC_LEN_ERR, ArrivalKind::Failed, &b""[..])
+        (rig.quirks().short_receive, ArrivalKind::Failed, &b""[..])
     );
     assert_eq!(shared.queue.in_flight(), 1);
     shared.send(1, Operation::Send, b"the other one");
