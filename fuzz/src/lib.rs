@@ -6,6 +6,8 @@
 #[path = "../../hotpath/tests/hostile/oracle/mod.rs"]
 mod hotpath;
 mod perf;
+#[path = "../../sim/tests/plan/oracle.rs"]
+mod simulated;
 #[path = "../../core/tests/wire/oracle/mod.rs"]
 mod wire;
 
@@ -54,4 +56,9 @@ pub fn rings(bytes: &[u8]) {
 /// What the two sides of a measurement say.
 pub fn perf_message(bytes: &[u8]) {
     perf::hostile::check(bytes);
+}
+
+/// What goes wrong in a simulation, as text.
+pub fn plan(bytes: &[u8]) {
+    simulated::check(bytes);
 }
