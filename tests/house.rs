@@ -28,6 +28,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("ffi/proofs", &["*"]),
     ("ffi/proofs/freestanding", &["doorbell-core", "doorbell-hotpath"]),
     ("sim", &["doorbell-core"]),
+    ("sim/conformance", &["doorbell-core"]),
     (
         ".",
         &[

@@ -159,11 +159,11 @@ impl CompletionState {
         self.notifications > 0 || self.is_woken
     }
 
-    /// Writes a completion, and notifies whoever armed the queue.
+    /// Writes a completion, and notifies whoever armed the queue. Failures may count as solicited.
     ///
     /// # Errors
     /// There is no room.
-    fn write(&mut self, qpn: Qpn, entry: Entry) -> Result<(), ()> {
+    fn write(&mut self, qpn: Qpn, entry: Entry, counts_failures: bool) -> Result<(), ()> {
         let overruns = core::mem::take(&mut self.overruns_next);
         if self.is_failed || overruns || self.entries.len() >= self.depth {
             return Err(());
@@ -171,7 +171,9 @@ impl CompletionState {
         self.entries.push_back((qpn, entry));
         let wakes = match self.armed {
             None => false,
-            Some(solicited_only) => !solicited_only || entry.solicited || !entry.status.is_success(),
+            Some(solicited_only) => {
+                !solicited_only || entry.solicited || counts_failures && !entry.status.is_success()
+            }
         };
         if wakes {
             self.armed = None;
@@ -235,7 +237,7 @@ impl World {
             return;
         };
         self.news = true;
-        if state.write(qpn, entry).is_ok() {
+        if state.write(qpn, entry, quirks.failures_are_solicited).is_ok() {
             return;
         }
         let (is_first, owner) = (!state.is_failed, state.context);

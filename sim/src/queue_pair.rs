@@ -388,7 +388,8 @@ impl World {
             || address.flow_label > 0x000f_ffff
             || address.service_level > 15
             || address.port != qp.port
-            || port.active_mtu.is_none_or(|mtu| wanted.path_mtu > mtu)
+            || self.quirks(qp.device).path_mtus_are_checked
+                && port.active_mtu.is_none_or(|mtu| wanted.path_mtu > mtu)
             || wanted.max_dest_rd_atomic > LIMITS.max_dest_rd_atomic
         {
             return Err(invalid);

@@ -11,23 +11,37 @@ pub struct Quirks {
     /// A retry count of 7 is without end, as it is of retries for a receiver that is not ready
     /// (S13). rxe, all versions: rxe_comp.c.
     pub seven_retries_are_endless: bool,
+    /// The acknowledgement timeout runs on while a receiver is not ready, and uses up retries (S12). rxe
+    /// before 7.
+    pub waiting_is_silence: bool,
     /// Every timer is rounded up to a multiple of this, in nanoseconds, and at least one of it;
     /// zero is exact (S12, S13). rxe counts in jiffies: 4 ms where the kernel has 250 of them.
     pub timer_step_ns: u64,
-    /// How a receive ends that is too small (S10). rxe says `REM_INV_REQ_ERR`, which is the
-    /// requester's.
+    /// Whether a path MTU is refused that is larger than the port's (S2). rxe takes any.
+    pub path_mtus_are_checked: bool,
+    /// How a request ends whose memory is of another protection domain (S8). rxe of 6.1 says
+    /// `LOC_QP_OP_ERR`; from 6.12 on it fails the queue pair before it looks at the request, which is
+    /// flushed like those behind it.
+    pub foreign_gather: WcStatus,
+    /// What the queue pair's own rights forbid is an invalid request and no refused access (S9). rxe.
+    pub forbidden_is_invalid: bool,
+    /// How a receive ends that is too small (S10). rxe says `LOC_QP_OP_ERR`.
     pub short_receive: WcStatus,
+    /// What the requester is told of it (S10). rxe says `REM_OP_ERR`.
+    pub short_receive_told: WcStatus,
     /// How a receive ends whose memory is of another protection domain (S11). rxe says
     /// `LOC_QP_OP_ERR`.
     pub foreign_receive: WcStatus,
     /// How the receive ends of a WRITE with immediate that is refused (S9). rxe says
     /// `REM_ACCESS_ERR`.
     pub refused_immediate: WcStatus,
-    /// A refused access without a receive is told by an event, `QP_ACCESS_ERR` (S9, S30). rxe does
-    /// from 7.1 on.
+    /// A refused access is told by an event, `QP_ACCESS_ERR` (S9, S30). rxe does from 7 on.
     pub refused_access_is_told: bool,
-    /// A refused request without a receive is told by an event, `QP_REQ_ERR` (S30). rxe never does.
+    /// A refused request is told by an event, `QP_REQ_ERR` (S30). rxe has no such.
     pub refused_requests_are_told: bool,
+    /// A completion in error notifies whoever is armed for solicited ones (S23). Not
+    /// in rxe from 6.12 on, where it was flushed.
+    pub failures_are_solicited: bool,
     /// The first packet on a queue pair that is only ready to receive is told by an event, and
     /// so is a queue pair that fails for its completion queue (S30). rxe has neither.
     pub states_are_told: bool,
@@ -51,12 +65,18 @@ impl Quirks {
     /// The architecture's own words.
     pub const IBA: Self = Self {
         seven_retries_are_endless: false,
+        waiting_is_silence: false,
         timer_step_ns: 0,
+        path_mtus_are_checked: true,
+        foreign_gather: WcStatus::LOC_PROT_ERR,
+        forbidden_is_invalid: false,
         short_receive: WcStatus::LOC_LEN_ERR,
+        short_receive_told: WcStatus::REM_INV_REQ_ERR,
         foreign_receive: WcStatus::LOC_PROT_ERR,
         refused_immediate: WcStatus::LOC_ACCESS_ERR,
         refused_access_is_told: true,
         refused_requests_are_told: true,
+        failures_are_solicited: true,
         states_are_told: true,
         last_receive_is_told: true,
         late_receives_are_flushed: true,
@@ -68,8 +88,13 @@ impl Quirks {
     /// Soft-RoCE of Linux 6.1.
     pub const RXE_6_1: Self = Self {
         seven_retries_are_endless: true,
+        waiting_is_silence: true,
         timer_step_ns: 4_000_000,
-        short_receive: WcStatus::REM_INV_REQ_ERR,
+        path_mtus_are_checked: false,
+        foreign_gather: WcStatus::LOC_QP_OP_ERR,
+        forbidden_is_invalid: true,
+        short_receive: WcStatus::LOC_QP_OP_ERR,
+        short_receive_told: WcStatus::REM_OP_ERR,
         foreign_receive: WcStatus::LOC_QP_OP_ERR,
         refused_immediate: WcStatus::REM_ACCESS_ERR,
         refused_access_is_told: false,
@@ -81,11 +106,20 @@ impl Quirks {
         ..Self::IBA
     };
 
-    /// Soft-RoCE of Linux 7, from 7.1 on.
-    pub const RXE_7: Self = Self {
-        refused_access_is_told: true,
+    /// Soft-RoCE of Linux 6.12.
+    pub const RXE_6_12: Self = Self {
+        foreign_gather: WcStatus::WR_FLUSH_ERR,
+        failures_are_solicited: false,
         last_receive_is_told: true,
         ..Self::RXE_6_1
+    };
+
+    /// Soft-RoCE of Linux 7.
+    pub const RXE_7: Self = Self {
+        waiting_is_silence: false,
+        refused_access_is_told: true,
+        late_receives_are_flushed: true,
+        ..Self::RXE_6_12
     };
 
     /// The hardware of which most is published, where that differs.

@@ -14,7 +14,6 @@ use doorbell_core::{QpState, WorkKind};
 use doorbell_ffi::{Arena, Completion, CompletionQueue, Rdma, SharedReceiveQueue, leaks};
 
 use crate::bench::{Bench, End, PATIENCE, bench, config, poll, poll_success, slot_with};
-use crate::failures::fails_as_too_short;
 use crate::lifetimes::{Numbers, nothing_refused};
 
 const DEPTH: u32 = 12;
@@ -209,8 +208,8 @@ fn a_shared_receive_scatters() {
 }
 
 #[test]
-fn s22_the_limit_tells_once_when_fewer_are_left() {
-    let Some(bench) = bench("s22_the_limit_tells_once_when_fewer_are_left") else {
+fn the_limit_is_told_of_the_queue_that_is_meant() {
+    let Some(bench) = bench("the_limit_is_told_of_the_queue_that_is_meant") else {
         return;
     };
     let mut hub = Hub::new(&bench, 2);
@@ -240,8 +239,8 @@ fn s22_the_limit_tells_once_when_fewer_are_left() {
 }
 
 #[test]
-fn s22_a_failed_queue_pair_flushes_nothing_shared() {
-    let Some(bench) = bench("s22_a_failed_queue_pair_flushes_nothing_shared") else {
+fn queue_pairs_that_fail_and_go_take_nothing_shared_with_them() {
+    let Some(bench) = bench("queue_pairs_that_fail_and_go_take_nothing_shared_with_them") else {
         return;
     };
     let mut hub = Hub::new(&bench, 2);
@@ -268,31 +267,6 @@ fn s22_a_failed_queue_pair_flushes_nothing_shared() {
         assert_eq!(hub.take(completion).1, b"still");
     }
     assert_eq!(hub.queue.in_flight(), 0);
-}
-
-#[test]
-fn s10_only_the_receive_that_was_taken_fails() {
-    let Some(bench) = bench("s10_only_the_receive_that_was_taken_fails") else {
-        return;
-    };
-    let mut hub = Hub::new(&bench, 2);
-    hub.post_receives(3);
-    let mut long = bench.arena(1, 128);
-    let slot = slot_with(&mut long, &[1; 100]);
-    let peer = &mut hub.peers[0];
-    let mut batch = peer.parts.send.stage();
-    batch.push(Operation::Send, [slot], PostFlags::SIGNALED).unwrap();
-    assert_eq!(batch.ring(), Ok(1));
-    let ended = poll(&mut peer.sends, 1).remove(0);
-    let failed = poll(&mut hub.receives, 1).remove(0);
-    assert_eq!(failed.qpn(), hub.spokes[0].parts.control.qpn());
-    let (arrival, bytes) = hub.take(failed);
-    assert_eq!((arrival.kind, &bytes[..]), (ArrivalKind::Failed, &b""[..]));
-    fails_as_too_short(ended.status(), arrival.status);
-    hub.send(1, b"the other one");
-    let completion = poll_success(&mut hub.receives);
-    assert_eq!(hub.take(completion).1, b"the other one");
-    assert_eq!(hub.queue.in_flight(), 1);
 }
 
 #[test]

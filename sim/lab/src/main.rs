@@ -12,6 +12,7 @@ mod bench;
 mod boot;
 mod cache;
 mod cluster;
+mod conformance;
 mod control;
 mod demo;
 mod doctor;
@@ -84,6 +85,13 @@ enum Command {
     },
     /// Fuzz what a peer can send, and say what was found
     Fuzz(fuzz::FuzzArgs),
+    /// Run what verbs promise on the simulator, the fake libibverbs and each kernel, and write docs/conformance.md
+    Conformance {
+        #[command(flatten)]
+        args: conformance::ConformanceArgs,
+        #[command(flatten)]
+        how: up::HowArgs,
+    },
     /// List the scenarios of the repository
     List,
     /// Run commands inside a guest
@@ -121,6 +129,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Test { args, how } => test::run(&args, &mut up::RealLab::new(how)),
         Command::Bench { args, how } => bench::run(&args, &mut up::RealLab::new(how)),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Conformance { args, how } => conformance::run(&args, &mut up::RealLab::new(how)),
         Command::List => scenario::list().map(|()| true),
         Command::Agent => guest::agent::run().map(|()| true),
     }?;
@@ -164,6 +173,7 @@ mod tests {
             "README.md",
             "sim/scenarios/README.md",
             "docs/architecture.md",
+            "docs/conformance.md",
             "docs/performance.md",
             "fuzz/README.md",
             ".ci/run",

@@ -13,8 +13,9 @@ use serde::Deserialize;
 use crate::scenario::Profile;
 use crate::tool;
 
-/// The name of those integration tests that need a device: `tests/device.rs` of any package.
-const DEVICE_TEST: &str = "device";
+/// The names of those integration tests that run on a device: `tests/device.rs` and `tests/conformance.rs` of any
+/// package.
+const DEVICE_TESTS: [&str; 2] = ["device", "conformance"];
 
 /// Other people's crates, by which the same loops are written in `ffi/rivals`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -163,18 +164,23 @@ pub(crate) fn build_examples() -> Result<PathBuf> {
         .to_owned())
 }
 
-/// Builds every package's tests that need a device; gives a folder with each as `PACKAGE-device`.
+/// Builds every package's tests that run on a device; gives a folder with each as `PACKAGE-TEST`.
 ///
 /// # Errors
 ///
 /// One does not build, or there are none.
 pub(crate) fn build_tests() -> Result<PathBuf> {
-    let built = cargo(&["test", "--no-run", "--test", DEVICE_TEST], Profile::Lab)?;
+    let [device, conformance] = DEVICE_TESTS;
+    let built = cargo(
+        &["test", "--no-run", "--test", device, "--test", conformance],
+        Profile::Lab,
+    )?;
     let mut folder = None;
-    for artifact in built
-        .iter()
-        .filter(|artifact| artifact.target.name == DEVICE_TEST)
-    {
+    for artifact in &built {
+        let test = artifact.target.name.as_str();
+        if !DEVICE_TESTS.contains(&test) {
+            continue;
+        }
         let (Some(program), Some(package)) = (&artifact.executable, package(&artifact.manifest_path)) else {
             continue;
         };
@@ -186,7 +192,7 @@ pub(crate) fn build_tests() -> Result<PathBuf> {
                 .join("device-tests"),
         );
         fs::create_dir_all(&*folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        let named = folder.join(format!("{package}-{DEVICE_TEST}"));
+        let named = folder.join(format!("{package}-{test}"));
         if named.exists() {
             fs::remove_file(&named).with_context(|| format!("cannot replace {}", named.display()))?;
         }

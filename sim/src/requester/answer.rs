@@ -111,7 +111,9 @@ impl Requester {
             };
             self.not_ready_left = left;
         }
-        self.silent_at_ns = None;
+        if !settings.quirks.waiting_is_silence {
+            self.silent_at_ns = None;
+        }
         self.ready_at_ns = Some(now_ns.saturating_add(not_ready_ns(code, &settings.quirks)));
     }
 

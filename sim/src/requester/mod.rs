@@ -191,7 +191,10 @@ impl Requester {
     pub(crate) fn on_timer(&mut self, now_ns: u64) {
         if self.ready_at_ns.is_some_and(|at| at <= now_ns) {
             self.ready_at_ns = None;
+            let silent_at_ns = self.silent_at_ns;
             self.go_back();
+            // Still the one that ran while it waited, where it did.
+            self.silent_at_ns = silent_at_ns;
         }
         if self.silent_at_ns.is_some_and(|at| at <= now_ns) {
             self.went_back = false;

@@ -101,7 +101,7 @@ fn check(settings: &Settings, request: &Request, bytes: usize) -> Result<(), WcS
     let foreign = slots
         .any(|slot| slot.domain() != settings.domain && doorbell_core::provider::Slot::len_bytes(slot) != 0);
     if foreign && !request.flags.contains(PostFlags::INLINE) {
-        return Err(WcStatus::LOC_PROT_ERR);
+        return Err(settings.quirks.foreign_gather);
     }
     let too_long = bytes > MESSAGE_BYTES_MAX || bytes.div_ceil(settings.mtu_bytes) > PACKETS_MAX;
     if too_long && !request.operation.is_atomic() {

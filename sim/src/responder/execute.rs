@@ -20,6 +20,10 @@ impl Responder {
             self.refuse_request(packet.bth.psn, around);
             return;
         }
+        if around.quirks.forbidden_is_invalid && !around.access.contains(right(packet.bth.opcode.group())) {
+            self.refuse_request(packet.bth.psn, around);
+            return;
+        }
         match packet.bth.opcode.group() {
             Group::Send => self.take_send(settings, packet, around),
             Group::Write => self.take_write(settings, packet, around),
@@ -109,7 +113,12 @@ impl Responder {
         };
         if receive.slots.capacity_bytes() < bytes {
             let status = around.quirks.short_receive;
-            self.refuse_with_receive(psn, (Refusal::InvalidRequest, status), around);
+            let refusal = if around.quirks.short_receive_told == WcStatus::REM_OP_ERR {
+                Refusal::Operation
+            } else {
+                Refusal::InvalidRequest
+            };
+            self.refuse_with_receive(psn, (refusal, status), around);
             return;
         }
         let room = |slot: &crate::Slot| slot.capacity_bytes();
@@ -273,5 +282,15 @@ impl Responder {
         }
         self.saved.push_back(Saved { psn, before });
         self.responses.push_back(Response::Word(psn, before));
+    }
+}
+
+/// The right of the queue pair that a request needs.
+const fn right(group: Group) -> Access {
+    match group {
+        Group::Write => Access::REMOTE_WRITE,
+        Group::Read => Access::REMOTE_READ,
+        Group::Atomic => Access::REMOTE_ATOMIC,
+        _ => Access::empty(),
     }
 }

@@ -1,15 +1,12 @@
-//! What verbs promise, as tests over any provider: one for each requirement, named by its id.
+//! What the seam promises beyond verbs, as tests over any provider: who owns a slot, which completions
+//! are redeemed, what comes home when. What verbs promise is in `sim/conformance`.
 //!
-//! Here is the rig they run on: two connected sides of it. Each test is generic over
-//! [`Rig`], so that the same ones run on the simulator and on a device.
+//! Here is the rig they run on: two connected sides of it. Each test is generic over [`Rig`].
 
-pub(crate) mod completions;
 pub(crate) mod data;
 pub(crate) mod detached;
-pub(crate) mod faults;
 pub(crate) mod ownership;
 pub(crate) mod shared_receive;
-pub(crate) mod states;
 
 use core::time::Duration;
 use std::time::Instant;
@@ -21,18 +18,12 @@ use doorbell_core::provider::{
     SendQueue, Slot, Window, WindowConfig,
 };
 use doorbell_core::{Gid, Mtu, Psn, QpState, Qpn, Ticket, WcStatus};
-use doorbell_sim::Quirks;
 
 /// Two ports that reach each other.
 pub(crate) trait Rig {
     type P: Provider;
 
     fn ends(&self) -> [End<Self::P>; 2];
-
-    /// Where its devices are known to differ from the architecture: what tests expect of them.
-    fn quirks(&self) -> Quirks {
-        Quirks::IBA
-    }
 }
 
 /// One of them.

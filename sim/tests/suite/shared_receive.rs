@@ -1,16 +1,14 @@
 //! Shared receive queues: who takes from one, what ends in it, and where its slots are.
 
+use doorbell_core::WcStatus;
 use doorbell_core::provider::{
-    Arena, Arrival, ArrivalKind, AsyncEvent, Completion, CompletionQueue, CompletionQueueConfig, Context,
-    Operation, PostFlags, ProtectionDomain, Provider, PushError, QueuePair, QueuePairConfig, ReceiveBatch,
-    ReceiveQueue, RemoteAccess, SendBatch, SendQueue, SharedQueuePairParts, SharedReceiveQueue,
-    SharedReceiveQueueConfig, Slot,
+    Arena, Arrival, Completion, CompletionQueue, CompletionQueueConfig, Context, Operation, PostFlags,
+    ProtectionDomain, Provider, PushError, QueuePair, QueuePairConfig, ReceiveBatch, ReceiveQueue,
+    RemoteAccess, SendBatch, SendQueue, SharedQueuePairParts, SharedReceiveQueue, SharedReceiveQueueConfig,
+    Slot,
 };
-use doorbell_core::{QpState, Qpn, WcStatus, WorkKind};
 
-use super::{
-    QUEUE_PAIR, Rig, SLOT_BYTES, SLOTS, Side, USUAL, Wish, poll_nothing, poll_until, sides, to_send,
-};
+use super::{QUEUE_PAIR, Rig, SLOTS, Side, USUAL, Wish, poll_until, sides, to_send};
 
 const EINVAL: i32 = 22;
 const EEXIST: i32 = 17;
@@ -104,10 +102,6 @@ impl<P: Provider> Shared<P> {
         self.far_spokes.push(far_spoke);
     }
 
-    fn qpn(&self, spoke: usize) -> Qpn {
-        self.far_spokes[spoke].control.qpn()
-    }
-
     fn post_receives(&mut self, count: u32) {
         let mut batch = self.queue.stage();
         for _ in 0..count {
@@ -165,40 +159,6 @@ impl<P: Provider> Shared<P> {
     fn sent_status(&mut self) -> WcStatus {
         self.sent_statuses(1)[0]
     }
-
-    fn events(&self) -> Vec<AsyncEvent> {
-        core::iter::from_fn(|| self.far.context.next_event().unwrap()).collect()
-    }
-}
-
-pub(crate) fn s17_messages_of_every_queue_pair_consume_shared_receives<R: Rig>(rig: &R) {
-    let mut shared = Shared::new(rig);
-    shared.post_receives(4);
-    let remote = shared.far.at(0);
-    shared.send(0, Operation::Send, b"of the first");
-    shared.send(1, Operation::SendWithImmediate(7), b"of the second");
-    shared.send(0, Operation::WriteWithImmediate(remote, 8), b"in the window");
-    shared.send(1, Operation::Write(remote), b"takes none");
-    assert_eq!(shared.sent_statuses(4), [WcStatus::SUCCESS; 4]);
-    let (first, second) = (shared.qpn(0), shared.qpn(1));
-    let expected: [(_, _, &[u8]); 3] = [
-        (first, (ArrivalKind::Send, None, 12), b"of the first"),
-        (second, (ArrivalKind::Send, Some(7), 13), b"of the second"),
-        (first, (ArrivalKind::WriteWithImmediate, Some(8), 13), b""),
-    ];
-    for (completion, (qpn, what, payload)) in shared.completions(3).into_iter().zip(expected) {
-        assert_eq!(completion.work_id().kind(), Some(WorkKind::SharedReceive));
-        assert_eq!(completion.work_id().channel(), shared.queue.number());
-        assert_eq!(completion.qpn(), qpn);
-        let (arrival, bytes) = shared.retire(completion);
-        assert!(arrival.status.is_success());
-        assert_eq!((arrival.kind, arrival.immediate, arrival.payload_bytes), what);
-        assert_eq!(bytes, payload);
-    }
-    assert_eq!(
-        (shared.queue.in_flight(), shared.queue.room()),
-        (1, QUEUE.depth - 1)
-    );
 }
 
 pub(crate) fn completions_are_redeemed_in_any_order<R: Rig>(rig: &R) {
@@ -220,145 +180,6 @@ pub(crate) fn completions_are_redeemed_in_any_order<R: Rig>(rig: &R) {
         assert_eq!(shared.queue.in_flight(), 0);
     }
     assert_eq!((shared.far.slots_home(), shared.queue.rejected()), (SLOTS, 0));
-}
-
-pub(crate) fn s17_a_shared_receive_scatters<R: Rig>(rig: &R) {
-    let mut shared = Shared::new(rig);
-    let slots = [shared.far.slot(b""), shared.far.slot(b"")];
-    let mut batch = shared.queue.stage();
-    batch.push(slots).map_err(|refused| refused.reason).unwrap();
-    batch.ring().unwrap();
-    let slots = [
-        shared.near.slot(&[3; SLOT_BYTES as usize]),
-        shared.near.slot(b"the rest"),
-    ];
-    let mut batch = shared.near_spokes[0].send.stage();
-    batch
-        .push(Operation::Send, slots, PostFlags::SIGNALED)
-        .map_err(|refused| refused.reason)
-        .unwrap();
-    batch.ring().unwrap();
-    let completion = shared.completions(1).remove(0);
-    let mut pieces = Vec::new();
-    let arrival = shared
-        .queue
-        .retire(completion, |ticket, slot| {
-            pieces.push((ticket, slot.payload().to_vec()))
-        })
-        .unwrap();
-    let expected = [vec![3; SLOT_BYTES as usize], b"the rest".to_vec()];
-    assert_eq!(pieces, expected.map(|bytes| (arrival.ticket, bytes)));
-}
-
-pub(crate) fn s12_what_waits_goes_on_with_a_shared_receive<R: Rig>(rig: &R) {
-    let mut shared = Shared::new(rig);
-    shared.send(0, Operation::Send, b"one");
-    shared.send(1, Operation::Send, b"two");
-    poll_nothing(&mut shared.near.send_completions);
-    shared.post_receives(2);
-    assert_eq!(shared.sent_statuses(2), [WcStatus::SUCCESS; 2]);
-    let mut payloads: Vec<_> = shared
-        .completions(2)
-        .into_iter()
-        .map(|completion| shared.retire(completion).1)
-        .collect();
-    payloads.sort_unstable();
-    assert_eq!(payloads, [b"one", b"two"]);
-}
-
-pub(crate) fn s22_the_limit_tells_once_when_fewer_are_left<R: Rig>(rig: &R) {
-    let mut shared = Shared::new(rig);
-    let limit = AsyncEvent::SharedReceiveLimit(shared.queue.id());
-    shared.post_receives(5);
-    shared.queue.set_limit(3).unwrap();
-    let mut left = 5;
-    let mut take = |shared: &mut Shared<R::P>| {
-        shared.send(left % 2, Operation::Send, b"x");
-        assert!(shared.sent_status().is_success());
-        left -= 1;
-        left
-    };
-    take(&mut shared);
-    assert_eq!(take(&mut shared), 3);
-    assert_eq!(shared.events(), [], "as many as the limit is none");
-    assert_eq!(take(&mut shared), 2);
-    assert_eq!(shared.events(), [limit]);
-    take(&mut shared);
-    assert_eq!(shared.events(), [], "it is off now");
-    // On again, and off again before anything came.
-    shared.queue.set_limit(1).unwrap();
-    shared.queue.set_limit(0).unwrap();
-    assert_eq!(take(&mut shared), 0);
-    assert_eq!(shared.events(), []);
-    assert_eq!(shared.queue.set_limit(QUEUE.depth + 1).unwrap_err().errno, EINVAL);
-    shared.queue.set_limit(QUEUE.depth).unwrap();
-}
-
-pub(crate) fn s22_a_failed_queue_pair_flushes_nothing_shared<R: Rig>(rig: &R) {
-    let mut shared = Shared::new(rig);
-    shared.post_receives(3);
-    shared.send(0, Operation::Send, b"before");
-    assert!(shared.sent_status().is_success());
-    shared.far_spokes[0].control.fail().unwrap();
-    assert_eq!(shared.far_spokes[0].control.state(), Ok(QpState::Error));
-    let told = AsyncEvent::LastReceiveReached(shared.qpn(0));
-    let is_told = rig.quirks().last_receive_is_told;
-    assert_eq!(
-        shared.events(),
-        is_told.then_some(told).into_iter().collect::<Vec<_>>()
-    );
-    // The others still receive, and what came before is still there.
-    shared.send(1, Operation::Send, b"after");
-    assert!(shared.sent_status().is_success());
-    let payloads: Vec<_> = shared
-        .completions(2)
-        .into_iter()
-        .map(|completion| shared.retire(completion).1)
-        .collect();
-    assert_eq!(payloads, [&b"before"[..], b"after"]);
-    poll_nothing(&mut shared.far.receive_completions);
-    assert_eq!(shared.queue.in_flight(), 1);
-    // Nor does a queue pair that goes.
-    shared.far_spokes.clear();
-    poll_nothing(&mut shared.far.receive_completions);
-    assert_eq!(
-        (shared.queue.in_flight(), shared.far.slots_home()),
-        (1, SLOTS - 1)
-    );
-    shared.near_spokes.clear();
-    shared.add(12, &USUAL);
-    shared.send(0, Operation::Send, b"of a later one");
-    assert!(shared.sent_status().is_success());
-    let completion = shared.completions(1).remove(0);
-    assert_eq!(shared.retire(completion).1, b"of a later one");
-}
-
-pub(crate) fn s10_only_the_receive_that_was_taken_fails<R: Rig>(rig: &R) {
-    let mut shared = Shared::new(rig);
-    shared.post_receives(2);
-    let slots = [
-        shared.near.slot(&[1; SLOT_BYTES as usize]),
-        shared.near.slot(b"x"),
-    ];
-    let mut batch = shared.near_spokes[0].send.stage();
-    batch
-        .push(Operation::Send, slots, PostFlags::empty())
-        .map_err(|refused| refused.reason)
-        .unwrap();
-    batch.ring().unwrap();
-    assert_eq!(shared.sent_status(), WcStatus::REM_INV_REQ_ERR);
-    let completion = shared.completions(1).remove(0);
-    assert_eq!(completion.qpn(), shared.qpn(0));
-    let (arrival, payload) = shared.retire(completion);
-    assert_eq!(
-        (arrival.status, arrival.kind, &payload[..]),
-        (rig.quirks().short_receive, ArrivalKind::Failed, &b""[..])
-    );
-    assert_eq!(shared.queue.in_flight(), 1);
-    shared.send(1, Operation::Send, b"the other one");
-    assert!(shared.sent_status().is_success());
-    let completion = shared.completions(1).remove(0);
-    assert_eq!(shared.retire(completion).1, b"the other one");
 }
 
 pub(crate) fn what_is_not_of_the_queue_is_rejected_and_counted<R: Rig>(rig: &R) {

@@ -1,0 +1,232 @@
+//! What verbs promise, over libibverbs: the fake one, or with `DOORBELL_DEVICE` set that device of the
+//! installed one, whose two ends are then queue pairs of that one device.
+//!
+//! `DOORBELL_NETDEV` names the network device under it, which is taken down and given addresses.
+
+use core::time::Duration;
+use std::process::{Command, ExitCode};
+use std::thread;
+use std::time::Instant;
+
+use doorbell_conformance::{End, Kernel, Options, Patience, ProviderName, Rig, Run, Subject, Trouble, run};
+use doorbell_core::provider::{
+    AddressVector, CompletionQueueConfig, Context as _, ProtectionDomain as _, Provider as _, QueuePair as _,
+    QueuePairConfig, ReadyToReceive, RemoteAccess,
+};
+use doorbell_core::{Gid, Mtu, PortReport, Psn};
+use doorbell_ffi::Rdma;
+
+/// One port, of which both ends are.
+struct Device {
+    rdma: Rdma,
+    port: PortReport,
+    /// The index of the GID, and the GID.
+    gid: (u8, Gid),
+    netdev: Option<String>,
+    patience: Patience,
+    started: Instant,
+}
+
+/// The device that is wanted.
+fn wanted() -> Option<String> {
+    std::env::var("DOORBELL_DEVICE").ok()
+}
+
+fn trouble(error: impl core::fmt::Display) -> Trouble {
+    Trouble(error.to_string())
+}
+
+impl Device {
+    fn find() -> Result<Self, Trouble> {
+        let wanted = wanted();
+        if wanted.is_none() {
+            let path = doorbell_fake::library_path().map_err(trouble)?;
+            rdma_sys::load_from(&path).map_err(trouble)?;
+        }
+        let rdma = Rdma::load().map_err(trouble)?;
+        let mut found = None;
+        rdma.scan(
+            &mut |port| {
+                let is_meant = wanted.as_ref().is_none_or(|name| *name == port.device.as_str());
+                if is_meant && port.usability().is_ok() && found.is_none() {
+                    found = Some(port.clone());
+                }
+            },
+            &mut |device, error| eprintln!("{device}: {error}"),
+        )?;
+        let port = found.ok_or(Trouble::new("there is no usable RDMA device"))?;
+        let entry = port.usable_gids().next().ok_or(Trouble::new("there is no GID"))?;
+        let index = u8::try_from(entry.index).map_err(trouble)?;
+        let gid = (index, entry.gid);
+        let patience = if wanted.is_some() {
+            Patience {
+                come: Duration::from_secs(10),
+                quiet: Duration::from_millis(300),
+                polls: 1,
+                quiet_polls: 1,
+            }
+        } else {
+            Patience {
+                come: Duration::from_secs(2),
+                // Its receiver-not-ready timer takes 50 ms.
+                quiet: Duration::from_millis(20),
+                polls: 1,
+                quiet_polls: 1,
+            }
+        };
+        Ok(Self {
+            rdma,
+            port,
+            gid,
+            netdev: std::env::var("DOORBELL_NETDEV").ok(),
+            patience,
+            started: Instant::now(),
+        })
+    }
+
+    /// Runs `ip` on the network device.
+    fn ip(&self, arguments: impl FnOnce(&str) -> Vec<String>) -> Result<(), Trouble> {
+        let netdev = self.netdev.as_deref();
+        let netdev = netdev.ok_or(Trouble::new("there is no network device to change"))?;
+        let output = Command::new("ip").args(arguments(netdev)).output();
+        let output = output.map_err(trouble)?;
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(Trouble(String::from_utf8_lossy(&output.stderr).into_owned()))
+        }
+    }
+
+    /// Waits until two queue pairs can be connected again, which takes a port that was down a while.
+    fn wait_until_connected(&self) -> Result<(), Trouble> {
+        let began = Instant::now();
+        loop {
+            let outcome = self.connect();
+            if outcome.is_ok() || began.elapsed() >= Duration::from_secs(20) {
+                return outcome;
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Brings a queue pair to RTR, with itself as its peer.
+    fn connect(&self) -> Result<(), Trouble> {
+        let context = self.rdma.open(&self.port.device)?;
+        let domain = context.protection_domain()?;
+        let queue = context.completion_queue(&CompletionQueueConfig {
+            depth: 1,
+            notify: false,
+        })?;
+        let config = QueuePairConfig {
+            channel: 0,
+            send_depth: 1,
+            receive_depth: 1,
+            gather_max: 1,
+            scatter_max: 1,
+            inline_bytes_max: 0,
+        };
+        let other = context.completion_queue(&CompletionQueueConfig {
+            depth: 1,
+            notify: false,
+        })?;
+        let mut parts = domain.queue_pair(&queue, &other, &config)?;
+        parts.control.initialize(self.port.port, RemoteAccess::READ)?;
+        let (source_gid_index, destination) = self.gid;
+        let to_receive = ReadyToReceive {
+            address: AddressVector {
+                destination,
+                source_gid_index,
+                port: self.port.port,
+                hop_limit: 64,
+                traffic_class: 0,
+                flow_label: 0,
+                service_level: 0,
+            },
+            path_mtu: Mtu::B256,
+            destination_qpn: parts.control.qpn(),
+            receive_psn: Psn::from_low_bits(0),
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: 12,
+        };
+        Ok(parts.control.ready_to_receive(&to_receive)?)
+    }
+}
+
+fn words(all: &[&str]) -> Vec<String> {
+    all.iter().map(|word| (*word).to_owned()).collect()
+}
+
+impl Rig for Device {
+    type P = Rdma;
+
+    fn ends(&self) -> Result<[End<Rdma>; 2], Trouble> {
+        let (gid_index, gid) = self.gid;
+        let end = || End {
+            provider: self.rdma,
+            device: self.port.device.to_string(),
+            port: self.port.port,
+            gid_index,
+            gid,
+        };
+        Ok([end(), end()])
+    }
+
+    fn patience(&self) -> Patience {
+        self.patience
+    }
+
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn set_port(&self, up: bool) -> Result<(), Trouble> {
+        let state = if up { "up" } else { "down" };
+        self.ip(|netdev| words(&["link", "set", "dev", netdev, state]))?;
+        if up {
+            self.wait_until_connected()?;
+        }
+        Ok(())
+    }
+
+    fn change_address(&self) -> Result<(), Trouble> {
+        // A second one beside the first, of the block for documentation, and gone again.
+        for what in ["add", "del"] {
+            self.ip(|netdev| words(&["addr", what, "192.0.2.77/24", "dev", netdev]))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whose behaviour it is.
+fn subject() -> Result<Subject, Trouble> {
+    if wanted().is_none() {
+        return Ok(Subject {
+            provider: ProviderName::Fake,
+            kernel: None,
+        });
+    }
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").map_err(trouble)?;
+    let kernel = Kernel::of_release(release.trim());
+    Ok(Subject {
+        provider: ProviderName::Rxe,
+        kernel: Some(kernel.ok_or(Trouble(format!("{release} is no release")))?),
+    })
+}
+
+fn begin() -> Result<(Device, Subject, Options), Trouble> {
+    let options = Options::of(std::env::args().skip(1))?;
+    Ok((Device::find()?, subject()?, options))
+}
+
+fn main() -> ExitCode {
+    let (device, subject, options) = match begin() {
+        Ok(all) => all,
+        Err(trouble) => {
+            eprintln!("{trouble}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut sum = Run::default();
+    run(&device, subject, &options, &mut sum);
+    sum.end(&options)
+}

@@ -1,0 +1,89 @@
+//! The cases, in the order of their rows.
+
+mod completions;
+mod data;
+mod events;
+mod one_sided;
+mod posting;
+mod process;
+mod refused;
+mod retries;
+mod shared;
+mod states;
+
+use crate::{Notes, Rig, Trouble};
+
+/// One thing that verbs promise, and how to see whether it is so.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<R> {
+    /// Its name, which begins with the row's.
+    pub name: &'static str,
+    /// The row of the table of verbs semantics: 1 to 32.
+    pub row: u8,
+    /// What the book says, in a few words.
+    pub about: &'static str,
+    /// What is then observed, word for word.
+    pub book: &'static str,
+    /// Observes.
+    pub run: fn(&R, &mut Notes) -> Result<(), Trouble>,
+}
+
+/// A row that no case can show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfReach {
+    /// The row.
+    pub row: u8,
+    /// What it is about.
+    pub about: &'static str,
+    /// Why the provider traits do not reach it.
+    pub why: &'static str,
+}
+
+/// The rows without a case.
+pub const OUT_OF_REACH: &[OutOfReach] = &[
+    OutOfReach {
+        row: 25,
+        about: "memory windows of type 1 and 2",
+        why: "the traits have none: a window there is a registration of its own",
+    },
+    OutOfReach {
+        row: 31,
+        about: "datagrams: the GRH in front, messages that are too long",
+        why: "the traits have reliable connections alone",
+    },
+];
+
+/// All cases, by row.
+#[must_use]
+pub fn cases<R: Rig>() -> Vec<Case<R>> {
+    let mut all: Vec<Case<R>> = Vec::new();
+    all.extend(states::cases());
+    all.extend(posting::cases());
+    all.extend(completions::cases());
+    all.extend(refused::cases());
+    all.extend(retries::cases());
+    all.extend(process::cases());
+    all.extend(data::cases());
+    all.extend(one_sided::cases());
+    all.extend(shared::cases());
+    all.extend(events::cases());
+    // A stable sort: those of a row stay as they stand in the files.
+    all.sort_by_key(|case| case.row);
+    all
+}
+
+/// A table of cases as a function that is generic over the rig.
+macro_rules! table {
+    ($($row:literal $name:ident $about:literal => $book:literal;)+) => {
+        pub(super) fn cases<R: crate::Rig>() -> Vec<super::Case<R>> {
+            vec![$(super::Case {
+                name: stringify!($name),
+                row: $row,
+                about: $about,
+                book: $book,
+                run: $name,
+            },)+]
+        }
+    };
+}
+use table;

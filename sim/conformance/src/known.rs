@@ -1,0 +1,262 @@
+//! The deviations that are known, each with the words of the case that shows it.
+//!
+//! Where one begins and ends is told by kernels that were run: `from` is the first of them that shows it,
+//! `until` the first that does not any more. Files are of the kernel's drivers/infiniband/sw/rxe, where no other
+//! project is named.
+
+use crate::deviation::ProviderName::{Fake, Rxe, SimulatedMlx5, SimulatedRxe};
+use crate::{Deviation, Kernel, ProviderName};
+
+const RXE: &[ProviderName] = &[Rxe, SimulatedRxe];
+const LINUX_6_12: Option<Kernel> = Some(Kernel(6, 12));
+const LINUX_7_2: Option<Kernel> = Some(Kernel(7, 2));
+
+/// What holds for all kernels, to begin with.
+const NONE: Deviation = Deviation {
+    name: "",
+    case: "",
+    observed: "",
+    providers: &[],
+    from: None,
+    until: None,
+    source: "",
+};
+
+/// All of them. For one case, of one provider on one kernel there is at most one.
+pub const DEVIATIONS: &[Deviation] = &[
+    Deviation {
+        name: "path_mtu_unchecked",
+        case: "s02_a_bad_modify_changes_nothing",
+        observed: "bad: path_mtu; good: INIT RTR RTS",
+        providers: &[Rxe, SimulatedRxe, Fake],
+        source: "A path MTU may be larger than the port's: rxe_qp.c, rxe_qp_chk_attr compares it with what a port can \
+                 have at most, 4096. The fake libibverbs has the same limit.",
+        ..NONE
+    },
+    Deviation {
+        name: "late_sends_vanish",
+        case: "s03_a_send_posted_in_error_is_flushed",
+        observed: "sent: nothing",
+        providers: &[SimulatedMlx5],
+        source: "A request that is posted in ERR makes no completion: told of mlx5 by google/rdma-unit-test. It was not \
+                 observed here.",
+        ..NONE
+    },
+    Deviation {
+        name: "late_receives_wait",
+        case: "s03_a_receive_posted_in_error_is_flushed",
+        observed: "received: nothing",
+        providers: RXE,
+        until: LINUX_7_2,
+        source: "A receive that is posted in ERR stays where it is: rxe_verbs.c, rxe_post_recv is not called by a \
+                 library that posts without a system call, so nothing runs the responder.",
+        ..NONE
+    },
+    Deviation {
+        name: "foreign_gather_is_an_operation_error",
+        case: "s08_a_slot_of_another_domain_is_not_sent",
+        observed: "sent: LOC_QP_OP_ERR; state: ERR; peer: nothing",
+        providers: RXE,
+        until: LINUX_6_12,
+        source: "The error of the copy is not told apart: rxe_req.c, rxe_requester.",
+        ..NONE
+    },
+    Deviation {
+        name: "foreign_gather_is_flushed",
+        case: "s08_a_slot_of_another_domain_is_not_sent",
+        observed: "sent: WR_FLUSH_ERR; state: ERR; peer: nothing",
+        providers: RXE,
+        from: LINUX_6_12,
+        source: "The cause is lost: rxe_req.c, rxe_requester brings the queue pair to ERR, and rxe_comp.c, \
+                 rxe_completer then flushes all requests, the one that failed among them.",
+        ..NONE
+    },
+    Deviation {
+        name: "forbidden_is_invalid",
+        case: "s09_the_right_of_the_queue_pair_to_write_is_needed",
+        observed: "READ: SUCCESS; WRITE: REM_INV_REQ_ERR, ERR ERR; window: untouched",
+        ..FORBIDDEN
+    },
+    Deviation {
+        name: "forbidden_is_invalid",
+        case: "s09_the_right_of_the_queue_pair_to_run_atomics_is_needed",
+        observed: "atomic: REM_INV_REQ_ERR, ERR ERR; window: untouched",
+        ..FORBIDDEN
+    },
+    Deviation {
+        name: "refused_immediate_is_remote",
+        case: "s09_a_refused_write_with_immediate_fails_the_receive",
+        observed: "sent: REM_ACCESS_ERR; received: REM_ACCESS_ERR WR_FLUSH_ERR; states: ERR ERR",
+        providers: RXE,
+        source: "The receive ends with the requester's word: rxe_resp.c, RESPST_ERR_RKEY_VIOLATION.",
+        ..NONE
+    },
+    Deviation {
+        name: "short_receive_is_an_operation_error",
+        case: "s10_a_receive_that_is_too_small_fails_both",
+        observed: "sent: REM_OP_ERR; received: LOC_QP_OP_ERR WR_FLUSH_ERR; states: ERR ERR",
+        ..SHORT
+    },
+    Deviation {
+        name: "short_receive_is_an_operation_error",
+        case: "s10_only_the_shared_receive_that_was_taken_fails",
+        observed: "sent: REM_OP_ERR; received: LOC_QP_OP_ERR of the first; left: 1; the other connection: SUCCESS; \
+                   received: the other of the second",
+        ..SHORT
+    },
+    Deviation {
+        name: "foreign_receive_is_an_operation_error",
+        case: "s11_a_receive_of_another_domain_fails_both",
+        observed: "sent: REM_OP_ERR; received: LOC_QP_OP_ERR; states: ERR ERR",
+        providers: RXE,
+        source: "A receive whose memory may not be used is malformed: rxe_resp.c, RESPST_ERR_MALFORMED_WQE.",
+        ..NONE
+    },
+    Deviation {
+        name: "waiting_uses_up_retries",
+        case: "s12_waiting_for_a_receive_uses_up_no_retries",
+        observed: "meanwhile: RETRY_EXC_ERR; then: nothing",
+        providers: RXE,
+        until: LINUX_7_2,
+        source: "The retransmission timer runs on while a receiver is not ready, and each time it runs out counts as \
+                 a peer that did not answer: rxe_comp.c, retransmit_timer.",
+        ..NONE
+    },
+    Deviation {
+        name: "seven_retries_are_endless",
+        case: "s13_seven_retries_end_too",
+        observed: "to RTS: EINVAL",
+        providers: &[Rxe],
+        source: "rxe_comp.c, COMPST_ERROR_RETRY does not count down from 7. `ffi` refuses it there.",
+        ..NONE
+    },
+    Deviation {
+        name: "seven_retries_are_endless",
+        case: "s13_seven_retries_end_too",
+        observed: "to RTS: done; sent: nothing",
+        providers: &[SimulatedRxe],
+        source: "rxe_comp.c, COMPST_ERROR_RETRY does not count down from 7. `ffi` refuses it there.",
+        ..NONE
+    },
+    Deviation {
+        name: "overrun_queues_work_on",
+        case: "s21_a_send_queue_that_overruns_is_lost",
+        observed: "events: CQ_ERR; the queue: polled on; state: RTS",
+        providers: &[Rxe, SimulatedRxe, Fake],
+        ..OVERRUN
+    },
+    Deviation {
+        name: "overrun_queues_work_on",
+        case: "s21_a_receive_queue_that_overruns_is_lost",
+        observed: "events: CQ_ERR; the queue: polled on; state: ERR",
+        providers: RXE,
+        ..OVERRUN
+    },
+    Deviation {
+        name: "overrun_queues_work_on",
+        case: "s21_a_receive_queue_that_overruns_is_lost",
+        observed: "events: CQ_ERR; the queue: polled on; state: RTS",
+        providers: &[Fake],
+        ..OVERRUN
+    },
+    Deviation {
+        name: "last_receive_untold",
+        case: "s22_the_last_receive_of_a_failed_queue_pair_is_told",
+        observed: "events: nothing",
+        providers: RXE,
+        until: LINUX_6_12,
+        source: "There is no QP_LAST_WQE_REACHED: rxe_qp.c, rxe_qp_error.",
+        ..NONE
+    },
+    Deviation {
+        name: "flushes_are_not_solicited",
+        case: "s23_failed_completions_count_as_solicited",
+        observed: "flushed: 0",
+        providers: RXE,
+        from: LINUX_6_12,
+        source: "A completion that is flushed notifies nobody who is armed for solicited ones: rxe_resp.c, \
+                 flush_recv_queue.",
+        ..NONE
+    },
+    Deviation {
+        name: "misaligned_atomics_are_not_posted",
+        case: "s27_an_atomic_must_be_aligned",
+        observed: "atomic: refused when posted, RTS RTS; words: 0 0",
+        providers: &[Rxe],
+        source: "The library refuses it before the device could: rdma-core, providers/rxe/rxe.c, validate_send_wr. \
+                 The simulator has no such library.",
+        ..NONE
+    },
+    Deviation {
+        name: "reads_without_depth_fail",
+        case: "s28_a_requester_without_depth_stalls",
+        observed: "WRITE: SUCCESS LOC_QP_OP_ERR; READ: nothing; state: ERR; when failed: nothing",
+        providers: &[Fake],
+        source: "The fake libibverbs fails what could never begin.",
+        ..NONE
+    },
+    Deviation {
+        name: "first_packet_untold",
+        case: "s30_the_first_packet_of_a_queue_pair_in_rtr_is_told",
+        observed: "sent: SUCCESS SUCCESS; events: nothing; state: RTR",
+        providers: &[Rxe, SimulatedRxe, Fake],
+        source: "There is no COMM_EST in the driver, nor in the fake libibverbs.",
+        ..NONE
+    },
+    Deviation {
+        name: "refused_access_untold",
+        case: "s30_a_refused_access_is_told",
+        observed: "sent: REM_ACCESS_ERR; events: nothing",
+        providers: RXE,
+        until: LINUX_7_2,
+        source: "There is no QP_ACCESS_ERR in the driver yet: rxe_resp.c, do_class_ac_error.",
+        ..NONE
+    },
+    Deviation {
+        name: "refused_request_untold",
+        case: "s30_a_refused_request_is_told",
+        observed: "sent: REM_INV_REQ_ERR; events: nothing",
+        providers: RXE,
+        source: "There is no QP_REQ_ERR in the driver.",
+        ..NONE
+    },
+    Deviation {
+        name: "port_stays",
+        case: "s30_a_port_that_goes_and_comes_is_told",
+        observed: "down: there is no network device to change",
+        ..PORT
+    },
+    Deviation {
+        name: "port_stays",
+        case: "s30_a_new_address_is_told",
+        observed: "address: there is no network device to change",
+        ..PORT
+    },
+];
+
+const FORBIDDEN: Deviation = Deviation {
+    providers: RXE,
+    source: "What the queue pair's access flags forbid is no refused access: rxe_resp.c, check_op_valid gives \
+             RESPST_ERR_UNSUPPORTED_OPCODE.",
+    ..NONE
+};
+
+const SHORT: Deviation = Deviation {
+    providers: RXE,
+    source: "A message that does not fit is a receive that is malformed: rxe_resp.c, send_data_in takes only ENOSPC \
+             for a length, which copy_data does not give.",
+    ..NONE
+};
+
+const OVERRUN: Deviation = Deviation {
+    source: "What does not fit is dropped, CQ_ERR tells, and the queue works on; of the queue pair only the responder \
+             fails: rxe_cq.c, rxe_cq_post, and rxe_resp.c, RESPST_ERR_CQ_OVERFLOW. In the fake libibverbs no queue \
+             pair fails.",
+    ..NONE
+};
+
+const PORT: Deviation = Deviation {
+    providers: &[Fake],
+    source: "The fake libibverbs stands on a network device of this machine, which is left alone.",
+    ..NONE
+};

@@ -1,0 +1,27 @@
+//! What verbs promise, row by row, as tests over any provider.
+//!
+//! A [`Case`] does something on a [`Rig`] (two ports of a provider that reach each other) and says in
+//! words what it **observed**: statuses, events, bytes, order. It asserts nothing. Beside it stands what
+//! the book says, in the same words. What a provider is known to do otherwise is a [`Deviation`]: it has a
+//! name, and says what is observed instead, of whom, on which kernels, and where that is written.
+//!
+//! An observation passes where it is the book's and no deviation is named, or is word for word that of the
+//! one that is named. A deviation that does not occur any more fails, and nothing can be skipped.
+//!
+//! Whoever has a provider brings a [`Rig`] and calls [`run`]: the simulator in `sim/tests/conformance.rs`,
+//! the fake libibverbs and devices in `ffi/tests/conformance.rs`. Here is nothing of any of them.
+
+mod cases;
+mod deviation;
+mod known;
+mod notes;
+mod rig;
+mod run;
+mod side;
+
+pub use cases::{Case, OUT_OF_REACH, OutOfReach, cases};
+pub use deviation::{Deviation, Kernel, ProviderName, Subject, Verdict, judge};
+pub use known::DEVIATIONS;
+pub use notes::{Notes, Trouble};
+pub use rig::{End, Patience, Rig};
+pub use run::{Options, Run, run};

@@ -1,0 +1,87 @@
+//! What a provider brings for the cases to run on.
+
+use core::time::Duration;
+
+use doorbell_core::Gid;
+use doorbell_core::provider::Provider;
+
+use crate::Trouble;
+
+/// Two ports that reach each other, and what can be done to them.
+pub trait Rig {
+    /// Whose they are.
+    type P: Provider;
+
+    /// The two, fresh for a case.
+    ///
+    /// # Errors
+    /// There are none.
+    fn ends(&self) -> Result<[End<Self::P>; 2], Trouble>;
+
+    /// The two, with packets lost and repeated between them where the rig can do that.
+    ///
+    /// # Errors
+    /// There are none.
+    fn disturbed_ends(&self) -> Result<[End<Self::P>; 2], Trouble> {
+        self.ends()
+    }
+
+    /// How long to wait for what should come, and for what should not.
+    fn patience(&self) -> Patience;
+
+    /// What time it is for the ends, since whenever.
+    fn now(&self) -> Duration;
+
+    /// Brings the port of the first end down or up.
+    ///
+    /// # Errors
+    /// It cannot.
+    fn set_port(&self, up: bool) -> Result<(), Trouble>;
+
+    /// Gives the port of the first end another address.
+    ///
+    /// # Errors
+    /// It cannot.
+    fn change_address(&self) -> Result<(), Trouble>;
+
+    /// Starts another program and waits for its end.
+    ///
+    /// # Errors
+    /// It cannot.
+    fn start_child(&self) -> Result<(), Trouble> {
+        let ended = std::process::Command::new("true").status();
+        match ended {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(Trouble(format!("the child ended with {status}"))),
+            Err(error) => Err(Trouble(format!("no child: {error}"))),
+        }
+    }
+}
+
+/// One of the two.
+#[derive(Clone, Debug)]
+pub struct End<P> {
+    /// Whose it is.
+    pub provider: P,
+    /// The device's name.
+    pub device: String,
+    /// The port, from 1.
+    pub port: u8,
+    /// The index of the GID.
+    pub gid_index: u8,
+    /// The GID.
+    pub gid: Gid,
+}
+
+/// How long to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// For what should come: longer than anything takes that is not broken.
+    pub come: Duration,
+    /// For what should not come.
+    pub quiet: Duration,
+    /// Empty polls that are made whatever the time, for what should come: where these let time pass.
+    pub polls: u32,
+    /// And for what should not.
+    pub quiet_polls: u32,
+}

@@ -1,0 +1,168 @@
+//! The rig on the simulated fabric, and whom it stands for.
+
+use core::cell::RefCell;
+use core::net::IpAddr;
+use core::time::Duration;
+
+use doorbell_conformance::{End, Kernel, Patience, ProviderName, Rig, Subject, Trouble};
+use doorbell_core::{Gid, IpPrefix, Mtu};
+use doorbell_sim::plan::{self, Action, Name};
+use doorbell_sim::{Fabric, Host, Plan, PortConfig, Quirks};
+
+const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
+const NAMES: [&str; 2] = ["near", "far"];
+/// What the near end gets instead.
+const ANOTHER: &str = "10.0.0.3";
+
+/// Packets that are lost, come twice, or late.
+const DISTURBANCE: &str = "seed 7; drop every 7th packet of any->any; duplicate every 5th packet of any->any; \
+                           reorder every 11th packet of any->any; corrupt every 13th packet of any->any";
+
+/// Two hosts on one subnet, with an MTU like a software device's.
+pub(crate) struct Simulated {
+    quirks: Quirks,
+    /// What goes wrong in every case.
+    plan: &'static str,
+    /// Of the case that runs.
+    fabric: RefCell<Fabric>,
+}
+
+impl Simulated {
+    pub(crate) fn new(quirks: Quirks) -> Self {
+        Self::with(quirks, "")
+    }
+
+    pub(crate) fn with(quirks: Quirks, plan: &'static str) -> Self {
+        Self {
+            quirks,
+            plan,
+            fabric: RefCell::default(),
+        }
+    }
+
+    fn hosts(&self, plan: Plan) -> Result<[End<Host>; 2], Trouble> {
+        let fabric = Fabric::builder().quirks(self.quirks).plan(plan).build();
+        self.fabric.replace(fabric.clone());
+        let host = |which: usize| -> Result<End<Host>, Trouble> {
+            let [address, name] = [ADDRESSES, NAMES].map(|all| all.get(which).copied().unwrap_or_default());
+            let address = ip(address)?;
+            let prefix = IpPrefix::new(address, 24).map_err(|error| Trouble(error.to_string()))?;
+            let port = PortConfig {
+                active_mtu: Some(Mtu::B1024),
+                ..PortConfig::new("sim0", &[prefix])
+            };
+            let provider = fabric.host(name, vec![port]);
+            Ok(End {
+                provider: provider.map_err(|error| Trouble(error.to_string()))?,
+                device: "sim0".into(),
+                port: 1,
+                gid_index: 0,
+                gid: Gid::from_ip(address),
+            })
+        };
+        Ok([host(0)?, host(1)?])
+    }
+
+    fn perform(&self, action: impl FnOnce(plan::End) -> Option<Action>) -> Result<(), Trouble> {
+        let near = Name::new("near").map(|host| plan::End {
+            host,
+            device: None,
+            port: None,
+        });
+        let action = near.and_then(action).ok_or(Trouble::new("no action"))?;
+        self.fabric.borrow().perform(&action);
+        Ok(())
+    }
+}
+
+fn plan(text: &str) -> Result<Plan, Trouble> {
+    text.parse()
+        .map_err(|error: doorbell_sim::PlanError| Trouble(error.to_string()))
+}
+
+fn ip(text: &str) -> Result<IpAddr, Trouble> {
+    text.parse().map_err(|_| Trouble::new("no address"))
+}
+
+impl Rig for Simulated {
+    type P = Host;
+
+    fn ends(&self) -> Result<[End<Host>; 2], Trouble> {
+        self.hosts(plan(self.plan)?)
+    }
+
+    fn disturbed_ends(&self) -> Result<[End<Host>; 2], Trouble> {
+        self.hosts(plan(DISTURBANCE)?)
+    }
+
+    fn patience(&self) -> Patience {
+        // Empty polls let time pass, and nothing else does.
+        Patience {
+            come: Duration::ZERO,
+            quiet: Duration::ZERO,
+            polls: 200,
+            quiet_polls: 5,
+        }
+    }
+
+    fn now(&self) -> Duration {
+        Duration::from_nanos(self.fabric.borrow().now().to_ns())
+    }
+
+    fn set_port(&self, up: bool) -> Result<(), Trouble> {
+        self.perform(|near| Some(Action::Port(near, up)))
+    }
+
+    fn change_address(&self) -> Result<(), Trouble> {
+        let [old, new] = [ip(ADDRESSES[0])?, ip(ANOTHER)?];
+        self.perform(|near| Some(Action::Gid(near, old, new)))
+    }
+}
+
+/// Every packet comes twice, and some later than the one behind them.
+pub(crate) const DOUBLED: (Subject, &str) = (
+    Subject {
+        provider: ProviderName::SimulatedDoubled,
+        kernel: None,
+    },
+    "duplicate every 1st packet of any->any; reorder every 5th packet of any->any",
+);
+
+/// The fabric as the book has it, as Soft-RoCE of three kernels, and as hardware.
+pub(crate) const SUBJECTS: [(Subject, Quirks); 5] = [
+    (
+        Subject {
+            provider: ProviderName::Simulated,
+            kernel: None,
+        },
+        Quirks::IBA,
+    ),
+    (
+        Subject {
+            provider: ProviderName::SimulatedRxe,
+            kernel: Some(Kernel(6, 1)),
+        },
+        Quirks::RXE_6_1,
+    ),
+    (
+        Subject {
+            provider: ProviderName::SimulatedRxe,
+            kernel: Some(Kernel(6, 12)),
+        },
+        Quirks::RXE_6_12,
+    ),
+    (
+        Subject {
+            provider: ProviderName::SimulatedRxe,
+            kernel: Some(Kernel(7, 2)),
+        },
+        Quirks::RXE_7,
+    ),
+    (
+        Subject {
+            provider: ProviderName::SimulatedMlx5,
+            kernel: None,
+        },
+        Quirks::MLX5,
+    ),
+];

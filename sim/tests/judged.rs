@@ -1,0 +1,138 @@
+//! That the conformance cases can fail, and the rules of their tables.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    reason = "tests"
+)]
+
+#[path = "conformance/rig.rs"]
+#[expect(dead_code, reason = "another test program uses all of it")]
+mod rig;
+
+use std::collections::BTreeSet;
+
+use doorbell_conformance::{Case, DEVIATIONS, Deviation, OUT_OF_REACH, Options, Run, Subject, cases, run};
+use doorbell_sim::Quirks;
+use rig::{SUBJECTS, Simulated};
+
+/// The names of the cases that fail when a fabric with these quirks is taken for this one.
+fn failing(quirks: Quirks, taken_for: Subject) -> BTreeSet<&'static str> {
+    let mut sum = Run::default();
+    run(&Simulated::new(quirks), taken_for, &Options::default(), &mut sum);
+    let all = cases::<Simulated>();
+    let failed = sum.failed().iter().map(|why| {
+        let name = why.lines().next().unwrap().rsplit(' ').next().unwrap();
+        all.iter().find(|case| case.name == name).unwrap().name
+    });
+    let failed: BTreeSet<_> = failed.collect();
+    assert_eq!(failed.len() + sum.passed() as usize, all.len());
+    failed
+}
+
+/// The cases that show a deviation of this one.
+fn named(subject: Subject) -> BTreeSet<&'static str> {
+    let of_it = DEVIATIONS.iter().filter(|known| known.is_of(subject));
+    of_it.map(|known| known.case).collect()
+}
+
+#[test]
+fn a_deviation_that_nobody_named_fails() {
+    let (book, _) = SUBJECTS[0];
+    for (subject, quirks) in &SUBJECTS[1..] {
+        let deviating = named(*subject);
+        assert!(!deviating.is_empty(), "{subject}");
+        assert_eq!(failing(*quirks, book), deviating, "{subject} taken for the book");
+    }
+}
+
+#[test]
+fn a_deviation_that_does_not_occur_fails() {
+    for (subject, _) in &SUBJECTS[1..] {
+        let deviating = named(*subject);
+        assert_eq!(
+            failing(Quirks::IBA, *subject),
+            deviating,
+            "the book taken for {subject}"
+        );
+    }
+}
+
+#[test]
+fn every_row_has_a_case_or_a_reason() {
+    let mut rows: BTreeSet<u8> = cases::<Simulated>().iter().map(|case| case.row).collect();
+    for out in OUT_OF_REACH {
+        assert!(
+            rows.insert(out.row),
+            "S{} has a case, and a reason for none",
+            out.row
+        );
+        assert!(!out.about.is_empty() && !out.why.is_empty());
+    }
+    assert!(rows.into_iter().eq(1..=32));
+}
+
+#[test]
+fn cases_are_named_by_their_row_and_once() {
+    let all: Vec<Case<Simulated>> = cases();
+    let mut names = BTreeSet::new();
+    for case in &all {
+        assert!(
+            case.name.starts_with(&format!("s{:02}_", case.row)),
+            "{}",
+            case.name
+        );
+        assert!(names.insert(case.name), "{} is there twice", case.name);
+        // They are cells of a table.
+        let texts = [case.about, case.book];
+        assert!(
+            texts.iter().all(|text| !text.is_empty() && !text.contains('|')),
+            "{}",
+            case.name
+        );
+    }
+}
+
+#[test]
+fn deviations_are_of_cases_and_differ_from_the_book() {
+    let all: Vec<Case<Simulated>> = cases();
+    for known in DEVIATIONS {
+        let case = all.iter().find(|case| case.name == known.case);
+        let case = case.unwrap_or_else(|| panic!("{}: there is no case {}", known.name, known.case));
+        assert_ne!(case.book, known.observed, "{}", known.name);
+        assert!(
+            !known.providers.is_empty() && !known.source.is_empty(),
+            "{}",
+            known.name
+        );
+        assert!(
+            known.from.is_none() || known.until.is_none() || known.from < known.until,
+            "{}",
+            known.name
+        );
+    }
+}
+
+#[test]
+fn of_one_provider_on_one_kernel_a_case_has_one_deviation() {
+    let overlap = |one: &Deviation, other: &Deviation| {
+        let before = |until: Option<_>, from: Option<_>| matches!((until, from), (Some(until), Some(from)) if until <= from);
+        let apart = before(one.until, other.from) || before(other.until, one.from);
+        !apart
+            && one
+                .providers
+                .iter()
+                .any(|provider| other.providers.contains(provider))
+    };
+    for (place, one) in DEVIATIONS.iter().enumerate() {
+        for other in &DEVIATIONS[place + 1..] {
+            assert!(
+                one.case != other.case || !overlap(one, other),
+                "{}: {}",
+                one.case,
+                other.name
+            );
+        }
+    }
+}
