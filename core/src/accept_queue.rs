@@ -11,8 +11,8 @@
 //!
 //! It stands in `core`, with the lists by which memory finds home: it is the control plane's, and knows
 //! of no provider. It is none of the rings of `hotpath`: those hold a place from one instant to the next and
-//! have one consumer; here a place is held for as long as a peer takes to answer. Each place has a word of its own that says
-//! who has it, and looking for one goes through all of them, which among a thousand takes a microsecond.
+//! have one consumer; here a place is held for as long as a peer takes to answer. Each place has a word of its
+//! own that says who has it, and looking for one goes through all of them: a connection costs far more.
 //!
 //! ```
 //! use doorbell_core::accept_queue::{AcceptQueue, AcceptSlot, TakeError};

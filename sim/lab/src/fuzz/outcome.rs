@@ -78,7 +78,9 @@ impl Finding {
         let mut lines = said.lines();
         let panic = lines.find(|line| line.contains(" panicked at "));
         // The place, and the first lines of what the check said.
-        let reasons = lines.take_while(|line| !line.starts_with("note: ")).take(4);
+        let reasons = lines
+            .take_while(|line| !line.starts_with("note: ") && !line.starts_with("stack "))
+            .take(4);
         let summary = || said.lines().find(|line| line.starts_with("SUMMARY: "));
         let text = match (panic, summary()) {
             (Some(place), _) => core::iter::once(place)
@@ -149,7 +151,7 @@ mod tests {
     #[test]
     fn a_check_that_fails() {
         let panic = "thread '<unnamed>' (5) panicked at fuzz/src/planted.rs:12:9:\nassertion failed: planted\n\
-            note: run with a backtrace\nartifact_prefix='/a/'; Test unit written to /a/crash-0b\n";
+            stack backtrace:\n   0: std::panicking\nartifact_prefix='/a/'; Test unit written to /a/crash-0b\n";
         let outcome = Outcome::read("handle", status(77), &format!("{STARTED}{panic}{ENDED}")).unwrap();
         let finding = outcome.finding.unwrap();
         assert!(finding.is_panic);
