@@ -12,7 +12,10 @@ mod suite;
 
 use core::time::Duration;
 
-use doorbell_core::provider::{CompletionQueue, Operation, PostFlags, ReceiveBatch, ReceiveQueue, Window};
+use doorbell_core::provider::{
+    Arena, CompletionQueue, Operation, PostFlags, ProtectionDomain, QueuePair, QueuePairConfig, ReceiveBatch,
+    ReceiveQueue, RemoteAccess, SharedReceiveQueue, SharedReceiveQueueConfig, Window,
+};
 use doorbell_core::{Gid, IpPrefix, Mtu, QpState, WcStatus};
 use doorbell_sim::{Fabric, Host, LinkConfig, Plan, PortConfig, Quirks};
 use suite::{End, Rig, Side, USUAL, Wish, connected_as, poll_nothing};
@@ -377,6 +380,51 @@ fn packets_that_are_doubled_swapped_late_or_changed_do_no_harm() {
 }
 
 #[test]
+fn s22_a_shared_receive_that_was_begun_fails_and_the_others_stay() {
+    // Only the first packet of the message ever comes.
+    let on = On::plan("drop every 2nd send of a->b");
+    let [mut near, mut far] = suite::sides(&on, [SMALL; 2]);
+    let config = SharedReceiveQueueConfig {
+        depth: 4,
+        scatter_max: 2,
+    };
+    let shared = far.domain.shared_receive_queue(&far.receive_completions, &config);
+    let mut shared = shared.unwrap();
+    let config = QueuePairConfig {
+        channel: 9,
+        receive_depth: 0,
+        scatter_max: 0,
+        ..suite::QUEUE_PAIR
+    };
+    let parts = far.domain.queue_pair_on(&shared, &far.send_completions, &config);
+    let mut parts = parts.unwrap();
+    let name = (far.name().0, parts.control.qpn());
+    near.connect(&SMALL, name);
+    parts.control.initialize(1, RemoteAccess::ALL).unwrap();
+    let to_receive = far.to_receive(&SMALL, near.name());
+    parts.control.ready_to_receive(&to_receive).unwrap();
+    let mut batch = shared.stage();
+    for _ in 0..3 {
+        let slots = [far.arena.lease().unwrap(), far.arena.lease().unwrap()];
+        batch.push(slots).map_err(|refused| refused.reason).unwrap();
+    }
+    batch.ring().unwrap();
+    post_long(&mut near, Operation::Send, &pattern(500, 1), PostFlags::empty());
+    assert_eq!(near.status(), WcStatus::RETRY_EXC_ERR);
+    poll_nothing(&mut far.receive_completions);
+    on.0.audit().unwrap();
+    parts.control.fail().unwrap();
+    let flushed = suite::poll_until(&mut far.receive_completions, 1).remove(0);
+    let arrival = shared.retire(flushed, |_, _| ()).unwrap();
+    assert_eq!(arrival.status, WcStatus::WR_FLUSH_ERR);
+    assert_eq!(shared.in_flight(), 2);
+    assert_eq!(on.0.audit().unwrap().receives.retired, 1);
+    drop((parts, shared));
+    assert_eq!(on.0.audit().unwrap().receives.destroyed, 2);
+    assert_eq!(far.slots_home(), suite::SLOTS);
+}
+
+#[test]
 fn s28_only_so_many_reads_are_outstanding() {
     for depth in [1, 3] {
         let on = On::driven("");
@@ -422,6 +470,66 @@ fn s17_a_write_may_be_in_place_before_its_receive_is() {
         (received.arrival.immediate, received.arrival.payload_bytes),
         (Some(5), 400)
     );
+}
+
+#[test]
+fn s16_only_so_many_packets_are_unanswered() {
+    let quirks = Quirks {
+        window_packets: 3,
+        ..Quirks::IBA
+    };
+    let on = On(Fabric::builder().quirks(quirks).driven().build());
+    let [mut near, far] = on.sides([SMALL; 2]);
+    for _ in 0..4 {
+        let data = pattern(512, 1);
+        post_long(&mut near, Operation::Write(far.at(0)), &data, PostFlags::SIGNALED);
+    }
+    on.run_for(LATENCY_NS / 2);
+    assert_eq!(on.sent(), 3, "of eight");
+    on.run_for(20 * LATENCY_NS);
+    assert_eq!(near.sent(4).len(), 4);
+    assert_eq!(on.sent(), 8 + 4, "and their acknowledgements");
+}
+
+#[test]
+fn faults_strike_the_packets_they_name_and_no_others() {
+    let lost = |plan: &str| {
+        let on = On::plan(plan);
+        let [mut near, mut far] = on.sides([USUAL; 2]);
+        far.post_receives(2);
+        near.post(Operation::Send, b"x");
+        near.post(Operation::Write(far.at(0)), b"x");
+        near.post(Operation::Read(far.at(0)), b"x");
+        near.post(Operation::Send, b"x");
+        near.sent(4);
+        on.0.audit().unwrap().packets.lost
+    };
+    assert_eq!(lost("drop 1st write of a->b"), 1);
+    assert_eq!(lost("drop 1st read of a->any; drop 2nd send of any->b"), 2);
+    assert_eq!(
+        lost("drop 1st read of b->a; drop 1st send of c->b; drop 9th send of a->b"),
+        0
+    );
+    assert_eq!(lost("drop 1st packet of a/sim0:1->b/sim0"), 1);
+    assert_eq!(lost("drop 1st packet of a/sim1->b; drop 1st packet of a:2->b"), 0);
+    // A link that is down is so in both directions, whichever is named first.
+    let on = On::driven("at 0ns link b-a down for 10us");
+    let [mut near, far] = on.sides([USUAL; 2]);
+    near.post(Operation::Write(far.at(0)), b"x");
+    on.run_for(5 * LATENCY_NS);
+    assert_eq!((on.sent(), on.0.audit().unwrap().packets.lost), (1, 1));
+}
+
+#[test]
+fn a_packet_that_nothing_overtakes_comes_late() {
+    let on = On::driven("reorder 1st write of a->b");
+    let [mut near, far] = on.sides([USUAL; 2]);
+    near.post(Operation::Write(far.at(0)), b"x");
+    on.run_for(4 * LATENCY_NS);
+    poll_nothing(&mut near.send_completions);
+    on.run_for(20 * LATENCY_NS);
+    assert!(near.status().is_success());
+    assert_eq!(on.sent(), 2, "it was not sent again");
 }
 
 #[test]

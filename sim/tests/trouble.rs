@@ -220,8 +220,10 @@ fn a_post_that_fails_hands_back_what_was_not_taken() {
 fn s21_an_overrun_ends_the_queue_or_loses_one_completion() {
     for (quirks, works_on) in [(Quirks::IBA, false), (Quirks::RXE_6_1, true)] {
         let on = On::with(quirks, "");
-        let [mut near, far] = on.sides();
+        let [mut near, mut far] = on.sides();
         on.perform(Action::Overrun(host("a")));
+        far.post(Operation::Write(near.at(0)), b"of another host");
+        assert!(far.status().is_success());
         near.post(Operation::Write(far.at(0)), b"lost");
         near.post(Operation::Write(far.at(0)), b"kept");
         let told = events(&near);

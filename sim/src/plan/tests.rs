@@ -60,6 +60,21 @@ fn what_is_no_plan_is_told_where() {
     assert_eq!(Name::new(""), None);
 }
 
+#[test]
+fn which_are_struck() {
+    let mut random = Random::new(3);
+    let mut struck = |which: Which| {
+        (1..=7)
+            .filter(|n| which.strikes(*n, &mut random))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(struck(Which::Nth(3)), [3]);
+    assert_eq!(struck(Which::Every(3)), [3, 6]);
+    assert_eq!(struck(Which::Every(0)), []);
+    assert_eq!(struck(Which::Chance(0)), []);
+    assert_eq!(struck(Which::Chance(1_000_000)).len(), 7);
+}
+
 /// A plan of clauses by chance, of every kind.
 fn random_plan(random: &mut Random) -> Plan {
     let plan: Plan = ALL.parse().unwrap();
