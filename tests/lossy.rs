@@ -1,0 +1,83 @@
+//! The library over links that lose, double, swap, delay and change packets: nothing of it is
+//! to be seen above but the time it takes.
+
+mod fabric;
+
+use std::time::Instant;
+
+use doorbell::{Event, SendErrorKind};
+use doorbell_sim::Fabric;
+use fabric::{End, SOON, connect, node, port, small};
+
+const MESSAGES: u32 = 400;
+
+/// What a message of this number holds.
+fn text(number: u32) -> Vec<u8> {
+    let bytes = (number as usize * 97) % 6000;
+    let tail = (0..bytes).map(|at| (at as u8).wrapping_mul(7).wrapping_add(number as u8));
+    number.to_le_bytes().into_iter().chain(tail).collect()
+}
+
+/// Sends as many of the messages as go now; says the number of the next.
+fn send(end: &mut End, next: u32) -> u32 {
+    for number in next..MESSAGES {
+        let id = end.id();
+        let Some(mut lease) = end.worker().lease() else {
+            return number;
+        };
+        lease.fill(&text(number)).unwrap();
+        match end.worker().channel(id).unwrap().send(lease) {
+            Ok(_) => (),
+            Err(error) if error.kind == SendErrorKind::WouldBlock => return number,
+            Err(error) => panic!("{}", error.kind),
+        }
+    }
+    MESSAGES
+}
+
+/// Takes what came, in order; says the number of the next.
+fn receive(end: &mut End, next: u32) -> u32 {
+    let mut next = next;
+    let worker = &mut end.workers[end.at.worker];
+    let each = |_: doorbell::Turn<'_, _>, event| match event {
+        Event::Received { message, .. } => {
+            assert_eq!(message.payload(), text(next));
+            next += 1;
+        }
+        Event::Done { .. } => (),
+        other => panic!("{other:?}"),
+    };
+    worker.poll(each).unwrap();
+    next
+}
+
+#[test]
+fn messages_arrive_once_and_in_order_over_bad_links() {
+    for plan in [
+        "seed 1; drop 5% packet of any->any",
+        "seed 2; duplicate 30% packet of any->any; reorder 20% packet of any->any",
+        "seed 3; corrupt 3% packet of any->any; delay 5% packet of any->any by 3ms; drop 2% ack of any->any",
+    ] {
+        let fabric = Fabric::builder().plan(plan.parse().unwrap()).build();
+        let a = node(&fabric, "a", vec![port("simA", "127.0.0.1/24")]);
+        let b = node(&fabric, "b", vec![port("simB", "127.0.0.2/24")]);
+        let (mut a, b) = connect((a, b), small(), small());
+        let mut b = b.unwrap();
+        let begin = Instant::now();
+        let (mut sent, mut received) = ([0; 2], [0; 2]);
+        while received != [MESSAGES; 2] {
+            for (side, end) in [&mut a, &mut b].into_iter().enumerate() {
+                sent[side] = send(end, sent[side]);
+                received[side] = receive(end, received[side]);
+            }
+            assert!(
+                begin.elapsed() < SOON,
+                "{plan}: {sent:?} sent, {received:?} received"
+            );
+        }
+        assert_eq!(fabric.receivers_not_ready(), 0, "{plan}");
+        let tally = fabric.audit().unwrap();
+        let harmed = tally.packets.lost + tally.packets.corrupt > 0 || plan.contains("duplicate");
+        assert!(harmed, "{plan}");
+    }
+}
