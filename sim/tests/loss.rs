@@ -473,6 +473,26 @@ fn s17_a_write_may_be_in_place_before_its_receive_is() {
 }
 
 #[test]
+fn s09_of_a_long_write_that_does_not_fit_nothing_lands() {
+    let on = On::plan("");
+    let [mut near, far] = on.sides([SMALL; 2]);
+    // The first packet alone would fit.
+    let remote = far.at(suite::WINDOW_BYTES as u64 - 300);
+    post_long(
+        &mut near,
+        Operation::Write(remote),
+        &pattern(500, 1),
+        PostFlags::empty(),
+    );
+    assert_eq!(near.status(), WcStatus::REM_ACCESS_ERR);
+    assert_eq!(far.state(), QpState::Error);
+    assert_eq!(
+        far.window_bytes(0, suite::WINDOW_BYTES),
+        vec![0; suite::WINDOW_BYTES]
+    );
+}
+
+#[test]
 fn s16_only_so_many_packets_are_unanswered() {
     let quirks = Quirks {
         window_packets: 3,
