@@ -1,8 +1,6 @@
 //! That the conformance cases can fail, and the rules of their tables.
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
-    clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
     reason = "tests"
 )]
