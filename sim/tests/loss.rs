@@ -252,6 +252,48 @@ fn s15_an_atomic_is_done_once_and_its_result_told_again() {
 }
 
 #[test]
+fn s15_as_many_atomics_as_may_be_outstanding_are_remembered() {
+    let on = On::plan("drop 1st result of b->a; drop 2nd result of b->a; drop 3rd result of b->a");
+    let [mut near, far] = on.sides([USUAL; 2]);
+    for _ in 0..4 {
+        let remote = far.at(0);
+        near.post(Operation::FetchAndAdd { remote, add: 1 }, &[]);
+    }
+    let before: Vec<_> = near
+        .sent(4)
+        .into_iter()
+        .map(|sent| sent.slots[0].1.clone())
+        .collect();
+    assert_eq!(before, [0_u64, 1, 2, 3].map(|count| count.to_ne_bytes().to_vec()));
+    assert_eq!(far.window_bytes(0, 8), 4_u64.to_ne_bytes());
+}
+
+#[test]
+fn s13_what_is_answered_in_parts_is_not_silent() {
+    // A packet of data takes 2.7 ms, which is less than the timeout; two take more.
+    let link = LinkConfig {
+        latency_ns: LATENCY_NS,
+        bandwidth_mbps: Some(1),
+    };
+    let on = On(Fabric::builder().link(link).driven().build());
+    let [mut near, far] = on.sides([SMALL; 2]);
+    let begin = on.now_ns();
+    post_long(
+        &mut near,
+        Operation::Read(far.at(0)),
+        &[0; 512],
+        PostFlags::SIGNALED,
+    );
+    on.run_for(2 * TIMEOUT_NS);
+    assert!(near.status().is_success());
+    assert_eq!(
+        (on.sent(), on.now_ns() - begin),
+        (1 + 2, 2 * TIMEOUT_NS),
+        "nothing twice"
+    );
+}
+
+#[test]
 fn s15_a_read_that_is_done_again_sees_what_was_written_meanwhile() {
     // Unless the WRITE waits for it (S18).
     for (flags, expected) in [
