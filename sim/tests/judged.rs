@@ -1,9 +1,5 @@
 //! That the conformance cases can fail, and the rules of their tables.
-#![expect(
-    clippy::unwrap_used,
-    clippy::arithmetic_side_effects,
-    reason = "tests"
-)]
+#![expect(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "tests")]
 
 #[path = "conformance/rig.rs"]
 #[expect(dead_code, reason = "another test program uses all of it")]
