@@ -118,7 +118,6 @@ impl Quirks {
     pub const RXE_7: Self = Self {
         waiting_is_silence: false,
         refused_access_is_told: true,
-        late_receives_are_flushed: true,
         ..Self::RXE_6_12
     };
 

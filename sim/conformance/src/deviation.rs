@@ -95,6 +95,8 @@ pub struct Deviation {
     pub from: Option<Kernel>,
     /// The first kernel it does not hold on any more; `None` where there is none yet.
     pub until: Option<Kernel>,
+    /// Whether it hangs on who comes first, so that what the book says may be observed, too.
+    pub is_a_race: bool,
     /// Where it is written, or why it is so.
     pub source: &'static str,
 }
@@ -129,6 +131,8 @@ pub enum Verdict {
     Same,
     /// It is what is named for the subject.
     Deviates(&'static Deviation),
+    /// It is what is named as a race for the subject, or as the book says, which then is luck.
+    Sometimes(&'static Deviation),
     /// It is neither.
     Unnamed,
     /// It is another than the one that is named.
@@ -141,7 +145,7 @@ impl Verdict {
     /// Whether it passes.
     #[must_use]
     pub const fn is_good(&self) -> bool {
-        matches!(self, Self::Same | Self::Deviates(_))
+        matches!(self, Self::Same | Self::Deviates(_) | Self::Sometimes(_))
     }
 }
 
@@ -164,6 +168,9 @@ fn judge_by(
     match named {
         None if observed == book => Verdict::Same,
         None => Verdict::Unnamed,
+        Some(named) if named.is_a_race && [book, named.observed].contains(&observed) => {
+            Verdict::Sometimes(named)
+        }
         Some(named) if observed == named.observed => Verdict::Deviates(named),
         Some(named) if observed == book => Verdict::NoLonger(named),
         Some(named) => Verdict::Otherwise(named),
@@ -181,7 +188,13 @@ mod tests {
         providers: &[ProviderName::Rxe],
         from: Some(Kernel(6, 9)),
         until: Some(Kernel(6, 12)),
+        is_a_race: false,
         source: "a file",
+    }];
+
+    const RACE: &[Deviation] = &[Deviation {
+        is_a_race: true,
+        ..KNOWN[0]
     }];
 
     fn verdict(provider: ProviderName, kernel: Option<Kernel>, case: &str, observed: &str) -> Verdict {
@@ -215,6 +228,19 @@ mod tests {
         ] {
             assert!(!bad.is_good());
         }
+    }
+
+    #[test]
+    fn of_a_race_the_book_passes_too_and_nothing_else() {
+        let subject = Subject {
+            provider: ProviderName::Rxe,
+            kernel: Some(Kernel(6, 9)),
+        };
+        let judged = |observed| judge_by(RACE, subject, "s01_x", "then: soon", observed);
+        for good in ["then: soon", "then: late"] {
+            assert_eq!(judged(good), Verdict::Sometimes(&RACE[0]));
+        }
+        assert_eq!(judged("then: never"), Verdict::Otherwise(&RACE[0]));
     }
 
     #[test]

@@ -19,6 +19,7 @@ const NONE: Deviation = Deviation {
     providers: &[],
     from: None,
     until: None,
+    is_a_race: false,
     source: "",
 };
 
@@ -45,9 +46,8 @@ pub const DEVIATIONS: &[Deviation] = &[
     Deviation {
         name: "late_receives_wait",
         case: "s03_a_receive_posted_in_error_is_flushed",
-        observed: "received: nothing",
+        observed: "those before: WR_FLUSH_ERR; received: nothing",
         providers: RXE,
-        until: LINUX_7_2,
         source: "A receive that is posted in ERR stays where it is: rxe_verbs.c, rxe_post_recv is not called by a \
                  library that posts without a system call, so nothing runs the responder.",
         ..NONE
@@ -116,10 +116,20 @@ pub const DEVIATIONS: &[Deviation] = &[
         name: "waiting_uses_up_retries",
         case: "s12_waiting_for_a_receive_uses_up_no_retries",
         observed: "meanwhile: RETRY_EXC_ERR; then: nothing",
-        providers: RXE,
+        providers: &[Rxe],
         until: LINUX_7_2,
-        source: "The retransmission timer runs on while a receiver is not ready, and each time it runs out counts as \
-                 a peer that did not answer: rxe_comp.c, retransmit_timer.",
+        is_a_race: true,
+        source: "The retransmission timer runs on while a receiver is not ready. Where it runs out while the request \
+                 is under way once more, that counts as a peer that did not answer: rxe_comp.c, rxe_completer.",
+        ..NONE
+    },
+    Deviation {
+        name: "waiting_uses_up_retries",
+        case: "s12_waiting_for_a_receive_uses_up_no_retries",
+        observed: "meanwhile: RETRY_EXC_ERR; then: nothing",
+        providers: &[SimulatedRxe],
+        until: LINUX_7_2,
+        source: "In the simulator it always counts.",
         ..NONE
     },
     Deviation {
@@ -165,7 +175,7 @@ pub const DEVIATIONS: &[Deviation] = &[
         observed: "events: nothing",
         providers: RXE,
         until: LINUX_6_12,
-        source: "There is no QP_LAST_WQE_REACHED: rxe_qp.c, rxe_qp_error.",
+        source: "rxe_resp.c has no QP_LAST_WQE_REACHED yet.",
         ..NONE
     },
     Deviation {
@@ -174,8 +184,7 @@ pub const DEVIATIONS: &[Deviation] = &[
         observed: "flushed: 0",
         providers: RXE,
         from: LINUX_6_12,
-        source: "A completion that is flushed notifies nobody who is armed for solicited ones: rxe_resp.c, \
-                 flush_recv_queue.",
+        source: "A completion that is flushed notifies nobody who is armed for solicited ones: rxe_resp.c, flush_recv_wqe.",
         ..NONE
     },
     Deviation {
@@ -209,7 +218,7 @@ pub const DEVIATIONS: &[Deviation] = &[
         observed: "sent: REM_ACCESS_ERR; events: nothing",
         providers: RXE,
         until: LINUX_7_2,
-        source: "There is no QP_ACCESS_ERR in the driver yet: rxe_resp.c, do_class_ac_error.",
+        source: "rxe_resp.c has no QP_ACCESS_ERR yet.",
         ..NONE
     },
     Deviation {
@@ -243,8 +252,8 @@ const FORBIDDEN: Deviation = Deviation {
 
 const SHORT: Deviation = Deviation {
     providers: RXE,
-    source: "A message that does not fit is a receive that is malformed: rxe_resp.c, send_data_in takes only ENOSPC \
-             for a length, which copy_data does not give.",
+    source: "More than is left of a receive is EINVAL to rxe_mr.c, copy_data, and rxe_resp.c, send_data_in takes only ENOSPC \
+             for a length: the receive is malformed.",
     ..NONE
 };
 

@@ -128,6 +128,7 @@ impl Run {
         let (outcome, deviation) = match verdict {
             Verdict::Same => ("same", None),
             Verdict::Deviates(named) => ("deviates", Some(named)),
+            Verdict::Sometimes(named) => ("sometimes", Some(named)),
             Verdict::Otherwise(named) | Verdict::NoLonger(named) => ("failed", Some(named)),
             Verdict::Unnamed => ("failed", None),
         };
@@ -152,7 +153,7 @@ impl Run {
         let _ = writeln!(
             self.lines,
             "{{\"provider\":{},\"kernel\":{},\"row\":\"S{}\",\"case\":{},\"about\":{},\"book\":{},\"observed\":{},\
-             \"outcome\":{},\"deviation\":{},\"range\":{},\"source\":{}}}",
+             \"outcome\":{},\"deviation\":{},\"instead\":{},\"range\":{},\"source\":{}}}",
             quoted(subject.provider.name()),
             kernel.as_deref().map_or("null".to_owned(), quoted),
             case.row,
@@ -162,7 +163,10 @@ impl Run {
             quoted(observed),
             quoted(outcome),
             deviation.map_or("null".to_owned(), |named| quoted(named.name)),
-            deviation.map_or("null".to_owned(), |named| quoted(&named.range())),
+            deviation.map_or("null".to_owned(), |named| quoted(named.observed)),
+            deviation
+                .filter(|_| kernel.is_some())
+                .map_or("null".to_owned(), |named| quoted(&named.range())),
             deviation.map_or("null".to_owned(), |named| quoted(named.source)),
         );
     }

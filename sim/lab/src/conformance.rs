@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use doorbell_conformance::OUT_OF_REACH;
 
 use crate::kernel::Choice;
 use crate::programs;
@@ -19,7 +20,7 @@ use crate::tool;
 use document::Record;
 
 /// The scenario that runs the cases in guests.
-const SCENARIO: &str = "conformance";
+pub(crate) const SCENARIO: &str = "conformance";
 /// What it leaves in its folder.
 const RESULTS: &str = "conformance.jsonl";
 /// What is written, from the workspace.
@@ -53,45 +54,94 @@ pub(crate) fn run(args: &ConformanceArgs, lab: &mut dyn Lab) -> Result<bool> {
             folder
         }
     };
-    let records = records(&folder)?;
-    let failed = records.iter().filter(|record| !record.is_good()).count();
-    for record in records.iter().filter(|record| !record.is_good()) {
+    let found = Found::of(&folder)?;
+    for record in found.failed() {
         say(format_args!("failed: {record}"));
     }
-    let wanted = document::render(&records)?;
-    let path = programs::workspace()?.join(DOCUMENT);
-    let is_same = std::fs::read_to_string(&path).is_ok_and(|text| text == wanted);
+    let failed = found.failed().count();
     say(format_args!(
         "{} observations, {failed} failed; results: {}",
-        records.len(),
+        found.records.len(),
         folder.display()
     ));
+    let is_same = found.is_written()?;
     if args.check {
         if !is_same {
-            say(format_args!(
-                "{DOCUMENT} is not what these results make of it: `cargo lab conformance` writes it anew"
-            ));
+            say(OTHERWISE);
         }
         return Ok(is_same && failed == 0);
     }
     // A document of failures would name what nobody named.
     if failed == 0 && !is_same {
-        std::fs::write(&path, wanted).with_context(|| format!("cannot write {}", path.display()))?;
+        let path = document_path()?;
+        std::fs::write(&path, &found.document).with_context(|| format!("cannot write {}", path.display()))?;
         say(format_args!("{DOCUMENT} is written"));
     }
     Ok(failed == 0)
 }
 
+const OTHERWISE: &str =
+    "docs/conformance.md is not what the results make of it: `cargo lab conformance` writes it anew";
+
+fn document_path() -> Result<PathBuf> {
+    Ok(programs::workspace()?.join(DOCUMENT))
+}
+
+/// Compares the document with the results that the scenario left below a folder on each of its kernels, and those
+/// that are had here; gives what is wrong.
+///
+/// # Errors
+///
+/// Something cannot be built or read.
+pub(crate) fn check(folder: &Path) -> Result<Vec<String>> {
+    observe_here(folder)?;
+    let found = Found::of(folder)?;
+    let mut wrong: Vec<String> = found.failed().map(ToString::to_string).collect();
+    if !found.is_written()? {
+        wrong.push(OTHERWISE.to_owned());
+    }
+    Ok(wrong)
+}
+
+/// What runs left, and the document that is made of it.
+struct Found {
+    records: Vec<Record>,
+    document: String,
+}
+
+impl Found {
+    fn of(folder: &Path) -> Result<Self> {
+        let records = records(folder)?;
+        let document = document::render(&records, OUT_OF_REACH)?;
+        Ok(Self { records, document })
+    }
+
+    fn failed(&self) -> impl Iterator<Item = &Record> {
+        self.records.iter().filter(|record| !record.is_good())
+    }
+
+    /// Whether the file is as it should be.
+    fn is_written(&self) -> Result<bool> {
+        Ok(std::fs::read_to_string(document_path()?).is_ok_and(|text| text == self.document))
+    }
+}
+
 /// Runs all cases everywhere; each run's results go to a folder of its own.
 fn observe(folder: &Path, lab: &mut dyn Lab) -> Result<()> {
+    observe_here(folder)?;
+    let scenario = scenario::load(Path::new(SCENARIO))?;
+    for kernel in &scenario.test_on {
+        on_kernel(&scenario, kernel, folder, lab)?;
+    }
+    Ok(())
+}
+
+/// Runs the cases that need no kernel.
+fn observe_here(folder: &Path) -> Result<()> {
     for package in HERE {
         let results = folder.join(package);
         std::fs::create_dir_all(&results).with_context(|| format!("cannot make {}", results.display()))?;
         step(format_args!("the cases of {package}"), || here(package, &results))?;
-    }
-    let scenario = scenario::load(Path::new(SCENARIO))?;
-    for kernel in &scenario.test_on {
-        on_kernel(&scenario, kernel, folder, lab)?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
+use crate::conformance;
 use crate::headers;
 use crate::kernel::Choice;
 use crate::scenario::{self, Detail, Lab, Report, Scenario, TestCounts, Verdict};
@@ -78,12 +79,43 @@ pub(crate) fn run(args: &TestArgs, lab: &mut dyn Lab) -> Result<bool> {
             }
         }
     }
+    if let Some(part) = conformance_document(&runs, args, &out) {
+        tally.in_lab(part, Vec::new());
+    }
     if let Some(path) = &args.json {
         let document = serde_json::to_string_pretty(&tally.summary())?;
         std::fs::write(path, document).with_context(|| format!("cannot write {}", path.display()))?;
     }
     print!("\n{}", tally.render(&out));
     Ok(tally.total().failed == 0)
+}
+
+/// Whether `docs/conformance.md` is what was observed, where that was on every kernel it is of.
+fn conformance_document(runs: &[Run<'_>], args: &TestArgs, out: &Path) -> Option<Part> {
+    let mut meant = runs
+        .iter()
+        .filter(|run| run.scenario.name == conformance::SCENARIO)
+        .peekable();
+    meant.peek()?;
+    if !args.kernel.is_empty() || meant.any(|run| run.left_out.is_some()) {
+        say("docs/conformance.md is not compared: the cases did not run on every kernel it is of");
+        return None;
+    }
+    let started = Instant::now();
+    let failures = conformance::check(out).unwrap_or_else(|error| vec![format!("{error:#}")]);
+    let failed = u64::from(!failures.is_empty());
+    Some(Part {
+        name: "docs/conformance.md".to_owned(),
+        kernel: None,
+        counts: TestCounts {
+            passed: 1_u64.saturating_sub(failed),
+            failed,
+            ..TestCounts::default()
+        },
+        ran_in_lab: 0,
+        duration_s: started.elapsed().as_secs_f64(),
+        failures,
+    })
 }
 
 /// What is run on which kernel, and what is left out.

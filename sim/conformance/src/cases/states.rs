@@ -32,7 +32,7 @@ table! {
         => "sent: WR_FLUSH_ERR";
     3 s03_a_receive_posted_in_error_is_flushed
         "accepted, and flushed"
-        => "received: WR_FLUSH_ERR";
+        => "those before: WR_FLUSH_ERR; received: WR_FLUSH_ERR";
 }
 
 fn s01_transitions_out_of_order_are_refused<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
@@ -232,7 +232,11 @@ fn s03_a_send_posted_in_error_is_flushed<R: Rig>(rig: &R, notes: &mut Notes) -> 
 
 fn s03_a_receive_posted_in_error_is_flushed<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
     let [mut near, _far] = connected(rig)?;
+    near.post_receives(1)?;
     near.control.fail()?;
+    // Once these came, what flushes has done its work.
+    notes.put("those before", near.receive_ends(1)?);
+    near.stray_ends()?;
     near.post_receives(1)?;
     notes.put("received", near.receive_ends(1)?);
     Ok(())

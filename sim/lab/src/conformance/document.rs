@@ -4,6 +4,7 @@ use core::fmt::{self, Write as _};
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result, ensure};
+use doorbell_conformance::OutOfReach;
 use serde::Deserialize;
 
 /// What one case observed of one provider: a line of a run's results.
@@ -19,6 +20,8 @@ pub(super) struct Record {
     observed: String,
     outcome: String,
     deviation: Option<String>,
+    /// What is observed where it deviates.
+    instead: Option<String>,
     range: Option<String>,
     source: Option<String>,
 }
@@ -86,9 +89,12 @@ const HEAD: &str = "\
 # Conformance
 
 What verbs promise, row by row (S1 to S32), and what each provider was observed to do. `cargo lab conformance` writes this
-file; `cargo lab conformance --check` fails where it would write another. What a case observes is in `sim/conformance`,
-and so are the deviations: `same` is word for word what the book says, a name is a deviation described below, and nothing
-else passes. The kernels behind `rxe` are those that booted; behind `simulator as rxe`, those that its quirks are of.
+file; `cargo lab conformance --check` fails where it would write another, and so does `cargo lab test`. What a case observes
+is in `sim/conformance`, and so are the deviations: `same` is word for word what the book says, a name is a deviation
+described below, and nothing else passes. `sometimes` is a race in the device, where the book's words pass, too.
+
+The kernels behind `rxe` are those that booted; behind `simulator as rxe`, those whose quirks the simulator had. A range of
+kernels begins and ends with those that were run: `before 7.2` was seen on 6.12 and not on 7.2.
 ";
 
 /// The whole document.
@@ -96,7 +102,7 @@ else passes. The kernels behind `rxe` are those that booted; behind `simulator a
 /// # Errors
 ///
 /// A case was not run everywhere, or runs do not agree on what the book says.
-pub(super) fn render(records: &[Record]) -> Result<String> {
+pub(super) fn render(records: &[Record], out_of_reach: &[OutOfReach]) -> Result<String> {
     let columns: BTreeSet<Column> = records.iter().map(Record::column).collect();
     let mut rows: BTreeMap<(u32, usize), Vec<&Record>> = BTreeMap::new();
     let mut places: BTreeMap<&str, usize> = BTreeMap::new();
@@ -107,7 +113,7 @@ pub(super) fn render(records: &[Record]) -> Result<String> {
         rows.entry((row, place)).or_default().push(record);
     }
     let mut text = String::from(HEAD);
-    table(&mut text, &columns, &rows)?;
+    table(&mut text, &columns, &rows, out_of_reach)?;
     deviations(&mut text, records)?;
     Ok(text)
 }
@@ -121,13 +127,18 @@ fn table(
     text: &mut String,
     columns: &BTreeSet<Column>,
     rows: &BTreeMap<(u32, usize), Vec<&Record>>,
+    out_of_reach: &[OutOfReach],
 ) -> Result<()> {
     write!(text, "\n| row | case | by the book |")?;
     for column in columns {
         write!(text, " {} |", column.name)?;
     }
     write!(text, "\n|---|---|---|{}\n", "---|".repeat(columns.len()))?;
+    let mut out_of_reach = out_of_reach.iter().peekable();
     for ((row, _), of_case) in rows {
+        while let Some(out) = out_of_reach.next_if(|out| u32::from(out.row) < *row) {
+            unreached(text, out, columns.len())?;
+        }
         let first = of_case.first().context("a case without results")?;
         ensure!(
             of_case.iter().all(|record| record.book == first.book),
@@ -147,11 +158,10 @@ fn table(
             );
             let cell = match (&record.deviation, record.outcome.as_str()) {
                 (_, "same") => "same".to_owned(),
-                (Some(name), "deviates") => {
-                    format!(
-                        "[{name}](#{name}), {}",
-                        record.range.as_deref().unwrap_or("always")
-                    )
+                (Some(name), outcome @ ("deviates" | "sometimes")) => {
+                    let sometimes = if outcome == "sometimes" { ", sometimes" } else { "" };
+                    let range = record.range.as_deref().map(|range| format!(", {range}"));
+                    format!("[{name}](#{name}){sometimes}{}", range.unwrap_or_default())
                 }
                 _ => "**failed**".to_owned(),
             };
@@ -159,18 +169,32 @@ fn table(
         }
         text.push('\n');
     }
+    for out in out_of_reach {
+        unreached(text, out, columns.len())?;
+    }
+    Ok(())
+}
+
+/// A row without a case: the reason stands in the first of its cells.
+fn unreached(text: &mut String, out: &OutOfReach, columns: usize) -> Result<()> {
+    let OutOfReach { row, about, why } = out;
+    writeln!(
+        text,
+        "| S{row} | none | {about} | out of the traits' reach: {why} |{}",
+        " |".repeat(columns.saturating_sub(1))
+    )?;
     Ok(())
 }
 
 fn deviations(text: &mut String, records: &[Record]) -> Result<()> {
     let mut all: BTreeMap<&str, Shown<'_>> = BTreeMap::new();
-    for record in records.iter().filter(|record| record.outcome == "deviates") {
-        let name = record
-            .deviation
-            .as_deref()
-            .context("a deviation without a name")?;
+    let deviating = |record: &&Record| matches!(record.outcome.as_str(), "deviates" | "sometimes");
+    for record in records.iter().filter(deviating) {
+        let name = record.deviation.as_deref();
+        let name = name.context("a deviation without a name")?;
+        let instead = record.instead.as_deref().context("a deviation without words")?;
         let shown = all.entry(name).or_default();
-        let how = (record.case.as_str(), record.observed.as_str());
+        let how = (record.case.as_str(), instead);
         let (_, columns) = shown
             .cases
             .entry(how)
@@ -194,4 +218,91 @@ fn deviations(text: &mut String, records: &[Record]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use doorbell_conformance::OutOfReach;
+
+    use super::{Record, render};
+
+    const OUT: &[OutOfReach] = &[OutOfReach {
+        row: 3,
+        about: "flying",
+        why: "no wings",
+    }];
+
+    fn record(provider: &str, kernel: Option<&str>, row: u8, observed: &str, outcome: &str) -> Record {
+        let is_named = matches!(outcome, "deviates" | "sometimes");
+        let named = |text: &str| is_named.then(|| text.to_owned());
+        Record {
+            provider: provider.to_owned(),
+            kernel: kernel.map(str::to_owned),
+            row: format!("S{row}"),
+            case: format!("s{row:02}_x"),
+            about: "it runs".to_owned(),
+            book: "it: runs".to_owned(),
+            observed: observed.to_owned(),
+            outcome: outcome.to_owned(),
+            deviation: named("lame"),
+            instead: named("it: walks"),
+            range: named("before 6.12"),
+            source: named("leg.c."),
+        }
+    }
+
+    fn records(of_race: &str) -> Vec<Record> {
+        vec![
+            record("rxe", Some("6.12"), 4, "it: runs", "same"),
+            record("rxe", Some("6.1"), 4, of_race, "sometimes"),
+            record("simulated", None, 4, "it: runs", "same"),
+            record("rxe", Some("6.1"), 2, "it: walks", "deviates"),
+            record("rxe", Some("6.12"), 2, "it: runs", "same"),
+            record("simulated", None, 2, "it: runs", "same"),
+        ]
+    }
+
+    #[test]
+    fn rows_and_columns_are_ordered_and_deviations_described() {
+        let text = render(&records("it: walks"), OUT).unwrap();
+        let table: Vec<&str> = text.lines().filter(|line| line.starts_with('|')).collect();
+        assert_eq!(
+            table,
+            [
+                "| row | case | by the book | simulator | rxe 6.1 | rxe 6.12 |",
+                "|---|---|---|---|---|---|",
+                "| S2 | `s02_x` | it runs | same | [lame](#lame), before 6.12 | same |",
+                "| S3 | none | flying | out of the traits' reach: no wings | | |",
+                "| S4 | `s04_x` | it runs | same | [lame](#lame), sometimes, before 6.12 | same |",
+            ]
+        );
+        let described = "### lame\n\nleg.c.\n\n- `s02_x` on rxe 6.1\n  - by the book: it: runs\n  - observed: it: walks\n";
+        assert!(text.contains(described), "{text}");
+    }
+
+    #[test]
+    fn the_luck_of_a_race_changes_nothing() {
+        assert_eq!(
+            render(&records("it: walks"), OUT).unwrap(),
+            render(&records("it: runs"), OUT).unwrap()
+        );
+    }
+
+    #[test]
+    fn what_was_not_run_everywhere_or_twice_is_refused() {
+        let mut missing = records("it: runs");
+        missing.pop();
+        let error = render(&missing, OUT).unwrap_err().to_string();
+        assert_eq!(error, "s02_x was not run on simulator");
+        let mut twice = records("it: runs");
+        twice.push(record("rxe", Some("6.1"), 2, "it: runs", "same"));
+        assert_eq!(
+            render(&twice, OUT).unwrap_err().to_string(),
+            "s02_x was run twice on rxe 6.1"
+        );
+        let mut other = records("it: runs");
+        other[0].book = "it: flies".to_owned();
+        let error = render(&other, OUT).unwrap_err().to_string();
+        assert_eq!(error, "s04_x: the runs are of different versions");
+    }
 }
