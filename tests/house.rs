@@ -257,6 +257,39 @@ fn raw_verbs_stay_in_ffi() {
     }
 }
 
+/// Of a simulated host nothing is real: neither a clock, nor a socket, nor chance. Those of this host are in the
+/// edge, and in `ffi`.
+#[test]
+fn clocks_sockets_and_chance_stay_in_the_edge() {
+    let real = [
+        "std::time",
+        "std::net",
+        "rustix",
+        "getrandom",
+        "Condvar",
+        "thread::sleep",
+        "wait_timeout",
+        "doorbell_ffi::now",
+    ];
+    let mut seen = 0;
+    for folder in ["core/src", "hotpath/src", "sim/src", "src"] {
+        for path in sources(&root().join(folder)) {
+            let is_apart = ["src/edge", "src/bin"]
+                .iter()
+                .any(|apart| path.starts_with(root().join(apart)));
+            for (line, text) in code(&path) {
+                let found = real.iter().find(|word| text.contains(**word));
+                if is_apart {
+                    seen += usize::from(found.is_some());
+                    continue;
+                }
+                assert_eq!(found, None, "{}:{line}: {text}", path.display());
+            }
+        }
+    }
+    assert!(seen > 5, "the edge has them");
+}
+
 #[test]
 fn links_between_the_documents_lead_somewhere() {
     let mut documents = vec![root().join("README.md")];

@@ -130,6 +130,11 @@ impl StreamState {
         }
     }
 
+    /// Whether nothing goes any more: to the peer there is no such stream.
+    pub(crate) const fn is_dead(&self) -> bool {
+        matches!(self.phase, Phase::Dead(_))
+    }
+
     pub(crate) const fn has_owner(&self) -> bool {
         self.has_owner
     }

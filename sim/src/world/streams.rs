@@ -222,7 +222,8 @@ impl World {
         }
         self.news = true;
         let end = segment.to.or_else(|| self.known_from(host, &segment));
-        let Some(key) = end.filter(|key| self.streams.ends.get(*key).is_some()) else {
+        let is_alive = |key: &StreamKey| self.streams.ends.get(*key).is_some_and(|end| !end.is_dead());
+        let Some(key) = end.filter(is_alive) else {
             self.answer_unknown(host, &segment);
             return;
         };
