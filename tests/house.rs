@@ -47,6 +47,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
             "zerocopy",
         ],
     ),
+    ("sim/swarm", &["*"]),
     ("sim/lab", &["*"]),
     ("sim/lab/models", &["*"]),
     ("benches", &["*"]),
@@ -73,6 +74,7 @@ const UNSAFE: &[&str] = &[
 /// Nobody depends on these.
 const ENDS: &[&str] = &[
     "doorbell-lab",
+    "doorbell-swarm",
     "doorbell-models",
     "doorbell-benches",
     "doorbell-proofs",

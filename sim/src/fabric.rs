@@ -160,6 +160,13 @@ impl Fabric {
         self.lock().tally.receivers_not_ready
     }
 
+    /// How many queue pairs there are.
+    #[must_use]
+    pub fn queue_pairs(&self) -> usize {
+        let [_, queue_pairs] = self.lock().counts();
+        queue_pairs
+    }
+
     /// What was counted, where it all adds up.
     ///
     /// # Errors

@@ -29,6 +29,7 @@ mod scenario;
 mod setup;
 mod shell;
 mod steps;
+mod swarm;
 mod test;
 mod tool;
 mod topology;
@@ -92,6 +93,12 @@ enum Command {
         #[command(flatten)]
         how: up::HowArgs,
     },
+    /// Run random hosts, work and faults on the simulated fabric, with oracles; `--help` says more
+    #[command(disable_help_flag = true)]
+    Swarm(swarm::PassedOn),
+    /// Run one seed or file of the swarm again, and show it; `--help` says more
+    #[command(disable_help_flag = true)]
+    Replay(swarm::PassedOn),
     /// List the scenarios of the repository
     List,
     /// Run commands inside a guest
@@ -130,6 +137,8 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Bench { args, how } => bench::run(&args, &mut up::RealLab::new(how)),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Conformance { args, how } => conformance::run(&args, &mut up::RealLab::new(how)),
+        Command::Swarm(args) => swarm::run("swarm", &args),
+        Command::Replay(args) => swarm::run("replay", &args),
         Command::List => scenario::list().map(|()| true),
         Command::Agent => guest::agent::run().map(|()| true),
     }?;

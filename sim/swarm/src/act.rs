@@ -1,0 +1,526 @@
+//! What operations do. What cannot be done as things are is passed over.
+
+use core::time::Duration;
+
+use doorbell::vocabulary::provider::Window as _;
+use doorbell::{
+    ChannelState, Deadline, Event, Operation, PostFlags, RemoteAddress, SendErrorKind, SubmitErrorKind,
+    Ticket,
+};
+use doorbell_sim::Host;
+
+use crate::case::What;
+use crate::failure::{Verdict, ensure, failure};
+use crate::line::{Connection, Kind, Posted, Sent, bounded};
+use crate::pattern::{DIRECT, HEADER_BYTES, SUBMITTED, WRITTEN};
+use crate::run::Run;
+use crate::station::{
+    CELL_BYTES, CELLS, CELLS_AT, COUNTER_AT, REGION_BYTES, RESTING_AT, RESTING_BYTES, channel_config,
+};
+
+/// How long a peer may take to connect.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+type Lease = doorbell::Lease<Host>;
+
+/// The place of one end, looked up.
+#[derive(Clone, Copy)]
+struct Place {
+    line: usize,
+    end: usize,
+    host: usize,
+    worker: usize,
+    id: doorbell::ChannelId,
+    /// The longest message.
+    bytes_max: usize,
+}
+
+impl Run<'_> {
+    /// Tries what an end is to do.
+    pub(crate) fn act(&mut self, line: usize, end: usize, what: What) -> Verdict {
+        let host = self.case.lines[line].hosts[end];
+        match what {
+            What::Connect => return self.connect(line),
+            What::Hold { count } => {
+                self.stations[host].hold = count.into();
+                return Ok(());
+            }
+            What::LetGo => return self.let_go(host),
+            _ => {}
+        }
+        let Some(place) = self.place(line, end) else {
+            return Ok(());
+        };
+        let now_ns = self.fabric.now().to_ns();
+        self.trace
+            .note(now_ns, host, format_args!("line {line}: {what:?}"));
+        match what {
+            What::Close { within_ns } => self.close(place, Duration::from_nanos(within_ns)),
+            What::Shut => self.shut(place),
+            What::Send { count, bytes } => self.send(place, count, bytes),
+            What::SendInline { bytes } => self.send_inline(place, bytes),
+            What::Gather { bytes } => self.gather(place, bytes),
+            What::Abandon { bytes } => self.abandon(place, bytes),
+            What::Submit { bytes } => self.submit(place, bytes),
+            What::Write { bytes, is_told } => self.write(place, bytes, is_told),
+            What::Read { bytes, is_fenced } => self.read(place, bytes, is_fenced),
+            What::Add { by } => self.count(place, |_| (true, u64::from(by))),
+            What::Swap { is_right, to } => {
+                self.count(place, |_| (false, u64::from(to) << 1 | u64::from(is_right)))
+            }
+            What::Split => self.split(place),
+            What::Pass { .. } | What::Poll | What::Connect | What::Hold { .. } | What::LetGo => Ok(()),
+        }
+    }
+
+    /// Where an end is that can post.
+    fn place(&mut self, line: usize, end: usize) -> Option<Place> {
+        let connection = self.lines[line].connection.as_ref()?;
+        // Who sends before the other has its channel is heard by nobody, should that poll its Worker first.
+        if !connection.was_there.iter().all(|was_there| *was_there) {
+            return None;
+        }
+        let at = connection.ends[end].as_ref()?;
+        let host = self.case.lines[line].hosts[end];
+        let (worker, id) = (at.worker, at.id);
+        if at.is_closing || at.has_failed {
+            return None;
+        }
+        let channel = self.stations[host].workers[worker].channel(id)?;
+        (channel.state() == ChannelState::Open).then(|| Place {
+            line,
+            end,
+            host,
+            worker,
+            id,
+            bytes_max: channel.peer().message_bytes_max() as usize,
+        })
+    }
+
+    fn connection(&mut self, place: Place) -> Verdict<&mut Connection> {
+        let connection = self.lines[place.line].connection.as_mut();
+        connection.ok_or_else(|| failure("owner", "a channel of no connection"))
+    }
+
+    fn connect(&mut self, line: usize) -> Verdict {
+        if self.lines[line].connection.is_some() {
+            return Ok(());
+        }
+        let case = &self.case.lines[line];
+        let [from, _] = case.hosts;
+        self.connections += 1;
+        let number = self.connections;
+        let config = channel_config(case, number).map_err(|error| failure("set-up", error.to_string()))?;
+        let handle = *self.lines[line].listener.handle();
+        let station = &self.stations[from];
+        let deadline = Deadline::after(self.fabric.now(), PATIENCE);
+        match station
+            .node
+            .begin_connect(&station.workers, &handle, &config, deadline)
+        {
+            Ok(attempt) => {
+                self.lines[line].attempt = Some(attempt);
+                self.lines[line].connection = Some(Connection::new(number));
+                Ok(())
+            }
+            Err(error) => self.excuse_connect(&error),
+        }
+    }
+
+    fn close(&mut self, place: Place, within: Duration) -> Verdict {
+        let deadline = Deadline::after(self.fabric.now(), within);
+        let connection = self.connection(place)?;
+        connection.is_ending = true;
+        if let Some(at) = connection.ends[place.end].as_mut() {
+            at.is_closing = true;
+        }
+        let begun = self.stations[place.host].workers[place.worker].begin_close(place.id, deadline);
+        begun.map_err(|error| failure("close", error.to_string()))
+    }
+
+    fn shut(&mut self, place: Place) -> Verdict {
+        self.connection(place)?.is_ending = true;
+        let channel = self.stations[place.host].workers[place.worker].channel(place.id);
+        let shut = channel.map_or(Ok(()), |channel| channel.shut());
+        shut.map_err(|error| failure("shut", error.to_string()))
+    }
+
+    /// A lease with these bytes.
+    fn lease(&mut self, place: Place, bytes: &[u8]) -> Option<Lease> {
+        let worker = &mut self.stations[place.host].workers[place.worker];
+        let mut lease = worker.lease()?;
+        match lease.fill(bytes) {
+            Ok(()) => Some(lease),
+            Err(_) => {
+                worker.release(lease);
+                None
+            }
+        }
+    }
+
+    fn capacity(&self, place: Place) -> usize {
+        self.stations[place.host].workers[place.worker].slot_bytes() as usize
+    }
+
+    /// The next message of an end, of so many bytes.
+    fn next(&mut self, place: Place, ahead: usize, bytes: usize, has_word: bool) -> Verdict<Sent> {
+        let connection = self.connection(place)?;
+        let number = (connection.flows[place.end].sent.len() + ahead) as u64;
+        Ok(Sent {
+            label: connection.label(place.end, DIRECT, number),
+            bytes,
+            has_word,
+            is_written: false,
+        })
+    }
+
+    /// Notes what was posted.
+    fn note(&mut self, place: Place, ticket: Ticket, kind: Kind, sent: Option<Sent>) -> Verdict {
+        let connection = self.connection(place)?;
+        if let Some(at) = connection.ends[place.end].as_mut() {
+            if let Some(last) = at.posted.back() {
+                ensure(last.ticket < ticket, "ticket", || {
+                    format!("{ticket:?} behind {:?}", last.ticket)
+                })?;
+            }
+            at.posted.push_back(Posted { ticket, kind });
+        }
+        connection.flows[place.end].sent.extend(sent);
+        Ok(())
+    }
+
+    /// Whether a request may be refused like this.
+    fn refused(&self, kind: SendErrorKind) -> Verdict {
+        let may_be = match kind {
+            SendErrorKind::WouldBlock => true,
+            SendErrorKind::Post(_) => self.excuses.posts,
+            // It failed, and polling has not told yet.
+            SendErrorKind::Refused(doorbell::vocabulary::provider::PushError::State(_)) => true,
+            _ => false,
+        };
+        ensure(may_be, "refused", || kind.to_string())
+    }
+
+    pub(crate) fn send_one(&mut self, line: usize, end: usize, bytes: u16) -> Verdict {
+        match self.place(line, end) {
+            Some(place) => self.send(place, 1, bytes),
+            None => Ok(()),
+        }
+    }
+
+    fn send(&mut self, place: Place, count: u8, bytes: u16) -> Verdict {
+        let bytes = bounded(bytes, place.bytes_max.min(self.capacity(place)));
+        let mut made = Vec::new();
+        for ahead in 0..usize::from(count) {
+            let sent = self.next(place, ahead, bytes, ahead % 2 == 1)?;
+            let Some(lease) = self.lease(place, &sent.label.bytes(bytes)) else {
+                break;
+            };
+            made.push((sent, lease));
+        }
+        if let [_] = &made[..] {
+            let (sent, lease) = made.remove(0);
+            let Some(channel) = self.stations[place.host].workers[place.worker].channel(place.id) else {
+                return Ok(());
+            };
+            return match channel.send(lease) {
+                Ok(ticket) => self.note(place, ticket, Kind::Message, Some(sent)),
+                Err(error) => self.refused(error.kind),
+            };
+        }
+        let mut staged = Vec::new();
+        let mut unposted = Vec::new();
+        let mut refused = None;
+        {
+            let Some(channel) = self.stations[place.host].workers[place.worker].channel(place.id) else {
+                return Ok(());
+            };
+            let mut batch = channel.batch();
+            for (index, (sent, lease)) in made.into_iter().enumerate() {
+                let operation = if sent.has_word {
+                    Operation::SendWithImmediate(sent.label.immediate())
+                } else {
+                    Operation::Send
+                };
+                let flags = if index % 3 == 2 {
+                    PostFlags::SIGNALED | PostFlags::SOLICITED
+                } else {
+                    PostFlags::empty()
+                };
+                match batch.push(operation, [lease], flags) {
+                    Ok(ticket) => staged.push((ticket, sent)),
+                    Err(error) => {
+                        refused = Some(error.kind);
+                        break;
+                    }
+                }
+            }
+            if let Err(error) = batch.ring_returning(|ticket, _| unposted.push(ticket)) {
+                refused = Some(SendErrorKind::Post(error));
+            }
+        }
+        for (ticket, sent) in staged {
+            if !unposted.contains(&ticket) {
+                self.note(place, ticket, Kind::Message, Some(sent))?;
+            }
+        }
+        refused.map_or(Ok(()), |kind| self.refused(kind))
+    }
+
+    fn send_inline(&mut self, place: Place, bytes: u16) -> Verdict {
+        let Some(channel) = self.stations[place.host].workers[place.worker].channel(place.id) else {
+            return Ok(());
+        };
+        let most = (channel.limits().inline_bytes_max as usize).min(place.bytes_max);
+        if most < HEADER_BYTES {
+            return Ok(());
+        }
+        let bytes = bounded(bytes, most);
+        let sent = self.next(place, 0, bytes, false)?;
+        let Some(channel) = self.stations[place.host].workers[place.worker].channel(place.id) else {
+            return Ok(());
+        };
+        match channel.post_inline(Operation::Send, &sent.label.bytes(bytes)) {
+            Ok(ticket) => self.note(place, ticket, Kind::Message, Some(sent)),
+            Err(kind) => self.refused(kind),
+        }
+    }
+
+    fn gather(&mut self, place: Place, bytes: u16) -> Verdict {
+        let bytes = bounded(bytes, place.bytes_max.min(3 * self.capacity(place)));
+        let sent = self.next(place, 0, bytes, true)?;
+        let all = sent.label.bytes(bytes);
+        let third = bytes.div_ceil(3);
+        let (first, rest) = all.split_at(third);
+        let (second, last) = rest.split_at(third.min(rest.len()));
+        let leases = [first, second, last].map(|part| self.lease(place, part));
+        let [Some(a), Some(b), Some(c)] = leases else {
+            return Ok(());
+        };
+        let Some(channel) = self.stations[place.host].workers[place.worker].channel(place.id) else {
+            return Ok(());
+        };
+        let mut batch = channel.batch();
+        let operation = Operation::SendWithImmediate(sent.label.immediate());
+        match batch.push(operation, [a, b, c], PostFlags::SIGNALED) {
+            Err(error) => {
+                drop(batch);
+                self.refused(error.kind)
+            }
+            Ok(ticket) => match batch.ring() {
+                Ok(_) => self.note(place, ticket, Kind::Message, Some(sent)),
+                Err(error) => self.refused(SendErrorKind::Post(error)),
+            },
+        }
+    }
+
+    fn abandon(&mut self, place: Place, bytes: u16) -> Verdict {
+        let bytes = bounded(bytes, place.bytes_max.min(self.capacity(place)));
+        let sent = self.next(place, 0, bytes, false)?;
+        let Some(lease) = self.lease(place, &sent.label.bytes(bytes)) else {
+            return Ok(());
+        };
+        if let Some(channel) = self.stations[place.host].workers[place.worker].channel(place.id) {
+            let mut batch = channel.batch();
+            let pushed = batch.push(Operation::Send, [lease], PostFlags::empty());
+            drop(batch);
+            if let Err(error) = pushed {
+                return self.refused(error.kind);
+            }
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self, place: Place, bytes: u16) -> Verdict {
+        let bytes = bounded(bytes, place.bytes_max.min(self.capacity(place)));
+        let connection = self.connection(place)?;
+        let number = connection.flows[place.end].submitted.len() as u64;
+        let label = connection.label(place.end, SUBMITTED, number);
+        let Some(submitter) = self.stations[place.host].submitters.get_mut(place.worker) else {
+            return Ok(());
+        };
+        let Some(mut lease) = submitter.lease() else {
+            return Ok(());
+        };
+        if lease.fill(&label.bytes(bytes)).is_err() {
+            submitter.release(lease);
+            return Ok(());
+        }
+        match submitter.send(place.id, lease) {
+            Ok(()) => {
+                let sent = Sent {
+                    label,
+                    bytes,
+                    has_word: false,
+                    is_written: false,
+                };
+                self.connection(place)?.flows[place.end].submitted.push(sent);
+                Ok(())
+            }
+            Err(error) => {
+                if let Some(lease) = error.lease {
+                    submitter.release(lease);
+                }
+                ensure(error.kind == SubmitErrorKind::WouldBlock, "refused", || {
+                    error.kind.to_string()
+                })
+            }
+        }
+    }
+
+    /// The part of the peer's window that is this line's.
+    fn remote(&mut self, place: Place, offset: usize, bytes: usize) -> Option<RemoteAddress> {
+        let there = self.lines[place.line].connection.as_ref()?.ends[1 - place.end]
+            .as_ref()?
+            .worker;
+        let peer = self.case.lines[place.line].hosts[1 - place.end];
+        let window = self.stations[peer].windows[there].remote();
+        RemoteAddress::within(&window, (place.line * REGION_BYTES + offset) as u64, bytes as u64)
+    }
+
+    /// Posts one request with a lease.
+    fn post(
+        &mut self,
+        place: Place,
+        operation: Operation,
+        lease: Lease,
+        flags: PostFlags,
+        kind: Kind,
+        sent: Option<Sent>,
+    ) -> Verdict<bool> {
+        let Some(channel) = self.stations[place.host].workers[place.worker].channel(place.id) else {
+            return Ok(false);
+        };
+        match channel.post(operation, lease, flags) {
+            Ok(ticket) => self.note(place, ticket, kind, sent).map(|()| true),
+            Err(error) => self.refused(error.kind).map(|()| false),
+        }
+    }
+
+    fn write(&mut self, place: Place, bytes: u16, is_told: bool) -> Verdict {
+        let bytes = bounded(bytes, CELL_BYTES.min(self.capacity(place)));
+        let connection = self.connection(place)?;
+        let number = connection.flows[place.end].writes;
+        let cell = (number % CELLS as u64) as usize;
+        let label = connection.label(place.end, WRITTEN, number);
+        let Some(remote) = self.remote(place, CELLS_AT + cell * CELL_BYTES, bytes) else {
+            return Ok(());
+        };
+        let Some(lease) = self.lease(place, &label.bytes(bytes)) else {
+            return Ok(());
+        };
+        let mut told = self.next(place, 0, bytes, true)?;
+        told.is_written = true;
+        let (operation, told) = if is_told {
+            (
+                Operation::WriteWithImmediate(remote, told.label.immediate()),
+                Some(told),
+            )
+        } else {
+            (Operation::Write(remote), None)
+        };
+        let kind = Kind::Write {
+            cell,
+            number,
+            bytes,
+            is_told,
+        };
+        if self.post(place, operation, lease, PostFlags::empty(), kind, told)? {
+            let flow = &mut self.connection(place)?.flows[place.end];
+            flow.writes += 1;
+            flow.cells[cell] = Some(number);
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, place: Place, bytes: u16, is_fenced: bool) -> Verdict {
+        let bytes = bounded(bytes, RESTING_BYTES.min(self.capacity(place)));
+        let Some(remote) = self.remote(place, RESTING_AT, bytes) else {
+            return Ok(());
+        };
+        let Some(mut lease) = self.lease(place, &[]) else {
+            return Ok(());
+        };
+        lease.set_len_bytes(bytes);
+        let flags = if is_fenced {
+            PostFlags::FENCE
+        } else {
+            PostFlags::empty()
+        };
+        let kind = Kind::Read {
+            bytes,
+            is_back: false,
+        };
+        self.post(place, Operation::Read(remote), lease, flags, kind, None)
+            .map(|_| ())
+    }
+
+    /// An atomic: an addition of so much, or a swap of what must be there, to so much.
+    fn count(&mut self, place: Place, which: impl FnOnce(u64) -> (bool, u64)) -> Verdict {
+        let Some(remote) = self.remote(place, COUNTER_AT, 8) else {
+            return Ok(());
+        };
+        let Some(lease) = self.lease(place, &[]) else {
+            return Ok(());
+        };
+        let expected = self.connection(place)?.flows[place.end].counter;
+        let (operation, after) = match which(expected) {
+            (true, add) => (Operation::FetchAndAdd { remote, add }, expected.wrapping_add(add)),
+            (false, word) => {
+                let is_right = word & 1 == 1;
+                let swap = word >> 1;
+                let compare = if is_right { expected } else { !expected };
+                let after = if is_right { swap } else { expected };
+                (
+                    Operation::CompareAndSwap {
+                        remote,
+                        compare,
+                        swap,
+                    },
+                    after,
+                )
+            }
+        };
+        let kind = Kind::Atomic {
+            expected,
+            is_back: false,
+        };
+        if self.post(place, operation, lease, PostFlags::empty(), kind, None)? {
+            self.connection(place)?.flows[place.end].counter = after;
+        }
+        Ok(())
+    }
+
+    /// The Worker is taken apart, its halves are polled for a while, and it is put together again.
+    fn split(&mut self, place: Place) -> Verdict {
+        let Place { host, worker, .. } = place;
+        let whole = self.stations[host].workers.remove(worker);
+        let mut arena = doorbell::ArenaConfig::new(16, whole.slot_bytes());
+        arena.placement = Default::default();
+        let (mut sending, mut receiving) = match whole.split(&arena) {
+            Ok(halves) => halves,
+            Err(refused) => {
+                self.stations[host].workers.insert(worker, *refused.worker);
+                return Ok(());
+            }
+        };
+        let mut told: Vec<(doorbell::ChannelId, Event<Host>)> = Vec::new();
+        let mut polled = Ok(());
+        for _ in 0..8 {
+            self.fabric.run_for(Duration::from_micros(5));
+            let both = receiving
+                .poll(|turn, event| told.push((turn.channel.id(), event)))
+                .and_then(|_| sending.poll(|turn, event| told.push((turn.channel.id(), event))));
+            polled = polled.and(both.map(|_| ()));
+        }
+        match sending.join(receiving) {
+            Ok(whole) => self.stations[host].workers.insert(worker, whole),
+            Err(error) => return Err(failure("join", error.to_string())),
+        }
+        polled.map_err(|error| failure("poll", error.to_string()))?;
+        for (id, event) in told {
+            self.hear(host, worker, id, event)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,192 @@
+//! A case: all that a run is, as a value. It is made from a seed, written to a file, and shrunk.
+
+use core::str::FromStr as _;
+
+use anyhow::{Context as _, Result};
+use doorbell_sim::plan::{Clause, Effect, Which};
+use doorbell_sim::{Plan, Quirks};
+use serde::{Deserialize, Serialize};
+
+/// All that a run is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Case {
+    /// What decides everything the fabric leaves to chance.
+    pub(crate) seed: u64,
+    pub(crate) device: Device,
+    pub(crate) latency_ns: u64,
+    pub(crate) bandwidth_mbps: u32,
+    pub(crate) hosts: Vec<HostCase>,
+    pub(crate) lines: Vec<LineCase>,
+    /// In the order in which they are tried. What cannot be done then is passed over.
+    pub(crate) operations: Vec<Operation>,
+    /// What goes wrong, as plans are written.
+    pub(crate) plan: String,
+}
+
+/// Which devices the hosts have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Device {
+    Iba,
+    Rxe61,
+    Rxe7,
+    Mlx5,
+}
+
+impl Device {
+    pub(crate) const ALL: [Self; 4] = [Self::Iba, Self::Rxe61, Self::Rxe7, Self::Mlx5];
+
+    pub(crate) const fn quirks(self) -> Quirks {
+        match self {
+            Self::Iba => Quirks::IBA,
+            Self::Rxe61 => Quirks::RXE_6_1,
+            Self::Rxe7 => Quirks::RXE_7,
+            Self::Mlx5 => Quirks::MLX5,
+        }
+    }
+}
+
+/// One host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HostCase {
+    /// One device each.
+    pub(crate) ports: u8,
+    pub(crate) mtu_bytes: u16,
+    pub(crate) slots: u32,
+    pub(crate) slot_bytes: u32,
+    /// Receives that all its channels share, where they do.
+    pub(crate) shared_receives: Option<u32>,
+}
+
+/// Two hosts that are connected from time to time, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LineCase {
+    /// The host that connects, and the one that listens.
+    pub(crate) hosts: [usize; 2],
+    pub(crate) send_depth: u32,
+    pub(crate) receive_depth: u32,
+    pub(crate) repost_batch: u32,
+    pub(crate) unsignaled_max: u32,
+    pub(crate) inline_bytes_max: u32,
+    pub(crate) inline_alone_bytes_max: u32,
+    pub(crate) rd_atomic_max: u8,
+    pub(crate) timeout: u8,
+    pub(crate) retry_count: u8,
+}
+
+/// Something that one end of a line does, or its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Operation {
+    pub(crate) line: usize,
+    /// Which of its hosts.
+    pub(crate) end: usize,
+    pub(crate) what: What,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum What {
+    /// Time passes.
+    Pass { ns: u64 },
+    /// The host polls its Workers, and goes on with its handshakes.
+    Poll,
+    /// The line is connected, where it is not.
+    Connect,
+    /// This end begins to close its channel.
+    Close { within_ns: u64 },
+    /// This end fails its channel.
+    Shut,
+    /// So many messages of so many bytes with one doorbell, the second with a word.
+    Send { count: u8, bytes: u16 },
+    /// A message whose bytes are copied.
+    SendInline { bytes: u16 },
+    /// A message gathered from several leases.
+    Gather { bytes: u16 },
+    /// A batch that is made and dropped.
+    Abandon { bytes: u16 },
+    /// A message from a submitter.
+    Submit { bytes: u16 },
+    /// Into the peer's window, to be found there once it is done.
+    Write { bytes: u16, is_told: bool },
+    /// From the peer's window.
+    Read { bytes: u16, is_fenced: bool },
+    /// One more in the peer's counter.
+    Add { by: u32 },
+    /// The peer's counter changed, where it is what it must be, or not.
+    Swap { is_right: bool, to: u32 },
+    /// The next messages stay with the application of this host.
+    Hold { count: u8 },
+    /// They go back.
+    LetGo,
+    /// The Workers of the host are taken apart, or put together again.
+    Split,
+}
+
+impl Case {
+    pub(crate) fn plan(&self) -> Result<Plan> {
+        Plan::from_str(&self.plan).with_context(|| format!("the plan {:?}", self.plan))
+    }
+
+    pub(crate) fn to_text(&self) -> Result<String> {
+        Ok(serde_json::to_string_pretty(self)?)
+    }
+
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        let case: Self = serde_json::from_str(text)?;
+        case.plan()?;
+        anyhow::ensure!(
+            case.lines
+                .iter()
+                .all(|line| line.hosts.iter().all(|host| *host < case.hosts.len())),
+            "a line names a host that is not there"
+        );
+        anyhow::ensure!(
+            case.operations
+                .iter()
+                .all(|operation| operation.line < case.lines.len() && operation.end < 2),
+            "an operation names a line that is not there"
+        );
+        Ok(case)
+    }
+}
+
+/// What of a plan may end a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Excuses {
+    /// A queue pair may run out of retries.
+    pub(crate) retries: bool,
+    /// A host may be killed.
+    pub(crate) kills: bool,
+    /// A post may be refused.
+    pub(crate) posts: bool,
+}
+
+impl Excuses {
+    /// Few packets that are lost, doubled or overtaken are no excuse: a requester has more retries.
+    pub(crate) fn of(plan: &Plan, retries: u8) -> Self {
+        let mut excuses = Self {
+            retries: false,
+            kills: false,
+            posts: false,
+        };
+        let mut struck = 0_u32;
+        for clause in &plan.clauses {
+            match clause {
+                Clause::Packets(rule) => match (rule.effect, rule.which) {
+                    (Effect::Duplicate, _) => {}
+                    (Effect::Delay(ns), _) if ns < 1_000_000 => {}
+                    (Effect::Delay(_), _) => excuses.retries = true,
+                    (_, Which::Nth(_)) => struck = struck.saturating_add(1),
+                    _ => excuses.retries = true,
+                },
+                Clause::At(step) => {
+                    excuses.retries = true;
+                    excuses.kills |= step.action.to_string().starts_with("kill");
+                }
+                Clause::Posts(_) => excuses.posts = true,
+                _ => {}
+            }
+        }
+        excuses.retries |= struck > u32::from(retries);
+        excuses
+    }
+}

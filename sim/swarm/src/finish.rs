@@ -1,0 +1,335 @@
+//! The end of a run: faults stop, and then everything that was posted ends, whoever is open can talk, and nothing is
+//! left behind.
+
+use core::time::Duration;
+
+use doorbell::{CloseProgress, Deadline};
+use doorbell_sim::plan::{Action, Clause, End, Name};
+
+use crate::failure::{Verdict, ensure, failure};
+use crate::run::Run;
+use crate::station::{SUBMITTER_SLOTS, Station};
+
+/// What is posted ends within so much time once faults stopped: all retries, and the deadlines of closing.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Time does not pass in larger steps than this while somebody waits.
+const STEP_NS: u64 = 2_000_000;
+
+impl Run<'_> {
+    pub(crate) fn finish(&mut self) -> Verdict {
+        self.stop_faults()?;
+        for host in 0..self.stations.len() {
+            self.stations[host].hold = 0;
+            self.let_go(host)?;
+        }
+        self.until("liveness", "what was posted is not done", |run| run.is_quiet())?;
+        self.talk()?;
+        self.until("liveness", "what was posted last is not done", |run| {
+            run.is_quiet()
+        })?;
+        self.until("lost", "what was sent did not come", |run| run.is_all_heard())?;
+        for line in 0..self.lines.len() {
+            self.check_receives(line)?;
+        }
+        self.audit()?;
+        self.close_all()?;
+        self.until("liveness", "a channel is not closed", |run| run.is_closed())?;
+        self.check_conserved()
+    }
+
+    /// Everything the plan has broken is whole again; what it does to single packets goes on.
+    fn stop_faults(&mut self) -> Verdict {
+        let plan = self
+            .case
+            .plan()
+            .map_err(|error| failure("set-up", error.to_string()))?;
+        for clause in &plan.clauses {
+            if let Clause::At(step) = clause {
+                let ends_ns = step.at_ns.saturating_add(step.lasts_ns.unwrap_or(0));
+                let left_ns = ends_ns.saturating_sub(self.fabric.now().to_ns());
+                self.pass(left_ns.saturating_add(1))?;
+            }
+        }
+        let any = Name::new("any").ok_or_else(|| failure("set-up", "a name"))?;
+        let end = || End {
+            host: any.clone(),
+            device: None,
+            port: None,
+        };
+        for action in [
+            Action::Pause(any.clone(), false),
+            Action::Slow(any.clone(), 0),
+            Action::Restart(any.clone()),
+            Action::Port(end(), true),
+            Action::Link(end(), end(), true),
+        ] {
+            self.fabric.perform(&action);
+        }
+        Ok(())
+    }
+
+    /// Lets time pass while hosts go on polling now and then.
+    fn pass(&mut self, span_ns: u64) -> Verdict {
+        let step_ns = (span_ns / 16).max(1);
+        for _ in 0..16 {
+            self.fabric.run_for(Duration::from_nanos(step_ns));
+            self.poll_all()?;
+        }
+        Ok(())
+    }
+
+    fn poll_all(&mut self) -> Verdict {
+        (0..self.stations.len()).try_for_each(|host| self.poll(host))
+    }
+
+    /// Goes on until this holds.
+    fn until(&mut self, oracle: &'static str, what: &str, holds: impl Fn(&mut Self) -> bool) -> Verdict {
+        let deadline = Deadline::after(self.fabric.now(), PATIENCE);
+        loop {
+            self.poll_all()?;
+            if holds(self) {
+                return Ok(());
+            }
+            let now = self.fabric.now();
+            if deadline.has_passed(now) {
+                return Err(failure(oracle, format!("{what}: {}", self.describe())));
+            }
+            let next_ns = self.fabric.next_at().map_or(u64::MAX, |at| at.to_ns());
+            let span_ns = next_ns
+                .saturating_sub(now.to_ns())
+                .saturating_add(1000)
+                .min(STEP_NS);
+            self.fabric.run_for(Duration::from_nanos(span_ns));
+        }
+    }
+
+    /// What is still under way.
+    fn describe(&mut self) -> String {
+        let mut words = Vec::new();
+        for (index, line) in self.lines.iter().enumerate() {
+            if line.attempt.is_some() {
+                words.push(format!("line {index} connects"));
+            }
+            for (end, at) in line
+                .connection
+                .iter()
+                .flat_map(|connection| connection.ends.iter().enumerate())
+            {
+                let Some(at) = at else { continue };
+                let host = self.case.lines[index].hosts[end];
+                let flow = &line.connection.as_ref().map(|connection| &connection.flows[end]);
+                let counts = flow.map(|flow| {
+                    [
+                        flow.sent.len(),
+                        flow.received,
+                        flow.submitted.len(),
+                        flow.submitted_received,
+                    ]
+                });
+                let channel = self.stations[host].workers[at.worker].channel(at.id);
+                words.push(format!(
+                    "line {index} end {end} has {} posted, sent and came {counts:?}, closing {}, {:?}",
+                    at.posted.len(),
+                    at.is_closing,
+                    channel.map(|channel| (
+                        channel.state(),
+                        channel.credits(),
+                        channel.receives_posted(),
+                        channel.in_flight()
+                    ))
+                ));
+            }
+        }
+        words.join("; ")
+    }
+
+    /// Nothing is posted that may still end, nobody connects or closes.
+    fn is_quiet(&mut self) -> bool {
+        let quirk = self.case.device.quirks().late_requests_vanish;
+        let mut quiet = true;
+        for (index, line) in self.lines.iter().enumerate() {
+            quiet &= line.attempt.is_none();
+            let Some(connection) = &line.connection else {
+                continue;
+            };
+            quiet &= !connection.is_ending;
+            for (end, at) in connection.ends.iter().enumerate() {
+                let Some(at) = at else { continue };
+                let host = self.case.lines[index].hosts[end];
+                let channel = self.stations[host].workers[at.worker].channel(at.id);
+                // Unsignaled requests at the end wait for one that is signaled.
+                let waits = channel.is_some_and(|channel| {
+                    self.case.lines[index].unsignaled_max == 0
+                        && !at.posted.is_empty()
+                        && channel.in_flight() > 0
+                });
+                quiet &= !waits || quirk && at.has_failed;
+                quiet &= !at.has_failed;
+            }
+        }
+        quiet
+    }
+
+    /// Ends that are open send the other more messages than it has receives for.
+    fn talk(&mut self) -> Verdict {
+        for line in 0..self.lines.len() {
+            for end in 0..2 {
+                let depth = self.case.lines[line].receive_depth as usize;
+                let Some(already) = self.sent(line, end) else {
+                    continue;
+                };
+                let goal = already + 2 * depth + 3;
+                let deadline = Deadline::after(self.fabric.now(), PATIENCE);
+                while self.sent(line, end).is_some_and(|sent| sent < goal) {
+                    self.send_one(line, end, 64)?;
+                    self.fabric.run_for(Duration::from_micros(20));
+                    self.poll_all()?;
+                    let late = deadline.has_passed(self.fabric.now());
+                    ensure(!late, "liveness", || {
+                        format!("line {line} end {end} cannot send: {}", self.describe())
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How much an end has sent, where it and its peer are open.
+    fn sent(&self, line: usize, end: usize) -> Option<usize> {
+        let connection = self.lines[line]
+            .connection
+            .as_ref()
+            .filter(|connection| !connection.is_ending)?;
+        let is_open = connection
+            .ends
+            .iter()
+            .all(|at| at.as_ref().is_some_and(|at| !at.has_failed && !at.is_closing));
+        is_open.then(|| connection.flows[end].sent.len())
+    }
+
+    /// On lines that are open, everything that was sent came.
+    fn is_all_heard(&mut self) -> bool {
+        let ends = (0..self.lines.len()).flat_map(|line| [(line, 0), (line, 1)]);
+        ends.filter(|(line, end)| self.sent(*line, *end).is_some())
+            .all(|(line, end)| {
+                let flow = self.lines[line]
+                    .connection
+                    .as_ref()
+                    .map(|connection| &connection.flows[end]);
+                flow.is_none_or(|flow| {
+                    let submitted = flow.submitted_received == flow.submitted.len();
+                    flow.received == flow.sent.len() && (submitted || self.excuses.posts)
+                })
+            })
+    }
+
+    /// On a line that is open, the receives that are to be posted are.
+    fn check_receives(&mut self, line: usize) -> Verdict {
+        for end in 0..2 {
+            if self.sent(line, end).is_none() {
+                continue;
+            }
+            let Some(connection) = &self.lines[line].connection else {
+                continue;
+            };
+            connection.check_lost(end)?;
+            let host = self.case.lines[line].hosts[end];
+            let Some(at) = &connection.ends[end] else { continue };
+            let depth = self.case.lines[line].receive_depth;
+            let posted = self.stations[host].workers[at.worker]
+                .channel(at.id)
+                .map_or(0, |channel| channel.receives_posted());
+            let missing_max = self.case.lines[line].repost_batch.saturating_sub(1);
+            ensure(
+                posted <= depth && posted + missing_max >= depth,
+                "conserved",
+                || format!("line {line} end {end} has {posted} of {depth} receives posted"),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn close_all(&mut self) -> Verdict {
+        let deadline = Deadline::after(self.fabric.now(), Duration::from_millis(50));
+        for line in 0..self.lines.len() {
+            let hosts = self.case.lines[line].hosts;
+            let Some(connection) = self.lines[line].connection.as_mut() else {
+                continue;
+            };
+            connection.is_ending = true;
+            for (at, host) in connection.ends.iter_mut().zip(hosts) {
+                let Some(at) = at.as_mut().filter(|at| !at.is_closing) else {
+                    continue;
+                };
+                at.is_closing = true;
+                let begun = self.stations[host].workers[at.worker].begin_close(at.id, deadline);
+                begun.map_err(|error| failure("close", error.to_string()))?;
+            }
+        }
+        // Where only an attempt was left of it.
+        for line in &mut self.lines {
+            let is_empty = line
+                .connection
+                .as_ref()
+                .is_some_and(|connection| connection.ends.iter().all(Option::is_none));
+            if is_empty && line.attempt.is_none() {
+                line.connection = None;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_closed(&mut self) -> bool {
+        let lines = self
+            .lines
+            .iter()
+            .all(|line| line.connection.is_none() && line.listener.deadline().is_none());
+        lines
+            && self.stations.iter().all(|station| {
+                let under_way = |(worker, id): &(usize, _)| {
+                    station.workers[*worker].close_progress(*id) == CloseProgress::UnderWay
+                };
+                !station.strays.iter().any(under_way)
+            })
+    }
+
+    /// All memory is home, and no completion was of nobody.
+    fn check_conserved(&mut self) -> Verdict {
+        for (number, station) in self.stations.iter_mut().enumerate() {
+            let lendable = Station::lendable(&self.case.hosts[number]);
+            for (index, worker) in station.workers.iter_mut().enumerate() {
+                let channels = worker.channels().count();
+                ensure(channels == 0, "conserved", || {
+                    format!("h{number} has {channels} channels left")
+                })?;
+                let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
+                let found = leases.len();
+                leases.into_iter().for_each(|lease| worker.release(lease));
+                let missing_max = if self.case.hosts[number].shared_receives.is_some() {
+                    3
+                } else {
+                    0
+                };
+                ensure(
+                    (lendable as usize..=lendable as usize + missing_max).contains(&found),
+                    "conserved",
+                    || format!("Worker {index} of h{number} lends {found} of {lendable} slots"),
+                )?;
+                let rejected = worker.statistics().snapshot().rejected;
+                ensure(rejected == 0, "rejected", || {
+                    format!("Worker {index} of h{number} rejected {rejected} completions")
+                })?;
+            }
+            for submitter in &mut station.submitters {
+                let leases: Vec<_> = core::iter::from_fn(|| submitter.lease()).collect();
+                let found = leases.len();
+                leases.into_iter().for_each(|lease| submitter.release(lease));
+                ensure(found == SUBMITTER_SLOTS as usize, "conserved", || {
+                    format!("a submitter of h{number} lends {found} of {SUBMITTER_SLOTS} slots")
+                })?;
+            }
+        }
+        Ok(())
+    }
+}

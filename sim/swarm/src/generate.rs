@@ -1,0 +1,191 @@
+//! From a seed to a case.
+
+use doorbell_sim::Random;
+
+use crate::case::{Case, Device, HostCase, LineCase, Operation, What};
+
+/// Nothing of a plan begins later than this, nor lasts longer.
+const TROUBLE_NS: u64 = 20_000_000;
+
+/// What is left to chance: the case of a seed.
+pub(crate) fn generate(seed: u64) -> Case {
+    let random = &mut Random::new(seed);
+    let hosts: Vec<HostCase> = (0..2 + pick(random, 7)).map(|_| host(random)).collect();
+    let lines: Vec<LineCase> = lines(random, hosts.len());
+    let operations = operations(random, &lines);
+    let device = Device::ALL[pick(random, 4)];
+    Case {
+        seed: random.draw(),
+        device,
+        latency_ns: 100 + random.below(5000),
+        bandwidth_mbps: 10_000 << random.below(4),
+        plan: plan(random, hosts.len(), device),
+        hosts,
+        lines,
+        operations,
+    }
+}
+
+/// An index below this one.
+fn pick(random: &mut Random, end: usize) -> usize {
+    random.below(end as u64) as usize
+}
+
+fn one_of<T: Copy>(random: &mut Random, choices: &[T]) -> T {
+    choices[pick(random, choices.len())]
+}
+
+fn host(random: &mut Random) -> HostCase {
+    HostCase {
+        ports: 1 + random.below(2) as u8,
+        mtu_bytes: one_of(random, &[256, 512, 1024, 2048, 4096]),
+        slots: one_of(random, &[256, 400, 512]),
+        slot_bytes: one_of(random, &[256, 1024, 2048]),
+        shared_receives: random.happens(300_000).then_some(128),
+    }
+}
+
+fn lines(random: &mut Random, hosts: usize) -> Vec<LineCase> {
+    let mut lines: Vec<LineCase> = Vec::new();
+    for _ in 0..1 + pick(random, (2 * hosts).min(8)) {
+        let from = pick(random, hosts);
+        let to = (from + 1 + pick(random, hosts - 1)) % hosts;
+        lines.push(LineCase {
+            hosts: [from, to],
+            send_depth: one_of(random, &[2, 4, 8, 16, 32]),
+            receive_depth: one_of(random, &[1, 2, 4, 8, 16]),
+            repost_batch: one_of(random, &[1, 2, 4, 16]),
+            unsignaled_max: one_of(random, &[0, 0, 1, 3]),
+            inline_bytes_max: one_of(random, &[0, 64, 220]),
+            inline_alone_bytes_max: one_of(random, &[0, 64]),
+            rd_atomic_max: one_of(random, &[1, 2, 4, 16]),
+            timeout: 12 + random.below(3) as u8,
+            retry_count: 3 + random.below(4) as u8,
+        });
+    }
+    lines
+}
+
+fn operations(random: &mut Random, lines: &[LineCase]) -> Vec<Operation> {
+    let mut operations = Vec::new();
+    let mut push = |line, end, what| operations.push(Operation { line, end, what });
+    for (line, _) in lines.iter().enumerate() {
+        push(line, 0, What::Connect);
+    }
+    let may_close = random.happens(600_000);
+    let may_split = random.happens(300_000);
+    for _ in 0..100 + pick(random, 900) {
+        let (line, end) = (pick(random, lines.len()), pick(random, 2));
+        let bytes_most = one_of(random, &[64, 500, 3000]);
+        let bytes = 24 + random.below(bytes_most) as u16;
+        let ns_most = one_of(random, &[2_000, 20_000, 200_000]);
+        let what = match random.below(100) {
+            0..22 => What::Pass {
+                ns: random.below(ns_most),
+            },
+            22..52 => What::Poll,
+            52..66 => What::Send {
+                count: 1 + random.below(8) as u8,
+                bytes,
+            },
+            66..70 => What::SendInline { bytes: bytes % 200 },
+            70..73 => What::Gather { bytes },
+            73 => What::Abandon { bytes },
+            74..78 => What::Submit { bytes },
+            78..82 => What::Write {
+                bytes,
+                is_told: random.happens(500_000),
+            },
+            82..86 => What::Read {
+                bytes,
+                is_fenced: random.happens(200_000),
+            },
+            86..89 => What::Add {
+                by: random.below(1000) as u32,
+            },
+            89..91 => What::Swap {
+                is_right: random.happens(700_000),
+                to: random.draw() as u32,
+            },
+            91..93 => What::Hold {
+                count: 1 + random.below(6) as u8,
+            },
+            93..95 => What::LetGo,
+            95 if may_close => What::Close {
+                within_ns: random.below(1_000_000),
+            },
+            96 if may_close && random.happens(300_000) => What::Shut,
+            97 if may_split => What::Split,
+            98 | 99 => What::Connect,
+            _ => What::Poll,
+        };
+        push(line, end, what);
+    }
+    operations
+}
+
+/// A third goes without faults, a third with few, and the rest with any.
+fn plan(random: &mut Random, hosts: usize, device: Device) -> String {
+    let mut clauses = Vec::new();
+    let severity = random.below(3);
+    if severity == 0 {
+        return String::new();
+    }
+    let host = |random: &mut Random| match pick(random, hosts + 1) {
+        0 => "any".to_owned(),
+        number => format!("h{}", number - 1),
+    };
+    for _ in 0..1 + random.below(3) {
+        let effect = one_of(random, &["drop", "duplicate", "reorder", "corrupt", "delay"]);
+        let kinds = [
+            "packet", "packet", "packet", "ack", "send", "write", "read", "response", "atomic", "result",
+        ];
+        let kind = one_of(random, &kinds);
+        let which = match random.below(if severity == 1 { 1 } else { 3 }) {
+            0 => ordinal(1 + random.below(60)),
+            1 => format!("every {}", ordinal(3 + random.below(40))),
+            _ => format!("{}%", random.below(12)),
+        };
+        let by = match effect {
+            "delay" => format!(" by {}us", 1 + random.below(300)),
+            _ => String::new(),
+        };
+        clauses.push(format!(
+            "{effect} {which} {kind} of {}->{}{by}",
+            host(random),
+            host(random)
+        ));
+    }
+    if severity == 2 {
+        for _ in 0..random.below(3) {
+            let (at, lasts) = (random.below(TROUBLE_NS), 1 + random.below(TROUBLE_NS));
+            let action = match random.below(6) {
+                0 => format!("link {}-{} down", host(random), host(random)),
+                1 => format!("port {} down", host(random)),
+                2 => format!("pause {}", host(random)),
+                3 => format!("slow {} by {}ns", host(random), random.below(5000)),
+                // Where late requests vanish, a channel whose host was killed while it was made never hears of that.
+                4 if !device.quirks().late_requests_vanish => format!("kill h{}", pick(random, hosts)),
+                4 => continue,
+                _ => {
+                    let which = ordinal(1 + random.below(50));
+                    clauses.push(format!("fail {which} post of h{} with 12", pick(random, hosts)));
+                    continue;
+                }
+            };
+            clauses.push(format!("at {at}ns {action} for {lasts}ns"));
+        }
+    }
+    clauses.join("; ")
+}
+
+/// As plans count.
+fn ordinal(number: u64) -> String {
+    let ending = match (number % 10, number % 100) {
+        (1, tens) if tens != 11 => "st",
+        (2, tens) if tens != 12 => "nd",
+        (3, tens) if tens != 13 => "rd",
+        _ => "th",
+    };
+    format!("{number}{ending}")
+}

@@ -1,0 +1,54 @@
+//! Swarm: random hosts, work and faults over the shipped code on its simulated fabric, with oracles.
+//!
+//! A seed is made into a [`case::Case`], a case into a run, and what the oracles say into a verdict. A case that fails is
+//! shrunk and written to a file; a seed or a file is replayed. `cargo lab swarm` and `cargo lab replay` run this program.
+#![expect(
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    reason = "a test: where it goes out of bounds it panics, and the run counts as failed"
+)]
+
+mod act;
+mod case;
+mod failure;
+mod finish;
+mod generate;
+mod line;
+mod pattern;
+mod replay;
+mod run;
+mod shrink;
+mod station;
+mod swarm;
+mod timeline;
+mod trace;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Random hosts, work and faults over the shipped code, on a simulated fabric, with oracles.
+#[derive(Debug, Parser)]
+#[command(name = "cargo lab", bin_name = "cargo lab")]
+enum Command {
+    /// Run seeds, and say which fail
+    Swarm(swarm::SwarmArgs),
+    /// Run one seed or file again, and show it
+    Replay(replay::ReplayArgs),
+}
+
+fn main() -> ExitCode {
+    let good = match Command::parse() {
+        Command::Swarm(args) => swarm::run(&args),
+        Command::Replay(args) => replay::run(&args),
+    };
+    match good {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("swarm: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! A case that fails made smaller, as long as the same oracle speaks.
+
+use crate::case::Case;
+use crate::failure::Failure;
+use crate::run::{Keep, run_caught};
+
+/// A smaller case, and what its run says. So many runs are tried at most.
+pub(crate) fn shrink(case: &Case, failure: &Failure, runs_max: u32) -> (Case, Failure, u32) {
+    let mut shrinker = Shrinker {
+        best: case.clone(),
+        failure: failure.clone(),
+        runs: 0,
+        runs_max,
+    };
+    loop {
+        let before = shrinker.best.clone();
+        shrinker.clauses();
+        shrinker.lines();
+        shrinker.operations();
+        shrinker.values();
+        if shrinker.best == before || shrinker.runs >= runs_max {
+            break;
+        }
+    }
+    shrinker.unused();
+    (shrinker.best, shrinker.failure, shrinker.runs)
+}
+
+struct Shrinker {
+    best: Case,
+    failure: Failure,
+    runs: u32,
+    runs_max: u32,
+}
+
+impl Shrinker {
+    /// Takes a case where it fails alike.
+    fn try_case(&mut self, case: Case) -> bool {
+        if self.runs >= self.runs_max || case == self.best {
+            return false;
+        }
+        self.runs += 1;
+        match run_caught(&case, Keep::default()).verdict {
+            Err(failure) if failure.oracle == self.failure.oracle => {
+                (self.best, self.failure) = (case, failure);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Fewer faults.
+    fn clauses(&mut self) {
+        let mut at = 0;
+        loop {
+            let clauses: Vec<&str> = self
+                .best
+                .plan
+                .split("; ")
+                .filter(|clause| !clause.is_empty())
+                .collect();
+            if at >= clauses.len() {
+                return;
+            }
+            let mut fewer = clauses.clone();
+            fewer.remove(at);
+            let mut case = self.best.clone();
+            case.plan = fewer.join("; ");
+            if !self.try_case(case) {
+                at += 1;
+            }
+        }
+    }
+
+    /// Fewer lines that do anything.
+    fn lines(&mut self) {
+        for line in 0..self.best.lines.len() {
+            let mut case = self.best.clone();
+            case.operations.retain(|operation| operation.line != line);
+            self.try_case(case);
+        }
+    }
+
+    /// Fewer operations: runs of them, half as long each time.
+    fn operations(&mut self) {
+        let mut length = self.best.operations.len().div_ceil(2);
+        while length > 0 {
+            let mut at = 0;
+            while at < self.best.operations.len() {
+                let mut case = self.best.clone();
+                let end = (at + length).min(case.operations.len());
+                case.operations.drain(at..end);
+                if !self.try_case(case) {
+                    at = end;
+                }
+            }
+            length /= 2;
+        }
+    }
+
+    /// Plainer hosts and lines.
+    fn values(&mut self) {
+        for host in 0..self.best.hosts.len() {
+            let mut case = self.best.clone();
+            case.hosts[host].ports = 1;
+            self.try_case(case);
+            let mut case = self.best.clone();
+            case.hosts[host].shared_receives = None;
+            self.try_case(case);
+        }
+        for line in 0..self.best.lines.len() {
+            let mut case = self.best.clone();
+            let values = &mut case.lines[line];
+            (
+                values.unsignaled_max,
+                values.inline_bytes_max,
+                values.inline_alone_bytes_max,
+            ) = (0, 0, 0);
+            self.try_case(case);
+        }
+    }
+
+    /// Lines and hosts that nothing names any more are left out, the others counted anew. Another numbering is another
+    /// run, so it is kept only where that fails too.
+    fn unused(&mut self) {
+        let mut case = self.best.clone();
+        for line in (0..case.lines.len()).rev() {
+            if case.operations.iter().all(|operation| operation.line != line) {
+                case.lines.remove(line);
+                for operation in &mut case.operations {
+                    operation.line -= usize::from(operation.line > line);
+                }
+            }
+        }
+        self.try_case(case.clone());
+        while case.hosts.len() > 2 {
+            let last = case.hosts.len() - 1;
+            if case.lines.iter().any(|line| line.hosts.contains(&last)) {
+                break;
+            }
+            case.hosts.pop();
+        }
+        self.try_case(case);
+    }
+}

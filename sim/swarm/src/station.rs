@@ -1,0 +1,154 @@
+//! A host of a run: its node, Workers, memory, and what its application holds on to.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::collections::VecDeque;
+
+use anyhow::{Context as _, Result};
+use doorbell::vocabulary::provider::Provider;
+use doorbell::vocabulary::{IpPrefix, Mtu};
+use doorbell::{
+    ChannelConfig, ChannelId, Lease, Listener, Node, PrivateData, RemoteAccess, SharedReceivesConfig,
+    Submitter, SubmitterConfig, WindowConfig, Worker, WorkerConfig,
+};
+use doorbell_sim::{Fabric, Host, PortConfig};
+
+use crate::case::{Case, HostCase, LineCase, What};
+
+/// Each line's part of each window.
+pub(crate) const REGION_BYTES: usize = 8192;
+/// Where peers count.
+pub(crate) const COUNTER_AT: usize = 0;
+/// What peers read.
+pub(crate) const RESTING_AT: usize = 64;
+pub(crate) const RESTING_BYTES: usize = 3072;
+/// Where peers write: so many cells.
+pub(crate) const CELLS_AT: usize = 4096;
+pub(crate) const CELLS: usize = 4;
+pub(crate) const CELL_BYTES: usize = 1024;
+
+/// Slots of each submitter.
+pub(crate) const SUBMITTER_SLOTS: u32 = 16;
+const TCP_PORT: u16 = 4000;
+
+/// A message that the application keeps.
+pub(crate) struct Held {
+    pub(crate) message: Lease<Host>,
+    /// What its bytes were when it came.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) worker: usize,
+}
+
+/// One host.
+pub(crate) struct Station {
+    // In this order they go.
+    pub(crate) held: VecDeque<Held>,
+    pub(crate) submitters: Vec<Submitter<Host>>,
+    pub(crate) workers: Vec<Worker<Host>>,
+    /// One for each Worker.
+    pub(crate) windows: Vec<<Host as Provider>::Window>,
+    pub(crate) node: Node<Host, Host>,
+    /// How many of the next messages are to be kept.
+    pub(crate) hold: usize,
+    /// Channels that belong to no connection any more, by Worker.
+    pub(crate) strays: Vec<(usize, ChannelId)>,
+}
+
+/// Where a host's device is.
+fn address(host: usize, port: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, port, host as u8 + 1)
+}
+
+impl Station {
+    pub(crate) fn new(fabric: &Fabric, case: &Case, number: usize) -> Result<Self> {
+        let HostCase {
+            ports,
+            mtu_bytes,
+            slots,
+            slot_bytes,
+            shared_receives,
+        } = case.hosts[number];
+        let ports: Vec<_> = (0..ports)
+            .map(|port| {
+                let prefix = IpPrefix::new(IpAddr::V4(address(number, port)), 24)?;
+                let mut config = PortConfig::new(&format!("sim{port}"), &[prefix]);
+                config.active_mtu = Mtu::from_bytes(mtu_bytes.into());
+                Ok(config)
+            })
+            .collect::<Result<_>>()?;
+        let host = fabric.host(&format!("h{number}"), ports)?;
+        let node = Node::with(host.clone(), host)?;
+        let mut config = WorkerConfig::default();
+        config.slots = slots;
+        config.slot_bytes = slot_bytes;
+        config.completion_depth = 512;
+        config.channels_max = 16;
+        config.shared_receives = shared_receives.map(|depth| {
+            let mut shared = SharedReceivesConfig::default();
+            shared.depth = depth;
+            shared.repost_batch = 4;
+            shared
+        });
+        let mut workers = node.workers(&config)?;
+        let bytes = REGION_BYTES * case.lines.len();
+        let windows = workers
+            .iter()
+            .map(|worker| worker.window(&WindowConfig::new(bytes, RemoteAccess::ALL)))
+            .collect::<Result<_, _>>()?;
+        let submits = |line: &LineCase| line.hosts.contains(&number);
+        let is_submitting = case.operations.iter().any(|operation| {
+            matches!(operation.what, What::Submit { .. }) && submits(&case.lines[operation.line])
+        });
+        let mut config = SubmitterConfig::default();
+        config.slots = SUBMITTER_SLOTS;
+        config.slot_bytes = slot_bytes;
+        config.depth = 8;
+        let submitters = workers
+            .iter_mut()
+            .filter(|_| is_submitting)
+            .map(|worker| worker.submitter(&config))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            held: VecDeque::new(),
+            submitters,
+            workers,
+            windows,
+            node,
+            hold: 0,
+            strays: Vec::new(),
+        })
+    }
+
+    /// Listens for the peers of one line.
+    pub(crate) fn listen(&self, line: usize, case: &LineCase) -> Result<Listener<Host, Host>> {
+        let at = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), TCP_PORT + line as u16);
+        Ok(Listener::bind(
+            &self.node,
+            &self.workers,
+            at,
+            &channel_config(case, 0)?,
+        )?)
+    }
+
+    /// What a Worker lends of its slots when nothing is under way.
+    pub(crate) fn lendable(case: &HostCase) -> u32 {
+        case.slots - case.shared_receives.unwrap_or(0)
+    }
+}
+
+/// How a line's channels are made; each attempt says its number.
+pub(crate) fn channel_config(case: &LineCase, connection: u32) -> Result<ChannelConfig> {
+    let mut config = ChannelConfig::default();
+    config.send_depth = case.send_depth;
+    config.receive_depth = case.receive_depth;
+    config.repost_batch = case.repost_batch;
+    config.unsignaled_max = case.unsignaled_max;
+    config.inline_bytes_max = case.inline_bytes_max;
+    config.inline_alone_bytes_max = case.inline_alone_bytes_max;
+    config.rd_atomic_max = case.rd_atomic_max;
+    config.timeout = case.timeout;
+    config.retry_count = case.retry_count;
+    config.remote = RemoteAccess::ALL;
+    let number = connection.to_le_bytes();
+    config.private_data = PrivateData::new(&number).ok().context("private data")?;
+    Ok(config)
+}

@@ -1,0 +1,281 @@
+//! `cargo lab swarm`: many seeds, on as many threads as asked, and what came of them.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, ensure};
+use serde::Serialize;
+
+use crate::case::Case;
+use crate::failure::Failure;
+use crate::generate::generate;
+use crate::run::{Keep, run_caught};
+use crate::shrink::shrink;
+
+/// Seeds that are always run: with these, CI is the same each time.
+pub(crate) const FIXED_SEEDS: u64 = 500;
+
+/// How long `--ci` runs in all.
+const CI: Duration = Duration::from_secs(120);
+
+/// Runs that shrinking one case may take.
+const SHRINK_RUNS_MAX: u32 = 2000;
+
+/// Arguments of `cargo lab swarm`.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct SwarmArgs {
+    /// Run for so long, fresh seeds
+    #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "seed", "ci"])]
+    minutes: Option<f64>,
+    /// Run so many seeds, from --first on
+    #[arg(long, value_name = "N", conflicts_with_all = ["seed", "ci"])]
+    seeds: Option<u64>,
+    /// Run this seed
+    #[arg(long, value_name = "S", conflicts_with = "ci")]
+    seed: Option<u64>,
+    /// Run those that ever failed, a fixed set, and fresh ones, two minutes in all
+    #[arg(long)]
+    ci: bool,
+    /// The first seed; by default 0 of a number of seeds, and by the clock of minutes
+    #[arg(long, value_name = "S")]
+    first: Option<u64>,
+    /// Threads; by default one for each core
+    #[arg(long, value_name = "J")]
+    jobs: Option<usize>,
+    /// Stop at the first that fails
+    #[arg(long)]
+    stop: bool,
+    /// Write failing cases here, shrunk
+    #[arg(long, value_name = "FOLDER", default_value = "target/swarm")]
+    out: PathBuf,
+    /// Write what came of it as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What came of all of them.
+#[derive(Debug, Default, Serialize)]
+struct Summary {
+    seeds: u64,
+    first_seed: u64,
+    jobs: usize,
+    seconds: f64,
+    seeds_per_minute: f64,
+    packets: u64,
+    packets_per_second_per_core: f64,
+    operations: u64,
+    operations_per_second_per_core: f64,
+    messages: u64,
+    virtual_seconds: f64,
+    failures: Vec<Found>,
+}
+
+/// A seed or file that failed.
+#[derive(Clone, Debug, Serialize)]
+struct Found {
+    what: String,
+    oracle: String,
+    detail: String,
+    plan: String,
+    /// The shrunk case.
+    file: Option<PathBuf>,
+}
+
+/// What threads count together.
+#[derive(Default)]
+struct Counts {
+    seeds: AtomicU64,
+    packets: AtomicU64,
+    operations: AtomicU64,
+    messages: AtomicU64,
+    virtual_ns: AtomicU64,
+    busy_ns: AtomicU64,
+    is_over: AtomicBool,
+    failures: Mutex<Vec<(String, Case, Failure)>>,
+}
+
+impl Counts {
+    /// Runs one case and counts it.
+    fn run(&self, what: &str, case: &Case, stop: bool) {
+        let began = Instant::now();
+        let outcome = run_caught(case, Keep::default());
+        let add = |counter: &AtomicU64, count: u64| {
+            counter.fetch_add(count, Ordering::Relaxed);
+        };
+        add(&self.seeds, 1);
+        add(&self.packets, outcome.tally.packets.sent);
+        add(&self.operations, outcome.tally.requests.posted);
+        add(&self.messages, outcome.messages);
+        add(&self.virtual_ns, outcome.virtual_ns);
+        add(&self.busy_ns, began.elapsed().as_nanos() as u64);
+        if let Err(failure) = outcome.verdict {
+            eprintln!("\nFAILED {what}: {failure}\n  plan: {}", case.plan);
+            if stop {
+                self.is_over.store(true, Ordering::Relaxed);
+            }
+            if let Ok(mut failures) = self.failures.lock() {
+                failures.push((what.to_owned(), case.clone(), failure));
+            }
+        }
+    }
+}
+
+/// Whether nothing failed.
+pub(crate) fn run(args: &SwarmArgs) -> Result<bool> {
+    let began = Instant::now();
+    let jobs = args
+        .jobs
+        .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
+        .max(1);
+    let counts = Counts::default();
+    if args.ci {
+        for file in kept()? {
+            let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+            let case = Case::parse(&text).with_context(|| format!("{} is no case", file.display()))?;
+            counts.run(&file.display().to_string(), &case, args.stop);
+        }
+        seeds(&counts, 0, Some(FIXED_SEEDS), None, jobs, args.stop);
+    }
+    let by_clock = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs() * 1_000_000);
+    let (first, count, until) = match (args.seed, args.seeds, args.minutes) {
+        (Some(seed), ..) => (seed, Some(1), None),
+        (None, Some(count), _) => (args.first.unwrap_or(0), Some(count), None),
+        (None, None, Some(minutes)) => {
+            ensure!((0.0..=1e6).contains(&minutes), "no number of minutes: {minutes}");
+            let until = began + Duration::from_secs_f64(minutes * 60.0);
+            (args.first.unwrap_or(by_clock), None, Some(until))
+        }
+        _ if args.ci => (args.first.unwrap_or(by_clock), None, Some(began + CI)),
+        _ => (args.first.unwrap_or(0), Some(FIXED_SEEDS), None),
+    };
+    seeds(&counts, first, count, until, jobs, args.stop);
+    eprintln!();
+    let failures = counts
+        .failures
+        .lock()
+        .map(|mut failures| core::mem::take(&mut *failures))
+        .unwrap_or_default();
+    let seconds = began.elapsed().as_secs_f64();
+    let busy = (counts.busy_ns.load(Ordering::Relaxed) as f64 / 1e9).max(1e-9);
+    let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let mut summary = Summary {
+        seeds: load(&counts.seeds),
+        first_seed: first,
+        jobs,
+        seconds,
+        seeds_per_minute: load(&counts.seeds) as f64 * 60.0 / seconds,
+        packets: load(&counts.packets),
+        packets_per_second_per_core: load(&counts.packets) as f64 / busy,
+        operations: load(&counts.operations),
+        operations_per_second_per_core: load(&counts.operations) as f64 / busy,
+        messages: load(&counts.messages),
+        virtual_seconds: load(&counts.virtual_ns) as f64 / 1e9,
+        failures: Vec::new(),
+    };
+    let mut seen = BTreeSet::new();
+    for (what, case, failure) in failures {
+        // One of each oracle is shrunk: many seeds tell of the same mistake.
+        let file = if seen.insert(failure.oracle) && !args.stop {
+            Some(write_shrunk(args, &what, &case, &failure)?)
+        } else {
+            None
+        };
+        summary.failures.push(Found {
+            what,
+            oracle: failure.oracle.into(),
+            detail: failure.detail,
+            plan: case.plan,
+            file,
+        });
+    }
+    if let Some(path) = &args.json {
+        let document = serde_json::to_string_pretty(&summary)?;
+        fs::write(path, document).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    println!(
+        "{} runs in {seconds:.1} s on {jobs} threads ({:.0} a minute), {} messages; a core does {:.0} packets and {:.0} \
+         operations a second; {} failed",
+        summary.seeds,
+        summary.seeds_per_minute,
+        summary.messages,
+        summary.packets_per_second_per_core,
+        summary.operations_per_second_per_core,
+        summary.failures.len(),
+    );
+    ensure!(summary.seeds > 0, "nothing was run");
+    Ok(summary.failures.is_empty())
+}
+
+/// Runs seeds, so many or until then.
+fn seeds(counts: &Counts, first: u64, count: Option<u64>, until: Option<Instant>, jobs: usize, stop: bool) {
+    let next = AtomicU64::new(0);
+    let began = Instant::now();
+    thread::scope(|scope| {
+        for job in 0..jobs {
+            let next = &next;
+            scope.spawn(move || {
+                let mut told = Instant::now();
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let is_over = count.is_some_and(|count| index >= count)
+                        || until.is_some_and(|until| Instant::now() >= until)
+                        || counts.is_over.load(Ordering::Relaxed);
+                    if is_over {
+                        return;
+                    }
+                    let seed = first + index;
+                    counts.run(&seed.to_string(), &generate(seed), stop);
+                    if job == 0 && told.elapsed() > Duration::from_secs(2) {
+                        told = Instant::now();
+                        let rate = index as f64 / began.elapsed().as_secs_f64();
+                        eprint!("\r{index} seeds, {rate:.0} a second ");
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// The files of cases that ever failed.
+fn kept() -> Result<Vec<PathBuf>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../seeds");
+    let mut files = Vec::new();
+    for entry in fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn write_shrunk(args: &SwarmArgs, what: &str, case: &Case, failure: &Failure) -> Result<PathBuf> {
+    eprintln!("shrinking {what} ...");
+    let (small, failure, runs) = shrink(case, failure, SHRINK_RUNS_MAX);
+    fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
+    let stem = Path::new(what)
+        .file_stem()
+        .map_or_else(|| "case".into(), |stem| stem.to_string_lossy());
+    let path = args
+        .out
+        .join(format!("{stem}-{}.json", failure.oracle.replace(' ', "-")));
+    fs::write(&path, small.to_text()?).with_context(|| path.display().to_string())?;
+    println!(
+        "{what} shrunk in {runs} runs from {} to {} operations and {} lines: {failure}\n  plan: {}\n  cargo lab replay {}",
+        case.operations.len(),
+        small.operations.len(),
+        small.lines.len(),
+        small.plan,
+        path.display(),
+    );
+    Ok(path)
+}
