@@ -39,6 +39,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
             "rustix",
             // Behind the CLI's feature; that they are optional is checked apart.
             "clap",
+            "doorbell-sim",
             "hdrhistogram",
             "indicatif",
             "quanta",

@@ -4,13 +4,15 @@
 //! two ends are started, and the verdict is given.
 
 use core::fmt::Write as _;
+use core::net::IpAddr;
 use core::time::Duration;
 use std::sync::mpsc;
 use std::thread;
 
-use doorbell::vocabulary::Mtu;
-use doorbell::vocabulary::provider::{Context as _, Provider as _};
-use doorbell::{Handle, Node, NodeError, PortReport};
+use doorbell::vocabulary::provider::{Context as _, Provider};
+use doorbell::vocabulary::{IpPrefix, Mtu};
+use doorbell::{Handle, Network, Node, NodeError, PortReport};
+use doorbell_sim::{Fabric, Host, PortConfig};
 use serde::Serialize;
 
 use crate::address::anywhere;
@@ -34,6 +36,8 @@ const BANDWIDTH: (u64, u64) = (400, 32);
 /// ends are on one host, so the figures say how fast this device and its driver are with themselves, not
 /// what a network does.
 ///
+/// With --simulated it runs between two hosts of a simulated fabric, and says so first.
+///
 /// Where no device is usable it fails, saying what each port lacks. `cargo lab demo` needs none: it does
 /// this and more between virtual hosts, on a real kernel's Soft-RoCE.
 ///
@@ -43,6 +47,10 @@ pub(crate) struct Arguments {
     /// The RDMA device to use [default: the first that is usable]
     #[arg(short, long, value_name = "NAME")]
     device: Option<String>,
+
+    /// Run on two hosts of a simulated fabric: no device takes part, and the figures mean nothing
+    #[arg(long, conflicts_with = "device")]
+    simulated: bool,
 
     /// The longest either end may be silent, at every step
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
@@ -57,6 +65,8 @@ pub(crate) struct Arguments {
 #[derive(Serialize)]
 struct Report {
     version: &'static str,
+    /// No RDMA device took part.
+    simulated: bool,
     device: String,
     /// Once they were connected.
     between: Option<Between>,
@@ -73,18 +83,40 @@ struct Report {
 /// # Errors
 /// There is no usable device, or something did not work, or a byte was wrong.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let timeout = Duration::from_secs(arguments.timeout);
+    if arguments.simulated {
+        let [near, far] = simulated()?;
+        let tests = tests(near.provider().open(SIMULATED_DEVICE)?.limits().atomics);
+        let report = measure(&near, || Ok(far), SIMULATED_DEVICE.into(), &tests, timeout, true)?;
+        return tell(&report, arguments);
+    }
     let node = Node::open().map_err(advised)?;
     let ports = node.ports().map_err(advised)?;
     let device = choose(&ports, arguments.device.as_deref())?;
-    let has_atomics = node.provider().open(&device)?.limits().atomics;
-    let terms = Terms {
-        device: Some(device.clone()),
-        timeout: Duration::from_secs(arguments.timeout),
-        shared_receives: None,
+    let tests = tests(node.provider().open(&device)?.limits().atomics);
+    tell(
+        &measure(&node, Node::open, device, &tests, timeout, false)?,
+        arguments,
+    )
+}
+
+/// The device of each simulated host.
+const SIMULATED_DEVICE: &str = "sim0";
+
+/// Two hosts of one simulated subnet.
+fn simulated() -> Result<[Node<Host, Host>; 2], Failure> {
+    let fabric = Fabric::new();
+    let host = |name: &str, number: u8| -> Result<Node<Host, Host>, Failure> {
+        let prefix = IpPrefix::new(IpAddr::from([10, 0, 0, number]), 24).map_err(|_| "no such subnet")?;
+        let host = fabric.host(name, vec![PortConfig::new(SIMULATED_DEVICE, &[prefix])])?;
+        Ok(Node::with(host.clone(), host)?)
     };
-    let report = measure(&node, device, &tests(has_atomics), &terms)?;
-    print(&report, arguments.json, Report::to_text)?;
-    match report.error {
+    Ok([host("near", 1)?, host("far", 2)?])
+}
+
+fn tell(report: &Report, arguments: &Arguments) -> Result<(), Failure> {
+    print(report, arguments.json, Report::to_text)?;
+    match &report.error {
         None => Ok(()),
         Some(error) => Err(format!("the demonstration failed: {error}").into()),
     }
@@ -159,10 +191,22 @@ fn tests(has_atomics: bool) -> Vec<Test> {
 }
 
 /// Starts the listening end in a thread of its own, and drives the tests from this one.
-fn measure(node: &Node, device: String, tests: &[Test], terms: &Terms) -> Result<Report, Failure> {
+fn measure<P: Provider, N: Network>(
+    node: &Node<P, N>,
+    listening: impl FnOnce() -> Result<Node<P, N>, NodeError> + Send,
+    device: String,
+    tests: &[Test],
+    timeout: Duration,
+    is_simulated: bool,
+) -> Result<Report, Failure> {
+    let terms = &Terms {
+        device: Some(device.clone()),
+        timeout,
+        shared_receives: None,
+    };
     thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
-        let listening = scope.spawn(move || listen(terms, &tell));
+        let listening = scope.spawn(move || listen(&listening()?, terms, &tell));
         // The thread says where it listens, or ends.
         let driven = told.recv().ok().map(|handle| {
             drive(node, &Target::Handle(handle), tests, terms, |test| {
@@ -170,14 +214,21 @@ fn measure(node: &Node, device: String, tests: &[Test], terms: &Terms) -> Result
             })
         });
         let served = listening.join().map_err(|_| "the listening end panicked")?;
-        Ok(conclude(device, tests, driven, served?))
+        let report = conclude(device, tests, driven, served?);
+        Ok(Report {
+            simulated: is_simulated,
+            ..report
+        })
     })
 }
 
 /// The listening end: a node of its own, that serves one client.
-fn listen(terms: &Terms, tell: &mpsc::Sender<Handle>) -> Result<Findings, PerfError> {
-    let node = Node::open()?;
-    let mut server = Server::bind(&node, anywhere(0), terms)?;
+fn listen<P: Provider, N: Network>(
+    node: &Node<P, N>,
+    terms: &Terms,
+    tell: &mpsc::Sender<Handle>,
+) -> Result<Findings, PerfError> {
+    let mut server = Server::bind(node, anywhere(0), terms)?;
     // Were nobody there to be told, nobody would come either, and the deadline passes.
     let _ = tell.send(*server.handle());
     Ok(server.serve_one())
@@ -200,6 +251,7 @@ fn conclude(device: String, tests: &[Test], driven: Option<Findings>, served: Fi
         .filter(|op| tests.iter().all(|test| test.op != *op));
     Report {
         version: env!("CARGO_PKG_VERSION"),
+        simulated: false,
         device,
         between: driven.between,
         messages_checked: driven.rows.iter().map(checked).fold(0, u64::saturating_add),
@@ -213,8 +265,16 @@ fn conclude(device: String, tests: &[Test], driven: Option<Findings>, served: Fi
 impl Report {
     fn to_text(&self) -> String {
         let mut text = String::new();
+        if self.simulated {
+            text.push_str("SIMULATED: no RDMA device took part, and no figure here is that of a device\n\n");
+        }
         // Writing to a string does not fail.
-        let _ = write!(text, "{}: two ends on this host", self.device);
+        let hosts = if self.simulated {
+            "two hosts"
+        } else {
+            "two ends on this host"
+        };
+        let _ = write!(text, "{}: {hosts}", self.device);
         if let Some(Between {
             peer, path_mtu_bytes, ..
         }) = &self.between
@@ -300,6 +360,36 @@ mod tests {
         }
         assert!(all.iter().any(|test| test.kind == Kind::Bandwidth));
         assert_eq!(tests(false).len(), all.len() - 4);
+    }
+
+    #[test]
+    fn a_simulated_run_says_so_first() {
+        let mut report = conclude("sim0".into(), &tests(true), None, Findings::nothing());
+        assert!(!report.to_text().contains("SIMULATED"));
+        report.simulated = true;
+        let text = report.to_text();
+        assert!(text.starts_with("SIMULATED: no RDMA device took part"), "{text}");
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["simulated"], true);
+    }
+
+    #[test]
+    fn two_simulated_hosts_connect_and_measure() {
+        let [near, far] = super::simulated().unwrap();
+        let timeout = core::time::Duration::from_secs(60);
+        let mut few = tests(true);
+        few.retain(|test| test.kind == Kind::Latency && test.op.is_atomic());
+        let report = super::measure(
+            &near,
+            || Ok(far),
+            super::SIMULATED_DEVICE.into(),
+            &few,
+            timeout,
+            true,
+        );
+        let report = report.map_err(|error| error.to_string()).unwrap();
+        assert!(report.passed && report.simulated, "{:?}", report.error);
+        assert_eq!(report.tests.len(), few.len());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! As [`super::latency`] has it: timed is from just before the post to the moment the answer has been copied out.
 
 use doorbell::vocabulary::provider::Provider;
-use doorbell::{Event, Publication, RingChannel, RingConfig, within};
+use doorbell::{Event, Publication, RingChannel, RingConfig};
 
 use super::error::PerfError;
 use super::latency::{Times, tick};
@@ -64,7 +64,7 @@ impl<P: Provider> Ringed<P> {
     fn open(run: &mut Run<'_, P>) -> Result<Self, PerfError> {
         let mut config = RingConfig::default();
         config.cell_bytes = run.test.place_bytes().max(config.cell_bytes);
-        let deadline = within(run.control.timeout());
+        let deadline = run.link.worker.within(run.control.timeout());
         let link = &mut *run.link;
         let ring = RingChannel::open(&mut link.worker, link.id, &config, deadline, |_, _| {});
         let ring = ring.map_err(PerfError::Ring)?;

@@ -13,8 +13,8 @@ use std::time::Instant;
 use doorbell::vocabulary::handshake::{Cause, HandshakeError};
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    ChannelConfig, ConnectError, Connection, Handle, Listener, Node, RemoteWindow, SharedReceivesConfig,
-    Window, WindowConfig, Worker, WorkerConfig, within,
+    ChannelConfig, ConnectError, Connection, Handle, Listener, Network, Node, RemoteWindow,
+    SharedReceivesConfig, Window, WindowConfig, Worker, WorkerConfig,
 };
 
 use super::control::{self, Control, NAP, private_data};
@@ -121,8 +121,8 @@ impl Findings {
 /// Connects to a listener, and has the tests run one after the other.
 ///
 /// `progress` makes what each test reports to as it goes on.
-pub(crate) fn drive<P: Provider>(
-    node: &Node<P>,
+pub(crate) fn drive<P: Provider, N: Network>(
+    node: &Node<P, N>,
     target: &Target,
     tests: &[Test],
     terms: &Terms,
@@ -164,8 +164,8 @@ pub(crate) fn drive<P: Provider>(
     findings.ended(outcome)
 }
 
-fn drive_one<P: Provider>(
-    node: &Node<P>,
+fn drive_one<P: Provider, N: Network>(
+    node: &Node<P, N>,
     control: &mut Control<P>,
     target: &Target,
     test: &Test,
@@ -227,20 +227,20 @@ fn drive_one<P: Provider>(
 }
 
 /// Listens for clients.
-pub(crate) struct Server<'n, P: Provider> {
-    node: &'n Node<P>,
+pub(crate) struct Server<'n, P: Provider, N: Network> {
+    node: &'n Node<P, N>,
     terms: Terms,
     /// For the next client, where they are made already.
     workers: Option<Vec<Worker<P>>>,
-    listener: Listener<P>,
+    listener: Listener<P, N>,
 }
 
-impl<'n, P: Provider> Server<'n, P> {
+impl<'n, P: Provider, N: Network> Server<'n, P, N> {
     /// Listens at `address`.
     ///
     /// # Errors
     /// No device is usable, or the port cannot be had.
-    pub(crate) fn bind(node: &'n Node<P>, address: SocketAddr, terms: &Terms) -> Result<Self, PerfError> {
+    pub(crate) fn bind(node: &'n Node<P, N>, address: SocketAddr, terms: &Terms) -> Result<Self, PerfError> {
         let workers = workers(node, terms)?;
         let config = terms.patient(control::channel_config());
         let listener =
@@ -305,7 +305,7 @@ impl<'n, P: Provider> Server<'n, P> {
 
     /// Waits for a peer that wants to measure. Others are turned away.
     fn accept_client(&mut self, workers: &mut [Worker<P>]) -> Result<Connection, PerfError> {
-        let deadline = within(self.terms.timeout);
+        let deadline = self.node.within(self.terms.timeout);
         loop {
             let connection = self.listener.accept(self.node, workers, deadline)?;
             let Some(worker) = workers.get_mut(connection.worker) else {
@@ -427,13 +427,12 @@ fn purpose_of<P: Provider>(worker: &mut Worker<P>, connection: Connection) -> Re
 fn turn_away<P: Provider>(worker: &mut Worker<P>, connection: Connection, why: &str) {
     eprintln!("doorbell: turned a peer away: {why}");
     // Whether the end was clean changes nothing for anyone.
-    let _closed = worker.close(connection.channel, within(Duration::from_secs(1)), |_, event| {
-        drop(event)
-    });
+    let deadline = worker.within(Duration::from_secs(1));
+    let _closed = worker.close(connection.channel, deadline, |_, event| drop(event));
 }
 
 /// The Workers of control connections.
-fn workers<P: Provider>(node: &Node<P>, terms: &Terms) -> Result<Vec<Worker<P>>, PerfError> {
+fn workers<P: Provider, N: Network>(node: &Node<P, N>, terms: &Terms) -> Result<Vec<Worker<P>>, PerfError> {
     let config = control::worker_config();
     Ok(match &terms.device {
         Some(device) => vec![node.worker(device, &config)?],
@@ -442,8 +441,8 @@ fn workers<P: Provider>(node: &Node<P>, terms: &Terms) -> Result<Vec<Worker<P>>,
 }
 
 /// Connects, trying again while nobody listens. Says where, for the connections to come.
-fn dial<P: Provider>(
-    node: &Node<P>,
+fn dial<P: Provider, N: Network>(
+    node: &Node<P, N>,
     workers: &mut [Worker<P>],
     target: &Target,
     config: &ChannelConfig,
@@ -453,7 +452,7 @@ fn dial<P: Provider>(
     loop {
         let error = match target {
             Target::Handle(handle) => {
-                let deadline = within(terms.timeout.saturating_sub(begun.elapsed()));
+                let deadline = node.within(terms.timeout.saturating_sub(begun.elapsed()));
                 match node.connect(workers, handle, config, deadline) {
                     Ok(connection) => return Ok((connection, target.clone())),
                     Err(error) => error,
@@ -462,7 +461,7 @@ fn dial<P: Provider>(
             Target::Addresses { name, addresses } => {
                 let mut last = ConnectError::NoRails;
                 for address in addresses {
-                    let deadline = within(terms.timeout.saturating_sub(begun.elapsed()));
+                    let deadline = node.within(terms.timeout.saturating_sub(begun.elapsed()));
                     match node.connect_at(workers, *address, config, deadline) {
                         Ok(connection) => {
                             let found = Target::Addresses {
