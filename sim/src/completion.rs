@@ -237,11 +237,13 @@ impl World {
             return;
         };
         self.news = true;
-        if state.write(qpn, entry, quirks.failures_are_solicited).is_ok() {
+        let has_room = state.write(qpn, entry, quirks.failures_are_solicited).is_ok();
+        let (is_first, owner) = (!state.is_failed, state.context);
+        state.is_failed |= !has_room && !quirks.overrun_queues_work_on;
+        self.record_completion(key, &entry, has_room);
+        if has_room {
             return;
         }
-        let (is_first, owner) = (!state.is_failed, state.context);
-        state.is_failed = !quirks.overrun_queues_work_on;
         if is_first {
             self.raise(owner, AsyncEvent::CompletionQueueError);
         }

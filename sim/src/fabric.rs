@@ -13,6 +13,7 @@ use crate::oracle::{Tally, Violation};
 use crate::plan::{Action, Plan};
 use crate::port::{ConfigError, PortConfig};
 use crate::quirks::Quirks;
+use crate::timeline::Timeline;
 use crate::world::World;
 
 /// What a fabric is to be like.
@@ -185,6 +186,22 @@ impl Fabric {
     pub fn take_captured(&self) -> Vec<Frame> {
         let capture = self.lock().capture.take();
         capture.map(Capture::into_frames).unwrap_or_default()
+    }
+
+    /// Notes what happens from now on, up to so many packets and other moments together; those beyond are counted.
+    pub fn record(&self, moments_max: usize) {
+        self.lock().record(moments_max);
+    }
+
+    /// Says something of a host where what happens is noted.
+    pub fn remark(&self, host: &str, text: &str) {
+        self.lock().remark_host(host, text);
+    }
+
+    /// Takes what was noted, and notes no more.
+    #[must_use]
+    pub fn take_timeline(&self) -> Timeline {
+        self.lock().take_timeline()
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, World> {

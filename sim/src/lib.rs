@@ -37,6 +37,11 @@
 //! Everything that is conserved is counted, and what changes hands is sealed;
 //! [`Fabric::audit`] says whether it all adds up.
 //!
+//! # Looking at a run
+//! [`Fabric::capture`] keeps packets as frames, which [`pcap`] makes a file of that Wireshark reads.
+//! [`Fabric::record`] notes what happens to every queue pair; its [`Timeline`] is text, or a picture. The example
+//! `timeline` writes all three.
+//!
 //! # An example
 //! ```
 //! use core::time::Duration;
@@ -86,6 +91,7 @@ mod shared_receive;
 mod slab;
 mod stream;
 mod time;
+mod timeline;
 mod window;
 mod world;
 
@@ -106,4 +112,5 @@ pub use random::Random;
 pub use receive::{ReceiveBatch, ReceiveQueue};
 pub use send::{SendBatch, SendQueue};
 pub use shared_receive::{SharedReceiveBatch, SharedReceiveQueue};
+pub use timeline::Timeline;
 pub use window::Window;

@@ -205,4 +205,11 @@ impl PacketKind {
         (Self::Nak, "nak"),
         (Self::NotReady, "rnr"),
     ];
+
+    /// Its name in a plan.
+    pub(crate) fn name(self) -> &'static str {
+        let mut names = Self::NAMES.iter();
+        let found = names.find(|(known, _)| *known == self);
+        found.map_or("", |(_, name)| name)
+    }
 }

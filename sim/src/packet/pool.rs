@@ -7,6 +7,13 @@ use super::Packet;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PacketKey(u32);
 
+impl PacketKey {
+    /// Its place in the pool.
+    pub(crate) const fn place(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// The pool.
 #[derive(Default)]
 pub(crate) struct Pool {

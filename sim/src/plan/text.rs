@@ -99,9 +99,7 @@ impl Display for PacketRule {
 pub(super) const ANY_KIND: &str = "packet";
 
 fn kind_name(kind: Option<PacketKind>) -> &'static str {
-    let mut names = PacketKind::NAMES.iter();
-    let found = names.find(|(known, _)| Some(*known) == kind);
-    found.map_or(ANY_KIND, |(_, name)| name)
+    kind.map_or(ANY_KIND, PacketKind::name)
 }
 
 impl Display for PostRule {

@@ -74,6 +74,7 @@ impl World {
 
     /// Has something happen now.
     pub(crate) fn perform(&mut self, action: &Action) {
+        self.record_action(action);
         match action {
             Action::Link(a, b, up) => self.cut(a, b, !up),
             Action::Port(end, up) => self.set_port(end, *up),
@@ -143,7 +144,7 @@ impl World {
         }
     }
 
-    fn name_of(&self, port: u32) -> Option<PortName<'_>> {
+    pub(super) fn name_of(&self, port: u32) -> Option<PortName<'_>> {
         let place = self.port_at(port)?;
         let host = self.device(place.device)?.host;
         Some(PortName {

@@ -5,6 +5,7 @@
 
 mod faults;
 mod network;
+mod record;
 mod run;
 mod streams;
 mod traffic;
@@ -27,6 +28,7 @@ use crate::receive::Receive;
 use crate::requester::Request;
 use crate::shared_receive::SharedReceiveState;
 use crate::slab::{Key, Slab};
+use crate::timeline::Recorder;
 use crate::window::Windows;
 use faults::Faults;
 
@@ -77,6 +79,8 @@ pub(crate) struct World {
     pub(crate) news: bool,
     /// Where packets are kept, when they are.
     pub(crate) capture: Option<Capture>,
+    /// Where what happens is noted, when it is.
+    recorder: Option<Box<Recorder>>,
 }
 
 impl World {
@@ -106,6 +110,7 @@ impl World {
             failing: VecDeque::new(),
             news: false,
             capture: None,
+            recorder: None,
         }
     }
 
@@ -155,6 +160,9 @@ impl World {
         };
         let device = qp.device;
         let refused = self.judge_post(device, staged.len());
+        if let Some((taken, errno)) = refused {
+            self.record_refused_post(key, taken, errno);
+        }
         let taken = refused.map_or(staged.len(), |(taken, _)| taken.min(staged.len()));
         let Some(qp) = self.queue_pairs.get_mut(key) else {
             return (0, None);
@@ -215,6 +223,7 @@ impl World {
             }
             qp.state = QpState::Error;
             let (context, qpn, shares) = (qp.context, qp.qpn, qp.shared.is_some());
+            self.record_failure(key);
             self.flush_requests(key, false);
             self.flush_receives(key);
             if shares && self.quirks_of(key).last_receive_is_told {

@@ -10,6 +10,7 @@ use crate::packet::pool::PacketKey;
 use crate::packet::{Flow, Packet};
 use crate::queue_pair::{QueuePairKey, QueuePairState};
 use crate::responder::{Polled, Source, Surroundings};
+use crate::timeline::Fate;
 
 /// How many packets a queue pair sends at a time before others get their turn.
 const BURST: u32 = 64;
@@ -18,6 +19,11 @@ impl World {
     /// Brings a packet to the queue pair it is for.
     pub(super) fn arrive(&mut self, packet: PacketKey, port: u32) {
         let heard = self.hear(packet, port);
+        if heard.is_none() {
+            self.record_unheard(packet, port);
+        } else {
+            self.record_end(packet, Fate::Arrived(self.now_ns));
+        }
         self.packets.give_back(packet);
         if let Some(key) = heard {
             self.attend(key);
@@ -170,9 +176,13 @@ impl World {
         match self.route(key) {
             Some(route) => {
                 self.address(key, packet);
-                self.carry(route, packet);
+                self.carry(key, route, packet);
             }
-            None => self.lose(packet),
+            None => {
+                self.record_leaving(key, None, packet, self.now_ns);
+                self.record_end(packet, Fate::Stranded);
+                self.lose(packet);
+            }
         }
     }
 
@@ -214,7 +224,7 @@ impl World {
     }
 
     /// Sends a packet over a link.
-    fn carry(&mut self, route: Route, packet: PacketKey) {
+    fn carry(&mut self, key: QueuePairKey, route: Route, packet: PacketKey) {
         let bytes = self.packets.get(packet).map_or(0, wire_bytes);
         let Some(port) = self.ports.get_mut(route.from as usize) else {
             return;
@@ -225,8 +235,10 @@ impl World {
         if let (Some(capture), Some(packet)) = (&mut self.capture, self.packets.get(packet)) {
             capture.keep(sent_ns, packet);
         }
+        self.record_leaving(key, Some(route.to), packet, sent_ns);
         let verdict = self.judge(route.link, packet);
         if verdict.is_lost {
+            self.record_end(packet, Fate::Lost);
             self.lose(packet);
             return;
         }
@@ -237,6 +249,7 @@ impl World {
         }
         if verdict.is_doubled {
             let copy = self.packets.take_copy(packet);
+            self.record_double(packet, copy);
             self.tally.packets.sent = self.tally.packets.sent.wrapping_add(1);
             self.deliver(copy, route.to, at_ns);
         }
