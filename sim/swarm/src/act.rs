@@ -110,7 +110,7 @@ impl Run<'_> {
         let [from, _] = case.hosts;
         self.connections += 1;
         let number = self.connections;
-        let config = channel_config(case, number).map_err(|error| failure("set-up", error.to_string()))?;
+        let config = channel_config(case, 0, number).map_err(|error| failure("set-up", error.to_string()))?;
         let handle = *self.lines[line].listener.handle();
         let station = &self.stations[from];
         let deadline = Deadline::after(self.fabric.now(), PATIENCE);

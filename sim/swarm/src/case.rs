@@ -48,8 +48,8 @@ impl Device {
 /// One host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HostCase {
-    /// One device each.
-    pub(crate) ports: u8,
+    /// Which subnets it is in, by a bit each: with a device of its own in each.
+    pub(crate) subnets: u8,
     pub(crate) mtu_bytes: u16,
     pub(crate) slots: u32,
     pub(crate) slot_bytes: u32,
@@ -63,7 +63,8 @@ pub(crate) struct LineCase {
     /// The host that connects, and the one that listens.
     pub(crate) hosts: [usize; 2],
     pub(crate) send_depth: u32,
-    pub(crate) receive_depth: u32,
+    /// Of each end.
+    pub(crate) receive_depths: [u32; 2],
     pub(crate) repost_batch: u32,
     pub(crate) unsignaled_max: u32,
     pub(crate) inline_bytes_max: u32,

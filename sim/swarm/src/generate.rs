@@ -10,8 +10,17 @@ const TROUBLE_NS: u64 = 20_000_000;
 /// What is left to chance: the case of a seed.
 pub(crate) fn generate(seed: u64) -> Case {
     let random = &mut Random::new(seed);
-    let hosts: Vec<HostCase> = (0..2 + pick(random, 7)).map(|_| host(random)).collect();
-    let lines: Vec<LineCase> = lines(random, hosts.len());
+    let mut hosts: Vec<HostCase> = (0..2 + pick(random, 7)).map(|_| host(random)).collect();
+    let lines: Vec<LineCase> = lines(random, &hosts);
+    // Who is to be connected needs a subnet that both are in.
+    for LineCase {
+        hosts: [from, to], ..
+    } in &lines
+    {
+        if hosts[*from].subnets & hosts[*to].subnets == 0 {
+            hosts[*to].subnets = 3;
+        }
+    }
     let operations = operations(random, &lines);
     let device = Device::ALL[pick(random, 4)];
     Case {
@@ -37,23 +46,23 @@ fn one_of<T: Copy>(random: &mut Random, choices: &[T]) -> T {
 
 fn host(random: &mut Random) -> HostCase {
     HostCase {
-        ports: 1 + random.below(2) as u8,
+        subnets: one_of(random, &[1, 2, 3, 3]),
         mtu_bytes: one_of(random, &[256, 512, 1024, 2048, 4096]),
-        slots: one_of(random, &[256, 400, 512]),
+        slots: one_of(random, &[64, 128, 400]),
         slot_bytes: one_of(random, &[256, 1024, 2048]),
-        shared_receives: random.happens(300_000).then_some(128),
+        shared_receives: random.happens(300_000).then_some(48),
     }
 }
 
-fn lines(random: &mut Random, hosts: usize) -> Vec<LineCase> {
+fn lines(random: &mut Random, hosts: &[HostCase]) -> Vec<LineCase> {
     let mut lines: Vec<LineCase> = Vec::new();
-    for _ in 0..1 + pick(random, (2 * hosts).min(8)) {
-        let from = pick(random, hosts);
-        let to = (from + 1 + pick(random, hosts - 1)) % hosts;
+    for _ in 0..1 + pick(random, (2 * hosts.len()).min(8)) {
+        let from = pick(random, hosts.len());
+        let to = (from + 1 + pick(random, hosts.len() - 1)) % hosts.len();
         lines.push(LineCase {
             hosts: [from, to],
             send_depth: one_of(random, &[2, 4, 8, 16, 32]),
-            receive_depth: one_of(random, &[1, 2, 4, 8, 16]),
+            receive_depths: [0; 2].map(|_| one_of(random, &[1, 2, 4, 8, 16])),
             repost_batch: one_of(random, &[1, 2, 4, 16]),
             unsignaled_max: one_of(random, &[0, 0, 1, 3]),
             inline_bytes_max: one_of(random, &[0, 64, 220]),
@@ -108,7 +117,7 @@ fn operations(random: &mut Random, lines: &[LineCase]) -> Vec<Operation> {
                 to: random.draw() as u32,
             },
             91..93 => What::Hold {
-                count: 1 + random.below(6) as u8,
+                count: 1 + random.below(40) as u8,
             },
             93..95 => What::LetGo,
             95 if may_close => What::Close {

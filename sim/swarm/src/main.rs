@@ -15,6 +15,7 @@ mod failure;
 mod finish;
 mod generate;
 mod line;
+mod mutate;
 mod pattern;
 mod replay;
 mod run;

@@ -102,7 +102,7 @@ impl Shrinker {
     fn values(&mut self) {
         for host in 0..self.best.hosts.len() {
             let mut case = self.best.clone();
-            case.hosts[host].ports = 1;
+            case.hosts[host].subnets = 1;
             self.try_case(case);
             let mut case = self.best.clone();
             case.hosts[host].shared_receives = None;

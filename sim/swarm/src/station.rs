@@ -61,13 +61,14 @@ fn address(host: usize, port: u8) -> Ipv4Addr {
 impl Station {
     pub(crate) fn new(fabric: &Fabric, case: &Case, number: usize) -> Result<Self> {
         let HostCase {
-            ports,
+            subnets,
             mtu_bytes,
             slots,
             slot_bytes,
             shared_receives,
         } = case.hosts[number];
-        let ports: Vec<_> = (0..ports)
+        let ports: Vec<_> = (0..8)
+            .filter(|port| subnets >> port & 1 == 1)
             .map(|port| {
                 let prefix = IpPrefix::new(IpAddr::V4(address(number, port)), 24)?;
                 let mut config = PortConfig::new(&format!("sim{port}"), &[prefix]);
@@ -125,7 +126,7 @@ impl Station {
             &self.node,
             &self.workers,
             at,
-            &channel_config(case, 0)?,
+            &channel_config(case, 1, 0)?,
         )?)
     }
 
@@ -135,11 +136,11 @@ impl Station {
     }
 }
 
-/// How a line's channels are made; each attempt says its number.
-pub(crate) fn channel_config(case: &LineCase, connection: u32) -> Result<ChannelConfig> {
+/// How one end of a line is made; each attempt says its number.
+pub(crate) fn channel_config(case: &LineCase, end: usize, connection: u32) -> Result<ChannelConfig> {
     let mut config = ChannelConfig::default();
     config.send_depth = case.send_depth;
-    config.receive_depth = case.receive_depth;
+    config.receive_depth = case.receive_depths[end];
     config.repost_batch = case.repost_batch;
     config.unsignaled_max = case.unsignaled_max;
     config.inline_bytes_max = case.inline_bytes_max;

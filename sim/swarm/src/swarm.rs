@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::case::Case;
 use crate::failure::Failure;
 use crate::generate::generate;
+use crate::mutate::{self, Mutation};
 use crate::run::{Keep, run_caught};
 use crate::shrink::shrink;
 
@@ -48,6 +49,15 @@ pub(crate) struct SwarmArgs {
     /// Threads; by default one for each core
     #[arg(long, value_name = "J")]
     jobs: Option<usize>,
+    /// Put this patch into a copy of the tree, and see whether it is caught (several times for several)
+    #[arg(long, value_name = "PATCH", conflicts_with_all = ["minutes", "seeds", "seed", "ci"])]
+    mutate: Vec<PathBuf>,
+    /// The same with every patch of `sim/mutations`
+    #[arg(long, conflicts_with_all = ["minutes", "seeds", "seed", "ci", "mutate"])]
+    mutate_all: bool,
+    /// How long seeds are run for each patch
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    budget: u64,
     /// Stop at the first that fails
     #[arg(long)]
     stop: bool,
@@ -74,6 +84,9 @@ struct Summary {
     messages: u64,
     virtual_seconds: f64,
     failures: Vec<Found>,
+    mutations_planted: usize,
+    mutations_caught: usize,
+    mutations: Vec<Mutation>,
 }
 
 /// A seed or file that failed.
@@ -133,6 +146,9 @@ pub(crate) fn run(args: &SwarmArgs) -> Result<bool> {
         .jobs
         .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
         .max(1);
+    if args.mutate_all || !args.mutate.is_empty() {
+        return plant(args, jobs);
+    }
     let counts = Counts::default();
     if args.ci {
         for file in kept()? {
@@ -178,7 +194,7 @@ pub(crate) fn run(args: &SwarmArgs) -> Result<bool> {
         operations_per_second_per_core: load(&counts.operations) as f64 / busy,
         messages: load(&counts.messages),
         virtual_seconds: load(&counts.virtual_ns) as f64 / 1e9,
-        failures: Vec::new(),
+        ..Summary::default()
     };
     let mut seen = BTreeSet::new();
     for (what, case, failure) in failures {
@@ -196,10 +212,7 @@ pub(crate) fn run(args: &SwarmArgs) -> Result<bool> {
             file,
         });
     }
-    if let Some(path) = &args.json {
-        let document = serde_json::to_string_pretty(&summary)?;
-        fs::write(path, document).with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    write_summary(args, &summary)?;
     println!(
         "{} runs in {seconds:.1} s on {jobs} threads ({:.0} a minute), {} messages; a core does {:.0} packets and {:.0} \
          operations a second; {} failed",
@@ -212,6 +225,34 @@ pub(crate) fn run(args: &SwarmArgs) -> Result<bool> {
     );
     ensure!(summary.seeds > 0, "nothing was run");
     Ok(summary.failures.is_empty())
+}
+
+/// Whether every mutation was caught.
+fn plant(args: &SwarmArgs, jobs: usize) -> Result<bool> {
+    let began = Instant::now();
+    let mutations = mutate::run(&args.mutate, Duration::from_secs(args.budget), jobs)?;
+    let caught = mutations
+        .iter()
+        .filter(|mutation| mutate::is_caught(mutation))
+        .count();
+    let summary = Summary {
+        jobs,
+        seconds: began.elapsed().as_secs_f64(),
+        mutations_planted: mutations.len(),
+        mutations_caught: caught,
+        mutations,
+        ..Summary::default()
+    };
+    write_summary(args, &summary)?;
+    Ok(summary.mutations_caught == summary.mutations_planted)
+}
+
+fn write_summary(args: &SwarmArgs, summary: &Summary) -> Result<()> {
+    let Some(path) = &args.json else {
+        return Ok(());
+    };
+    let document = serde_json::to_string_pretty(summary)?;
+    fs::write(path, document).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Runs seeds, so many or until then.

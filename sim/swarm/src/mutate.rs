@@ -1,0 +1,227 @@
+//! Planted mistakes: each patch is put into a copy of the tree, which is built and runs seeds until one fails.
+//!
+//! What is missed says that an oracle or the work is lacking. The tree as it is has to pass, first.
+
+use core::time::Duration;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::Serialize;
+
+/// What came of one patch.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Mutation {
+    name: String,
+    caught: bool,
+    /// The seed that failed; none where a run did not end.
+    seed: Option<String>,
+    oracle: String,
+    /// Seeds until then.
+    seeds: u64,
+    seconds: f64,
+    build_seconds: f64,
+}
+
+/// How long a run may take beyond its budget before it counts as one that does not end.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// A copy of the tree, and what it is built into.
+struct Copy {
+    tree: PathBuf,
+    target: PathBuf,
+}
+
+/// Tries each patch; says what came of it. `None` names all of the repository.
+pub(crate) fn run(patches: &[PathBuf], budget: Duration, jobs: usize) -> Result<Vec<Mutation>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()?;
+    let all = if patches.is_empty() {
+        every_patch(&root)?
+    } else {
+        patches.iter().map(fs::canonicalize).collect::<Result<_, _>>()?
+    };
+    let home = root.join("target/mutations");
+    let copy = Copy {
+        tree: home.join("tree"),
+        target: home.join("target"),
+    };
+    copy.refresh(&root)?;
+    println!("the tree as it is, for {} s", budget.as_secs());
+    let (_, plain) = copy.try_seeds("as it is", budget, jobs)?;
+    ensure!(
+        !plain.caught,
+        "without a mutation, {} fails: {}",
+        plain.seed.unwrap_or_default(),
+        plain.oracle
+    );
+    let mut mutations = Vec::new();
+    for patch in &all {
+        let name = patch
+            .file_stem()
+            .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+        copy.patch(patch, false)?;
+        let tried = copy.try_seeds(&name, budget, jobs);
+        copy.patch(patch, true)?;
+        let (_, mutation) = tried.with_context(|| name.clone())?;
+        let verdict = if mutation.caught { "caught" } else { "MISSED" };
+        println!(
+            "{verdict} {name}: {} ({} seeds, {:.1} s; built in {:.0} s)",
+            match &mutation.seed {
+                Some(seed) => format!("{} by seed {seed}", mutation.oracle),
+                None => mutation.oracle.clone(),
+            },
+            mutation.seeds,
+            mutation.seconds,
+            mutation.build_seconds,
+        );
+        mutations.push(mutation);
+    }
+    let caught = mutations.iter().filter(|mutation| mutation.caught).count();
+    println!(
+        "{caught} of {} mutations caught, each within {} s",
+        mutations.len(),
+        budget.as_secs()
+    );
+    Ok(mutations)
+}
+
+/// Whether it was found.
+pub(crate) const fn is_caught(mutation: &Mutation) -> bool {
+    mutation.caught
+}
+
+fn every_patch(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(root.join("sim/mutations"))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "patch") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    ensure!(!found.is_empty(), "there is no patch");
+    Ok(found)
+}
+
+impl Copy {
+    /// Makes it as the tree is; what is the same is left alone, so that it need not be built again.
+    fn refresh(&self, root: &Path) -> Result<()> {
+        let listed = Command::new("git")
+            .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+            .current_dir(root)
+            .output()
+            .context("cannot run git")?;
+        ensure!(listed.status.success(), "git lists no files");
+        for name in listed
+            .stdout
+            .split(|byte| *byte == 0)
+            .filter(|name| !name.is_empty())
+        {
+            let name = core::str::from_utf8(name)?;
+            let (from, to) = (root.join(name), self.tree.join(name));
+            let Ok(bytes) = fs::read(&from) else {
+                // Listed, and deleted since.
+                continue;
+            };
+            if fs::read(&to).is_ok_and(|there| there == bytes) {
+                continue;
+            }
+            if let Some(folder) = to.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            fs::write(&to, bytes).with_context(|| to.display().to_string())?;
+        }
+        Ok(())
+    }
+
+    fn patch(&self, patch: &Path, is_back: bool) -> Result<()> {
+        let mut command = Command::new("git");
+        command.arg("apply").current_dir(&self.tree);
+        // A tree of its own, not a folder of the repository around it.
+        command.env(
+            "GIT_CEILING_DIRECTORIES",
+            self.tree.parent().unwrap_or(&self.tree),
+        );
+        if is_back {
+            command.arg("--reverse");
+        }
+        let status = command.arg(patch).status().context("cannot run git")?;
+        ensure!(status.success(), "{} does not fit the tree", patch.display());
+        Ok(())
+    }
+
+    /// Builds it and runs seeds.
+    fn try_seeds(&self, name: &str, budget: Duration, jobs: usize) -> Result<(ExitStatus, Mutation)> {
+        let began = Instant::now();
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let built = Command::new(cargo)
+            .args([
+                "build",
+                "--quiet",
+                "--profile",
+                "mutation",
+                "--package",
+                "doorbell-swarm",
+                "--target-dir",
+            ])
+            .arg(&self.target)
+            .current_dir(&self.tree)
+            .env("RUSTFLAGS", "-Awarnings")
+            .status()
+            .context("cannot run cargo")?;
+        ensure!(built.success(), "it does not build");
+        let build_seconds = began.elapsed().as_secs_f64();
+        let began = Instant::now();
+        let report = self.target.join("report.json");
+        let _ = fs::remove_file(&report);
+        let mut child = Command::new(self.target.join("mutation/swarm"))
+            .args(["swarm", "--first", "0", "--stop"])
+            .args(["--minutes", &(budget.as_secs_f64() / 60.0).to_string()])
+            .args(["--jobs", &jobs.to_string()])
+            .arg("--json")
+            .arg(&report)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot run what was built")?;
+        let status = loop {
+            if let Some(status) = child.try_wait()? {
+                break status;
+            }
+            if began.elapsed() > budget + GRACE {
+                child.kill()?;
+                break child.wait()?;
+            }
+            thread::sleep(Duration::from_millis(20));
+        };
+        let mut mutation = Mutation {
+            name: name.to_owned(),
+            caught: true,
+            seed: None,
+            oracle: "a run that does not end".into(),
+            seeds: 0,
+            seconds: began.elapsed().as_secs_f64(),
+            build_seconds,
+        };
+        match status.code() {
+            Some(code @ (0 | 1)) => {
+                let text = fs::read_to_string(&report).context("the swarm wrote no report")?;
+                let value: serde_json::Value = serde_json::from_str(&text)?;
+                let first = &value["failures"][0];
+                mutation.caught = code == 1;
+                mutation.seed = first["what"].as_str().map(str::to_owned);
+                mutation.oracle = first["oracle"].as_str().unwrap_or("nothing").to_owned();
+                mutation.seeds = value["seeds"].as_u64().unwrap_or(0);
+            }
+            Some(code) => bail!("the swarm ended with {code}"),
+            // Killed: by us, or by what it did to its stack or memory.
+            None => {}
+        }
+        Ok((status, mutation))
+    }
+}
