@@ -9,152 +9,28 @@
     reason = "an example"
 )]
 
-#[expect(dead_code, reason = "the suite's tests run elsewhere")]
-#[expect(clippy::panic, reason = "tests")]
+#[expect(dead_code, clippy::panic, reason = "tests, which run elsewhere")]
 #[path = "../tests/suite/mod.rs"]
 mod suite;
 
-use core::time::Duration;
 use std::fs;
 use std::path::PathBuf;
 
-use doorbell_core::provider::{
-    Arena, ArenaConfig, CompletionQueue, Operation, PostFlags, ProtectionDomain, ReceiveBatch, ReceiveQueue,
-    Slot,
-};
-use doorbell_core::{Gid, IpPrefix, Mtu, WcStatus};
-use doorbell_sim::{Fabric, Host, PortConfig, pcap};
-use suite::{End, Rig, Side, USUAL, WINDOW_BYTES, Wish, connected_as};
+use doorbell_sim::{Fabric, pcap};
+use suite::every_packet;
 
-const PLAN: &str = "seed 3; drop 2nd send of a->b; duplicate 3rd write of a->b; corrupt 2nd response of b->a; \
-                    delay 1st atomic of a->b by 20us; drop 1st result of b->a; at 40us pause b for 10us";
-
-/// Several packets of the path.
-const LONG_BYTES: usize = 1200;
-
-struct On(Fabric);
-
-impl Rig for On {
-    type P = Host;
-
-    fn ends(&self) -> [End<Host>; 2] {
-        [("a", "10.0.0.1"), ("b", "10.0.0.2")].map(|(name, address)| {
-            let address = address.parse().unwrap();
-            let prefix = IpPrefix::new(address, 24).unwrap();
-            End {
-                provider: self
-                    .0
-                    .host(name, vec![PortConfig::new("sim0", &[prefix])])
-                    .unwrap(),
-                device: "sim0".into(),
-                port: 1,
-                gid_index: 0,
-                gid: Gid::from_ip(address),
-            }
-        })
-    }
-}
-
-/// Two hosts, and slots that are long enough.
-struct Two {
-    fabric: Fabric,
-    near: Side<Host>,
-    far: Side<Host>,
-    arenas: [<Host as doorbell_core::provider::Provider>::Arena; 2],
-}
-
-impl Two {
-    fn new(fabric: Fabric) -> Self {
-        let wish = Wish {
-            path_mtu: Mtu::B256,
-            retry_count: 6,
-            ..USUAL
-        };
-        let [near, far] = connected_as(&On(fabric.clone()), [wish; 2]);
-        let config = ArenaConfig::new(8, u32::try_from(LONG_BYTES).unwrap());
-        let arenas = [&near, &far].map(|side| side.domain.arena(&config).unwrap());
-        Self {
-            fabric,
-            near,
-            far,
-            arenas,
-        }
-    }
-
-    fn begin(&mut self, operation: Operation, bytes: usize) {
-        let mut slot = self.arenas[0].lease().unwrap();
-        slot.set_len_bytes(bytes);
-        self.near.post_slots(operation, [slot], PostFlags::SIGNALED);
-    }
-
-    /// Lets time pass until a request has completed, and says how.
-    fn end(&mut self) -> WcStatus {
-        loop {
-            let mut taken = None;
-            self.near
-                .send_completions
-                .poll(|completion| taken = Some(completion))
-                .unwrap();
-            match taken {
-                Some(completion) => return self.near.retire_send(completion).retired.status,
-                None => assert!(self.fabric.step(), "nothing will happen any more"),
-            }
-        }
-    }
-
-    fn run(&mut self, operation: Operation, bytes: usize) {
-        self.begin(operation, bytes);
-        assert_eq!(self.end(), WcStatus::SUCCESS, "{operation:?}");
-        self.fabric.run_for(Duration::from_micros(2));
-    }
-
-    fn post_receive(&mut self) {
-        let slot = self.arenas[1].lease().unwrap();
-        let mut batch = self.far.receive.stage();
-        batch.push([slot]).map_err(|refused| refused.reason).unwrap();
-        batch.ring().unwrap();
-    }
-}
+/// More than there are of packets, or of moments.
+const MOMENTS_MAX: usize = 1000;
 
 fn main() {
     let directory = PathBuf::from(std::env::args().nth(1).unwrap_or_else(|| ".".into()));
-    let fabric = Fabric::builder().plan(PLAN.parse().unwrap()).driven().build();
-    fabric.record(1000);
-    fabric.capture(1000);
-    let mut two = Two::new(fabric.clone());
-    let far = two.far.at(0);
-    fabric.remark("a", "SENDs");
-    (0..3).for_each(|_| two.post_receive());
-    two.run(Operation::Send, LONG_BYTES);
-    two.run(Operation::Send, 3);
-    two.run(Operation::SendWithImmediate(7), LONG_BYTES);
-    fabric.remark("a", "before there is a receive");
-    two.begin(Operation::SendWithImmediate(8), 64);
-    fabric.run_for(Duration::from_micros(20));
-    (0..3).for_each(|_| two.post_receive());
-    assert_eq!(two.end(), WcStatus::SUCCESS);
-    fabric.remark("a", "WRITEs");
-    two.run(Operation::Write(far), LONG_BYTES);
-    two.run(Operation::Write(far), 5);
-    two.run(Operation::WriteWithImmediate(far, 9), LONG_BYTES);
-    two.run(Operation::WriteWithImmediate(far, 10), 64);
-    fabric.remark("a", "READs and atomics");
-    two.run(Operation::Read(far), LONG_BYTES);
-    two.run(Operation::Read(far), 64);
-    two.run(Operation::FetchAndAdd { remote: far, add: 1 }, 8);
-    let swap = Operation::CompareAndSwap {
-        remote: far,
-        compare: 1,
-        swap: 2,
-    };
-    two.run(swap, 8);
-    fabric.remark("a", "beyond the window");
-    let beyond = two.far.at(WINDOW_BYTES as u64);
-    two.begin(Operation::Write(beyond), 64);
-    assert_eq!(two.end(), WcStatus::REM_ACCESS_ERR);
-    fabric.run_for(Duration::from_micros(2));
-    fabric.audit().unwrap();
-
+    let fabric = Fabric::builder()
+        .plan(every_packet::PLAN.parse().unwrap())
+        .driven()
+        .build();
+    fabric.record(MOMENTS_MAX);
+    fabric.capture(MOMENTS_MAX);
+    every_packet::run(&fabric, ["10.0.0.1", "10.0.0.2"]);
     let (timeline, frames) = (fabric.take_timeline(), fabric.take_captured());
     fs::create_dir_all(&directory).unwrap();
     let files = [
