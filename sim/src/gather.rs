@@ -61,6 +61,12 @@ impl Gather {
         }
     }
 
+    /// So many bytes of those there is room for, as a message filled them.
+    pub(crate) fn scattered(&self, bytes: usize) -> Vec<u8> {
+        let all = self.iter().flat_map(|slot| slot.buffer().iter().copied());
+        all.take(bytes).collect()
+    }
+
     /// Copies bytes to where they belong, beginning at `offset`; `room` says how much of a
     /// slot takes part. What does not fit is cut.
     ///

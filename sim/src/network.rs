@@ -24,9 +24,10 @@ use crate::world::World;
 use crate::{Fabric, Host};
 
 impl Clock for Host {
-    /// The time of the fabric, which is that of all its hosts.
+    /// The time of the fabric, which is that of all its hosts but for those whose clock jumped ahead.
     fn now(&self) -> Instant {
-        self.fabric().now()
+        let world = self.fabric().lock();
+        Instant::from_ns(world.now_ns().saturating_add(world.ahead_ns(self.id())))
     }
 }
 
@@ -74,7 +75,8 @@ impl Network for Host {
     }
 
     /// Lets the time of the fabric pass, driven or not, until there is what is waited for, or to the very
-    /// nanosecond of the deadline. Where nobody drives the fabric, other threads get their turn before.
+    /// nanosecond of the deadline, by the host's clock. Where nobody drives the fabric, other threads get their turn
+    /// before.
     fn wait<'s>(
         &self,
         acceptor: Option<&'s Acceptor>,
@@ -87,13 +89,17 @@ impl Network for Host {
         let acceptor = acceptor.map(|acceptor| acceptor.key);
         let may_move = |world: &World| {
             let acceptor = acceptor.and_then(|key| world.streams.acceptors.get(key));
-            acceptor.is_some_and(|acceptor| acceptor.is_dead || !acceptor.arrived.is_empty())
+            let now_ns = world.now_ns().saturating_add(world.ahead_ns(self.id()));
+            now_ns >= deadline.instant().to_ns()
+                || acceptor.is_some_and(|acceptor| acceptor.is_dead || !acceptor.arrived.is_empty())
                 || streams.iter().any(|(key, has_unsent)| {
                     let end = world.streams.ends.get(*key);
                     end.is_none_or(|end| end.is_readable() || (*has_unsent && end.is_writable()))
                 })
         };
-        self.fabric().wait(may_move, deadline.instant());
+        let ahead_ns = self.fabric().lock().ahead_ns(self.id());
+        let until_ns = deadline.instant().to_ns().saturating_sub(ahead_ns);
+        self.fabric().wait(may_move, Instant::from_ns(until_ns));
         Ok(())
     }
 

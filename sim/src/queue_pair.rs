@@ -60,6 +60,8 @@ pub(crate) struct QueuePairState {
     pub(crate) responder: Responder,
     /// Receives of its own.
     pub(crate) receives: Receives,
+    /// When the last message came, in nanoseconds.
+    pub(crate) arrived_at_ns: u64,
     /// When it is woken next.
     pub(crate) timer_at_ns: Option<u64>,
     /// It is about to send.
@@ -308,6 +310,7 @@ impl World {
             requester: Requester::default(),
             responder: Responder::default(),
             receives: Receives::default(),
+            arrived_at_ns: 0,
             timer_at_ns: None,
             is_transmitting: false,
             channel: config.channel,

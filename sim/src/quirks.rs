@@ -57,6 +57,13 @@ pub struct Quirks {
     /// A request that is posted to a queue pair that failed already makes no completion (S3, S6).
     /// Seen of mlx5 by others' tests.
     pub late_requests_vanish: bool,
+    /// A queue pair that fails no longer than this after a message came, in nanoseconds, delivers that message again, as a
+    /// success, into every receive that is posted; zero is never (S6, S17). rxe from 6.4 on, until it was
+    /// corrected in July 2026, where it fails while a packet completes.
+    pub repeats_failing_ns: u64,
+    /// A request for a queue pair that failed is tried without end, and makes no completion (S14). Seen of mlx5 by
+    /// others' tests, though not by all of them: it is in none of the sets below.
+    pub failed_peers_are_waited_for: bool,
     /// How many packets may be unanswered. rxe has 128.
     pub window_packets: i32,
 }
@@ -82,6 +89,8 @@ impl Quirks {
         late_receives_are_flushed: true,
         overrun_queues_work_on: false,
         late_requests_vanish: false,
+        repeats_failing_ns: 0,
+        failed_peers_are_waited_for: false,
         window_packets: 128,
     };
 
@@ -112,6 +121,12 @@ impl Quirks {
         failures_are_solicited: false,
         last_receive_is_told: true,
         ..Self::RXE_6_1
+    };
+
+    /// Soft-RoCE of Linux 6.4 to 7, as long as it repeats what a queue pair takes that fails.
+    pub const RXE_REPEATING: Self = Self {
+        repeats_failing_ns: 1_000,
+        ..Self::RXE_6_12
     };
 
     /// Soft-RoCE of Linux 7.

@@ -12,12 +12,13 @@ mod suite;
 
 use core::time::Duration;
 
+use doorbell_core::network::{Network, Waited};
 use doorbell_core::provider::{
     AsyncEvent, CompletionQueue, Context, Operation, PostFlags, Provider, QueuePair, SendBatch, SendQueue,
 };
-use doorbell_core::{Gid, IpPrefix, Mtu, PortState, QpState, WcStatus};
+use doorbell_core::{Clock, Deadline, Gid, Instant, IpPrefix, Mtu, PortState, QpState, WcStatus};
 use doorbell_sim::plan::{Action, Name};
-use doorbell_sim::{Fabric, Host, PortConfig, Quirks};
+use doorbell_sim::{Fabric, Host, PortConfig, Quirks, Stream};
 use suite::{End, Rig, SLOTS, Side, USUAL, Wish, connected_as, poll_nothing};
 
 const ENOMEM: i32 = 12;
@@ -309,4 +310,142 @@ fn hosts_may_differ() {
         .unwrap();
     let hard = fabric.host_with("hard", &port("10.0.0.2"), Quirks::MLX5).unwrap();
     assert!(soft.open("sim0").is_ok() && hard.open("sim0").is_ok());
+}
+
+/// A fabric that is driven, so that what happens at one moment is in the test's hands.
+fn driven(quirks: Quirks, plan: &str) -> On {
+    let builder = Fabric::builder().quirks(quirks).plan(plan.parse().unwrap());
+    On(builder.driven().build())
+}
+
+/// Lets one SEND come to `far`, and nothing after it.
+fn let_one_come(on: &On, near: &mut Side<Host>, far: &mut Side<Host>) {
+    near.post(Operation::Send, b"once");
+    let mut came = 0;
+    while came == 0 {
+        assert!(on.0.step());
+        let mut taken = None;
+        came = far
+            .receive_completions
+            .poll(|completion| taken = Some(completion))
+            .unwrap();
+        if let Some(completion) = taken {
+            assert_eq!(far.retire_receive(completion).payload, b"once");
+        }
+    }
+}
+
+#[test]
+fn a_device_that_repeats_delivers_the_last_message_into_every_receive_as_it_fails() {
+    for (quirks, late_ns) in [
+        (Quirks::RXE_REPEATING, 1000),
+        (Quirks::RXE_REPEATING, 1001),
+        (Quirks::RXE_7, 0),
+    ] {
+        let on = driven(quirks, "");
+        let [mut near, mut far] = on.sides();
+        far.post_receives(4);
+        let_one_come(&on, &mut near, &mut far);
+        on.0.run_for(Duration::from_nanos(late_ns));
+        far.control.fail().unwrap();
+        let repeats = quirks.repeats_failing_ns > 0 && late_ns <= quirks.repeats_failing_ns;
+        for received in far.received(3) {
+            if repeats {
+                assert_eq!(received.arrival.status, WcStatus::SUCCESS);
+                assert_eq!(received.payload, b"once");
+            } else {
+                assert_eq!(received.arrival.status, WcStatus::WR_FLUSH_ERR);
+            }
+        }
+        assert_eq!(far.state(), QpState::Error);
+        on.0.audit().unwrap();
+        // The sender was told of none of it.
+        near.control.fail().unwrap();
+        assert_eq!(near.status(), WcStatus::WR_FLUSH_ERR);
+    }
+}
+
+#[test]
+fn what_a_device_repeats_is_what_came_last_and_fits() {
+    let on = driven(Quirks::RXE_REPEATING, "");
+    let [mut near, mut far] = on.sides();
+    far.post_receives(3);
+    let_one_come(&on, &mut near, &mut far);
+    // A WRITE with immediate is the last now; it touched no receive, and its repetitions do not either.
+    near.post(Operation::WriteWithImmediate(far.at(0), 7), b"other");
+    while far.window_bytes(0, 5) != b"other" {
+        assert!(on.0.step());
+    }
+    far.control.fail().unwrap();
+    for received in far.received(2) {
+        assert_eq!(received.arrival.status, WcStatus::SUCCESS);
+        assert_eq!(
+            (received.arrival.immediate, received.arrival.payload_bytes),
+            (Some(7), 5)
+        );
+        assert_eq!(received.payload, []);
+    }
+    on.0.audit().unwrap();
+}
+
+#[test]
+fn a_device_that_waits_for_failed_peers_does_so_without_end_but_for_no_link() {
+    let silent = Quirks {
+        failed_peers_are_waited_for: true,
+        ..Quirks::MLX5
+    };
+    for (quirks, plan, ends) in [
+        (silent, "", None),
+        (silent, "at 0ns link a-b down", Some(WcStatus::RETRY_EXC_ERR)),
+        (Quirks::MLX5, "", Some(WcStatus::RETRY_EXC_ERR)),
+    ] {
+        let on = driven(quirks, plan);
+        let [mut near, far] = on.sides();
+        let mut far = far;
+        far.control.fail().unwrap();
+        near.post(Operation::Write(far.at(0)), b"x");
+        on.0.run_for(Duration::from_secs(60));
+        match ends {
+            Some(status) => assert_eq!(near.status(), status),
+            None => {
+                poll_nothing(&mut near.send_completions);
+                assert_eq!(near.state(), QpState::ReadyToSend);
+                near.control.fail().unwrap();
+                assert_eq!(near.status(), WcStatus::WR_FLUSH_ERR);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_clock_that_jumps_is_its_hosts_alone_and_ends_what_waits_for_it() {
+    let fabric = Fabric::builder()
+        .plan("at 4ms clock a ahead 3s".parse().unwrap())
+        .driven()
+        .build();
+    let [a, b] = [("a", "10.0.0.1"), ("b", "10.0.0.2")].map(|(name, address)| {
+        let prefix = IpPrefix::new(address.parse().unwrap(), 24).unwrap();
+        fabric
+            .host(name, vec![PortConfig::new("sim0", &[prefix])])
+            .unwrap()
+    });
+    let wait = |host: &Host, until_ns| {
+        let nothing = core::iter::empty::<Waited<'_, Stream>>();
+        host.wait(None, nothing, Deadline::at(Instant::from_ns(until_ns)))
+            .unwrap();
+    };
+    wait(&a, 3_000_000);
+    assert_eq!(
+        [a.now(), b.now(), fabric.now()].map(Instant::to_ns),
+        [3_000_000; 3]
+    );
+    // It would have waited for two seconds: the jump ends it, at its time.
+    wait(&a, 2_000_000_000);
+    assert_eq!(fabric.now().to_ns(), 4_000_000);
+    assert_eq!([a.now(), b.now()].map(Instant::to_ns), [3_004_000_000, 4_000_000]);
+    // From then on its deadlines are by the clock that jumped.
+    wait(&a, 3_005_000_000);
+    assert_eq!(fabric.now().to_ns(), 5_000_000);
+    wait(&b, 6_000_000);
+    assert_eq!(fabric.now().to_ns(), 6_000_000);
 }

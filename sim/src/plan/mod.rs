@@ -12,6 +12,7 @@
 //! at 9ms restart b
 //! at 1us slow b by 5us for 1ms
 //! at 2us overrun a
+//! at 4ms clock a ahead 3s
 //! drop 2nd ack of a->b
 //! corrupt every 10th packet of any->b
 //! duplicate 0.5% send of a->b
@@ -87,6 +88,8 @@ pub enum Action {
     Slow(Name, u64),
     /// The next completion in each completion queue of these hosts finds no room.
     Overrun(Name),
+    /// The clocks of hosts jump ahead by so much, in nanoseconds. None ever goes back.
+    Clock(Name, u64),
 }
 
 impl Action {
@@ -100,7 +103,7 @@ impl Action {
             Self::Kill(host) => Some(Self::Restart(host.clone())),
             Self::Pause(host, still) => Some(Self::Pause(host.clone(), !still)),
             Self::Slow(host, _) => Some(Self::Slow(host.clone(), 0)),
-            Self::Restart(_) | Self::Overrun(_) => None,
+            Self::Restart(_) | Self::Overrun(_) | Self::Clock(..) => None,
         }
     }
 }

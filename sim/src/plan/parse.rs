@@ -161,9 +161,14 @@ impl<'t> Words<'t> {
                 self.word("by")?;
                 Action::Slow(host, self.take("a span", span)?)
             }
+            "clock" => {
+                let host = self.host()?;
+                self.word("ahead")?;
+                Action::Clock(host, self.take("a span", span)?)
+            }
             _ => {
                 return Err(self.error(
-                    "link, port, gid, kill, restart, pause, resume, slow or overrun",
+                    "link, port, gid, kill, restart, pause, resume, slow, overrun or clock",
                     first,
                 ));
             }

@@ -5,7 +5,7 @@ use crate::{PacketKind, Random};
 
 const ALL: &str = "seed 42; at 3ms link a-b/sim0 down for 1s; at 1001us port b/sim0:1 up; \
     at 0ns gid b/sim0:1 10.0.0.2 becomes fd00::9; at 7ms pause a for 20us; at 7ms resume a; \
-    at 8ms kill b for 1ns; at 9ms restart b; at 1us slow b by 5us for 1ms; at 2us overrun any; \
+    at 8ms kill b for 1ns; at 9ms restart b; at 1us slow b by 5us for 1ms; at 2us overrun any; at 4ms clock a ahead 3s; \
     drop 2nd ack of a->b; corrupt every 10th packet of any->b; duplicate 0.5% send of a->b; \
     reorder 3rd write of a->b; delay 11th read of a->b by 10us; drop 100% response of b->a:2; \
     drop 21st result of a->b; drop 12th nak of a->b; drop 0.0001% rnr of a->b; \
@@ -41,6 +41,7 @@ fn what_is_no_plan_is_told_where() {
         ("at 3ms link a-b down while 3ms", "for", "while"),
         ("at 99999999999999s kill a", "a time", "99999999999999s"),
         ("at 3ms kill a-b", "a host", "a-b"),
+        ("at 3ms clock a back 3s", "ahead", "back"),
         ("seed -1", "a number", "-1"),
         (
             "seed 1; dance",

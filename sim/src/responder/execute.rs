@@ -8,6 +8,7 @@ use crate::completion::Entry;
 use crate::memory::{WORD_ALIGN_MASK, WORD_BYTES};
 use crate::packet::opcode::Group;
 use crate::packet::{AtomicEth, Opcode, Packet, Refusal, Reth, Syndrome};
+use crate::receive::Receive;
 
 impl Responder {
     pub(super) fn execute(
@@ -197,7 +198,7 @@ impl Responder {
 
     /// Completes the receive that is held (S17).
     fn arrive(&mut self, kind: ArrivalKind, bytes: usize, packet: &Packet, around: &mut Surroundings<'_>) {
-        self.end_held(around, |receive| Entry {
+        let entry = |receive: &Receive| Entry {
             work_id: receive.work_id,
             status: WcStatus::SUCCESS,
             kind,
@@ -205,7 +206,16 @@ impl Responder {
             bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
             immediate: packet.immediate,
             solicited: packet.bth.solicited,
-        });
+        };
+        if let Some(receive) = self
+            .held
+            .as_ref()
+            .filter(|_| around.quirks.repeats_failing_ns > 0)
+        {
+            let scattered = if kind == ArrivalKind::Send { bytes } else { 0 };
+            self.newest = Some((entry(receive), receive.slots.scattered(scattered)));
+        }
+        self.end_held(around, entry);
     }
 
     /// Whether the peer may read so much there.

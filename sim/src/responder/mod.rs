@@ -141,6 +141,8 @@ pub(crate) struct Responder {
     saved: VecDeque<Saved>,
     has_refused: bool,
     has_heard: bool,
+    /// The message that came last, where the device may deliver it again.
+    newest: Option<(Entry, Vec<u8>)>,
     effects: Effects,
 }
 
@@ -166,6 +168,11 @@ impl Responder {
     /// Whether a message has begun to fill a receive.
     pub(crate) const fn holds(&self) -> bool {
         self.held.is_some()
+    }
+
+    /// Takes the message that came last, where the device may deliver it again.
+    pub(crate) fn take_newest(&mut self) -> Option<(Entry, Vec<u8>)> {
+        self.newest.take()
     }
 
     /// Whether an answer waits to be sent.
@@ -308,6 +315,7 @@ impl Responder {
         self.saved.clear();
         self.inbound = Inbound::Nothing;
         self.has_refused = true;
+        self.newest = None;
         self.held.take()
     }
 

@@ -85,6 +85,11 @@ impl World {
             Action::Pause(host, false) => self.resume(host),
             Action::Slow(host, each_ns) => self.each_host(host, |host| host.slow_ns = *each_ns),
             Action::Overrun(host) => self.overrun(host),
+            Action::Clock(host, span_ns) => {
+                self.each_host(host, |host| {
+                    host.ahead_ns = host.ahead_ns.saturating_add(*span_ns)
+                });
+            }
         }
     }
 

@@ -12,7 +12,7 @@ mod traffic;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use doorbell_core::provider::AsyncEvent;
+use doorbell_core::provider::{AsyncEvent, Slot as _};
 use doorbell_core::{Gid, QpState, WcStatus};
 
 use crate::capture::Capture;
@@ -224,6 +224,7 @@ impl World {
             qp.state = QpState::Error;
             let (context, qpn, shares) = (qp.context, qp.qpn, qp.shared.is_some());
             self.record_failure(key);
+            self.repeat_newest(key);
             self.flush_requests(key, false);
             self.flush_receives(key);
             if shares && self.quirks_of(key).last_receive_is_told {
@@ -263,16 +264,66 @@ impl World {
         }
     }
 
+    /// Delivers the message that came last again, into every receive, where a device that fails does so.
+    fn repeat_newest(&mut self, key: QueuePairKey) {
+        let window_ns = self.quirks_of(key).repeats_failing_ns;
+        let Some(qp) = self.queue_pairs.get_mut(key).filter(|_| window_ns > 0) else {
+            return;
+        };
+        let passed_ns = self.now_ns.saturating_sub(qp.arrived_at_ns);
+        let Some((entry, bytes)) = qp.responder.take_newest().filter(|_| passed_ns <= window_ns) else {
+            return;
+        };
+        while let Some(mut receive) = self.take_receive(key) {
+            let Some(qp) = self.queue_pairs.get(key) else {
+                return;
+            };
+            let (domain, queue) = (qp.domain, qp.receive_completions);
+            let has_room = receive.slots.capacity_bytes() >= bytes.len();
+            let copied = receive
+                .slots
+                .copy_in(0, &bytes, domain, |slot| slot.capacity_bytes());
+            if !has_room || copied.is_err() {
+                // It ends like those behind it.
+                self.flush_receive(key, receive);
+                return;
+            }
+            receive.seal(bytes.len());
+            let entry = Entry {
+                work_id: receive.work_id,
+                ..entry
+            };
+            self.end_receive(key, receive);
+            self.complete(key, queue, entry);
+        }
+    }
+
+    /// Takes the next receive, of its own or of those it shares.
+    fn take_receive(&mut self, key: QueuePairKey) -> Option<Receive> {
+        let qp = self.queue_pairs.get_mut(key)?;
+        match qp.shared {
+            Some(shared) => self.shared_receives.get_mut(shared)?.take(),
+            None => qp.receives.take(),
+        }
+    }
+
+    /// Keeps a receive that ended until it is retired.
+    fn end_receive(&mut self, key: QueuePairKey, receive: Receive) {
+        if let Some(qp) = self.queue_pairs.get_mut(key) {
+            match qp.shared.and_then(|shared| self.shared_receives.get_mut(shared)) {
+                Some(shared) => shared.end(receive),
+                None => qp.receives.end(receive),
+            }
+        }
+    }
+
     fn flush_receive(&mut self, key: QueuePairKey, receive: Receive) {
-        let Some(qp) = self.queue_pairs.get_mut(key) else {
+        let Some(qp) = self.queue_pairs.get(key) else {
             return;
         };
         let entry = Entry::of(receive.work_id, WcStatus::WR_FLUSH_ERR);
         let queue = qp.receive_completions;
-        match qp.shared.and_then(|shared| self.shared_receives.get_mut(shared)) {
-            Some(shared) => shared.end(receive),
-            None => qp.receives.end(receive),
-        }
+        self.end_receive(key, receive);
         self.complete(key, queue, entry);
     }
 

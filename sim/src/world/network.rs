@@ -30,6 +30,8 @@ pub(crate) struct HostState {
     pub(crate) waiting: Vec<Event>,
     /// How long it takes for each packet that comes in.
     pub(crate) slow_ns: u64,
+    /// By how much its clock is ahead of the time of the fabric.
+    pub(crate) ahead_ns: u64,
 }
 
 /// A device of a host.
@@ -137,10 +139,16 @@ impl World {
             is_paused: false,
             waiting: Vec::new(),
             slow_ns: 0,
+            ahead_ns: 0,
         });
         self.faults.change();
         self.topology = self.topology.wrapping_add(1);
         Ok(host)
+    }
+
+    /// By how much a host's clock is ahead of the time of the fabric.
+    pub(crate) fn ahead_ns(&self, host: HostId) -> u64 {
+        self.hosts.get(host.0).map_or(0, |host| host.ahead_ns)
     }
 
     pub(crate) fn device(&self, device: DeviceId) -> Option<&Device> {

@@ -20,6 +20,7 @@ impl World {
     pub(super) fn arrive(&mut self, packet: PacketKey, port: u32) {
         let heard = self.hear(packet, port);
         if heard.is_none() {
+            self.wait_for_failed(packet, port);
             self.record_unheard(packet, port);
         } else {
             self.record_end(packet, Fate::Arrived(self.now_ns));
@@ -71,6 +72,27 @@ impl World {
         Some(key)
     }
 
+    /// Has the sender of a request for a queue pair that failed try it without end, where its device does so.
+    fn wait_for_failed(&mut self, packet: PacketKey, port: u32) {
+        let failed = self.packets.get(packet).and_then(|packet| {
+            let device = self.devices.get(self.ports.get(port as usize)?.device.0)?;
+            let qp = self
+                .queue_pairs
+                .get(device.numbers.find(packet.bth.destination_qpn)?)?;
+            let is_one = qp.state == QpState::Error && !packet.bth.opcode.is_response() && !packet.is_corrupt;
+            let sender = self
+                .ports
+                .get(*self.gids.get(&packet.flow.source)? as usize)?
+                .device;
+            let sent_by = qp.connection.as_ref()?.attributes.destination_qpn;
+            let key = self.device(sender)?.numbers.find(sent_by)?;
+            (is_one && self.quirks(sender).failed_peers_are_waited_for).then_some(key)
+        });
+        if let Some(qp) = failed.and_then(|key| self.queue_pairs.get_mut(key)) {
+            qp.requester.wait_without_end();
+        }
+    }
+
     /// Sees to all that may be due of a queue pair, once something happened to it.
     pub(super) fn attend(&mut self, key: QueuePairKey) {
         self.take_effects(key);
@@ -96,6 +118,13 @@ impl World {
         };
         let (context, qpn, device) = (qp.context, qp.qpn, qp.device);
         let (queue, shared) = (qp.receive_completions, qp.shared);
+        if effects
+            .ended
+            .as_ref()
+            .is_some_and(|ended| ended.status.is_success())
+        {
+            qp.arrived_at_ns = self.now_ns;
+        }
         let not_ready = u64::from(effects.was_not_ready);
         self.tally.receivers_not_ready = self.tally.receivers_not_ready.saturating_add(not_ready);
         let quirks = self.quirks(device);
