@@ -158,7 +158,9 @@ pub struct ChannelConfig {
     /// costs. 0 leaves it to [`PostFlags::INLINE`](crate::PostFlags). Never more than `inline_bytes_max`.
     pub inline_alone_bytes_max: u32,
     /// Unsignaled requests in a row at most; see [`doorbell_hotpath::SenderConfig`].
-    /// Default 0: each doorbell is known done by itself.
+    /// Default 0: each doorbell is known done by itself. The last of a doorbell of what a
+    /// [`Submitter`](crate::Submitter) submitted is signaled whatever this says: its memory comes
+    /// home by completions alone.
     pub unsignaled_max: u32,
     /// Receives that may be missing before they are posted again. Default 16: one call for
     /// sixteen.

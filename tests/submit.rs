@@ -14,7 +14,7 @@ use doorbell::{
     Wait, WcStatus, Window as _, WindowConfig, Woken, Worker, within,
 };
 use doorbell_sim::{Fabric, Host};
-use fabric::{End, SOON, node, pair, pair_notified, pair_with, port, small, workers};
+use fabric::{End, SOON, node, pair, pair_notified, pair_on, pair_with, port, small, workers};
 
 /// A Worker with several channels, each to an end of its own.
 struct Hub {
@@ -83,7 +83,7 @@ const NOTHING: RemoteAccess = RemoteAccess {
     atomic: false,
 };
 
-/// Of a channel whose requests are not known done before many others are.
+/// Of a channel whose own requests are not known done before many others are.
 fn silent() -> ChannelConfig {
     let mut config = small();
     config.send_depth = 64;
@@ -461,9 +461,41 @@ fn memory_of_failures_is_taken_until_they_are() {
 }
 
 #[test]
+fn memory_comes_home_though_the_channel_signals_seldom() {
+    let (mut a, mut b) = pair_with(silent(), silent());
+    let to = a.id();
+    let mut submitter = a.worker().submitter(&config(4, 8)).unwrap();
+    for round in 0..10 {
+        // All there is, by one doorbell and by one each.
+        for number in 0..4 {
+            submit(&mut submitter, to, 4 * round + number);
+            if round % 2 == 1 {
+                numbers(&mut a);
+            }
+        }
+        numbers(&mut a);
+        assert_eq!(home(&mut submitter), 4);
+        assert_eq!(numbers(&mut b).len(), 4);
+    }
+}
+
+#[test]
+fn a_channel_without_credits_keeps_no_memory_of_what_went() {
+    let (mut a, _b) = pair_with(silent(), silent());
+    let to = a.id();
+    let mut submitter = a.worker().submitter(&config(20, 32)).unwrap();
+    // The peer has receives for sixteen.
+    (0..20).for_each(|number| submit(&mut submitter, to, number));
+    numbers(&mut a);
+    assert_eq!(home(&mut submitter), 16);
+}
+
+#[test]
 fn what_is_in_flight_when_the_worker_goes_is_unknown() {
     for is_shared in [false, true] {
-        let (mut a, b) = pair_with(silent(), silent());
+        // Nothing arrives: no time passes here.
+        let fabric = Fabric::builder().driven().build();
+        let (mut a, b) = pair_on(&fabric, silent(), silent(), Notify::Never);
         let to = a.id();
         let mut submitter = if is_shared {
             a.worker().submitters(1, &config(32, 8)).unwrap().remove(0)

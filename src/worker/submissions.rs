@@ -527,6 +527,8 @@ fn post<P: Provider, C: Sends<P>>(queue: &mut Queue, inlets: &mut Inlets<P>, cha
         }
         queue.pop(inlets);
     }
+    // Those who submitted may have no other memory, so that no request follows which would be signaled.
+    batch.signal_last();
     let mut unposted = Queue::EMPTY;
     let outcome = batch.ring_returning(|ticket, slot| {
         // What was staged has a record, and its place is empty still.

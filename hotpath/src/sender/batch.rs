@@ -166,6 +166,16 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         self.inner.staged().saturating_sub(announcement)
     }
 
+    /// Has the last request that the caller staged signaled, whatever the policy: for those of whom
+    /// nobody posts another before they are known done.
+    #[inline]
+    pub fn signal_last(&mut self) {
+        if self.staged() > 0 && self.unsignaled_now > 0 {
+            self.inner.signal_last();
+            self.unsignaled_now = 0;
+        }
+    }
+
     /// Rings the doorbell once for all that is staged; says how many were posted.
     ///
     /// # Errors

@@ -316,6 +316,24 @@ fn the_last_of_a_doorbell_is_signaled_by_policy() {
 }
 
 #[test]
+fn the_last_of_a_doorbell_is_signaled_where_it_is_asked_for() {
+    let mut sender = sender(16, 1000);
+    sender.stage().signal_last();
+    for count in [2, 1] {
+        let mut batch = sender.stage();
+        for _ in 0..count {
+            let pushed = batch.push(Operation::Send, [Bytes], PostFlags::empty());
+            assert!(pushed.is_ok());
+        }
+        batch.signal_last();
+        batch.ring().unwrap();
+        // It counts from there.
+        ring(&mut sender, 1).unwrap();
+    }
+    assert_eq!(signaled(&sender), [false, true, false, true, false]);
+}
+
+#[test]
 fn a_full_queue_always_has_a_completion_coming() {
     for depth in [1, 2, 3, 8, 16] {
         let mut sender = sender(depth, u32::MAX);
