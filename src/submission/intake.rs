@@ -85,6 +85,15 @@ impl RequestProducer {
             Self::Shared(ring, _) => ring.push(item),
         }
     }
+
+    /// Whether the Worker takes nothing more.
+    #[inline]
+    pub(super) fn is_closed(&self) -> bool {
+        match self {
+            Self::Own(ring) => ring.as_ref().is_none_or(SpscProducer::is_closed),
+            Self::Shared(ring, _) => ring.is_closed(),
+        }
+    }
 }
 
 impl Drop for RequestProducer {

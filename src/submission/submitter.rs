@@ -155,6 +155,10 @@ impl<P: Provider> Submitter<P> {
         let told = match self.failures.take() {
             Ok(told) => told,
             Err(_) => {
+                // A look first: who claims the ring writes where the Worker reads.
+                if !self.requests.is_closed() {
+                    return None;
+                }
                 self.intake.return_late();
                 self.failures.take().ok()?
             }
