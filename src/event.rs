@@ -60,8 +60,8 @@ pub enum Event<P: Provider = Rdma> {
         error: PostError,
     },
     /// The peer sent more than it had receives for, and so took one of another channel's: it is not
-    /// to be believed. Only where receives are shared. The message is dropped, and the queue pair failed; on
-    /// the half of a Worker that receives, the other half has to shut the channel.
+    /// to be believed. Only where receives are shared. The message is dropped, and the queue pair failed; of
+    /// a Worker taken apart, the half that sends does it when it is polled next.
     Overdrawn,
     /// A receive failed, and the queue pair with it.
     ReceiveFailed {

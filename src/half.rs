@@ -294,7 +294,7 @@ pub(crate) trait Sends<P: Provider>: Held {
 /// What has a half that receives.
 pub(crate) trait Receives<P: Provider>: Held {
     fn receive_half(&mut self) -> &mut ReceiveHalf<P>;
-    /// Has nothing more to do with the peer, as far as this can do anything to it.
+    /// Fails the queue pair, or has the half that sends fail it, which is to be told of the channel then.
     fn refuse(&mut self);
 }
 
@@ -331,8 +331,10 @@ impl<P: Provider> Receives<P> for ReceiveHalf<P> {
     fn receive_half(&mut self) -> &mut Self {
         self
     }
-    /// The queue pair is the other half's to fail.
-    fn refuse(&mut self) {}
+    /// The queue pair is the other half's to fail, when it is told of the channel.
+    fn refuse(&mut self) {
+        self.reservation.refuse();
+    }
 }
 
 impl ChannelState {

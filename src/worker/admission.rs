@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use doorbell_core::in_place;
 use doorbell_core::provider::{CompletionQueue, GATHER_MAX, Provider, QueuePair};
+use doorbell_core::sync::AtomicU32;
 
 use super::places::{Entry, Listed};
 use super::{Reservation, Worker};
@@ -60,7 +61,12 @@ impl<P: Provider> Worker<P> {
             index,
             generation: entry.generation,
         };
-        let reservation = Arc::new(Reservation { id, sends, receives });
+        let reservation = Arc::new(Reservation {
+            id,
+            sends,
+            receives,
+            is_refused: AtomicU32::new(0),
+        });
         entry.reserved = Arc::downgrade(&reservation);
         Ok(reservation)
     }

@@ -22,6 +22,7 @@ use doorbell_core::provider::{
     Arena, ArenaConfig, CompletionQueueConfig, Context, MemoryError, Pages, Placement, ProtectionDomain,
     Provider, RemoteAccess, WindowConfig,
 };
+use doorbell_core::sync::{AtomicU32, Ordering};
 use doorbell_core::work_id::CHANNELS_MAX;
 use doorbell_core::{Clock as _, Deadline};
 use doorbell_ffi::Rdma;
@@ -72,6 +73,28 @@ pub(crate) struct Reservation {
     pub(crate) id: ChannelId,
     sends: u32,
     receives: u32,
+    /// Whether the half that receives found the peer out, and the other has not yet failed the queue pair.
+    is_refused: AtomicU32,
+}
+
+impl Reservation {
+    /// Says that the queue pair is to be failed; then the channel is put on the list by which the other half
+    /// is told.
+    #[cold]
+    pub(crate) fn refuse(&self) {
+        // Relaxed: the list that tells of it orders it.
+        self.is_refused.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether it is to be failed; says so once.
+    pub(crate) fn take_refused(&self) -> bool {
+        // Relaxed, as the store; it is taken on one thread.
+        let is_refused = self.is_refused.load(Ordering::Relaxed) != 0;
+        if is_refused {
+            self.is_refused.store(0, Ordering::Relaxed);
+        }
+        is_refused
+    }
 }
 
 /// The channel an event is for, or the half of it that was polled, and the memory to answer from.

@@ -243,6 +243,10 @@ impl<P: Provider> Shared<P> {
                 if let Some(event) = failure(taken, &arrival, channel, statistics) {
                     each(Turn { channel, arena }, event);
                 }
+                if taken == Taken::Overdrawn {
+                    // Of a Worker taken apart, the other half fails it.
+                    due(index, listed);
+                }
                 return;
             }
         }

@@ -46,6 +46,9 @@ impl<P: Provider> SendWorker<P> {
     /// Takes what completed, in bulk, and announces receives that the other half posted; `each`
     /// gets every event with its channel. Says how many completions there were. Never waits.
     ///
+    /// It fails the queue pairs of peers that the other half found out
+    /// ([`Event::Overdrawn`](crate::Event)), too.
+    ///
     /// # Errors
     /// The completion queue cannot be polled; this half is of no further use.
     #[inline]
@@ -79,6 +82,12 @@ impl<P: Provider> SendWorker<P> {
         } = self;
         due.take(|index| {
             if let Some(entry) = places.entries.get_mut(index as usize) {
+                let refused = |half: &&mut SendHalf<P>| half.reservation.take_refused();
+                if let Some(half) = entry.channel.as_mut().filter(refused) {
+                    // Where the device refuses even that, the other half counts it as failed all the same.
+                    let _ = half.shut();
+                    return;
+                }
                 entry.listed.note_unannounced(index, &mut sends.unannounced);
             }
         });

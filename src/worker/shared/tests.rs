@@ -8,8 +8,8 @@ use doorbell_core::{IpPrefix, QpState, WcStatus};
 use doorbell_sim::{Fabric, Host, PortConfig};
 
 use crate::{
-    ChannelConfig, ChannelId, ChannelState, Event, Lease, Listener, Node, SharedReceivesConfig, Worker,
-    WorkerConfig, within,
+    ArenaConfig, ChannelConfig, ChannelId, ChannelState, Event, Lease, Listener, Node, SharedReceivesConfig,
+    Worker, WorkerConfig, within,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -156,4 +156,43 @@ fn a_peer_that_takes_what_is_anothers_is_failed_and_the_other_goes_on() {
     assert_eq!(hub.polled(&mut kept), []);
     let counts = hub.worker.shared_receives().unwrap();
     assert_eq!((counts.posted, counts.granted), (8, 4));
+}
+
+#[test]
+fn of_a_worker_taken_apart_the_half_that_sends_fails_it() {
+    for is_joined_first in [false, true] {
+        let mut hub = Hub::new();
+        let first = hub.ids[0];
+        let mut kept = Vec::new();
+        assert_eq!(hub.flood(0), 4);
+        assert_eq!(hub.polled(&mut kept), [(first, "message"); 4]);
+        hub.lie(0, 7);
+        assert_eq!(hub.flood(0), 3);
+        let Hub { worker, fabric, .. } = hub;
+        let (mut sending, mut receiving) = worker.split(&ArenaConfig::new(4, 64)).unwrap();
+        let mut overdrawn = 0;
+        for _ in 0..4 {
+            receiving
+                .poll(|_, event| match event {
+                    Event::Overdrawn => overdrawn += 1,
+                    other => panic!("{other:?}"),
+                })
+                .unwrap();
+        }
+        assert_eq!(overdrawn, 1);
+        let state = |half: &crate::SendHalf<Host>| half.control.state();
+        assert_eq!(state(sending.channel(first).unwrap()), Ok(QpState::ReadyToSend));
+        let mut worker = if is_joined_first {
+            sending.join(receiving).unwrap()
+        } else {
+            sending.poll(|_, _| {}).unwrap();
+            assert_eq!(state(sending.channel(first).unwrap()), Ok(QpState::Error));
+            // Once: it is not looked for again.
+            sending.poll(|_, _| {}).unwrap();
+            sending.join(receiving).unwrap()
+        };
+        assert_eq!(state(&worker.channel(first).unwrap().send), Ok(QpState::Error));
+        assert_eq!(worker.close(first, within(SOON), |_, _| {}), Ok(()));
+        assert_eq!(fabric.receivers_not_ready(), 0);
+    }
 }
