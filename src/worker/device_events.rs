@@ -9,13 +9,36 @@ use super::polling::ReceiveSide;
 use super::{ReceiveWorker, Worker};
 use crate::half::Receives;
 
+/// Events kept at most that nobody asked for: more than there are of one closing, and of ports that come
+/// and go for a while.
+const KEPT_MAX: usize = 64;
+
 /// Events that were taken while something else was looked for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct DeviceEvents {
+    /// The latest, and no more than [`KEPT_MAX`].
     waiting: VecDeque<AsyncEvent>,
+    /// How many there were before them that nobody asked for in time.
+    dropped: u64,
 }
 
 impl DeviceEvents {
+    pub(super) fn new() -> Self {
+        Self {
+            waiting: VecDeque::with_capacity(KEPT_MAX),
+            dropped: 0,
+        }
+    }
+
+    /// Keeps an event for whoever asks: the latest, since they say how it is now.
+    fn keep(&mut self, event: AsyncEvent) {
+        if self.waiting.len() >= KEPT_MAX {
+            self.waiting.pop_front();
+            self.dropped = self.dropped.saturating_add(1);
+        }
+        self.waiting.push_back(event);
+    }
+
     /// The next event, after it was noted where it is about what the Worker does.
     fn next<P: Provider, C: Receives<P>>(
         &mut self,
@@ -54,7 +77,7 @@ impl DeviceEvents {
         while let Ok(Some(event)) = context.next_event() {
             shared.note(event, places);
             if !matches!(event, AsyncEvent::LastReceiveReached(_)) {
-                self.waiting.push_back(event);
+                self.keep(event);
             }
         }
     }
@@ -65,7 +88,8 @@ impl<P: Provider> Worker<P> {
     /// the descriptor of [`Worker::context`] readable; ask after a closing, too, which may have found some.
     ///
     /// With shared receives, take the events here and not from the context: the limit is set
-    /// again only after it was told here.
+    /// again only after it was told here. Of those that closings found, the last 64 are kept; see
+    /// [`Worker::events_dropped`].
     ///
     /// # Errors
     /// The descriptor failed, or the device refused to set the limit of the shared receives again; then
@@ -74,6 +98,13 @@ impl<P: Provider> Worker<P> {
         let places = &mut self.places.entries;
         self.device_events
             .next(&*self.context, &mut self.receives, places)
+    }
+
+    /// How many asynchronous events were dropped, closings having found more than are kept, and nobody having
+    /// asked for them.
+    #[must_use]
+    pub const fn events_dropped(&self) -> u64 {
+        self.device_events.dropped
     }
 }
 
@@ -86,5 +117,34 @@ impl<P: Provider> ReceiveWorker<P> {
         let places = &mut self.places.entries;
         self.device_events
             .next(&*self.context, &mut self.receives, places)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use doorbell_core::provider::AsyncEvent;
+
+    use super::{DeviceEvents, KEPT_MAX};
+
+    #[test]
+    fn as_many_are_kept_as_there_is_room_for_and_the_rest_is_counted() {
+        let mut events = DeviceEvents::new();
+        let capacity = events.waiting.capacity();
+        let event = |number: usize| AsyncEvent::Other(u32::try_from(number).unwrap());
+        for number in 0..KEPT_MAX {
+            events.keep(event(number));
+        }
+        assert_eq!((events.dropped, events.waiting[0]), (0, event(0)));
+        for number in KEPT_MAX..KEPT_MAX + 5 {
+            events.keep(event(number));
+        }
+        assert_eq!(events.dropped, 5);
+        let kept: Vec<_> = events.waiting.iter().copied().collect();
+        assert_eq!(
+            kept,
+            (5..KEPT_MAX + 5).map(event).collect::<Vec<_>>(),
+            "the latest"
+        );
+        assert_eq!(events.waiting.capacity(), capacity);
     }
 }

@@ -170,7 +170,7 @@ impl<P: Provider> Worker<P> {
             credit_words: Arc::new(credit_words),
             domain,
             context: Arc::new(context),
-            device_events: DeviceEvents::default(),
+            device_events: DeviceEvents::new(),
             device,
             channels_max,
             statistics,
