@@ -5,6 +5,8 @@
 
 #[path = "../../hotpath/tests/hostile/oracle/mod.rs"]
 mod hotpath;
+#[path = "../../sim/tests/operations/oracle/mod.rs"]
+mod operations;
 mod perf;
 #[path = "../../sim/tests/plan/oracle.rs"]
 mod simulated;
@@ -56,6 +58,11 @@ pub fn rings(bytes: &[u8]) {
 /// What the two sides of a measurement say.
 pub fn perf_message(bytes: &[u8]) {
     perf::hostile::check(bytes);
+}
+
+/// What two hosts do on a simulated fabric.
+pub fn operations(bytes: &[u8]) {
+    let _ = operations::check(bytes);
 }
 
 /// What goes wrong in a simulation, as text.
