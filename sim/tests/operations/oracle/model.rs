@@ -83,8 +83,10 @@ pub(crate) struct Direction {
 /// What the rest of the world lets one expect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weather {
-    /// Nothing but what was posted is amiss: no plan, nobody failed or dropped anything.
+    /// Of nothing but what was posted a queue pair may fail.
     pub(crate) is_calm: bool,
+    /// Nothing is asked for twice.
+    pub(crate) is_exact: bool,
     /// And the other direction's requests are all allowed.
     pub(crate) is_other_good: bool,
 }
@@ -250,7 +252,7 @@ impl Direction {
         assert!(!self.has_failed, "a success behind a failure: {wish:?}");
         assert!(!wish.is_forbidden && !is_too_long, "a success of {wish:?}");
         // Later ones may be done as well, and a READ that is asked for again sees them.
-        let latest = if weather.is_calm {
+        let latest = if weather.is_exact {
             posted.before
         } else {
             self.states.len() - 1
