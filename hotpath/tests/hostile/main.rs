@@ -41,6 +41,25 @@ fn rings() {
     });
 }
 
+/// Two halves of any kind: each is none, all, one bit or all but one, or next to it, with each.
+#[test]
+fn halves_of_every_kind_announce_what_they_do() {
+    let bits = (0..32).map(|bit| 1_u32 << bit);
+    let kinds = bits.flat_map(|bit| [bit, bit - 1, bit | 1, !bit, !bit ^ 1]);
+    let mut kinds: Vec<u32> = kinds.collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    for count in &kinds {
+        for check in &kinds {
+            // Of depth 7, counted from 0: the two halves are written, and looked at.
+            let first = [[13].as_slice(), &count.to_be_bytes(), &[0]].concat();
+            let second = [[13].as_slice(), &check.to_be_bytes(), &[1, 4]].concat();
+            let bytes = [[5, 0, 0, 0, 0].as_slice(), &first, &second].concat();
+            oracle::credits::check(&bytes);
+        }
+    }
+}
+
 /// Many messages both ways round, and nobody lies: the check does not live on lies alone.
 #[test]
 fn an_honest_ring_is_one() {
