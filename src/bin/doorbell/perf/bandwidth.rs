@@ -183,8 +183,12 @@ fn gather<P: Provider>(
     }
 }
 
-/// Posts a round, never more in flight than the depth nor than the peer has receives for, and waits until all of it is done. Says
-/// how many doorbells it took.
+/// Looks in vain after which less than a batch is posted, where the peer has receives for that much only: it may
+/// have no reason to tell of more before some of these are used.
+const PATIENCE_LOOKS: u32 = 4096;
+
+/// Posts a round, never more in flight than the depth nor than the peer has receives for, and waits
+/// until all of it is done. Says how many doorbells it took.
 ///
 /// Never part of its caller: its instructions are counted by its name, without those that make
 /// messages.
@@ -211,16 +215,20 @@ fn pump<P: Provider>(
     }
     let mut doorbells = 0_u64;
     let mut posted = 0_u64;
+    let mut looks = 0_u32;
     loop {
         let channel = run.link.channel()?;
         let in_flight = channel.in_flight();
-        let want = batch_max.min(round.count.saturating_sub(posted));
+        let mut want = batch_max.min(round.count.saturating_sub(posted));
         if want == 0 && in_flight == 0 {
             return Ok(doorbells);
         }
         let mut room = depth.saturating_sub(in_flight).min(channel.room());
         if is_message {
             room = room.min(channel.credits());
+            if looks >= PATIENCE_LOOKS && room > 0 {
+                want = want.min(u64::from(room));
+            }
         }
         if want > 0 && u64::from(room) >= want {
             // Behind a batch that leaves no room for another, the last asks for a completion: else those without
@@ -229,6 +237,7 @@ fn pump<P: Provider>(
             post_batch(run, round, posted, want, tells, stock, counter)?;
             posted = posted.saturating_add(want);
             doorbells = doorbells.saturating_add(1);
+            looks = 0;
             continue;
         }
         let mut unasked = false;
@@ -241,8 +250,10 @@ fn pump<P: Provider>(
             return Err(UNASKED);
         }
         if count == 0 {
+            looks = looks.saturating_add(1);
             run.idle(LOOKS_AT_QUEUE)?;
         } else {
+            looks = 0;
             run.moved();
         }
     }

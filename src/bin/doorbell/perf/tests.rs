@@ -103,6 +103,23 @@ fn measure_as(tests: &[Test], client: &Terms, listener: &Terms) -> [Findings; 2]
 }
 
 #[test]
+fn a_batch_about_as_long_as_the_peer_has_receives_does_not_stall() {
+    let tests = [Op::Send, Op::WriteImm].map(|op| Test {
+        batch: 64,
+        depth: 64,
+        // A round is as long, and four receives more are posted.
+        iterations: 64,
+        warmup: 640,
+        unsignaled_max: 64,
+        ..test(Kind::Bandwidth, op, 64)
+    });
+    let [driven, served] = measure(&tests);
+    assert!(driven.failure.is_none(), "{:?}", driven.failure);
+    assert!(served.failure.is_none(), "{:?}", served.failure);
+    assert_eq!(driven.rows.len(), tests.len());
+}
+
+#[test]
 fn every_operation_with_shared_receives() {
     for spare in [0, 16] {
         let shared = Terms {
