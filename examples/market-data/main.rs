@@ -71,13 +71,17 @@ enum Role {
     Simulated(Simulated),
 }
 
+/// Instruments at most: the last message has a word for each, and subscribers have memory for it before they know
+/// how many there are.
+pub(crate) const INSTRUMENTS_MAX: u32 = 4096;
+
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Publish {
     /// Subscribers to wait for before the first quote.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) subscribers: u8,
     /// Instruments.
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(INSTRUMENTS_MAX)))]
     pub(crate) instruments: u32,
     /// Quotes to publish, of all instruments together.
     #[arg(long, default_value_t = 100_000)]

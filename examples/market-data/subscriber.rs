@@ -11,10 +11,10 @@ use doorbell::{
 };
 use serde::Serialize;
 
-use super::Subscribe;
 use super::around::{Failure, Latencies, Percentiles, Progress, note_failure, words};
 use super::cell::{Book, CELL_BYTES, Quote};
 use super::publisher::{Greeting, monotonic_ns};
+use super::{INSTRUMENTS_MAX, Subscribe};
 
 /// What a subscriber found.
 #[derive(Debug, Serialize)]
@@ -43,7 +43,11 @@ pub(crate) struct Subscribed {
 /// There is no device, the publisher cannot be reached, the connection failed, or nothing came for too long.
 pub(crate) fn run<P: Provider>(node: &Node<P>, arguments: &Subscribe) -> Result<Subscribed, Failure> {
     let patience = Duration::from_secs(arguments.patience_s);
-    let mut workers = node.workers(&WorkerConfig::default())?;
+    let mut config = WorkerConfig::default();
+    // Room for the last message, of which there is one; the others are short, and few.
+    config.slot_bytes = INSTRUMENTS_MAX * 8;
+    config.slots = 64;
+    let mut workers = node.workers(&config)?;
     let mut config = ChannelConfig::default();
     config.receive_depth = 8;
     config.repost_batch = 1;
@@ -51,6 +55,13 @@ pub(crate) fn run<P: Provider>(node: &Node<P>, arguments: &Subscribe) -> Result<
     let worker = workers.get_mut(to.worker).ok_or("no such worker")?;
     let channel = worker.channel(to.channel).ok_or("closed")?;
     let greeting = Greeting::parse(channel.peer().private_data()).ok_or("the peer is no publisher")?;
+    if greeting.instruments > INSTRUMENTS_MAX {
+        return Err(format!(
+            "{} instruments, and {INSTRUMENTS_MAX} at most",
+            greeting.instruments
+        )
+        .into());
+    }
     let instruments = greeting.instruments as usize;
     let is_same_clock = !greeting.boot.is_empty() && greeting.boot == Greeting::new(0).boot;
 

@@ -60,6 +60,13 @@ fn what_waited_for_room_is_sent_in_the_end() {
 }
 
 #[test]
+fn the_end_is_told_of_as_many_instruments_as_there_may_be() {
+    let found = run(&["--instruments", "4096", "--updates", "5000", "--rate", "0"]);
+    assert_eq!(found.failures, [""; 0]);
+    assert_eq!(found.publisher.subscribers[0].last_missing, Some(0));
+}
+
+#[test]
 fn a_cell_of_two_quotes_is_torn() {
     let (old, new) = (Quote::of(3, 7, 1000).to_cell(), Quote::of(3, 8, 2000).to_cell());
     assert_eq!(Quote::read(&[0; 64]), Reading::Empty);
