@@ -187,8 +187,8 @@ pub struct ChannelConfig {
     /// code. Default 12, 0.64 ms. Source: InfiniBand Architecture volume 1, section 9.7.5.2.8.
     pub min_rnr_timer: u8,
     /// The most one stage of the handshake takes. Default 5 s: a neighbour that has to be
-    /// resolved on a loaded host takes seconds. The whole is bounded by the deadline of the call that connects, and on the
-    /// side that listens by twice this, or 5 s where that is more.
+    /// resolved on a loaded host takes seconds. The whole is bounded by the deadline of the call that
+    /// connects, and on the side that listens by twice this, or 5 s where that is more.
     pub handshake_stage: Duration,
     /// Bytes of the application that the peer gets with the connection, at most 64: windows
     /// it may reach, for example. Default none.

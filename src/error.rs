@@ -137,7 +137,10 @@ impl fmt::Display for ConnectError {
                 "of the shared receives {receives_left} are left: make the depth of the Worker's \
                  shared_receives larger, or the channel's receive_depth smaller"
             ),
-            Self::NoMemory => f.write_str("the Worker has no memory for the channel's receives: give it more slots, or the channel a smaller receive_depth"),
+            Self::NoMemory => f.write_str(
+                "the Worker has no memory for the channel's receives: give it more slots, or the channel a \
+                 smaller receive_depth",
+            ),
             Self::TooManyChannels => f.write_str("the Worker has as many channels as its channels_max"),
             Self::TimedOut { last_failure: None } => f.write_str("no peer connected before the deadline"),
             Self::TimedOut {

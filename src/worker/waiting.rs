@@ -233,8 +233,10 @@ impl<P: Provider> Worker<P> {
     ///
     /// What only shows in memory is not waited for here, and wakes nobody: messages of a
     /// [`RingChannel`](crate::RingChannel) that are told by trailers, and what other threads put
-    /// into a ring of the engine's own. What a [`Submitter`](crate::Submitter) submits does wake. Poll for it, with [`Worker::poll`] beside it; or have it told
+    /// into a ring of the engine's own. Poll for it, with [`Worker::poll`] beside it; or have it told
     /// by immediates, or by a descriptor in the same event loop.
+    ///
+    /// What a [`Submitter`](crate::Submitter) submits does wake.
     ///
     /// The clock is looked at once in 256 polls, and [`Wait::Busy`] makes no other call of its
     /// own. The deadline holds however much comes.
