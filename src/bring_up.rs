@@ -8,7 +8,7 @@ use doorbell_core::provider::{
     ReadyToReceive, ReadyToSend, RemoteAccess, RemoteAddress, Window,
 };
 use doorbell_core::wire::{CreditWord, Endpoint, EndpointParameters, Reject, RejectReason};
-use doorbell_core::{Psn, in_place};
+use doorbell_core::{Psn, Qpn, in_place};
 use doorbell_hotpath::{
     Announcer, Credits, Flow, Grants, Receiver, ReceiverConfig, Sender, SenderConfig, WindowWord, marks_for,
 };
@@ -178,7 +178,7 @@ pub(crate) fn connect<P: Provider>(
         max_dest_rd_atomic: agreement.agreed.max_dest_rd_atomic,
         min_rnr_timer: config.min_rnr_timer,
     })?;
-    let receiver = receiving(receive, grants, &reservation, worker, config)?;
+    let receiver = receiving(receive, grants, &reservation, local.qpn, worker, config)?;
     control.ready_to_send(&ReadyToSend {
         send_psn: local.psn,
         max_rd_atomic: agreement.agreed.max_rd_atomic,
@@ -216,12 +216,13 @@ fn receiving<P: Provider>(
     queue: Option<P::ReceiveQueue>,
     grants: Arc<Grants>,
     reservation: &Arc<Reservation>,
+    qpn: Qpn,
     worker: &mut Worker<P>,
     config: &ChannelConfig,
 ) -> Result<Receiving<P>, ConnectError> {
     if let Some(shared) = &mut worker.receives.shared {
         return Ok(Receiving::Shared {
-            share: shared.open(reservation, grants, &mut worker.arena, config)?,
+            share: shared.open(reservation, qpn, grants, &mut worker.arena, config)?,
             has_ended: false,
         });
     }

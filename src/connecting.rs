@@ -19,6 +19,9 @@ use crate::{ChannelConfig, Node, Tcp, Worker};
 
 /// A connection on its way to a listener. It advances while it is polled, and never blocks.
 ///
+/// The Workers may be polled meanwhile. The peer knows first that the connection stands, and may send at once: what
+/// comes before [`Connecting::poll`] said so is told by the first poll of its Worker afterwards.
+///
 /// Dropped before it is there, it undoes what it made; the peer sees the stream end.
 #[must_use = "it advances by being polled"]
 pub struct Connecting<P: Provider = Rdma, N: Network = Tcp> {

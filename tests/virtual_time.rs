@@ -11,7 +11,8 @@ use doorbell::vocabulary::handshake::{Cause, Io as _, IoError, Stage};
 use doorbell::vocabulary::network::Stream as _;
 use doorbell::{
     ChannelConfig, CloseProgress, ConnectError, Connecting, Connection, Deadline, Event, Listener,
-    Network as _, Node, Notify, Operation, RingChannel, RingConfig, RingError, Worker,
+    Network as _, Node, Notify, Operation, RingChannel, RingConfig, RingError, SharedReceivesConfig, Worker,
+    WorkerConfig,
 };
 use doorbell_sim::{Fabric, Frame, Host, LinkConfig, Plan};
 use fabric::{node, pair_on, port, small, workers};
@@ -57,9 +58,18 @@ struct Two {
 
 impl Two {
     fn new(fabric: Fabric) -> Self {
+        Self::with(fabric, None)
+    }
+
+    /// The same, where the side that connects has receives of its channels in common.
+    fn with(fabric: Fabric, shared: Option<SharedReceivesConfig>) -> Self {
         let a = node(&fabric, "a", vec![port("simA", "10.0.0.1/24")]);
         let b = node(&fabric, "b", vec![port("simB", "10.0.0.2/24")]);
-        let workers = [workers(&a), workers(&b)];
+        let mut own = WorkerConfig::default();
+        own.slots = 64;
+        own.slot_bytes = 8192;
+        own.shared_receives = shared;
+        let workers = [workers(&a), b.workers(&own).unwrap()];
         let at = SocketAddr::from(([10, 0, 0, 1], PORT));
         let listener = Listener::bind(&a, &workers[0], at, &config()).unwrap();
         let connecting = b
@@ -129,6 +139,110 @@ impl Two {
             assert_eq!(workers[0].channels().count(), there, "{case}");
         }
         self.fabric.audit().unwrap();
+    }
+}
+
+/// Receives of its own for each channel, and receives that all have in common.
+fn own_and_shared() -> [Option<SharedReceivesConfig>; 2] {
+    let mut shared = SharedReceivesConfig::default();
+    shared.depth = 32;
+    shared.repost_batch = 4;
+    [None, Some(shared)]
+}
+
+/// Two of which the second connects, until the first has accepted and sent as much as it may, and the second has
+/// polled its Worker over all of that, but not yet the connection.
+fn sent_early(shared: Option<SharedReceivesConfig>) -> (Two, u64) {
+    let mut two = Two::with(driven(LATENCY, 0, ""), shared);
+    while two.accepted.is_none() {
+        two.turn(Instant::from_ns(0).after(WHOLE));
+    }
+    assert!(two.connected.is_none());
+    let sent = send_all(&mut two, 0);
+    assert_eq!(sent, 16);
+    for _ in 0..64 {
+        two.fabric.run_for(LATENCY / 16);
+        let polled = two.workers[1][0].poll(|_, event| panic!("{event:?} of no channel"));
+        polled.unwrap();
+    }
+    (two, sent)
+}
+
+/// Sends numbers from the side that accepted while it has credits; gives the next one.
+fn send_all(two: &mut Two, mut next: u64) -> u64 {
+    let at = *two.accepted.as_ref().unwrap().1.as_ref().unwrap();
+    let worker = &mut two.workers[0][at.worker];
+    worker.poll(|_, _| {}).unwrap();
+    let channel = worker.channel(at.channel).unwrap();
+    while channel.post_inline(Operation::Send, &next.to_be_bytes()).is_ok() {
+        next += 1;
+    }
+    next
+}
+
+#[test]
+fn what_is_sent_before_the_connection_is_seen_to_stand_is_kept() {
+    for shared in own_and_shared() {
+        let (mut two, mut sent) = sent_early(shared);
+        two.poll();
+        let at = *two.connected.as_ref().unwrap().1.as_ref().unwrap();
+        let mut heard = 0_u64;
+        while heard < 200 {
+            let worker = &mut two.workers[1][at.worker];
+            let taken = worker.poll(|mut turn, event| match event {
+                Event::Received { message, .. } => {
+                    assert_eq!(turn.channel.id(), at.channel);
+                    assert_eq!(message.payload(), heard.to_be_bytes());
+                    heard += 1;
+                    turn.release(message);
+                }
+                other => assert!(matches!(other, Event::Done { .. }), "{other:?}"),
+            });
+            assert!(taken.unwrap() > 0 || two.fabric.now() < Instant::from_ns(0).after(WHOLE));
+            two.fabric.run_for(LATENCY);
+            sent = send_all(&mut two, sent);
+        }
+        let counts = two.workers[1][at.worker].statistics().snapshot();
+        assert_eq!((counts.orphaned, counts.rejected), (0, 0));
+        two.check("early messages");
+    }
+}
+
+#[test]
+fn what_came_early_for_a_connection_that_is_given_up_is_let_go() {
+    for shared in own_and_shared() {
+        let (mut two, sent) = sent_early(shared);
+        let [a, b] = &two.nodes;
+        let to = two.listener.as_ref().unwrap().handle();
+        // Its place is used again at once, and by another whose numbers begin anew.
+        two.connecting = b
+            .begin_connect(&two.workers[1], to, &config(), b.within(WHOLE))
+            .unwrap();
+        let (_, first) = two.accepted.take().unwrap();
+        let first = first.unwrap();
+        let gone = two.workers[0][first.worker].begin_close(first.channel, a.within(LATENCY));
+        gone.unwrap();
+        for workers in &mut two.workers {
+            workers[0].poll(|_, event| drop(event)).unwrap();
+        }
+        let end = two.fabric.now().after(WHOLE);
+        two.run(end);
+        two.check("given up");
+        send_all(&mut two, 1000);
+        two.fabric.run_for(4 * LATENCY);
+        let mut heard = Vec::new();
+        for _ in 0..8 {
+            let polled = two.workers[1][0].poll(|_, event| match event {
+                Event::Received { message, .. } => {
+                    heard.push(u64::from_be_bytes(message.payload().try_into().unwrap()));
+                }
+                other => panic!("{other:?}"),
+            });
+            polled.unwrap();
+        }
+        assert_eq!(heard, (1000..1016).collect::<Vec<_>>());
+        let counts = two.workers[1][0].statistics().snapshot();
+        assert_eq!(counts.orphaned + counts.rejected, sent);
     }
 }
 

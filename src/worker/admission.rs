@@ -52,6 +52,7 @@ impl<P: Provider> Worker<P> {
                 generation: 0,
                 listed: Listed::default(),
                 reserved: Weak::new(),
+                is_admitted: false,
                 channel: None,
                 closed: None,
             });
@@ -68,6 +69,14 @@ impl<P: Provider> Worker<P> {
             is_refused: AtomicU32::new(0),
         });
         entry.reserved = Arc::downgrade(&reservation);
+        entry.is_admitted = false;
+        // One more of each than its peer may use: of shared receives it is kept, too, that a peer took more.
+        let on_their_way = entries.iter().filter(|entry| entry.awaits_admission());
+        let promised = on_their_way.filter_map(|entry| entry.reserved.upgrade());
+        let early = promised.fold(0_usize, |sum, held| {
+            sum.saturating_add(held.receives as usize).saturating_add(1)
+        });
+        self.receives.early.make_room(early);
         Ok(reservation)
     }
 
@@ -109,6 +118,7 @@ impl<P: Provider> Worker<P> {
             return Err(ConnectError::OtherWorkers);
         };
         entry.channel = Some(channel);
+        entry.is_admitted = true;
         Ok(id)
     }
 }

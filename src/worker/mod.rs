@@ -4,6 +4,7 @@ mod admission;
 mod channel_list;
 mod closing;
 mod device_events;
+mod early;
 mod halves;
 mod memory;
 mod places;

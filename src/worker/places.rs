@@ -20,6 +20,8 @@ pub(super) struct Entry<C> {
     pub(super) listed: Listed,
     /// What is promised to the channel, from before it exists until it is gone.
     pub(super) reserved: Weak<Reservation>,
+    /// Whether the channel it is promised to was put here, and may be gone again.
+    pub(super) is_admitted: bool,
     pub(super) channel: Option<C>,
     /// How the last channel here was closed, by its generation.
     pub(super) closed: Option<(u32, Result<(), CloseError>)>,
@@ -67,6 +69,13 @@ impl<C: Held + Send + 'static> Places<C> {
         self.entries
             .iter()
             .filter_map(|entry| Some(entry.channel.as_ref()?.reservation().id))
+    }
+}
+
+impl<C> Entry<C> {
+    /// Whether a connection on its way may yet become the channel here.
+    pub(super) fn awaits_admission(&self) -> bool {
+        !self.is_admitted && self.reserved.strong_count() > 0
     }
 }
 

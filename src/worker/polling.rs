@@ -6,6 +6,7 @@ use doorbell_core::{Ticket, WorkKind};
 use doorbell_hotpath::{Outcome, Statistics};
 
 use super::channel_list::ChannelList;
+use super::early::Early;
 use super::places::{Entry, Listed};
 use super::shared::{Around, Shared};
 use super::submissions::Submissions;
@@ -30,6 +31,8 @@ pub(crate) struct ReceiveSide<P: Provider> {
     pub(crate) completions: P::CompletionQueue,
     /// Channels whose receives could not all be posted again for want of memory.
     pub(super) hungry: ChannelList,
+    /// Of channels that are not admitted yet.
+    pub(super) early: Early<P>,
     /// Where the channels share their receives.
     pub(crate) shared: Option<Box<Shared<P>>>,
 }
@@ -42,12 +45,12 @@ impl<P: Provider> Worker<P> {
     /// A completion queue cannot be polled; the Worker is of no further use.
     #[inline]
     pub fn poll(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
-        let (received, sent) = self.poll_queues(&mut each)?;
+        let polled = self.poll_queues(&mut each)?;
         if !self.closing.is_empty() {
-            self.advance_closings(received, sent);
+            self.advance_closings(polled.received, polled.sent);
         }
         self.receives.renew_limit();
-        Ok(received.saturating_add(sent))
+        Ok(polled.all())
     }
 
     /// Polls as [`Worker::poll`] does, and leaves channels that are being closed as they are, and
@@ -58,16 +61,11 @@ impl<P: Provider> Worker<P> {
     /// As for [`Worker::poll`].
     #[inline]
     pub fn poll_open(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
-        let (received, sent) = self.poll_queues(&mut each)?;
-        Ok(received.saturating_add(sent))
+        Ok(self.poll_queues(&mut each)?.all())
     }
 
-    /// Says how many completions there were of receives and of sends.
     #[inline]
-    fn poll_queues(
-        &mut self,
-        each: &mut impl FnMut(Turn<'_, P>, Event<P>),
-    ) -> Result<(u32, u32), ProviderError> {
+    fn poll_queues(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<Polled, ProviderError> {
         let Self {
             places,
             sends,
@@ -78,8 +76,9 @@ impl<P: Provider> Worker<P> {
         } = self;
         let places = &mut places.entries;
         let unannounced = &mut sends.unannounced;
-        let due = |index: u32, listed: &mut Listed| listed.note_unannounced(index, unannounced);
-        let received = receives.poll(places, arena, statistics, due, each)?;
+        let mut due = |index: u32, listed: &mut Listed| listed.note_unannounced(index, unannounced);
+        let early = receives.poll_early(places, arena, statistics, &mut due, each);
+        let received = receives.poll(places, arena, statistics, &mut due, each)?;
         let sent = sends.poll(places, arena, statistics, each)?;
         // Behind the completions, which made room.
         if sends.submissions.is_used() {
@@ -89,7 +88,27 @@ impl<P: Provider> Worker<P> {
         if !sends.unannounced.is_empty() {
             sends.announce(places, arena, each);
         }
-        Ok((received, sent))
+        Ok(Polled {
+            early,
+            received,
+            sent,
+        })
+    }
+}
+
+/// How many completions a poll took.
+#[derive(Clone, Copy)]
+struct Polled {
+    /// Of those that an earlier poll had taken out of the queue.
+    early: u32,
+    received: u32,
+    sent: u32,
+}
+
+impl Polled {
+    #[inline]
+    const fn all(self) -> u32 {
+        self.early.saturating_add(self.received).saturating_add(self.sent)
     }
 }
 
@@ -98,6 +117,7 @@ impl<P: Provider> ReceiveSide<P> {
         Self {
             completions,
             hungry: ChannelList::default(),
+            early: Early::default(),
             shared,
         }
     }
@@ -131,45 +151,25 @@ impl<P: Provider> ReceiveSide<P> {
         let Self {
             completions,
             hungry,
+            early,
             shared,
         } = self;
         let count = completions.poll(|completion| {
-            let id = completion.work_id();
-            if let (Some(WorkKind::SharedReceive), Some(shared)) = (id.kind(), &mut *shared) {
-                let around = Around {
-                    places: &mut *places,
-                    arena: &mut *arena,
-                    hungry: &mut *hungry,
-                    statistics,
-                };
-                return shared.take(completion, around, &mut due, each);
-            }
-            let entry = places.get_mut(id.channel_among(WorkKind::Receive));
-            let Some((listed, channel)) = entry.and_then(Entry::split) else {
-                statistics.orphaned.add_from_any(1);
-                return;
+            let around = Around {
+                places: &mut *places,
+                arena: &mut *arena,
+                hungry: &mut *hungry,
+                early: &mut *early,
+                statistics,
             };
-            let Some(event) = channel.receive_half().retire(completion, arena) else {
-                statistics.rejected.add_from_any(1);
-                return;
-            };
-            let failed = matches!(event, Event::ReceiveFailed { .. });
-            each(Turn { channel, arena }, event);
-            if failed {
-                return;
-            }
-            if !replenish(channel, arena, each) && !listed.is_hungry {
-                listed.is_hungry = hungry.put(id.channel());
-            }
-            if channel.receive_half().receiver.is_announcement_due() {
-                due(id.channel(), listed);
-            }
+            take(completion, shared, around, &mut due, each);
         })?;
         if let Some(shared) = &mut self.shared {
             let around = Around {
                 places,
                 arena,
                 hungry: &mut self.hungry,
+                early: &mut self.early,
                 statistics,
             };
             shared.tend(count, around, &mut due, each);
@@ -177,6 +177,52 @@ impl<P: Provider> ReceiveSide<P> {
             self.feed(places, arena, due, each);
         }
         Ok(count)
+    }
+
+    /// Takes what had come before its channel was there, and says of how many it is settled whose they are. It goes in
+    /// front of [`ReceiveSide::poll`]: a channel's messages keep their order.
+    #[inline]
+    pub(super) fn poll_early<C: Receives<P>>(
+        &mut self,
+        places: &mut [Entry<C>],
+        arena: &mut P::Arena,
+        statistics: &Statistics,
+        due: impl FnMut(u32, &mut Listed),
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+    ) -> u32 {
+        if self.early.is_empty() {
+            return 0;
+        }
+        self.take_early(places, arena, statistics, due, each)
+    }
+
+    #[cold]
+    fn take_early<C: Receives<P>>(
+        &mut self,
+        places: &mut [Entry<C>],
+        arena: &mut P::Arena,
+        statistics: &Statistics,
+        mut due: impl FnMut(u32, &mut Listed),
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+    ) -> u32 {
+        if let Some(shared) = &mut self.shared {
+            shared.count_early_anew();
+        }
+        let mut count = 0_u32;
+        let mut list = self.early.begin();
+        for completion in list.drain(..) {
+            let around = Around {
+                places: &mut *places,
+                arena: &mut *arena,
+                hungry: &mut self.hungry,
+                early: &mut self.early,
+                statistics,
+            };
+            let is_settled = take(completion, &mut self.shared, around, &mut due, each);
+            count = count.saturating_add(u32::from(is_settled));
+        }
+        self.early.end(list);
+        count
     }
 
     /// Posts receives for channels that went without, as far as memory came back.
@@ -203,6 +249,66 @@ impl<P: Provider> ReceiveSide<P> {
             listed.is_hungry
         });
     }
+}
+
+/// Takes a receive that ended to its channel. Says whether it is settled whose it was: not where it came early.
+#[inline(always)]
+fn take<P: Provider, C: Receives<P>>(
+    completion: P::Completion,
+    shared: &mut Option<Box<Shared<P>>>,
+    around: Around<'_, P, C>,
+    due: &mut impl FnMut(u32, &mut Listed),
+    each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+) -> bool {
+    let id = completion.work_id();
+    if let (Some(WorkKind::SharedReceive), Some(shared)) = (id.kind(), shared) {
+        return shared.take(completion, around, due, each);
+    }
+    let Around {
+        places,
+        arena,
+        hungry,
+        early,
+        statistics,
+    } = around;
+    let index = id.channel_among(WorkKind::Receive);
+    let Some((listed, channel)) = places.get_mut(index).and_then(Entry::split) else {
+        let is_early = places.get(index).is_some_and(Entry::awaits_admission);
+        return keep_or_orphan(completion, is_early, early, statistics);
+    };
+    let Some(event) = channel.receive_half().retire(completion, arena) else {
+        statistics.rejected.add_from_any(1);
+        return true;
+    };
+    let failed = matches!(event, Event::ReceiveFailed { .. });
+    each(Turn { channel, arena }, event);
+    if failed {
+        return true;
+    }
+    if !replenish(channel, arena, each) && !listed.is_hungry {
+        listed.is_hungry = hungry.put(id.channel());
+    }
+    if channel.receive_half().receiver.is_announcement_due() {
+        due(id.channel(), listed);
+    }
+    true
+}
+
+/// Keeps a receive of a channel that is not admitted yet, and drops that of one that is gone.
+#[cold]
+fn keep_or_orphan<P: Provider>(
+    completion: P::Completion,
+    is_early: bool,
+    early: &mut Early<P>,
+    statistics: &Statistics,
+) -> bool {
+    let is_kept = is_early && early.has_room();
+    if is_kept {
+        early.keep(completion);
+    } else {
+        statistics.orphaned.add_from_any(1);
+    }
+    !is_kept
 }
 
 impl<P: Provider> SendSide<P> {

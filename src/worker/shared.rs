@@ -11,6 +11,7 @@ use doorbell_core::{Qpn, SharedReceiveId};
 use doorbell_hotpath::{Grants, Share, SharedReceiver, Statistics, Taken};
 
 use super::channel_list::ChannelList;
+use super::early::Early;
 use super::places::{Entry, Listed};
 use super::qpn_table::QpnTable;
 use super::{Reservation, Turn, Worker};
@@ -35,7 +36,10 @@ pub(crate) struct Shared<P: Provider> {
 /// A share that was granted to the peer of a connection on its way.
 struct Opened {
     reservation: Weak<Reservation>,
+    qpn: Qpn,
     receives: u32,
+    /// Of these, how many its peer used already.
+    early: u32,
     /// How often the completion queue had been empty when its queue pair was seen to be gone.
     gone_at: Option<u64>,
 }
@@ -46,6 +50,7 @@ pub(super) struct Around<'w, P: Provider, C> {
     pub(super) arena: &'w mut P::Arena,
     /// Channels whose peers used receives that are not granted again for want of spare ones.
     pub(super) hungry: &'w mut ChannelList,
+    pub(super) early: &'w mut Early<P>,
     pub(super) statistics: &'w Statistics,
 }
 
@@ -162,6 +167,7 @@ impl<P: Provider> Shared<P> {
     pub(crate) fn open(
         &mut self,
         reservation: &Arc<Reservation>,
+        qpn: Qpn,
         grants: Arc<Grants>,
         arena: &mut P::Arena,
         config: &ChannelConfig,
@@ -175,7 +181,9 @@ impl<P: Provider> Shared<P> {
         let share = share.ok_or(ConnectError::NoMemory)?;
         self.opened.push(Opened {
             reservation: Arc::downgrade(reservation),
+            qpn,
             receives,
+            early: 0,
             gone_at: None,
         });
         Ok(share)
@@ -203,7 +211,29 @@ impl<P: Provider> Shared<P> {
         self.receiver.is_wanted()
     }
 
-    /// Takes a receive that ended to the channel whose peer used it, and grants that another.
+    /// Whether a receive is of a connection on its way, and to be kept: one more than its peer may use, so that the
+    /// channel finds out a peer that used more.
+    #[cold]
+    fn is_early(&mut self, qpn: Qpn) -> bool {
+        let opened = self.opened.iter_mut();
+        let mut on_their_way = opened.filter(|share| share.reservation.strong_count() > 0);
+        let Some(share) = on_their_way.find(|share| share.qpn == qpn) else {
+            return false;
+        };
+        let is_kept = share.early <= share.receives;
+        share.early = share.early.saturating_add(u32::from(is_kept));
+        is_kept
+    }
+
+    /// Forgets how many came early: all of them are looked at again.
+    pub(super) fn count_early_anew(&mut self) {
+        for share in &mut self.opened {
+            share.early = 0;
+        }
+    }
+
+    /// Takes a receive that ended to the channel whose peer used it, and grants that another. Says whether it is
+    /// settled whose it was: not where it came early.
     #[inline(never)]
     pub(super) fn take<C: Receives<P>>(
         &mut self,
@@ -211,28 +241,35 @@ impl<P: Provider> Shared<P> {
         around: Around<'_, P, C>,
         due: &mut impl FnMut(u32, &mut Listed),
         each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
-    ) {
+    ) -> bool {
         let Around {
             places,
             arena,
             hungry,
+            early,
             statistics,
         } = around;
         let index = self.channels.get(completion.qpn());
+        if index.is_none() && early.has_room() && self.is_early(completion.qpn()) {
+            early.keep(completion);
+            return false;
+        }
         let mut message = None;
         let arrival = self
             .receiver
             .retire(completion, |_, slot| message = Some(Lease { slot }));
         let Ok(arrival) = arrival else {
             statistics.rejected.add_from_any(1);
-            return;
+            return true;
         };
         let place = index.and_then(|index| Some((index, places.get_mut(index as usize)?.split()?)));
         let Some((index, (listed, channel))) = place else {
-            return self.take_orphan(message, arena, statistics);
+            self.take_orphan(message, arena, statistics);
+            return true;
         };
         let Receiving::Shared { share, .. } = &mut channel.receive_half().receiver else {
-            return self.take_orphan(message, arena, statistics);
+            self.take_orphan(message, arena, statistics);
+            return true;
         };
         match self.receiver.charge(share, &arrival) {
             Taken::Message => {}
@@ -247,16 +284,16 @@ impl<P: Provider> Shared<P> {
                     // Of a Worker taken apart, the other half fails it.
                     due(index, listed);
                 }
-                return;
+                return true;
             }
         }
         let event = event_of(&arrival, message, arena);
         each(Turn { channel, arena }, event);
         if !channel.is_open() {
-            return;
+            return true;
         }
         let Receiving::Shared { share, .. } = &mut channel.receive_half().receiver else {
-            return;
+            return true;
         };
         if !self.receiver.grant(share) && !listed.is_hungry {
             listed.is_hungry = hungry.put(index);
@@ -264,6 +301,7 @@ impl<P: Provider> Shared<P> {
         if share.is_announcement_due() {
             due(index, listed);
         }
+        true
     }
 
     /// Takes a receive that a queue pair had used which is closed, or was never admitted.

@@ -319,7 +319,7 @@ pub trait ReceiveBatch: Sized {
 ///
 /// It can be neither cloned nor made, so redeeming it is proof. Dropped unredeemed, the
 /// slots it stands for stay with the device's side until a later one covers them.
-pub trait Completion: Sized {
+pub trait Completion: Send + Sized + 'static {
     /// What the request was posted with.
     fn work_id(&self) -> WorkId;
 

@@ -65,6 +65,7 @@ impl<P: Provider> Worker<P> {
                 generation: entry.generation,
                 listed: entry.listed,
                 reserved: entry.reserved.clone(),
+                is_admitted: entry.is_admitted,
                 channel: send,
                 closed: entry.closed,
             });
@@ -72,6 +73,7 @@ impl<P: Provider> Worker<P> {
                 generation: entry.generation,
                 listed: entry.listed,
                 reserved: entry.reserved,
+                is_admitted: entry.is_admitted,
                 channel: receive,
                 closed: None,
             });
@@ -137,6 +139,7 @@ impl<P: Provider> SendWorker<P> {
                     is_unannounced: send.listed.is_unannounced,
                 },
                 reserved: send.reserved,
+                is_admitted: send.is_admitted,
                 channel: send
                     .channel
                     .zip(receive.channel)

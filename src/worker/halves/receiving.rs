@@ -52,10 +52,12 @@ impl<P: Provider> ReceiveWorker<P> {
             due,
             ..
         } = self;
+        let places = &mut places.entries;
         let tell = |index: u32, _: &mut Listed| due.tell(index);
-        let count = receives.poll(&mut places.entries, arena, statistics, tell, &mut each)?;
+        let early = receives.poll_early(places, arena, statistics, tell, &mut each);
+        let count = receives.poll(places, arena, statistics, tell, &mut each)?;
         receives.renew_limit();
-        Ok(count)
+        Ok(early.saturating_add(count))
     }
 
     /// Polls until events came, as [`Worker::wait`] does. Ends at the deadline, too.
