@@ -11,7 +11,9 @@ use crate::Lease;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<P: Provider = Rdma> {
-    /// A message came.
+    /// A message came: once and in order, as long as its queue pair lives. As that fails, Soft-RoCE of Linux 6.4 and later
+    /// delivers the last message again, into every receive that is posted (corrected in July 2026). Nothing but its bytes
+    /// tells: who must not take a message twice there has to number them.
     Received {
         /// The message: its payload is what arrived. Dropping or releasing the lease lets
         /// the memory receive again.
