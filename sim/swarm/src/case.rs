@@ -191,3 +191,40 @@ impl Excuses {
         excuses
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Case, Excuses};
+    use crate::generate::generate;
+
+    #[test]
+    fn few_faults_are_no_excuse() {
+        let of = |text: &str| Excuses::of(&text.parse().unwrap(), 2);
+        let none = of("");
+        assert!(!none.retries && !none.kills && !none.posts);
+        assert_eq!(of("drop 3rd packet of any->any; drop 4th ack of any->any"), none);
+        assert_eq!(
+            of("duplicate 5% packet of any->any; delay 5% packet of any->any by 3us"),
+            none
+        );
+        assert!(of("drop 1st ack of a->b; drop 2nd ack of a->b; drop 3rd ack of a->b").retries);
+        assert!(of("drop 1% ack of a->b").retries);
+        assert!(of("at 3ms kill a for 1ms").kills && !of("at 3ms pause a for 1ms").kills);
+        assert!(of("fail 3rd post of a with 12").posts);
+    }
+
+    #[test]
+    fn a_file_that_names_what_is_not_there_is_refused() {
+        let case = generate(3);
+        assert_eq!(Case::parse(&case.to_text().unwrap()).unwrap(), case);
+        let mut stranger = case.clone();
+        stranger.lines[0].hosts[1] = stranger.hosts.len();
+        assert!(Case::parse(&stranger.to_text().unwrap()).is_err());
+        let mut stranger = case.clone();
+        stranger.operations[0].line = stranger.lines.len();
+        assert!(Case::parse(&stranger.to_text().unwrap()).is_err());
+        let mut stranger = case;
+        stranger.plan = "dance".into();
+        assert!(Case::parse(&stranger.to_text().unwrap()).is_err());
+    }
+}

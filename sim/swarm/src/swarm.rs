@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, ensure};
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use crate::case::Case;
@@ -116,7 +117,7 @@ struct Counts {
 impl Counts {
     /// Runs one case and counts it.
     fn run(&self, what: &str, case: &Case, stop: bool) {
-        let began = Instant::now();
+        let began_ns = cpu_ns();
         let outcome = run_caught(case, Keep::default());
         let add = |counter: &AtomicU64, count: u64| {
             counter.fetch_add(count, Ordering::Relaxed);
@@ -126,7 +127,7 @@ impl Counts {
         add(&self.operations, outcome.tally.requests.posted);
         add(&self.messages, outcome.messages);
         add(&self.virtual_ns, outcome.virtual_ns);
-        add(&self.busy_ns, began.elapsed().as_nanos() as u64);
+        add(&self.busy_ns, cpu_ns().saturating_sub(began_ns));
         if let Err(failure) = outcome.verdict {
             eprintln!("\nFAILED {what}: {failure}\n  plan: {}", case.plan);
             if stop {
@@ -137,6 +138,12 @@ impl Counts {
             }
         }
     }
+}
+
+/// How long this thread has computed: what the machine did for others meanwhile does not count.
+fn cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
 /// Whether nothing failed.
