@@ -72,8 +72,11 @@ pub struct RingOpening<P: Provider = Rdma> {
     deadline: Deadline,
     is_sent: bool,
     answer: Option<Result<RingInvitation, WireError>>,
-    /// A peer that was invited writes at once: its first messages may be told together with its invitation.
+    /// A peer that was invited writes at once: its first messages may be told together with its invitation. There
+    /// are no more of them than our ring has cells.
     written: Vec<u32>,
+    /// Whether it told of a message that cannot be there.
+    is_out_of_turn: bool,
 }
 
 impl<P: Provider> RingOpening<P> {
@@ -103,9 +106,24 @@ impl<P: Provider> RingOpening<P> {
             Event::Received { ref message, .. } if is_ours && self.answer.is_none() => {
                 self.answer = Some(RingInvitation::parse(message.payload()).copied());
             }
-            Event::Written { immediate, .. } if is_ours => self.written.push(immediate),
+            Event::Written { immediate, .. }
+                if is_ours && self.ours.publication() == Publication::Immediate =>
+            {
+                self.note_written(immediate);
+            }
             Event::Done { .. } if is_ours => {}
             other => each(turn, other),
+        }
+    }
+
+    /// Keeps the word of a message until there is a ring to tell.
+    fn note_written(&mut self, immediate: u32) {
+        let told = u32::try_from(self.written.len()).unwrap_or(u32::MAX);
+        // Its invitation is its first message, and goes in front.
+        if self.answer.is_none() || told >= self.ours.cells() {
+            self.is_out_of_turn = true;
+        } else {
+            self.written.push(immediate);
         }
     }
 
@@ -113,6 +131,9 @@ impl<P: Provider> RingOpening<P> {
         let open = worker.channel(self.channel).ok_or(RingError::Closed)?;
         if open.state() != ChannelState::Open {
             return Err(RingError::Failed);
+        }
+        if self.is_out_of_turn {
+            return Err(RingError::OutOfTurn);
         }
         if !self.is_sent {
             self.is_sent = match open.post_inline(Operation::Send, &self.ours.to_bytes()) {
@@ -169,6 +190,7 @@ impl<P: Provider> RingChannel<P> {
             is_sent: false,
             answer: None,
             written: Vec::new(),
+            is_out_of_turn: false,
         })
     }
 
@@ -379,6 +401,8 @@ pub enum RingError {
     Failed,
     /// The peer's first message is no invitation.
     Invitation(WireError),
+    /// The peer told of messages before it invited us, or of more than our ring has cells.
+    OutOfTurn,
     /// The peer sent none by the deadline, or had no receive for ours.
     TimedOut,
 }
@@ -395,6 +419,7 @@ impl fmt::Display for RingError {
             Self::Poll(error) => write!(f, "the completion queue cannot be polled: {error}"),
             Self::Failed => f.write_str("the channel failed"),
             Self::Invitation(error) => write!(f, "the peer's first message: {error}"),
+            Self::OutOfTurn => f.write_str("the peer told of messages that there cannot be in the ring"),
             Self::TimedOut => f.write_str(
                 "the peer did not invite us into its ring, or did not take our invitation, by the deadline",
             ),

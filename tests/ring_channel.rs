@@ -9,8 +9,8 @@ use std::thread;
 use doorbell::vocabulary::provider::DataInOrder;
 use doorbell::vocabulary::wire::RingInvitation;
 use doorbell::{
-    ChannelId, Event, Listener, Publication, RemoteAccess, RingChannel, RingConfig, RingError, SendErrorKind,
-    Window as _, WindowConfig, within,
+    Channel, ChannelId, Event, Listener, Operation, Publication, RemoteAccess, RemoteAddress, RingChannel,
+    RingConfig, RingError, SendErrorKind, Window as _, WindowConfig, within,
 };
 use doorbell_sim::{Fabric, Host};
 use fabric::{End, SOON, pair, small};
@@ -258,4 +258,46 @@ fn an_invitation_that_cannot_be_sent_is_given_up_in_time() {
     let config = RingConfig::default();
     let refused = RingChannel::open(a.worker(), id, &config, soon, |_, _| {});
     assert!(matches!(refused, Err(RingError::TimedOut)), "{refused:?}");
+}
+
+/// A peer tells of messages: before it invited us, or of so many after its invitation. Says how opening ends.
+fn told_while_opening(is_invited: bool, told: u32) -> Result<(), RingError> {
+    let (mut a, mut b) = ends(DataInOrder::No);
+    let (a_id, b_id) = (a.id(), b.id());
+    let mut config = RingConfig::default();
+    config.cells = 4;
+    let mut opening = RingChannel::begin_open(a.worker(), a_id, &config, within(SOON)).unwrap();
+    let window = b.worker().window(&WindowConfig::new(4096, RemoteAccess::WRITE));
+    let remote = window.as_ref().unwrap().remote();
+    let their_window = a.worker().window(&WindowConfig::new(4096, RemoteAccess::WRITE));
+    let written = RemoteAddress::within(&their_window.as_ref().unwrap().remote(), 0, 8).unwrap();
+    let channel = b.worker().channel(b_id).unwrap();
+    let tell = |channel: &mut Channel<Host>, times: u32| {
+        for immediate in 0..times {
+            channel
+                .post_inline(Operation::WriteWithImmediate(written, immediate), &[0; 8])
+                .unwrap();
+        }
+    };
+    let invitation = RingInvitation::new(remote, 4, 128, Publication::Immediate).unwrap();
+    if is_invited {
+        channel
+            .post_inline(Operation::Send, &invitation.to_bytes())
+            .unwrap();
+    }
+    tell(channel, told);
+    let outcome = loop {
+        if let Some(outcome) = opening.poll(a.worker(), |_, event| panic!("{event:?}")) {
+            break outcome;
+        }
+        b.worker().poll(|_, _| {}).unwrap();
+    };
+    outcome.map(drop)
+}
+
+#[test]
+fn a_peer_that_tells_of_messages_there_cannot_be_is_refused_at_once() {
+    assert_eq!(told_while_opening(true, 4), Ok(()));
+    assert_eq!(told_while_opening(true, 5), Err(RingError::OutOfTurn));
+    assert_eq!(told_while_opening(false, 1), Err(RingError::OutOfTurn));
 }
