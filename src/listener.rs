@@ -171,7 +171,9 @@ impl<P: Provider, N: Network> Listener<P, N> {
             stream,
             has_unsent: answer.has_unsent(),
         });
-        Ok(node.network.wait(Some(&self.acceptor), streams, deadline)?)
+        // A peer that is not taken in now is no reason to poll.
+        let acceptor = (!self.is_full()).then_some(&self.acceptor);
+        Ok(node.network.wait(acceptor, streams, deadline)?)
     }
 
     /// When to poll again at the latest, whatever comes; `None` where no handshake is under way.
@@ -180,10 +182,15 @@ impl<P: Provider, N: Network> Listener<P, N> {
         self.under_way.iter().map(|(_, answer)| answer.deadline()).min()
     }
 
+    /// Whether as many handshakes are under way as may be.
+    fn is_full(&self) -> bool {
+        self.under_way.len() >= HANDSHAKES_MAX
+    }
+
     fn take_new(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), ConnectError> {
         // Looked at once however many come, since it opens devices.
         let mut rails = None;
-        while self.under_way.len() < HANDSHAKES_MAX {
+        while !self.is_full() {
             let Some(stream) = node.network.accept(&self.acceptor)? else {
                 break;
             };

@@ -10,9 +10,9 @@ use doorbell::vocabulary::Instant;
 use doorbell::vocabulary::handshake::{Cause, Io as _, IoError, Stage};
 use doorbell::vocabulary::network::Stream as _;
 use doorbell::{
-    ChannelConfig, CloseProgress, ConnectError, Connecting, Connection, Deadline, Event, Listener,
-    Network as _, Node, Notify, Operation, RingChannel, RingConfig, RingError, SharedReceivesConfig, Worker,
-    WorkerConfig,
+    ChannelConfig, CloseProgress, ConnectError, Connecting, Connection, Deadline, Event, HANDSHAKES_MAX,
+    Listener, Network as _, Node, Notify, Operation, RingChannel, RingConfig, RingError,
+    SharedReceivesConfig, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Frame, Host, LinkConfig, Plan};
 use fabric::{node, pair_on, port, small, workers};
@@ -421,6 +421,36 @@ fn garbage_silence_and_haste_of_clients_hold_up_nobody() {
             .all(|heard| !matches!(heard, Err(IoError::WouldBlock))),
         "{heard:?}"
     );
+}
+
+#[test]
+fn a_peer_beyond_the_handshakes_there_may_be_is_not_waited_for() {
+    let mut two = Two::new(driven(LATENCY, 0, ""));
+    let host = two.nodes[1].network().clone();
+    let at = SocketAddr::from(([10, 0, 0, 1], PORT));
+    // One is there already: as many as there may be, silent, and one more.
+    let _silent: Vec<_> = (0..HANDSHAKES_MAX).map(|_| host.connect(at).unwrap()).collect();
+    two.fabric.run_for(4 * LATENCY);
+    let listener = two.listener.as_mut().unwrap();
+    let [a, _] = &two.nodes;
+    assert!(matches!(listener.poll_accept(a, &mut two.workers[0]), Ok(None)));
+    let began = two.fabric.now();
+    listener.wait(a, a.within(WHOLE)).unwrap();
+    assert_eq!(
+        two.fabric.now(),
+        began.after(STAGE),
+        "nothing to do until they are given up"
+    );
+    // Places become free, and the last one is taken in.
+    assert!(listener.poll_accept(a, &mut two.workers[0]).is_err());
+    let freed = two.fabric.now();
+    assert!(listener.poll_accept(a, &mut two.workers[0]).is_err());
+    let error = listener
+        .accept(a, &mut two.workers[0], a.within(WHOLE))
+        .unwrap_err();
+    assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
+    assert_eq!(listener.failed(), HANDSHAKES_MAX as u64 + 1);
+    assert_eq!(freed, began.after(STAGE));
 }
 
 #[test]
