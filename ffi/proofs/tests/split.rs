@@ -5,10 +5,12 @@
 mod halves;
 
 use core::time::Duration;
+use std::fs::File;
+use std::io::{ErrorKind, Read as _};
 use std::sync::Mutex;
 use std::thread;
 
-use doorbell::{Event, Operation, PostFlags, within};
+use doorbell::{ArenaConfig, Event, Notify, Operation, PostFlags, SubmitterConfig, WorkerConfig, within};
 use doorbell_ffi::leaks;
 use doorbell_proofs::Pair;
 use halves::{Halves, echo, exchange};
@@ -141,4 +143,34 @@ fn one_half_goes_on_without_the_other() {
         // Messages for the half that is gone find the receives it had posted.
         while a.send(1).is_ok() {}
     });
+}
+
+#[test]
+fn what_is_submitted_to_the_half_that_sends_wakes_an_event_loop() {
+    let _alone = ALONE.lock();
+    let Pair { a, b, node, .. } = Pair::connect().unwrap();
+    let mut config = WorkerConfig::default();
+    config.notify = Notify::Every;
+    let worker = node.workers(&config).unwrap().remove(0);
+    let (mut sending, receiving) = worker.split(&ArenaConfig::new(4, 64)).unwrap();
+    let mut submitter = sending.submitter(&SubmitterConfig::default()).unwrap();
+    let [_, waking] = sending
+        .descriptors()
+        .unwrap()
+        .map(|descriptor| File::from(descriptor.try_clone_to_owned().unwrap()));
+    let woken = || (&waking).read(&mut [0; 8]).map_err(|error| error.kind());
+    // A channel of another Worker names none here: what is submitted for it comes back.
+    let mut submit = || {
+        let lease = submitter.lease().unwrap();
+        submitter.send(a.channel, lease).unwrap();
+    };
+    submit();
+    assert_eq!(woken(), Err(ErrorKind::WouldBlock), "nobody sleeps");
+    sending.poll(|_, _| ()).unwrap();
+    assert!(sending.ready_to_sleep(|_, _| ()).unwrap().is_some());
+    assert_eq!(woken(), Err(ErrorKind::WouldBlock));
+    submit();
+    assert_eq!(woken(), Ok(8));
+    drop((submitter, sending, receiving, a, b));
+    assert!(node.settle(within(SOON)), "the reaper is done");
 }

@@ -203,11 +203,13 @@ impl<P: Provider> SendWorker<P> {
 }
 
 impl SendWorker<Rdma> {
-    /// The descriptor that becomes readable when the completion queue notifies; see
+    /// The descriptors that become readable when the completion queue notifies, and when a
+    /// [`Submitter`](crate::Submitter) submitted something, to be watched together; see
     /// [`Worker::descriptors`].
     #[must_use]
-    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.sends.completions.notification()
+    pub fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        let sends = &self.sends.completions;
+        Some([sends.notification()?, sends.waking()?])
     }
 }
 
