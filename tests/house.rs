@@ -324,6 +324,7 @@ fn every_fuzz_target_is_replayed() {
         "core/tests/wire/corpus.rs",
         "hotpath/tests/hostile/main.rs",
         "src/bin/doorbell/perf/hostile.rs",
+        "sim/lab/src/scenario/hostile.rs",
         "sim/tests/operations/main.rs",
         "sim/tests/plan/main.rs",
     ]

@@ -3,13 +3,20 @@
 //! A check is a function of bytes that panics where a promise is broken. It lives with the tests of the package
 //! whose promises it holds, where `cargo test` runs it on the corpora and on made-up bytes.
 
+mod cluster;
 #[path = "../../hotpath/tests/hostile/oracle/mod.rs"]
 mod hotpath;
+mod kernel;
 #[path = "../../sim/tests/operations/oracle/mod.rs"]
 mod operations;
 mod perf;
+mod programs;
+mod scenario;
 #[path = "../../sim/tests/plan/oracle.rs"]
 mod simulated;
+#[path = "../../sim/lab/src/topology.rs"]
+#[expect(dead_code, reason = "whoever makes hosts uses more of it")]
+mod topology;
 #[path = "../../core/tests/wire/oracle/mod.rs"]
 mod wire;
 
@@ -68,4 +75,9 @@ pub fn operations(bytes: &[u8]) {
 /// What goes wrong in a simulation, as text.
 pub fn plan(bytes: &[u8]) {
     simulated::check(bytes);
+}
+
+/// The text of a scenario.
+pub fn scenario(bytes: &[u8]) {
+    let _ = scenario::hostile::check(bytes);
 }

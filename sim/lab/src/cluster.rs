@@ -6,17 +6,18 @@
 //! seam is tested without a guest.
 
 use core::fmt;
-use core::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::Result;
 
-#[cfg(test)]
-pub(crate) use local::LocalCluster;
-
+mod host;
 #[cfg(test)]
 mod local;
+
+pub(crate) use host::{Host, Port};
+#[cfg(test)]
+pub(crate) use local::LocalCluster;
 
 /// A set of hosts on which commands run.
 ///
@@ -65,35 +66,6 @@ impl fmt::Display for Shape {
             Self::Machines => "a machine for every host",
         })
     }
-}
-
-/// One host, and how it hangs on the links of the topology.
-#[derive(Clone, Debug)]
-pub(crate) struct Host {
-    /// The name the topology gives it.
-    pub(crate) name: String,
-    /// One entry for every link it is on, in the topology's order; empty on a
-    /// local cluster.
-    pub(crate) ports: Vec<Port>,
-}
-
-/// One end of a link: a network device with an RDMA device on it.
-#[derive(Clone, Debug)]
-pub(crate) struct Port {
-    /// The link's name.
-    pub(crate) link: String,
-    /// The host at the other end.
-    pub(crate) peer: String,
-    /// Network device, unique among all hosts.
-    pub(crate) netdev: String,
-    /// RDMA device, unique among all hosts.
-    pub(crate) device: String,
-    /// Its address on the link's subnet.
-    pub(crate) address: IpAddr,
-    /// Length of the subnet's prefix.
-    pub(crate) prefix: u8,
-    /// Index of the RoCEv2 GID that follows from the address.
-    pub(crate) gid_index: u32,
 }
 
 /// A command to run on a host.

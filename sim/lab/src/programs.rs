@@ -13,32 +13,13 @@ use serde::Deserialize;
 use crate::scenario::Profile;
 use crate::tool;
 
+mod rival;
+
+pub(crate) use rival::Rival;
+
 /// The names of those integration tests that run on a device: `tests/device.rs` and `tests/conformance.rs` of any
 /// package.
 const DEVICE_TESTS: [&str; 2] = ["device", "conformance"];
-
-/// Other people's crates, by which the same loops are written in `ffi/rivals`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Rival {
-    Sideway,
-    Ibverbs,
-}
-
-impl Rival {
-    pub(crate) const ALL: [Self; 2] = [Self::Sideway, Self::Ibverbs];
-
-    /// The crate's name, which is that of the feature too.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Sideway => "sideway",
-            Self::Ibverbs => "ibverbs",
-        }
-    }
-
-    pub(crate) fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|rival| rival.name() == name)
-    }
-}
 
 /// What cargo says about something it has built.
 #[derive(Deserialize)]

@@ -10,6 +10,8 @@ mod check;
 mod cli;
 mod counters;
 mod expand;
+#[cfg(test)]
+mod hostile;
 mod judging;
 mod live;
 mod measure;

@@ -1,0 +1,6 @@
+//! Which kernel a scenario asks for: of the lab itself.
+
+#[path = "../../sim/lab/src/kernel/choice.rs"]
+mod choice;
+
+pub(crate) use choice::Choice;
