@@ -1,4 +1,5 @@
 //! What a scenario may say of hosts: of the lab itself.
+#![expect(dead_code, reason = "whoever runs a scenario uses more of it")]
 
 #[path = "../../sim/lab/src/cluster/host.rs"]
 mod host;
