@@ -537,6 +537,11 @@ impl<'c> Run<'c> {
         let now_ns = self.fabric.now().to_ns();
         self.trace
             .note(now_ns, host, format_args!("line {line}: end {end} is connected"));
+        let seen = &mut self.stations[host].seen;
+        ensure(!seen.contains(&(worker, id)), "owner", || {
+            format!("{id:?} names a channel that is gone, too")
+        })?;
+        seen.push((worker, id));
         let Some(connection) = self.lines[line].connection.as_mut() else {
             return Err(failure("owner", "a connection that nobody began"));
         };

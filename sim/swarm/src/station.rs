@@ -51,6 +51,8 @@ pub(crate) struct Station {
     pub(crate) hold: usize,
     /// Channels that belong to no connection any more, by Worker.
     pub(crate) strays: Vec<(usize, ChannelId)>,
+    /// Every channel there was, by Worker: none is named like one before.
+    pub(crate) seen: Vec<(usize, ChannelId)>,
 }
 
 /// Where a host's device is.
@@ -116,6 +118,7 @@ impl Station {
             node,
             hold: 0,
             strays: Vec::new(),
+            seen: Vec::new(),
         })
     }
 
