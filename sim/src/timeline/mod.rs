@@ -192,6 +192,37 @@ impl Timeline {
         }
     }
 
+    /// Puts in what was noted elsewhere: when, in nanoseconds since the fabric was made, of which host, and what. Where
+    /// the timeline is cut, what is later than its end is left out, and counted.
+    pub fn extend(&mut self, remarks: impl IntoIterator<Item = (u64, String, String)>) {
+        let is_cut = self.cut().is_some();
+        let ends_ns = self.moments.last().map_or(0, |moment| moment.at_ns);
+        for (at_ns, host, text) in remarks {
+            if is_cut && at_ns > ends_ns {
+                self.left_out.others = self.left_out.others.saturating_add(1);
+                self.left_out.until_ns = self.left_out.until_ns.max(at_ns);
+                continue;
+            }
+            let lane = self
+                .lanes
+                .iter()
+                .position(|name| *name == host)
+                .unwrap_or_else(|| {
+                    self.lanes.push(host);
+                    self.lanes.len().saturating_sub(1)
+                });
+            let what = What::Remark {
+                lane: Some(lane),
+                text,
+                tone: Tone::Note,
+                times: 1,
+            };
+            self.moments.push(Moment { at_ns, what });
+        }
+        // What happened at one time stays in order, the fabric's own first.
+        self.moments.sort_by_key(|moment| moment.at_ns);
+    }
+
     /// How many packets are in it, and how many moments of other kinds.
     fn counts(&self) -> [usize; 2] {
         let is_packet = |moment: &&Moment| matches!(moment.what, What::Packet(_));

@@ -117,3 +117,27 @@ fn instants_never_lie_on_each_other_and_long_waits_are_cut_out() {
     assert_eq!(cuts, [None, None, None, None, Some(999_980)]);
     assert!(axis.ends() > axis.y(1_000_000));
 }
+
+#[test]
+fn what_was_noted_elsewhere_finds_its_time_and_its_lane() {
+    let mut timeline = timeline(vec![(5, remark(Some(0), "x")), (9, remark(Some(1), "y"))]);
+    let remarks = || [(7, "b", "one"), (5, "c", "two"), (10, "b", "three")];
+    let remarks = || remarks().map(|(at_ns, host, text)| (at_ns, host.to_owned(), text.to_owned()));
+    let mut cut = timeline.clone();
+    timeline.extend(remarks());
+    let text = timeline.to_string();
+    let order: Vec<_> = text
+        .lines()
+        .skip(4)
+        .filter_map(|line| line.split_whitespace().last())
+        .collect();
+    assert_eq!(order, ["x", "two", "one", "y", "three"], "{text}");
+    assert_eq!(timeline.lanes, ["a", "b", "c"]);
+    cut.left_out.packets = 1;
+    cut.extend(remarks());
+    let text = cut.to_string();
+    assert!(
+        !text.contains("three") && text.contains("1 more packets and 1 more moments, up to 0.010 us"),
+        "{text}"
+    );
+}

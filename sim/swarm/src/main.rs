@@ -22,7 +22,6 @@ mod run;
 mod shrink;
 mod station;
 mod swarm;
-mod timeline;
 mod trace;
 
 use std::process::ExitCode;

@@ -9,7 +9,6 @@ use doorbell_sim::pcap;
 use crate::case::Case;
 use crate::generate::generate;
 use crate::run::{Keep, run_caught};
-use crate::timeline;
 
 /// Packets that are kept at most.
 const FRAMES_MAX: usize = 200_000;
@@ -62,13 +61,14 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<bool> {
     }
     if let Some(path) = &args.timeline {
         let is_picture = path.extension().is_some_and(|extension| extension == "svg");
+        let timeline = &outcome.timeline;
         let text = if is_picture {
-            timeline::svg(&outcome.moments, case.hosts.len())
+            timeline.to_svg()
         } else {
-            timeline::text(&outcome.moments)
+            timeline.to_string()
         };
         write(path, text.as_bytes())?;
-        println!("{} moments in {}", outcome.moments.len(), path.display());
+        println!("what happened in {}", path.display());
     }
     println!(
         "{} hosts, {} lines, {} operations; plan: {}",

@@ -9,14 +9,17 @@ use std::panic::catch_unwind;
 
 use doorbell::vocabulary::provider::Window as _;
 use doorbell::{ChannelId, CloseProgress, ConnectError, Deadline, Event, Lease, SubmissionError, WcStatus};
-use doorbell_sim::{Fabric, Frame, Host, LinkConfig, Tally};
+use doorbell_sim::{Fabric, Frame, Host, LinkConfig, Tally, Timeline};
 
 use crate::case::{Case, Excuses, LineCase, What};
 use crate::failure::{Failure, Verdict, ensure, failure};
 use crate::line::{Connection, End, Line, may_end_with, prepare_region};
 use crate::pattern::Label;
 use crate::station::{Held, REGION_BYTES, Station};
-use crate::trace::{Moment, Trace};
+use crate::trace::Trace;
+
+/// Packets and moments of other kinds in a timeline at most: more than anybody looks at.
+const MOMENTS_MAX: usize = 5_000;
 
 /// What is kept of a run beside its verdict.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,7 +36,7 @@ pub(crate) struct Outcome {
     pub(crate) tally: Tally,
     pub(crate) virtual_ns: u64,
     pub(crate) messages: u64,
-    pub(crate) moments: Vec<Moment>,
+    pub(crate) timeline: Timeline,
     pub(crate) frames: Vec<Frame>,
 }
 
@@ -50,7 +53,7 @@ pub(crate) fn run_caught(case: &Case, keep: Keep) -> Outcome {
             tally: Tally::default(),
             virtual_ns: 0,
             messages: 0,
-            moments: Vec::new(),
+            timeline: Timeline::default(),
             frames: Vec::new(),
         }
     })
@@ -60,6 +63,7 @@ pub(crate) fn run_caught(case: &Case, keep: Keep) -> Outcome {
 fn run(case: &Case, keep: Keep) -> Outcome {
     let mut trace = Trace::new(keep.moments);
     let (mut tally, mut virtual_ns, mut messages, mut frames) = (Tally::default(), 0, 0, Vec::new());
+    let mut timeline = Timeline::default();
     let verdict = match Run::new(case, &mut trace, keep) {
         Err(error) => Err(failure("set-up", format!("{error:#}"))),
         Ok(mut run) => {
@@ -71,6 +75,7 @@ fn run(case: &Case, keep: Keep) -> Outcome {
             let verdict = verdict.and(dropped.map_err(|_| failure("panic", "while everything is dropped")));
             virtual_ns = fabric.now().to_ns();
             frames = fabric.take_captured();
+            timeline = fabric.take_timeline();
             let audited = fabric.audit();
             tally = audited.unwrap_or_default();
             verdict
@@ -89,16 +94,19 @@ fn run(case: &Case, keep: Keep) -> Outcome {
     if let Err(failure) = &verdict {
         trace.note(virtual_ns, 0, format_args!("FAILED: {failure}"));
     }
+    let hash = trace.hash();
+    let moments = trace.into_moments().into_iter();
+    timeline.extend(moments.map(|moment| (moment.at_ns, format!("h{}", moment.host), moment.text)));
     Outcome {
         verdict: verdict.map_err(|failure| Failure {
             at_ns: virtual_ns,
             ..failure
         }),
-        hash: trace.hash(),
+        hash,
         tally,
         virtual_ns,
         messages,
-        moments: trace.into_moments(),
+        timeline,
         frames,
     }
 }
@@ -134,6 +142,9 @@ impl<'c> Run<'c> {
         let fabric = builder.plan(plan).driven().build();
         if keep.frames > 0 {
             fabric.capture(keep.frames);
+        }
+        if keep.moments {
+            fabric.record(MOMENTS_MAX);
         }
         let stations = (0..case.hosts.len())
             .map(|host| Station::new(&fabric, case, host))
@@ -687,7 +698,7 @@ mod tests {
                 (second.hash, second.tally),
                 "seed {seed}"
             );
-            assert!(!second.frames.is_empty() && !second.moments.is_empty());
+            assert!(!second.frames.is_empty() && second.timeline != doorbell_sim::Timeline::default());
         }
         let hashes: std::collections::BTreeSet<_> = (0..10)
             .map(|seed| run_caught(&generate(seed), Keep::default()).hash)
