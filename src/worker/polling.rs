@@ -209,8 +209,10 @@ impl<P: Provider> ReceiveSide<P> {
             shared.count_early_anew();
         }
         let mut count = 0_u32;
-        let mut list = self.early.begin();
-        for completion in list.drain(..) {
+        for _ in 0..self.early.count() {
+            let Some(completion) = self.early.take() else {
+                break;
+            };
             let around = Around {
                 places: &mut *places,
                 arena: &mut *arena,
@@ -221,7 +223,6 @@ impl<P: Provider> ReceiveSide<P> {
             let is_settled = take(completion, &mut self.shared, around, &mut due, each);
             count = count.saturating_add(u32::from(is_settled));
         }
-        self.early.end(list);
         count
     }
 
