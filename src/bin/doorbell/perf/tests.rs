@@ -213,7 +213,12 @@ fn every_operation_is_measured_and_checked_to_the_last_message() {
                 assert_eq!(test.kind, Kind::Bandwidth);
                 assert_eq!(bandwidth.messages, MEASURED);
                 assert_eq!(bandwidth.bytes, MEASURED * u64::from(test.message_bytes));
-                assert_eq!(bandwidth.doorbells, MEASURED / 3);
+                if test.op.takes_receives() {
+                    // Less than a batch goes where the peer is slow to announce receives.
+                    assert!((MEASURED / 3..=MEASURED).contains(&bandwidth.doorbells));
+                } else {
+                    assert_eq!(bandwidth.doorbells, MEASURED / 3);
+                }
                 assert!(bandwidth.bytes_per_second > 0.0);
             }
         }
