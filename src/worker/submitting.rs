@@ -5,6 +5,7 @@ use doorbell_core::provider::{MemoryError, Provider};
 use super::Worker;
 use super::halves::SendWorker;
 use super::polling::SendSide;
+use super::submissions::Submissions;
 use crate::edge::reaper::Reaper;
 use crate::{Submitter, SubmitterConfig};
 
@@ -18,18 +19,25 @@ pub(super) struct Maker<'w, P: Provider> {
 }
 
 impl<'w, P: Provider> Maker<'w, P> {
-    const fn new(
+    /// Of what a Worker, or its half that sends, has; beside the submissions that what is made joins.
+    const fn of(
+        sends: &'w mut SendSide<P>,
         domain: &'w P::ProtectionDomain,
         reaper: &'w Reaper,
-        sleeps_at: &'w P::CompletionQueue,
         config: &'w SubmitterConfig,
-    ) -> Self {
-        Self {
+    ) -> (&'w mut Submissions<P>, Self) {
+        let SendSide {
+            completions,
+            submissions,
+            ..
+        } = sends;
+        let maker = Self {
             domain,
             reaper,
-            sleeps_at,
+            sleeps_at: completions,
             config,
-        }
+        };
+        (submissions, maker)
     }
 }
 
@@ -42,12 +50,7 @@ impl<P: Provider> Worker<P> {
     /// The sizes are zero or too large, the device refused, or what is required of the placement
     /// cannot be had.
     pub fn submitter(&mut self, config: &SubmitterConfig) -> Result<Submitter<P>, MemoryError> {
-        let SendSide {
-            completions,
-            submissions,
-            ..
-        } = &mut self.sends;
-        let maker = Maker::new(&self.domain, &self.places.reaper, completions, config);
+        let (submissions, maker) = Maker::of(&mut self.sends, &self.domain, &self.places.reaper, config);
         submissions.add_one(&mut self.places.entries, &maker)
     }
 
@@ -61,12 +64,7 @@ impl<P: Provider> Worker<P> {
         count: usize,
         config: &SubmitterConfig,
     ) -> Result<Vec<Submitter<P>>, MemoryError> {
-        let SendSide {
-            completions,
-            submissions,
-            ..
-        } = &mut self.sends;
-        let maker = Maker::new(&self.domain, &self.places.reaper, completions, config);
+        let (submissions, maker) = Maker::of(&mut self.sends, &self.domain, &self.places.reaper, config);
         submissions.add(&mut self.places.entries, count, true, &maker)
     }
 }
@@ -77,12 +75,7 @@ impl<P: Provider> SendWorker<P> {
     /// # Errors
     /// As there.
     pub fn submitter(&mut self, config: &SubmitterConfig) -> Result<Submitter<P>, MemoryError> {
-        let SendSide {
-            completions,
-            submissions,
-            ..
-        } = &mut self.sends;
-        let maker = Maker::new(&self.domain, &self.places.reaper, completions, config);
+        let (submissions, maker) = Maker::of(&mut self.sends, &self.domain, &self.places.reaper, config);
         submissions.add_one(&mut self.places.entries, &maker)
     }
 
@@ -95,12 +88,7 @@ impl<P: Provider> SendWorker<P> {
         count: usize,
         config: &SubmitterConfig,
     ) -> Result<Vec<Submitter<P>>, MemoryError> {
-        let SendSide {
-            completions,
-            submissions,
-            ..
-        } = &mut self.sends;
-        let maker = Maker::new(&self.domain, &self.places.reaper, completions, config);
+        let (submissions, maker) = Maker::of(&mut self.sends, &self.domain, &self.places.reaper, config);
         submissions.add(&mut self.places.entries, count, true, &maker)
     }
 }
