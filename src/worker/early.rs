@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use doorbell_core::in_place;
 use doorbell_core::provider::Provider;
 
 /// What came early, in the order it was polled in.
@@ -26,7 +27,15 @@ impl<P: Provider> Early<P> {
 
     /// Makes room for so many beside those there are, so that polling never allocates.
     pub(super) fn make_room(&mut self, completions: usize) {
-        self.waiting.reserve(completions);
+        let wanted = completions.saturating_add(self.waiting.len());
+        if self.waiting.capacity() >= wanted {
+            return;
+        }
+        // Touched before, so that what is kept while polling meets no page fault.
+        let mut room = Vec::with_capacity(wanted);
+        in_place::touch(room.spare_capacity_mut());
+        room.extend(self.waiting.drain(..));
+        self.waiting = room.into();
     }
 
     /// Whether another can be kept. There is room for all that channels on their way were promised.
