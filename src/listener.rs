@@ -31,6 +31,8 @@ pub struct Listener<P: Provider = Rdma, N: Network = Tcp> {
     config: ChannelConfig,
     timing: Timing,
     under_way: Vec<(N::Stream, Answer<P>)>,
+    /// Why nobody more was taken in, until our caller is told.
+    untold: Option<ConnectError>,
     failed: u64,
 }
 
@@ -71,6 +73,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
             config: *config,
             timing: timing(config),
             under_way: Vec::new(),
+            untold: None,
             failed: 0,
         })
     }
@@ -107,6 +110,9 @@ impl<P: Provider, N: Network> Listener<P, N> {
     /// Takes new peers, moves every handshake as far as it can, and gives one outcome if
     /// there is one: a channel, or why a peer did not become one. Never waits.
     ///
+    /// Where the port fails, the handshakes under way go on: each outcome that is there by now is given
+    /// before the failure is.
+    ///
     /// # Errors
     /// One peer's handshake failed, or the port did. The listener can be used on.
     pub fn poll_accept(
@@ -114,22 +120,35 @@ impl<P: Provider, N: Network> Listener<P, N> {
         node: &Node<P, N>,
         workers: &mut [Worker<P>],
     ) -> Result<Option<Connection>, ConnectError> {
-        self.take_new(node, workers)?;
+        match self.advance(node, workers) {
+            Some(outcome) => outcome.map(Some),
+            None => self.untold.take().map_or(Ok(None), Err),
+        }
+    }
+
+    /// Takes new peers, unless what came of that last is yet to be told, and moves the handshakes up to
+    /// the first outcome.
+    fn advance(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &mut [Worker<P>],
+    ) -> Option<Result<Connection, ConnectError>> {
+        if self.untold.is_none() {
+            self.untold = self.take_new(node, workers).err();
+        }
         for index in 0..self.under_way.len() {
-            let Some((stream, answer)) = self.under_way.get_mut(index) else {
-                break;
-            };
+            let (stream, answer) = self.under_way.get_mut(index)?;
             if let Some(outcome) = answer.poll(node.network.now(), stream, workers) {
                 self.under_way.swap_remove(index);
                 self.failed = self.failed.saturating_add(u64::from(outcome.is_err()));
-                return outcome.map(Some);
+                return Some(outcome);
             }
         }
-        Ok(None)
+        None
     }
 
     /// Waits for one peer to be connected. Peers whose handshakes fail are counted and passed
-    /// over.
+    /// over. A port that fails ends the wait once no handshake is under way.
     ///
     /// # Errors
     /// None was by the deadline ([`ConnectError::TimedOut`], with why the last one failed, if
@@ -142,22 +161,25 @@ impl<P: Provider, N: Network> Listener<P, N> {
     ) -> Result<Connection, ConnectError> {
         let mut last_failure = None;
         loop {
-            match self.poll_accept(node, workers) {
-                Ok(Some(connection)) => return Ok(connection),
-                Ok(None) => {}
-                Err(error @ ConnectError::Tcp(_)) => return Err(error),
-                Err(error) => {
-                    last_failure = Some(Box::new(error));
-                    // However many fail one after the other, the deadline holds.
-                    if !deadline.has_passed(node.network.now()) {
-                        continue;
-                    }
-                }
+            let failed = match self.advance(node, workers) {
+                Some(Ok(connection)) => return Ok(connection),
+                Some(Err(error)) => Some(error),
+                None => self.untold.take_if(|error| !is_of_port(error)),
+            };
+            let is_late = deadline.has_passed(node.network.now());
+            let is_last = is_late || self.under_way.is_empty();
+            if let Some(error) = self.untold.take_if(|error| is_last && is_of_port(error)) {
+                return Err(error);
             }
-            if deadline.has_passed(node.network.now()) {
+            let has_failed = failed.is_some();
+            last_failure = failed.map(Box::new).or(last_failure);
+            if is_late {
                 return Err(ConnectError::TimedOut { last_failure });
             }
-            self.wait(node, deadline)?;
+            // However many fail one after the other, the deadline holds.
+            if !has_failed {
+                self.wait(node, deadline)?;
+            }
         }
     }
 
@@ -172,7 +194,8 @@ impl<P: Provider, N: Network> Listener<P, N> {
             has_unsent: answer.has_unsent(),
         });
         // A peer that is not taken in now is no reason to poll.
-        let acceptor = (!self.is_full()).then_some(&self.acceptor);
+        let takes_in = !self.is_full() && self.untold.is_none();
+        let acceptor = takes_in.then_some(&self.acceptor);
         Ok(node.network.wait(acceptor, streams, deadline)?)
     }
 
@@ -227,6 +250,11 @@ impl<P: Provider, N: Network> Listener<P, N> {
         )?;
         Ok((stream, answer))
     }
+}
+
+/// Whether it is the port that failed, and not a peer.
+const fn is_of_port(error: &ConnectError) -> bool {
+    matches!(error, ConnectError::Tcp(_))
 }
 
 /// The time a handshake may take, from that of one stage.
