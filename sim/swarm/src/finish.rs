@@ -182,6 +182,9 @@ impl Run<'_> {
                 let Some(already) = self.sent(line, end) else {
                     continue;
                 };
+                if !self.has_memory_to_send(line, end) {
+                    continue;
+                }
                 let goal = already + 2 * depth + 3;
                 let deadline = Deadline::after(self.fabric.now(), PATIENCE);
                 while self.sent(line, end).is_some_and(|sent| sent < goal) {
@@ -196,6 +199,19 @@ impl Run<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether its Worker has any slot that is not posted as a receive. Where there is none by the depths of its lines,
+    /// nothing can be sent; where one was lost, [`Run::check_conserved`] finds that.
+    fn has_memory_to_send(&mut self, line: usize, end: usize) -> bool {
+        let host = self.case.lines[line].hosts[end];
+        let connection = self.lines[line].connection.as_ref();
+        let Some(at) = connection.and_then(|connection| connection.ends[end].as_ref()) else {
+            return false;
+        };
+        let worker = &mut self.stations[host].workers[at.worker];
+        let lease = worker.lease();
+        lease.map(|lease| worker.release(lease)).is_some()
     }
 
     /// How much an end has sent, where it and its peer are open.
