@@ -2,28 +2,72 @@
 //!
 //! No socket and no clock is here: both come with each poll.
 
-use doorbell_core::handshake::{Agreed, Io, Responder, ResponderConfig, Step, Timing};
+use doorbell_core::handshake::{Agreed, Established, Io, Responder, ResponderConfig, Step, Timing};
 use doorbell_core::provider::Provider;
-use doorbell_core::wire::InstanceId;
+use doorbell_core::wire::{Endpoint, InstanceId, Reject};
 use doorbell_core::{Deadline, Instant, Psn};
 
-use crate::bring_up::{self, Agreement, Ready};
+use crate::bring_up::{self, Agreement, Ground, Place, Ready, Supply};
 use crate::error::ConnectError;
 use crate::node::{Connection, Draw};
-use crate::rails::Rails;
+use crate::rails::{NodeRail, Rails};
 use crate::{ChannelConfig, Worker};
 
-/// A peer's connection on its way.
-pub(crate) struct Answer<P: Provider> {
+/// What is said to one peer, and heard of it.
+pub(crate) struct Answer {
     machine: Responder,
     rails: Rails,
     config: ChannelConfig,
     psn: Psn,
-    /// The queue pair in RTS and its Worker, once the peer has said where it is.
-    ready: Option<(usize, Ready<P>)>,
 }
 
-impl<P: Provider> Answer<P> {
+/// What an answer needs next.
+pub(crate) enum Next {
+    /// Bytes of the peer, or room for ours.
+    Nothing,
+    /// A queue pair, connected to this one: told again until there is one, or it is refused.
+    QueuePair(Wanted),
+    /// Nothing more: both sides are ready.
+    Admission(Established),
+}
+
+/// The queue pair that a peer is to be connected to.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    pub(crate) rail: NodeRail,
+    pub(crate) rail_index: u8,
+    pub(crate) peer: Endpoint,
+    pub(crate) config: ChannelConfig,
+    pub(crate) psn: Psn,
+}
+
+impl Wanted {
+    /// Makes it, of what its Worker promised. On any thread.
+    pub(crate) fn make<P: Provider>(
+        &self,
+        place: Place<P>,
+        supply: Supply<P>,
+        ground: &Ground<P>,
+    ) -> Result<Made<P>, ConnectError> {
+        let (rail, config) = (&self.rail, &self.config);
+        let pending = bring_up::prepare(place, ground, rail, self.rail_index, config, self.psn)?;
+        let local = pending.local;
+        let agreement = Agreement {
+            peer: self.peer,
+            agreed: Agreed::between(&local.parameters, &self.peer.parameters),
+        };
+        let ready = bring_up::connect(pending, supply, ground, rail, config, &agreement)?;
+        Ok(Made { local, ready })
+    }
+}
+
+/// A queue pair that a peer may be told of.
+pub(crate) struct Made<P: Provider> {
+    pub(crate) local: Endpoint,
+    pub(crate) ready: Ready<P>,
+}
+
+impl Answer {
     pub(crate) fn new(
         instance: InstanceId,
         rails: Rails,
@@ -44,7 +88,6 @@ impl<P: Provider> Answer<P> {
             rails,
             config: *config,
             psn: draw.psn,
-            ready: None,
         })
     }
 
@@ -58,6 +101,63 @@ impl<P: Provider> Answer<P> {
         self.machine.has_unsent()
     }
 
+    /// Moves as far as it can.
+    ///
+    /// # Errors
+    /// It came to nothing. The peer was told, as far as the stream still took it.
+    pub(crate) fn poll(&mut self, now: Instant, io: &mut impl Io) -> Result<Next, ConnectError> {
+        match self.machine.poll(now, io) {
+            Step::Prepare(prepare) => {
+                let rail = self.rails.get(usize::from(prepare.local_rail));
+                Ok(Next::QueuePair(Wanted {
+                    rail: rail.ok_or(ConnectError::NoRails)?,
+                    rail_index: prepare.local_rail,
+                    peer: prepare.peer,
+                    config: self.config,
+                    psn: self.psn,
+                }))
+            }
+            Step::Connected(established) => Ok(Next::Admission(established)),
+            Step::Failed(error) => Err(error.into()),
+            _ => Ok(Next::Nothing),
+        }
+    }
+
+    /// Answers [`Next::QueuePair`]: this is the one.
+    pub(crate) fn accept(&mut self, now: Instant, local: Endpoint) -> Result<(), ConnectError> {
+        Ok(self.machine.accept(now, local)?)
+    }
+
+    /// Gives up, and tells the peer, as far as the stream takes it.
+    pub(crate) fn refuse(&mut self, now: Instant, io: &mut impl Io, reject: Reject) {
+        if self.machine.reject(reject).is_ok() {
+            self.machine.poll(now, io);
+        }
+    }
+}
+
+/// A peer's connection on its way, whose queue pair is made where it is polled.
+pub(crate) struct Answering<P: Provider> {
+    answer: Answer,
+    /// The queue pair in RTS and its Worker, once the peer has said where it is.
+    ready: Option<(usize, Ready<P>)>,
+}
+
+impl<P: Provider> Answering<P> {
+    pub(crate) const fn new(answer: Answer) -> Self {
+        Self { answer, ready: None }
+    }
+
+    /// When to poll again at the latest.
+    pub(crate) fn deadline(&self) -> Deadline {
+        self.answer.deadline()
+    }
+
+    /// Whether to wait for room to write, too.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.answer.has_unsent()
+    }
+
     /// Moves as far as it can; the outcome once there is one.
     pub(crate) fn poll(
         &mut self,
@@ -66,47 +166,31 @@ impl<P: Provider> Answer<P> {
         workers: &mut [Worker<P>],
     ) -> Option<Result<Connection, ConnectError>> {
         loop {
-            let prepare = match self.machine.poll(now, io) {
-                Step::Prepare(prepare) => prepare,
-                Step::Connected(established) => {
+            let wanted = match self.answer.poll(now, io) {
+                Ok(Next::Nothing) => return None,
+                Ok(Next::QueuePair(wanted)) => wanted,
+                Ok(Next::Admission(established)) => {
                     let (worker, ready) = self.ready.take()?;
                     return Some(bring_up::admit(ready, workers, worker, established));
                 }
-                Step::Failed(error) => return Some(Err(error.into())),
-                _ => return None,
+                Err(error) => return Some(Err(error)),
             };
-            let accepted = self.accept(now, workers, prepare.local_rail, |local| Agreement {
-                peer: prepare.peer,
-                agreed: Agreed::between(local, &prepare.peer.parameters),
-            });
-            if let Err(error) = accepted {
-                // The peer is told once, as far as the stream still takes it; what is told to
-                // our caller is the cause and not that we gave up.
-                if self.machine.reject(bring_up::reject_for(&error)).is_ok() {
-                    self.machine.poll(now, io);
-                }
+            if let Err(error) = self.make(now, &wanted, workers) {
+                // The peer is told once; what is told to our caller is the cause and not that we gave up.
+                self.answer.refuse(now, io, bring_up::reject_for(&error));
                 return Some(Err(error));
             }
         }
     }
 
-    fn accept(
-        &mut self,
-        now: Instant,
-        workers: &mut [Worker<P>],
-        rail_index: u8,
-        agree: impl FnOnce(&doorbell_core::wire::EndpointParameters) -> Agreement,
-    ) -> Result<(), ConnectError> {
-        let rail = self
-            .rails
-            .get(usize::from(rail_index))
-            .ok_or(ConnectError::NoRails)?;
-        let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
-        let pending = bring_up::prepare(worker, &rail, rail_index, &self.config, self.psn)?;
-        let local = pending.local;
-        let ready = bring_up::connect(pending, worker, &rail, &self.config, &agree(&local.parameters))?;
-        self.machine.accept(now, local)?;
-        self.ready = Some((rail.worker, ready));
+    fn make(&mut self, now: Instant, wanted: &Wanted, workers: &mut [Worker<P>]) -> Result<(), ConnectError> {
+        let at = wanted.rail.worker;
+        let worker = workers.get_mut(at).ok_or(ConnectError::OtherWorkers)?;
+        let place = worker.place(&wanted.config)?;
+        let supply = worker.supply(&place.reservation, wanted.peer.credit.start, &wanted.config)?;
+        let Made { local, ready } = wanted.make(place, supply, &Ground::of(worker))?;
+        self.answer.accept(now, local)?;
+        self.ready = Some((at, ready));
         Ok(())
     }
 }

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use doorbell_core::handshake::{Agreed, Established};
 use doorbell_core::provider::{
-    AddressVector, Context, PostError, ProtectionDomain, Provider, ProviderError, QueuePair, QueuePairConfig,
-    ReadyToReceive, ReadyToSend, RemoteAccess, RemoteAddress, Window,
+    AddressVector, CompletionQueue, Context, PostError, ProtectionDomain, Provider, ProviderError, QueuePair,
+    QueuePairConfig, ReadyToReceive, ReadyToSend, ReceivesClaim, RemoteAccess, RemoteAddress,
 };
 use doorbell_core::wire::{CreditWord, Endpoint, EndpointParameters, Reject, RejectReason};
-use doorbell_core::{Psn, Qpn, in_place};
+use doorbell_core::{Psn, in_place};
 use doorbell_hotpath::{
-    Announcer, Credits, Flow, Grants, Receiver, ReceiverConfig, Sender, SenderConfig, WindowWord, marks_for,
+    Announcer, Credits, Flow, Grants, Receiver, ReceiverConfig, Sender, SenderConfig, Share, Statistics,
+    WindowWord, marks_for,
 };
 
 use crate::channel::Channel;
@@ -19,8 +20,53 @@ use crate::half::{Receiving, Sending};
 use crate::node::Connection;
 use crate::rails::NodeRail;
 use crate::submission::Records;
-use crate::worker::{CREDIT_WORD_BYTES, Reservation};
-use crate::{ChannelConfig, Peer, ReceiveHalf, SendHalf, Worker};
+use crate::worker::Reservation;
+use crate::{ChannelConfig, ChannelId, Peer, ReceiveHalf, SendHalf, Worker};
+
+/// What queue pairs of a Worker are made from, that threads beside its own may have, too.
+pub(crate) struct Ground<P: Provider> {
+    domain: Arc<P::ProtectionDomain>,
+    context: Arc<P::Context>,
+    statistics: Arc<Statistics>,
+    slot_bytes: u32,
+}
+
+impl<P: Provider> Ground<P> {
+    pub(crate) fn of(worker: &Worker<P>) -> Self {
+        Self {
+            domain: Arc::clone(&worker.domain),
+            context: Arc::clone(&worker.context),
+            statistics: Arc::clone(&worker.statistics),
+            slot_bytes: worker.slot_bytes(),
+        }
+    }
+}
+
+/// What a Worker promised to a channel, on its own thread; what it is made into may be made on another.
+/// Dropped, it is free again.
+pub(crate) struct Place<P: Provider> {
+    pub(crate) sends: <P::CompletionQueue as CompletionQueue>::Claim,
+    pub(crate) receives: ReceivesClaim<P>,
+    pub(crate) word: WindowWord<Arc<P::Window>>,
+    /// The word, as the peer is told of it.
+    pub(crate) credit: CreditWord,
+    // Goes last: with it the place may be another's.
+    pub(crate) reservation: Arc<Reservation>,
+}
+
+/// The receives that a peer may use from the start.
+pub(crate) struct Supply<P: Provider> {
+    pub(crate) grants: Arc<Grants>,
+    pub(crate) receives: Supplied<P>,
+}
+
+/// Where they come from.
+pub(crate) enum Supplied<P: Provider> {
+    /// Memory for as many as the queue pair's own queue is deep, to be posted.
+    Own(Vec<P::Slot>),
+    /// They are posted.
+    Shared(Share<Arc<Grants>>),
+}
 
 /// A queue pair made for a connection that is not agreed yet. Dropping it undoes everything.
 pub(crate) struct Pending<P: Provider> {
@@ -28,53 +74,43 @@ pub(crate) struct Pending<P: Provider> {
     send: P::SendQueue,
     /// None where its receives are shared.
     receive: Option<P::ReceiveQueue>,
-    reservation: Arc<Reservation>,
     word: WindowWord<Arc<P::Window>>,
     /// What our side says of itself.
     pub(crate) local: Endpoint,
+    // Goes last, once the queue pair is gone.
+    pub(crate) reservation: Arc<Reservation>,
 }
 
-/// Makes a queue pair in INIT on `rail` and says how it is told to the peer.
+/// Makes a queue pair in INIT on `rail` and says how it is told to the peer. On any thread: devices take long.
 pub(crate) fn prepare<P: Provider>(
-    worker: &mut Worker<P>,
+    place: Place<P>,
+    ground: &Ground<P>,
     rail: &NodeRail,
     rail_index: u8,
     config: &ChannelConfig,
     psn: Psn,
 ) -> Result<Pending<P>, ConnectError> {
-    // One more than the application's: receives are announced whatever it has posted.
-    let send_depth = config.send_depth.saturating_add(1);
-    let reservation = worker.reserve(send_depth, config.receive_depth)?;
-    let (word, credit) = credit_word(&worker.credit_words, reservation.id.index)?;
-    let mut asked = QueuePairConfig {
+    // Before what is made below, so that it goes behind that where something fails.
+    let reservation = place.reservation;
+    let is_shared = matches!(place.receives, ReceivesClaim::Shared(_));
+    let asked = QueuePairConfig {
         channel: reservation.id.index,
-        send_depth,
-        receive_depth: config.receive_depth,
+        send_depth: send_depth(config),
+        receive_depth: if is_shared { 0 } else { config.receive_depth },
         gather_max: config.gather_max,
-        scatter_max: 1,
+        scatter_max: u8::from(!is_shared),
         inline_bytes_max: config.inline_bytes_max.max(ANNOUNCEMENT_BYTES),
     };
-    let Worker {
-        domain,
-        sends,
-        receives,
-        ..
-    } = &*worker;
-    let (mut control, send, receive) = if let Some(shared) = &receives.shared {
-        (asked.receive_depth, asked.scatter_max) = (0, 0);
-        let parts = domain.queue_pair_on(shared.queue(), &sends.completions, &asked)?;
-        (parts.control, parts.send, None)
-    } else {
-        let parts = domain.queue_pair(&sends.completions, &receives.completions, &asked)?;
-        (parts.control, parts.send, Some(parts.receive))
-    };
+    let parts = ground.domain.queue_pair_of(place.sends, place.receives, &asked)?;
+    let mut control = parts.control;
     // The peer announces its receives by WRITE.
     let remote = RemoteAccess {
         write: true,
         ..config.remote
     };
     control.initialize(rail.port, remote)?;
-    let limits = worker.context.limits();
+    reservation.note_queue_pair(control.qpn());
+    let limits = ground.context.limits();
     let local = Endpoint {
         rail: rail_index,
         gid: rail.gid,
@@ -88,41 +124,25 @@ pub(crate) fn prepare<P: Provider>(
             flow_label: config.flow_label,
             service_level: config.service_level,
             receive_depth: config.receive_depth,
-            slot_bytes: worker.slot_bytes(),
+            slot_bytes: ground.slot_bytes,
         },
-        credit,
+        credit: place.credit,
         private_data: config.private_data,
     };
     Ok(Pending {
         control,
-        send,
-        receive,
-        reservation,
-        word,
+        send: parts.send,
+        receive: parts.receive,
+        word: place.word,
         local,
+        reservation,
     })
 }
 
-/// The word in which a channel's peer announces receives, for us and as the peer is told.
-fn credit_word<W: Window>(
-    words: &Arc<W>,
-    channel: u32,
-) -> Result<(WindowWord<Arc<W>>, CreditWord), ConnectError> {
-    let offset = (channel as usize).saturating_mul(CREDIT_WORD_BYTES);
-    let remote = words.remote();
-    let address = remote.address_of(offset as u64, CREDIT_WORD_BYTES as u64);
-    let word = WindowWord::new(Arc::clone(words), offset);
-    let (Some(word), Some(address)) = (word, address) else {
-        // There is one for each channel that can be reserved.
-        return Err(ConnectError::TooManyChannels);
-    };
-    let told = CreditWord {
-        address,
-        rkey: remote.rkey(),
-        // Counting goes on from what an earlier channel's peer left there.
-        start: word.load().unwrap_or_default(),
-    };
-    Ok((word, told))
+/// The sends a channel may have in flight: one more than the application's, since receives are announced whatever
+/// it has posted.
+pub(crate) const fn send_depth(config: &ChannelConfig) -> u32 {
+    config.send_depth.saturating_add(1)
 }
 
 /// What a connection goes by once both sides have said theirs.
@@ -132,29 +152,31 @@ pub(crate) struct Agreement {
 }
 
 /// Connects the queue pair: RTR, receives, RTS, in this order, so that a receive is there
-/// before the peer can send.
+/// before the peer can send. On any thread: a neighbour that does not answer takes seconds.
 pub(crate) fn connect<P: Provider>(
     pending: Pending<P>,
-    worker: &mut Worker<P>,
+    supply: Supply<P>,
+    ground: &Ground<P>,
     rail: &NodeRail,
     config: &ChannelConfig,
     agreement: &Agreement,
 ) -> Result<Ready<P>, ConnectError> {
+    // Before what is taken apart below, so that it goes behind that where something fails.
+    let reservation = Arc::clone(&pending.reservation);
     let Pending {
         mut control,
         send,
         receive,
-        reservation,
         word,
         local,
+        ..
     } = pending;
     let peer = &agreement.peer;
-    let grants = Arc::new(Grants::new(peer.credit.start, config.receive_depth));
     let flow = Flow {
         credits: Credits::new(local.credit.start, peer.parameters.receive_depth),
         word,
         announcer: Announcer::new(
-            Arc::clone(&grants),
+            Arc::clone(&supply.grants),
             config.receive_depth,
             RemoteAddress {
                 address: peer.credit.address,
@@ -178,7 +200,7 @@ pub(crate) fn connect<P: Provider>(
         max_dest_rd_atomic: agreement.agreed.max_dest_rd_atomic,
         min_rnr_timer: config.min_rnr_timer,
     })?;
-    let receiver = receiving(receive, grants, &reservation, local.qpn, worker, config)?;
+    let (receiver, posted) = receiving(receive, supply, ground, config)?;
     control.ready_to_send(&ReadyToSend {
         send_psn: local.psn,
         max_rd_atomic: agreement.agreed.max_rd_atomic,
@@ -192,7 +214,7 @@ pub(crate) fn connect<P: Provider>(
     let sender_config = SenderConfig {
         unsignaled_max: config.unsignaled_max,
     };
-    let Ok(sender) = Sender::new(send, marks, flow, Arc::clone(&worker.statistics), &sender_config) else {
+    let Ok(sender) = Sender::new(send, marks, flow, Arc::clone(&ground.statistics), &sender_config) else {
         return Err(ConnectError::Provider(ProviderError {
             call: "queue pair depth",
             errno: EINVAL,
@@ -204,6 +226,7 @@ pub(crate) fn connect<P: Provider>(
             .inline_alone_bytes_max
             .min(config.inline_bytes_max)
             .min(limits.inline_bytes_max),
+        posted,
         sender,
         receiver,
         control,
@@ -211,38 +234,38 @@ pub(crate) fn connect<P: Provider>(
     })
 }
 
-/// Sees to it that the peer may use every receive it was told of.
+/// Sees to it that the peer may use every receive it was told of; says how many were posted for that.
 fn receiving<P: Provider>(
     queue: Option<P::ReceiveQueue>,
-    grants: Arc<Grants>,
-    reservation: &Arc<Reservation>,
-    qpn: Qpn,
-    worker: &mut Worker<P>,
+    supply: Supply<P>,
+    ground: &Ground<P>,
     config: &ChannelConfig,
-) -> Result<Receiving<P>, ConnectError> {
-    if let Some(shared) = &mut worker.receives.shared {
-        return Ok(Receiving::Shared {
-            share: shared.open(reservation, qpn, grants, &mut worker.arena, config)?,
-            has_ended: false,
-        });
+) -> Result<(Receiving<P>, u32), ConnectError> {
+    match (queue, supply.receives) {
+        (None, Supplied::Shared(share)) => {
+            let has_ended = false;
+            Ok((Receiving::Shared { share, has_ended }, 0))
+        }
+        (Some(queue), Supplied::Own(slots)) => {
+            let mut receiver = Receiver::new(
+                queue,
+                supply.grants,
+                Arc::clone(&ground.statistics),
+                &ReceiverConfig {
+                    repost_batch: config.repost_batch,
+                },
+            );
+            let posted = receiver
+                .fill_with(slots)
+                .map_err(|PostError { cause, .. }| cause)?;
+            if posted < config.receive_depth {
+                return Err(ConnectError::NoMemory);
+            }
+            Ok((Receiving::Own(receiver), posted))
+        }
+        // They are of one Worker, which has the one or the other.
+        _ => Err(ConnectError::OtherWorkers),
     }
-    // The one or the other was made.
-    let queue = queue.ok_or(ConnectError::OtherWorkers)?;
-    let mut receiver = Receiver::new(
-        queue,
-        grants,
-        Arc::clone(&worker.statistics),
-        &ReceiverConfig {
-            repost_batch: config.repost_batch,
-        },
-    );
-    receiver
-        .fill(&mut worker.arena)
-        .map_err(|PostError { cause, .. }| cause)?;
-    if receiver.in_flight() < config.receive_depth {
-        return Err(ConnectError::NoMemory);
-    }
-    Ok(Receiving::Own(receiver))
 }
 
 const EINVAL: i32 = 22;
@@ -253,13 +276,15 @@ const ANNOUNCEMENT_BYTES: u32 = 8;
 /// A queue pair in RTS whose peer has not yet said that it is too.
 pub(crate) struct Ready<P: Provider> {
     inline_alone_bytes_max: u32,
+    /// Receives posted on a queue of its own, that are not counted yet.
+    posted: u32,
     sender: Sending<P>,
     receiver: Receiving<P>,
     control: P::QueuePair,
     reservation: Arc<Reservation>,
 }
 
-/// Admits the channel to its Worker.
+/// Admits the channel to one of these Workers.
 ///
 /// # Errors
 /// It is not the Worker the queue pair was made on.
@@ -269,32 +294,45 @@ pub(crate) fn admit<P: Provider>(
     at: usize,
     established: Established,
 ) -> Result<Connection, ConnectError> {
+    let worker = workers.get_mut(at).ok_or(ConnectError::OtherWorkers)?;
+    let channel = admit_to(ready, worker, established)?;
+    Ok(Connection { worker: at, channel })
+}
+
+/// Admits the channel to its Worker.
+///
+/// # Errors
+/// It is not the Worker the queue pair was made on.
+pub(crate) fn admit_to<P: Provider>(
+    ready: Ready<P>,
+    worker: &mut Worker<P>,
+    established: Established,
+) -> Result<ChannelId, ConnectError> {
     let Ready {
         inline_alone_bytes_max,
+        posted,
         sender,
         receiver,
         control,
         reservation,
     } = ready;
     let peer = Peer { established };
-    let channel = workers
-        .get_mut(at)
-        .ok_or(ConnectError::OtherWorkers)?
-        .admit(Channel {
-            receive: ReceiveHalf {
-                receiver,
-                reservation: Arc::clone(&reservation),
-            },
-            send: SendHalf {
-                records: Records::none(reservation.id),
-                sender,
-                control,
-                reservation,
-                peer,
-                inline_alone_bytes_max,
-            },
-        })?;
-    Ok(Connection { worker: at, channel })
+    let channel = worker.admit(Channel {
+        receive: ReceiveHalf {
+            receiver,
+            reservation: Arc::clone(&reservation),
+        },
+        send: SendHalf {
+            records: Records::none(reservation.id),
+            sender,
+            control,
+            reservation,
+            peer,
+            inline_alone_bytes_max,
+        },
+    })?;
+    worker.statistics.receives_posted.add(posted.into());
+    Ok(channel)
 }
 
 /// What a peer is told when our side fails.

@@ -7,7 +7,7 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::InstanceId;
 use doorbell_core::{Deadline, Instant, Psn};
 
-use crate::bring_up::{self, Agreement, Pending, Ready};
+use crate::bring_up::{self, Agreement, Ground, Pending, Ready};
 use crate::error::ConnectError;
 use crate::node::{Connection, Draw};
 use crate::rails::{NodeRail, Rails};
@@ -114,7 +114,9 @@ impl<P: Provider> Dial<P> {
         let rail = self.rails.get(pair.local).ok_or(ConnectError::NoRails)?;
         let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
         let index = |index| u8::try_from(index).map_err(|_| ConnectError::NoRails);
-        let pending = bring_up::prepare(worker, &rail, index(pair.local)?, &self.config, self.psn)?;
+        let place = worker.place(&self.config)?;
+        let ground = Ground::of(worker);
+        let pending = bring_up::prepare(place, &ground, &rail, index(pair.local)?, &self.config, self.psn)?;
         self.machine.offer(now, pending.local, index(pair.peer)?)?;
         self.stage = Stage::Offered(rail, pending);
         Ok(())
@@ -130,7 +132,9 @@ impl<P: Provider> Dial<P> {
             return Err(ConnectError::NoRails);
         };
         let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
-        let ready = bring_up::connect(pending, worker, &rail, &self.config, agreement)?;
+        let supply = worker.supply(&pending.reservation, agreement.peer.credit.start, &self.config)?;
+        let ground = Ground::of(worker);
+        let ready = bring_up::connect(pending, supply, &ground, &rail, &self.config, agreement)?;
         self.machine.ready(now)?;
         self.stage = Stage::Prepared(rail.worker, ready);
         Ok(())

@@ -10,7 +10,7 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{AdvertisedRail, Fit, Handle, InstanceId};
 use doorbell_ffi::Rdma;
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Answering};
 use crate::error::ConnectError;
 use crate::node::{Connection, Draw};
 use crate::rails::Rails;
@@ -30,7 +30,7 @@ pub struct Listener<P: Provider = Rdma, N: Network = Tcp> {
     instance: InstanceId,
     config: ChannelConfig,
     timing: Timing,
-    under_way: Vec<(N::Stream, Answer<P>)>,
+    under_way: Vec<(N::Stream, Answering<P>)>,
     /// Why nobody more was taken in, until our caller is told.
     untold: Option<ConnectError>,
     failed: u64,
@@ -234,7 +234,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         workers: &[Worker<P>],
         stream: N::Stream,
         rails: &mut Option<Rails>,
-    ) -> Result<(N::Stream, Answer<P>), ConnectError> {
+    ) -> Result<(N::Stream, Answering<P>), ConnectError> {
         let rails = match rails {
             Some(rails) => rails,
             None => rails.insert(Rails::scan(&node.provider, workers)?),
@@ -248,7 +248,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
             &draw,
             node.network.now(),
         )?;
-        Ok((stream, answer))
+        Ok((stream, Answering::new(answer)))
     }
 }
 

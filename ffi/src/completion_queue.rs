@@ -7,6 +7,7 @@ use core::time::Duration;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 
+use doorbell_core::WorkKind;
 use doorbell_core::ledger::{Ledger, Origin, QueueId};
 use doorbell_core::provider::{CompletionQueueConfig, ProviderError};
 use rdma_sys::ibv_wc;
@@ -15,7 +16,7 @@ use crate::channels::Channels;
 use crate::completion::{Completion, fresh_queue};
 use crate::context::ContextInner;
 use crate::leak::Leaked;
-use crate::{Waker, errno, events};
+use crate::{Claim, Waker, errno, events};
 
 /// How many completions one call takes from the device at most.
 pub(crate) const POLL_MAX: usize = 16;
@@ -52,6 +53,11 @@ impl CompletionInner {
 
     pub(crate) fn context(&self) -> &Arc<ContextInner> {
         &self.context
+    }
+
+    /// The ledger of a queue that completes here, and began when so many completions had been polled.
+    pub(crate) const fn ledger(&self, polled: u64) -> Ledger {
+        Ledger::new(self.id, polled)
     }
 }
 
@@ -189,7 +195,12 @@ impl CompletionQueue {
 
     /// The ledger of a queue that is made now and completes here.
     pub(crate) fn ledger(&self) -> Ledger {
-        Ledger::new(self.inner.id, self.polled)
+        self.inner.ledger(self.polled)
+    }
+
+    /// How many completions it gave out.
+    pub(crate) const fn polled(&self) -> u64 {
+        self.polled
     }
 
     /// How often a poll took all there was.
@@ -234,6 +245,7 @@ impl CompletionQueue {
 impl doorbell_core::provider::CompletionQueue for CompletionQueue {
     type Completion = Completion;
     type Waker = Waker;
+    type Claim = Claim;
 
     #[inline]
     #[doc(alias = "ibv_poll_cq")]
@@ -273,6 +285,14 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
 
     fn depth(&self) -> u32 {
         self.depth
+    }
+
+    fn claim_sends(&self, channel: u32) -> Result<Claim, ProviderError> {
+        Claim::new(self, WorkKind::Send, channel)
+    }
+
+    fn claim_receives(&self, channel: u32) -> Result<Claim, ProviderError> {
+        Claim::new(self, WorkKind::Receive, channel)
     }
 
     fn notification_fd(&self) -> Option<i32> {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use doorbell_core::Access;
 use doorbell_core::provider::{
-    ArenaConfig, MemoryError, ProviderError, QueuePairConfig, QueuePairParts, RemoteAccess,
-    SharedQueuePairParts, SharedReceiveQueueConfig, WindowConfig,
+    ArenaConfig, ClaimedQueuePairParts, MemoryError, ProviderError, QueuePairConfig, QueuePairParts,
+    ReceivesClaim, RemoteAccess, SharedQueuePairParts, SharedReceiveQueueConfig, WindowConfig,
 };
 
 use crate::arena::{self, Cut};
@@ -16,7 +16,7 @@ use crate::context::ContextInner;
 use crate::leak::Leaked;
 use crate::mapping::{Region, StableMemory};
 use crate::memory_region::MemoryRegion;
-use crate::{Arena, CompletionQueue, Rdma, SharedReceiveQueue, Window, errno, queue_pair};
+use crate::{Arena, Claim, CompletionQueue, Rdma, SharedReceiveQueue, Window, errno, queue_pair};
 
 /// A protection domain, alive as long as anything made in it.
 pub(crate) struct DomainInner {
@@ -153,6 +153,15 @@ impl doorbell_core::provider::ProtectionDomain<Rdma> for ProtectionDomain {
         config: &QueuePairConfig,
     ) -> Result<SharedQueuePairParts<Rdma>, ProviderError> {
         queue_pair::create_on(&self.inner, receives, send_completions, config)
+    }
+
+    fn queue_pair_of(
+        &self,
+        sends: Claim,
+        receives: ReceivesClaim<Rdma>,
+        config: &QueuePairConfig,
+    ) -> Result<ClaimedQueuePairParts<Rdma>, ProviderError> {
+        queue_pair::create_of(&self.inner, sends, receives, config)
     }
 }
 

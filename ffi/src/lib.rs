@@ -54,7 +54,7 @@ pub use context::Context;
 pub use domain::ProtectionDomain;
 pub use leak::{Leaks, leaks};
 pub use mapping::StableMemory;
-pub use queue_pair::QueuePair;
+pub use queue_pair::{Claim, QueuePair, SharedClaim};
 pub use quirk::{ProviderKind, Quirks};
 pub use rdma::{DeviceReport, Rdma};
 pub use rdma_sys::LoadError;

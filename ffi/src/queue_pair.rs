@@ -20,7 +20,8 @@ use crate::errno;
 mod create;
 mod object;
 
-pub(crate) use create::{create, create_on};
+pub use create::{Claim, SharedClaim};
+pub(crate) use create::{create, create_of, create_on};
 pub(crate) use object::{Shared, Table};
 
 /// The control side of a queue pair.

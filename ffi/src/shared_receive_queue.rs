@@ -25,7 +25,7 @@ use crate::context::PostShared;
 use crate::domain::DomainInner;
 use crate::leak::Leaked;
 use crate::work_list::WorkList;
-use crate::{Completion, CompletionQueue, Slot, errno, orphan, receive_queue, unposted};
+use crate::{Completion, CompletionQueue, SharedClaim, Slot, errno, orphan, receive_queue, unposted};
 
 /// An in-flight table as the queue embeds it.
 pub(crate) type SharedTable = SharedInFlight<Slot, Box<[Entry<Slot>]>>;
@@ -179,6 +179,11 @@ impl doorbell_core::provider::SharedReceiveQueue for SharedReceiveQueue {
     type Slot = Slot;
     type Completion = Completion;
     type Batch<'q> = SharedReceiveBatch<'q>;
+    type Claim = SharedClaim;
+
+    fn claim(&self) -> SharedClaim {
+        SharedClaim::new(self)
+    }
 
     #[inline]
     fn stage(&mut self) -> SharedReceiveBatch<'_> {

@@ -54,6 +54,25 @@ where
         self.post(self.queue.room(), arena)
     }
 
+    /// The same with memory that was taken from the arena before, so that it may be done on another thread
+    /// than the arena's: `statistics`, which is its owner's, does not count them. Memory there is no
+    /// room for goes home.
+    ///
+    /// # Errors
+    /// As for [`Receiver::fill`].
+    pub fn fill_with(&mut self, slots: impl IntoIterator<Item = Q::Slot>) -> Result<u32, PostError> {
+        let mut batch = self.queue.stage();
+        for slot in slots {
+            if batch.push([slot]).is_err() {
+                break;
+            }
+        }
+        if batch.staged() == 0 {
+            return Ok(0);
+        }
+        batch.ring()
+    }
+
     /// Posts receives from the arena until the queue or the arena has no more, in one call,
     /// where at least a batch is missing. Says how many were posted.
     ///

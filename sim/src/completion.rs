@@ -336,6 +336,80 @@ impl CompletionQueue {
     }
 }
 
+/// A channel of a completion queue that is promised to a queue pair. It is given back unless that comes to be.
+pub struct Claim {
+    context: Arc<ContextInner>,
+    id: Id,
+    key: CompletionKey,
+    kind: WorkKind,
+    channel: u32,
+    generation: u32,
+    /// How many completions had been polled.
+    polled: u64,
+    /// Whether the queue came to be, which gives the channel back itself.
+    is_kept: bool,
+}
+
+impl Claim {
+    pub(crate) fn new(queue: &CompletionQueue, kind: WorkKind, channel: u32) -> Result<Self, ProviderError> {
+        let invalid = failed("queue_pair", EINVAL);
+        if channel >= CHANNELS_MAX {
+            return Err(invalid);
+        }
+        let mut world = queue.context.fabric().lock();
+        let state = world.completion_queues.get_mut(queue.key).ok_or(invalid)?;
+        let generation = state.take_channel(kind, channel)?;
+        drop(world);
+        Ok(Self {
+            context: Arc::clone(&queue.context),
+            id: queue.id,
+            key: queue.key,
+            kind,
+            channel,
+            generation,
+            polled: queue.polled,
+            is_kept: false,
+        })
+    }
+
+    pub(crate) const fn key(&self) -> CompletionKey {
+        self.key
+    }
+
+    pub(crate) const fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// Whether it was made for this.
+    pub(crate) fn is_for(&self, context: &Arc<ContextInner>, kind: WorkKind, channel: u32) -> bool {
+        Arc::ptr_eq(&self.context, context) && self.kind == kind && self.channel == channel
+    }
+
+    /// The queue came to be: its ledger.
+    pub(crate) fn keep(mut self) -> Ledger {
+        self.is_kept = true;
+        Ledger::new(self.id.to_queue(), self.polled)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        let mut world = self.context.fabric().lock();
+        if let Some(queue) = world.completion_queues.get_mut(self.key) {
+            queue.give_channel_back(self.kind, self.channel, self.generation);
+        }
+    }
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Claim({:?}, {})", self.kind, self.channel)
+    }
+}
+
 /// Wakes whoever sleeps at a completion queue.
 #[derive(Clone)]
 pub struct Waker {
@@ -364,6 +438,15 @@ impl fmt::Debug for Waker {
 impl doorbell_core::provider::CompletionQueue for CompletionQueue {
     type Completion = Completion;
     type Waker = Waker;
+    type Claim = Claim;
+
+    fn claim_sends(&self, channel: u32) -> Result<Claim, ProviderError> {
+        Claim::new(self, WorkKind::Send, channel)
+    }
+
+    fn claim_receives(&self, channel: u32) -> Result<Claim, ProviderError> {
+        Claim::new(self, WorkKind::Receive, channel)
+    }
 
     fn poll<F: FnMut(Completion)>(&mut self, mut each: F) -> Result<u32, ProviderError> {
         let mut taken = core::mem::take(&mut self.taken);

@@ -4,9 +4,9 @@ use core::fmt;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
-    ArenaConfig, AsyncEvent, CompletionQueueConfig, DeviceLimits, GATHER_MAX, MemoryError, Provider,
-    ProviderError, QueuePairConfig, QueuePairParts, SharedQueuePairParts, SharedReceiveQueueConfig,
-    WindowConfig,
+    ArenaConfig, AsyncEvent, ClaimedQueuePairParts, CompletionQueueConfig, DeviceLimits, GATHER_MAX,
+    MemoryError, Provider, ProviderError, QueuePairConfig, QueuePairParts, ReceivesClaim,
+    SharedQueuePairParts, SharedReceiveQueueConfig, WindowConfig,
 };
 use doorbell_core::work_id::SLOTS_MAX;
 use doorbell_core::{Clock, Instant, PortReport};
@@ -16,8 +16,8 @@ use crate::fabric::Fabric;
 use crate::id::Id;
 use crate::world::{ContextKey, DeviceId, HostId};
 use crate::{
-    Arena, Completion, CompletionQueue, QueuePair, ReceiveQueue, SendQueue, SharedReceiveQueue, Slot, Window,
-    queue_pair,
+    Arena, Claim, Completion, CompletionQueue, QueuePair, ReceiveQueue, SendQueue, SharedReceiveQueue, Slot,
+    Window, queue_pair,
 };
 
 /// What every simulated device can do.
@@ -260,6 +260,15 @@ impl doorbell_core::provider::ProtectionDomain<Host> for ProtectionDomain {
         config: &QueuePairConfig,
     ) -> Result<SharedQueuePairParts<Host>, ProviderError> {
         queue_pair::create_on(&self.inner, receives, send_completions, config)
+    }
+
+    fn queue_pair_of(
+        &self,
+        sends: Claim,
+        receives: ReceivesClaim<Host>,
+        config: &QueuePairConfig,
+    ) -> Result<ClaimedQueuePairParts<Host>, ProviderError> {
+        queue_pair::create_of(&self.inner, sends, receives, config)
     }
 }
 

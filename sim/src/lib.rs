@@ -96,7 +96,7 @@ mod window;
 mod world;
 
 pub use capture::{Frame, pcap};
-pub use completion::{Completion, CompletionQueue, Waker};
+pub use completion::{Claim, Completion, CompletionQueue, Waker};
 pub use fabric::{Fabric, FabricBuilder};
 pub use host::{Context, Host, ProtectionDomain};
 pub use link::LinkConfig;
@@ -111,6 +111,6 @@ pub use quirks::Quirks;
 pub use random::Random;
 pub use receive::{ReceiveBatch, ReceiveQueue};
 pub use send::{SendBatch, SendQueue};
-pub use shared_receive::{SharedReceiveBatch, SharedReceiveQueue};
+pub use shared_receive::{SharedClaim, SharedReceiveBatch, SharedReceiveQueue};
 pub use timeline::Timeline;
 pub use window::Window;

@@ -9,8 +9,9 @@ use std::sync::Arc;
 
 use doorbell_core::in_flight::{self, InFlight, storage_for};
 use doorbell_core::provider::{
-    AsyncEvent, DataInOrder, GATHER_MAX, ProviderError, QueuePairConfig, QueuePairLimits, QueuePairParts,
-    ReadyToReceive, ReadyToSend, RemoteAccess, SharedQueuePairParts,
+    AsyncEvent, ClaimedQueuePairParts, DataInOrder, GATHER_MAX, ProviderError, QueuePairConfig,
+    QueuePairLimits, QueuePairParts, ReadyToReceive, ReadyToSend, ReceivesClaim, RemoteAccess,
+    SharedQueuePairParts,
 };
 use doorbell_core::work_id::CHANNELS_MAX;
 use doorbell_core::{Access, Gid, PortState, QpState, Qpn, WorkKind};
@@ -26,7 +27,7 @@ use crate::responder::Responder;
 use crate::shared_receive::{SharedReceiveInner, SharedReceiveKey};
 use crate::slab::Key;
 use crate::world::{ContextKey, DeviceId, Route, World};
-use crate::{CompletionQueue, Host, ReceiveQueue, SendQueue, SharedReceiveQueue};
+use crate::{Claim, CompletionQueue, Host, ReceiveQueue, SendQueue, SharedClaim, SharedReceiveQueue};
 
 /// An in-flight table as a half embeds it.
 pub(crate) type Table = InFlight<Infallible, Box<[in_flight::Request<Infallible>]>>;
@@ -166,34 +167,9 @@ pub(crate) fn create(
     config: &QueuePairConfig,
 ) -> Result<QueuePairParts<Host>, ProviderError> {
     check(domain, &[send_completions, receive_completions], config)?;
-    // Made once before a channel is taken, so that nothing is to be undone.
-    let table = |kind, depth, generation| table(kind, config.channel, depth, generation).ok_or(INVALID);
-    table(WorkKind::Send, config.send_depth, 0)?;
-    table(WorkKind::Receive, config.receive_depth, 0)?;
-
-    let mut world = domain.context().fabric().lock();
-    let qpn = world.draw_qpn(domain.context().device());
-    let qpn = qpn.ok_or(failed(CREATE, ENOMEM))?;
-    let queues = [send_completions.key(), receive_completions.key()];
-    let generations = world.take_channels(queues, config.channel)?;
-    let key = world.insert(domain, qpn, queues, None, generations, config);
-    drop(world);
-
-    let shared = Shared::new(domain, (key, qpn), None);
-    let limits = limits(config, config.scatter_max.max(1));
-    let [send, receive] = generations;
-    let send = table(WorkKind::Send, config.send_depth, send)?;
-    let receive = table(WorkKind::Receive, config.receive_depth, receive)?;
-    Ok(QueuePairParts {
-        send: SendQueue::new(Arc::clone(&shared), send, send_completions.ledger(), &limits),
-        receive: ReceiveQueue::new(
-            Arc::clone(&shared),
-            receive,
-            receive_completions.ledger(),
-            &limits,
-        ),
-        control: QueuePair { shared, limits },
-    })
+    let sends = Claim::new(send_completions, WorkKind::Send, config.channel)?;
+    let receives = Claim::new(receive_completions, WorkKind::Receive, config.channel)?;
+    create_of_own(domain, sends, receives, config)
 }
 
 /// Makes a queue pair in RESET that takes its receives from a shared receive queue.
@@ -204,31 +180,95 @@ pub(crate) fn create_on(
     config: &QueuePairConfig,
 ) -> Result<SharedQueuePairParts<Host>, ProviderError> {
     check(domain, &[send_completions], config)?;
-    let of_this_domain = Arc::ptr_eq(receives.inner().domain(), domain);
-    if !of_this_domain || config.receive_depth != 0 || config.scatter_max != 0 {
+    check_shared(domain, receives.inner(), config)?;
+    let sends = Claim::new(send_completions, WorkKind::Send, config.channel)?;
+    create_of_shared(domain, sends, receives.inner(), config)
+}
+
+/// Makes a queue pair in RESET of what was claimed for it.
+pub(crate) fn create_of(
+    domain: &Arc<DomainInner>,
+    sends: Claim,
+    receives: ReceivesClaim<Host>,
+    config: &QueuePairConfig,
+) -> Result<ClaimedQueuePairParts<Host>, ProviderError> {
+    check(domain, &[], config)?;
+    match receives {
+        ReceivesClaim::Own(receives) => Ok(create_of_own(domain, sends, receives, config)?.into()),
+        ReceivesClaim::Shared(SharedClaim(queue)) => {
+            check_shared(domain, &queue, config)?;
+            Ok(create_of_shared(domain, sends, &queue, config)?.into())
+        }
+    }
+}
+
+fn create_of_own(
+    domain: &Arc<DomainInner>,
+    sends: Claim,
+    receives: Claim,
+    config: &QueuePairConfig,
+) -> Result<QueuePairParts<Host>, ProviderError> {
+    let context = domain.context();
+    if !sends.is_for(context, WorkKind::Send, config.channel)
+        || !receives.is_for(context, WorkKind::Receive, config.channel)
+    {
         return Err(INVALID);
     }
-    let table =
-        |generation| table(WorkKind::Send, config.channel, config.send_depth, generation).ok_or(INVALID);
-    table(0)?;
+    let generations = [sends.generation(), receives.generation()];
+    let table = |kind, depth, generation| table(kind, config.channel, depth, generation).ok_or(INVALID);
+    let send = table(WorkKind::Send, config.send_depth, sends.generation())?;
+    let receive = table(WorkKind::Receive, config.receive_depth, receives.generation())?;
+    let mut world = context.fabric().lock();
+    let qpn = world.draw_qpn(context.device());
+    let Some(qpn) = qpn else {
+        // Claims are given back without the lock.
+        drop(world);
+        return Err(failed(CREATE, ENOMEM));
+    };
+    let key = world.insert(
+        domain,
+        qpn,
+        [sends.key(), receives.key()],
+        None,
+        generations,
+        config,
+    );
+    drop(world);
+    let shared = Shared::new(domain, (key, qpn), None);
+    let limits = limits(config, config.scatter_max.max(1));
+    Ok(QueuePairParts {
+        send: SendQueue::new(Arc::clone(&shared), send, sends.keep(), &limits),
+        receive: ReceiveQueue::new(Arc::clone(&shared), receive, receives.keep(), &limits),
+        control: QueuePair { shared, limits },
+    })
+}
 
-    let mut world = domain.context().fabric().lock();
-    let qpn = world.draw_qpn(domain.context().device());
-    let qpn = qpn.ok_or(failed(CREATE, ENOMEM))?;
-    let queue = world.completion_queues.get_mut(send_completions.key());
-    let generation = queue
-        .ok_or(INVALID)?
-        .take_channel(WorkKind::Send, config.channel)?;
-    let queues = [send_completions.key(), receives.inner().completions()];
-    let on = Some(receives.inner().key());
+fn create_of_shared(
+    domain: &Arc<DomainInner>,
+    sends: Claim,
+    receives: &Arc<SharedReceiveInner>,
+    config: &QueuePairConfig,
+) -> Result<SharedQueuePairParts<Host>, ProviderError> {
+    let context = domain.context();
+    if !sends.is_for(context, WorkKind::Send, config.channel) {
+        return Err(INVALID);
+    }
+    let generation = sends.generation();
+    let table = table(WorkKind::Send, config.channel, config.send_depth, generation).ok_or(INVALID)?;
+    let mut world = context.fabric().lock();
+    let qpn = world.draw_qpn(context.device());
+    let Some(qpn) = qpn else {
+        drop(world);
+        return Err(failed(CREATE, ENOMEM));
+    };
+    let queues = [sends.key(), receives.completions()];
+    let on = Some(receives.key());
     let key = world.insert(domain, qpn, queues, on, [generation, 0], config);
     drop(world);
-
-    let shared = Shared::new(domain, (key, qpn), Some(Arc::clone(receives.inner())));
+    let shared = Shared::new(domain, (key, qpn), Some(Arc::clone(receives)));
     let limits = limits(config, 0);
-    let send = table(generation)?;
     Ok(SharedQueuePairParts {
-        send: SendQueue::new(Arc::clone(&shared), send, send_completions.ledger(), &limits),
+        send: SendQueue::new(Arc::clone(&shared), table, sends.keep(), &limits),
         control: QueuePair { shared, limits },
     })
 }
@@ -251,6 +291,19 @@ fn check(
     Ok(())
 }
 
+/// Whether receives of this queue can be its.
+fn check_shared(
+    domain: &Arc<DomainInner>,
+    receives: &SharedReceiveInner,
+    config: &QueuePairConfig,
+) -> Result<(), ProviderError> {
+    let of_this_domain = Arc::ptr_eq(receives.domain(), domain);
+    if !of_this_domain || config.receive_depth != 0 || config.scatter_max != 0 {
+        return Err(INVALID);
+    }
+    Ok(())
+}
+
 fn limits(config: &QueuePairConfig, scatter_max: u8) -> QueuePairLimits {
     QueuePairLimits {
         send_depth: config.send_depth,
@@ -267,22 +320,6 @@ fn table(kind: WorkKind, channel: u32, depth: u32, generation: u32) -> Option<Ta
 }
 
 impl World {
-    /// Takes a channel on both completion queues, or on neither.
-    fn take_channels(&mut self, queues: [CompletionKey; 2], channel: u32) -> Result<[u32; 2], ProviderError> {
-        let [send, receive] = queues;
-        let queue = self.completion_queues.get_mut(send).ok_or(INVALID)?;
-        let send_generation = queue.take_channel(WorkKind::Send, channel)?;
-        let taken = self
-            .completion_queues
-            .get_mut(receive)
-            .ok_or(INVALID)
-            .and_then(|queue| queue.take_channel(WorkKind::Receive, channel));
-        if let (Err(_), Some(queue)) = (&taken, self.completion_queues.get_mut(send)) {
-            queue.give_channel_back(WorkKind::Send, channel, send_generation);
-        }
-        Ok([send_generation, taken?])
-    }
-
     /// Puts a queue pair into the world, in RESET.
     fn insert(
         &mut self,

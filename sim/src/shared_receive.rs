@@ -196,10 +196,24 @@ impl SharedReceiveQueue {
     }
 }
 
+/// That a queue pair may take receives from a shared receive queue.
+pub struct SharedClaim(pub(crate) Arc<SharedReceiveInner>);
+
+impl fmt::Debug for SharedClaim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedClaim")
+    }
+}
+
 impl doorbell_core::provider::SharedReceiveQueue for SharedReceiveQueue {
     type Slot = Slot;
     type Completion = Completion;
     type Batch<'q> = SharedReceiveBatch<'q>;
+    type Claim = SharedClaim;
+
+    fn claim(&self) -> SharedClaim {
+        SharedClaim(Arc::clone(&self.inner))
+    }
 
     fn stage(&mut self) -> SharedReceiveBatch<'_> {
         // Where a batch was forgotten, something is left.

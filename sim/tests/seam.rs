@@ -67,6 +67,7 @@ simulated! {
         an_older_completion_is_spent_by_a_newer,
         receives_behind_a_dropped_completion_come_back_empty,
         a_channel_is_taken_once,
+        what_is_claimed_is_made_elsewhere_or_free_again,
         a_stale_completion_names_nothing_of_the_next_queue_pair,
         what_cannot_be_made_is_refused;
     detached:

@@ -3,11 +3,17 @@
 use std::sync::{Arc, Weak};
 
 use doorbell_core::in_place;
-use doorbell_core::provider::{CompletionQueue, GATHER_MAX, Provider, QueuePair};
+use doorbell_core::provider::{
+    Arena, CompletionQueue, GATHER_MAX, Provider, QueuePair, ReceivesClaim, SharedReceiveQueue, Window,
+};
 use doorbell_core::sync::AtomicU32;
+use doorbell_core::wire::CreditWord;
+use doorbell_hotpath::{Grants, WindowWord};
 
 use super::places::{Entry, Listed};
-use super::{Reservation, Worker};
+use super::{CREDIT_WORD_BYTES, NO_QUEUE_PAIR, Reservation, Worker};
+use crate::ChannelConfig;
+use crate::bring_up::{Place, Supplied, Supply, send_depth};
 use crate::channel::{Channel, ChannelId};
 use crate::error::ConnectError;
 use crate::half::Held;
@@ -67,6 +73,7 @@ impl<P: Provider> Worker<P> {
             sends,
             receives,
             is_refused: AtomicU32::new(0),
+            qpn: AtomicU32::new(NO_QUEUE_PAIR),
         });
         entry.reserved = Arc::downgrade(&reservation);
         entry.is_admitted = false;
@@ -78,6 +85,63 @@ impl<P: Provider> Worker<P> {
         });
         self.receives.early.make_room(early);
         Ok(reservation)
+    }
+
+    /// Promises all that a channel is made from which only this thread may touch. It takes microseconds, and
+    /// calls no device.
+    ///
+    /// # Errors
+    /// As for [`Worker::reserve`], or the place of a channel that was closed is not swept yet.
+    pub(crate) fn place(&mut self, config: &ChannelConfig) -> Result<Place<P>, ConnectError> {
+        let reservation = self.reserve(send_depth(config), config.receive_depth)?;
+        let channel = reservation.id.index;
+        let (word, credit) = credit_word(&self.credit_words, channel)?;
+        let sends = self.sends.completions.claim_sends(channel)?;
+        let receives = match &self.receives.shared {
+            Some(shared) => ReceivesClaim::Shared(shared.queue().claim()),
+            None => ReceivesClaim::Own(self.receives.completions.claim_receives(channel)?),
+        };
+        Ok(Place {
+            sends,
+            receives,
+            word,
+            credit,
+            reservation,
+        })
+    }
+
+    /// Gives the receives that a peer is told of, which counts announcements from `start` on.
+    ///
+    /// # Errors
+    /// There is no memory for all of them, or the device refused to post shared ones.
+    pub(crate) fn supply(
+        &mut self,
+        reservation: &Arc<Reservation>,
+        start: u32,
+        config: &ChannelConfig,
+    ) -> Result<Supply<P>, ConnectError> {
+        let grants = Arc::new(Grants::new(start, config.receive_depth));
+        let receives = match &mut self.receives.shared {
+            Some(shared) => {
+                let arena = &mut self.arena;
+                Supplied::Shared(shared.open(reservation, Arc::clone(&grants), arena, config)?)
+            }
+            None => Supplied::Own(self.slots(config.receive_depth)?),
+        };
+        Ok(Supply { grants, receives })
+    }
+
+    /// Memory for so many receives, or none.
+    fn slots(&mut self, receives: u32) -> Result<Vec<P::Slot>, ConnectError> {
+        let mut slots = Vec::with_capacity(receives as usize);
+        for _ in 0..receives {
+            let Some(slot) = self.arena.lease() else {
+                slots.into_iter().for_each(|slot| self.arena.release(slot));
+                return Err(ConnectError::NoMemory);
+            };
+            slots.push(slot);
+        }
+        Ok(slots)
     }
 
     /// Puts a channel into the place reserved for it.
@@ -121,4 +185,26 @@ impl<P: Provider> Worker<P> {
         entry.is_admitted = true;
         Ok(id)
     }
+}
+
+/// The word in which a channel's peer announces receives, for us and as the peer is told.
+fn credit_word<W: Window>(
+    words: &Arc<W>,
+    channel: u32,
+) -> Result<(WindowWord<Arc<W>>, CreditWord), ConnectError> {
+    let offset = (channel as usize).saturating_mul(CREDIT_WORD_BYTES);
+    let remote = words.remote();
+    let address = remote.address_of(offset as u64, CREDIT_WORD_BYTES as u64);
+    let word = WindowWord::new(Arc::clone(words), offset);
+    let (Some(word), Some(address)) = (word, address) else {
+        // There is one for each channel that can be reserved.
+        return Err(ConnectError::TooManyChannels);
+    };
+    let told = CreditWord {
+        address,
+        rkey: remote.rkey(),
+        // Counting goes on from what an earlier channel's peer left there.
+        start: word.load().unwrap_or_default(),
+    };
+    Ok((word, told))
 }

@@ -25,7 +25,7 @@ use doorbell_core::provider::{
 };
 use doorbell_core::sync::{AtomicU32, Ordering};
 use doorbell_core::work_id::CHANNELS_MAX;
-use doorbell_core::{Clock as _, Deadline};
+use doorbell_core::{Clock as _, Deadline, Qpn};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::Statistics;
 
@@ -55,7 +55,7 @@ pub struct Worker<P: Provider = Rdma> {
     pub(crate) arena: P::Arena,
     /// A word for each channel, in which its peer announces receives.
     pub(crate) credit_words: Arc<P::Window>,
-    pub(crate) domain: P::ProtectionDomain,
+    pub(crate) domain: Arc<P::ProtectionDomain>,
     pub(crate) context: Arc<P::Context>,
     device_events: DeviceEvents,
     pub(crate) device: String,
@@ -66,7 +66,7 @@ pub struct Worker<P: Provider = Rdma> {
 }
 
 /// The size of the word in which a peer announces receives.
-pub(crate) const CREDIT_WORD_BYTES: usize = size_of::<u64>();
+const CREDIT_WORD_BYTES: usize = size_of::<u64>();
 
 /// Completions promised to a channel: all it may have posted has room in the queues.
 #[derive(Debug)]
@@ -76,9 +76,26 @@ pub(crate) struct Reservation {
     receives: u32,
     /// Whether the half that receives found the peer out, and the other has not yet failed the queue pair.
     is_refused: AtomicU32,
+    /// The number of its queue pair, once that is made: on whichever thread.
+    qpn: AtomicU32,
 }
 
+/// In the place of a number: there is no queue pair yet. Numbers have 24 bits.
+const NO_QUEUE_PAIR: u32 = u32::MAX;
+
 impl Reservation {
+    /// Says which queue pair was made for it: before the peer is told of that.
+    pub(crate) fn note_queue_pair(&self, qpn: Qpn) {
+        // Relaxed: what comes on the queue pair comes after the peer was told, by way of the network.
+        self.qpn.store(qpn.to_u32(), Ordering::Relaxed);
+    }
+
+    /// Whether this is its queue pair.
+    fn is_of(&self, qpn: Qpn) -> bool {
+        // Relaxed, as the store.
+        self.qpn.load(Ordering::Relaxed) == qpn.to_u32()
+    }
+
     /// Says that the queue pair is to be failed; then the channel is put on the list by which the other half
     /// is told.
     #[cold]
@@ -169,7 +186,7 @@ impl<P: Provider> Worker<P> {
             receives: ReceiveSide::new(receive_completions, shared),
             arena,
             credit_words: Arc::new(credit_words),
-            domain,
+            domain: Arc::new(domain),
             context: Arc::new(context),
             device_events: DeviceEvents::new(),
             device,

@@ -36,7 +36,6 @@ pub(crate) struct Shared<P: Provider> {
 /// A share that was granted to the peer of a connection on its way.
 struct Opened {
     reservation: Weak<Reservation>,
-    qpn: Qpn,
     receives: u32,
     /// Of these, how many its peer used already.
     early: u32,
@@ -167,7 +166,6 @@ impl<P: Provider> Shared<P> {
     pub(crate) fn open(
         &mut self,
         reservation: &Arc<Reservation>,
-        qpn: Qpn,
         grants: Arc<Grants>,
         arena: &mut P::Arena,
         config: &ChannelConfig,
@@ -181,7 +179,6 @@ impl<P: Provider> Shared<P> {
         let share = share.ok_or(ConnectError::NoMemory)?;
         self.opened.push(Opened {
             reservation: Arc::downgrade(reservation),
-            qpn,
             receives,
             early: 0,
             gone_at: None,
@@ -215,9 +212,11 @@ impl<P: Provider> Shared<P> {
     /// channel finds out a peer that used more.
     #[cold]
     fn is_early(&mut self, qpn: Qpn) -> bool {
-        let opened = self.opened.iter_mut();
-        let mut on_their_way = opened.filter(|share| share.reservation.strong_count() > 0);
-        let Some(share) = on_their_way.find(|share| share.qpn == qpn) else {
+        let is_its = |share: &&mut Opened| {
+            let reservation = share.reservation.upgrade();
+            reservation.is_some_and(|reservation| reservation.is_of(qpn))
+        };
+        let Some(share) = self.opened.iter_mut().find(is_its) else {
             return false;
         };
         let is_kept = share.early <= share.receives;

@@ -196,6 +196,75 @@ pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
         send_completions: &P::CompletionQueue,
         config: &QueuePairConfig,
     ) -> Result<SharedQueuePairParts<P>, ProviderError>;
+
+    /// Makes a reliable-connection queue pair in RESET of what its completion queues promised before, each on its
+    /// own thread: making it takes the device long, and this may be another.
+    ///
+    /// # Errors
+    /// The claims are of another channel than the config says, of another kind, device or domain, or the
+    /// config asks for receives where they are shared (`EINVAL`), or the device refused. The claims are
+    /// given up.
+    fn queue_pair_of(
+        &self,
+        sends: <P::CompletionQueue as CompletionQueue>::Claim,
+        receives: ReceivesClaim<P>,
+        config: &QueuePairConfig,
+    ) -> Result<ClaimedQueuePairParts<P>, ProviderError>;
+}
+
+/// Where a queue pair that is made of claims takes its receives from.
+#[expect(clippy::exhaustive_enums, reason = "verbs know no third")]
+pub enum ReceivesClaim<P: Provider> {
+    /// A queue of its own, that completes here.
+    Own(<P::CompletionQueue as CompletionQueue>::Claim),
+    /// A shared one.
+    Shared(<P::SharedReceiveQueue as SharedReceiveQueue>::Claim),
+}
+
+impl<P: Provider> fmt::Debug for ReceivesClaim<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Own(_) => "Own",
+            Self::Shared(_) => "Shared",
+        })
+    }
+}
+
+/// A queue pair that was made of claims, taken apart for the threads that use it. It is destroyed
+/// when the last part goes.
+pub struct ClaimedQueuePairParts<P: Provider> {
+    /// The control side.
+    pub control: P::QueuePair,
+    /// The send half.
+    pub send: P::SendQueue,
+    /// The receive half; none where receives are shared.
+    pub receive: Option<P::ReceiveQueue>,
+}
+
+impl<P: Provider> fmt::Debug for ClaimedQueuePairParts<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClaimedQueuePairParts({:?})", self.control.qpn())
+    }
+}
+
+impl<P: Provider> From<QueuePairParts<P>> for ClaimedQueuePairParts<P> {
+    fn from(parts: QueuePairParts<P>) -> Self {
+        Self {
+            control: parts.control,
+            send: parts.send,
+            receive: Some(parts.receive),
+        }
+    }
+}
+
+impl<P: Provider> From<SharedQueuePairParts<P>> for ClaimedQueuePairParts<P> {
+    fn from(parts: SharedQueuePairParts<P>) -> Self {
+        Self {
+            control: parts.control,
+            send: parts.send,
+            receive: None,
+        }
+    }
 }
 
 /// A queue pair, taken apart for the threads that use it. It is destroyed when the last

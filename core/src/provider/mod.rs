@@ -20,8 +20,8 @@ pub use config::{
     ReadyToSend, RemoteAccess, SharedReceiveQueueConfig, WindowConfig,
 };
 pub use device::{
-    AsyncEvent, Context, DataInOrder, DeviceLimits, ProtectionDomain, Provider, QueuePair, QueuePairParts,
-    SharedQueuePairParts,
+    AsyncEvent, ClaimedQueuePairParts, Context, DataInOrder, DeviceLimits, ProtectionDomain, Provider,
+    QueuePair, QueuePairParts, ReceivesClaim, SharedQueuePairParts,
 };
 pub use error::{OutOfWindow, PostError, ProviderError, PushError, Refused, Rejected};
 pub use memory::{Arena, Attacher, DetachedSlot, Slot, Window};

@@ -252,6 +252,12 @@ pub trait SharedReceiveQueue: Send + Sized + 'static {
     type Completion: Completion;
     /// The posting guard.
     type Batch<'q>: ReceiveBatch<Slot = Self::Slot>;
+    /// That a queue pair may take receives from it. It keeps the queue in the device.
+    type Claim: Send + Sized + 'static;
+
+    /// Allows it to a queue pair that is made later, on whichever thread:
+    /// [`super::ProtectionDomain::queue_pair_of`].
+    fn claim(&self) -> Self::Claim;
 
     /// Begins a batch. Whatever a forgotten batch had staged is unstaged first. Tickets of its
     /// receives tell them apart; they do not tell their order.
@@ -387,6 +393,8 @@ pub trait CompletionQueue: Send + Sized + 'static {
     type Completion: Completion;
     /// What wakes who sleeps at it.
     type Waker: Waker;
+    /// A channel of it that was promised to a queue pair; dropped, it is free again.
+    type Claim: Send + Sized + 'static;
 
     /// Takes what completed, at most a provider's batch, and hands each to `each`. Zero
     /// means that nothing had completed.
@@ -397,6 +405,20 @@ pub trait CompletionQueue: Send + Sized + 'static {
 
     /// How many completions it holds.
     fn depth(&self) -> u32;
+
+    /// Promises a channel to the sends of a queue pair that is made later, on whichever thread:
+    /// [`super::ProtectionDomain::queue_pair_of`]. It is cheap, and calls no device.
+    ///
+    /// # Errors
+    /// The channel is not unique here (`EEXIST`), or the queue must be polled first (`EBUSY`).
+    fn claim_sends(&self, channel: u32) -> Result<Self::Claim, ProviderError>;
+
+    /// Promises a channel to the receives of a queue pair that is made later; otherwise as
+    /// [`CompletionQueue::claim_sends`].
+    ///
+    /// # Errors
+    /// As for [`CompletionQueue::claim_sends`].
+    fn claim_receives(&self, channel: u32) -> Result<Self::Claim, ProviderError>;
 
     /// The file descriptor that becomes readable after [`CompletionQueue::arm`], where the
     /// queue was made with notification and the provider has it.

@@ -1,11 +1,13 @@
-//! How a queue pair is made.
+//! How a queue pair is made: at once, or of channels that were claimed for it before.
 
-use core::ptr;
+use core::{fmt, ptr};
 use std::sync::Arc;
 
 use doorbell_core::in_flight::{InFlight, Request, storage_for};
+use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
-    GATHER_MAX, ProviderError, QueuePairConfig, QueuePairLimits, QueuePairParts, SharedQueuePairParts,
+    ClaimedQueuePairParts, GATHER_MAX, ProviderError, QueuePairConfig, QueuePairLimits, QueuePairParts,
+    ReceivesClaim, SharedQueuePairParts,
 };
 use doorbell_core::work_id::CHANNELS_MAX;
 use doorbell_core::{Qpn, WorkKind};
@@ -15,6 +17,7 @@ use super::object::Receives;
 use super::{QueuePair, Shared, Table};
 use crate::completion_queue::CompletionInner;
 use crate::domain::DomainInner;
+use crate::shared_receive_queue::SharedReceiveInner;
 use crate::{CompletionQueue, Rdma, ReceiveQueue, SendQueue, SharedReceiveQueue, errno};
 
 const CREATE: &str = "ibv_create_qp";
@@ -30,35 +33,14 @@ pub(crate) fn create(
     receive_completions: &CompletionQueue,
     config: &QueuePairConfig,
 ) -> Result<QueuePairParts<Rdma>, ProviderError> {
-    check(domain, &[send_completions, receive_completions], config)?;
-    let send_taken = Taken::new(send_completions, WorkKind::Send, config.channel)?;
-    let receive_taken = Taken::new(receive_completions, WorkKind::Receive, config.channel)?;
-    let send_table = send_taken.table(config.send_depth)?;
-    let receive_table = receive_taken.table(config.receive_depth)?;
-    let receives = Receives::Own(Arc::clone(receive_completions.inner()));
-    let (shared, limits) = create_object(domain, send_completions, receives, config)?;
-    send_taken.keep();
-    receive_taken.keep();
-    let data_path = domain.context().data_path();
-    let send = SendQueue::new(
-        Arc::clone(&shared),
-        data_path.post_send,
-        send_table,
-        send_completions.ledger(),
-        &limits,
-    );
-    let receive = ReceiveQueue::new(
-        Arc::clone(&shared),
-        data_path.post_recv,
-        receive_table,
-        receive_completions.ledger(),
-        &limits,
-    );
-    Ok(QueuePairParts {
-        control: QueuePair::new(shared, limits),
-        send,
-        receive,
-    })
+    let of_this_device = |queue: &CompletionQueue| Arc::ptr_eq(queue.inner().context(), domain.context());
+    if !of_this_device(send_completions) || !of_this_device(receive_completions) {
+        return Err(INVALID);
+    }
+    check(config)?;
+    let sends = Claim::new(send_completions, WorkKind::Send, config.channel)?;
+    let receives = Claim::new(receive_completions, WorkKind::Receive, config.channel)?;
+    create_of_own(domain, sends, receives, config)
 }
 
 /// Makes a queue pair in RESET that takes its receives from a shared receive queue.
@@ -68,21 +50,81 @@ pub(crate) fn create_on(
     send_completions: &CompletionQueue,
     config: &QueuePairConfig,
 ) -> Result<SharedQueuePairParts<Rdma>, ProviderError> {
-    check(domain, &[send_completions], config)?;
-    let of_this_domain = Arc::ptr_eq(receives.inner().domain(), domain);
-    if !of_this_domain || config.receive_depth != 0 || config.scatter_max != 0 {
+    if !Arc::ptr_eq(send_completions.inner().context(), domain.context()) {
         return Err(INVALID);
     }
-    let taken = Taken::new(send_completions, WorkKind::Send, config.channel)?;
-    let table = taken.table(config.send_depth)?;
-    let receives = Receives::Shared(Arc::clone(receives.inner()));
-    let (shared, limits) = create_object(domain, send_completions, receives, config)?;
-    taken.keep();
+    check(config)?;
+    check_shared(domain, receives.inner(), config)?;
+    let sends = Claim::new(send_completions, WorkKind::Send, config.channel)?;
+    create_of_shared(domain, sends, receives.inner(), config)
+}
+
+/// Makes a queue pair in RESET of what was claimed for it.
+pub(crate) fn create_of(
+    domain: &Arc<DomainInner>,
+    sends: Claim,
+    receives: ReceivesClaim<Rdma>,
+    config: &QueuePairConfig,
+) -> Result<ClaimedQueuePairParts<Rdma>, ProviderError> {
+    check(config)?;
+    match receives {
+        ReceivesClaim::Own(receives) => Ok(create_of_own(domain, sends, receives, config)?.into()),
+        ReceivesClaim::Shared(SharedClaim(queue)) => {
+            check_shared(domain, &queue, config)?;
+            Ok(create_of_shared(domain, sends, &queue, config)?.into())
+        }
+    }
+}
+
+fn create_of_own(
+    domain: &Arc<DomainInner>,
+    sends: Claim,
+    receives: Claim,
+    config: &QueuePairConfig,
+) -> Result<QueuePairParts<Rdma>, ProviderError> {
+    sends.check(domain, WorkKind::Send, config)?;
+    receives.check(domain, WorkKind::Receive, config)?;
+    let send_table = sends.table(config.send_depth)?;
+    let receive_table = receives.table(config.receive_depth)?;
+    let from = Receives::Own(Arc::clone(&receives.completions));
+    let (shared, limits) = create_object(domain, &sends.completions, from, config)?;
+    let data_path = domain.context().data_path();
+    let send = SendQueue::new(
+        Arc::clone(&shared),
+        data_path.post_send,
+        send_table,
+        sends.keep(),
+        &limits,
+    );
+    let receive = ReceiveQueue::new(
+        Arc::clone(&shared),
+        data_path.post_recv,
+        receive_table,
+        receives.keep(),
+        &limits,
+    );
+    Ok(QueuePairParts {
+        control: QueuePair::new(shared, limits),
+        send,
+        receive,
+    })
+}
+
+fn create_of_shared(
+    domain: &Arc<DomainInner>,
+    sends: Claim,
+    receives: &Arc<SharedReceiveInner>,
+    config: &QueuePairConfig,
+) -> Result<SharedQueuePairParts<Rdma>, ProviderError> {
+    sends.check(domain, WorkKind::Send, config)?;
+    let table = sends.table(config.send_depth)?;
+    let from = Receives::Shared(Arc::clone(receives));
+    let (shared, limits) = create_object(domain, &sends.completions, from, config)?;
     let send = SendQueue::new(
         Arc::clone(&shared),
         domain.context().data_path().post_send,
         table,
-        send_completions.ledger(),
+        sends.keep(),
         &limits,
     );
     Ok(SharedQueuePairParts {
@@ -92,14 +134,22 @@ pub(crate) fn create_on(
 }
 
 /// What can be told of a config before anything is taken.
-fn check(
-    domain: &DomainInner,
-    completions: &[&CompletionQueue],
+fn check(config: &QueuePairConfig) -> Result<(), ProviderError> {
+    let segments = usize::from(config.gather_max.max(config.scatter_max));
+    if config.channel >= CHANNELS_MAX || segments > GATHER_MAX {
+        return Err(INVALID);
+    }
+    Ok(())
+}
+
+/// Whether receives of this queue can be its.
+fn check_shared(
+    domain: &Arc<DomainInner>,
+    receives: &SharedReceiveInner,
     config: &QueuePairConfig,
 ) -> Result<(), ProviderError> {
-    let same_device = |queue: &&CompletionQueue| Arc::ptr_eq(queue.inner().context(), domain.context());
-    let segments = usize::from(config.gather_max.max(config.scatter_max));
-    if !completions.iter().all(same_device) || config.channel >= CHANNELS_MAX || segments > GATHER_MAX {
+    let of_this_domain = Arc::ptr_eq(receives.domain(), domain);
+    if !of_this_domain || config.receive_depth != 0 || config.scatter_max != 0 {
         return Err(INVALID);
     }
     Ok(())
@@ -109,7 +159,7 @@ fn check(
 #[doc(alias = "ibv_create_qp")]
 fn create_object(
     domain: &Arc<DomainInner>,
-    send_completions: &CompletionQueue,
+    send_completions: &Arc<CompletionInner>,
     receives: Receives,
     config: &QueuePairConfig,
 ) -> Result<(Arc<Shared>, QueuePairLimits), ProviderError> {
@@ -119,7 +169,7 @@ fn create_object(
     };
     let mut attributes = ibv_qp_init_attr {
         qp_context: ptr::null_mut(),
-        send_cq: send_completions.inner().as_ptr(),
+        send_cq: send_completions.as_ptr(),
         recv_cq: receives.completions().as_ptr(),
         srq,
         cap: rdma_sys::ibv_qp_cap {
@@ -144,7 +194,7 @@ fn create_object(
         Qpn::from_low_bits(number),
         config.channel,
         limits.gather_max,
-        send_completions.inner(),
+        send_completions,
         receives,
         domain,
     );
@@ -175,24 +225,50 @@ fn granted(config: &QueuePairConfig, cap: &rdma_sys::ibv_qp_cap, receives: bool)
     }
 }
 
-/// A channel that is given back unless the queue pair comes to be.
-struct Taken<'a> {
-    completions: &'a CompletionInner,
+/// A channel of a completion queue that is promised to a queue pair. It is given back unless that comes to be.
+///
+/// From when it is made, it stands for the queue that is to come: no completion polled before is that one's,
+/// and none that is polled before it is made can be.
+pub struct Claim {
+    completions: Arc<CompletionInner>,
     kind: WorkKind,
     channel: u32,
     generation: u32,
+    /// How many completions had been polled.
+    polled: u64,
+    /// Whether the queue came to be, which gives the channel back itself.
+    is_kept: bool,
 }
 
-impl<'a> Taken<'a> {
-    fn new(queue: &'a CompletionQueue, kind: WorkKind, channel: u32) -> Result<Self, ProviderError> {
-        let completions = queue.inner();
+impl Claim {
+    pub(crate) fn new(queue: &CompletionQueue, kind: WorkKind, channel: u32) -> Result<Self, ProviderError> {
+        if channel >= CHANNELS_MAX {
+            return Err(INVALID);
+        }
+        let completions = Arc::clone(queue.inner());
         let generation = completions.channels().take(kind, channel, queue.emptied())?;
         Ok(Self {
             completions,
             kind,
             channel,
             generation,
+            polled: queue.polled(),
+            is_kept: false,
         })
+    }
+
+    /// Whether it was made for this.
+    fn check(
+        &self,
+        domain: &DomainInner,
+        kind: WorkKind,
+        config: &QueuePairConfig,
+    ) -> Result<(), ProviderError> {
+        let of_this_device = Arc::ptr_eq(self.completions.context(), domain.context());
+        if !of_this_device || self.kind != kind || self.channel != config.channel {
+            return Err(INVALID);
+        }
+        Ok(())
     }
 
     /// The in-flight table of its queue.
@@ -208,15 +284,40 @@ impl<'a> Taken<'a> {
         .map_err(|_| INVALID)
     }
 
-    fn keep(self) {
-        core::mem::forget(self);
+    /// The queue came to be: its ledger.
+    fn keep(mut self) -> Ledger {
+        self.is_kept = true;
+        self.completions.ledger(self.polled)
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for Claim {
     fn drop(&mut self) {
-        self.completions
-            .channels()
-            .give_back(self.kind, self.channel, self.generation);
+        if !self.is_kept {
+            self.completions
+                .channels()
+                .give_back(self.kind, self.channel, self.generation);
+        }
+    }
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Claim({:?}, {})", self.kind, self.channel)
+    }
+}
+
+/// That a queue pair may take receives from a shared receive queue.
+pub struct SharedClaim(Arc<SharedReceiveInner>);
+
+impl SharedClaim {
+    pub(crate) fn new(queue: &SharedReceiveQueue) -> Self {
+        Self(Arc::clone(queue.inner()))
+    }
+}
+
+impl fmt::Debug for SharedClaim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SharedClaim")
     }
 }

@@ -5,9 +5,9 @@ use std::thread;
 
 use doorbell_core::provider::{
     Arena as _, Attacher as _, CompletionQueue as _, Operation, PostFlags, ProtectionDomain as _,
-    ReceiveQueue as _, RemoteAccess, SendBatch as _, SendQueue as _, Slot as _, WindowConfig,
+    ReceiveQueue as _, ReceivesClaim, RemoteAccess, SendBatch as _, SendQueue as _, Slot as _, WindowConfig,
 };
-use doorbell_ffi::leaks;
+use doorbell_ffi::{CompletionQueue, leaks};
 
 use crate::bench::{Bench, End, bench, config, poll, poll_success, post_receives, retire_sends, slot_with};
 
@@ -523,5 +523,55 @@ fn the_halves_work_on_threads_of_their_own() {
     });
     sending.join().unwrap();
     receiving.join().unwrap();
+    nothing_refused();
+}
+
+#[test]
+fn a_queue_pair_of_claims_is_made_on_another_thread() {
+    let Some(bench) = bench("a_queue_pair_of_claims_is_made_on_another_thread") else {
+        return;
+    };
+    let mut arena = bench.arena(16, 64);
+    let queues = [(); 4].map(|()| bench.queue());
+    let [mut sends, receives_of_near, sends_of_far, mut far_receives] = queues;
+    let claims = |sends: &CompletionQueue, receives: &CompletionQueue| {
+        let (sends, receives) = (sends.claim_sends(3).unwrap(), receives.claim_receives(3).unwrap());
+        (sends, ReceivesClaim::Own(receives))
+    };
+    // Given up, they are free again: with the device refusing, too.
+    drop(claims(&sends, &receives_of_near));
+    let (swapped, ReceivesClaim::Own(receives)) = claims(&sends, &receives_of_near) else {
+        panic!("receives of its own")
+    };
+    let refused = bench
+        .domain
+        .queue_pair_of(receives, ReceivesClaim::Own(swapped), &config(3));
+    assert_eq!(refused.unwrap_err().errno, libc::EINVAL);
+    let of_near = claims(&sends, &receives_of_near);
+    let of_far = claims(&sends_of_far, &far_receives);
+    let domain = &bench.domain;
+    let [mut near, mut far] = [of_near, of_far].map(|(sends, receives)| {
+        let making = || domain.queue_pair_of(sends, receives, &config(3)).unwrap();
+        thread::scope(|scope| scope.spawn(making).join().unwrap())
+    });
+    bench.connect_controls(&mut near.control, &mut far.control);
+    post_receives(far.receive.as_mut().unwrap(), &mut arena, 1);
+    let mut batch = near.send.stage();
+    let slot = slot_with(&mut arena, b"by claim");
+    batch.push(Operation::Send, [slot], PostFlags::SIGNALED).unwrap();
+    assert_eq!(batch.ring(), Ok(1));
+    let done = poll_success(&mut sends);
+    near.send.retire(done, |_, slot| drop(slot)).unwrap();
+    let arrived = poll_success(&mut far_receives);
+    let mut bytes = Vec::new();
+    far.receive
+        .as_mut()
+        .unwrap()
+        .retire(arrived, |_, slot| bytes = slot.payload().to_vec())
+        .unwrap();
+    assert_eq!(bytes, b"by claim");
+    drop((near, far));
+    // Theirs again, since they came to be.
+    drop(claims(&sends, &receives_of_near));
     nothing_refused();
 }

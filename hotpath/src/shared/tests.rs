@@ -119,7 +119,9 @@ impl SharedReceiveQueue for Queue {
     type Slot = Bytes;
     type Completion = Ended;
     type Batch<'q> = &'q mut Queue;
+    type Claim = ();
 
+    fn claim(&self) {}
     fn stage(&mut self) -> &mut Queue {
         self.table.unstage(|_, _| ());
         self.staged.clear();

@@ -1,9 +1,9 @@
 //! Ownership: where slots are, and which completions give them back.
 
 use doorbell_core::provider::{
-    Arena, ArenaConfig, Completion, CompletionQueueConfig, Context, MemoryError, NumaNode, Operation,
-    PostFlags, ProtectionDomain, ProviderError, QueuePair, QueuePairConfig, QueuePairParts, ReceiveBatch,
-    ReceiveQueue, SendBatch, SendQueue, Slot, WindowConfig, Wish,
+    Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, Context, MemoryError, NumaNode,
+    Operation, PostFlags, ProtectionDomain, ProviderError, QueuePair, QueuePairConfig, QueuePairParts,
+    ReceiveBatch, ReceiveQueue, ReceivesClaim, SendBatch, SendQueue, Slot, WindowConfig, Wish,
 };
 
 use super::{
@@ -272,6 +272,74 @@ pub(crate) fn a_channel_is_taken_once<R: Rig>(rig: &R) {
     // One queue may serve both halves of one pair, and swapped kinds do not meet.
     drop(make(&fresh, &fresh).unwrap());
     drop(make(&near.receive_completions, &near.send_completions).unwrap());
+}
+
+pub(crate) fn what_is_claimed_is_made_elsewhere_or_free_again<R: Rig>(rig: &R) {
+    let [mut near, mut far] = connected(rig);
+    let other = QueuePairConfig {
+        channel: CHANNEL + 1,
+        ..QUEUE_PAIR
+    };
+    // A completion polled before the claim is none of the queue pair that is made of it.
+    near.post(Operation::Write(far.at(0)), b"kept");
+    let kept = poll_until(&mut near.send_completions, 1).remove(0);
+    let claims = |side: &Side<R::P>| {
+        (
+            side.send_completions.claim_sends(other.channel).unwrap(),
+            side.receive_completions.claim_receives(other.channel).unwrap(),
+        )
+    };
+    for side in [&near, &far] {
+        let taken = side.send_completions.claim_sends(CHANNEL);
+        assert_eq!(taken.err().map(|error| error.errno), Some(EEXIST));
+        let claimed = claims(side);
+        let again = side.receive_completions.claim_receives(other.channel);
+        assert_eq!(again.err().map(|error| error.errno), Some(EEXIST));
+        let made = side
+            .domain
+            .queue_pair(&side.send_completions, &side.receive_completions, &other);
+        assert_eq!(made.unwrap_err().errno, EEXIST);
+        drop(claimed);
+        // What does not fit together is refused, and given up.
+        let (sends, receives) = claims(side);
+        let swapped = side
+            .domain
+            .queue_pair_of(receives, ReceivesClaim::Own(sends), &other);
+        assert_eq!(swapped.unwrap_err().errno, EINVAL);
+        let (sends, receives) = claims(side);
+        let misnamed = side
+            .domain
+            .queue_pair_of(sends, ReceivesClaim::Own(receives), &QUEUE_PAIR);
+        assert_eq!(misnamed.unwrap_err().errno, EINVAL);
+    }
+    let (sends, _) = claims(&far);
+    let (_, receives) = claims(&near);
+    let foreign = near
+        .domain
+        .queue_pair_of(sends, ReceivesClaim::Own(receives), &other);
+    assert_eq!(foreign.unwrap_err().errno, EINVAL);
+    // Made on another thread, they are as good as any.
+    for side in [&mut near, &mut far] {
+        let (sends, receives) = claims(side);
+        let domain = &side.domain;
+        let parts = std::thread::scope(|scope| {
+            let making = scope.spawn(|| {
+                let made = domain.queue_pair_of(sends, ReceivesClaim::Own(receives), &other);
+                made.unwrap()
+            });
+            making.join().unwrap()
+        });
+        side.control = parts.control;
+        side.send = parts.send;
+        side.receive = parts.receive.unwrap();
+    }
+    near.connect(&USUAL, far.name());
+    far.connect(&USUAL, near.name());
+    far.post_receives(1);
+    near.post(Operation::Send, b"by claim");
+    assert_eq!(far.received(1)[0].payload, b"by claim");
+    assert!(near.send.retire(kept, |_, _| panic!("of another")).is_err());
+    near.sent(1);
 }
 
 pub(crate) fn a_stale_completion_names_nothing_of_the_next_queue_pair<R: Rig>(rig: &R) {

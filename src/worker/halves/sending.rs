@@ -33,7 +33,7 @@ pub struct SendWorker<P: Provider = Rdma> {
     pub(in crate::worker) sends: SendSide<P>,
     pub(super) arena: Arena<P>,
     pub(super) credit_words: Arc<P::Window>,
-    pub(in crate::worker) domain: P::ProtectionDomain,
+    pub(in crate::worker) domain: Arc<P::ProtectionDomain>,
     pub(super) context: Arc<P::Context>,
     pub(super) device: String,
     pub(super) channels_max: u32,
