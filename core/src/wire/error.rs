@@ -24,6 +24,12 @@ pub enum Part {
     Reject,
     /// An invitation into a ring of cells.
     RingInvitation,
+    /// What a member of a mesh says of its neighbours.
+    Announcement,
+    /// The header of a message that goes through others.
+    Relay,
+    /// The header of a message of a collective.
+    Collective,
 }
 
 /// The field that is wrong.
@@ -118,6 +124,8 @@ pub enum Field {
     RingCellBytes,
     /// How a message in a ring is told.
     RingPublication,
+    /// The rank of a member of a mesh.
+    Rank,
 }
 
 /// Why a field is wrong.
@@ -198,6 +206,9 @@ impl fmt::Display for Part {
             Self::Ready => "Ready",
             Self::Reject => "Reject",
             Self::RingInvitation => "ring invitation",
+            Self::Announcement => "announcement",
+            Self::Relay => "relay header",
+            Self::Collective => "collective header",
         })
     }
 }
@@ -249,6 +260,7 @@ impl fmt::Display for Field {
             Self::RingCells => "ring's cells",
             Self::RingCellBytes => "bytes of a ring's cell",
             Self::RingPublication => "ring's publication",
+            Self::Rank => "rank",
         })
     }
 }

@@ -1,0 +1,309 @@
+//! Going through a collective by polling.
+
+use core::fmt;
+
+use crate::rank::Rank;
+use crate::wire::WireError;
+
+use super::schedule::{Collective, Schedule, Step, Transfer};
+use super::{CollectiveHeader, block_bytes};
+
+/// Messages in order between this rank and each other one.
+pub trait Exchange {
+    /// Why nothing goes any more.
+    type Error;
+
+    /// Bytes of a message at most, header included.
+    fn message_bytes_max(&self) -> usize;
+
+    /// Sends one message of a header and what follows it. `false` where it cannot go now: nothing of it went.
+    ///
+    /// # Errors
+    /// The rank cannot be reached any more.
+    fn send(&mut self, to: Rank, header: &[u8], payload: &[u8]) -> Result<bool, Self::Error>;
+
+    /// Looks at the next message of a rank, and takes it; `None` where there is none now.
+    ///
+    /// # Errors
+    /// The rank cannot be reached any more.
+    fn receive<R>(&mut self, from: Rank, look: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, Self::Error>;
+}
+
+/// What a collective works on. It is the same at every poll.
+#[derive(Debug)]
+pub struct Data<'a> {
+    /// What is sent; `None` where that is `output` itself. [`Collective::AllToAll`] needs one: what came first would take the
+    /// place of what is still to be sent.
+    pub input: Option<&'a [u8]>,
+    /// Where it comes to, as long as what is sent.
+    pub output: &'a mut [u8],
+    /// Bytes of one element: blocks are cut between elements alone.
+    pub element_bytes: usize,
+}
+
+/// Why a collective came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CollectiveError<E> {
+    /// Caller misuse: no such rank in a group of this size, data of no whole number of elements or of more than 4 GiB, an
+    /// input of another length than the output or none where one is needed, or messages too short to carry anything.
+    Misuse,
+    /// A rank sent something that is no message of a collective.
+    Wire {
+        /// Who.
+        peer: Rank,
+        /// What is wrong with it.
+        error: WireError,
+    },
+    /// A rank is in another collective than this one, or brought other data: the group does not call the same ones in the
+    /// same order, with the same lengths.
+    Mismatch {
+        /// Who.
+        peer: Rank,
+        /// What it is expected to send.
+        expected: CollectiveHeader,
+        /// What it sent.
+        found: CollectiveHeader,
+    },
+    /// A rank cannot be reached any more.
+    Exchange(E),
+}
+
+impl<E: fmt::Display> fmt::Display for CollectiveError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Misuse => f.write_str("the data, the rank or the messages do not fit a collective"),
+            Self::Wire { peer, error } => write!(f, "rank {peer} sent no message of a collective: {error}"),
+            Self::Mismatch {
+                peer,
+                expected,
+                found,
+            } => write!(
+                f,
+                "rank {peer} is in operation {} at step {}, this rank in operation {} at step {}: \
+                 the ranks do not call the same collectives with the same lengths in the same order",
+                found.operation(),
+                found.step(),
+                expected.operation(),
+                expected.step()
+            ),
+            Self::Exchange(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> core::error::Error for CollectiveError<E> {}
+
+/// A collective under way on one rank.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    collective: Collective,
+    operation: u32,
+    schedule: Schedule,
+    ranks: u8,
+    data_bytes: usize,
+    element_bytes: usize,
+    /// The step that goes on, its number, and how far it got.
+    step: Option<(Step, u8)>,
+    sent: Half,
+    received: Half,
+}
+
+/// How far one direction of a step got.
+#[derive(Clone, Copy, Debug, Default)]
+struct Half {
+    bytes: usize,
+    is_done: bool,
+}
+
+impl Progress {
+    /// Begins a collective. `operation` counts those of the group: the same on every rank, and another one each time.
+    ///
+    /// What needs no message is done here: of [`Collective::AllToAll`] the block for this rank itself.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Misuse`].
+    pub fn begin<E>(
+        collective: Collective,
+        operation: u32,
+        (rank, ranks): (Rank, u8),
+        data: &mut Data<'_>,
+    ) -> Result<Self, CollectiveError<E>> {
+        let misuse = CollectiveError::Misuse;
+        let mut schedule = Schedule::new(collective, rank, ranks).ok_or(misuse)?;
+        let data_bytes = data.output.len();
+        let is_whole = data_bytes.checked_rem(data.element_bytes) == Some(0);
+        let is_short = u32::try_from(data_bytes).is_ok();
+        let is_alike = data.input.is_none_or(|input| input.len() == data_bytes);
+        let needs_input = collective == Collective::AllToAll;
+        if !is_whole || !is_short || !is_alike || data.input.is_some() != needs_input {
+            return Err(CollectiveError::Misuse);
+        }
+        if let Some(input) = data.input {
+            let own = rank.number()..rank.number().saturating_add(1);
+            let place = block_bytes(own, ranks, data_bytes, data.element_bytes);
+            if let (Some(to), Some(from)) = (data.output.get_mut(place.clone()), input.get(place)) {
+                to.copy_from_slice(from);
+            }
+        }
+        let first = schedule.next().map(|step| (step, 0));
+        let mut progress = Self {
+            collective,
+            operation,
+            schedule,
+            ranks,
+            data_bytes,
+            element_bytes: data.element_bytes,
+            step: first,
+            sent: Half::default(),
+            received: Half::default(),
+        };
+        progress.set_out();
+        Ok(progress)
+    }
+
+    /// Goes on as far as it can without waiting; `true` once all of it is done on this rank. `combine` takes the bytes that
+    /// came into those that are there, element by element; it is told whole elements.
+    ///
+    /// # Errors
+    /// The collective came to nothing, and cannot be gone on with: others may wait for this rank, so the group is of no further
+    /// use. What lies in the output is not what was asked for.
+    pub fn poll<X: Exchange>(
+        &mut self,
+        exchange: &mut X,
+        data: &mut Data<'_>,
+        mut combine: impl FnMut(&mut [u8], &[u8]),
+    ) -> Result<bool, CollectiveError<X::Error>> {
+        if data.output.len() != self.data_bytes
+            || data.input.is_some_and(|input| input.len() != self.data_bytes)
+        {
+            return Err(CollectiveError::Misuse);
+        }
+        while let Some((step, number)) = self.step.clone() {
+            if let Some(transfer) = &step.send {
+                self.send(transfer, number, exchange, data)?;
+            }
+            if let Some(transfer) = &step.receive {
+                self.receive(transfer, (number, step.is_combined), exchange, data, &mut combine)?;
+            }
+            if !(self.sent.is_done && self.received.is_done) {
+                return Ok(false);
+            }
+            self.step = self.schedule.next().map(|step| (step, number.saturating_add(1)));
+            self.set_out();
+        }
+        Ok(true)
+    }
+
+    /// Whoever neither sends nor receives in a step has that half done.
+    fn set_out(&mut self) {
+        let step = self.step.as_ref().map(|(step, _)| step);
+        self.sent = Half {
+            bytes: 0,
+            is_done: step.is_none_or(|step| step.send.is_none()),
+        };
+        self.received = Half {
+            bytes: 0,
+            is_done: step.is_none_or(|step| step.receive.is_none()),
+        };
+    }
+
+    fn send<X: Exchange>(
+        &mut self,
+        transfer: &Transfer,
+        step: u8,
+        exchange: &mut X,
+        data: &Data<'_>,
+    ) -> Result<(), CollectiveError<X::Error>> {
+        let place = self.place(transfer);
+        let source = data.input.unwrap_or(data.output).get(place).unwrap_or_default();
+        let payload_max = self.payload_bytes_max(exchange.message_bytes_max());
+        while !self.sent.is_done {
+            let rest = source.get(self.sent.bytes..).unwrap_or_default();
+            let payload = rest.get(..payload_max).unwrap_or(rest);
+            if payload.is_empty() && !rest.is_empty() {
+                return Err(CollectiveError::Misuse);
+            }
+            let header = self.header(step, self.sent.bytes, source.len());
+            let went = exchange
+                .send(transfer.peer, &header.to_bytes(), payload)
+                .map_err(CollectiveError::Exchange)?;
+            if !went {
+                break;
+            }
+            self.sent.bytes = self.sent.bytes.saturating_add(payload.len());
+            self.sent.is_done = self.sent.bytes >= source.len();
+        }
+        Ok(())
+    }
+
+    fn receive<X: Exchange>(
+        &mut self,
+        transfer: &Transfer,
+        (step, is_combined): (u8, bool),
+        exchange: &mut X,
+        data: &mut Data<'_>,
+        combine: &mut impl FnMut(&mut [u8], &[u8]),
+    ) -> Result<(), CollectiveError<X::Error>> {
+        let place = self.place(transfer);
+        let peer = transfer.peer;
+        while !self.received.is_done {
+            let target = data.output.get_mut(place.clone()).unwrap_or_default();
+            let whole = target.len();
+            let expected = self.header(step, self.received.bytes, whole);
+            let target = target.get_mut(self.received.bytes..).unwrap_or_default();
+            let taken = exchange
+                .receive(peer, |message| {
+                    let (found, payload) = CollectiveHeader::parse(message)
+                        .map_err(|error| CollectiveError::Wire { peer, error })?;
+                    let mismatch = CollectiveError::Mismatch {
+                        peer,
+                        expected,
+                        found: *found,
+                    };
+                    // A message without bytes is the whole of a step without bytes, and nothing else.
+                    let is_empty = payload.is_empty() != (whole == 0);
+                    let is_cut = payload.len().checked_rem(self.element_bytes.max(1)) != Some(0);
+                    let Some(to) = target.get_mut(..payload.len()) else {
+                        return Err(mismatch);
+                    };
+                    if *found != expected || is_empty || is_cut {
+                        return Err(mismatch);
+                    }
+                    if is_combined {
+                        combine(to, payload);
+                    } else {
+                        to.copy_from_slice(payload);
+                    }
+                    Ok(payload.len())
+                })
+                .map_err(CollectiveError::Exchange)?;
+            let Some(bytes) = taken else { break };
+            self.received.bytes = self.received.bytes.saturating_add(bytes?);
+            self.received.is_done = self.received.bytes >= whole;
+        }
+        Ok(())
+    }
+
+    fn place(&self, transfer: &Transfer) -> core::ops::Range<usize> {
+        block_bytes(
+            transfer.blocks.clone(),
+            self.ranks,
+            self.data_bytes,
+            self.element_bytes,
+        )
+    }
+
+    /// What fits a message behind the header, in whole elements.
+    fn payload_bytes_max(&self, message_bytes_max: usize) -> usize {
+        let room = message_bytes_max.saturating_sub(super::COLLECTIVE_HEADER_BYTES);
+        let cut = room.checked_rem(self.element_bytes).unwrap_or(0);
+        room.saturating_sub(cut)
+    }
+
+    fn header(&self, step: u8, offset: usize, bytes: usize) -> CollectiveHeader {
+        // No more than the data has, which was found to fit.
+        let short = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+        CollectiveHeader::new(self.collective, self.operation, step, short(offset), short(bytes))
+    }
+}

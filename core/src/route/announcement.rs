@@ -1,0 +1,109 @@
+//! What a member of a mesh says of itself to all others.
+
+use core::mem::size_of;
+
+use static_assertions::const_assert_eq;
+use zerocopy::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::rank::{Rank, Ranks};
+use crate::wire::{Field, Part, Reason, WireError};
+
+/// The size of an [`Announcement`] on the wire, in bytes.
+pub const ANNOUNCEMENT_BYTES: usize = 24;
+
+const VERSION: u8 = 1;
+
+/// A member's neighbours, as it says.
+///
+/// | offset | bytes | field | |
+/// |---|---|---|---|
+/// | 0 | 1 | version | 1 |
+/// | 1 | 1 | rank | whose neighbours, 0 to 63 |
+/// | 2 | 2 | reserved | 0 |
+/// | 4 | 4 | sequence | counts what it said since it started |
+/// | 8 | 8 | started | later for each start of the member |
+/// | 16 | 8 | neighbours | a bit for each, the lowest for rank 0 |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Announcement {
+    version: u8,
+    rank: u8,
+    reserved: [u8; 2],
+    sequence: U32,
+    started: U64,
+    neighbours: U64,
+}
+
+const_assert_eq!(size_of::<Announcement>(), ANNOUNCEMENT_BYTES);
+
+impl Announcement {
+    /// What a member says. `started` is a time that is later for each start of it, of a clock that starts do not set back.
+    #[must_use]
+    pub const fn new(rank: Rank, started: u64, sequence: u32, neighbours: Ranks) -> Self {
+        Self {
+            version: VERSION,
+            rank: rank.number(),
+            reserved: [0; 2],
+            sequence: U32::new(sequence),
+            started: U64::new(started),
+            neighbours: U64::new(neighbours.to_bits()),
+        }
+    }
+
+    /// Reads one in place.
+    ///
+    /// # Errors
+    /// The first field that is wrong.
+    pub fn parse(bytes: &[u8]) -> Result<&Self, WireError> {
+        let wrong = |field, offset, reason| WireError::new(Part::Announcement, field, offset, reason);
+        let Ok(announcement) = Self::ref_from_bytes(bytes) else {
+            return Err(if bytes.len() < ANNOUNCEMENT_BYTES {
+                wrong(Field::Trailing, bytes.len(), Reason::Truncated)
+            } else {
+                wrong(Field::Trailing, ANNOUNCEMENT_BYTES, Reason::TooLong)
+            });
+        };
+        if announcement.version != VERSION {
+            return Err(wrong(Field::Version, 0, Reason::Unknown));
+        }
+        if Rank::new(announcement.rank).is_none() {
+            return Err(wrong(Field::Rank, 1, Reason::OutOfRange));
+        }
+        if announcement.reserved != [0; 2] {
+            return Err(wrong(Field::Reserved, 2, Reason::NotZero));
+        }
+        Ok(announcement)
+    }
+
+    /// Its bytes, as they go to the neighbours.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; ANNOUNCEMENT_BYTES] {
+        zerocopy::transmute!(self)
+    }
+
+    /// Whose neighbours.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        // What was made or parsed has one.
+        Rank::new(self.rank).unwrap_or(Rank::FIRST)
+    }
+
+    /// How many announcements of this start came before.
+    #[must_use]
+    pub const fn sequence(&self) -> u32 {
+        self.sequence.get()
+    }
+
+    /// When the member started.
+    #[must_use]
+    pub const fn started(&self) -> u64 {
+        self.started.get()
+    }
+
+    /// Its neighbours.
+    #[must_use]
+    pub const fn neighbours(&self) -> Ranks {
+        Ranks::from_bits(self.neighbours.get())
+    }
+}

@@ -1,0 +1,189 @@
+//! Who is whose neighbour, and the shortest ways that follow.
+
+use crate::rank::{RANKS_MAX, Rank, Ranks};
+
+use super::Announcement;
+
+/// What the members of a mesh said of their neighbours.
+#[derive(Clone, Debug)]
+pub struct Map {
+    ranks: u8,
+    members: [Member; RANKS_MAX as usize],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Member {
+    /// Of the last announcement; `None` before the first.
+    heard: Option<(u64, u32)>,
+    neighbours: Ranks,
+}
+
+/// What an announcement was worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Heard {
+    /// It is newer than what was known, and to be passed on. Ways may have changed.
+    News,
+    /// As much was known, or more.
+    Known,
+    /// No such member can be.
+    NotAMember,
+}
+
+impl Map {
+    /// A mesh of so many members, of whom nothing is known; `None` of none, and of more than [`RANKS_MAX`].
+    #[must_use]
+    pub const fn new(ranks: u8) -> Option<Self> {
+        if ranks == 0 || ranks > RANKS_MAX {
+            return None;
+        }
+        Some(Self {
+            ranks,
+            members: [Member {
+                heard: None,
+                neighbours: Ranks::NONE,
+            }; RANKS_MAX as usize],
+        })
+    }
+
+    /// How many members it has.
+    #[must_use]
+    pub const fn ranks(&self) -> u8 {
+        self.ranks
+    }
+
+    /// Takes in what a member said of itself. Of two announcements of one start of a member the one with the later sequence
+    /// counts, and a later start before all of an earlier one.
+    pub fn hear(&mut self, announcement: &Announcement) -> Heard {
+        let said = (announcement.started(), announcement.sequence());
+        let rank = announcement.rank();
+        if rank.number() >= self.ranks {
+            return Heard::NotAMember;
+        }
+        let Some(member) = self.members.get_mut(rank.index()) else {
+            return Heard::NotAMember;
+        };
+        if member.heard.is_some_and(|before| before >= said) {
+            return Heard::Known;
+        }
+        member.heard = Some(said);
+        member.neighbours = announcement
+            .neighbours()
+            .and(Ranks::first(self.ranks))
+            .without(rank);
+        Heard::News
+    }
+
+    /// With whom a member can talk without anybody between: who said so of it, and of whom it said so.
+    #[must_use]
+    pub fn neighbours(&self, rank: Rank) -> Ranks {
+        let said = self.said(rank);
+        said.iter()
+            .filter(|other| !self.said(*other).contains(rank))
+            .fold(said, Ranks::without)
+    }
+
+    /// The shortest ways from a member to all others.
+    #[must_use]
+    pub fn routes(&self, from: Rank) -> Routes {
+        let mut routes = Routes {
+            from,
+            hops: [None; RANKS_MAX as usize],
+            through: [Ranks::NONE; RANKS_MAX as usize],
+        };
+        let mut reached = Ranks::NONE.with(from);
+        let mut edge = reached;
+        let mut hops: u8 = 0;
+        routes.note(from, 0, Ranks::NONE);
+        while !edge.is_empty() {
+            hops = hops.saturating_add(1);
+            let next = edge
+                .iter()
+                .fold(Ranks::NONE, |found, rank| found.or(self.neighbours(rank)))
+                .and_not(reached);
+            for rank in next.iter() {
+                // The first steps of all shortest ways to it: those of whoever is one hop nearer.
+                let nearer = self.neighbours(rank).and(edge);
+                let through = nearer.iter().fold(Ranks::NONE, |through, nearer| {
+                    through.or(if nearer == from {
+                        Ranks::NONE.with(rank)
+                    } else {
+                        routes.through(nearer)
+                    })
+                });
+                routes.note(rank, hops, through);
+            }
+            reached = reached.or(next);
+            edge = next;
+        }
+        routes
+    }
+
+    fn said(&self, rank: Rank) -> Ranks {
+        self.members
+            .get(rank.index())
+            .map_or(Ranks::NONE, |member| member.neighbours)
+    }
+}
+
+/// The shortest ways from one member to all others.
+#[derive(Clone, Debug)]
+pub struct Routes {
+    from: Rank,
+    hops: [Option<u8>; RANKS_MAX as usize],
+    /// The first steps of all shortest ways to each.
+    through: [Ranks; RANKS_MAX as usize],
+}
+
+impl Routes {
+    /// Whose they are.
+    #[must_use]
+    pub const fn from(&self) -> Rank {
+        self.from
+    }
+
+    /// How many hops it is to a member: 0 to itself, 1 to a neighbour; `None` where no way leads.
+    #[must_use]
+    pub fn hops(&self, to: Rank) -> Option<u8> {
+        self.hops.get(to.index()).copied().flatten()
+    }
+
+    /// To whom what goes to a member is given next; `None` where no way leads, and to itself.
+    ///
+    /// Of several ways that are equally short, half the sum of the two ranks says which one, and the next on the way back, so
+    /// that pairs spread over them: in a ring of four, each member carries what goes across one way.
+    #[must_use]
+    pub fn next(&self, to: Rank) -> Option<Rank> {
+        let through = self.through(to);
+        let sum = u32::from(self.from.number()).wrapping_add(u32::from(to.number()));
+        let choice = (sum >> 1).wrapping_add(u32::from(self.from > to));
+        let place = choice.checked_rem(through.len())?;
+        through.iter().nth(usize::try_from(place).ok()?)
+    }
+
+    /// Who can be reached, itself included.
+    #[must_use]
+    pub fn reached(&self) -> Ranks {
+        Ranks::first(RANKS_MAX)
+            .iter()
+            .filter(|rank| self.hops(*rank).is_some())
+            .fold(Ranks::NONE, Ranks::with)
+    }
+
+    fn through(&self, to: Rank) -> Ranks {
+        self.through.get(to.index()).copied().unwrap_or_default()
+    }
+
+    fn note(&mut self, rank: Rank, hops: u8, through: Ranks) {
+        if let (Some(to_hops), Some(to_through)) = (
+            self.hops.get_mut(rank.index()),
+            self.through.get_mut(rank.index()),
+        ) {
+            *to_hops = Some(hops);
+            *to_through = through;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+use std::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::{Heard, Map};
+use crate::rank::{Rank, Ranks};
+use crate::route::Announcement;
+
+fn rank(number: u8) -> Rank {
+    Rank::new(number).unwrap()
+}
+
+fn map(ranks: u8, edges: &[(u8, u8)]) -> Map {
+    let mut map = Map::new(ranks).unwrap();
+    for number in 0..ranks {
+        let neighbours = edges
+            .iter()
+            .filter_map(|(a, b)| match number {
+                n if n == *a => Some(*b),
+                n if n == *b => Some(*a),
+                _ => None,
+            })
+            .map(rank)
+            .fold(Ranks::NONE, Ranks::with);
+        let heard = map.hear(&Announcement::new(rank(number), 1, 0, neighbours));
+        assert_eq!(heard, Heard::News);
+    }
+    map
+}
+
+/// The ranks that something passes on its way, the last included.
+fn way(map: &Map, from: u8, to: u8) -> Option<Vec<u8>> {
+    let mut at = rank(from);
+    let mut passed = Vec::new();
+    while at != rank(to) {
+        at = map.routes(at).next(rank(to))?;
+        passed.push(at.number());
+        assert!(passed.len() <= 64, "round in circles");
+    }
+    Some(passed)
+}
+
+#[test]
+fn in_a_line_all_goes_through_the_middle() {
+    let map = map(4, &[(0, 1), (1, 2), (2, 3)]);
+    assert_eq!(way(&map, 0, 3), Some([1, 2, 3].to_vec()));
+    assert_eq!(map.routes(rank(0)).hops(rank(3)), Some(3));
+    assert_eq!(map.routes(rank(0)).hops(rank(0)), Some(0));
+    assert_eq!(map.routes(rank(0)).next(rank(0)), None);
+}
+
+#[test]
+fn in_a_ring_of_four_each_carries_for_one() {
+    let map = map(4, &[(0, 1), (1, 2), (2, 3), (3, 0)]);
+    let mut across = [(0, 2), (2, 0), (1, 3), (3, 1)].map(|(from, to)| way(&map, from, to).unwrap()[0]);
+    across.sort_unstable();
+    assert_eq!(across, [0, 1, 2, 3]);
+}
+
+#[test]
+fn a_neighbour_is_one_that_says_so_too() {
+    let mut map = map(3, &[(0, 1), (1, 2)]);
+    // Rank 2 has lost rank 1, and says so; rank 1 does not know yet.
+    map.hear(&Announcement::new(rank(2), 1, 1, Ranks::NONE));
+    assert_eq!(way(&map, 0, 2), None);
+    assert_eq!(map.routes(rank(0)).reached(), Ranks::first(2));
+}
+
+#[test]
+fn what_is_older_changes_nothing() {
+    let mut map = map(2, &[(0, 1)]);
+    let none = Ranks::NONE;
+    assert_eq!(map.hear(&Announcement::new(rank(0), 1, 0, none)), Heard::Known);
+    assert_eq!(map.hear(&Announcement::new(rank(0), 0, 9, none)), Heard::Known);
+    assert_eq!(map.neighbours(rank(0)).len(), 1);
+    assert_eq!(map.hear(&Announcement::new(rank(0), 2, 0, none)), Heard::News);
+    assert_eq!(map.neighbours(rank(0)).len(), 0);
+}
+
+#[test]
+fn whoever_is_no_member_is_not_heard() {
+    let mut map = map(2, &[(0, 1)]);
+    assert_eq!(
+        map.hear(&Announcement::new(rank(2), 9, 9, Ranks::first(64))),
+        Heard::NotAMember
+    );
+    // Nor are those a member counts among its neighbours, nor is it one itself.
+    map.hear(&Announcement::new(rank(0), 9, 9, Ranks::first(64)));
+    assert_eq!(map.neighbours(rank(0)), Ranks::NONE.with(rank(1)));
+}
+
+proptest! {
+    /// Each hop leads one nearer, whoever is asked on the way, and no way is shorter.
+    #[test]
+    fn ways_are_the_shortest(ranks in 2_u8..20, pairs in proptest::collection::vec((0_u8..20, 0_u8..20), 0..60)) {
+        let edges: Vec<_> = pairs.into_iter().filter(|(a, b)| a != b && *a < ranks && *b < ranks).collect();
+        let map = map(ranks, &edges);
+        for from in 0..ranks {
+            let routes = map.routes(rank(from));
+            let mut distance = [u8::MAX; 20];
+            distance[usize::from(from)] = 0;
+            for _ in 0..ranks {
+                for (a, b) in edges.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]) {
+                    let through = distance[usize::from(a)].saturating_add(1);
+                    distance[usize::from(b)] = distance[usize::from(b)].min(through);
+                }
+            }
+            for to in 0..ranks {
+                let hops = distance[usize::from(to)];
+                let expected = (hops != u8::MAX).then_some(hops);
+                prop_assert_eq!(routes.hops(rank(to)), expected);
+                let passed = way(&map, from, to).map(|passed| passed.len());
+                prop_assert_eq!(passed, expected.map(usize::from));
+            }
+        }
+    }
+}

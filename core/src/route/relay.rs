@@ -1,0 +1,151 @@
+//! What stands in front of a message that goes through others.
+
+use core::mem::size_of;
+
+use static_assertions::const_assert_eq;
+use zerocopy::big_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::rank::Rank;
+use crate::wire::{Field, Part, Reason, WireError};
+
+/// The size of a [`RelayHeader`] on the wire, in bytes.
+pub const RELAY_HEADER_BYTES: usize = 8;
+
+const VERSION: u8 = 1;
+
+/// From whom a message is, to whom, and how far it may still go.
+///
+/// | offset | bytes | field | |
+/// |---|---|---|---|
+/// | 0 | 1 | version | 1 |
+/// | 1 | 1 | source | rank, 0 to 63 |
+/// | 2 | 1 | destination | rank, 0 to 63 |
+/// | 3 | 1 | hops left | hops it may still take; with 0 it is not passed on |
+/// | 4 | 2 | kind | what the message is, of whoever sends and takes it |
+/// | 6 | 2 | reserved | 0 |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct RelayHeader {
+    version: u8,
+    source: u8,
+    destination: u8,
+    hops_left: u8,
+    kind: U16,
+    reserved: [u8; 2],
+}
+
+const_assert_eq!(size_of::<RelayHeader>(), RELAY_HEADER_BYTES);
+
+impl RelayHeader {
+    /// The header of a message.
+    #[must_use]
+    pub const fn new(source: Rank, destination: Rank, hops_left: u8, kind: u16) -> Self {
+        Self {
+            version: VERSION,
+            source: source.number(),
+            destination: destination.number(),
+            hops_left,
+            kind: U16::new(kind),
+            reserved: [0; 2],
+        }
+    }
+
+    /// Reads one in place, and gives the message behind it.
+    ///
+    /// # Errors
+    /// The first field that is wrong.
+    pub fn parse(bytes: &[u8]) -> Result<(&Self, &[u8]), WireError> {
+        let wrong = |field, offset, reason| WireError::new(Part::Relay, field, offset, reason);
+        let Ok((header, message)) = Self::ref_from_prefix(bytes) else {
+            return Err(wrong(Field::Trailing, bytes.len(), Reason::Truncated));
+        };
+        if header.version != VERSION {
+            return Err(wrong(Field::Version, 0, Reason::Unknown));
+        }
+        if Rank::new(header.source).is_none() {
+            return Err(wrong(Field::Rank, 1, Reason::OutOfRange));
+        }
+        if Rank::new(header.destination).is_none() {
+            return Err(wrong(Field::Rank, 2, Reason::OutOfRange));
+        }
+        if header.reserved != [0; 2] {
+            return Err(wrong(Field::Reserved, 6, Reason::NotZero));
+        }
+        Ok((header, message))
+    }
+
+    /// Its bytes, as they go to the next.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; RELAY_HEADER_BYTES] {
+        zerocopy::transmute!(self)
+    }
+
+    /// From whom the message is.
+    #[must_use]
+    pub fn source(&self) -> Rank {
+        // What was made or parsed has one.
+        Rank::new(self.source).unwrap_or(Rank::FIRST)
+    }
+
+    /// To whom it goes.
+    #[must_use]
+    pub fn destination(&self) -> Rank {
+        Rank::new(self.destination).unwrap_or(Rank::FIRST)
+    }
+
+    /// Hops it may still take.
+    #[must_use]
+    pub const fn hops_left(&self) -> u8 {
+        self.hops_left
+    }
+
+    /// What it is.
+    #[must_use]
+    pub const fn kind(&self) -> u16 {
+        self.kind.get()
+    }
+
+    /// As it goes on to the next; `None` where it has gone as far as it may.
+    #[must_use]
+    pub const fn passed_on(self) -> Option<Self> {
+        match self.hops_left.checked_sub(1) {
+            Some(hops_left) => Some(Self { hops_left, ..self }),
+            None => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::RelayHeader;
+    use crate::Rank;
+    use crate::route::Announcement;
+
+    #[test]
+    fn a_message_goes_no_further_than_it_may() {
+        let (from, to) = (Rank::FIRST, Rank::new(63).unwrap());
+        let header = RelayHeader::new(from, to, 1, 7);
+        let passed = header.passed_on().unwrap();
+        assert_eq!((passed.hops_left(), passed.destination()), (0, to));
+        assert_eq!(passed.passed_on(), None);
+        let bytes = [&header.to_bytes()[..], b"rest"].concat();
+        assert_eq!(RelayHeader::parse(&bytes), Ok((&header, b"rest".as_slice())));
+        assert_eq!(bytes[..8], [1, 0, 63, 1, 0, 7, 0, 0]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_what_they_say_or_an_error(bytes in proptest::collection::vec(0_u8..80, 0..32)) {
+            if let Ok((header, rest)) = RelayHeader::parse(&bytes) {
+                prop_assert_eq!([&header.to_bytes(), rest].concat(), bytes.clone());
+            }
+            if let Ok(announcement) = Announcement::parse(&bytes) {
+                prop_assert_eq!(announcement.to_bytes().to_vec(), bytes.clone());
+                prop_assert_eq!(bytes[0], 1);
+            }
+        }
+    }
+}
