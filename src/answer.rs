@@ -4,7 +4,7 @@
 
 use doorbell_core::handshake::{Agreed, Established, Io, Responder, ResponderConfig, Step, Timing};
 use doorbell_core::provider::Provider;
-use doorbell_core::wire::{Endpoint, InstanceId, Reject};
+use doorbell_core::wire::{Endpoint, InstanceId, Reject, VersionRange};
 use doorbell_core::{Deadline, Instant, Psn};
 
 use crate::bring_up::{self, Agreement, Ground, Place, Ready, Supply};
@@ -80,6 +80,7 @@ impl Answer {
             instance,
             nonce: draw.nonce,
             timing,
+            versions: VersionRange::OURS,
         };
         let machine =
             Responder::new(responder, rails.advertised(), now).map_err(|_| ConnectError::NoRails)?;

@@ -127,6 +127,7 @@ pub(crate) fn prepare<P: Provider>(
             slot_bytes: ground.slot_bytes,
         },
         credit: place.credit,
+        session: None,
         private_data: config.private_data,
     };
     Ok(Pending {

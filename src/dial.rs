@@ -4,7 +4,7 @@
 
 use doorbell_core::handshake::{Agreed, Initiator, InitiatorConfig, Io, Step, Timing};
 use doorbell_core::provider::Provider;
-use doorbell_core::wire::InstanceId;
+use doorbell_core::wire::{InstanceId, VersionRange};
 use doorbell_core::{Deadline, Instant, Psn};
 
 use crate::bring_up::{self, Agreement, Ground, Pending, Ready};
@@ -44,6 +44,7 @@ impl<P: Provider> Dial<P> {
             listener,
             nonce: draw.nonce,
             timing,
+            versions: VersionRange::OURS,
         };
         let machine =
             Initiator::new(initiator, rails.advertised(), now).map_err(|_| ConnectError::NoRails)?;

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::io::StreamErrno;
-use crate::wire::{FrameKind, InstanceId, Reject, RejectReason, VersionRange, WireError};
+use crate::wire::{FrameKind, InstanceId, KeyId, Reject, RejectReason, VersionRange, WireError};
 
 /// Where a handshake is: what it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,6 +120,12 @@ pub enum Cause {
         /// The instance that is there.
         found: InstanceId,
     },
+    /// The peer does not prove to have a key, and this side takes no other.
+    Unauthenticated,
+    /// The peer names a key that this side does not have.
+    UnknownKey(KeyId),
+    /// The peer's proof of having the key is wrong: its key is another, or what either said was changed on its way.
+    WrongKey,
     /// The peer gave up, for this reason.
     RejectedByPeer(Reject),
     /// This side's caller gave up, for this reason.
@@ -145,6 +151,11 @@ impl fmt::Display for Cause {
                     "the handle is of listener {meant}, and listener {found} answers there"
                 )
             }
+            Self::Unauthenticated => f.write_str("the peer does not prove to have a key"),
+            Self::UnknownKey(key) => write!(f, "the peer names key {key}, which this side does not have"),
+            Self::WrongKey => f.write_str(
+                "the peer's proof of having the key is wrong: another key of that id, or changed on its way",
+            ),
             Self::RejectedByPeer(reject) => write!(f, "the peer gave up: {reject}"),
             Self::RejectedHere(reject) => write!(f, "this side gave up: {reject}"),
         }
@@ -172,14 +183,21 @@ impl HandshakeError {
                 Stage::ChooseRail | Stage::Prepare => Fault::Local,
                 _ => Fault::Peer,
             },
-            Cause::Version { .. } => Fault::Both,
+            Cause::Version { .. } | Cause::Unauthenticated | Cause::UnknownKey(_) | Cause::WrongKey => {
+                Fault::Both
+            }
             // The initiator was given an old handle, on whichever side that is.
             Cause::StaleHandle { .. } => match self.stage {
                 Stage::Welcome => Fault::Local,
                 _ => Fault::Peer,
             },
             Cause::RejectedByPeer(reject) => match reject.reason {
-                RejectReason::VERSION | RejectReason::NO_COMMON_SUBNET => Fault::Both,
+                RejectReason::VERSION
+                | RejectReason::NO_COMMON_SUBNET
+                | RejectReason::UNAUTHENTICATED
+                | RejectReason::UNKNOWN_KEY
+                | RejectReason::WRONG_KEY
+                | RejectReason::NOT_ALLOWED => Fault::Both,
                 RejectReason::STALE_HANDLE
                 | RejectReason::MALFORMED
                 | RejectReason::UNEXPECTED
@@ -206,6 +224,9 @@ impl HandshakeError {
                 u32::from(ours.oldest()) << 8 | u32::from(ours.newest()),
             ),
             Cause::StaleHandle { .. } => (RejectReason::STALE_HANDLE, 0),
+            Cause::Unauthenticated => (RejectReason::UNAUTHENTICATED, 0),
+            Cause::UnknownKey(key) => (RejectReason::UNKNOWN_KEY, key.to_u32()),
+            Cause::WrongKey => (RejectReason::WRONG_KEY, 0),
             Cause::RejectedHere(reject) => (reject.reason, reject.detail),
         };
         Some(Reject { reason, detail })

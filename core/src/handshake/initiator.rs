@@ -2,13 +2,19 @@
 
 use heapless::Vec;
 
+use super::authentication::Role;
 use super::session::{Session, rail_list};
-use super::{Agreed, Cause, Established, Io, Misuse, Prepare, Stage, Step, Timing};
+use super::{
+    Agreed, Authenticator, Cause, Established, Io, Misuse, Prepare, Stage, Step, Timing, Unauthenticated,
+};
 use crate::wire::{
-    AdvertisedRail, Connect, Endpoint, Field, Frame, FrameBuffer, FrameKind, Hello, InstanceId, Nonce, Part,
-    RAILS_MAX, Reason, Reject, TooManyRails, VersionRange, Welcome, WireError,
+    AdvertisedRail, Connect, Endpoint, Field, Frame, FrameBuffer, FrameKind, Hello, InstanceId, KeyId, Nonce,
+    Part, RAILS_MAX, Reason, Reject, TooManyRails, VERSION_AUTHENTICATED, VersionRange, Welcome, WireError,
 };
 use crate::{Deadline, Gid, Instant};
+
+/// Where the key's id stands in a Welcome.
+const WELCOME_KEY_OFFSET: usize = 38;
 
 /// What an initiator is told once, at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,15 +27,20 @@ pub struct InitiatorConfig {
     pub nonce: Nonce,
     /// How long it may take.
     pub timing: Timing,
+    /// What it may speak of what this code does. Default all of it; a side that has keys speaks no version
+    /// without them, whatever stands here.
+    pub versions: VersionRange,
 }
 
 /// The state machine of the side that connects; see the [module](super) for the flow.
 ///
-/// About 9 KiB: it holds a frame to be read, what is unsent, and the peer's rails.
+/// About 9 KiB, with keys and what the transcript takes: it holds a frame to be read, what is unsent, and the peer's rails.
 #[derive(Clone, Debug)]
-pub struct Initiator {
-    session: Session,
+pub struct Initiator<A: Authenticator = Unauthenticated> {
+    session: Session<A::Transcript>,
     config: InitiatorConfig,
+    /// The key it proves what it says by.
+    key: Option<KeyId>,
     own_gids: Vec<Gid, RAILS_MAX>,
     peer_rails: Vec<AdvertisedRail, RAILS_MAX>,
     welcome: Option<Welcome>,
@@ -38,7 +49,7 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// Starts a handshake on a stream that is connected, or about to be.
+    /// Starts a handshake without keys on a stream that is connected, or about to be.
     ///
     /// `rails` is the complete list of what this side has, in its order of preference.
     ///
@@ -49,18 +60,40 @@ impl Initiator {
         rails: &[AdvertisedRail],
         now: Instant,
     ) -> Result<Self, TooManyRails> {
+        Self::with(config, &Unauthenticated, rails, now)
+    }
+}
+
+impl<A: Authenticator> Initiator<A> {
+    /// Starts a handshake with these keys, as [`Initiator::new`] does without.
+    ///
+    /// # Errors
+    /// There are more rails than can be told.
+    pub fn with(
+        mut config: InitiatorConfig,
+        keys: &A,
+        rails: &[AdvertisedRail],
+        now: Instant,
+    ) -> Result<Self, TooManyRails> {
+        let (key, transcript) = keys.sending().unzip();
+        config.versions = config.versions.spoken(key.is_some());
         let hello = Hello {
-            versions: VersionRange::OURS,
+            versions: config.versions,
             initiator: config.instance,
             listener: config.listener,
             nonce: config.nonce,
+            key,
         };
-        let mut session = Session::new(config.timing, now, Stage::Welcome);
+        let mut session = Session::new(Role::Initiator, config.timing, now, Stage::Welcome);
+        if let Some(transcript) = transcript {
+            session.prove_by(transcript);
+        }
         let rails = rail_list(rails)?;
-        session.queue(&FrameBuffer::hello(&hello, &rails));
+        session.say(FrameBuffer::hello(&hello, &rails), FrameKind::Hello);
         Ok(Self {
             session,
             config,
+            key,
             own_gids: rails.iter().map(AdvertisedRail::gid).collect(),
             peer_rails: Vec::new(),
             welcome: None,
@@ -118,7 +151,8 @@ impl Initiator {
         if local.gid != *own_gid {
             return Err(Misuse::GidNotOfRail);
         }
-        if !local.is_sendable() {
+        let version = self.session.version();
+        if !local.is_sendable() || (local.session.is_some() && version < VERSION_AUTHENTICATED) {
             return Err(Misuse::Unsendable);
         }
         let connect = Connect {
@@ -126,7 +160,8 @@ impl Initiator {
             peer_rail,
         };
         self.offer = Some(connect);
-        self.session.queue(&FrameBuffer::connect(&connect));
+        self.session
+            .say(FrameBuffer::connect(version, &connect), FrameKind::Connect);
         self.session.enter(now, Stage::Accept);
         Ok(())
     }
@@ -137,7 +172,8 @@ impl Initiator {
     /// It is not the time for it.
     pub fn ready(&mut self, now: Instant) -> Result<(), Misuse> {
         self.session.expect_stage(Stage::Prepare)?;
-        self.session.queue(&FrameBuffer::ready());
+        let ready = FrameBuffer::ready(self.session.version());
+        self.session.say(ready, FrameKind::Ready);
         self.session.enter(now, Stage::Ready);
         Ok(())
     }
@@ -155,7 +191,8 @@ impl Initiator {
             match self.session.frame()? {
                 Frame::Welcome(frame) => {
                     let (welcome, rails) = (frame.welcome, frame.rails.iter().collect());
-                    check_welcome(&self.config, &welcome)?;
+                    check_welcome(&self.config, self.key, &welcome)?;
+                    self.session.speak(welcome.version);
                     self.welcome = Some(welcome);
                     self.peer_rails = rails;
                     self.session.enter(now, Stage::ChooseRail);
@@ -235,16 +272,25 @@ impl Initiator {
             agreed: Agreed::between(&local.parameters, &peer.parameters),
             peer_instance: welcome.listener,
             version: welcome.version,
+            key: self.key,
         })
     }
 }
 
-/// A Welcome has to be of the listener that was meant, in a version that was offered.
-fn check_welcome(config: &InitiatorConfig, welcome: &Welcome) -> Result<(), Cause> {
-    let ours = VersionRange::OURS;
+/// A Welcome has to be of the listener that was meant, in a version that was offered, and by the same key.
+fn check_welcome(config: &InitiatorConfig, key: Option<KeyId>, welcome: &Welcome) -> Result<(), Cause> {
+    let ours = config.versions;
     let theirs = VersionRange::new(welcome.version, welcome.version).unwrap_or(ours);
     if ours.common(theirs).is_none() {
         return Err(Cause::Version { ours, theirs });
+    }
+    if welcome.key != key {
+        return Err(Cause::Wire(WireError::new(
+            Part::Welcome,
+            Field::KeyId,
+            WELCOME_KEY_OFFSET,
+            Reason::Mismatch,
+        )));
     }
     match config.listener {
         Some(meant) if meant != welcome.listener => Err(Cause::StaleHandle {

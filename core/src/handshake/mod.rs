@@ -18,8 +18,13 @@
 //! neither side is `Connected` before it knows that the other sends and receives. Each frame is read
 //! to its last byte and no further: what follows the handshake on the stream is left there.
 //!
+//! A side that has keys ([`Authenticator`]) names one in its Hello. From Welcome on, each frame ends with a tag over all
+//! that both said so far, by which the sender proves to have that key: so an initiator tells its endpoint to none but
+//! a listener that has the key, and a responder comes to `Prepare` for none but an initiator that has it.
+//!
 //! What a queue pair is, how a rail is chosen and where bytes come from must not be known here.
 
+mod authentication;
 mod error;
 mod initiator;
 mod io;
@@ -28,13 +33,14 @@ mod session;
 
 use core::time::Duration;
 
+pub use authentication::{Authenticator, NoTranscript, Transcript, Unauthenticated};
 pub use error::{Cause, Fault, HandshakeError, Misuse, Stage};
 pub use initiator::{Initiator, InitiatorConfig};
 pub use io::{Io, IoError};
 pub use responder::{Responder, ResponderConfig};
 
 use crate::Mtu;
-use crate::wire::{Endpoint, EndpointParameters, InstanceId};
+use crate::wire::{Endpoint, EndpointParameters, InstanceId, KeyId};
 
 /// How long a handshake may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,4 +128,6 @@ pub struct Established {
     pub peer_instance: InstanceId,
     /// The version of the wire format that was spoken.
     pub version: u8,
+    /// The key that the peer proved to have; `None` where this side goes without.
+    pub key: Option<KeyId>,
 }

@@ -2,11 +2,14 @@
 
 use heapless::Vec;
 
+use super::authentication::Role;
 use super::session::{Session, rail_list};
-use super::{Agreed, Cause, Established, Io, Misuse, Prepare, Stage, Step, Timing};
+use super::{
+    Agreed, Authenticator, Cause, Established, Io, Misuse, Prepare, Stage, Step, Timing, Unauthenticated,
+};
 use crate::wire::{
     AdvertisedRail, Connect, Endpoint, Field, Frame, FrameBuffer, FrameKind, Hello, InstanceId, Nonce, Part,
-    RAILS_MAX, Reason, Reject, TooManyRails, VersionRange, Welcome, WireError,
+    RAILS_MAX, Reason, Reject, TooManyRails, VERSION_AUTHENTICATED, VersionRange, Welcome, WireError,
 };
 use crate::{Deadline, Instant};
 
@@ -19,15 +22,19 @@ pub struct ResponderConfig {
     pub nonce: Nonce,
     /// How long it may take.
     pub timing: Timing,
+    /// What it may speak of what this code does. Default all of it; a side that has keys speaks no version
+    /// without them, whatever stands here.
+    pub versions: VersionRange,
 }
 
 /// The state machine of the side that listens; see the [module](super) for the flow.
 ///
-/// About 10 KiB: it holds a frame to be read, what is unsent, and both sides' rails.
+/// About 10 KiB, with keys and what the transcript takes: it holds a frame to be read, what is unsent, and both sides' rails.
 #[derive(Clone, Debug)]
-pub struct Responder {
-    session: Session,
+pub struct Responder<A: Authenticator = Unauthenticated> {
+    session: Session<A::Transcript>,
     config: ResponderConfig,
+    keys: A,
     own_rails: Vec<AdvertisedRail, RAILS_MAX>,
     peer_rails: Vec<AdvertisedRail, RAILS_MAX>,
     hello: Option<(Hello, u8)>,
@@ -36,7 +43,7 @@ pub struct Responder {
 }
 
 impl Responder {
-    /// Starts a handshake on a stream that was accepted.
+    /// Starts a handshake without keys on a stream that was accepted.
     ///
     /// `rails` is the complete list of what this side has, in its order of preference.
     ///
@@ -47,9 +54,26 @@ impl Responder {
         rails: &[AdvertisedRail],
         now: Instant,
     ) -> Result<Self, TooManyRails> {
+        Self::with(config, Unauthenticated, rails, now)
+    }
+}
+
+impl<A: Authenticator> Responder<A> {
+    /// Starts a handshake with these keys, as [`Responder::new`] does without.
+    ///
+    /// # Errors
+    /// There are more rails than can be told.
+    pub fn with(
+        mut config: ResponderConfig,
+        keys: A,
+        rails: &[AdvertisedRail],
+        now: Instant,
+    ) -> Result<Self, TooManyRails> {
+        config.versions = config.versions.spoken(keys.sending().is_some());
         Ok(Self {
-            session: Session::new(config.timing, now, Stage::Hello),
+            session: Session::new(Role::Responder, config.timing, now, Stage::Hello),
             config,
+            keys,
             own_rails: rail_list(rails)?,
             peer_rails: Vec::new(),
             hello: None,
@@ -108,16 +132,19 @@ impl Responder {
         if local.gid != rail.gid() {
             return Err(Misuse::GidNotOfRail);
         }
-        if !local.is_sendable() {
+        let version = self.session.version();
+        if !local.is_sendable() || (local.session.is_some() && version < VERSION_AUTHENTICATED) {
             return Err(Misuse::Unsendable);
         }
         let mut endpoint = local;
         endpoint.parameters.mtu = Agreed::between(&local.parameters, &request.endpoint.parameters).mtu;
         self.local = Some(endpoint);
-        self.session.queue(&FrameBuffer::accept(&Connect {
+        let accept = Connect {
             endpoint,
             peer_rail: request.endpoint.rail,
-        }));
+        };
+        self.session
+            .say(FrameBuffer::accept(version, &accept), FrameKind::Accept);
         self.session.enter(now, Stage::Ready);
         Ok(())
     }
@@ -136,15 +163,20 @@ impl Responder {
                 Frame::Hello(frame) => {
                     let (hello, rails) = (frame.hello, frame.rails.iter().collect());
                     let version = check_hello(&self.config, &hello)?;
+                    self.check_key(&hello)?;
                     self.hello = Some((hello, version));
                     self.peer_rails = rails;
+                    self.session.speak(version);
                     let welcome = Welcome {
                         version,
                         listener: self.config.instance,
                         nonce: self.config.nonce,
+                        key: hello.key,
                     };
-                    self.session
-                        .queue(&FrameBuffer::welcome(&welcome, &self.own_rails));
+                    self.session.say(
+                        FrameBuffer::welcome(&welcome, &self.own_rails),
+                        FrameKind::Welcome,
+                    );
                     self.session.enter(now, Stage::Connect);
                 }
                 Frame::Connect(connect) => {
@@ -153,7 +185,8 @@ impl Responder {
                     self.session.enter(now, Stage::Prepare);
                 }
                 Frame::Ready => {
-                    self.session.queue(&FrameBuffer::ready());
+                    let ready = FrameBuffer::ready(self.session.version());
+                    self.session.say(ready, FrameKind::Ready);
                     self.session.enter(now, Stage::LastWrite);
                 }
                 // `exchange` lets only the awaited kind pass, and this side awaits the three above.
@@ -170,6 +203,21 @@ impl Responder {
             }
         }
         self.session.check_deadline(now)
+    }
+
+    /// A Hello has to name a key of ours, where we have any, and none where we have none. Nothing is proven by it
+    /// yet: that is for the Connect to do.
+    fn check_key(&mut self, hello: &Hello) -> Result<(), Cause> {
+        let Some(key) = hello.key else {
+            return match self.keys.sending() {
+                Some(_) => Err(Cause::Unauthenticated),
+                None => Ok(()),
+            };
+        };
+        let transcript = self.keys.begin(key).ok_or(Cause::UnknownKey(key))?;
+        self.session.prove_by(transcript);
+        self.session.absorb_received();
+        Ok(())
     }
 
     /// A Connect has to name rails that both sides told each other.
@@ -220,13 +268,14 @@ impl Responder {
             agreed: Agreed::between(&local.parameters, &peer.parameters),
             peer_instance: hello.initiator,
             version,
+            key: hello.key,
         })
     }
 }
 
 /// A Hello has to mean this listener and speak a version of ours; says which.
 fn check_hello(config: &ResponderConfig, hello: &Hello) -> Result<u8, Cause> {
-    let (ours, theirs) = (VersionRange::OURS, hello.versions);
+    let (ours, theirs) = (config.versions, hello.versions);
     let version = ours.common(theirs).ok_or(Cause::Version { ours, theirs })?;
     match hello.listener {
         Some(meant) if meant != config.instance => Err(Cause::StaleHandle {

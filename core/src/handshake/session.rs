@@ -2,10 +2,12 @@
 
 use heapless::Vec;
 
-use super::{Cause, Established, HandshakeError, Io, IoError, Misuse, Stage, Timing};
+use super::authentication::{Proven, Role};
+use super::{Cause, Established, HandshakeError, Io, IoError, Misuse, Stage, Timing, Transcript};
 use crate::wire::{
-    AdvertisedRail, ENDPOINT_FRAME_BYTES_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, Frame, FrameBuffer,
-    FrameHeader, RAILS_MAX, REJECT_FRAME_BYTES, Reject, TooManyRails,
+    AdvertisedRail, ENDPOINT_FRAME_BYTES_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, Field, Frame, FrameBuffer,
+    FrameHeader, FrameKind, Part, RAILS_MAX, READY_FRAME_BYTES_MAX, REJECT_FRAME_BYTES, Reason, Reject, Tag,
+    TooManyRails, VERSION_OLDEST, WireError,
 };
 use crate::{Deadline, Instant};
 
@@ -13,7 +15,10 @@ use crate::{Deadline, Instant};
 ///
 /// A peer that answers what it has not yet read cannot make more of it.
 const UNSENT_BYTES_MAX: usize =
-    FRAME_BYTES_MAX + ENDPOINT_FRAME_BYTES_MAX + FRAME_HEADER_BYTES + REJECT_FRAME_BYTES;
+    FRAME_BYTES_MAX + ENDPOINT_FRAME_BYTES_MAX + READY_FRAME_BYTES_MAX + REJECT_FRAME_BYTES;
+
+/// Where the version stands in the header of a frame.
+const VERSION_OFFSET: usize = 4;
 
 /// The bytes of a stream as frames, read one at a time and never beyond its end.
 #[derive(Clone, Debug)]
@@ -88,9 +93,13 @@ impl FrameStream {
         }
     }
 
+    /// What was received and not taken.
+    fn received(&self) -> &[u8] {
+        self.received.get(..self.received_bytes).unwrap_or_default()
+    }
+
     fn frame(&self) -> Result<Frame<'_>, Cause> {
-        let bytes = self.received.get(..self.received_bytes).unwrap_or_default();
-        Frame::parse(bytes).map_err(Cause::Wire)
+        Frame::parse(self.received()).map_err(Cause::Wire)
     }
 
     /// Whether what lies in the receive buffer is a whole Reject.
@@ -104,8 +113,13 @@ impl FrameStream {
 
 /// A handshake under way, of either side.
 #[derive(Clone, Debug)]
-pub(super) struct Session {
+pub(super) struct Session<T> {
     stream: FrameStream,
+    role: Role,
+    /// What the frames after Welcome are written in, once it is chosen.
+    version: Option<u8>,
+    /// What both said so far, under the key they prove it by; `None` where they do not, or not yet.
+    proven: Option<Proven<T>>,
     timing: Timing,
     stage: Stage,
     stage_deadline: Deadline,
@@ -114,10 +128,13 @@ pub(super) struct Session {
     end: Option<Result<Established, HandshakeError>>,
 }
 
-impl Session {
-    pub(super) fn new(timing: Timing, now: Instant, stage: Stage) -> Self {
+impl<T: Transcript> Session<T> {
+    pub(super) fn new(role: Role, timing: Timing, now: Instant, stage: Stage) -> Self {
         Self {
             stream: FrameStream::new(),
+            role,
+            version: None,
+            proven: None,
             timing,
             stage,
             stage_deadline: Deadline::after(now, timing.stage),
@@ -147,8 +164,39 @@ impl Session {
         self.stage_deadline = Deadline::after(now, self.timing.stage);
     }
 
-    pub(super) fn queue(&mut self, frame: &FrameBuffer) {
-        self.stream.queue(frame);
+    /// Says `frame`, with a proof where there is a key to prove it by.
+    pub(super) fn say(&mut self, frame: FrameBuffer, kind: FrameKind) {
+        let frame = match &mut self.proven {
+            None => frame,
+            Some(proven) if kind == FrameKind::Hello => {
+                proven.absorb(frame.as_bytes());
+                frame
+            }
+            Some(proven) => frame.tagged(|covered| proven.seal(self.role, kind, covered)),
+        };
+        self.stream.queue(&frame);
+    }
+
+    /// From here on, both prove what they say.
+    pub(super) fn prove_by(&mut self, transcript: T) {
+        self.proven = Some(Proven::new(transcript));
+    }
+
+    /// Takes the frame that is there, and has no tag, into what is proven later.
+    pub(super) fn absorb_received(&mut self) {
+        if let Some(proven) = &mut self.proven {
+            proven.absorb(self.stream.received());
+        }
+    }
+
+    /// From here on, both speak this version.
+    pub(super) const fn speak(&mut self, version: u8) {
+        self.version = Some(version);
+    }
+
+    /// What both speak: the oldest version where that is not known yet.
+    pub(super) fn version(&self) -> u8 {
+        self.version.unwrap_or(VERSION_OLDEST)
     }
 
     pub(super) const fn finish(&mut self, established: Established) {
@@ -185,10 +233,48 @@ impl Session {
             return Ok(false);
         }
         let kind = self.stream.frame()?.kind();
-        if self.stage.awaited() == Some(kind) {
-            Ok(true)
-        } else {
-            Err(Cause::UnexpectedFrame(kind))
+        if self.stage.awaited() != Some(kind) {
+            return Err(Cause::UnexpectedFrame(kind));
+        }
+        self.check_version()?;
+        self.check_tag(kind)?;
+        Ok(true)
+    }
+
+    /// A frame has to be in the version that was chosen.
+    fn check_version(&self) -> Result<(), Cause> {
+        let header = FrameHeader::parse(self.stream.received()).map_err(Cause::Wire)?;
+        match self.version {
+            Some(version) if version != header.version => Err(Cause::Wire(WireError::new(
+                Part::FrameHeader,
+                Field::Version,
+                VERSION_OFFSET,
+                Reason::Mismatch,
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where there is a key, a frame has to prove that its sender has it; where there is none, no proof can be
+    /// judged.
+    fn check_tag(&mut self, kind: FrameKind) -> Result<(), Cause> {
+        let (covered, tag) = Tag::split(self.stream.received());
+        match (&mut self.proven, tag) {
+            (None, None) => Ok(()),
+            (None, Some(_)) => Err(Cause::Wire(WireError::new(
+                kind.part(),
+                Field::Tag,
+                covered.len(),
+                Reason::Mismatch,
+            ))),
+            (Some(_), None) => Err(Cause::Unauthenticated),
+            (Some(proven), Some(tag)) => {
+                if proven.seal(self.role.peer(), kind, covered) == tag {
+                    Ok(())
+                } else {
+                    Err(Cause::WrongKey)
+                }
+            }
         }
     }
 

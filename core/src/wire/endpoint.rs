@@ -8,7 +8,8 @@ use static_assertions::const_assert_eq;
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Field, Part, Reason, WireError};
+use super::resumption::RawResumption;
+use super::{Field, Part, Reason, Resumption, VERSION_AUTHENTICATED, WireError};
 use crate::{Gid, Mtu, Psn, Qpn, Rkey};
 
 /// How many bytes an application may send along in Connect and in Accept.
@@ -29,10 +30,19 @@ pub const FLOW_LABEL_MAX: u32 = 0x000f_ffff;
 pub const SERVICE_LEVEL_MAX: u8 = 0xf;
 
 /// The longest body.
-pub(crate) const ENDPOINT_BYTES_MAX: usize = ENDPOINT_BYTES + PRIVATE_DATA_BYTES_MAX;
+pub(crate) const ENDPOINT_BYTES_MAX: usize = endpoint_bytes(VERSION_AUTHENTICATED) + PRIVATE_DATA_BYTES_MAX;
 
-/// The body without private data.
-pub(crate) const ENDPOINT_BYTES: usize = size_of::<RawEndpoint>();
+/// The body in `version`, without private data.
+pub(crate) const fn endpoint_bytes(version: u8) -> usize {
+    if version < VERSION_AUTHENTICATED {
+        size_of::<RawEndpoint>()
+    } else {
+        SESSION_OFFSET + size_of::<RawResumption>()
+    }
+}
+
+/// Where the session stands, from the version on that has it.
+const SESSION_OFFSET: usize = size_of::<RawEndpoint>();
 
 /// A credit word lies at a multiple of its size.
 const CREDIT_ALIGN_MASK: u64 = 7;
@@ -63,6 +73,7 @@ struct RawEndpoint {
 }
 
 const_assert_eq!(size_of::<RawEndpoint>(), 60);
+const_assert_eq!(ENDPOINT_BYTES_MAX, 144);
 const_assert_eq!(offset_of!(RawEndpoint, qpn), 16);
 const_assert_eq!(offset_of!(RawEndpoint, mtu), 24);
 const_assert_eq!(offset_of!(RawEndpoint, flow_label), 28);
@@ -91,6 +102,15 @@ const LAYOUT: &[(Field, usize)] = &[
     (Field::CreditAddress, offset_of!(RawEndpoint, credit_address)),
     (Field::CreditRkey, offset_of!(RawEndpoint, credit_rkey)),
     (Field::CreditStart, offset_of!(RawEndpoint, credit_start)),
+    (
+        Field::Session,
+        SESSION_OFFSET + offset_of!(RawResumption, session),
+    ),
+    (
+        Field::NextSequence,
+        SESSION_OFFSET + offset_of!(RawResumption, next_sequence),
+    ),
+    (Field::Epoch, SESSION_OFFSET + offset_of!(RawResumption, epoch)),
 ];
 
 /// Where `field` starts in the body.
@@ -252,6 +272,8 @@ pub struct Endpoint {
     pub parameters: EndpointParameters,
     /// Where it wants to be told of receives.
     pub credit: CreditWord,
+    /// The session the connection is for, if it is for one. Version 1 has no place for it.
+    pub session: Option<Resumption>,
     /// Bytes of the application.
     pub private_data: PrivateData,
 }
@@ -285,10 +307,14 @@ impl Endpoint {
         }
     }
 
-    /// Reads the body of `part`, which starts at `base` of its frame, and the receiver's rail in it.
-    pub(crate) fn parse(part: Part, base: usize, body: &[u8]) -> Result<(Self, u8), WireError> {
-        let Ok((raw, private)) = RawEndpoint::ref_from_prefix(body) else {
-            return Err(WireError::truncated(part, LAYOUT, base, body.len()));
+    /// Reads the body of `part` in `version`, which starts at `base` of its frame, and the receiver's rail in it.
+    pub(crate) fn parse(part: Part, base: usize, version: u8, body: &[u8]) -> Result<(Self, u8), WireError> {
+        let truncated = || WireError::truncated(part, LAYOUT, base, body.len());
+        let (raw, rest) = RawEndpoint::ref_from_prefix(body).map_err(|_| truncated())?;
+        let (session, private) = if version < VERSION_AUTHENTICATED {
+            (RawResumption::new(None), rest)
+        } else {
+            RawResumption::read_from_prefix(rest).map_err(|_| truncated())?
         };
         let wrong =
             |field, reason| WireError::new(part, field, base.saturating_add(offset_of_field(field)), reason);
@@ -301,7 +327,7 @@ impl Endpoint {
         let Some(mtu) = Mtu::from_wire(raw.mtu) else {
             return Err(wrong(Field::Mtu, Reason::Unknown));
         };
-        let private_offset = base.saturating_add(ENDPOINT_BYTES);
+        let private_offset = base.saturating_add(endpoint_bytes(version));
         let announced = usize::from(raw.private_bytes);
         if announced > PRIVATE_DATA_BYTES_MAX {
             return Err(wrong(Field::PrivateLength, Reason::TooLong));
@@ -343,8 +369,16 @@ impl Endpoint {
                 rkey: Rkey(raw.credit_rkey.get()),
                 start: raw.credit_start.get(),
             },
+            session: session.to_resumption(),
             private_data: PrivateData::new(private).map_err(|_| trailing)?,
         };
+        // Of no session there is nothing more to say.
+        if endpoint.session.is_none() && session.next_sequence.get() != 0 {
+            return Err(wrong(Field::NextSequence, Reason::NotZero));
+        }
+        if endpoint.session.is_none() && session.epoch.get() != 0 {
+            return Err(wrong(Field::Epoch, Reason::NotZero));
+        }
         match endpoint.fault() {
             Some(Field::Gid) => Err(wrong(Field::Gid, Reason::Zero)),
             Some(field) => Err(wrong(field, Reason::OutOfRange)),
@@ -352,8 +386,8 @@ impl Endpoint {
         }
     }
 
-    /// The body, with the receiver's rail.
-    pub(crate) fn encode(&self, peer_rail: u8) -> Vec<u8, ENDPOINT_BYTES_MAX> {
+    /// The body in `version`, with the receiver's rail.
+    pub(crate) fn encode(&self, version: u8, peer_rail: u8) -> Vec<u8, ENDPOINT_BYTES_MAX> {
         let parameters = &self.parameters;
         let raw = RawEndpoint {
             gid: self.gid.0,
@@ -377,6 +411,9 @@ impl Endpoint {
         let mut body = Vec::new();
         // The capacity is that of the longest body, so nothing here can be cut.
         let _ = body.extend_from_slice(raw.as_bytes());
+        if version >= VERSION_AUTHENTICATED {
+            let _ = body.extend_from_slice(RawResumption::new(self.session).as_bytes());
+        }
         let _ = body.extend_from_slice(self.private_data.as_bytes());
         body
     }

@@ -112,6 +112,16 @@ pub enum Field {
     CreditRkey,
     /// The count it holds there before it is told.
     CreditStart,
+    /// The session the connection is for.
+    Session,
+    /// The number of the next message expected in it.
+    NextSequence,
+    /// Which of its connections this is.
+    Epoch,
+    /// The name of the key.
+    KeyId,
+    /// The proof of having the key.
+    Tag,
     /// The reason of a rejection.
     RejectReason,
     /// The detail number of a rejection.
@@ -254,6 +264,11 @@ impl fmt::Display for Field {
             Self::CreditAddress => "credit word's address",
             Self::CreditStart => "credit word's start",
             Self::CreditRkey => "credit word's key",
+            Self::Session => "session",
+            Self::NextSequence => "next sequence number",
+            Self::Epoch => "epoch",
+            Self::KeyId => "key id",
+            Self::Tag => "tag",
             Self::RejectReason => "reject reason",
             Self::RejectDetail => "reject detail",
             Self::RingWindow => "ring's window",

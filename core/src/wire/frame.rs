@@ -8,12 +8,12 @@ use static_assertions::const_assert_eq;
 use zerocopy::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::endpoint::{ENDPOINT_BYTES, ENDPOINT_BYTES_MAX};
-use super::greeting::{HELLO_BYTES_MIN, WELCOME_BYTES_MAX, WELCOME_BYTES_MIN};
+use super::endpoint::{ENDPOINT_BYTES_MAX, PRIVATE_DATA_BYTES_MAX, endpoint_bytes};
+use super::greeting::{HELLO_BYTES_MIN, RAIL_LIST_BYTES_MAX, welcome_bytes};
 use super::reject::REJECT_BYTES;
 use super::{
-    AdvertisedRail, Connect, Endpoint, Field, Hello, HelloRef, Part, RAILS_MAX, Reason, Reject, VERSION,
-    Welcome, WelcomeRef, WireError,
+    AdvertisedRail, Connect, Endpoint, Field, Hello, HelloRef, Part, RAILS_MAX, Reason, Reject, TAG_BYTES,
+    Tag, VERSION, VERSION_AUTHENTICATED, VERSION_OLDEST, Welcome, WelcomeRef, WireError,
 };
 
 /// The header before every body, in bytes.
@@ -28,8 +28,14 @@ pub const FRAME_BODY_BYTES_MAX: usize = FRAME_BYTES_MAX - FRAME_HEADER_BYTES;
 /// A Reject frame, header included.
 pub const REJECT_FRAME_BYTES: usize = FRAME_HEADER_BYTES + REJECT_BYTES;
 
-/// The longest Connect or Accept frame, header included.
-pub const ENDPOINT_FRAME_BYTES_MAX: usize = FRAME_HEADER_BYTES + ENDPOINT_BYTES_MAX;
+/// The longest Connect or Accept frame, header and tag included.
+pub const ENDPOINT_FRAME_BYTES_MAX: usize = FRAME_HEADER_BYTES + ENDPOINT_BYTES_MAX + TAG_BYTES;
+
+/// The longest Ready frame, header and tag included.
+pub const READY_FRAME_BYTES_MAX: usize = FRAME_HEADER_BYTES + TAG_BYTES;
+
+/// The body ends with a tag.
+const FLAG_TAGGED: u16 = 1;
 
 /// "DBLF".
 const MAGIC: u32 = 0x4442_4c46;
@@ -54,7 +60,7 @@ const HEADER_LAYOUT: &[(Field, usize)] = &[
     (Field::BodyLength, offset_of!(RawHeader, body_bytes)),
 ];
 
-/// The kinds of frames of this version.
+/// The kinds of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FrameKind {
@@ -93,30 +99,40 @@ impl FrameKind {
         self as u8
     }
 
-    /// The longest body it may announce.
-    const fn body_bytes_max(self) -> usize {
+    /// The longest body it may announce in `version`, without a tag.
+    const fn body_bytes_max(self, version: u8) -> usize {
         match self {
             // A newer side may add to its Hello what this version passes over.
             Self::Hello => FRAME_BODY_BYTES_MAX,
-            Self::Welcome => WELCOME_BYTES_MAX,
-            Self::Connect | Self::Accept => ENDPOINT_BYTES_MAX,
+            Self::Welcome => welcome_bytes(version).saturating_add(RAIL_LIST_BYTES_MAX),
+            Self::Connect | Self::Accept => endpoint_bytes(version).saturating_add(PRIVATE_DATA_BYTES_MAX),
             Self::Ready => 0,
             Self::Reject => REJECT_BYTES,
         }
     }
 
-    /// The shortest body it may announce.
-    const fn body_bytes_min(self) -> usize {
+    /// The shortest body it may announce in `version`, without a tag.
+    const fn body_bytes_min(self, version: u8) -> usize {
         match self {
             Self::Hello => HELLO_BYTES_MIN,
-            Self::Welcome => WELCOME_BYTES_MIN,
-            Self::Connect | Self::Accept => ENDPOINT_BYTES,
+            Self::Welcome => welcome_bytes(version),
+            Self::Connect | Self::Accept => endpoint_bytes(version),
             Self::Ready => 0,
             Self::Reject => REJECT_BYTES,
         }
     }
 
-    const fn part(self) -> Part {
+    /// The newest version its header may be written in. Who says Hello does not yet know what the other
+    /// speaks, and who rejects may never have known.
+    const fn version_max(self) -> u8 {
+        match self {
+            Self::Hello | Self::Reject => VERSION_OLDEST,
+            Self::Welcome | Self::Connect | Self::Accept | Self::Ready => VERSION,
+        }
+    }
+
+    /// The part of the wire format that its body is.
+    pub(crate) const fn part(self) -> Part {
         match self {
             Self::Hello => Part::Hello,
             Self::Welcome => Part::Welcome,
@@ -138,9 +154,13 @@ impl fmt::Display for FrameKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FrameHeader {
+    /// The version the frame is written in.
+    pub version: u8,
     /// The kind.
     pub kind: FrameKind,
-    /// The length of the body that follows.
+    /// Whether the body ends with a [`Tag`].
+    pub is_tagged: bool,
+    /// The length of the body that follows, the tag included.
     pub body_bytes: usize,
 }
 
@@ -163,41 +183,56 @@ impl FrameHeader {
         if raw.magic.get() != MAGIC {
             return Err(wrong(Field::Magic, offset_of!(RawHeader, magic), Reason::Unknown));
         }
-        if raw.version != VERSION {
-            return Err(wrong(
-                Field::Version,
-                offset_of!(RawHeader, version),
-                Reason::Unknown,
-            ));
+        let unknown_version = wrong(Field::Version, offset_of!(RawHeader, version), Reason::Unknown);
+        if !(VERSION_OLDEST..=VERSION).contains(&raw.version) {
+            return Err(unknown_version);
         }
         let Some(kind) = FrameKind::from_wire(raw.kind) else {
             return Err(wrong(Field::Kind, offset_of!(RawHeader, kind), Reason::Unknown));
         };
-        if raw.flags.get() != 0 {
+        if raw.version > kind.version_max() {
+            return Err(unknown_version);
+        }
+        let flags = raw.flags.get();
+        let may_be_tagged = raw.version >= VERSION_AUTHENTICATED;
+        if flags != 0 && !(may_be_tagged && flags == FLAG_TAGGED) {
             return Err(wrong(Field::Flags, offset_of!(RawHeader, flags), Reason::NotZero));
         }
+        let is_tagged = flags == FLAG_TAGGED;
+        let tag_bytes = if is_tagged { TAG_BYTES } else { 0 };
         let body_bytes = usize::from(raw.body_bytes.get());
-        if body_bytes > kind.body_bytes_max() {
+        if body_bytes > kind.body_bytes_max(raw.version).saturating_add(tag_bytes) {
             return Err(wrong(
                 Field::BodyLength,
                 offset_of!(RawHeader, body_bytes),
                 Reason::TooLong,
             ));
         }
-        if body_bytes < kind.body_bytes_min() {
+        if body_bytes < kind.body_bytes_min(raw.version).saturating_add(tag_bytes) {
             return Err(wrong(
                 Field::BodyLength,
                 offset_of!(RawHeader, body_bytes),
                 Reason::OutOfRange,
             ));
         }
-        Ok(Self { kind, body_bytes })
+        Ok(Self {
+            version: raw.version,
+            kind,
+            is_tagged,
+            body_bytes,
+        })
     }
 
     /// The length of the whole frame.
     #[must_use]
     pub const fn frame_bytes(&self) -> usize {
         self.body_bytes.saturating_add(FRAME_HEADER_BYTES)
+    }
+
+    /// Where the tag starts, or would, in bytes from the start of the frame.
+    const fn tag_offset(&self) -> usize {
+        let tag_bytes = if self.is_tagged { TAG_BYTES } else { 0 };
+        self.frame_bytes().saturating_sub(tag_bytes)
     }
 }
 
@@ -220,7 +255,7 @@ pub enum Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Reads one whole frame.
+    /// Reads one whole frame. What its tag is worth, if it has one, is for whoever has the key to say.
     ///
     /// # Errors
     /// The first field that is wrong, bytes after the frame included.
@@ -229,29 +264,29 @@ impl<'a> Frame<'a> {
         let part = header.kind.part();
         let end = header.frame_bytes();
         let body = bytes
-            .get(FRAME_HEADER_BYTES..bytes.len().min(end))
+            .get(FRAME_HEADER_BYTES..bytes.len().min(header.tag_offset()))
             .unwrap_or_default();
         let frame = match header.kind {
             FrameKind::Hello => Self::Hello(HelloRef::parse(body)?),
-            FrameKind::Welcome => Self::Welcome(WelcomeRef::parse(body)?),
+            FrameKind::Welcome => Self::Welcome(WelcomeRef::parse(header.version, body)?),
             FrameKind::Connect => {
-                let (endpoint, peer_rail) = Endpoint::parse(part, FRAME_HEADER_BYTES, body)?;
+                let (endpoint, peer_rail) = Endpoint::parse(part, FRAME_HEADER_BYTES, header.version, body)?;
                 Self::Connect(Connect { endpoint, peer_rail })
             }
             FrameKind::Accept => {
-                let (endpoint, peer_rail) = Endpoint::parse(part, FRAME_HEADER_BYTES, body)?;
+                let (endpoint, peer_rail) = Endpoint::parse(part, FRAME_HEADER_BYTES, header.version, body)?;
                 Self::Accept(Connect { endpoint, peer_rail })
             }
             FrameKind::Ready => Self::Ready,
             FrameKind::Reject => Self::Reject(Reject::parse(body)?),
         };
         if bytes.len() < end {
-            return Err(WireError::new(
-                part,
-                Field::Trailing,
-                bytes.len(),
-                Reason::Truncated,
-            ));
+            let (field, offset) = if bytes.len() >= header.tag_offset() {
+                (Field::Tag, header.tag_offset())
+            } else {
+                (Field::Trailing, bytes.len())
+            };
+            return Err(WireError::new(part, field, offset, Reason::Truncated));
         }
         if bytes.len() > end {
             return Err(WireError::new(part, Field::Trailing, end, Reason::TooLong));
@@ -283,37 +318,58 @@ impl FrameBuffer {
     /// A Hello with the complete list of the initiator's rails.
     #[must_use]
     pub fn hello(hello: &Hello, rails: &Vec<AdvertisedRail, RAILS_MAX>) -> Self {
-        Self::new(FrameKind::Hello, &hello.encode(rails))
+        Self::new(VERSION_OLDEST, FrameKind::Hello, &hello.encode(rails))
     }
 
     /// A Welcome with the complete list of the responder's rails.
     #[must_use]
     pub fn welcome(welcome: &Welcome, rails: &Vec<AdvertisedRail, RAILS_MAX>) -> Self {
-        Self::new(FrameKind::Welcome, &welcome.encode(rails))
+        Self::new(welcome.version, FrameKind::Welcome, &welcome.encode(rails))
     }
 
-    /// A Connect.
+    /// A Connect in `version`.
     #[must_use]
-    pub fn connect(connect: &Connect) -> Self {
-        Self::new(FrameKind::Connect, &connect.endpoint.encode(connect.peer_rail))
+    pub fn connect(version: u8, connect: &Connect) -> Self {
+        let body = connect.endpoint.encode(version, connect.peer_rail);
+        Self::new(version, FrameKind::Connect, &body)
     }
 
-    /// An Accept.
+    /// An Accept in `version`.
     #[must_use]
-    pub fn accept(accept: &Connect) -> Self {
-        Self::new(FrameKind::Accept, &accept.endpoint.encode(accept.peer_rail))
+    pub fn accept(version: u8, accept: &Connect) -> Self {
+        let body = accept.endpoint.encode(version, accept.peer_rail);
+        Self::new(version, FrameKind::Accept, &body)
     }
 
-    /// A Ready.
+    /// A Ready in `version`.
     #[must_use]
-    pub fn ready() -> Self {
-        Self::new(FrameKind::Ready, &[])
+    pub fn ready(version: u8) -> Self {
+        Self::new(version, FrameKind::Ready, &[])
     }
 
     /// A Reject.
     #[must_use]
     pub fn reject(reject: &Reject) -> Self {
-        Self::new(FrameKind::Reject, &reject.encode())
+        Self::new(VERSION_OLDEST, FrameKind::Reject, &reject.encode())
+    }
+
+    /// The frame with a tag, which `tag` makes of all that stands before it. Neither a Hello nor a Reject has
+    /// a place for one, nor has version 1.
+    #[must_use]
+    pub fn tagged(self, tag: impl FnOnce(&[u8]) -> Tag) -> Self {
+        let mut bytes = self.bytes;
+        let body_bytes = bytes
+            .len()
+            .saturating_sub(FRAME_HEADER_BYTES)
+            .saturating_add(TAG_BYTES);
+        if let Ok((header, _)) = RawHeader::mut_from_prefix(&mut bytes) {
+            header.flags = U16::new(FLAG_TAGGED);
+            header.body_bytes = U16::new(u16::try_from(body_bytes).unwrap_or(u16::MAX));
+        }
+        let Tag(tag) = tag(&bytes);
+        // Every body with a tag is within FRAME_BODY_BYTES_MAX.
+        let _ = bytes.extend_from_slice(&tag);
+        Self { bytes }
     }
 
     /// The frame's bytes.
@@ -322,10 +378,10 @@ impl FrameBuffer {
         &self.bytes
     }
 
-    fn new(kind: FrameKind, body: &[u8]) -> Self {
+    fn new(version: u8, kind: FrameKind, body: &[u8]) -> Self {
         let header = RawHeader {
             magic: U32::new(MAGIC),
-            version: VERSION,
+            version,
             kind: kind.to_wire(),
             flags: U16::ZERO,
             body_bytes: U16::new(u16::try_from(body.len()).unwrap_or(u16::MAX)),

@@ -4,12 +4,13 @@ use core::mem::{offset_of, size_of};
 
 use heapless::Vec;
 use static_assertions::{const_assert, const_assert_eq};
-use zerocopy::big_endian::{U16, U64};
+use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::{
-    AdvertisedRail, FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, Field, InstanceId, Nonce, Part, RAIL_BYTES_MAX,
-    RAILS_MAX, Rails, Reason, VERSION, VersionRange, WireError,
+    AdvertisedRail, FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, Field, InstanceId, KeyId, Nonce, Part,
+    RAIL_BYTES_MAX, RAILS_MAX, Rails, Reason, TAG_BYTES, VERSION, VERSION_AUTHENTICATED, VersionRange,
+    WireError,
 };
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -37,19 +38,31 @@ struct RawWelcome {
 const_assert_eq!(size_of::<RawHello>(), 36);
 const_assert_eq!(size_of::<RawWelcome>(), 28);
 
-/// The bodies without rails.
+/// The name of a key: behind the rails of a Hello, before those of a Welcome.
+const KEY_ID_BYTES: usize = size_of::<U32>();
+
+/// The body of a Hello without rails, as the oldest version has it.
 pub(crate) const HELLO_BYTES_MIN: usize = size_of::<RawHello>();
-pub(crate) const WELCOME_BYTES_MIN: usize = size_of::<RawWelcome>();
+
+/// The body of a Welcome in `version`, without rails.
+pub(crate) const fn welcome_bytes(version: u8) -> usize {
+    if version < VERSION_AUTHENTICATED {
+        size_of::<RawWelcome>()
+    } else {
+        size_of::<RawWelcome>() + KEY_ID_BYTES
+    }
+}
 
 /// The longest list of rails.
-const RAIL_LIST_BYTES_MAX: usize = RAILS_MAX * RAIL_BYTES_MAX;
+pub(crate) const RAIL_LIST_BYTES_MAX: usize = RAILS_MAX * RAIL_BYTES_MAX;
 
 /// The longest bodies of this version.
-const HELLO_BYTES_MAX: usize = HELLO_BYTES_MIN + RAIL_LIST_BYTES_MAX;
-pub(crate) const WELCOME_BYTES_MAX: usize = WELCOME_BYTES_MIN + RAIL_LIST_BYTES_MAX;
+const HELLO_BYTES_MAX: usize = HELLO_BYTES_MIN + RAIL_LIST_BYTES_MAX + KEY_ID_BYTES;
+const WELCOME_BYTES_MAX: usize = welcome_bytes(VERSION) + RAIL_LIST_BYTES_MAX;
 
 const_assert!(HELLO_BYTES_MAX <= FRAME_BODY_BYTES_MAX);
 const_assert!(WELCOME_BYTES_MAX <= HELLO_BYTES_MAX);
+const_assert!(WELCOME_BYTES_MAX + TAG_BYTES <= FRAME_BODY_BYTES_MAX);
 
 const HELLO_LAYOUT: &[(Field, usize)] = &[
     (Field::VersionMin, offset_of!(RawHello, version_min)),
@@ -67,6 +80,7 @@ const WELCOME_LAYOUT: &[(Field, usize)] = &[
     (Field::Reserved, offset_of!(RawWelcome, reserved)),
     (Field::Instance, offset_of!(RawWelcome, instance)),
     (Field::Nonce, offset_of!(RawWelcome, nonce)),
+    (Field::KeyId, size_of::<RawWelcome>()),
 ];
 
 /// What the initiator says first, without its rails.
@@ -80,6 +94,9 @@ pub struct Hello {
     pub listener: Option<InstanceId>,
     /// Its nonce.
     pub nonce: Nonce,
+    /// The key by which it proves what it says from now on; `None` where it proves nothing. Version 1 has no
+    /// place for it.
+    pub key: Option<KeyId>,
 }
 
 /// What the responder answers, without its rails.
@@ -91,6 +108,8 @@ pub struct Welcome {
     pub listener: InstanceId,
     /// Its nonce.
     pub nonce: Nonce,
+    /// The initiator's key, which it has too. Version 1 has no place for it.
+    pub key: Option<KeyId>,
 }
 
 /// A Hello with the initiator's rails, in the bytes it came in.
@@ -125,7 +144,12 @@ impl Hello {
             listener: U64::new(self.listener.map_or(0, InstanceId::to_u64)),
             nonce: self.nonce.0,
         };
-        with_rails(raw.as_bytes(), rails)
+        let mut body = with_rails(raw.as_bytes(), rails);
+        if self.versions.newest() >= VERSION_AUTHENTICATED {
+            // The capacity is that of the longest body, so nothing here can be cut.
+            let _ = body.extend_from_slice(raw_key(self.key).as_bytes());
+        }
+        body
     }
 }
 
@@ -139,7 +163,13 @@ impl Welcome {
             instance: U64::new(self.listener.to_u64()),
             nonce: self.nonce.0,
         };
-        with_rails(raw.as_bytes(), rails)
+        let mut fixed = Vec::<u8, { welcome_bytes(VERSION) }>::new();
+        // Here as well, there is room for all.
+        let _ = fixed.extend_from_slice(raw.as_bytes());
+        if self.version >= VERSION_AUTHENTICATED {
+            let _ = fixed.extend_from_slice(raw_key(self.key).as_bytes());
+        }
+        with_rails(&fixed, rails)
     }
 }
 
@@ -174,7 +204,7 @@ impl<'a> HelloRef<'a> {
                 reason,
             ));
         };
-        // What version 1 says must be zero or absent, a newer one may have given a meaning.
+        // What the versions we speak say must be zero or absent, a newer one may have given a meaning.
         let from_newer = versions.newest() > VERSION;
         if raw.reserved != 0 && !from_newer {
             return Err(wrong(
@@ -193,6 +223,13 @@ impl<'a> HelloRef<'a> {
         check_rail_count(Part::Hello, raw.rail_count, offset_of!(RawHello, rail_count))?;
         let base = FRAME_HEADER_BYTES.saturating_add(size_of::<RawHello>());
         let (rails, after) = Rails::parse(Part::Hello, base, listed, raw.rail_count, from_newer)?;
+        let key_offset = body.len().saturating_sub(after.len());
+        let (key, after) = if versions.newest() < VERSION_AUTHENTICATED {
+            (None, after)
+        } else {
+            let key = read_key(after).ok_or_else(|| wrong(Field::KeyId, key_offset, Reason::Truncated))?;
+            (key.0, key.1)
+        };
         if !after.is_empty() && !from_newer {
             return Err(wrong(
                 Field::Trailing,
@@ -205,14 +242,15 @@ impl<'a> HelloRef<'a> {
             initiator,
             listener: InstanceId::new(raw.listener.get()),
             nonce: Nonce(raw.nonce),
+            key,
         };
         Ok(Self { hello, rails })
     }
 }
 
 impl<'a> WelcomeRef<'a> {
-    /// Reads the body.
-    pub(crate) fn parse(body: &'a [u8]) -> Result<Self, WireError> {
+    /// Reads the body of a frame in `version`.
+    pub(crate) fn parse(version: u8, body: &'a [u8]) -> Result<Self, WireError> {
         let wrong = |field, offset: usize, reason| {
             WireError::new(
                 Part::Welcome,
@@ -221,19 +259,20 @@ impl<'a> WelcomeRef<'a> {
                 reason,
             )
         };
-        let Ok((raw, listed)) = RawWelcome::ref_from_prefix(body) else {
-            return Err(WireError::truncated(
-                Part::Welcome,
-                WELCOME_LAYOUT,
-                FRAME_HEADER_BYTES,
-                body.len(),
-            ));
+        let truncated =
+            || WireError::truncated(Part::Welcome, WELCOME_LAYOUT, FRAME_HEADER_BYTES, body.len());
+        let (raw, rest) = RawWelcome::ref_from_prefix(body).map_err(|_| truncated())?;
+        let (key, listed) = if version < VERSION_AUTHENTICATED {
+            (None, rest)
+        } else {
+            read_key(rest).ok_or_else(truncated)?
         };
-        if raw.version == 0 {
+        // A frame is written in the version it says was chosen.
+        if raw.version != version {
             return Err(wrong(
                 Field::Version,
                 offset_of!(RawWelcome, version),
-                Reason::Zero,
+                Reason::Mismatch,
             ));
         }
         if raw.reserved.get() != 0 {
@@ -251,7 +290,7 @@ impl<'a> WelcomeRef<'a> {
             ));
         };
         check_rail_count(Part::Welcome, raw.rail_count, offset_of!(RawWelcome, rail_count))?;
-        let base = FRAME_HEADER_BYTES.saturating_add(size_of::<RawWelcome>());
+        let base = FRAME_HEADER_BYTES.saturating_add(welcome_bytes(version));
         let (rails, after) = Rails::parse(Part::Welcome, base, listed, raw.rail_count, false)?;
         if !after.is_empty() {
             return Err(wrong(
@@ -265,10 +304,21 @@ impl<'a> WelcomeRef<'a> {
                 version: raw.version,
                 listener,
                 nonce: Nonce(raw.nonce),
+                key,
             },
             rails,
         })
     }
+}
+
+/// The name of a key at the start of `bytes`, zero for none, and what follows it.
+fn read_key(bytes: &[u8]) -> Option<(Option<KeyId>, &[u8])> {
+    let (raw, rest) = U32::ref_from_prefix(bytes).ok()?;
+    Some((KeyId::new(raw.get()), rest))
+}
+
+fn raw_key(key: Option<KeyId>) -> U32 {
+    U32::new(key.map_or(0, KeyId::to_u32))
 }
 
 fn check_rail_count(part: Part, count: u8, offset: usize) -> Result<(), WireError> {

@@ -8,7 +8,9 @@ use static_assertions::const_assert_eq;
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned, native_endian};
 
-use super::{AdvertisedRail, Field, InstanceId, Part, Rails, Reason, VERSION, VersionRange, WireError};
+use super::{
+    AdvertisedRail, Field, InstanceId, Part, Rails, Reason, VERSION, VERSION_OLDEST, VersionRange, WireError,
+};
 
 /// The most a handle has, in bytes: what NCCL and its like carry between ranks.
 pub const HANDLE_BYTES_MAX: usize = 128;
@@ -95,7 +97,7 @@ impl Handle {
             flags: 0,
             rail_count: 0,
             port: U16::new(port.get()),
-            version_min: VERSION,
+            version_min: VERSION_OLDEST,
             reserved: 0,
             instance: U64::new(instance.to_u64()),
         };
@@ -133,7 +135,7 @@ impl Handle {
             && header.magic.get() == MAGIC
             && header.version == VERSION
             // Side by side, and so one comparison.
-            && u16::from_be_bytes([header.version_min, header.reserved]) == u16::from_be_bytes([VERSION, 0])
+            && u16::from_be_bytes([header.version_min, header.reserved]) == u16::from_be_bytes([VERSION_OLDEST, 0])
             && header.flags <= FLAG_MORE;
         if !is_plain {
             return None;
@@ -180,7 +182,7 @@ impl Handle {
         if versions.common(VersionRange::OURS).is_none() {
             return Err(error(Field::VersionMin, offset, Reason::Unknown));
         }
-        // What version 1 says must be zero, a newer one may have given a meaning.
+        // What the versions we speak say must be zero, a newer one may have given a meaning.
         let from_newer = header.version > VERSION;
         if header.flags & !FLAG_MORE != 0 && !from_newer {
             return Err(error(

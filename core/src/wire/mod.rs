@@ -1,4 +1,4 @@
-//! Wire format 1: the handle a listener hands out, the frames of the handshake, what describes a window
+//! Wire formats 1 and 2: the handle a listener hands out, the frames of the handshake, what describes a window
 //! or a ring.
 //!
 //! Everything is big-endian, fixed in size or checked in length, and parsed in place. Here
@@ -12,7 +12,9 @@ mod greeting;
 mod handle;
 mod rails;
 mod reject;
+mod resumption;
 mod ring;
+mod tag;
 mod text;
 mod version;
 mod window;
@@ -25,7 +27,7 @@ pub use endpoint::{
 pub use error::{Field, Part, Reason, WireError};
 pub use frame::{
     ENDPOINT_FRAME_BYTES_MAX, FRAME_BODY_BYTES_MAX, FRAME_BYTES_MAX, FRAME_HEADER_BYTES, Frame, FrameBuffer,
-    FrameHeader, FrameKind, REJECT_FRAME_BYTES,
+    FrameHeader, FrameKind, READY_FRAME_BYTES_MAX, REJECT_FRAME_BYTES,
 };
 pub use greeting::{Hello, HelloRef, Welcome, WelcomeRef};
 pub use handle::{Fit, HANDLE_BYTES_MAX, HANDLE_HEADER_BYTES, Handle, HandleBuilder, HandleRef, NoRails};
@@ -33,10 +35,12 @@ pub use rails::{
     AdvertisedRail, NotAdvertisable, RAIL_BYTES_MAX, RAILS_MAX, RailIter, Rails, SpeedClass, TooManyRails,
 };
 pub use reject::{Reject, RejectReason};
+pub use resumption::{Resumption, SessionId};
 pub use ring::{
     Publication, RING_CELL_BYTES_MAX, RING_CELLS_MAX, RING_INVITATION_BYTES, RING_TRAILER_BYTES,
     RING_WORD_BYTES, RingInvitation, ring_window_bytes,
 };
+pub use tag::{KeyId, TAG_BYTES, Tag};
 pub use text::{HANDLE_TEXT_BYTES_MAX, HANDLE_TEXT_PREFIX, HandleTextError};
-pub use version::{InstanceId, Nonce, VERSION, VersionRange};
+pub use version::{InstanceId, Nonce, VERSION, VERSION_AUTHENTICATED, VERSION_OLDEST, VersionRange};
 pub use window::{REMOTE_WINDOW_BYTES, RemoteWindow};

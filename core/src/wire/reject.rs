@@ -55,6 +55,14 @@ impl RejectReason {
     pub const CLOSING: Self = Self(10);
     /// The application does not want this connection. Detail: its own.
     pub const APPLICATION: Self = Self(11);
+    /// The side takes none that does not prove to have a key.
+    pub const UNAUTHENTICATED: Self = Self(12);
+    /// The side does not have that key. Detail: the key's id.
+    pub const UNKNOWN_KEY: Self = Self(13);
+    /// The proof of having the key is wrong: it is another key, or what was said was changed on its way.
+    pub const WRONG_KEY: Self = Self(14);
+    /// The address is none that the side takes.
+    pub const NOT_ALLOWED: Self = Self(15);
 }
 
 impl fmt::Display for RejectReason {
@@ -71,6 +79,10 @@ impl fmt::Display for RejectReason {
             Self::PARAMETERS => "settings it cannot serve",
             Self::CLOSING => "it is closing",
             Self::APPLICATION => "the application declined",
+            Self::UNAUTHENTICATED => "it takes none that does not prove to have a key",
+            Self::UNKNOWN_KEY => "it does not have that key",
+            Self::WRONG_KEY => "the proof of having the key is wrong",
+            Self::NOT_ALLOWED => "the address is not one it takes",
             Self(other) => return write!(f, "unknown reason {other}"),
         };
         f.write_str(text)

@@ -3,8 +3,14 @@
 use core::fmt;
 use core::num::NonZeroU64;
 
-/// The version of the wire format this code writes, and the only one it speaks.
-pub const VERSION: u8 = 1;
+/// The newest version of the wire format this code speaks, and the one it writes wherever the peer speaks it.
+pub const VERSION: u8 = 2;
+
+/// The oldest version it speaks, with peers of old and only where no key is demanded.
+pub const VERSION_OLDEST: u8 = 1;
+
+/// The first version that can be authenticated, and that can carry on a session.
+pub const VERSION_AUTHENTICATED: u8 = 2;
 
 /// The versions a side speaks, both ends included. The oldest is never above the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,7 +22,13 @@ pub struct VersionRange {
 impl VersionRange {
     /// What this code speaks.
     pub const OURS: Self = Self {
-        oldest: VERSION,
+        oldest: VERSION_OLDEST,
+        newest: VERSION,
+    };
+
+    /// What this code speaks where a key is demanded.
+    pub const AUTHENTICATED: Self = Self {
+        oldest: VERSION_AUTHENTICATED,
         newest: VERSION,
     };
 
@@ -40,6 +52,16 @@ impl VersionRange {
     #[must_use]
     pub const fn newest(self) -> u8 {
         self.newest
+    }
+
+    /// What of these this code speaks, with keys or without: a side that has keys says nothing below the
+    /// version that has a place for them, whatever it was asked to.
+    pub(crate) fn spoken(self, has_keys: bool) -> Self {
+        let may = if has_keys { Self::AUTHENTICATED } else { Self::OURS };
+        Self {
+            oldest: self.oldest.clamp(may.oldest, may.newest),
+            newest: self.newest.clamp(may.oldest, may.newest),
+        }
     }
 
     /// The version two sides speak with each other: the lower of their newest, where both know it.
@@ -110,6 +132,15 @@ mod tests {
         assert_eq!(range(1, 3).common(range(2, 2)), Some(2));
         assert_eq!(range(1, 1).common(range(2, 3)), None);
         assert_eq!(range(3, 4).common(range(1, 2)), None);
+        for (asked, without, with) in [
+            (range(1, 2), (1, 2), (2, 2)),
+            (range(1, 1), (1, 1), (2, 2)),
+            (range(2, 9), (2, 2), (2, 2)),
+            (range(7, 9), (2, 2), (2, 2)),
+        ] {
+            assert_eq!(asked.spoken(false), range(without.0, without.1));
+            assert_eq!(asked.spoken(true), range(with.0, with.1));
+        }
         assert_eq!(VersionRange::new(0, 1), None);
         assert_eq!(VersionRange::new(2, 1), None);
         assert_eq!(InstanceId::new(0), None);

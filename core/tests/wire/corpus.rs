@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use doorbell_core::handshake::{Step, Timing};
 
-use crate::oracle::handshake::{endpoint, initiator, responder};
+use crate::oracle::handshake::{endpoint, initiator_with, one_key, responder_with};
+use crate::oracle::keys::Keys;
 use crate::pipe::Pair;
 use crate::{oracle, samples};
 
@@ -40,7 +41,7 @@ fn handshakes() {
         let _ = oracle::handshake::check(bytes);
     });
     // The oracle's caller does get a machine to its end, so the fuzzer has all of it to look at.
-    for transcript in transcripts() {
+    for transcript in transcripts(false).into_iter().chain(transcripts(true)) {
         assert!(oracle::handshake::check(&transcript));
         assert!(!oracle::handshake::check(&transcript[..transcript.len() - 1]));
     }
@@ -73,7 +74,7 @@ fn ring_invitations() {
 
 /// Handshakes on a wire, as the sequence's check reads them: a byte for what happens, with the side in its
 /// highest bit, and what that takes.
-fn conversations() -> [(&'static str, Vec<u8>); 5] {
+fn conversations() -> [(&'static str, Vec<u8>); 7] {
     const BACK: u8 = 0x80;
     let poll = [0, 3, 8, BACK, 1, 8 | BACK];
     let halting = [
@@ -94,6 +95,11 @@ fn conversations() -> [(&'static str, Vec<u8>); 5] {
     ];
     [
         ("good", [&[6][..], &poll, &poll, &poll].concat()),
+        ("good_with_a_key", [&[14][..], &poll, &poll, &poll].concat()),
+        (
+            "flipped_with_a_key",
+            [&[8][..], &[0, 0, 25, 4, 1], &poll].concat(),
+        ),
         (
             "good_in_pieces",
             [&[0][..], &halting, &poll, &halting, &poll, &poll].concat(),
@@ -108,8 +114,12 @@ fn conversations() -> [(&'static str, Vec<u8>); 5] {
 }
 
 /// What each side of a good handshake hears, behind the byte that says how it is fed.
-fn transcripts() -> [Vec<u8>; 2] {
-    let mut pair = Pair::new(initiator(Timing::default()), responder(Timing::default()));
+fn transcripts(with_key: bool) -> [Vec<u8>; 2] {
+    let keys = if with_key { one_key() } else { Keys::default() };
+    let mut pair = Pair::new(
+        initiator_with(Timing::default(), &keys),
+        responder_with(Timing::default(), &keys),
+    );
     for _ in 0..10 {
         match pair.poll_initiator() {
             Step::ChooseRail => pair.initiator.offer(pair.now(), endpoint(1), 0).unwrap(),
@@ -120,9 +130,10 @@ fn transcripts() -> [Vec<u8>; 2] {
             pair.responder.accept(pair.now(), endpoint(2)).unwrap();
         }
     }
+    let how = if with_key { 0x7e } else { 0x3e };
     [
-        [vec![0x7e], pair.down.history].concat(),
-        [vec![0x7f], pair.up.history].concat(),
+        [vec![how], pair.down.history].concat(),
+        [vec![how + 1], pair.up.history].concat(),
     ]
 }
 
@@ -130,7 +141,8 @@ fn transcripts() -> [Vec<u8>; 2] {
 #[test]
 fn seeds_are_what_this_version_writes() {
     let rails = samples::rails();
-    let [heard_by_initiator, heard_by_responder] = transcripts();
+    let [heard_by_initiator, heard_by_responder] = transcripts(false);
+    let [proven_to_initiator, proven_to_responder] = transcripts(true);
     let mut seeds = vec![
         ("handle", "all_kinds", samples::handle(&rails).as_bytes().to_vec()),
         (
@@ -150,6 +162,8 @@ fn seeds_are_what_this_version_writes() {
         ),
         ("handshake", "heard_by_initiator", heard_by_initiator),
         ("handshake", "heard_by_responder", heard_by_responder),
+        ("handshake", "proven_to_initiator", proven_to_initiator),
+        ("handshake", "proven_to_responder", proven_to_responder),
     ];
     seeds.extend(conversations().map(|(name, bytes)| ("sequence", name, bytes)));
     seeds.push(("text", "spelled", samples::handle(&rails).as_bytes().to_vec()));
@@ -163,11 +177,29 @@ fn seeds_are_what_this_version_writes() {
     for (name, invitation) in ["trailer", "immediate"].iter().zip(samples::invitations()) {
         seeds.push(("ring_invitation", name, invitation.to_bytes().to_vec()));
     }
-    for (name, frame) in ["hello", "welcome", "connect", "accept", "ready", "reject"]
-        .iter()
-        .zip(samples::frames())
-    {
-        seeds.push(("frames", name, frame.as_bytes().to_vec()));
+    for (names, frames) in [
+        (
+            &["hello", "welcome", "connect", "accept", "ready", "reject"][..],
+            &samples::frames_in(1)[..],
+        ),
+        (
+            &["hello_2", "welcome_2", "connect_2", "accept_2", "ready_2"],
+            &samples::frames_in(2)[..5],
+        ),
+        (
+            &[
+                "hello_keyed",
+                "welcome_keyed",
+                "connect_keyed",
+                "accept_keyed",
+                "ready_keyed",
+            ],
+            &samples::keyed_frames(),
+        ),
+    ] {
+        for (name, frame) in names.iter().zip(frames) {
+            seeds.push(("frames", name, frame.as_bytes().to_vec()));
+        }
     }
     for (target, name, bytes) in seeds {
         let path = folder(target).join(name);

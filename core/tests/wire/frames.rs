@@ -33,7 +33,7 @@ fn each_truncation_is_refused_as_one() {
             assert!(usize::from(offset) <= length);
         }
     }
-    let hello = &samples::frames()[0];
+    let hello = &samples::frames_in(1)[0];
     for (length, field) in [
         (0, Field::Magic),
         (9, Field::BodyLength),
@@ -47,7 +47,7 @@ fn each_truncation_is_refused_as_one() {
     ] {
         assert_eq!(refusal(&hello.as_bytes()[..length]).1, field, "{length}");
     }
-    let connect = &samples::frames()[2];
+    let connect = &samples::frames_in(1)[2];
     for (length, field) in [
         (25, Field::Gid),
         (26, Field::Qpn),
@@ -63,6 +63,28 @@ fn each_truncation_is_refused_as_one() {
         (71, Field::PrivateData),
     ] {
         assert_eq!(refusal(&connect.as_bytes()[..length]).1, field, "{length}");
+    }
+    // What is in version 2 alone.
+    let [hello, welcome, connect, _, ready] = &samples::keyed_frames();
+    let rails = samples::frames_in(1)[0].as_bytes().len();
+    for (frame, length, field) in [
+        (hello, rails, Field::KeyId),
+        (hello, rails + 3, Field::KeyId),
+        (welcome, 38, Field::KeyId),
+        (welcome, 41, Field::KeyId),
+        (welcome, 42, Field::RailTag),
+        (connect, 69, Field::CreditStart),
+        (connect, 70, Field::Session),
+        (connect, 78, Field::NextSequence),
+        (connect, 86, Field::Epoch),
+        (connect, 89, Field::Epoch),
+        (connect, 90, Field::PrivateData),
+        (connect, 92, Field::Tag),
+        (connect, 123, Field::Tag),
+        (ready, 10, Field::Tag),
+        (ready, 41, Field::Tag),
+    ] {
+        assert_eq!(refusal(&frame.as_bytes()[..length]).1, field, "{length}");
     }
 }
 
@@ -90,7 +112,9 @@ fn bytes_after_a_frame_are_refused() {
 
 #[test]
 fn bytes_after_a_body_are_refused() {
-    for (index, frame) in samples::frames().iter().enumerate().take(4) {
+    let bodies = samples::frames_in(1).into_iter().take(4);
+    let bodies = bodies.chain(samples::frames_in(2).into_iter().take(4));
+    for (index, frame) in bodies.enumerate() {
         let mut bytes = frame.as_bytes().to_vec();
         bytes.push(0);
         let body_bytes = u16::try_from(bytes.len() - 10).unwrap();
@@ -103,7 +127,8 @@ fn bytes_after_a_body_are_refused() {
 
 #[test]
 fn what_is_wrong_is_named() {
-    let [hello, welcome, connect, _, _, reject] = <[FrameBuffer; 6]>::try_from(samples::frames()).unwrap();
+    let [hello, welcome, connect, _, _, reject] = samples::frames_in(1);
+    let [newer_hello, newer_welcome, newer_connect, ..] = samples::frames_in(2);
     let header = Part::FrameHeader;
     for (frame, index, value, refused) in [
         (&hello, 3, 0, (header, Field::Magic, 0, Reason::Unknown)),
@@ -126,7 +151,30 @@ fn what_is_wrong_is_named() {
             0x80,
             (Part::Hello, Field::RailTag, 46, Reason::Unknown),
         ),
-        (&welcome, 10, 0, (Part::Welcome, Field::Version, 10, Reason::Zero)),
+        (
+            &welcome,
+            10,
+            0,
+            (Part::Welcome, Field::Version, 10, Reason::Mismatch),
+        ),
+        (&newer_hello, 4, 2, (header, Field::Version, 4, Reason::Unknown)),
+        (&newer_welcome, 4, 3, (header, Field::Version, 4, Reason::Unknown)),
+        (&newer_welcome, 7, 2, (header, Field::Flags, 6, Reason::NotZero)),
+        // Neither version 1 nor a Hello has a place for a tag.
+        (&connect, 7, 1, (header, Field::Flags, 6, Reason::NotZero)),
+        (&newer_hello, 7, 1, (header, Field::Flags, 6, Reason::NotZero)),
+        (
+            &newer_welcome,
+            10,
+            1,
+            (Part::Welcome, Field::Version, 10, Reason::Mismatch),
+        ),
+        (
+            &newer_connect,
+            26,
+            1,
+            (Part::Connect, Field::Qpn, 26, Reason::OutOfRange),
+        ),
         (
             &welcome,
             13,
@@ -198,6 +246,13 @@ fn what_is_wrong_is_named() {
             (part, Field::Instance, u16::try_from(at).unwrap(), Reason::Zero)
         );
     }
+    // Without a session, nothing is said of it.
+    for (from, to, field) in [(70, 86, Field::Epoch), (70, 78, Field::NextSequence)] {
+        let mut bytes = newer_connect.as_bytes().to_vec();
+        bytes[from..to].fill(0);
+        let (_, found, offset, reason) = refusal(&bytes);
+        assert_eq!((found, usize::from(offset), reason), (field, to, Reason::NotZero));
+    }
     let mut no_gid = connect.as_bytes().to_vec();
     no_gid[10..26].fill(0);
     assert_eq!(refusal(&no_gid), (Part::Connect, Field::Gid, 10, Reason::Zero));
@@ -222,7 +277,7 @@ fn what_is_wrong_is_named() {
 
 #[test]
 fn limits_hold_exactly() {
-    let connect = samples::connect().endpoint;
+    let connect = samples::connect(2).endpoint;
     let with = |change: fn(&mut Endpoint)| {
         let mut endpoint = connect;
         change(&mut endpoint);
@@ -254,29 +309,37 @@ fn limits_hold_exactly() {
 
 #[test]
 fn announced_lengths_are_refused_before_the_body_is_there() {
-    let header = |kind: u8, body_bytes: usize| {
+    let header = |version: u8, kind: u8, flags: u8, body_bytes: usize| {
         let mut bytes = b"DBLF\x01\x00\x00\x00\x00\x00".to_vec();
-        bytes[5] = kind;
+        (bytes[4], bytes[5], bytes[7]) = (version, kind, flags);
         bytes[8..].copy_from_slice(&u16::try_from(body_bytes).unwrap().to_be_bytes());
         FrameHeader::parse(&bytes)
             .map(|header| header.body_bytes)
             .map_err(|error| error.reason)
     };
-    for (kind, min, max) in [
-        (1, 36, FRAME_BODY_BYTES_MAX),
-        (2, 28, 28 + 64 * 35),
-        (3, 60, 124),
-        (4, 60, 124),
-        (5, 0, 0),
-        (6, 8, 8),
+    for (version, kind, flags, min, max) in [
+        (1, 1, 0, 36, FRAME_BODY_BYTES_MAX),
+        (1, 2, 0, 28, 28 + 64 * 35),
+        (1, 3, 0, 60, 124),
+        (1, 4, 0, 60, 124),
+        (1, 5, 0, 0, 0),
+        (1, 6, 0, 8, 8),
+        (2, 2, 0, 32, 32 + 64 * 35),
+        (2, 2, 1, 64, 64 + 64 * 35),
+        (2, 3, 0, 80, 144),
+        (2, 3, 1, 112, 176),
+        (2, 4, 1, 112, 176),
+        (2, 5, 0, 0, 0),
+        (2, 5, 1, 32, 32),
     ] {
-        assert_eq!(header(kind, min), Ok(min));
-        assert_eq!(header(kind, max), Ok(max));
-        assert_eq!(header(kind, max + 1), Err(Reason::TooLong));
+        let header = |body_bytes| header(version, kind, flags, body_bytes);
+        assert_eq!(header(min), Ok(min));
+        assert_eq!(header(max), Ok(max));
+        assert_eq!(header(max + 1), Err(Reason::TooLong));
         if min > 0 {
-            assert_eq!(header(kind, min - 1), Err(Reason::OutOfRange));
+            assert_eq!(header(min - 1), Err(Reason::OutOfRange));
         }
-        assert_eq!(header(kind, usize::from(u16::MAX)), Err(Reason::TooLong));
+        assert_eq!(header(usize::from(u16::MAX)), Err(Reason::TooLong));
     }
 }
 
@@ -284,11 +347,15 @@ fn announced_lengths_are_refused_before_the_body_is_there() {
 fn sixty_four_of_the_longest_rails_fit_and_no_more() {
     let longest = samples::rails()[3];
     let rails: heapless::Vec<AdvertisedRail, RAILS_MAX> = (0..RAILS_MAX).map(|_| longest).collect();
+    let welcome = FrameBuffer::welcome(&samples::welcome(2), &rails);
     let frames = [
-        FrameBuffer::hello(&samples::hello(), &rails),
-        FrameBuffer::welcome(&samples::welcome(), &rails),
+        FrameBuffer::hello(&samples::hello(1), &rails),
+        FrameBuffer::welcome(&samples::welcome(1), &rails),
+        FrameBuffer::hello(&samples::hello(2), &rails),
+        welcome.clone(),
+        welcome.tagged(|_| samples::TAG),
     ];
-    for (frame, count_at) in frames.iter().zip([12, 11]) {
+    for (frame, count_at) in frames.iter().zip([12, 11, 12, 11, 11]) {
         assert!(frame.as_bytes().len() <= FRAME_BYTES_MAX);
         oracle::frames::check(frame.as_bytes());
         assert!(Frame::parse(frame.as_bytes()).is_ok());
@@ -300,14 +367,17 @@ fn sixty_four_of_the_longest_rails_fit_and_no_more() {
 #[test]
 fn of_a_newer_hello_the_unknown_is_passed_over() {
     let newer_hello = {
-        let mut hello = samples::hello();
+        let mut hello = samples::hello(2);
         hello.versions = VersionRange::new(1, 3).unwrap();
+        hello.key = Some(samples::key_id());
         hello
     };
     let known = samples::rails()[0];
     let frame = FrameBuffer::hello(&newer_hello, &[known].into_iter().collect());
     let mut bytes = frame.as_bytes().to_vec();
-    bytes.extend_from_slice(&[0xff, 4, 1, 2]);
+    // A rail of another kind goes before the key.
+    let key_at = bytes.len() - 4;
+    bytes.splice(key_at..key_at, [0xff, 4, 1, 2]);
     bytes.extend_from_slice(b"whatever a newer version has to say");
     bytes[12] = 2;
     bytes[13] = 0xff;
@@ -318,16 +388,18 @@ fn of_a_newer_hello_the_unknown_is_passed_over() {
     };
     assert_eq!(hello.hello, newer_hello);
     assert!(hello.rails.iter().eq([known]));
-    bytes[11] = 1;
-    assert!(Frame::parse(&bytes).is_err());
+    for known in [1, 2] {
+        bytes[11] = known;
+        assert!(Frame::parse(&bytes).is_err());
+    }
 }
 
 #[test]
 fn reasons_have_words() {
-    for raw in 1..=11 {
+    for raw in 1..=15 {
         assert!(!RejectReason(raw).to_string().contains("unknown"), "{raw}");
     }
-    assert_eq!(RejectReason(12).to_string(), "unknown reason 12");
+    assert_eq!(RejectReason(16).to_string(), "unknown reason 16");
     let error = Frame::parse(b"DBLF\x01\x03\x00\x00\x00\x7d").unwrap_err();
     assert_eq!(error.to_string(), "frame header: body length at byte 8: too long");
 }

@@ -1,6 +1,6 @@
 //! The bytes themselves, as `docs/wire-format.md` has them: what may never change within a version.
 
-use doorbell_core::wire::{Frame, FrameBuffer, Handle, Reject, RejectReason};
+use doorbell_core::wire::{Frame, FrameBuffer, Handle, Reject, RejectReason, Tag};
 
 use crate::samples;
 
@@ -24,7 +24,7 @@ const ENDPOINT: &str = "
 #[test]
 fn handle() {
     let golden = bytes(&format!(
-        "44424c48 01 68 00 04 4853 01 00 0102030405060708 {RAILS}"
+        "44424c48 02 68 00 04 4853 01 00 0102030405060708 {RAILS}"
     ));
     assert_eq!(golden.len(), 20 + 7 + 19 + 23 + 35);
     let handle = samples::handle(&samples::rails());
@@ -38,62 +38,127 @@ fn handle() {
     assert!(!view.has_more());
 }
 
+/// Version 1 said the same, but for its own number.
+#[test]
+fn handle_of_version_1() {
+    let golden = bytes(&format!(
+        "44424c48 01 68 00 04 4853 01 00 0102030405060708 {RAILS}"
+    ));
+    let view = Handle::parse(&golden).unwrap();
+    assert_eq!(view.rails().iter().collect::<Vec<_>>(), samples::rails());
+    assert_eq!((view.versions().oldest(), view.versions().newest()), (1, 1));
+}
+
 #[test]
 fn handle_text() {
     let handle = samples::handle(&samples::rails()[..1]);
-    let text = "doorbell:44424c48011b00014853010001020304050607080118510a010203a74d";
+    let text = "doorbell:44424c48021b00014853010001020304050607080118510a0102030850";
     assert_eq!(handle.to_string(), text);
+}
+
+/// What a key proves: as many bytes as it takes.
+const TAG: &str = "
+    c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0 c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0";
+
+/// A session, its next message, its epoch.
+const SESSION: &str = "2122232425262728 4142434445464748 31323334";
+
+/// The endpoint as version 2 has it.
+fn endpoint_2() -> String {
+    let (fixed, private) = ENDPOINT.rsplit_once(' ').unwrap();
+    format!("{fixed} {SESSION} {private}")
 }
 
 #[test]
 fn hello() {
-    let golden = bytes(&format!(
-        "44424c46 01 01 0000 0078
-         01 01 04 00 1112131415161718 0102030405060708 a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0 {RAILS}"
-    ));
-    let frame = FrameBuffer::hello(&samples::hello(), &samples::rails().into_iter().collect());
-    assert_eq!(frame.as_bytes(), golden);
-    let Ok(Frame::Hello(parsed)) = Frame::parse(&golden) else {
-        panic!("not a Hello")
-    };
-    assert_eq!(parsed.hello, samples::hello());
-    assert!(parsed.rails.iter().eq(samples::rails()));
+    let [oldest, newest] = [1, 2].map(samples::frames_in);
+    let greeting = "1112131415161718 0102030405060708 a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0";
+    for (frame, versions, length, key) in [
+        (&oldest[0], "01 01", "0078", ""),
+        (&newest[0], "01 02", "007c", "00000000"),
+        (&samples::keyed_frames()[0], "02 02", "007c", "51525354"),
+    ] {
+        let golden = bytes(&format!(
+            "44424c46 01 01 0000 {length} {versions} 04 00 {greeting} {RAILS} {key}"
+        ));
+        assert_eq!(frame.as_bytes(), golden);
+        let Ok(Frame::Hello(parsed)) = Frame::parse(&golden) else {
+            panic!("not a Hello")
+        };
+        assert!(parsed.rails.iter().eq(samples::rails()));
+        let key = (key == "51525354").then(samples::key_id);
+        assert_eq!(
+            (parsed.hello.listener, parsed.hello.key),
+            (Some(samples::listener()), key)
+        );
+    }
 }
 
 #[test]
 fn welcome() {
-    let golden = bytes(&format!(
-        "44424c46 01 02 0000 0070
-         01 04 0000 0102030405060708 b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0 {RAILS}"
-    ));
-    let frame = FrameBuffer::welcome(&samples::welcome(), &samples::rails().into_iter().collect());
-    assert_eq!(frame.as_bytes(), golden);
-    let Ok(Frame::Welcome(parsed)) = Frame::parse(&golden) else {
-        panic!("not a Welcome")
-    };
-    assert_eq!(parsed.welcome, samples::welcome());
-    assert!(parsed.rails.iter().eq(samples::rails()));
+    let [oldest, newest] = [1, 2].map(samples::frames_in);
+    let greeting = "0102030405060708 b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0";
+    for (frame, version, rest, key, tag) in [
+        (&oldest[1], "01", "0000 0070", "", ""),
+        (&newest[1], "02", "0000 0074", "00000000", ""),
+        (&samples::keyed_frames()[1], "02", "0001 0094", "51525354", TAG),
+    ] {
+        let golden = bytes(&format!(
+            "44424c46 {version} 02 {rest} {version} 04 0000 {greeting} {key} {RAILS} {tag}"
+        ));
+        assert_eq!(frame.as_bytes(), golden);
+        let Ok(Frame::Welcome(parsed)) = Frame::parse(&golden) else {
+            panic!("not a Welcome")
+        };
+        assert!(parsed.rails.iter().eq(samples::rails()));
+        let key = (key == "51525354").then(samples::key_id);
+        assert_eq!(
+            (parsed.welcome.listener, parsed.welcome.key),
+            (samples::listener(), key)
+        );
+    }
 }
 
 #[test]
-fn connect() {
-    let golden = bytes(&format!("44424c46 01 03 0000 003e {ENDPOINT}"));
-    assert_eq!(FrameBuffer::connect(&samples::connect()).as_bytes(), golden);
-    assert_eq!(Frame::parse(&golden), Ok(Frame::Connect(samples::connect())));
-}
-
-#[test]
-fn accept() {
-    let golden = bytes(&format!("44424c46 01 04 0000 003e {ENDPOINT}"));
-    assert_eq!(FrameBuffer::accept(&samples::connect()).as_bytes(), golden);
-    assert_eq!(Frame::parse(&golden), Ok(Frame::Accept(samples::connect())));
+fn connect_and_accept() {
+    let connect = |version| Frame::Connect(samples::connect(version));
+    let accept = |version| Frame::Accept(samples::connect(version));
+    for (at, kind, frame_of) in [
+        (2, "03", &connect as &dyn Fn(u8) -> Frame<'static>),
+        (3, "04", &accept),
+    ] {
+        for (frame, version, rest, body, tag) in [
+            (
+                &samples::frames_in(1)[at],
+                1,
+                "0000 003e",
+                ENDPOINT.to_owned(),
+                "",
+            ),
+            (&samples::frames_in(2)[at], 2, "0000 0052", endpoint_2(), ""),
+            (&samples::keyed_frames()[at], 2, "0001 0072", endpoint_2(), TAG),
+        ] {
+            let golden = bytes(&format!("44424c46 0{version} {kind} {rest} {body} {tag}"));
+            assert_eq!(frame.as_bytes(), golden);
+            assert_eq!(Frame::parse(&golden), Ok(frame_of(version)));
+        }
+    }
 }
 
 #[test]
 fn ready() {
-    let golden = bytes("44424c46 01 05 0000 0000");
-    assert_eq!(FrameBuffer::ready().as_bytes(), golden);
-    assert_eq!(Frame::parse(&golden), Ok(Frame::Ready));
+    for (frame, version, rest, tag) in [
+        (&samples::frames_in(1)[4], "01", "0000 0000", ""),
+        (&samples::frames_in(2)[4], "02", "0000 0000", ""),
+        (&samples::keyed_frames()[4], "02", "0001 0020", TAG),
+    ] {
+        let golden = bytes(&format!("44424c46 {version} 05 {rest} {tag}"));
+        assert_eq!(frame.as_bytes(), golden);
+        assert_eq!(Frame::parse(&golden), Ok(Frame::Ready));
+        let (covered, found) = Tag::split(&golden);
+        assert_eq!(found, (!tag.is_empty()).then_some(samples::TAG));
+        assert_eq!(covered, &golden[..10]);
+    }
 }
 
 #[test]

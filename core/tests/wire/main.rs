@@ -8,12 +8,14 @@
     reason = "a test fails by panicking"
 )]
 
+mod authentication;
 mod corpus;
 mod exhaustive;
 mod frames;
 mod golden;
 mod handle;
 mod handshake;
+mod mac;
 mod matrix;
 mod oracle;
 mod pipe;

@@ -5,11 +5,12 @@ use doorbell_core::handshake::{Cause, Initiator, Responder, Stage, Step, Timing}
 use doorbell_core::wire::{FrameBuffer, FrameKind};
 
 use crate::oracle::handshake::{REJECT, endpoint, initiator, responder, sent_by};
+use crate::oracle::keys::Keys;
 use crate::pipe::{End, Lane};
 
 enum Machine {
-    Initiator(Box<Initiator>),
-    Responder(Box<Responder>),
+    Initiator(Box<Initiator<Keys>>),
+    Responder(Box<Responder<Keys>>),
 }
 
 impl Machine {

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use doorbell_core::Instant;
 use doorbell_core::handshake::{Initiator, Io, IoError, Responder, Step};
 
+use crate::oracle::keys::Keys;
+
 /// One direction.
 #[derive(Default)]
 pub(crate) struct Lane {
@@ -58,15 +60,15 @@ impl Io for End<'_> {
 
 /// Both machines and what lies between them.
 pub(crate) struct Pair {
-    pub(crate) initiator: Initiator,
-    pub(crate) responder: Responder,
+    pub(crate) initiator: Initiator<Keys>,
+    pub(crate) responder: Responder<Keys>,
     pub(crate) up: Lane,
     pub(crate) down: Lane,
     pub(crate) now_ns: u64,
 }
 
 impl Pair {
-    pub(crate) fn new(initiator: Initiator, responder: Responder) -> Self {
+    pub(crate) fn new(initiator: Initiator<Keys>, responder: Responder<Keys>) -> Self {
         Self {
             initiator,
             responder,

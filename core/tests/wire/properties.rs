@@ -5,7 +5,7 @@ use core::num::NonZeroU16;
 
 use doorbell_core::wire::{
     AdvertisedRail, Connect, CreditWord, Endpoint, EndpointParameters, Fit, Frame, FrameBuffer, Handle,
-    InstanceId, PrivateData, Rails, Reject, RejectReason, SpeedClass,
+    InstanceId, PrivateData, Rails, Reject, RejectReason, Resumption, SessionId, SpeedClass, Tag,
 };
 use doorbell_core::{Gid, IpPrefix, Mtu, Psn, Qpn, Rkey};
 use proptest::collection::vec;
@@ -61,6 +61,7 @@ fn endpoint() -> impl Strategy<Value = Endpoint> {
                     slot_bytes,
                 },
                 credit,
+                session: None,
                 private_data: PrivateData::new(&private).unwrap(),
             }
         },
@@ -89,11 +90,11 @@ proptest! {
     }
 
     #[test]
-    fn hellos_and_welcomes_survive(rails in vec(rail(), 0..=64)) {
+    fn hellos_and_welcomes_survive(rails in vec(rail(), 0..=64), version in 1..=2_u8) {
         let list = rails.iter().copied().collect();
         let (hello, welcome) = (
-            FrameBuffer::hello(&samples::hello(), &list),
-            FrameBuffer::welcome(&samples::welcome(), &list),
+            FrameBuffer::hello(&samples::hello(version), &list),
+            FrameBuffer::welcome(&samples::welcome(version), &list),
         );
         let Ok(Frame::Hello(parsed)) = Frame::parse(hello.as_bytes()) else { panic!("not a Hello") };
         prop_assert_eq!(listed(parsed.rails), &rails[..]);
@@ -102,11 +103,25 @@ proptest! {
     }
 
     #[test]
-    fn endpoints_survive(endpoint in endpoint(), peer_rail in any::<u8>()) {
+    fn endpoints_survive(
+        mut endpoint in endpoint(),
+        peer_rail in any::<u8>(),
+        session in option::of((1..=u64::MAX, any::<u32>(), any::<u64>())),
+        tag in any::<[u8; 32]>(),
+    ) {
+        let version = if session.is_some() { 2 } else { 1 };
+        endpoint.session = session.map(|(session, epoch, next_sequence)| Resumption {
+            session: SessionId::new(session).unwrap(),
+            epoch,
+            next_sequence,
+        });
         let connect = Connect { endpoint, peer_rail };
-        let (ours, theirs) = (FrameBuffer::connect(&connect), FrameBuffer::accept(&connect));
+        let (ours, theirs) = (FrameBuffer::connect(version, &connect), FrameBuffer::accept(version, &connect));
         prop_assert_eq!(Frame::parse(ours.as_bytes()), Ok(Frame::Connect(connect)));
         prop_assert_eq!(Frame::parse(theirs.as_bytes()), Ok(Frame::Accept(connect)));
+        let tagged = FrameBuffer::connect(2, &connect).tagged(|_| Tag(tag));
+        prop_assert_eq!(Frame::parse(tagged.as_bytes()), Ok(Frame::Connect(connect)));
+        prop_assert_eq!(Tag::split(tagged.as_bytes()).1, Some(Tag(tag)));
     }
 
     #[test]
@@ -129,7 +144,7 @@ proptest! {
     /// Bytes that are nearly right reach further than made-up ones.
     #[test]
     fn changed_frames_keep_every_promise(
-        which in 0..6_usize,
+        which in 0..samples::frames().len(),
         changes in vec((any::<proptest::sample::Index>(), any::<u8>()), 0..4),
         how in any::<u8>(),
     ) {

@@ -5,8 +5,8 @@ use core::num::NonZeroU16;
 
 use doorbell_core::wire::{
     AdvertisedRail, Connect, CreditWord, Endpoint, EndpointParameters, FrameBuffer, Handle, Hello,
-    InstanceId, Nonce, PrivateData, Publication, Reject, RejectReason, RemoteWindow, RingInvitation,
-    SpeedClass, VersionRange, Welcome,
+    InstanceId, KeyId, Nonce, PrivateData, Publication, Reject, RejectReason, RemoteWindow, Resumption,
+    RingInvitation, SessionId, SpeedClass, TAG_BYTES, Tag, VersionRange, Welcome,
 };
 use doorbell_core::{Gid, IpPrefix, Mtu, Psn, Qpn, Rkey};
 
@@ -53,24 +53,36 @@ pub(crate) fn handle(rails: &[AdvertisedRail]) -> Handle {
     builder.finish().unwrap()
 }
 
-pub(crate) fn hello() -> Hello {
+/// A Hello of a side whose newest version this is.
+pub(crate) fn hello(version: u8) -> Hello {
     Hello {
-        versions: VersionRange::OURS,
+        versions: VersionRange::new(1, version).unwrap(),
         initiator: InstanceId::new(0x1112_1314_1516_1718).unwrap(),
         listener: Some(listener()),
         nonce: Nonce([0xa0; 16]),
+        key: None,
     }
 }
 
-pub(crate) fn welcome() -> Welcome {
+pub(crate) fn welcome(version: u8) -> Welcome {
     Welcome {
-        version: 1,
+        version,
         listener: listener(),
         nonce: Nonce([0xb0; 16]),
+        key: None,
     }
 }
 
-pub(crate) fn connect() -> Connect {
+pub(crate) fn resumption() -> Resumption {
+    Resumption {
+        session: SessionId::new(0x2122_2324_2526_2728).unwrap(),
+        epoch: 0x3132_3334,
+        next_sequence: 0x4142_4344_4546_4748,
+    }
+}
+
+/// What Connect and Accept say in this version.
+pub(crate) fn connect(version: u8) -> Connect {
     let parameters = EndpointParameters {
         mtu: Mtu::B4096,
         max_rd_atomic: 16,
@@ -92,6 +104,7 @@ pub(crate) fn connect() -> Connect {
             rkey: Rkey(0x5678_9abc),
             start: 0xfeed_0010,
         },
+        session: (version > 1).then(resumption),
         private_data: PrivateData::new(b"hi").unwrap(),
     };
     Connect {
@@ -100,20 +113,53 @@ pub(crate) fn connect() -> Connect {
     }
 }
 
-/// A frame of every kind.
-pub(crate) fn frames() -> Vec<FrameBuffer> {
+/// A frame of every kind in this version, without keys.
+pub(crate) fn frames_in(version: u8) -> [FrameBuffer; 6] {
     let rails = rails().into_iter().collect();
-    vec![
-        FrameBuffer::hello(&hello(), &rails),
-        FrameBuffer::welcome(&welcome(), &rails),
-        FrameBuffer::connect(&connect()),
-        FrameBuffer::accept(&connect()),
-        FrameBuffer::ready(),
+    [
+        FrameBuffer::hello(&hello(version), &rails),
+        FrameBuffer::welcome(&welcome(version), &rails),
+        FrameBuffer::connect(version, &connect(version)),
+        FrameBuffer::accept(version, &connect(version)),
+        FrameBuffer::ready(version),
         FrameBuffer::reject(&Reject {
             reason: RejectReason::QUEUE_PAIR,
             detail: 12,
         }),
     ]
+}
+
+pub(crate) fn key_id() -> KeyId {
+    KeyId::new(0x5152_5354).unwrap()
+}
+
+/// Not what any key makes of anything.
+pub(crate) const TAG: Tag = Tag([0xc0; TAG_BYTES]);
+
+/// The frames of a handshake with keys.
+pub(crate) fn keyed_frames() -> [FrameBuffer; 5] {
+    let rails = rails().into_iter().collect();
+    let key = Some(key_id());
+    let [_, _, connect, accept, ready, _] = frames_in(2);
+    let hello = Hello {
+        versions: VersionRange::AUTHENTICATED,
+        key,
+        ..hello(2)
+    };
+    let welcome = Welcome { key, ..welcome(2) };
+    [
+        FrameBuffer::hello(&hello, &rails),
+        FrameBuffer::welcome(&welcome, &rails).tagged(|_| TAG),
+        connect.tagged(|_| TAG),
+        accept.tagged(|_| TAG),
+        ready.tagged(|_| TAG),
+    ]
+}
+
+/// All of these.
+pub(crate) fn frames() -> Vec<FrameBuffer> {
+    let without = [frames_in(1), frames_in(2)].into_iter().flatten();
+    without.chain(keyed_frames()).collect()
 }
 
 /// An invitation of either kind.

@@ -2,7 +2,8 @@
 //! again the same.
 
 use doorbell_core::wire::{
-    Connect, FRAME_BYTES_MAX, Frame, FrameBuffer, FrameHeader, HelloRef, InstanceId, VERSION, WelcomeRef,
+    Connect, FRAME_BYTES_MAX, Frame, FrameBuffer, FrameHeader, HelloRef, InstanceId, KeyId, TAG_BYTES, Tag,
+    VERSION, WelcomeRef,
 };
 
 use super::plain;
@@ -13,28 +14,48 @@ pub(crate) fn check(bytes: &[u8]) {
     if let Some(header) = header {
         assert!(header.frame_bytes() <= FRAME_BYTES_MAX);
     }
-    let header = header.map(|header| (u64::from(header.kind.to_wire()), header.body_bytes));
-    assert_eq!(header, plain::frames::header(bytes));
+    let as_plain = header.map(|header| plain::frames::Header {
+        version: header.version.into(),
+        kind: header.kind.to_wire().into(),
+        is_tagged: header.is_tagged,
+        length: header.body_bytes,
+    });
+    assert_eq!(as_plain, plain::frames::whole_header(bytes));
     let plain = plain::frames::read(bytes);
     let frame = match Frame::parse(bytes) {
         Ok(frame) => frame,
         Err(error) => {
             assert_eq!(plain, None, "{error}");
             assert!(usize::from(error.offset) <= bytes.len(), "{error}");
+            // What is over a tag is told of whole frames, whatever is in them.
+            let (covered, tag) = Tag::split(bytes);
+            let tag_bytes = if tag.is_some() { TAG_BYTES } else { 0 };
+            assert_eq!(covered.len() + tag_bytes, bytes.len());
             return;
         }
     };
     assert_same(&frame, &plain.expect("taken, and yet it is no frame"));
+    let header = header.expect("a frame has a header");
+    let version = header.version;
     let again = match frame {
         // What a newer version adds is passed over, so it cannot be written again.
         Frame::Hello(hello) if hello.hello.versions.newest() > VERSION => return,
         Frame::Hello(hello) => FrameBuffer::hello(&hello.hello, &hello.rails.iter().collect()),
         Frame::Welcome(welcome) => FrameBuffer::welcome(&welcome.welcome, &welcome.rails.iter().collect()),
-        Frame::Connect(connect) => FrameBuffer::connect(&connect),
-        Frame::Accept(accept) => FrameBuffer::accept(&accept),
-        Frame::Ready => FrameBuffer::ready(),
+        Frame::Connect(connect) => FrameBuffer::connect(version, &connect),
+        Frame::Accept(accept) => FrameBuffer::accept(version, &accept),
+        Frame::Ready => FrameBuffer::ready(version),
         Frame::Reject(reject) => FrameBuffer::reject(&reject),
         other => panic!("a kind nobody writes: {other:?}"),
+    };
+    let (covered, tag) = Tag::split(bytes);
+    assert_eq!(tag.is_some(), header.is_tagged);
+    let again = match tag {
+        None => again,
+        Some(tag) => again.tagged(|before| {
+            assert_eq!(before, covered);
+            tag
+        }),
     };
     assert_eq!(again.as_bytes(), bytes);
 }
@@ -68,13 +89,15 @@ fn assert_same_hello(found: &HelloRef<'_>, plain: &plain::frames::Hello) {
             hello.initiator.to_u64(),
             hello.listener.map_or(0, InstanceId::to_u64),
             &hello.nonce.0[..],
+            hello.key.map_or(0, |key| u64::from(key.to_u32())),
         ),
         (
             plain.oldest,
             plain.newest,
             plain.instance,
             plain.listener,
-            &plain.nonce[..]
+            &plain.nonce[..],
+            plain.key
         )
     );
     plain::rails::assert_same(found.rails, &plain.rails);
@@ -86,9 +109,10 @@ fn assert_same_welcome(found: &WelcomeRef<'_>, plain: &plain::frames::Welcome) {
         (
             u64::from(welcome.version),
             welcome.listener.to_u64(),
-            &welcome.nonce.0[..]
+            &welcome.nonce.0[..],
+            welcome.key.map(KeyId::to_u32).unwrap_or_default().into(),
         ),
-        (plain.version, plain.instance, &plain.nonce[..])
+        (plain.version, plain.instance, &plain.nonce[..], plain.key)
     );
     plain::rails::assert_same(found.rails, &plain.rails);
 }
@@ -114,6 +138,9 @@ pub(crate) fn plain_of(connect: &Connect) -> plain::frames::Endpoint {
         credit_address: endpoint.credit.address,
         credit_rkey: endpoint.credit.rkey.0.into(),
         credit_start: endpoint.credit.start.into(),
+        session: endpoint.session.map_or(0, |said| said.session.to_u64()),
+        next_sequence: endpoint.session.map_or(0, |said| said.next_sequence),
+        epoch: endpoint.session.map_or(0, |said| said.epoch.into()),
         private: endpoint.private_data.as_bytes().to_vec(),
     }
 }

@@ -7,9 +7,11 @@ use doorbell_core::handshake::{
 };
 use doorbell_core::wire::{
     AdvertisedRail, Connect, CreditWord, Endpoint, EndpointParameters, FrameBuffer, FrameKind, Hello,
-    InstanceId, Nonce, PrivateData, Reject, RejectReason, SpeedClass, VersionRange, Welcome,
+    InstanceId, Nonce, PrivateData, Reject, RejectReason, SpeedClass, VERSION, VersionRange, Welcome,
 };
 use doorbell_core::{Gid, Instant, IpPrefix, Psn, Qpn, Rkey};
+
+use super::keys::Keys;
 
 const POLL_NS: u64 = 50_000_000;
 
@@ -79,6 +81,7 @@ pub(crate) fn endpoint_on(host: u8, rail: u8) -> Endpoint {
             rkey: Rkey(0x0a0b_0c00 + u32::from(host)),
             start: u32::MAX - u32::from(host),
         },
+        session: None,
         private_data: PrivateData::EMPTY,
     }
 }
@@ -88,35 +91,51 @@ pub(crate) fn instance(host: u8) -> InstanceId {
     InstanceId::new(0x1111_1111_1111_1111 * u64::from(host)).unwrap()
 }
 
-/// An initiator with the settings all samples have.
-pub(crate) fn initiator(timing: Timing) -> Initiator {
-    initiator_on(timing, &[rail(1)])
-}
-
-/// The same with these rails.
-pub(crate) fn initiator_on(timing: Timing, rails: &[AdvertisedRail]) -> Initiator {
-    let config = InitiatorConfig {
+/// What an initiator of the samples is told.
+pub(crate) fn initiator_config(timing: Timing) -> InitiatorConfig {
+    InitiatorConfig {
         instance: instance(1),
         listener: Some(instance(2)),
         nonce: Nonce([0xa1; 16]),
         timing,
-    };
-    Initiator::new(config, rails, Instant::from_ns(0)).unwrap()
+        versions: VersionRange::OURS,
+    }
 }
 
-/// A responder with the settings all samples have.
-pub(crate) fn responder(timing: Timing) -> Responder {
-    responder_on(timing, &[rail(2)])
-}
-
-/// The same with these rails.
-pub(crate) fn responder_on(timing: Timing, rails: &[AdvertisedRail]) -> Responder {
-    let config = ResponderConfig {
+/// What a responder of the samples is told.
+pub(crate) fn responder_config(timing: Timing) -> ResponderConfig {
+    ResponderConfig {
         instance: instance(2),
         nonce: Nonce([0xb2; 16]),
         timing,
-    };
-    Responder::new(config, rails, Instant::from_ns(0)).unwrap()
+        versions: VersionRange::OURS,
+    }
+}
+
+/// An initiator with the settings all samples have.
+pub(crate) fn initiator(timing: Timing) -> Initiator<Keys> {
+    initiator_with(timing, &Keys::default())
+}
+
+/// The same with these keys.
+pub(crate) fn initiator_with(timing: Timing, keys: &Keys) -> Initiator<Keys> {
+    Initiator::with(initiator_config(timing), keys, &[rail(1)], Instant::from_ns(0)).unwrap()
+}
+
+/// A responder with the settings all samples have.
+pub(crate) fn responder(timing: Timing) -> Responder<Keys> {
+    responder_with(timing, &Keys::default())
+}
+
+/// The same with these keys.
+pub(crate) fn responder_with(timing: Timing, keys: &Keys) -> Responder<Keys> {
+    let now = Instant::from_ns(0);
+    Responder::with(responder_config(timing), keys.clone(), &[rail(2)], now).unwrap()
+}
+
+/// The one key that both sides of the samples have, where they have any.
+pub(crate) fn one_key() -> Keys {
+    Keys::of(&[(7, 0x77)])
 }
 
 /// The rejection that is sent.
@@ -125,7 +144,7 @@ pub(crate) const REJECT: Reject = Reject {
     detail: 0,
 };
 
-/// The frame of this kind that host 1 or 2 would send.
+/// The frame of this kind that host 1 or 2 would send without keys.
 pub(crate) fn sent_by(host: u8, kind: FrameKind) -> FrameBuffer {
     let rails = [rail(host)].into_iter().collect();
     let connect = Connect {
@@ -140,20 +159,22 @@ pub(crate) fn sent_by(host: u8, kind: FrameKind) -> FrameBuffer {
                 initiator: instance(1),
                 listener: Some(listener),
                 nonce,
+                key: None,
             },
             &rails,
         ),
         FrameKind::Welcome => FrameBuffer::welcome(
             &Welcome {
-                version: 1,
+                version: VERSION,
                 listener,
                 nonce,
+                key: None,
             },
             &rails,
         ),
-        FrameKind::Connect => FrameBuffer::connect(&connect),
-        FrameKind::Accept => FrameBuffer::accept(&connect),
-        FrameKind::Ready => FrameBuffer::ready(),
+        FrameKind::Connect => FrameBuffer::connect(VERSION, &connect),
+        FrameKind::Accept => FrameBuffer::accept(VERSION, &connect),
+        FrameKind::Ready => FrameBuffer::ready(VERSION),
         FrameKind::Reject => FrameBuffer::reject(&REJECT),
         other => panic!("a kind nobody writes: {other:?}"),
     }
@@ -162,12 +183,12 @@ pub(crate) fn sent_by(host: u8, kind: FrameKind) -> FrameBuffer {
 /// Panics where a machine fed with `bytes` breaks a promise; says whether it got connected.
 ///
 /// The first byte says which machine (bit 0), whether the stream closes at its end or falls silent
-/// (bit 7), and how many bytes come at a time (the rest).
+/// (bit 7), whether the machine has a key (bit 6), and how many bytes come at a time (the rest).
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let Some((&how, script)) = bytes.split_first() else {
         return false;
     };
-    let piece_bytes = usize::from(how >> 1 & 0x3f) * 8 + 1;
+    let piece_bytes = usize::from(how >> 1 & 0x1f) * 8 + 1;
     let mut io = Script {
         rest: script,
         piece_bytes,
@@ -176,8 +197,13 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
         served: false,
     };
     let timing = Timing::default();
-    let mut initiator = (how & 1 == 0).then(|| initiator(timing));
-    let mut responder = (how & 1 == 1).then(|| responder(timing));
+    let keys = if how & 0x40 == 0 {
+        Keys::default()
+    } else {
+        one_key()
+    };
+    let mut initiator = (how & 1 == 0).then(|| initiator_with(timing, &keys));
+    let mut responder = (how & 1 == 1).then(|| responder_with(timing, &keys));
     // One byte at a time, a frame takes longer than it may: the whole has to end nevertheless.
     let polls_max = u64::try_from(timing.whole.as_nanos()).unwrap() / POLL_NS + 2;
     for poll in 0..=polls_max {
@@ -209,6 +235,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
             end @ (Step::Connected(_) | Step::Failed(_)) => {
                 if let Step::Connected(established) = end {
                     assert!(established.agreed.mtu <= endpoint(1).parameters.mtu);
+                    assert_eq!(established.key.is_some(), how & 0x40 != 0);
                 }
                 let left = io.rest.len();
                 let later = Instant::from_ns(u64::MAX);

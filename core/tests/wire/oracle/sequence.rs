@@ -3,18 +3,24 @@
 //!
 //! The bytes say what happens one after the other. What must hold is told by what each side was given to
 //! read and wrote, in the terms of the plain reading: who is connected was told so by three good frames and
-//! not a byte more, and where the wire was honest, both are.
+//! not a byte more, and where the wire was honest and the keys fit, both are. Where there is a key, who is connected
+//! was told what the other said, to the byte: what else the wire does can only be to end it.
 
 use doorbell_core::handshake::{Initiator, Io, IoError, Responder, Step, Timing};
 use doorbell_core::wire::{
-    AdvertisedRail, Connect, Endpoint, FrameBuffer, FrameKind, Reject, RejectReason, SLOT_BYTES_MAX,
+    AdvertisedRail, Connect, Endpoint, FrameBuffer, FrameKind, Reject, RejectReason, SLOT_BYTES_MAX, VERSION,
+    VersionRange,
 };
 use doorbell_core::{Instant, Mtu};
 
 use super::choices::Choices;
 use super::frames::plain_of;
-use super::handshake::{endpoint_on, initiator_on, instance, rail_on, responder_on, sent_by};
+use super::handshake::{
+    endpoint_on, initiator_config, instance, one_key, rail_on, responder_config, sent_by,
+};
+use super::keys::{Keys, key_of};
 use super::plain::frames::{Frame, header, read};
+use super::plain::mac::hmac;
 
 const MS_NS: u64 = 1_000_000;
 const STEPS_MAX: usize = 512;
@@ -100,8 +106,15 @@ impl Lane {
 
 /// Both machines with what their callers remember.
 struct World {
-    initiator: Initiator,
-    responder: Responder,
+    initiator: Initiator<Keys>,
+    responder: Responder<Keys>,
+    has_keys: [bool; 2],
+    /// The key both have, and what it is made of.
+    key: Option<(u64, u8)>,
+    /// Whether nothing stands in the way of two honest sides.
+    fit: bool,
+    /// The newest version that both speak.
+    version: u8,
     /// From the initiator to the responder, and back.
     lanes: [Lane; 2],
     rails: [Vec<AdvertisedRail>; 2],
@@ -120,9 +133,36 @@ pub(crate) fn check(bytes: &[u8]) -> Outcome {
         let count = (how >> host & 1) + 1;
         (0..count).map(|index| rail_on(host, index)).collect::<Vec<_>>()
     });
+    let both = one_key().0[0];
+    let (ours, theirs, fit) = match how >> 3 & 7 {
+        0 => (vec![], vec![], true),
+        1 => (vec![both], vec![both], true),
+        2 => (vec![both], vec![], false),
+        3 => (vec![], vec![both], false),
+        4 => (vec![both], vec![(both.0, 1)], false),
+        5 => (vec![both], vec![(both.0 + 1, both.1)], false),
+        // Keys that are being changed: each side knows both, and they begin with another.
+        6 => (vec![both, (9, 9)], vec![(9, 9), both], true),
+        _ => (vec![both], vec![(9, 9), (8, 8), both], true),
+    };
+    let has_keys = [&ours, &theirs].map(|keys| !keys.is_empty());
+    let key = (fit && !ours.is_empty()).then_some((both.0.into(), both.1));
+    // With keys, a side speaks what has a place for them, whatever it is told.
+    let newest = |told: u8, keys: &[_]| if told != 0 && keys.is_empty() { 1 } else { VERSION };
+    let version = newest(how & 0x40, &ours).min(newest(how & 0x80, &theirs));
+    let versions = |told: u8| VersionRange::new(1, if told == 0 { VERSION } else { 1 }).unwrap();
+    let begin = Instant::from_ns(0);
+    let mut initiator = initiator_config(Timing::default());
+    initiator.versions = versions(how & 0x40);
+    let mut responder = responder_config(Timing::default());
+    responder.versions = versions(how & 0x80);
     let mut world = World {
-        initiator: initiator_on(Timing::default(), &rails[0]),
-        responder: responder_on(Timing::default(), &rails[1]),
+        initiator: Initiator::with(initiator, &Keys(ours), &rails[0], begin).unwrap(),
+        responder: Responder::with(responder, Keys(theirs), &rails[1], begin).unwrap(),
+        has_keys,
+        key,
+        fit,
+        version,
         lanes: [Lane::default(), Lane::default()],
         rails,
         now_ns: 0,
@@ -342,7 +382,7 @@ impl World {
                 "all time is up, and it is {step:?}"
             );
         }
-        if self.is_honest {
+        if self.is_honest && self.fit {
             assert!(
                 matches!(before, [Step::Connected(_), Step::Connected(_)]),
                 "nothing stood in the way: {before:?}"
@@ -353,13 +393,17 @@ impl World {
     fn judge(&self) -> Outcome {
         self.judge_written(0, &[1, 3, 5]);
         self.judge_written(1, &[2, 4, 5]);
+        for side in [0, 1] {
+            self.judge_proof(side);
+        }
         if let Step::Connected(established) = self.steps[0] {
             let read = frames(&self.lanes[1].consumed);
             let [Frame::Welcome(welcome), Frame::Accept(accept), Frame::Ready] = &read[..] else {
                 panic!("connected by {read:?}");
             };
             let offer = self.offered.expect("connected without an offer");
-            assert_eq!((welcome.version, established.version), (1, 1));
+            assert_eq!(welcome.version, u64::from(established.version));
+            assert!((1..=self.version).contains(&established.version));
             assert_eq!(welcome.instance, instance(2).to_u64());
             assert_eq!(established.peer_instance, instance(2));
             let peer = Connect {
@@ -379,7 +423,9 @@ impl World {
             let [Frame::Hello(hello), Frame::Connect(connect), Frame::Ready] = &read[..] else {
                 panic!("connected by {read:?}");
             };
-            assert!(hello.oldest <= 1 && established.version == 1);
+            let spoken = u64::from(established.version);
+            assert!((hello.oldest..=hello.newest).contains(&spoken));
+            assert!(established.version <= VERSION);
             assert!(hello.listener == 0 || hello.listener == instance(2).to_u64());
             assert_eq!(established.peer_instance.to_u64(), hello.instance);
             let local = self.accepted.expect("connected without being accepted");
@@ -395,6 +441,7 @@ impl World {
         }
         if let ([Step::Connected(ours), Step::Connected(theirs)], true) = (self.steps, self.is_honest) {
             assert_eq!((ours.local, ours.peer), (theirs.peer, theirs.local));
+            assert_eq!((ours.version, theirs.version), (self.version, self.version));
             let (a, b) = (ours.agreed, theirs.agreed);
             assert_eq!(
                 (a.mtu, a.max_rd_atomic, a.max_dest_rd_atomic),
@@ -407,6 +454,48 @@ impl World {
             is_initiator_connected,
             is_responder_connected,
             is_honest: self.is_honest,
+        }
+    }
+
+    /// A side that has keys is connected by what the other said and by nothing else, and each frame of it but the
+    /// first of all proves it.
+    fn judge_proof(&self, side: usize) {
+        let Step::Connected(established) = self.steps[side] else {
+            return;
+        };
+        let used = established.key.map(|key| u64::from(key.to_u32()));
+        if !self.has_keys[side] {
+            assert_eq!(used, None);
+            return;
+        }
+        let (id, byte) = self.key.expect("connected, and the other has no such key");
+        assert_eq!((used, established.version), (Some(id), VERSION));
+        let heard = &self.lanes[1 - side].consumed;
+        assert!(self.lanes[1 - side].written.starts_with(heard));
+        let (up, down) = if side == 0 {
+            (&self.lanes[0].written, heard)
+        } else {
+            (heard, &self.lanes[1].written)
+        };
+        let mut rest = [&up[..], down];
+        let mut said = b"doorbell handshake".to_vec();
+        for turn in 0..6 {
+            let from = turn % 2;
+            // The last Ready may not have been heard, nor what it answers.
+            let Some((kind, body)) = header(rest[from]) else {
+                break;
+            };
+            let (frame, after) = rest[from].split_at(10 + body);
+            rest[from] = after;
+            if turn == 0 {
+                said.extend(frame);
+                continue;
+            }
+            let (covered, tag) = frame.split_at(frame.len() - 32);
+            said.extend(covered);
+            let ending = [u8::try_from(from).unwrap() + 1, u8::try_from(kind).unwrap()];
+            assert_eq!(hmac(&key_of(byte), &[&said[..], &ending].concat()), tag);
+            said.extend(tag);
         }
     }
 
@@ -463,7 +552,7 @@ fn made_up(choices: &mut Choices<'_>) -> Vec<u8> {
     }
     if changes & 8 != 0 {
         if let Some(newest) = bytes.get_mut(11) {
-            *newest = 2;
+            *newest = 3;
         }
     }
     let body = u16::try_from(bytes.len() - 10).unwrap().to_be_bytes();

@@ -23,6 +23,8 @@ pub(crate) struct Hello {
     pub(crate) listener: u64,
     pub(crate) nonce: Vec<u8>,
     pub(crate) rails: Vec<Rail>,
+    /// 0 for none.
+    pub(crate) key: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +33,8 @@ pub(crate) struct Welcome {
     pub(crate) instance: u64,
     pub(crate) nonce: Vec<u8>,
     pub(crate) rails: Vec<Rail>,
+    /// 0 for none.
+    pub(crate) key: u64,
 }
 
 /// What Connect and Accept have.
@@ -52,39 +56,75 @@ pub(crate) struct Endpoint {
     pub(crate) credit_address: u64,
     pub(crate) credit_rkey: u64,
     pub(crate) credit_start: u64,
+    /// 0 for none.
+    pub(crate) session: u64,
+    pub(crate) next_sequence: u64,
+    pub(crate) epoch: u64,
     pub(crate) private: Vec<u8>,
+}
+
+/// What the header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) version: u64,
+    pub(crate) kind: u64,
+    pub(crate) is_tagged: bool,
+    /// Of the body, with its tag.
+    pub(crate) length: usize,
 }
 
 /// The header: the kind, and how long the body is.
 pub(crate) fn header(bytes: &[u8]) -> Option<(u64, usize)> {
-    let mut cursor = Cursor::new(bytes);
-    only_if(cursor.take(4)? == b"DBLF")?;
-    only_if(cursor.number(1)? == VERSION)?;
-    let kind = cursor.number(1)?;
-    only_if(cursor.number(2)? == 0)?;
-    let length = usize::try_from(cursor.number(2)?).unwrap();
-    let lengths = match kind {
-        1 => 36..=2550,
-        2 => 28..=2268,
-        3 | 4 => 60..=124,
-        5 => 0..=0,
-        6 => 8..=8,
-        _ => return None,
-    };
-    only_if(lengths.contains(&length))?;
-    Some((kind, length))
+    let header = whole_header(bytes)?;
+    Some((header.kind, header.length))
 }
 
-/// One whole frame, and nothing else.
+pub(crate) fn whole_header(bytes: &[u8]) -> Option<Header> {
+    let mut cursor = Cursor::new(bytes);
+    only_if(cursor.take(4)? == b"DBLF")?;
+    let version = cursor.number(1)?;
+    let kind = cursor.number(1)?;
+    let flags = cursor.number(2)?;
+    let length = usize::try_from(cursor.number(2)?).unwrap();
+    let lengths = match (version, kind) {
+        (1, 1) => 36..=2550,
+        (1, 2) => 28..=2268,
+        (1, 3 | 4) => 60..=124,
+        (1 | 2, 5) => 0..=0,
+        (1, 6) => 8..=8,
+        (2, 2) => 32..=2272,
+        (2, 3 | 4) => 80..=144,
+        _ => return None,
+    };
+    let is_tagged = match flags {
+        0 => false,
+        1 => {
+            only_if(version == 2)?;
+            true
+        }
+        _ => return None,
+    };
+    let untagged = length.checked_sub(if is_tagged { 32 } else { 0 })?;
+    only_if(lengths.contains(&untagged))?;
+    Some(Header {
+        version,
+        kind,
+        is_tagged,
+        length,
+    })
+}
+
+/// One whole frame, and nothing else. Its tag is left out.
 pub(crate) fn read(bytes: &[u8]) -> Option<Frame> {
-    let (kind, length) = header(bytes)?;
-    only_if(bytes.len() == 10 + length)?;
-    let mut body = Cursor::new(&bytes[10..]);
-    let frame = match kind {
+    let header = whole_header(bytes)?;
+    only_if(bytes.len() == 10 + header.length)?;
+    let end = bytes.len() - if header.is_tagged { 32 } else { 0 };
+    let mut body = Cursor::new(&bytes[10..end]);
+    let frame = match header.kind {
         1 => Frame::Hello(hello(&mut body)?),
-        2 => Frame::Welcome(welcome(&mut body)?),
-        3 => Frame::Connect(endpoint(&mut body)?),
-        4 => Frame::Accept(endpoint(&mut body)?),
+        2 => Frame::Welcome(welcome(&mut body, header.version)?),
+        3 => Frame::Connect(endpoint(&mut body, header.version)?),
+        4 => Frame::Accept(endpoint(&mut body, header.version)?),
         5 => Frame::Ready,
         _ => {
             let reason = body.number(2)?;
@@ -112,6 +152,7 @@ fn hello(body: &mut Cursor<'_>) -> Option<Hello> {
     only_if(reserved == 0 || from_newer)?;
     only_if(instance != 0)?;
     let rails = rails::read(body, rail_count, from_newer)?;
+    let key = if newest >= 2 { body.number(4)? } else { 0 };
     Some(Hello {
         oldest,
         newest,
@@ -119,16 +160,18 @@ fn hello(body: &mut Cursor<'_>) -> Option<Hello> {
         listener,
         nonce,
         rails,
+        key,
     })
 }
 
-fn welcome(body: &mut Cursor<'_>) -> Option<Welcome> {
+fn welcome(body: &mut Cursor<'_>, written_in: u64) -> Option<Welcome> {
     let version = body.number(1)?;
     let rail_count = body.number(1)?;
     let reserved = body.number(2)?;
     let instance = body.number(8)?;
     let nonce = body.take(16)?.to_vec();
-    only_if(version >= 1)?;
+    let key = if written_in >= 2 { body.number(4)? } else { 0 };
+    only_if(version == written_in)?;
     only_if(rail_count <= 64)?;
     only_if(reserved == 0)?;
     only_if(instance != 0)?;
@@ -138,10 +181,11 @@ fn welcome(body: &mut Cursor<'_>) -> Option<Welcome> {
         instance,
         nonce,
         rails,
+        key,
     })
 }
 
-fn endpoint(body: &mut Cursor<'_>) -> Option<Endpoint> {
+fn endpoint(body: &mut Cursor<'_>, version: u64) -> Option<Endpoint> {
     let gid = body.take(16)?.to_vec();
     let qpn = body.number(4)?;
     let psn = body.number(4)?;
@@ -159,6 +203,11 @@ fn endpoint(body: &mut Cursor<'_>) -> Option<Endpoint> {
     let credit_address = body.number(8)?;
     let credit_rkey = body.number(4)?;
     let credit_start = body.number(4)?;
+    let [session, next_sequence, epoch] = if version >= 2 {
+        [body.number(8)?, body.number(8)?, body.number(4)?]
+    } else {
+        [0, 0, 0]
+    };
     only_if(gid != [0; 16])?;
     only_if((2..16_777_216).contains(&qpn))?;
     only_if(psn < 16_777_216)?;
@@ -169,6 +218,7 @@ fn endpoint(body: &mut Cursor<'_>) -> Option<Endpoint> {
     only_if(receive_depth <= 65_536)?;
     only_if(slot_bytes <= 2_147_483_648)?;
     only_if(credit_address % 8 == 0)?;
+    only_if(session != 0 || (next_sequence == 0 && epoch == 0))?;
     let private = body.take(usize::try_from(private_length).unwrap())?.to_vec();
     Some(Endpoint {
         gid,
@@ -187,6 +237,9 @@ fn endpoint(body: &mut Cursor<'_>) -> Option<Endpoint> {
         credit_address,
         credit_rkey,
         credit_start,
+        session,
+        next_sequence,
+        epoch,
         private,
     })
 }

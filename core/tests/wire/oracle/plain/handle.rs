@@ -31,7 +31,7 @@ pub(crate) fn read(buffer: &[u8]) -> Option<Handle> {
     let instance = header.number(8)?;
 
     only_if(oldest >= 1 && oldest <= newest)?;
-    only_if(oldest <= VERSION && newest >= VERSION)?;
+    only_if(oldest <= VERSION)?;
     let from_newer = newest > VERSION;
     only_if((20..=128).contains(&length))?;
     only_if(flags < 2 || from_newer)?;

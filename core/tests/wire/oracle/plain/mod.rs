@@ -5,12 +5,13 @@
 
 pub(crate) mod frames;
 pub(crate) mod handle;
+pub(crate) mod mac;
 pub(crate) mod rails;
 pub(crate) mod ring;
 pub(crate) mod text;
 
-/// The one version that is spoken.
-pub(crate) const VERSION: u64 = 1;
+/// The newest version that is spoken; the oldest is 1.
+pub(crate) const VERSION: u64 = 2;
 
 /// Bytes, read from the first to the last.
 pub(crate) struct Cursor<'a> {

@@ -1,0 +1,110 @@
+//! How a side proves to have a key, and asks it of its peer: what is proven, and of what.
+//!
+//! What makes a tag of a key and bytes must not be known here.
+
+use core::fmt;
+
+use crate::wire::{FrameKind, KeyId, Tag};
+
+/// The keys of a side, or that it goes without.
+///
+/// A side that has keys takes no peer that does not prove to have the same one, and says nothing in a version that
+/// has no place for proofs.
+pub trait Authenticator {
+    /// What a key makes of the bytes of one handshake.
+    type Transcript: Transcript;
+
+    /// The key by which this side proves what it says where it connects, and the beginning of a transcript under
+    /// it; `None` where it goes without keys.
+    fn sending(&self) -> Option<(KeyId, Self::Transcript)>;
+
+    /// The beginning of a transcript under this key, `None` where this side does not have it.
+    fn begin(&self, key: KeyId) -> Option<Self::Transcript>;
+}
+
+/// All bytes of one handshake so far, under a key. What it prints shows nothing of the key.
+pub trait Transcript: Clone + fmt::Debug {
+    /// Goes on with these bytes.
+    fn absorb(&mut self, bytes: &[u8]);
+
+    /// What only one who has the key can make of the bytes so far, and nobody of any other bytes: HMAC-SHA-256.
+    ///
+    /// Source: RFC 2104, FIPS 180-4.
+    fn tag(&self) -> Tag;
+}
+
+/// A side without keys. Whoever reaches it may connect.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unauthenticated;
+
+/// The transcript of a side without keys: there is none.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_enums, reason = "there will never be a value of it")]
+pub enum NoTranscript {}
+
+impl Authenticator for Unauthenticated {
+    type Transcript = NoTranscript;
+
+    fn sending(&self) -> Option<(KeyId, NoTranscript)> {
+        None
+    }
+
+    fn begin(&self, _: KeyId) -> Option<NoTranscript> {
+        None
+    }
+}
+
+impl Transcript for NoTranscript {
+    fn absorb(&mut self, _: &[u8]) {
+        match *self {}
+    }
+
+    fn tag(&self) -> Tag {
+        match *self {}
+    }
+}
+
+/// Which of the two says something: the same words of the other are another thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Initiator = 1,
+    Responder = 2,
+}
+
+impl Role {
+    pub(super) const fn peer(self) -> Self {
+        match self {
+            Self::Initiator => Self::Responder,
+            Self::Responder => Self::Initiator,
+        }
+    }
+}
+
+/// What every transcript begins with, so that a key that is used for other things, too, proves nothing here.
+const PROTOCOL: &[u8] = b"doorbell handshake";
+
+/// The frames of both sides in the order they were said, and what is proven of them.
+#[derive(Clone, Debug)]
+pub(super) struct Proven<T>(T);
+
+impl<T: Transcript> Proven<T> {
+    pub(super) fn new(mut transcript: T) -> Self {
+        transcript.absorb(PROTOCOL);
+        Self(transcript)
+    }
+
+    /// Takes a frame that has no tag.
+    pub(super) fn absorb(&mut self, frame: &[u8]) {
+        self.0.absorb(frame);
+    }
+
+    /// Takes a frame up to its tag, and gives the tag of `from`.
+    pub(super) fn seal(&mut self, from: Role, kind: FrameKind, covered: &[u8]) -> Tag {
+        self.0.absorb(covered);
+        let mut ending = self.0.clone();
+        ending.absorb(&[from as u8, kind.to_wire()]);
+        let tag = ending.tag();
+        self.0.absorb(&tag.0);
+        tag
+    }
+}

@@ -1,0 +1,85 @@
+//! The session a connection belongs to: what carries on where an earlier connection ended.
+
+use core::fmt;
+use core::num::NonZeroU64;
+
+use zerocopy::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// A number both sides know a session by; random, drawn by the side that began it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SessionId(NonZeroU64);
+
+impl SessionId {
+    /// The session of this number, `None` for zero: on the wire, that is none.
+    #[must_use]
+    pub const fn new(raw: u64) -> Option<Self> {
+        match NonZeroU64::new(raw) {
+            Some(raw) => Some(Self(raw)),
+            None => None,
+        }
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn to_u64(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SessionId({self})")
+    }
+}
+
+/// What a side says in Connect or Accept of the session that the connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Resumption {
+    /// The session.
+    pub session: SessionId,
+    /// Counts the session's connections: what is of an earlier epoch is void.
+    pub epoch: u32,
+    /// The number of the next message that the side that says this expects of the other.
+    pub next_sequence: u64,
+}
+
+/// Its bytes, all zero for none.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub(super) struct RawResumption {
+    pub(super) session: U64,
+    pub(super) next_sequence: U64,
+    pub(super) epoch: U32,
+}
+
+impl RawResumption {
+    pub(super) fn new(resumption: Option<Resumption>) -> Self {
+        resumption.map_or(
+            Self {
+                session: U64::ZERO,
+                next_sequence: U64::ZERO,
+                epoch: U32::ZERO,
+            },
+            |resumption| Self {
+                session: U64::new(resumption.session.to_u64()),
+                next_sequence: U64::new(resumption.next_sequence),
+                epoch: U32::new(resumption.epoch),
+            },
+        )
+    }
+
+    pub(super) fn to_resumption(self) -> Option<Resumption> {
+        Some(Resumption {
+            session: SessionId::new(self.session.get())?,
+            epoch: self.epoch.get(),
+            next_sequence: self.next_sequence.get(),
+        })
+    }
+}

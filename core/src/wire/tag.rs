@@ -1,0 +1,100 @@
+//! Which key a handshake is authenticated by, and the proof of having it that ends a frame.
+
+use core::fmt;
+use core::hint::black_box;
+use core::num::NonZeroU32;
+
+use super::FrameHeader;
+
+/// The bytes of a [`Tag`].
+pub const TAG_BYTES: usize = 32;
+
+/// The name of a key both sides have. It is no secret: it travels in clear.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyId(NonZeroU32);
+
+impl KeyId {
+    /// The key of this number, `None` for zero: on the wire, that is none.
+    #[must_use]
+    pub const fn new(raw: u32) -> Option<Self> {
+        match NonZeroU32::new(raw) {
+            Some(raw) => Some(Self(raw)),
+            None => None,
+        }
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn to_u32(self) -> u32 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyId({self})")
+    }
+}
+
+/// The last bytes of an authenticated frame: what only one who has the key can have made of all that was said so
+/// far.
+#[derive(Clone, Copy, Debug)]
+pub struct Tag(pub [u8; TAG_BYTES]);
+
+impl Tag {
+    /// What the tag of a whole frame is over, and the tag; all of it and `None` where the frame has none.
+    #[must_use]
+    pub fn split(frame: &[u8]) -> (&[u8], Option<Self>) {
+        let is_tagged = FrameHeader::parse(frame)
+            .is_ok_and(|header| header.is_tagged && header.frame_bytes() == frame.len());
+        match frame.split_last_chunk() {
+            Some((covered, tag)) if is_tagged => (covered, Some(Self(*tag))),
+            _ => (frame, None),
+        }
+    }
+}
+
+/// Takes as long whatever they are, so that nobody finds the right one byte by byte.
+impl PartialEq for Tag {
+    fn eq(&self, other: &Self) -> bool {
+        let difference = self.0.iter().zip(&other.0).fold(0, |difference, (ours, theirs)| {
+            // What is known of the difference so far is no reason to look no further.
+            black_box(difference | (ours ^ theirs))
+        });
+        difference == 0
+    }
+}
+
+impl Eq for Tag {}
+
+#[cfg(test)]
+mod tests {
+    use super::{KeyId, TAG_BYTES, Tag};
+
+    #[test]
+    fn tags_are_equal_where_every_bit_is() {
+        let tag = Tag([0xa5; TAG_BYTES]);
+        assert_eq!(tag, tag);
+        for bit in 0..TAG_BYTES * 8 {
+            let mut other = tag;
+            other.0[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(tag, other, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_tag_is_not_split() {
+        for bytes in [&b""[..], b"DBLF", b"DBLF\x02\x05\x00\x00\x00\x00"] {
+            assert_eq!(Tag::split(bytes), (bytes, None));
+        }
+        // Cut, it is not all there, and no byte of the header is taken for one.
+        assert_eq!(Tag::split(b"DBLF\x02\x05\x00\x01\x00\x20").1, None);
+        assert_eq!(KeyId::new(0), None);
+    }
+}
