@@ -44,7 +44,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         config: &ChannelConfig,
         deadline: Deadline,
     ) -> Result<Connecting<P, N>, ConnectError> {
-        let rails = Rails::scan(&self.provider, workers)?;
+        let rails = Rails::scan(&self.provider, workers, &self.rail_filter)?;
         let to = dial_address(&rails, handle)?;
         self.begin(rails, to, Some(handle.instance()), config, deadline)
     }
@@ -60,7 +60,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         config: &ChannelConfig,
         deadline: Deadline,
     ) -> Result<Connecting<P, N>, ConnectError> {
-        let rails = Rails::scan(&self.provider, workers)?;
+        let rails = Rails::scan(&self.provider, workers, &self.rail_filter)?;
         self.begin(rails, address, None, config, deadline)
     }
 

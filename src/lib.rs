@@ -48,9 +48,12 @@ mod lease;
 mod listener;
 mod node;
 mod peer;
+mod preflight;
+mod rail_filter;
 mod rails;
 mod ring_channel;
 mod submission;
+mod topology;
 mod worker;
 
 pub use arena::Arena;
@@ -77,9 +80,16 @@ pub use lease::{Lease, TooLong};
 pub use listener::{HANDSHAKES_MAX, Listener};
 pub use node::{Connection, Node};
 pub use peer::Peer;
+pub use preflight::{Finding, FindingKind, Severity, preflight};
+pub use rail_filter::{FilterSubject, FilterVerdict, RailFilter, RailFilterError, RuleFault};
 pub use rails::NoRoute;
 pub use ring_channel::{Publications, RingChannel, RingConfig, RingError, RingOpening};
 pub use submission::{Submission, SubmissionError, SubmitError, SubmitErrorKind, Submitter};
+#[cfg(feature = "snapshot")]
+pub use topology::SnapshotError;
+pub use topology::{
+    ArpFacts, InterfaceFacts, Map, NeighbourFacts, NeighbourState, PortFacts, Reach, Topology,
+};
 pub use worker::{
     CloseError, CloseProgress, NotAPair, NotSplit, ReceiveWorker, SendWorker, SharedReceives, Sleep,
     SplitError, Turn, WaitError, Worker,

@@ -50,7 +50,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         address: SocketAddr,
         config: &ChannelConfig,
     ) -> Result<Self, ConnectError> {
-        let rails = Rails::scan(&node.provider, workers)?;
+        let rails = Rails::scan(&node.provider, workers, &node.rail_filter)?;
         let acceptor = node.network.listen(address)?;
         let address = acceptor.address();
         let port = address.port().try_into().map_err(|_| ConnectError::NoRails)?;
@@ -237,7 +237,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
     ) -> Result<(N::Stream, Answering<P>), ConnectError> {
         let rails = match rails {
             Some(rails) => rails,
-            None => rails.insert(Rails::scan(&node.provider, workers)?),
+            None => rails.insert(Rails::scan(&node.provider, workers, &node.rail_filter)?),
         };
         let draw = Draw::new(&node.network)?;
         let answer = Answer::new(

@@ -4,14 +4,17 @@ use core::fmt;
 use core::time::Duration;
 
 use doorbell_core::network::{Network, NetworkError};
+use doorbell_core::port::Unusable;
 use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::rail::LocalRail;
 use doorbell_core::wire::{InstanceId, Nonce};
 use doorbell_core::{Deadline, PortReport, Psn};
 use doorbell_ffi::Rdma;
 
 use crate::edge::reaper::Reaper;
 use crate::error::NodeError;
-use crate::{ChannelId, Tcp, Worker, WorkerConfig};
+use crate::rails::{rails_of, sort};
+use crate::{ChannelId, RailFilter, Tcp, Worker, WorkerConfig};
 
 /// A host's RDMA stack, and the network its connections are made over.
 pub struct Node<P: Provider = Rdma, N: Network = Tcp> {
@@ -19,6 +22,8 @@ pub struct Node<P: Provider = Rdma, N: Network = Tcp> {
     pub(crate) network: N,
     /// Random for each start, so that peers tell this one from the one before.
     instance: InstanceId,
+    /// Which of its rails are used.
+    pub(crate) rail_filter: RailFilter,
     reaper: Reaper,
 }
 
@@ -98,6 +103,7 @@ impl<P: Provider, N: Network> Node<P, N> {
             provider,
             network,
             instance,
+            rail_filter: RailFilter::default(),
             reaper: Reaper::default(),
         })
     }
@@ -133,6 +139,37 @@ impl<P: Provider, N: Network> Node<P, N> {
         Ok(self.scan()?.ports)
     }
 
+    /// From now on only those of its rails are used that the rules let. Default: all that can be.
+    ///
+    /// What is connected stays so, and so does what a listener's handle says; a peer that comes by it is offered
+    /// the rails that the rules let when it comes.
+    pub fn set_rail_filter(&mut self, filter: RailFilter) {
+        self.rail_filter = filter;
+    }
+
+    /// The rules for which of its rails are used.
+    #[must_use]
+    pub const fn rail_filter(&self) -> &RailFilter {
+        &self.rail_filter
+    }
+
+    /// Every rail as it is now, in the order they are offered to peers: fast lanes, management lanes
+    /// ([`Lane`](doorbell_core::rail::Lane)), and then what is not used, each with its reason: a port without an
+    /// address too.
+    ///
+    /// # Errors
+    /// The devices could not be listed. Those that fail by themselves are left out.
+    pub fn rails(&self) -> Result<Vec<LocalRail>, NodeError> {
+        let scan = self.scan()?;
+        let mut rails: Vec<_> = scan
+            .ports
+            .iter()
+            .flat_map(|report| rails_of(report, &self.rail_filter))
+            .collect();
+        sort(&mut rails);
+        Ok(rails)
+    }
+
     fn scan(&self) -> Result<Scan, ProviderError> {
         let mut scan = Scan::default();
         let Scan { ports, failures } = &mut scan;
@@ -159,7 +196,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         Ok(Worker::new(context, device.into(), config, self.reaper.clone())?)
     }
 
-    /// A Worker on each device that has a usable port.
+    /// A Worker on each device that has a rail that can be used.
     ///
     /// # Errors
     /// There is none: each port with its reason. Or one cannot be opened or give what is asked.
@@ -168,12 +205,12 @@ impl<P: Provider, N: Network> Node<P, N> {
         let mut devices: Vec<&str> = scan
             .ports
             .iter()
-            .filter(|report| report.usability().is_ok())
+            .filter(|report| rails_of(report, &self.rail_filter).any(|rail| rail.source.is_ok()))
             .map(|report| report.device.as_str())
             .collect();
         devices.dedup();
         if devices.is_empty() {
-            return Err(NodeError::NothingUsable(scan.why_nothing()));
+            return Err(NodeError::NothingUsable(scan.why_nothing(&self.rail_filter)));
         }
         devices
             .into_iter()
@@ -212,15 +249,18 @@ impl Scan {
     }
 
     /// Why none of the devices can be used, each with its reason.
-    fn why_nothing(&self) -> String {
+    fn why_nothing(&self, filter: &RailFilter) -> String {
         if self.ports.is_empty() && self.failures.is_empty() {
             return "there is none; `modprobe rdma_rxe` and `rdma link add rxe0 type rxe netdev ETH` make a \
                     software one"
                 .into();
         }
-        let unusable = self.ports.iter().filter_map(|report| {
-            let reason = report.usability().err()?;
-            Some(format!("{} port {}: {reason}", report.device, report.port))
+        let unusable = self.ports.iter().flat_map(|report| {
+            let reason = |rail: LocalRail| rail.source.err();
+            let mut reasons: Vec<Unusable> = rails_of(report, filter).filter_map(reason).collect();
+            reasons.dedup();
+            let told = move |reason| format!("{} port {}: {reason}", report.device, report.port);
+            reasons.into_iter().map(told)
         });
         let failed = self
             .failures
@@ -240,7 +280,7 @@ impl<P: Provider, N: Network> fmt::Debug for Node<P, N> {
 
 #[cfg(test)]
 mod tests {
-    use super::Scan;
+    use super::{RailFilter, Scan};
     use doorbell_core::provider::ProviderError;
 
     #[test]
@@ -254,10 +294,14 @@ mod tests {
             failures: vec![("mlx5_0".into(), denied)],
         };
         assert_eq!(
-            scan.why_nothing(),
+            scan.why_nothing(&RailFilter::default()),
             "mlx5_0: ibv_open_device failed: permission denied (errno 13)"
         );
         assert_eq!(scan.devices(), ["mlx5_0"]);
-        assert!(Scan::default().why_nothing().contains("modprobe rdma_rxe"));
+        assert!(
+            Scan::default()
+                .why_nothing(&RailFilter::default())
+                .contains("modprobe rdma_rxe")
+        );
     }
 }

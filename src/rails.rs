@@ -2,12 +2,14 @@
 
 use core::fmt;
 
+use doorbell_core::port::Unusable;
 use doorbell_core::provider::{Provider, ProviderError};
-use doorbell_core::rail::{LocalRail, NotChosen, RailPair, RailSource, Verdict, choose};
-use doorbell_core::wire::{AdvertisedRail, RAILS_MAX};
-use doorbell_core::{Gid, Mtu};
+use doorbell_core::rail::{Lane, LocalRail, NotChosen, RailPair, RailSource, Verdict, choose};
+use doorbell_core::wire::{AdvertisedRail, RAILS_MAX, SpeedClass};
+use doorbell_core::{Gid, Mtu, PortReport};
 
 use crate::Worker;
+use crate::rail_filter::{FilterSubject, FilterVerdict, RailFilter};
 
 /// Every rail of the Workers' devices as it is now, those that can be used first.
 #[derive(Clone, Debug)]
@@ -58,36 +60,35 @@ impl core::error::Error for NoRoute {}
 
 impl Rails {
     /// Looks at the ports of the Workers' devices now.
-    pub(crate) fn scan<P: Provider>(provider: &P, workers: &[Worker<P>]) -> Result<Self, ProviderError> {
-        let mut rails = Self {
-            local: Vec::new(),
-            workers: Vec::new(),
-            advertised: Vec::new(),
-        };
-        let mut others = Vec::new();
+    pub(crate) fn scan<P: Provider>(
+        provider: &P,
+        workers: &[Worker<P>],
+        filter: &RailFilter,
+    ) -> Result<Self, ProviderError> {
+        let worker_of = |device: &str| workers.iter().position(|worker| worker.device() == device);
+        let mut found = Vec::new();
         provider.scan(
             &mut |report| {
-                let worker = workers
-                    .iter()
-                    .position(|worker| worker.device() == report.device.as_str());
-                let Some(worker) = worker else { return };
-                for rail in LocalRail::of_port(report) {
-                    match rail.advertised() {
-                        // A queue pair names its GID by eight bits, a peer its rail by a bounded list.
-                        Some(Ok(advertised))
-                            if rails.local.len() < RAILS_MAX && gid_index(&rail).is_some() =>
-                        {
-                            rails.local.push(rail);
-                            rails.workers.push(worker);
-                            rails.advertised.push(advertised);
-                        }
-                        _ => others.push(rail),
-                    }
+                if worker_of(report.device.as_str()).is_some() {
+                    found.extend(rails_of(report, filter));
                 }
             },
             &mut |_, _| {},
         )?;
-        rails.local.append(&mut others);
+        sort(&mut found);
+        let mut rails = Self {
+            local: found,
+            workers: Vec::new(),
+            advertised: Vec::new(),
+        };
+        for rail in &rails.local {
+            let (Some(Ok(advertised)), Some(worker)) = (rail.advertised(), worker_of(rail.device.as_str()))
+            else {
+                break;
+            };
+            rails.workers.push(worker);
+            rails.advertised.push(advertised);
+        }
         Ok(rails)
     }
 
@@ -128,6 +129,66 @@ impl Rails {
                     .collect(),
                 peers: peer.iter().map(|rail| rail.address().to_string()).collect(),
             })
+    }
+}
+
+/// The rails of a port, and for those that are not used, why.
+pub(crate) fn rails_of(report: &PortReport, filter: &RailFilter) -> impl Iterator<Item = LocalRail> {
+    LocalRail::of_port(report).map(move |mut rail| {
+        let usable = rail.source.and_then(|source| {
+            if gid_index(&rail).is_none() {
+                return Err(Unusable::GidIndexTooLarge(source.gid_index));
+            }
+            match rail.advertised() {
+                Some(Err(reason)) => Err(Unusable::NotAdvertisable(reason)),
+                _ => Ok(source),
+            }
+        });
+        rail.source = filtered(report, &rail, usable, filter);
+        rail
+    })
+}
+
+/// What the filter makes of a rail, or of a port that has none.
+fn filtered(
+    report: &PortReport,
+    rail: &LocalRail,
+    usable: Result<RailSource, Unusable>,
+    filter: &RailFilter,
+) -> Result<RailSource, Unusable> {
+    let source = rail.source.ok();
+    let entry = source.and_then(|source| report.gids.iter().find(|entry| entry.index == source.gid_index));
+    let address = source.map(|source| source.address);
+    let subject = FilterSubject {
+        device: &report.device,
+        port: report.port,
+        netdev: entry.and_then(|entry| entry.interface.as_deref()),
+        address: address.map(|address| address.address()),
+    };
+    match (filter.verdict(&subject), usable) {
+        (FilterVerdict::Used, usable) => usable,
+        (FilterVerdict::Denied(rule), _) => Err(Unusable::LeftOut {
+            rule: Some(rule),
+            address,
+        }),
+        // A rule might name it, if it had an address: then that it has none is the reason.
+        (FilterVerdict::NotNamed, Err(reason)) if filter.asks_beyond_devices() => Err(reason),
+        (FilterVerdict::NotNamed, _) => Err(Unusable::LeftOut { rule: None, address }),
+    }
+}
+
+/// Brings rails into the order they are used in: fast lanes, management lanes, and those that cannot be used; as
+/// they were found within each. What is more than a peer may be told of cannot be used.
+pub(crate) fn sort(rails: &mut [LocalRail]) {
+    let speed = |rail: &LocalRail| SpeedClass::from_mbps(rail.speed_mbps);
+    let usable = rails.iter().filter(|rail| rail.source.is_ok());
+    let fastest = usable.map(speed).max().unwrap_or_default();
+    rails.sort_by_key(|rail| {
+        let lane = rail.source.is_ok().then(|| Lane::of(speed(rail), fastest));
+        core::cmp::Reverse(lane)
+    });
+    for rail in rails.iter_mut().skip(RAILS_MAX) {
+        rail.source = rail.source.and(Err(Unusable::BeyondRailsMax));
     }
 }
 

@@ -1,7 +1,7 @@
 //! An IP address with the prefix length its interface really has.
 
 use core::fmt;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// An address of a port with the length of its subnet's prefix, in bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,6 +59,23 @@ impl IpPrefix {
         self.prefix_bits
     }
 
+    /// The subnet it lies in: the address with every bit behind the prefix cleared.
+    #[must_use]
+    pub fn subnet(self) -> Self {
+        let host_bits = |width: u32| width.saturating_sub(u32::from(self.prefix_bits));
+        let address = match self.address {
+            IpAddr::V4(address) => {
+                let mask = u32::MAX.checked_shl(host_bits(32)).unwrap_or(0);
+                IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() & mask))
+            }
+            IpAddr::V6(address) => {
+                let mask = u128::MAX.checked_shl(host_bits(128)).unwrap_or(0);
+                IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & mask))
+            }
+        };
+        Self { address, ..self }
+    }
+
     /// Whether `other` lies in the same subnet as this address.
     #[must_use]
     pub fn contains(self, other: IpAddr) -> bool {
@@ -83,6 +100,46 @@ impl IpPrefix {
     }
 }
 
+/// Why a text is no address with a prefix length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ParsePrefixError {
+    /// There is no `/` in it.
+    NoLength,
+    /// What stands before the `/` is no IP address.
+    Address,
+    /// What stands behind it is no number from 0 to 255.
+    Length,
+    /// The number is larger than the address has bits.
+    TooLong(PrefixError),
+}
+
+impl fmt::Display for ParsePrefixError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoLength => f.write_str("there is no prefix length: write it as 10.1.2.0/24"),
+            Self::Address => f.write_str("what stands before the `/` is no IP address"),
+            Self::Length => f.write_str("what stands behind the `/` is no number of bits"),
+            Self::TooLong(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+impl core::error::Error for ParsePrefixError {}
+
+impl core::str::FromStr for IpPrefix {
+    type Err = ParsePrefixError;
+
+    /// Reads what `Display` writes: `10.0.0.1/24`, `fd00::1/64`.
+    fn from_str(text: &str) -> Result<Self, ParsePrefixError> {
+        let (address, bits) = text.split_once('/').ok_or(ParsePrefixError::NoLength)?;
+        let address: IpAddr = address.parse().map_err(|_| ParsePrefixError::Address)?;
+        let is_plain = !bits.is_empty() && bits.bytes().all(|byte| byte.is_ascii_digit());
+        let bits = bits.parse().ok().filter(|_| is_plain);
+        Self::new(address, bits.ok_or(ParsePrefixError::Length)?).map_err(ParsePrefixError::TooLong)
+    }
+}
+
 impl fmt::Display for IpPrefix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.address, self.prefix_bits)
@@ -91,8 +148,9 @@ impl fmt::Display for IpPrefix {
 
 #[cfg(test)]
 mod tests {
-    use super::IpPrefix;
+    use super::{IpPrefix, ParsePrefixError};
     use core::net::IpAddr;
+    use std::string::ToString as _;
 
     fn prefix(text: &str, bits: u8) -> IpPrefix {
         IpPrefix::new(text.parse().unwrap(), bits).unwrap()
@@ -100,6 +158,33 @@ mod tests {
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_subnet_has_no_host() {
+        for (text, subnet) in [
+            ("10.1.2.3/24", "10.1.2.0/24"),
+            ("10.1.2.3/0", "0.0.0.0/0"),
+            ("10.1.2.3/32", "10.1.2.3/32"),
+            ("fd00::1:2/64", "fd00::/64"),
+            ("fd00::1/0", "::/0"),
+        ] {
+            assert_eq!(text.parse::<IpPrefix>().unwrap().subnet().to_string(), subnet);
+        }
+    }
+
+    #[test]
+    fn text_is_read_as_it_is_written() {
+        for text in ["10.0.0.1/24", "fd00::1/64", "0.0.0.0/0", "::/128"] {
+            assert_eq!(text.parse::<IpPrefix>().unwrap().to_string(), text);
+        }
+        let error = |text: &str| text.parse::<IpPrefix>().unwrap_err();
+        assert_eq!(error("10.0.0.1"), ParsePrefixError::NoLength);
+        assert_eq!(error("10.0.0/24"), ParsePrefixError::Address);
+        for text in ["10.0.0.1/", "10.0.0.1/+4", "10.0.0.1/256", "10.0.0.1/8/8"] {
+            assert_eq!(error(text), ParsePrefixError::Length, "{text}");
+        }
+        assert!(matches!(error("10.0.0.1/33"), ParsePrefixError::TooLong(_)));
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub mod wire;
 pub mod work_id;
 
 pub use access::Access;
-pub use address::{IpPrefix, PrefixError};
+pub use address::{IpPrefix, ParsePrefixError, PrefixError};
 pub use gid::Gid;
 pub use id::{Lkey, Psn, Qpn, Rkey, SharedReceiveId};
 pub use mtu::Mtu;

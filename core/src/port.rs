@@ -4,6 +4,7 @@ use core::fmt;
 
 use heapless::{String, Vec};
 
+use crate::wire::{NotAdvertisable, RAILS_MAX};
 use crate::{Gid, IpPrefix, Mtu};
 
 /// The longest name of an RDMA device or network interface, in bytes.
@@ -126,6 +127,20 @@ pub enum Unusable {
     NoAddress,
     /// The port reports no MTU this version knows.
     UnknownMtu,
+    /// The GID has this index, and a queue pair names it by eight bits.
+    GidIndexTooLarge(u32),
+    /// It has an address that no peer could use.
+    NotAdvertisable(NotAdvertisable),
+    /// As many rails as a peer may be told of come before it.
+    BeyondRailsMax,
+    /// The settings of this side leave it out.
+    LeftOut {
+        /// The rule that names it, from 1; none where there are rules for what is used, and none of them
+        /// names it.
+        rule: Option<u16>,
+        /// The address, where it is a matter of one.
+        address: Option<IpPrefix>,
+    },
 }
 
 impl fmt::Display for Unusable {
@@ -139,6 +154,21 @@ impl fmt::Display for Unusable {
             }
             Self::NoAddress => f.write_str("no RoCEv2 GID matches an IP address of its network interface"),
             Self::UnknownMtu => f.write_str("the port reports an MTU that is not defined"),
+            Self::GidIndexTooLarge(index) => write!(f, "its GID has index {index}, beyond 255"),
+            Self::NotAdvertisable(reason) => write!(f, "no peer could use its address: {reason}"),
+            Self::BeyondRailsMax => write!(
+                f,
+                "{RAILS_MAX} rails come before it, as many as a peer is told of"
+            ),
+            Self::LeftOut { rule, address } => {
+                if let Some(address) = address {
+                    write!(f, "{address} is ")?;
+                }
+                match rule {
+                    Some(rule) => write!(f, "left out by rule {rule} of the rail filter"),
+                    None => f.write_str("named by no rule of the rail filter"),
+                }
+            }
         }
     }
 }

@@ -12,6 +12,12 @@ use crate::port::{Name, Unusable};
 use crate::wire::{AdvertisedRail, NotAdvertisable, SpeedClass};
 use crate::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortReport};
 
+mod lane;
+mod pairs;
+
+pub use lane::{LANE_FACTOR, Lane};
+pub use pairs::{Candidate, PairedRails, Pairing, pairs};
+
 /// One local port on one subnet, or a port that has none and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalRail {
@@ -135,6 +141,12 @@ pub enum NotChosen {
     },
     /// It is as good as the one chosen, which comes first.
     LaterInOrder,
+    /// The same is said earlier in the list.
+    Duplicate,
+    /// Its port is in a pair already, by a better address.
+    PortInPair,
+    /// Every rail it reaches is in a better pair.
+    OthersInPair,
 }
 
 impl fmt::Display for NotChosen {
@@ -162,6 +174,9 @@ impl fmt::Display for NotChosen {
             ),
             Self::Slower { speed, chosen } => write!(f, "slower: {speed}, the chosen rail {chosen}"),
             Self::LaterInOrder => f.write_str("as good as the chosen rail, which comes first"),
+            Self::Duplicate => f.write_str("the same rail is listed before"),
+            Self::PortInPair => f.write_str("its port is in a pair by a better address"),
+            Self::OthersInPair => f.write_str("every rail it reaches is in a better pair"),
         }
     }
 }
@@ -190,6 +205,8 @@ impl fmt::Display for Verdict {
 struct Merit {
     /// An address that stands for one link only.
     is_not_link_local: bool,
+    /// Beside the fastest pair.
+    lane: Lane,
     /// The bits that number hosts in the subnet: IPv4 and IPv6 prefixes compare by them, and fewer mean a
     /// more particular subnet.
     host_bits: Reverse<u8>,
@@ -197,17 +214,30 @@ struct Merit {
     speed: SpeedClass,
 }
 
+impl Merit {
+    /// With its lane, where this is the speed of the fastest pair.
+    fn beside(self, fastest: SpeedClass) -> Self {
+        Self {
+            lane: Lane::of(self.speed, fastest),
+            ..self
+        }
+    }
+}
+
 /// A choice among rails, and the reasons for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice<'a> {
     local: &'a [LocalRail],
     peer: &'a [AdvertisedRail],
+    /// The speed of the fastest pair that reaches.
+    fastest: SpeedClass,
     chosen: Option<(RailPair, Merit)>,
 }
 
 /// Chooses the local rail and the peer's rail that reach each other best.
 ///
-/// The longest prefix counts first (of two that differ, the shorter one; between IPv4 and IPv6 the
+/// The lane counts first ([`Lane`], by the slower end of the link beside the fastest pair that reaches),
+/// then the longest prefix (of two that differ, the shorter one; between IPv4 and IPv6 the
 /// one that leaves fewer bits for hosts), then the slower end of the link, then the order of the
 /// local rails and of the peer's. Link-local addresses count only where each side has exactly one
 /// of the family, and after all others.
@@ -216,8 +246,14 @@ pub fn choose<'a>(local: &'a [LocalRail], peer: &'a [AdvertisedRail]) -> Choice<
     let mut choice = Choice {
         local,
         peer,
+        fastest: SpeedClass::default(),
         chosen: None,
     };
+    let reaching = local
+        .iter()
+        .flat_map(|ours| peer.iter().map(move |theirs| (ours, theirs)));
+    let speeds = reaching.filter_map(|(ours, theirs)| Some(choice.judge(ours, theirs).ok()?.speed));
+    choice.fastest = speeds.max().unwrap_or_default();
     for (local_index, local_rail) in local.iter().enumerate() {
         for (peer_index, peer_rail) in peer.iter().enumerate() {
             let Ok(merit) = choice.judge(local_rail, peer_rail) else {
@@ -300,31 +336,9 @@ impl<'a> Choice<'a> {
     /// How good a pair is, or why it is none.
     fn judge(&self, local: &LocalRail, peer: &AdvertisedRail) -> Result<Merit, NotChosen> {
         let ours = local.source.map_err(NotChosen::Unusable)?.address;
-        let theirs = peer.address();
-        if ours.address().is_ipv4() != theirs.address().is_ipv4() {
-            return Err(NotChosen::OtherFamily);
-        }
-        match (ours.contains(theirs.address()), theirs.contains(ours.address())) {
-            (true, true) => {}
-            (false, false) => return Err(NotChosen::NotInSubnet),
-            _ => {
-                return Err(NotChosen::OneSided {
-                    local: ours,
-                    peer: theirs,
-                });
-            }
-        }
-        let is_link_local = is_link_local(ours.address());
-        // Our own address, met again as the peer's, is this host: there is no link to be wrong about.
-        if is_link_local && ours.address() != theirs.address() && !self.is_only_link_local(ours.address()) {
-            return Err(NotChosen::AmbiguousLinkLocal);
-        }
-        let prefix_bits = ours.prefix_bits().min(theirs.prefix_bits());
-        Ok(Merit {
-            is_not_link_local: !is_link_local,
-            host_bits: Reverse(width_bits(ours.address()).saturating_sub(prefix_bits)),
-            speed: SpeedClass::from_mbps(local.speed_mbps).min(peer.speed()),
-        })
+        let merit = reach(ours, peer.address(), |like| self.is_only_link_local(like))?;
+        let speed = SpeedClass::from_mbps(local.speed_mbps).min(peer.speed());
+        Ok(Merit { speed, ..merit }.beside(self.fastest))
     }
 
     /// Whether either side has just one link-local address of this one's family.
@@ -341,10 +355,46 @@ impl<'a> Choice<'a> {
     }
 }
 
+/// Whether two addresses reach each other, and how good that is; of speeds it knows nothing.
+///
+/// `is_only` says whether each side has just one link-local address of this one's family.
+fn reach(ours: IpPrefix, theirs: IpPrefix, is_only: impl FnOnce(IpAddr) -> bool) -> Result<Merit, NotChosen> {
+    if ours.address().is_ipv4() != theirs.address().is_ipv4() {
+        return Err(NotChosen::OtherFamily);
+    }
+    match (ours.contains(theirs.address()), theirs.contains(ours.address())) {
+        (true, true) => {}
+        (false, false) => return Err(NotChosen::NotInSubnet),
+        _ => {
+            return Err(NotChosen::OneSided {
+                local: ours,
+                peer: theirs,
+            });
+        }
+    }
+    let is_link_local = is_link_local(ours.address());
+    // Our own address, met again as the peer's, is this host: there is no link to be wrong about.
+    if is_link_local && ours.address() != theirs.address() && !is_only(ours.address()) {
+        return Err(NotChosen::AmbiguousLinkLocal);
+    }
+    let prefix_bits = ours.prefix_bits().min(theirs.prefix_bits());
+    Ok(Merit {
+        is_not_link_local: !is_link_local,
+        lane: Lane::Fast,
+        host_bits: Reverse(width_bits(ours.address()).saturating_sub(prefix_bits)),
+        speed: SpeedClass::default(),
+    })
+}
+
 /// Why a pair that reaches is not the one chosen.
 fn why_worse(merit: Merit, chosen: Merit) -> NotChosen {
     if merit.is_not_link_local != chosen.is_not_link_local {
         NotChosen::LinkLocal
+    } else if merit.lane != chosen.lane {
+        NotChosen::Slower {
+            speed: merit.speed,
+            chosen: chosen.speed,
+        }
     } else if merit.host_bits != chosen.host_bits {
         NotChosen::ShorterPrefix {
             host_bits: merit.host_bits.0,

@@ -12,13 +12,15 @@ use doorbell_core::provider::ProviderError;
 
 use crate::errno;
 
-/// One interface.
+/// One network interface of this network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Interface {
-    pub(crate) name: String,
-    pub(crate) index: u32,
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub index: u32,
     /// Its addresses, each with the prefix length it really has.
-    pub(crate) addresses: Vec<IpPrefix>,
+    pub addresses: Vec<IpPrefix>,
 }
 
 /// The list of `getifaddrs(3)`, freed at the end.

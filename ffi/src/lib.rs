@@ -52,6 +52,7 @@ pub use completion::Completion;
 pub use completion_queue::CompletionQueue;
 pub use context::Context;
 pub use domain::ProtectionDomain;
+pub use interface::Interface;
 pub use leak::{Leaks, leaks};
 pub use mapping::StableMemory;
 pub use queue_pair::{Claim, QueuePair, SharedClaim};

@@ -67,6 +67,15 @@ impl Rdma {
             .collect())
     }
 
+    /// The network interfaces of the calling thread's network namespace, with their addresses.
+    ///
+    /// # Errors
+    /// The system would not say.
+    #[doc(alias = "getifaddrs")]
+    pub fn interfaces(&self) -> Result<Vec<Interface>, ProviderError> {
+        interface::all()
+    }
+
     fn device_report(&self, list: &DeviceList, entry: &Entry, interfaces: &[Interface]) -> DeviceReport {
         let sysfs = Sysfs::new(Path::new(CLASS), &entry.name);
         let (mut ports, mut failures) = (Vec::new(), Vec::new());

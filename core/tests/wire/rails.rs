@@ -115,9 +115,23 @@ fn both_sides_have_to_agree() {
 }
 
 #[test]
-fn longest_prefix_then_speed_then_order() {
-    let locals = [local("10.0.0.1/16", 400_000), local("10.0.0.2/24", 10_000)];
-    let peers = [peer("10.0.0.9/16", 400_000), peer("10.0.0.10/24", 10_000)];
+fn lane_then_longest_prefix_then_speed_then_order() {
+    // One that hosts are managed by is the last, however particular its subnet.
+    let locals = [local("10.0.0.1/24", 10_000), local("10.0.0.2/16", 400_000)];
+    let peers = [peer("10.0.0.9/24", 10_000), peer("10.0.0.10/16", 400_000)];
+    let (pair, verdicts_) = verdicts(&locals, &peers);
+    assert_eq!(pair, Some((1, 1)));
+    let slower = NotChosen::Slower {
+        speed: SpeedClass::from_mbps(10_000),
+        chosen: SpeedClass::from_mbps(400_000),
+    };
+    assert_eq!(verdicts_[0], Verdict::NotChosen(slower));
+    // Where it alone reaches, it is the one.
+    let (pair, _) = verdicts(&locals, &peers[..1]);
+    assert_eq!(pair, Some((0, 0)));
+
+    let locals = [local("10.0.0.1/16", 400_000), local("10.0.0.2/24", 100_000)];
+    let peers = [peer("10.0.0.9/16", 400_000), peer("10.0.0.10/24", 100_000)];
     let (pair, verdicts_) = verdicts(&locals, &peers);
     assert_eq!(pair, Some((1, 1)));
     let shorter = NotChosen::ShorterPrefix {

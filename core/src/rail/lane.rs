@@ -1,0 +1,63 @@
+//! Fast lanes and management lanes: what a rail is for, by how fast it is beside the others.
+
+use core::fmt;
+
+use crate::wire::SpeedClass;
+
+/// How many times slower than the fastest rail one may be and still carry bulk data.
+///
+/// Between the ports of one generation of hosts there is at most a factor of four (a port that runs at a
+/// lower speed, or one of four lanes); between them and the ports hosts are managed by there is more.
+pub const LANE_FACTOR: u64 = 4;
+
+/// What a rail is for. Of two, the greater goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "it is near the fastest or it is not")]
+pub enum Lane {
+    /// It is more than [`LANE_FACTOR`] times slower than the fastest, or its speed is not known and the
+    /// fastest's is: used where nothing else reaches.
+    Management,
+    /// It is the fastest, or not much slower.
+    Fast,
+}
+
+impl Lane {
+    /// The lane of a rail of this speed, where `fastest` is the fastest of those it is compared with.
+    #[must_use]
+    pub const fn of(speed: SpeedClass, fastest: SpeedClass) -> Self {
+        if speed.to_mbps().saturating_mul(LANE_FACTOR) >= fastest.to_mbps() {
+            Self::Fast
+        } else {
+            Self::Management
+        }
+    }
+}
+
+impl fmt::Display for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Management => "management lane",
+            Self::Fast => "fast lane",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Lane;
+    use crate::wire::SpeedClass;
+
+    #[test]
+    fn a_quarter_is_fast_and_less_is_not() {
+        let lane = |mbps, fastest| Lane::of(SpeedClass::from_mbps(mbps), SpeedClass::from_mbps(fastest));
+        assert_eq!(lane(100_000, 100_000), Lane::Fast);
+        assert_eq!(lane(25_000, 100_000), Lane::Fast);
+        assert_eq!(lane(24_000, 100_000), Lane::Management);
+        assert_eq!(lane(1_000, 25_000), Lane::Management);
+        assert_eq!(lane(1_000, 1_000), Lane::Fast);
+        // Not known beside what is known, and where nothing is.
+        assert_eq!(lane(0, 1_000), Lane::Management);
+        assert_eq!(lane(0, 0), Lane::Fast);
+        assert!(Lane::Fast > Lane::Management);
+    }
+}

@@ -1,0 +1,275 @@
+//! All pairs of rails by which two hosts reach each other: the rails that messages are striped over.
+//!
+//! Both sides compute it from what was advertised, and come to the same: nothing here depends on which
+//! side is ours.
+
+use core::cmp::Ordering;
+use core::net::IpAddr;
+
+use heapless::Vec;
+
+use super::{Lane, Merit, NotChosen, RailPair, Verdict, is_link_local, nearness, reach};
+use crate::wire::{AdvertisedRail, RAILS_MAX, SpeedClass};
+
+/// A rail that may be paired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// What both sides know of it.
+    pub rail: AdvertisedRail,
+    /// The port it is on, by a number that means nothing else: several addresses of one port are one link,
+    /// and of them the best is used alone. Where a side did not tell its ports, each rail has a number of its
+    /// own ([`Candidate::each`]), and both sides have to treat it so.
+    pub port: u8,
+}
+
+impl Candidate {
+    /// Rails of which is not known that any two are on one port.
+    pub fn each(rails: &[AdvertisedRail]) -> impl Iterator<Item = Self> {
+        // A list has at most `RAILS_MAX` rails, so that each number is there once.
+        (0..=u8::MAX)
+            .zip(rails)
+            .map(|(port, rail)| Self { rail: *rail, port })
+    }
+}
+
+/// Two rails that reach each other and carry part of what the hosts have to say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PairedRails {
+    /// Which they are.
+    pub pair: RailPair,
+    /// How fast the slower end is.
+    pub speed: SpeedClass,
+    /// What it is for, beside the fastest pair.
+    pub lane: Lane,
+}
+
+/// The pairs, and what became of the others.
+#[derive(Clone, Debug)]
+pub struct Pairing<'a> {
+    ours: &'a [Candidate],
+    peers: &'a [Candidate],
+    /// Of each list, the places that say what an earlier one says.
+    repeated: [Places; 2],
+    pairs: Vec<PairedRails, RAILS_MAX>,
+}
+
+/// The sides, as indices of [`Pairing::repeated`].
+const LOCAL: usize = 0;
+const PEER: usize = 1;
+
+/// A set of places in a list of rails.
+#[derive(Clone, Copy, Debug)]
+struct Places([bool; RAILS_MAX]);
+
+impl Places {
+    /// Those that say what an earlier one says.
+    fn repeated(candidates: &[Candidate]) -> Self {
+        let mut places = Self([false; RAILS_MAX]);
+        for (index, (place, this)) in places.0.iter_mut().zip(candidates).enumerate() {
+            let mut before = candidates.iter().take(index);
+            *place = before.any(|that| that.rail == this.rail);
+        }
+        places
+    }
+
+    fn has(&self, index: usize) -> bool {
+        self.0.get(index).copied().unwrap_or(true)
+    }
+}
+
+/// Pairs the rails of two hosts, each port in at most one pair, the best pair first.
+///
+/// What is better is as in [`choose`](super::choose): the lane, then the prefix, then the speed of the slower end. Of
+/// equals those go first whose addresses do. Link-local addresses pair only where nothing else does. What one list says twice
+/// counts once, and what stands behind the first [`RAILS_MAX`] not at all. No further pair can be added; where all hosts of a subnet have one prefix length, there
+/// is no other set with more pairs either.
+///
+/// Seen from the other side, with the lists exchanged, it is the same list with the sides exchanged.
+#[must_use]
+pub fn pairs<'a>(ours: &'a [Candidate], peers: &'a [Candidate]) -> Pairing<'a> {
+    let mut pairing = Pairing {
+        ours,
+        peers,
+        repeated: [Places::repeated(ours), Places::repeated(peers)],
+        pairs: Vec::new(),
+    };
+    let fastest = pairing.fastest();
+    while let Some(next) = pairing.best_left(fastest) {
+        if pairing.pairs.push(next).is_err() {
+            break;
+        }
+    }
+    pairing
+}
+
+impl<'a> Pairing<'a> {
+    /// The pairs, the best first.
+    #[must_use]
+    pub fn pairs(&self) -> &[PairedRails] {
+        &self.pairs
+    }
+
+    /// What became of each of our rails, in order.
+    pub fn local_verdicts(&self) -> impl Iterator<Item = (&'a AdvertisedRail, Verdict)> {
+        self.ours.iter().enumerate().map(|(index, candidate)| {
+            let chosen = self.pairs.iter().find(|paired| paired.pair.local == index);
+            let verdict = match chosen {
+                Some(paired) => Verdict::Chosen(paired.pair.peer),
+                None if self.is_repeated(LOCAL, index) => Verdict::NotChosen(NotChosen::Duplicate),
+                None => Verdict::NotChosen(self.why_not(
+                    self.peers.iter().map(|peer| (candidate, peer)),
+                    candidate,
+                    |pair| self.ours.get(pair.local),
+                )),
+            };
+            (&candidate.rail, verdict)
+        })
+    }
+
+    /// What became of each of the peer's rails, in order.
+    pub fn peer_verdicts(&self) -> impl Iterator<Item = (&'a AdvertisedRail, Verdict)> {
+        self.peers.iter().enumerate().map(|(index, candidate)| {
+            let chosen = self.pairs.iter().find(|paired| paired.pair.peer == index);
+            let verdict = match chosen {
+                Some(paired) => Verdict::Chosen(paired.pair.local),
+                None if self.is_repeated(PEER, index) => Verdict::NotChosen(NotChosen::Duplicate),
+                None => Verdict::NotChosen(self.why_not(
+                    self.ours.iter().map(|local| (local, candidate)),
+                    candidate,
+                    |pair| self.peers.get(pair.peer),
+                )),
+            };
+            (&candidate.rail, verdict)
+        })
+    }
+
+    /// The reason that tells most, of all the pairs a rail could have been part of.
+    fn why_not<'r>(
+        &self,
+        pairs: impl Iterator<Item = (&'r Candidate, &'r Candidate)>,
+        rail: &Candidate,
+        side: impl Fn(RailPair) -> Option<&'a Candidate>,
+    ) -> NotChosen {
+        let mut nearest = NotChosen::NothingToReach;
+        for (local, peer) in pairs {
+            match self.judge(local, peer) {
+                Ok(_) => {
+                    let same_port =
+                        |paired: &PairedRails| side(paired.pair).map(|it| it.port) == Some(rail.port);
+                    return if self.pairs.iter().any(same_port) {
+                        NotChosen::PortInPair
+                    } else if is_link_local(rail.rail.address().address()) && !self.pairs.is_empty() {
+                        NotChosen::LinkLocal
+                    } else {
+                        NotChosen::OthersInPair
+                    };
+                }
+                Err(reason) if nearness(&reason) > nearness(&nearest) => nearest = reason,
+                Err(_) => {}
+            }
+        }
+        nearest
+    }
+
+    /// How good a pair is but for its lane, or why it is none.
+    fn judge(&self, local: &Candidate, peer: &Candidate) -> Result<Merit, NotChosen> {
+        let link_local = |candidates: &[Candidate], side, like: IpAddr| {
+            candidates
+                .iter()
+                .enumerate()
+                .filter(|(index, _)| !self.is_repeated(side, *index))
+                .map(|(_, candidate)| candidate.rail.address().address())
+                .filter(|address| is_link_local(*address) && address.is_ipv4() == like.is_ipv4())
+                .count()
+        };
+        reach(local.rail.address(), peer.rail.address(), |like| {
+            link_local(self.ours, LOCAL, like) == 1 && link_local(self.peers, PEER, like) == 1
+        })
+        .map(|merit| Merit {
+            speed: local.rail.speed().min(peer.rail.speed()),
+            ..merit
+        })
+    }
+
+    /// Every pair that reaches, by index, with its merit.
+    fn reaching(&self) -> impl Iterator<Item = (RailPair, Merit)> {
+        self.ours.iter().enumerate().flat_map(move |(local, ours)| {
+            self.peers.iter().enumerate().filter_map(move |(peer, theirs)| {
+                if self.is_repeated(LOCAL, local) || self.is_repeated(PEER, peer) {
+                    return None;
+                }
+                let merit = self.judge(ours, theirs).ok()?;
+                Some((RailPair { local, peer }, merit))
+            })
+        })
+    }
+
+    /// Whether a place of a list is passed over.
+    fn is_repeated(&self, side: usize, index: usize) -> bool {
+        self.repeated.get(side).is_none_or(|places| places.has(index))
+    }
+
+    /// The speed of the fastest pair.
+    fn fastest(&self) -> SpeedClass {
+        let speeds = self.reaching().map(|(_, merit)| merit.speed);
+        speeds.max().unwrap_or_default()
+    }
+
+    /// The best pair of two ports that are in none yet.
+    fn best_left(&self, fastest: SpeedClass) -> Option<PairedRails> {
+        let is_free = |pair: RailPair| {
+            let (local, peer) = (self.ours.get(pair.local), self.peers.get(pair.peer));
+            self.pairs.iter().all(|taken| {
+                let (ours, theirs) = (self.ours.get(taken.pair.local), self.peers.get(taken.pair.peer));
+                ours.map(|it| it.port) != local.map(|it| it.port)
+                    && theirs.map(|it| it.port) != peer.map(|it| it.port)
+            })
+        };
+        self.reaching()
+            .filter(|(pair, _)| is_free(*pair))
+            // After the first pair that is not link-local none is.
+            .filter(|(_, merit)| merit.is_not_link_local || self.pairs.is_empty())
+            .map(|(pair, merit)| (pair, merit.beside(fastest)))
+            .min_by(|a, b| self.order(a, b))
+            .map(|(pair, merit)| PairedRails {
+                pair,
+                speed: merit.speed,
+                lane: merit.lane,
+            })
+    }
+
+    /// The better pair is less. It is the same from either side: the ends of a pair are compared as a set.
+    fn order(
+        &self,
+        (one, one_merit): &(RailPair, Merit),
+        (other, other_merit): &(RailPair, Merit),
+    ) -> Ordering {
+        let ends = |pair: &RailPair| {
+            let local = self.ours.get(pair.local).map(|it| key(&it.rail));
+            let peer = self.peers.get(pair.peer).map(|it| key(&it.rail));
+            if local <= peer {
+                (local, peer)
+            } else {
+                (peer, local)
+            }
+        };
+        other_merit
+            .cmp(one_merit)
+            .then_with(|| ends(one).cmp(&ends(other)))
+    }
+}
+
+/// All there is to tell rails apart by, in an order that both sides have.
+fn key(rail: &AdvertisedRail) -> (crate::Gid, u8, crate::Gid, SpeedClass) {
+    let address = rail.address();
+    (
+        crate::Gid::from_ip(address.address()),
+        address.prefix_bits(),
+        rail.gid(),
+        rail.speed(),
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,551 @@
+//! Each finding with facts that show it, and with facts one step away that do not.
+
+use doorbell_core::port::Name;
+use doorbell_core::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortReport, PortState};
+
+use super::{Finding, FindingKind, Severity, preflight};
+use crate::topology::{ArpFacts, InterfaceFacts, NeighbourFacts, NeighbourState, PortFacts, Topology};
+
+fn prefix(text: &str) -> IpPrefix {
+    text.parse().unwrap()
+}
+
+/// A port of one device with an interface of its own, on which all is well.
+fn port(device: &str, netdev: &str, address: &str) -> (PortFacts, InterfaceFacts) {
+    let address = prefix(address);
+    let mut report = PortReport {
+        device: Name::try_from(device).unwrap(),
+        port: 1,
+        state: PortState::ACTIVE,
+        is_ethernet: true,
+        active_mtu: Some(Mtu::B4096),
+        mtu_max: Some(Mtu::B4096),
+        speed_mbps: 100_000,
+        numa_node: None,
+        gids: Default::default(),
+    };
+    let kind = if address.address().is_ipv4() {
+        GidKind::RoceV2Ipv4
+    } else {
+        GidKind::RoceV2Ipv6
+    };
+    let entry = GidEntry {
+        index: 1,
+        gid: Gid::from_ip(address.address()),
+        kind,
+        interface: Some(Name::try_from(netdev).unwrap()),
+        address: Some(address),
+    };
+    report.gids.push(entry).unwrap();
+    let facts = PortFacts {
+        report,
+        node_guid: None,
+        driver: None,
+        firmware: None,
+        pci_address: None,
+        sysfs_path: None,
+        netdevs: vec![netdev.to_owned()],
+        pkeys: Some(vec![0xffff]),
+    };
+    let interface = InterfaceFacts {
+        name: netdev.to_owned(),
+        is_up: Some(true),
+        has_carrier: Some(true),
+        mtu_bytes: Some(4200),
+        addresses: vec![address],
+        arp: ArpFacts {
+            announce: Some(0),
+            ignore: Some(0),
+            filter: Some(0),
+            rp_filter: Some(0),
+        },
+        ..InterfaceFacts::default()
+    };
+    (facts, interface)
+}
+
+fn host(name: &str, ports: &[(&str, &str, &str)]) -> Topology {
+    let mut topology = Topology {
+        host: name.to_owned(),
+        ..Topology::default()
+    };
+    for (device, netdev, address) in ports {
+        let (port, interface) = port(device, netdev, address);
+        topology.ports.push(port);
+        topology.interfaces.push(interface);
+    }
+    topology
+}
+
+fn one() -> Topology {
+    host("a", &[("mlx5_0", "eth0", "10.0.0.1/24")])
+}
+
+fn kinds(hosts: &[Topology]) -> Vec<FindingKind> {
+    preflight(hosts).iter().map(|finding| finding.kind).collect()
+}
+
+/// The one finding there is.
+#[track_caller]
+fn only(hosts: &[Topology]) -> Finding {
+    let mut found = preflight(hosts);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    found.pop().unwrap()
+}
+
+/// Alters a host on which all is well, and gives what is then found.
+#[track_caller]
+fn altered(alter: impl FnOnce(&mut Topology)) -> Finding {
+    assert_eq!(kinds(&[one()]), []);
+    let mut topology = one();
+    alter(&mut topology);
+    only(&[topology])
+}
+
+/// The same where nothing is to be found.
+#[track_caller]
+fn fine(alter: impl FnOnce(&mut Topology)) {
+    let mut topology = one();
+    alter(&mut topology);
+    assert_eq!(preflight(&[topology]), []);
+}
+
+#[test]
+fn a_finding_says_what_why_and_what_to_do() {
+    let finding = altered(|host| {
+        host.ports[0].report.state = PortState::DOWN;
+        host.interfaces[0].is_up = Some(false);
+        // That nothing is left to use is not told twice here: see below.
+        let (port, interface) = port("mlx5_1", "eth1", "10.0.1.1/24");
+        host.ports.push(port);
+        host.interfaces.push(interface);
+    });
+    assert_eq!(
+        finding.to_string(),
+        "error[admin-down] a: mlx5_0:1: its interface eth0 is set down\n  \
+         why: a port is as its interface is; connecting through it ends in a timeout\n  \
+         do:  ip link set dev eth0 up; where a fabric gives rights at boot to what is up then, have it up at boot"
+    );
+}
+
+#[test]
+fn no_device_and_no_rail() {
+    let finding = only(&[host("a", &[])]);
+    assert_eq!(
+        (finding.kind, finding.severity),
+        (FindingKind::NoDevice, Severity::Error)
+    );
+    let mut dark = one();
+    dark.ports[0].report.state = PortState::DOWN;
+    dark.interfaces[0].has_carrier = Some(false);
+    assert_eq!(
+        kinds(&[dark.clone()]),
+        [FindingKind::NoCarrier, FindingKind::NoRail]
+    );
+    dark.interfaces[0].has_carrier = Some(true);
+    assert_eq!(kinds(&[dark]), [FindingKind::PortUnusable, FindingKind::NoRail]);
+}
+
+#[test]
+fn what_could_not_be_looked_at() {
+    let finding = altered(|host| host.failures.push("neighbours: permission denied".into()));
+    assert_eq!(
+        (finding.kind, finding.severity),
+        (FindingKind::NotLookedAt, Severity::Warning)
+    );
+}
+
+#[test]
+fn no_address_a_missing_gid_and_another_namespace() {
+    let second = || port("mlx5_1", "eth1", "10.0.1.1/24");
+    let with = |alter: fn(&mut PortFacts, &mut InterfaceFacts)| {
+        altered(|host| {
+            let (mut port, mut interface) = second();
+            alter(&mut port, &mut interface);
+            host.ports.push(port);
+            host.interfaces.push(interface);
+        })
+    };
+    let finding = with(|port, interface| {
+        port.report.gids.clear();
+        interface.addresses.clear();
+    });
+    assert_eq!(
+        (finding.kind, finding.severity),
+        (FindingKind::NoAddress, Severity::Warning)
+    );
+    assert_eq!(finding.what, "eth1 has no IP address");
+    let finding = with(|port, _| port.report.gids.clear());
+    assert_eq!(
+        (finding.kind, finding.severity),
+        (FindingKind::GidMissing, Severity::Error)
+    );
+    let finding = with(|port, _| {
+        port.report.gids.clear();
+        port.netdevs = vec!["elsewhere0".into()];
+    });
+    assert_eq!(
+        (finding.kind, finding.severity),
+        (FindingKind::Elsewhere, Severity::Note)
+    );
+    // One address of two without a GID, and then with.
+    let finding = with(|_, interface| interface.addresses.push(prefix("10.0.7.1/24")));
+    assert_eq!(finding.kind, FindingKind::GidMissing);
+    assert_eq!(finding.what, "the address 10.0.7.1/24 of eth1 has no RoCEv2 GID");
+    fine(|host| {
+        let (mut port, mut interface) = second();
+        let mut entry = port.report.gids[0].clone();
+        (entry.index, entry.gid) = (2, Gid::from_ip("10.0.7.1".parse().unwrap()));
+        entry.address = Some(prefix("10.0.7.1/24"));
+        port.report.gids.push(entry).unwrap();
+        interface.addresses.push(prefix("10.0.7.1/24"));
+        // Its own link-local address needs none.
+        interface.addresses.push(prefix("fe80::1/64"));
+        host.ports.push(port);
+        host.interfaces.push(interface);
+    });
+}
+
+#[test]
+fn link_local_alone() {
+    let finding = only(&[host("a", &[("mlx5_0", "eth0", "fe80::1/64")])]);
+    assert_eq!(
+        (finding.kind, finding.severity),
+        (FindingKind::LinkLocalOnly, Severity::Warning)
+    );
+    assert_eq!(kinds(&[host("a", &[("mlx5_0", "eth0", "fd00::1/64")])]), []);
+}
+
+#[test]
+fn the_mtu_of_the_interface() {
+    // 4096 bytes, 20 of IPv4 and 44 of RoCE.
+    let finding = altered(|host| host.interfaces[0].mtu_bytes = Some(4159));
+    assert_eq!(
+        (finding.kind, finding.severity),
+        (FindingKind::MtuTooSmall, Severity::Error)
+    );
+    assert!(finding.remedy.ends_with("eth0 mtu 4160"), "{}", finding.remedy);
+    fine(|host| host.interfaces[0].mtu_bytes = Some(4160));
+    fine(|host| host.interfaces[0].mtu_bytes = None);
+    let finding = altered(|host| {
+        host.interfaces[0].mtu_bytes = Some(1500);
+        host.ports[0].report.active_mtu = Some(Mtu::B1024);
+    });
+    assert_eq!(
+        (finding.kind, finding.severity),
+        (FindingKind::MtuLow, Severity::Note)
+    );
+    // Of IPv6 the header is longer.
+    let mut v6 = host("a", &[("mlx5_0", "eth0", "fd00::1/64")]);
+    v6.interfaces[0].mtu_bytes = Some(4179);
+    assert_eq!(kinds(&[v6.clone()]), [FindingKind::MtuTooSmall]);
+    v6.interfaces[0].mtu_bytes = Some(4180);
+    assert_eq!(kinds(&[v6]), []);
+}
+
+#[test]
+fn a_missing_partition_key() {
+    let finding = altered(|host| host.ports[0].pkeys = Some(vec![]));
+    assert_eq!(
+        (finding.kind, finding.severity),
+        (FindingKind::PkeyMissing, Severity::Error)
+    );
+    let finding = altered(|host| host.ports[0].pkeys = Some(vec![0, 0xffff]));
+    assert_eq!(finding.kind, FindingKind::PkeyMissing);
+    fine(|host| host.ports[0].pkeys = Some(vec![0x7fff]));
+    fine(|host| host.ports[0].pkeys = None);
+}
+
+#[test]
+fn neighbours_nobody_answers_for() {
+    let neighbour = |state, netdev: &str, address: &str| NeighbourFacts {
+        netdev: netdev.to_owned(),
+        address: address.parse().unwrap(),
+        state,
+    };
+    for state in [NeighbourState::Failed, NeighbourState::Incomplete] {
+        let finding = altered(|host| host.neighbours.push(neighbour(state, "eth0", "10.0.0.9")));
+        assert_eq!(finding.kind, FindingKind::NeighbourUnresolved);
+        assert_eq!(finding.severity, Severity::Warning);
+    }
+    fine(|host| {
+        host.neighbours
+            .push(neighbour(NeighbourState::Known, "eth0", "10.0.0.9"))
+    });
+    // Of an interface without a rail it is no matter.
+    fine(|host| {
+        host.neighbours
+            .push(neighbour(NeighbourState::Failed, "eth9", "10.0.0.9"))
+    });
+    // Of a host that is known to be there it is worse.
+    let mut a = one();
+    a.neighbours
+        .push(neighbour(NeighbourState::Failed, "eth0", "10.0.0.2"));
+    let finding = only(&[a, host("b", &[("mlx5_0", "eth0", "10.0.0.2/24")])]);
+    assert_eq!(finding.severity, Severity::Error);
+    assert_eq!(
+        finding.what,
+        "the neighbour 10.0.0.2 of b is not answered for on eth0"
+    );
+}
+
+#[test]
+fn interfaces_that_answer_for_each_other() {
+    let hardened = ArpFacts {
+        announce: Some(2),
+        ignore: Some(1),
+        filter: Some(1),
+        rp_filter: Some(1),
+    };
+    let mut shared = host(
+        "a",
+        &[
+            ("mlx5_0", "eth0", "10.0.0.1/24"),
+            ("mlx5_1", "eth1", "10.0.0.2/24"),
+        ],
+    );
+    assert_eq!(kinds(&[shared.clone()]), [FindingKind::ArpNotHardened; 2]);
+    shared.interfaces[0].arp = hardened;
+    let finding = only(&[shared.clone()]);
+    assert_eq!(
+        (finding.severity, finding.subject.as_str()),
+        (Severity::Error, "eth1")
+    );
+    assert_eq!(
+        finding.what,
+        "eth1 is in subnet 10.0.0.0/24 with eth0, and arp_announce is 0, arp_ignore is 0, arp_filter is 0"
+    );
+    assert!(
+        finding.remedy.contains("net.ipv4.conf.eth1.arp_announce=2"),
+        "{}",
+        finding.remedy
+    );
+    shared.interfaces[1].arp = hardened;
+    assert_eq!(kinds(&[shared.clone()]), []);
+    // Each by itself.
+    let bend: [fn(&mut ArpFacts); 4] = [
+        |arp| arp.announce = Some(1),
+        |arp| arp.ignore = Some(0),
+        |arp| arp.filter = Some(0),
+        |arp| arp.rp_filter = Some(2),
+    ];
+    for bend in bend {
+        let mut bent = shared.clone();
+        bend(&mut bent.interfaces[1].arp);
+        assert_eq!(kinds(&[bent]), [FindingKind::ArpNotHardened]);
+    }
+    let mut without = shared.clone();
+    without.interfaces[1].arp.rp_filter = Some(0);
+    assert_eq!(kinds(&[without]), []);
+    // Subnets of their own, and two addresses of one interface.
+    let apart = [
+        ("mlx5_0", "eth0", "10.0.0.1/25"),
+        ("mlx5_1", "eth1", "10.0.0.129/25"),
+    ];
+    assert_eq!(kinds(&[host("a", &apart)]), []);
+    let mut twice = host("a", &[("mlx5_0", "eth0", "10.0.0.1/24")]);
+    let mut entry = twice.ports[0].report.gids[0].clone();
+    (entry.index, entry.gid) = (2, Gid::from_ip("10.0.0.2".parse().unwrap()));
+    entry.address = Some(prefix("10.0.0.2/24"));
+    twice.ports[0].report.gids.push(entry).unwrap();
+    twice.interfaces[0].addresses.push(prefix("10.0.0.2/24"));
+    assert_eq!(kinds(&[twice]), []);
+}
+
+#[test]
+fn what_the_filter_leaves_out_and_rules_that_name_nothing() {
+    let two = || {
+        host(
+            "a",
+            &[
+                ("mlx5_0", "eth0", "10.0.0.1/24"),
+                ("mlx5_1", "eth1", "10.0.1.1/24"),
+            ],
+        )
+    };
+    let mut left = two();
+    left.rail_filter = "^mlx5_1".parse().unwrap();
+    let finding = only(&[left.clone()]);
+    assert_eq!(
+        (finding.kind, finding.severity),
+        (FindingKind::LeftOut, Severity::Note)
+    );
+    // What is wrong with it is no matter then.
+    left.ports[1].report.state = PortState::DOWN;
+    assert_eq!(kinds(&[left]), [FindingKind::LeftOut]);
+    let mut idle = two();
+    idle.rail_filter = "mlx5_*,mlx5_9".parse().unwrap();
+    let finding = only(&[idle.clone()]);
+    assert_eq!(
+        (finding.kind, finding.severity),
+        (FindingKind::RuleIdle, Severity::Warning)
+    );
+    assert_eq!(finding.subject, "rule 2 of the rail filter");
+    for used in ["mlx5_*,netdev=eth1", "mlx5_*,10.0.1.0/24", "mlx5_*,mlx5_1:1"] {
+        idle.rail_filter = used.parse().unwrap();
+        assert_eq!(kinds(&[idle.clone()]), [], "{used}");
+    }
+}
+
+/// The second host, on the subnet of the first.
+fn other() -> Topology {
+    host("b", &[("mlx5_3", "eth3", "10.0.0.2/24")])
+}
+
+#[test]
+fn two_hosts_that_go_together() {
+    assert_eq!(kinds(&[one(), other()]), []);
+}
+
+#[test]
+fn no_rail_between_two_hosts_and_a_way_past_a_third() {
+    let far = host("c", &[("mlx5_0", "eth0", "10.0.9.1/24")]);
+    let finding = only(&[one(), far.clone()]);
+    assert_eq!(
+        (finding.kind, finding.severity),
+        (FindingKind::NotReached, Severity::Error)
+    );
+    assert_eq!(
+        finding.why,
+        "mlx5_0:1 10.0.0.1/24: no address of the other side is in its subnet"
+    );
+    let mut between = other();
+    let (port, interface) = port("mlx5_4", "eth4", "10.0.9.2/24");
+    between.ports.push(port);
+    between.interfaces.push(interface);
+    let finding = only(&[one(), between, far]);
+    assert_eq!(
+        (finding.kind, finding.severity),
+        (FindingKind::NotReached, Severity::Warning)
+    );
+    assert_eq!(finding.what, "no rail reaches it; the shortest way is a - b - c");
+}
+
+#[test]
+fn the_two_ends_of_a_link() {
+    let mut low = other();
+    low.interfaces[0].mtu_bytes = Some(9000);
+    let finding = only(&[one(), low.clone()]);
+    assert_eq!(
+        (finding.kind, finding.severity),
+        (FindingKind::MtuUnequal, Severity::Warning)
+    );
+    low.interfaces[0].mtu_bytes = Some(4200);
+    assert_eq!(kinds(&[one(), low.clone()]), []);
+    low.ports[0].report.active_mtu = Some(Mtu::B2048);
+    low.ports[0].report.mtu_max = Some(Mtu::B2048);
+    assert_eq!(kinds(&[one(), low]), [FindingKind::MtuUnequal]);
+
+    for (ours, theirs, is_good) in [
+        (0xffff, 0xffff, true),
+        (0xffff, 0x7fff, true),
+        (0x7fff, 0x7fff, false),
+        (0xffff, 0x8001, false),
+    ] {
+        let (mut a, mut b) = (one(), other());
+        a.ports[0].pkeys = Some(vec![ours]);
+        b.ports[0].pkeys = Some(vec![theirs]);
+        let expected: &[FindingKind] = if is_good {
+            &[]
+        } else {
+            &[FindingKind::PkeyMismatch]
+        };
+        assert_eq!(kinds(&[a, b]), expected, "{ours:#x} {theirs:#x}");
+    }
+}
+
+#[test]
+fn prefixes_that_disagree_and_one_address_twice() {
+    let wide = host("b", &[("mlx5_3", "eth3", "10.0.1.2/16")]);
+    let found = preflight(&[one(), wide]);
+    let kinds_of: Vec<_> = found.iter().map(|finding| finding.kind).collect();
+    assert_eq!(kinds_of, [FindingKind::NotReached, FindingKind::PrefixOneSided]);
+    // Another length that still has both in one subnet is no matter.
+    let narrow = host("b", &[("mlx5_3", "eth3", "10.0.0.2/25")]);
+    assert_eq!(kinds(&[one(), narrow]), []);
+    let twin = host("b", &[("mlx5_3", "eth3", "10.0.0.1/24")]);
+    assert_eq!(kinds(&[one(), twin]), [FindingKind::AddressTwice]);
+}
+
+#[test]
+fn the_worst_is_told_first() {
+    let mut host = host(
+        "a",
+        &[
+            ("mlx5_0", "eth0", "10.0.0.1/24"),
+            ("mlx5_1", "eth1", "10.0.1.1/24"),
+        ],
+    );
+    host.failures.push("something".into());
+    host.ports[1].pkeys = Some(vec![]);
+    assert_eq!(
+        kinds(&[host]),
+        [FindingKind::PkeyMissing, FindingKind::NotLookedAt]
+    );
+}
+
+#[cfg(feature = "snapshot")]
+mod snapshot {
+    use super::{host, one};
+    use crate::SnapshotError;
+    use crate::topology::{NeighbourFacts, NeighbourState, Topology};
+
+    #[test]
+    fn a_snapshot_is_read_as_it_was_written() {
+        let mut topology = host(
+            "a",
+            &[
+                ("mlx5_0", "eth0", "10.0.0.1/24"),
+                ("mlx5_1", "eth1", "fd00::1/64"),
+            ],
+        );
+        topology.kernel = "6.1.0".into();
+        topology.taken_unix_s = 1_700_000_000;
+        topology.rail_filter = "mlx5_*,^10.9.0.0/16".parse().unwrap();
+        topology.ports[1].report.gids[0].interface = None;
+        topology.ports[1].report.gids[0].address = None;
+        topology.ports[0].node_guid = Some("0002:c903:0000:0001".into());
+        topology.ports[0].pkeys = None;
+        topology.neighbours.push(NeighbourFacts {
+            netdev: "eth0".into(),
+            address: "fe80::2".parse().unwrap(),
+            state: NeighbourState::Incomplete,
+        });
+        topology.failures.push("what \"was\" <not> there".into());
+        let text = topology.to_json().unwrap();
+        assert_eq!(Topology::from_json(&text).unwrap(), topology);
+        // What a later release adds is passed over.
+        let more = text.replacen('{', "{\"new\": [1],", 1);
+        assert_eq!(Topology::from_json(&more).unwrap(), topology);
+    }
+
+    #[test]
+    fn what_is_no_snapshot_is_refused_with_its_place() {
+        let text = one().to_json().unwrap();
+        let read = |text: &str| Topology::from_json(text).unwrap_err();
+        for cut in 0..text.trim_end().len() {
+            assert!(matches!(read(&text[..cut]), SnapshotError::Json(_)), "{cut}");
+        }
+        let bent = |from: &str, to: &str| {
+            assert!(text.contains(from), "{from} in {text}");
+            read(&text.replace(from, to)).to_string()
+        };
+        assert_eq!(
+            bent("\"doorbell_topology\": 1", "\"doorbell_topology\": 2"),
+            "a snapshot of format 2, where 1 is known"
+        );
+        assert_eq!(
+            bent("10.0.0.1/24", "10.0.0.1/33"),
+            "the address of GID 1 of mlx5_0:1: `10.0.0.1/33` means nothing there"
+        );
+        assert!(bent("::ffff:10.0.0.1", "::ffff:10.0.0.2").contains("`10.0.0.1/24` means nothing there"));
+        assert!(
+            bent("\"active_mtu_bytes\": 4096", "\"active_mtu_bytes\": 4095").contains("the MTU of mlx5_0:1")
+        );
+        assert!(bent("\"rail_filter\": \"\"", "\"rail_filter\": \",\"").starts_with("rail_filter: `,`"));
+        let entry = &text[text.find("\"gids\": [").unwrap() + 9..];
+        let entry = &entry[..entry.find(']').unwrap()];
+        let many = vec![entry; 65].join(",");
+        assert!(bent(entry, &many).contains("at most 64"));
+    }
+}
