@@ -29,6 +29,7 @@ pub mod qp_state;
 pub mod rail;
 pub mod rank;
 pub mod route;
+pub mod session;
 pub mod shared_in_flight;
 pub mod sync;
 pub mod time;

@@ -52,6 +52,11 @@ pub fn ring_invitation(bytes: &[u8]) {
     wire::ring::check(bytes);
 }
 
+/// A frame of a session.
+pub fn session(bytes: &[u8]) {
+    wire::session::check(bytes);
+}
+
 /// What is written into a credit word, between messages.
 pub fn credits(bytes: &[u8]) {
     hotpath::credits::check(bytes);

@@ -30,6 +30,8 @@ pub enum Part {
     Relay,
     /// The header of a message of a collective.
     Collective,
+    /// A message of a session.
+    SessionFrame,
 }
 
 /// The field that is wrong.
@@ -136,6 +138,18 @@ pub enum Field {
     RingPublication,
     /// The rank of a member of a mesh.
     Rank,
+    /// The sequence number of a session's fragment.
+    Sequence,
+    /// The sequence number that is expected next.
+    Acknowledgement,
+    /// How many fragments are taken ahead.
+    Window,
+    /// A rail's number in a session.
+    Rail,
+    /// Why a connection is not taken into a session.
+    RefusalReason,
+    /// The bytes of a fragment.
+    Payload,
 }
 
 /// Why a field is wrong.
@@ -219,6 +233,7 @@ impl fmt::Display for Part {
             Self::Announcement => "announcement",
             Self::Relay => "relay header",
             Self::Collective => "collective header",
+            Self::SessionFrame => "session frame",
         })
     }
 }
@@ -264,9 +279,7 @@ impl fmt::Display for Field {
             Self::CreditAddress => "credit word's address",
             Self::CreditStart => "credit word's start",
             Self::CreditRkey => "credit word's key",
-            Self::Session => "session",
             Self::NextSequence => "next sequence number",
-            Self::Epoch => "epoch",
             Self::KeyId => "key id",
             Self::Tag => "tag",
             Self::RejectReason => "reject reason",
@@ -276,6 +289,14 @@ impl fmt::Display for Field {
             Self::RingCellBytes => "bytes of a ring's cell",
             Self::RingPublication => "ring's publication",
             Self::Rank => "rank",
+            Self::Epoch => "epoch",
+            Self::Sequence => "sequence number",
+            Self::Acknowledgement => "acknowledgement",
+            Self::Session => "session",
+            Self::Window => "window",
+            Self::Rail => "rail's number",
+            Self::RefusalReason => "reason of the refusal",
+            Self::Payload => "payload",
         })
     }
 }

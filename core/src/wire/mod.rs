@@ -1,5 +1,5 @@
 //! Wire formats 1 and 2: the handle a listener hands out, the frames of the handshake, what describes a window
-//! or a ring.
+//! or a ring, and the frames of a session.
 //!
 //! Everything is big-endian, fixed in size or checked in length, and parsed in place. Here
 //! live bytes and their meaning, nothing that waits, chooses or sends. `docs/wire-format.md`
@@ -14,6 +14,7 @@ mod rails;
 mod reject;
 mod resumption;
 mod ring;
+mod session;
 mod tag;
 mod text;
 mod version;
@@ -39,6 +40,10 @@ pub use resumption::{Resumption, SessionId};
 pub use ring::{
     Publication, RING_CELL_BYTES_MAX, RING_CELLS_MAX, RING_INVITATION_BYTES, RING_TRAILER_BYTES,
     RING_WORD_BYTES, RingInvitation, ring_window_bytes,
+};
+pub use session::{
+    Attach, AttachParameters, Refusal, RefusalReason, SESSION_ATTACH_BYTES, SESSION_HEADER_BYTES,
+    SESSION_REFUSAL_BYTES, SessionFrame, SessionHeader, SessionKind,
 };
 pub use tag::{KeyId, TAG_BYTES, Tag};
 pub use text::{HANDLE_TEXT_BYTES_MAX, HANDLE_TEXT_PREFIX, HandleTextError};

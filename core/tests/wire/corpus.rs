@@ -68,6 +68,11 @@ fn texts() {
 }
 
 #[test]
+fn session_frames() {
+    replay("session", oracle::session::check);
+}
+
+#[test]
 fn ring_invitations() {
     replay("ring_invitation", oracle::ring::check);
 }
@@ -201,6 +206,7 @@ fn seeds_are_what_this_version_writes() {
             seeds.push(("frames", name, frame.as_bytes().to_vec()));
         }
     }
+    seeds.extend(samples::session_frames().map(|(name, bytes)| ("session", name, bytes)));
     for (target, name, bytes) in seeds {
         let path = folder(target).join(name);
         if std::env::var_os("DOORBELL_WRITE_SEEDS").is_some() {

@@ -83,6 +83,13 @@ fn ring_invitations() {
     }
 }
 
+#[test]
+fn session_frames() {
+    for (_, good) in samples::session_frames() {
+        every_byte(&good, oracle::session::check);
+    }
+}
+
 /// Good frames of every kind in every order, up to four of them, said to either side: none is taken out of its turn.
 #[test]
 fn frames_in_any_order() {

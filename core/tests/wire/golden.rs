@@ -1,6 +1,6 @@
 //! The bytes themselves, as `docs/wire-format.md` has them: what may never change within a version.
 
-use doorbell_core::wire::{Frame, FrameBuffer, Handle, Reject, RejectReason, Tag};
+use doorbell_core::wire::{Frame, FrameBuffer, Handle, Reject, RejectReason, SessionFrame, Tag};
 
 use crate::samples;
 
@@ -170,4 +170,22 @@ fn reject() {
     };
     assert_eq!(FrameBuffer::reject(&reject).as_bytes(), golden);
     assert_eq!(Frame::parse(&golden), Ok(Frame::Reject(reject)));
+}
+
+#[test]
+fn session_frames() {
+    let golden = [
+        "01 01 03 00 00000009 0123456789abcdef 0000000000000005 6869",
+        "01 01 03 00 00000009 0000000000000001 0000000000000005",
+        "01 01 00 00 00000009 0000000000000002 0000000000000005 70617274",
+        "01 02 00 00 00000009 0000000000000000 0000000000000005",
+        "01 03 04 00 00000009 1122334455667788 0000000000000005 0102030405060708 00000200 07 000000",
+        "01 04 00 00 00000009 0000000000000000 0000000000000000 02 00000000000000",
+        "01 05 00 00 00000009 0000000000000006 0000000000000005",
+    ];
+    for ((name, written), golden) in samples::session_frames().iter().zip(golden) {
+        assert_eq!(*written, bytes(golden), "{name}");
+    }
+    let attach = SessionFrame::Attach(samples::attach());
+    assert_eq!(SessionFrame::parse(&bytes(golden[4])), Ok(attach));
 }

@@ -132,6 +132,20 @@ proptest! {
     }
 
     #[test]
+    fn session_frames_with_any_numbers_keep_every_promise(
+        header in (0..7_u8, 0..8_u8, any::<u32>(), any::<u64>(), any::<u64>()),
+        rest in vec(any::<u8>(), 0..20),
+    ) {
+        let (kind, flags, epoch, sequence, acknowledgement) = header;
+        let mut bytes = vec![1, kind, flags, 0];
+        bytes.extend(epoch.to_be_bytes());
+        bytes.extend(sequence.to_be_bytes());
+        bytes.extend(acknowledgement.to_be_bytes());
+        bytes.extend(rest);
+        oracle::session::check(&bytes);
+    }
+
+    #[test]
     fn any_bytes_keep_every_promise(bytes in vec(any::<u8>(), 0..300)) {
         oracle::handle::check(&bytes);
         oracle::frames::check(&bytes);
@@ -139,6 +153,7 @@ proptest! {
         let _ = oracle::sequence::check(&bytes);
         oracle::text::check(&bytes);
         oracle::ring::check(&bytes);
+        oracle::session::check(&bytes);
     }
 
     /// Bytes that are nearly right reach further than made-up ones.

@@ -3,10 +3,12 @@
 use core::net::IpAddr;
 use core::num::NonZeroU16;
 
+use doorbell_core::session::{Epoch, Sequence};
 use doorbell_core::wire::{
-    AdvertisedRail, Connect, CreditWord, Endpoint, EndpointParameters, FrameBuffer, Handle, Hello,
-    InstanceId, KeyId, Nonce, PrivateData, Publication, Reject, RejectReason, RemoteWindow, Resumption,
-    RingInvitation, SessionId, SpeedClass, TAG_BYTES, Tag, VersionRange, Welcome,
+    AdvertisedRail, Attach, AttachParameters, Connect, CreditWord, Endpoint, EndpointParameters, FrameBuffer,
+    Handle, Hello, InstanceId, KeyId, Nonce, PrivateData, Publication, Refusal, RefusalReason, Reject,
+    RejectReason, RemoteWindow, Resumption, RingInvitation, SessionHeader, SessionId, SpeedClass, TAG_BYTES,
+    Tag, VersionRange, Welcome,
 };
 use doorbell_core::{Gid, IpPrefix, Mtu, Psn, Qpn, Rkey};
 
@@ -167,4 +169,48 @@ pub(crate) fn invitations() -> [RingInvitation; 2] {
     let window = RemoteWindow::new(0x7f00_0000_1000, 8 * 128 + 64, Rkey(7));
     [Publication::Trailer, Publication::Immediate]
         .map(|publication| RingInvitation::new(window, 8, 128, publication).unwrap())
+}
+
+/// What the first frame on a session's connection says.
+pub(crate) fn attach() -> AttachParameters {
+    AttachParameters {
+        session: SessionId::new(0x0102_0304_0506_0708).unwrap(),
+        epoch: Epoch::from_wire(9),
+        rail: 7,
+        begins: true,
+        oldest: Sequence(0x1122_3344_5566_7788),
+        expected: Sequence(5),
+        window: 512,
+    }
+}
+
+/// A frame of a session of every kind.
+pub(crate) fn session_frames() -> [(&'static str, Vec<u8>); 7] {
+    let epoch = Epoch::from_wire(9);
+    let data = |sequence, is_first, is_last, payload: &[u8]| {
+        let header = SessionHeader::data(epoch, Sequence(sequence), Sequence(5), is_first, is_last);
+        [&header.to_bytes(), payload].concat()
+    };
+    [
+        ("data", data(0x0123_4567_89ab_cdef, true, true, b"hi")),
+        ("empty", data(1, true, true, b"")),
+        ("fragment", data(2, false, false, b"part")),
+        (
+            "acknowledgement",
+            SessionHeader::acknowledgement_only(epoch, Sequence(5))
+                .to_bytes()
+                .to_vec(),
+        ),
+        ("attach", Attach::new(&attach()).to_bytes().to_vec()),
+        (
+            "refusal",
+            Refusal::new(epoch, RefusalReason::OLD_EPOCH).to_bytes().to_vec(),
+        ),
+        (
+            "farewell",
+            SessionHeader::farewell(epoch, Sequence(6), Sequence(5))
+                .to_bytes()
+                .to_vec(),
+        ),
+    ]
 }

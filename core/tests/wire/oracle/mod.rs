@@ -8,4 +8,5 @@ pub(crate) mod keys;
 pub(crate) mod plain;
 pub(crate) mod ring;
 pub(crate) mod sequence;
+pub(crate) mod session;
 pub(crate) mod text;

@@ -8,6 +8,7 @@ pub(crate) mod handle;
 pub(crate) mod mac;
 pub(crate) mod rails;
 pub(crate) mod ring;
+pub(crate) mod session;
 pub(crate) mod text;
 
 /// The newest version that is spoken; the oldest is 1.

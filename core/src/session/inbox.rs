@@ -1,0 +1,230 @@
+//! What arrives: put in order, and taken once. Numbers and states, not the bytes: those of a fragment that is early are
+//! the caller's to keep, at the same place.
+
+use super::Sequence;
+
+/// What is kept of a fragment that is early. A caller makes a table of them, and nothing of one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kept {
+    is_here: bool,
+    is_first: bool,
+    is_last: bool,
+    bytes: u32,
+}
+
+/// A fragment that was early, and is the next now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Held {
+    /// The place its bytes are kept at.
+    pub place: usize,
+    /// How many there are.
+    pub bytes: u32,
+    /// Whether a message begins with it.
+    pub is_first: bool,
+    /// Whether a message ends with it.
+    pub is_last: bool,
+}
+
+/// What a fragment that arrived is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "it is the next, later or earlier")]
+pub enum Verdict {
+    /// The one expected: it is taken now.
+    InOrder,
+    /// A later one: its bytes are to be kept at this place.
+    Early {
+        /// The place.
+        place: usize,
+    },
+    /// One that was taken, or is kept: to be dropped.
+    Duplicate,
+}
+
+/// A window of fragments from the one expected on.
+#[derive(Debug)]
+pub struct Inbox<S> {
+    table: S,
+    expected: Sequence,
+    is_within_message: bool,
+    early: u64,
+    duplicates: u64,
+}
+
+impl<S: AsRef<[Kept]> + AsMut<[Kept]>> Inbox<S> {
+    /// An empty one, that takes as many fragments ahead as the table has places.
+    pub const fn new(table: S) -> Self {
+        Self {
+            table,
+            expected: Sequence(0),
+            is_within_message: false,
+            early: 0,
+            duplicates: 0,
+        }
+    }
+
+    /// How many fragments it takes from the one expected on.
+    pub fn window(&self) -> u64 {
+        u64::try_from(self.table.as_ref().len()).unwrap_or(u64::MAX)
+    }
+
+    /// The fragment that is taken next.
+    pub const fn expected(&self) -> Sequence {
+        self.expected
+    }
+
+    /// How many arrived before one that they follow.
+    pub const fn early(&self) -> u64 {
+        self.early
+    }
+
+    /// How many arrived again.
+    pub const fn duplicates(&self) -> u64 {
+        self.duplicates
+    }
+
+    /// Takes a fragment that arrived. `None`: no honest peer sends it, being beyond the window, or
+    /// out of place in its message.
+    pub fn offer(
+        &mut self,
+        sequence: Sequence,
+        bytes: u32,
+        is_first: bool,
+        is_last: bool,
+    ) -> Option<Verdict> {
+        if sequence < self.expected {
+            self.duplicates = self.duplicates.saturating_add(1);
+            return Some(Verdict::Duplicate);
+        }
+        if sequence.since(self.expected) >= self.window() {
+            return None;
+        }
+        if sequence == self.expected {
+            return self.advance(is_first, is_last).then_some(Verdict::InOrder);
+        }
+        let table = self.table.as_mut();
+        let place = sequence.place(table.len());
+        let kept = table.get_mut(place)?;
+        if kept.is_here {
+            self.duplicates = self.duplicates.saturating_add(1);
+            return Some(Verdict::Duplicate);
+        }
+        *kept = Kept {
+            is_here: true,
+            is_first,
+            is_last,
+            bytes,
+        };
+        self.early = self.early.saturating_add(1);
+        Some(Verdict::Early { place })
+    }
+
+    /// The next fragment where it was early: ask after each that was taken. An error: it is out of place in its message.
+    ///
+    /// # Errors
+    /// No honest peer sends it.
+    #[expect(clippy::result_unit_err, reason = "there is one way to be out of place")]
+    pub fn take_held(&mut self) -> Result<Option<Held>, ()> {
+        let expected = self.expected;
+        let table = self.table.as_mut();
+        let place = expected.place(table.len());
+        let Some(kept) = table.get_mut(place).filter(|kept| kept.is_here) else {
+            return Ok(None);
+        };
+        kept.is_here = false;
+        let held = Held {
+            place,
+            bytes: kept.bytes,
+            is_first: kept.is_first,
+            is_last: kept.is_last,
+        };
+        if self.advance(held.is_first, held.is_last) {
+            Ok(Some(held))
+        } else {
+            Err(())
+        }
+    }
+
+    /// Goes on by one; says whether that is where this one belongs.
+    fn advance(&mut self, is_first: bool, is_last: bool) -> bool {
+        if is_first == self.is_within_message {
+            return false;
+        }
+        // What is here twice, kept and in order, is one.
+        let expected = self.expected;
+        let table = self.table.as_mut();
+        let place = expected.place(table.len());
+        if let Some(kept) = table.get_mut(place) {
+            kept.is_here = false;
+        }
+        self.is_within_message = !is_last;
+        self.expected = expected.plus(1);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Held, Inbox, Kept, Verdict};
+    use crate::session::Sequence;
+
+    fn inbox() -> Inbox<[Kept; 4]> {
+        Inbox::new([Kept::default(); 4])
+    }
+
+    fn whole(inbox: &mut Inbox<[Kept; 4]>, sequence: u64) -> Option<Verdict> {
+        inbox.offer(Sequence(sequence), 1, true, true)
+    }
+
+    #[test]
+    fn each_is_taken_once_and_in_order() {
+        let mut inbox = inbox();
+        assert_eq!(whole(&mut inbox, 2), Some(Verdict::Early { place: 2 }));
+        assert_eq!(whole(&mut inbox, 2), Some(Verdict::Duplicate));
+        assert_eq!(whole(&mut inbox, 1), Some(Verdict::Early { place: 1 }));
+        assert_eq!(inbox.take_held(), Ok(None));
+        assert_eq!(whole(&mut inbox, 0), Some(Verdict::InOrder));
+        for place in [1, 2] {
+            let held = Held {
+                place,
+                bytes: 1,
+                is_first: true,
+                is_last: true,
+            };
+            assert_eq!(inbox.take_held(), Ok(Some(held)));
+        }
+        assert_eq!(inbox.take_held(), Ok(None));
+        for again in 0..3 {
+            assert_eq!(whole(&mut inbox, again), Some(Verdict::Duplicate));
+        }
+        assert_eq!(
+            (inbox.expected(), inbox.duplicates(), inbox.early()),
+            (Sequence(3), 4, 2)
+        );
+    }
+
+    #[test]
+    fn the_window_ends_where_it_ends() {
+        let mut inbox = inbox();
+        assert_eq!(whole(&mut inbox, 3), Some(Verdict::Early { place: 3 }));
+        assert_eq!(whole(&mut inbox, 4), None);
+        assert_eq!(whole(&mut inbox, u64::MAX), None);
+        assert_eq!(whole(&mut inbox, 0), Some(Verdict::InOrder));
+        assert_eq!(whole(&mut inbox, 4), Some(Verdict::Early { place: 0 }));
+    }
+
+    #[test]
+    fn a_message_begins_once_and_ends_before_the_next() {
+        let mut inbox = inbox();
+        assert_eq!(inbox.offer(Sequence(0), 1, false, true), None);
+        assert_eq!(inbox.offer(Sequence(0), 1, true, false), Some(Verdict::InOrder));
+        assert_eq!(inbox.offer(Sequence(1), 1, true, true), None);
+        assert_eq!(inbox.offer(Sequence(1), 1, false, false), Some(Verdict::InOrder));
+        assert_eq!(
+            inbox.offer(Sequence(3), 1, false, true),
+            Some(Verdict::Early { place: 3 })
+        );
+        assert_eq!(inbox.offer(Sequence(2), 1, false, true), Some(Verdict::InOrder));
+        assert_eq!(inbox.take_held(), Err(()));
+    }
+}

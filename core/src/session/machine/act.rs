@@ -1,0 +1,274 @@
+//! What there is to do.
+
+use core::time::Duration;
+
+use super::{Action, FinalReason, Owed, Phase, Role, Session};
+use crate::session::health::Due;
+use crate::session::rail::{Rail, RailPhase};
+use crate::session::striping::{choose, choose_any};
+use crate::session::{Kept, Retained, SESSION_RAILS_MAX};
+use crate::wire::{SESSION_HEADER_BYTES, SessionHeader};
+use crate::{Deadline, Instant};
+
+/// When to try again what could not be done at once.
+const TRY_AGAIN: Duration = Duration::from_millis(1);
+
+impl<O, I> Session<O, I>
+where
+    O: AsRef<[Retained]> + AsMut<[Retained]>,
+    I: AsRef<[Kept]> + AsMut<[Kept]>,
+{
+    /// Begins a turn: rails that took no more are tried again.
+    pub fn begin_turn(&mut self) {
+        for rail in &mut self.rails {
+            rail.is_blocked = false;
+        }
+    }
+
+    /// The next thing to do, until there is none. `random` is drawn anew for each call, or at least for each turn.
+    pub fn poll_action(&mut self, now: Instant, random: u64) -> Option<Action> {
+        self.look_at_deadlines(now);
+        for index in 0..SESSION_RAILS_MAX {
+            if let Some(action) = self.act_on(index, now, random) {
+                return Some(action);
+            }
+        }
+        if !matches!(self.phase, Phase::Connected) {
+            return None;
+        }
+        self.look_for_stall(now);
+        self.transmit()
+            .or_else(|| self.say_farewell())
+            .or_else(|| self.acknowledge(now))
+    }
+
+    fn look_at_deadlines(&mut self, now: Instant) {
+        match self.phase {
+            Phase::Beginning { until } | Phase::Recovering { until } if until.has_passed(now) => {
+                self.end(FinalReason::Unreachable);
+            }
+            _ => {}
+        }
+        let Some(closing) = self.closing else {
+            return;
+        };
+        let has_nobody = !matches!(self.phase, Phase::Connected) && self.outbox.is_empty();
+        if has_nobody || closing.until.has_passed(now) {
+            self.end(FinalReason::Closed);
+        }
+    }
+
+    /// What is to be done about one rail.
+    fn act_on(&mut self, index: u8, now: Instant, random: u64) -> Option<Action> {
+        let (config, role, is_over) = (self.config, self.role, self.over().is_some());
+        let rail = self.rail_mut(index)?;
+        let mut dead = false;
+        match rail.phase {
+            RailPhase::Detached { retry: Some(retry) }
+                if role == Role::Initiator && !rail.must_shut && !is_over && retry.has_passed(now) =>
+            {
+                rail.phase = RailPhase::Connecting;
+                return Some(Action::Connect { rail: index });
+            }
+            RailPhase::Attaching { until, .. } if until.has_passed(now) => dead = true,
+            RailPhase::Attaching { .. } | RailPhase::Attached { .. } => match rail.health.due(&config, now) {
+                Due::Dead => dead = true,
+                Due::Probe if !rail.is_blocked && rail.is_usable() => {
+                    return Some(Action::Probe { rail: index });
+                }
+                Due::Probe | Due::Nothing => {}
+            },
+            RailPhase::Unused | RailPhase::Detached { .. } | RailPhase::Connecting => {}
+        }
+        if dead {
+            self.counts.rails_dead = self.counts.rails_dead.saturating_add(1);
+            self.give_up(index, now, random);
+        }
+        let rail = self.rail_mut(index)?;
+        if rail.must_shut {
+            rail.must_shut = false;
+            return Some(Action::Shut { rail: index });
+        }
+        let has_to_say = matches!(
+            rail.phase,
+            RailPhase::Attaching { has_said: false, .. } | RailPhase::Attached { has_said: false }
+        );
+        if has_to_say && !rail.is_blocked {
+            let epoch = rail.epoch;
+            let said = self.attach_said(index, epoch);
+            return Some(Action::Attach { rail: index, said });
+        }
+        None
+    }
+
+    fn look_for_stall(&mut self, now: Instant) {
+        let silent = Deadline::after(self.progress_at, self.config.stalled_after).has_passed(now);
+        // While a rail is in doubt it is not said that the peer's transport answers.
+        let answers = self
+            .rails
+            .iter()
+            .any(|rail| rail.is_usable() && rail.health.state() == crate::session::HealthState::Up);
+        if self.outbox.has_sent() && silent && answers {
+            self.is_stalled = true;
+        }
+    }
+
+    fn transmit(&mut self) -> Option<Action> {
+        let end = self.outbox.oldest().plus(self.peer_window);
+        let fragment = self.outbox.next_waiting(end)?;
+        let rail = choose(&self.rails, fragment.bytes, fragment.is_first && fragment.is_last)?;
+        let header = SessionHeader::data(
+            self.rail_epoch(rail),
+            fragment.sequence,
+            self.inbox.expected(),
+            fragment.is_first,
+            fragment.is_last,
+        );
+        Some(Action::Transmit {
+            rail,
+            header,
+            fragment,
+        })
+    }
+
+    fn say_farewell(&self) -> Option<Action> {
+        if self.closing?.farewell.is_some() || !self.outbox.is_empty() {
+            return None;
+        }
+        let rail = choose_any(&self.rails)?;
+        let header =
+            SessionHeader::farewell(self.rail_epoch(rail), self.outbox.next(), self.inbox.expected());
+        Some(Action::Farewell { rail, header })
+    }
+
+    fn acknowledge(&self, now: Instant) -> Option<Action> {
+        let owed = self.owed;
+        let is_due = owed.fragments >= self.config.acknowledge_fragments.max(1)
+            || owed
+                .since
+                .is_some_and(|since| Deadline::after(since, self.config.acknowledge_after).has_passed(now));
+        if !is_due {
+            return None;
+        }
+        let rail = choose_any(&self.rails)?;
+        let header = SessionHeader::acknowledgement_only(self.rail_epoch(rail), self.inbox.expected());
+        Some(Action::Acknowledge { rail, header })
+    }
+
+    /// Says that what was asked for is done: posted, that is.
+    pub fn did(&mut self, action: &Action, now: Instant) {
+        let index = match *action {
+            Action::Connect { .. } | Action::Shut { .. } => return,
+            Action::Attach { rail, .. } => {
+                self.said_first(rail);
+                rail
+            }
+            Action::Transmit { rail, fragment, .. } => {
+                if !self.outbox.has_sent() {
+                    self.progress_at = now;
+                }
+                let again = u64::from(fragment.was_sent);
+                self.counts.sent = self.counts.sent.saturating_add(1);
+                self.counts.sent_again = self.counts.sent_again.saturating_add(again);
+                self.outbox.sent(fragment.sequence, rail);
+                self.owed = Owed::default();
+                rail
+            }
+            Action::Acknowledge { rail, .. } => {
+                self.owed = Owed::default();
+                self.counts.acknowledgements = self.counts.acknowledgements.saturating_add(1);
+                rail
+            }
+            Action::Probe { rail } => {
+                self.counts.probes = self.counts.probes.saturating_add(1);
+                rail
+            }
+            Action::Farewell { rail, .. } => {
+                if let Some(closing) = &mut self.closing {
+                    closing.farewell = Some(rail);
+                }
+                rail
+            }
+        };
+        let bytes = action.backlog_bytes();
+        if let Some(rail) = self.rail_mut(index) {
+            rail.outstanding = rail.outstanding.saturating_add(1);
+            rail.backlog_bytes = rail.backlog_bytes.saturating_add(bytes);
+            rail.health.posted(now);
+        }
+    }
+
+    /// Says that a rail takes no more for now.
+    pub fn blocked(&mut self, rail: u8) {
+        if let Some(rail) = self.rail_mut(rail) {
+            rail.is_blocked = true;
+        }
+    }
+
+    fn said_first(&mut self, index: u8) {
+        if let Some(rail) = self.rail_mut(index) {
+            match &mut rail.phase {
+                RailPhase::Attaching { has_said, .. } | RailPhase::Attached { has_said } => *has_said = true,
+                _ => {}
+            }
+        }
+    }
+
+    /// When to poll again at the latest, if nothing happens before. `None` where it is over.
+    pub fn wake(&self, now: Instant) -> Option<Deadline> {
+        let phase = match self.phase {
+            Phase::Beginning { until } | Phase::Recovering { until } => Some(until),
+            Phase::Connected => self.stalls_at(),
+            Phase::Over(_) => return None,
+        };
+        let owed = self
+            .owed
+            .since
+            .filter(|_| self.is_connected())
+            .map(|since| Deadline::after(since, self.config.acknowledge_after));
+        let closing = self.closing.map(|closing| closing.until);
+        let rails = self.rails.iter().filter_map(|rail| self.wake_of(rail));
+        let wake = phase.into_iter().chain(owed).chain(closing).chain(rails).min();
+        // Nothing tells when a rail takes more.
+        let again = Deadline::after(now, TRY_AGAIN);
+        let is_blocked = self.rails.iter().any(|rail| rail.is_blocked);
+        match wake {
+            Some(wake) if wake.has_passed(now) => Some(again),
+            Some(wake) if is_blocked => Some(wake.min(again)),
+            None if is_blocked => Some(again),
+            wake => wake,
+        }
+    }
+
+    /// When the peer will be called stalled, as things are.
+    fn stalls_at(&self) -> Option<Deadline> {
+        let may = self.outbox.has_sent() && !self.is_stalled;
+        may.then(|| Deadline::after(self.progress_at, self.config.stalled_after))
+    }
+
+    fn wake_of(&self, rail: &Rail) -> Option<Deadline> {
+        match rail.phase {
+            RailPhase::Detached { retry } => retry,
+            RailPhase::Attaching { until, .. } if rail.outstanding == 0 => Some(until),
+            RailPhase::Attaching { until, .. } => {
+                let health = rail.health.wake(&self.config);
+                Some(health.map_or(until, |health| health.min(until)))
+            }
+            RailPhase::Attached { .. } => rail.health.wake(&self.config),
+            RailPhase::Unused | RailPhase::Connecting => None,
+        }
+    }
+}
+
+impl Action {
+    /// What it adds to its rail's backlog until it is completed: what [`Session::completed`] is to be told of it, in bytes.
+    #[must_use]
+    pub const fn backlog_bytes(&self) -> u64 {
+        match self {
+            Self::Transmit { fragment, .. } => {
+                (fragment.bytes as u64).saturating_add(SESSION_HEADER_BYTES as u64)
+            }
+            _ => 0,
+        }
+    }
+}

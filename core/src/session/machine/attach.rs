@@ -1,0 +1,241 @@
+//! Connections: how they become rails, and how they stop being.
+
+use super::{Offer, Phase, Role, Session, Violation};
+use crate::session::rail::{Rail, RailPhase};
+use crate::session::{Epoch, FinalReason, Health, Kept, Retained};
+use crate::wire::{AttachParameters, RefusalReason};
+use crate::{Deadline, Instant};
+
+impl<O, I> Session<O, I>
+where
+    O: AsRef<[Retained]> + AsMut<[Retained]>,
+    I: AsRef<[Kept]> + AsMut<[Kept]>,
+{
+    /// Adds a rail, which is connected at once; `None` where there are as many as there may be. For the side that connects.
+    pub fn add_rail(&mut self, speed_mbps: u32, now: Instant) -> Option<u8> {
+        let (index, rail) = (0_u8..)
+            .zip(&mut self.rails)
+            .find(|(_, rail)| rail.phase == RailPhase::Unused)?;
+        rail.speed_mbps = speed_mbps;
+        rail.phase = RailPhase::Detached {
+            retry: Some(Deadline::at(now)),
+        };
+        Some(index)
+    }
+
+    /// The connection that was to be made of a rail stands.
+    pub fn connected(&mut self, rail: u8, now: Instant) {
+        let until = Deadline::after(now, self.config.attach_within);
+        let Some(next) = self.epoch.next() else {
+            self.end(FinalReason::EpochsExhausted);
+            return;
+        };
+        if let Some(rail) = self
+            .rail_mut(rail)
+            .filter(|rail| rail.phase == RailPhase::Connecting)
+        {
+            let has_said = false;
+            rail.attach(RailPhase::Attaching { until, has_said }, 0, now);
+            rail.epoch = next;
+            self.epoch = next;
+        }
+    }
+
+    /// No connection could be made for a rail. `is_gone` says that the process it was for is not there any more.
+    pub fn connect_failed(&mut self, rail: u8, is_gone: bool, now: Instant, random: u64) {
+        if is_gone && !self.is_connected() {
+            self.end(FinalReason::PeerRestarted);
+            return;
+        }
+        let backoff = self.config.backoff;
+        if let Some(rail) = self
+            .rail_mut(rail)
+            .filter(|rail| rail.phase == RailPhase::Connecting)
+        {
+            rail.attempts_failed = rail.attempts_failed.saturating_add(1);
+            let wait = backoff.wait(rail.attempts_failed, random);
+            rail.phase = RailPhase::Detached {
+                retry: Some(Deadline::after(now, wait)),
+            };
+        }
+    }
+
+    /// A connection that the peer made says it is a rail of this session. For the side that is connected to.
+    ///
+    /// # Errors
+    /// Why it is not: to be told to the peer.
+    pub fn offered(
+        &mut self,
+        said: &AttachParameters,
+        speed_mbps: u32,
+        now: Instant,
+    ) -> Result<Offer, RefusalReason> {
+        if self.over().is_some() {
+            return Err(RefusalReason::OVER);
+        }
+        if self.role != Role::Responder || said.session != self.id {
+            return Err(RefusalReason::UNKNOWN_SESSION);
+        }
+        let had = self
+            .rail_mut(said.rail)
+            .map(|rail| (rail.epoch, rail.has_connection()));
+        let Some((epoch, replaces)) = had else {
+            return Err(RefusalReason::CONTRADICTION);
+        };
+        if said.epoch <= epoch {
+            return Err(RefusalReason::OLD_EPOCH);
+        }
+        // Nothing it says is taken before all of it can be.
+        if said.oldest > self.inbox.expected() || said.expected > self.sent_end() {
+            return Err(RefusalReason::CONTRADICTION);
+        }
+        self.lose(said.rail, None);
+        let proofs = self.proofs(said.rail);
+        if let Some(rail) = self.rail_mut(said.rail) {
+            rail.must_shut = false;
+            rail.attach(RailPhase::Attached { has_said: false }, proofs, now);
+            (rail.epoch, rail.speed_mbps) = (said.epoch, speed_mbps);
+        }
+        self.epoch = self.epoch.max(said.epoch);
+        self.agree(said, now);
+        Ok(Offer {
+            rail: said.rail,
+            replaces,
+        })
+    }
+
+    /// A rail's connection failed. What it had in flight goes over the others, or over its next.
+    pub fn failed(&mut self, rail: u8, now: Instant, random: u64) {
+        let retry = self.retry_at(rail, now, random);
+        self.lose(rail, retry);
+        if let Some(rail) = self.rail_mut(rail) {
+            // The caller knows.
+            rail.must_shut = false;
+        }
+        self.note_rails(now);
+    }
+
+    /// Gives up a rail's connection, which the caller is to shut.
+    pub(super) fn give_up(&mut self, rail: u8, now: Instant, random: u64) {
+        let retry = self.retry_at(rail, now, random);
+        self.lose(rail, retry);
+        self.note_rails(now);
+    }
+
+    fn retry_at(&mut self, rail: u8, now: Instant, random: u64) -> Option<Deadline> {
+        let (role, backoff) = (self.role, self.config.backoff);
+        let rail = self.rail_mut(rail)?;
+        if !rail.is_attached() {
+            rail.attempts_failed = rail.attempts_failed.saturating_add(1);
+        }
+        let wait = backoff.wait(rail.attempts_failed, random);
+        (role == Role::Initiator).then(|| Deadline::after(now, wait))
+    }
+
+    /// Takes from a rail what it had.
+    fn lose(&mut self, index: u8, retry: Option<Deadline>) {
+        let Some(rail) = self.rail_mut(index).filter(|rail| rail.has_connection()) else {
+            return;
+        };
+        rail.detach(retry);
+        self.outbox.lost(index);
+        // An acknowledgement may have been lost with it, and so may a farewell.
+        self.owed.fragments = u32::MAX;
+        if let Some(closing) = &mut self.closing {
+            closing.farewell = closing.farewell.filter(|rail| *rail != index);
+        }
+    }
+
+    /// Says whether there is a rail, after one was lost.
+    fn note_rails(&mut self, now: Instant) {
+        let is_any = self.rails.iter().any(Rail::is_attached);
+        if !is_any && self.phase == Phase::Connected {
+            self.phase = Phase::Recovering {
+                until: Deadline::after(now, self.config.recover_within),
+            };
+            self.is_stalled = false;
+            self.counts.recoveries = self.counts.recoveries.saturating_add(1);
+        }
+    }
+
+    /// The peer answered what was said first on a connection.
+    pub(super) fn answered(
+        &mut self,
+        index: u8,
+        said: &AttachParameters,
+        now: Instant,
+    ) -> Result<(), Violation> {
+        let (id, epoch) = (self.id, self.rail_epoch(index));
+        if said.session != id || said.epoch != epoch || said.rail != index {
+            return Err(Violation::Malformed);
+        }
+        if said.oldest > self.inbox.expected() {
+            return Err(Violation::LetGo);
+        }
+        if said.expected > self.sent_end() {
+            return Err(Violation::AcknowledgedUnsent);
+        }
+        let proofs = self.proofs(index);
+        if let Some(rail) = self.rail_mut(index) {
+            rail.phase = RailPhase::Attached { has_said: true };
+            // What it was posted stays awaited; the rest is as of a new one.
+            let awaited = rail.outstanding > 0;
+            rail.health = Health::connected(proofs, now);
+            if awaited {
+                rail.health.posted(now);
+            }
+        }
+        self.agree(said, now);
+        Ok(())
+    }
+
+    /// Goes by what the peer said as a connection became a rail.
+    fn agree(&mut self, said: &AttachParameters, now: Instant) {
+        // Sent it was, as was checked.
+        let _ = self.outbox.acknowledge(said.expected);
+        self.peer_window = u64::from(said.window);
+        self.progress_at = now;
+        self.was_attached = true;
+        if self.over().is_none() {
+            self.phase = Phase::Connected;
+        }
+    }
+
+    /// How often a rail that came back must answer before it is used: not at all where it is the only one.
+    fn proofs(&self, index: u8) -> u8 {
+        let is_another_up = (0_u8..)
+            .zip(&self.rails)
+            .any(|(other, rail)| other != index && rail.is_up());
+        let has_failed = self
+            .rails
+            .get(usize::from(index))
+            .is_some_and(|rail| rail.has_failed);
+        if is_another_up && has_failed {
+            self.config.fail_back_proofs
+        } else {
+            0
+        }
+    }
+
+    /// What is said first on a rail's connection.
+    pub(super) fn attach_said(&self, rail: u8, epoch: Epoch) -> AttachParameters {
+        AttachParameters {
+            session: self.id,
+            epoch,
+            rail,
+            begins: self.role == Role::Initiator && !self.was_attached,
+            oldest: self.outbox.oldest(),
+            expected: self.inbox.expected(),
+            window: self.window_told(),
+        }
+    }
+
+    /// One above the highest fragment that was sent.
+    fn sent_end(&self) -> crate::session::Sequence {
+        self.outbox.sent_end()
+    }
+
+    pub(super) fn rail_mut(&mut self, rail: u8) -> Option<&mut Rail> {
+        self.rails.get_mut(usize::from(rail))
+    }
+}

@@ -1,0 +1,515 @@
+//! The session itself: what is asked of it, and what it has to say.
+
+mod act;
+mod attach;
+mod receive;
+mod tell;
+
+use core::fmt;
+
+use super::rail::Rail;
+use super::{
+    Epoch, Fragment, HealthState, Inbox, Kept, Outbox, Retained, SESSION_RAILS_MAX, SESSION_WINDOW_MAX,
+    Sequence, SessionConfig, SessionId,
+};
+use crate::wire::{AttachParameters, RefusalReason, SessionHeader};
+use crate::{Deadline, Instant};
+
+use tell::Told;
+
+/// Which of the two connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there are two sides")]
+pub enum Role {
+    /// It does, and again when a rail fails.
+    Initiator,
+    /// Its peer does.
+    Responder,
+}
+
+/// One ordered stream of messages each way between two processes, each message exactly once.
+///
+/// The caller keeps the bytes: of what is to be sent at the places of the outbox's table, of what is early at those
+/// of the inbox's.
+#[derive(Debug)]
+pub struct Session<O, I> {
+    config: SessionConfig,
+    role: Role,
+    id: SessionId,
+    /// The highest there was.
+    epoch: Epoch,
+    rails: [Rail; SESSION_RAILS_MAX as usize],
+    outbox: Outbox<O>,
+    inbox: Inbox<I>,
+    /// Fragments the peer takes from the one it expects.
+    peer_window: u64,
+    owed: Owed,
+    /// When the peer last acknowledged something, or had nothing to.
+    progress_at: Instant,
+    is_stalled: bool,
+    phase: Phase,
+    /// Whether there ever was a rail.
+    was_attached: bool,
+    closing: Option<Closing>,
+    /// The number after the peer's last fragment, once it said farewell.
+    peer_end: Option<Sequence>,
+    told: Told,
+    counts: SessionCounts,
+}
+
+/// What the peer is to be told it sent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Owed {
+    fragments: u32,
+    since: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// There was no rail yet.
+    Beginning {
+        until: Deadline,
+    },
+    Connected,
+    /// There is none any more.
+    Recovering {
+        until: Deadline,
+    },
+    Over(FinalReason),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Closing {
+    until: Deadline,
+    /// The rail over which farewell was said.
+    farewell: Option<u8>,
+}
+
+/// Why a session is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FinalReason {
+    /// It was closed here.
+    Closed,
+    /// The peer closed it.
+    PeerClosed,
+    /// The peer's process is gone; another is there, or none that knows the session.
+    PeerRestarted,
+    /// No rail could be had in time.
+    Unreachable,
+    /// The peer refused it from the beginning.
+    Refused(RefusalReason),
+    /// The peer did what no honest one does.
+    Violation(Violation),
+    /// There were as many connections as have numbers.
+    EpochsExhausted,
+}
+
+/// What no honest peer does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Violation {
+    /// It acknowledged what was not sent.
+    AcknowledgedUnsent,
+    /// It sent beyond the window, or a fragment that is out of place in its message.
+    OutOfPlace,
+    /// It has not kept what it was not acknowledged.
+    LetGo,
+    /// It said farewell before its last message.
+    FarewellEarly,
+    /// It sent a frame that is none, or one out of turn.
+    Malformed,
+    /// Its message is longer than those that are taken.
+    TooLong,
+}
+
+/// Why nothing was taken in to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PushRefusal {
+    /// The peer has not acknowledged enough: back-pressure.
+    Full,
+    /// There is no rail at the moment.
+    Recovering,
+    /// It has more fragments than are ever kept.
+    TooLong,
+    /// The session is being closed.
+    Closing,
+    /// The session is over.
+    Over(FinalReason),
+}
+
+/// What a session wants done. Except for [`Action::Connect`] and [`Action::Shut`], it asks again until
+/// [`Session::did`], or [`Session::blocked`] for this turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Action {
+    /// Connect this rail; then [`Session::connected`] or [`Session::connect_failed`].
+    Connect {
+        /// The rail.
+        rail: u8,
+    },
+    /// Say this first on the rail's new connection.
+    Attach {
+        /// The rail.
+        rail: u8,
+        /// What to say.
+        said: AttachParameters,
+    },
+    /// Send a fragment.
+    Transmit {
+        /// The rail.
+        rail: u8,
+        /// What goes in front.
+        header: SessionHeader,
+        /// The fragment; its bytes are at its place.
+        fragment: Fragment,
+    },
+    /// Send nothing but how far was received.
+    Acknowledge {
+        /// The rail.
+        rail: u8,
+        /// What to send.
+        header: SessionHeader,
+    },
+    /// Ask the peer's transport, and not its process, for a sign of life.
+    Probe {
+        /// The rail.
+        rail: u8,
+    },
+    /// Say farewell.
+    Farewell {
+        /// The rail.
+        rail: u8,
+        /// What to send.
+        header: SessionHeader,
+    },
+    /// Fail the rail's connection, and forget it.
+    Shut {
+        /// The rail.
+        rail: u8,
+    },
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there is something to do with it, or not")]
+pub enum Received {
+    /// The next fragment: deliver it, then ask [`Session::take_held`].
+    InOrder,
+    /// One that others have to come before: keep its bytes at this place.
+    Early {
+        /// The place.
+        place: usize,
+    },
+    /// Nothing the application sees.
+    Nothing,
+}
+
+/// What is to be done with a connection that became a rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The rail.
+    pub rail: u8,
+    /// Whether the rail has another connection, which is to be shut.
+    pub replaces: bool,
+}
+
+/// What a session has to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SessionEvent {
+    /// The first rail is there.
+    Connected,
+    /// The last rail failed; what was sent is kept, and will go again.
+    Recovering,
+    /// There is a rail again.
+    Recovered,
+    /// A rail is used.
+    RailUp {
+        /// The rail.
+        rail: u8,
+    },
+    /// A rail failed.
+    RailDown {
+        /// The rail.
+        rail: u8,
+    },
+    /// All messages up to the one this fragment ends are with the peer's session.
+    Done {
+        /// The last fragment.
+        through: Sequence,
+    },
+    /// The peer's transport answers, and its process does not take messages. That is back-pressure.
+    Stalled,
+    /// It does again.
+    Resumed,
+    /// Whether the peer has this message is not known, and will not be: the session is over.
+    Unknown {
+        /// The last fragment of the message.
+        sequence: Sequence,
+        /// Whether it was sent at all: where not, the peer does not have it.
+        was_sent: bool,
+        /// Why.
+        reason: FinalReason,
+    },
+    /// The session is over. Nothing comes after it.
+    Final {
+        /// Why.
+        reason: FinalReason,
+    },
+}
+
+/// What a session counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SessionCounts {
+    /// Fragments sent, each time.
+    pub sent: u64,
+    /// Of them, those that went again after their rail failed.
+    pub sent_again: u64,
+    /// Fragments that arrived before one that they follow.
+    pub early: u64,
+    /// Fragments that arrived again.
+    pub duplicates: u64,
+    /// Frames of another epoch than the connection they came over.
+    pub old_epoch: u64,
+    /// Acknowledgements that went by themselves.
+    pub acknowledgements: u64,
+    /// Signs of life asked for.
+    pub probes: u64,
+    /// Rails given up because they did not answer.
+    pub rails_dead: u64,
+    /// Times there was no rail.
+    pub recoveries: u64,
+}
+
+/// What is not sent, of a message: the range of its fragments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unsent {
+    /// The first fragment.
+    pub first: Sequence,
+    /// The last one, by which the message is named in events.
+    pub last: Sequence,
+}
+
+impl<O, I> Session<O, I>
+where
+    O: AsRef<[Retained]> + AsMut<[Retained]>,
+    I: AsRef<[Kept]> + AsMut<[Kept]>,
+{
+    /// A session that is to be, and is given up where it is not by the time there is to recover. The tables are
+    /// those of what is kept to be sent, and of what is taken ahead.
+    pub fn new(config: SessionConfig, role: Role, id: SessionId, tables: (O, I), now: Instant) -> Self {
+        Self {
+            config,
+            role,
+            id,
+            epoch: Epoch::NONE,
+            rails: [const { Rail::unused() }; SESSION_RAILS_MAX as usize],
+            outbox: Outbox::new(tables.0),
+            inbox: Inbox::new(tables.1),
+            peer_window: 0,
+            owed: Owed::default(),
+            progress_at: now,
+            is_stalled: false,
+            phase: Phase::Beginning {
+                until: Deadline::after(now, config.recover_within),
+            },
+            was_attached: false,
+            closing: None,
+            peer_end: None,
+            told: Told::default(),
+            counts: SessionCounts::default(),
+        }
+    }
+
+    /// Its name.
+    pub const fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// Which side it is.
+    pub const fn role(&self) -> Role {
+        self.role
+    }
+
+    /// What it goes by.
+    pub const fn config(&self) -> &SessionConfig {
+        &self.config
+    }
+
+    /// Why it is over, if it is.
+    pub const fn over(&self) -> Option<FinalReason> {
+        match self.phase {
+            Phase::Over(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Whether there is a rail.
+    pub const fn is_connected(&self) -> bool {
+        matches!(self.phase, Phase::Connected)
+    }
+
+    /// Whether the peer's transport answers, and its process takes no messages.
+    pub const fn is_stalled(&self) -> bool {
+        self.is_stalled
+    }
+
+    /// How a rail is.
+    pub fn rail_state(&self, rail: u8) -> HealthState {
+        self.rails
+            .get(usize::from(rail))
+            .filter(|rail| rail.is_usable())
+            .map_or(HealthState::Down, |rail| rail.health.state())
+    }
+
+    /// The epoch of a rail's connection, or of the last one it had.
+    pub fn rail_epoch(&self, rail: u8) -> Epoch {
+        self.rails
+            .get(usize::from(rail))
+            .map_or(Epoch::NONE, |rail| rail.epoch)
+    }
+
+    /// What it counted.
+    pub fn counts(&self) -> SessionCounts {
+        SessionCounts {
+            early: self.inbox.early(),
+            duplicates: self.inbox.duplicates(),
+            ..self.counts
+        }
+    }
+
+    /// Fragments that are kept, and not acknowledged.
+    pub fn unacknowledged(&self) -> u64 {
+        self.outbox.next().since(self.outbox.oldest())
+    }
+
+    /// Whether everything that was given to it is acknowledged.
+    pub fn is_drained(&self) -> bool {
+        self.outbox.is_empty()
+    }
+
+    /// How many bytes each fragment of a message has but the last, where a rail carries so many at most.
+    pub fn fragment_bytes(&self, rail_bytes_max: u32) -> u32 {
+        self.config.fragment_bytes.min(rail_bytes_max).max(1)
+    }
+
+    /// Takes in a message of so many bytes, in fragments of at most so many: all of it, or nothing. Its bytes go to the places
+    /// of the fragments ([`Session::kept`]).
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn push(&mut self, bytes: u64, fragment_bytes: u32) -> Result<Unsent, PushRefusal> {
+        match self.phase {
+            Phase::Over(reason) => return Err(PushRefusal::Over(reason)),
+            _ if self.closing.is_some() => return Err(PushRefusal::Closing),
+            Phase::Connected => {}
+            Phase::Beginning { .. } | Phase::Recovering { .. } => return Err(PushRefusal::Recovering),
+        }
+        let each = u64::from(fragment_bytes.max(1));
+        let count = bytes.div_ceil(each).max(1);
+        if count > self.outbox.capacity() {
+            return Err(PushRefusal::TooLong);
+        }
+        if count > self.outbox.room() {
+            return Err(PushRefusal::Full);
+        }
+        let first = self.outbox.next();
+        let (mut left, mut number) = (bytes, 0_u64);
+        while number < count {
+            let these = left.min(each);
+            left = left.saturating_sub(these);
+            let is_last = number.saturating_add(1) == count;
+            // Below 2^32, being no more than a fragment's.
+            let these = u32::try_from(these).unwrap_or(u32::MAX);
+            if self.outbox.push(these, number == 0, is_last).is_none() {
+                return Err(PushRefusal::Full);
+            }
+            number = number.saturating_add(1);
+        }
+        Ok(Unsent {
+            first,
+            last: self.outbox.next().before(),
+        })
+    }
+
+    /// A fragment that is not acknowledged.
+    pub fn kept(&self, sequence: Sequence) -> Option<Fragment> {
+        self.outbox.get(sequence)
+    }
+
+    /// Closes it once everything is acknowledged, and at the deadline in any case. Nothing more is taken in.
+    pub fn close(&mut self, until: Deadline) {
+        if self.closing.is_none() {
+            self.closing = Some(Closing {
+                until,
+                farewell: None,
+            });
+        }
+    }
+
+    /// Ends it, for what the caller has found.
+    pub fn fail(&mut self, reason: FinalReason) {
+        self.end(reason);
+    }
+
+    fn end(&mut self, reason: FinalReason) {
+        if matches!(self.phase, Phase::Over(_)) {
+            return;
+        }
+        self.phase = Phase::Over(reason);
+        self.is_stalled = false;
+        for rail in &mut self.rails {
+            rail.detach(None);
+        }
+    }
+
+    fn window_told(&self) -> u32 {
+        u32::try_from(self.inbox.window())
+            .unwrap_or(u32::MAX)
+            .min(SESSION_WINDOW_MAX)
+    }
+}
+
+impl fmt::Display for FinalReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("it was closed"),
+            Self::PeerClosed => f.write_str("the peer closed it"),
+            Self::PeerRestarted => f.write_str("the peer's process is gone"),
+            Self::Unreachable => f.write_str("the peer could not be reached in time"),
+            Self::Refused(reason) => write!(f, "the peer refused it (reason {})", reason.0),
+            Self::Violation(violation) => write!(f, "the peer broke the rules: {violation}"),
+            Self::EpochsExhausted => f.write_str("there were too many connections"),
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AcknowledgedUnsent => "it acknowledged what was not sent",
+            Self::OutOfPlace => "it sent a fragment that is out of place",
+            Self::LetGo => "it has let go of what was not acknowledged",
+            Self::FarewellEarly => "it said farewell before its last message",
+            Self::Malformed => "it sent a frame that is none, or one out of turn",
+            Self::TooLong => "its message is longer than those that are taken",
+        })
+    }
+}
+
+impl fmt::Display for PushRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => f.write_str("the peer has not acknowledged enough: poll, and try again"),
+            Self::Recovering => f.write_str("there is no rail at the moment: poll, and try again"),
+            Self::TooLong => f.write_str("the message has more fragments than are kept"),
+            Self::Closing => f.write_str("the session is being closed"),
+            Self::Over(reason) => write!(f, "the session is over: {reason}"),
+        }
+    }
+}
+
+impl core::error::Error for PushRefusal {}

@@ -1,0 +1,199 @@
+//! What arrives, and what completed.
+
+use super::{FinalReason, Phase, Received, Session, Violation};
+use crate::Instant;
+use crate::session::rail::RailPhase;
+use crate::session::{Epoch, Held, Kept, Retained, Sequence, Verdict};
+use crate::wire::{RefusalReason, SessionFrame, SessionHeader};
+
+impl<O, I> Session<O, I>
+where
+    O: AsRef<[Retained]> + AsMut<[Retained]>,
+    I: AsRef<[Kept]> + AsMut<[Kept]>,
+{
+    /// Takes a frame that arrived over a rail's connection.
+    ///
+    /// # Errors
+    /// No honest peer sends it: the session is over.
+    pub fn received(
+        &mut self,
+        rail: u8,
+        frame: &SessionFrame<'_>,
+        now: Instant,
+    ) -> Result<Received, Violation> {
+        if self.over().is_some() {
+            return Ok(Received::Nothing);
+        }
+        let outcome = self.take(rail, frame, now);
+        if let Err(violation) = outcome {
+            self.end(FinalReason::Violation(violation));
+        }
+        outcome
+    }
+
+    fn take(&mut self, index: u8, frame: &SessionFrame<'_>, now: Instant) -> Result<Received, Violation> {
+        let Some(rail) = self.rail_mut(index).filter(|rail| rail.has_connection()) else {
+            // Of a connection that was given up.
+            return Ok(Received::Nothing);
+        };
+        rail.health.heard(now);
+        let (phase, epoch) = (rail.phase, rail.epoch);
+        match frame {
+            SessionFrame::Attach(said) if matches!(phase, RailPhase::Attaching { has_said: true, .. }) => {
+                self.answered(index, said, now)?;
+                Ok(Received::Nothing)
+            }
+            SessionFrame::Refusal(of, reason) if matches!(phase, RailPhase::Attaching { .. }) => {
+                if self.is_of(*of, epoch) {
+                    self.refused(index, *reason);
+                }
+                Ok(Received::Nothing)
+            }
+            SessionFrame::Attach(_) | SessionFrame::Refusal(..) => Err(Violation::Malformed),
+            SessionFrame::Data(header, payload) => {
+                if !self.is_of(header.epoch(), epoch) {
+                    return Ok(Received::Nothing);
+                }
+                self.acknowledged(header, phase, now)?;
+                let bytes = u32::try_from(payload.len()).map_err(|_| Violation::TooLong)?;
+                self.take_data(header, bytes, now)
+            }
+            SessionFrame::Acknowledgement(header) => {
+                if self.is_of(header.epoch(), epoch) {
+                    self.acknowledged(header, phase, now)?;
+                }
+                Ok(Received::Nothing)
+            }
+            SessionFrame::Farewell(header) => {
+                if self.is_of(header.epoch(), epoch) {
+                    self.acknowledged(header, phase, now)?;
+                    self.take_farewell(header.sequence())?;
+                }
+                Ok(Received::Nothing)
+            }
+        }
+    }
+
+    /// Whether a frame is of the connection it came over; counts it where not.
+    fn is_of(&mut self, said: Epoch, epoch: Epoch) -> bool {
+        let is_same = said == epoch;
+        self.counts.old_epoch = self.counts.old_epoch.saturating_add(u64::from(!is_same));
+        is_same
+    }
+
+    /// Takes what a header says of our own fragments.
+    fn acknowledged(
+        &mut self,
+        header: &SessionHeader,
+        phase: RailPhase,
+        now: Instant,
+    ) -> Result<(), Violation> {
+        if !matches!(phase, RailPhase::Attached { .. }) {
+            return Err(Violation::Malformed);
+        }
+        let count = self
+            .outbox
+            .acknowledge(header.expected())
+            .ok_or(Violation::AcknowledgedUnsent)?;
+        if count > 0 {
+            self.progress_at = now;
+            self.is_stalled = false;
+        }
+        Ok(())
+    }
+
+    fn take_data(&mut self, header: &SessionHeader, bytes: u32, now: Instant) -> Result<Received, Violation> {
+        let sequence = header.sequence();
+        if self.peer_end.is_some_and(|end| sequence >= end) {
+            return Err(Violation::FarewellEarly);
+        }
+        // One that comes again is acknowledged again: what told of it may be lost.
+        self.owed.fragments = self.owed.fragments.saturating_add(1);
+        self.owed.since.get_or_insert(now);
+        let verdict = self
+            .inbox
+            .offer(sequence, bytes, header.is_first(), header.is_last())
+            .ok_or(Violation::OutOfPlace)?;
+        Ok(match verdict {
+            Verdict::InOrder => Received::InOrder,
+            Verdict::Early { place } => Received::Early { place },
+            Verdict::Duplicate => Received::Nothing,
+        })
+    }
+
+    /// The next fragment where it was kept, being early. Ask after each that is delivered, until there is none.
+    ///
+    /// # Errors
+    /// No honest peer sends it: the session is over.
+    pub fn take_held(&mut self) -> Result<Option<Held>, Violation> {
+        if self.over().is_some() {
+            return Ok(None);
+        }
+        let Ok(held) = self.inbox.take_held() else {
+            self.end(FinalReason::Violation(Violation::OutOfPlace));
+            return Err(Violation::OutOfPlace);
+        };
+        if held.is_none() {
+            self.look_for_end();
+        }
+        Ok(held)
+    }
+
+    fn take_farewell(&mut self, end: Sequence) -> Result<(), Violation> {
+        if end < self.inbox.expected() {
+            return Err(Violation::FarewellEarly);
+        }
+        self.peer_end = Some(end);
+        self.look_for_end();
+        Ok(())
+    }
+
+    /// Ends the session once the peer's last fragment was taken.
+    fn look_for_end(&mut self) {
+        if self.peer_end.is_some_and(|end| end == self.inbox.expected()) {
+            self.end(FinalReason::PeerClosed);
+        }
+    }
+
+    /// The peer does not take a connection for a rail.
+    fn refused(&mut self, index: u8, reason: RefusalReason) {
+        match reason {
+            // The next has a higher one; this one is shut when its time to be answered is over.
+            RefusalReason::OLD_EPOCH => {}
+            // It has heard the farewell, though nothing told so.
+            RefusalReason::OVER if self.closing.is_some() && self.outbox.is_empty() => {
+                self.end(FinalReason::Closed);
+            }
+            RefusalReason::OVER => self.end(FinalReason::PeerClosed),
+            RefusalReason::UNKNOWN_SESSION if self.was_attached => self.end(FinalReason::PeerRestarted),
+            reason if !self.was_attached => self.end(FinalReason::Refused(reason)),
+            RefusalReason::CONTRADICTION => self.end(FinalReason::Violation(Violation::LetGo)),
+            _ => {}
+        }
+        if let Some(rail) = self.rail_mut(index) {
+            if let RailPhase::Attaching { until, .. } = &mut rail.phase {
+                *until = crate::Deadline::at(Instant::from_ns(0));
+            }
+        }
+    }
+
+    /// Requests on a rail's connection completed, of so many bytes in all.
+    pub fn completed(&mut self, index: u8, requests: u32, bytes: u64, now: Instant) {
+        let Some(rail) = self.rail_mut(index).filter(|rail| rail.has_connection()) else {
+            return;
+        };
+        rail.outstanding = rail.outstanding.saturating_sub(requests);
+        rail.backlog_bytes = rail.backlog_bytes.saturating_sub(bytes);
+        rail.health.completed(rail.outstanding > 0, now);
+        if rail.is_up() {
+            rail.attempts_failed = 0;
+        }
+        let is_quiet = rail.outstanding == 0;
+        let said_here = self
+            .closing
+            .is_some_and(|closing| closing.farewell == Some(index));
+        if is_quiet && said_here && matches!(self.phase, Phase::Connected) {
+            self.end(FinalReason::Closed);
+        }
+    }
+}

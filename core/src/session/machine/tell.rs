@@ -1,0 +1,137 @@
+//! What there is to tell: the difference between how things are and what was told. So it is bounded, and what came and
+//! went between two calls is not told.
+
+use super::{FinalReason, Phase, Session, SessionEvent};
+use crate::session::{Kept, Retained, SESSION_RAILS_MAX, Sequence};
+
+/// What was told.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Told {
+    connection: Connection,
+    /// A bit for each rail that was told to be used.
+    rails_up: u8,
+    is_stalled: bool,
+    /// All below it were told to be done.
+    done: Sequence,
+    /// Of a session that is over, all below it were told of.
+    ended: Sequence,
+    /// Whether of the message at `ended` something was sent.
+    was_sent: bool,
+    is_over: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Connection {
+    #[default]
+    None,
+    There,
+    Lost,
+}
+
+impl<O, I> Session<O, I>
+where
+    O: AsRef<[Retained]> + AsMut<[Retained]>,
+    I: AsRef<[Kept]> + AsMut<[Kept]>,
+{
+    /// The next thing to tell, until there is none.
+    pub fn poll_event(&mut self) -> Option<SessionEvent> {
+        if self.told.is_over {
+            return None;
+        }
+        self.tell_connection()
+            .or_else(|| self.tell_rails())
+            .or_else(|| self.tell_done())
+            .or_else(|| self.tell_stalled())
+            .or_else(|| self.tell_end())
+    }
+
+    fn tell_connection(&mut self) -> Option<SessionEvent> {
+        let (now, event) = match (self.told.connection, self.phase) {
+            (Connection::None, Phase::Connected) => (Connection::There, SessionEvent::Connected),
+            (Connection::There, Phase::Recovering { .. }) => (Connection::Lost, SessionEvent::Recovering),
+            (Connection::Lost, Phase::Connected) => (Connection::There, SessionEvent::Recovered),
+            _ => return None,
+        };
+        self.told.connection = now;
+        if now == Connection::Lost {
+            // That says more.
+            self.told.is_stalled = false;
+        }
+        Some(event)
+    }
+
+    fn tell_rails(&mut self) -> Option<SessionEvent> {
+        for index in 0..SESSION_RAILS_MAX {
+            let is_up = self
+                .rails
+                .get(usize::from(index))
+                .is_some_and(crate::session::rail::Rail::is_up);
+            let bit = 1_u8.checked_shl(u32::from(index)).unwrap_or(0);
+            let was_up = self.told.rails_up & bit != 0;
+            if is_up != was_up {
+                self.told.rails_up ^= bit;
+                let rail = index;
+                return Some(if is_up {
+                    SessionEvent::RailUp { rail }
+                } else {
+                    SessionEvent::RailDown { rail }
+                });
+            }
+        }
+        None
+    }
+
+    fn tell_done(&mut self) -> Option<SessionEvent> {
+        let done = self.outbox.oldest();
+        if done == self.told.done {
+            return None;
+        }
+        self.told.done = done;
+        self.told.ended = done;
+        Some(SessionEvent::Done {
+            through: done.before(),
+        })
+    }
+
+    fn tell_stalled(&mut self) -> Option<SessionEvent> {
+        if self.is_stalled == self.told.is_stalled {
+            return None;
+        }
+        self.told.is_stalled = self.is_stalled;
+        Some(if self.is_stalled {
+            SessionEvent::Stalled
+        } else {
+            SessionEvent::Resumed
+        })
+    }
+
+    fn tell_end(&mut self) -> Option<SessionEvent> {
+        let Phase::Over(reason) = self.phase else {
+            return None;
+        };
+        if let Some(event) = self.tell_unknown(reason) {
+            return Some(event);
+        }
+        self.told.is_over = true;
+        Some(SessionEvent::Final { reason })
+    }
+
+    /// The next message of which it will not be known whether the peer has it.
+    fn tell_unknown(&mut self, reason: FinalReason) -> Option<SessionEvent> {
+        loop {
+            let fragment = self.outbox.get(self.told.ended)?;
+            // One whose beginning is done was sent.
+            let is_begun = !fragment.is_first && self.told.ended == self.outbox.oldest();
+            let was_sent = self.told.was_sent || fragment.was_sent || is_begun;
+            self.told.ended = fragment.sequence.plus(1);
+            self.told.was_sent = was_sent && !fragment.is_last;
+            if fragment.is_last {
+                return Some(SessionEvent::Unknown {
+                    sequence: fragment.sequence,
+                    was_sent,
+                    reason,
+                });
+            }
+        }
+    }
+}

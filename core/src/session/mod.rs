@@ -1,0 +1,39 @@
+//! Sessions: one ordered stream of messages to a peer, each exactly once, over one rail or several that may fail.
+//!
+//! A [`Session`] decides; it knows no queue pair, socket, thread or clock. What it keeps stands in storage
+//! of the caller's. Sends are retained by number until the peer's session acknowledges them ([`Outbox`]); what a rail had in
+//! flight as it failed goes again, over the others or over the rail's next connection. What arrives is put in order and
+//! taken once ([`Inbox`]). Each connection of a rail has an epoch of its own, above all before it, and a frame of another
+//! is refused. `docs/wire-format.md` has the frames.
+//!
+//! The caller asks [`Session::poll_action`] what to do, and [`Session::poll_event`] what to tell; it says what it
+//! did, what arrived and what completed. Time and chance are arguments.
+
+mod backoff;
+mod config;
+mod health;
+mod inbox;
+mod machine;
+mod names;
+mod outbox;
+mod rail;
+mod striping;
+
+pub use crate::wire::SessionId;
+pub use backoff::Backoff;
+pub use config::{DETECTION_MAX, SessionConfig, TRANSPORT_RETRY_COUNT, TRANSPORT_TIMEOUT};
+use health::Health;
+pub use health::HealthState;
+pub use inbox::{Held, Inbox, Kept, Verdict};
+pub use machine::{
+    Action, FinalReason, Offer, PushRefusal, Received, Role, Session, SessionCounts, SessionEvent, Unsent,
+    Violation,
+};
+pub use names::{Epoch, Sequence};
+pub use outbox::{Fragment, Outbox, Retained};
+
+/// Rails of a session at most.
+pub const SESSION_RAILS_MAX: u8 = 8;
+
+/// Fragments that are taken ahead of the one expected at most.
+pub const SESSION_WINDOW_MAX: u32 = 1 << 16;

@@ -1,0 +1,116 @@
+//! Which rail takes a fragment.
+
+use super::HealthState;
+use super::rail::Rail;
+
+/// The rail for a fragment of so many bytes, among those that may be used; `None` where it has to wait.
+///
+/// A message in one piece goes over the fastest rail and waits for it: on one rail messages keep their order, and
+/// nobody has to wait for another. A fragment of a longer one goes where it will be done first, by what is under way there
+/// and by the rail's speed.
+pub(super) fn choose(rails: &[Rail], bytes: u32, is_whole: bool) -> Option<u8> {
+    let tier = best_tier(rails)?;
+    let candidates = || {
+        (0_u8..)
+            .zip(rails)
+            .filter(move |(_, rail)| rail.is_usable() && tier_of(rail) == tier)
+    };
+    if is_whole {
+        let fastest = candidates().min_by_key(|(index, rail)| (core::cmp::Reverse(rail.speed_mbps), *index));
+        let (index, rail) = fastest?;
+        return (!rail.is_blocked).then_some(index);
+    }
+    candidates()
+        .filter(|(_, rail)| !rail.is_blocked)
+        .min_by_key(|(index, rail)| {
+            let bytes = u128::from(rail.backlog_bytes).saturating_add(u128::from(bytes));
+            // Of the same speed where none is known. In units of 2^-32 microseconds and more.
+            let speed = u128::from(rail.speed_mbps.max(1));
+            ((bytes << 32).checked_div(speed), *index)
+        })
+        .map(|(index, _)| index)
+}
+
+/// The best any rail is, of those that may be used; the lower the better.
+fn best_tier(rails: &[Rail]) -> Option<u8> {
+    rails.iter().filter(|rail| rail.is_usable()).map(tier_of).min()
+}
+
+fn tier_of(rail: &Rail) -> u8 {
+    match rail.health.state() {
+        HealthState::Up => 0,
+        HealthState::FailingBack => 1,
+        HealthState::Suspect => 2,
+        HealthState::Down => 3,
+    }
+}
+
+/// The rail for what is about the session itself: any that takes it, the best first.
+pub(super) fn choose_any(rails: &[Rail]) -> Option<u8> {
+    (0_u8..)
+        .zip(rails)
+        .filter(|(_, rail)| rail.is_usable() && !rail.is_blocked)
+        .min_by_key(|(index, rail)| (tier_of(rail), core::cmp::Reverse(rail.speed_mbps), *index))
+        .map(|(index, _)| index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{choose, choose_any};
+    use crate::Instant;
+    use crate::session::rail::{Rail, RailPhase};
+
+    fn up(speed_mbps: u32) -> Rail {
+        let mut rail = Rail::unused();
+        rail.speed_mbps = speed_mbps;
+        rail.attach(RailPhase::Attached { has_said: true }, 0, Instant::from_ns(0));
+        rail
+    }
+
+    /// How many of so many fragments each rail gets that completes nothing.
+    fn shares(rails: &mut [Rail], fragments: u32) -> std::vec::Vec<u64> {
+        for _ in 0..fragments {
+            let chosen = choose(rails, 1000, false).unwrap();
+            rails[usize::from(chosen)].backlog_bytes += 1000;
+        }
+        rails.iter().map(|rail| rail.backlog_bytes / 1000).collect()
+    }
+
+    #[test]
+    fn fragments_are_shared_by_speed_and_what_is_under_way() {
+        assert_eq!(shares(&mut [up(10_000), up(10_000)], 10), [5, 5]);
+        assert_eq!(shares(&mut [up(100_000), up(25_000)], 100), [80, 20]);
+        assert_eq!(shares(&mut [up(0), up(0), up(0)], 9), [3, 3, 3]);
+        let mut rails = [up(10_000), up(10_000)];
+        rails[0].backlog_bytes = 4000;
+        assert_eq!(shares(&mut rails, 6), [5, 5]);
+    }
+
+    #[test]
+    fn a_message_in_one_piece_stays_on_the_fastest() {
+        let mut rails = [up(10_000), up(40_000), up(40_000)];
+        rails[1].backlog_bytes = u64::MAX;
+        assert_eq!(choose(&rails, 1, true), Some(1));
+        rails[1].is_blocked = true;
+        assert_eq!(choose(&rails, 1, true), None);
+        assert_eq!(choose(&rails, 1, false), Some(2));
+        assert_eq!(choose_any(&rails), Some(2));
+    }
+
+    #[test]
+    fn a_rail_with_trouble_is_used_where_there_is_no_other() {
+        let mut rails = [up(10_000), up(10_000)];
+        rails[0].attach(RailPhase::Attached { has_said: true }, 3, Instant::from_ns(0));
+        assert_eq!(
+            (choose(&rails, 1, true), choose(&rails, 1, false)),
+            (Some(1), Some(1))
+        );
+        rails[1].detach(None);
+        assert_eq!(
+            (choose(&rails, 1, true), choose(&rails, 1, false)),
+            (Some(0), Some(0))
+        );
+        rails[0].phase = RailPhase::Attached { has_said: false };
+        assert_eq!((choose(&rails, 1, true), choose_any(&rails)), (None, None));
+    }
+}

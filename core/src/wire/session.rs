@@ -1,0 +1,409 @@
+//! What a message of a session begins with: a stream of messages to one peer, over one rail or several.
+//!
+//! Bytes alone. Who says what when is `core::session`.
+
+use core::mem::size_of;
+
+use static_assertions::const_assert_eq;
+use zerocopy::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{Field, Part, Reason, SessionId, WireError};
+use crate::session::{Epoch, SESSION_RAILS_MAX, SESSION_WINDOW_MAX, Sequence};
+
+/// The bytes in front of each message of a session.
+pub const SESSION_HEADER_BYTES: usize = 24;
+
+/// The bytes of an [`Attach`].
+pub const SESSION_ATTACH_BYTES: usize = 40;
+
+/// The bytes of a [`Refusal`].
+pub const SESSION_REFUSAL_BYTES: usize = 32;
+
+const VERSION: u8 = 1;
+
+const FIRST: u8 = 1;
+const LAST: u8 = 1 << 1;
+const BEGINS: u8 = 1 << 2;
+
+/// What a frame of a session is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SessionKind {
+    /// A message, or a fragment of one.
+    Data = 1,
+    /// Nothing but how far the sender of it has received.
+    Acknowledgement = 2,
+    /// The first on each connection, both ways: which session and which rail of it this is.
+    Attach = 3,
+    /// That it will not be.
+    Refusal = 4,
+    /// The sender's last: it has nothing more to say, and wants to hear nothing.
+    Farewell = 5,
+}
+
+/// The first 24 bytes of every frame of a session.
+///
+/// | offset | bytes | field | |
+/// |---|---|---|---|
+/// | 0 | 1 | version | 1 |
+/// | 1 | 1 | kind | 1: data, 2: acknowledgement, 3: attach, 4: refusal, 5: farewell |
+/// | 2 | 1 | flags | of data, bit 0: the first fragment, bit 1: the last; of attach, bit 2: the session begins |
+/// | 3 | 1 | reserved | 0 |
+/// | 4 | 4 | epoch | of the connection it is sent over; not 0 |
+/// | 8 | 8 | sequence | by the kind |
+/// | 16 | 8 | acknowledgement | the sequence number the sender of the frame expects next |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct SessionHeader {
+    version: u8,
+    kind: u8,
+    flags: u8,
+    reserved: u8,
+    epoch: U32,
+    sequence: U64,
+    acknowledgement: U64,
+}
+
+const_assert_eq!(size_of::<SessionHeader>(), SESSION_HEADER_BYTES);
+
+impl SessionHeader {
+    const fn new(kind: SessionKind, flags: u8, epoch: Epoch, sequence: Sequence, expected: Sequence) -> Self {
+        Self {
+            version: VERSION,
+            kind: kind as u8,
+            flags,
+            reserved: 0,
+            epoch: U32::new(epoch.to_u32()),
+            sequence: U64::new(sequence.0),
+            acknowledgement: U64::new(expected.0),
+        }
+    }
+
+    /// In front of a fragment: the `sequence`-th of the session, the first of its message, the last, both or
+    /// neither.
+    #[must_use]
+    pub const fn data(
+        epoch: Epoch,
+        sequence: Sequence,
+        expected: Sequence,
+        is_first: bool,
+        is_last: bool,
+    ) -> Self {
+        let first = if is_first { FIRST } else { 0 };
+        let last = if is_last { LAST } else { 0 };
+        Self::new(SessionKind::Data, first | last, epoch, sequence, expected)
+    }
+
+    /// By itself: how far was received.
+    #[must_use]
+    pub const fn acknowledgement_only(epoch: Epoch, expected: Sequence) -> Self {
+        Self::new(SessionKind::Acknowledgement, 0, epoch, Sequence(0), expected)
+    }
+
+    /// The last of a session: there is nothing from `end` on.
+    #[must_use]
+    pub const fn farewell(epoch: Epoch, end: Sequence, expected: Sequence) -> Self {
+        Self::new(SessionKind::Farewell, 0, epoch, end, expected)
+    }
+
+    /// Its bytes, as they go to a peer.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; SESSION_HEADER_BYTES] {
+        zerocopy::transmute!(self)
+    }
+
+    /// Of which of the session's connections it says it is.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        Epoch::from_wire(self.epoch.get())
+    }
+
+    /// Of data the fragment's number; of an attach the first that its sender still has; of a farewell the number after
+    /// the last.
+    #[must_use]
+    pub const fn sequence(&self) -> Sequence {
+        Sequence(self.sequence.get())
+    }
+
+    /// The number its sender expects next: it has all before.
+    #[must_use]
+    pub const fn expected(&self) -> Sequence {
+        Sequence(self.acknowledgement.get())
+    }
+
+    /// Whether a message begins with it.
+    #[must_use]
+    pub const fn is_first(&self) -> bool {
+        self.flags & FIRST != 0
+    }
+
+    /// Whether a message ends with it.
+    #[must_use]
+    pub const fn is_last(&self) -> bool {
+        self.flags & LAST != 0
+    }
+
+    fn check(&self) -> Result<SessionKind, WireError> {
+        if self.version != VERSION {
+            return Err(wrong(Field::Version, 0, Reason::Unknown));
+        }
+        let (kind, flags_known) = match self.kind {
+            1 => (SessionKind::Data, FIRST | LAST),
+            2 => (SessionKind::Acknowledgement, 0),
+            3 => (SessionKind::Attach, BEGINS),
+            4 => (SessionKind::Refusal, 0),
+            5 => (SessionKind::Farewell, 0),
+            _ => return Err(wrong(Field::Kind, 1, Reason::Unknown)),
+        };
+        if self.flags & !flags_known != 0 {
+            return Err(wrong(Field::Flags, 2, Reason::NotZero));
+        }
+        if self.reserved != 0 {
+            return Err(wrong(Field::Reserved, 3, Reason::NotZero));
+        }
+        if self.epoch.get() == 0 {
+            return Err(wrong(Field::Epoch, 4, Reason::Zero));
+        }
+        let has_sequence = !matches!(kind, SessionKind::Acknowledgement | SessionKind::Refusal);
+        if !has_sequence && self.sequence.get() != 0 {
+            return Err(wrong(Field::Sequence, 8, Reason::NotZero));
+        }
+        Ok(kind)
+    }
+}
+
+/// What each side says first on a connection.
+///
+/// | offset | bytes | field | |
+/// |---|---|---|---|
+/// | 0 | 24 | header | the sequence: of the first fragment its sender still has |
+/// | 24 | 8 | session | random, drawn by who connects; not 0 |
+/// | 32 | 4 | window | fragments the sender takes from the one it expects on; 1 to 2^16 |
+/// | 36 | 1 | rail | its number in the session; below 8 |
+/// | 37 | 3 | reserved | 0 |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Attach {
+    header: SessionHeader,
+    session: U64,
+    window: U32,
+    rail: u8,
+    reserved: [u8; 3],
+}
+
+const_assert_eq!(size_of::<Attach>(), SESSION_ATTACH_BYTES);
+
+/// What an [`Attach`] says, as plain values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttachParameters {
+    /// The session.
+    pub session: SessionId,
+    /// The connection's epoch.
+    pub epoch: Epoch,
+    /// The rail's number in the session.
+    pub rail: u8,
+    /// Whether the session begins: its sender has heard of none of this name.
+    pub begins: bool,
+    /// The first fragment the sender still has.
+    pub oldest: Sequence,
+    /// The fragment the sender expects next.
+    pub expected: Sequence,
+    /// How many fragments it takes from there.
+    pub window: u32,
+}
+
+impl Attach {
+    /// The frame. A window or rail beyond what can be said is cut to that.
+    #[must_use]
+    pub fn new(said: &AttachParameters) -> Self {
+        let flags = if said.begins { BEGINS } else { 0 };
+        Self {
+            header: SessionHeader::new(SessionKind::Attach, flags, said.epoch, said.oldest, said.expected),
+            session: U64::new(said.session.to_u64()),
+            window: U32::new(said.window.clamp(1, SESSION_WINDOW_MAX)),
+            rail: said.rail.min(RAIL_LAST),
+            reserved: [0; 3],
+        }
+    }
+
+    /// Its bytes, as they go to a peer.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; SESSION_ATTACH_BYTES] {
+        zerocopy::transmute!(self)
+    }
+
+    fn check(&self) -> Result<AttachParameters, WireError> {
+        let session = SessionId::new(self.session.get()).ok_or(wrong(Field::Session, 24, Reason::Zero))?;
+        let window = self.window.get();
+        if window == 0 || window > SESSION_WINDOW_MAX {
+            return Err(wrong(Field::Window, 32, Reason::OutOfRange));
+        }
+        if self.rail > RAIL_LAST {
+            return Err(wrong(Field::Rail, 36, Reason::OutOfRange));
+        }
+        if self.reserved != [0; 3] {
+            return Err(wrong(Field::Reserved, 37, Reason::NotZero));
+        }
+        Ok(AttachParameters {
+            session,
+            epoch: self.header.epoch(),
+            rail: self.rail,
+            begins: self.header.flags & BEGINS != 0,
+            oldest: self.header.sequence(),
+            expected: self.header.expected(),
+            window,
+        })
+    }
+}
+
+/// The highest number a rail can have.
+const RAIL_LAST: u8 = SESSION_RAILS_MAX.saturating_sub(1);
+
+/// Why a connection does not become a rail of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RefusalReason(pub u8);
+
+impl RefusalReason {
+    /// There is no such session: the process it was with is gone, or has given it up.
+    pub const UNKNOWN_SESSION: Self = Self(1);
+    /// The rail has had a connection of this epoch or a later one.
+    pub const OLD_EPOCH: Self = Self(2);
+    /// What was said of the session cannot be.
+    pub const CONTRADICTION: Self = Self(3);
+    /// There is no room for another session.
+    pub const NO_ROOM: Self = Self(4);
+    /// The session is over.
+    pub const OVER: Self = Self(5);
+}
+
+/// That a connection does not become a rail of a session; nothing comes after it.
+///
+/// | offset | bytes | field | |
+/// |---|---|---|---|
+/// | 0 | 24 | header | the sequence: 0 |
+/// | 24 | 1 | reason | one that is not known is still a refusal |
+/// | 25 | 7 | reserved | 0 |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Refusal {
+    header: SessionHeader,
+    reason: u8,
+    reserved: [u8; 7],
+}
+
+const_assert_eq!(size_of::<Refusal>(), SESSION_REFUSAL_BYTES);
+
+impl Refusal {
+    /// The frame, on the connection whose attach said `epoch`.
+    #[must_use]
+    pub const fn new(epoch: Epoch, reason: RefusalReason) -> Self {
+        Self {
+            header: SessionHeader::new(SessionKind::Refusal, 0, epoch, Sequence(0), Sequence(0)),
+            reason: reason.0,
+            reserved: [0; 7],
+        }
+    }
+
+    /// Its bytes, as they go to a peer.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; SESSION_REFUSAL_BYTES] {
+        zerocopy::transmute!(self)
+    }
+}
+
+/// A frame of a session, read in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SessionFrame<'a> {
+    /// A message, or a fragment of one.
+    Data(&'a SessionHeader, &'a [u8]),
+    /// How far the peer has received.
+    Acknowledgement(&'a SessionHeader),
+    /// The first on a connection.
+    Attach(AttachParameters),
+    /// That the connection does not become a rail.
+    Refusal(Epoch, RefusalReason),
+    /// The peer's last.
+    Farewell(&'a SessionHeader),
+}
+
+impl<'a> SessionFrame<'a> {
+    /// Reads a message as a frame.
+    ///
+    /// # Errors
+    /// Not one: the first field that is wrong.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let Ok((header, payload)) = SessionHeader::ref_from_prefix(bytes) else {
+            return Err(WireError::truncated(PART, &HEADER_LAYOUT, 0, bytes.len()));
+        };
+        let kind = header.check()?;
+        match kind {
+            SessionKind::Data => {
+                // A message may be empty, a part of one is not: that could be said in fewer fragments.
+                if payload.is_empty() && !(header.is_first() && header.is_last()) {
+                    return Err(wrong(Field::Payload, SESSION_HEADER_BYTES, Reason::NotCanonical));
+                }
+                Ok(Self::Data(header, payload))
+            }
+            SessionKind::Acknowledgement | SessionKind::Farewell if !payload.is_empty() => {
+                Err(wrong(Field::Trailing, SESSION_HEADER_BYTES, Reason::TooLong))
+            }
+            SessionKind::Acknowledgement => Ok(Self::Acknowledgement(header)),
+            SessionKind::Farewell => Ok(Self::Farewell(header)),
+            SessionKind::Attach => {
+                let attach = whole::<Attach>(bytes, &ATTACH_LAYOUT)?;
+                Ok(Self::Attach(attach.check()?))
+            }
+            SessionKind::Refusal => {
+                let refusal = whole::<Refusal>(bytes, &REFUSAL_LAYOUT)?;
+                if header.expected() != Sequence(0) {
+                    return Err(wrong(Field::Acknowledgement, 16, Reason::NotZero));
+                }
+                if refusal.reserved != [0; 7] {
+                    return Err(wrong(Field::Reserved, 25, Reason::NotZero));
+                }
+                Ok(Self::Refusal(header.epoch(), RefusalReason(refusal.reason)))
+            }
+        }
+    }
+}
+
+const PART: Part = Part::SessionFrame;
+
+const HEADER_LAYOUT: [(Field, usize); 7] = [
+    (Field::Version, 0),
+    (Field::Kind, 1),
+    (Field::Flags, 2),
+    (Field::Reserved, 3),
+    (Field::Epoch, 4),
+    (Field::Sequence, 8),
+    (Field::Acknowledgement, 16),
+];
+
+const ATTACH_LAYOUT: [(Field, usize); 4] = [
+    (Field::Session, 24),
+    (Field::Window, 32),
+    (Field::Rail, 36),
+    (Field::Reserved, 37),
+];
+
+const REFUSAL_LAYOUT: [(Field, usize); 2] = [(Field::RefusalReason, 24), (Field::Reserved, 25)];
+
+fn wrong(field: Field, offset: usize, reason: Reason) -> WireError {
+    WireError::new(PART, field, offset, reason)
+}
+
+/// Bytes that are this frame, no fewer and no more.
+fn whole<'a, T>(bytes: &'a [u8], layout: &[(Field, usize)]) -> Result<&'a T, WireError>
+where
+    T: FromBytes + KnownLayout + Immutable + Unaligned,
+{
+    T::ref_from_bytes(bytes).map_err(|_| {
+        if bytes.len() < size_of::<T>() {
+            WireError::truncated(PART, layout, 0, bytes.len())
+        } else {
+            wrong(Field::Trailing, size_of::<T>(), Reason::TooLong)
+        }
+    })
+}

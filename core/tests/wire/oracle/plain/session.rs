@@ -1,0 +1,65 @@
+//! The frames of a session, by their tables.
+
+use super::{Cursor, only_if};
+
+/// A frame as it was told.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct SessionFrame {
+    pub(crate) kind: u64,
+    pub(crate) flags: u64,
+    pub(crate) epoch: u64,
+    pub(crate) sequence: u64,
+    pub(crate) acknowledgement: u64,
+    /// Of an attach the session, the window and the rail; of a refusal the reason.
+    pub(crate) more: Vec<u64>,
+    pub(crate) payload: Vec<u8>,
+}
+
+/// A frame, and nothing else.
+pub(crate) fn read(bytes: &[u8]) -> Option<SessionFrame> {
+    let mut cursor = Cursor::new(bytes);
+    let version = cursor.number(1)?;
+    let kind = cursor.number(1)?;
+    let flags = cursor.number(1)?;
+    let reserved = cursor.number(1)?;
+    let epoch = cursor.number(4)?;
+    let sequence = cursor.number(8)?;
+    let acknowledgement = cursor.number(8)?;
+    only_if(version == 1 && reserved == 0 && epoch != 0)?;
+    let (mut more, mut payload) = (Vec::new(), Vec::new());
+    match kind {
+        1 => {
+            only_if(flags < 4)?;
+            while let Some(byte) = cursor.number(1) {
+                payload.push(u8::try_from(byte).ok()?);
+            }
+            only_if(!payload.is_empty() || flags == 3)?;
+        }
+        2 => only_if(flags == 0 && sequence == 0)?,
+        3 => {
+            only_if(flags == 0 || flags == 4)?;
+            more.push(cursor.number(8)?);
+            more.push(cursor.number(4)?);
+            more.push(cursor.number(1)?);
+            only_if(cursor.number(3)? == 0)?;
+            only_if(more[0] != 0 && (1..=65_536).contains(&more[1]) && more[2] < 8)?;
+        }
+        4 => {
+            only_if(flags == 0 && sequence == 0 && acknowledgement == 0)?;
+            more.push(cursor.number(1)?);
+            only_if(cursor.number(7)? == 0)?;
+        }
+        5 => only_if(flags == 0)?,
+        _ => return None,
+    }
+    only_if(cursor.is_empty())?;
+    Some(SessionFrame {
+        kind,
+        flags,
+        epoch,
+        sequence,
+        acknowledgement,
+        more,
+        payload,
+    })
+}

@@ -1,0 +1,72 @@
+//! Any bytes as a frame of a session.
+
+use doorbell_core::wire::{Attach, Refusal, SessionFrame, SessionHeader};
+
+use super::plain;
+
+/// Panics where reading `bytes` as a frame breaks a promise.
+pub(crate) fn check(bytes: &[u8]) {
+    let plain = plain::session::read(bytes);
+    let frame = match SessionFrame::parse(bytes) {
+        Ok(frame) => frame,
+        Err(error) => {
+            assert!(plain.is_none(), "{error}, and yet it is a frame: {plain:?}");
+            assert!(usize::from(error.offset) <= bytes.len().max(40), "{error}");
+            return;
+        }
+    };
+    let plain = plain.expect("taken, and yet it is no frame");
+    let fields = |header: &SessionHeader| {
+        (
+            u64::from(header.epoch().to_u32()),
+            header.sequence().0,
+            header.expected().0,
+        )
+    };
+    let plainly = (plain.epoch, plain.sequence, plain.acknowledgement);
+    let (kind, again) = match frame {
+        SessionFrame::Data(header, payload) => {
+            assert_eq!(fields(header), plainly);
+            assert_eq!(payload, plain.payload);
+            let flags = u64::from(header.is_first()) + 2 * u64::from(header.is_last());
+            assert_eq!(flags, plain.flags);
+            let again = SessionHeader::data(
+                header.epoch(),
+                header.sequence(),
+                header.expected(),
+                header.is_first(),
+                header.is_last(),
+            );
+            (1, [&again.to_bytes(), payload].concat())
+        }
+        SessionFrame::Acknowledgement(header) => {
+            assert_eq!(fields(header), plainly);
+            let again = SessionHeader::acknowledgement_only(header.epoch(), header.expected());
+            (2, again.to_bytes().to_vec())
+        }
+        SessionFrame::Attach(said) => {
+            let told = (u64::from(said.epoch.to_u32()), said.oldest.0, said.expected.0);
+            assert_eq!(told, plainly);
+            let more = vec![
+                said.session.to_u64(),
+                u64::from(said.window),
+                u64::from(said.rail),
+            ];
+            assert_eq!(more, plain.more);
+            assert_eq!(said.begins, plain.flags == 4);
+            (3, Attach::new(&said).to_bytes().to_vec())
+        }
+        SessionFrame::Refusal(epoch, reason) => {
+            assert_eq!(vec![u64::from(reason.0)], plain.more);
+            assert_eq!(u64::from(epoch.to_u32()), plain.epoch);
+            (4, Refusal::new(epoch, reason).to_bytes().to_vec())
+        }
+        SessionFrame::Farewell(header) => {
+            assert_eq!(fields(header), plainly);
+            let again = SessionHeader::farewell(header.epoch(), header.sequence(), header.expected());
+            (5, again.to_bytes().to_vec())
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((kind, again.as_slice()), (plain.kind, bytes));
+}
