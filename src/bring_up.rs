@@ -40,6 +40,11 @@ impl<P: Provider> Ground<P> {
             slot_bytes: worker.slot_bytes(),
         }
     }
+
+    /// Whether it is of this Worker.
+    pub(crate) fn is_of(&self, worker: &Worker<P>) -> bool {
+        Arc::ptr_eq(&self.statistics, &worker.statistics)
+    }
 }
 
 /// What a Worker promised to a channel, on its own thread; what it is made into may be made on another.
@@ -347,7 +352,9 @@ pub(crate) fn reject_for(error: &ConnectError) -> Reject {
         ConnectError::NoRoom { .. }
         | ConnectError::NoShare { .. }
         | ConnectError::NoMemory
-        | ConnectError::TooManyChannels => Reject::new(RejectReason::BUSY),
+        | ConnectError::TooManyChannels
+        | ConnectError::TooManyUnaccepted => Reject::new(RejectReason::BUSY),
+        ConnectError::ListenerClosed => Reject::new(RejectReason::CLOSING),
         _ => Reject::new(RejectReason::PARAMETERS),
     }
 }

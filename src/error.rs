@@ -108,6 +108,10 @@ pub enum ConnectError {
     /// The Workers are not those the handshake began with: they were given in another order,
     /// or others were.
     OtherWorkers,
+    /// As many connections as may be wait to be accepted, or are about to.
+    TooManyUnaccepted,
+    /// The handshakes are over, and none of their connections is left: none comes any more.
+    ListenerClosed,
     /// There is nothing to advertise: no usable rail on the Workers' devices.
     NoRails,
     /// The configuration cannot be told to a peer.
@@ -152,6 +156,10 @@ impl fmt::Display for ConnectError {
                 )
             }
             Self::OtherWorkers => f.write_str("the Workers are not those the handshake began with"),
+            Self::TooManyUnaccepted => {
+                f.write_str("as many connections as there is room for wait to be accepted")
+            }
+            Self::ListenerClosed => f.write_str("no more connections are accepted"),
             Self::NoRails => f.write_str("no usable rail to advertise"),
             Self::Misuse(misuse) => write!(f, "the configuration cannot be told to a peer: {misuse}"),
             Self::Entropy(errno) => write!(f, "the system gave no random bytes (errno {errno})"),

@@ -32,6 +32,7 @@
 //! # }
 //! ```
 
+mod acceptances;
 mod answer;
 mod arena;
 mod batch;
@@ -44,6 +45,7 @@ mod edge;
 mod error;
 mod event;
 mod half;
+mod handshakes;
 mod lease;
 mod listener;
 mod node;
@@ -56,6 +58,7 @@ mod submission;
 mod topology;
 mod worker;
 
+pub use acceptances::Acceptances;
 pub use arena::Arena;
 pub use batch::Batch;
 pub use channel::{Channel, ChannelId, SendError, SendErrorKind};
@@ -71,11 +74,13 @@ pub use doorbell_core::wire::{Handle, PrivateData, Publication, RemoteWindow};
 pub use doorbell_core::{Clock, Deadline, PortReport, Ticket, WcStatus};
 pub use doorbell_ffi::{Rdma, StableMemory};
 pub use doorbell_hotpath::{FirstCause, RingReadError, Statistics, StatisticsSnapshot, Wait, Woken};
+pub use edge::background::Background;
 pub use edge::clock::within;
 pub use edge::tcp::{Tcp, TcpAcceptor, TcpHandshake};
 pub use error::{ConnectError, NodeError};
 pub use event::{ChannelState, Event};
 pub use half::{ReceiveHalf, SendHalf};
+pub use handshakes::{HandshakeCounts, HandshakeLimits, Handshakes};
 pub use lease::{Lease, TooLong};
 pub use listener::{HANDSHAKES_MAX, Listener};
 pub use node::{Connection, Node};

@@ -1,7 +1,9 @@
 //! The listening side: a TCP port, and every handshake that is under way on it.
 
+use core::convert::Infallible;
 use core::fmt;
 use core::net::SocketAddr;
+use std::sync::Arc;
 
 use doorbell_core::Deadline;
 use doorbell_core::handshake::Timing;
@@ -11,10 +13,13 @@ use doorbell_core::wire::{AdvertisedRail, Fit, Handle, InstanceId};
 use doorbell_ffi::Rdma;
 
 use crate::answer::{Answer, Answering};
+use crate::edge::background::Background;
+use crate::edge::makers::Makers;
 use crate::error::ConnectError;
+use crate::handshakes::{HandshakeLimits, Handshakes, Port, Settings, timing};
 use crate::node::{Connection, Draw};
 use crate::rails::Rails;
-use crate::{ChannelConfig, Node, Tcp, Worker};
+use crate::{Acceptances, ChannelConfig, Node, Tcp, Worker};
 
 /// Handshakes under way at most. A peer beyond them waits in the TCP backlog.
 pub const HANDSHAKES_MAX: usize = 64;
@@ -87,6 +92,35 @@ impl<P: Provider, N: Network> Listener<P, N> {
         self.under_way.clear();
         self.config = *config;
         self.timing = timing(config);
+    }
+
+    /// Takes the handshakes off the threads that accept: they advance by polling what this gives, on whichever
+    /// thread, and each Worker's thread accepts by its [`Acceptances`], in the order of the Workers. Queue
+    /// pairs are made where the handshakes are polled. Handshakes under way are broken off.
+    ///
+    /// The Workers are of the devices it was bound for; of one device there may be several, which have their turns.
+    pub fn aside(
+        self,
+        node: &Arc<Node<P, N>>,
+        workers: &[Worker<P>],
+        limits: &HandshakeLimits,
+    ) -> (Handshakes<P, N>, Vec<Acceptances<P>>) {
+        let outcome = Handshakes::new(self.into_port(), node, workers, limits, Makers::default(), || {
+            Ok::<_, Infallible>(None)
+        });
+        match outcome {
+            Ok(both) => both,
+            Err(never) => match never {},
+        }
+    }
+
+    fn into_port(self) -> Port<N> {
+        Port {
+            acceptor: self.acceptor,
+            handle: self.handle,
+            instance: self.instance,
+            settings: Settings::new(&self.config),
+        }
     }
 
     /// What to hand to peers: at most 128 bytes, or a line of text.
@@ -257,12 +291,21 @@ const fn is_of_port(error: &ConnectError) -> bool {
     matches!(error, ConnectError::Tcp(_))
 }
 
-/// The time a handshake may take, from that of one stage.
-fn timing(config: &ChannelConfig) -> Timing {
-    let whole = Timing::default().whole;
-    Timing {
-        stage: config.handshake_stage,
-        whole: whole.max(config.handshake_stage.saturating_mul(2)),
+impl<P: Provider> Listener<P, Tcp> {
+    /// The same, on a thread of its own that sleeps where nothing is to do, with others that make queue pairs:
+    /// as many as [`HandshakeLimits::making`] says.
+    ///
+    /// A peer that is silent, slow or hostile then costs neither the others nor a Worker's thread anything.
+    ///
+    /// # Errors
+    /// The system gave no thread, or no descriptor.
+    pub fn background(
+        self,
+        node: &Arc<Node<P>>,
+        workers: &[Worker<P>],
+        limits: &HandshakeLimits,
+    ) -> Result<(Background, Vec<Acceptances<P>>), ConnectError> {
+        Background::start(self.into_port(), node, workers, limits).map_err(ConnectError::Tcp)
     }
 }
 

@@ -224,6 +224,11 @@ impl<P: Provider, N: Network> Node<P, N> {
     pub(crate) const fn instance(&self) -> InstanceId {
         self.instance
     }
+
+    /// What destroys for its Workers.
+    pub(crate) const fn reaper(&self) -> &Reaper {
+        &self.reaper
+    }
 }
 
 /// What a look at every device gave.

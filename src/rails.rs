@@ -65,7 +65,17 @@ impl Rails {
         workers: &[Worker<P>],
         filter: &RailFilter,
     ) -> Result<Self, ProviderError> {
-        let worker_of = |device: &str| workers.iter().position(|worker| worker.device() == device);
+        let devices: Vec<_> = workers.iter().map(Worker::device).collect();
+        Self::of_devices(provider, &devices, filter)
+    }
+
+    /// The same, of the devices of Workers that are on other threads: one for each.
+    pub(crate) fn of_devices<P: Provider>(
+        provider: &P,
+        devices: &[&str],
+        filter: &RailFilter,
+    ) -> Result<Self, ProviderError> {
+        let worker_of = |name: &str| devices.iter().position(|device| *device == name);
         let mut found = Vec::new();
         provider.scan(
             &mut |report| {

@@ -60,6 +60,9 @@ pub trait Network: Clock + Send + Sync + Sized + 'static {
 pub trait Stream: Io + Send {
     /// Whether nobody has answered yet, by yes or by no.
     fn is_connecting(&self) -> bool;
+
+    /// Where its other end is, as far as that is known: not where it is gone.
+    fn peer_address(&self) -> Option<SocketAddr>;
 }
 
 /// A port at which peers arrive.

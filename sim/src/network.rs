@@ -149,6 +149,11 @@ impl doorbell_core::network::Stream for Stream {
         let end = world.streams.ends.get(self.key);
         end.is_some_and(|end| end.is_connecting())
     }
+
+    fn peer_address(&self) -> Option<SocketAddr> {
+        let world = self.fabric.lock();
+        Some(world.streams.ends.get(self.key)?.remote)
+    }
 }
 
 impl Drop for Stream {

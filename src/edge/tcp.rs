@@ -1,6 +1,7 @@
 //! This host's network: non-blocking TCP, waits, the clock and entropy of the operating system.
 
 use core::net::SocketAddr;
+use core::time::Duration;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,6 +12,8 @@ use doorbell_core::{Clock, Deadline, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+
+use super::signal::Signal;
 
 /// The network of this host: TCP, the clock and the random bytes of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,21 +57,48 @@ impl Network for Tcp {
         let acceptor = acceptor.map(|acceptor| PollFd::new(&acceptor.listener, PollFlags::IN));
         let streams = streams.map(|waited| waited.stream.interest(waited.has_unsent));
         let mut fds: Vec<_> = acceptor.into_iter().chain(streams).collect();
-        let remaining = deadline.remaining(self.now());
-        let timeout = Timespec {
-            tv_sec: i64::try_from(remaining.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: remaining.subsec_nanos().into(),
-        };
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(refused(error.into())),
-        }
+        wait_at(&mut fds, deadline.remaining(self.now()))
     }
 
     fn random(&self, into: &mut [u8]) -> Result<(), NetworkError> {
         getrandom::fill(into).map_err(|error| NetworkError {
             errno: error.raw_os_error().unwrap_or(0),
         })
+    }
+}
+
+impl Tcp {
+    /// Waits as [`Network::wait`] does, and for a signal, too; `ready` is made to tell of each stream whether
+    /// something came.
+    pub(super) fn wait_beside<'s>(
+        signal: &Signal,
+        acceptor: Option<&'s TcpAcceptor>,
+        streams: impl Iterator<Item = Waited<'s, TcpHandshake>>,
+        span: Duration,
+        ready: &mut Vec<bool>,
+    ) -> Result<(), NetworkError> {
+        let descriptor = signal.descriptor();
+        let signal = PollFd::new(&descriptor, PollFlags::IN);
+        let acceptor = acceptor.map(|acceptor| PollFd::new(&acceptor.listener, PollFlags::IN));
+        let streams = streams.map(|waited| waited.stream.interest(waited.has_unsent));
+        let mut fds: Vec<_> = core::iter::once(signal).chain(acceptor).collect();
+        let others = fds.len();
+        fds.extend(streams);
+        wait_at(&mut fds, span)?;
+        ready.clear();
+        ready.extend(fds.iter().skip(others).map(|fd| !fd.revents().is_empty()));
+        Ok(())
+    }
+}
+
+fn wait_at(fds: &mut [PollFd<'_>], span: Duration) -> Result<(), NetworkError> {
+    let timeout = Timespec {
+        tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: span.subsec_nanos().into(),
+    };
+    match poll(fds, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(refused(error.into())),
     }
 }
 
@@ -225,6 +255,10 @@ impl Drop for TcpHandshake {
 impl Stream for TcpHandshake {
     fn is_connecting(&self) -> bool {
         self.connecting
+    }
+
+    fn peer_address(&self) -> Option<SocketAddr> {
+        self.stream.peer_addr().ok()
     }
 }
 

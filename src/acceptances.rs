@@ -1,0 +1,101 @@
+//! Connections whose handshakes were done elsewhere, as one Worker's thread accepts them.
+
+use core::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::{Clock as _, Deadline};
+use doorbell_ffi::Rdma;
+
+use crate::edge::reaper::Reaper;
+use crate::error::ConnectError;
+use crate::handshakes::desk::Desk;
+use crate::handshakes::{Counts, HandshakeCounts};
+use crate::{ChannelId, Worker};
+
+/// The connections of one Worker whose handshakes are done beside its thread
+/// ([`Listener::background`](crate::Listener::background)).
+///
+/// Poll it from the Worker's thread, as often as the Worker: handshakes ask it for places, too. Where there is nothing
+/// to do that is a look at three words. A place takes microseconds: the room in the completion queues, and memory for
+/// the receives. No device is called.
+///
+/// Dropped, it accepts no more: peers that were told yes meanwhile see their connection fail.
+pub struct Acceptances<P: Provider = Rdma> {
+    desk: Arc<Desk<P>>,
+    counts: Arc<Counts>,
+    reaper: Reaper,
+}
+
+/// `EOPNOTSUPP`.
+const NOT_SUPPORTED: i32 = 95;
+
+impl<P: Provider> Acceptances<P> {
+    pub(crate) const fn new(desk: Arc<Desk<P>>, counts: Arc<Counts>, reaper: Reaper) -> Self {
+        Self { desk, counts, reaper }
+    }
+
+    /// Grants the place that was asked for first, and accepts the connection that was first done, if there are
+    /// any. Never waits.
+    ///
+    /// # Errors
+    /// It is not the Worker it came with ([`ConnectError::OtherWorkers`]), or the handshakes are over and none of
+    /// their connections is left ([`ConnectError::ListenerClosed`]).
+    #[inline]
+    pub fn poll_accept(&mut self, worker: &mut Worker<P>) -> Result<Option<ChannelId>, ConnectError> {
+        self.desk.look(worker)
+    }
+
+    /// Waits for one connection. The Worker is not polled meanwhile.
+    ///
+    /// # Errors
+    /// As for [`Acceptances::poll_accept`]; or there was none by the deadline ([`ConnectError::TimedOut`], with why
+    /// the last handshake failed, if any did); or its handshakes have no thread of their own, and are polled.
+    pub fn accept(&mut self, worker: &mut Worker<P>, deadline: Deadline) -> Result<ChannelId, ConnectError> {
+        loop {
+            if let Some(channel) = self.poll_accept(worker)? {
+                return Ok(channel);
+            }
+            let now = worker.context().now();
+            if deadline.has_passed(now) {
+                return Err(ConnectError::TimedOut {
+                    last_failure: self.counts.take_failure().map(Box::new),
+                });
+            }
+            let signal = self.desk.signal().ok_or(ProviderError {
+                call: "accept (the handshakes are polled, and so is this)",
+                errno: NOT_SUPPORTED,
+            })?;
+            signal.wait(deadline.remaining(now)).map_err(ConnectError::Tcp)?;
+        }
+    }
+
+    /// What an event loop watches for input, to poll then until there is no more. `None` where the handshakes have no
+    /// thread of their own.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.desk.descriptor()
+    }
+
+    /// What the handshakes came to so far, for all Workers together.
+    #[must_use]
+    pub fn counts(&self) -> HandshakeCounts {
+        self.counts.snapshot()
+    }
+}
+
+impl<P: Provider> Drop for Acceptances<P> {
+    fn drop(&mut self) {
+        self.reaper.take(self.desk.abandon());
+    }
+}
+
+impl<P: Provider> fmt::Debug for Acceptances<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acceptances")
+            .field("desk", &self.desk)
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}

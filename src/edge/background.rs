@@ -1,0 +1,177 @@
+//! The thread that does the handshakes of a listener.
+
+use core::fmt;
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+
+use doorbell_core::provider::Provider;
+use doorbell_core::sync::{AtomicU32, Ordering};
+use doorbell_core::wire::Handle;
+use doorbell_core::{Clock as _, Deadline};
+
+use super::makers::Makers;
+use super::signal::Signal;
+use super::tcp::Tcp;
+use crate::error::ConnectError;
+use crate::handshakes::{Counts, HandshakeCounts, HandshakeLimits, Handshakes, Port, Settings, signals};
+use crate::{Acceptances, ChannelConfig, Node, Worker};
+
+/// How long the thread is waited for where it is not stopped but dropped.
+const DROP_PATIENCE: Duration = Duration::from_millis(200);
+
+/// How long the thread sleeps where it cannot wait for its streams.
+const NAP: Duration = Duration::from_millis(10);
+
+/// Handshakes of a listener on a thread of their own.
+///
+/// Dropped, or stopped, it gives up the port and all that is under way; what waits to be accepted still can be.
+pub struct Background {
+    handle: Handle,
+    address: SocketAddr,
+    counts: Arc<Counts>,
+    settings: Arc<Mutex<Settings>>,
+    stop: Arc<Stop>,
+    /// Disconnected once all of it is gone.
+    over: mpsc::Receiver<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// How the thread is told to end.
+struct Stop {
+    is_asked: AtomicU32,
+    signal: Arc<Signal>,
+}
+
+impl Background {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// The system gave no thread, or no descriptor.
+    pub(crate) fn start<P: Provider>(
+        port: Port<Tcp>,
+        node: &Arc<Node<P>>,
+        workers: &[Worker<P>],
+        limits: &HandshakeLimits,
+    ) -> io::Result<(Self, Vec<Acceptances<P>>)> {
+        let signal = Arc::new(Signal::new()?);
+        let makers = Makers::background(limits.making)?;
+        let (handshakes, acceptances) =
+            Handshakes::new(port, node, workers, limits, makers, || signals(&signal))?;
+        let stop = Arc::new(Stop {
+            is_asked: AtomicU32::new(0),
+            signal,
+        });
+        let (alive, over) = mpsc::channel();
+        let mut background = Self {
+            handle: *handshakes.handle(),
+            address: handshakes.address(),
+            counts: Arc::clone(handshakes.counting()),
+            settings: Arc::clone(handshakes.settings()),
+            stop: Arc::clone(&stop),
+            over,
+            thread: None,
+        };
+        let thread = thread::Builder::new()
+            .name("doorbell-handshakes".into())
+            .spawn(move || {
+                run(handshakes, &stop);
+                drop(alive);
+            })?;
+        background.thread = Some(thread);
+        Ok((background, acceptances))
+    }
+
+    /// What to hand to peers: at most 128 bytes, or a line of text.
+    #[must_use]
+    pub const fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// The TCP address it listens at.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What the handshakes came to so far.
+    #[must_use]
+    pub fn counts(&self) -> HandshakeCounts {
+        self.counts.snapshot()
+    }
+
+    /// Why the last handshake that failed did, or why nobody could be taken in; once.
+    #[must_use]
+    pub fn take_failure(&self) -> Option<ConnectError> {
+        self.counts.take_failure()
+    }
+
+    /// Gives the channels of peers that come from now on another configuration. Handshakes under way go on with
+    /// the one they began with.
+    pub fn reconfigure(&self, config: &ChannelConfig) {
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Settings::new(config);
+    }
+
+    /// Ends it, and waits until all is gone: the port, what is under way, and the threads. Says whether it is, by
+    /// the deadline; else it goes on ending by itself, which is no longer than a call of the device takes.
+    pub fn stop(mut self, deadline: Deadline) -> bool {
+        self.end(deadline.remaining(Tcp.now()))
+    }
+
+    fn end(&mut self, patience: Duration) -> bool {
+        // Relaxed: the signal orders it.
+        self.stop.is_asked.store(1, Ordering::Relaxed);
+        self.stop.signal.raise();
+        let is_over = self.over.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Disconnected);
+        if let Some(thread) = self.thread.take().filter(|_| is_over) {
+            let _ = thread.join();
+        }
+        is_over
+    }
+}
+
+fn run<P: Provider>(mut handshakes: Handshakes<P, Tcp>, stop: &Stop) {
+    let mut ready = Vec::new();
+    // Relaxed: see where it is stored.
+    while stop.is_asked.load(Ordering::Relaxed) == 0 {
+        // Before what it may be raised for is looked at.
+        stop.signal.take();
+        handshakes.poll_due();
+        let deadline = handshakes.deadline();
+        let span = deadline.map_or(Duration::MAX, |deadline| deadline.remaining(Tcp.now()));
+        let waited = Tcp::wait_beside(
+            &stop.signal,
+            handshakes.waited_port(),
+            handshakes.waited(),
+            span,
+            &mut ready,
+        );
+        if waited.is_err() {
+            // Out of memory, perhaps. All of them are looked at.
+            thread::sleep(NAP);
+            ready.clear();
+            ready.resize(handshakes.under_way(), true);
+        }
+        handshakes.note_ready(ready.drain(..));
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if self.thread.is_some() {
+            self.end(DROP_PATIENCE);
+        }
+    }
+}
+
+impl fmt::Debug for Background {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Background")
+            .field("address", &self.address)
+            .field("handle", &self.handle)
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,88 @@
+//! What the handshakes came to, for whoever watches.
+
+use core::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use doorbell_core::sync::{AtomicU64, Ordering};
+
+use crate::error::ConnectError;
+
+/// What is counted, and why the last one failed. Relaxed: each is a recent value, and no more than that.
+#[derive(Default)]
+pub(crate) struct Counts {
+    begun: AtomicU64,
+    connected: AtomicU64,
+    failed: AtomicU64,
+    refused: AtomicU64,
+    port_failures: AtomicU64,
+    last_failure: Mutex<Option<ConnectError>>,
+}
+
+/// What the handshakes beside the threads that accept have come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HandshakeCounts {
+    /// Peers that were let in.
+    pub begun: u64,
+    /// Handshakes that are done: their connections are accepted, or wait for it.
+    pub connected: u64,
+    /// Handshakes that came to nothing, by whoever's fault.
+    pub failed: u64,
+    /// Peers that were turned away before, there being too many.
+    pub refused: u64,
+    /// How often nobody could be taken in: no descriptors, say.
+    pub port_failures: u64,
+}
+
+impl Counts {
+    pub(crate) fn note_begun(&self) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_connected(&self) {
+        self.connected.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn note_failed(&self, error: ConnectError) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        self.keep(error);
+    }
+
+    pub(crate) fn note_port_failure(&self, error: ConnectError) {
+        self.port_failures.fetch_add(1, Ordering::Relaxed);
+        self.keep(error);
+    }
+
+    fn keep(&self, error: ConnectError) {
+        *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
+    /// Why the last one failed, once.
+    pub(crate) fn take_failure(&self) -> Option<ConnectError> {
+        self.last_failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+
+    pub(crate) fn snapshot(&self) -> HandshakeCounts {
+        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        HandshakeCounts {
+            begun: value(&self.begun),
+            connected: value(&self.connected),
+            failed: value(&self.failed),
+            refused: value(&self.refused),
+            port_failures: value(&self.port_failures),
+        }
+    }
+}
+
+impl fmt::Debug for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.snapshot(), f)
+    }
+}

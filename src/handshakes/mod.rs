@@ -1,0 +1,398 @@
+//! Handshakes beside the threads that accept: every peer's, side by side, and none of them on a Worker's thread.
+//!
+//! What decides is here, by polling and without a thread, a socket or a clock of its own; the threads are in
+//! `edge`. What only a Worker's thread may do it is asked for at a [`desk`].
+
+mod counts;
+pub(crate) mod desk;
+mod limits;
+mod refusals;
+mod under_way;
+
+use core::fmt;
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use doorbell_core::handshake::Timing;
+use doorbell_core::network::{Acceptor as _, Network, Stream as _, Waited};
+use doorbell_core::provider::Provider;
+use doorbell_core::wire::{Handle, InstanceId, Reject, RejectReason};
+use doorbell_core::{Deadline, Instant};
+use doorbell_ffi::Rdma;
+
+use crate::answer::Answer;
+use crate::edge::makers::Makers;
+use crate::edge::signal::Signal;
+use crate::error::ConnectError;
+use crate::node::Draw;
+use crate::rails::Rails;
+use crate::{Acceptances, ChannelConfig, Node, Tcp, Worker};
+
+pub(crate) use counts::Counts;
+pub use counts::HandshakeCounts;
+use desk::{Desk, Signals};
+pub use limits::HandshakeLimits;
+use limits::{Crowd, Guest, Guests};
+use refusals::Refusals;
+use under_way::{Around, Making, UnderWay};
+
+/// How many peers one poll takes in at most, so that those there are get their turn.
+const TAKEN_IN_MAX: usize = 32;
+
+/// How long a look at the rails is good for: looking opens devices.
+const RAILS_MAX_AGE: Duration = Duration::from_secs(1);
+
+/// How long nobody is taken in after that failed, at first and at most.
+const REST: core::ops::RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);
+
+/// When to come again, as peers are told that are turned away: no sooner and no later.
+const RETRY_AFTER_MS: core::ops::RangeInclusive<u32> = 50..=5_000;
+
+/// What handshakes are made with that begin from now on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) config: ChannelConfig,
+    pub(crate) timing: Timing,
+}
+
+impl Settings {
+    pub(crate) fn new(config: &ChannelConfig) -> Self {
+        Self {
+            config: *config,
+            timing: timing(config),
+        }
+    }
+}
+
+/// The time a handshake may take, from that of one stage.
+pub(crate) fn timing(config: &ChannelConfig) -> Timing {
+    let whole = Timing::default().whole;
+    Timing {
+        stage: config.handshake_stage,
+        whole: whole.max(config.handshake_stage.saturating_mul(2)),
+    }
+}
+
+/// Every handshake at one port, and the port.
+///
+/// They advance while [`Handshakes::poll`] runs, on whatever thread, and are accepted by the [`Acceptances`] that came
+/// with them, each on its Worker's thread. [`Listener::background`](crate::Listener::background) is the same with a
+/// thread that polls.
+///
+/// Dropped, it gives up the port and all that is under way, and tells the peers that were not told yes. What waits
+/// to be accepted still can be.
+pub struct Handshakes<P: Provider = Rdma, N: Network = Tcp> {
+    node: Arc<Node<P, N>>,
+    under_way: Vec<UnderWay<P, N>>,
+    refusals: Refusals<N>,
+    making: Making,
+    acceptor: N::Acceptor,
+    handle: Handle,
+    instance: InstanceId,
+    settings: Arc<Mutex<Settings>>,
+    desks: Vec<Arc<Desk<P>>>,
+    /// The desk to ask next, so that Workers of one device have their turns.
+    next_desk: usize,
+    guests: Guests,
+    counts: Arc<Counts>,
+    rails: Option<(Instant, Rails)>,
+    /// Nobody is taken in before, and how long it then is the next time.
+    rest: Option<Deadline>,
+    next_rest: Duration,
+}
+
+/// What a listener hands over.
+pub(crate) struct Port<N: Network> {
+    pub(crate) acceptor: N::Acceptor,
+    pub(crate) handle: Handle,
+    pub(crate) instance: InstanceId,
+    pub(crate) settings: Settings,
+}
+
+impl<P: Provider, N: Network> Handshakes<P, N> {
+    /// Handshakes at a port, for these Workers, with an [`Acceptances`] for each. What the two sides wake each other
+    /// by, where they may sleep, `signal` makes.
+    pub(crate) fn new<E>(
+        port: Port<N>,
+        node: &Arc<Node<P, N>>,
+        workers: &[Worker<P>],
+        limits: &HandshakeLimits,
+        makers: Makers,
+        signal: impl Fn() -> Result<Option<Signals>, E>,
+    ) -> Result<(Self, Vec<Acceptances<P>>), E> {
+        let mut desks = Vec::with_capacity(workers.len());
+        for worker in workers {
+            desks.push(Arc::new(Desk::new(worker, limits.unaccepted, signal()?)));
+        }
+        let counts = Arc::new(Counts::default());
+        let acceptances = desks
+            .iter()
+            .map(|desk| Acceptances::new(Arc::clone(desk), Arc::clone(&counts), node.reaper().clone()))
+            .collect();
+        let handshakes = Self {
+            node: Arc::clone(node),
+            under_way: Vec::new(),
+            refusals: Refusals::new(),
+            making: Making::new(makers, limits.making),
+            acceptor: port.acceptor,
+            handle: port.handle,
+            instance: port.instance,
+            settings: Arc::new(Mutex::new(port.settings)),
+            desks,
+            next_desk: 0,
+            guests: Guests::new(*limits),
+            counts,
+            rails: None,
+            rest: None,
+            next_rest: *REST.start(),
+        };
+        Ok((handshakes, acceptances))
+    }
+
+    /// What to hand to peers: at most 128 bytes, or a line of text.
+    #[must_use]
+    pub const fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// The TCP address it listens at.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.acceptor.address()
+    }
+
+    /// What the handshakes came to so far.
+    #[must_use]
+    pub fn counts(&self) -> HandshakeCounts {
+        self.counts.snapshot()
+    }
+
+    /// How many are under way.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// Why the last handshake that failed did, or why nobody could be taken in; once.
+    #[must_use]
+    pub fn take_failure(&self) -> Option<ConnectError> {
+        self.counts.take_failure()
+    }
+
+    pub(crate) const fn counting(&self) -> &Arc<Counts> {
+        &self.counts
+    }
+
+    pub(crate) const fn settings(&self) -> &Arc<Mutex<Settings>> {
+        &self.settings
+    }
+
+    /// Takes peers in or turns them away, and moves every handshake as far as it can. Never waits.
+    pub fn poll(&mut self) {
+        for one in &mut self.under_way {
+            one.is_due = true;
+        }
+        self.poll_due();
+    }
+
+    /// The same, but of the handshakes whose peers have the word those alone that are due.
+    pub(crate) fn poll_due(&mut self) {
+        let now = self.node.network.now();
+        self.take_in(now);
+        self.advance(now);
+        self.refusals.poll(now);
+    }
+
+    /// When to poll again at the latest, whatever comes; `None` where nothing is under way.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Deadline> {
+        let under_way = self.under_way.iter().map(UnderWay::deadline);
+        under_way.chain(self.refusals.deadline()).chain(self.rest).min()
+    }
+
+    /// Waits until something comes from a peer, or the deadline. What the Workers' threads grant meanwhile does not
+    /// end the wait.
+    ///
+    /// # Errors
+    /// The network cannot wait.
+    pub fn wait(&self, deadline: Deadline) -> Result<(), ConnectError> {
+        let deadline = self.deadline().map_or(deadline, |wake| wake.min(deadline));
+        Ok(self
+            .node
+            .network
+            .wait(self.waited_port(), self.waited(), deadline)?)
+    }
+
+    /// The port, where somebody who arrives is a reason to poll.
+    pub(crate) fn waited_port(&self) -> Option<&N::Acceptor> {
+        self.rest.is_none().then_some(&self.acceptor)
+    }
+
+    /// The streams to wait at; those of the handshakes first, in the order of [`Self::note_ready`].
+    pub(crate) fn waited(&self) -> impl Iterator<Item = Waited<'_, N::Stream>> {
+        self.under_way
+            .iter()
+            .map(UnderWay::waited)
+            .chain(self.refusals.waited())
+    }
+
+    /// Says of each handshake whether something came.
+    pub(crate) fn note_ready(&mut self, ready: impl Iterator<Item = bool>) {
+        for (one, is_ready) in self.under_way.iter_mut().zip(ready) {
+            one.is_due = is_ready;
+        }
+    }
+
+    fn take_in(&mut self, now: Instant) {
+        if self.rest.is_some_and(|rest| !rest.has_passed(now)) {
+            return;
+        }
+        self.rest = None;
+        for _ in 0..TAKEN_IN_MAX {
+            match self.node.network.accept(&self.acceptor) {
+                Ok(Some(stream)) => {
+                    self.next_rest = *REST.start();
+                    self.welcome(now, stream);
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    // Whoever is there stays there: asked at once again, the port would only fail again.
+                    self.counts.note_port_failure(error.into());
+                    self.rest = Some(Deadline::after(now, self.next_rest));
+                    self.next_rest = self.next_rest.saturating_mul(2).min(*REST.end());
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Lets a peer in, or turns it away.
+    fn welcome(&mut self, now: Instant, stream: N::Stream) {
+        let guest = Guest::of(stream.peer_address());
+        let entered = match self.guests.enter(guest) {
+            Err(Crowd::AllBut(other)) if self.make_room(now, other) => self.guests.enter(guest),
+            entered => entered,
+        };
+        if entered.is_err() {
+            self.turn_away(now, stream);
+            return;
+        }
+        match self.begin(now) {
+            Ok(answer) => {
+                self.counts.note_begun();
+                self.under_way.push(UnderWay::new(stream, guest, answer));
+            }
+            Err(error) => {
+                self.guests.leave(guest);
+                let reject = crate::bring_up::reject_for(&error);
+                self.counts.note_failed(error);
+                self.refusals.refuse(now, stream, &reject);
+            }
+        }
+    }
+
+    fn turn_away(&mut self, now: Instant, stream: N::Stream) {
+        self.counts.note_refused();
+        let reject = self.busy(now);
+        self.refusals.refuse(now, stream, &reject);
+    }
+
+    /// That there are too many, with when to come again: when the next of them has had its time.
+    fn busy(&self, now: Instant) -> Reject {
+        let next = self.under_way.iter().map(UnderWay::deadline).min();
+        let left = next.map_or(Duration::ZERO, |next| next.remaining(now));
+        let left_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
+        Reject {
+            reason: RejectReason::BUSY,
+            detail: left_ms.clamp(*RETRY_AFTER_MS.start(), *RETRY_AFTER_MS.end()),
+        }
+    }
+
+    /// Turns the oldest peer of an address away that has not yet said a word; says whether there was one.
+    fn make_room(&mut self, now: Instant, guest: Guest) -> bool {
+        let silent = |one: &UnderWay<P, N>| one.guest == guest && one.is_silent();
+        let Some(at) = self.under_way.iter().position(silent) else {
+            return false;
+        };
+        let one = self.under_way.remove(at);
+        self.guests.leave(guest);
+        self.turn_away(now, one.into_stream());
+        true
+    }
+
+    fn begin(&mut self, now: Instant) -> Result<Answer, ConnectError> {
+        let rails = match &self.rails {
+            Some((at, rails)) if !Deadline::after(*at, RAILS_MAX_AGE).has_passed(now) => rails,
+            _ => {
+                let devices: Vec<_> = self.desks.iter().map(|desk| desk.device()).collect();
+                let rails = Rails::of_devices(&self.node.provider, &devices, &self.node.rail_filter)?;
+                &self.rails.insert((now, rails)).1
+            }
+        };
+        let settings = *self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        let draw = Draw::new(&self.node.network)?;
+        Answer::new(
+            self.instance,
+            rails.clone(),
+            &settings.config,
+            settings.timing,
+            &draw,
+            now,
+        )
+    }
+
+    fn advance(&mut self, now: Instant) {
+        let mut around = Around {
+            desks: &self.desks,
+            next_desk: &mut self.next_desk,
+            making: &mut self.making,
+        };
+        let (guests, counts) = (&mut self.guests, &self.counts);
+        self.under_way.retain_mut(|one| {
+            if !one.is_due(now) {
+                return true;
+            }
+            let Some(outcome) = one.poll(now, &mut around) else {
+                return true;
+            };
+            guests.leave(one.guest);
+            match outcome {
+                Ok(()) => counts.note_connected(),
+                Err(error) => counts.note_failed(error),
+            }
+            false
+        });
+    }
+}
+
+impl<P: Provider, N: Network> Drop for Handshakes<P, N> {
+    fn drop(&mut self) {
+        let now = self.node.network.now();
+        for one in &mut self.under_way {
+            one.break_off(now);
+        }
+        self.under_way.clear();
+        for desk in &self.desks {
+            desk.close();
+        }
+    }
+}
+
+impl<P: Provider, N: Network> fmt::Debug for Handshakes<P, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handshakes")
+            .field("address", &self.address())
+            .field("under_way", &self.under_way.len())
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What threads wake each other by.
+pub(crate) fn signals(handshakes: &Arc<Signal>) -> std::io::Result<Option<Signals>> {
+    Ok(Some(Signals {
+        handshakes: Arc::clone(handshakes),
+        accepting: Signal::new()?,
+    }))
+}

@@ -1,0 +1,94 @@
+//! Peers that are turned away: told why, and given a moment to hear it.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use doorbell_core::handshake::{Io, IoError};
+use doorbell_core::network::{Network, Waited};
+use doorbell_core::wire::{FrameBuffer, Reject};
+use doorbell_core::{Deadline, Instant};
+
+/// How many are told at a time; beyond that the first of them had its time.
+const TOLD_MAX: usize = 64;
+
+/// How long a peer is given to hear it. Closed at once, with bytes of its own on their way, it might see a reset
+/// instead of the reason.
+const HEARING: Duration = Duration::from_millis(500);
+
+/// Those that are being told.
+pub(super) struct Refusals<N: Network> {
+    told: VecDeque<Told<N>>,
+}
+
+struct Told<N: Network> {
+    stream: N::Stream,
+    frame: FrameBuffer,
+    sent: usize,
+    deadline: Deadline,
+}
+
+impl<N: Network> Refusals<N> {
+    pub(super) const fn new() -> Self {
+        Self {
+            told: VecDeque::new(),
+        }
+    }
+
+    /// Turns a peer away.
+    pub(super) fn refuse(&mut self, now: Instant, stream: N::Stream, reject: &Reject) {
+        if self.told.len() >= TOLD_MAX {
+            self.told.pop_front();
+        }
+        let mut told = Told {
+            stream,
+            frame: FrameBuffer::reject(reject),
+            sent: 0,
+            deadline: Deadline::after(now, HEARING),
+        };
+        if !told.is_over(now) {
+            self.told.push_back(told);
+        }
+    }
+
+    /// Goes on with all.
+    pub(super) fn poll(&mut self, now: Instant) {
+        self.told.retain_mut(|told| !told.is_over(now));
+    }
+
+    /// When to poll again at the latest.
+    pub(super) fn deadline(&self) -> Option<Deadline> {
+        self.told.iter().map(|told| told.deadline).min()
+    }
+
+    /// What to wait for.
+    pub(super) fn waited(&self) -> impl Iterator<Item = Waited<'_, N::Stream>> {
+        self.told.iter().map(|told| Waited {
+            stream: &told.stream,
+            has_unsent: told.sent < told.frame.as_bytes().len(),
+        })
+    }
+}
+
+impl<N: Network> Told<N> {
+    /// Tells what is left to be told; says whether the peer has heard it, or had its time.
+    fn is_over(&mut self, now: Instant) -> bool {
+        while let Some(rest) = self
+            .frame
+            .as_bytes()
+            .get(self.sent..)
+            .filter(|rest| !rest.is_empty())
+        {
+            match self.stream.write(rest) {
+                Ok(bytes) if bytes > 0 => self.sent = self.sent.saturating_add(bytes),
+                Ok(_) | Err(IoError::WouldBlock) => break,
+                Err(_) => return true,
+            }
+        }
+        // What it says is read, so that it is no reason to reset the stream; once it said something, or is gone,
+        // it is let go.
+        let mut unread = [0; 4096];
+        let is_silent = matches!(self.stream.read(&mut unread), Err(IoError::WouldBlock));
+        let is_told = self.sent >= self.frame.as_bytes().len();
+        (is_told && !is_silent) || self.deadline.has_passed(now)
+    }
+}

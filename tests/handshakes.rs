@@ -1,0 +1,557 @@
+//! Handshakes beside the threads that accept, in the time of a simulated fabric: one that is silent, slow, dying or
+//! hostile costs no other a nanosecond, limits are told, and whatever ends them, nothing is left.
+
+mod fabric;
+
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+use std::sync::Arc;
+
+use doorbell::vocabulary::handshake::{Cause, Io as _};
+use doorbell::vocabulary::network::{Network, NetworkError, Waited};
+use doorbell::vocabulary::wire::RejectReason;
+use doorbell::vocabulary::{Clock, Instant};
+use doorbell::{
+    Acceptances, ChannelConfig, ChannelId, ConnectError, Connecting, Connection, Deadline, HandshakeLimits,
+    Handshakes, Listener, Node, SharedReceivesConfig, Worker, WorkerConfig,
+};
+use doorbell_sim::{Acceptor, Fabric, Host, LinkConfig, Stream};
+use fabric::{node, port, small};
+
+const LATENCY: Duration = Duration::from_millis(1);
+const STAGE: Duration = Duration::from_secs(3);
+const WHOLE: Duration = Duration::from_secs(10);
+const PORT: u16 = 7000;
+const EMFILE: i32 = 24;
+const SLOTS: u32 = 256;
+
+fn config() -> ChannelConfig {
+    let mut config = small();
+    config.handshake_stage = STAGE;
+    config
+}
+
+fn at() -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1], PORT))
+}
+
+/// A host's network whose ports fail so many times.
+struct Failing {
+    host: Host,
+    failures: Arc<AtomicU32>,
+}
+
+impl Clock for Failing {
+    fn now(&self) -> Instant {
+        self.host.now()
+    }
+}
+
+impl Network for Failing {
+    type Stream = Stream;
+    type Acceptor = Acceptor;
+
+    fn connect(&self, to: SocketAddr) -> Result<Stream, NetworkError> {
+        self.host.connect(to)
+    }
+
+    fn listen(&self, at: SocketAddr) -> Result<Acceptor, NetworkError> {
+        self.host.listen(at)
+    }
+
+    fn accept(&self, at: &Acceptor) -> Result<Option<Stream>, NetworkError> {
+        let less = |left: u32| left.checked_sub(1);
+        let failed = self
+            .failures
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        if failed.is_ok() {
+            return Err(NetworkError { errno: EMFILE });
+        }
+        self.host.accept(at)
+    }
+
+    fn wait<'s>(
+        &self,
+        acceptor: Option<&'s Acceptor>,
+        streams: impl Iterator<Item = Waited<'s, Stream>>,
+        deadline: Deadline,
+    ) -> Result<(), NetworkError> {
+        self.host.wait(acceptor, streams, deadline)
+    }
+
+    fn random(&self, into: &mut [u8]) -> Result<(), NetworkError> {
+        self.host.random(into)
+    }
+}
+
+/// A host that listens, its Worker, and what was accepted.
+struct Hub {
+    fabric: Fabric,
+    node: Arc<Node<Host, Failing>>,
+    worker: Worker<Host>,
+    handshakes: Option<Handshakes<Host, Failing>>,
+    acceptances: Option<Acceptances<Host>>,
+    accepted: Vec<ChannelId>,
+    failures: Arc<AtomicU32>,
+    /// Whether its Worker's thread has time.
+    accepts: bool,
+}
+
+impl Hub {
+    fn new(limits: &HandshakeLimits) -> Self {
+        Self::with(limits, None)
+    }
+
+    fn with(limits: &HandshakeLimits, shared: Option<SharedReceivesConfig>) -> Self {
+        let link = LinkConfig {
+            latency_ns: LATENCY.as_nanos() as u64,
+            bandwidth_mbps: None,
+        };
+        let fabric = Fabric::builder().link(link).driven().build();
+        let host = fabric.host("hub", vec![port("hub", "10.0.0.1/8")]).unwrap();
+        let failures = Arc::new(AtomicU32::new(0));
+        let network = Failing {
+            host: host.clone(),
+            failures: Arc::clone(&failures),
+        };
+        let node = Arc::new(Node::with(host, network).unwrap());
+        let mut own = WorkerConfig::default();
+        own.slots = SLOTS;
+        own.shared_receives = shared;
+        let mut workers = node.workers(&own).unwrap();
+        let listener = Listener::bind(&node, &workers, at(), &config()).unwrap();
+        let (handshakes, mut acceptances) = listener.aside(&node, &workers, limits);
+        Self {
+            fabric,
+            node,
+            worker: workers.remove(0),
+            handshakes: Some(handshakes),
+            acceptances: acceptances.pop(),
+            accepted: Vec::new(),
+            failures,
+            accepts: true,
+        }
+    }
+
+    fn poll(&mut self) {
+        if let Some(handshakes) = &mut self.handshakes {
+            handshakes.poll();
+        }
+        if !self.accepts {
+            return;
+        }
+        if let Some(acceptances) = &mut self.acceptances {
+            while let Ok(Some(channel)) = acceptances.poll_accept(&mut self.worker) {
+                self.accepted.push(channel);
+            }
+        }
+        // What was granted is gone on with at once, as on threads that wake each other.
+        if let Some(handshakes) = &mut self.handshakes {
+            handshakes.poll();
+        }
+        if let Some(acceptances) = &mut self.acceptances {
+            while let Ok(Some(channel)) = acceptances.poll_accept(&mut self.worker) {
+                self.accepted.push(channel);
+            }
+        }
+        self.worker.poll(|_, event| drop(event)).unwrap();
+    }
+
+    /// Lets time pass up to the next thing that happens, or the next deadline.
+    fn step(&self, until: Instant) {
+        let next = [
+            self.handshakes
+                .as_ref()
+                .and_then(Handshakes::deadline)
+                .map(Deadline::instant),
+            self.fabric.next_at(),
+        ];
+        let next = next.into_iter().flatten().fold(until, Instant::min);
+        let next = next.max(self.fabric.now().after(Duration::from_nanos(1)));
+        self.fabric.run_until(next.min(until));
+    }
+
+    fn run(&mut self, span: Duration) {
+        let until = self.fabric.now().after(span);
+        while self.fabric.now() < until {
+            self.poll();
+            self.step(until);
+        }
+        self.poll();
+    }
+
+    /// A host whose peers come from this address.
+    fn guest(&self, number: u8) -> Node<Host, Host> {
+        let (name, address) = (format!("c{number}"), format!("10.1.0.{number}/8"));
+        node(&self.fabric, &name, vec![port(&name, &address)])
+    }
+
+    /// Connects, and says how long that took.
+    fn connect(&mut self, guest: &mut Guest) -> (Result<Connection, ConnectError>, Duration) {
+        let began = self.fabric.now();
+        let mut connecting = guest.begin(self);
+        let until = began.after(2 * WHOLE);
+        loop {
+            self.poll();
+            if let Some(outcome) = guest.poll(&mut connecting) {
+                let took = Duration::from_nanos(self.fabric.now().to_ns() - began.to_ns());
+                return (outcome, took);
+            }
+            assert!(self.fabric.now() < until);
+            self.step(until.min(connecting.deadline().instant()));
+        }
+    }
+
+    fn counts(&self) -> doorbell::HandshakeCounts {
+        self.handshakes.as_ref().unwrap().counts()
+    }
+
+    /// Ends all there is, and finds nothing left of it.
+    fn end(mut self, guests: Vec<Guest>) {
+        drop(guests);
+        drop(self.handshakes.take());
+        drop(self.acceptances.take());
+        self.run(Duration::from_millis(100));
+        for channel in core::mem::take(&mut self.accepted) {
+            let deadline = self.node.within(Duration::from_millis(10));
+            self.worker.begin_close(channel, deadline).unwrap();
+        }
+        for _ in 0..200 {
+            self.worker.poll(|_, event| drop(event)).unwrap();
+            self.fabric.run_for(Duration::from_millis(10));
+        }
+        self.is_clean();
+        self.fabric.audit().unwrap();
+    }
+
+    /// No channel, no queue pair, and all memory home but that of shared receives.
+    fn is_clean(&mut self) {
+        assert_eq!(self.worker.channels().count(), 0);
+        assert_eq!(self.fabric.queue_pairs(), 0);
+        let held = self.worker.shared_receives().map_or(0, |shared| shared.posted);
+        let leases: Vec<_> = core::iter::from_fn(|| self.worker.lease()).collect();
+        assert_eq!(leases.len(), (SLOTS - held) as usize);
+    }
+}
+
+/// A host that connects as it should.
+struct Guest {
+    node: Node<Host, Host>,
+    workers: Vec<Worker<Host>>,
+}
+
+impl Guest {
+    fn poll(&mut self, connecting: &mut Connecting<Host, Host>) -> Option<Result<Connection, ConnectError>> {
+        connecting.poll(&self.node, &mut self.workers)
+    }
+
+    fn new(hub: &Hub, number: u8) -> Self {
+        let node = hub.guest(number);
+        let mut config = WorkerConfig::default();
+        config.slots = 64;
+        let workers = node.workers(&config).unwrap();
+        Self { node, workers }
+    }
+
+    fn begin(&self, hub: &Hub) -> Connecting<Host, Host> {
+        let deadline = self.node.within(WHOLE);
+        let handle = hub.handshakes.as_ref().unwrap().handle();
+        self.node
+            .begin_connect(&self.workers, handle, &config(), deadline)
+            .unwrap()
+    }
+}
+
+/// What a peer is told that is turned away: the reason, and its detail.
+fn rejection(outcome: Result<Connection, ConnectError>) -> (RejectReason, u32) {
+    match outcome {
+        Err(ConnectError::Handshake(error)) => match error.cause {
+            Cause::RejectedByPeer(reject) => (reject.reason, reject.detail),
+            cause => panic!("{cause}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Four round trips, and what sending takes.
+fn is_undisturbed(took: Duration) -> bool {
+    took >= 8 * LATENCY && took < 8 * LATENCY + LATENCY / 2
+}
+
+#[test]
+fn with_nobody_else_it_takes_four_round_trips() {
+    let mut hub = Hub::new(&HandshakeLimits::default());
+    let mut guest = Guest::new(&hub, 1);
+    let (outcome, took) = hub.connect(&mut guest);
+    outcome.unwrap();
+    assert!(is_undisturbed(took), "{took:?}");
+    hub.run(LATENCY);
+    assert_eq!(hub.accepted.len(), 1);
+    assert_eq!((hub.counts().begun, hub.counts().connected), (1, 1));
+    hub.end(vec![guest]);
+}
+
+/// Peers that never will be ones: silent, with half a word, with nonsense, and gone at once.
+fn rabble(hub: &mut Hub, hosts: u8, each: usize) -> Vec<Stream> {
+    let mut streams = Vec::new();
+    for number in 0..hosts {
+        let host = hub.guest(100 + number);
+        let connected: Vec<_> = (0..each).map(|_| host.network().connect(at()).unwrap()).collect();
+        hub.run(4 * LATENCY);
+        for (turn, mut stream) in connected.into_iter().enumerate() {
+            match turn % 4 {
+                0 => {}
+                // The beginning of a Hello: the magic number and no more.
+                1 => drop(stream.write(b"DBHS")),
+                2 => drop(stream.write(&[0xff; 600])),
+                _ => continue,
+            }
+            streams.push(stream);
+        }
+    }
+    streams
+}
+
+#[test]
+fn hundreds_of_others_cost_nobody_time() {
+    for shared in [None, Some(SharedReceivesConfig::default())] {
+        let shared = shared.map(|mut shared: SharedReceivesConfig| {
+            shared.depth = 128;
+            shared
+        });
+        let mut hub = Hub::with(&HandshakeLimits::default(), shared);
+        let others = rabble(&mut hub, 10, 40);
+        hub.run(10 * LATENCY);
+        let counts = hub.counts();
+        assert!(counts.begun == 400 && counts.failed == 200, "{counts:?}");
+        let mut guests = Vec::new();
+        for number in 1..=4 {
+            let mut guest = Guest::new(&hub, number);
+            let (outcome, took) = hub.connect(&mut guest);
+            outcome.unwrap();
+            assert!(is_undisturbed(took), "{took:?}");
+            guests.push(guest);
+        }
+        // Those that say nothing have their time, and no more.
+        let waiting = hub.handshakes.as_ref().unwrap().under_way();
+        assert_eq!(waiting, 200);
+        hub.run(STAGE);
+        assert_eq!(hub.handshakes.as_ref().unwrap().under_way(), 0);
+        let counts = hub.counts();
+        assert_eq!((counts.connected, hub.accepted.len()), (4, 4));
+        drop(others);
+        hub.end(guests);
+    }
+}
+
+#[test]
+fn who_has_all_places_makes_room_for_who_has_none() {
+    let mut limits = HandshakeLimits::default();
+    (limits.under_way, limits.per_address) = (32, 32);
+    let mut hub = Hub::new(&limits);
+    let host = hub.guest(200);
+    let silent: Vec<_> = (0..48).map(|_| host.network().connect(at()).unwrap()).collect();
+    hub.run(4 * LATENCY);
+    assert_eq!(hub.handshakes.as_ref().unwrap().under_way(), 32);
+    assert_eq!(hub.counts().refused, 16);
+    let mut guest = Guest::new(&hub, 1);
+    let (outcome, took) = hub.connect(&mut guest);
+    outcome.unwrap();
+    assert!(is_undisturbed(took), "{took:?}");
+    assert_eq!(hub.counts().refused, 17, "one made room");
+    drop(silent);
+    hub.end(vec![guest]);
+}
+
+#[test]
+fn one_too_many_of_an_address_is_told_so_at_once_and_when_to_come_again() {
+    let mut limits = HandshakeLimits::default();
+    limits.per_address = 2;
+    let mut hub = Hub::new(&limits);
+    let mut guest = Guest::new(&hub, 1);
+    let silent = [at(); 2].map(|at| guest.node.network().connect(at).unwrap());
+    hub.run(4 * LATENCY);
+    let (outcome, took) = hub.connect(&mut guest);
+    let (reason, retry_after_ms) = rejection(outcome);
+    assert_eq!(reason, RejectReason::BUSY);
+    // The silent ones have their time until then.
+    assert!((2_900..=3_000).contains(&retry_after_ms), "{retry_after_ms}");
+    assert!(took < 5 * LATENCY, "{took:?}");
+    let mut other = Guest::new(&hub, 2);
+    hub.connect(&mut other).0.unwrap();
+    hub.run(Duration::from_millis(retry_after_ms.into()));
+    hub.connect(&mut guest).0.unwrap();
+    drop(silent);
+    hub.end(vec![guest, other]);
+}
+
+#[test]
+fn where_nobody_accepts_no_more_are_told_yes_than_there_is_room_for() {
+    let mut limits = HandshakeLimits::default();
+    limits.unaccepted = 2;
+    let mut hub = Hub::new(&limits);
+    // The Worker's thread has no time: no place is granted, and peers have theirs.
+    hub.accepts = false;
+    let mut guests: Vec<_> = (1..=3).map(|number| Guest::new(&hub, number)).collect();
+    let mut waiting: Vec<_> = guests.iter().take(2).map(|guest| guest.begin(&hub)).collect();
+    for _ in 0..10 {
+        hub.run(LATENCY);
+        for (connecting, guest) in waiting.iter_mut().zip(&mut guests) {
+            assert!(guest.poll(connecting).is_none());
+        }
+    }
+    let (outcome, took) = hub.connect(&mut guests[2]);
+    assert_eq!(rejection(outcome).0, RejectReason::BUSY);
+    assert!(took <= 6 * LATENCY + LATENCY / 2, "{took:?}");
+    hub.run(STAGE + 10 * LATENCY);
+    for (connecting, guest) in waiting.iter_mut().zip(&mut guests) {
+        let outcome = guest.poll(connecting).unwrap();
+        assert!(outcome.is_err(), "{outcome:?}");
+    }
+    // It has some again. What was asked for meanwhile is taken back, so all of it is there.
+    hub.accepts = true;
+    for guest in &mut guests {
+        hub.connect(guest).0.unwrap();
+    }
+    hub.run(LATENCY);
+    assert_eq!(hub.accepted.len(), 3);
+    drop(waiting);
+    hub.end(guests);
+}
+
+#[test]
+fn a_peer_that_goes_at_any_moment_leaves_nothing() {
+    let mut shared = SharedReceivesConfig::default();
+    shared.depth = 64;
+    for shared in [None, Some(shared)] {
+        for half_latencies in 0..20 {
+            let mut hub = Hub::with(&HandshakeLimits::default(), shared);
+            let mut guest = Guest::new(&hub, 1);
+            let mut connecting = guest.begin(&hub);
+            let until = hub.fabric.now().after(half_latencies * LATENCY / 2);
+            while hub.fabric.now() < until {
+                hub.poll();
+                if guest.poll(&mut connecting).is_some() {
+                    break;
+                }
+                hub.step(until);
+            }
+            drop(connecting);
+            drop(guest);
+            hub.run(2 * STAGE);
+            let counts = hub.counts();
+            assert_eq!(counts.begun, counts.connected + counts.failed, "{half_latencies}");
+            assert_eq!(counts.connected, hub.accepted.len() as u64);
+            // Of shared receives all shares are free again, but that of whoever was accepted.
+            let mut guests = Vec::new();
+            for number in 2..6 - hub.accepted.len() as u8 {
+                let mut guest = Guest::new(&hub, number);
+                hub.connect(&mut guest).0.unwrap();
+                guests.push(guest);
+            }
+            hub.end(guests);
+        }
+    }
+}
+
+#[test]
+fn ended_at_any_moment_it_leaves_nothing_and_keeps_its_word() {
+    for half_latencies in 0..20 {
+        let mut hub = Hub::new(&HandshakeLimits::default());
+        hub.accepts = half_latencies % 2 == 0;
+        let mut guest = Guest::new(&hub, 1);
+        let others = rabble(&mut hub, 3, 8);
+        let mut connecting = guest.begin(&hub);
+        let (began, mut outcome) = (hub.fabric.now(), None);
+        let stop_at = began.after(half_latencies * LATENCY / 2);
+        while outcome.is_none() && hub.fabric.now() < began.after(STAGE) {
+            hub.poll();
+            outcome = guest.poll(&mut connecting);
+            if hub.fabric.now() >= stop_at {
+                drop(hub.handshakes.take());
+            }
+            hub.step(stop_at.max(hub.fabric.now().after(LATENCY / 2)));
+        }
+        // Told at once, one way or the other.
+        let outcome = outcome.expect("an outcome");
+        let took = hub.fabric.now().to_ns() - began.to_ns();
+        let by = Duration::from_nanos(stop_at.to_ns() - began.to_ns()).max(8 * LATENCY) + 3 * LATENCY;
+        assert!(Duration::from_nanos(took) <= by, "{took}");
+        // Whoever has a connection is accepted, though it is over.
+        hub.accepts = true;
+        hub.poll();
+        assert_eq!(
+            usize::from(outcome.is_ok()),
+            hub.accepted.len(),
+            "{half_latencies}: {outcome:?}"
+        );
+        let mut acceptances = hub.acceptances.take().unwrap();
+        if hub.handshakes.is_none() {
+            let none = acceptances.poll_accept(&mut hub.worker);
+            assert!(matches!(none, Err(ConnectError::ListenerClosed)), "{none:?}");
+        }
+        drop((connecting, others, acceptances));
+        hub.end(vec![guest]);
+    }
+}
+
+#[test]
+fn without_descriptors_the_port_rests_and_handshakes_go_on() {
+    let mut hub = Hub::new(&HandshakeLimits::default());
+    let mut guests: Vec<_> = (1..=2).map(|number| Guest::new(&hub, number)).collect();
+    let mut first = guests[0].begin(&hub);
+    hub.run(4 * LATENCY);
+    guests[0].poll(&mut first);
+    assert_eq!(hub.counts().begun, 1);
+    // Six failures: with rests of 10, 20, 40, 80, 160 and 320 ms between.
+    hub.failures.store(6, Ordering::Relaxed);
+    let began = hub.fabric.now();
+    let mut second = guests[1].begin(&hub);
+    let (mut first_took, mut second_took) = (None, None);
+    while second_took.is_none() {
+        hub.poll();
+        let now = Duration::from_nanos(hub.fabric.now().to_ns() - began.to_ns());
+        if first_took.is_none() {
+            let outcome = guests[0].poll(&mut first);
+            first_took = outcome.map(|outcome| outcome.map(|_| now).unwrap());
+        }
+        let outcome = guests[1].poll(&mut second);
+        second_took = outcome.map(|outcome| outcome.map(|_| now).unwrap());
+        hub.step(hub.fabric.now().after(LATENCY));
+    }
+    assert!(first_took.unwrap() < 10 * LATENCY, "{first_took:?}");
+    let second_took = second_took.unwrap();
+    let rests = Duration::from_millis(630);
+    assert!(
+        second_took > rests && second_took < rests + 20 * LATENCY,
+        "{second_took:?}"
+    );
+    assert_eq!(hub.counts().port_failures, 6);
+    let told = hub.handshakes.as_ref().unwrap().take_failure();
+    assert!(matches!(told, Some(ConnectError::Tcp(_))), "{told:?}");
+    hub.run(LATENCY);
+    assert_eq!(hub.accepted.len(), 2);
+    drop((first, second));
+    hub.end(core::mem::take(&mut guests));
+}
+
+#[test]
+fn another_workers_acceptances_are_refused() {
+    let mut hub = Hub::new(&HandshakeLimits::default());
+    let mut own = WorkerConfig::default();
+    own.slots = SLOTS;
+    let mut other = hub.node.workers(&own).unwrap();
+    hub.accepts = false;
+    let guest = Guest::new(&hub, 1);
+    let mut connecting = guest.begin(&hub);
+    let Guest { node, mut workers } = guest;
+    for _ in 0..8 {
+        connecting.poll(&node, &mut workers);
+        hub.run(LATENCY);
+    }
+    let refused = hub.acceptances.as_mut().unwrap().poll_accept(&mut other[0]);
+    assert!(matches!(refused, Err(ConnectError::OtherWorkers)), "{refused:?}");
+    drop(connecting);
+    hub.end(vec![Guest { node, workers }]);
+}
