@@ -238,8 +238,14 @@ impl Direction {
                 "a second cause: {status:?}"
             );
             if weather.is_calm && weather.is_other_good && !self.has_failed {
+                let is_refused = |later: &Posted| {
+                    later.wish.is_forbidden || later.message.is_some_and(|message| self.is_too_long(message))
+                };
                 let expected = if wish.is_forbidden {
                     WcStatus::REM_ACCESS_ERR
+                } else if !is_too_long && !weather.is_exact && self.posted.iter().any(is_refused) {
+                    // Its answer was lost, and the peer failed of a later one before it was asked again.
+                    WcStatus::RETRY_EXC_ERR
                 } else {
                     assert!(is_too_long, "{status:?} of {wish:?}");
                     WcStatus::REM_INV_REQ_ERR
