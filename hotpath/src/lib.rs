@@ -20,6 +20,7 @@ mod sender;
 mod shared;
 mod sleeping;
 mod statistics;
+mod telling;
 mod waiting;
 
 pub use credits::{Announcer, Credits, Granting, Grants, WindowWord};
@@ -32,4 +33,5 @@ pub use sender::{Batch, Flow, Outcome, Sender, SenderConfig, Unposted, UnpostedR
 pub use shared::{Share, SharedReceiver, Taken};
 pub use sleeping::SleepFlag;
 pub use statistics::{BATCH_BUCKETS, Counter, Statistics, StatisticsSnapshot};
+pub use telling::{FailureTaker, Failures, take_late};
 pub use waiting::{Wait, Waitable, Waiter, Woken, prepare_sleep};

@@ -6,27 +6,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use doorbell_core::in_place;
 use doorbell_core::provider::{Arena, Attacher, Provider, Slot as _};
 use doorbell_core::sync::{AtomicU32, AtomicU64, Ordering};
-use doorbell_hotpath::ring::{Consumer, Descriptor, MpscProducer, MpscRing, Slot};
+use doorbell_hotpath::ring::{Consumer, Descriptor, MpscRing, PushError, Slot};
+use doorbell_hotpath::{FailureTaker, Failures};
 
 use super::request::{Request, pair};
 use super::{Submission, SubmissionError};
 use crate::{ChannelId, Lease};
 
-/// A ring of failures. As many go in as the submitter has slots, since the slot of each stays taken until
-/// the submitter takes it: it is never full.
-pub(super) type FailureRing = Arc<MpscRing<Box<[Slot]>>>;
+type FailureRing = Arc<MpscRing<Box<[Slot]>>>;
 
-/// Where failures are told from: the Worker, and whatever destroys its channels.
+/// The end of a submitter at which failures are taken.
+pub(super) type Taker<P> = FailureTaker<FailureRing, Box<[Option<Lease<P>>]>>;
+
+/// Where failures are told: by the Worker, and by whatever destroys its channels.
 pub(crate) struct Desk<P: Provider> {
     /// Tells it from all others of the process; not zero.
     number: u64,
-    failures: FailureRing,
+    ring: FailureRing,
+    failures: Failures<FailureRing, Box<[AtomicU32]>>,
     /// Keeps the submitter's memory for what is under way, though the submitter is gone.
     attacher: <P::Arena as Arena>::Attacher,
     /// Of each slot what of its request does not fit into a descriptor.
     details: Box<[AtomicU64]>,
-    /// Of each slot whether it was told of as [`SubmissionError::Unknown`], and that is not taken yet.
-    unknown: Box<[AtomicU32]>,
 }
 
 /// What tells a desk from others: they do not come round.
@@ -51,18 +52,33 @@ impl<P: Provider> Desk<P> {
         in_place::put(&mut details, || AtomicU64::new(0));
         let mut unknown: Box<[_]> = (0..slots).map(|_| AtomicU32::new(0)).collect();
         in_place::put(&mut unknown, || AtomicU32::new(0));
+        let ring = Arc::new(MpscRing::new(ring_slots(slots)).ok()?);
         Some(Self {
             number: fresh_number(),
-            failures: Arc::new(MpscRing::new(ring_slots(slots)).ok()?),
+            failures: Failures::new(Arc::clone(&ring), unknown),
+            ring,
             attacher: arena.attacher(),
             details,
-            unknown,
         })
     }
 
-    /// The end at which failures are taken.
-    pub(super) fn failures(&self) -> Option<Consumer<FailureRing>> {
-        Consumer::claim(Arc::clone(&self.failures)).ok()
+    /// The number that tells it from others.
+    #[inline]
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// What is told here.
+    #[inline]
+    pub(super) const fn failures(&self) -> &Failures<FailureRing, Box<[AtomicU32]>> {
+        &self.failures
+    }
+
+    /// The end at which it is taken, with a place for each slot.
+    pub(super) fn taker(&self) -> Option<Taker<P>> {
+        let mut set_aside: Box<[_]> = self.details.iter().map(|_| None).collect();
+        in_place::put(&mut set_aside, || None);
+        self.failures.taker(set_aside)
     }
 
     #[inline]
@@ -93,29 +109,61 @@ impl<P: Provider> Desk<P> {
         word.map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// Whether a slot that came home was told of as unknown, and that is not taken yet.
-    ///
-    /// Relaxed: it is set by the thread that then gives up the slot, whose way home orders it.
-    #[inline]
-    pub(super) fn is_unknown(&self, index: u32) -> bool {
-        let word = self.unknown.get(index as usize);
-        word.is_some_and(|word| word.load(Ordering::Relaxed) != 0)
-    }
-
     /// Makes a failure of what came through the ring.
     pub(super) fn submission(&self, told: Descriptor) -> Submission<P> {
         let [_, _, word] = told.words;
-        let error = SubmissionError::unpack(told.kind, word);
-        if let (SubmissionError::Unknown, Some(word)) = (error, self.unknown.get(told.index as usize)) {
-            // Relaxed: nobody sets it before the slot was submitted again.
-            word.store(0, Ordering::Relaxed);
-        }
         let words = Request::of(told);
         Submission {
             channel: words.channel(),
             index: told.index,
-            error,
+            error: SubmissionError::unpack(told.kind, word),
             lease: self.attach(&words).map(|slot| Lease { slot }),
+        }
+    }
+
+    /// A request failed whose slot is here.
+    #[cold]
+    pub(crate) fn failed(&self, channel: ChannelId, slot: P::Slot, error: SubmissionError) {
+        let slot = slot.detach();
+        let (kind, word) = error.pack();
+        self.told(self.failures.tell(Descriptor {
+            words: [
+                pair(channel.index, channel.generation),
+                pair(slot.len_bytes, slot.tag),
+                word,
+            ],
+            index: slot.index,
+            kind,
+        }));
+    }
+
+    /// A request is given back as it came, the Worker being gone.
+    pub(super) fn returned(&self, request: &Request) {
+        let Descriptor { words, index, .. } = request.descriptor();
+        let [channel, slot, _] = words;
+        let (kind, word) = SubmissionError::WorkerGone.pack();
+        self.told(self.failures.tell(Descriptor {
+            words: [channel, slot, word],
+            index,
+            kind,
+        }));
+    }
+
+    /// A request was posted, and its queue pair is about to go. Called before its slot can come home.
+    pub(super) fn unknown(&self, channel: ChannelId, index: u32) {
+        let (kind, word) = SubmissionError::Unknown.pack();
+        self.told(self.failures.tell_apart(Descriptor {
+            // Nothing is detached to zero.
+            words: [pair(channel.index, channel.generation), 0, word],
+            index,
+            kind,
+        }));
+    }
+
+    /// Where the submitter is gone, nobody asks, and the slot goes home.
+    fn told(&self, outcome: Result<(), PushError>) {
+        if let Err(refused) = outcome {
+            drop(self.attach(&Request::of(refused.into_item())));
         }
     }
 }
@@ -123,7 +171,7 @@ impl<P: Provider> Desk<P> {
 impl<P: Provider> Drop for Desk<P> {
     /// What nobody took goes home. Nobody tells any more: whoever could had this.
     fn drop(&mut self) {
-        if let Some(mut failures) = self.failures() {
+        if let Ok(mut failures) = Consumer::claim(&*self.ring) {
             while let Ok(told) = failures.take() {
                 drop(self.attach(&Request::of(told)));
             }
@@ -134,77 +182,6 @@ impl<P: Provider> Drop for Desk<P> {
 impl<P: Provider> fmt::Debug for Desk<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Desk").finish_non_exhaustive()
-    }
-}
-
-/// Tells a submitter what failed.
-#[derive(Debug)]
-pub(crate) struct Telling<P: Provider> {
-    pub(crate) desk: Arc<Desk<P>>,
-    ring: MpscProducer<FailureRing>,
-}
-
-impl<P: Provider> Telling<P> {
-    pub(crate) fn new(desk: Arc<Desk<P>>) -> Self {
-        let ring = MpscProducer::new(Arc::clone(&desk.failures));
-        Self { desk, ring }
-    }
-
-    /// The number of its desk.
-    #[inline]
-    pub(crate) fn number(&self) -> u64 {
-        self.desk.number
-    }
-
-    /// A request failed whose slot is here.
-    #[cold]
-    pub(crate) fn failed(&mut self, channel: ChannelId, slot: P::Slot, error: SubmissionError) {
-        let slot = slot.detach();
-        let (kind, word) = error.pack();
-        self.tell(Descriptor {
-            words: [
-                pair(channel.index, channel.generation),
-                pair(slot.len_bytes, slot.tag),
-                word,
-            ],
-            index: slot.index,
-            kind,
-        });
-    }
-
-    /// A request is given back as it came, the Worker being gone.
-    pub(super) fn returned(&mut self, request: &Request) {
-        let Descriptor { words, index, .. } = request.descriptor();
-        let [channel, slot, _] = words;
-        let (kind, word) = SubmissionError::WorkerGone.pack();
-        self.tell(Descriptor {
-            words: [channel, slot, word],
-            index,
-            kind,
-        });
-    }
-
-    /// A request was posted, and its queue pair is about to go. Called before its slot can come home.
-    pub(super) fn unknown(&mut self, channel: ChannelId, index: u32) {
-        let Some(word) = self.desk.unknown.get(index as usize) else {
-            return;
-        };
-        // Relaxed: the slot comes home behind it.
-        word.store(1, Ordering::Relaxed);
-        let (kind, word) = SubmissionError::Unknown.pack();
-        self.tell(Descriptor {
-            // Nothing is detached to zero.
-            words: [pair(channel.index, channel.generation), 0, word],
-            index,
-            kind,
-        });
-    }
-
-    /// Where the submitter is gone, nobody asks, and the slot goes home.
-    fn tell(&mut self, told: Descriptor) {
-        if let Err(refused) = self.ring.push(told) {
-            drop(self.desk.attach(&Request::of(refused.into_item())));
-        }
     }
 }
 

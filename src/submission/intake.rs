@@ -8,9 +8,10 @@ use doorbell_hotpath::ring::{
     ClaimError, Consumer, Descriptor, MpscProducer, MpscRing, PushError, Slot, SpscProducer, SpscRing,
     TakeError,
 };
+use doorbell_hotpath::take_late;
 
 use super::bell::Bell;
-use super::desk::{Desk, Telling, ring_slots};
+use super::desk::{Desk, ring_slots};
 use super::request::Request;
 
 type OwnRing = Arc<SpscRing<Box<[Slot]>>>;
@@ -129,13 +130,6 @@ impl RequestConsumer {
             Self::Shared(ring) => ring.close(),
         }
     }
-
-    fn is_closed(&self) -> bool {
-        match self {
-            Self::Own(ring) => ring.is_closed(),
-            Self::Shared(ring) => ring.is_closed(),
-        }
-    }
 }
 
 /// A ring with the desks of those that push into it, by the numbers that requests carry.
@@ -150,20 +144,25 @@ impl<P: Provider> Intake<P> {
     /// Gives back what is in the ring.
     pub(crate) fn return_all(&self, requests: &mut RequestConsumer) {
         while let Ok(request) = requests.take() {
-            // Who pushed it has a desk.
-            if let Some(desk) = self.desks.get(request.who()) {
-                Telling::new(Arc::clone(desk)).returned(&request);
-            }
+            self.return_one(&request);
         }
     }
 
     /// Gives back what got into the ring while the Worker closed it, once that is done.
     #[cold]
     pub(super) fn return_late(&self) {
-        if let Ok(mut requests) = self.ring.consumer() {
-            if requests.is_closed() {
-                self.return_all(&mut requests);
-            }
+        let each = |item| self.return_one(&Request::of(item));
+        // By reference: a count of either ring, let go of here, could be the last.
+        match &self.ring {
+            RequestRing::Own(ring) => take_late(&**ring, each),
+            RequestRing::Shared(ring) => take_late(&**ring, each),
+        }
+    }
+
+    fn return_one(&self, request: &Request) {
+        // Who pushed it has a desk.
+        if let Some(desk) = self.desks.get(request.who()) {
+            desk.returned(request);
         }
     }
 }

@@ -11,7 +11,7 @@ mod request;
 mod submitter;
 
 pub(crate) use bell::Bell;
-pub(crate) use desk::{Desk, Registry, Telling};
+pub(crate) use desk::{Desk, Registry};
 pub use error::{Submission, SubmissionError, SubmitError, SubmitErrorKind};
 pub(crate) use intake::{Intake, LastOfAll, RequestConsumer, RequestRing};
 pub(crate) use record::{Record, Records};

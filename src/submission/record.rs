@@ -7,7 +7,7 @@ use std::sync::Arc;
 use doorbell_core::provider::Provider;
 use doorbell_core::{Ticket, in_place};
 
-use super::desk::{Registry, Telling};
+use super::desk::Registry;
 use crate::ChannelId;
 
 /// Of one request in flight: where it was posted, whose it is, and of which slot.
@@ -100,7 +100,7 @@ impl<P: Provider> Drop for Records<P> {
                 continue;
             }
             if let Some(desk) = registry.find(record.number) {
-                Telling::new(desk).unknown(self.channel, record.slot);
+                desk.unknown(self.channel, record.slot);
             }
         }
     }

@@ -3,16 +3,14 @@
 use core::fmt;
 use std::sync::Arc;
 
-use doorbell_core::in_place;
 use doorbell_core::provider::{Attacher as _, Operation, Placement, PostFlags, Provider, Slot as _};
 use doorbell_ffi::Rdma;
-use doorbell_hotpath::ring::Consumer;
 use doorbell_hotpath::ring::PushError as RingError;
 
-use super::desk::{Desk, FailureRing};
+use super::desk::{Desk, Taker};
 use super::intake::{Intake, LastOfAll, RequestProducer};
 use super::request::Request;
-use super::{Submission, SubmissionError, SubmitError, SubmitErrorKind};
+use super::{Submission, SubmitError, SubmitErrorKind};
 use crate::{Arena, ChannelId, Lease};
 
 /// Submits requests to a [`Worker`](crate::Worker) from a thread of its own, without a lock.
@@ -28,9 +26,7 @@ use crate::{Arena, ChannelId, Lease};
 /// It may go at any time: what it submitted is still sent.
 pub struct Submitter<P: Provider = Rdma> {
     requests: RequestProducer,
-    failures: Consumer<FailureRing>,
-    /// By index, what came home although it was told of as unknown, and that is not taken yet.
-    set_aside: Box<[Option<Lease<P>>]>,
+    failures: Taker<P>,
     arena: Arena<P>,
     /// Which of those that share the ring it is.
     who: u16,
@@ -47,12 +43,9 @@ impl<P: Provider> Submitter<P> {
         arena: Arena<P>,
     ) -> Option<Self> {
         let desk = intake.desks.get(who)?;
-        let mut set_aside: Box<[_]> = (0..arena.slots()).map(|_| None).collect();
-        in_place::put(&mut set_aside, || None);
         Some(Self {
             requests: intake.ring.producer(last).ok()?,
-            failures: desk.failures()?,
-            set_aside,
+            failures: desk.taker()?,
             arena,
             who: u16::try_from(who).ok()?,
             desk: Arc::clone(desk),
@@ -63,26 +56,13 @@ impl<P: Provider> Submitter<P> {
     /// Leases memory; `None` is back-pressure: all of it is under way, or failed and not taken.
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
-        let lease = self.arena.lease()?;
-        if !self.desk.is_unknown(lease.index()) {
-            return Some(lease);
-        }
-        self.lease_another(lease)
-    }
-
-    /// Sets aside what came home although it was told of as unknown, so that it is not submitted, and does
-    /// not fail, again before that is taken: the ring of failures has a place for each slot.
-    #[cold]
-    fn lease_another(&mut self, unknown: Lease<P>) -> Option<Lease<P>> {
-        let mut lease = unknown;
-        loop {
-            let place = self.set_aside.get_mut(lease.index() as usize)?;
-            *place = Some(lease);
-            lease = self.arena.lease()?;
-            if !self.desk.is_unknown(lease.index()) {
-                return Some(lease);
-            }
-        }
+        let Self {
+            failures,
+            arena,
+            desk,
+            ..
+        } = self;
+        failures.lend(desk.failures(), || arena.lease(), Lease::index)
     }
 
     /// Gives memory back, cheaper than dropping it. A lease of elsewhere goes where it is from.
@@ -152,25 +132,21 @@ impl<P: Provider> Submitter<P> {
     ///
     /// When the Worker is gone, what it did not post comes back here, too.
     pub fn failure(&mut self) -> Option<Submission<P>> {
-        let told = match self.failures.take() {
-            Ok(told) => told,
+        let (told, home) = match self.failures.take(self.desk.failures()) {
+            Ok(taken) => taken,
             Err(_) => {
                 // A look first: who claims the ring writes where the Worker reads.
                 if !self.requests.is_closed() {
                     return None;
                 }
                 self.intake.return_late();
-                self.failures.take().ok()?
+                self.failures.take(self.desk.failures()).ok()?
             }
         };
-        let submission = self.desk.submission(told);
-        if submission.error == SubmissionError::Unknown {
-            let place = self.set_aside.get_mut(submission.index as usize);
-            if let Some(lease) = place.and_then(Option::take) {
-                self.arena.release(lease);
-            }
+        if let Some(lease) = home {
+            self.arena.release(lease);
         }
-        Some(submission)
+        Some(self.desk.submission(told))
     }
 
     /// How many slots of memory there are in all.

@@ -23,7 +23,6 @@ use crate::edge::reaper::Reaper;
 use crate::half::{SendHalf, Sends};
 use crate::submission::{
     Bell, Desk, Intake, LastOfAll, Record, Registry, Request, RequestConsumer, RequestRing, SHARING_MAX,
-    Telling,
 };
 use crate::{Arena, ChannelId, SubmissionError, Submitter};
 
@@ -61,7 +60,7 @@ struct Inlet<P: Provider> {
 
 /// What there is of one submitter.
 struct Seat<P: Provider> {
-    telling: Telling<P>,
+    desk: Arc<Desk<P>>,
     /// One for each slot.
     places: Box<[Place<P>]>,
 }
@@ -133,10 +132,10 @@ impl Queue {
     /// Fails all of them, each for the reason of the channel it is for.
     #[cold]
     fn fail<P: Provider>(&mut self, inlets: &mut Inlets<P>, error: impl Fn(ChannelId) -> SubmissionError) {
-        while let Some((telling, place)) = inlets.at(self.head) {
+        while let Some((desk, place)) = inlets.at(self.head) {
             let channel = place.request.channel();
             if let Some(slot) = place.slot.take() {
-                telling.failed(channel, slot, error(channel));
+                desk.failed(channel, slot, error(channel));
             }
             self.pop(inlets);
         }
@@ -149,12 +148,12 @@ impl<P: Provider> Inlets<P> {
         self.0.get_mut(at)?.as_mut()
     }
 
-    /// A place, and what tells its submitter.
+    /// A place, and where its submitter is told.
     #[inline]
-    fn at(&mut self, link: Link) -> Option<(&mut Telling<P>, &mut Place<P>)> {
+    fn at(&mut self, link: Link) -> Option<(&Desk<P>, &mut Place<P>)> {
         let inlet = self.inlet(link.inlet as usize)?;
-        let Seat { telling, places, .. } = inlet.seats.get_mut(link.seat as usize)?;
-        Some((telling, places.get_mut(link.slot as usize)?))
+        let Seat { desk, places } = inlet.seats.get_mut(link.seat as usize)?;
+        Some((&**desk, places.get_mut(link.slot as usize)?))
     }
 
     /// The place of a slot of the submitter whose desk has this number.
@@ -162,7 +161,7 @@ impl<P: Provider> Inlets<P> {
     fn of(&self, number: u64, slot: u32) -> Option<Link> {
         (0..).zip(&self.0).find_map(|(inlet, entry)| {
             let mut seats = (0..).zip(&entry.as_ref()?.seats);
-            let (seat, _) = seats.find(|(_, seat)| seat.telling.number() == number)?;
+            let (seat, _) = seats.find(|(_, seat)| seat.desk.number() == number)?;
             Some(Link { inlet, seat, slot })
         })
     }
@@ -318,7 +317,7 @@ impl<P: Provider> Submissions<P> {
         let Some(seat) = inlet.and_then(|inlet| inlet.seats.get_mut(request.who())) else {
             return;
         };
-        let Some(slot) = seat.telling.desk.attach(&request) else {
+        let Some(slot) = seat.desk.attach(&request) else {
             return;
         };
         let channel = request.channel();
@@ -327,7 +326,7 @@ impl<P: Provider> Submissions<P> {
             queues.get_mut(channel.index as usize),
             seat.places.get_mut(index as usize),
         ) else {
-            return seat.telling.failed(channel, slot, SubmissionError::NoChannel);
+            return seat.desk.failed(channel, slot, SubmissionError::NoChannel);
         };
         // Empty: the slot was the submitter's.
         place.slot = Some(slot);
@@ -349,8 +348,8 @@ impl<P: Provider> Submissions<P> {
     pub(super) fn ended(&mut self, channel: ChannelId, record: Record, slot: P::Slot, status: WcStatus) {
         let link = self.inlets.of(record.number, slot.index());
         // Where the submitter is gone, so that even its ring is, the slot goes home.
-        if let Some((telling, _)) = link.and_then(|link| self.inlets.at(link)) {
-            telling.failed(channel, slot, SubmissionError::Ended(status));
+        if let Some((desk, _)) = link.and_then(|link| self.inlets.at(link)) {
+            desk.failed(channel, slot, SubmissionError::Ended(status));
         }
     }
 
@@ -397,7 +396,7 @@ impl<P: Provider> Submissions<P> {
             in_place::put(&mut places, Place::empty);
             self.registry.enter(&desk);
             seats.push(Seat {
-                telling: Telling::new(Arc::clone(&desk)),
+                desk: Arc::clone(&desk),
                 places,
             });
             desks.push(desk);
@@ -489,14 +488,14 @@ fn post<P: Provider, C: Sends<P>>(queue: &mut Queue, inlets: &mut Inlets<P>, cha
         return;
     }
     let mut batch = sender.stage();
-    while let Some((telling, place)) = inlets.at(queue.head) {
+    while let Some((desk, place)) = inlets.at(queue.head) {
         let request = place.request;
         let Some(slot) = place.slot.take() else {
             queue.pop(inlets);
             continue;
         };
         if request.channel() != id {
-            telling.failed(request.channel(), slot, SubmissionError::NoChannel);
+            desk.failed(request.channel(), slot, SubmissionError::NoChannel);
             queue.pop(inlets);
             continue;
         }
@@ -506,14 +505,14 @@ fn post<P: Provider, C: Sends<P>>(queue: &mut Queue, inlets: &mut Inlets<P>, cha
             break;
         }
         let index = slot.index();
-        let operation = request.operation(|| telling.desk.detail(index));
+        let operation = request.operation(|| desk.detail(index));
         let mut flags = request.flags();
         if is_alone && slot.len_bytes() <= *inline_alone_bytes_max as usize {
             flags |= PostFlags::INLINE;
         }
         match batch.push(operation, [slot], flags) {
             Ok(ticket) => {
-                records.note(ticket, telling.number(), index);
+                records.note(ticket, desk.number(), index);
                 room = room.saturating_sub(1);
                 credits = credits.saturating_sub(u32::from(takes_receive));
             }
@@ -522,7 +521,7 @@ fn post<P: Provider, C: Sends<P>>(queue: &mut Queue, inlets: &mut Inlets<P>, cha
                     place.slot = Some(slot);
                     break;
                 }
-                reason => telling.failed(id, slot, reason.into()),
+                reason => desk.failed(id, slot, reason.into()),
             },
         }
         queue.pop(inlets);

@@ -126,11 +126,12 @@ impl<Slots: AsRef<[Slot]>> Sealed for MpscRing<Slots> {
     }
 
     fn claim_consumer(&self) -> Result<(), ClaimError> {
-        if self.seldom.consumer.swap(1, MPSC_CLAIM.get()) == 0 {
-            Ok(())
-        } else {
-            Err(ClaimError::Claimed)
-        }
+        // Exchanged: where somebody has it, nothing is written. Relaxed there, since nothing is read.
+        let claimed = self
+            .seldom
+            .consumer
+            .compare_exchange(0, 1, MPSC_CLAIM.get(), Ordering::Relaxed);
+        claimed.map(|_| ()).map_err(|_| ClaimError::Claimed)
     }
 
     fn unclaim_consumer(&self) {

@@ -13,5 +13,6 @@ mod mpsc;
 mod ring;
 mod sleeping;
 mod spsc;
+mod telling;
 mod waiting;
 mod weakened;

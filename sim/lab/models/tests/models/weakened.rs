@@ -26,7 +26,7 @@ const JUDGED: &[Judged] = &[
     Judged {
         orderings: doorbell_core::ordering::ALL,
         prefix: "FREE_LIST_",
-        models: &["free_list::"],
+        models: &["free_list::", "telling::"],
     },
     Judged {
         orderings: doorbell_core::ordering::ALL,

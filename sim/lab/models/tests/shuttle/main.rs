@@ -12,6 +12,7 @@
 mod accept;
 mod mpsc;
 mod spsc;
+mod submitting;
 
 use core::hash::BuildHasher;
 use std::hash::RandomState;

@@ -1,0 +1,183 @@
+//! The way back of requests that one thread submits and another could not do: each is told of once, and
+//! its memory is not used again before that was taken.
+//!
+//! What fails goes through a ring of many producers, since whoever finds out tells. It has a place for
+//! each slot of memory, and a slot whose request was told of is not lent before that is taken: so the
+//! ring is never full. Usually the slot is in what is told. Where the device has it still, it
+//! comes home by itself, at any moment; a word for each slot says meanwhile that it is not to be lent.
+
+use core::fmt;
+use core::ops::Deref;
+
+use doorbell_core::sync::{AtomicU32, Ordering};
+
+use crate::ring::{Consumer, Descriptor, MpscHandle, MpscProducer, PushError, Ring, TakeError};
+
+/// Where failures are told: a ring, and a word for each slot, in storage of the caller's.
+///
+/// The index of a descriptor is that of its slot. No slot is told of again before it was taken
+/// ([`FailureTaker::take`]) and submitted again.
+pub struct Failures<R, Words> {
+    ring: R,
+    /// Of each slot, not zero while it was told of without it, and that is not taken.
+    apart: Words,
+}
+
+impl<R: MpscHandle, Words: AsRef<[AtomicU32]>> Failures<R, Words> {
+    /// Over a ring with as many places as there are words, one for each slot.
+    pub const fn new(ring: R, words: Words) -> Self {
+        Self { ring, apart: words }
+    }
+
+    /// The end at which failures are taken, where nobody has it. `set_aside` has a place for each slot.
+    pub fn taker<Places>(&self, set_aside: Places) -> Option<FailureTaker<R, Places>> {
+        Some(FailureTaker {
+            told: Consumer::claim(self.ring.clone()).ok()?,
+            set_aside,
+        })
+    }
+
+    /// Tells of a request whose slot is in what is told.
+    ///
+    /// # Errors
+    /// Nobody takes any more: what was told is given back.
+    ///
+    /// # Ordering
+    /// As [`MpscProducer::push`].
+    #[cold]
+    pub fn tell(&self, told: Descriptor) -> Result<(), PushError> {
+        // By reference: a handle that is counted could be the last of its ring.
+        MpscProducer::new(&*self.ring).push(told)
+    }
+
+    /// Tells of a request whose slot comes home by itself. Called before it can, and by the thread that
+    /// then lets it.
+    ///
+    /// # Errors
+    /// As for [`Failures::tell`].
+    #[cold]
+    pub fn tell_apart(&self, told: Descriptor) -> Result<(), PushError> {
+        if let Some(word) = self.apart.as_ref().get(told.index as usize) {
+            // Relaxed: the slot comes home behind it, and what is told is published behind it.
+            word.store(1, Ordering::Relaxed);
+        }
+        self.tell(told)
+    }
+
+    /// Whether a slot that came home was told of, and that is not taken.
+    #[must_use]
+    #[inline]
+    pub fn is_apart(&self, index: u32) -> bool {
+        let word = self.apart.as_ref().get(index as usize);
+        // Relaxed: it was set before the slot went home, whose way orders it.
+        word.is_some_and(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    /// What was told of this slot is taken; says whether it was told of without it.
+    fn settle(&self, index: u32) -> bool {
+        let is_apart = self.is_apart(index);
+        if let Some(word) = self.apart.as_ref().get(index as usize).filter(|_| is_apart) {
+            // Relaxed: nobody sets it before the slot was submitted again.
+            word.store(0, Ordering::Relaxed);
+        }
+        is_apart
+    }
+}
+
+/// The end at which failures are taken, and what came home too early.
+pub struct FailureTaker<R: MpscHandle, Places> {
+    told: Consumer<R>,
+    /// By index, what came home although it was told of, and that is not taken.
+    set_aside: Places,
+}
+
+impl<R: MpscHandle, Places> FailureTaker<R, Places> {
+    /// Takes what was told, the earliest first. With it comes what can be lent again from now on: a slot
+    /// that was told of without it, and came home before this.
+    ///
+    /// # Errors
+    /// Nothing was told.
+    pub fn take<L>(
+        &mut self,
+        failures: &Failures<R, impl AsRef<[AtomicU32]>>,
+    ) -> Result<(Descriptor, Option<L>), TakeError>
+    where
+        Places: AsMut<[Option<L>]>,
+    {
+        let told = self.told.take()?;
+        let mut home = None;
+        if failures.settle(told.index) {
+            let place = self.set_aside.as_mut().get_mut(told.index as usize);
+            home = place.and_then(Option::take);
+        }
+        Ok((told, home))
+    }
+
+    /// Takes of what is home, which `next` gives, the first that may be lent. What was told of is set aside until
+    /// that is taken.
+    #[inline]
+    pub fn lend<L>(
+        &mut self,
+        failures: &Failures<R, impl AsRef<[AtomicU32]>>,
+        mut next: impl FnMut() -> Option<L>,
+        index_of: impl Fn(&L) -> u32,
+    ) -> Option<L>
+    where
+        Places: AsMut<[Option<L>]>,
+    {
+        loop {
+            let lease = next()?;
+            let index = index_of(&lease);
+            if !failures.is_apart(index) {
+                return Some(lease);
+            }
+            self.set_aside(index, lease);
+        }
+    }
+
+    #[cold]
+    fn set_aside<L>(&mut self, index: u32, lease: L)
+    where
+        Places: AsMut<[Option<L>]>,
+    {
+        if let Some(place) = self.set_aside.as_mut().get_mut(index as usize) {
+            *place = Some(lease);
+        }
+    }
+
+    /// Nobody takes any more: what is told from now on is given back to whoever tells.
+    pub fn close(&self) {
+        self.told.close();
+    }
+}
+
+/// Takes what got into a ring while its consumer closed it, and went: nothing where it is open, or
+/// somebody takes from it still.
+///
+/// Of several threads that push, each calls this until it found its own, or was told of it: what lies behind a push that is
+/// not finished is found by whoever calls this afterwards.
+pub fn take_late<R: Deref<Target: Ring>>(ring: R, mut each: impl FnMut(Descriptor)) {
+    let Ok(mut left) = Consumer::claim(ring) else {
+        return;
+    };
+    if left.is_closed() {
+        while let Ok(item) = left.take() {
+            each(item);
+        }
+    }
+}
+
+impl<R, Words> fmt::Debug for Failures<R, Words> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Failures").finish_non_exhaustive()
+    }
+}
+
+impl<R: MpscHandle, Places> fmt::Debug for FailureTaker<R, Places> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FailureTaker").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(any(doorbell_loom, doorbell_shuttle))))]
+mod tests;

@@ -1,0 +1,228 @@
+//! What is told of requests that were submitted and not done: each once, and none of its memory is
+//! lent before that is taken.
+//!
+//! The memory's way home and the ring of requests are the shipped ones. What would go wrong if whoever tells did so
+//! in another order is done here once, and must show.
+
+use doorbell_core::free_list::FreeList;
+use doorbell_core::sync::AtomicU32;
+use doorbell_hotpath::ring::{Consumer, Descriptor, MpscProducer, MpscRing, Slot};
+use doorbell_hotpath::{FailureTaker, Failures, take_late};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+use crate::ring::{item, slots, take};
+
+type Ring = Arc<MpscRing<Vec<Slot>>>;
+type Taker = FailureTaker<Ring, Vec<Option<u32>>>;
+
+fn ring(capacity: usize) -> Ring {
+    Arc::new(MpscRing::new(slots(capacity)).unwrap())
+}
+
+/// What a Worker and a submitter share, for memory of one slot.
+struct Desk {
+    failures: Failures<Ring, Vec<AtomicU32>>,
+    home: FreeList<Vec<AtomicU32>>,
+    memory: UnsafeCell<()>,
+}
+
+fn desk() -> (Arc<Desk>, Taker) {
+    let word = || vec![AtomicU32::new(0)];
+    let failures = Failures::new(ring(1), word());
+    let taker = failures.taker(vec![None]).unwrap();
+    let desk = Desk {
+        failures,
+        home: FreeList::new(word()),
+        memory: UnsafeCell::new(()),
+    };
+    (Arc::new(desk), taker)
+}
+
+impl Desk {
+    /// What is home, as far as it may be lent.
+    fn lend(&self, taker: &mut Taker) -> Option<u32> {
+        let mut home = None;
+        self.home.take_all(|index| home = Some(index));
+        let lent = taker.lend(&self.failures, || home.take(), |index| *index);
+        lent.inspect(|_| self.memory.with_mut(|_| ()))
+    }
+
+    /// Whether something was told, and what can be lent with it.
+    fn take(&self, taker: &mut Taker, number: u16) -> Option<Option<u32>> {
+        let (told, home) = taker.take(&self.failures).ok()?;
+        assert_eq!(told, of_the_slot(number));
+        Some(home)
+    }
+}
+
+/// What is told of the one slot there is.
+fn of_the_slot(number: u16) -> Descriptor {
+    Descriptor {
+        index: 0,
+        ..item(number)
+    }
+}
+
+/// What whoever destroys a queue pair does wrong.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// The slot goes home before that is told.
+    HomeFirst,
+    /// It is told like what has its slot.
+    NotApart,
+}
+
+/// A request in flight ends with its queue pair, how being unknown.
+fn destroy(desk: &Desk, number: u16, fault: Fault) {
+    desk.memory.with_mut(|_| ());
+    if fault == Fault::HomeFirst {
+        desk.home.put(0);
+    }
+    let told = of_the_slot(number);
+    let told = if fault == Fault::NotApart {
+        desk.failures.tell(told)
+    } else {
+        desk.failures.tell_apart(told)
+    };
+    assert_eq!(told, Ok(()), "there is room for each slot");
+    if fault != Fault::HomeFirst {
+        desk.home.put(0);
+    }
+}
+
+fn unknown_and_lent(fault: Fault) {
+    loom::model(move || {
+        let (desk, mut taker) = desk();
+        let destroying = {
+            let desk = Arc::clone(&desk);
+            thread::spawn(move || destroy(&desk, 7, fault))
+        };
+        // Asked at any moment.
+        let early = desk.lend(&mut taker);
+        let told = desk.take(&mut taker, 7);
+        assert!(early.is_none(), "lent, and not told");
+        let mut home = told.flatten().or_else(|| desk.lend(&mut taker));
+        assert!(home.is_none() || told.is_some(), "lent, and not told");
+        destroying.join().unwrap();
+        if told.is_none() {
+            let told = desk.take(&mut taker, 7);
+            home = home.or(told.expect("told"));
+        }
+        assert_eq!(home.or_else(|| desk.lend(&mut taker)), Some(0), "lost");
+        assert_eq!(desk.lend(&mut taker), None, "lent twice");
+        assert_eq!(desk.take(&mut taker, 7), None, "told twice");
+    });
+}
+
+#[test]
+fn what_is_unknown_is_not_lent_before_it_was_told_of() {
+    unknown_and_lent(Fault::None);
+}
+
+#[test]
+#[should_panic(expected = "lent, and not told")]
+fn to_let_it_home_before_telling_lends_it_too_early() {
+    unknown_and_lent(Fault::HomeFirst);
+}
+
+#[test]
+#[should_panic(expected = "lent, and not told")]
+fn to_tell_of_it_as_of_others_lends_it_too_early() {
+    unknown_and_lent(Fault::NotApart);
+}
+
+/// The slot is submitted again as soon as that may be, and ends unknown again: there is room for one
+/// failure alone.
+fn unknown_again(fault: Fault) {
+    loom::model(move || {
+        let (desk, mut taker) = desk();
+        let requests = ring(1);
+        let mut consumer = Consumer::claim(Arc::clone(&requests)).unwrap();
+        let destroying = {
+            let desk = Arc::clone(&desk);
+            thread::spawn(move || {
+                destroy(&desk, 1, fault);
+                if take(&mut consumer).is_some() {
+                    destroy(&desk, 2, fault);
+                }
+            })
+        };
+        let mut producer = MpscProducer::new(requests);
+        let mut told = 0;
+        let mut lent = desk.lend(&mut taker);
+        if lent.is_none() {
+            let taken = desk.take(&mut taker, 1);
+            told += usize::from(taken.is_some());
+            lent = taken.flatten().or_else(|| desk.lend(&mut taker));
+        }
+        if lent.is_some() {
+            producer.push(item(2)).unwrap();
+        }
+        producer.close();
+        destroying.join().unwrap();
+        told += core::iter::from_fn(|| taker.take::<u32>(&desk.failures).ok()).count();
+        assert_eq!(told, 1 + usize::from(lent.is_some()), "each once");
+    });
+}
+
+#[test]
+fn there_is_room_to_tell_of_every_slot() {
+    unknown_again(Fault::None);
+}
+
+#[test]
+#[should_panic(expected = "there is room for each slot")]
+fn to_lend_what_is_not_told_leaves_no_room() {
+    unknown_again(Fault::NotApart);
+}
+
+/// What is in the ring once the Worker closes it comes back: by the Worker, or by those who submitted.
+fn closing(is_late_looked_for: bool) {
+    loom::model(move || {
+        let requests = ring(2);
+        let told = ring(2);
+        let tell = |told: Ring| move |item| MpscProducer::new(&*told).push(item).expect("told once");
+        let mut consumer = Consumer::claim(Arc::clone(&requests)).unwrap();
+        MpscProducer::new(Arc::clone(&requests)).push(item(1)).unwrap();
+        let worker = {
+            let tell = tell(Arc::clone(&told));
+            thread::spawn(move || {
+                consumer.close();
+                while let Ok(item) = consumer.take() {
+                    tell(item);
+                }
+            })
+        };
+        let late = || {
+            if is_late_looked_for {
+                take_late(&*requests, tell(Arc::clone(&told)));
+            }
+        };
+        let is_in = MpscProducer::new(Arc::clone(&requests)).push(item(2)).is_ok();
+        late();
+        worker.join().unwrap();
+        late();
+        let mut came_back = [false; 2];
+        let mut taker = Consumer::claim(told).unwrap();
+        while let Ok(item) = taker.take() {
+            let at = usize::from(item.kind) - 1;
+            assert!(!came_back[at], "told twice");
+            came_back[at] = true;
+        }
+        assert_eq!(came_back, [true, is_in], "what was in the ring, and nothing else");
+    });
+}
+
+#[test]
+fn what_gets_in_while_the_worker_closes_comes_back_once() {
+    closing(true);
+}
+
+#[test]
+#[should_panic(expected = "what was in the ring, and nothing else")]
+fn the_worker_alone_does_not_find_all_of_it() {
+    closing(false);
+}

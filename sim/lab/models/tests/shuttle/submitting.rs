@@ -1,0 +1,242 @@
+//! A Worker that goes while many submit to it: whatever was submitted is done or told of, each once, and all memory
+//! is home in the end.
+//!
+//! The Worker is the one thing that is made up here. What it gets is done, fails, or is in flight when its queue
+//! pair is destroyed, on another thread; what it did not get it gives back.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use doorbell_core::free_list::FreeList;
+use doorbell_core::sync::AtomicU32;
+use doorbell_hotpath::ring::{Consumer, Descriptor, MpscProducer, MpscRing, PushError, Slot};
+use doorbell_hotpath::{FailureTaker, Failures, take_late};
+use shuttle::sync::Mutex;
+use shuttle::thread;
+
+use crate::{explore, slots};
+
+type Ring = Arc<MpscRing<Vec<Slot>>>;
+
+const SUBMITTERS: u16 = 3;
+/// Slots of each.
+const SLOTS: u32 = 2;
+/// Requests that each submits, if it can.
+const EACH: u64 = 4;
+/// Requests that the Worker takes before it goes, if there are so many.
+const TAKEN: usize = 6;
+/// In what is told without its slot.
+const APART: u64 = 1;
+/// How often anyone tries what may not be possible yet.
+const TRIES: usize = 12;
+
+/// What the Worker and a submitter share.
+struct Desk {
+    failures: Failures<Ring, Vec<AtomicU32>>,
+    home: FreeList<Vec<AtomicU32>>,
+}
+
+struct Shared {
+    requests: Ring,
+    desks: Vec<Desk>,
+}
+
+impl Shared {
+    fn new() -> Arc<Self> {
+        let words = || (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
+        let ring = |count| Arc::new(MpscRing::new(slots(count)).unwrap());
+        let desk = |_| Desk {
+            failures: Failures::new(ring(SLOTS as usize), words()),
+            home: FreeList::new(words()),
+        };
+        Arc::new(Self {
+            requests: ring(4),
+            desks: (0..SUBMITTERS).map(desk).collect(),
+        })
+    }
+
+    fn desk(&self, request: &Descriptor) -> &Desk {
+        &self.desks[usize::from(request.kind)]
+    }
+
+    fn tell(&self, request: Descriptor) {
+        let told = self.desk(&request).failures.tell(request);
+        assert_eq!(told, Ok(()), "there is room for each slot");
+    }
+
+    /// The Worker; gives what was done.
+    fn work(&self, in_flight: &Mutex<Vec<Descriptor>>) -> BTreeSet<u64> {
+        let mut requests = Consumer::claim(Arc::clone(&self.requests)).unwrap();
+        let mut done = BTreeSet::new();
+        let mut taken = 0;
+        for _ in 0..TRIES {
+            while let Ok(request) = requests.take() {
+                let number = number(&request);
+                match number % 3 {
+                    0 => {
+                        assert!(done.insert(number));
+                        self.desk(&request).home.put(request.index);
+                    }
+                    1 => self.tell(request),
+                    _ => in_flight.lock().unwrap().push(request),
+                }
+                taken += 1;
+            }
+            if taken >= TAKEN {
+                break;
+            }
+            thread::yield_now();
+        }
+        requests.close();
+        while let Ok(request) = requests.take() {
+            self.tell(request);
+        }
+        done
+    }
+
+    /// What destroys the queue pairs: of what is in flight by now.
+    fn destroy(&self, in_flight: &Mutex<Vec<Descriptor>>) {
+        loop {
+            let Some(mut request) = in_flight.lock().unwrap().pop() else {
+                return;
+            };
+            let desk = self.desk(&request);
+            request.words[1] = APART;
+            let told = desk.failures.tell_apart(request);
+            assert_eq!(told, Ok(()), "there is room for each slot");
+            desk.home.put(request.index);
+        }
+    }
+}
+
+/// The number of a request, no other's.
+fn number(request: &Descriptor) -> u64 {
+    request.words[0]
+}
+
+struct Submitter {
+    shared: Arc<Shared>,
+    who: u16,
+    requests: MpscProducer<Ring>,
+    failures: FailureTaker<Ring, Vec<Option<u32>>>,
+    /// What is home and was taken off the list.
+    free: Vec<u32>,
+    submitted: BTreeSet<u64>,
+    told: BTreeSet<u64>,
+}
+
+impl Submitter {
+    fn new(shared: &Arc<Shared>, who: u16) -> Self {
+        let failures = &shared.desks[usize::from(who)].failures;
+        Self {
+            shared: Arc::clone(shared),
+            who,
+            requests: MpscProducer::new(Arc::clone(&shared.requests)),
+            failures: failures.taker((0..SLOTS).map(|_| None).collect()).unwrap(),
+            free: (0..SLOTS).collect(),
+            submitted: BTreeSet::new(),
+            told: BTreeSet::new(),
+        }
+    }
+
+    fn lend(&mut self) -> Option<u32> {
+        let desk = &self.shared.desks[usize::from(self.who)];
+        let free = &mut self.free;
+        let next = || {
+            if free.is_empty() {
+                desk.home.take_all(|index| free.push(index));
+            }
+            free.pop()
+        };
+        self.failures.lend(&desk.failures, next, |index| *index)
+    }
+
+    fn take_failures(&mut self) {
+        if self.requests.is_closed() {
+            take_late(&*self.shared.requests, |request| self.shared.tell(request));
+        }
+        let failures = &self.shared.desks[usize::from(self.who)].failures;
+        while let Ok((told, home)) = self.failures.take(failures) {
+            let number = number(&told);
+            assert!(self.submitted.contains(&number), "nobody submitted {number}");
+            assert!(self.told.insert(number), "{number} was told twice");
+            self.free.extend(home);
+            // The other comes home by itself.
+            if told.words[1] != APART {
+                self.free.push(told.index);
+            }
+        }
+    }
+
+    /// Submits one request; says whether there may be another.
+    fn submit(&mut self, number: u64) -> bool {
+        for _ in 0..TRIES {
+            self.take_failures();
+            if let Some(index) = self.lend() {
+                let pushed = self.requests.push(Descriptor {
+                    words: [number, 0, 0],
+                    index,
+                    kind: self.who,
+                });
+                match pushed {
+                    Ok(()) => return self.submitted.insert(number),
+                    Err(PushError::Full(_)) => self.free.push(index),
+                    Err(_) => {
+                        self.free.push(index);
+                        return false;
+                    }
+                }
+            }
+            thread::yield_now();
+        }
+        true
+    }
+
+    fn run(mut self) -> Self {
+        let first = u64::from(self.who) * EACH;
+        let _all = (first..first + EACH).all(|number| self.submit(number));
+        self
+    }
+
+    /// All threads are gone but this one: what was not done was told of, and all memory is there.
+    fn check(&mut self, done: &BTreeSet<u64>) {
+        self.take_failures();
+        let settled: BTreeSet<_> = self.told.union(done).copied().collect();
+        assert!(self.told.is_disjoint(done), "told, and done");
+        assert!(self.submitted.is_subset(&settled), "lost: {:?}", self.submitted);
+        let mut home: Vec<_> = core::iter::from_fn(|| self.lend()).collect();
+        home.sort_unstable();
+        assert!(home.into_iter().eq(0..SLOTS), "each slot is home, and once");
+    }
+}
+
+#[test]
+fn nothing_submitted_is_lost_or_told_twice_when_the_worker_goes() {
+    explore(
+        "nothing_submitted_is_lost_or_told_twice_when_the_worker_goes",
+        || {
+            let shared = Shared::new();
+            let submitters: Vec<_> = (0..SUBMITTERS)
+                .map(|who| {
+                    let submitter = Submitter::new(&shared, who);
+                    thread::spawn(move || submitter.run())
+                })
+                .collect();
+            let in_flight = Arc::new(Mutex::new(Vec::new()));
+            let worker = {
+                let (shared, in_flight) = (Arc::clone(&shared), Arc::clone(&in_flight));
+                thread::spawn(move || shared.work(&in_flight))
+            };
+            let destroying = {
+                let (shared, in_flight) = (Arc::clone(&shared), Arc::clone(&in_flight));
+                thread::spawn(move || shared.destroy(&in_flight))
+            };
+            let done = worker.join().unwrap();
+            destroying.join().unwrap();
+            shared.destroy(&in_flight);
+            for submitter in submitters {
+                submitter.join().unwrap().check(&done);
+            }
+        },
+    );
+}
