@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use doorbell_core::accept_queue::{AcceptQueue, AcceptSlot, Reservation, ReserveError, TakeError};
 use doorbell_core::handshake::Established;
 use doorbell_core::provider::Provider;
-use doorbell_core::sync::{AtomicU64, Ordering};
+use doorbell_core::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::answer::{Made, Wanted};
 use crate::bring_up::{Ground, Place, Ready, Supply, admit_to};
@@ -37,6 +37,8 @@ pub(crate) struct Desk<P: Provider> {
     asked: Mutex<VecDeque<u32>>,
     /// How many those are, for who looks without the lock.
     asked_count: AtomicU64,
+    /// Whether nobody accepts any more.
+    is_abandoned: AtomicU32,
     signals: Option<Signals>,
 }
 
@@ -88,6 +90,7 @@ impl<P: Provider> Desk<P> {
             table: (0..places).map(|_| Mutex::new(Entry::Empty)).collect(),
             asked: Mutex::new(VecDeque::with_capacity(places as usize)),
             asked_count: AtomicU64::new(0),
+            is_abandoned: AtomicU32::new(0),
             signals,
         }
     }
@@ -162,6 +165,16 @@ impl<P: Provider> Desk<P> {
         self.count_asked(&asked);
         drop(asked);
         self.exchange(index, Entry::Empty);
+        // The other side may have met a lock of ours and looked no further.
+        self.tell_accepting_of_left();
+    }
+
+    /// Has the Worker's thread look again, where places were asked for that it did not look at.
+    fn tell_accepting_of_left(&self) {
+        // Relaxed: see where it is stored.
+        if self.asked_count.load(Ordering::Relaxed) > 0 {
+            self.tell_accepting();
+        }
     }
 
     /// The Worker's side: grants the place that was asked for first, if any was.
@@ -205,6 +218,7 @@ impl<P: Provider> Desk<P> {
                 return Err(ConnectError::OtherWorkers);
             }
             self.serve(worker);
+            self.tell_accepting_of_left();
         }
         match AcceptQueue::take(&*self.queue) {
             Ok(taken) => {
@@ -226,6 +240,8 @@ impl<P: Provider> Desk<P> {
     /// The Worker's side, which is going: takes the connections that nobody accepts any more, to be dropped where it
     /// takes nobody's time.
     pub(crate) fn abandon(&self) -> Vec<impl Send + 'static + use<P>> {
+        // Acquire and release, as in `publish`: of the two that meet, one sees what the other did.
+        self.is_abandoned.swap(1, Ordering::AcqRel);
         self.queue.close();
         let mut left = Vec::new();
         while let Ok(taken) = AcceptQueue::take(&*self.queue) {
@@ -292,6 +308,9 @@ impl<P: Provider> Seat<P> {
             let done = Box::new(Done { ready, established });
             self.desk.exchange(place.index(), Entry::Connected(done));
             place.publish();
+            if self.desk.is_abandoned.fetch_or(0, Ordering::AcqRel) != 0 {
+                drop(self.desk.abandon());
+            }
             self.desk.tell_accepting();
         }
     }

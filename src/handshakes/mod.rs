@@ -84,7 +84,8 @@ pub(crate) fn timing(config: &ChannelConfig) -> Timing {
 /// to be accepted still can be.
 pub struct Handshakes<P: Provider = Rdma, N: Network = Tcp> {
     node: Arc<Node<P, N>>,
-    under_way: Vec<UnderWay<P, N>>,
+    /// Each by itself: it is 10 KiB, and leaves from anywhere.
+    under_way: Vec<Box<UnderWay<P, N>>>,
     refusals: Refusals<N>,
     making: Making,
     acceptor: N::Acceptor,
@@ -207,7 +208,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
     /// When to poll again at the latest, whatever comes; `None` where nothing is under way.
     #[must_use]
     pub fn deadline(&self) -> Option<Deadline> {
-        let under_way = self.under_way.iter().map(UnderWay::deadline);
+        let under_way = self.under_way.iter().map(|one| one.deadline());
         under_way.chain(self.refusals.deadline()).chain(self.rest).min()
     }
 
@@ -233,7 +234,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
     pub(crate) fn waited(&self) -> impl Iterator<Item = Waited<'_, N::Stream>> {
         self.under_way
             .iter()
-            .map(UnderWay::waited)
+            .map(|one| one.waited())
             .chain(self.refusals.waited())
     }
 
@@ -281,7 +282,8 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         match self.begin(now) {
             Ok(answer) => {
                 self.counts.note_begun();
-                self.under_way.push(UnderWay::new(stream, guest, answer));
+                self.under_way
+                    .push(Box::new(UnderWay::new(stream, guest, answer)));
             }
             Err(error) => {
                 self.guests.leave(guest);
@@ -300,7 +302,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
 
     /// That there are too many, with when to come again: when the next of them has had its time.
     fn busy(&self, now: Instant) -> Reject {
-        let next = self.under_way.iter().map(UnderWay::deadline).min();
+        let next = self.under_way.iter().map(|one| one.deadline()).min();
         let left = next.map_or(Duration::ZERO, |next| next.remaining(now));
         let left_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
         Reject {
@@ -311,8 +313,8 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
 
     /// Turns the oldest peer of an address away that has not yet said a word; says whether there was one.
     fn make_room(&mut self, now: Instant, guest: Guest) -> bool {
-        let silent = |one: &UnderWay<P, N>| one.guest == guest && one.is_silent();
-        let Some(at) = self.under_way.iter().position(silent) else {
+        let mut under_way = self.under_way.iter();
+        let Some(at) = under_way.position(|one| one.guest == guest && one.is_silent()) else {
             return false;
         };
         let one = self.under_way.remove(at);

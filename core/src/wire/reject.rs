@@ -45,7 +45,7 @@ impl RejectReason {
     pub const UNEXPECTED: Self = Self(5);
     /// A deadline passed. Detail: the number of the stage.
     pub const TIMED_OUT: Self = Self(6);
-    /// The side has no room for another connection.
+    /// The side has no room for another connection. Detail: milliseconds after which to try again, where it says.
     pub const BUSY: Self = Self(7);
     /// The side could not create or set up its queue pair. Detail: its errno.
     pub const QUEUE_PAIR: Self = Self(8);
