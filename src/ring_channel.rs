@@ -82,15 +82,41 @@ pub struct RingOpening<P: Provider = Rdma> {
 impl<P: Provider> RingOpening<P> {
     /// Polls the Worker and goes on as far as that lets it, without waiting; the outcome once there is one.
     /// `each` gets the events of other channels, and messages of this one behind the invitation.
+    ///
+    /// Where several are opened on one Worker, poll that yourself, and use [`RingOpening::hear`] and
+    /// [`RingOpening::advance`] of each.
     pub fn poll(
         &mut self,
         worker: &mut Worker<P>,
         mut each: impl FnMut(Turn<'_, P>, Event<P>),
     ) -> Option<Result<RingChannel<P>, RingError>> {
-        match worker.poll(|turn, event| self.note(turn, event, &mut each)) {
-            Ok(_) => self.advance(worker).transpose(),
+        match worker.poll(|turn, event| self.sift(turn, event, &mut each)) {
+            Ok(_) => self.advance(worker),
             Err(error) => Some(Err(RingError::Poll(error))),
         }
+    }
+
+    /// Takes an event that polling the Worker told, and gives back what is not for it.
+    pub fn hear(&mut self, channel: ChannelId, event: Event<P>) -> Option<Event<P>> {
+        if channel != self.channel {
+            return Some(event);
+        }
+        match event {
+            Event::Received { message, .. } if self.answer.is_none() => {
+                self.answer = Some(RingInvitation::parse(message.payload()).copied());
+            }
+            Event::Written { immediate, .. } if self.ours.publication() == Publication::Immediate => {
+                self.note_written(immediate);
+            }
+            Event::Done { .. } => {}
+            other => return Some(other),
+        }
+        None
+    }
+
+    /// Goes on as far as it can without polling the Worker, whose events it was given; the outcome once there is one.
+    pub fn advance(&mut self, worker: &mut Worker<P>) -> Option<Result<RingChannel<P>, RingError>> {
+        self.go_on(worker).transpose()
     }
 
     /// By when the peer has to have taken our invitation, and invited us.
@@ -99,20 +125,10 @@ impl<P: Provider> RingOpening<P> {
         self.deadline
     }
 
-    /// Takes what is for it.
-    fn note(&mut self, turn: Turn<'_, P>, event: Event<P>, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) {
-        let is_ours = turn.channel.id() == self.channel;
-        match event {
-            Event::Received { ref message, .. } if is_ours && self.answer.is_none() => {
-                self.answer = Some(RingInvitation::parse(message.payload()).copied());
-            }
-            Event::Written { immediate, .. }
-                if is_ours && self.ours.publication() == Publication::Immediate =>
-            {
-                self.note_written(immediate);
-            }
-            Event::Done { .. } if is_ours => {}
-            other => each(turn, other),
+    /// Takes what is for it, and passes on the rest.
+    fn sift(&mut self, turn: Turn<'_, P>, event: Event<P>, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) {
+        if let Some(event) = self.hear(turn.channel.id(), event) {
+            each(turn, event);
         }
     }
 
@@ -127,7 +143,7 @@ impl<P: Provider> RingOpening<P> {
         }
     }
 
-    fn advance(&mut self, worker: &mut Worker<P>) -> Result<Option<RingChannel<P>>, RingError> {
+    fn go_on(&mut self, worker: &mut Worker<P>) -> Result<Option<RingChannel<P>>, RingError> {
         let open = worker.channel(self.channel).ok_or(RingError::Closed)?;
         if open.state() != ChannelState::Open {
             return Err(RingError::Failed);
@@ -209,11 +225,11 @@ impl<P: Provider> RingChannel<P> {
     ) -> Result<Self, RingError> {
         let mut opening = Self::begin_open(worker, channel, config, deadline)?;
         loop {
-            if let Some(ring) = opening.advance(worker)? {
+            if let Some(ring) = opening.go_on(worker)? {
                 return Ok(ring);
             }
             worker
-                .wait_busily(deadline, |turn, event| opening.note(turn, event, &mut each))
+                .wait_busily(deadline, |turn, event| opening.sift(turn, event, &mut each))
                 .map_err(RingError::Poll)?;
         }
     }

@@ -10,7 +10,7 @@ use doorbell::vocabulary::provider::DataInOrder;
 use doorbell::vocabulary::wire::RingInvitation;
 use doorbell::{
     Channel, ChannelId, Event, Listener, Operation, Publication, RemoteAccess, RemoteAddress, RingChannel,
-    RingConfig, RingError, SendErrorKind, Window as _, WindowConfig, within,
+    RingConfig, RingError, RingOpening, SendErrorKind, Window as _, WindowConfig, Worker, within,
 };
 use doorbell_sim::{Fabric, Host};
 use fabric::{End, SOON, pair, small};
@@ -300,4 +300,64 @@ fn a_peer_that_tells_of_messages_there_cannot_be_is_refused_at_once() {
     assert_eq!(told_while_opening(true, 4), Ok(()));
     assert_eq!(told_while_opening(true, 5), Err(RingError::OutOfTurn));
     assert_eq!(told_while_opening(false, 1), Err(RingError::OutOfTurn));
+}
+
+/// Goes on with openings on one Worker that is polled here; the rings that are there now.
+fn go_on(
+    worker: &mut Worker<Host>,
+    openings: &mut [RingOpening<Host>; 2],
+    rings: &mut [Option<RingChannel<Host>>; 2],
+) {
+    worker
+        .poll(|turn, event| {
+            let id = turn.channel.id();
+            let mut left = Some(event);
+            for (opening, ring) in openings.iter_mut().zip(&mut *rings) {
+                left = match (left, ring) {
+                    (Some(event), None) => opening.hear(id, event),
+                    (left, _) => left,
+                };
+            }
+            assert!(matches!(left, None | Some(Event::Done { .. })), "{left:?}");
+        })
+        .unwrap();
+    for (opening, ring) in openings.iter_mut().zip(rings) {
+        if ring.is_none() {
+            *ring = opening.advance(worker).transpose().unwrap();
+        }
+    }
+}
+
+#[test]
+fn several_are_opened_on_one_worker_at_once() {
+    let (mut a, mut b) = ends(DataInOrder::WholeMessage);
+    let beside = beside(&mut a, &mut b);
+    let (a_id, b_id) = (a.id(), b.id());
+    let a_beside = a.worker().channels().find(|id| *id != a_id).unwrap();
+    let config = RingConfig::default();
+    let begin = |end: &mut End, ids: [ChannelId; 2]| {
+        ids.map(|id| RingChannel::begin_open(end.worker(), id, &config, within(SOON)).unwrap())
+    };
+    let mut at_a = begin(&mut a, [a_id, a_beside]);
+    let mut at_b = begin(&mut b, [b_id, beside]);
+    let (mut a_rings, mut b_rings) = ([None, None], [None, None]);
+    while a_rings.iter().chain(&b_rings).any(Option::is_none) {
+        go_on(a.worker(), &mut at_a, &mut a_rings);
+        go_on(b.worker(), &mut at_b, &mut b_rings);
+    }
+    // Each leads to where it was opened.
+    for (ring, id) in a_rings.iter_mut().flatten().zip([a_id, a_beside]) {
+        let channel = a.worker().channel(id).unwrap();
+        ring.send_inline(channel, &[u8::from(id == a_beside)]).unwrap();
+    }
+    for (number, (ring, id)) in b_rings.iter_mut().flatten().zip([b_id, beside]).enumerate() {
+        let mut room = [0; 8];
+        let channel = b.worker().channel(id).unwrap();
+        let read = loop {
+            if let Some(bytes) = ring.receive(channel, &mut room).unwrap() {
+                break bytes;
+            }
+        };
+        assert_eq!((read, usize::from(room[0])), (1, number));
+    }
 }
