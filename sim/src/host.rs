@@ -153,9 +153,12 @@ pub struct Context {
 }
 
 impl Clock for Context {
-    /// The time of the fabric, whose clock all of its hosts share.
+    /// The time of the fabric, which is that of all its hosts but for those whose clock jumped ahead.
     fn now(&self) -> Instant {
-        self.inner.fabric.now()
+        let world = self.inner.fabric.lock();
+        let host = world.device(self.inner.device).map(|device| device.host);
+        let ahead_ns = host.map_or(0, |host| world.ahead_ns(host));
+        Instant::from_ns(world.now_ns().saturating_add(ahead_ns))
     }
 }
 

@@ -443,6 +443,12 @@ fn a_clock_that_jumps_is_its_hosts_alone_and_ends_what_waits_for_it() {
     wait(&a, 2_000_000_000);
     assert_eq!(fabric.now().to_ns(), 4_000_000);
     assert_eq!([a.now(), b.now()].map(Instant::to_ns), [3_004_000_000, 4_000_000]);
+    // What is open on its devices goes by the same clock.
+    let open = [&a, &b].map(|host| host.open("sim0").unwrap());
+    assert_eq!(
+        open.map(|context| context.now().to_ns()),
+        [3_004_000_000, 4_000_000]
+    );
     // From then on its deadlines are by the clock that jumped.
     wait(&a, 3_005_000_000);
     assert_eq!(fabric.now().to_ns(), 5_000_000);
