@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use doorbell::vocabulary::provider::Window as _;
 use doorbell::{
-    ChannelState, Deadline, Event, Operation, PostFlags, RemoteAddress, SendErrorKind, SubmitErrorKind,
+    ChannelId, ChannelState, Event, Operation, PostFlags, RemoteAddress, SendErrorKind, SubmitErrorKind,
     Ticket,
 };
 use doorbell_sim::Host;
@@ -25,12 +25,12 @@ type Lease = doorbell::Lease<Host>;
 
 /// The place of one end, looked up.
 #[derive(Clone, Copy)]
-struct Place {
-    line: usize,
-    end: usize,
-    host: usize,
-    worker: usize,
-    id: doorbell::ChannelId,
+pub(crate) struct Place {
+    pub(crate) line: usize,
+    pub(crate) end: usize,
+    pub(crate) host: usize,
+    pub(crate) worker: usize,
+    pub(crate) id: ChannelId,
     /// The longest message.
     bytes_max: usize,
 }
@@ -55,8 +55,13 @@ impl Run<'_> {
         self.trace
             .note(now_ns, host, format_args!("line {line}: {what:?}"));
         match what {
-            What::Close { within_ns } => self.close(place, Duration::from_nanos(within_ns)),
-            What::Shut => self.shut(place),
+            What::Close { within_ns } => return self.close(place, Duration::from_nanos(within_ns)),
+            What::Shut => return self.shut_end(line, host, place.worker, place.id),
+            What::Split => return self.split(place),
+            _ if self.are_rings_opening(line, end) => return Ok(()),
+            _ => {}
+        }
+        match what {
             What::Send { count, bytes } => self.send(place, count, bytes),
             What::SendInline { bytes } => self.send_inline(place, bytes),
             What::Gather { bytes } => self.gather(place, bytes),
@@ -68,19 +73,18 @@ impl Run<'_> {
             What::Swap { is_right, to } => {
                 self.count(place, |_| (false, u64::from(to) << 1 | u64::from(is_right)))
             }
-            What::Split => self.split(place),
-            What::Pass { .. } | What::Poll | What::Connect | What::Hold { .. } | What::LetGo => Ok(()),
+            What::Ring {
+                count,
+                bytes,
+                is_copied,
+            } => self.write_ring(place, count, bytes, is_copied),
+            _ => Ok(()),
         }
     }
 
     /// Where an end is that can post.
     fn place(&mut self, line: usize, end: usize) -> Option<Place> {
-        let connection = self.lines[line].connection.as_ref()?;
-        // Who sends before the other has its channel is heard by nobody, should that poll its Worker first.
-        if !connection.was_there.iter().all(|was_there| *was_there) {
-            return None;
-        }
-        let at = connection.ends[end].as_ref()?;
+        let at = self.lines[line].connection.as_ref()?.ends[end].as_ref()?;
         let host = self.case.lines[line].hosts[end];
         let (worker, id) = (at.worker, at.id);
         if at.is_closing || at.has_failed {
@@ -97,12 +101,19 @@ impl Run<'_> {
         })
     }
 
-    fn connection(&mut self, place: Place) -> Verdict<&mut Connection> {
+    fn are_rings_opening(&self, line: usize, end: usize) -> bool {
+        let connection = self.lines[line].connection.as_ref();
+        connection
+            .and_then(|connection| connection.ends[end].as_ref())
+            .is_some_and(|at| at.rings.are_opening())
+    }
+
+    pub(crate) fn connection(&mut self, place: Place) -> Verdict<&mut Connection> {
         let connection = self.lines[place.line].connection.as_mut();
         connection.ok_or_else(|| failure("owner", "a channel of no connection"))
     }
 
-    fn connect(&mut self, line: usize) -> Verdict {
+    pub(crate) fn connect(&mut self, line: usize) -> Verdict {
         if self.lines[line].connection.is_some() {
             return Ok(());
         }
@@ -113,7 +124,7 @@ impl Run<'_> {
         let config = channel_config(case, 0, number).map_err(|error| failure("set-up", error.to_string()))?;
         let handle = *self.lines[line].listener.handle();
         let station = &self.stations[from];
-        let deadline = Deadline::after(self.fabric.now(), PATIENCE);
+        let deadline = station.node.within(PATIENCE);
         match station
             .node
             .begin_connect(&station.workers, &handle, &config, deadline)
@@ -128,7 +139,7 @@ impl Run<'_> {
     }
 
     fn close(&mut self, place: Place, within: Duration) -> Verdict {
-        let deadline = Deadline::after(self.fabric.now(), within);
+        let deadline = self.stations[place.host].workers[place.worker].within(within);
         let connection = self.connection(place)?;
         connection.is_ending = true;
         if let Some(at) = connection.ends[place.end].as_mut() {
@@ -138,9 +149,11 @@ impl Run<'_> {
         begun.map_err(|error| failure("close", error.to_string()))
     }
 
-    fn shut(&mut self, place: Place) -> Verdict {
-        self.connection(place)?.is_ending = true;
-        let channel = self.stations[place.host].workers[place.worker].channel(place.id);
+    pub(crate) fn shut_end(&mut self, line: usize, host: usize, worker: usize, id: ChannelId) -> Verdict {
+        if let Some(connection) = &mut self.lines[line].connection {
+            connection.is_ending = true;
+        }
+        let channel = self.stations[host].workers[worker].channel(id);
         let shut = channel.map_or(Ok(()), |channel| channel.shut());
         shut.map_err(|error| failure("shut", error.to_string()))
     }
@@ -175,7 +188,7 @@ impl Run<'_> {
     }
 
     /// Notes what was posted.
-    fn note(&mut self, place: Place, ticket: Ticket, kind: Kind, sent: Option<Sent>) -> Verdict {
+    pub(crate) fn note(&mut self, place: Place, ticket: Ticket, kind: Kind, sent: Option<Sent>) -> Verdict {
         let connection = self.connection(place)?;
         if let Some(at) = connection.ends[place.end].as_mut() {
             if let Some(last) = at.posted.back() {
@@ -190,7 +203,7 @@ impl Run<'_> {
     }
 
     /// Whether a request may be refused like this.
-    fn refused(&self, kind: SendErrorKind) -> Verdict {
+    pub(crate) fn refused(&self, kind: SendErrorKind) -> Verdict {
         let may_be = match kind {
             SendErrorKind::WouldBlock => true,
             SendErrorKind::Post(_) => self.excuses.posts,
@@ -204,6 +217,13 @@ impl Run<'_> {
     pub(crate) fn send_one(&mut self, line: usize, end: usize, bytes: u16) -> Verdict {
         match self.place(line, end) {
             Some(place) => self.send(place, 1, bytes),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn ring_one(&mut self, line: usize, end: usize) -> Verdict {
+        match self.place(line, end) {
+            Some(place) => self.write_ring(place, 1, 40, true),
             None => Ok(()),
         }
     }
@@ -399,6 +419,8 @@ impl Run<'_> {
 
     fn write(&mut self, place: Place, bytes: u16, is_told: bool) -> Verdict {
         let bytes = bounded(bytes, CELL_BYTES.min(self.capacity(place)));
+        // With rings, words tell of these.
+        let is_told = is_told && self.case.lines[place.line].rings.is_none();
         let connection = self.connection(place)?;
         let number = connection.flows[place.end].writes;
         let cell = (number % CELLS as u64) as usize;
@@ -504,7 +526,7 @@ impl Run<'_> {
                 return Ok(());
             }
         };
-        let mut told: Vec<(doorbell::ChannelId, Event<Host>)> = Vec::new();
+        let mut told: Vec<(ChannelId, Event<Host>)> = Vec::new();
         let mut polled = Ok(());
         for _ in 0..8 {
             self.fabric.run_for(Duration::from_micros(5));
@@ -517,10 +539,9 @@ impl Run<'_> {
             Ok(whole) => self.stations[host].workers.insert(worker, whole),
             Err(error) => return Err(failure("join", error.to_string())),
         }
-        polled.map_err(|error| failure("poll", error.to_string()))?;
         for (id, event) in told {
             self.hear(host, worker, id, event)?;
         }
-        Ok(())
+        polled.or_else(|_| self.replace_worker(host, worker))
     }
 }

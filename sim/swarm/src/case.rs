@@ -3,7 +3,8 @@
 use core::str::FromStr as _;
 
 use anyhow::{Context as _, Result};
-use doorbell_sim::plan::{Clause, Effect, Which};
+use doorbell::vocabulary::provider::DataInOrder;
+use doorbell_sim::plan::{Action, Clause, Effect, Which};
 use doorbell_sim::{Plan, Quirks};
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +56,38 @@ pub(crate) struct HostCase {
     pub(crate) slot_bytes: u32,
     /// Receives that all its channels share, where they do.
     pub(crate) shared_receives: Option<u32>,
+    /// What its devices promise of the order in which bytes land.
+    #[serde(default)]
+    pub(crate) order: Order,
+    /// How fast its device in each subnet says it is, in megabits per second.
+    #[serde(default = "alike")]
+    pub(crate) speeds_mbps: [u32; 2],
+}
+
+/// Both subnets as good.
+const fn alike() -> [u32; 2] {
+    [100_000; 2]
+}
+
+/// What a device promises of the order in which bytes land.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Order {
+    #[default]
+    WholeMessage,
+    Aligned128,
+    No,
+}
+
+impl Order {
+    pub(crate) const ALL: [Self; 3] = [Self::WholeMessage, Self::Aligned128, Self::No];
+
+    pub(crate) const fn promise(self) -> DataInOrder {
+        match self {
+            Self::WholeMessage => DataInOrder::WholeMessage,
+            Self::Aligned128 => DataInOrder::Aligned128,
+            Self::No => DataInOrder::No,
+        }
+    }
 }
 
 /// Two hosts that are connected from time to time, and how.
@@ -72,6 +105,16 @@ pub(crate) struct LineCase {
     pub(crate) rd_atomic_max: u8,
     pub(crate) timeout: u8,
     pub(crate) retry_count: u8,
+    /// The rings that each end reads, where they open some.
+    #[serde(default)]
+    pub(crate) rings: Option<[RingCase; 2]>,
+}
+
+/// A ring that an end reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RingCase {
+    pub(crate) cells: u32,
+    pub(crate) cell_bytes: u32,
 }
 
 /// Something that one end of a line does, or its host.
@@ -114,6 +157,8 @@ pub(crate) enum What {
     Add { by: u32 },
     /// The peer's counter changed, where it is what it must be, or not.
     Swap { is_right: bool, to: u32 },
+    /// So many messages of so many bytes into the peer's ring, copied or from leases.
+    Ring { count: u8, bytes: u16, is_copied: bool },
     /// The next messages stay with the application of this host.
     Hold { count: u8 },
     /// They go back.
@@ -150,8 +195,8 @@ impl Case {
     }
 }
 
-/// What of a plan may end a channel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a plan may do beside making things slow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Excuses {
     /// A queue pair may run out of retries.
     pub(crate) retries: bool,
@@ -159,16 +204,18 @@ pub(crate) struct Excuses {
     pub(crate) kills: bool,
     /// A post may be refused.
     pub(crate) posts: bool,
+    /// A completion may be lost.
+    pub(crate) overruns: bool,
+    /// A clock may jump. That ends no channel that is open.
+    pub(crate) clocks: bool,
+    /// A port or an address may not be there.
+    pub(crate) ports: bool,
 }
 
 impl Excuses {
     /// Few packets that are lost, doubled or overtaken are no excuse: a requester has more retries.
     pub(crate) fn of(plan: &Plan, retries: u8) -> Self {
-        let mut excuses = Self {
-            retries: false,
-            kills: false,
-            posts: false,
-        };
+        let mut excuses = Self::default();
         let mut struck = 0_u32;
         for clause in &plan.clauses {
             match clause {
@@ -179,10 +226,13 @@ impl Excuses {
                     (_, Which::Nth(_)) => struck = struck.saturating_add(1),
                     _ => excuses.retries = true,
                 },
-                Clause::At(step) => {
-                    excuses.retries = true;
-                    excuses.kills |= step.action.to_string().starts_with("kill");
-                }
+                Clause::At(step) => match step.action {
+                    Action::Clock(..) => excuses.clocks = true,
+                    Action::Overrun(_) => excuses.overruns = true,
+                    Action::Kill(_) => (excuses.retries, excuses.kills) = (true, true),
+                    Action::Port(..) | Action::Gid(..) => (excuses.retries, excuses.ports) = (true, true),
+                    _ => excuses.retries = true,
+                },
                 Clause::Posts(_) => excuses.posts = true,
                 _ => {}
             }
@@ -190,18 +240,23 @@ impl Excuses {
         excuses.retries |= struck > u32::from(retries);
         excuses
     }
+
+    /// Whether an open channel may fail though nobody closed it.
+    pub(crate) const fn may_fail(self) -> bool {
+        self.retries || self.kills || self.posts || self.overruns
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Case, Excuses};
+    use super::{Case, Excuses, Order};
     use crate::generate::generate;
 
     #[test]
     fn few_faults_are_no_excuse() {
         let of = |text: &str| Excuses::of(&text.parse().unwrap(), 2);
         let none = of("");
-        assert!(!none.retries && !none.kills && !none.posts);
+        assert_eq!(none, Excuses::default());
         assert_eq!(of("drop 3rd packet of any->any; drop 4th ack of any->any"), none);
         assert_eq!(
             of("duplicate 5% packet of any->any; delay 5% packet of any->any by 3us"),
@@ -211,6 +266,10 @@ mod tests {
         assert!(of("drop 1% ack of a->b").retries);
         assert!(of("at 3ms kill a for 1ms").kills && !of("at 3ms pause a for 1ms").kills);
         assert!(of("fail 3rd post of a with 12").posts);
+        assert!(of("at 3ms gid a 10.0.0.1 becomes 10.0.0.2").may_fail());
+        assert!(of("at 3ms overrun a").overruns && of("at 3ms overrun a").may_fail());
+        // A clock ends what is awaited by it, and no channel.
+        assert!(of("at 3ms clock a ahead 3s").clocks && !of("at 3ms clock a ahead 3s").may_fail());
     }
 
     #[test]
@@ -226,5 +285,18 @@ mod tests {
         let mut stranger = case;
         stranger.plan = "dance".into();
         assert!(Case::parse(&stranger.to_text().unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_file_from_before_there_were_rings_is_read() {
+        let mut value: serde_json::Value = serde_json::from_str(&generate(3).to_text().unwrap()).unwrap();
+        for (list, field) in [("lines", "rings"), ("hosts", "order"), ("hosts", "speeds_mbps")] {
+            for entry in value[list].as_array_mut().unwrap() {
+                assert!(entry.as_object_mut().unwrap().remove(field).is_some());
+            }
+        }
+        let case = Case::parse(&value.to_string()).unwrap();
+        assert!(case.lines.iter().all(|line| line.rings.is_none()));
+        assert!(case.hosts.iter().all(|host| host.order == Order::WholeMessage));
     }
 }

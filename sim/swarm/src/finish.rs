@@ -7,6 +7,7 @@ use doorbell::{CloseProgress, Deadline};
 use doorbell_sim::plan::{Action, Clause, End, Name};
 
 use crate::failure::{Verdict, ensure, failure};
+use crate::line::Line;
 use crate::run::Run;
 use crate::station::{SUBMITTER_SLOTS, Station};
 
@@ -24,6 +25,7 @@ impl Run<'_> {
             self.let_go(host)?;
         }
         self.until("liveness", "what was posted is not done", |run| run.is_quiet())?;
+        self.reconnect()?;
         self.talk()?;
         self.until("liveness", "what was posted last is not done", |run| {
             run.is_quiet()
@@ -74,7 +76,7 @@ impl Run<'_> {
 
     /// Lets time pass while hosts go on polling now and then.
     fn pass(&mut self, span_ns: u64) -> Verdict {
-        let step_ns = (span_ns / 16).max(1);
+        let step_ns = span_ns.div_ceil(16);
         for _ in 0..16 {
             self.fabric.run_for(Duration::from_nanos(step_ns));
             self.poll_all()?;
@@ -128,6 +130,8 @@ impl Run<'_> {
                         flow.received,
                         flow.submitted.len(),
                         flow.submitted_received,
+                        flow.ringed.len(),
+                        flow.ringed_received,
                     ]
                 });
                 let channel = self.stations[host].workers[at.worker].channel(at.id);
@@ -159,6 +163,7 @@ impl Run<'_> {
             quiet &= !connection.is_ending;
             for (end, at) in connection.ends.iter().enumerate() {
                 let Some(at) = at else { continue };
+                quiet &= !at.rings.are_opening();
                 let host = self.case.lines[index].hosts[end];
                 let channel = self.stations[host].workers[at.worker].channel(at.id);
                 // Unsignaled requests at the end wait for one that is signaled.
@@ -174,36 +179,85 @@ impl Run<'_> {
         quiet
     }
 
-    /// Ends that are open send the other more messages than it has receives for.
+    /// Lines that are not connected are connected again: nothing hinders that any more but want of room.
+    ///
+    /// An address may have changed for good, so who listened listens anew, and peers get the new handle.
+    fn reconnect(&mut self) -> Verdict {
+        self.until("liveness", "a handshake does not end", |run| {
+            let mut listeners = run.lines.iter().map(|line| &line.listener);
+            listeners.all(|listener| listener.deadline().is_none())
+        })?;
+        self.is_calm = true;
+        for line in 0..self.lines.len() {
+            if self.lines[line].connection.is_some() {
+                continue;
+            }
+            let port = self.lines.len() + line;
+            let case = &self.case.lines[line];
+            let listener = self.stations[case.hosts[1]].listen(port, case);
+            self.lines[line].listener = listener.map_err(|error| failure("listen", format!("{error:#}")))?;
+            self.connect(line)?;
+        }
+        self.until("liveness", "what is to be connected is not", |run| {
+            let is_whole = |line: &Line| {
+                let connection = line.connection.as_ref();
+                connection.is_none_or(|connection| connection.ends.iter().all(Option::is_some))
+            };
+            run.lines.iter().all(is_whole) && run.is_quiet()
+        })
+    }
+
+    /// Ends that are open send the other more messages than it has receives for, and than its ring has cells.
     fn talk(&mut self) -> Verdict {
         for line in 0..self.lines.len() {
             for end in 0..2 {
                 let depth = self.case.lines[line].receive_depths[1 - end] as usize;
-                let Some(already) = self.sent(line, end) else {
+                let sent = |run: &Self| run.sent(line, end);
+                self.go_on([line, end], 2 * depth + 3, sent, |run| {
+                    run.send_one(line, end, 64)
+                })?;
+                let Some(rings) = self.case.lines[line].rings else {
                     continue;
                 };
-                if !self.has_memory_to_send(line, end) {
-                    continue;
-                }
-                let goal = already + 2 * depth + 3;
-                let deadline = Deadline::after(self.fabric.now(), PATIENCE);
-                while self.sent(line, end).is_some_and(|sent| sent < goal) {
-                    self.send_one(line, end, 64)?;
-                    self.fabric.run_for(Duration::from_micros(20));
-                    self.poll_all()?;
-                    let late = deadline.has_passed(self.fabric.now());
-                    ensure(!late, "liveness", || {
-                        format!("line {line} end {end} cannot send: {}", self.describe())
-                    })?;
-                }
+                let ringed = |run: &Self| run.sent(line, end).and(Some(run.ringed(line, end)?.ringed.len()));
+                let cells = rings[1 - end].cells as usize;
+                self.go_on([line, end], 2 * cells + 3, ringed, |run| run.ring_one(line, end))?;
             }
         }
         Ok(())
     }
 
-    /// Whether its Worker has any slot that is not posted as a receive. Where there is none by the depths of its lines,
-    /// nothing can be sent; where one was lost, [`Run::check_conserved`] finds that.
-    fn has_memory_to_send(&mut self, line: usize, end: usize) -> bool {
+    /// Sends so many more from an end, as long as its line is open, and there is memory.
+    fn go_on(
+        &mut self,
+        [line, end]: [usize; 2],
+        more: usize,
+        sent: impl Fn(&Self) -> Option<usize>,
+        mut send: impl FnMut(&mut Self) -> Verdict,
+    ) -> Verdict {
+        let Some(already) = sent(self) else {
+            return Ok(());
+        };
+        let deadline = Deadline::after(self.fabric.now(), PATIENCE);
+        while let Some(before) = sent(self).filter(|sent| *sent < already + more) {
+            send(self)?;
+            let is_stuck = sent(self) == Some(before);
+            if is_stuck && !(0..2).all(|end| self.has_memory(line, end)) {
+                break;
+            }
+            self.fabric.run_for(Duration::from_micros(20));
+            self.poll_all()?;
+            let late = deadline.has_passed(self.fabric.now());
+            ensure(!late, "liveness", || {
+                format!("line {line} end {end} cannot send: {}", self.describe())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether the Worker of an end has any slot that is not posted as a receive. Where there is none by the depths of its
+    /// lines, nothing can be sent, or received; where one was lost, [`Run::check_conserved`] finds that.
+    fn has_memory(&mut self, line: usize, end: usize) -> bool {
         let host = self.case.lines[line].hosts[end];
         let connection = self.lines[line].connection.as_ref();
         let Some(at) = connection.and_then(|connection| connection.ends[end].as_ref()) else {
@@ -238,7 +292,8 @@ impl Run<'_> {
                     .map(|connection| &connection.flows[end]);
                 flow.is_none_or(|flow| {
                     let submitted = flow.submitted_received == flow.submitted.len();
-                    flow.received == flow.sent.len() && (submitted || self.excuses.posts)
+                    let ringed = flow.ringed_received == flow.ringed.len();
+                    flow.received == flow.sent.len() && ringed && (submitted || self.excuses.posts)
                 })
             })
     }
@@ -270,7 +325,6 @@ impl Run<'_> {
     }
 
     fn close_all(&mut self) -> Verdict {
-        let deadline = Deadline::after(self.fabric.now(), Duration::from_millis(50));
         for line in 0..self.lines.len() {
             let hosts = self.case.lines[line].hosts;
             let Some(connection) = self.lines[line].connection.as_mut() else {
@@ -282,7 +336,9 @@ impl Run<'_> {
                     continue;
                 };
                 at.is_closing = true;
-                let begun = self.stations[host].workers[at.worker].begin_close(at.id, deadline);
+                let worker = &mut self.stations[host].workers[at.worker];
+                let deadline = worker.within(Duration::from_millis(50));
+                let begun = worker.begin_close(at.id, deadline);
                 begun.map_err(|error| failure("close", error.to_string()))?;
             }
         }

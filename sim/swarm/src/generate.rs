@@ -2,7 +2,8 @@
 
 use doorbell_sim::Random;
 
-use crate::case::{Case, Device, HostCase, LineCase, Operation, What};
+use crate::case::{Case, Device, HostCase, LineCase, Operation, Order, RingCase, What};
+use crate::station::address;
 
 /// Nothing of a plan begins later than this, nor lasts longer.
 const TROUBLE_NS: u64 = 20_000_000;
@@ -28,7 +29,7 @@ pub(crate) fn generate(seed: u64) -> Case {
         device,
         latency_ns: 100 + random.below(5000),
         bandwidth_mbps: 10_000 << random.below(4),
-        plan: plan(random, hosts.len(), device),
+        plan: plan(random, &hosts, device),
         hosts,
         lines,
         operations,
@@ -51,6 +52,8 @@ fn host(random: &mut Random) -> HostCase {
         slots: one_of(random, &[64, 128, 400]),
         slot_bytes: one_of(random, &[256, 1024, 2048]),
         shared_receives: random.happens(300_000).then_some(48),
+        order: one_of(random, &Order::ALL),
+        speeds_mbps: [(); 2].map(|()| one_of(random, &[25_000, 100_000, 400_000])),
     }
 }
 
@@ -59,13 +62,23 @@ fn lines(random: &mut Random, hosts: &[HostCase]) -> Vec<LineCase> {
     for _ in 0..1 + pick(random, (2 * hosts.len()).min(8)) {
         let from = pick(random, hosts.len());
         let to = (from + 1 + pick(random, hosts.len() - 1)) % hosts.len();
+        let rings = random.happens(300_000).then(|| [(); 2].map(|()| ring(random)));
         lines.push(LineCase {
             hosts: [from, to],
+            rings,
             send_depth: one_of(random, &[2, 4, 8, 16, 32]),
             receive_depths: [0; 2].map(|_| one_of(random, &[1, 2, 4, 8, 16])),
             repost_batch: one_of(random, &[1, 2, 4, 16]),
             unsignaled_max: one_of(random, &[0, 0, 1, 3]),
-            inline_bytes_max: one_of(random, &[0, 64, 220]),
+            // An invitation into a ring goes inline.
+            inline_bytes_max: one_of(
+                random,
+                if rings.is_some() {
+                    &[64, 220]
+                } else {
+                    &[0, 64, 220]
+                },
+            ),
             inline_alone_bytes_max: one_of(random, &[0, 64]),
             rd_atomic_max: one_of(random, &[1, 2, 4, 16]),
             timeout: 12 + random.below(3) as u8,
@@ -73,6 +86,13 @@ fn lines(random: &mut Random, hosts: &[HostCase]) -> Vec<LineCase> {
         });
     }
     lines
+}
+
+fn ring(random: &mut Random) -> RingCase {
+    RingCase {
+        cells: one_of(random, &[2, 4, 8, 16]),
+        cell_bytes: one_of(random, &[64, 128, 192, 512]),
+    }
 }
 
 fn operations(random: &mut Random, lines: &[LineCase]) -> Vec<Operation> {
@@ -88,11 +108,17 @@ fn operations(random: &mut Random, lines: &[LineCase]) -> Vec<Operation> {
         let bytes_most = one_of(random, &[64, 500, 3000]);
         let bytes = 24 + random.below(bytes_most) as u16;
         let ns_most = one_of(random, &[2_000, 20_000, 200_000]);
+        let may_ring = lines[line].rings.is_some();
         let what = match random.below(100) {
             0..22 => What::Pass {
                 ns: random.below(ns_most),
             },
             22..52 => What::Poll,
+            52..66 if may_ring && random.happens(600_000) => What::Ring {
+                count: 1 + random.below(8) as u8,
+                bytes,
+                is_copied: random.happens(500_000),
+            },
             52..66 => What::Send {
                 count: 1 + random.below(8) as u8,
                 bytes,
@@ -134,16 +160,13 @@ fn operations(random: &mut Random, lines: &[LineCase]) -> Vec<Operation> {
 }
 
 /// A third goes without faults, a third with few, and the rest with any.
-fn plan(random: &mut Random, hosts: usize, device: Device) -> String {
+fn plan(random: &mut Random, hosts: &[HostCase], device: Device) -> String {
     let mut clauses = Vec::new();
     let severity = random.below(3);
     if severity == 0 {
         return String::new();
     }
-    let host = |random: &mut Random| match pick(random, hosts + 1) {
-        0 => "any".to_owned(),
-        number => format!("h{}", number - 1),
-    };
+    let host = |random: &mut Random| any_host(random, hosts.len());
     for _ in 0..1 + random.below(3) {
         let effect = one_of(random, &["drop", "duplicate", "reorder", "corrupt", "delay"]);
         let kinds = [
@@ -165,27 +188,62 @@ fn plan(random: &mut Random, hosts: usize, device: Device) -> String {
             host(random)
         ));
     }
+    // Clocks excuse no channel, so they jump where little else goes wrong, too.
+    if random.happens(250_000) {
+        let (at, ahead) = (random.below(TROUBLE_NS), random.below(10_000));
+        clauses.push(format!("at {at}ns clock {} ahead {ahead}ms", host(random)));
+    }
     if severity == 2 {
         for _ in 0..random.below(3) {
-            let (at, lasts) = (random.below(TROUBLE_NS), 1 + random.below(TROUBLE_NS));
-            let action = match random.below(6) {
-                0 => format!("link {}-{} down", host(random), host(random)),
-                1 => format!("port {} down", host(random)),
-                2 => format!("pause {}", host(random)),
-                3 => format!("slow {} by {}ns", host(random), random.below(5000)),
-                // Where late requests vanish, a channel whose host was killed while it was made never hears of that.
-                4 if !device.quirks().late_requests_vanish => format!("kill h{}", pick(random, hosts)),
-                4 => continue,
-                _ => {
-                    let which = ordinal(1 + random.below(50));
-                    clauses.push(format!("fail {which} post of h{} with 12", pick(random, hosts)));
-                    continue;
-                }
-            };
-            clauses.push(format!("at {at}ns {action} for {lasts}ns"));
+            clauses.extend(trouble(random, hosts, device));
         }
     }
     clauses.join("; ")
+}
+
+/// One host, or all, as plans say it.
+fn any_host(random: &mut Random, hosts: usize) -> String {
+    match pick(random, hosts + 1) {
+        0 => "any".to_owned(),
+        number => format!("h{}", number - 1),
+    }
+}
+
+/// Something that goes wrong for a while, or with a post.
+fn trouble(random: &mut Random, hosts: &[HostCase], device: Device) -> Option<String> {
+    let (at, lasts) = (random.below(TROUBLE_NS), 1 + random.below(TROUBLE_NS));
+    let number = pick(random, hosts.len());
+    let any = |random: &mut Random| any_host(random, hosts.len());
+    let action = match random.below(9) {
+        0 => format!("link {}-{} down", any(random), any(random)),
+        1 => format!("port {} down", any(random)),
+        2 => format!("pause {}", any(random)),
+        3 => format!("slow {} by {}ns", any(random), random.below(5000)),
+        // Where late requests vanish, a channel whose host was killed while it was made never hears of that.
+        4 if !device.quirks().late_requests_vanish => format!("kill h{number}"),
+        4 => return None,
+        5 => return Some(format!("at {at}ns overrun h{number}")),
+        6 | 7 => {
+            let subnets = hosts[number].subnets;
+            let port = if subnets == 3 {
+                pick(random, 2) as u8
+            } else {
+                subnets >> 1
+            };
+            let [old, new] = [0, 100].map(|offset| address(number + offset, port));
+            let change = format!("gid h{number}/sim{port} {old} becomes {new}");
+            // Half of them stay.
+            if random.happens(500_000) {
+                return Some(format!("at {at}ns {change}"));
+            }
+            change
+        }
+        _ => {
+            let which = ordinal(1 + random.below(50));
+            return Some(format!("fail {which} post of h{number} with 12"));
+        }
+    };
+    Some(format!("at {at}ns {action} for {lasts}ns"))
 }
 
 /// As plans count.

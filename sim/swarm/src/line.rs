@@ -8,6 +8,7 @@ use doorbell_sim::Host;
 
 use crate::failure::{Verdict, ensure, failure};
 use crate::pattern::{HEADER_BYTES, Label, RESTING, SUBMITTED, WRITTEN};
+use crate::rings::Rings;
 use crate::station::{CELL_BYTES, CELLS, CELLS_AT, RESTING_AT, RESTING_BYTES};
 
 /// A line: connected from time to time.
@@ -26,8 +27,8 @@ pub(crate) struct Connection {
     pub(crate) flows: [Flow; 2],
     /// An end closes or fails it: whatever the other sees of that is excused.
     pub(crate) is_ending: bool,
-    /// How often each end was there: once at most.
-    pub(crate) was_there: [bool; 2],
+    /// The end that listened has its channel, or had it: whoever else comes to it is a stray.
+    pub(crate) was_accepted: bool,
 }
 
 /// One end that is there.
@@ -42,6 +43,22 @@ pub(crate) struct End {
     pub(crate) receives_failed: bool,
     /// It was told of a failure that is no flush.
     pub(crate) has_cause: bool,
+    pub(crate) rings: Rings,
+}
+
+impl End {
+    pub(crate) fn new(worker: usize, id: ChannelId, rings: Rings) -> Self {
+        Self {
+            worker,
+            id,
+            posted: VecDeque::new(),
+            is_closing: false,
+            has_failed: false,
+            receives_failed: false,
+            has_cause: false,
+            rings,
+        }
+    }
 }
 
 /// A request that was posted.
@@ -69,6 +86,8 @@ pub(crate) enum Kind {
         expected: u64,
         is_back: bool,
     },
+    /// Into the peer's ring.
+    Ringed,
 }
 
 /// A message that takes a receive.
@@ -92,6 +111,11 @@ pub(crate) struct Flow {
     /// The same through the submitter: that they are posted nobody tells.
     pub(crate) submitted: Vec<Sent>,
     pub(crate) submitted_received: usize,
+    /// Messages into the ring that the other end reads.
+    pub(crate) ringed: Vec<Sent>,
+    pub(crate) ringed_received: usize,
+    /// How often the next of them was looked for with no room for it.
+    pub(crate) ringed_without_room: usize,
     /// What was written last into each cell.
     pub(crate) cells: [Option<u64>; CELLS],
     pub(crate) writes: u64,
@@ -106,7 +130,7 @@ impl Connection {
             ends: [None, None],
             flows: Default::default(),
             is_ending: false,
-            was_there: [false; 2],
+            was_accepted: false,
         }
     }
 
@@ -235,7 +259,7 @@ impl Connection {
                     })?;
                 }
                 Kind::Message | Kind::Write { is_told: true, .. } => flow.acknowledged += 1,
-                Kind::Write { .. } => {}
+                Kind::Write { .. } | Kind::Ringed => {}
             }
             done.push(kind);
         }

@@ -11,13 +11,16 @@
 
 mod act;
 mod case;
+mod connect;
 mod failure;
 mod finish;
 mod generate;
+mod hear;
 mod line;
 mod mutate;
 mod pattern;
 mod replay;
+mod rings;
 mod run;
 mod shrink;
 mod station;

@@ -5,7 +5,7 @@
 use core::time::Duration;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
@@ -13,12 +13,13 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde::Serialize;
 
 /// What came of one patch.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Mutation {
     name: String,
     caught: bool,
-    /// The seed that failed; none where a run did not end.
+    /// The seed that failed; none where a run did not end, or the patch could not be tried.
     seed: Option<String>,
+    /// Which oracle spoke, or why the patch could not be tried.
     oracle: String,
     /// Seeds until then.
     seeds: u64,
@@ -52,7 +53,7 @@ pub(crate) fn run(patches: &[PathBuf], budget: Duration, jobs: usize) -> Result<
     };
     copy.refresh(&root)?;
     println!("the tree as it is, for {} s", budget.as_secs());
-    let (_, plain) = copy.try_seeds("as it is", budget, jobs)?;
+    let plain = copy.try_seeds("as it is", budget, jobs)?;
     ensure!(
         !plain.caught,
         "without a mutation, {} fails: {}",
@@ -64,10 +65,8 @@ pub(crate) fn run(patches: &[PathBuf], budget: Duration, jobs: usize) -> Result<
         let name = patch
             .file_stem()
             .map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
-        copy.patch(patch, false)?;
-        let tried = copy.try_seeds(&name, budget, jobs);
-        copy.patch(patch, true)?;
-        let (_, mutation) = tried.with_context(|| name.clone())?;
+        // One that does not fit, or not build, is told as missed: the others are tried all the same.
+        let mutation = copy.plant(patch, &name, budget, jobs)?;
         let verdict = if mutation.caught { "caught" } else { "MISSED" };
         println!(
             "{verdict} {name}: {} ({} seeds, {:.1} s; built in {:.0} s)",
@@ -155,8 +154,25 @@ impl Copy {
         Ok(())
     }
 
+    /// Tries one patch, and takes it out again.
+    fn plant(&self, patch: &Path, name: &str, budget: Duration, jobs: usize) -> Result<Mutation> {
+        let tried = match self.patch(patch, false) {
+            Ok(()) => {
+                let tried = self.try_seeds(name, budget, jobs);
+                self.patch(patch, true)?;
+                tried
+            }
+            Err(error) => Err(error),
+        };
+        Ok(tried.unwrap_or_else(|error| Mutation {
+            name: name.to_owned(),
+            oracle: format!("{error:#}"),
+            ..Mutation::default()
+        }))
+    }
+
     /// Builds it and runs seeds.
-    fn try_seeds(&self, name: &str, budget: Duration, jobs: usize) -> Result<(ExitStatus, Mutation)> {
+    fn try_seeds(&self, name: &str, budget: Duration, jobs: usize) -> Result<Mutation> {
         let began = Instant::now();
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let built = Command::new(cargo)
@@ -222,6 +238,6 @@ impl Copy {
             // Killed: by us, or by what it did to its stack or memory.
             None => {}
         }
-        Ok((status, mutation))
+        Ok(mutation)
     }
 }

@@ -23,6 +23,8 @@ pub(crate) const SUBMITTED: u8 = 1;
 pub(crate) const WRITTEN: u8 = 2;
 /// What lies in windows to be read.
 pub(crate) const RESTING: u8 = 3;
+/// What is written into rings.
+pub(crate) const RINGED: u8 = 4;
 
 impl Label {
     /// So many bytes of it, [`HEADER_BYTES`] at least.

@@ -1,21 +1,20 @@
 //! A run: a case made into hosts and lines, its operations tried one after the other, everything that is told judged.
 //!
 //! One thread makes all calls, and time is the fabric's, so the same case gives the same run. What operations do is
-//! `act`, what must be in the end `finish`.
+//! `act`, what hosts are told `hear`, how channels come and go `connect`, what must be in the end `finish`.
 
 use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::panic::catch_unwind;
 
-use doorbell::vocabulary::provider::Window as _;
-use doorbell::{ChannelId, CloseProgress, ConnectError, Deadline, Event, Lease, SubmissionError, WcStatus};
+use doorbell::vocabulary::provider::AsyncEvent;
+use doorbell::{ChannelId, Event};
 use doorbell_sim::{Fabric, Frame, Host, LinkConfig, Tally, Timeline};
 
 use crate::case::{Case, Excuses, LineCase, What};
 use crate::failure::{Failure, Verdict, ensure, failure};
-use crate::line::{Connection, End, Line, may_end_with, prepare_region};
-use crate::pattern::Label;
-use crate::station::{Held, REGION_BYTES, Station};
+use crate::line::{Connection, Line};
+use crate::station::Station;
 use crate::trace::Trace;
 
 /// Packets and moments of other kinds in a timeline at most: more than anybody looks at.
@@ -121,6 +120,8 @@ pub(crate) struct Run<'c> {
     pub(crate) trace: &'c mut Trace,
     pub(crate) connections: u32,
     pub(crate) messages: u64,
+    /// What the plan had broken is whole again.
+    pub(crate) is_calm: bool,
 }
 
 /// An event, with whose it is.
@@ -171,6 +172,7 @@ impl<'c> Run<'c> {
             trace,
             connections: 0,
             messages: 0,
+            is_calm: false,
         })
     }
 
@@ -236,442 +238,44 @@ impl<'c> Run<'c> {
         Ok(())
     }
 
-    /// A host does what falls to it: completions, handshakes, closings.
+    /// A host does what falls to it: completions, rings, handshakes, closings.
     pub(crate) fn poll(&mut self, host: usize) -> Verdict {
         for worker in 0..self.stations[host].workers.len() {
             let mut told: Vec<Told> = Vec::new();
             let polled =
                 self.stations[host].workers[worker].poll(|turn, event| told.push((turn.channel.id(), event)));
-            polled.map_err(|error| failure("poll", error.to_string()))?;
             for (id, event) in told {
                 self.hear(host, worker, id, event)?;
             }
+            if polled.is_err() {
+                self.replace_worker(host, worker)?;
+            }
+            while let Some(event) = self.next_event(host, worker)? {
+                // Where polling goes on after that, something is lost for good.
+                if event == AsyncEvent::CompletionQueueError {
+                    self.give_up_channels(host, worker)?;
+                }
+            }
         }
         self.hear_submitters(host)?;
+        self.tend_rings(host)?;
         self.shake_hands(host)?;
         self.tend_closings(host)
     }
 
+    fn next_event(&mut self, host: usize, worker: usize) -> Verdict<Option<AsyncEvent>> {
+        let event = self.stations[host].workers[worker].next_event();
+        event.map_err(|error| failure("event", error.to_string()))
+    }
+
     /// Which line and end a channel of a host is.
-    fn find(&self, host: usize, worker: usize, id: ChannelId) -> Option<(usize, usize)> {
+    pub(crate) fn find(&self, host: usize, worker: usize, id: ChannelId) -> Option<(usize, usize)> {
         self.lines.iter().enumerate().find_map(|(index, line)| {
             let connection = line.connection.as_ref()?;
             let hosts = self.case.lines[index].hosts;
             let mut ends = (0..2).filter(|end| hosts[*end] == host && connection.is_at(*end, worker, id));
             Some((index, ends.next()?))
         })
-    }
-
-    /// Judges one event.
-    pub(crate) fn hear(&mut self, host: usize, worker: usize, id: ChannelId, event: Event<Host>) -> Verdict {
-        let now_ns = self.fabric.now().to_ns();
-        let Some((line, end)) = self.find(host, worker, id) else {
-            let is_stray = self.stations[host].strays.contains(&(worker, id));
-            return ensure(is_stray, "owner", || {
-                format!("{event:?} of a channel nobody knows")
-            });
-        };
-        let Some(connection) = self.lines[line].connection.as_mut() else {
-            return Ok(());
-        };
-        match event {
-            Event::Received { message, immediate } => {
-                self.trace.note(
-                    now_ns,
-                    host,
-                    format_args!(
-                        "line {line}: received {} bytes, word {immediate:?}, {:?}",
-                        message.len_bytes(),
-                        Label::of(message.payload()).map(|label| label.number),
-                    ),
-                );
-                self.messages += 1;
-                connection.hear(end, message.payload(), immediate)?;
-                self.keep_or_release(host, worker, message);
-            }
-            Event::Written {
-                payload_bytes,
-                immediate,
-            } => {
-                self.trace.note(
-                    now_ns,
-                    host,
-                    format_args!("line {line}: written {payload_bytes} bytes"),
-                );
-                self.messages += 1;
-                connection.hear_written(end, payload_bytes, immediate)?;
-            }
-            Event::Fetched { ticket, data } => {
-                self.trace.note(
-                    now_ns,
-                    host,
-                    format_args!("line {line}: fetched {} bytes", data.len_bytes()),
-                );
-                connection.fetch(end, ticket, data.payload())?;
-                self.stations[host].workers[worker].release(data);
-            }
-            Event::Done { through } => {
-                self.trace.note(
-                    now_ns,
-                    host,
-                    format_args!("line {line}: done through {}", through.position()),
-                );
-                let done = connection.finish(end, through, true)?;
-                self.check_writes(line, end, &done)?;
-            }
-            Event::Failed { ticket, status } => {
-                self.trace.note(
-                    now_ns,
-                    host,
-                    format_args!("line {line}: failed {}: {status}", ticket.position()),
-                );
-                let done = connection.finish(end, ticket, false)?;
-                if let Some(at) = connection.ends[end].as_mut() {
-                    at.has_failed = true;
-                }
-                self.check_writes(line, end, &done)?;
-                self.excuse(line, end, status)?;
-            }
-            Event::ReceiveFailed { status } => {
-                self.trace.note(
-                    now_ns,
-                    host,
-                    format_args!("line {line}: receive failed: {status}"),
-                );
-                if let Some(at) = connection.ends[end].as_mut() {
-                    (at.has_failed, at.receives_failed) = (true, true);
-                }
-                self.excuse(line, end, status)?;
-            }
-            Event::AnnouncementRefused { error } => {
-                let excused = self.excuses.posts;
-                ensure(excused, "excuse", || {
-                    format!("an announcement was refused: {error}")
-                })?;
-            }
-            other => return Err(failure("event", format!("{other:?}"))),
-        }
-        Ok(())
-    }
-
-    /// Whether a channel may fail like this.
-    fn excuse(&mut self, line: usize, end: usize, status: WcStatus) -> Verdict {
-        let Some(connection) = self.lines[line].connection.as_mut() else {
-            return Ok(());
-        };
-        ensure(may_end_with(status), "status", || {
-            format!("line {line} ended with {status}")
-        })?;
-        let Excuses {
-            retries,
-            kills,
-            posts,
-        } = self.excuses;
-        let is_flush = status == WcStatus::WR_FLUSH_ERR;
-        if let Some(at) = connection.ends[end].as_mut().filter(|_| !is_flush) {
-            ensure(!at.has_cause, "cause", || {
-                format!("line {line} has a second cause, {status}")
-            })?;
-            at.has_cause = true;
-        }
-        ensure(
-            connection.is_ending || retries || kills || posts,
-            "excuse",
-            || format!("line {line} failed ({status}), and nothing was wrong"),
-        )
-    }
-
-    fn check_writes(&self, line: usize, end: usize, done: &[crate::line::Kind]) -> Verdict {
-        let Some(connection) = &self.lines[line].connection else {
-            return Ok(());
-        };
-        let peer = self.case.lines[line].hosts[1 - end];
-        let Some(there) = &connection.ends[1 - end] else {
-            return Ok(());
-        };
-        for kind in done {
-            let mut region = [0; REGION_BYTES];
-            let window = &self.stations[peer].windows[there.worker];
-            window
-                .copy_out(line * REGION_BYTES, &mut region)
-                .map_err(|error| failure("window", format!("{error:?}")))?;
-            connection.check_written(end, *kind, &region)?;
-        }
-        Ok(())
-    }
-
-    fn keep_or_release(&mut self, host: usize, worker: usize, message: Lease<Host>) {
-        let station = &mut self.stations[host];
-        if station.hold > 0 {
-            station.hold -= 1;
-            let bytes = message.payload().to_vec();
-            station.held.push_back(Held {
-                message,
-                bytes,
-                worker,
-            });
-        } else {
-            station.workers[worker].release(message);
-        }
-    }
-
-    /// The application gives back what it kept; its bytes are as they were.
-    pub(crate) fn let_go(&mut self, host: usize) -> Verdict {
-        let station = &mut self.stations[host];
-        while let Some(held) = station.held.pop_front() {
-            ensure(held.message.payload() == held.bytes, "ownership", || {
-                "bytes changed while the application had them".into()
-            })?;
-            // Half of them go home by being dropped.
-            if held.bytes.len() % 2 == 0 {
-                station.workers[held.worker].release(held.message);
-            }
-        }
-        Ok(())
-    }
-
-    fn hear_submitters(&mut self, host: usize) -> Verdict {
-        let now_ns = self.fabric.now().to_ns();
-        for worker in 0..self.stations[host].submitters.len() {
-            while let Some(failed) = self.stations[host].submitters[worker].failure() {
-                self.trace.note(
-                    now_ns,
-                    host,
-                    format_args!("a submission failed: {}", failed.error),
-                );
-                let place = self.find(host, worker, failed.channel);
-                let is_ending = place.is_none_or(|(line, _)| {
-                    self.lines[line]
-                        .connection
-                        .as_ref()
-                        .is_some_and(|connection| connection.is_ending)
-                });
-                let Excuses {
-                    retries,
-                    kills,
-                    posts,
-                } = self.excuses;
-                let may_be = match failed.error {
-                    SubmissionError::Post { .. } => posts,
-                    SubmissionError::InlineTooLong { .. } | SubmissionError::WorkerGone => false,
-                    _ => is_ending || retries || kills || posts,
-                };
-                ensure(may_be, "excuse", || {
-                    format!("a submission failed: {}", failed.error)
-                })?;
-                if let Some(lease) = failed.lease {
-                    self.stations[host].submitters[worker].release(lease);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Goes on with what a host connects and accepts.
-    fn shake_hands(&mut self, host: usize) -> Verdict {
-        for line in 0..self.lines.len() {
-            let hosts = self.case.lines[line].hosts;
-            let is_awaited = self.lines[line]
-                .connection
-                .as_ref()
-                .is_some_and(|connection| !connection.was_there[1]);
-            if hosts[1] == host && (is_awaited || self.lines[line].listener.deadline().is_some()) {
-                self.accept(line, host)?;
-            }
-            if hosts[0] == host && self.lines[line].attempt.is_some() {
-                self.advance_attempt(line, host)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn advance_attempt(&mut self, line: usize, host: usize) -> Verdict {
-        let Station { node, workers, .. } = &mut self.stations[host];
-        let Some(outcome) = self.lines[line]
-            .attempt
-            .as_mut()
-            .and_then(|attempt| attempt.poll(node, workers))
-        else {
-            return Ok(());
-        };
-        self.lines[line].attempt = None;
-        let now_ns = self.fabric.now().to_ns();
-        match outcome {
-            Ok(made) => self.admit(line, 0, made.worker, made.channel),
-            Err(error) => {
-                self.trace
-                    .note(now_ns, host, format_args!("line {line}: not connected: {error}"));
-                self.excuse_connect(&error)?;
-                if let Some(connection) = &mut self.lines[line].connection {
-                    connection.is_ending = true;
-                }
-                self.forget_if_over(line)
-            }
-        }
-    }
-
-    fn accept(&mut self, at: usize, host: usize) -> Verdict {
-        let Station { node, workers, .. } = &mut self.stations[host];
-        let made = match self.lines[at].listener.poll_accept(node, workers) {
-            Ok(Some(made)) => made,
-            Ok(None) => return Ok(()),
-            Err(error @ ConnectError::Tcp(_)) => {
-                // The port went with its host; what was under way at it goes, too.
-                if let Ok(listener) = self.stations[host].listen(at, &self.case.lines[at]) {
-                    self.lines[at].listener = listener;
-                }
-                return self.excuse_connect(&error);
-            }
-            Err(error) => return self.excuse_connect(&error),
-        };
-        let number = workers[made.worker].channel(made.channel).and_then(|channel| {
-            let bytes = channel.peer().private_data();
-            Some(u32::from_le_bytes(*bytes.first_chunk()?))
-        });
-        let connection = self.lines[at].connection.as_ref();
-        match connection.filter(|connection| Some(connection.number) == number && !connection.was_there[1]) {
-            Some(_) => self.admit(at, 1, made.worker, made.channel),
-            None => {
-                // Who connected gave up meanwhile.
-                let station = &mut self.stations[host];
-                station.strays.push((made.worker, made.channel));
-                let now = Deadline::at(self.fabric.now());
-                let begun = station.workers[made.worker].begin_close(made.channel, now);
-                begun.map_err(|error| failure("close", error.to_string()))
-            }
-        }
-    }
-
-    /// An end is there.
-    fn admit(&mut self, line: usize, end: usize, worker: usize, id: ChannelId) -> Verdict {
-        let host = self.case.lines[line].hosts[end];
-        let now_ns = self.fabric.now().to_ns();
-        self.trace
-            .note(now_ns, host, format_args!("line {line}: end {end} is connected"));
-        let seen = &mut self.stations[host].seen;
-        ensure(!seen.contains(&(worker, id)), "owner", || {
-            format!("{id:?} names a channel that is gone, too")
-        })?;
-        seen.push((worker, id));
-        let Some(connection) = self.lines[line].connection.as_mut() else {
-            return Err(failure("owner", "a connection that nobody began"));
-        };
-        connection.ends[end] = Some(End {
-            worker,
-            id,
-            posted: Default::default(),
-            is_closing: false,
-            has_failed: false,
-            receives_failed: false,
-            has_cause: false,
-        });
-        connection.was_there[end] = true;
-        let window = &mut self.stations[host].windows[worker];
-        prepare_region(window, line * REGION_BYTES, connection, end)
-    }
-
-    /// Whether an attempt to connect may come to this.
-    pub(crate) fn excuse_connect(&self, error: &ConnectError) -> Verdict {
-        let is_full = |error: &ConnectError| {
-            matches!(
-                error,
-                ConnectError::NoRoom { .. }
-                    | ConnectError::NoShare { .. }
-                    | ConnectError::NoMemory
-                    | ConnectError::TooManyChannels
-            )
-        };
-        let Excuses {
-            retries,
-            kills,
-            posts,
-        } = self.excuses;
-        // The peer had no room, and said so.
-        let is_refused = error.to_string().contains("refused") || matches!(error, ConnectError::Handshake(_));
-        ensure(
-            is_full(error) || is_refused || retries || kills || posts,
-            "connect",
-            || error.to_string(),
-        )
-    }
-
-    /// Goes on with closings, and begins those that follow from what the other end did.
-    fn tend_closings(&mut self, host: usize) -> Verdict {
-        let now = Deadline::at(self.fabric.now());
-        for line in 0..self.lines.len() {
-            for end in 0..2 {
-                if self.case.lines[line].hosts[end] != host {
-                    continue;
-                }
-                let Some(connection) = self.lines[line].connection.as_mut() else {
-                    continue;
-                };
-                let is_ending = connection.is_ending;
-                let Some(at) = connection.ends[end].as_mut() else {
-                    continue;
-                };
-                let (worker, id) = (at.worker, at.id);
-                if at.is_closing {
-                    self.follow_closing(line, end)?;
-                } else if is_ending || at.has_failed {
-                    at.is_closing = true;
-                    connection.is_ending = true;
-                    let begun = self.stations[host].workers[worker].begin_close(id, now);
-                    begun.map_err(|error| failure("close", error.to_string()))?;
-                }
-            }
-        }
-        let Station { strays, workers, .. } = &mut self.stations[host];
-        strays.retain(|(worker, id)| workers[*worker].close_progress(*id) == CloseProgress::UnderWay);
-        Ok(())
-    }
-
-    fn follow_closing(&mut self, line: usize, end: usize) -> Verdict {
-        let host = self.case.lines[line].hosts[end];
-        let Some(connection) = self.lines[line].connection.as_mut() else {
-            return Ok(());
-        };
-        let Some(at) = &connection.ends[end] else {
-            return Ok(());
-        };
-        match self.stations[host].workers[at.worker].close_progress(at.id) {
-            CloseProgress::UnderWay => Ok(()),
-            CloseProgress::Closed(outcome) => {
-                let now_ns = self.fabric.now().to_ns();
-                self.trace.note(
-                    now_ns,
-                    host,
-                    format_args!("line {line}: end {end} closed: {outcome:?}"),
-                );
-                let left = at.posted.len();
-                // What was posted behind the last request that is signaled nobody waits for.
-                let may_be = self.case.device.quirks().late_requests_vanish || {
-                    left <= self.case.lines[line].unsignaled_max as usize && outcome.is_err()
-                };
-                ensure(left == 0 || may_be, "told", || {
-                    format!("line {line}: {left} requests ended, and nobody was told ({outcome:?})")
-                })?;
-                if at.receives_failed {
-                    connection.check_lost(1 - end)?;
-                }
-                connection.ends[end] = None;
-                self.forget_if_over(line)
-            }
-            _ => Err(failure("close", "a channel is gone, and was not closed")),
-        }
-    }
-
-    /// A connection of which nothing is left.
-    fn forget_if_over(&mut self, line: usize) -> Verdict {
-        let line = &mut self.lines[line];
-        let is_over = line
-            .connection
-            .as_ref()
-            .is_some_and(|connection| connection.is_ending && connection.ends.iter().all(Option::is_none));
-        if is_over && line.attempt.is_none() {
-            line.connection = None;
-        }
-        Ok(())
     }
 }
 

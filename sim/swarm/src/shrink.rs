@@ -116,6 +116,11 @@ impl Shrinker {
                 values.inline_bytes_max,
                 values.inline_alone_bytes_max,
             ) = (0, 0, 0);
+            // An invitation into a ring goes inline.
+            values.rings = None;
+            self.try_case(case);
+            let mut case = self.best.clone();
+            case.lines[line].rings = None;
             self.try_case(case);
         }
     }

@@ -35,7 +35,8 @@ pub(crate) struct Held {
     pub(crate) message: Lease<Host>,
     /// What its bytes were when it came.
     pub(crate) bytes: Vec<u8>,
-    pub(crate) worker: usize,
+    /// Whose it is, as long as that is there.
+    pub(crate) worker: Option<usize>,
 }
 
 /// One host.
@@ -56,7 +57,7 @@ pub(crate) struct Station {
 }
 
 /// Where a host's device is.
-fn address(host: usize, port: u8) -> Ipv4Addr {
+pub(crate) fn address(host: usize, port: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, port, host as u8 + 1)
 }
 
@@ -65,9 +66,9 @@ impl Station {
         let HostCase {
             subnets,
             mtu_bytes,
-            slots,
-            slot_bytes,
-            shared_receives,
+            order,
+            speeds_mbps,
+            ..
         } = case.hosts[number];
         let ports: Vec<_> = (0..8)
             .filter(|port| subnets >> port & 1 == 1)
@@ -75,41 +76,23 @@ impl Station {
                 let prefix = IpPrefix::new(IpAddr::V4(address(number, port)), 24)?;
                 let mut config = PortConfig::new(&format!("sim{port}"), &[prefix]);
                 config.active_mtu = Mtu::from_bytes(mtu_bytes.into());
+                config.data_in_order = order.promise();
+                config.speed_mbps = speeds_mbps.get(usize::from(port)).copied().unwrap_or(100_000);
                 Ok(config)
             })
             .collect::<Result<_>>()?;
         let host = fabric.host(&format!("h{number}"), ports)?;
         let node = Node::with(host.clone(), host)?;
-        let mut config = WorkerConfig::default();
-        config.slots = slots;
-        config.slot_bytes = slot_bytes;
-        config.completion_depth = 512;
-        config.channels_max = 16;
-        config.shared_receives = shared_receives.map(|depth| {
-            let mut shared = SharedReceivesConfig::default();
-            shared.depth = depth;
-            shared.repost_batch = 4;
-            shared
-        });
-        let mut workers = node.workers(&config)?;
-        let bytes = REGION_BYTES * case.lines.len();
+        let mut workers = node.workers(&worker_config(&case.hosts[number]))?;
         let windows = workers
             .iter()
-            .map(|worker| worker.window(&WindowConfig::new(bytes, RemoteAccess::ALL)))
-            .collect::<Result<_, _>>()?;
-        let submits = |line: &LineCase| line.hosts.contains(&number);
-        let is_submitting = case.operations.iter().any(|operation| {
-            matches!(operation.what, What::Submit { .. }) && submits(&case.lines[operation.line])
-        });
-        let mut config = SubmitterConfig::default();
-        config.slots = SUBMITTER_SLOTS;
-        config.slot_bytes = slot_bytes;
-        config.depth = 8;
+            .map(|worker| window(worker, case))
+            .collect::<Result<_>>()?;
         let submitters = workers
             .iter_mut()
-            .filter(|_| is_submitting)
-            .map(|worker| worker.submitter(&config))
-            .collect::<Result<_, _>>()?;
+            .filter(|_| is_submitting(case, number))
+            .map(|worker| submitter(worker, &case.hosts[number]))
+            .collect::<Result<_>>()?;
         Ok(Self {
             held: VecDeque::new(),
             submitters,
@@ -122,9 +105,26 @@ impl Station {
         })
     }
 
-    /// Listens for the peers of one line.
-    pub(crate) fn listen(&self, line: usize, case: &LineCase) -> Result<Listener<Host, Host>> {
-        let at = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), TCP_PORT + line as u16);
+    /// Makes a Worker anew, with all that is of it; messages of the old one may still be held.
+    pub(crate) fn replace_worker(&mut self, case: &Case, number: usize, worker: usize) -> Result<()> {
+        let config = worker_config(&case.hosts[number]);
+        let device = self.workers[worker].device().to_owned();
+        self.workers[worker] = self.node.worker(&device, &config)?;
+        self.windows[worker] = window(&self.workers[worker], case)?;
+        if let Some(old) = self.submitters.get_mut(worker) {
+            *old = submitter(&mut self.workers[worker], &case.hosts[number])?;
+        }
+        for held in self.held.iter_mut().filter(|held| held.worker == Some(worker)) {
+            held.worker = None;
+        }
+        self.strays.retain(|(at, _)| *at != worker);
+        self.seen.retain(|(at, _)| *at != worker);
+        Ok(())
+    }
+
+    /// Listens for the peers of one line, at the port of this number.
+    pub(crate) fn listen(&self, port: usize, case: &LineCase) -> Result<Listener<Host, Host>> {
+        let at = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), TCP_PORT + port as u16);
         Ok(Listener::bind(
             &self.node,
             &self.workers,
@@ -137,6 +137,42 @@ impl Station {
     pub(crate) fn lendable(case: &HostCase) -> u32 {
         case.slots - case.shared_receives.unwrap_or(0)
     }
+}
+
+fn worker_config(case: &HostCase) -> WorkerConfig {
+    let mut config = WorkerConfig::default();
+    config.slots = case.slots;
+    config.slot_bytes = case.slot_bytes;
+    config.completion_depth = 512;
+    config.channels_max = 16;
+    config.shared_receives = case.shared_receives.map(|depth| {
+        let mut shared = SharedReceivesConfig::default();
+        shared.depth = depth;
+        shared.repost_batch = 4;
+        shared
+    });
+    config
+}
+
+/// A window with a part for each line.
+fn window(worker: &Worker<Host>, case: &Case) -> Result<<Host as Provider>::Window> {
+    let bytes = REGION_BYTES * case.lines.len();
+    Ok(worker.window(&WindowConfig::new(bytes, RemoteAccess::ALL))?)
+}
+
+fn is_submitting(case: &Case, number: usize) -> bool {
+    let submits = |line: &LineCase| line.hosts.contains(&number);
+    case.operations.iter().any(|operation| {
+        matches!(operation.what, What::Submit { .. }) && submits(&case.lines[operation.line])
+    })
+}
+
+fn submitter(worker: &mut Worker<Host>, case: &HostCase) -> Result<Submitter<Host>> {
+    let mut config = SubmitterConfig::default();
+    config.slots = SUBMITTER_SLOTS;
+    config.slot_bytes = case.slot_bytes;
+    config.depth = 8;
+    Ok(worker.submitter(&config)?)
 }
 
 /// How one end of a line is made; each attempt says its number.

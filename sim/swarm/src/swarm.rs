@@ -85,6 +85,8 @@ struct Summary {
     messages: u64,
     virtual_seconds: f64,
     failures: Vec<Found>,
+    /// How long seeds are run for each mutation at most.
+    mutation_budget_seconds: u64,
     mutations_planted: usize,
     mutations_caught: usize,
     mutations: Vec<Mutation>,
@@ -245,6 +247,7 @@ fn plant(args: &SwarmArgs, jobs: usize) -> Result<bool> {
     let summary = Summary {
         jobs,
         seconds: began.elapsed().as_secs_f64(),
+        mutation_budget_seconds: args.budget,
         mutations_planted: mutations.len(),
         mutations_caught: caught,
         mutations,
