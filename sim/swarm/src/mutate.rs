@@ -241,3 +241,26 @@ impl Copy {
         Ok(mutation)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    /// What does not fit plants nothing, and would be missed only by whoever runs all of them.
+    #[test]
+    fn every_patch_fits_the_tree() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let patches = super::every_patch(&root).unwrap();
+        assert!(patches.len() >= 30, "{}", patches.len());
+        for patch in patches {
+            let fits = Command::new("git")
+                .args(["apply", "--check"])
+                .arg(patch.canonicalize().unwrap())
+                .current_dir(&root)
+                .status()
+                .unwrap();
+            assert!(fits.success(), "{}", patch.display());
+        }
+    }
+}
