@@ -1,7 +1,8 @@
 //! The public data path: leases, channels, batches, polling.
 
 use doorbell::{
-    Batch, Channel, ChannelId, Event, Lease, Operation, PostFlags, RingChannel, Submitter, Turn, Worker,
+    Batch, Channel, ChannelId, Event, Lease, Operation, PostFlags, RingChannel, Submission, SubmissionError,
+    Submitter, Turn, Worker,
 };
 use doorbell_core::provider::{PostError, ProviderError};
 use doorbell_proofs::{End, Pair};
@@ -116,6 +117,18 @@ fn submit(submitter: &mut Submitter, channel: ChannelId, lease: Lease) -> Option
     }
 }
 
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn release_to_submitter(submitter: &mut Submitter, lease: Lease) {
+    submitter.release(lease);
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn failure(submitter: &mut Submitter) -> Option<Submission> {
+    submitter.failure()
+}
+
 /// What polling told.
 #[derive(Debug, Default)]
 struct Told {
@@ -173,8 +186,28 @@ fn submissions(from: &mut End) -> Option<u64> {
             return None;
         }
         submitted = submitted.wrapping_add(1);
+        let unused = lease_to_submit(submitter)?;
+        release_to_submitter(submitter, unused);
     }
     Some(submitted)
+}
+
+/// A message by each submitter that is not posted before its Worker goes: whether it comes back, and no other.
+pub(crate) fn given_back<W>(submitters: &mut [Submitter], to: ChannelId, worker: W) -> bool {
+    let is_submitted = submitters.iter_mut().all(|submitter| {
+        lease_to_submit(submitter).is_some_and(|lease| submit(submitter, to, lease).is_none())
+    });
+    drop(worker);
+    is_submitted
+        && submitters.iter_mut().all(|submitter| {
+            let Some(Submission { error, lease, .. }) = failure(submitter) else {
+                return false;
+            };
+            let is_back = lease
+                .map(|lease| release_to_submitter(submitter, lease))
+                .is_some();
+            is_back && error == SubmissionError::WorkerGone && failure(submitter).is_none()
+        })
 }
 
 /// Two messages through the ring, from a to b; says whether they came.

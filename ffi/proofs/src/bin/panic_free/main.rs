@@ -5,6 +5,7 @@
 //! called here, so that it is really linked. With `plant_panic` one of them can panic.
 
 mod channel;
+mod halves;
 mod queues;
 mod rings;
 mod words;
@@ -23,6 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         queues::run(&mut Bare::new(queues::DEPTH)?),
         rings::run(),
         words::run(),
+        halves::run(pair),
         black_box(planted(&[7], black_box(0))) == 7,
     ];
     if done.contains(&false) {
