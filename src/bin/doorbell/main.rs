@@ -10,8 +10,9 @@ mod devices;
 mod perf;
 mod pingpong;
 mod report;
+mod topo;
 
-/// RDMA from the command line: devices, latency, bandwidth, interoperation.
+/// RDMA from the command line: devices, rails, latency, bandwidth, interoperation.
 ///
 /// Measurements need two processes: one listens, the other names it. Every payload byte is
 /// checked on arrival, outside the timed section. All reports come as text, or with --json as
@@ -26,6 +27,8 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Devices(devices::Arguments),
+    Topo(topo::TopoArguments),
+    Preflight(topo::PreflightArguments),
     Lat(perf::LatArguments),
     Bw(perf::BwArguments),
     Pingpong(pingpong::Arguments),
@@ -35,6 +38,8 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Devices(arguments) => devices::run(&arguments),
+        Command::Topo(arguments) => topo::topo(&arguments),
+        Command::Preflight(arguments) => topo::check(&arguments),
         Command::Lat(arguments) => perf::lat(&arguments),
         Command::Bw(arguments) => perf::bw(&arguments),
         Command::Pingpong(arguments) => pingpong::run(&arguments),
