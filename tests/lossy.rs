@@ -5,9 +5,9 @@ mod fabric;
 
 use std::time::Instant;
 
-use doorbell::{Event, SendErrorKind};
+use doorbell::{Event, Listener, SendErrorKind};
 use doorbell_sim::Fabric;
-use fabric::{End, SOON, connect, node, port, small};
+use fabric::{End, SOON, connect, node, port, small, workers};
 
 const MESSAGES: u32 = 400;
 
@@ -49,6 +49,61 @@ fn receive(end: &mut End, next: u32) -> u32 {
     };
     worker.poll(each).unwrap();
     next
+}
+
+#[test]
+fn connections_are_made_whatever_befalls_the_streams_they_are_made_over() {
+    let mut slowed = 0;
+    let mut plans: Vec<String> = (0..10)
+        .map(|seed| {
+            format!(
+                "seed {seed}; drop 4% stream of any->any; duplicate 20% stream of any->any; \
+                 reorder 4% stream of any->any; corrupt 1% stream of any->any; delay 5% stream of any->any by 30ms"
+            )
+        })
+        .collect();
+    for effect in ["drop", "duplicate", "reorder", "corrupt", "delay"] {
+        let by = if effect == "delay" { " by 300ms" } else { "" };
+        for nth in 1..=12 {
+            plans.extend(["a->b", "b->a"].map(|way| format!("{effect} {nth}th stream of {way}{by}")));
+        }
+    }
+    for plan in &plans {
+        let fabric = Fabric::builder().plan(plan.parse().unwrap()).driven().build();
+        make_connection(&fabric, plan);
+        slowed += u32::from(fabric.now().to_ns() > 100_000_000);
+    }
+    assert!(slowed > 20, "{slowed} of {} plans", plans.len());
+}
+
+/// Connects two hosts, in as much time as that takes.
+fn make_connection(fabric: &Fabric, plan: &str) {
+    let a = node(fabric, "a", vec![port("simA", "10.0.0.1/24")]);
+    let b = node(fabric, "b", vec![port("simB", "10.0.0.2/24")]);
+    let mut config = small();
+    config.handshake_stage = SOON;
+    let (mut at_a, mut at_b) = (workers(&a), workers(&b));
+    let any_port = "[::]:0".parse().unwrap();
+    let mut listener = Listener::bind(&a, &at_a, any_port, &config).unwrap();
+    let mut connecting = b
+        .begin_connect(&at_b, listener.handle(), &config, b.within(6 * SOON))
+        .unwrap();
+    let (mut accepted, mut connected) = (None, None);
+    while accepted.is_none() || connected.is_none() {
+        if connected.is_none() {
+            connected = connecting.poll(&b, &mut at_b);
+        }
+        if accepted.is_none() {
+            accepted = listener.poll_accept(&a, &mut at_a).transpose();
+        }
+        assert!(
+            fabric.step() || (accepted.is_some() && connected.is_some()),
+            "{plan}: {accepted:?} {connected:?}"
+        );
+    }
+    let is_there = matches!((&accepted, &connected), (Some(Ok(_)), Some(Ok(_))));
+    assert!(is_there, "{plan}: {accepted:?} {connected:?}");
+    fabric.audit().unwrap();
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub(crate) enum Event {
     Transmit(QueuePairKey),
     /// A queue pair waited for something.
     Timer(QueuePairKey),
-    /// A packet that a link holds was not overtaken: which link, and how manieth it held.
+    /// What a link holds was not overtaken: which link, and how manieth it held.
     Release(u32, u32),
     /// A step of the plan begins, or ends.
     Step(usize, bool),

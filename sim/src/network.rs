@@ -7,8 +7,7 @@
 //! tells; one that was killed is silent. An end keeps 64 KiB that nobody read: what finds no room is sent again.
 //! The bytes that no peer can guess come of the fabric's seed, so that each run has the same.
 //!
-//! # What it is not
-//! Clauses of a plan about packets (drop, duplicate, reorder, delay, corrupt) do not mean streams.
+//! What is lost, doubled, swapped, late or changed of a stream, clauses of a plan about the kind `stream` say.
 
 use core::fmt;
 use core::net::SocketAddr;

@@ -407,6 +407,7 @@ fn run(seed: u64, quirks: Quirks) {
     }
     // Trouble ends, and everybody receives.
     fabric.run_for(Duration::from_nanos(3 * TROUBLE_NS));
+    fabric.perform(&Action::Calm);
     for host in 0..HOSTS {
         let name = Name::new(&format!("h{host}")).unwrap();
         fabric.perform(&Action::Pause(name.clone(), false));

@@ -16,9 +16,9 @@ use doorbell_core::provider::{
     Arena, CompletionQueue, Operation, PostFlags, ProtectionDomain, QueuePair, QueuePairConfig, ReceiveBatch,
     ReceiveQueue, RemoteAccess, SharedReceiveQueue, SharedReceiveQueueConfig, Window,
 };
-use doorbell_core::{Gid, IpPrefix, Mtu, QpState, WcStatus};
-use doorbell_sim::{Fabric, Host, LinkConfig, Plan, PortConfig, Quirks};
-use suite::{End, Rig, Side, USUAL, Wish, connected_as, poll_nothing};
+use doorbell_core::{Mtu, QpState, WcStatus};
+use doorbell_sim::{Fabric, Host, LinkConfig, Plan, Quirks};
+use suite::{End, Rig, Side, USUAL, Wish, connected_as, hosts, poll_nothing};
 
 /// The acknowledgement timeout of the suite's queue pairs: 4.096 us * 2^10.
 const TIMEOUT_NS: u64 = 4096 << 10;
@@ -71,21 +71,7 @@ impl Rig for On {
     type P = Host;
 
     fn ends(&self) -> [End<Host>; 2] {
-        [("a", "10.0.0.1"), ("b", "10.0.0.2")].map(|(name, address)| {
-            let address = address.parse().unwrap();
-            let prefix = IpPrefix::new(address, 24).unwrap();
-            let port = PortConfig {
-                active_mtu: Some(Mtu::B1024),
-                ..PortConfig::new("sim0", &[prefix])
-            };
-            End {
-                provider: self.0.host(name, vec![port]).unwrap(),
-                device: "sim0".into(),
-                port: 1,
-                gid_index: 0,
-                gid: Gid::from_ip(address),
-            }
-        })
+        hosts::pair(&self.0)
     }
 }
 

@@ -10,9 +10,8 @@
 #[expect(dead_code, reason = "another test program uses more of it")]
 mod suite;
 
-use doorbell_core::{Gid, IpPrefix, Mtu};
-use doorbell_sim::{Fabric, Host, PortConfig};
-use suite::{End, Rig};
+use doorbell_sim::{Fabric, Host};
+use suite::{End, Rig, hosts};
 
 /// Two hosts on one subnet, with an MTU like a software device's.
 struct Simulated;
@@ -22,23 +21,7 @@ impl Rig for Simulated {
 
     fn ends(&self) -> [End<Host>; 2] {
         let fabric = Fabric::new();
-        ["10.0.0.1", "10.0.0.2"].map(|address| {
-            let address = address.parse().unwrap();
-            let prefix = IpPrefix::new(address, 24).unwrap();
-            let port = PortConfig {
-                active_mtu: Some(Mtu::B1024),
-                ..PortConfig::new("sim0", &[prefix])
-            };
-            let provider = fabric.host("host", vec![port]).unwrap();
-            let gid = Gid::from_ip(address);
-            End {
-                provider,
-                device: "sim0".into(),
-                port: 1,
-                gid_index: 0,
-                gid,
-            }
-        })
+        hosts::pair(&fabric)
     }
 }
 

@@ -12,10 +12,10 @@ mod suite;
 
 use core::time::Duration;
 
+use doorbell_core::Mtu;
 use doorbell_core::provider::{CompletionQueue, Operation, PostFlags};
-use doorbell_core::{Gid, IpPrefix, Mtu};
-use doorbell_sim::{Fabric, Host, LinkConfig, PortConfig};
-use suite::{End, Rig, Side, USUAL, Wish, connected_as};
+use doorbell_sim::{Fabric, Host, LinkConfig};
+use suite::{End, Rig, Side, USUAL, Wish, connected_as, hosts};
 
 struct On(Fabric);
 
@@ -51,20 +51,7 @@ impl Rig for On {
     type P = Host;
 
     fn ends(&self) -> [End<Host>; 2] {
-        [("a", "10.0.0.1"), ("b", "10.0.0.2")].map(|(name, address)| {
-            let address = address.parse().unwrap();
-            let prefix = IpPrefix::new(address, 24).unwrap();
-            End {
-                provider: self
-                    .0
-                    .host(name, vec![PortConfig::new("sim0", &[prefix])])
-                    .unwrap(),
-                device: "sim0".into(),
-                port: 1,
-                gid_index: 0,
-                gid: Gid::from_ip(address),
-            }
-        })
+        hosts::pair(&self.0)
     }
 }
 

@@ -16,10 +16,10 @@ use doorbell_core::network::{Network, Waited};
 use doorbell_core::provider::{
     AsyncEvent, CompletionQueue, Context, Operation, PostFlags, Provider, QueuePair, SendBatch, SendQueue,
 };
-use doorbell_core::{Clock, Deadline, Gid, Instant, IpPrefix, Mtu, PortState, QpState, WcStatus};
+use doorbell_core::{Clock, Deadline, Instant, IpPrefix, PortState, QpState, WcStatus};
 use doorbell_sim::plan::{Action, Name};
 use doorbell_sim::{Fabric, Host, PortConfig, Quirks, Stream};
-use suite::{End, Rig, SLOTS, Side, USUAL, Wish, connected_as, poll_nothing};
+use suite::{End, Rig, SLOTS, Side, USUAL, Wish, connected_as, hosts, poll_nothing};
 
 const ENOMEM: i32 = 12;
 
@@ -58,21 +58,7 @@ impl Rig for On {
     type P = Host;
 
     fn ends(&self) -> [End<Host>; 2] {
-        [("a", "10.0.0.1"), ("b", "10.0.0.2")].map(|(name, address)| {
-            let address = address.parse().unwrap();
-            let prefix = IpPrefix::new(address, 24).unwrap();
-            let port = PortConfig {
-                active_mtu: Some(Mtu::B1024),
-                ..PortConfig::new("sim0", &[prefix])
-            };
-            End {
-                provider: self.0.host(name, vec![port]).unwrap(),
-                device: "sim0".into(),
-                port: 1,
-                gid_index: 0,
-                gid: Gid::from_ip(address),
-            }
-        })
+        hosts::pair(&self.0)
     }
 }
 
@@ -144,20 +130,7 @@ impl Rig for Fresh {
     type P = Host;
 
     fn ends(&self) -> [End<Host>; 2] {
-        [("b", "10.0.1.1"), ("g", "10.0.1.2")].map(|(name, address)| {
-            let address = address.parse().unwrap();
-            let prefix = IpPrefix::new(address, 24).unwrap();
-            End {
-                provider: self
-                    .0
-                    .host(name, vec![PortConfig::new("sim0", &[prefix])])
-                    .unwrap(),
-                device: "sim0".into(),
-                port: 1,
-                gid_index: 0,
-                gid: Gid::from_ip(address),
-            }
-        })
+        [("b", "10.0.1.1"), ("g", "10.0.1.2")].map(|(name, address)| hosts::end(&self.0, name, address))
     }
 }
 
@@ -215,6 +188,37 @@ fn a_post_that_fails_hands_back_what_was_not_taken() {
     near.post(Operation::Write(far.at(0)), b"y");
     assert!(near.status().is_success(), "and then it works");
     on.0.audit().unwrap();
+}
+
+#[test]
+fn what_was_followed_before_it_is_calm_is_over_and_what_is_followed_then_begins() {
+    let plan = "drop every 1st write of any->any; fail every 1st post of a with 12";
+    let on = On::new(&format!("{plan}; at 1ms calm"));
+    let [mut near, far] = on.sides();
+    let post = |near: &mut Side<Host>| {
+        let slot = near.slot(b"x");
+        let mut batch = near.send.stage();
+        let pushed = batch.push(Operation::Write(far.at(0)), [slot], PostFlags::SIGNALED);
+        pushed.map_err(|refused| refused.reason).unwrap();
+        batch.ring()
+    };
+    assert_eq!(post(&mut near).unwrap_err().cause.errno, ENOMEM);
+    on.run_for(1001);
+    post(&mut near).unwrap();
+    assert!(near.status().is_success());
+    assert_eq!(on.0.audit().unwrap().packets.lost, 0);
+    // Counted anew.
+    on.0.follow(
+        &"drop 2nd write of a->b; fail 3rd post of a with 12"
+            .parse()
+            .unwrap(),
+    );
+    for lost in [0, 1] {
+        post(&mut near).unwrap();
+        assert!(near.status().is_success());
+        assert_eq!(on.0.audit().unwrap().packets.lost, lost);
+    }
+    assert_eq!(post(&mut near).unwrap_err().cause.errno, ENOMEM);
 }
 
 #[test]
@@ -423,12 +427,7 @@ fn a_clock_that_jumps_is_its_hosts_alone_and_ends_what_waits_for_it() {
         .plan("at 4ms clock a ahead 3s".parse().unwrap())
         .driven()
         .build();
-    let [a, b] = [("a", "10.0.0.1"), ("b", "10.0.0.2")].map(|(name, address)| {
-        let prefix = IpPrefix::new(address.parse().unwrap(), 24).unwrap();
-        fabric
-            .host(name, vec![PortConfig::new("sim0", &[prefix])])
-            .unwrap()
-    });
+    let [a, b] = hosts::pair(&fabric).map(|end| end.provider);
     let wait = |host: &Host, until_ns| {
         let nothing = core::iter::empty::<Waited<'_, Stream>>();
         host.wait(None, nothing, Deadline::at(Instant::from_ns(until_ns)))

@@ -47,7 +47,11 @@ impl Fault {
 
     /// Has a packet pass, and notes what becomes of it.
     pub(crate) fn pass(&mut self, kind: PacketKind, random: &mut Random, verdict: &mut Verdict) {
-        if self.rule.kind.is_some_and(|meant| meant != kind) {
+        let is_meant = match self.rule.kind {
+            Some(meant) => meant == kind,
+            None => kind != PacketKind::Stream,
+        };
+        if !is_meant {
             return;
         }
         self.seen = self.seen.saturating_add(1);

@@ -2,7 +2,7 @@
 
 pub(crate) mod fault;
 
-use crate::packet::pool::PacketKey;
+use crate::event::Event;
 
 /// What every link of a fabric is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +41,8 @@ pub(crate) struct Link {
     pub(crate) faults: Vec<usize>,
     /// Of which version of the plan these are.
     pub(crate) version: u64,
-    /// A packet that waits to be overtaken.
-    pub(crate) held: Option<PacketKey>,
+    /// What is to come in at the other port, and waits to be overtaken.
+    pub(crate) held: Option<Event>,
     /// The how manieth that is.
     pub(crate) holds: u32,
 }

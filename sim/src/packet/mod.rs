@@ -190,11 +190,13 @@ pub enum PacketKind {
     Nak,
     /// A receiver that is not ready.
     NotReady,
+    /// No packet of a queue pair, but part of a stream: what connections are made over.
+    Stream,
 }
 
 impl PacketKind {
     /// Every kind, with its name in a plan.
-    pub(crate) const NAMES: [(Self, &'static str); 9] = [
+    pub(crate) const NAMES: [(Self, &'static str); 10] = [
         (Self::Send, "send"),
         (Self::Write, "write"),
         (Self::Read, "read"),
@@ -204,6 +206,7 @@ impl PacketKind {
         (Self::Ack, "ack"),
         (Self::Nak, "nak"),
         (Self::NotReady, "rnr"),
+        (Self::Stream, "stream"),
     ];
 
     /// Its name in a plan.

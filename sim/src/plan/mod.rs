@@ -13,16 +13,19 @@
 //! at 1us slow b by 5us for 1ms
 //! at 2us overrun a
 //! at 4ms clock a ahead 3s
+//! at 30ms calm
 //! drop 2nd ack of a->b
 //! corrupt every 10th packet of any->b
 //! duplicate 0.5% send of a->b
 //! reorder 3rd write of a->b
 //! delay 1st read of a->b by 10us
+//! drop every 3rd stream of any->any
 //! fail 3rd post of a with 12
 //! ```
 //! Times are counted from when the fabric was made. An end is a host, a device of it (`a/sim0`),
-//! a port of that (`a/sim0:1`), or `any`. What a plan names need not be there yet; what is
-//! never there is never struck.
+//! a port of that (`a/sim0:1`), or `any`. A `packet` is any that a queue pair sends; what streams
+//! send, by which connections are made, is a `stream` and nothing else. What a plan names need not be
+//! there yet; what is never there is never struck.
 
 mod parse;
 #[cfg(test)]
@@ -90,6 +93,9 @@ pub enum Action {
     Overrun(Name),
     /// The clocks of hosts jump ahead by so much, in nanoseconds. None ever goes back.
     Clock(Name, u64),
+    /// Nothing happens to packets and posts any more: the clauses about them that were followed until
+    /// now are over.
+    Calm,
 }
 
 impl Action {
@@ -103,7 +109,7 @@ impl Action {
             Self::Kill(host) => Some(Self::Restart(host.clone())),
             Self::Pause(host, still) => Some(Self::Pause(host.clone(), !still)),
             Self::Slow(host, _) => Some(Self::Slow(host.clone(), 0)),
-            Self::Restart(_) | Self::Overrun(_) | Self::Clock(..) => None,
+            Self::Restart(_) | Self::Overrun(_) | Self::Clock(..) | Self::Calm => None,
         }
     }
 }
@@ -115,7 +121,7 @@ pub struct PacketRule {
     pub effect: Effect,
     /// To which of those meant.
     pub which: Which,
-    /// Of which kind; `None` is any.
+    /// Of which kind; `None` is any that a queue pair sends.
     pub kind: Option<PacketKind>,
     /// Where they come from.
     pub from: End,
@@ -133,7 +139,7 @@ pub enum Effect {
     Duplicate,
     /// The next on its link comes before it.
     Reorder,
-    /// A bit of it changes, and its checksum tells.
+    /// A bit of it changes, and its checksum tells: whoever it comes to does not hear it.
     Corrupt,
     /// It comes so much later, in nanoseconds.
     Delay(u64),

@@ -166,9 +166,10 @@ impl<'t> Words<'t> {
                 self.word("ahead")?;
                 Action::Clock(host, self.take("a span", span)?)
             }
+            "calm" => Action::Calm,
             _ => {
                 return Err(self.error(
-                    "link, port, gid, kill, restart, pause, resume, slow, overrun or clock",
+                    "link, port, gid, kill, restart, pause, resume, slow, overrun, clock or calm",
                     first,
                 ));
             }

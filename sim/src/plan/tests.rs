@@ -6,6 +6,7 @@ use crate::{PacketKind, Random};
 const ALL: &str = "seed 42; at 3ms link a-b/sim0 down for 1s; at 1001us port b/sim0:1 up; \
     at 0ns gid b/sim0:1 10.0.0.2 becomes fd00::9; at 7ms pause a for 20us; at 7ms resume a; \
     at 8ms kill b for 1ns; at 9ms restart b; at 1us slow b by 5us for 1ms; at 2us overrun any; at 4ms clock a ahead 3s; \
+    at 30ms calm; drop 3rd stream of a->b; delay every 2nd stream of any->b by 1s; \
     drop 2nd ack of a->b; corrupt every 10th packet of any->b; duplicate 0.5% send of a->b; \
     reorder 3rd write of a->b; delay 11th read of a->b by 10us; drop 100% response of b->a:2; \
     drop 21st result of a->b; drop 12th nak of a->b; drop 0.0001% rnr of a->b; \
@@ -42,6 +43,8 @@ fn what_is_no_plan_is_told_where() {
         ("at 99999999999999s kill a", "a time", "99999999999999s"),
         ("at 3ms kill a-b", "a host", "a-b"),
         ("at 3ms clock a back 3s", "ahead", "back"),
+        ("at 3ms calm a", "for", "a"),
+        ("drop 1st streams of a->b", "a kind of packets", "streams"),
         ("seed -1", "a number", "-1"),
         (
             "seed 1; dance",
@@ -101,7 +104,7 @@ fn random_plan(random: &mut Random) -> Plan {
             Clause::Packets(rule) => {
                 rule.which = which;
                 rule.kind = PacketKind::NAMES
-                    .get(usize::try_from(random.below(10)).unwrap())
+                    .get(usize::try_from(random.below(11)).unwrap())
                     .map(|(kind, _)| *kind);
                 rule.effect = match random.below(2) {
                     0 => Effect::Delay(random.draw() >> random.below(64)),

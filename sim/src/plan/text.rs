@@ -74,6 +74,7 @@ impl Display for Action {
             Self::Slow(host, each_ns) => write!(f, "slow {host} by {}", Span(*each_ns)),
             Self::Overrun(host) => write!(f, "overrun {host}"),
             Self::Clock(host, span_ns) => write!(f, "clock {host} ahead {}", Span(*span_ns)),
+            Self::Calm => f.write_str("calm"),
         }
     }
 }

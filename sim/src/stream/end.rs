@@ -130,9 +130,11 @@ impl StreamState {
         }
     }
 
-    /// Whether nothing goes any more: to the peer there is no such stream.
-    pub(crate) const fn is_dead(&self) -> bool {
-        matches!(self.phase, Phase::Dead(_))
+    /// Whether a segment from there is for it: else there is no such stream. There is none where it is dead, or
+    /// where somebody else than its peer answers what it asked long ago.
+    pub(crate) fn hears(&self, from: Option<StreamKey>) -> bool {
+        let is_peer = from.is_none() || self.peer.is_none() || self.peer == from;
+        is_peer && !matches!(self.phase, Phase::Dead(_))
     }
 
     pub(crate) const fn has_owner(&self) -> bool {
@@ -201,7 +203,9 @@ impl StreamState {
     pub(crate) fn on_segment(&mut self, from: Option<StreamKey>, kind: Kind, now_ns: u64) {
         match (self.phase, kind) {
             (Phase::Dead(_), _) => (),
-            (Phase::Connecting, Kind::Reset) => self.die(ECONNREFUSED),
+            (Phase::Connecting, Kind::Refused | Kind::Reset) => self.die(ECONNREFUSED),
+            // It was late, and somebody listens by now.
+            (_, Kind::Refused) => (),
             (_, Kind::Reset) => self.die(ECONNRESET),
             (Phase::Connecting, Kind::Accept) => {
                 self.peer = from;

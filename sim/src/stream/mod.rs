@@ -59,7 +59,9 @@ pub(crate) enum Kind {
     Bytes { at: u64, bytes: Vec<u8>, ends: bool },
     /// All came that is before this place.
     Came(u64),
-    /// There is no such stream, and nobody listens.
+    /// Nobody listens.
+    Refused,
+    /// There is no such stream.
     Reset,
 }
 

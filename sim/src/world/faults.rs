@@ -8,7 +8,7 @@ use doorbell_core::{Gid, GidKind, IpPrefix, PortState};
 use super::{DeviceId, World};
 use crate::event::Event;
 use crate::link::fault::{Fault, PortName, Verdict};
-use crate::packet::pool::PacketKey;
+use crate::packet::PacketKind;
 use crate::plan::{Action, Clause, End, Name, Plan, PostRule, Step};
 use crate::queue_pair::QueuePairKey;
 
@@ -29,6 +29,13 @@ pub(super) struct Faults {
 }
 
 impl Faults {
+    /// Packets and posts go well from now on.
+    fn calm(&mut self) {
+        self.packets.clear();
+        self.posts.clear();
+        self.version = self.version.wrapping_add(1);
+    }
+
     /// What is round a link may have changed.
     pub(super) fn change(&mut self) {
         if self.version > 0 {
@@ -90,20 +97,20 @@ impl World {
                     host.ahead_ns = host.ahead_ns.saturating_add(*span_ns)
                 });
             }
+            Action::Calm => self.faults.calm(),
         }
     }
 
-    /// What becomes of a packet that a link is to carry.
-    pub(super) fn judge(&mut self, link: u32, packet: PacketKey) -> Verdict {
+    /// What becomes of a packet of this kind that a link is to carry.
+    pub(super) fn judge(&mut self, link: u32, kind: PacketKind) -> Verdict {
         let mut verdict = Verdict::default();
         if self.faults.version == 0 {
             return verdict;
         }
         self.refresh(link);
-        let (Some(link), Some(packet)) = (self.links.get_mut(link), self.packets.get(packet)) else {
+        let Some(link) = self.links.get_mut(link) else {
             return verdict;
         };
-        let kind = packet.kind();
         for place in &link.faults {
             if let Some(fault) = self.faults.packets.get_mut(*place) {
                 fault.pass(kind, &mut self.random, &mut verdict);
@@ -159,27 +166,45 @@ impl World {
         })
     }
 
-    /// Keeps a packet back until the next of its link has come, or for a while. Says whether
+    /// Keeps what is to come in back until the next of its link has come, or for a while. Says whether
     /// it does: only one is kept at a time.
-    pub(super) fn hold(&mut self, link: u32, packet: PacketKey, at_ns: u64) -> bool {
+    fn hold(&mut self, link: u32, coming: Event, at_ns: u64) -> bool {
         let Some(found) = self.links.get_mut(link).filter(|link| link.held.is_none()) else {
             return false;
         };
-        found.held = Some(packet);
+        found.held = Some(coming);
         found.holds = found.holds.wrapping_add(1);
         let release = Event::Release(link, found.holds);
         self.events.push(at_ns.saturating_add(HOLD_NS), release);
         true
     }
 
-    /// Lets a packet go on that was not overtaken.
+    /// Has come in at the end of a link what was sent over it, in the order that the verdict says.
+    pub(super) fn pass_on(&mut self, link: u32, verdict: Verdict, coming: Event, at_ns: u64) {
+        if verdict.is_overtaken && self.hold(link, coming, at_ns) {
+            return;
+        }
+        self.come(coming, at_ns);
+        if let Some(held) = self.links.get_mut(link).and_then(|link| link.held.take()) {
+            self.come(held, at_ns);
+        }
+    }
+
+    /// Lets go on what was not overtaken.
     pub(super) fn release(&mut self, link: u32, hold: u32) {
         let Some(link) = self.links.get_mut(link).filter(|link| link.holds == hold) else {
             return;
         };
-        let (held, to) = (link.held.take(), link.to);
-        if let Some(packet) = held {
-            self.deliver(packet, to, self.now_ns);
+        if let Some(held) = link.held.take() {
+            self.come(held, self.now_ns);
+        }
+    }
+
+    /// Has something come in at a port.
+    pub(super) fn come(&mut self, coming: Event, at_ns: u64) {
+        match coming {
+            Event::Arrive(packet, port) => self.deliver(packet, port, at_ns),
+            _ => self.events.push(at_ns, coming),
         }
     }
 

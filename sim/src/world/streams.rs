@@ -1,7 +1,7 @@
 //! Streams on their way: which end a segment is for, and how it gets there.
 //!
-//! Segments share the links with packets. A link that is down, and a host that vanished, lose them; other
-//! faults are of packets alone.
+//! Segments share the links with packets, and their faults: clauses of a plan about the kind `stream` mean them,
+//! and no other clause about packets does. A host that is slow with packets is not with them.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -10,6 +10,7 @@ use doorbell_core::{Gid, IpPrefix, PortState};
 use super::{HostId, World};
 use crate::errno::{EADDRINUSE, EADDRNOTAVAIL, ENETUNREACH};
 use crate::event::Event;
+use crate::packet::PacketKind;
 use crate::slab::{Key, Slab};
 use crate::stream::{
     ARRIVED_MAX, AcceptorKey, AcceptorState, HEADER_BYTES, Kind, Segment, StreamKey, StreamState,
@@ -198,9 +199,19 @@ impl World {
         let sending_ns = self.link.sending_ns(bytes, port.report.speed_mbps);
         let sent_ns = port.sends_until_ns.max(self.now_ns).saturating_add(sending_ns);
         port.sends_until_ns = sent_ns;
-        let at_ns = sent_ns.saturating_add(self.link.latency_ns);
+        let verdict = self.judge(link, PacketKind::Stream);
+        // One that was changed under way is as good as lost: nobody hears it.
+        if verdict.is_lost || verdict.is_corrupt {
+            return;
+        }
+        let lasts_ns = self.link.latency_ns.saturating_add(verdict.delay_ns);
+        let at_ns = sent_ns.saturating_add(lasts_ns);
+        if verdict.is_doubled {
+            let copy = self.streams.segments.insert(segment.clone());
+            self.come(Event::Segment(copy, to), at_ns);
+        }
         let key = self.streams.segments.insert(segment);
-        self.events.push(at_ns, Event::Segment(key, to));
+        self.pass_on(link, verdict, Event::Segment(key, to), at_ns);
     }
 
     /// Brings a segment to the end it is for.
@@ -222,8 +233,9 @@ impl World {
         }
         self.news = true;
         let end = segment.to.or_else(|| self.known_from(host, &segment));
-        let is_alive = |key: &StreamKey| self.streams.ends.get(*key).is_some_and(|end| !end.is_dead());
-        let Some(key) = end.filter(is_alive) else {
+        let ends = &self.streams.ends;
+        let hears = |key: &StreamKey| ends.get(*key).is_some_and(|end| end.hears(segment.from));
+        let Some(key) = end.filter(hears) else {
             self.answer_unknown(host, &segment);
             return;
         };
@@ -260,15 +272,18 @@ impl World {
                 return;
             }
         }
-        if segment.kind != Kind::Reset {
-            self.send_segment(Segment {
-                from: None,
-                to: segment.from,
-                source: local,
-                destination: remote,
-                kind: Kind::Reset,
-            });
-        }
+        let kind = match segment.kind {
+            Kind::Connect => Kind::Refused,
+            Kind::Refused | Kind::Reset => return,
+            Kind::Accept | Kind::Bytes { .. } | Kind::Came(_) => Kind::Reset,
+        };
+        self.send_segment(Segment {
+            from: None,
+            to: segment.from,
+            source: local,
+            destination: remote,
+            kind,
+        });
     }
 
     /// A peer is there, and waits to be taken; or nobody listens any more.

@@ -265,7 +265,10 @@ impl World {
             capture.keep(sent_ns, packet);
         }
         self.record_leaving(key, Some(route.to), packet, sent_ns);
-        let verdict = self.judge(route.link, packet);
+        let Some(kind) = self.packets.get(packet).map(Packet::kind) else {
+            return;
+        };
+        let verdict = self.judge(route.link, kind);
         if verdict.is_lost {
             self.record_end(packet, Fate::Lost);
             self.lose(packet);
@@ -282,13 +285,7 @@ impl World {
             self.tally.packets.sent = self.tally.packets.sent.wrapping_add(1);
             self.deliver(copy, route.to, at_ns);
         }
-        if verdict.is_overtaken && self.hold(route.link, packet, at_ns) {
-            return;
-        }
-        self.deliver(packet, route.to, at_ns);
-        if let Some(held) = self.links.get_mut(route.link).and_then(|link| link.held.take()) {
-            self.deliver(held, route.to, at_ns);
-        }
+        self.pass_on(route.link, verdict, Event::Arrive(packet, route.to), at_ns);
     }
 
     /// Has a packet come in at a port.

@@ -43,7 +43,7 @@ impl Run<'_> {
         self.check_conserved()
     }
 
-    /// Everything the plan has broken is whole again; what it does to single packets goes on.
+    /// Everything the plan has broken is whole again; nothing happens to packets and posts any more.
     fn stop_faults(&mut self) -> Verdict {
         let plan = self
             .case
@@ -68,6 +68,7 @@ impl Run<'_> {
             Action::Restart(any.clone()),
             Action::Port(end(), true),
             Action::Link(end(), end(), true),
+            Action::Calm,
         ] {
             self.fabric.perform(&action);
         }

@@ -6,10 +6,10 @@ use doorbell_core::provider::{
     Arena, ArenaConfig, CompletionQueue, Operation, PostFlags, ProtectionDomain, Provider, ReceiveBatch,
     ReceiveQueue, Slot,
 };
-use doorbell_core::{Gid, IpPrefix, Mtu, WcStatus};
-use doorbell_sim::{Fabric, Host, PortConfig};
+use doorbell_core::{Mtu, WcStatus};
+use doorbell_sim::{Fabric, Host};
 
-use super::{End, Rig, Side, USUAL, WINDOW_BYTES, Wish, connected_as};
+use super::{End, Rig, Side, USUAL, WINDOW_BYTES, Wish, connected_as, hosts};
 
 /// What goes wrong in it.
 pub(crate) const PLAN: &str = "seed 3; drop 2nd send of a->b; duplicate 3rd write of a->b; corrupt 2nd response of b->a; \
@@ -25,21 +25,7 @@ impl Rig for On<'_> {
 
     fn ends(&self) -> [End<Host>; 2] {
         let [a, b] = self.1;
-        [("a", a), ("b", b)].map(|(name, address)| {
-            let address: core::net::IpAddr = address.parse().unwrap();
-            let bits = if address.is_ipv4() { 24 } else { 64 };
-            let prefix = IpPrefix::new(address, bits).unwrap();
-            End {
-                provider: self
-                    .0
-                    .host(name, vec![PortConfig::new("sim0", &[prefix])])
-                    .unwrap(),
-                device: "sim0".into(),
-                port: 1,
-                gid_index: 0,
-                gid: Gid::from_ip(address),
-            }
-        })
+        [("a", a), ("b", b)].map(|(name, address)| hosts::end(&self.0, name, address))
     }
 }
 

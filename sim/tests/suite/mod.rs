@@ -6,6 +6,7 @@
 pub(crate) mod data;
 pub(crate) mod detached;
 pub(crate) mod every_packet;
+pub(crate) mod hosts;
 pub(crate) mod ownership;
 pub(crate) mod shared_receive;
 
