@@ -11,11 +11,12 @@ use crate::bring_up::{self, Agreement, Ground, Place, Ready, Supply};
 use crate::error::ConnectError;
 use crate::node::{Connection, Draw};
 use crate::rails::{NodeRail, Rails};
-use crate::{ChannelConfig, Worker};
+use crate::{ChannelConfig, Trust, Worker};
 
 /// What is said to one peer, and heard of it.
 pub(crate) struct Answer {
-    machine: Responder,
+    machine: Responder<Trust>,
+    trust: Trust,
     rails: Rails,
     config: ChannelConfig,
     psn: Psn,
@@ -72,6 +73,7 @@ impl Answer {
         instance: InstanceId,
         rails: Rails,
         config: &ChannelConfig,
+        trust: Trust,
         timing: Timing,
         draw: &Draw,
         now: Instant,
@@ -82,10 +84,11 @@ impl Answer {
             timing,
             versions: VersionRange::OURS,
         };
-        let machine =
-            Responder::new(responder, rails.advertised(), now).map_err(|_| ConnectError::NoRails)?;
+        let machine = Responder::with(responder, trust.clone(), rails.advertised(), now)
+            .map_err(|_| ConnectError::NoRails)?;
         Ok(Self {
             machine,
+            trust,
             rails,
             config: *config,
             psn: draw.psn,
@@ -114,6 +117,11 @@ impl Answer {
     pub(crate) fn poll(&mut self, now: Instant, io: &mut impl Io) -> Result<Next, ConnectError> {
         match self.machine.poll(now, io) {
             Step::Prepare(prepare) => {
+                let theirs = self.machine.peer_rails().get(usize::from(prepare.peer.rail));
+                if let Err(error) = self.trust.check_rail(theirs) {
+                    self.refuse(now, io, bring_up::reject_for(&error));
+                    return Err(error);
+                }
                 let rail = self.rails.get(usize::from(prepare.local_rail));
                 Ok(Next::QueuePair(Wanted {
                     rail: rail.ok_or(ConnectError::NoRails)?,

@@ -132,7 +132,7 @@ pub(crate) fn prepare<P: Provider>(
             slot_bytes: ground.slot_bytes,
         },
         credit: place.credit,
-        session: None,
+        session: config.session,
         private_data: config.private_data,
     };
     Ok(Pending {
@@ -349,6 +349,7 @@ pub(crate) fn reject_for(error: &ConnectError) -> Reject {
             reason: RejectReason::QUEUE_PAIR,
             detail: u32::try_from(error.errno).unwrap_or(0),
         },
+        ConnectError::NotAllowed(_) => Reject::new(RejectReason::NOT_ALLOWED),
         ConnectError::NoRoom { .. }
         | ConnectError::NoShare { .. }
         | ConnectError::NoMemory

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use doorbell_core::Mtu;
 use doorbell_core::provider::{PlacementConfig, RemoteAccess};
-use doorbell_core::wire::PrivateData;
+use doorbell_core::wire::{PrivateData, Resumption};
 
 /// What a Worker is made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,6 +193,10 @@ pub struct ChannelConfig {
     /// Bytes of the application that the peer gets with the connection, at most 64: windows
     /// it may reach, for example. Default none.
     pub private_data: PrivateData,
+    /// The session that the connection carries on, as this side says it: told to a peer that speaks version 2 of
+    /// the handshake, and to another the connection fails. Default none. What the peer said is in
+    /// [`Peer::session`](crate::Peer::session).
+    pub session: Option<Resumption>,
     /// The largest path MTU to agree to. Default 4,096, the largest there is: the lower of
     /// both sides' ports decides.
     pub mtu_max: Mtu,
@@ -228,6 +232,7 @@ impl Default for ChannelConfig {
             min_rnr_timer: 12,
             handshake_stage: Duration::from_secs(5),
             private_data: PrivateData::EMPTY,
+            session: None,
             mtu_max: Mtu::B4096,
             traffic_class: 0,
             flow_label: 0,

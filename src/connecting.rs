@@ -44,7 +44,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         config: &ChannelConfig,
         deadline: Deadline,
     ) -> Result<Connecting<P, N>, ConnectError> {
-        let rails = Rails::scan(&self.provider, workers, &self.rail_filter)?;
+        let rails = Rails::scan(self, workers)?;
         let to = dial_address(&rails, handle)?;
         self.begin(rails, to, Some(handle.instance()), config, deadline)
     }
@@ -60,7 +60,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         config: &ChannelConfig,
         deadline: Deadline,
     ) -> Result<Connecting<P, N>, ConnectError> {
-        let rails = Rails::scan(&self.provider, workers, &self.rail_filter)?;
+        let rails = Rails::scan(self, workers)?;
         self.begin(rails, address, None, config, deadline)
     }
 
@@ -78,7 +78,8 @@ impl<P: Provider, N: Network> Node<P, N> {
             stage: config.handshake_stage,
             whole: deadline.remaining(now),
         };
-        let dial = Dial::new(self.instance(), listener, rails, config, timing, &draw, now)?;
+        self.trust().check_address(to.ip())?;
+        let dial = Dial::new(self, listener, rails, config, timing, &draw, now)?;
         let stream = self.network.connect(to)?;
         Ok(Connecting {
             dial,

@@ -11,11 +11,12 @@ use crate::bring_up::{self, Agreement, Ground, Pending, Ready};
 use crate::error::ConnectError;
 use crate::node::{Connection, Draw};
 use crate::rails::{NodeRail, Rails};
-use crate::{ChannelConfig, Worker};
+use crate::{ChannelConfig, Network, Node, Trust, Worker};
 
 /// A connection on its way.
 pub(crate) struct Dial<P: Provider> {
-    machine: Initiator,
+    machine: Initiator<Trust>,
+    trust: Trust,
     rails: Rails,
     config: ChannelConfig,
     psn: Psn,
@@ -31,7 +32,7 @@ enum Stage<P: Provider> {
 
 impl<P: Provider> Dial<P> {
     pub(crate) fn new(
-        instance: InstanceId,
+        node: &Node<P, impl Network>,
         listener: Option<InstanceId>,
         rails: Rails,
         config: &ChannelConfig,
@@ -39,17 +40,19 @@ impl<P: Provider> Dial<P> {
         draw: &Draw,
         now: Instant,
     ) -> Result<Self, ConnectError> {
+        let trust = node.trust();
         let initiator = InitiatorConfig {
-            instance,
+            instance: node.instance(),
             listener,
             nonce: draw.nonce,
             timing,
             versions: VersionRange::OURS,
         };
         let machine =
-            Initiator::new(initiator, rails.advertised(), now).map_err(|_| ConnectError::NoRails)?;
+            Initiator::with(initiator, &trust, rails.advertised(), now).map_err(|_| ConnectError::NoRails)?;
         Ok(Self {
             machine,
+            trust,
             rails,
             config: *config,
             psn: draw.psn,
@@ -112,6 +115,7 @@ impl<P: Provider> Dial<P> {
 
     fn offer(&mut self, now: Instant, workers: &mut [Worker<P>]) -> Result<(), ConnectError> {
         let pair = self.rails.route(self.machine.peer_rails())?;
+        self.trust.check_rail(self.machine.peer_rails().get(pair.peer))?;
         let rail = self.rails.get(pair.local).ok_or(ConnectError::NoRails)?;
         let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
         let index = |index| u8::try_from(index).map_err(|_| ConnectError::NoRails);

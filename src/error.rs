@@ -1,7 +1,7 @@
 //! What can go wrong between having nothing and having a channel.
 
 use core::fmt;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use std::io;
 
 use doorbell_core::handshake::{HandshakeError, Misuse};
@@ -112,6 +112,10 @@ pub enum ConnectError {
     TooManyUnaccepted,
     /// The handshakes are over, and none of their connections is left: none comes any more.
     ListenerClosed,
+    /// One of the Workers is another Node's: of another trust domain.
+    OtherTrust,
+    /// The peer, or its rail, is at an address that is in none of the subnets peers are taken from.
+    NotAllowed(IpAddr),
     /// There is nothing to advertise: no usable rail on the Workers' devices.
     NoRails,
     /// The configuration cannot be told to a peer.
@@ -160,6 +164,10 @@ impl fmt::Display for ConnectError {
                 f.write_str("as many connections as there is room for wait to be accepted")
             }
             Self::ListenerClosed => f.write_str("no more connections are accepted"),
+            Self::OtherTrust => f.write_str("a Worker is another Node's, and so of another trust domain"),
+            Self::NotAllowed(address) => {
+                write!(f, "{address} is in none of the subnets that peers are taken from")
+            }
             Self::NoRails => f.write_str("no usable rail to advertise"),
             Self::Misuse(misuse) => write!(f, "the configuration cannot be told to a peer: {misuse}"),
             Self::Entropy(errno) => write!(f, "the system gave no random bytes (errno {errno})"),
@@ -179,7 +187,10 @@ macro_rules! from {
     )+};
 }
 
-from!(HandshakeError => Handshake, NoRoute => NoRoute, ProviderError => Provider, Misuse => Misuse);
+from!(
+    HandshakeError => Handshake, NoRoute => NoRoute, ProviderError => Provider,
+    Misuse => Misuse
+);
 
 impl From<NetworkError> for ConnectError {
     fn from(error: NetworkError) -> Self {

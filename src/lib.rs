@@ -8,10 +8,12 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use doorbell::{ChannelConfig, Event, Listener, Node, Wait, Woken, WorkerConfig, within};
+//! use doorbell::{
+//!     ChannelConfig, Event, KeyRing, Listener, Node, Trust, Wait, Woken, WorkerConfig, within,
+//! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let node = Node::open()?;
+//! let node = Node::open(Trust::keys(KeyRing::from_file("/etc/doorbell/keys")?))?;
 //! let mut workers = node.workers(&WorkerConfig::default())?;
 //! let config = ChannelConfig::default();
 //! let mut listener = Listener::bind(&node, &workers, "[::]:0".parse()?, &config)?;
@@ -56,6 +58,7 @@ mod rails;
 mod ring_channel;
 mod submission;
 mod topology;
+mod trust;
 mod worker;
 
 pub use acceptances::Acceptances;
@@ -70,7 +73,9 @@ pub use doorbell_core::provider::{
     ArenaConfig, AsyncEvent, MemoryError, NumaNode, Operation, Pages, Placement, PlacementConfig, PostFlags,
     RemoteAccess, RemoteAddress, Window, WindowConfig,
 };
-pub use doorbell_core::wire::{Handle, PrivateData, Publication, RemoteWindow};
+pub use doorbell_core::wire::{
+    Handle, InstanceId, KeyId, PrivateData, Publication, RemoteWindow, Resumption, SessionId,
+};
 pub use doorbell_core::{Clock, Deadline, PortReport, Ticket, WcStatus};
 pub use doorbell_ffi::{Rdma, StableMemory};
 pub use doorbell_hotpath::{FirstCause, RingReadError, Statistics, StatisticsSnapshot, Wait, Woken};
@@ -95,6 +100,7 @@ pub use topology::SnapshotError;
 pub use topology::{
     ArpFacts, InterfaceFacts, Map, NeighbourFacts, NeighbourState, PortFacts, Reach, Topology,
 };
+pub use trust::{KEY_BYTES_MIN, Key, KeyError, KeyRing, KeyRingError, Refusals, Trust};
 pub use worker::{
     CloseError, CloseProgress, NotAPair, NotSplit, ReceiveWorker, SendWorker, SharedReceives, Sleep,
     SplitError, Turn, WaitError, Worker,

@@ -6,20 +6,22 @@ use core::net::SocketAddr;
 use std::sync::Arc;
 
 use doorbell_core::Deadline;
-use doorbell_core::handshake::Timing;
-use doorbell_core::network::{Acceptor as _, Network, Waited};
+use doorbell_core::handshake::{Io as _, Timing};
+use doorbell_core::network::{Acceptor as _, Network, Stream as _, Waited};
 use doorbell_core::provider::Provider;
-use doorbell_core::wire::{AdvertisedRail, Fit, Handle, InstanceId};
+use doorbell_core::wire::{AdvertisedRail, Fit, FrameBuffer, Handle, InstanceId};
 use doorbell_ffi::Rdma;
 
 use crate::answer::{Answer, Answering};
+use crate::bring_up::reject_for;
 use crate::edge::background::Background;
 use crate::edge::makers::Makers;
 use crate::error::ConnectError;
 use crate::handshakes::{HandshakeLimits, Handshakes, Port, Settings, timing};
 use crate::node::{Connection, Draw};
 use crate::rails::Rails;
-use crate::{Acceptances, ChannelConfig, Node, Tcp, Worker};
+use crate::trust::Refusals;
+use crate::{Acceptances, ChannelConfig, Node, Tcp, Trust, Worker};
 
 /// Handshakes under way at most. A peer beyond them waits in the TCP backlog.
 pub const HANDSHAKES_MAX: usize = 64;
@@ -39,6 +41,7 @@ pub struct Listener<P: Provider = Rdma, N: Network = Tcp> {
     /// Why nobody more was taken in, until our caller is told.
     untold: Option<ConnectError>,
     failed: u64,
+    refusals: Refusals,
 }
 
 impl<P: Provider, N: Network> Listener<P, N> {
@@ -55,7 +58,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         address: SocketAddr,
         config: &ChannelConfig,
     ) -> Result<Self, ConnectError> {
-        let rails = Rails::scan(&node.provider, workers, &node.rail_filter)?;
+        let rails = Rails::scan(node, workers)?;
         let acceptor = node.network.listen(address)?;
         let address = acceptor.address();
         let port = address.port().try_into().map_err(|_| ConnectError::NoRails)?;
@@ -80,6 +83,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
             under_way: Vec::new(),
             untold: None,
             failed: 0,
+            refusals: Refusals::default(),
         })
     }
 
@@ -141,6 +145,12 @@ impl<P: Provider, N: Network> Listener<P, N> {
         self.failed
     }
 
+    /// How many of them for who or where the peers are.
+    #[must_use]
+    pub const fn refusals(&self) -> Refusals {
+        self.refusals
+    }
+
     /// Takes new peers, moves every handshake as far as it can, and gives one outcome if
     /// there is one: a channel, or why a peer did not become one. Never waits.
     ///
@@ -174,7 +184,9 @@ impl<P: Provider, N: Network> Listener<P, N> {
             let (stream, answer) = self.under_way.get_mut(index)?;
             if let Some(outcome) = answer.poll(node.network.now(), stream, workers) {
                 self.under_way.swap_remove(index);
-                self.failed = self.failed.saturating_add(u64::from(outcome.is_err()));
+                if let Err(error) = &outcome {
+                    self.count_failed(error);
+                }
                 return Some(outcome);
             }
         }
@@ -247,14 +259,30 @@ impl<P: Provider, N: Network> Listener<P, N> {
     fn take_new(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), ConnectError> {
         // Looked at once however many come, since it opens devices.
         let mut rails = None;
-        while !self.is_full() {
-            let Some(stream) = node.network.accept(&self.acceptor)? else {
+        let trust = node.trust();
+        // However many are refused, the others have their turn.
+        for _ in 0..HANDSHAKES_MAX {
+            if self.is_full() {
+                break;
+            }
+            let Some(mut stream) = node.network.accept(&self.acceptor)? else {
                 break;
             };
-            match self.begin(node, workers, stream, &mut rails) {
+            // One that is gone already is found out by its handshake.
+            let allowed = stream
+                .peer_address()
+                .map_or(Ok(()), |at| trust.check_address(at.ip()));
+            if let Err(error) = allowed {
+                // Nothing is read of it, and nothing is kept for it. What the stream takes at once, it is told.
+                let reject = FrameBuffer::reject(&reject_for(&error));
+                let _ = stream.write(reject.as_bytes());
+                self.count_failed(&error);
+                continue;
+            }
+            match self.begin(node, workers, &trust, stream, &mut rails) {
                 Ok(handshake) => self.under_way.push(handshake),
                 Err(error) => {
-                    self.failed = self.failed.saturating_add(1);
+                    self.count_failed(&error);
                     return Err(error);
                 }
             }
@@ -262,22 +290,29 @@ impl<P: Provider, N: Network> Listener<P, N> {
         Ok(())
     }
 
+    fn count_failed(&mut self, error: &ConnectError) {
+        self.failed = self.failed.saturating_add(1);
+        self.refusals.count(error);
+    }
+
     fn begin(
         &self,
         node: &Node<P, N>,
         workers: &[Worker<P>],
+        trust: &Trust,
         stream: N::Stream,
         rails: &mut Option<Rails>,
     ) -> Result<(N::Stream, Answering<P>), ConnectError> {
         let rails = match rails {
             Some(rails) => rails,
-            None => rails.insert(Rails::scan(&node.provider, workers, &node.rail_filter)?),
+            None => rails.insert(Rails::scan(node, workers)?),
         };
         let draw = Draw::new(&node.network)?;
         let answer = Answer::new(
             self.instance,
             rails.clone(),
             &self.config,
+            trust.clone(),
             self.timing,
             &draw,
             node.network.now(),

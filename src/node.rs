@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::time::Duration;
+use std::sync::{PoisonError, RwLock};
 
 use doorbell_core::network::{Network, NetworkError};
 use doorbell_core::port::Unusable;
@@ -14,7 +15,7 @@ use doorbell_ffi::Rdma;
 use crate::edge::reaper::Reaper;
 use crate::error::NodeError;
 use crate::rails::{rails_of, sort};
-use crate::{ChannelId, RailFilter, Tcp, Worker, WorkerConfig};
+use crate::{ChannelId, RailFilter, Tcp, Trust, Worker, WorkerConfig};
 
 /// A host's RDMA stack, and the network its connections are made over.
 pub struct Node<P: Provider = Rdma, N: Network = Tcp> {
@@ -24,6 +25,7 @@ pub struct Node<P: Provider = Rdma, N: Network = Tcp> {
     instance: InstanceId,
     /// Which of its rails are used.
     pub(crate) rail_filter: RailFilter,
+    trust: RwLock<Trust>,
     reaper: Reaper,
 }
 
@@ -65,14 +67,14 @@ fn random<const BYTES: usize>(network: &impl Network) -> Result<[u8; BYTES], Unr
 }
 
 impl Node<Rdma> {
-    /// The RDMA stack of this host, on libibverbs. A thread of its own destroys what is closed: calls
-    /// of milliseconds.
+    /// The RDMA stack of this host, on libibverbs, for peers that are trusted like this. A thread of its own
+    /// destroys what is closed: calls of milliseconds.
     ///
     /// # Errors
     /// libibverbs is not there: the error names the package to install. Or the system gave no
     /// thread or no random bytes.
-    pub fn open() -> Result<Self, NodeError> {
-        let mut node = Self::with_provider(Rdma::load().map_err(NodeError::Library)?)?;
+    pub fn open(trust: Trust) -> Result<Self, NodeError> {
+        let mut node = Self::with_provider(Rdma::load().map_err(NodeError::Library)?, trust)?;
         node.reaper =
             Reaper::background().map_err(|error| NodeError::Thread(error.raw_os_error().unwrap_or(0)))?;
         Ok(node)
@@ -85,8 +87,8 @@ impl<P: Provider> Node<P> {
     ///
     /// # Errors
     /// The system gave no random bytes.
-    pub fn with_provider(provider: P) -> Result<Self, NodeError> {
-        Self::with(provider, Tcp)
+    pub fn with_provider(provider: P, trust: Trust) -> Result<Self, NodeError> {
+        Self::with(provider, Tcp, trust)
     }
 }
 
@@ -96,7 +98,7 @@ impl<P: Provider, N: Network> Node<P, N> {
     ///
     /// # Errors
     /// The network gave no random bytes.
-    pub fn with(provider: P, network: N) -> Result<Self, NodeError> {
+    pub fn with(provider: P, network: N, trust: Trust) -> Result<Self, NodeError> {
         let drawn = random(&network).map_err(|Unrandom(errno)| NodeError::Entropy(errno))?;
         let instance = InstanceId::new(u64::from_le_bytes(drawn)).ok_or(NodeError::Entropy(0))?;
         Ok(Self {
@@ -104,8 +106,22 @@ impl<P: Provider, N: Network> Node<P, N> {
             network,
             instance,
             rail_filter: RailFilter::default(),
+            trust: RwLock::new(trust),
             reaper: Reaper::default(),
         })
+    }
+
+    /// Whom it takes for a peer.
+    #[must_use]
+    pub fn trust(&self) -> Trust {
+        // Whoever panicked while it was held left a whole value behind.
+        self.trust.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes others for peers from now on: with other keys, or from elsewhere. Handshakes under way end as they
+    /// began, and connections stay.
+    pub fn set_trust(&self, trust: Trust) {
+        *self.trust.write().unwrap_or_else(PoisonError::into_inner) = trust;
     }
 
     /// The provider.
@@ -193,7 +209,13 @@ impl<P: Provider, N: Network> Node<P, N> {
             });
         }
         let context = self.provider.open(device)?;
-        Ok(Worker::new(context, device.into(), config, self.reaper.clone())?)
+        Ok(Worker::new(
+            context,
+            device.into(),
+            config,
+            self.instance,
+            self.reaper.clone(),
+        )?)
     }
 
     /// A Worker on each device that has a rail that can be used.
@@ -216,7 +238,13 @@ impl<P: Provider, N: Network> Node<P, N> {
             .into_iter()
             .map(|device| {
                 let context = self.provider.open(device)?;
-                Ok(Worker::new(context, device.into(), config, self.reaper.clone())?)
+                Ok(Worker::new(
+                    context,
+                    device.into(),
+                    config,
+                    self.instance,
+                    self.reaper.clone(),
+                )?)
             })
             .collect()
     }

@@ -3,6 +3,7 @@
 use core::net::IpAddr;
 
 use doorbell_core::handshake::Established;
+use doorbell_core::wire::{InstanceId, KeyId, Resumption};
 use doorbell_core::{Gid, Mtu, Qpn};
 
 /// The other end of a channel.
@@ -52,6 +53,24 @@ impl Peer {
     #[must_use]
     pub const fn message_bytes_max(&self) -> u32 {
         self.established.peer.parameters.slot_bytes
+    }
+
+    /// The key it proved to have; `None` where it was not asked to.
+    #[must_use]
+    pub const fn key(&self) -> Option<KeyId> {
+        self.established.key
+    }
+
+    /// Its number, random for each start of it: another one is another process.
+    #[must_use]
+    pub const fn instance(&self) -> InstanceId {
+        self.established.peer_instance
+    }
+
+    /// What it said of the session that the connection carries on.
+    #[must_use]
+    pub const fn session(&self) -> Option<Resumption> {
+        self.established.peer.session
     }
 
     /// The bytes its application sent with the connection.

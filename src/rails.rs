@@ -2,14 +2,15 @@
 
 use core::fmt;
 
+use doorbell_core::network::Network;
 use doorbell_core::port::Unusable;
 use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::rail::{Lane, LocalRail, NotChosen, RailPair, RailSource, Verdict, choose};
 use doorbell_core::wire::{AdvertisedRail, RAILS_MAX, SpeedClass};
 use doorbell_core::{Gid, Mtu, PortReport};
 
-use crate::Worker;
 use crate::rail_filter::{FilterSubject, FilterVerdict, RailFilter};
+use crate::{ConnectError, Node, Worker};
 
 /// Every rail of the Workers' devices as it is now, those that can be used first.
 #[derive(Clone, Debug)]
@@ -60,13 +61,18 @@ impl core::error::Error for NoRoute {}
 
 impl Rails {
     /// Looks at the ports of the Workers' devices now.
-    pub(crate) fn scan<P: Provider>(
-        provider: &P,
+    ///
+    /// # Errors
+    /// A Worker is another Node's, or the devices could not be listed.
+    pub(crate) fn scan<P: Provider, N: Network>(
+        node: &Node<P, N>,
         workers: &[Worker<P>],
-        filter: &RailFilter,
-    ) -> Result<Self, ProviderError> {
+    ) -> Result<Self, ConnectError> {
+        if workers.iter().any(|worker| worker.node != node.instance()) {
+            return Err(ConnectError::OtherTrust);
+        }
         let devices: Vec<_> = workers.iter().map(Worker::device).collect();
-        Self::of_devices(provider, &devices, filter)
+        Ok(Self::of_devices(&node.provider, &devices, &node.rail_filter)?)
     }
 
     /// The same, of the devices of Workers that are on other threads: one for each.

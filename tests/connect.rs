@@ -267,7 +267,7 @@ fn a_handle_of_a_listener_that_is_gone_is_recognised() {
     let before = Listener::bind(&a, &server, "127.0.0.1:0".parse().unwrap(), &small()).unwrap();
     let (old, address) = (*before.handle(), before.address());
     drop(before);
-    let restarted = doorbell::Node::with_provider(a.provider().clone()).unwrap();
+    let restarted = doorbell::Node::with_provider(a.provider().clone(), a.trust()).unwrap();
     let mut server = workers(&restarted);
     let mut listener = Listener::bind(&restarted, &server, address, &small()).unwrap();
     let accepting = thread::spawn(move || {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use doorbell::vocabulary::network::{Network, NetworkError, Waited};
 use doorbell::vocabulary::{Clock, Instant};
-use doorbell::{ChannelConfig, ConnectError, Connection, Deadline, Listener, Node, Worker};
+use doorbell::{ChannelConfig, ConnectError, Connection, Deadline, Listener, Node, Trust, Worker};
 use doorbell_sim::{Acceptor, Fabric, Host, LinkConfig, Stream};
 use fabric::{node, port, small, workers};
 
@@ -102,7 +102,7 @@ impl Two {
             peers: Arc::new(AtomicU32::new(1)),
             failures: failures.clone(),
         };
-        let listening = Node::with(host, network).unwrap();
+        let listening = Node::with(host, network, Trust::unauthenticated_on_purpose()).unwrap();
         let workers = workers(&listening);
         let listener = Listener::bind(&listening, &workers, at(), &config()).unwrap();
         let other = node(&fabric, "b", vec![port("simB", "10.0.0.2/24")]);

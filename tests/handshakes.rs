@@ -14,7 +14,7 @@ use doorbell::vocabulary::wire::RejectReason;
 use doorbell::vocabulary::{Clock, Instant};
 use doorbell::{
     Acceptances, ChannelConfig, ChannelId, ConnectError, Connecting, Connection, Deadline, HandshakeLimits,
-    Handshakes, Listener, Node, SharedReceivesConfig, Worker, WorkerConfig,
+    Handshakes, Listener, Node, SharedReceivesConfig, Trust, Worker, WorkerConfig,
 };
 use doorbell_sim::{Acceptor, Fabric, Host, LinkConfig, Stream};
 use fabric::{node, port, small};
@@ -115,7 +115,7 @@ impl Hub {
             host: host.clone(),
             failures: Arc::clone(&failures),
         };
-        let node = Arc::new(Node::with(host, network).unwrap());
+        let node = Arc::new(Node::with(host, network, Trust::unauthenticated_on_purpose()).unwrap());
         let mut own = WorkerConfig::default();
         own.slots = SLOTS;
         own.shared_receives = shared;

@@ -36,7 +36,9 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
             "doorbell-hotpath",
             "doorbell-ffi",
             "getrandom",
+            "hmac",
             "rustix",
+            "sha2",
             // Behind the CLI's feature; that they are optional is checked apart.
             "clap",
             "doorbell-sim",
@@ -60,6 +62,9 @@ const EMBEDDED: &[&str] = &[
     "doorbell-hotpath",
     "doorbell-ffi",
     "getrandom",
+    // Proofs of a key, which no embedder can do without and nobody should write anew.
+    "hmac",
+    "sha2",
     "rustix",
 ];
 

@@ -11,7 +11,7 @@ use core::time::Duration;
 
 use doorbell::{
     Batch, ChannelConfig, ChannelId, Connection, Event, Lease, Listener, Node, Operation, PostFlags,
-    SendErrorKind, Worker, WorkerConfig, within,
+    SendErrorKind, Trust, Worker, WorkerConfig, within,
 };
 
 type Failure = Box<dyn Error>;
@@ -133,7 +133,7 @@ fn until_done(worker: &mut Worker) -> Result<(), Failure> {
 
 /// Two connected Workers on the first device.
 fn pair() -> Result<(End, End), Failure> {
-    let node = Node::open()?;
+    let node = Node::open(Trust::unauthenticated_on_purpose())?;
     let mut theirs = node.workers(&WorkerConfig::default())?;
     let mut ours = node.workers(&WorkerConfig::default())?;
     let config = ChannelConfig::default();

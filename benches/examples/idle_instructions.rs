@@ -10,8 +10,8 @@ use core::error::Error;
 use core::time::Duration;
 
 use doorbell::{
-    ChannelConfig, ChannelId, Event, Listener, Node, Operation, SharedReceivesConfig, Worker, WorkerConfig,
-    within,
+    ChannelConfig, ChannelId, Event, Listener, Node, Operation, SharedReceivesConfig, Trust, Worker,
+    WorkerConfig, within,
 };
 
 type Failure = Box<dyn Error>;
@@ -26,7 +26,7 @@ fn main() -> Result<(), Failure> {
     let mut words = std::env::args().skip(1);
     let mut word = || words.next().ok_or("WHAT CHANNELS POLLS");
     let (what, channels, polls) = (word()?, word()?.parse::<u32>()?, word()?.parse::<u32>()?);
-    let node = Node::open()?;
+    let node = Node::open(Trust::unauthenticated_on_purpose())?;
     let mut config = WorkerConfig::default();
     config.slots = channels.saturating_mul(DEPTH).saturating_add(64);
     config.slot_bytes = 64;

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
-use doorbell::{Handle, WcStatus};
+use doorbell::{Handle, KeyRing, Node, Trust, WcStatus};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
@@ -29,9 +29,24 @@ pub(crate) struct Output {
     /// Write the handle to this file, and not to standard output (with --json: standard error).
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) handle_file: Option<PathBuf>,
+    /// Take no peer but one that has a key of this file. Without it, whoever reaches the port is taken for one.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) key_file: Option<PathBuf>,
 }
 
 impl Output {
+    /// The RDMA stack of this host, for the peers that were asked for.
+    ///
+    /// # Errors
+    /// There is none, or the file is not one of keys.
+    pub(crate) fn node(&self) -> Result<Node, Failure> {
+        let trust = match &self.key_file {
+            Some(path) => Trust::keys(KeyRing::from_file(path)?),
+            None => Trust::unauthenticated_on_purpose(),
+        };
+        Ok(Node::open(trust)?)
+    }
+
     /// Hands out the handle that peers are to be started with.
     ///
     /// # Errors

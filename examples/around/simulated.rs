@@ -2,8 +2,8 @@
 
 use core::net::IpAddr;
 
-use doorbell::Node;
 use doorbell::vocabulary::IpPrefix;
+use doorbell::{Node, Trust};
 use doorbell_sim::{Fabric, Host, PortConfig};
 
 use super::Failure;
@@ -21,7 +21,7 @@ pub(crate) fn hosts(count: u8) -> Result<Vec<Node<Host>>, Failure> {
             let prefix = IpPrefix::new(address, 24).map_err(|_| "no such subnet")?;
             let port = PortConfig::new(&format!("sim{number}"), &[prefix]);
             let host = fabric.host(&format!("host{number}"), vec![port])?;
-            Ok(Node::with_provider(host)?)
+            Ok(Node::with_provider(host, Trust::unauthenticated_on_purpose())?)
         })
         .collect()
 }

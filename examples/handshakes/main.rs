@@ -34,8 +34,8 @@ use clap::{Args, Parser, Subcommand};
 use doorbell::vocabulary::handshake::Cause;
 use doorbell::vocabulary::wire::RejectReason;
 use doorbell::{
-    ChannelConfig, ConnectError, Connecting, Handle, HandshakeLimits, Listener, Node, Worker, WorkerConfig,
-    within,
+    ChannelConfig, ConnectError, Connecting, Handle, HandshakeLimits, Listener, Node, Trust, Worker,
+    WorkerConfig, within,
 };
 use serde::Serialize;
 
@@ -119,7 +119,7 @@ struct Served {
 
 impl Serve {
     fn run(&self, output: &Output) -> Result<Served, Failure> {
-        let node = Arc::new(Node::open()?);
+        let node = Arc::new(Node::open(Trust::unauthenticated_on_purpose())?);
         let mut workers = [worker(&node)?];
         let listener = Listener::bind(&node, &workers, self.listen, &config())?;
         let (background, acceptances) = listener.background(&node, &workers, &HandshakeLimits::default())?;
@@ -182,7 +182,7 @@ struct Try {
 
 impl Connect {
     fn run(&self) -> Result<Connected, Failure> {
-        let node = Node::open()?;
+        let node = Node::open(Trust::unauthenticated_on_purpose())?;
         let mut workers = [worker(&node)?];
         let mut latencies = Latencies::new()?;
         let (mut tries, mut begun, mut done, mut told_to_wait) = (Vec::<Try>::new(), 0, 0, 0);

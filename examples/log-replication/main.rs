@@ -43,7 +43,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use clap::{Args, Parser, Subcommand};
-use doorbell::{Handle, Node};
+use doorbell::Handle;
 use serde::Serialize;
 
 use around::{Failure, Output, Report, simulated};
@@ -159,12 +159,12 @@ pub(crate) struct All {
 fn main() -> ExitCode {
     let Arguments { role, output } = Arguments::parse();
     let outcome = match role {
-        Role::Lead(arguments) => Node::open().map_err(Failure::from).and_then(|node| {
+        Role::Lead(arguments) => output.node().and_then(|node| {
             let led = leader::run(&node, &arguments, |handle| output.announce(handle))?;
             Ok(Found::Leader(led))
         }),
-        Role::Follow(Follow { handle, manner }) => Node::open()
-            .map_err(Failure::from)
+        Role::Follow(Follow { handle, manner }) => output
+            .node()
             .and_then(|node| Ok(Found::Follower(follower::run(&node, &handle, &manner)?))),
         Role::Simulated(arguments) => all(&arguments).map(Found::All),
     };

@@ -42,7 +42,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use clap::{Args, Parser, Subcommand};
-use doorbell::{Handle, Node};
+use doorbell::Handle;
 use serde::Serialize;
 
 use around::{Failure, Output, Report, simulated};
@@ -138,12 +138,12 @@ pub(crate) struct All {
 fn main() -> ExitCode {
     let Arguments { role, output } = Arguments::parse();
     let outcome = match role {
-        Role::Publish(arguments) => Node::open().map_err(Failure::from).and_then(|node| {
+        Role::Publish(arguments) => output.node().and_then(|node| {
             let published = publisher::run(&node, &arguments, |handle| output.announce(handle))?;
             Ok(Found::Publisher(published))
         }),
-        Role::Subscribe(arguments) => Node::open()
-            .map_err(Failure::from)
+        Role::Subscribe(arguments) => output
+            .node()
             .and_then(|node| Ok(Found::Subscriber(subscriber::run(&node, &arguments)?))),
         Role::Simulated(arguments) => all(&arguments).map(Found::All),
     };

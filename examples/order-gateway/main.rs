@@ -39,7 +39,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use clap::{Args, Parser, Subcommand};
-use doorbell::{Handle, Node, Notify, Wait, WorkerConfig};
+use doorbell::{Handle, Notify, Wait, WorkerConfig};
 use serde::Serialize;
 
 use around::{Failure, Output, Report, simulated};
@@ -161,7 +161,7 @@ pub(crate) struct Both {
 fn main() -> ExitCode {
     let Arguments { role, output } = Arguments::parse();
     let outcome = match role {
-        Role::Serve(arguments) => Node::open().map_err(Failure::from).and_then(|node| {
+        Role::Serve(arguments) => output.node().and_then(|node| {
             let served = gateway::run(&node, &arguments, |handle| output.announce(handle))?;
             Ok(Found::Gateway(served))
         }),
@@ -169,8 +169,8 @@ fn main() -> ExitCode {
             handle,
             load,
             patience_s,
-        }) => Node::open()
-            .map_err(Failure::from)
+        }) => output
+            .node()
             .and_then(|node| Ok(Found::Trader(trader::run(&node, &handle, &load, patience_s)?))),
         Role::Simulated(arguments) => both(&arguments).map(Found::Both),
     };

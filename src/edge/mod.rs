@@ -4,6 +4,7 @@
 
 pub(crate) mod background;
 pub(crate) mod clock;
+pub(crate) mod keys;
 pub(crate) mod makers;
 pub(crate) mod reaper;
 pub(crate) mod signal;

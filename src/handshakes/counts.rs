@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use doorbell_core::sync::{AtomicU64, Ordering};
 
 use crate::error::ConnectError;
+use crate::trust::Refusals;
 
 /// What is counted, and why the last one failed. Relaxed: each is a recent value, and no more than that.
 #[derive(Default)]
@@ -15,6 +16,7 @@ pub(crate) struct Counts {
     failed: AtomicU64,
     refused: AtomicU64,
     port_failures: AtomicU64,
+    untrusted: Mutex<Refusals>,
     last_failure: Mutex<Option<ConnectError>>,
 }
 
@@ -32,6 +34,8 @@ pub struct HandshakeCounts {
     pub refused: u64,
     /// How often nobody could be taken in: no descriptors, say.
     pub port_failures: u64,
+    /// How many failed for who or where the peers are.
+    pub untrusted: Refusals,
 }
 
 impl Counts {
@@ -49,6 +53,10 @@ impl Counts {
 
     pub(crate) fn note_failed(&self, error: ConnectError) {
         self.failed.fetch_add(1, Ordering::Relaxed);
+        self.untrusted
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .count(&error);
         self.keep(error);
     }
 
@@ -77,6 +85,7 @@ impl Counts {
             failed: value(&self.failed),
             refused: value(&self.refused),
             port_failures: value(&self.port_failures),
+            untrusted: *self.untrusted.lock().unwrap_or_else(PoisonError::into_inner),
         }
     }
 }

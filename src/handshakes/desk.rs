@@ -17,6 +17,7 @@ use doorbell_core::accept_queue::{AcceptQueue, AcceptSlot, Reservation, ReserveE
 use doorbell_core::handshake::Established;
 use doorbell_core::provider::Provider;
 use doorbell_core::sync::{AtomicU32, AtomicU64, Ordering};
+use doorbell_core::wire::InstanceId;
 
 use crate::answer::{Made, Wanted};
 use crate::bring_up::{Ground, Place, Ready, Supply, admit_to};
@@ -30,6 +31,8 @@ type Queue = AcceptQueue<Box<[AcceptSlot]>>;
 pub(crate) struct Desk<P: Provider> {
     ground: Ground<P>,
     device: String,
+    /// The Node its Worker is of.
+    node: InstanceId,
     queue: Arc<Queue>,
     /// One for each place of the queue; whose turn it is with one, the queue and what is in it say.
     table: Box<[Mutex<Entry<P>>]>,
@@ -86,6 +89,7 @@ impl<P: Provider> Desk<P> {
         Self {
             ground: Ground::of(worker),
             device: worker.device().into(),
+            node: worker.node,
             queue: Arc::new(AcceptQueue::new((0..places).map(|_| AcceptSlot::new()).collect())),
             table: (0..places).map(|_| Mutex::new(Entry::Empty)).collect(),
             asked: Mutex::new(VecDeque::with_capacity(places as usize)),
@@ -98,6 +102,11 @@ impl<P: Provider> Desk<P> {
     /// The device its Worker is on.
     pub(crate) fn device(&self) -> &str {
         &self.device
+    }
+
+    /// The Node its Worker is of: its trust domain.
+    pub(crate) const fn node(&self) -> InstanceId {
+        self.node
     }
 
     /// No more places are given: of none that is reserved a peer is told from here on.

@@ -27,7 +27,7 @@ use crate::edge::signal::Signal;
 use crate::error::ConnectError;
 use crate::node::Draw;
 use crate::rails::Rails;
-use crate::{Acceptances, ChannelConfig, Node, Tcp, Worker};
+use crate::{Acceptances, ChannelConfig, Node, Tcp, Trust, Worker};
 
 pub(crate) use counts::Counts;
 pub use counts::HandshakeCounts;
@@ -270,7 +270,15 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
 
     /// Lets a peer in, or turns it away.
     fn welcome(&mut self, now: Instant, stream: N::Stream) {
-        let guest = Guest::of(stream.peer_address());
+        let address = stream.peer_address();
+        let trust = self.node.trust();
+        if let Err(error) = address.map_or(Ok(()), |at| trust.check_address(at.ip())) {
+            let reject = crate::bring_up::reject_for(&error);
+            self.counts.note_failed(error);
+            self.refusals.refuse(now, stream, &reject);
+            return;
+        }
+        let guest = Guest::of(address);
         let entered = match self.guests.enter(guest) {
             Err(Crowd::AllBut(other)) if self.make_room(now, other) => self.guests.enter(guest),
             entered => entered,
@@ -279,7 +287,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
             self.turn_away(now, stream);
             return;
         }
-        match self.begin(now) {
+        match self.begin(now, trust) {
             Ok(answer) => {
                 self.counts.note_begun();
                 self.under_way
@@ -323,7 +331,10 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         true
     }
 
-    fn begin(&mut self, now: Instant) -> Result<Answer, ConnectError> {
+    fn begin(&mut self, now: Instant, trust: Trust) -> Result<Answer, ConnectError> {
+        if self.desks.iter().any(|desk| desk.node() != self.node.instance()) {
+            return Err(ConnectError::OtherTrust);
+        }
         let rails = match &self.rails {
             Some((at, rails)) if !Deadline::after(*at, RAILS_MAX_AGE).has_passed(now) => rails,
             _ => {
@@ -338,6 +349,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
             self.instance,
             rails.clone(),
             &settings.config,
+            trust,
             settings.timing,
             &draw,
             now,

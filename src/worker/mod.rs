@@ -24,6 +24,7 @@ use doorbell_core::provider::{
     Provider, RemoteAccess, WindowConfig,
 };
 use doorbell_core::sync::{AtomicU32, Ordering};
+use doorbell_core::wire::InstanceId;
 use doorbell_core::work_id::CHANNELS_MAX;
 use doorbell_core::{Clock as _, Deadline, Qpn};
 use doorbell_ffi::Rdma;
@@ -59,6 +60,8 @@ pub struct Worker<P: Provider = Rdma> {
     pub(crate) context: Arc<P::Context>,
     device_events: DeviceEvents,
     pub(crate) device: String,
+    /// The Node it is of: its trust domain.
+    pub(crate) node: InstanceId,
     channels_max: u32,
     pub(crate) statistics: Arc<Statistics>,
     closing: Vec<Closing>,
@@ -141,6 +144,7 @@ impl<P: Provider> Worker<P> {
         context: P::Context,
         device: String,
         config: &WorkerConfig,
+        node: InstanceId,
         reaper: Reaper,
     ) -> Result<Self, MemoryError> {
         let domain = context.protection_domain()?;
@@ -190,6 +194,7 @@ impl<P: Provider> Worker<P> {
             context: Arc::new(context),
             device_events: DeviceEvents::new(),
             device,
+            node,
             channels_max,
             statistics,
             closing: Vec::new(),

@@ -10,7 +10,7 @@ use std::time::Instant;
 use doorbell::vocabulary::IpPrefix;
 use doorbell::{
     ChannelConfig, ChannelId, ConnectError, Connection, Event, Handle, Lease, Listener, Network, Node,
-    Notify, Worker, WorkerConfig,
+    Notify, Trust, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, PortConfig};
 
@@ -29,13 +29,27 @@ pub(crate) fn port(device: &str, address: &str) -> PortConfig {
 
 /// A host whose connections are made over the fabric, in its time.
 pub(crate) fn node(fabric: &Fabric, name: &str, ports: Vec<PortConfig>) -> Node<Host, Host> {
+    node_that(fabric, name, ports, Trust::unauthenticated_on_purpose())
+}
+
+/// The same, that trusts like this.
+pub(crate) fn node_that(
+    fabric: &Fabric,
+    name: &str,
+    ports: Vec<PortConfig>,
+    trust: Trust,
+) -> Node<Host, Host> {
     let host = fabric.host(name, ports).unwrap();
-    Node::with(host.clone(), host).unwrap()
+    Node::with(host.clone(), host, trust).unwrap()
 }
 
 /// A host whose connections are made over TCP, in this machine's time.
 pub(crate) fn tcp_node(fabric: &Fabric, name: &str, ports: Vec<PortConfig>) -> Node<Host> {
-    Node::with_provider(fabric.host(name, ports).unwrap()).unwrap()
+    Node::with_provider(
+        fabric.host(name, ports).unwrap(),
+        Trust::unauthenticated_on_purpose(),
+    )
+    .unwrap()
 }
 
 /// One end of a connection.

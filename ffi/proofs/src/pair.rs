@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use doorbell::{
     Channel, ChannelConfig, ChannelId, Connection, Listener, Node, RemoteAccess, RingChannel, RingConfig,
-    RingError, SharedReceivesConfig, Submitter, SubmitterConfig, Window as _, WindowConfig, Worker,
+    RingError, SharedReceivesConfig, Submitter, SubmitterConfig, Trust, Window as _, WindowConfig, Worker,
     WorkerConfig, within,
 };
 
@@ -59,7 +59,7 @@ impl Pair {
     /// It is not built, or connecting failed.
     pub fn connect() -> Result<Self, Box<dyn Error>> {
         rdma_sys::load_from(&doorbell_fake::library_path()?)?;
-        let node = Node::open()?;
+        let node = Node::open(Trust::unauthenticated_on_purpose())?;
         let mut a = workers(&node, Some(shared()))?;
         let mut b = workers(&node, None)?;
         let config = config();

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use doorbell::{
     Acceptances, Background, ChannelConfig, ConnectError, HandshakeLimits, Listener, Node,
-    SharedReceivesConfig, Worker, WorkerConfig, within,
+    SharedReceivesConfig, Trust, Worker, WorkerConfig, within,
 };
 use doorbell_fake::{Call, Control};
 use doorbell_ffi::leaks;
@@ -111,7 +111,7 @@ fn start(node: &Arc<Node>, worker: &Worker) -> (Background, Acceptances) {
 fn round(control: Control, fails: Option<(Call, u32)>, shared: Option<SharedReceivesConfig>) {
     control.heal();
     let case = format!("{fails:?}");
-    let node = Arc::new(Node::open().unwrap());
+    let node = Arc::new(Node::open(Trust::unauthenticated_on_purpose()).unwrap());
     let mut own = worker(&node, shared);
     let (background, mut acceptances) = start(&node, &own);
     let to = background.address();
@@ -152,7 +152,7 @@ fn round(control: Control, fails: Option<(Call, u32)>, shared: Option<SharedRece
 fn whatever_fails_nothing_is_left() {
     let path = doorbell_fake::library_path().unwrap();
     rdma_sys::load_from(&path).unwrap();
-    drop(Node::open().unwrap());
+    drop(Node::open(Trust::unauthenticated_on_purpose()).unwrap());
     let control = Control::of(&path).unwrap();
     let mut shared = SharedReceivesConfig::default();
     shared.depth = 64;

@@ -8,7 +8,7 @@ use doorbell::vocabulary::provider::Provider;
 use doorbell::vocabulary::{IpPrefix, Mtu};
 use doorbell::{
     ChannelConfig, ChannelId, Lease, Listener, Node, PrivateData, RemoteAccess, SharedReceivesConfig,
-    Submitter, SubmitterConfig, WindowConfig, Worker, WorkerConfig,
+    Submitter, SubmitterConfig, Trust, WindowConfig, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, PortConfig};
 
@@ -82,7 +82,7 @@ impl Station {
             })
             .collect::<Result<_>>()?;
         let host = fabric.host(&format!("h{number}"), ports)?;
-        let node = Node::with(host.clone(), host)?;
+        let node = Node::with(host.clone(), host, Trust::unauthenticated_on_purpose())?;
         let mut workers = node.workers(&worker_config(&case.hosts[number]))?;
         let windows = workers
             .iter()

@@ -11,12 +11,13 @@ use std::thread;
 
 use doorbell::vocabulary::provider::{Context as _, Provider};
 use doorbell::vocabulary::{IpPrefix, Mtu};
-use doorbell::{Handle, Network, Node, NodeError, PortReport};
+use doorbell::{Handle, Network, Node, NodeError, PortReport, Trust};
 use doorbell_sim::{Fabric, Host, PortConfig};
 use serde::Serialize;
 
 use crate::address::anywhere;
 use crate::devices::HOW_TO_GET_ONE;
+use crate::peers::Peers;
 use crate::perf::{
     Between, Findings, Kind, Op, PerfError, Progress, Row, Server, Target, Terms, Test, drive, table,
 };
@@ -59,6 +60,9 @@ pub(crate) struct Arguments {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    peers: Peers,
 }
 
 /// Everything the demonstration tells.
@@ -85,17 +89,18 @@ struct Report {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let timeout = Duration::from_secs(arguments.timeout);
     if arguments.simulated {
-        let [near, far] = simulated()?;
+        let [near, far] = simulated(&arguments.peers.trust()?)?;
         let tests = tests(near.provider().open(SIMULATED_DEVICE)?.limits().atomics);
         let report = measure(&near, || Ok(far), SIMULATED_DEVICE.into(), &tests, timeout, true)?;
         return tell(&report, arguments);
     }
-    let node = Node::open().map_err(advised)?;
+    let trust = arguments.peers.trust()?;
+    let node = Node::open(trust.clone()).map_err(advised)?;
     let ports = node.ports().map_err(advised)?;
     let device = choose(&ports, arguments.device.as_deref())?;
     let tests = tests(node.provider().open(&device)?.limits().atomics);
     tell(
-        &measure(&node, Node::open, device, &tests, timeout, false)?,
+        &measure(&node, || Node::open(trust), device, &tests, timeout, false)?,
         arguments,
     )
 }
@@ -104,12 +109,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 const SIMULATED_DEVICE: &str = "sim0";
 
 /// Two hosts of one simulated subnet.
-fn simulated() -> Result<[Node<Host, Host>; 2], Failure> {
+fn simulated(trust: &Trust) -> Result<[Node<Host, Host>; 2], Failure> {
     let fabric = Fabric::new();
     let host = |name: &str, number: u8| -> Result<Node<Host, Host>, Failure> {
         let prefix = IpPrefix::new(IpAddr::from([10, 0, 0, number]), 24).map_err(|_| "no such subnet")?;
         let host = fabric.host(name, vec![PortConfig::new(SIMULATED_DEVICE, &[prefix])])?;
-        Ok(Node::with(host.clone(), host)?)
+        Ok(Node::with(host.clone(), host, trust.clone())?)
     };
     Ok([host("near", 1)?, host("far", 2)?])
 }
@@ -375,7 +380,7 @@ mod tests {
 
     #[test]
     fn two_simulated_hosts_connect_and_measure() {
-        let [near, far] = super::simulated().unwrap();
+        let [near, far] = super::simulated(&doorbell::Trust::unauthenticated_on_purpose()).unwrap();
         let timeout = core::time::Duration::from_secs(60);
         let mut few = tests(true);
         few.retain(|test| test.kind == Kind::Latency && test.op.is_atomic());

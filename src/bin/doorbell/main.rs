@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 mod address;
 mod demo;
 mod devices;
+mod peers;
 mod perf;
 mod pingpong;
 mod report;

@@ -8,6 +8,7 @@ use doorbell_core::Deadline;
 use doorbell_core::provider::{
     MemoryError, Placement, ProtectionDomain, Provider, ProviderError, WindowConfig,
 };
+use doorbell_core::wire::InstanceId;
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{Statistics, Wait, Woken};
 
@@ -36,6 +37,7 @@ pub struct SendWorker<P: Provider = Rdma> {
     pub(in crate::worker) domain: Arc<P::ProtectionDomain>,
     pub(super) context: Arc<P::Context>,
     pub(super) device: String,
+    pub(super) node: InstanceId,
     pub(super) channels_max: u32,
     pub(super) statistics: Arc<Statistics>,
     pub(super) waiting: Waiting,

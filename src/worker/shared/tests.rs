@@ -9,7 +9,7 @@ use doorbell_sim::{Fabric, Host, PortConfig};
 
 use crate::{
     ArenaConfig, ChannelConfig, ChannelId, ChannelState, Event, Lease, Listener, Node, SharedReceivesConfig,
-    Worker, WorkerConfig, within,
+    Trust, Worker, WorkerConfig, within,
 };
 
 const SOON: Duration = Duration::from_secs(10);
@@ -17,7 +17,11 @@ const SOON: Duration = Duration::from_secs(10);
 fn node(fabric: &Fabric, name: &str, address: &str) -> Node<Host> {
     let prefix = IpPrefix::new(address.parse().unwrap(), 24).unwrap();
     let port = PortConfig::new(name, &[prefix]);
-    Node::with_provider(fabric.host(name, vec![port]).unwrap()).unwrap()
+    Node::with_provider(
+        fabric.host(name, vec![port]).unwrap(),
+        Trust::unauthenticated_on_purpose(),
+    )
+    .unwrap()
 }
 
 /// A hub whose two channels have shares of four, and who is at their other ends.

@@ -12,6 +12,7 @@ use super::error::PerfError;
 use super::session::{Target, Terms};
 use super::test::{ATOMIC_BYTES, Kind, Op, Plant, Test};
 use crate::address::{anywhere, resolve};
+use crate::peers::Peers;
 
 /// Where to listen, and to look, where no port is given.
 const PORT: u16 = 18700;
@@ -109,6 +110,8 @@ const EXAMPLES_BW: &str = "Examples:\n  \
 /// What both commands take.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Common {
+    #[command(flatten)]
+    pub(super) peers: Peers,
     /// The side that listens: HOST, HOST:PORT, or the handle it printed. Without it, this
     /// side listens
     #[arg(value_name = "HOST")]

@@ -54,7 +54,7 @@ fn run(
     };
     // What is wrong with the command line is said before anything is opened.
     let (tests, target) = (tests()?, arguments::target(peer, terms.timeout)?);
-    let node = Node::open()?;
+    let node = Node::open(common.peers.trust()?)?;
     let findings = drive(&node, &target, &tests, &terms, |test| {
         Progress::on_stderr(format!("{} {} bytes", test.op, test.message_bytes), test.total())
     });
@@ -62,7 +62,7 @@ fn run(
 }
 
 fn listen(kind: Kind, common: &Common, terms: &Terms) -> Result<(), Failure> {
-    let node = Node::open()?;
+    let node = Node::open(common.peers.trust()?)?;
     let mut server = Server::bind(&node, common.listen_at(), terms)?;
     eprintln!("listening at {}; handle {}", server.address(), server.handle());
     loop {

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::thread;
 
 use doorbell::vocabulary::{IpPrefix, Mtu, Rkey};
-use doorbell::{ChannelConfig, ConnectError, Node, RemoteWindow, WorkerConfig};
+use doorbell::{ChannelConfig, ConnectError, Node, RemoteWindow, Trust, WorkerConfig};
 use doorbell_sim::{Fabric, Host, PortConfig};
 
 use super::control::Control;
@@ -31,7 +31,9 @@ fn hosts() -> [&'static Node<Host>; 2] {
         let address = IpPrefix::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, last)), 8).unwrap();
         let port = PortConfig::new("sim0", &[address]);
         let host = fabric.host(&format!("host{last}"), vec![port]).unwrap();
-        &*Box::leak(Box::new(Node::with_provider(host).unwrap()))
+        &*Box::leak(Box::new(
+            Node::with_provider(host, Trust::unauthenticated_on_purpose()).unwrap(),
+        ))
     })
 }
 

@@ -1,0 +1,27 @@
+//! Whom a command takes for its peer: who has a key of a file, or whoever is there.
+
+use std::path::PathBuf;
+
+use doorbell::{KeyRing, KeyRingError, Trust};
+
+#[derive(clap::Args, Clone, Debug, Default)]
+pub(crate) struct Peers {
+    /// Take no peer but one that has a key of this file, and prove to have its first one; both sides name theirs.
+    /// A line is ID:HEXADECIMAL, with 32 bytes or more, and the file is its owner's alone (mode 0600).
+    /// Without it, whoever reaches the port is taken for the peer.
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+}
+
+impl Peers {
+    /// What was said, as a Node is told.
+    ///
+    /// # Errors
+    /// The file is not one of keys, or not secret.
+    pub(crate) fn trust(&self) -> Result<Trust, KeyRingError> {
+        match &self.key_file {
+            Some(path) => Ok(Trust::keys(KeyRing::from_file(path)?)),
+            None => Ok(Trust::unauthenticated_on_purpose()),
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! One key: a secret, and the number both sides know it by.
+
+use core::fmt;
+use core::hint::black_box;
+
+use doorbell_core::wire::KeyId;
+
+/// The bytes a key has at least: as many as a tag, so that guessing the one is no easier than guessing the other.
+pub const KEY_BYTES_MIN: usize = 32;
+
+/// The bytes a key has at most.
+const KEY_BYTES_MAX: usize = 1024;
+
+/// A secret that peers share, and its id, which is none.
+///
+/// It is never printed. Its bytes are overwritten when it is dropped; copies that the compiler made of them on the
+/// way, or the operating system when it swapped, are beyond that.
+#[derive(Clone)]
+pub struct Key {
+    id: KeyId,
+    secret: Vec<u8>,
+}
+
+/// Why something is not a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The id is zero.
+    ZeroId,
+    /// The secret has fewer bytes than [`KEY_BYTES_MIN`].
+    TooShort {
+        /// How many it has.
+        bytes: usize,
+    },
+    /// The secret has more than 1,024 bytes.
+    TooLong {
+        /// How many it has.
+        bytes: usize,
+    },
+    /// All bytes of the secret are the same: a placeholder, and no key.
+    NotRandom,
+}
+
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ZeroId => f.write_str("a key's id is 1 or more"),
+            Self::TooShort { bytes } => {
+                write!(f, "a key of {bytes} bytes, where {KEY_BYTES_MIN} are the least")
+            }
+            Self::TooLong { bytes } => {
+                write!(f, "a key of {bytes} bytes, where {KEY_BYTES_MAX} are the most")
+            }
+            Self::NotRandom => f.write_str("a key whose bytes are all the same"),
+        }
+    }
+}
+
+impl core::error::Error for KeyError {}
+
+impl Key {
+    /// The key of this id with these bytes, which only those who may be peers know: random, and not a word that
+    /// somebody can guess.
+    ///
+    /// # Errors
+    /// The id is zero, or the bytes are too few, too many or all the same.
+    pub fn new(id: u32, secret: &[u8]) -> Result<Self, KeyError> {
+        let id = KeyId::new(id).ok_or(KeyError::ZeroId)?;
+        let bytes = secret.len();
+        if bytes < KEY_BYTES_MIN {
+            return Err(KeyError::TooShort { bytes });
+        }
+        if bytes > KEY_BYTES_MAX {
+            return Err(KeyError::TooLong { bytes });
+        }
+        if secret.iter().all(|byte| Some(byte) == secret.first()) {
+            return Err(KeyError::NotRandom);
+        }
+        Ok(Self {
+            id,
+            secret: secret.to_vec(),
+        })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn id(&self) -> KeyId {
+        self.id
+    }
+
+    pub(super) fn secret(&self) -> &[u8] {
+        &self.secret
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        wipe(&mut self.secret);
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Overwrites a secret.
+pub(crate) fn wipe(secret: &mut [u8]) {
+    secret.fill(0);
+    // Somebody might look at it, for all the compiler knows: so the zeros are written.
+    black_box(secret);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Key, KeyError, wipe};
+
+    #[test]
+    fn a_key_is_long_and_not_a_placeholder() {
+        let random: Vec<u8> = (0..=255).cycle().take(1025).collect();
+        assert_eq!(Key::new(0, &random[..32]).unwrap_err(), KeyError::ZeroId);
+        assert_eq!(
+            Key::new(1, &random[..31]).unwrap_err(),
+            KeyError::TooShort { bytes: 31 }
+        );
+        assert!(Key::new(1, &random[..32]).is_ok());
+        assert!(Key::new(1, &random[..1024]).is_ok());
+        assert_eq!(
+            Key::new(1, &random).unwrap_err(),
+            KeyError::TooLong { bytes: 1025 }
+        );
+        assert_eq!(Key::new(1, &[7; 32]).unwrap_err(), KeyError::NotRandom);
+    }
+
+    #[test]
+    fn it_is_not_printed_and_does_not_stay() {
+        let key = Key::new(9, b"do not tell this to anybody at all").unwrap();
+        assert_eq!(format!("{key:?}"), "Key { id: KeyId(9), .. }");
+        let mut secret = key.secret().to_vec();
+        wipe(&mut secret);
+        assert!(secret.iter().all(|byte| *byte == 0));
+    }
+}

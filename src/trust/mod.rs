@@ -1,0 +1,155 @@
+//! Whom a Node takes for a peer: who has its keys, or anyone; and from which addresses.
+//!
+//! What a handshake proves, and when, is `core::handshake`'s. How many are being connected at a time is for whoever
+//! listens to limit.
+
+mod key;
+mod refusals;
+mod ring;
+mod transcript;
+
+use core::net::IpAddr;
+use std::sync::Arc;
+
+use doorbell_core::IpPrefix;
+use doorbell_core::wire::AdvertisedRail;
+
+use crate::ConnectError;
+
+pub(crate) use key::wipe;
+pub use key::{KEY_BYTES_MIN, Key, KeyError};
+pub use refusals::Refusals;
+pub use ring::{KeyRing, KeyRingError};
+
+/// Whom a [`Node`](crate::Node) takes for a peer, in whichever direction the connection is made.
+///
+/// There is no default: whoever opens a Node says it aloud.
+///
+/// One Node is one trust domain. Its Workers have protection domains of their own, and neither a listener nor a
+/// connection of another Node takes them: what peers of one domain may reach is never what peers of another may.
+#[derive(Clone, Debug)]
+pub struct Trust {
+    /// `None` where it goes without.
+    keys: Option<Arc<KeyRing>>,
+    /// Where peers may be; everywhere, where there is none.
+    subnets: Arc<[IpPrefix]>,
+}
+
+impl Trust {
+    /// Those that prove to have a key of `ring`, and no others.
+    #[must_use]
+    pub fn keys(ring: KeyRing) -> Self {
+        Self {
+            keys: Some(Arc::new(ring)),
+            subnets: Arc::default(),
+        }
+    }
+
+    /// Whoever reaches the port: for a network on which nobody is who should not be, such as a lab's.
+    ///
+    /// A peer that is connected may send messages, and reach windows whose keys it is told; one that is not may
+    /// cost as many queue pairs as there are handshakes at a time. Peers that have keys do not take this side.
+    #[must_use]
+    pub fn unauthenticated_on_purpose() -> Self {
+        Self {
+            keys: None,
+            subnets: Arc::default(),
+        }
+    }
+
+    /// The same, for peers with addresses in these subnets alone: both the one a handshake comes from and
+    /// that of the rail the peer chose for it. None is all.
+    #[must_use]
+    pub fn only_from(mut self, subnets: &[IpPrefix]) -> Self {
+        self.subnets = subnets.into();
+        self
+    }
+
+    /// Whether peers have to prove to have a key.
+    #[must_use]
+    pub const fn is_authenticated(&self) -> bool {
+        self.keys.is_some()
+    }
+
+    /// Whether a peer may be at this address. IPv4 in IPv6 clothes is IPv4.
+    ///
+    /// # Errors
+    /// It is in none of the subnets.
+    pub(crate) fn check_address(&self, address: IpAddr) -> Result<(), ConnectError> {
+        let address = address.to_canonical();
+        if self.subnets.is_empty() || self.subnets.iter().any(|subnet| subnet.contains(address)) {
+            Ok(())
+        } else {
+            Err(ConnectError::NotAllowed(address))
+        }
+    }
+
+    /// Whether a connection may go to this rail of a peer's: by its address, and by where its GID leads.
+    ///
+    /// # Errors
+    /// One of them is in none of the subnets.
+    pub(crate) fn check_rail(&self, rail: Option<&AdvertisedRail>) -> Result<(), ConnectError> {
+        // A rail that is none of the peer's was refused by the handshake.
+        let Some(rail) = rail else { return Ok(()) };
+        self.check_address(rail.address().address())?;
+        match rail.gid().to_ip() {
+            // A GID made of the hardware's address leads nowhere that its rail's address does not.
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => Ok(()),
+            address => self.check_address(address),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::IpAddr;
+
+    use doorbell_core::wire::{AdvertisedRail, SpeedClass};
+    use doorbell_core::{Gid, IpPrefix};
+
+    use super::Trust;
+
+    fn within(text: &str, bits: u8) -> IpPrefix {
+        IpPrefix::new(text.parse().unwrap(), bits).unwrap()
+    }
+
+    fn gid(text: &str) -> Gid {
+        Gid::from_ip(text.parse().unwrap())
+    }
+
+    #[test]
+    fn addresses_are_allowed_to_the_bit() {
+        let trust =
+            Trust::unauthenticated_on_purpose().only_from(&[within("10.1.2.0", 23), within("fd00:1::", 32)]);
+        for (text, may) in [
+            ("10.1.2.0", true),
+            ("10.1.3.255", true),
+            ("10.1.1.255", false),
+            ("10.1.4.0", false),
+            ("::ffff:10.1.2.9", true),
+            ("::ffff:10.1.4.0", false),
+            ("fd00:1:ffff::", true),
+            ("fd00:2::", false),
+            ("::1", false),
+        ] {
+            let address: IpAddr = text.parse().unwrap();
+            assert_eq!(trust.check_address(address).is_ok(), may, "{text}");
+            assert!(Trust::unauthenticated_on_purpose().check_address(address).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_rail_is_allowed_by_its_address_and_by_where_its_gid_leads() {
+        let trust = Trust::unauthenticated_on_purpose().only_from(&[within("10.1.0.0", 16)]);
+        for (address, gid, may) in [
+            ("10.1.2.3", gid("10.1.2.3"), true),
+            ("10.1.2.3", gid("10.2.2.3"), false),
+            ("10.1.2.3", gid("fd00::1"), false),
+            ("10.1.2.3", gid("fe80::1"), true),
+            ("10.2.2.3", gid("fe80::1"), false),
+        ] {
+            let rail = AdvertisedRail::new(within(address, 24), gid, SpeedClass(0)).unwrap();
+            assert_eq!(trust.check_rail(Some(&rail)).is_ok(), may, "{rail}");
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! The keys of a side: those it takes, and the one it connects with; and how they are written as text.
+
+use core::fmt;
+
+use super::key::{Key, KeyError, wipe};
+
+/// How many keys a side may have at a time.
+const KEYS_MAX: usize = 16;
+
+/// The keys a side takes, of which the first is the one it connects with.
+///
+/// A key is changed in three steps, each on all hosts before the next and none of them with a restart: the new one is
+/// taken beside the old one; the new one is put first; the old one is taken out. At no time do two hosts fail
+/// to meet.
+///
+/// As text, a key is its id, a colon and its bytes in hexadecimal; keys are apart by commas or lines, and
+/// what follows a `#` in a line is a comment:
+///
+/// ```text
+/// # since March
+/// 2:8f3c…
+/// 1:51aa…
+/// ```
+#[derive(Clone, Debug)]
+pub struct KeyRing {
+    /// At least one.
+    keys: Vec<Key>,
+}
+
+/// Why keys cannot be had. Nothing of a key is in it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum KeyRingError {
+    /// There is no key.
+    Empty,
+    /// There are more than 16 keys.
+    TooMany,
+    /// Two keys have this id.
+    Twice(u32),
+    /// The text is not that of a key: the number of its line, from 1, and what it lacks.
+    Text {
+        /// The line.
+        line: usize,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The text is that of a key that is not good.
+    Key {
+        /// The line.
+        line: usize,
+        /// What is wrong with it.
+        error: KeyError,
+    },
+    /// The file cannot be read.
+    File {
+        /// Its path.
+        path: String,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// The file is not a secret: others than its owner may read or write it, or it is another user's, or no plain
+    /// file.
+    NotSecret {
+        /// Its path.
+        path: String,
+        /// What it is.
+        why: String,
+    },
+    /// There is no such variable in the environment, or it is not text.
+    Environment(String),
+}
+
+impl fmt::Display for KeyRingError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Empty => f.write_str("there is no key"),
+            Self::TooMany => write!(f, "more than {KEYS_MAX} keys"),
+            Self::Twice(id) => write!(f, "two keys have the id {id}"),
+            Self::Text { line, why } => write!(f, "line {line} is not a key: {why}"),
+            Self::Key { line, error } => write!(f, "line {line}: {error}"),
+            Self::File { path, error } => write!(f, "{path}: {error}"),
+            Self::NotSecret { path, why } => write!(f, "{path} is not a secret: {why}"),
+            Self::Environment(name) => write!(f, "the environment has no keys in {name}"),
+        }
+    }
+}
+
+impl core::error::Error for KeyRingError {}
+
+impl KeyRing {
+    /// The one key.
+    #[must_use]
+    pub fn new(key: Key) -> Self {
+        Self { keys: vec![key] }
+    }
+
+    /// The same with another key, which is taken of peers that connect by it.
+    ///
+    /// # Errors
+    /// A key of that id is there, or there are as many as may be.
+    pub fn with(mut self, key: Key) -> Result<Self, KeyRingError> {
+        if self.get(key.id().to_u32()).is_some() {
+            return Err(KeyRingError::Twice(key.id().to_u32()));
+        }
+        if self.keys.len() >= KEYS_MAX {
+            return Err(KeyRingError::TooMany);
+        }
+        self.keys.push(key);
+        Ok(self)
+    }
+
+    /// The keys in a text. What becomes of the text is the caller's.
+    ///
+    /// # Errors
+    /// What is wrong, and in which line.
+    pub fn from_text(text: &str) -> Result<Self, KeyRingError> {
+        let mut ring: Option<Self> = None;
+        for (index, line) in text.lines().enumerate() {
+            let number = index.saturating_add(1);
+            let line = line.split('#').next().unwrap_or_default();
+            for entry in line.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+                let key = read_key(number, entry)?;
+                ring = Some(match ring {
+                    None => Self::new(key),
+                    Some(ring) => ring.with(key)?,
+                });
+            }
+        }
+        ring.ok_or(KeyRingError::Empty)
+    }
+
+    /// The ids of its keys, that of the one it connects with first.
+    pub fn ids(&self) -> impl Iterator<Item = u32> {
+        self.keys.iter().map(|key| key.id().to_u32())
+    }
+
+    pub(super) fn first(&self) -> Option<&Key> {
+        self.keys.first()
+    }
+
+    pub(super) fn get(&self, id: u32) -> Option<&Key> {
+        self.keys.iter().find(|key| key.id().to_u32() == id)
+    }
+}
+
+/// One key, as text.
+fn read_key(line: usize, entry: &str) -> Result<Key, KeyRingError> {
+    let wrong = |why| KeyRingError::Text { line, why };
+    let (id, digits) = entry
+        .split_once(':')
+        .ok_or(wrong("there is no colon behind an id"))?;
+    let id = id
+        .trim()
+        .parse()
+        .map_err(|_| wrong("the id is not a number below 2^32"))?;
+    let digits = digits.trim().as_bytes();
+    if digits.len() % 2 != 0 {
+        return Err(wrong("an odd number of hexadecimal digits"));
+    }
+    let mut secret = Vec::with_capacity(digits.len() / 2);
+    for pair in digits.chunks_exact(2) {
+        let byte = pair.iter().try_fold(0, |byte: u8, digit| {
+            let digit = char::from(*digit).to_digit(16)?;
+            Some(byte << 4 | u8::try_from(digit).ok()?)
+        });
+        let Some(byte) = byte else {
+            wipe(&mut secret);
+            return Err(wrong("not a hexadecimal digit"));
+        };
+        secret.push(byte);
+    }
+    let key = Key::new(id, &secret).map_err(|error| KeyRingError::Key { line, error });
+    wipe(&mut secret);
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Key, KeyRing, KeyRingError};
+
+    const SECRET: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1F";
+
+    fn ids(text: &str) -> Result<Vec<u32>, String> {
+        match KeyRing::from_text(text) {
+            Ok(ring) => Ok(ring.ids().collect()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    #[test]
+    fn keys_are_read_in_order_and_whole() {
+        let ring = KeyRing::from_text(&format!("7:{SECRET}")).unwrap();
+        assert_eq!(ring.first().unwrap().secret(), (0..32).collect::<Vec<u8>>());
+        assert_eq!(ids(&format!("2:{SECRET},1:{SECRET}")), Ok(vec![2, 1]));
+        let lines = format!("# the new one\n 2 : {SECRET} # until May\n\n1:{SECRET}\r\n");
+        assert_eq!(ids(&lines), Ok(vec![2, 1]));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_without_a_word_of_the_key() {
+        for (text, told) in [
+            ("", "there is no key"),
+            ("# none\n", "there is no key"),
+            ("\n51aa", "line 2 is not a key: there is no colon behind an id"),
+            ("x:51aa", "line 1 is not a key: the id is not a number below 2^32"),
+            (
+                "1:51a",
+                "line 1 is not a key: an odd number of hexadecimal digits",
+            ),
+            ("1:51ag", "line 1 is not a key: not a hexadecimal digit"),
+            ("1:51aa", "line 1: a key of 2 bytes, where 32 are the least"),
+            ("1:é", "line 1 is not a key: not a hexadecimal digit"),
+        ] {
+            assert_eq!(ids(text), Err(told.to_owned()), "{text}");
+        }
+        assert_eq!(
+            ids(&format!("0:{SECRET}")).unwrap_err(),
+            "line 1: a key's id is 1 or more"
+        );
+        assert_eq!(
+            ids(&format!("3:{SECRET}\n3:{SECRET}")).unwrap_err(),
+            "two keys have the id 3"
+        );
+        let many: Vec<String> = (1..=17).map(|id| format!("{id}:{SECRET}")).collect();
+        assert!(ids(&many[..16].join(",")).is_ok());
+        assert_eq!(ids(&many.join(",")).unwrap_err(), "more than 16 keys");
+    }
+
+    #[test]
+    fn a_ring_prints_no_secret() {
+        let key = Key::new(1, b"the quick brown fox and so on and on").unwrap();
+        let printed = format!("{:?}", KeyRing::new(key));
+        assert_eq!(printed, "KeyRing { keys: [Key { id: KeyId(1), .. }] }");
+        let error = KeyRing::from_text("1:51ag").unwrap_err();
+        assert!(matches!(error, KeyRingError::Text { line: 1, .. }));
+    }
+}
