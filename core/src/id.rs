@@ -85,6 +85,32 @@ pub struct Lkey(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rkey(pub u32);
 
+/// The key of a datagram queue pair: what does not bring it is dropped (S31). Like all keys it is no secret.
+///
+/// Source: InfiniBand Architecture volume 1, section 10.2.5.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Qkey(u32);
+
+impl Qkey {
+    /// The key, or `None` where its highest bit is set: then a device would send the queue pair's own.
+    #[must_use]
+    pub const fn new(raw: u32) -> Option<Self> {
+        if raw >> 31 == 0 { Some(Self(raw)) } else { None }
+    }
+
+    /// The low 31 bits of `raw`: what a random draw goes through.
+    #[must_use]
+    pub const fn from_low_bits(raw: u32) -> Self {
+        Self(raw & (u32::MAX >> 1))
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn to_u32(self) -> u32 {
+        self.0
+    }
+}
+
 /// Names a shared receive queue: unique in the process, and never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SharedReceiveId(pub u64);
@@ -104,17 +130,20 @@ macro_rules! hexadecimal {
     )+};
 }
 
-hexadecimal!(Qpn: "8", Psn: "8", Lkey: "10", Rkey: "10");
+hexadecimal!(Qpn: "8", Psn: "8", Lkey: "10", Rkey: "10", Qkey: "10");
 
 #[cfg(test)]
 mod tests {
-    use super::{Psn, Qpn};
+    use super::{Psn, Qkey, Qpn};
 
     #[test]
     fn numbers_are_24_bits() {
         assert!(Qpn::new(0x00ff_ffff).is_some());
         assert!(Qpn::new(0x0100_0000).is_none());
         assert!(Psn::new(0x0100_0000).is_none());
+        assert!(Qkey::new(0x7fff_ffff).is_some());
+        assert!(Qkey::new(0x8000_0000).is_none());
+        assert_eq!(Qkey::from_low_bits(u32::MAX).to_u32(), 0x7fff_ffff);
         assert_eq!(Psn::from_low_bits(0xffff_ffff).to_u32(), 0x00ff_ffff);
     }
 

@@ -128,6 +128,20 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         self.head.wrapping_sub(self.tail) as u32
     }
 
+    /// The oldest request that is not retired, or that comes next where all are.
+    #[must_use]
+    #[inline]
+    pub const fn oldest(&self) -> Ticket {
+        Ticket(self.tail)
+    }
+
+    /// The first request that is not posted.
+    #[must_use]
+    #[inline]
+    pub const fn next(&self) -> Ticket {
+        Ticket(self.posted)
+    }
+
     /// How many requests are staged and not posted.
     #[must_use]
     #[inline]

@@ -113,6 +113,23 @@ impl QpState {
             _ => QpAttributes::empty(),
         })
     }
+
+    /// The same of a datagram queue pair, which has no peer.
+    ///
+    /// Source: `ibv_modify_qp(3)`, the UD rows.
+    #[must_use]
+    pub const fn required_of_datagrams(self, next: Self) -> Option<QpAttributes> {
+        if !self.may_become(next) {
+            return None;
+        }
+        Some(match (self, next) {
+            (Self::Reset, Self::Init) => QpAttributes::PKEY_INDEX
+                .union(QpAttributes::PORT)
+                .union(QpAttributes::QKEY),
+            (Self::ReadyToReceive, Self::ReadyToSend) => QpAttributes::SQ_PSN,
+            _ => QpAttributes::empty(),
+        })
+    }
 }
 
 impl fmt::Display for QpState {
@@ -141,6 +158,8 @@ bitflags::bitflags! {
         const PKEY_INDEX = 1 << 4;
         /// Which port.
         const PORT = 1 << 5;
+        /// The key of datagrams.
+        const QKEY = 1 << 6;
         /// Where the peer is.
         const ADDRESS_VECTOR = 1 << 7;
         /// The path MTU.
@@ -198,6 +217,14 @@ mod tests {
             .required_attributes(QpState::ReadyToSend)
             .unwrap();
         assert_eq!(rts.bits(), 0x1_2e00);
+        let of_datagrams = |from: QpState, to| from.required_of_datagrams(to).map(|needed| needed.bits());
+        assert_eq!(of_datagrams(QpState::Reset, QpState::Init), Some(0x70));
+        assert_eq!(of_datagrams(QpState::Init, QpState::ReadyToReceive), Some(0));
+        assert_eq!(
+            of_datagrams(QpState::ReadyToReceive, QpState::ReadyToSend),
+            Some(0x1_0000)
+        );
+        assert_eq!(of_datagrams(QpState::Reset, QpState::Error), None);
         assert_eq!(
             QpState::ReadyToSend.required_attributes(QpState::Error),
             Some(QpAttributes::empty())

@@ -94,6 +94,18 @@ impl Completion {
         if self.is_success() { self.wc.byte_len } else { 0 }
     }
 
+    /// Which queue pair sent the datagram it is of.
+    #[inline]
+    pub(crate) const fn source_qpn(&self) -> Qpn {
+        Qpn::from_low_bits(self.wc.src_qp)
+    }
+
+    /// Whether the datagram it is of has a header in front; not so on failure.
+    #[inline]
+    pub(crate) const fn has_route(&self) -> bool {
+        self.is_success() && self.wc.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 != 0
+    }
+
     /// The peer's word, in host order.
     #[inline]
     pub(crate) fn immediate(&self) -> Option<u32> {
@@ -141,6 +153,7 @@ mod tests {
         let mut wc: ibv_wc = unsafe { core::mem::zeroed() };
         wc.opcode = ibv_wc_opcode::IBV_WC_RECV;
         wc.byte_len = 9;
+        wc.src_qp = 18;
         wc.wc_flags = 3;
         wc.imm_data_invalidated_rkey_union.imm_data = 0x0102_0304_u32.to_be();
         wc
@@ -152,6 +165,10 @@ mod tests {
         assert_eq!(completion.arrival_kind(), ArrivalKind::Send);
         assert_eq!(completion.bytes(), 9);
         assert_eq!(completion.immediate(), Some(0x0102_0304));
+        assert_eq!(
+            (completion.source_qpn().to_u32(), completion.has_route()),
+            (18, true)
+        );
         let mut write = wc();
         write.opcode = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
         let completion = Completion::new(&write, origin());
@@ -165,6 +182,7 @@ mod tests {
         let completion = Completion::new(&failed, origin());
         assert_eq!(completion.arrival_kind(), ArrivalKind::Failed);
         assert_eq!((completion.bytes(), completion.immediate()), (0, None));
+        assert!(!completion.has_route());
         let mut newer = wc();
         newer.opcode = ibv_wc_opcode(4711);
         newer.status = ibv_wc_status(4711);

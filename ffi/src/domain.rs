@@ -7,12 +7,14 @@ use std::sync::Arc;
 
 use doorbell_core::Access;
 use doorbell_core::provider::{
-    ArenaConfig, ClaimedQueuePairParts, MemoryError, ProviderError, QueuePairConfig, QueuePairParts,
-    ReceivesClaim, RemoteAccess, SharedQueuePairParts, SharedReceiveQueueConfig, WindowConfig,
+    ArenaConfig, ClaimedQueuePairParts, DatagramConfig, DatagramPairParts, MemoryError, ProviderError,
+    QueuePairConfig, QueuePairParts, ReceivesClaim, RemoteAccess, SharedQueuePairParts,
+    SharedReceiveQueueConfig, WindowConfig,
 };
 
 use crate::arena::{self, Cut};
 use crate::context::ContextInner;
+use crate::datagram::{self, GRH_BYTES};
 use crate::leak::Leaked;
 use crate::mapping::{Region, StableMemory};
 use crate::memory_region::MemoryRegion;
@@ -162,6 +164,23 @@ impl doorbell_core::provider::ProtectionDomain<Rdma> for ProtectionDomain {
         config: &QueuePairConfig,
     ) -> Result<ClaimedQueuePairParts<Rdma>, ProviderError> {
         queue_pair::create_of(&self.inner, sends, receives, config)
+    }
+
+    fn datagram_queue_pair(
+        &self,
+        send_completions: &CompletionQueue,
+        receive_completions: &CompletionQueue,
+        config: &DatagramConfig,
+    ) -> Result<DatagramPairParts<Rdma>, MemoryError> {
+        // One for each receive, so that there is always one for another.
+        let headers = self.arena(&ArenaConfig::new(config.receive_depth, GRH_BYTES))?;
+        Ok(datagram::create(
+            &self.inner,
+            headers,
+            send_completions,
+            receive_completions,
+            config,
+        )?)
     }
 }
 

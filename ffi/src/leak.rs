@@ -17,12 +17,13 @@ pub(crate) enum Leaked {
     SharedReceiveQueue,
     CompletionQueue,
     CompletionChannel,
+    AddressHandle,
     ProtectionDomain,
     Context,
 }
 
 /// How many of each kind there are.
-const KINDS: usize = 8;
+const KINDS: usize = 9;
 
 static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 
@@ -67,6 +68,8 @@ pub struct Leaks {
     pub completion_queues: u64,
     /// Completion channels the device would not destroy.
     pub completion_channels: u64,
+    /// Address handles the device would not destroy.
+    pub address_handles: u64,
     /// Protection domains the device would not release.
     pub protection_domains: u64,
     /// Devices that would not close.
@@ -85,6 +88,7 @@ pub fn leaks() -> Leaks {
         shared_receive_queues: Leaked::SharedReceiveQueue.read(),
         completion_queues: Leaked::CompletionQueue.read(),
         completion_channels: Leaked::CompletionChannel.read(),
+        address_handles: Leaked::AddressHandle.read(),
         protection_domains: Leaked::ProtectionDomain.read(),
         contexts: Leaked::Context.read(),
     }

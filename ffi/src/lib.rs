@@ -12,6 +12,7 @@
 //!
 //! Decisions about connections, timeouts and routing do not live here.
 
+mod address;
 mod arena;
 mod attacher;
 mod channels;
@@ -19,6 +20,7 @@ mod clock;
 mod completion;
 mod completion_queue;
 mod context;
+mod datagram;
 mod domain;
 mod errno;
 mod events;
@@ -51,6 +53,9 @@ pub use clock::now;
 pub use completion::Completion;
 pub use completion_queue::CompletionQueue;
 pub use context::Context;
+pub use datagram::{
+    DatagramBatch, DatagramQueuePair, DatagramReceiveBatch, DatagramReceiveQueue, DatagramSendQueue,
+};
 pub use domain::ProtectionDomain;
 pub use interface::Interface;
 pub use leak::{Leaks, leaks};

@@ -5,7 +5,6 @@
 //! succeeded, the device being done with them, do the slots in the tables go home.
 
 use core::fmt;
-use core::mem::MaybeUninit;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
@@ -13,15 +12,17 @@ use doorbell_core::provider::{
 };
 use doorbell_core::qp_state::QpAttributes;
 use doorbell_core::{Access, QpState, Qpn};
-use rdma_sys::{ibv_mtu, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_state};
+use rdma_sys::{ibv_mtu, ibv_qp_attr, ibv_qp_state};
 
-use crate::errno;
+use crate::address;
 
 mod create;
+mod modify;
 mod object;
 
 pub use create::{Claim, SharedClaim};
-pub(crate) use create::{create, create_of, create_on};
+pub(crate) use create::{create, create_for_datagrams, create_of, create_on};
+pub(crate) use modify::no_attributes;
 pub(crate) use object::{Shared, Table};
 
 /// The control side of a queue pair.
@@ -36,7 +37,6 @@ impl QueuePair {
     }
 
     /// Brings it from the state it was brought to before into `next`, with these attributes.
-    #[doc(alias = "ibv_modify_qp")]
     fn modify(
         &mut self,
         call: &'static str,
@@ -44,30 +44,9 @@ impl QueuePair {
         next: QpState,
         attributes: &mut ibv_qp_attr,
     ) -> Result<(), ProviderError> {
-        let invalid = ProviderError {
-            call,
-            errno: libc::EINVAL,
-        };
-        if self.shared.state() != from {
-            return Err(invalid);
-        }
-        let mask = from.required_attributes(next).ok_or(invalid)?;
-        attributes.qp_state = ibv_qp_state(next as u32);
-        let mask = mask.bits() | rdma_sys::ibv_qp_attr_mask::IBV_QP_STATE.0;
-        let mask = i32::try_from(mask).map_err(|_| invalid)?;
-        // SAFETY: a live queue pair, and a structure in which every attribute of the mask is set
-        // (ibv_modify_qp(3)).
-        let status = unsafe { rdma_sys::ibv_modify_qp(self.shared.as_ptr(), attributes, mask) };
-        errno::from_value(call, status)?;
-        self.shared.set_state(next);
-        Ok(())
+        let mask = from.required_attributes(next);
+        self.shared.modify(call, (from, next), mask, attributes)
     }
-}
-
-/// Attributes of which none is set.
-fn no_attributes() -> ibv_qp_attr {
-    // SAFETY: integers and integer newtypes only, for which zero bytes are a value.
-    unsafe { core::mem::zeroed() }
 }
 
 impl doorbell_core::provider::QueuePair for QueuePair {
@@ -95,32 +74,19 @@ impl doorbell_core::provider::QueuePair for QueuePair {
 
     fn ready_to_receive(&mut self, wanted: &ReadyToReceive) -> Result<(), ProviderError> {
         const CALL: &str = "ibv_modify_qp to RTR";
-        let address = &wanted.address;
-        if wanted.min_rnr_timer > 31 || address.flow_label > 0x000f_ffff || address.service_level > 15 {
-            return Err(ProviderError {
-                call: CALL,
-                errno: libc::EINVAL,
-            });
-        }
+        let invalid = ProviderError {
+            call: CALL,
+            errno: libc::EINVAL,
+        };
+        let ah_attr = address::attributes(&wanted.address).filter(|_| wanted.min_rnr_timer <= 31);
+        let ah_attr = ah_attr.ok_or(invalid)?;
         let mut attributes = no_attributes();
         attributes.path_mtu = ibv_mtu(u32::from(wanted.path_mtu.to_wire()));
         attributes.dest_qp_num = wanted.destination_qpn.to_u32();
         attributes.rq_psn = wanted.receive_psn.to_u32();
         attributes.max_dest_rd_atomic = wanted.max_dest_rd_atomic;
         attributes.min_rnr_timer = wanted.min_rnr_timer;
-        // RoCEv2 always carries a global route.
-        attributes.ah_attr.is_global = 1;
-        attributes.ah_attr.port_num = address.port;
-        attributes.ah_attr.sl = address.service_level;
-        attributes.ah_attr.grh = rdma_sys::ibv_global_route {
-            dgid: rdma_sys::ibv_gid {
-                raw: address.destination.0,
-            },
-            flow_label: address.flow_label,
-            sgid_index: address.source_gid_index,
-            hop_limit: address.hop_limit,
-            traffic_class: address.traffic_class,
-        };
+        attributes.ah_attr = ah_attr;
         self.modify(CALL, QpState::Init, QpState::ReadyToReceive, &mut attributes)
     }
 
@@ -175,28 +141,8 @@ impl doorbell_core::provider::QueuePair for QueuePair {
         in_order(ask(0))
     }
 
-    #[doc(alias = "ibv_query_qp")]
     fn state(&self) -> Result<QpState, ProviderError> {
-        const CALL: &str = "ibv_query_qp";
-        let mut attributes = no_attributes();
-        let mut made_with = MaybeUninit::<ibv_qp_init_attr>::zeroed();
-        /// `IBV_QP_STATE`.
-        const STATE: i32 = 1;
-        const { assert!(rdma_sys::ibv_qp_attr_mask::IBV_QP_STATE.0 == STATE as u32) };
-        // SAFETY: a live queue pair and two writable structures (ibv_query_qp(3)).
-        let status = unsafe {
-            rdma_sys::ibv_query_qp(
-                self.shared.as_ptr(),
-                &raw mut attributes,
-                STATE,
-                made_with.as_mut_ptr(),
-            )
-        };
-        errno::from_value(CALL, status)?;
-        QpState::from_raw(attributes.qp_state.0).ok_or(ProviderError {
-            call: CALL,
-            errno: libc::EPROTO,
-        })
+        self.shared.query_state()
     }
 }
 
@@ -229,6 +175,7 @@ const _: () = {
     assert!(QpAttributes::ACCESS_FLAGS.bits() == mask::IBV_QP_ACCESS_FLAGS.0);
     assert!(QpAttributes::PKEY_INDEX.bits() == mask::IBV_QP_PKEY_INDEX.0);
     assert!(QpAttributes::PORT.bits() == mask::IBV_QP_PORT.0);
+    assert!(QpAttributes::QKEY.bits() == mask::IBV_QP_QKEY.0);
     assert!(QpAttributes::ADDRESS_VECTOR.bits() == mask::IBV_QP_AV.0);
     assert!(QpAttributes::PATH_MTU.bits() == mask::IBV_QP_PATH_MTU.0);
     assert!(QpAttributes::TIMEOUT.bits() == mask::IBV_QP_TIMEOUT.0);

@@ -14,8 +14,9 @@ use crate::interface::Interface;
 use crate::quirk::{ProviderKind, Quirks, quirks};
 use crate::sysfs::{CLASS, Sysfs};
 use crate::{
-    Arena, Completion, CompletionQueue, Context, LoadError, ProtectionDomain, QueuePair, ReceiveQueue,
-    SendQueue, SharedReceiveQueue, Slot, Window, errno, interface, port,
+    Arena, Completion, CompletionQueue, Context, DatagramQueuePair, DatagramReceiveQueue, DatagramSendQueue,
+    LoadError, ProtectionDomain, QueuePair, ReceiveQueue, SendQueue, SharedReceiveQueue, Slot, Window, errno,
+    interface, port,
 };
 
 /// The provider on rdma-core: real devices, by libibverbs.
@@ -129,6 +130,9 @@ impl doorbell_core::provider::Provider for Rdma {
     type SendQueue = SendQueue;
     type ReceiveQueue = ReceiveQueue;
     type SharedReceiveQueue = SharedReceiveQueue;
+    type DatagramQueuePair = DatagramQueuePair;
+    type DatagramSendQueue = DatagramSendQueue;
+    type DatagramReceiveQueue = DatagramReceiveQueue;
 
     fn scan(
         &self,

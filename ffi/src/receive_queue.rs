@@ -12,7 +12,7 @@ use doorbell_core::{QpState, Ticket, WcStatus, WorkId, WorkKind};
 use rdma_sys::ibv_recv_wr;
 
 use crate::queue_pair::{Shared, Table};
-use crate::work_list::{Description, WorkList};
+use crate::work_list::{Description, Elements, WorkList};
 use crate::{Completion, Slot, unposted};
 
 /// What the provider posts receives with.
@@ -48,6 +48,26 @@ impl ReceiveQueue {
             shared,
         }
     }
+
+    /// Takes the receive this completion names; `each` gets its slots in order, and before them those of
+    /// receives before it, whose own completions were dropped unredeemed: these are not named.
+    #[inline]
+    pub(crate) fn retire_slots(
+        &mut self,
+        completion: &Completion,
+        mut each: impl FnMut(Ticket, bool, Slot),
+    ) -> Result<Arrival, Rejected> {
+        let work_id = completion.work_id();
+        let give_back = |ticket: Ticket, slot| {
+            let is_named = work_id.at(ticket.position()) == work_id;
+            each(ticket, is_named, slot);
+        };
+        let table = &mut *self.table;
+        let range = self.ledger.redeem(completion.origin(), work_id, |work_id| {
+            table.retire(work_id, give_back)
+        })?;
+        Ok(arrival(completion, range.last))
+    }
 }
 
 impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
@@ -72,23 +92,13 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
         mut each: F,
     ) -> Result<Arrival, Rejected> {
         let mut left = scattered(&completion);
-        let work_id = completion.work_id();
-        let give_back = |ticket: Ticket, mut slot: Slot| {
-            // The others are those before it, whose own completions were dropped unredeemed.
-            let length = if work_id.at(ticket.position()) == work_id {
-                left.min(slot.capacity())
-            } else {
-                0
-            };
+        let give_back = |ticket: Ticket, is_named: bool, mut slot: Slot| {
+            let length = if is_named { left.min(slot.capacity()) } else { 0 };
             left = left.saturating_sub(length);
             slot.set_length(length);
             each(ticket, slot);
         };
-        let table = &mut *self.table;
-        let range = self.ledger.redeem(completion.origin(), work_id, |work_id| {
-            table.retire(work_id, give_back)
-        })?;
-        Ok(arrival(&completion, range.last))
+        self.retire_slots(&completion, give_back)
     }
 
     #[inline]
@@ -183,6 +193,16 @@ pub(crate) unsafe fn push<const N: usize>(
 pub struct ReceiveBatch<'q> {
     queue: &'q mut ReceiveQueue,
     state: QpState,
+}
+
+impl ReceiveBatch<'_> {
+    /// The elements of the receive that was staged last.
+    pub(crate) fn last_elements(&mut self) -> Option<&mut Elements> {
+        let last = self.queue.table.staged().checked_sub(1)?;
+        // SAFETY: the table has more requests staged, and the list was made for its depth.
+        let (_, elements) = unsafe { self.queue.list.entry(last) };
+        Some(elements)
+    }
 }
 
 impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {

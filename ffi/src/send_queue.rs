@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::mem::ManuallyDrop;
+use core::ops::Range;
 use std::sync::Arc;
 
 use doorbell_core::ledger::Ledger;
@@ -51,6 +52,15 @@ impl SendQueue {
             inline_bytes_max: limits.inline_bytes_max,
             shared,
         }
+    }
+
+    /// From the oldest request that is not retired to the first that is not posted.
+    pub(crate) fn range(&self) -> Range<Ticket> {
+        self.table.oldest()..self.table.next()
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     /// Why a request of so many elements cannot be staged, whatever room there is.
@@ -182,6 +192,15 @@ impl SendBatch<'_> {
         None
     }
 
+    /// The request that was staged last.
+    #[inline]
+    pub(crate) fn last_staged(&mut self) -> Option<&mut ibv_send_wr> {
+        let last = self.staged.checked_sub(1)?;
+        // SAFETY: the table has more requests staged, and the list was made for its depth.
+        let (request, _) = unsafe { self.queue.list.entry(last) };
+        Some(request)
+    }
+
     #[inline]
     fn too_long_inline(&self, bytes: u32) -> Option<PushError> {
         let bytes_max = self.queue.inline_bytes_max;
@@ -270,9 +289,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
 
     #[inline]
     fn signal_last(&mut self) {
-        if let Some(last) = self.staged.checked_sub(1) {
-            // SAFETY: the table has more requests staged, and the list was made for its depth.
-            let (request, _) = unsafe { self.queue.list.entry(last) };
+        if let Some(request) = self.last_staged() {
             request.send_flags |= ibv_send_flags::IBV_SEND_SIGNALED.0;
         }
     }
@@ -287,7 +304,8 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
             // SAFETY: (ibv_post_send(3)) 1. the queue pair is live, held by `shared`, and the
             // function its provider's; 2. the list is null-terminated and its elements are
             // written; 3. the memory they name belongs to slots that the table owns until the
-            // device is done, or is inline and borrowed for longer than the batch.
+            // device is done, or is inline and borrowed for longer than the batch; 4. so is the address
+            // handle of a datagram, by its half (`datagram`).
             unsafe { post_send(qp, first, refused) }
         });
         if status == 0 {

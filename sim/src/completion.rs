@@ -34,6 +34,8 @@ pub(crate) struct Entry {
     pub(crate) immediate: Option<u32>,
     /// Whether the sender asked to wake the receiver.
     pub(crate) solicited: bool,
+    /// Who sent it, where it is a datagram.
+    pub(crate) source_qpn: Option<Qpn>,
 }
 
 impl Entry {
@@ -59,6 +61,7 @@ impl Entry {
             bytes: 0,
             immediate: None,
             solicited: false,
+            source_qpn: None,
         }
     }
 }

@@ -20,6 +20,8 @@ pub(crate) const EOPNOTSUPP: i32 = 95;
 pub(crate) const EADDRINUSE: i32 = 98;
 /// The address is not of this host.
 pub(crate) const EADDRNOTAVAIL: i32 = 99;
+/// There is no place left.
+pub(crate) const ENOBUFS: i32 = 105;
 /// No route to the network.
 pub(crate) const ENETUNREACH: i32 = 101;
 /// The host vanished.

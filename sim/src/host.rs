@@ -4,9 +4,9 @@ use core::fmt;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
-    ArenaConfig, AsyncEvent, ClaimedQueuePairParts, CompletionQueueConfig, DeviceLimits, GATHER_MAX,
-    MemoryError, Provider, ProviderError, QueuePairConfig, QueuePairParts, ReceivesClaim,
-    SharedQueuePairParts, SharedReceiveQueueConfig, WindowConfig,
+    ArenaConfig, AsyncEvent, ClaimedQueuePairParts, CompletionQueueConfig, DatagramConfig, DatagramPairParts,
+    DeviceLimits, GATHER_MAX, MemoryError, Provider, ProviderError, QueuePairConfig, QueuePairParts,
+    ReceivesClaim, SharedQueuePairParts, SharedReceiveQueueConfig, WindowConfig,
 };
 use doorbell_core::work_id::SLOTS_MAX;
 use doorbell_core::{Clock, Instant, PortReport};
@@ -16,8 +16,8 @@ use crate::fabric::Fabric;
 use crate::id::Id;
 use crate::world::{ContextKey, DeviceId, HostId};
 use crate::{
-    Arena, Claim, Completion, CompletionQueue, QueuePair, ReceiveQueue, SendQueue, SharedReceiveQueue, Slot,
-    Window, queue_pair,
+    Arena, Claim, Completion, CompletionQueue, DatagramQueuePair, DatagramReceiveQueue, DatagramSendQueue,
+    QueuePair, ReceiveQueue, SendQueue, SharedReceiveQueue, Slot, Window, datagram, queue_pair,
 };
 
 /// What every simulated device can do.
@@ -84,6 +84,9 @@ impl Provider for Host {
     type SendQueue = SendQueue;
     type ReceiveQueue = ReceiveQueue;
     type SharedReceiveQueue = SharedReceiveQueue;
+    type DatagramQueuePair = DatagramQueuePair;
+    type DatagramSendQueue = DatagramSendQueue;
+    type DatagramReceiveQueue = DatagramReceiveQueue;
 
     fn scan(
         &self,
@@ -272,6 +275,23 @@ impl doorbell_core::provider::ProtectionDomain<Host> for ProtectionDomain {
         config: &QueuePairConfig,
     ) -> Result<ClaimedQueuePairParts<Host>, ProviderError> {
         queue_pair::create_of(&self.inner, sends, receives, config)
+    }
+
+    fn datagram_queue_pair(
+        &self,
+        send_completions: &CompletionQueue,
+        receive_completions: &CompletionQueue,
+        config: &DatagramConfig,
+    ) -> Result<DatagramPairParts<Host>, MemoryError> {
+        // One for each receive, so that there is always one for another.
+        let headers = self.arena(&ArenaConfig::new(config.receive_depth, datagram::HEADER_BYTES))?;
+        Ok(datagram::create(
+            &self.inner,
+            headers,
+            send_completions,
+            receive_completions,
+            config,
+        )?)
     }
 }
 

@@ -61,11 +61,12 @@
 //!
 //! # What it is not
 //! There are no descriptors: completion queues can be armed and slept at, but not put into an
-//! event loop. There are reliable connections alone, without memory windows. Vendors' error
-//! words are zero.
+//! event loop. There are reliable connections and datagrams, without memory windows; a datagram's
+//! sender that fails is in ERR, and never in SQE. Vendors' error words are zero.
 
 mod capture;
 mod completion;
+mod datagram;
 mod errno;
 mod event;
 mod fabric;
@@ -97,6 +98,9 @@ mod world;
 
 pub use capture::{Frame, pcap};
 pub use completion::{Claim, Completion, CompletionQueue, Waker};
+pub use datagram::{
+    DatagramBatch, DatagramQueuePair, DatagramReceiveBatch, DatagramReceiveQueue, DatagramSendQueue,
+};
 pub use fabric::{Fabric, FabricBuilder};
 pub use host::{Context, Host, ProtectionDomain};
 pub use link::LinkConfig;

@@ -9,14 +9,15 @@ use std::sync::Arc;
 
 use doorbell_core::in_flight::{self, InFlight, storage_for};
 use doorbell_core::provider::{
-    AsyncEvent, ClaimedQueuePairParts, DataInOrder, GATHER_MAX, ProviderError, QueuePairConfig,
-    QueuePairLimits, QueuePairParts, ReadyToReceive, ReadyToSend, ReceivesClaim, RemoteAccess,
-    SharedQueuePairParts,
+    AddressVector, AsyncEvent, ClaimedQueuePairParts, DataInOrder, GATHER_MAX, ProviderError,
+    QueuePairConfig, QueuePairLimits, QueuePairParts, ReadyToReceive, ReadyToSend, ReceivesClaim,
+    RemoteAccess, SharedQueuePairParts,
 };
 use doorbell_core::work_id::CHANNELS_MAX;
 use doorbell_core::{Access, Gid, PortState, QpState, Qpn, WorkKind};
 
 use crate::completion::CompletionKey;
+use crate::datagram::Datagrams;
 use crate::errno::{EINVAL, ENETUNREACH, ENOMEM, ETIMEDOUT, failed};
 use crate::host::{DomainInner, INLINE_BYTES_MAX, LIMITS};
 use crate::id::Id;
@@ -55,6 +56,8 @@ pub(crate) struct QueuePairState {
     /// What the peer may do through it.
     pub(crate) access: Access,
     pub(crate) connection: Option<Connection>,
+    /// What it has in the place of a connection, where it sends datagrams.
+    pub(crate) datagrams: Option<Datagrams>,
     /// The way its packets take, as long as the ports stay as they are.
     pub(crate) route: Option<Route>,
     pub(crate) requester: Requester,
@@ -134,6 +137,23 @@ impl Shared {
         each(&mut self.domain.context().fabric().lock(), self.key)
     }
 
+    pub(crate) const fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    /// To ERR: everything posted is flushed.
+    pub(crate) fn fail(&self) -> Result<(), ProviderError> {
+        self.with(|world, key| {
+            let qp = world
+                .queue_pairs
+                .get(key)
+                .filter(|qp| qp.state.may_become(QpState::Error));
+            qp.ok_or(failed("modify to ERR", EINVAL))?;
+            world.failing.push_back(key);
+            Ok(())
+        })
+    }
+
     /// The state the device says it is in.
     pub(crate) fn state(&self) -> QpState {
         self.look(|world, key| world.queue_pairs.get(key).map_or(QpState::Error, |qp| qp.state))
@@ -159,6 +179,28 @@ impl Drop for Shared {
 const CREATE: &str = "queue_pair";
 const INVALID: ProviderError = failed(CREATE, EINVAL);
 
+/// A queue pair of either type, with receives of its own.
+pub(crate) struct Made {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) limits: QueuePairLimits,
+    pub(crate) send: SendQueue,
+    pub(crate) receive: ReceiveQueue,
+}
+
+impl Made {
+    /// Where it is a reliable connection.
+    fn connected(self) -> QueuePairParts<Host> {
+        QueuePairParts {
+            send: self.send,
+            receive: self.receive,
+            control: QueuePair {
+                shared: self.shared,
+                limits: self.limits,
+            },
+        }
+    }
+}
+
 /// Makes a queue pair in RESET, with receives of its own.
 pub(crate) fn create(
     domain: &Arc<DomainInner>,
@@ -166,6 +208,16 @@ pub(crate) fn create(
     receive_completions: &CompletionQueue,
     config: &QueuePairConfig,
 ) -> Result<QueuePairParts<Host>, ProviderError> {
+    Ok(create_own(domain, send_completions, receive_completions, config)?.connected())
+}
+
+/// Makes what queue pairs of both types have.
+pub(crate) fn create_own(
+    domain: &Arc<DomainInner>,
+    send_completions: &CompletionQueue,
+    receive_completions: &CompletionQueue,
+    config: &QueuePairConfig,
+) -> Result<Made, ProviderError> {
     check(domain, &[send_completions, receive_completions], config)?;
     let sends = Claim::new(send_completions, WorkKind::Send, config.channel)?;
     let receives = Claim::new(receive_completions, WorkKind::Receive, config.channel)?;
@@ -194,7 +246,10 @@ pub(crate) fn create_of(
 ) -> Result<ClaimedQueuePairParts<Host>, ProviderError> {
     check(domain, &[], config)?;
     match receives {
-        ReceivesClaim::Own(receives) => Ok(create_of_own(domain, sends, receives, config)?.into()),
+        ReceivesClaim::Own(receives) => {
+            let made = create_of_own(domain, sends, receives, config)?;
+            Ok(made.connected().into())
+        }
         ReceivesClaim::Shared(SharedClaim(queue)) => {
             check_shared(domain, &queue, config)?;
             Ok(create_of_shared(domain, sends, &queue, config)?.into())
@@ -207,7 +262,7 @@ fn create_of_own(
     sends: Claim,
     receives: Claim,
     config: &QueuePairConfig,
-) -> Result<QueuePairParts<Host>, ProviderError> {
+) -> Result<Made, ProviderError> {
     let context = domain.context();
     if !sends.is_for(context, WorkKind::Send, config.channel)
         || !receives.is_for(context, WorkKind::Receive, config.channel)
@@ -236,10 +291,11 @@ fn create_of_own(
     drop(world);
     let shared = Shared::new(domain, (key, qpn), None);
     let limits = limits(config, config.scatter_max.max(1));
-    Ok(QueuePairParts {
+    Ok(Made {
         send: SendQueue::new(Arc::clone(&shared), send, sends.keep(), &limits),
         receive: ReceiveQueue::new(Arc::clone(&shared), receive, receives.keep(), &limits),
-        control: QueuePair { shared, limits },
+        shared,
+        limits,
     })
 }
 
@@ -343,6 +399,7 @@ impl World {
             port: 0,
             access: Access::empty(),
             connection: None,
+            datagrams: None,
             route: None,
             requester: Requester::default(),
             responder: Responder::default(),
@@ -394,8 +451,25 @@ impl World {
         }
     }
 
+    /// Brings a queue pair to INIT on a port, by `change`.
+    pub(crate) fn initialize(
+        &mut self,
+        key: QueuePairKey,
+        call: &'static str,
+        port: u8,
+        change: impl FnOnce(&mut QueuePairState),
+    ) -> Result<(), ProviderError> {
+        let device = self.queue_pairs.get(key).map(|qp| qp.device);
+        let found = device.and_then(|device| self.port(device, port));
+        found.ok_or(failed(call, EINVAL))?;
+        self.modify(key, call, (QpState::Reset, QpState::Init), |qp| {
+            qp.port = port;
+            change(qp);
+        })
+    }
+
     /// Brings a queue pair to its next state by `change`, where it is in `from`.
-    fn modify(
+    pub(crate) fn modify(
         &mut self,
         key: QueuePairKey,
         call: &'static str,
@@ -417,21 +491,33 @@ impl World {
         wanted: &ReadyToReceive,
     ) -> Result<Gid, ProviderError> {
         let invalid = failed(call, EINVAL);
-        let address = &wanted.address;
         let qp = self.queue_pairs.get(key).ok_or(invalid)?;
         let port = self.port(qp.device, qp.port).ok_or(invalid)?;
-        let ours = port
-            .usable_gids()
-            .find(|entry| entry.index == u32::from(address.source_gid_index));
-        let ours = ours.ok_or(invalid)?;
         if wanted.min_rnr_timer > 31
-            || address.flow_label > 0x000f_ffff
-            || address.service_level > 15
-            || address.port != qp.port
+            || wanted.address.port != qp.port
             || self.quirks(qp.device).path_mtus_are_checked
                 && port.active_mtu.is_none_or(|mtu| wanted.path_mtu > mtu)
             || wanted.max_dest_rd_atomic > LIMITS.max_dest_rd_atomic
         {
+            return Err(invalid);
+        }
+        self.resolve_address(qp.device, call, &wanted.address)
+    }
+
+    /// Our own GID on the way to an address, where the device would take it.
+    pub(crate) fn resolve_address(
+        &self,
+        device: DeviceId,
+        call: &'static str,
+        address: &AddressVector,
+    ) -> Result<Gid, ProviderError> {
+        let invalid = failed(call, EINVAL);
+        let port = self.port(device, address.port).ok_or(invalid)?;
+        let ours = port
+            .usable_gids()
+            .find(|entry| entry.index == u32::from(address.source_gid_index));
+        let ours = ours.ok_or(invalid)?;
+        if address.flow_label > 0x000f_ffff || address.service_level > 15 {
             return Err(invalid);
         }
         if self.ends(ours.gid, address.destination).is_some() {
@@ -471,11 +557,7 @@ impl doorbell_core::provider::QueuePair for QueuePair {
     fn initialize(&mut self, port: u8, remote: RemoteAccess) -> Result<(), ProviderError> {
         const CALL: &str = "modify to INIT";
         self.shared.with(|world, key| {
-            let device = world.queue_pairs.get(key).map(|qp| qp.device);
-            let found = device.and_then(|device| world.port(device, port));
-            found.ok_or(failed(CALL, EINVAL))?;
-            world.modify(key, CALL, (QpState::Reset, QpState::Init), |qp| {
-                qp.port = port;
+            world.initialize(key, CALL, port, |qp| {
                 // LOCAL_WRITE is a right of registrations.
                 qp.access = remote.to_access().difference(Access::LOCAL_WRITE);
             })
@@ -532,15 +614,7 @@ impl doorbell_core::provider::QueuePair for QueuePair {
     }
 
     fn fail(&mut self) -> Result<(), ProviderError> {
-        self.shared.with(|world, key| {
-            let qp = world
-                .queue_pairs
-                .get(key)
-                .filter(|qp| qp.state.may_become(QpState::Error));
-            qp.ok_or(failed("modify to ERR", EINVAL))?;
-            world.failing.push_back(key);
-            Ok(())
-        })
+        self.shared.fail()
     }
 
     fn data_in_order(&self) -> DataInOrder {

@@ -64,6 +64,12 @@ pub struct Quirks {
     /// A request for a queue pair that failed is tried without end, and makes no completion (S14). Seen of mlx5 by
     /// others' tests, though not by all of them: it is in none of the sets below.
     pub failed_peers_are_waited_for: bool,
+    /// A datagram that is longer than the receive whose turn it is fails that receive (`LOC_QP_OP_ERR`) and the
+    /// queue pair, and is not dropped (S31). rxe.
+    pub short_datagrams_fail: bool,
+    /// A datagram that is longer than the port's MTU ends in `LOC_LEN_ERR` and fails the queue pair, and not in
+    /// success (S31). Told of hardware by its users; it is in none of the sets below.
+    pub long_datagrams_fail: bool,
     /// How many packets may be unanswered. rxe has 128.
     pub window_packets: i32,
 }
@@ -91,6 +97,8 @@ impl Quirks {
         late_requests_vanish: false,
         repeats_failing_ns: 0,
         failed_peers_are_waited_for: false,
+        short_datagrams_fail: false,
+        long_datagrams_fail: false,
         window_packets: 128,
     };
 
@@ -112,6 +120,7 @@ impl Quirks {
         last_receive_is_told: false,
         late_receives_are_flushed: false,
         overrun_queues_work_on: true,
+        short_datagrams_fail: true,
         ..Self::IBA
     };
 

@@ -93,6 +93,11 @@ impl Receives {
         self.posted.extend(receives);
     }
 
+    /// How many bytes the next one holds at most.
+    pub(crate) fn room_of_next(&self) -> Option<usize> {
+        self.posted.front().map(|receive| receive.slots.capacity_bytes())
+    }
+
     /// Consumes the next one.
     pub(crate) fn take(&mut self) -> Option<Receive> {
         self.posted.pop_front()
@@ -146,24 +151,13 @@ impl ReceiveQueue {
         self.table.unstage(|_, never| match never {});
         self.staged.clear();
     }
-}
 
-impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
-    type Slot = Slot;
-    type Completion = Completion;
-    type Batch<'q> = ReceiveBatch<'q>;
-
-    fn stage(&mut self) -> ReceiveBatch<'_> {
-        // Where a batch was forgotten, something is left.
-        self.unstage();
-        let state = self.shared.state();
-        ReceiveBatch { queue: self, state }
-    }
-
-    fn retire<F: FnMut(Ticket, Slot)>(
+    /// Takes the receive this completion names, and those before it; `each` gets each, and how many bytes
+    /// it holds.
+    pub(crate) fn retire_receives(
         &mut self,
-        completion: Completion,
-        mut each: F,
+        completion: &Completion,
+        mut each: impl FnMut(Receive, u32),
     ) -> Result<Arrival, Rejected> {
         let table = &mut self.table;
         let range = self
@@ -187,10 +181,31 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
             // Those before the one that is named had completions of their own, which were
             // dropped: what they hold is not known any more.
             let is_named = receive.ticket == range.last && entry.kind == ArrivalKind::Send;
-            receive.give_back(if is_named { entry.bytes } else { 0 }, &mut each);
+            each(receive, if is_named { entry.bytes } else { 0 });
         }
         self.retired = retired;
         Ok(entry.arrival(range.last))
+    }
+}
+
+impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
+    type Slot = Slot;
+    type Completion = Completion;
+    type Batch<'q> = ReceiveBatch<'q>;
+
+    fn stage(&mut self) -> ReceiveBatch<'_> {
+        // Where a batch was forgotten, something is left.
+        self.unstage();
+        let state = self.shared.state();
+        ReceiveBatch { queue: self, state }
+    }
+
+    fn retire<F: FnMut(Ticket, Slot)>(
+        &mut self,
+        completion: Completion,
+        mut each: F,
+    ) -> Result<Arrival, Rejected> {
+        self.retire_receives(&completion, |receive, bytes| receive.give_back(bytes, &mut each))
     }
 
     fn in_flight(&self) -> u32 {

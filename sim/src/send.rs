@@ -1,6 +1,7 @@
 //! The send half of a queue pair, and its posting guard.
 
 use core::fmt;
+use core::ops::Range;
 use std::sync::Arc;
 
 use doorbell_core::ledger::Ledger;
@@ -44,6 +45,11 @@ impl SendQueue {
             inline_bytes_max: limits.inline_bytes_max,
             shared,
         }
+    }
+
+    /// From the oldest request that is not retired to the first that is not posted.
+    pub(crate) fn range(&self) -> Range<Ticket> {
+        self.table.oldest()..self.table.next()
     }
 
     /// Forgets what is staged; its slots go home.
@@ -170,6 +176,11 @@ impl SendBatch<'_> {
         (bytes > bytes_max).then_some(PushError::InlineTooLong { bytes, bytes_max })
     }
 
+    /// The request that was staged last.
+    pub(crate) fn last_staged(&mut self) -> Option<&mut Request> {
+        self.queue.staged.last_mut()
+    }
+
     /// Writes a request down; `None` where the queue is full.
     fn write(&mut self, operation: Operation, flags: PostFlags) -> Option<&mut Request> {
         let (ticket, work_id) = self.queue.table.stage([]).ok()?;
@@ -232,7 +243,7 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
     }
 
     fn signal_last(&mut self) {
-        if let Some(request) = self.queue.staged.last_mut() {
+        if let Some(request) = self.last_staged() {
             request.flags |= PostFlags::SIGNALED;
         }
     }

@@ -136,6 +136,38 @@ pub struct QueuePairConfig {
     pub inline_bytes_max: u32,
 }
 
+/// A datagram queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramConfig {
+    /// The number its completions carry, as of [`QueuePairConfig::channel`].
+    pub channel: u32,
+    /// Requests in flight at most on the send queue.
+    pub send_depth: u32,
+    /// Receives posted at most.
+    pub receive_depth: u32,
+    /// Gather elements of a send request at most, up to [`super::GATHER_MAX`].
+    pub gather_max: u8,
+    /// Bytes a request may carry inline at most.
+    pub inline_bytes_max: u32,
+    /// Address handles at most: peers that it sends to. At least one, and at most 65,536.
+    pub addresses_max: u32,
+}
+
+impl DatagramConfig {
+    /// The queues it has: a receive scatters into the header's place and one slot.
+    #[must_use]
+    pub const fn queues(&self) -> QueuePairConfig {
+        QueuePairConfig {
+            channel: self.channel,
+            send_depth: self.send_depth,
+            receive_depth: self.receive_depth,
+            gather_max: self.gather_max,
+            scatter_max: 2,
+            inline_bytes_max: self.inline_bytes_max,
+        }
+    }
+}
+
 /// What a queue pair was granted: at least what was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairLimits {

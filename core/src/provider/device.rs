@@ -5,8 +5,9 @@ use core::fmt;
 use crate::{Clock, PortReport, QpState, Qpn, SharedReceiveId};
 
 use super::{
-    Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, MemoryError, ProviderError,
-    QueuePairConfig, QueuePairLimits, ReadyToReceive, ReadyToSend, ReceiveQueue, SendQueue,
+    Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, DatagramConfig,
+    DatagramPairParts, DatagramQueuePair, DatagramReceiveQueue, DatagramSendQueue, MemoryError,
+    ProviderError, QueuePairConfig, QueuePairLimits, ReadyToReceive, ReadyToSend, ReceiveQueue, SendQueue,
     SharedReceiveQueue, SharedReceiveQueueConfig, Slot, Window, WindowConfig,
 };
 
@@ -34,6 +35,12 @@ pub trait Provider: Send + Sync + Sized + 'static {
     type ReceiveQueue: ReceiveQueue<Slot = Self::Slot, Completion = Self::Completion>;
     /// Receives that several queue pairs take from.
     type SharedReceiveQueue: SharedReceiveQueue<Slot = Self::Slot, Completion = Self::Completion>;
+    /// The control side of a datagram queue pair.
+    type DatagramQueuePair: DatagramQueuePair;
+    /// The send half of a datagram queue pair.
+    type DatagramSendQueue: DatagramSendQueue<Slot = Self::Slot, Completion = Self::Completion>;
+    /// The receive half of a datagram queue pair.
+    type DatagramReceiveQueue: DatagramReceiveQueue<Slot = Self::Slot, Completion = Self::Completion>;
 
     /// Looks at every port of every device, usable or not.
     ///
@@ -210,6 +217,18 @@ pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
         receives: ReceivesClaim<P>,
         config: &QueuePairConfig,
     ) -> Result<ClaimedQueuePairParts<P>, ProviderError>;
+
+    /// Makes a datagram queue pair in RESET, with memory for the headers of what it receives.
+    ///
+    /// # Errors
+    /// As for [`ProtectionDomain::queue_pair`]; the number of address handles cannot be (`EINVAL`), or
+    /// the memory could not be had.
+    fn datagram_queue_pair(
+        &self,
+        send_completions: &P::CompletionQueue,
+        receive_completions: &P::CompletionQueue,
+        config: &DatagramConfig,
+    ) -> Result<DatagramPairParts<P>, MemoryError>;
 }
 
 /// Where a queue pair that is made of claims takes its receives from.

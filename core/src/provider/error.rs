@@ -75,6 +75,8 @@ pub enum PushError {
     AtomicNeedsEightBytes,
     /// Caller misuse: an operation that cannot be inline, because it brings data back.
     NotInline,
+    /// Caller misuse: the address handle is another queue pair's, or was released.
+    UnknownAddress,
     /// The queue pair is in a state that takes no such request.
     State(crate::QpState),
 }
@@ -98,6 +100,7 @@ impl fmt::Display for PushError {
             }
             Self::AtomicNeedsEightBytes => f.write_str("an atomic needs one slot of at least eight bytes"),
             Self::NotInline => f.write_str("an operation that brings data back cannot be inline"),
+            Self::UnknownAddress => f.write_str("the address handle names nothing of this queue pair"),
             Self::State(state) => write!(f, "the queue pair is in {state}, which takes no such request"),
         }
     }

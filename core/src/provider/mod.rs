@@ -9,6 +9,7 @@
 //! device; that proof is the provider's own, and nothing above it is trusted.
 
 mod config;
+mod datagram;
 mod device;
 mod error;
 mod memory;
@@ -16,8 +17,12 @@ mod placement;
 mod queue;
 
 pub use config::{
-    AddressVector, ArenaConfig, CompletionQueueConfig, QueuePairConfig, QueuePairLimits, ReadyToReceive,
-    ReadyToSend, RemoteAccess, SharedReceiveQueueConfig, WindowConfig,
+    AddressVector, ArenaConfig, CompletionQueueConfig, DatagramConfig, QueuePairConfig, QueuePairLimits,
+    ReadyToReceive, ReadyToSend, RemoteAccess, SharedReceiveQueueConfig, WindowConfig,
+};
+pub use datagram::{
+    Datagram, DatagramBatch, DatagramPairParts, DatagramQueuePair, DatagramReceiveBatch,
+    DatagramReceiveQueue, DatagramSendQueue, Destination,
 };
 pub use device::{
     AsyncEvent, ClaimedQueuePairParts, Context, DataInOrder, DeviceLimits, ProtectionDomain, Provider,

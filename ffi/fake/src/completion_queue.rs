@@ -38,6 +38,8 @@ pub(crate) struct Cqe {
     pub(crate) immediate: u32,
     pub(crate) qpn: u32,
     pub(crate) flags: u32,
+    /// Who sent it, where it is a datagram.
+    pub(crate) source_qpn: u32,
 }
 
 /// A place: one cache line, published by its number, which is its position plus one.
@@ -227,7 +229,7 @@ impl Cqe {
                 imm_data: self.immediate,
             },
             qp_num: self.qpn,
-            src_qp: 0,
+            src_qp: self.source_qpn,
             wc_flags: self.flags,
             pkey_index: 0,
             slid: 0,
@@ -239,6 +241,7 @@ impl Cqe {
             wc.byte_len = RUBBISH;
             wc.imm_data_invalidated_rkey_union.imm_data = RUBBISH;
             wc.wc_flags = RUBBISH;
+            wc.src_qp = RUBBISH;
         }
         odd(wc)
     }
@@ -250,6 +253,8 @@ fn odd(mut wc: ibv_wc) -> ibv_wc {
     wc.status = ibv_wc_status(faults::value(Value::WcStatus, wc.status.0));
     wc.opcode = ibv_wc_opcode(faults::value(Value::WcOpcode, wc.opcode.0));
     wc.byte_len = faults::value(Value::WcByteLen, wc.byte_len);
+    wc.wc_flags = faults::value(Value::WcFlags, wc.wc_flags);
+    wc.src_qp = faults::value(Value::WcSrcQp, wc.src_qp);
     let [a, b, c, d, low @ ..] = wc.wr_id.to_be_bytes();
     let low = faults::value(Value::WcWrId, u32::from_be_bytes(low));
     wc.wr_id = u64::from(u32::from_be_bytes([a, b, c, d])) << 32 | u64::from(low);
@@ -338,6 +343,7 @@ impl Cqe {
         immediate: 0,
         qpn: 0,
         flags: 0,
+        source_qpn: 0,
     };
 }
 

@@ -13,6 +13,7 @@ use rdma_sys::{
 
 use crate::completion_queue::Cqe;
 use crate::copy::{Order, Piece, gather_scatter, read_shared, write_shared};
+use crate::datagram;
 use crate::device::{MESSAGE_BYTES_MAX, SEGMENTS_MAX};
 use crate::events::{self, About};
 use crate::handle::look_at;
@@ -40,6 +41,8 @@ pub(crate) struct ResponderAttributes {
     access: u32,
     reads_max: u8,
     rnr_timer: u8,
+    /// What datagrams must bring.
+    pub(crate) qkey: u32,
 }
 
 impl From<ibv_qp_attr> for ResponderAttributes {
@@ -48,6 +51,7 @@ impl From<ibv_qp_attr> for ResponderAttributes {
             access: attributes.qp_access_flags,
             reads_max: attributes.max_dest_rd_atomic,
             rnr_timer: attributes.min_rnr_timer,
+            qkey: attributes.qkey,
         }
     }
 }
@@ -60,6 +64,7 @@ impl Responder {
             access: 0,
             reads_max: 0,
             rnr_timer: 0,
+            qkey: 0,
         },
         next_position: 0,
     };
@@ -112,7 +117,7 @@ impl Wait {
     }
 }
 
-const LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
+pub(crate) const LOCAL_WRITE: u32 = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
 const REMOTE_WRITE: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
 const REMOTE_READ: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
 const REMOTE_ATOMIC: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
@@ -121,15 +126,15 @@ const REMOTE_ATOMIC: u32 = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
 const ATOMIC_BYTES: u64 = 8;
 
 /// The local memory of a request.
-struct Pieces {
+pub(crate) struct Pieces {
     pieces: [Piece; SEGMENTS_MAX as usize],
     count: usize,
-    bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl Pieces {
     /// By keys; `None` where one does not open what it should.
-    fn by_keys(pd: *mut ibv_pd, elements: &[ibv_sge], access: u32) -> Option<Self> {
+    pub(crate) fn by_keys(pd: *mut ibv_pd, elements: &[ibv_sge], access: u32) -> Option<Self> {
         Self::of(elements, |element| {
             memory::local(element.lkey, pd, access, element.addr, element.length)
         })
@@ -158,12 +163,12 @@ impl Pieces {
         Some(all)
     }
 
-    fn as_slice(&self) -> &[Piece] {
+    pub(crate) fn as_slice(&self) -> &[Piece] {
         self.pieces.get(..self.count).unwrap_or(&[])
     }
 
     /// At most 2^31, as every request is.
-    fn length(&self) -> u32 {
+    pub(crate) fn length(&self) -> u32 {
         u32::try_from(self.bytes).unwrap_or(u32::MAX)
     }
 }
@@ -186,6 +191,9 @@ pub(crate) fn execute(qp: &QueuePair, requester: &Requester, request: &Request<'
     if pieces.bytes > MESSAGE_BYTES_MAX {
         return failed(ibv_wc_status::IBV_WC_LOC_LEN_ERR);
     }
+    if let Some(way) = request.way {
+        return datagram::send(qp, request, way, &pieces);
+    }
     if request.reads() && requester.attributes.reads_max == 0 {
         return failed(ibv_wc_status::IBV_WC_LOC_QP_OP_ERR);
     }
@@ -199,7 +207,8 @@ pub(crate) fn execute(qp: &QueuePair, requester: &Requester, request: &Request<'
     // SAFETY: live as long as it stands there, and the flag is ours.
     let remote: &QueuePair = unsafe { look_at(responder.qp) };
     let answers = matches!(remote.state(), state::READY_TO_RECEIVE | state::READY_TO_SEND);
-    let connected = remote.qpn == requester.attributes.peer_qpn && responder.peer_qpn == qp.qpn;
+    let connected =
+        !remote.is_datagram && remote.qpn == requester.attributes.peer_qpn && responder.peer_qpn == qp.qpn;
     if !answers || !connected {
         return Outcome::Wait(Wait::Peer);
     }
@@ -420,6 +429,7 @@ impl Answer<'_> {
             } else {
                 0
             },
+            source_qpn: 0,
         };
         self.remote.receive_cq().push(cqe, self.request.is_solicited());
     }
@@ -439,7 +449,7 @@ fn rnr_timer(code: u8) -> Duration {
 }
 
 /// Completes a receive that failed.
-fn complete_receive(qp: &QueuePair, wr_id: u64, position: u64, status: ibv_wc_status) {
+pub(crate) fn complete_receive(qp: &QueuePair, wr_id: u64, position: u64, status: ibv_wc_status) {
     let cqe = Cqe {
         wr_id,
         progress: qp.receive_progress(),
@@ -450,6 +460,7 @@ fn complete_receive(qp: &QueuePair, wr_id: u64, position: u64, status: ibv_wc_st
         immediate: 0,
         qpn: qp.qpn,
         flags: 0,
+        source_qpn: 0,
     };
     qp.receive_cq().push(cqe, true);
 }
@@ -471,7 +482,7 @@ pub(crate) fn flush_receives(qp: &QueuePair) {
 }
 
 /// Brings a queue pair to ERR and flushes its receives; its responder's flag is held.
-fn to_error(qp: &QueuePair) {
+pub(crate) fn to_error(qp: &QueuePair) {
     if qp.state() == state::ERROR {
         return;
     }

@@ -8,10 +8,11 @@ use core::ptr;
 
 use libc::ssize_t;
 use rdma_sys::{
-    __be16, __be64, _compat_ibv_port_attr, ibv_async_event, ibv_async_event_element_t, ibv_comp_channel,
-    ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_event_type, ibv_fork_status, ibv_gid,
-    ibv_gid_entry, ibv_mr, ibv_node_type, ibv_pd, ibv_port_attr, ibv_port_state, ibv_qp, ibv_qp_attr,
-    ibv_qp_ex, ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc_status, ibv_wr_opcode,
+    __be16, __be64, _compat_ibv_port_attr, ibv_ah, ibv_ah_attr, ibv_async_event, ibv_async_event_element_t,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_event_type, ibv_fork_status,
+    ibv_gid, ibv_gid_entry, ibv_mr, ibv_node_type, ibv_pd, ibv_port_attr, ibv_port_state, ibv_qp,
+    ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_wc_status,
+    ibv_wr_opcode,
 };
 
 use crate::context::OpenDevice;
@@ -22,7 +23,8 @@ use crate::handle::look_at;
 use crate::queue_pair::{self, QueuePair};
 use crate::settings::settings;
 use crate::{
-    channel, completion_queue, domain, errno, events, faults, memory, modify, port, shared_receive, words,
+    address, channel, completion_queue, domain, errno, events, faults, memory, modify, port, shared_receive,
+    words,
 };
 
 mod unsupported;
@@ -443,6 +445,30 @@ unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     }
     // SAFETY: a live queue (ibv_create_srq(3)).
     errno::value(unsafe { shared_receive::destroy(srq) })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, wanted: *mut ibv_ah_attr) -> *mut ibv_ah {
+    if let Some(error) = faults::due(Call::CreateAh) {
+        return errno::null(error);
+    }
+    // SAFETY: readable (ibv_create_ah(3)).
+    let wanted = unsafe { &*wanted };
+    // SAFETY: a live domain (ibv_create_ah(3)).
+    match unsafe { address::create(pd, wanted) } {
+        Ok(ah) => ah,
+        Err(error) => errno::null(error),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
+    if let Some(error) = faults::due(Call::DestroyAh) {
+        return error;
+    }
+    // SAFETY: live, and not used again (ibv_create_ah(3)).
+    unsafe { address::destroy(ah) };
+    0
 }
 
 #[unsafe(no_mangle)]

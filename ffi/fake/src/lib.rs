@@ -27,7 +27,9 @@
 //!
 //! - retry timers run out only while the send completion queue is polled or the queue pair posted to,
 //!   and a receiver-not-ready timer takes 50 ms at least;
-//! - there are reliable connections only, no extended queues and no memory windows of type 1 or 2;
+//! - there are reliable connections and datagrams only, no extended queues and no memory windows of type 1 or 2;
+//! - a datagram arrives where there is a receive for it, in order and once; a send of one that fails brings
+//!   the queue pair to ERR, as on rxe;
 //! - completions of a destroyed queue pair may still be polled, as on rxe;
 //! - an overrun completion queue drops what does not fit, says so by an event and goes on, as rxe's;
 //! - a failed completion holds rubbish in every field that means nothing then (S7), on purpose;
@@ -39,11 +41,13 @@
 //! | `DOORBELL_FAKE_INTERFACE` | the network interface they are on | the first with an address that is no loopback; else the loopback |
 //! | `DOORBELL_FAKE_ORDER` | `relaxed`: bytes of a WRITE land in no order, and the device says so | in order |
 
+mod address;
 mod channel;
 mod completion_queue;
 mod context;
 mod control;
 mod copy;
+mod datagram;
 mod device;
 mod domain;
 mod engine;

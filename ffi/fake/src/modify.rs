@@ -12,7 +12,7 @@ use rdma_sys::{ibv_qp_attr, ibv_qp_attr_mask};
 use crate::device::RD_ATOMIC_MAX;
 use crate::queue_pair::{QueuePair, path, state};
 use crate::registry::NULL_QPN;
-use crate::{engine, port, registry, send};
+use crate::{address, engine, registry, send};
 
 /// One change of state: the attributes it needs, and those it takes beside them.
 struct Transition {
@@ -37,6 +37,7 @@ const CURRENT: u32 = ibv_qp_attr_mask::IBV_QP_CUR_STATE.0;
 const PORT: ibv_qp_attr_mask = ibv_qp_attr_mask::IBV_QP_PORT;
 const PKEY: ibv_qp_attr_mask = ibv_qp_attr_mask::IBV_QP_PKEY_INDEX;
 const ACCESS: ibv_qp_attr_mask = ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
+const QKEY: ibv_qp_attr_mask = ibv_qp_attr_mask::IBV_QP_QKEY;
 const VECTOR: ibv_qp_attr_mask = ibv_qp_attr_mask::IBV_QP_AV;
 const MTU: ibv_qp_attr_mask = ibv_qp_attr_mask::IBV_QP_PATH_MTU;
 const PEER: ibv_qp_attr_mask = ibv_qp_attr_mask::IBV_QP_DEST_QPN;
@@ -85,12 +86,46 @@ const TRANSITIONS: &[Transition] = &[
     },
 ];
 
+/// The same for datagrams.
+const OF_DATAGRAMS: &[Transition] = &[
+    Transition {
+        from: state::RESET,
+        to: state::INIT,
+        required: bits([PKEY, PORT, QKEY]),
+        optional: 0,
+    },
+    Transition {
+        from: state::INIT,
+        to: state::INIT,
+        required: 0,
+        optional: bits([PKEY, PORT, QKEY]),
+    },
+    Transition {
+        from: state::INIT,
+        to: state::READY_TO_RECEIVE,
+        required: 0,
+        optional: bits([PKEY, QKEY]),
+    },
+    Transition {
+        from: state::READY_TO_RECEIVE,
+        to: state::READY_TO_SEND,
+        required: bits([SQ_PSN]),
+        optional: CURRENT | bits([QKEY]),
+    },
+    Transition {
+        from: state::READY_TO_SEND,
+        to: state::READY_TO_SEND,
+        required: 0,
+        optional: CURRENT | bits([QKEY]),
+    },
+];
+
 /// Which attributes a change of state needs and takes; `None` where there is no such change.
-fn attributes_of(from: u32, to: u32) -> Option<(u32, u32)> {
+fn attributes_of(transitions: &[Transition], from: u32, to: u32) -> Option<(u32, u32)> {
     if to == state::RESET || to == state::ERROR && from != state::RESET {
         return Some((0, 0));
     }
-    let found = TRANSITIONS
+    let found = transitions
         .iter()
         .find(|known| (known.from, known.to) == (from, to))?;
     Some((found.required, found.optional))
@@ -109,7 +144,8 @@ pub(crate) fn modify(qp: &QueuePair, wanted: &ibv_qp_attr, mask: u32) -> Result<
     } else {
         from
     };
-    let (required, optional) = attributes_of(from, to).ok_or(libc::EINVAL)?;
+    let transitions = if qp.is_datagram { OF_DATAGRAMS } else { TRANSITIONS };
+    let (required, optional) = attributes_of(transitions, from, to).ok_or(libc::EINVAL)?;
     let given = mask & !STATE;
     if given & required != required || given & !(required | optional) != 0 {
         return Err(libc::EINVAL);
@@ -185,9 +221,7 @@ fn check(wanted: &ibv_qp_attr, mask: u32) -> Result<(), c_int> {
 
 /// Whether the address vector leads somewhere from here: RoCE needs a global route from a GID we have.
 fn is_route(wanted: &ibv_qp_attr) -> bool {
-    let vector = &wanted.ah_attr;
-    let source = port::gid(u32::from(vector.port_num), u32::from(vector.grh.sgid_index));
-    vector.is_global == 1 && source.is_ok_and(|entry| entry.is_some())
+    address::source(&wanted.ah_attr).is_some()
 }
 
 fn keep(kept: &mut ibv_qp_attr, wanted: &ibv_qp_attr, mask: u32) {
@@ -202,6 +236,7 @@ fn keep(kept: &mut ibv_qp_attr, wanted: &ibv_qp_attr, mask: u32) {
         PORT: port_num;
         PKEY: pkey_index;
         ACCESS: qp_access_flags;
+        QKEY: qkey;
         VECTOR: ah_attr;
         MTU: path_mtu;
         PEER: dest_qp_num;
@@ -218,7 +253,7 @@ fn keep(kept: &mut ibv_qp_attr, wanted: &ibv_qp_attr, mask: u32) {
 
 #[cfg(test)]
 mod tests {
-    use super::{attributes_of, state};
+    use super::{OF_DATAGRAMS, TRANSITIONS, attributes_of, state};
 
     #[test]
     fn s1_which_states_follow_which() {
@@ -229,24 +264,28 @@ mod tests {
             state::READY_TO_SEND,
             state::ERROR,
         ];
-        let followers = |from: u32| {
-            let next = all.into_iter().filter(|to| attributes_of(from, *to).is_some());
-            next.collect::<Vec<_>>()
-        };
-        assert_eq!(followers(state::RESET), [state::RESET, state::INIT]);
-        assert_eq!(
-            followers(state::INIT),
-            [state::RESET, state::INIT, state::READY_TO_RECEIVE, state::ERROR]
-        );
-        assert_eq!(
-            followers(state::READY_TO_RECEIVE),
-            [state::RESET, state::READY_TO_SEND, state::ERROR]
-        );
-        assert_eq!(
-            followers(state::READY_TO_SEND),
-            [state::RESET, state::READY_TO_SEND, state::ERROR]
-        );
-        assert_eq!(followers(state::ERROR), [state::RESET, state::ERROR]);
-        assert!(attributes_of(state::INIT, 4711).is_none());
+        for transitions in [TRANSITIONS, OF_DATAGRAMS] {
+            let followers = |from: u32| {
+                let next = all
+                    .into_iter()
+                    .filter(|to| attributes_of(transitions, from, *to).is_some());
+                next.collect::<Vec<_>>()
+            };
+            assert_eq!(followers(state::RESET), [state::RESET, state::INIT]);
+            assert_eq!(
+                followers(state::INIT),
+                [state::RESET, state::INIT, state::READY_TO_RECEIVE, state::ERROR]
+            );
+            assert_eq!(
+                followers(state::READY_TO_RECEIVE),
+                [state::RESET, state::READY_TO_SEND, state::ERROR]
+            );
+            assert_eq!(
+                followers(state::READY_TO_SEND),
+                [state::RESET, state::READY_TO_SEND, state::ERROR]
+            );
+            assert_eq!(followers(state::ERROR), [state::RESET, state::ERROR]);
+            assert!(attributes_of(transitions, state::INIT, 4711).is_none());
+        }
     }
 }

@@ -19,6 +19,9 @@ pub(crate) const PKEY: u16 = 0xffff;
 const SPEED: u8 = 32;
 const WIDTH: u8 = 2;
 
+/// The most that one packet carries.
+pub(crate) const MTU_BYTES: u32 = 4096;
+
 /// `LinkUp`. Source: InfiniBand Architecture volume 1, section 14.2.5.6 (PortPhysicalState).
 const LINK_UP: u8 = 5;
 

@@ -49,6 +49,7 @@ pub(crate) struct QueuePair {
     pub(crate) path: AtomicU8,
     pub(crate) caps: ibv_qp_cap,
     pub(crate) signals_all: bool,
+    pub(crate) is_datagram: bool,
     pub(crate) qpn: u32,
     pub(crate) core: &'static Core,
     /// The position behind the last send that was posted, and of the first receive that was not taken.
@@ -145,6 +146,12 @@ impl QueuePair {
         Some((receive, taken))
     }
 
+    /// Puts back the receive that was taken last, as if it had not been; not one of a shared queue. The caller
+    /// holds the responder's flag.
+    pub(crate) fn put_back(&self, position: u64) {
+        self.receives_taken.store(position, Ordering::Relaxed);
+    }
+
     /// What tells how far receives were polled; those of a shared queue are counted there.
     pub(crate) fn receive_progress(&self) -> Option<&'static AtomicU64> {
         if self.srq.is_some() {
@@ -163,7 +170,9 @@ impl QueuePair {
 /// # Safety
 /// The domain is live, and so are the queues that the attributes name.
 pub(crate) unsafe fn create(pd: *mut ibv_pd, wanted: &mut ibv_qp_init_attr) -> Result<*mut ibv_qp, c_int> {
-    if wanted.qp_type != ibv_qp_type::IBV_QPT_RC {
+    let is_datagram = wanted.qp_type == ibv_qp_type::IBV_QPT_UD;
+    // Nothing here sends datagrams to a shared receive queue.
+    if !is_datagram && wanted.qp_type != ibv_qp_type::IBV_QPT_RC || is_datagram && !wanted.srq.is_null() {
         return Err(libc::EOPNOTSUPP);
     }
     let caps = granted(wanted)?;
@@ -218,6 +227,7 @@ pub(crate) unsafe fn create(pd: *mut ibv_pd, wanted: &mut ibv_qp_init_attr) -> R
         path: AtomicU8::new(path::REFUSE),
         caps,
         signals_all: wanted.sq_sig_all != 0,
+        is_datagram,
         qpn,
         core,
         sends_posted: AtomicU64::new(sends_from),
@@ -276,7 +286,11 @@ pub(crate) unsafe fn query(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, init: *mut i
         recv_cq: qp.receive_cq.as_ptr(),
         srq: qp.srq.map_or(core::ptr::null_mut(), NonNull::as_ptr),
         cap: qp.caps,
-        qp_type: ibv_qp_type::IBV_QPT_RC,
+        qp_type: if qp.is_datagram {
+            ibv_qp_type::IBV_QPT_UD
+        } else {
+            ibv_qp_type::IBV_QPT_RC
+        },
         sq_sig_all: c_int::from(qp.signals_all),
     };
     // SAFETY: writable, as the caller vouches.

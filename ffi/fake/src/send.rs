@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use rdma_sys::{
     ibv_qp, ibv_qp_attr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
+    ud_t,
 };
 
 use crate::completion_queue::{CompletionQueue, Cqe};
@@ -145,6 +146,8 @@ pub(crate) struct Request<'a> {
     pub(crate) rkey: u32,
     pub(crate) compare_add: u64,
     pub(crate) swap: u64,
+    /// Where a datagram goes.
+    pub(crate) way: Option<ud_t>,
     pub(crate) elements: &'a [ibv_sge],
 }
 
@@ -172,8 +175,19 @@ impl<'a> Request<'a> {
             rkey: 0,
             compare_add: 0,
             swap: 0,
+            way: None,
             elements,
         };
+        if qp.is_datagram {
+            if !matches!(
+                wr.opcode,
+                ibv_wr_opcode::IBV_WR_SEND | ibv_wr_opcode::IBV_WR_SEND_WITH_IMM
+            ) {
+                return Err(libc::EINVAL);
+            }
+            // SAFETY: on a datagram queue pair the member `ud` is the live one.
+            request.way = Some(unsafe { wr.wr.ud });
+        }
         match wr.opcode {
             ibv_wr_opcode::IBV_WR_SEND => {}
             ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => {
@@ -305,6 +319,8 @@ impl Stored {
             rkey: self.rkey,
             compare_add: self.compare_add,
             swap: self.swap,
+            // A datagram waits for nothing, and is never stored.
+            way: None,
             elements: elements.get(..self.count).unwrap_or(&[]),
         };
         engine::execute(qp, requester, &request)
@@ -344,6 +360,7 @@ fn complete(
         immediate: 0,
         qpn: qp.qpn,
         flags: 0,
+        source_qpn: 0,
     };
     qp.send_cq().push(cqe, false);
 }

@@ -26,6 +26,25 @@ const INVALID: ProviderError = ProviderError {
     errno: libc::EINVAL,
 };
 
+/// A queue pair of either type, with receives of its own.
+pub(crate) struct Made {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) limits: QueuePairLimits,
+    pub(crate) send: SendQueue,
+    pub(crate) receive: ReceiveQueue,
+}
+
+impl Made {
+    /// Where it is a reliable connection.
+    fn connected(self) -> QueuePairParts<Rdma> {
+        QueuePairParts {
+            control: QueuePair::new(self.shared, self.limits),
+            send: self.send,
+            receive: self.receive,
+        }
+    }
+}
+
 /// Makes a queue pair in RESET, with receives of its own.
 pub(crate) fn create(
     domain: &Arc<DomainInner>,
@@ -33,6 +52,28 @@ pub(crate) fn create(
     receive_completions: &CompletionQueue,
     config: &QueuePairConfig,
 ) -> Result<QueuePairParts<Rdma>, ProviderError> {
+    let connected = ibv_qp_type::IBV_QPT_RC;
+    Ok(create_own(domain, send_completions, receive_completions, config, connected)?.connected())
+}
+
+/// Makes a datagram queue pair in RESET.
+pub(crate) fn create_for_datagrams(
+    domain: &Arc<DomainInner>,
+    send_completions: &CompletionQueue,
+    receive_completions: &CompletionQueue,
+    config: &QueuePairConfig,
+) -> Result<Made, ProviderError> {
+    let datagrams = ibv_qp_type::IBV_QPT_UD;
+    create_own(domain, send_completions, receive_completions, config, datagrams)
+}
+
+fn create_own(
+    domain: &Arc<DomainInner>,
+    send_completions: &CompletionQueue,
+    receive_completions: &CompletionQueue,
+    config: &QueuePairConfig,
+    qp_type: ibv_qp_type,
+) -> Result<Made, ProviderError> {
     let of_this_device = |queue: &CompletionQueue| Arc::ptr_eq(queue.inner().context(), domain.context());
     if !of_this_device(send_completions) || !of_this_device(receive_completions) {
         return Err(INVALID);
@@ -40,7 +81,7 @@ pub(crate) fn create(
     check(config)?;
     let sends = Claim::new(send_completions, WorkKind::Send, config.channel)?;
     let receives = Claim::new(receive_completions, WorkKind::Receive, config.channel)?;
-    create_of_own(domain, sends, receives, config)
+    create_of_own(domain, sends, receives, config, qp_type)
 }
 
 /// Makes a queue pair in RESET that takes its receives from a shared receive queue.
@@ -68,7 +109,11 @@ pub(crate) fn create_of(
 ) -> Result<ClaimedQueuePairParts<Rdma>, ProviderError> {
     check(config)?;
     match receives {
-        ReceivesClaim::Own(receives) => Ok(create_of_own(domain, sends, receives, config)?.into()),
+        ReceivesClaim::Own(receives) => {
+            let connected = ibv_qp_type::IBV_QPT_RC;
+            let made = create_of_own(domain, sends, receives, config, connected)?;
+            Ok(made.connected().into())
+        }
         ReceivesClaim::Shared(SharedClaim(queue)) => {
             check_shared(domain, &queue, config)?;
             Ok(create_of_shared(domain, sends, &queue, config)?.into())
@@ -81,13 +126,14 @@ fn create_of_own(
     sends: Claim,
     receives: Claim,
     config: &QueuePairConfig,
-) -> Result<QueuePairParts<Rdma>, ProviderError> {
+    qp_type: ibv_qp_type,
+) -> Result<Made, ProviderError> {
     sends.check(domain, WorkKind::Send, config)?;
     receives.check(domain, WorkKind::Receive, config)?;
     let send_table = sends.table(config.send_depth)?;
     let receive_table = receives.table(config.receive_depth)?;
     let from = Receives::Own(Arc::clone(&receives.completions));
-    let (shared, limits) = create_object(domain, &sends.completions, from, config)?;
+    let (shared, limits) = create_object(domain, &sends.completions, from, config, qp_type)?;
     let data_path = domain.context().data_path();
     let send = SendQueue::new(
         Arc::clone(&shared),
@@ -103,8 +149,9 @@ fn create_of_own(
         receives.keep(),
         &limits,
     );
-    Ok(QueuePairParts {
-        control: QueuePair::new(shared, limits),
+    Ok(Made {
+        shared,
+        limits,
         send,
         receive,
     })
@@ -119,7 +166,8 @@ fn create_of_shared(
     sends.check(domain, WorkKind::Send, config)?;
     let table = sends.table(config.send_depth)?;
     let from = Receives::Shared(Arc::clone(receives));
-    let (shared, limits) = create_object(domain, &sends.completions, from, config)?;
+    let connected = ibv_qp_type::IBV_QPT_RC;
+    let (shared, limits) = create_object(domain, &sends.completions, from, config, connected)?;
     let send = SendQueue::new(
         Arc::clone(&shared),
         domain.context().data_path().post_send,
@@ -162,6 +210,7 @@ fn create_object(
     send_completions: &Arc<CompletionInner>,
     receives: Receives,
     config: &QueuePairConfig,
+    qp_type: ibv_qp_type,
 ) -> Result<(Arc<Shared>, QueuePairLimits), ProviderError> {
     let (srq, max_recv_sge) = match &receives {
         Receives::Own(_) => (ptr::null_mut(), u32::from(config.scatter_max.max(1))),
@@ -179,7 +228,7 @@ fn create_object(
             max_recv_sge,
             max_inline_data: config.inline_bytes_max,
         },
-        qp_type: ibv_qp_type::IBV_QPT_RC,
+        qp_type,
         sq_sig_all: 0,
     };
     // SAFETY: the domain, both completion queues and the shared receive queue, if any, are live

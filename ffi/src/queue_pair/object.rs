@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use doorbell_core::in_flight::{InFlight, Request};
 use doorbell_core::{QpState, Qpn, WorkKind};
 
+use crate::address::Addresses;
 use crate::completion_queue::CompletionInner;
 use crate::domain::DomainInner;
 use crate::leak::Leaked;
@@ -57,6 +58,8 @@ impl Receives {
 struct Parked {
     send: Option<Table>,
     receive: Option<Table>,
+    /// What requests of a datagram queue pair may name.
+    addresses: Addresses,
 }
 
 // SAFETY: libibverbs may be called from any thread, on any object, at any time
@@ -90,15 +93,15 @@ impl Shared {
         })
     }
 
-    pub(super) const fn qpn(&self) -> Qpn {
+    pub(crate) const fn qpn(&self) -> Qpn {
         self.qpn
     }
 
-    pub(super) const fn channel(&self) -> u32 {
+    pub(crate) const fn channel(&self) -> u32 {
         self.channel
     }
 
-    pub(super) fn domain(&self) -> &DomainInner {
+    pub(crate) fn domain(&self) -> &DomainInner {
         &self.domain
     }
 
@@ -141,6 +144,12 @@ impl Shared {
             _ => parked.receive = Some(table),
         }
     }
+
+    /// Keeps the address handles of a send half that goes before the queue pair does.
+    pub(crate) fn park_addresses(&self, addresses: Addresses) {
+        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        parked.addresses = addresses;
+    }
 }
 
 impl Drop for Shared {
@@ -151,11 +160,15 @@ impl Drop for Shared {
         // ever (ibv_create_qp(3), ibv_get_async_event(3)).
         let status = unsafe { rdma_sys::ibv_destroy_qp(self.qp.as_ptr()) };
         let parked = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let (send, receive) = (parked.send.take(), parked.receive.take());
+        let Parked {
+            send,
+            receive,
+            addresses,
+        } = core::mem::take(parked);
         if errno::from_value("ibv_destroy_qp", status).is_err() {
             // The device may still use the slots, and the queue pair all it was made from.
             Leaked::QueuePair.count();
-            core::mem::forget((send, receive));
+            core::mem::forget((send, receive, addresses));
             return;
         }
         // The device is done with every request: the slots go home, and the channels are free.
@@ -172,6 +185,8 @@ impl Drop for Shared {
                     .give_back(kind, self.channel, next_generation);
             }
         }
+        // No request is left that names one.
+        drop(addresses);
         // SAFETY: dropped here once, the queue pair that completed into it being gone.
         unsafe { ManuallyDrop::drop(&mut self.send_completions) };
         // SAFETY: dropped here once, the queue pair that took receives from there being gone.

@@ -15,6 +15,7 @@ mod cases;
 mod deviation;
 mod known;
 mod notes;
+mod office;
 mod rig;
 mod run;
 mod side;

@@ -2,10 +2,11 @@
 
 use core::net::IpAddr;
 
+use doorbell_core::grh::GRH_BYTES;
 use doorbell_core::{Gid, Psn, Qpn};
 
 use super::icrc::icrc;
-use super::{Aeth, Packet, Refusal, Syndrome};
+use super::{Aeth, Flow, Packet, Refusal, Syndrome};
 
 /// The UDP port of `RoCEv2`. Source: InfiniBand Architecture annex A17.3.2.
 const UDP_PORT: u16 = 4791;
@@ -16,7 +17,6 @@ const IPV6_BYTES: u16 = 40;
 const UDP_BYTES: u16 = 8;
 const ICRC_BYTES: u16 = 4;
 const PROTOCOL_UDP: u8 = 17;
-const HOPS: u8 = 64;
 
 /// Ethernet's preamble, headers, checksum and gap; IPv4, UDP, the base header and the checksum.
 const AROUND_BYTES: u64 = 8 + 14 + 4 + 12 + 20 + 8 + 12 + 4;
@@ -33,6 +33,9 @@ pub(crate) fn wire_bytes(packet: &Packet) -> u64 {
     }
     if opcode.is_atomic() {
         bytes = bytes.wrapping_add(28);
+    }
+    if opcode.has_deth() {
+        bytes = bytes.wrapping_add(8);
     }
     bytes.wrapping_add(packet.payload.len() as u64)
 }
@@ -76,22 +79,14 @@ pub(crate) fn encode(packet: &Packet, into: &mut Vec<u8>) {
 
     into.extend(mac(packet.flow.destination));
     into.extend(mac(packet.flow.source));
-    let ip_bytes = match (packet.flow.source.to_ip(), packet.flow.destination.to_ip()) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            into.extend(0x0800_u16.to_be_bytes());
-            encode_ipv4(udp_bytes, source.octets(), destination.octets(), into);
-            IPV4_BYTES
-        }
-        _ => {
-            into.extend(0x86dd_u16.to_be_bytes());
-            into.extend([0x60, 0, 0, 0]);
-            into.extend(udp_bytes.to_be_bytes());
-            into.extend([PROTOCOL_UDP, HOPS]);
-            into.extend(packet.flow.source.0);
-            into.extend(packet.flow.destination.0);
-            IPV6_BYTES
-        }
+    let is_v4 = is_v4(&packet.flow);
+    let (ether_type, ip_bytes) = if is_v4 {
+        (0x0800_u16, IPV4_BYTES)
+    } else {
+        (0x86dd, IPV6_BYTES)
     };
+    into.extend(ether_type.to_be_bytes());
+    encode_ip(&packet.flow, udp_bytes, into);
     let ip_begins = into.len().saturating_sub(usize::from(ip_bytes));
     into.extend(packet.flow.port.to_be_bytes());
     into.extend(UDP_PORT.to_be_bytes());
@@ -105,11 +100,47 @@ pub(crate) fn encode(packet: &Packet, into: &mut Vec<u8>) {
     into.extend(checksum);
 }
 
-fn encode_ipv4(udp_bytes: u16, source: [u8; 4], destination: [u8; 4], into: &mut Vec<u8>) {
-    let mut header = Vec::from([0x45, 0]);
+/// Whether packets between two GIDs are of IPv4.
+fn is_v4(flow: &Flow) -> bool {
+    flow.source.to_ip().is_ipv4() && flow.destination.to_ip().is_ipv4()
+}
+
+/// Appends the network header.
+fn encode_ip(flow: &Flow, udp_bytes: u16, into: &mut Vec<u8>) {
+    match (flow.source.to_ip(), flow.destination.to_ip()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            encode_ipv4(flow, udp_bytes, source.octets(), destination.octets(), into);
+        }
+        _ => {
+            let class = flow.traffic_class;
+            into.extend([0x60 | (class >> 4), class << 4, 0, 0]);
+            into.extend(udp_bytes.to_be_bytes());
+            into.extend([PROTOCOL_UDP, flow.hop_limit]);
+            into.extend(flow.source.0);
+            into.extend(flow.destination.0);
+        }
+    }
+}
+
+/// The bytes that stand in front of a datagram where it arrived: its network header, that of IPv4 at the end.
+pub(crate) fn route_header(packet: &Packet) -> [u8; GRH_BYTES] {
+    let mut network = Vec::with_capacity(GRH_BYTES);
+    if is_v4(&packet.flow) {
+        network.extend([0; GRH_BYTES - IPV4_BYTES as usize]);
+    }
+    let mut transport = Vec::new();
+    encode_transport(packet, &mut transport);
+    let udp_bytes = u16::try_from(transport.len()).unwrap_or(u16::MAX);
+    let udp_bytes = udp_bytes.saturating_add(UDP_BYTES).saturating_add(ICRC_BYTES);
+    encode_ip(&packet.flow, udp_bytes, &mut network);
+    network.first_chunk().copied().unwrap_or([0; GRH_BYTES])
+}
+
+fn encode_ipv4(flow: &Flow, udp_bytes: u16, source: [u8; 4], destination: [u8; 4], into: &mut Vec<u8>) {
+    let mut header = Vec::from([0x45, flow.traffic_class]);
     header.extend(udp_bytes.saturating_add(IPV4_BYTES).to_be_bytes());
     // No fragments are allowed.
-    header.extend([0, 0, 0x40, 0, HOPS, PROTOCOL_UDP, 0, 0]);
+    header.extend([0, 0, 0x40, 0, flow.hop_limit, PROTOCOL_UDP, 0, 0]);
     header.extend(source);
     header.extend(destination);
     let sum = header.chunks_exact(2).fold(0_u32, |sum, pair| match pair {
@@ -140,6 +171,11 @@ fn encode_transport(packet: &Packet, into: &mut Vec<u8>) {
     into.extend(low_24(bth.destination_qpn.to_u32()));
     into.push(u8::from(bth.ack_request) << 7);
     into.extend(low_24(bth.psn.to_u32()));
+    if let Some(deth) = packet.deth {
+        into.extend(deth.qkey.to_u32().to_be_bytes());
+        into.push(0);
+        into.extend(low_24(deth.source_qpn.to_u32()));
+    }
     if let Some(reth) = packet.reth {
         into.extend(reth.address.to_be_bytes());
         into.extend(reth.rkey.0.to_be_bytes());

@@ -10,7 +10,7 @@ pub(crate) mod pool;
 #[cfg(test)]
 mod tests;
 
-use doorbell_core::{Gid, Psn, Qpn, Rkey};
+use doorbell_core::{Gid, Psn, Qkey, Qpn, Rkey};
 
 pub(crate) use opcode::Opcode;
 
@@ -51,6 +51,13 @@ pub(crate) struct Aeth {
     pub(crate) msn: u32,
 }
 
+/// The datagram extended transport header: the key it needs, and who sent it. Source: section 9.3.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deth {
+    pub(crate) qkey: Qkey,
+    pub(crate) source_qpn: Qpn,
+}
+
 /// What an acknowledgement says. Source: section 9.7.5.2, tables 45 to 47.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Syndrome {
@@ -79,6 +86,8 @@ pub(crate) struct Flow {
     pub(crate) destination: Gid,
     /// The UDP source port.
     pub(crate) port: u16,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
 }
 
 /// A packet. Which headers follow the first is the operation's matter.
@@ -89,6 +98,7 @@ pub(crate) struct Packet {
     pub(crate) reth: Option<Reth>,
     pub(crate) atomic: Option<AtomicEth>,
     pub(crate) aeth: Option<Aeth>,
+    pub(crate) deth: Option<Deth>,
     /// What an atomic found.
     pub(crate) before: Option<u64>,
     pub(crate) immediate: Option<u32>,
@@ -105,6 +115,8 @@ impl Packet {
                 source: Gid([0; 16]),
                 destination: Gid([0; 16]),
                 port: 0,
+                traffic_class: 0,
+                hop_limit: 0,
             },
             bth: Bth {
                 opcode: Opcode::Acknowledge,
@@ -116,6 +128,7 @@ impl Packet {
             reth: None,
             atomic: None,
             aeth: None,
+            deth: None,
             before: None,
             immediate: None,
             payload: Vec::new(),
@@ -135,6 +148,7 @@ impl Packet {
         self.reth = None;
         self.atomic = None;
         self.aeth = None;
+        self.deth = None;
         self.before = None;
         self.immediate = None;
         self.payload.clear();
@@ -153,6 +167,7 @@ impl Packet {
     pub(crate) const fn kind(&self) -> PacketKind {
         match (self.bth.opcode.group(), self.aeth) {
             (opcode::Group::Send, _) => PacketKind::Send,
+            (opcode::Group::Datagram, _) => PacketKind::Datagram,
             (opcode::Group::Write, _) => PacketKind::Write,
             (opcode::Group::Read, _) => PacketKind::Read,
             (opcode::Group::ReadResponse, _) => PacketKind::Response,
@@ -192,11 +207,13 @@ pub enum PacketKind {
     NotReady,
     /// No packet of a queue pair, but part of a stream: what connections are made over.
     Stream,
+    /// A datagram.
+    Datagram,
 }
 
 impl PacketKind {
     /// Every kind, with its name in a plan.
-    pub(crate) const NAMES: [(Self, &'static str); 10] = [
+    pub(crate) const NAMES: [(Self, &'static str); 11] = [
         (Self::Send, "send"),
         (Self::Write, "write"),
         (Self::Read, "read"),
@@ -207,6 +224,7 @@ impl PacketKind {
         (Self::Nak, "nak"),
         (Self::NotReady, "rnr"),
         (Self::Stream, "stream"),
+        (Self::Datagram, "datagram"),
     ];
 
     /// Its name in a plan.

@@ -1,4 +1,4 @@
-//! The operations of reliable connections, as packets carry them.
+//! The operations of reliable connections, and of datagrams, as packets carry them.
 //!
 //! Source: InfiniBand Architecture volume 1, section 9.2.1, table 38.
 
@@ -26,6 +26,7 @@ pub(crate) enum Opcode {
     AtomicAcknowledge = 0x12,
     CompareAndSwap = 0x13,
     FetchAndAdd = 0x14,
+    Datagram = 0x64,
 }
 
 /// What a packet belongs to.
@@ -38,6 +39,7 @@ pub(crate) enum Group {
     Acknowledge,
     AtomicAcknowledge,
     Atomic,
+    Datagram,
 }
 
 impl Opcode {
@@ -97,6 +99,7 @@ impl Opcode {
             Self::Acknowledge => Group::Acknowledge,
             Self::AtomicAcknowledge => Group::AtomicAcknowledge,
             Self::CompareAndSwap | Self::FetchAndAdd => Group::Atomic,
+            Self::Datagram => Group::Datagram,
         }
     }
 
@@ -157,6 +160,11 @@ impl Opcode {
     /// Whether the header that acknowledges follows.
     pub(crate) const fn has_aeth(self) -> bool {
         self.is_response() && !matches!(self, Self::ReadResponseMiddle)
+    }
+
+    /// Whether the header follows that says who sent a datagram.
+    pub(crate) const fn has_deth(self) -> bool {
+        matches!(self, Self::Datagram)
     }
 
     pub(crate) const fn is_atomic(self) -> bool {

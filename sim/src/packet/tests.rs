@@ -2,11 +2,11 @@
 
 use core::net::IpAddr;
 
-use doorbell_core::{Gid, Psn, Qpn, Rkey};
+use doorbell_core::{Gid, Grh, Psn, Qkey, Qpn, Rkey};
 
-use super::encode::encode;
+use super::encode::{encode, route_header};
 use super::icrc::icrc;
-use super::{Aeth, AtomicEth, Flow, Opcode, Packet, Refusal, Reth, Syndrome};
+use super::{Aeth, AtomicEth, Deth, Flow, Opcode, Packet, Refusal, Reth, Syndrome};
 
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
@@ -31,6 +31,8 @@ fn packet(opcode: Opcode, from: &str, to: &str) -> Packet {
         source: gid(from),
         destination: gid(to),
         port: 0xc123,
+        traffic_class: 0,
+        hop_limit: 64,
     };
     packet
 }
@@ -81,6 +83,40 @@ fn a_write_with_immediate_over_ipv4() {
     assert_eq!(icrc(&frame[14..frame.len() - 4], 20), checksum);
     packet.is_corrupt = true;
     assert_ne!(super::tests::frame(&packet)[frame.len() - 4..], *checksum);
+}
+
+#[test]
+fn a_datagram_says_who_sent_it_and_how_it_came() {
+    for (from, to, network) in [
+        (
+            "10.0.0.1",
+            "10.0.0.2",
+            "4528003c 00004000 1111 5587 0a000001 0a000002",
+        ),
+        (
+            "fd00::1",
+            "fd00::2",
+            "62800000 0028 11 11 fd000000000000000000000000000001 fd000000000000000000000000000002",
+        ),
+    ] {
+        let mut packet = packet(Opcode::Datagram, from, to);
+        (packet.flow.traffic_class, packet.flow.hop_limit) = (0x28, 17);
+        packet.deth = Some(Deth {
+            qkey: Qkey::new(0x1122_3344).unwrap(),
+            source_qpn: Qpn::from_low_bits(0x0065_4321),
+        });
+        packet.payload.extend(b"hello!!");
+        let frame = frame(&packet);
+        let network = hex(network);
+        assert_eq!(frame[14..14 + network.len()], network);
+        let transport = hex("6410ffff 00123456 00abcdef 11223344 00654321 68656c6c6f2121 00");
+        assert_eq!(frame[14 + network.len() + 8..frame.len() - 4], transport);
+        let header = route_header(&packet);
+        assert!(header.ends_with(&network));
+        let read = Grh::parse(&header).unwrap();
+        assert_eq!((read.source, read.destination), (gid(from), gid(to)));
+        assert_eq!((read.traffic_class, read.hop_limit), (0x28, 17));
+    }
 }
 
 #[test]

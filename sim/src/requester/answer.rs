@@ -28,7 +28,7 @@ impl Requester {
                 None => (),
             },
             // Requests are the responder's.
-            Group::Send | Group::Write | Group::Read | Group::Atomic => (),
+            Group::Send | Group::Write | Group::Read | Group::Atomic | Group::Datagram => (),
         }
     }
 

@@ -10,14 +10,16 @@
 //! Source: InfiniBand Architecture volume 1, sections 9.7.2 to 9.7.5.
 
 mod answer;
+mod datagram;
 mod transmit;
 
 use std::collections::VecDeque;
 
-use doorbell_core::provider::{Operation, PostFlags, ReadyToSend};
+use doorbell_core::provider::{Operation, PostFlags, ReadyToSend, Slot as _};
 use doorbell_core::{Psn, Qpn, Ticket, WcStatus, WorkId};
 
 use crate::completion::Entry;
+use crate::datagram::Way;
 use crate::gather::Gather;
 use crate::id::Id;
 use crate::quirks::Quirks;
@@ -28,6 +30,8 @@ pub(crate) struct Request {
     pub(crate) ticket: Ticket,
     pub(crate) operation: Operation,
     pub(crate) flags: PostFlags,
+    /// Where it goes, where it is a datagram.
+    pub(crate) way: Option<Way>,
     pub(crate) slots: Gather,
     /// What goes instead of the slots' bytes.
     pub(crate) inline: Option<Vec<u8>>,
@@ -49,6 +53,7 @@ impl Request {
             ticket,
             operation,
             flags,
+            way: None,
             slots: Gather::default(),
             inline: None,
             seal: 0,
@@ -57,6 +62,17 @@ impl Request {
             done: 0,
             bytes: 0,
         }
+    }
+
+    /// Whether a slot is of another protection domain, and is needed.
+    fn is_foreign(&self, domain: Id) -> bool {
+        let mut slots = self.slots.iter();
+        let foreign = slots.any(|slot| slot.domain() != domain && slot.len_bytes() != 0);
+        foreign && !self.flags.contains(PostFlags::INLINE)
+    }
+
+    const fn is_solicited(&self) -> bool {
+        self.flags.contains(PostFlags::SOLICITED)
     }
 
     /// How many bytes it is about.

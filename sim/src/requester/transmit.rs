@@ -97,10 +97,7 @@ impl Requester {
 /// # Errors
 /// A slot is of another protection domain (S8), or it is too long.
 fn check(settings: &Settings, request: &Request, bytes: usize) -> Result<(), WcStatus> {
-    let mut slots = request.slots.iter();
-    let foreign = slots
-        .any(|slot| slot.domain() != settings.domain && doorbell_core::provider::Slot::len_bytes(slot) != 0);
-    if foreign && !request.flags.contains(PostFlags::INLINE) {
+    if request.is_foreign(settings.domain) {
         return Err(settings.quirks.foreign_gather);
     }
     let too_long = bytes > MESSAGE_BYTES_MAX || bytes.div_ceil(settings.mtu_bytes) > PACKETS_MAX;

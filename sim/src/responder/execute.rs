@@ -38,8 +38,8 @@ impl Responder {
                     self.run_atomic(settings, packet, atomic, around);
                 }
             }
-            // Answers are the requester's.
-            Group::ReadResponse | Group::Acknowledge | Group::AtomicAcknowledge => (),
+            // Answers are the requester's, and datagrams have no connection.
+            Group::ReadResponse | Group::Acknowledge | Group::AtomicAcknowledge | Group::Datagram => (),
         }
     }
 
@@ -206,6 +206,7 @@ impl Responder {
             bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
             immediate: packet.immediate,
             solicited: packet.bth.solicited,
+            source_qpn: None,
         };
         if let Some(receive) = self
             .held

@@ -11,6 +11,7 @@
 //!
 //! Source: InfiniBand Architecture volume 1, sections 9.7.4 and 9.7.5.
 
+mod datagram;
 mod execute;
 
 use std::collections::VecDeque;
@@ -41,6 +42,14 @@ impl Source<'_> {
             Self::Own(receives) => receives.is_empty(),
             Self::Shared(shared) => shared.is_empty(),
             Self::Nothing => true,
+        }
+    }
+
+    /// How many bytes the next one holds at most. Datagrams have receives of their own.
+    fn room_of_next(&self) -> Option<usize> {
+        match self {
+            Self::Own(receives) => receives.room_of_next(),
+            Self::Shared(_) | Self::Nothing => None,
         }
     }
 

@@ -21,7 +21,7 @@ const BAD: &str = "#c00000";
 const GREY: &str = "#777777";
 
 /// The colours of packets, by kind.
-const COLOURS: [(PacketKind, &str); 9] = [
+const COLOURS: [(PacketKind, &str); 10] = [
     (PacketKind::Send, "#1f5fbf"),
     (PacketKind::Write, "#7030a0"),
     (PacketKind::Read, "#007a6c"),
@@ -31,6 +31,7 @@ const COLOURS: [(PacketKind, &str); 9] = [
     (PacketKind::Ack, "#5a9a3a"),
     (PacketKind::Nak, "#d0006f"),
     (PacketKind::NotReady, "#e06000"),
+    (PacketKind::Datagram, "#3a3a8a"),
 ];
 
 fn colour(kind: PacketKind) -> &'static str {

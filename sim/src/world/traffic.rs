@@ -1,9 +1,10 @@
 //! Packets on their way: from a queue pair to its port, over a link, to a queue pair.
 
 use doorbell_core::provider::AsyncEvent;
-use doorbell_core::{PortState, QpState};
+use doorbell_core::{Gid, PortState, QpState};
 
 use super::{Route, World};
+use crate::datagram::Sender;
 use crate::event::Event;
 use crate::packet::encode::{source_port, wire_bytes};
 use crate::packet::pool::PacketKey;
@@ -61,6 +62,13 @@ impl World {
             return Some(key);
         }
         let quirks = &host.quirks;
+        if let Some(deth) = packet.deth {
+            let (responder, mut around) = split(qp, &mut self.shared_receives, &mut self.windows, quirks);
+            if responder.on_datagram(packet, deth, &mut around) {
+                self.failing.push_back(key);
+            }
+            return Some(key);
+        }
         let is_new = qp.responder.hears_first();
         let established = is_new && qp.state == QpState::ReadyToReceive && quirks.states_are_told;
         let (context, qpn) = (qp.context, qp.qpn);
@@ -193,6 +201,25 @@ impl World {
             let (responder, mut around) = split(qp, &mut self.shared_receives, &mut self.windows, quirks);
             return responder.poll_transmit(packet, &mut around);
         }
+        if qp.state == QpState::ReadyToSend && qp.datagrams.is_some() {
+            let sent = self.devices.get(qp.device.0).and_then(|device| {
+                let place = *device.ports.get(usize::from(qp.port).checked_sub(1)?)?;
+                let mtu = self.ports.get(place as usize)?.report.active_mtu?;
+                let mut sender = Sender {
+                    domain: qp.domain,
+                    qpn: qp.qpn,
+                    mtu_bytes: mtu.bytes() as usize,
+                    quirks: &self.hosts.get(device.host.0)?.quirks,
+                    datagrams: qp.datagrams.as_mut()?,
+                };
+                Some(qp.requester.poll_datagram(&mut sender, packet))
+            });
+            return if sent == Some(true) {
+                Polled::Packet
+            } else {
+                Polled::Nothing
+            };
+        }
         if qp.state == QpState::ReadyToSend && qp.requester.poll_transmit(self.now_ns, packet) {
             return Polled::Packet;
         }
@@ -202,7 +229,7 @@ impl World {
     /// Brings a packet of a queue pair onto its way, or to nothing.
     fn send(&mut self, key: QueuePairKey, packet: PacketKey) {
         self.tally.packets.sent = self.tally.packets.sent.wrapping_add(1);
-        match self.route(key) {
+        match self.route(key, packet) {
             Some(route) => {
                 self.address(key, packet);
                 self.carry(key, route, packet);
@@ -220,25 +247,34 @@ impl World {
         self.packets.give_back(packet);
     }
 
-    /// The way of a queue pair's packets, if there is one now.
-    fn route(&mut self, key: QueuePairKey) -> Option<Route> {
+    /// The way of a queue pair's packet, if there is one now.
+    fn route(&mut self, key: QueuePairKey, packet: PacketKey) -> Option<Route> {
         let qp = self.queue_pairs.get(key)?;
         if let Some(route) = qp.route.filter(|route| route.topology == self.topology) {
             return Some(route);
         }
-        let connection = qp.connection.as_ref()?;
-        let ends = self.ends(connection.source, connection.attributes.address.destination);
-        let route = ends.map(|[from, to]| Route {
-            from,
-            to,
-            link: self.links.between(from, to),
-            topology: self.topology,
-        });
+        let Some(connection) = &qp.connection else {
+            // Each datagram says itself where it goes.
+            let flow = self.packets.get(packet)?.flow;
+            return self.way(flow.source, flow.destination);
+        };
+        let [source, destination] = [connection.source, connection.attributes.address.destination];
+        let route = self.way(source, destination);
         self.queue_pairs.get_mut(key)?.route = route;
         route
     }
 
-    /// Writes down where a packet comes from and goes to.
+    fn way(&mut self, source: Gid, destination: Gid) -> Option<Route> {
+        let [from, to] = self.ends(source, destination)?;
+        Some(Route {
+            from,
+            to,
+            link: self.links.between(from, to),
+            topology: self.topology,
+        })
+    }
+
+    /// Writes down where a packet of a connection comes from and goes to.
     fn address(&mut self, key: QueuePairKey, packet: PacketKey) {
         let Some(qp) = self.queue_pairs.get(key) else {
             return;
@@ -248,6 +284,8 @@ impl World {
                 source: connection.source,
                 destination: connection.attributes.address.destination,
                 port: source_port(qp.qpn, connection.attributes.receive_psn),
+                traffic_class: connection.attributes.address.traffic_class,
+                hop_limit: connection.attributes.address.hop_limit,
             };
         }
     }
@@ -306,14 +344,23 @@ impl World {
 }
 
 /// Whether a queue pair takes a packet that came in at a port of this number: it is ready, and
-/// the addresses are those it is connected with. Who sent it, of those at an address, no
-/// packet tells.
+/// the addresses are those it is connected with, or a datagram has its key. Who sent it, of those at
+/// an address, no packet of a connection tells.
 fn is_for(qp: &QueuePairState, packet: &Packet, port: u8) -> bool {
-    let is_peer = qp.connection.as_ref().is_some_and(|connection| {
+    let is_peer = match (&qp.datagrams, packet.deth) {
+        // Whoever has the key may send one.
+        (Some(datagrams), Some(deth)) => datagrams.qkey == deth.qkey,
+        (None, None) => is_connected_with(qp, packet),
+        _ => false,
+    };
+    is_peer && qp.listens() && qp.port == port
+}
+
+fn is_connected_with(qp: &QueuePairState, packet: &Packet) -> bool {
+    qp.connection.as_ref().is_some_and(|connection| {
         connection.attributes.address.destination == packet.flow.source
             && connection.source == packet.flow.destination
-    });
-    is_peer && qp.listens() && qp.port == port
+    })
 }
 
 /// The responder of a queue pair, and all it needs.

@@ -34,10 +34,8 @@ unsupported! {
     fn ibv_resize_cq(*mut ibv_cq, c_int) -> c_int = libc::EOPNOTSUPP;
     fn ibv_set_ece(*mut ibv_qp, *mut ibv_ece) -> c_int = libc::EOPNOTSUPP;
     fn ibv_query_ece(*mut ibv_qp, *mut ibv_ece) -> c_int = libc::EOPNOTSUPP;
-    fn ibv_create_ah(*mut ibv_pd, *mut ibv_ah_attr) -> *mut ibv_ah = ptr::null_mut();
     fn ibv_init_ah_from_wc(*mut ibv_context, u8, *mut ibv_wc, *mut ibv_grh, *mut ibv_ah_attr) -> c_int = -1;
     fn ibv_create_ah_from_wc(*mut ibv_pd, *mut ibv_wc, *mut ibv_grh, u8) -> *mut ibv_ah = ptr::null_mut();
-    fn ibv_destroy_ah(*mut ibv_ah) -> c_int = libc::EOPNOTSUPP;
     fn ibv_attach_mcast(*mut ibv_qp, *const ibv_gid, u16) -> c_int = libc::EOPNOTSUPP;
     fn ibv_detach_mcast(*mut ibv_qp, *const ibv_gid, u16) -> c_int = libc::EOPNOTSUPP;
     fn ibv_resolve_eth_l2_from_gid(*mut ibv_context, *mut ibv_ah_attr, *mut u8, *mut u16) -> c_int

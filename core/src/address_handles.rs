@@ -1,0 +1,192 @@
+//! The address handles of one datagram queue pair: where its datagrams go, each known by plain words.
+//!
+//! A request names one, and the device may look at it until the request is done. So one that is released
+//! stays until every request posted before is retired. What a released handle's words named, nothing else
+//! is ever named by until its place was used 2^32 times.
+
+use core::marker::PhantomData;
+use core::{fmt, mem};
+
+use crate::{Qpn, Ticket};
+
+/// Names an address handle of a datagram queue pair. It is words alone: copies of it, and words that were
+/// made up, name nothing but what is there and was not released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AddressHandle {
+    /// The queue pair whose it is.
+    pub of: Qpn,
+    /// Its place there.
+    pub place: u32,
+    /// How often that place was used before.
+    pub uses: u32,
+}
+
+/// A place for one.
+pub struct Place<A> {
+    held: Option<A>,
+    uses: u32,
+    /// Once released: the first request that cannot name it.
+    until: Option<Ticket>,
+}
+
+impl<A> Default for Place<A> {
+    fn default() -> Self {
+        Self {
+            held: None,
+            uses: 0,
+            until: None,
+        }
+    }
+}
+
+/// The handles. Their storage comes from the caller: a [`Place`] for each.
+pub struct AddressHandles<A, Places> {
+    of: Qpn,
+    places: Places,
+    held: PhantomData<A>,
+}
+
+impl<A, Places: AsRef<[Place<A>]> + AsMut<[Place<A>]>> AddressHandles<A, Places> {
+    /// None yet, of the queue pair of this number.
+    #[must_use]
+    pub const fn new(of: Qpn, places: Places) -> Self {
+        Self {
+            of,
+            places,
+            held: PhantomData,
+        }
+    }
+
+    /// Whether one more finds a place.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.places.as_ref().iter().any(|place| place.held.is_none())
+    }
+
+    /// Keeps one.
+    ///
+    /// # Errors
+    /// There is no place for it: it is handed back.
+    pub fn insert(&mut self, address: A) -> Result<AddressHandle, A> {
+        let mut places = (0..).zip(self.places.as_mut());
+        let Some((index, place)) = places.find(|(_, place)| place.held.is_none()) else {
+            return Err(address);
+        };
+        place.held = Some(address);
+        place.until = None;
+        Ok(AddressHandle {
+            of: self.of,
+            place: index,
+            uses: place.uses,
+        })
+    }
+
+    /// What a handle names; `None` where it is another queue pair's, or was released.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, handle: AddressHandle) -> Option<&A> {
+        let place = self.places.as_ref().get(handle.place as usize)?;
+        let is_named = handle.of == self.of && handle.uses == place.uses && place.until.is_none();
+        place.held.as_ref().filter(|_| is_named)
+    }
+
+    /// Lets nobody name it any more; it goes by a [`AddressHandles::reclaim`] once no request before `next` is
+    /// in flight. Says whether the handle named anything.
+    pub fn release(&mut self, handle: AddressHandle, next: Ticket) -> bool {
+        if self.get(handle).is_none() {
+            return false;
+        }
+        if let Some(place) = self.places.as_mut().get_mut(handle.place as usize) {
+            place.until = Some(next);
+        }
+        true
+    }
+
+    /// Drops those that were released, and that no request names which is in flight: `oldest` is the first
+    /// that is.
+    pub fn reclaim(&mut self, oldest: Ticket) {
+        for place in self.places.as_mut() {
+            if place.until.is_some_and(|until| until <= oldest) {
+                place.held = None;
+                place.until = None;
+                place.uses = place.uses.wrapping_add(1);
+            }
+        }
+    }
+
+    /// Takes the storage away, with what is held: that must stay as long as the device has requests.
+    pub fn take_places(&mut self) -> Places
+    where
+        Places: Default,
+    {
+        mem::take(&mut self.places)
+    }
+}
+
+impl<A, Places: AsRef<[Place<A>]>> fmt::Debug for AddressHandles<A, Places> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places = self.places.as_ref();
+        let held = places.iter().filter(|place| place.held.is_some()).count();
+        write!(f, "AddressHandles({held} of {})", places.len())
+    }
+}
+
+impl<A> fmt::Debug for Place<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Place")
+            .field("is_held", &self.held.is_some())
+            .field("uses", &self.uses)
+            .field("until", &self.until)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AddressHandle, AddressHandles, Place};
+    use crate::{Qpn, Ticket};
+    use std::vec::Vec;
+
+    const OURS: Qpn = Qpn::from_low_bits(17);
+
+    fn of_two() -> AddressHandles<char, Vec<Place<char>>> {
+        AddressHandles::new(OURS, (0..2).map(|_| Place::default()).collect())
+    }
+
+    #[test]
+    fn words_name_what_is_there_and_nothing_else() {
+        let mut handles = of_two();
+        let [a, b] = ['a', 'b'].map(|address| handles.insert(address).unwrap());
+        assert_eq!((handles.get(a), handles.get(b)), (Some(&'a'), Some(&'b')));
+        assert!(!handles.has_room());
+        assert_eq!(handles.insert('c'), Err('c'));
+        let strange = [
+            AddressHandle {
+                of: Qpn::from_low_bits(18),
+                ..a
+            },
+            AddressHandle { place: 2, ..a },
+            AddressHandle { uses: 1, ..a },
+        ];
+        for handle in strange {
+            assert_eq!(handles.get(handle), None);
+            assert!(!handles.release(handle, Ticket(0)));
+        }
+    }
+
+    #[test]
+    fn what_a_request_names_stays_until_that_is_retired() {
+        let mut handles = of_two();
+        let [a, _] = ['a', 'b'].map(|address| handles.insert(address).unwrap());
+        assert!(handles.release(a, Ticket(3)));
+        assert!(!handles.release(a, Ticket(3)), "once");
+        assert_eq!(handles.get(a), None);
+        // Request 2 is in flight, and may name it.
+        handles.reclaim(Ticket(2));
+        assert!(!handles.has_room());
+        handles.reclaim(Ticket(3));
+        let again = handles.insert('c').unwrap();
+        assert_eq!((again.place, handles.get(a)), (a.place, None));
+        assert_eq!(handles.get(again), Some(&'c'));
+    }
+}
