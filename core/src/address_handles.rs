@@ -7,14 +7,14 @@
 use core::marker::PhantomData;
 use core::{fmt, mem};
 
-use crate::{Qpn, Ticket};
+use crate::Ticket;
 
 /// Names an address handle of a datagram queue pair. It is words alone: copies of it, and words that were
 /// made up, name nothing but what is there and was not released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressHandle {
-    /// The queue pair whose it is.
-    pub of: Qpn,
+    /// Tells the queue pair from others of the process.
+    pub of: u64,
     /// Its place there.
     pub place: u32,
     /// How often that place was used before.
@@ -41,15 +41,15 @@ impl<A> Default for Place<A> {
 
 /// The handles. Their storage comes from the caller: a [`Place`] for each.
 pub struct AddressHandles<A, Places> {
-    of: Qpn,
+    of: u64,
     places: Places,
     held: PhantomData<A>,
 }
 
 impl<A, Places: AsRef<[Place<A>]> + AsMut<[Place<A>]>> AddressHandles<A, Places> {
-    /// None yet, of the queue pair of this number.
+    /// None yet, of a queue pair that its provider gives this number, and no other ever.
     #[must_use]
-    pub const fn new(of: Qpn, places: Places) -> Self {
+    pub const fn new(of: u64, places: Places) -> Self {
         Self {
             of,
             places,
@@ -144,10 +144,10 @@ impl<A> fmt::Debug for Place<A> {
 #[cfg(test)]
 mod tests {
     use super::{AddressHandle, AddressHandles, Place};
-    use crate::{Qpn, Ticket};
+    use crate::Ticket;
     use std::vec::Vec;
 
-    const OURS: Qpn = Qpn::from_low_bits(17);
+    const OURS: u64 = 17;
 
     fn of_two() -> AddressHandles<char, Vec<Place<char>>> {
         AddressHandles::new(OURS, (0..2).map(|_| Place::default()).collect())
@@ -161,10 +161,7 @@ mod tests {
         assert!(!handles.has_room());
         assert_eq!(handles.insert('c'), Err('c'));
         let strange = [
-            AddressHandle {
-                of: Qpn::from_low_bits(18),
-                ..a
-            },
+            AddressHandle { of: 18, ..a },
             AddressHandle { place: 2, ..a },
             AddressHandle { uses: 1, ..a },
         ];

@@ -2,6 +2,7 @@
 //! header of each receive.
 
 use core::fmt;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use doorbell_core::address_handles::{AddressHandles, Place};
@@ -44,7 +45,7 @@ pub(crate) fn create(
     let places: Addresses = (0..config.addresses_max).map(|_| Place::default()).collect();
     Ok(DatagramPairParts {
         send: DatagramSendQueue {
-            addresses: AddressHandles::new(made.shared.qpn(), places),
+            addresses: AddressHandles::new(fresh_number(), places),
             inner: made.send,
             domain: Arc::clone(domain),
         },
@@ -57,6 +58,13 @@ pub(crate) fn create(
             limits: made.limits,
         },
     })
+}
+
+/// What tells the address handles of a queue pair from those of others.
+fn fresh_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    // Relaxed: only the number matters. It does not come round: 2^64 queue pairs.
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// The control side of a datagram queue pair.

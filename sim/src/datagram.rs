@@ -85,7 +85,7 @@ pub(crate) fn create(
     let places = (0..config.addresses_max).map(|_| Place::default()).collect();
     Ok(DatagramPairParts {
         send: DatagramSendQueue {
-            addresses: AddressHandles::new(made.shared.qpn(), places),
+            addresses: AddressHandles::new(Id::fresh().to_u64(), places),
             inner: made.send,
             shared: Arc::clone(&made.shared),
         },

@@ -64,8 +64,8 @@ pub struct Quirks {
     /// A request for a queue pair that failed is tried without end, and makes no completion (S14). Seen of mlx5 by
     /// others' tests, though not by all of them: it is in none of the sets below.
     pub failed_peers_are_waited_for: bool,
-    /// A datagram that is longer than the receive whose turn it is fails that receive (`LOC_QP_OP_ERR`) and the
-    /// queue pair, and is not dropped (S31). rxe.
+    /// A datagram that is longer than the receive whose turn it is fails that receive, as `short_receive` says,
+    /// and the queue pair, and is not dropped (S31). rxe of 6.1.
     pub short_datagrams_fail: bool,
     /// A datagram that is longer than the port's MTU ends in `LOC_LEN_ERR` and fails the queue pair, and not in
     /// success (S31). Told of hardware by its users; it is in none of the sets below.
@@ -129,6 +129,7 @@ impl Quirks {
         foreign_gather: WcStatus::WR_FLUSH_ERR,
         failures_are_solicited: false,
         last_receive_is_told: true,
+        short_datagrams_fail: false,
         ..Self::RXE_6_1
     };
 

@@ -22,8 +22,10 @@ const V6: [&str; 2] = ["fd00::1", "fd00::2"];
 const ETHERNET_BYTES: usize = 14;
 const UDP_BYTES: usize = 8;
 
-/// Every operation of reliable connections.
-const OPCODES: core::ops::RangeInclusive<u8> = 0..=0x14;
+/// Every operation of reliable connections, and that of datagrams.
+fn opcodes() -> impl Iterator<Item = u8> {
+    (0..=0x14).chain([0x64])
+}
 
 fn frames(addresses: [&str; 2]) -> Vec<Frame> {
     let fabric = Fabric::builder()
@@ -81,16 +83,18 @@ fn every_frame_is_whole_and_ends_with_its_checksum() {
             let udp_bytes = u16::from_be_bytes([bytes[transport - 4], bytes[transport - 3]]);
             assert_eq!(usize::from(udp_bytes), bytes.len() - transport + UDP_BYTES);
         }
-        assert!(seen.into_iter().eq(OPCODES), "a run with packets of every kind");
+        assert!(seen.into_iter().eq(opcodes()), "a run with packets of every kind");
     }
 }
 
 /// What Wireshark is asked of each frame.
-const FIELDS: [&str; 6] = [
+const FIELDS: [&str; 8] = [
     "infiniband.bth.opcode",
     "infiniband.bth.destqp",
     "infiniband.bth.psn",
     "infiniband.reth.dmalen",
+    "infiniband.deth.q_key",
+    "infiniband.deth.srcqp",
     "infiniband.invariant.crc",
     "_ws.malformed",
 ];
@@ -141,8 +145,14 @@ fn expected(frame: &[u8]) -> String {
     } else {
         String::new()
     };
+    let (key, source) = if opcode == 0x64 {
+        let (key, source) = (word(transport + 12), word(transport + 16));
+        (format!("{key:#018x}"), format!("{source:#010x}"))
+    } else {
+        (String::new(), String::new())
+    };
     format!(
-        "{opcode};{:#08x};{};{bytes};{:#010x};",
+        "{opcode};{:#08x};{};{bytes};{key};{source};{:#010x};",
         word(transport + 4) & 0x00ff_ffff,
         word(transport + 8) & 0x00ff_ffff,
         word(frame.len() - 4),

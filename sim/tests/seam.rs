@@ -62,6 +62,13 @@ simulated! {
         lost_words_keep_their_slot_out,
         of_threads_that_attach_a_slot_one_gets_it,
         an_attacher_outlives_its_arena;
+    datagrams:
+        a_slot_moves_in_and_comes_back_with_what_came,
+        behind_a_dropped_completion_slots_come_back_empty,
+        an_unrung_batch_sends_its_slots_home,
+        what_never_completed_goes_home_with_its_queue_pair,
+        an_address_handle_is_named_until_it_is_released,
+        a_full_queue_hands_slots_back;
     shared_receive:
         completions_are_redeemed_in_any_order,
         what_is_not_of_the_queue_is_rejected_and_counted,

@@ -12,13 +12,14 @@ const ERRNO: i32 = 122;
 const PLACES_MAX: u32 = 24;
 
 /// Those that undo: they are in `destroys`.
-pub(crate) const UNDOING: [Call; 7] = [
+pub(crate) const UNDOING: [Call; 8] = [
     Call::CloseDevice,
     Call::DeallocPd,
     Call::DeregMr,
     Call::DestroyCompChannel,
     Call::DestroyCq,
     Call::DestroySrq,
+    Call::DestroyAh,
     Call::DestroyQp,
 ];
 

@@ -17,6 +17,7 @@ const fn counted(leaks: &Leaks, call: Call) -> u64 {
         Call::DeregMr => leaks.memory_regions,
         Call::DestroyCompChannel => leaks.completion_channels,
         Call::DestroyCq => leaks.completion_queues,
+        Call::DestroyAh => leaks.address_handles,
         Call::DestroySrq => leaks.shared_receive_queues,
         _ => leaks.queue_pairs,
     }

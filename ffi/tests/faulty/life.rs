@@ -5,13 +5,14 @@ use std::time::Instant;
 
 use doorbell_core::provider::{
     AddressVector, Arena as _, ArenaConfig, Arrival, Completion as _, CompletionQueue as _,
-    CompletionQueueConfig, Context as _, MemoryError, Operation, PostError, PostFlags, ProtectionDomain as _,
-    Provider as _, ProviderError, QueuePair as _, QueuePairConfig, QueuePairParts, ReadyToReceive,
-    ReadyToSend, ReceiveBatch as _, ReceiveQueue as _, Refused, Rejected, RemoteAccess, RemoteAddress,
-    SendBatch as _, SendQueue as _, SharedReceiveQueue as _, SharedReceiveQueueConfig, Slot as _,
-    Window as _, WindowConfig,
+    CompletionQueueConfig, Context as _, DatagramBatch as _, DatagramConfig, DatagramQueuePair as _,
+    DatagramReceiveBatch as _, DatagramReceiveQueue as _, DatagramSendQueue as _, Destination, MemoryError,
+    Operation, PostError, PostFlags, ProtectionDomain as _, Provider as _, ProviderError, QueuePair as _,
+    QueuePairConfig, QueuePairParts, ReadyToReceive, ReadyToSend, ReceiveBatch as _, ReceiveQueue as _,
+    Refused, Rejected, RemoteAccess, RemoteAddress, SendBatch as _, SendQueue as _, SharedReceiveQueue as _,
+    SharedReceiveQueueConfig, Slot as _, Window as _, WindowConfig,
 };
-use doorbell_core::{Mtu, PortReport, Psn, Qpn, WcStatus};
+use doorbell_core::{Mtu, PortReport, Psn, Qkey, Qpn, WcStatus};
 use doorbell_ffi::{Arena, Completion, CompletionQueue, Context, ProtectionDomain, QueuePair, Rdma, Slot};
 
 /// No wait is longer.
@@ -108,19 +109,25 @@ fn slot(arena: &mut Arena, bytes: &[u8]) -> Result<Slot, End> {
     Ok(slot)
 }
 
-fn bring_up(port: &PortReport, control: &mut QueuePair, peer: Qpn) -> Result<(), End> {
+/// The way from the port to itself.
+fn way_to_itself(port: &PortReport) -> Result<AddressVector, End> {
     let gid = port.usable_gids().next().ok_or(End::NoPort)?;
+    Ok(AddressVector {
+        destination: gid.gid,
+        source_gid_index: u8::try_from(gid.index).unwrap(),
+        port: port.port,
+        hop_limit: 64,
+        traffic_class: 0,
+        flow_label: 0,
+        service_level: 0,
+    })
+}
+
+fn bring_up(port: &PortReport, control: &mut QueuePair, peer: Qpn) -> Result<(), End> {
+    let address = way_to_itself(port)?;
     control.initialize(port.port, RemoteAccess::ALL)?;
     control.ready_to_receive(&ReadyToReceive {
-        address: AddressVector {
-            destination: gid.gid,
-            source_gid_index: u8::try_from(gid.index).unwrap(),
-            port: port.port,
-            hop_limit: 64,
-            traffic_class: 0,
-            flow_label: 0,
-            service_level: 0,
-        },
+        address,
         path_mtu: port.active_mtu.unwrap_or(Mtu::B1024),
         destination_qpn: peer,
         receive_psn: Psn::from_low_bits(7),
@@ -244,6 +251,7 @@ pub(crate) fn life(rdma: &Rdma) -> Result<(), End> {
         return Err(End::Wrong(format!("read {read:?}")));
     }
     shared(&context, &domain, &port, &mut arena)?;
+    datagrams(&context, &domain, &port, &mut arena)?;
     one.parts.control.state()?;
     other.post_receive(&mut arena)?;
     other.parts.control.fail()?;
@@ -298,5 +306,73 @@ fn shared(
             return Err(End::Silence("the limit event"));
         }
     }
+    Ok(())
+}
+
+/// A datagram, to the queue pair that sends it: released while it may be looked at, then once more.
+fn datagrams(
+    context: &Context,
+    domain: &ProtectionDomain,
+    port: &PortReport,
+    arena: &mut Arena,
+) -> Result<(), End> {
+    let (mut sends, mut receives) = (queue(context)?, queue(context)?);
+    let config = DatagramConfig {
+        channel: 5,
+        send_depth: 2,
+        receive_depth: 2,
+        gather_max: 1,
+        inline_bytes_max: 0,
+        addresses_max: 1,
+    };
+    let mut parts = domain.datagram_queue_pair(&sends, &receives, &config)?;
+    let qkey = Qkey::from_low_bits(7);
+    parts.control.initialize(port.port, qkey)?;
+    parts.control.ready_to_receive()?;
+    parts.control.ready_to_send(Psn::from_low_bits(7))?;
+    parts.control.state()?;
+    let vector = way_to_itself(port)?;
+    for text in [b"one", b"two"] {
+        let address = parts.send.address_handle(&vector)?;
+        let to = Destination {
+            address,
+            qpn: parts.control.qpn(),
+            qkey,
+        };
+        let mut batch = parts.receive.stage();
+        batch.push(slot(arena, b"")?).map_err(|error| refused(&error))?;
+        batch.ring()?;
+        let mut batch = parts.send.stage();
+        batch
+            .push(to, [slot(arena, text)?], PostFlags::SIGNALED)
+            .map_err(|error| refused(&error))?;
+        batch.ring()?;
+        // Kept as long as the request may be in flight: there is no place for another.
+        parts.send.release(address);
+        if parts.send.address_handle(&vector).is_ok() {
+            return Err(End::Wrong("an address handle went under its request".to_owned()));
+        }
+        let completion = next(&mut sends, "the end of a datagram")?;
+        let retired = parts.send.retire(completion, |_, slot| arena.release(slot))?;
+        if !retired.status.is_success() {
+            return Err(End::Status(retired.status));
+        }
+        let completion = next(&mut receives, "a datagram")?;
+        let mut bytes = Vec::new();
+        let came = parts.receive.retire(completion, |_, slot| {
+            bytes.extend_from_slice(slot.payload());
+            arena.release(slot);
+        })?;
+        if !came.arrival.status.is_success() {
+            return Err(End::Status(came.arrival.status));
+        }
+        let is_its = came.source_qpn == parts.control.qpn()
+            && came.grh.is_some_and(|grh| grh.source == vector.destination);
+        if bytes != text || !is_its {
+            return Err(End::Wrong(format!("{came:?} of {bytes:?}")));
+        }
+    }
+    // One goes with the queue pair.
+    parts.send.address_handle(&vector)?;
     Ok(())
 }

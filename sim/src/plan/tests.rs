@@ -104,7 +104,7 @@ fn random_plan(random: &mut Random) -> Plan {
             Clause::Packets(rule) => {
                 rule.which = which;
                 rule.kind = PacketKind::NAMES
-                    .get(usize::try_from(random.below(11)).unwrap())
+                    .get(usize::try_from(random.below(12)).unwrap())
                     .map(|(kind, _)| *kind);
                 rule.effect = match random.below(2) {
                     0 => Effect::Delay(random.draw() >> random.below(64)),

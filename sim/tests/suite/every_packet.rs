@@ -9,6 +9,7 @@ use doorbell_core::provider::{
 use doorbell_core::{Mtu, WcStatus};
 use doorbell_sim::{Fabric, Host};
 
+use super::datagrams::Office;
 use super::{End, Rig, Side, USUAL, WINDOW_BYTES, Wish, connected_as, hosts};
 
 /// What goes wrong in it.
@@ -82,6 +83,11 @@ impl Two {
         self.fabric.run_for(Duration::from_micros(2));
     }
 
+    /// A datagram queue pair beside each end of the connection.
+    fn offices(&self) -> [Office<Host>; 2] {
+        [&self.near, &self.far].map(|side| Office::new(&side.context, &side.domain, &side.end))
+    }
+
     fn post_receive(&mut self) {
         let slot = self.arenas[1].lease().unwrap();
         let mut batch = self.far.receive.stage();
@@ -124,5 +130,14 @@ pub(crate) fn run(fabric: &Fabric, addresses: [&str; 2]) {
     two.begin(Operation::Write(beyond), 64);
     assert_eq!(two.end(), WcStatus::REM_ACCESS_ERR);
     fabric.run_for(Duration::from_micros(2));
+    fabric.remark("a", "a datagram");
+    let mut offices = two.offices();
+    let [near, far] = &mut offices;
+    far.post_receive();
+    let to = near.way_to(far);
+    near.post(to, &[1, 2, 3]);
+    fabric.run_for(Duration::from_micros(20));
+    assert_eq!(far.received().unwrap().1, [1, 2, 3]);
+    drop(offices);
     fabric.audit().unwrap();
 }

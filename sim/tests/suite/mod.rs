@@ -4,6 +4,7 @@
 //! Here is the rig they run on: two connected sides of it. Each test is generic over [`Rig`].
 
 pub(crate) mod data;
+pub(crate) mod datagrams;
 pub(crate) mod detached;
 pub(crate) mod every_packet;
 pub(crate) mod hosts;
@@ -84,7 +85,7 @@ pub(crate) struct Side<P: Provider> {
     pub(crate) window: P::Window,
     pub(crate) domain: P::ProtectionDomain,
     pub(crate) context: P::Context,
-    end: End<P>,
+    pub(crate) end: End<P>,
 }
 
 /// The channel of every queue pair of the rig.
