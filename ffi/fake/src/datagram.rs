@@ -126,7 +126,8 @@ fn header(address: &AddressHandle, payload_bytes: u32) -> [u8; GRH_BYTES] {
     let is_v4 = |gid: &[u8; 16]| gid.starts_with(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]);
     if is_v4(&source) && is_v4(&destination) {
         let (_, place) = header.split_at_mut(GRH_BYTES - IPV4_BYTES);
-        let [high, low] = length.saturating_add(IPV4_BYTES as u16).to_be_bytes();
+        let bytes = IPV4_BYTES.saturating_add(usize::from(length));
+        let [high, low] = u16::try_from(bytes).unwrap_or(u16::MAX).to_be_bytes();
         let fixed = [0x45, class, high, low, 0, 0, 0x40, 0, hops, PROTOCOL, 0, 0];
         let last_four = |gid: &[u8; 16]| u32::from_be_bytes(*gid.last_chunk().unwrap_or(&[0; 4]));
         let addresses = [&source, &destination].map(|gid| last_four(gid).to_be_bytes());

@@ -8,7 +8,7 @@ use doorbell_core::provider::{
 };
 use doorbell_core::{Psn, Qkey, WcStatus};
 
-use super::{End, Rig, Side, USUAL, Wish, connected_as};
+use super::{End, Rig, Side, USUAL, connected_as};
 
 const KEY: Qkey = Qkey::from_low_bits(0x1122_3344);
 const SLOTS: u32 = 8;
@@ -143,14 +143,29 @@ fn next<P: Provider>(queue: &mut P::CompletionQueue) -> Option<P::Completion> {
     taken
 }
 
-fn two<R: Rig>(rig: &R) -> ([Office<R::P>; 2], [Side<R::P>; 2]) {
-    let sides = connected_as(rig, [USUAL, Wish { ..USUAL }]);
-    let office = |side: &Side<R::P>| Office::new(&side.context, &side.domain, &side.end);
-    ([office(&sides[0]), office(&sides[1])], sides)
+/// Both ends, beside a connection.
+struct Two<P: Provider> {
+    near: Office<P>,
+    far: Office<P>,
+    _sides: [Side<P>; 2],
+}
+
+fn two<R: Rig>(rig: &R) -> Two<R::P> {
+    let sides = connected_as(rig, [USUAL; 2]);
+    let [near, far] = [&sides[0], &sides[1]].map(|side| Office::new(&side.context, &side.domain, &side.end));
+    Two {
+        near,
+        far,
+        _sides: sides,
+    }
 }
 
 pub(crate) fn a_slot_moves_in_and_comes_back_with_what_came<R: Rig>(rig: &R) {
-    let ([mut near, mut far], _sides) = two(rig);
+    let Two {
+        mut near,
+        mut far,
+        _sides,
+    } = two(rig);
     let to = near.way_to(&far);
     for round in 1..20_u8 {
         far.post_receive();
@@ -170,7 +185,11 @@ pub(crate) fn a_slot_moves_in_and_comes_back_with_what_came<R: Rig>(rig: &R) {
 }
 
 pub(crate) fn behind_a_dropped_completion_slots_come_back_empty<R: Rig>(rig: &R) {
-    let ([mut near, mut far], _sides) = two(rig);
+    let Two {
+        mut near,
+        mut far,
+        _sides,
+    } = two(rig);
     let to = near.way_to(&far);
     for text in [b"first", b"other"] {
         far.post_receive();
@@ -190,7 +209,11 @@ pub(crate) fn behind_a_dropped_completion_slots_come_back_empty<R: Rig>(rig: &R)
 }
 
 pub(crate) fn an_unrung_batch_sends_its_slots_home<R: Rig>(rig: &R) {
-    let ([mut near, mut far], _sides) = two(rig);
+    let Two {
+        mut near,
+        mut far,
+        _sides,
+    } = two(rig);
     let to = near.way_to(&far);
     let slots = [near.slot(b"a"), near.slot(b"b")];
     let mut batch = near.send.stage();
@@ -209,7 +232,7 @@ pub(crate) fn an_unrung_batch_sends_its_slots_home<R: Rig>(rig: &R) {
 }
 
 pub(crate) fn what_never_completed_goes_home_with_its_queue_pair<R: Rig>(rig: &R) {
-    let ([_, mut far], _sides) = two(rig);
+    let Two { mut far, _sides, .. } = two(rig);
     (0..DEPTH).for_each(|_| far.post_receive());
     let Office {
         control,
@@ -225,7 +248,11 @@ pub(crate) fn what_never_completed_goes_home_with_its_queue_pair<R: Rig>(rig: &R
 }
 
 pub(crate) fn an_address_handle_is_named_until_it_is_released<R: Rig>(rig: &R) {
-    let ([mut near, mut far], _sides) = two(rig);
+    let Two {
+        mut near,
+        mut far,
+        _sides,
+    } = two(rig);
     let to = near.way_to(&far);
     let back = far.way_to(&near);
     let refusal = |office: &mut Office<R::P>, to| {
@@ -255,7 +282,11 @@ pub(crate) fn an_address_handle_is_named_until_it_is_released<R: Rig>(rig: &R) {
 }
 
 pub(crate) fn a_full_queue_hands_slots_back<R: Rig>(rig: &R) {
-    let ([mut near, mut far], _sides) = two(rig);
+    let Two {
+        mut near,
+        mut far,
+        _sides,
+    } = two(rig);
     let to = near.way_to(&far);
     (0..DEPTH).for_each(|_| near.post(to, b"full"));
     let slot = near.slot(b"one more");

@@ -21,8 +21,22 @@ fn no_function_is_missing() {
             assert!(!ibv_wc_status_str(ibv_wc_status(status)).is_null());
             assert!(!ibv_event_type_str(ibv_event_type(status)).is_null());
         }
-        assert!(ibv_create_ah(device.pd, ptr::null_mut()).is_null());
+        let mut way: ibv_ah_attr = zeroed();
+        assert!(ibv_create_ah_from_wc(device.pd, ptr::null_mut(), ptr::null_mut(), 1).is_null());
         assert_eq!(last_errno(), libc::EOPNOTSUPP);
+        assert!(
+            ibv_create_ah(device.pd, &raw mut way).is_null(),
+            "without a global route"
+        );
+        assert_eq!(last_errno(), libc::EINVAL);
+        (way.is_global, way.port_num) = (1, 1);
+        let ah = ibv_create_ah(device.pd, &raw mut way);
+        assert_eq!(
+            ibv_dealloc_pd(device.pd),
+            libc::EBUSY,
+            "what is made in it holds it"
+        );
+        assert_eq!(ibv_destroy_ah(ah), 0);
         assert!(ibv_create_cq_ex(device.context, ptr::null_mut()).is_null());
         assert_eq!(last_errno(), libc::EOPNOTSUPP);
     }
@@ -117,7 +131,7 @@ fn what_cannot_be_made_is_refused() {
             assert_eq!(last_errno(), libc::EINVAL);
         }
         wanted.cap = zeroed();
-        wanted.qp_type = ibv_qp_type::IBV_QPT_UD;
+        wanted.qp_type = ibv_qp_type::IBV_QPT_UC;
         assert!(ibv_create_qp(device.pd, &raw mut wanted).is_null());
         assert_eq!(last_errno(), libc::EOPNOTSUPP);
         assert!(ibv_reg_mr(device.pd, ptr::null_mut(), 0, ALL).is_null());
