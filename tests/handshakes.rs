@@ -497,6 +497,42 @@ fn ended_at_any_moment_it_leaves_nothing_and_keeps_its_word() {
 }
 
 #[test]
+fn with_nobody_to_accept_any_more_nobody_is_kept() {
+    for half_latencies in 0..20 {
+        let mut hub = Hub::new(&HandshakeLimits::default());
+        let mut guest = Guest::new(&hub, 1);
+        let mut connecting = guest.begin(&hub);
+        let began = hub.fabric.now();
+        let gone_at = began.after(half_latencies * LATENCY / 2);
+        let mut outcome = None;
+        while hub.fabric.now() < began.after(STAGE) {
+            hub.poll();
+            if outcome.is_none() {
+                outcome = guest.poll(&mut connecting);
+            }
+            if hub.fabric.now() >= gone_at {
+                drop(hub.acceptances.take());
+            }
+            hub.step(hub.fabric.now().after(LATENCY / 2));
+        }
+        assert!(outcome.is_some(), "{half_latencies}");
+        drop((connecting, guest));
+        for channel in core::mem::take(&mut hub.accepted) {
+            hub.worker.begin_close(channel, hub.node.within(LATENCY)).unwrap();
+        }
+        for _ in 0..100 {
+            hub.run(10 * LATENCY);
+        }
+        // The handshakes go on, and hold nothing.
+        hub.is_clean();
+        let mut late = Guest::new(&hub, 2);
+        let refused = hub.connect(&mut late).0;
+        assert_eq!(rejection(refused).0, RejectReason::CLOSING, "{half_latencies}");
+        hub.end(vec![late]);
+    }
+}
+
+#[test]
 fn without_descriptors_the_port_rests_and_handshakes_go_on() {
     let mut hub = Hub::new(&HandshakeLimits::default());
     let mut guests: Vec<_> = (1..=2).map(|number| Guest::new(&hub, number)).collect();

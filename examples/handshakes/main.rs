@@ -34,9 +34,11 @@ use clap::{Args, Parser, Subcommand};
 use doorbell::vocabulary::handshake::Cause;
 use doorbell::vocabulary::wire::RejectReason;
 use doorbell::{
-    ChannelConfig, ConnectError, Connecting, Handle, HandshakeLimits, Listener, Node, Trust, Worker,
-    WorkerConfig, within,
+    Acceptances, ChannelConfig, ConnectError, Connecting, Handle, HandshakeLimits, Listener, Node, Trust,
+    Worker, WorkerConfig, within,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde::Serialize;
 
 const PROGRAM: &str = "handshakes";
@@ -96,13 +98,12 @@ fn config() -> ChannelConfig {
     config
 }
 
-fn worker(node: &Node) -> Result<Worker, Failure> {
+/// One on each device that is usable.
+fn workers(node: &Node) -> Result<Vec<Worker>, Failure> {
     let mut config = WorkerConfig::default();
     config.slots = 2048;
     config.slot_bytes = 64;
-    let mut workers = node.workers(&config)?;
-    // The first device that is usable; a peer is on the same subnet as it.
-    Ok(workers.drain(..1).next().ok_or("no device")?)
+    Ok(node.workers(&config)?)
 }
 
 /// What the side that listens saw.
@@ -120,27 +121,26 @@ struct Served {
 impl Serve {
     fn run(&self, output: &Output) -> Result<Served, Failure> {
         let node = Arc::new(Node::open(Trust::unauthenticated_on_purpose())?);
-        let mut workers = [worker(&node)?];
+        let mut workers = workers(&node)?;
         let listener = Listener::bind(&node, &workers, self.listen, &config())?;
-        let (background, acceptances) = listener.background(&node, &workers, &HandshakeLimits::default())?;
-        let [worker] = &mut workers;
-        let mut acceptances = acceptances.into_iter().next().ok_or("no Worker")?;
+        let (background, mut acceptances) =
+            listener.background(&node, &workers, &HandshakeLimits::default())?;
         output.announce(background.handle())?;
         let (mut accepted, mut failures) = (0, Vec::new());
-        let (deadline, mut progress) = (within(Duration::from_secs(self.deadline_s)), Progress::new());
-        while accepted < self.peers || worker.channels().count() > 0 {
-            // Naps end when there is something to do for this thread; closings go on in between.
-            match acceptances.accept(worker, within(Duration::from_millis(2))) {
-                Ok(channel) => {
+        let mut progress = Progress::new();
+        let deadline = Instant::now() + Duration::from_secs(self.deadline_s);
+        // With a Worker for each thread, each would have its own `Acceptances`; here one thread has all.
+        while accepted < self.peers || workers.iter().any(|worker| worker.channels().count() > 0) {
+            for (worker, acceptances) in workers.iter_mut().zip(&mut acceptances) {
+                while let Some(channel) = acceptances.poll_accept(worker)? {
                     accepted += 1;
                     worker.begin_close(channel, within(Duration::ZERO))?;
                 }
-                Err(ConnectError::TimedOut { .. }) => {}
-                Err(error) => return Err(error.into()),
+                worker.poll(|_, event| drop(event))?;
             }
-            worker.poll(|_, event| drop(event))?;
+            nap(&acceptances)?;
             progress.tell(Instant::now(), || format!("{accepted} accepted"));
-            if deadline.has_passed(doorbell::vocabulary::Clock::now(worker.context())) {
+            if Instant::now() >= deadline {
                 failures.push(format!("{accepted} of {} peers came in time", self.peers));
                 break;
             }
@@ -158,6 +158,20 @@ impl Serve {
             port_failures: counts.port_failures,
             failures,
         })
+    }
+}
+
+/// Sleeps until there is something to do for this thread; not for long, since closings go on by polling.
+fn nap(acceptances: &[Acceptances]) -> Result<(), Failure> {
+    let descriptors: Vec<_> = acceptances.iter().filter_map(Acceptances::descriptor).collect();
+    let watched = descriptors.iter().map(|one| PollFd::new(one, PollFlags::IN));
+    let span = Timespec {
+        tv_sec: 0,
+        tv_nsec: 2_000_000,
+    };
+    match poll(&mut watched.collect::<Vec<_>>(), Some(&span)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -183,7 +197,7 @@ struct Try {
 impl Connect {
     fn run(&self) -> Result<Connected, Failure> {
         let node = Node::open(Trust::unauthenticated_on_purpose())?;
-        let mut workers = [worker(&node)?];
+        let mut workers = workers(&node)?;
         let mut latencies = Latencies::new()?;
         let (mut tries, mut begun, mut done, mut told_to_wait) = (Vec::<Try>::new(), 0, 0, 0);
         let (mut failures, mut progress) = (Vec::new(), Progress::new());
@@ -217,7 +231,7 @@ impl Connect {
                         moved = true;
                         done += 1;
                         latencies.note(one.began.elapsed());
-                        let [worker] = &mut workers;
+                        let worker = workers.get_mut(peer.worker).ok_or("no such Worker")?;
                         worker.begin_close(peer.channel, within(Duration::ZERO))?;
                     }
                     Some(Err(error)) => match retry_after(&error) {
@@ -232,17 +246,19 @@ impl Connect {
                 }
             }
             tries = left;
-            let [worker] = &mut workers;
-            worker.poll(|_, event| drop(event))?;
+            for worker in &mut workers {
+                worker.poll(|_, event| drop(event))?;
+            }
             if !moved {
                 pause(&node, &tries)?;
             }
             progress.tell(Instant::now(), || format!("{done} of {}", self.count));
         }
         let took = start.elapsed();
-        let [worker] = &mut workers;
-        while worker.channels().count() > 0 {
-            worker.poll(|_, event| drop(event))?;
+        for worker in &mut workers {
+            while worker.channels().count() > 0 {
+                worker.poll(|_, event| drop(event))?;
+            }
         }
         Ok(Connected {
             handshakes: done,

@@ -261,3 +261,39 @@ impl Making {
         Ok(from)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Guest, Making};
+    use crate::edge::makers::Makers;
+    use std::sync::Arc;
+
+    #[test]
+    fn half_of_those_at_a_time_are_an_address_s_at_most() {
+        let guest = |last: u8| Guest::of(Some(([10, 0, 0, last], 1).into()));
+        let mut making = Making::new(Makers::default(), 4);
+        let mut running = Vec::new();
+        let mut begin = |making: &mut Making, guest| {
+            let has_room = making.has_room(guest);
+            if has_room {
+                let job = Arc::new(());
+                making.running.push((guest, Arc::downgrade(&job)));
+                running.push(job);
+            }
+            has_room
+        };
+        // One whose neighbour does not answer leaves the others half of them.
+        assert_eq!(
+            [1, 1, 1].map(|last| begin(&mut making, guest(last))),
+            [true, true, false]
+        );
+        assert_eq!(
+            [2, 3, 4].map(|last| begin(&mut making, guest(last))),
+            [true, true, false]
+        );
+        running.remove(0);
+        assert!(making.has_room(guest(1)) && making.has_room(guest(4)));
+        // Where one is made at a time, it is anybody's.
+        assert!(Making::new(Makers::default(), 0).has_room(guest(1)));
+    }
+}
