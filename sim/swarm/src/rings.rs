@@ -33,10 +33,8 @@ pub(crate) enum Rings {
     None,
     Opening(Box<RingOpening<Host>>),
     Open(Box<RingChannel<Host>>),
-    /// The opening failed. It is kept, since the peer may know of the memory as long as the channel lives.
-    Failed {
-        _opening: Box<RingOpening<Host>>,
-    },
+    /// The opening failed. It is kept, since the peer may know of the memory as long as the channel lives, and invite us.
+    Failed(Box<RingOpening<Host>>),
 }
 
 impl Rings {
@@ -146,7 +144,7 @@ impl Run<'_> {
             }
             Err(error) => {
                 if let Rings::Opening(opening) = core::mem::replace(&mut at.rings, Rings::None) {
-                    at.rings = Rings::Failed { _opening: opening };
+                    at.rings = Rings::Failed(opening);
                 }
                 let is_broken = is_ending || at.has_failed;
                 connection.is_ending = true;
@@ -236,7 +234,7 @@ impl Run<'_> {
                 "made up",
                 format!("word {word:#x} before there is a ring"),
             )),
-            Rings::Failed { .. } => Ok(true),
+            Rings::Failed(_) => Ok(true),
         }
     }
 
