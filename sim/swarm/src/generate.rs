@@ -170,7 +170,7 @@ fn plan(random: &mut Random, hosts: &[HostCase], device: Device) -> String {
     for _ in 0..1 + random.below(3) {
         let effect = one_of(random, &["drop", "duplicate", "reorder", "corrupt", "delay"]);
         let kinds = [
-            "packet", "packet", "packet", "ack", "send", "write", "read", "response", "atomic", "result",
+            "packet", "packet", "packet", "ack", "send", "write", "read", "response", "atomic", "result", "stream",
         ];
         let kind = one_of(random, &kinds);
         let which = match random.below(if severity == 1 { 1 } else { 3 }) {
