@@ -191,6 +191,16 @@ impl<P: Provider> Channel<P> {
         self.send.post_inline(operation, bytes)
     }
 
+    /// Asks the peer's transport, and not its process, for a sign of life: a WRITE of no bytes to where receives are announced
+    /// to it, which changes nothing.
+    ///
+    /// # Errors
+    /// As for [`Channel::post_inline`].
+    pub(crate) fn probe(&mut self) -> Result<Ticket, SendErrorKind> {
+        let remote = self.send.peer.announcements();
+        self.post_inline(Operation::Write(remote), &[])
+    }
+
     /// Fails the queue pair, so that everything posted is flushed and comes back by polling.
     ///
     /// # Errors

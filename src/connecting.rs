@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use doorbell_core::handshake::Timing;
 use doorbell_core::network::{Network, Stream as _, Waited};
 use doorbell_core::provider::Provider;
-use doorbell_core::wire::{Handle, InstanceId};
+use doorbell_core::wire::{AdvertisedRail, Handle, InstanceId};
 use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
 
@@ -62,6 +62,21 @@ impl<P: Provider, N: Network> Node<P, N> {
     ) -> Result<Connecting<P, N>, ConnectError> {
         let rails = Rails::scan(self, workers)?;
         self.begin(rails, address, None, config, deadline)
+    }
+
+    /// Begins to connect over one rail of ours, alone in `rails`, to one of the peer's.
+    pub(crate) fn begin_connect_over(
+        &self,
+        rails: Rails,
+        to: AdvertisedRail,
+        handle: &Handle,
+        config: &ChannelConfig,
+        deadline: Deadline,
+    ) -> Result<Connecting<P, N>, ConnectError> {
+        let address = SocketAddr::new(to.address().address(), handle.port().get());
+        let mut connecting = self.begin(rails, address, Some(handle.instance()), config, deadline)?;
+        connecting.dial.keep_to(to);
+        Ok(connecting)
     }
 
     fn begin(

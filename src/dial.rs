@@ -4,13 +4,14 @@
 
 use doorbell_core::handshake::{Agreed, Initiator, InitiatorConfig, Io, Step, Timing};
 use doorbell_core::provider::Provider;
-use doorbell_core::wire::{InstanceId, VersionRange};
+use doorbell_core::rail::RailPair;
+use doorbell_core::wire::{AdvertisedRail, InstanceId, VersionRange};
 use doorbell_core::{Deadline, Instant, Psn};
 
 use crate::bring_up::{self, Agreement, Ground, Pending, Ready};
 use crate::error::ConnectError;
 use crate::node::{Connection, Draw};
-use crate::rails::{NodeRail, Rails};
+use crate::rails::{NoRoute, NodeRail, Rails};
 use crate::{ChannelConfig, Network, Node, Trust, Worker};
 
 /// A connection on its way.
@@ -20,6 +21,8 @@ pub(crate) struct Dial<P: Provider> {
     rails: Rails,
     config: ChannelConfig,
     psn: Psn,
+    /// The one rail of the peer's it is to go to, where it is not the best that is looked for.
+    to: Option<AdvertisedRail>,
     stage: Stage<P>,
 }
 
@@ -56,8 +59,14 @@ impl<P: Provider> Dial<P> {
             rails,
             config: *config,
             psn: draw.psn,
+            to: None,
             stage: Stage::Started,
         })
+    }
+
+    /// Goes to this rail of the peer's, and no other.
+    pub(crate) fn keep_to(&mut self, rail: AdvertisedRail) {
+        self.to = Some(rail);
     }
 
     /// When to poll again at the latest.
@@ -114,7 +123,7 @@ impl<P: Provider> Dial<P> {
     }
 
     fn offer(&mut self, now: Instant, workers: &mut [Worker<P>]) -> Result<(), ConnectError> {
-        let pair = self.rails.route(self.machine.peer_rails())?;
+        let pair = self.route()?;
         self.trust.check_rail(self.machine.peer_rails().get(pair.peer))?;
         let rail = self.rails.get(pair.local).ok_or(ConnectError::NoRails)?;
         let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
@@ -125,6 +134,20 @@ impl<P: Provider> Dial<P> {
         self.machine.offer(now, pending.local, index(pair.peer)?)?;
         self.stage = Stage::Offered(rail, pending);
         Ok(())
+    }
+
+    fn route(&self) -> Result<RailPair, NoRoute> {
+        let peers = self.machine.peer_rails();
+        let Some(to) = self.to else {
+            return self.rails.route(peers);
+        };
+        // Its speed may be told as another by now.
+        let is_it = |rail: &AdvertisedRail| (rail.address(), rail.gid()) == (to.address(), to.gid());
+        let at = peers.iter().position(is_it).unwrap_or(peers.len());
+        let one = peers.get(at).map_or(&[][..], core::slice::from_ref);
+        let mut pair = self.rails.route(one)?;
+        pair.peer = at;
+        Ok(pair)
     }
 
     fn prepare(

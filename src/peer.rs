@@ -3,6 +3,7 @@
 use core::net::IpAddr;
 
 use doorbell_core::handshake::Established;
+use doorbell_core::provider::RemoteAddress;
 use doorbell_core::wire::{InstanceId, KeyId, Resumption};
 use doorbell_core::{Gid, Mtu, Qpn};
 
@@ -71,6 +72,14 @@ impl Peer {
     #[must_use]
     pub const fn session(&self) -> Option<Resumption> {
         self.established.peer.session
+    }
+
+    /// Where receives are announced to it.
+    pub(crate) const fn announcements(&self) -> RemoteAddress {
+        RemoteAddress {
+            address: self.established.peer.credit.address,
+            rkey: self.established.peer.credit.rkey,
+        }
     }
 
     /// The bytes its application sent with the connection.

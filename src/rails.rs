@@ -5,7 +5,9 @@ use core::fmt;
 use doorbell_core::network::Network;
 use doorbell_core::port::Unusable;
 use doorbell_core::provider::{Provider, ProviderError};
-use doorbell_core::rail::{Lane, LocalRail, NotChosen, RailPair, RailSource, Verdict, choose};
+use doorbell_core::rail::{
+    Candidate, Lane, LocalRail, NotChosen, PairedRails, RailPair, RailSource, Verdict, choose, pairs,
+};
 use doorbell_core::wire::{AdvertisedRail, RAILS_MAX, SpeedClass};
 use doorbell_core::{Gid, Mtu, PortReport};
 
@@ -124,6 +126,37 @@ impl Rails {
             gid,
             active_mtu: mtu,
         })
+    }
+
+    /// Every pair of a rail of ours and one of the peer's that reach each other, each rail in one, the best first.
+    pub(crate) fn pairs(&self, peer: &[AdvertisedRail]) -> Vec<PairedRails> {
+        let ours: Vec<_> = Candidate::each(&self.advertised).collect();
+        let peers: Vec<_> = Candidate::each(peer).collect();
+        pairs(&ours, &peers).pairs().to_vec()
+    }
+
+    /// The rail of this index alone.
+    pub(crate) fn only(&self, index: usize) -> Option<Self> {
+        Some(Self {
+            local: vec![self.local.get(index)?.clone()],
+            workers: vec![*self.workers.get(index)?],
+            advertised: vec![*self.advertised.get(index)?],
+        })
+    }
+
+    /// The device and port of the rail of this index, which stay where its address does not.
+    pub(crate) fn port_of(&self, index: usize) -> Option<(&str, u8)> {
+        let rail = self.local.get(index)?;
+        Some((rail.device.as_str(), rail.port))
+    }
+
+    /// The speed of the fastest rail of a Worker.
+    pub(crate) fn speed_mbps_of(&self, worker: usize) -> u32 {
+        let of_it = self.workers.iter().zip(&self.local);
+        let speeds = of_it
+            .filter(|(of, _)| **of == worker)
+            .map(|(_, rail)| rail.speed_mbps);
+        speeds.max().unwrap_or(0)
     }
 
     /// The best pair of a rail of ours and one of the peer's.

@@ -101,6 +101,8 @@ pub enum FinalReason {
     Refused(RefusalReason),
     /// The peer did what no honest one does.
     Violation(Violation),
+    /// The peer takes no message as long as a fragment is.
+    Unsuitable,
     /// There were as many connections as have numbers.
     EpochsExhausted,
 }
@@ -482,6 +484,7 @@ impl fmt::Display for FinalReason {
             Self::Unreachable => f.write_str("the peer could not be reached in time"),
             Self::Refused(reason) => write!(f, "the peer refused it (reason {})", reason.0),
             Self::Violation(violation) => write!(f, "the peer broke the rules: {violation}"),
+            Self::Unsuitable => f.write_str("the peer's receives are shorter than a fragment"),
             Self::EpochsExhausted => f.write_str("there were too many connections"),
         }
     }

@@ -1,0 +1,110 @@
+//! What links are made with, and why there is none.
+
+use core::fmt;
+
+use doorbell_core::session::{SESSION_WINDOW_MAX, SessionConfig, TRANSPORT_RETRY_COUNT, TRANSPORT_TIMEOUT};
+use doorbell_core::wire::SESSION_HEADER_BYTES;
+
+use crate::error::ConnectError;
+use crate::{ChannelConfig, NoRoute};
+
+/// How links are made. Start from [`LinkConfig::default`]; both sides need the same [`SessionConfig::fragment_bytes`].
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct LinkConfig {
+    /// What sessions go by: times, and the length of a fragment.
+    pub session: SessionConfig,
+    /// What each rail's channel is made with. Default that of a channel, with a timeout and retries that find a dead
+    /// peer in time ([`TRANSPORT_TIMEOUT`], [`TRANSPORT_RETRY_COUNT`]).
+    pub channel: ChannelConfig,
+    /// Fragments a link keeps until the peer acknowledges them. Default 128: 2 MiB of memory a link, with fragments
+    /// of 16 KiB; as many as a channel has in flight.
+    pub retained: u32,
+    /// Fragments a link takes ahead of one that is missing. Default 128, 2 MiB of memory.
+    pub ahead: u32,
+    /// The longest message that is taken. Default 1 MiB, which a link has memory for.
+    pub message_bytes_max: usize,
+    /// Links at most, those that peers begin among them. Default 64.
+    pub links_max: u32,
+}
+
+impl Default for LinkConfig {
+    fn default() -> Self {
+        let channel = ChannelConfig {
+            timeout: TRANSPORT_TIMEOUT,
+            retry_count: TRANSPORT_RETRY_COUNT,
+            ..ChannelConfig::default()
+        };
+        Self {
+            session: SessionConfig::default(),
+            channel,
+            retained: 128,
+            ahead: 128,
+            message_bytes_max: 1 << 20,
+            links_max: 64,
+        }
+    }
+}
+
+impl LinkConfig {
+    /// The bytes of a fragment with its header.
+    pub(super) fn frame_bytes(&self) -> usize {
+        self.fragment_bytes().saturating_add(SESSION_HEADER_BYTES)
+    }
+
+    pub(super) fn fragment_bytes(&self) -> usize {
+        usize::try_from(self.session.fragment_bytes.max(1)).unwrap_or(usize::MAX)
+    }
+
+    pub(super) fn places(fragments: u32) -> usize {
+        usize::try_from(fragments.clamp(1, SESSION_WINDOW_MAX)).unwrap_or(1)
+    }
+}
+
+/// Why there is no link.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// None of our rails reaches one of the peer's: why not, for each.
+    NoRoute(NoRoute),
+    /// The rails could not be looked at, or the port not be had.
+    Connect(ConnectError),
+    /// A Worker's slots do not hold a fragment and its header.
+    SlotsTooSmall {
+        /// Bytes of a slot.
+        slot_bytes: u32,
+        /// Bytes of a fragment and its header.
+        frame_bytes: usize,
+    },
+    /// There are as many links as there may be.
+    TooManyLinks,
+    /// The system gave no random bytes: its error number.
+    Entropy(i32),
+}
+
+impl fmt::Display for LinkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRoute(report) => fmt::Display::fmt(report, f),
+            Self::Connect(error) => fmt::Display::fmt(error, f),
+            Self::SlotsTooSmall {
+                slot_bytes,
+                frame_bytes,
+            } => write!(
+                f,
+                "a Worker's slots hold {slot_bytes} bytes, and a fragment with its header has {frame_bytes}: make \
+                 slot_bytes larger, or fragment_bytes smaller"
+            ),
+            Self::TooManyLinks => f.write_str("there are as many links as links_max"),
+            Self::Entropy(errno) => write!(f, "the system gave no random bytes (errno {errno})"),
+        }
+    }
+}
+
+impl core::error::Error for LinkError {}
+
+impl From<ConnectError> for LinkError {
+    fn from(error: ConnectError) -> Self {
+        Self::Connect(error)
+    }
+}

@@ -1,0 +1,134 @@
+//! Connecting the rails of a link: each between one port of ours and one rail of the peer's, looked for anew each time.
+
+use doorbell_core::Instant;
+use doorbell_core::handshake::{Cause, HandshakeError};
+use doorbell_core::network::Network;
+use doorbell_core::provider::Provider;
+use doorbell_core::session::FinalReason;
+use doorbell_core::wire::{AdvertisedRail, Handle, RejectReason};
+
+use super::config::LinkConfig;
+use super::rail::{At, Between};
+use super::state::Link;
+use crate::error::ConnectError;
+use crate::rails::Rails;
+use crate::{Connecting, Connection, Node, Worker};
+
+/// The rails of a link to be, and the speed of each.
+pub(super) fn rails_to<P: Provider, N: Network>(
+    node: &Node<P, N>,
+    workers: &[Worker<P>],
+    handle: &Handle,
+) -> Result<Vec<(Between, u32)>, ConnectError> {
+    let rails = Rails::scan(node, workers)?;
+    let peers: Vec<AdvertisedRail> = handle.rails().iter().collect();
+    let found: Vec<_> = rails
+        .pairs(&peers)
+        .iter()
+        .filter_map(|paired| {
+            let (device, port) = rails.port_of(paired.pair.local)?;
+            let between = Between {
+                device: device.into(),
+                port,
+                peer: *peers.get(paired.pair.peer)?,
+            };
+            let speed_mbps = u32::try_from(paired.speed.to_mbps()).unwrap_or(u32::MAX);
+            Some((between, speed_mbps))
+        })
+        .collect();
+    if found.is_empty() {
+        // With the reason for each.
+        rails.route(&peers)?;
+        return Err(ConnectError::NoRails);
+    }
+    Ok(found)
+}
+
+impl<P: Provider, N: Network> Link<P, N> {
+    /// Begins to connect a rail, over what addresses its port has now.
+    pub(super) fn dial(
+        &self,
+        rail: u8,
+        node: &Node<P, N>,
+        workers: &[Worker<P>],
+        config: &LinkConfig,
+    ) -> Result<Connecting<P, N>, ConnectError> {
+        let between = self
+            .rails
+            .get(usize::from(rail))
+            .and_then(|rail| rail.between.as_ref());
+        let (Some(between), Some(handle)) = (between, &self.handle) else {
+            return Err(ConnectError::NoRails);
+        };
+        let rails = Rails::scan(node, workers)?;
+        let ours = (0..rails.advertised().len())
+            .filter(|index| rails.port_of(*index) == Some((between.device.as_str(), between.port)))
+            .filter_map(|index| rails.only(index))
+            .find(|rails| rails.route(core::slice::from_ref(&between.peer)).is_ok());
+        let Some(ours) = ours else {
+            // It reaches the peer no more: why not, for each of ours.
+            rails.route(core::slice::from_ref(&between.peer))?;
+            return Err(ConnectError::NoRails);
+        };
+        let deadline = node.within(config.session.attach_within);
+        node.begin_connect_over(ours, between.peer, handle, &config.channel, deadline)
+    }
+
+    /// Goes on with the rails that are being connected; `made` gets each channel that came of it.
+    pub(super) fn poll_connecting(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &mut [Worker<P>],
+        (now, random): (Instant, u64),
+        frame_bytes: usize,
+        mut made: impl FnMut(u8, At),
+    ) {
+        for (index, rail) in (0_u8..).zip(&mut self.rails) {
+            if self.session.over().is_some() {
+                rail.connecting = None;
+            }
+            let Some(outcome) = rail
+                .connecting
+                .as_mut()
+                .and_then(|connecting| connecting.poll(node, workers))
+            else {
+                continue;
+            };
+            rail.connecting = None;
+            match outcome {
+                Ok(Connection { worker, channel }) => {
+                    let at = At { worker, channel };
+                    rail.attach(at);
+                    self.session.connected(index, now);
+                    made(index, at);
+                    if !takes(workers, at, frame_bytes) {
+                        self.session.fail(FinalReason::Unsuitable);
+                    }
+                }
+                Err(error) => self.session.connect_failed(index, is_gone(&error), now, random),
+            }
+        }
+    }
+}
+
+/// Whether a channel's peer takes frames as long as ours.
+pub(super) fn takes<P: Provider>(workers: &mut [Worker<P>], at: At, frame_bytes: usize) -> bool {
+    workers
+        .get_mut(at.worker)
+        .and_then(|worker| worker.channel(at.channel))
+        .is_some_and(|channel| {
+            usize::try_from(channel.peer().message_bytes_max()).is_ok_and(|bytes| bytes >= frame_bytes)
+        })
+}
+
+/// Whether the process that handed out the handle is not there any more, and another is.
+fn is_gone(error: &ConnectError) -> bool {
+    match error {
+        ConnectError::Handshake(HandshakeError { cause, .. }) => match cause {
+            Cause::StaleHandle { .. } => true,
+            Cause::RejectedByPeer(reject) => reject.reason == RejectReason::STALE_HANDLE,
+            _ => false,
+        },
+        _ => false,
+    }
+}

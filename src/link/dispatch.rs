@@ -1,0 +1,208 @@
+//! Which channel is whose, and what its events are to that.
+
+use doorbell_core::network::Network;
+use doorbell_core::provider::{Operation, Provider};
+use doorbell_core::session::Role;
+use doorbell_core::wire::{AttachParameters, InstanceId, Refusal, RefusalReason, SessionFrame};
+use doorbell_core::{Deadline, Instant};
+
+use super::links::{Core, LinkEvent, LinkId};
+use super::rail::At;
+use super::state::Link;
+use crate::{Event, Turn};
+
+/// Whose a channel is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// A rail of a link.
+    Rail(LinkId, u8),
+    /// A peer made it, and has not yet said what for.
+    Unclaimed(Deadline),
+}
+
+/// Whose each channel of each Worker is.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    of_worker: Vec<Vec<Option<(At, Whose)>>>,
+}
+
+impl Routes {
+    pub(super) fn set(&mut self, at: At, whose: Whose) {
+        let index = at.channel.index as usize;
+        if self.of_worker.len() <= at.worker {
+            self.of_worker.resize_with(at.worker.saturating_add(1), Vec::new);
+        }
+        let Some(of_it) = self.of_worker.get_mut(at.worker) else {
+            return;
+        };
+        if of_it.len() <= index {
+            of_it.resize(index.saturating_add(1), None);
+        }
+        if let Some(place) = of_it.get_mut(index) {
+            *place = Some((at, whose));
+        }
+    }
+
+    pub(super) fn get(&self, at: At) -> Option<Whose> {
+        let place = self.of_worker.get(at.worker)?.get(at.channel.index as usize)?;
+        place.filter(|(there, _)| *there == at).map(|(_, whose)| whose)
+    }
+
+    pub(super) fn remove(&mut self, at: At) {
+        if self.get(at).is_none() {
+            return;
+        }
+        let of_it = self.of_worker.get_mut(at.worker);
+        if let Some(place) = of_it.and_then(|of_it| of_it.get_mut(at.channel.index as usize)) {
+            *place = None;
+        }
+    }
+
+    /// The channels that nobody has claimed, and until when they may be.
+    pub(super) fn unclaimed(&self) -> impl Iterator<Item = (At, Deadline)> {
+        self.of_worker
+            .iter()
+            .flatten()
+            .flatten()
+            .filter_map(|(at, whose)| match whose {
+                Whose::Unclaimed(until) => Some((*at, *until)),
+                Whose::Rail(..) => None,
+            })
+    }
+}
+
+impl<P: Provider, N: Network> Core<P, N> {
+    /// Takes an event of a channel; gives it back where the channel is none of ours.
+    pub(super) fn dispatch<'w>(
+        &mut self,
+        worker: usize,
+        mut turn: Turn<'w, P>,
+        event: Event<P>,
+        now: Instant,
+        each: &mut impl FnMut(LinkId, LinkEvent<'_>),
+    ) -> Option<(Turn<'w, P>, Event<P>)> {
+        let at = At {
+            worker,
+            channel: turn.channel.id(),
+        };
+        let Some(whose) = self.routes.get(at) else {
+            // One that was given up is closed by us, and its last events are nobody's.
+            if self.is_closing(at) {
+                if let Event::Received { message, .. } = event {
+                    turn.release(message);
+                }
+                return None;
+            }
+            return Some((turn, event));
+        };
+        match (event, whose) {
+            (Event::Received { message, .. }, Whose::Rail(id, rail)) => {
+                if let Some(link) = self.link_mut(id) {
+                    link.take(rail, message.payload(), now, |message| {
+                        each(id, LinkEvent::Received { message });
+                    });
+                }
+                turn.release(message);
+            }
+            (Event::Received { message, .. }, Whose::Unclaimed(_)) => {
+                self.claim(at, message.payload(), &mut turn, now, each);
+                turn.release(message);
+            }
+            (Event::Done { through }, Whose::Rail(id, rail)) => {
+                if let Some(link) = self.link_mut(id) {
+                    if let Some((requests, bytes)) = link.rail_mut(rail).map(|rail| rail.completed(through)) {
+                        link.session.completed(rail, requests, bytes, now);
+                    }
+                }
+            }
+            (Event::Failed { .. } | Event::ReceiveFailed { .. } | Event::Overdrawn, whose) => {
+                self.give_up(at, Deadline::at(now));
+                if let Whose::Rail(id, rail) = whose {
+                    let random = self.draw();
+                    if let Some(link) = self.link_mut(id) {
+                        if let Some(rail) = link.rail_mut(rail) {
+                            rail.detach();
+                        }
+                        link.session.failed(rail, now, random);
+                    }
+                }
+            }
+            // Nothing of a session's is written or fetched; what the device refuses, it is asked again.
+            _ => {}
+        }
+        None
+    }
+
+    /// Takes the first a peer says on a connection it made.
+    fn claim(
+        &mut self,
+        at: At,
+        bytes: &[u8],
+        turn: &mut Turn<'_, P>,
+        now: Instant,
+        each: &mut impl FnMut(LinkId, LinkEvent<'_>),
+    ) {
+        let Ok(SessionFrame::Attach(said)) = SessionFrame::parse(bytes) else {
+            self.give_up(at, Deadline::at(now));
+            return;
+        };
+        let bytes_max = usize::try_from(turn.channel.peer().message_bytes_max()).unwrap_or(usize::MAX);
+        let outcome = if bytes_max < self.config.frame_bytes() {
+            Err(RefusalReason::CONTRADICTION)
+        } else {
+            let peer = turn.channel.peer().instance();
+            self.take_offer(at, peer, &said, now, each)
+        };
+        if let Err(reason) = outcome {
+            let refusal = Refusal::new(said.epoch, reason).to_bytes();
+            // Where it does not go out, the peer gives the connection up by itself.
+            let _ = turn.channel.post_inline(Operation::Send, &refusal);
+            self.give_up(at, Deadline::after(now, self.config.session.dead_after));
+        }
+    }
+
+    fn take_offer(
+        &mut self,
+        at: At,
+        peer: InstanceId,
+        said: &AttachParameters,
+        now: Instant,
+        each: &mut impl FnMut(LinkId, LinkEvent<'_>),
+    ) -> Result<(), RefusalReason> {
+        // Another process has no part in it, whatever it knows of its name.
+        let known = self
+            .links()
+            .find(|(_, link)| link.session.id() == said.session && link.peer == Some(peer));
+        let known = known.map(|(id, _)| id);
+        let id = match known {
+            Some(id) => id,
+            None if !said.begins => return Err(RefusalReason::UNKNOWN_SESSION),
+            None => {
+                let mut link = Link::new(&self.config, Role::Responder, said.session, now);
+                link.peer = Some(peer);
+                self.add(link).ok_or(RefusalReason::NO_ROOM)?
+            }
+        };
+        let speed_mbps = self.speeds_mbps.get(at.worker).copied().unwrap_or(0);
+        let link = self.link_mut(id).ok_or(RefusalReason::NO_ROOM)?;
+        let offered = link.session.offered(said, speed_mbps, now);
+        let offer = match offered {
+            Ok(offer) => offer,
+            Err(reason) => {
+                if known.is_none() {
+                    self.remove(id, now);
+                }
+                return Err(reason);
+            }
+        };
+        let replaced = link.rail_mut(offer.rail).and_then(|rail| rail.attach(at));
+        if let Some(old) = replaced {
+            self.give_up(old, Deadline::at(now));
+        }
+        self.routes.set(at, Whose::Rail(id, offer.rail));
+        if known.is_none() {
+            each(id, LinkEvent::Accepted);
+        }
+        Ok(())
+    }
+}

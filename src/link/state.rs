@@ -1,0 +1,231 @@
+//! One link: its session, the bytes it keeps, and its rails.
+
+use doorbell_core::network::Network;
+use doorbell_core::provider::{Operation, Provider};
+use doorbell_core::session::{
+    Action, FinalReason, Kept, PushRefusal, Received, Retained, Role, SESSION_RAILS_MAX, Sequence, Session,
+    SessionId, Violation,
+};
+use doorbell_core::wire::{Attach, Handle, InstanceId, SESSION_HEADER_BYTES, SessionFrame, SessionHeader};
+use doorbell_core::{Instant, Ticket};
+
+use super::config::LinkConfig;
+use super::rail::{At, LinkRail};
+use super::store::Store;
+use crate::{Channel, Lease, SendErrorKind, Worker};
+
+pub(super) struct Link<P: Provider, N: Network> {
+    pub(super) session: Session<Box<[Retained]>, Box<[Kept]>>,
+    pub(super) rails: Vec<LinkRail<P, N>>,
+    /// Where the peer is, on the side that connects.
+    pub(super) handle: Option<Handle>,
+    /// The process that began it, on the side that is connected to.
+    pub(super) peer: Option<InstanceId>,
+    out: Store,
+    held: Store,
+    /// What there is of a message in several fragments.
+    assembly: Vec<u8>,
+    message_bytes_max: usize,
+    fragment_bytes: u32,
+}
+
+/// What became of a request that was to be posted.
+pub(super) enum Posted {
+    Done(Ticket),
+    Blocked,
+    Failed,
+}
+
+impl<P: Provider, N: Network> Link<P, N> {
+    pub(super) fn new(config: &LinkConfig, role: Role, id: SessionId, now: Instant) -> Self {
+        let (retained, ahead) = (
+            LinkConfig::places(config.retained),
+            LinkConfig::places(config.ahead),
+        );
+        let tables = (
+            vec![Retained::default(); retained].into_boxed_slice(),
+            vec![Kept::default(); ahead].into_boxed_slice(),
+        );
+        let rails = (0..SESSION_RAILS_MAX)
+            .map(|_| LinkRail::new(None, config.channel.send_depth))
+            .collect();
+        Self {
+            session: Session::new(config.session, role, id, tables, now),
+            rails,
+            handle: None,
+            peer: None,
+            out: Store::new(retained, config.fragment_bytes()),
+            held: Store::new(ahead, config.fragment_bytes()),
+            assembly: Vec::with_capacity(config.message_bytes_max),
+            message_bytes_max: config.message_bytes_max,
+            fragment_bytes: config.session.fragment_bytes.max(1),
+        }
+    }
+
+    pub(super) fn rail_mut(&mut self, rail: u8) -> Option<&mut LinkRail<P, N>> {
+        self.rails.get_mut(usize::from(rail))
+    }
+
+    /// Takes in a message to be sent: a copy of it.
+    pub(super) fn push(&mut self, message: &[u8]) -> Result<Sequence, PushRefusal> {
+        if message.len() > self.message_bytes_max {
+            return Err(PushRefusal::TooLong);
+        }
+        let bytes = u64::try_from(message.len()).unwrap_or(u64::MAX);
+        let taken = self.session.push(bytes, self.fragment_bytes)?;
+        let (mut rest, mut at) = (message, taken.first);
+        while at <= taken.last {
+            let Some(fragment) = self.session.kept(at) else {
+                break;
+            };
+            let length = usize::try_from(fragment.bytes).unwrap_or(0).min(rest.len());
+            let (these, others) = rest.split_at(length);
+            self.out.put(fragment.place, these);
+            (rest, at) = (others, at.plus(1));
+        }
+        Ok(taken.last)
+    }
+
+    /// Takes what came over a rail; `deliver` gets each message that is whole.
+    pub(super) fn take(&mut self, rail: u8, bytes: &[u8], now: Instant, mut deliver: impl FnMut(&[u8])) {
+        let Ok(frame) = SessionFrame::parse(bytes) else {
+            self.session.fail(FinalReason::Violation(Violation::Malformed));
+            return;
+        };
+        // Where it breaks the rules, the session is over, and says so.
+        let Ok(received) = self.session.received(rail, &frame, now) else {
+            return;
+        };
+        let SessionFrame::Data(header, payload) = frame else {
+            return;
+        };
+        let is_well = match received {
+            Received::Nothing => true,
+            Received::Early { place } => self.held.put(place, payload),
+            Received::InOrder => {
+                let (first, last) = (header.is_first(), header.is_last());
+                let assembly = (&mut self.assembly, self.message_bytes_max);
+                deliver_fragment(assembly, payload, first && last, last, &mut deliver)
+                    && self.deliver_held(deliver)
+            }
+        };
+        if !is_well {
+            self.session.fail(FinalReason::Violation(Violation::TooLong));
+        }
+    }
+
+    fn deliver_held(&mut self, mut deliver: impl FnMut(&[u8])) -> bool {
+        while let Ok(Some(held)) = self.session.take_held() {
+            let payload = self.held.get(held.place, held.bytes);
+            let assembly = (&mut self.assembly, self.message_bytes_max);
+            let is_whole = held.is_first && held.is_last;
+            if !deliver_fragment(assembly, payload, is_whole, held.is_last, &mut deliver) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Posts what the session asks for on a rail's channel.
+    pub(super) fn post(&mut self, action: &Action, workers: &mut [Worker<P>]) -> Posted {
+        let (Action::Attach { rail, .. }
+        | Action::Transmit { rail, .. }
+        | Action::Acknowledge { rail, .. }
+        | Action::Probe { rail }
+        | Action::Farewell { rail, .. }) = *action
+        else {
+            return Posted::Failed;
+        };
+        let at = self.rails.get(usize::from(rail)).and_then(|rail| rail.at);
+        let Some((at, worker)) = at.and_then(|at| Some((at, workers.get_mut(at.worker)?))) else {
+            return Posted::Failed;
+        };
+        if let Action::Transmit { header, fragment, .. } = action {
+            let payload = self.out.get(fragment.place, fragment.bytes);
+            return transmit(worker, at, header, payload);
+        }
+        let Some(channel) = worker.channel(at.channel) else {
+            return Posted::Failed;
+        };
+        posted(match action {
+            Action::Attach { said, .. } => {
+                channel.post_inline(Operation::Send, &Attach::new(said).to_bytes())
+            }
+            Action::Acknowledge { header, .. } | Action::Farewell { header, .. } => {
+                channel.post_inline(Operation::Send, &header.to_bytes())
+            }
+            _ => channel.probe(),
+        })
+    }
+}
+
+/// Adds a fragment to its message, and delivers that where it is the last. Says whether the message is short enough.
+fn deliver_fragment(
+    (assembly, bytes_max): (&mut Vec<u8>, usize),
+    payload: &[u8],
+    is_whole: bool,
+    is_last: bool,
+    deliver: &mut impl FnMut(&[u8]),
+) -> bool {
+    let length = assembly.len().saturating_add(payload.len());
+    if length > bytes_max {
+        return false;
+    }
+    if is_whole {
+        deliver(payload);
+        return true;
+    }
+    assembly.extend_from_slice(payload);
+    if is_last {
+        deliver(assembly);
+        assembly.clear();
+    }
+    true
+}
+
+/// Sends a fragment: a copy of it, since it may have to go again.
+fn transmit<P: Provider>(worker: &mut Worker<P>, at: At, header: &SessionHeader, payload: &[u8]) -> Posted {
+    let Some(mut lease) = worker.lease() else {
+        return Posted::Blocked;
+    };
+    let length = SESSION_HEADER_BYTES.saturating_add(payload.len());
+    let Some((front, rest)) = lease
+        .buffer_mut()
+        .get_mut(..length)
+        .and_then(|buffer| buffer.split_at_mut_checked(SESSION_HEADER_BYTES))
+    else {
+        worker.release(lease);
+        return Posted::Failed;
+    };
+    front.copy_from_slice(&header.to_bytes());
+    rest.copy_from_slice(payload);
+    lease.set_len_bytes(length);
+    let Some(channel) = worker.channel(at.channel) else {
+        worker.release(lease);
+        return Posted::Failed;
+    };
+    send(channel, lease).unwrap_or_else(|(outcome, lease)| {
+        if let Some(lease) = lease {
+            worker.release(lease);
+        }
+        outcome
+    })
+}
+
+fn send<P: Provider>(
+    channel: &mut Channel<P>,
+    lease: Lease<P>,
+) -> Result<Posted, (Posted, Option<Lease<P>>)> {
+    match channel.send(lease) {
+        Ok(ticket) => Ok(Posted::Done(ticket)),
+        Err(error) => Err((posted(Err(error.kind)), error.item)),
+    }
+}
+
+fn posted(outcome: Result<Ticket, SendErrorKind>) -> Posted {
+    match outcome {
+        Ok(ticket) => Posted::Done(ticket),
+        Err(SendErrorKind::WouldBlock) => Posted::Blocked,
+        Err(_) => Posted::Failed,
+    }
+}

@@ -1,0 +1,293 @@
+//! Two processes with links, on two hosts with one rail or several.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use doorbell::vocabulary::Instant;
+use doorbell::vocabulary::session::{FinalReason, PushRefusal, SessionEvent};
+use doorbell::{
+    Deadline, Handle, Key, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node, Trust, Worker, WorkerConfig,
+};
+use doorbell_sim::{Fabric, Host, LinkConfig as Wire, PortConfig};
+
+use crate::fabric::{port, small};
+
+pub(crate) const A: usize = 0;
+pub(crate) const B: usize = 1;
+const PORT: u16 = 7000;
+pub(crate) const LATENCY: Duration = Duration::from_micros(50);
+
+pub(crate) const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+pub(crate) fn config() -> LinkConfig {
+    let mut config = LinkConfig::default();
+    let channel = config.channel;
+    config.channel = small();
+    (config.channel.timeout, config.channel.retry_count) = (channel.timeout, channel.retry_count);
+    config.session.fragment_bytes = 2048;
+    config.retained = 64;
+    config.ahead = 64;
+    config.message_bytes_max = 100_000;
+    config
+}
+
+/// A process: what it has, and what it has seen.
+pub(crate) struct Process {
+    pub(crate) links: Links<Host, Host>,
+    pub(crate) workers: Vec<Worker<Host>>,
+    pub(crate) node: Node<Host, Host>,
+    pub(crate) handle: Option<Handle>,
+    /// The one link it has, once it has.
+    pub(crate) link: Option<LinkId>,
+    pub(crate) events: Vec<(Instant, SessionEvent)>,
+    pub(crate) sent: u64,
+    pub(crate) delivered: u64,
+    /// The messages that have no end yet, by their last fragment.
+    open: std::collections::VecDeque<u64>,
+    pub(crate) done: u64,
+    pub(crate) unknown: u64,
+    pub(crate) over: Option<FinalReason>,
+    pub(crate) is_stopped: bool,
+    /// The bytes of each message it sends.
+    pub(crate) message_bytes: usize,
+}
+
+/// The how manieth message: its number, and bytes that follow from it.
+fn message(number: u64, bytes: usize) -> Vec<u8> {
+    let mut message = number.to_be_bytes().to_vec();
+    message.extend((8..bytes).map(|at| (number as usize).wrapping_add(at / 7) as u8));
+    message
+}
+
+impl Process {
+    pub(crate) fn on(host: &Host, config: &LinkConfig, listens: bool) -> Self {
+        // All of it with proofs, as it is to be used.
+        let key = Key::new(1, b"a secret of thirty-two bytes, and no fewer").unwrap();
+        let trust = Trust::keys(KeyRing::new(key));
+        let node = Node::with(host.clone(), host.clone(), trust).unwrap();
+        let mut own = WorkerConfig::default();
+        own.slots = 128;
+        own.slot_bytes = 4096;
+        let workers = node.workers(&own).unwrap();
+        let mut links = Links::new(&node, &workers, config).unwrap();
+        let any = SocketAddr::from(([0, 0, 0, 0], PORT));
+        let handle = listens.then(|| *links.listen(&node, &workers, any).unwrap());
+        Self {
+            links,
+            workers,
+            node,
+            handle,
+            link: None,
+            events: Vec::new(),
+            sent: 0,
+            delivered: 0,
+            open: std::collections::VecDeque::new(),
+            done: 0,
+            unknown: 0,
+            over: None,
+            is_stopped: false,
+            message_bytes: 64,
+        }
+    }
+
+    pub(crate) fn connect(&mut self, handle: &Handle) {
+        self.link = Some(self.links.connect(&self.node, &self.workers, handle).unwrap());
+    }
+
+    /// Sends the next message, if it is taken.
+    pub(crate) fn send(&mut self) -> Result<(), PushRefusal> {
+        let Some(link) = self.link else {
+            return Err(PushRefusal::Recovering);
+        };
+        let bytes = message(self.sent, self.message_bytes);
+        let last = self.links.send(link, &bytes)?;
+        self.open.push_back(last.0);
+        self.sent += 1;
+        Ok(())
+    }
+
+    fn poll(&mut self, now: Instant) {
+        let Self {
+            links,
+            workers,
+            node,
+            link,
+            events,
+            delivered,
+            open,
+            done,
+            unknown,
+            over,
+            ..
+        } = self;
+        let each = |id: LinkId, event: LinkEvent<'_>| match event {
+            LinkEvent::Accepted => {
+                assert!(link.replace(id).is_none());
+            }
+            LinkEvent::Received { message: bytes } => {
+                assert_eq!(bytes, message(*delivered, bytes.len()), "message {delivered}");
+                *delivered += 1;
+            }
+            LinkEvent::Session(event) => {
+                assert!(over.is_none(), "{event:?} after the end");
+                match event {
+                    SessionEvent::Done { through } => {
+                        while open.front().is_some_and(|last| *last <= through.0) {
+                            open.pop_front();
+                            *done += 1;
+                        }
+                    }
+                    SessionEvent::Unknown { sequence, .. } => {
+                        assert_eq!(open.pop_front(), Some(sequence.0));
+                        *unknown += 1;
+                    }
+                    SessionEvent::Final { reason } => {
+                        *over = Some(reason);
+                        *link = None;
+                        assert!(open.is_empty());
+                    }
+                    _ => {}
+                }
+                if !matches!(event, SessionEvent::Done { .. }) {
+                    events.push((now, event));
+                }
+            }
+            other => panic!("{other:?}"),
+        };
+        links.poll(node, workers, each).unwrap();
+    }
+
+    pub(crate) fn saw(&self, event: SessionEvent) -> Option<Instant> {
+        self.events
+            .iter()
+            .find(|(_, seen)| *seen == event)
+            .map(|(at, _)| *at)
+    }
+}
+
+/// Two hosts, each with so many rails, every pair of them on a subnet of its own.
+pub(crate) struct Two {
+    pub(crate) fabric: Fabric,
+    pub(crate) hosts: [Host; 2],
+    pub(crate) processes: [Option<Process>; 2],
+    /// How often each process sends a message, and the next time.
+    pub(crate) sends_every: [Option<Duration>; 2],
+    next_send: Instant,
+}
+
+pub(crate) fn ports(host: usize, rails: usize, speed_mbps: u32) -> Vec<PortConfig> {
+    (0..rails)
+        .map(|rail| {
+            let mut port = port(&format!("sim{rail}"), &format!("10.0.{rail}.{}/24", host + 1));
+            port.speed_mbps = speed_mbps;
+            port
+        })
+        .collect()
+}
+
+impl Two {
+    pub(crate) fn new(rails: usize, plan: &str) -> Self {
+        Self::with(rails, plan, None)
+    }
+
+    pub(crate) fn with(rails: usize, plan: &str, bandwidth_mbps: Option<u32>) -> Self {
+        let wire = Wire {
+            latency_ns: LATENCY.as_nanos() as u64,
+            bandwidth_mbps,
+        };
+        let fabric = Fabric::builder()
+            .link(wire)
+            .plan(plan.parse().unwrap())
+            .driven()
+            .build();
+        let hosts = [(A, "a"), (B, "b")].map(|(at, name)| {
+            let speed_mbps = bandwidth_mbps.unwrap_or(10_000);
+            fabric.host(name, ports(at, rails, speed_mbps)).unwrap()
+        });
+        let mut a = Process::on(&hosts[A], &config(), false);
+        let b = Process::on(&hosts[B], &config(), true);
+        a.connect(&b.handle.unwrap());
+        Self {
+            fabric,
+            hosts,
+            processes: [Some(a), Some(b)],
+            sends_every: [None; 2],
+            next_send: Instant::from_ns(0),
+        }
+    }
+
+    pub(crate) fn process(&self, at: usize) -> &Process {
+        self.processes[at].as_ref().unwrap()
+    }
+
+    pub(crate) fn process_mut(&mut self, at: usize) -> &mut Process {
+        self.processes[at].as_mut().unwrap()
+    }
+
+    /// Lets time pass until it is done, or this long after the beginning; says which.
+    pub(crate) fn run(&mut self, until: Duration, mut is_done: impl FnMut(&Self) -> bool) -> bool {
+        let until = Instant::from_ns(0).after(until);
+        loop {
+            let now = self.fabric.now();
+            let mut next = until;
+            for (at, process) in self.processes.iter_mut().enumerate() {
+                let Some(process) = process.as_mut().filter(|process| !process.is_stopped) else {
+                    continue;
+                };
+                if self.sends_every[at].is_some() && now >= self.next_send {
+                    let _ = process.send();
+                }
+                process.poll(now);
+                if let Some(wake) = process.links.wake(now) {
+                    assert!(wake.instant() > now, "it wakes for nothing");
+                    next = next.min(wake.instant());
+                }
+            }
+            let every = self.sends_every.iter().flatten().min();
+            if let Some(every) = every {
+                if now >= self.next_send {
+                    self.next_send = now.after(*every);
+                }
+                next = next.min(self.next_send);
+            }
+            if is_done(self) {
+                return true;
+            }
+            if now >= until {
+                return false;
+            }
+            match self.fabric.next_at() {
+                Some(at) if at <= next => assert!(self.fabric.step()),
+                _ => self.fabric.run_until(next),
+            }
+        }
+    }
+
+    /// Runs until both have all their rails.
+    pub(crate) fn connected(&mut self, rails: u8) {
+        let all_up =
+            |process: &Process| (0..rails).all(|rail| process.saw(SessionEvent::RailUp { rail }).is_some());
+        let is_up = self.run(ms(100), |two| two.processes.iter().flatten().all(all_up));
+        assert!(is_up, "{:?}", self.process(A).events);
+    }
+
+    /// Stops sending, and says whether all that was sent is done and has arrived.
+    pub(crate) fn settle(&mut self, until: Duration) -> bool {
+        self.sends_every = [None; 2];
+        self.run(until, |two| {
+            let (a, b) = (two.process(A), two.process(B));
+            a.done == a.sent && b.done == b.sent && a.sent == b.delivered && b.sent == a.delivered
+        })
+    }
+
+    pub(crate) fn deadline(&self, span: Duration) -> Deadline {
+        Deadline::after(self.fabric.now(), span)
+    }
+
+    pub(crate) fn counts(&self, at: usize) -> doorbell::vocabulary::session::SessionCounts {
+        let process = self.process(at);
+        process.links.counts(process.link.unwrap())
+    }
+}
