@@ -1,5 +1,5 @@
 //! What is around the larger examples and no part of what they show: how a handle and a report reach
-//! whoever asked, progress, percentiles, and hosts on a simulated fabric.
+//! whoever asked, progress, percentiles, and the hosts: this one, or some on a simulated fabric.
 
 pub(crate) mod simulated;
 
@@ -39,12 +39,23 @@ impl Output {
     ///
     /// # Errors
     /// There is none, or the file is not one of keys.
-    pub(crate) fn node(&self) -> Result<Node, Failure> {
+    fn node(&self) -> Result<Node, Failure> {
         let trust = match &self.key_file {
             Some(path) => Trust::keys(KeyRing::from_file(path)?),
             None => Trust::unauthenticated_on_purpose(),
         };
         Ok(Node::open(trust)?)
+    }
+
+    /// Runs a role on this host.
+    ///
+    /// # Errors
+    /// There is no RDMA stack, the file is not one of keys, and those of the role.
+    pub(crate) fn on_this_host<T>(
+        &self,
+        role: impl FnOnce(&Node) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        role(&self.node()?)
     }
 
     /// Hands out the handle that peers are to be started with.

@@ -1,27 +1,65 @@
 //! Hosts on a simulated fabric, all in this process, for an example that is tried without a device.
 
 use core::net::IpAddr;
+use std::sync::mpsc;
+use std::thread;
 
 use doorbell::vocabulary::IpPrefix;
-use doorbell::{Node, Trust};
+use doorbell::{Handle, Node, Trust};
 use doorbell_sim::{Fabric, Host, PortConfig};
 
 use super::Failure;
 
-/// So many hosts in one subnet. Its addresses are of this machine's loopback: the handshake's TCP is real.
-///
-/// # Errors
-/// The system gave no random bytes.
-pub(crate) fn hosts(count: u8) -> Result<Vec<Node<Host>>, Failure> {
+/// A host whose connections are made over the fabric, too, in its time.
+pub(crate) type Simulated = Node<Host, Host>;
+
+/// Hands out a handle.
+type Announce<'a> = &'a dyn Fn(&Handle) -> Result<(), Failure>;
+
+/// So many hosts in one subnet.
+fn hosts(count: u8) -> Result<Vec<Simulated>, Failure> {
     eprintln!("on a simulated fabric: no device, no network, and times that mean nothing");
     let fabric = Fabric::new();
     (1..=count)
         .map(|number| {
-            let address = IpAddr::from([127, 0, 0, number]);
+            let address = IpAddr::from([10, 0, 0, number]);
             let prefix = IpPrefix::new(address, 24).map_err(|_| "no such subnet")?;
             let port = PortConfig::new(&format!("sim{number}"), &[prefix]);
             let host = fabric.host(&format!("host{number}"), vec![port])?;
-            Ok(Node::with_provider(host, Trust::unauthenticated_on_purpose())?)
+            let trust = Trust::unauthenticated_on_purpose();
+            Ok(Node::with(host.clone(), host, trust)?)
         })
         .collect()
+}
+
+/// Runs who listens, and so many who connect to it with the handle it announces, each a host and a thread.
+///
+/// # Errors
+/// The first error of any of them.
+pub(crate) fn together<L: Send, C: Send>(
+    connecting: u8,
+    listen: impl FnOnce(&Simulated, Announce<'_>) -> Result<L, Failure> + Send,
+    connect: impl Fn(usize, &Simulated, &Handle) -> Result<C, Failure> + Sync,
+) -> Result<(L, Vec<C>), Failure> {
+    let mut hosts = hosts(connecting.saturating_add(1))?.into_iter();
+    let listener = hosts.next().ok_or("no hosts")?;
+    let (handles, handle) = mpsc::channel();
+    let connect = &connect;
+    thread::scope(|scope| {
+        let listening = scope.spawn(move || listen(&listener, &|handle| Ok(handles.send(*handle)?)));
+        // Where there is none, who listens says why.
+        let connecting: Vec<_> = handle.recv().map_or_else(
+            |_| Vec::new(),
+            |handle| {
+                let connect = |(number, host)| scope.spawn(move || connect(number, &host, &handle));
+                hosts.enumerate().map(connect).collect()
+            },
+        );
+        let listened = listening.join().map_err(|_| "who listens panicked")??;
+        let connected = connecting
+            .into_iter()
+            .map(|connected| connected.join().map_err(|_| "who connects panicked")?)
+            .collect::<Result<_, Failure>>()?;
+        Ok((listened, connected))
+    })
 }

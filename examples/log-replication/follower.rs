@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    Channel, ChannelConfig, Event, Handle, Node, Notify, Operation, RemoteAccess, SendErrorKind, Turn, Wait,
-    Window, WindowConfig, Woken, WorkerConfig, within,
+    Channel, ChannelConfig, Event, Handle, Network, Node, Notify, Operation, RemoteAccess, SendErrorKind,
+    Turn, Wait, Window, WindowConfig, Woken, WorkerConfig,
 };
 use serde::Serialize;
 
@@ -118,7 +118,7 @@ impl<P: Provider> Copy<P> {
 /// # Errors
 /// There is no device, the leader cannot be reached, or a Worker cannot be used.
 pub(crate) fn run<P: Provider>(
-    node: &Node<P>,
+    node: &Node<P, impl Network>,
     handle: &Handle,
     manner: &Manner,
 ) -> Result<Followed, Failure> {
@@ -135,7 +135,7 @@ pub(crate) fn run<P: Provider>(
     config.send_depth = 16;
     config.receive_depth = 16;
     config.repost_batch = 4;
-    let to = node.connect(&mut workers, handle, &config, within(silence))?;
+    let to = node.connect(&mut workers, handle, &config, node.within(silence))?;
     let worker = workers.get_mut(to.worker).ok_or("no such worker")?;
     let channel = worker.channel(to.channel).ok_or("closed")?;
     let window_bytes = channel.peer().private_data().try_into().map(u32::from_le_bytes);
@@ -160,7 +160,7 @@ pub(crate) fn run<P: Provider>(
     };
     let mut progress = Progress::new();
     while copy.end.is_none() && copy.failed.is_none() {
-        let woken = worker.wait(how, within(silence), |turn, event| copy.note(turn, event))?;
+        let woken = worker.wait(how, worker.within(silence), |turn, event| copy.note(turn, event))?;
         if woken == Woken::Deadline {
             copy.fail(format!("nothing came for {} s", manner.silence_s));
         }
@@ -179,7 +179,7 @@ pub(crate) fn run<P: Provider>(
     }
     let mut failures = copy.failures();
     if copy.end.is_some() {
-        if let Err(error) = worker.close(to.channel, within(silence), |_, _| {}) {
+        if let Err(error) = worker.close(to.channel, worker.within(silence), |_, _| {}) {
             failures.push(error.to_string());
         }
     }

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    ChannelConfig, Event, Handle, Listener, Node, Operation, PrivateData, Worker, WorkerConfig, within,
+    ChannelConfig, Event, Handle, Listener, Network, Node, Operation, PrivateData, Worker, WorkerConfig,
 };
 use serde::Serialize;
 
@@ -221,7 +221,7 @@ impl<P: Provider> Leader<'_, P> {
             let channel = worker.channel(replica.at.channel).ok_or("closed")?;
             let last: &[u8] = if replica.is_here() { &end } else { GIVEN_UP };
             let sent = channel.post_inline(Operation::Send, last);
-            let closed = worker.close(replica.at.channel, within(patience), |_, _| {});
+            let closed = worker.close(replica.at.channel, worker.within(patience), |_, _| {});
             // Of one that was lost before, nothing is expected.
             if let Err(kind) = sent {
                 replica.lose(kind.to_string());
@@ -238,7 +238,7 @@ impl<P: Provider> Leader<'_, P> {
 /// # Errors
 /// There is no device, not all followers came in time, or a Worker cannot be used.
 pub(crate) fn run<P: Provider>(
-    node: &Node<P>,
+    node: &Node<P, impl Network>,
     arguments: &Lead,
     announce: impl FnOnce(&Handle) -> Result<(), Failure>,
 ) -> Result<Led, Failure> {
@@ -285,7 +285,7 @@ fn due_within(per_second: u64, span: Duration) -> u64 {
 
 /// Listens until all followers are connected.
 fn gather<'a, P: Provider>(
-    node: &Node<P>,
+    node: &Node<P, impl Network>,
     arguments: &'a Lead,
     announce: impl FnOnce(&Handle) -> Result<(), Failure>,
 ) -> Result<Leader<'a, P>, Failure> {
@@ -304,7 +304,7 @@ fn gather<'a, P: Provider>(
         PrivateData::new(&window_bytes.to_le_bytes()).map_err(|_| "the size of the window does not fit")?;
     let mut listener = Listener::bind(node, &workers, "[::]:0".parse()?, &config)?;
     announce(listener.handle())?;
-    let deadline = within(Duration::from_secs(arguments.patience_s));
+    let deadline = node.within(Duration::from_secs(arguments.patience_s));
     let mut replicas = Vec::new();
     for _ in 0..arguments.followers {
         let at = listener.accept(node, &mut workers, deadline)?;

@@ -39,8 +39,6 @@ mod tests;
 
 use core::fmt::{self, Display};
 use std::process::ExitCode;
-use std::sync::mpsc;
-use std::thread;
 
 use clap::{Args, Parser, Subcommand};
 use doorbell::Handle;
@@ -158,51 +156,35 @@ pub(crate) struct All {
 
 fn main() -> ExitCode {
     let Arguments { role, output } = Arguments::parse();
+    let announce = |handle: &Handle| output.announce(handle);
     let outcome = match role {
-        Role::Lead(arguments) => output.node().and_then(|node| {
-            let led = leader::run(&node, &arguments, |handle| output.announce(handle))?;
-            Ok(Found::Leader(led))
-        }),
+        Role::Lead(arguments) => output
+            .on_this_host(|node| leader::run(node, &arguments, announce))
+            .map(Found::Leader),
         Role::Follow(Follow { handle, manner }) => output
-            .node()
-            .and_then(|node| Ok(Found::Follower(follower::run(&node, &handle, &manner)?))),
+            .on_this_host(|node| follower::run(node, &handle, &manner))
+            .map(Found::Follower),
         Role::Simulated(arguments) => all(&arguments).map(Found::All),
     };
     output.conclude("log-replication", outcome)
 }
 
-/// A leader and its followers, each a thread.
+/// A leader and its followers, each a host.
 fn all(arguments: &Simulated) -> Result<All, Failure> {
-    let mut hosts = simulated::hosts(arguments.lead.followers.saturating_add(1))?.into_iter();
-    let leader = hosts.next().ok_or("no hosts")?;
-    let (handles, handle) = mpsc::channel();
-    thread::scope(|scope| {
-        let led =
-            scope.spawn(move || leader::run(&leader, &arguments.lead, |handle| Ok(handles.send(*handle)?)));
-        // Where there is none, the leader says why.
-        let followed: Vec<_> = handle.recv().map_or_else(
-            |_| Vec::new(),
-            |handle| {
-                let follow = |(number, host)| {
-                    let mut manner = arguments.manner.clone();
-                    manner.leave_after = manner.leave_after.filter(|_| number < arguments.leavers);
-                    scope.spawn(move || follower::run(&host, &handle, &manner))
-                };
-                hosts.enumerate().map(follow).collect()
-            },
-        );
-        let leader = led.join().map_err(|_| "the leader panicked")??;
-        let followers = followed
-            .into_iter()
-            .map(|followed| followed.join().map_err(|_| "a follower panicked")?)
-            .collect::<Result<Vec<_>, Failure>>()?;
-        let failures = followers.iter().flat_map(|followed| &followed.failures);
-        let failures = leader.failures.iter().chain(failures).cloned().collect();
-        Ok(All {
-            leader,
-            followers,
-            failures,
-        })
+    let (leader, followers) = simulated::together(
+        arguments.lead.followers,
+        |node, announce| leader::run(node, &arguments.lead, announce),
+        |number, node, handle| {
+            let mut manner = arguments.manner.clone();
+            manner.leave_after = manner.leave_after.filter(|_| number < arguments.leavers);
+            follower::run(node, handle, &manner)
+        },
+    )?;
+    let failures = followers.iter().flat_map(|followed| &followed.failures);
+    Ok(All {
+        failures: leader.failures.iter().chain(failures).cloned().collect(),
+        leader,
+        followers,
     })
 }
 

@@ -38,8 +38,6 @@ mod tests;
 
 use core::fmt::{self, Display};
 use std::process::ExitCode;
-use std::sync::mpsc;
-use std::thread;
 
 use clap::{Args, Parser, Subcommand};
 use doorbell::Handle;
@@ -137,60 +135,38 @@ pub(crate) struct All {
 
 fn main() -> ExitCode {
     let Arguments { role, output } = Arguments::parse();
+    let announce = |handle: &Handle| output.announce(handle);
     let outcome = match role {
-        Role::Publish(arguments) => output.node().and_then(|node| {
-            let published = publisher::run(&node, &arguments, |handle| output.announce(handle))?;
-            Ok(Found::Publisher(published))
-        }),
+        Role::Publish(arguments) => output
+            .on_this_host(|node| publisher::run(node, &arguments, announce))
+            .map(Found::Publisher),
         Role::Subscribe(arguments) => output
-            .node()
-            .and_then(|node| Ok(Found::Subscriber(subscriber::run(&node, &arguments)?))),
+            .on_this_host(|node| subscriber::run(node, &arguments))
+            .map(Found::Subscriber),
         Role::Simulated(arguments) => all(&arguments).map(Found::All),
     };
     output.conclude("market-data", outcome)
 }
 
-/// A publisher and its subscribers, each a thread.
+/// A publisher and its subscribers, each a host.
 fn all(arguments: &Simulated) -> Result<All, Failure> {
-    let mut hosts = simulated::hosts(arguments.publish.subscribers.saturating_add(1))?.into_iter();
-    let publisher = hosts.next().ok_or("no hosts")?;
-    let (handles, handle) = mpsc::channel();
-    thread::scope(|scope| {
-        let published = scope.spawn(move || {
-            publisher::run(
-                &publisher,
-                &arguments.publish,
-                |handle| Ok(handles.send(*handle)?),
-            )
-        });
-        // Where there is none, the publisher says why.
-        let subscribed: Vec<_> = handle.recv().map_or_else(
-            |_| Vec::new(),
-            |handle| {
-                let away_us = |number| if number == 0 { arguments.away_us } else { 0 };
-                let subscribe = |(number, host)| {
-                    let arguments = Subscribe {
-                        handle,
-                        away_us: away_us(number),
-                        patience_s: arguments.publish.patience_s,
-                    };
-                    scope.spawn(move || subscriber::run(&host, &arguments))
-                };
-                hosts.enumerate().map(subscribe).collect()
-            },
-        );
-        let publisher = published.join().map_err(|_| "the publisher panicked")??;
-        let subscribers = subscribed
-            .into_iter()
-            .map(|subscribed| subscribed.join().map_err(|_| "a subscriber panicked")?)
-            .collect::<Result<Vec<_>, Failure>>()?;
-        let failures = subscribers.iter().flat_map(|subscribed| &subscribed.failures);
-        let failures = publisher.failures.iter().chain(failures).cloned().collect();
-        Ok(All {
-            publisher,
-            subscribers,
-            failures,
-        })
+    let (publisher, subscribers) = simulated::together(
+        arguments.publish.subscribers,
+        |node, announce| publisher::run(node, &arguments.publish, announce),
+        |number, node, handle| {
+            let arguments = Subscribe {
+                handle: *handle,
+                away_us: if number == 0 { arguments.away_us } else { 0 },
+                patience_s: arguments.publish.patience_s,
+            };
+            subscriber::run(node, &arguments)
+        },
+    )?;
+    let failures = subscribers.iter().flat_map(|subscribed| &subscribed.failures);
+    Ok(All {
+        failures: publisher.failures.iter().chain(failures).cloned().collect(),
+        publisher,
+        subscribers,
     })
 }
 

@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    ChannelConfig, ChannelId, Connection, Event, Handle, Listener, Node, Operation, PostFlags, PrivateData,
-    RemoteAddress, RemoteWindow, SendErrorKind, Worker, WorkerConfig, within,
+    ChannelConfig, ChannelId, Connection, Event, Handle, Listener, Network, Node, Operation, PostFlags,
+    PrivateData, RemoteAddress, RemoteWindow, SendErrorKind, Worker, WorkerConfig,
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -289,7 +289,7 @@ fn find(subscribers: &mut [Subscriber], worker: usize, channel: ChannelId) -> Op
 /// # Errors
 /// There is no device, not all subscribers came in time, or a Worker cannot be used.
 pub(crate) fn run<P: Provider>(
-    node: &Node<P>,
+    node: &Node<P, impl Network>,
     arguments: &Publish,
     announce: impl FnOnce(&Handle) -> Result<(), Failure>,
 ) -> Result<Published, Failure> {
@@ -357,7 +357,7 @@ impl<P: Provider> Audience<P> {
 
 /// Listens until all subscribers are connected.
 fn gather<P: Provider>(
-    node: &Node<P>,
+    node: &Node<P, impl Network>,
     arguments: &Publish,
     announce: impl FnOnce(&Handle) -> Result<(), Failure>,
 ) -> Result<Audience<P>, Failure> {
@@ -374,7 +374,7 @@ fn gather<P: Provider>(
     config.private_data = Greeting::new(arguments.instruments).to_private_data()?;
     let mut listener = Listener::bind(node, &workers, "[::]:0".parse()?, &config)?;
     announce(listener.handle())?;
-    let deadline = within(Duration::from_secs(arguments.patience_s));
+    let deadline = node.within(Duration::from_secs(arguments.patience_s));
     let mut subscribers = Vec::new();
     for _ in 0..arguments.subscribers {
         let at = listener.accept(node, &mut workers, deadline)?;

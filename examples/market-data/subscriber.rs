@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    ChannelConfig, Event, Node, Operation, RemoteAccess, Window as _, WindowConfig, WorkerConfig, within,
+    ChannelConfig, Event, Network, Node, Operation, RemoteAccess, Window as _, WindowConfig, WorkerConfig,
 };
 use serde::Serialize;
 
@@ -41,7 +41,10 @@ pub(crate) struct Subscribed {
 ///
 /// # Errors
 /// There is no device, the publisher cannot be reached, the connection failed, or nothing came for too long.
-pub(crate) fn run<P: Provider>(node: &Node<P>, arguments: &Subscribe) -> Result<Subscribed, Failure> {
+pub(crate) fn run<P: Provider>(
+    node: &Node<P, impl Network>,
+    arguments: &Subscribe,
+) -> Result<Subscribed, Failure> {
     let patience = Duration::from_secs(arguments.patience_s);
     let mut config = WorkerConfig::default();
     // Room for the last message, of which there is one; the others are short, and few.
@@ -51,7 +54,7 @@ pub(crate) fn run<P: Provider>(node: &Node<P>, arguments: &Subscribe) -> Result<
     let mut config = ChannelConfig::default();
     config.receive_depth = 8;
     config.repost_batch = 1;
-    let to = node.connect(&mut workers, &arguments.handle, &config, within(patience))?;
+    let to = node.connect(&mut workers, &arguments.handle, &config, node.within(patience))?;
     let worker = workers.get_mut(to.worker).ok_or("no such worker")?;
     let channel = worker.channel(to.channel).ok_or("closed")?;
     let greeting = Greeting::parse(channel.peer().private_data()).ok_or("the peer is no publisher")?;
@@ -124,7 +127,7 @@ pub(crate) fn run<P: Provider>(node: &Node<P>, arguments: &Subscribe) -> Result<
     let channel = worker.channel(to.channel).ok_or("closed")?;
     let summary = [book.delivered, book.last_missing].map(u64::to_le_bytes).concat();
     channel.post_inline(Operation::Send, &summary)?;
-    worker.close(to.channel, within(patience), |_, _| {})?;
+    worker.close(to.channel, worker.within(patience), |_, _| {})?;
     Ok(Subscribed {
         role: "subscriber",
         instruments,

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    Channel, ChannelConfig, Event, Handle, Lease, Listener, Node, SendErrorKind, Turn, Woken, within,
+    Channel, ChannelConfig, Event, Handle, Lease, Listener, Network, Node, SendErrorKind, Turn, Woken,
 };
 use serde::Serialize;
 
@@ -121,7 +121,7 @@ impl<P: Provider> Desk<'_, P> {
 /// # Errors
 /// There is no device, no trader came in time, or a Worker cannot be used.
 pub(crate) fn run<P: Provider>(
-    node: &Node<P>,
+    node: &Node<P, impl Network>,
     arguments: &Serve,
     announce: impl FnOnce(&Handle) -> Result<(), Failure>,
 ) -> Result<Served, Failure> {
@@ -134,7 +134,7 @@ pub(crate) fn run<P: Provider>(
     config.repost_batch = (arguments.backlog / 8).max(1);
     let mut listener = Listener::bind(node, &workers, "[::]:0".parse()?, &config)?;
     announce(listener.handle())?;
-    let trader = listener.accept(node, &mut workers, within(patience))?;
+    let trader = listener.accept(node, &mut workers, node.within(patience))?;
     let worker = workers.get_mut(trader.worker).ok_or("no such worker")?;
     let mut desk = Desk {
         arguments,
@@ -152,7 +152,7 @@ pub(crate) fn run<P: Provider>(
     };
     let mut progress = Progress::new();
     while !desk.is_over() {
-        let woken = worker.wait(arguments.how(), within(patience), |turn, event| {
+        let woken = worker.wait(arguments.how(), worker.within(patience), |turn, event| {
             desk.note(turn, event)
         })?;
         if woken == Woken::Deadline {
@@ -180,7 +180,7 @@ pub(crate) fn run<P: Provider>(
             .push(format!("{sent} orders were sent, and {came} came"));
     }
     // The last answers are on their way: closing waits for them.
-    if let Err(error) = worker.close(trader.channel, within(patience), |_, _| {}) {
+    if let Err(error) = worker.close(trader.channel, worker.within(patience), |_, _| {}) {
         served.failures.push(error.to_string());
     }
     Ok(served)

@@ -35,8 +35,6 @@ mod trader;
 
 use core::fmt::{self, Display};
 use std::process::ExitCode;
-use std::sync::mpsc;
-use std::thread;
 
 use clap::{Args, Parser, Subcommand};
 use doorbell::{Handle, Notify, Wait, WorkerConfig};
@@ -160,42 +158,31 @@ pub(crate) struct Both {
 
 fn main() -> ExitCode {
     let Arguments { role, output } = Arguments::parse();
+    let announce = |handle: &Handle| output.announce(handle);
     let outcome = match role {
-        Role::Serve(arguments) => output.node().and_then(|node| {
-            let served = gateway::run(&node, &arguments, |handle| output.announce(handle))?;
-            Ok(Found::Gateway(served))
-        }),
+        Role::Serve(arguments) => output
+            .on_this_host(|node| gateway::run(node, &arguments, announce))
+            .map(Found::Gateway),
         Role::Trade(Trade {
             handle,
             load,
             patience_s,
         }) => output
-            .node()
-            .and_then(|node| Ok(Found::Trader(trader::run(&node, &handle, &load, patience_s)?))),
+            .on_this_host(|node| trader::run(node, &handle, &load, patience_s))
+            .map(Found::Trader),
         Role::Simulated(arguments) => both(&arguments).map(Found::Both),
     };
     output.conclude("order-gateway", outcome)
 }
 
-/// A gateway and a trader, each a thread.
-fn both(arguments: &Simulated) -> Result<Both, Failure> {
-    let mut hosts = simulated::hosts(2)?.into_iter();
-    let (Some(gateway), Some(trader)) = (hosts.next(), hosts.next()) else {
-        return Err("no hosts".into());
-    };
-    let (handles, handle) = mpsc::channel();
-    let Simulated { serve, load } = arguments;
-    let (served, traded) = thread::scope(|scope| {
-        let served = scope.spawn(move || gateway::run(&gateway, serve, |handle| Ok(handles.send(*handle)?)));
-        // Where there is none, the gateway says why.
-        let traded = handle
-            .recv()
-            .ok()
-            .map(|handle| trader::run(&trader, &handle, load, serve.patience_s));
-        (served.join(), traded)
-    });
-    let gateway = served.map_err(|_| "the gateway panicked")??;
-    let trader = traded.ok_or("the gateway had no handle")??;
+/// A gateway and a trader, each a host.
+fn both(Simulated { serve, load }: &Simulated) -> Result<Both, Failure> {
+    let (gateway, mut traders) = simulated::together(
+        1,
+        |node, announce| gateway::run(node, serve, announce),
+        |_, node, handle| trader::run(node, handle, load, serve.patience_s),
+    )?;
+    let trader = traders.pop().ok_or("the gateway had no handle")?;
     Ok(Both {
         failures: [gateway.failures.as_slice(), &trader.failures].concat(),
         gateway,

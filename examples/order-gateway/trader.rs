@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    Channel, ChannelConfig, ChannelId, Event, Handle, Node, Operation, SendErrorKind, Worker, WorkerConfig,
-    within,
+    Channel, ChannelConfig, ChannelId, Event, Handle, Network, Node, Operation, SendErrorKind, Worker,
+    WorkerConfig,
 };
 use serde::Serialize;
 
@@ -46,14 +46,19 @@ pub(crate) struct Traded {
 /// # Errors
 /// There is no device, the gateway cannot be reached, or a Worker cannot be used.
 pub(crate) fn run<P: Provider>(
-    node: &Node<P>,
+    node: &Node<P, impl Network>,
     handle: &Handle,
     load: &Load,
     patience_s: u64,
 ) -> Result<Traded, Failure> {
     let patience = Duration::from_secs(patience_s);
     let mut workers = node.workers(&WorkerConfig::default())?;
-    let to = node.connect(&mut workers, handle, &ChannelConfig::default(), within(patience))?;
+    let to = node.connect(
+        &mut workers,
+        handle,
+        &ChannelConfig::default(),
+        node.within(patience),
+    )?;
     let worker = workers.get_mut(to.worker).ok_or("no such worker")?;
     let channel = worker.channel(to.channel).ok_or("closed")?;
     let inline_bytes_max = channel.limits().inline_bytes_max;
@@ -78,7 +83,7 @@ pub(crate) fn run<P: Provider>(
     trader.listen(worker)?;
     trader.say_end(worker, to.channel, patience)?;
     let mut failures = trader.failures();
-    if let Err(error) = worker.close(to.channel, within(patience), |_, _| {}) {
+    if let Err(error) = worker.close(to.channel, worker.within(patience), |_, _| {}) {
         failures.push(error.to_string());
     }
     let orders = &trader.orders;
