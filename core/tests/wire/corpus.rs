@@ -1,29 +1,14 @@
 //! The fuzzer's seeds and findings, replayed; and the seeds themselves, kept in step with the format.
 
 use std::fs;
-use std::path::PathBuf;
 
 use doorbell_core::handshake::{Step, Timing};
 
 use crate::oracle::handshake::{endpoint, initiator_with, one_key, responder_with};
 use crate::oracle::keys::Keys;
 use crate::pipe::Pair;
+use crate::replay::{folder, replay};
 use crate::{oracle, samples};
-
-fn folder(target: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../fuzz/corpus")
-        .join(target)
-}
-
-fn replay(target: &str, check: fn(&[u8])) {
-    let mut replayed = 0;
-    for entry in fs::read_dir(folder(target)).unwrap() {
-        check(&fs::read(entry.unwrap().path()).unwrap());
-        replayed += 1;
-    }
-    assert!(replayed > 0, "no seed of {target}");
-}
 
 #[test]
 fn handles() {

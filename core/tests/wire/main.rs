@@ -21,4 +21,6 @@ mod oracle;
 mod pipe;
 mod properties;
 mod rails;
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 mod samples;

@@ -25,6 +25,9 @@ mod leash;
 mod machine;
 mod process;
 mod programs;
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 mod scenario;
 mod setup;
 mod shell;

@@ -43,7 +43,7 @@ impl Run<'_> {
         self.check_conserved()
     }
 
-    /// Everything the plan has broken is whole again; nothing happens to packets and posts any more.
+    /// Everything the plan has broken is whole again, and nothing happens to packets and posts any more.
     fn stop_faults(&mut self) -> Verdict {
         let plan = self
             .case

@@ -9,23 +9,11 @@
 )]
 
 mod oracle;
-
-use std::fs;
-use std::path::Path;
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 
 use doorbell_sim::Random;
-
-fn replay(target: &str, check: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../fuzz/corpus")
-        .join(target);
-    let mut replayed = 0;
-    for entry in fs::read_dir(folder).unwrap() {
-        check(&fs::read(entry.unwrap().path()).unwrap());
-        replayed += 1;
-    }
-    assert!(replayed > 0, "no seed of {target}");
-}
+use replay::replay;
 
 #[test]
 fn operations() {

@@ -138,16 +138,7 @@ mod tests {
     use super::super::check::load;
     use super::check;
     use crate::programs;
-
-    fn replay(target: &str, check: fn(&[u8])) {
-        let folder = programs::workspace().unwrap().join("fuzz/corpus").join(target);
-        let mut replayed = 0;
-        for entry in fs::read_dir(folder).unwrap() {
-            check(&fs::read(entry.unwrap().path()).unwrap());
-            replayed += 1;
-        }
-        assert!(replayed > 0, "no seed of {target}");
-    }
+    use crate::replay::{folder, replay};
 
     #[test]
     fn scenarios() {
@@ -155,7 +146,7 @@ mod tests {
             let _ = check(bytes);
         });
         // Some are, and some are refused.
-        let folder = programs::workspace().unwrap().join("fuzz/corpus/scenario");
+        let folder = folder("scenario");
         for (name, is_one) in [
             ("small", true),
             ("links", true),
