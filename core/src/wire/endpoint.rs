@@ -37,7 +37,7 @@ pub(crate) const fn endpoint_bytes(version: u8) -> usize {
     if version < VERSION_AUTHENTICATED {
         size_of::<RawEndpoint>()
     } else {
-        SESSION_OFFSET + size_of::<RawResumption>()
+        SESSION_OFFSET.saturating_add(size_of::<RawResumption>())
     }
 }
 
@@ -104,13 +104,16 @@ const LAYOUT: &[(Field, usize)] = &[
     (Field::CreditStart, offset_of!(RawEndpoint, credit_start)),
     (
         Field::Session,
-        SESSION_OFFSET + offset_of!(RawResumption, session),
+        SESSION_OFFSET.saturating_add(offset_of!(RawResumption, session)),
     ),
     (
         Field::NextSequence,
-        SESSION_OFFSET + offset_of!(RawResumption, next_sequence),
+        SESSION_OFFSET.saturating_add(offset_of!(RawResumption, next_sequence)),
     ),
-    (Field::Epoch, SESSION_OFFSET + offset_of!(RawResumption, epoch)),
+    (
+        Field::Epoch,
+        SESSION_OFFSET.saturating_add(offset_of!(RawResumption, epoch)),
+    ),
 ];
 
 /// Where `field` starts in the body.

@@ -49,7 +49,7 @@ pub(crate) const fn welcome_bytes(version: u8) -> usize {
     if version < VERSION_AUTHENTICATED {
         size_of::<RawWelcome>()
     } else {
-        size_of::<RawWelcome>() + KEY_ID_BYTES
+        size_of::<RawWelcome>().saturating_add(KEY_ID_BYTES)
     }
 }
 
