@@ -26,6 +26,7 @@ impl Run<'_> {
         }
         self.until("liveness", "what was posted is not done", |run| run.is_quiet())?;
         self.reconnect()?;
+        self.is_settled = true;
         self.talk()?;
         self.until("liveness", "what was posted last is not done", |run| {
             run.is_quiet()

@@ -170,7 +170,8 @@ fn plan(random: &mut Random, hosts: &[HostCase], device: Device) -> String {
     for _ in 0..1 + random.below(3) {
         let effect = one_of(random, &["drop", "duplicate", "reorder", "corrupt", "delay"]);
         let kinds = [
-            "packet", "packet", "packet", "ack", "send", "write", "read", "response", "atomic", "result", "stream",
+            "packet", "packet", "packet", "ack", "send", "write", "read", "response", "atomic", "result",
+            "stream",
         ];
         let kind = one_of(random, &kinds);
         let which = match random.below(if severity == 1 { 1 } else { 3 }) {
@@ -239,7 +240,11 @@ fn trouble(random: &mut Random, hosts: &[HostCase], device: Device) -> Option<St
             change
         }
         _ => {
-            let which = ordinal(1 + random.below(50));
+            let which = if random.happens(500_000) {
+                ordinal(1 + random.below(50))
+            } else {
+                format!("every {}", ordinal(2 + random.below(10)))
+            };
             return Some(format!("fail {which} post of h{number} with 12"));
         }
     };

@@ -120,8 +120,10 @@ pub(crate) struct Run<'c> {
     pub(crate) trace: &'c mut Trace,
     pub(crate) connections: u32,
     pub(crate) messages: u64,
-    /// What the plan had broken is whole again.
+    /// What the plan had broken is whole again, and handshakes from before have ended.
     pub(crate) is_calm: bool,
+    /// What it had broken has come to its end, too: who is connected is connected well.
+    pub(crate) is_settled: bool,
 }
 
 /// An event, with whose it is.
@@ -173,6 +175,7 @@ impl<'c> Run<'c> {
             connections: 0,
             messages: 0,
             is_calm: false,
+            is_settled: false,
         })
     }
 

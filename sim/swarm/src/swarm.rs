@@ -57,7 +57,7 @@ pub(crate) struct SwarmArgs {
     #[arg(long, conflicts_with_all = ["minutes", "seeds", "seed", "ci", "mutate"])]
     mutate_all: bool,
     /// How long seeds are run for each patch
-    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     budget: u64,
     /// Stop at the first that fails
     #[arg(long)]
