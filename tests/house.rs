@@ -322,6 +322,36 @@ fn links_between_the_documents_lead_somewhere() {
     }
 }
 
+/// What a document says a test shows, a test has to be there for.
+#[test]
+fn tests_that_security_names_exist() {
+    let text = fs::read_to_string(root().join("docs/security.md")).unwrap();
+    let named: BTreeSet<_> = text
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|quoted| {
+            quoted.starts_with("wire::") || quoted.starts_with("trust::") || quoted.starts_with('…')
+        })
+        .filter_map(|quoted| quoted.rsplit("::").next())
+        .collect();
+    assert!(named.len() > 8, "{named:?}");
+    let tests = [
+        sources(&root().join("core/tests/wire")),
+        sources(&root().join("tests")),
+    ]
+    .concat();
+    let tests: String = tests
+        .iter()
+        .map(|path| fs::read_to_string(path).unwrap())
+        .collect();
+    for name in named {
+        let is_there =
+            tests.contains(&format!("#[test]\nfn {name}()")) || tests.contains(&format!("mod {name};"));
+        assert!(is_there, "{name}");
+    }
+}
+
 /// A target without seeds, or with seeds that no test replays, holds nothing between one fuzzing and the next.
 #[test]
 fn every_fuzz_target_is_replayed() {

@@ -9,11 +9,12 @@ use core::time::Duration;
 use doorbell::vocabulary::handshake::{Cause, Stage};
 use doorbell::vocabulary::wire::{Reject, RejectReason};
 use doorbell::{
-    ChannelConfig, ConnectError, Connection, Handle, Key, KeyRing, Listener, Node, Resumption, SessionId,
-    Trust, Worker, WorkerConfig,
+    ChannelConfig, ConnectError, Connection, Event, Handle, Key, KeyRing, Listener, Node, Operation,
+    PostFlags, RemoteAccess, RemoteAddress, Resumption, SessionId, Trust, WcStatus, Window as _,
+    WindowConfig, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, LinkConfig};
-use fabric::{node_that, port, prefix, small, workers};
+use fabric::{node_that, pair_with, port, prefix, small, workers};
 
 const WHOLE: Duration = Duration::from_secs(10);
 const LATENCY: Duration = Duration::from_millis(1);
@@ -364,4 +365,64 @@ fn what_a_side_says_of_the_session_reaches_the_other() {
         assert_eq!((at_a.session(), at_b.session()), (Some(said), None));
         assert_ne!(at_a.instance(), at_b.instance());
     }
+}
+
+/// A queue pair takes of its peer what its configuration says, whatever the window it asks for would allow.
+/// WRITEs it takes in any case, since receives are announced by them: those are the window's to refuse.
+#[test]
+fn a_queue_pair_gives_the_rights_it_was_given_and_no_others() {
+    for rights in 0..8_u8 {
+        let mut listening = small();
+        listening.remote = RemoteAccess {
+            write: rights & 1 != 0,
+            read: rights & 2 != 0,
+            atomic: rights & 4 != 0,
+        };
+        for (asked, may) in [
+            ("read", listening.remote.read),
+            ("atomic", listening.remote.atomic),
+            ("write", true),
+        ] {
+            let (mut a, mut b) = pair_with(listening, small());
+            let all = WindowConfig::new(64, RemoteAccess::ALL);
+            let window = a.worker().window(&all).unwrap();
+            let remote = RemoteAddress::within(&window.remote(), 0, 8).unwrap();
+            let operation = match asked {
+                "read" => Operation::Read(remote),
+                "atomic" => Operation::FetchAndAdd { remote, add: 1 },
+                _ => Operation::Write(remote),
+            };
+            let (id, mut lease) = (b.id(), b.lease(b"8 bytes."));
+            lease.set_len_bytes(8);
+            let channel = b.worker().channel(id).unwrap();
+            channel.post(operation, lease, PostFlags::empty()).unwrap();
+            let is_done = b.until(|event| match event {
+                Event::Done { .. } | Event::Fetched { .. } => Some(true),
+                Event::Failed { status, .. } => {
+                    assert_eq!(status, WcStatus::REM_ACCESS_ERR, "{asked}");
+                    Some(false)
+                }
+                _ => None,
+            });
+            assert_eq!(is_done, may, "{asked} with {:?}", listening.remote);
+        }
+    }
+    // A window made without the right refuses the WRITE.
+    let (mut a, mut b) = pair_with(small(), small());
+    let readable = RemoteAccess {
+        read: true,
+        ..small().remote
+    };
+    let window = a.worker().window(&WindowConfig::new(64, readable)).unwrap();
+    let remote = RemoteAddress::within(&window.remote(), 0, 8).unwrap();
+    let (id, lease) = (b.id(), b.lease(b"8 bytes."));
+    let channel = b.worker().channel(id).unwrap();
+    channel
+        .post(Operation::Write(remote), lease, PostFlags::empty())
+        .unwrap();
+    let status = b.until(|event| match event {
+        Event::Failed { status, .. } => Some(status),
+        _ => None,
+    });
+    assert_eq!(status, WcStatus::REM_ACCESS_ERR);
 }
