@@ -51,6 +51,7 @@ mod handshakes;
 mod lease;
 mod link;
 mod listener;
+mod mesh;
 mod node;
 mod peer;
 mod preflight;
@@ -90,6 +91,9 @@ pub use handshakes::{HandshakeCounts, HandshakeLimits, Handshakes};
 pub use lease::{Lease, TooLong};
 pub use link::{LinkConfig, LinkError, LinkEvent, LinkId, Links};
 pub use listener::{HANDSHAKES_MAX, Listener};
+pub use mesh::{
+    Group, GroupError, Mesh, MeshConfig, MeshCounts, MeshError, MeshEvent, MeshSendError, Polled, Running,
+};
 pub use node::{Connection, Node};
 pub use peer::Peer;
 pub use preflight::{Finding, FindingKind, Severity, preflight};

@@ -127,7 +127,7 @@ impl Map {
 }
 
 /// The shortest ways from one member to all others.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routes {
     from: Rank,
     hops: [Option<u8>; RANKS_MAX as usize],

@@ -1,0 +1,159 @@
+//! What a mesh is made with, and why something in it does not go.
+
+use core::fmt;
+use core::time::Duration;
+
+use doorbell_core::rank::{RANKS_MAX, Rank};
+use doorbell_core::route::RELAY_HEADER_BYTES;
+
+use super::frame::PAIR_HEADER_BYTES;
+use crate::{LinkConfig, LinkError};
+
+/// How a mesh is made. All members have the same `mesh`, `ranks`, `window`, `message_bytes_max` and
+/// [`SessionConfig::fragment_bytes`](doorbell_core::session::SessionConfig::fragment_bytes).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct MeshConfig {
+    /// Which of the members this is.
+    pub rank: Rank,
+    /// How many members there are, at most [`RANKS_MAX`].
+    pub ranks: u8,
+    /// Names the mesh: a member of another is turned away.
+    pub mesh: u64,
+    /// Later for each start of this member: the time of day in any unit does. By it the others know a member that
+    /// was started again.
+    pub started: u64,
+    /// Messages to one member that it has not taken yet, at most. Default 16. Of each pair of members so many are kept by
+    /// whoever sends, whoever takes, and whoever is between.
+    pub window: u32,
+    /// The longest message. Default 16 KiB: with its headers it goes in two fragments.
+    pub message_bytes_max: usize,
+    /// How many hops a message takes at most. Default 16.
+    pub hops_max: u8,
+    /// How long a message may be on its way before it goes again. Default 500 ms: links lose nothing, so it is for
+    /// those that were with a member that is lost.
+    pub resend_after: Duration,
+    /// What its links are made with.
+    pub link: LinkConfig,
+}
+
+impl MeshConfig {
+    /// The defaults, for one member of so many.
+    #[must_use]
+    pub fn new(rank: Rank, ranks: u8, started: u64) -> Self {
+        Self {
+            rank,
+            ranks,
+            mesh: 0,
+            started,
+            window: 16,
+            message_bytes_max: 16 << 10,
+            hops_max: 16,
+            resend_after: Duration::from_millis(500),
+            link: LinkConfig::default(),
+        }
+    }
+
+    /// The longest frame: a message and what stands in front of it.
+    pub(super) const fn frame_bytes_max(&self) -> usize {
+        self.message_bytes_max
+            .saturating_add(RELAY_HEADER_BYTES)
+            .saturating_add(PAIR_HEADER_BYTES)
+    }
+
+    pub(super) fn check(&self) -> Result<(), MeshError> {
+        let links = u32::from(self.ranks);
+        let is_rank = self.ranks <= RANKS_MAX && self.rank.number() < self.ranks;
+        if !is_rank {
+            return Err(MeshError::NoSuchRank {
+                rank: self.rank,
+                ranks: self.ranks,
+            });
+        }
+        let is_whole = self.window > 0 && self.hops_max > 0 && self.message_bytes_max > 0;
+        let is_carried =
+            self.link.message_bytes_max >= self.frame_bytes_max() && self.link.links_max >= links;
+        if is_whole && is_carried {
+            Ok(())
+        } else {
+            Err(MeshError::Configuration {
+                frame_bytes_max: self.frame_bytes_max(),
+            })
+        }
+    }
+}
+
+/// Why there is no mesh, or no way to a member.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MeshError {
+    /// Caller misuse: there is no such rank among so many.
+    NoSuchRank {
+        /// The rank.
+        rank: Rank,
+        /// How many there are.
+        ranks: u8,
+    },
+    /// Caller misuse: a window, a count of hops or a length of zero, fewer links than ranks, or links whose messages are
+    /// shorter than the frames of the mesh.
+    Configuration {
+        /// The bytes a link has to carry in a message.
+        frame_bytes_max: usize,
+    },
+    /// No link, with why.
+    Link(LinkError),
+}
+
+impl fmt::Display for MeshError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoSuchRank { rank, ranks } => write!(f, "there is no rank {rank} among {ranks}"),
+            Self::Configuration { frame_bytes_max } => write!(
+                f,
+                "a mesh needs a window, hops and a message length above zero, a link for each rank, and links that carry \
+                 {frame_bytes_max} bytes in a message"
+            ),
+            Self::Link(error) => fmt::Display::fmt(error, f),
+        }
+    }
+}
+
+impl core::error::Error for MeshError {}
+
+impl From<LinkError> for MeshError {
+    fn from(error: LinkError) -> Self {
+        Self::Link(error)
+    }
+}
+
+/// Why a message to a member was not taken, or none of it can come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MeshSendError {
+    /// It has not taken enough of what was sent before: poll, and try again.
+    WouldBlock,
+    /// No way leads to it, now.
+    Unreachable(Rank),
+    /// It was started again since the group was made.
+    Restarted(Rank),
+    /// Caller misuse: no such rank, or this one itself.
+    NoSuchRank(Rank),
+    /// Caller misuse: more bytes than [`MeshConfig::message_bytes_max`].
+    TooLong,
+}
+
+impl fmt::Display for MeshSendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WouldBlock => {
+                f.write_str("the member has not taken what was sent before: poll, and try again")
+            }
+            Self::Unreachable(rank) => write!(f, "no way leads to rank {rank}"),
+            Self::Restarted(rank) => write!(f, "rank {rank} was started again"),
+            Self::NoSuchRank(rank) => write!(f, "rank {rank} is no other member"),
+            Self::TooLong => f.write_str("longer than messages may be"),
+        }
+    }
+}
+
+impl core::error::Error for MeshSendError {}

@@ -1,0 +1,117 @@
+//! What goes over the links of a mesh, behind the header that says from whom and to whom.
+
+use core::mem::size_of;
+
+use doorbell_core::rank::Rank;
+use doorbell_core::route::{RELAY_HEADER_BYTES, RelayHeader};
+
+/// What a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(super) enum Kind {
+    /// The first on a link: which mesh, which rank, of how many.
+    Join = 1,
+    /// Who is whose neighbour.
+    Announcement = 2,
+    /// A message.
+    Data = 3,
+    /// How many messages came, and how many may be sent.
+    Grant = 4,
+}
+
+impl Kind {
+    pub(super) const fn from_wire(raw: u16) -> Option<Self> {
+        match raw {
+            1 => Some(Self::Join),
+            2 => Some(Self::Announcement),
+            3 => Some(Self::Data),
+            4 => Some(Self::Grant),
+            _ => None,
+        }
+    }
+}
+
+/// What is behind the header of a Join: the mesh and the start of the member, 8 bytes each, then how many ranks.
+pub(super) const JOIN_BYTES: usize = 17;
+
+/// What says who is a neighbour of whom.
+pub(super) struct Join {
+    pub(super) mesh: u64,
+    pub(super) started: u64,
+    pub(super) ranks: u8,
+}
+
+impl Join {
+    pub(super) fn to_bytes(&self, rank: Rank) -> [u8; RELAY_HEADER_BYTES + JOIN_BYTES] {
+        let header = RelayHeader::new(rank, rank, 0, Kind::Join as u16);
+        let mut bytes = [0; RELAY_HEADER_BYTES + JOIN_BYTES];
+        put(&mut bytes, 0, &header.to_bytes());
+        put(&mut bytes, 8, &self.mesh.to_be_bytes());
+        put(&mut bytes, 16, &self.started.to_be_bytes());
+        put(&mut bytes, 24, &[self.ranks]);
+        bytes
+    }
+
+    pub(super) fn parse(body: &[u8]) -> Option<Self> {
+        let (mesh, rest) = body.split_first_chunk()?;
+        let (started, rest) = rest.split_first_chunk()?;
+        let [ranks] = *rest else { return None };
+        Some(Self {
+            mesh: u64::from_be_bytes(*mesh),
+            started: u64::from_be_bytes(*started),
+            ranks,
+        })
+    }
+}
+
+/// The bytes of a [`PairHeader`].
+pub(super) const PAIR_HEADER_BYTES: usize = 24;
+
+/// What numbers the messages between two starts of two members: of a message which it is, of a grant how many came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PairHeader {
+    /// The start of whoever sends this.
+    pub(super) source_started: u64,
+    /// The start of whoever it is for, as far as the sender knows.
+    pub(super) destination_started: u64,
+    /// The message's number; or the number of the next one that is expected.
+    pub(super) sequence: u32,
+    /// Of a grant: messages from that one on that may be sent. Zero in a message.
+    pub(super) room: u32,
+}
+
+const _: () = assert!(size_of::<u64>() * 2 + size_of::<u32>() * 2 == PAIR_HEADER_BYTES);
+
+impl PairHeader {
+    pub(super) fn to_bytes(self, header: RelayHeader) -> [u8; RELAY_HEADER_BYTES + PAIR_HEADER_BYTES] {
+        let mut bytes = [0; RELAY_HEADER_BYTES + PAIR_HEADER_BYTES];
+        put(&mut bytes, 0, &header.to_bytes());
+        put(&mut bytes, 8, &self.source_started.to_be_bytes());
+        put(&mut bytes, 16, &self.destination_started.to_be_bytes());
+        put(&mut bytes, 24, &self.sequence.to_be_bytes());
+        put(&mut bytes, 28, &self.room.to_be_bytes());
+        bytes
+    }
+
+    /// Reads one, and gives what is behind it.
+    pub(super) fn parse(body: &[u8]) -> Option<(Self, &[u8])> {
+        let (source, rest) = body.split_first_chunk()?;
+        let (destination, rest) = rest.split_first_chunk()?;
+        let (sequence, rest) = rest.split_first_chunk()?;
+        let (room, rest) = rest.split_first_chunk()?;
+        let header = Self {
+            source_started: u64::from_be_bytes(*source),
+            destination_started: u64::from_be_bytes(*destination),
+            sequence: u32::from_be_bytes(*sequence),
+            room: u32::from_be_bytes(*room),
+        };
+        Some((header, rest))
+    }
+}
+
+/// Writes bytes where they are known to fit.
+fn put(into: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(place) = into.get_mut(at..at.saturating_add(bytes.len())) {
+        place.copy_from_slice(bytes);
+    }
+}

@@ -1,0 +1,145 @@
+//! The messages between this member and another: kept by number until they are there, and taken once and in order.
+
+use std::collections::VecDeque;
+
+use doorbell_core::{Deadline, Instant};
+
+use super::config::MeshConfig;
+use super::frame::PairHeader;
+use super::pool::Pool;
+
+/// What this member and another have sent each other, since both started.
+#[derive(Debug, Default)]
+pub(super) struct Member {
+    /// When it started, once it was heard of.
+    pub(super) started: Option<u64>,
+    /// Frames that it does not have yet, as far as is known; the first has the number `acknowledged`.
+    kept: VecDeque<Vec<u8>>,
+    acknowledged: u32,
+    /// How many of those kept were sent.
+    sent: usize,
+    /// How many it takes from `acknowledged` on.
+    room: u32,
+    resend_at: Option<Deadline>,
+    /// What came and was not taken: frames, of which the message begins behind the headers.
+    arrived: VecDeque<Vec<u8>>,
+    /// The number of the next message from it.
+    expected: u32,
+    /// Messages taken since it was told.
+    untold: u32,
+    /// Whether it is to be told how far it got.
+    pub(super) owes_grant: bool,
+}
+
+impl Member {
+    /// Begins with a member that was not known, or started again: what was under way is of the one before.
+    pub(super) fn begin(&mut self, started: u64, window: u32, pool: &mut Pool) {
+        let kept = self.kept.drain(..).chain(self.arrived.drain(..));
+        kept.for_each(|frame| pool.give_back(frame));
+        *self = Self {
+            started: Some(started),
+            room: window,
+            ..Self::default()
+        };
+    }
+
+    /// Whether one more message is taken in.
+    pub(super) fn has_room(&self, config: &MeshConfig) -> bool {
+        let kept = u32::try_from(self.kept.len()).unwrap_or(u32::MAX);
+        kept < config.window.min(self.room)
+    }
+
+    /// The number of the next message that is taken in.
+    pub(super) fn next_sequence(&self) -> u32 {
+        let kept = u32::try_from(self.kept.len()).unwrap_or(u32::MAX);
+        self.acknowledged.wrapping_add(kept)
+    }
+
+    pub(super) fn keep(&mut self, frame: Vec<u8>) {
+        self.kept.push_back(frame);
+    }
+
+    /// The frame that is to be sent next.
+    pub(super) fn unsent(&self) -> Option<&[u8]> {
+        self.kept.get(self.sent).map(Vec::as_slice)
+    }
+
+    pub(super) fn did_send(&mut self, now: Instant, config: &MeshConfig) {
+        self.sent = self.sent.saturating_add(1);
+        self.resend_at
+            .get_or_insert_with(|| Deadline::after(now, config.resend_after));
+    }
+
+    /// Sends all again that it is not known to have.
+    pub(super) fn send_again(&mut self) -> usize {
+        self.resend_at = None;
+        core::mem::take(&mut self.sent)
+    }
+
+    pub(super) const fn resend_at(&self) -> Option<Deadline> {
+        self.resend_at
+    }
+
+    /// Takes in how many it has, and how many more it takes. What no honest member says is left alone.
+    pub(super) fn hear_grant(
+        &mut self,
+        grant: &PairHeader,
+        now: Instant,
+        config: &MeshConfig,
+        pool: &mut Pool,
+    ) {
+        let came = grant.sequence.wrapping_sub(self.acknowledged);
+        let kept = u32::try_from(self.kept.len()).unwrap_or(u32::MAX);
+        if came > kept {
+            return;
+        }
+        for _ in 0..came {
+            if let Some(frame) = self.kept.pop_front() {
+                pool.give_back(frame);
+            }
+            self.sent = self.sent.saturating_sub(1);
+        }
+        self.acknowledged = grant.sequence;
+        self.room = grant.room;
+        if came > 0 {
+            self.resend_at = (self.sent > 0).then(|| Deadline::after(now, config.resend_after));
+        }
+    }
+
+    /// Takes in a message, where it is the next one; says whether it is.
+    pub(super) fn hear(
+        &mut self,
+        sequence: u32,
+        config: &MeshConfig,
+        frame: impl FnOnce() -> Vec<u8>,
+    ) -> bool {
+        let waiting = u32::try_from(self.arrived.len()).unwrap_or(u32::MAX);
+        let is_next = sequence == self.expected && waiting < config.window;
+        if is_next {
+            self.arrived.push_back(frame());
+            self.expected = self.expected.wrapping_add(1);
+        }
+        // It waits for nothing else where it has no more room than this.
+        self.owes_grant |= !is_next || waiting.saturating_add(1) >= config.window / 2;
+        is_next
+    }
+
+    /// The frame of the next message that was not taken.
+    pub(super) fn take(&mut self, config: &MeshConfig) -> Option<Vec<u8>> {
+        let frame = self.arrived.pop_front()?;
+        self.untold = self.untold.saturating_add(1);
+        self.owes_grant |= self.untold >= (config.window / 2).max(1) || self.arrived.is_empty();
+        Some(frame)
+    }
+
+    /// How far it got: the number of the message that is expected, and how many are taken from it on.
+    pub(super) fn grant(&self, config: &MeshConfig) -> (u32, u32) {
+        let waiting = u32::try_from(self.arrived.len()).unwrap_or(u32::MAX);
+        (self.expected, config.window.saturating_sub(waiting))
+    }
+
+    pub(super) const fn did_grant(&mut self) {
+        self.owes_grant = false;
+        self.untold = 0;
+    }
+}

@@ -1,0 +1,44 @@
+//! The links of a mesh, and what is still to be said on each.
+
+use doorbell_core::rank::{Rank, Ranks};
+
+use doorbell_core::wire::InstanceId;
+
+use crate::LinkId;
+
+/// A link to a member that shares a subnet.
+#[derive(Debug)]
+pub(super) struct Neighbour {
+    pub(super) link: LinkId,
+    /// Whose handle this side connected by.
+    pub(super) instance: Option<InstanceId>,
+    /// Who is there: known from the beginning where this side connected, else once it said so.
+    pub(super) rank: Option<Rank>,
+    /// Whether the link is there, so that something can be said.
+    pub(super) is_up: bool,
+    /// Whether we said who we are.
+    pub(super) has_joined: bool,
+    /// Whether it said who it is.
+    pub(super) was_joined: bool,
+    /// Of whom it is to be told the neighbours.
+    pub(super) untold: Ranks,
+}
+
+impl Neighbour {
+    pub(super) const fn new(link: LinkId, instance: Option<InstanceId>, rank: Option<Rank>) -> Self {
+        Self {
+            link,
+            instance,
+            rank,
+            is_up: false,
+            has_joined: false,
+            was_joined: false,
+            untold: Ranks::NONE,
+        }
+    }
+
+    /// The member there, once both sides said who they are.
+    pub(super) fn joined(&self) -> Option<Rank> {
+        self.rank.filter(|_| self.has_joined && self.was_joined)
+    }
+}

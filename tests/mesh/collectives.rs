@@ -1,0 +1,150 @@
+//! Collectives over members that do not all share a subnet.
+
+use doorbell::vocabulary::collective::{Collective, CollectiveError, Data};
+use doorbell::{Group, GroupError, MeshSendError, Running};
+
+use crate::world::{World, ms, rank};
+
+const RING: [(usize, usize); 4] = [(0, 1), (1, 2), (2, 3), (3, 0)];
+
+fn add(to: &mut [u8], from: &[u8]) {
+    for (to, from) in to.chunks_exact_mut(4).zip(from.chunks_exact(4)) {
+        let sum = u32::from_le_bytes(to.try_into().unwrap()) + u32::from_le_bytes(from.try_into().unwrap());
+        to.copy_from_slice(&sum.to_le_bytes());
+    }
+}
+
+fn brought(of: usize, elements: usize) -> Vec<u8> {
+    (0..elements as u32)
+        .flat_map(|at| (at * 10 + of as u32).to_le_bytes())
+        .collect()
+}
+
+/// A collective on all members, each with what it has.
+struct Everyone {
+    groups: Vec<Group>,
+    running: Vec<Option<Running>>,
+    outputs: Vec<Vec<u8>>,
+    inputs: Vec<Vec<u8>>,
+    failed: Vec<Option<GroupError>>,
+    needs_input: bool,
+}
+
+impl Everyone {
+    fn begin(world: &mut World, collective: Collective, elements: usize) -> Self {
+        let ranks = world.hosts.len();
+        let inputs: Vec<_> = (0..ranks).map(|of| brought(of, elements)).collect();
+        let mut all = Self {
+            groups: (0..ranks)
+                .map(|at| Group::new(&world.member(at).mesh).unwrap())
+                .collect(),
+            running: Vec::new(),
+            outputs: inputs.clone(),
+            inputs,
+            failed: (0..ranks).map(|_| None).collect(),
+            needs_input: collective == Collective::AllToAll,
+        };
+        for at in 0..ranks {
+            let mut data = Data {
+                input: all.needs_input.then_some(all.inputs[at].as_slice()),
+                output: &mut all.outputs[at],
+                element_bytes: 4,
+            };
+            let running = all.groups[at]
+                .begin(&world.member(at).mesh, collective, &mut data)
+                .unwrap();
+            all.running.push(Some(running));
+        }
+        all
+    }
+
+    /// Polls everybody; says whether all are done, or failed.
+    fn poll(&mut self, world: &mut World) -> bool {
+        for (at, member) in world.members.iter_mut().enumerate() {
+            let (Some(member), Some(running)) = (member, &mut self.running[at]) else {
+                continue;
+            };
+            let mut data = Data {
+                input: self.needs_input.then_some(self.inputs[at].as_slice()),
+                output: &mut self.outputs[at],
+                element_bytes: 4,
+            };
+            match running.poll(&self.groups[at], &mut member.mesh, &mut data, add) {
+                Ok(false) => {}
+                Ok(true) => self.running[at] = None,
+                Err(error) => {
+                    self.failed[at] = Some(error);
+                    self.running[at] = None;
+                }
+            }
+        }
+        let lives = |at: &usize| world.members[*at].is_some();
+        (0..self.running.len())
+            .filter(lives)
+            .all(|at| self.running[at].is_none())
+    }
+}
+
+#[test]
+fn all_get_what_they_are_to_get_in_a_ring() {
+    for elements in [0, 4, 3000] {
+        let mut world = World::new(4, &RING, "drop every 97th packet of any->any");
+        world.joined();
+        let whole = |of: usize| brought(of, elements);
+        let sum = (1..4).fold(whole(0), |mut sum, of| {
+            add(&mut sum, &whole(of));
+            sum
+        });
+        for collective in [
+            Collective::Barrier,
+            Collective::Broadcast(rank(2)),
+            Collective::AllReduce,
+            Collective::AllToAll,
+        ] {
+            let mut all = Everyone::begin(&mut world, collective, elements);
+            let done = world.run(ms(20_000), |world| all.poll(world));
+            assert!(
+                done && all.failed.iter().all(Option::is_none),
+                "{collective:?}: {:?}",
+                all.failed
+            );
+            for (at, output) in all.outputs.iter().enumerate() {
+                match collective {
+                    Collective::Broadcast(_) => assert!(*output == whole(2)),
+                    Collective::AllReduce => assert!(*output == sum),
+                    Collective::AllToAll => {
+                        let block = elements;
+                        for of in 0..4 {
+                            assert_eq!(output[of * block..][..block], whole(of)[at * block..][..block]);
+                        }
+                    }
+                    _ => assert!(*output == whole(at)),
+                }
+            }
+            // The groups of one mesh go on with the next.
+        }
+    }
+}
+
+#[test]
+fn a_member_that_is_lost_ends_the_collective_on_all_that_wait_for_it() {
+    let mut world = World::new(3, &[(0, 1), (1, 2)], "");
+    world.joined();
+    let mut all = Everyone::begin(&mut world, Collective::AllReduce, 300_000);
+    let is_amid = world.run(ms(50), |world| {
+        assert!(!all.poll(world), "too little to be lost in");
+        world.member(2).mesh.counts().received > 20
+    });
+    assert!(is_amid);
+    world.members[2] = None;
+    let ended = world.run(ms(20_000), |world| all.poll(world));
+    assert!(ended, "somebody waits for ever");
+    for at in 0..2 {
+        let error = all.failed[at].as_ref().unwrap();
+        let is_cause = matches!(
+            error,
+            GroupError::Collective(CollectiveError::Exchange(MeshSendError::Unreachable(lost))) if *lost == rank(2)
+        );
+        assert!(is_cause, "{error}");
+    }
+}

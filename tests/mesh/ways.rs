@@ -1,0 +1,177 @@
+//! Messages between members that do not share a subnet.
+
+use doorbell::MeshEvent;
+use doorbell::vocabulary::session::FinalReason;
+
+use crate::world::{World, ms, rank};
+
+const RING: [(usize, usize); 4] = [(0, 1), (1, 2), (2, 3), (3, 0)];
+const LINE: [(usize, usize); 3] = [(0, 1), (1, 2), (2, 3)];
+
+/// Which message it is, of whom, for whom.
+fn message(from: usize, to: usize, number: usize) -> Vec<u8> {
+    let mut message = vec![from as u8, to as u8, number as u8];
+    message.resize(3 + number * 37 % 1900, (number * 7 + from) as u8);
+    message
+}
+
+/// Everyone sends everyone so many messages.
+fn fill(world: &mut World, count: usize) {
+    let ranks = world.hosts.len();
+    for from in 0..ranks {
+        for number in 0..count {
+            for to in (0..ranks).filter(|to| *to != from) {
+                let said = message(from, to, number);
+                world.member(from).outbox.push_back((rank(to), said));
+            }
+        }
+    }
+}
+
+/// Runs until all came, each once and in its turn.
+fn all_come(world: &mut World, count: usize, within_ms: u64) {
+    let ranks = world.hosts.len();
+    let all = world.run(ms(within_ms), |world| {
+        world
+            .members
+            .iter_mut()
+            .flatten()
+            .for_each(|member| member.take());
+        let came = |member: &crate::world::Member| member.inbox.iter().map(Vec::len).sum::<usize>();
+        world
+            .members
+            .iter()
+            .flatten()
+            .all(|member| came(member) >= count * (ranks - 1))
+    });
+    for to in 0..ranks {
+        for from in (0..ranks).filter(|from| *from != to) {
+            let came = &world.member(to).inbox[from];
+            let sent: Vec<_> = (0..count).map(|number| message(from, to, number)).collect();
+            assert!(*came == sent, "{} of {count} from {from} to {to}", came.len());
+        }
+    }
+    assert!(all);
+}
+
+#[test]
+fn three_that_share_a_subnet_by_twos_need_nobody_between() {
+    let mut world = World::new(3, &[(0, 1), (1, 2), (2, 0)], "");
+    world.joined();
+    fill(&mut world, 40);
+    all_come(&mut world, 40, 500);
+    for at in 0..3 {
+        assert_eq!(world.member(at).mesh.counts().relayed, 0);
+    }
+    world.fabric.audit().unwrap();
+}
+
+#[test]
+fn in_a_ring_and_in_a_line_others_pass_on_what_is_not_theirs() {
+    for (cables, hops) in [(&RING[..], 2), (&LINE[..], 3)] {
+        let mut world = World::new(4, cables, "");
+        world.joined();
+        let far = world.member(0).mesh.routes();
+        assert_eq!((1..4).filter_map(|to| far.hops(rank(to))).max(), Some(hops));
+        fill(&mut world, 60);
+        all_come(&mut world, 60, 1000);
+        let counts: Vec<_> = (0..4).map(|at| world.member(at).mesh.counts()).collect();
+        assert!(counts.iter().any(|counts| counts.relayed >= 60));
+        assert!(
+            counts
+                .iter()
+                .all(|counts| counts.dropped == 0 && counts.out_of_turn == 0),
+            "{counts:?}"
+        );
+        world.fabric.audit().unwrap();
+    }
+}
+
+#[test]
+fn a_cable_that_breaks_for_good_costs_no_message_where_another_way_is_left() {
+    let mut world = World::new(4, &RING, "at 20ms link h1/sim1-h2/sim1 down");
+    world.joined();
+    fill(&mut world, 120);
+    // Faster than they are taken, so that something is under way when it breaks.
+    world.run(ms(20), |_| false);
+    all_come(&mut world, 120, 20_000);
+    let hops = world.member(1).mesh.routes().hops(rank(2));
+    assert_eq!(hops, Some(3), "the other way round");
+}
+
+#[test]
+fn a_member_that_is_lost_between_two_costs_them_no_message() {
+    let mut world = World::new(4, &RING, "");
+    world.joined();
+    let between = world.member(0).mesh.routes().next(rank(2)).unwrap();
+    for number in 0..50 {
+        world.member(0).outbox.push_back((rank(2), message(0, 2, number)));
+    }
+    world.run(ms(1), |world| {
+        world.members[between.index()]
+            .as_ref()
+            .unwrap()
+            .mesh
+            .counts()
+            .relayed
+            > 2
+    });
+    world.members[between.index()] = None;
+    let all = world.run(ms(20_000), |world| {
+        world.member(2).take();
+        world.member(2).inbox[0].len() == 50
+    });
+    assert!(all, "{}", world.member(2).inbox[0].len());
+    let sent: Vec<_> = (0..50).map(|number| message(0, 2, number)).collect();
+    assert!(world.member(2).inbox[0] == sent);
+    assert!(world.member(0).events.contains(&MeshEvent::Unreachable(between)));
+}
+
+#[test]
+fn a_member_that_is_started_again_is_told_of_and_talked_to() {
+    let mut world = World::new(4, &LINE, "");
+    world.joined();
+    world.members[2] = None;
+    world.run(ms(5), |_| false);
+    world.start(2, 2);
+    let again = world.run(ms(20_000), |world| {
+        [0, 1, 3]
+            .iter()
+            .all(|at| world.member(*at).events.contains(&MeshEvent::Restarted(rank(2))))
+            && world
+                .members
+                .iter()
+                .flatten()
+                .all(|member| member.mesh.reached().len() == 4)
+    });
+    let seen: Vec<_> = world
+        .members
+        .iter()
+        .flatten()
+        .map(|member| &member.events)
+        .collect();
+    assert!(again, "{seen:?}");
+    fill(&mut world, 10);
+    all_come(&mut world, 10, 2000);
+}
+
+#[test]
+fn whoever_does_not_belong_is_turned_away() {
+    let mut world = World::new(2, &[(0, 1)], "");
+    world.joined();
+    let mut other = crate::world::config(1, 2, 9);
+    other.mesh = 77;
+    let handle = world.member(0).handle;
+    world.restart_as(1, &other, &handle);
+    let lost = world.run(ms(20_000), |world| {
+        world.member(0).events.contains(&MeshEvent::TurnedAway)
+    });
+    assert!(lost, "{:?}", world.member(0).events);
+    let is_over = world.run(ms(5000), |world| {
+        let closed = |event: &MeshEvent| {
+            matches!(event, MeshEvent::LinkLost { reason, .. } if *reason == FinalReason::PeerClosed)
+        };
+        world.member(1).events.iter().any(closed)
+    });
+    assert!(is_over, "{:?}", world.member(1).events);
+}

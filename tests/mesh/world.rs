@@ -1,0 +1,212 @@
+//! Members on hosts of a simulated fabric, each two that share a cable on a subnet of their own.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use doorbell::vocabulary::{Instant, Rank};
+use doorbell::{Handle, Mesh, MeshConfig, MeshEvent, MeshSendError, Node, Trust, Worker, WorkerConfig};
+use doorbell_sim::{Fabric, Host};
+
+use crate::fabric::{port, small};
+
+const PORT: u16 = 7000;
+
+pub(crate) const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+pub(crate) fn rank(number: usize) -> Rank {
+    Rank::new(number as u8).unwrap()
+}
+
+pub(crate) fn config(at: usize, ranks: usize, started: u64) -> MeshConfig {
+    let mut config = MeshConfig::new(rank(at), ranks as u8, started);
+    config.window = 4;
+    config.message_bytes_max = 2000;
+    let channel = config.link.channel;
+    config.link.channel = small();
+    (config.link.channel.timeout, config.link.channel.retry_count) = (channel.timeout, channel.retry_count);
+    config.link.session.fragment_bytes = 2048;
+    // A member that is gone is given up while a test waits.
+    config.link.session.recover_within = ms(300);
+    config.link.retained = 16;
+    config.link.ahead = 16;
+    config.link.message_bytes_max = 4096;
+    config
+}
+
+/// A member: what it has, and what it has seen.
+pub(crate) struct Member {
+    pub(crate) mesh: Mesh<Host, Host>,
+    pub(crate) workers: Vec<Worker<Host>>,
+    pub(crate) node: Node<Host, Host>,
+    pub(crate) handle: Handle,
+    pub(crate) events: Vec<MeshEvent>,
+    /// What is still to be sent, in order.
+    pub(crate) outbox: VecDeque<(Rank, Vec<u8>)>,
+    pub(crate) inbox: Vec<Vec<Vec<u8>>>,
+}
+
+impl Member {
+    fn start(host: &Host, config: &MeshConfig) -> Self {
+        let node = Node::with(host.clone(), host.clone(), Trust::unauthenticated_on_purpose()).unwrap();
+        let mut own = WorkerConfig::default();
+        own.slots = 128;
+        own.slot_bytes = 4096;
+        let workers = node.workers(&own).unwrap();
+        let mut mesh = Mesh::new(&node, &workers, config).unwrap();
+        let any = SocketAddr::from(([0, 0, 0, 0], PORT));
+        let handle = *mesh.listen(&node, &workers, any).unwrap();
+        Self {
+            inbox: vec![Vec::new(); usize::from(config.ranks)],
+            mesh,
+            workers,
+            node,
+            handle,
+            events: Vec::new(),
+            outbox: VecDeque::new(),
+        }
+    }
+
+    fn poll(&mut self) {
+        let events = &mut self.events;
+        self.mesh
+            .poll(&self.node, &mut self.workers, |event| events.push(event))
+            .unwrap();
+        while let Some((to, message)) = self.outbox.front() {
+            let (header, payload) = message.split_at(message.len() / 2);
+            match self.mesh.send(*to, header, payload) {
+                Ok(()) => drop(self.outbox.pop_front()),
+                Err(MeshSendError::WouldBlock | MeshSendError::Unreachable(_)) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// Takes what has come from all.
+    pub(crate) fn take(&mut self) {
+        for from in 0..self.inbox.len() {
+            if from != self.mesh.rank().index() {
+                while let Ok(Some(message)) = self.mesh.receive(rank(from), <[u8]>::to_vec) {
+                    self.inbox[from].push(message);
+                }
+            }
+        }
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) fabric: Fabric,
+    pub(crate) hosts: Vec<Host>,
+    pub(crate) members: Vec<Option<Member>>,
+}
+
+impl World {
+    /// So many members, each two of these with a cable; device `simK` is at the K-th.
+    pub(crate) fn new(ranks: usize, cables: &[(usize, usize)], plan: &str) -> Self {
+        let fabric = Fabric::builder().plan(plan.parse().unwrap()).driven().build();
+        let hosts: Vec<_> = (0..ranks)
+            .map(|at| {
+                let ports = (0..)
+                    .zip(cables)
+                    .filter(|(_, cable)| cable.0 == at || cable.1 == at);
+                let ports = ports.map(|(number, _): (usize, _)| {
+                    port(&format!("sim{number}"), &format!("10.1.{number}.{}/24", at + 1))
+                });
+                fabric.host(&format!("h{at}"), ports.collect()).unwrap()
+            })
+            .collect();
+        let mut world = Self {
+            fabric,
+            members: (0..ranks).map(|_| None).collect(),
+            hosts,
+        };
+        for at in 0..ranks {
+            world.start(at, 1);
+        }
+        world
+    }
+
+    /// Starts a member, and has all others link with it that do.
+    pub(crate) fn start(&mut self, at: usize, started: u64) {
+        let config = config(at, self.hosts.len(), started);
+        self.members[at] = Some(Member::start(&self.hosts[at], &config));
+        let handles: Vec<_> = self
+            .members
+            .iter()
+            .map(|member| Some(member.as_ref()?.handle))
+            .collect();
+        for (own, member) in self.members.iter_mut().enumerate() {
+            let Some(member) = member else { continue };
+            for (other, handle) in handles.iter().enumerate() {
+                let Some(handle) = handle.filter(|_| other < own && (own == at || other == at)) else {
+                    continue;
+                };
+                member
+                    .mesh
+                    .connect(&member.node, &member.workers, rank(other), &handle)
+                    .unwrap();
+            }
+        }
+    }
+
+    /// Puts somebody else in a member's place, who links to rank 0 by this handle.
+    pub(crate) fn restart_as(&mut self, at: usize, config: &MeshConfig, handle: &Handle) {
+        self.members[at] = None;
+        let mut member = Member::start(&self.hosts[at], config);
+        member
+            .mesh
+            .connect(&member.node, &member.workers, rank(0), handle)
+            .unwrap();
+        self.members[at] = Some(member);
+    }
+
+    pub(crate) fn member(&mut self, at: usize) -> &mut Member {
+        self.members[at].as_mut().unwrap()
+    }
+
+    /// Lets time pass until it is done, or so long; says which.
+    pub(crate) fn run(&mut self, span: Duration, mut is_done: impl FnMut(&mut Self) -> bool) -> bool {
+        let until = self.fabric.now().after(span);
+        loop {
+            let now = self.fabric.now();
+            let mut next: Instant = until;
+            for member in self.members.iter_mut().flatten() {
+                member.poll();
+                if let Some(wake) = member.mesh.wake(now) {
+                    next = next.min(wake.instant().max(now.after(Duration::from_nanos(1))));
+                }
+            }
+            if is_done(self) {
+                return true;
+            }
+            if now >= until {
+                return false;
+            }
+            match self.fabric.next_at() {
+                Some(at) if at <= next => assert!(self.fabric.step()),
+                _ => self.fabric.run_until(next),
+            }
+        }
+    }
+
+    /// Runs until everybody reaches everybody.
+    pub(crate) fn joined(&mut self) {
+        let ranks = self.hosts.len() as u32;
+        let is_joined = self.run(ms(500), |world| {
+            world
+                .members
+                .iter()
+                .flatten()
+                .all(|member| member.mesh.reached().len() == ranks)
+        });
+        let seen: Vec<_> = self
+            .members
+            .iter()
+            .flatten()
+            .map(|member| &member.events)
+            .collect();
+        assert!(is_joined, "{seen:?}");
+    }
+}
