@@ -4,15 +4,15 @@ use doorbell_core::Instant;
 use doorbell_core::handshake::{Cause, HandshakeError};
 use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
-use doorbell_core::session::FinalReason;
-use doorbell_core::wire::{AdvertisedRail, Handle, RejectReason};
+use doorbell_core::session::{Epoch, FinalReason};
+use doorbell_core::wire::{AdvertisedRail, Handle, RejectReason, Resumption};
 
 use super::config::LinkConfig;
 use super::rail::{At, Between};
 use super::state::Link;
 use crate::error::ConnectError;
 use crate::rails::Rails;
-use crate::{Connecting, Connection, Node, Worker};
+use crate::{ChannelConfig, Connecting, Connection, Node, Worker};
 
 /// The rails of a link to be, and the speed of each.
 pub(super) fn rails_to<P: Provider, N: Network>(
@@ -49,6 +49,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     pub(super) fn dial(
         &self,
         rail: u8,
+        epoch: Epoch,
         node: &Node<P, N>,
         workers: &[Worker<P>],
         config: &LinkConfig,
@@ -71,7 +72,16 @@ impl<P: Provider, N: Network> Link<P, N> {
             return Err(ConnectError::NoRails);
         };
         let deadline = node.within(config.session.attach_within);
-        node.begin_connect_over(ours, between.peer, handle, &config.channel, deadline)
+        // The handshake proves it; what is said first on the connection has to be the same.
+        let channel = ChannelConfig {
+            session: Some(Resumption {
+                session: self.session.id(),
+                epoch: epoch.to_u32(),
+                next_sequence: self.session.expected().0,
+            }),
+            ..config.channel
+        };
+        node.begin_connect_over(ours, between.peer, handle, &channel, deadline)
     }
 
     /// Goes on with the rails that are being connected; `made` gets each channel that came of it.

@@ -9,7 +9,7 @@ use doorbell_core::{Deadline, Instant};
 use super::links::{Core, LinkEvent, LinkId};
 use super::rail::At;
 use super::state::Link;
-use crate::{Event, Turn};
+use crate::{Event, Peer, Turn};
 
 /// Whose a channel is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,16 @@ pub(super) enum Whose {
     Rail(LinkId, u8),
     /// A peer made it, and has not yet said what for.
     Unclaimed(Deadline),
+}
+
+/// Whether what a peer says first on a connection is what it said, and perhaps proved, in the handshake.
+fn is_proven(peer: &Peer, said: &AttachParameters) -> bool {
+    peer.session().is_some_and(|resumption| {
+        resumption.session == said.session
+            && resumption.epoch == said.epoch.to_u32()
+            // It may have received more meanwhile.
+            && resumption.next_sequence <= said.expected.0
+    })
 }
 
 /// Whose each channel of each Worker is.
@@ -147,7 +157,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             return;
         };
         let bytes_max = usize::try_from(turn.channel.peer().message_bytes_max()).unwrap_or(usize::MAX);
-        let outcome = if bytes_max < self.config.frame_bytes() {
+        let outcome = if bytes_max < self.config.frame_bytes() || !is_proven(turn.channel.peer(), &said) {
             Err(RefusalReason::CONTRADICTION)
         } else {
             let peer = turn.channel.peer().instance();

@@ -414,8 +414,8 @@ fn act<P: Provider, N: Network>(
     mut close: impl FnMut(At),
 ) {
     let rail = match *action {
-        Action::Connect { rail } => {
-            match link.dial(rail, node, workers, config) {
+        Action::Connect { rail, epoch } => {
+            match link.dial(rail, epoch, node, workers, config) {
                 Ok(connecting) => {
                     if let Some(rail) = link.rail_mut(rail) {
                         rail.connecting = Some(connecting);

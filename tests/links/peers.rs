@@ -1,7 +1,10 @@
 //! Links whose peer stops, dies, or is another.
 
-use doorbell::vocabulary::session::{FinalReason, SessionEvent};
+use doorbell::vocabulary::session::{Epoch, FinalReason, Sequence, SessionEvent, SessionId};
+use doorbell::vocabulary::wire::{Attach, AttachParameters, Refusal, RefusalReason, Resumption};
+use doorbell::{Event, Operation};
 
+use crate::fabric::small;
 use crate::processes::{A, B, Process, Two, config, ms};
 
 #[test]
@@ -80,4 +83,115 @@ fn a_process_that_connected_and_dies_ends_the_link_of_its_peer() {
     let lost = b.saw(SessionEvent::Recovering).unwrap();
     assert!(lost.to_ns() < 250_000_000, "{lost:?}");
     two.fabric.audit().unwrap();
+}
+
+/// What becomes of a connection to one that listens for links, on which this is said first: what is answered, and when the
+/// connection is let go.
+fn first_says(two: &mut Two, bytes: &[u8], session: Option<Resumption>) -> (Vec<u8>, Option<u64>) {
+    let handle = two.process(B).handle.unwrap();
+    let mut process = Process::on(&two.hosts[A], &config(), false);
+    let mut channel = small();
+    (channel.timeout, channel.session) = (12, session);
+    let Process { node, workers, .. } = &mut process;
+    let deadline = two.deadline(ms(1000));
+    let mut connecting = node.begin_connect(workers, &handle, &channel, deadline).unwrap();
+    let mut at = None;
+    let soon = ms(two.fabric.now().to_ns() / 1_000_000 + 1000);
+    two.run(soon, |_| {
+        at = connecting.poll(node, workers).map(Result::unwrap);
+        at.is_some()
+    });
+    let at = at.unwrap();
+    let began = two.fabric.now().to_ns();
+    let there = workers[at.worker].channel(at.channel).unwrap();
+    if !bytes.is_empty() {
+        there.post_inline(Operation::Send, bytes).unwrap();
+    }
+    let (mut answer, mut gone) = (Vec::new(), None);
+    two.run(soon + ms(2000), |two| {
+        let polled = workers[at.worker].poll(|mut turn, event| match event {
+            Event::Received { message, .. } => {
+                answer = message.payload().to_vec();
+                turn.release(message);
+            }
+            Event::Failed { .. } => gone = gone.or(Some(two.fabric.now().to_ns())),
+            _ => {}
+        });
+        polled.unwrap();
+        // A sign of life tells whether anybody is there.
+        if let Some(channel) = workers[at.worker].channel(at.channel) {
+            if channel.in_flight() == 0 && gone.is_none() {
+                let _ = channel.post_inline(Operation::Send, b"?");
+            }
+        }
+        gone.is_some()
+    });
+    (answer, gone.map(|gone| (gone - began) / 1_000_000))
+}
+
+#[test]
+fn a_connection_that_is_no_rail_is_let_go() {
+    let mut two = Two::new(1, "");
+    two.connected(1);
+    let session = SessionId::new(99).unwrap();
+    let mut said = AttachParameters {
+        session,
+        epoch: Epoch::from_wire(7),
+        rail: 0,
+        begins: true,
+        oldest: Sequence(0),
+        expected: Sequence(0),
+        window: 8,
+    };
+    let proven = Resumption {
+        session,
+        epoch: 7,
+        next_sequence: 0,
+    };
+    let refused = |reason| Refusal::new(said.epoch, reason).to_bytes().to_vec();
+    let (contradiction, unknown) = (
+        refused(RefusalReason::CONTRADICTION),
+        refused(RefusalReason::UNKNOWN_SESSION),
+    );
+    // It is not what the handshake said, or the handshake said nothing.
+    let mut other = proven;
+    other.epoch = 6;
+    for handshake in [None, Some(other)] {
+        let (answer, gone) = first_says(&mut two, &Attach::new(&said).to_bytes(), handshake);
+        assert_eq!(answer, contradiction);
+        assert!(gone.is_some());
+    }
+    // It carries on what is not there.
+    said.begins = false;
+    let (answer, gone) = first_says(&mut two, &Attach::new(&said).to_bytes(), Some(proven));
+    assert_eq!(answer, unknown);
+    assert!(gone.is_some());
+    // It says what is no frame.
+    let (answer, gone) = first_says(&mut two, b"hello?", Some(proven));
+    assert!(answer.is_empty() && gone.is_some());
+    // Nothing of this is anything to the link that stands.
+    two.sends_every = [Some(ms(1)), Some(ms(1))];
+    let now = two.fabric.now().to_ns() / 1_000_000;
+    two.run(ms(now + 50), |_| false);
+    assert!(two.settle(ms(now + 200)));
+    assert_eq!(two.process(B).links.ids().count(), 1);
+    assert_eq!(two.counts(A).rails_dead, 0);
+}
+
+#[test]
+fn nobody_waits_long_for_what_a_connection_is_for() {
+    let mut two = Two::new(1, "");
+    two.connected(1);
+    let handle = two.process(B).handle.unwrap();
+    let mut silent = Process::on(&two.hosts[A], &config(), false);
+    let Process { node, workers, .. } = &mut silent;
+    let deadline = two.deadline(ms(1000));
+    let mut connecting = node.begin_connect(workers, &handle, &small(), deadline).unwrap();
+    two.run(ms(100), |_| connecting.poll(node, workers).is_some());
+    let channels = |two: &Two| two.process(B).workers[0].channels().count();
+    assert_eq!(channels(&two), 2);
+    two.run(ms(400), |_| false);
+    assert_eq!(channels(&two), 2);
+    two.run(ms(600), |_| false);
+    assert_eq!(channels(&two), 1);
 }

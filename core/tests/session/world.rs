@@ -332,7 +332,7 @@ impl World {
     fn act(&mut self, side: usize, action: Action) {
         let now = self.now();
         let (rail, bytes) = match action {
-            Action::Connect { rail } => {
+            Action::Connect { rail, .. } => {
                 let at = self.now_ns + HANDSHAKE_NS;
                 self.plan(at, Happening::Connect { rail });
                 return;

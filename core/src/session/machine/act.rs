@@ -61,14 +61,21 @@ where
     /// What is to be done about one rail.
     fn act_on(&mut self, index: u8, now: Instant, random: u64) -> Option<Action> {
         let (config, role, is_over) = (self.config, self.role, self.over().is_some());
+        let next = self.epoch.next();
         let rail = self.rail_mut(index)?;
         let mut dead = false;
         match rail.phase {
             RailPhase::Detached { retry: Some(retry) }
                 if role == Role::Initiator && !rail.must_shut && !is_over && retry.has_passed(now) =>
             {
+                let Some(epoch) = next else {
+                    self.end(FinalReason::EpochsExhausted);
+                    return None;
+                };
                 rail.phase = RailPhase::Connecting;
-                return Some(Action::Connect { rail: index });
+                rail.epoch = epoch;
+                self.epoch = epoch;
+                return Some(Action::Connect { rail: index, epoch });
             }
             RailPhase::Attaching { until, .. } if until.has_passed(now) => dead = true,
             RailPhase::Attaching { .. } | RailPhase::Attached { .. } => match rail.health.due(&config, now) {

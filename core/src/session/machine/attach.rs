@@ -26,18 +26,12 @@ where
     /// The connection that was to be made of a rail stands.
     pub fn connected(&mut self, rail: u8, now: Instant) {
         let until = Deadline::after(now, self.config.attach_within);
-        let Some(next) = self.epoch.next() else {
-            self.end(FinalReason::EpochsExhausted);
-            return;
-        };
         if let Some(rail) = self
             .rail_mut(rail)
             .filter(|rail| rail.phase == RailPhase::Connecting)
         {
             let has_said = false;
             rail.attach(RailPhase::Attaching { until, has_said }, 0, now);
-            rail.epoch = next;
-            self.epoch = next;
         }
     }
 

@@ -150,6 +150,8 @@ pub enum Action {
     Connect {
         /// The rail.
         rail: u8,
+        /// The epoch of the connection, if it comes about.
+        epoch: Epoch,
     },
     /// Say this first on the rail's new connection.
     Attach {
@@ -381,6 +383,11 @@ where
             duplicates: self.inbox.duplicates(),
             ..self.counts
         }
+    }
+
+    /// The fragment of the peer's that is taken next.
+    pub const fn expected(&self) -> Sequence {
+        self.inbox.expected()
     }
 
     /// Fragments that are kept, and not acknowledged.
