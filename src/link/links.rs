@@ -87,7 +87,7 @@ impl<P: Provider, N: Network> Links<P, N> {
                 frame_bytes,
             });
         }
-        let rails = Rails::scan(node, workers).map_err(ConnectError::from)?;
+        let rails = Rails::scan(node, workers)?;
         let mut core = Core {
             config: *config,
             routes: Routes::default(),
