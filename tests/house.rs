@@ -358,6 +358,7 @@ fn every_fuzz_target_is_replayed() {
     let replays = [
         "core/tests/wire/corpus.rs",
         "hotpath/tests/hostile/main.rs",
+        "src/bin/doorbell/hostile.rs",
         "src/bin/doorbell/perf/hostile.rs",
         "sim/lab/src/scenario/hostile.rs",
         "sim/tests/operations/main.rs",

@@ -3,13 +3,21 @@
 //! A check is a function of bytes that panics where a promise is broken. It lives with the tests of the package
 //! whose promises it holds, where `cargo test` runs it on the corpora and on made-up bytes.
 
+#[path = "../../src/bin/doorbell/address.rs"]
+mod address;
+#[path = "../../src/bin/doorbell/hostile.rs"]
+mod arguments;
 mod cluster;
 #[path = "../../hotpath/tests/hostile/oracle/mod.rs"]
 mod hotpath;
 mod kernel;
 #[path = "../../sim/tests/operations/oracle/mod.rs"]
 mod operations;
+#[path = "../../src/bin/doorbell/peers.rs"]
+#[expect(dead_code, reason = "no Node is opened here")]
+mod peers;
 mod perf;
+mod pingpong;
 mod programs;
 mod scenario;
 #[path = "../../sim/tests/plan/oracle.rs"]
@@ -17,7 +25,10 @@ mod simulated;
 #[path = "../../sim/lab/src/topology.rs"]
 #[expect(dead_code, reason = "whoever makes hosts uses more of it")]
 mod topology;
+#[path = "../../src/bin/doorbell/value.rs"]
+mod value;
 #[path = "../../core/tests/wire/oracle/mod.rs"]
+#[expect(dead_code, reason = "tests use more of it")]
 mod wire;
 
 pub mod planted;
@@ -80,6 +91,11 @@ pub fn operations(bytes: &[u8]) {
 /// What goes wrong in a simulation, as text.
 pub fn plan(bytes: &[u8]) {
     simulated::check(bytes);
+}
+
+/// A command line of the program.
+pub fn arguments(bytes: &[u8]) {
+    let _ = arguments::check(bytes);
 }
 
 /// The text of a scenario.

@@ -1,11 +1,23 @@
-//! What the program's two sides of a measurement say to each other: of the program itself.
+//! What the program's two sides of a measurement are asked for, and say to each other: of the program itself.
 #![expect(dead_code, reason = "the program uses more of it")]
 
+#[path = "../../src/bin/doorbell/perf/arguments.rs"]
+mod arguments;
+#[path = "../../src/bin/doorbell/perf/error.rs"]
+mod error;
 #[path = "../../src/bin/doorbell/perf/hostile.rs"]
 pub(crate) mod hostile;
 #[path = "../../src/bin/doorbell/perf/message.rs"]
 mod message;
 #[path = "../../src/bin/doorbell/perf/pattern.rs"]
 mod pattern;
+#[path = "../../src/bin/doorbell/perf/terms.rs"]
+mod terms;
 #[path = "../../src/bin/doorbell/perf/test.rs"]
 mod test;
+
+pub(crate) use arguments::{BwArguments, LatArguments};
+pub(crate) use error::PerfError;
+pub(crate) use message::{Message, Setup};
+pub(crate) use terms::Terms;
+pub(crate) use test::Test;

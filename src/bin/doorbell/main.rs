@@ -7,11 +7,17 @@ use clap::{Parser, Subcommand};
 mod address;
 mod demo;
 mod devices;
+#[cfg(test)]
+mod hostile;
 mod peers;
 mod perf;
 mod pingpong;
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
 mod report;
 mod topo;
+mod value;
 
 /// RDMA from the command line: devices, rails, latency, bandwidth, interoperation.
 ///

@@ -1,18 +1,18 @@
 //! The command lines of `doorbell lat` and `doorbell bw`, and the tests they stand for.
 
-use core::net::{Ipv6Addr, SocketAddr};
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::io;
 
 use clap::{Args, ValueEnum};
-use doorbell::Handle;
 use doorbell::vocabulary::Mtu;
 
 use super::error::PerfError;
-use super::session::{Target, Terms};
+use super::terms::{Target, Terms};
 use super::test::{ATOMIC_BYTES, Kind, Op, Plant, Test};
 use crate::address::{anywhere, resolve};
 use crate::peers::Peers;
+use crate::value::{Place, parse_bytes, parse_bytes_or_none, parse_mtu};
 
 /// Where to listen, and to look, where no port is given.
 const PORT: u16 = 18700;
@@ -214,7 +214,7 @@ impl OpChoice {
 }
 
 impl Common {
-    pub(super) fn terms(&self) -> Terms {
+    fn terms(&self) -> Terms {
         Terms {
             device: self.device.clone(),
             timeout: Duration::from_secs(self.timeout),
@@ -229,22 +229,32 @@ impl Common {
 }
 
 impl LatArguments {
+    /// What holds for all of them.
+    pub(crate) fn terms(&self) -> Terms {
+        self.common.terms()
+    }
+
     /// The tests in the order they are run.
     ///
     /// # Errors
     /// A setting is beyond its bounds.
-    pub(super) fn tests(&self) -> Result<Vec<Test>, PerfError> {
+    pub(crate) fn tests(&self) -> Result<Vec<Test>, PerfError> {
         let each = self.what.test(Kind::Latency, self.iterations, self.warmup, 1);
         self.what.tests(each, &self.size, 64)
     }
 }
 
 impl BwArguments {
+    /// What holds for all of them.
+    pub(crate) fn terms(&self) -> Terms {
+        self.common.terms()
+    }
+
     /// The tests in the order they are run.
     ///
     /// # Errors
     /// A setting is beyond its bounds.
-    pub(super) fn tests(&self) -> Result<Vec<Test>, PerfError> {
+    pub(crate) fn tests(&self) -> Result<Vec<Test>, PerfError> {
         let each = Test {
             buffers: self.buffers,
             ..self
@@ -303,54 +313,21 @@ impl What {
 /// # Errors
 /// It is neither a handle nor an address, nor a name of one that is found in time.
 pub(super) fn target(peer: &str, timeout: Duration) -> Result<Target, PerfError> {
-    let wrong = |error| PerfError::Name {
-        name: peer.to_owned(),
-        error,
-    };
-    if peer.starts_with("doorbell:") {
-        let handle: Handle = peer
-            .parse()
-            .map_err(|error| wrong(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
-        return Ok(Target::Handle(handle));
-    }
-    // A port is what follows the only colon, or brackets.
-    let has_port = peer.parse::<SocketAddr>().is_ok()
-        || (peer.parse::<Ipv6Addr>().is_err() && peer.rsplit_once(':').is_some());
-    let found = if has_port {
-        resolve(peer.to_owned(), timeout)
-    } else {
-        resolve((peer.to_owned(), PORT), timeout)
-    };
-    Ok(Target::Addresses {
-        name: peer.to_owned(),
-        addresses: found.map_err(wrong)?,
+    let name = || peer.to_owned();
+    let wrong = |error| PerfError::Name { name: name(), error };
+    let place =
+        Place::parse(peer, PORT).map_err(|why| wrong(io::Error::new(io::ErrorKind::InvalidInput, why)))?;
+    Ok(match place {
+        Place::Handle(handle) => Target::Handle(handle),
+        Place::Address(address) => Target::Addresses {
+            name: name(),
+            addresses: vec![address],
+        },
+        Place::Host { name: host, port } => Target::Addresses {
+            name: name(),
+            addresses: resolve((host, port), timeout).map_err(wrong)?,
+        },
     })
-}
-
-/// A size in bytes, K and M being 1024 and 1024^2 of them; not 0.
-fn parse_bytes(text: &str) -> Result<u32, String> {
-    match parse_bytes_or_none(text)? {
-        0 => Err("not 0".into()),
-        bytes => Ok(bytes),
-    }
-}
-
-fn parse_bytes_or_none(text: &str) -> Result<u32, String> {
-    let (digits, unit) = match text.as_bytes().last() {
-        Some(b'K' | b'k') => (text.get(..text.len().saturating_sub(1)), 1 << 10),
-        Some(b'M' | b'm') => (text.get(..text.len().saturating_sub(1)), 1 << 20),
-        _ => (Some(text), 1_u32),
-    };
-    let count: u32 = digits
-        .unwrap_or_default()
-        .parse()
-        .map_err(|_| "a number, with K or M behind it or not".to_owned())?;
-    count.checked_mul(unit).ok_or_else(|| "too large".into())
-}
-
-fn parse_mtu(text: &str) -> Result<Mtu, String> {
-    let bytes: u32 = text.parse().map_err(|_| "a number".to_owned())?;
-    Mtu::from_bytes(bytes).ok_or_else(|| "256, 512, 1024, 2048 or 4096".into())
 }
 
 #[cfg(test)]

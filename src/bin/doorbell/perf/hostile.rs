@@ -34,7 +34,7 @@ pub(crate) fn check(bytes: &[u8]) {
 }
 
 /// What a listener derives from a test it is asked for.
-fn check_test(test: &Test) {
+pub(crate) fn check_test(test: &Test) {
     assert_eq!(test.check(), Ok(()));
     assert_eq!(test.total(), test.iterations + test.warmup);
     for role in [Role::Client, Role::Listener] {
@@ -56,26 +56,12 @@ fn check_test(test: &Test) {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::Path;
-
     use doorbell::RemoteWindow;
     use doorbell::vocabulary::Rkey;
 
     use super::check;
     use crate::perf::message::{Message, Purpose, Ready};
-
-    fn replay(target: &str, check: fn(&[u8])) {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("fuzz/corpus")
-            .join(target);
-        let mut replayed = 0;
-        for entry in fs::read_dir(folder).unwrap() {
-            check(&fs::read(entry.unwrap().path()).unwrap());
-            replayed += 1;
-        }
-        assert!(replayed > 0, "no seed of {target}");
-    }
+    use crate::replay::replay;
 
     #[test]
     fn seeds_keep_every_promise() {

@@ -10,7 +10,7 @@ mod bandwidth;
 mod control;
 mod error;
 #[cfg(test)]
-mod hostile;
+pub(crate) mod hostile;
 mod latency;
 mod link;
 mod message;
@@ -20,13 +20,17 @@ mod report;
 mod ring;
 mod session;
 mod source;
+mod terms;
 mod test;
 
 pub(crate) use arguments::{BwArguments, LatArguments};
 pub(crate) use error::PerfError;
+#[cfg(test)]
+pub(crate) use message::{Message, Setup};
 pub(crate) use progress::Progress;
 pub(crate) use report::{Between, Report, Row, table};
-pub(crate) use session::{Findings, Server, Target, Terms, drive};
+pub(crate) use session::{Findings, Server, drive};
+pub(crate) use terms::{Target, Terms};
 pub(crate) use test::{Kind, Op, Role, Test};
 
 use crate::report::{Failure, print};
@@ -35,27 +39,31 @@ use doorbell::Node;
 
 /// Runs `doorbell lat`.
 pub(crate) fn lat(arguments: &LatArguments) -> Result<(), Failure> {
-    run(Kind::Latency, &arguments.common, || arguments.tests())
+    run(Kind::Latency, &arguments.common, &arguments.terms(), || {
+        arguments.tests()
+    })
 }
 
 /// Runs `doorbell bw`.
 pub(crate) fn bw(arguments: &BwArguments) -> Result<(), Failure> {
-    run(Kind::Bandwidth, &arguments.common, || arguments.tests())
+    run(Kind::Bandwidth, &arguments.common, &arguments.terms(), || {
+        arguments.tests()
+    })
 }
 
 fn run(
     kind: Kind,
     common: &Common,
+    terms: &Terms,
     tests: impl FnOnce() -> Result<Vec<Test>, PerfError>,
 ) -> Result<(), Failure> {
-    let terms = common.terms();
     let Some(peer) = &common.peer else {
-        return listen(kind, common, &terms);
+        return listen(kind, common, terms);
     };
     // What is wrong with the command line is said before anything is opened.
     let (tests, target) = (tests()?, arguments::target(peer, terms.timeout)?);
     let node = Node::open(common.peers.trust()?)?;
-    let findings = drive(&node, &target, &tests, &terms, |test| {
+    let findings = drive(&node, &target, &tests, terms, |test| {
         Progress::on_stderr(format!("{} {} bytes", test.op, test.message_bytes), test.total())
     });
     conclude(kind, Role::Client, findings, common)

@@ -4,7 +4,6 @@
 //! The two sides talk over a connection of their own. Each test gets another one, made with
 //! the depths and memory it needs, at the same TCP port.
 
-use core::fmt;
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::thread;
@@ -13,8 +12,8 @@ use std::time::Instant;
 use doorbell::vocabulary::handshake::{Cause, HandshakeError};
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    ChannelConfig, ConnectError, Connection, Handle, Listener, Network, Node, RemoteWindow,
-    SharedReceivesConfig, Window, WindowConfig, Worker, WorkerConfig,
+    ChannelConfig, ConnectError, Connection, Handle, Listener, Network, Node, RemoteWindow, Window,
+    WindowConfig, Worker,
 };
 
 use super::control::{self, Control, NAP, private_data};
@@ -24,66 +23,13 @@ use super::message::{Message, Purpose, Ready, Setup, Verdict};
 use super::progress::Progress;
 use super::report::{Between, Figures, Row};
 use super::source::Source;
+use super::terms::{Target, Terms};
 use super::test::{Kind, Role, Test};
 use super::{bandwidth, latency};
 
 /// Between two attempts to connect where nobody listens yet.
 const RETRY_EVERY: Duration = Duration::from_millis(100);
 const ECONNREFUSED: i32 = 111;
-
-/// Where the peer is.
-#[derive(Clone, Debug)]
-pub(crate) enum Target {
-    /// At what its listener handed out.
-    Handle(Handle),
-    /// At the first of these TCP addresses that answers.
-    Addresses {
-        name: String,
-        addresses: Vec<SocketAddr>,
-    },
-}
-
-impl fmt::Display for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Handle(handle) => fmt::Display::fmt(handle, f),
-            Self::Addresses { name, .. } => f.write_str(name),
-        }
-    }
-}
-
-/// What a side of a measurement goes by.
-#[derive(Clone, Debug)]
-pub(crate) struct Terms {
-    /// The device to use; else each that is usable.
-    pub(crate) device: Option<String>,
-    /// The longest the peer may be silent, at every step.
-    pub(crate) timeout: Duration,
-    /// Whether the connections under test receive in a shared receive queue, and then how many receives it
-    /// has more than the connection's share.
-    pub(crate) shared_receives: Option<u32>,
-}
-
-impl Terms {
-    /// What the Worker of a test is made with.
-    fn worker_config(&self, test: &Test, role: Role) -> WorkerConfig {
-        let mut config = test.worker_config(role);
-        if let Some(spare) = self.shared_receives {
-            let mut shared = SharedReceivesConfig::default();
-            shared.depth = test.receive_depth(role).saturating_add(spare);
-            config.slots = config.slots.saturating_add(spare);
-            config.shared_receives = Some(shared);
-        }
-        config
-    }
-
-    /// Waits for each stage of the handshake as long as for anything else, where that is longer: a side that runs
-    /// under an instrument takes its time.
-    fn patient(&self, mut config: ChannelConfig) -> ChannelConfig {
-        config.handshake_stage = config.handshake_stage.max(self.timeout);
-        config
-    }
-}
 
 /// What came of a measurement, as far as it got.
 #[derive(Debug)]

@@ -12,7 +12,8 @@ use super::control::Control;
 use super::error::{Corruption, PerfError};
 use super::message::{Message, Purpose, Setup, Verdict};
 use super::report::Figures;
-use super::session::{Findings, Server, Target, Terms, drive};
+use super::session::{Findings, Server, drive};
+use super::terms::{Target, Terms};
 use super::test::{Kind, Op, Plant, Role, Test};
 use super::{Progress, control};
 

@@ -2,8 +2,8 @@ use core::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use super::{BwArguments, LatArguments, Op, Plant, parse_bytes, target};
-use crate::perf::session::Target;
+use super::{BwArguments, LatArguments, Op, Plant, target};
+use crate::perf::terms::Target;
 
 #[derive(Parser)]
 struct Line {
@@ -91,16 +91,6 @@ fn settings_of_the_other_side_are_refused() {
         assert!(parse(line).is_err(), "{line}");
     }
     assert!(parse("doorbell lat --keep --listen 127.0.0.1:1 --device rxe0").is_ok());
-}
-
-#[test]
-fn sizes_have_units() {
-    assert_eq!(parse_bytes("1"), Ok(1));
-    assert_eq!(parse_bytes("64K"), Ok(65_536));
-    assert_eq!(parse_bytes("16m"), Ok(16 << 20));
-    for wrong in ["", "K", "0", "-1", "1.5K", "4096M", "1KK"] {
-        assert!(parse_bytes(wrong).is_err(), "{wrong}");
-    }
 }
 
 #[test]

@@ -1,0 +1,9 @@
+//! What a ping-pong is asked for: of the program itself.
+#![expect(dead_code, reason = "the program uses more of it")]
+
+#[path = "../../src/bin/doorbell/pingpong/arguments.rs"]
+mod arguments;
+#[path = "../../src/bin/doorbell/pingpong/source.rs"]
+mod source;
+
+pub(crate) use arguments::Arguments;
