@@ -1,6 +1,7 @@
 //! Findings about one host: its ports from the link upwards, then its interfaces.
 
 use core::net::IpAddr;
+use std::collections::BTreeSet;
 
 use doorbell_core::port::Unusable;
 use doorbell_core::rail::LocalRail;
@@ -340,7 +341,8 @@ impl Host<'_> {
             .collect();
         let mut told: Vec<&str> = Vec::new();
         for (address, interface) in &on {
-            let others: Vec<&str> = on
+            // A port may have the GIDs of another's interface, so that one is there twice.
+            let others: BTreeSet<&str> = on
                 .iter()
                 .filter(|(other, at)| {
                     at.name != interface.name
@@ -361,7 +363,7 @@ impl Host<'_> {
                 "{} is in subnet {} with {}, and {}",
                 interface.name,
                 address.subnet(),
-                others.join(", "),
+                others.into_iter().collect::<Vec<_>>().join(", "),
                 are.join(", ")
             );
             let sets: Vec<String> = wrong

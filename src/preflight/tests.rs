@@ -320,6 +320,11 @@ fn interfaces_that_answer_for_each_other() {
         "{}",
         finding.remedy
     );
+    // Each is named once, though a second device has the GID of an interface on top of its own, too.
+    let mut stacked = shared.clone();
+    stacked.ports.push(port("mlx5_9", "eth1", "10.0.0.2/24").0);
+    stacked.ports.push(port("mlx5_8", "eth0", "10.0.0.1/24").0);
+    assert_eq!(only(&[stacked]).what, finding.what);
     shared.interfaces[1].arp = hardened;
     assert_eq!(kinds(&[shared.clone()]), []);
     // Each by itself.

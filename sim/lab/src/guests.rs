@@ -353,6 +353,7 @@ fn plan(topology: &Topology, shape: Shape, shared: &Path, kernel: &Kernel) -> Re
         hostname: hostname.to_owned(),
         shared_dir: shared.to_owned(),
         modules_dir: Some(kernel.modules.clone()),
+        hardened: !topology.unhardened,
         ..Plan::default()
     };
     let mut plans: Vec<Plan> = match shape {

@@ -25,6 +25,9 @@ pub(crate) struct Topology {
     pub(crate) hosts: Vec<String>,
     /// Any number of links, also several between the same two hosts.
     pub(crate) links: Vec<Link>,
+    /// Whether the kernel's own settings stay, by which any interface of a host answers for all of its
+    /// addresses.
+    pub(crate) unhardened: bool,
 }
 
 /// A point-to-point link between two hosts, with an RDMA device at each end.
@@ -84,6 +87,7 @@ impl Topology {
         Self {
             hosts: hosts.iter().map(|&host| host.to_owned()).collect(),
             links,
+            unhardened: false,
         }
     }
 

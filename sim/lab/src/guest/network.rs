@@ -34,6 +34,8 @@ pub(crate) struct Plan {
     pub(crate) namespaces: Vec<String>,
     /// The links' ends on this machine.
     pub(crate) ends: Vec<End>,
+    /// Whether each interface shall answer for its own addresses alone.
+    pub(crate) hardened: bool,
     /// The writable folder shared with the lab: mounted under this path.
     pub(crate) shared_dir: PathBuf,
     /// Folder with the kernel's modules on the lab's side, for `modprobe`.
@@ -117,7 +119,7 @@ pub(crate) fn realise(plan: &Plan) -> Result<Realised> {
         if !shaping.is_empty() {
             within("tc", &shaping)?;
         }
-        let devices = devices_of(plan, place)?;
+        let devices = hardening_script(plan) + &devices_of(plan, place)?;
         if !devices.is_empty() {
             // One shell for all: entering a namespace is what takes time.
             let shell = ["sh", "-e"];
@@ -206,6 +208,25 @@ fn shaping_script(plan: &Plan, place: Option<&str>) -> Result<String> {
         }
     }
     Ok(script)
+}
+
+/// Settings for hosts with several interfaces: ask with, and answer for, an interface's own addresses; answer
+/// and take packets where the way back goes.
+///
+/// Source: Linux, Documentation/networking/ip-sysctl.rst.
+fn hardening_script(plan: &Plan) -> String {
+    if !plan.hardened {
+        return String::new();
+    }
+    let settings = [
+        ("arp_announce", 2),
+        ("arp_ignore", 1),
+        ("arp_filter", 1),
+        ("rp_filter", 1),
+    ];
+    settings
+        .map(|(name, value)| format!("echo {value} >/proc/sys/net/ipv4/conf/all/{name}\n"))
+        .concat()
 }
 
 fn devices_of(plan: &Plan, place: Option<&str>) -> Result<String> {
@@ -402,6 +423,13 @@ mod tests {
         assert_eq!(
             devices_of(&plan, Some("b")).unwrap(),
             "rdma link add rxe2 type rxe netdev veth2\n"
+        );
+        assert_eq!(hardening_script(&plan), "");
+        plan.hardened = true;
+        assert_eq!(
+            hardening_script(&plan),
+            "echo 2 >/proc/sys/net/ipv4/conf/all/arp_announce\necho 1 >/proc/sys/net/ipv4/conf/all/arp_ignore\n\
+             echo 1 >/proc/sys/net/ipv4/conf/all/arp_filter\necho 1 >/proc/sys/net/ipv4/conf/all/rp_filter\n"
         );
     }
 

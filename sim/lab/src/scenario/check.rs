@@ -158,6 +158,7 @@ impl Checker<'_> {
         let mut topology = Topology {
             hosts: self.file.hosts.get_ref().clone(),
             links: Vec::new(),
+            unhardened: self.file.arp_hardening == Some(false),
         };
         topology
             .check()

@@ -24,6 +24,7 @@ pub(super) struct File {
     pub(super) links: Vec<Spanned<Link>>,
     #[serde(default)]
     pub(super) vars: BTreeMap<String, String>,
+    pub(super) arp_hardening: Option<bool>,
     pub(super) rounds: Option<NonZeroU32>,
     #[serde(default)]
     pub(super) warmup_rounds: u32,

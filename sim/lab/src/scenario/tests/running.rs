@@ -366,6 +366,19 @@ fn a_program_that_is_not_there_is_a_failed_step() {
 }
 
 #[test]
+fn hosts_answer_for_their_own_addresses_unless_a_scenario_says_otherwise() {
+    let steps = steps(&[("one", "command = 'true'")]);
+    for (field, unhardened) in [
+        ("", false),
+        ("arp_hardening = true\n", false),
+        ("arp_hardening = false\n", true),
+    ] {
+        let scenario = super::scenario(&format!("{field}{steps}"));
+        assert_eq!(scenario.topology.unhardened, unhardened, "{field}");
+    }
+}
+
+#[test]
 fn variables_and_the_environment_reach_the_command() {
     let (report, folder) = run(&format!(
         "vars = {{ size = '64' }}\n{}",
