@@ -17,10 +17,10 @@ pub struct LinkConfig {
     /// What each rail's channel is made with. Default that of a channel, with a timeout and retries that find a dead
     /// peer in time ([`TRANSPORT_TIMEOUT`], [`TRANSPORT_RETRY_COUNT`]).
     pub channel: ChannelConfig,
-    /// Fragments a link keeps until the peer acknowledges them. Default 128: 2 MiB of memory a link, with fragments
-    /// of 16 KiB; as many as a channel has in flight.
+    /// Fragments a link keeps until the peer acknowledges them. Default 512, 2 MiB of memory: nearly two of the longest
+    /// messages, so that one is sent while the one before is acknowledged.
     pub retained: u32,
-    /// Fragments a link takes ahead of one that is missing. Default 128, 2 MiB of memory.
+    /// Fragments a link takes ahead of one that is missing. Default 512, 2 MiB of memory: all that a peer keeps.
     pub ahead: u32,
     /// The longest message that is taken. Default 1 MiB, which a link has memory for.
     pub message_bytes_max: usize,
@@ -38,8 +38,8 @@ impl Default for LinkConfig {
         Self {
             session: SessionConfig::default(),
             channel,
-            retained: 128,
-            ahead: 128,
+            retained: 512,
+            ahead: 512,
             message_bytes_max: 1 << 20,
             links_max: 64,
         }

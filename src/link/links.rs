@@ -48,6 +48,38 @@ pub enum LinkEvent<'m> {
 ///
 /// It polls the Workers; nothing here waits. A message is copied when it is taken in, since it may have to go
 /// again, and when it is sent. Nothing is allocated for it.
+///
+/// ```no_run
+/// use doorbell::vocabulary::session::{PushRefusal, SessionEvent};
+/// use doorbell::{LinkConfig, LinkEvent, Links, Node, Trust, WorkerConfig};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let node = Node::open(Trust::unauthenticated_on_purpose())?;
+/// let mut workers = node.workers(&WorkerConfig::default())?;
+/// let mut links = Links::new(&node, &workers, &LinkConfig::default())?;
+/// let handle = std::env::args().nth(1).ok_or("which handle?")?.parse()?;
+/// let peer = links.connect(&node, &workers, &handle)?;
+/// let (mut sent, mut is_done) = (None, false);
+/// while !is_done {
+///     links.poll(&node, &mut workers, |_, event| match event {
+///         LinkEvent::Session(SessionEvent::Done { through }) => is_done = Some(through) >= sent,
+///         LinkEvent::Session(SessionEvent::Final { reason }) => {
+///             eprintln!("{reason}");
+///             is_done = true;
+///         }
+///         _ => {}
+///     })?;
+///     if sent.is_none() {
+///         sent = match links.send(peer, b"hello") {
+///             Ok(last) => Some(last),
+///             Err(PushRefusal::Full | PushRefusal::Recovering) => None,
+///             Err(refusal) => return Err(refusal.into()),
+///         };
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Links<P: Provider = Rdma, N: Network = Tcp> {
     core: Core<P, N>,
     listener: Option<Listener<P, N>>,

@@ -1,7 +1,7 @@
 //! Links where nothing fails.
 
 use doorbell::vocabulary::session::{FinalReason, SessionEvent};
-use doorbell::{LinkError, Links};
+use doorbell::{LinkConfig, LinkError, Links, WorkerConfig};
 
 use crate::processes::{A, B, LATENCY, Process, Two, config, ms};
 
@@ -104,6 +104,19 @@ fn a_link_begins_in_a_few_round_trips_and_idles_on_heartbeats_alone() {
             .iter()
             .all(|(at, _)| at.to_ns() < 100_000_000)
     );
+}
+
+#[test]
+fn what_is_default_goes_together() {
+    let fabric = doorbell_sim::Fabric::new();
+    let node = crate::fabric::node(&fabric, "a", vec![crate::fabric::port("sim0", "10.0.0.1/24")]);
+    let workers = node.workers(&WorkerConfig::default()).unwrap();
+    let config = LinkConfig::default();
+    assert!(Links::new(&node, &workers, &config).is_ok());
+    let fragments = config
+        .message_bytes_max
+        .div_ceil(config.session.fragment_bytes as usize);
+    assert!(fragments <= config.retained as usize && config.retained <= config.ahead);
 }
 
 #[test]
