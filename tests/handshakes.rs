@@ -497,6 +497,34 @@ fn ended_at_any_moment_it_leaves_nothing_and_keeps_its_word() {
 }
 
 #[test]
+fn what_was_asked_for_or_granted_is_taken_back_when_the_peer_goes() {
+    for is_granted in [false, true] {
+        let mut hub = Hub::new(&HandshakeLimits::default());
+        hub.accepts = false;
+        let mut guest = Guest::new(&hub, 1);
+        let mut connecting = guest.begin(&hub);
+        for _ in 0..8 {
+            hub.run(LATENCY);
+            assert!(guest.poll(&mut connecting).is_none());
+        }
+        if is_granted {
+            let none = hub.acceptances.as_mut().unwrap().poll_accept(&mut hub.worker);
+            assert!(matches!(none, Ok(None)), "{none:?}");
+        }
+        let leases: Vec<_> = core::iter::from_fn(|| hub.worker.lease()).collect();
+        let granted = if is_granted { config().receive_depth } else { 0 };
+        assert_eq!(leases.len(), (SLOTS - granted) as usize);
+        drop((leases, connecting, guest));
+        hub.run(4 * LATENCY);
+        assert_eq!(hub.counts().failed, 1);
+        hub.accepts = true;
+        hub.run(LATENCY);
+        hub.is_clean();
+        hub.end(Vec::new());
+    }
+}
+
+#[test]
 fn with_nobody_to_accept_any_more_nobody_is_kept() {
     for half_latencies in 0..20 {
         let mut hub = Hub::new(&HandshakeLimits::default());
