@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use doorbell_core::session::{FinalReason, HealthState, SessionEvent};
+use doorbell_core::{Deadline, Instant};
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, any, prop_oneof, proptest};
 use proptest::test_runner::Config;
@@ -188,4 +189,21 @@ fn while_it_recovers_nothing_is_taken_in_and_what_was_is_kept() {
     let done = world.sides[0].done;
     assert!(world.run(ms(2000), |world| world.sides[0].done > done + 500));
     assert!(world.sides[0].events.contains(&SessionEvent::Recovered));
+}
+
+#[test]
+fn a_farewell_that_is_lost_with_its_rail_is_said_over_the_other() {
+    let mut world = World::new(&[1000, 1000], 3, config());
+    world.wanted = [10, 0];
+    assert!(world.run(ms(100), |world| world.sides[0].done == 10));
+    let now = Instant::from_ns(world.now_ns);
+    world.fault_at(Duration::from_nanos(world.now_ns), Fault::LinkDown(0));
+    world.run(Duration::from_nanos(world.now_ns), |_| false);
+    world.sides[0].session.close(Deadline::after(now, ms(1000)));
+    let until = Duration::from_nanos(world.now_ns) + ms(300);
+    assert!(world.run(until, |world| {
+        world.sides.iter().all(|side| side.is_over.is_some())
+    }));
+    let ends = [FinalReason::Closed, FinalReason::PeerClosed];
+    assert_eq!([0, 1].map(|side: usize| world.sides[side].is_over.unwrap()), ends);
 }
