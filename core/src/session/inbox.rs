@@ -204,6 +204,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_and_comes_again_in_order_is_taken_once() {
+        let mut inbox = inbox();
+        whole(&mut inbox, 1);
+        whole(&mut inbox, 0);
+        // Nobody has asked for what was kept.
+        assert_eq!(whole(&mut inbox, 1), Some(Verdict::InOrder));
+        assert_eq!(inbox.take_held(), Ok(None));
+        assert_eq!(whole(&mut inbox, 5), Some(Verdict::Early { place: 1 }));
+    }
+
+    #[test]
     fn the_window_ends_where_it_ends() {
         let mut inbox = inbox();
         assert_eq!(whole(&mut inbox, 3), Some(Verdict::Early { place: 3 }));
