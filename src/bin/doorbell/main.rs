@@ -9,6 +9,7 @@ mod demo;
 mod devices;
 #[cfg(test)]
 mod hostile;
+mod mesh;
 mod peers;
 mod perf;
 mod pingpong;
@@ -39,6 +40,7 @@ enum Command {
     Lat(perf::LatArguments),
     Bw(perf::BwArguments),
     Pingpong(pingpong::Arguments),
+    Mesh(mesh::Arguments),
     Demo(demo::Arguments),
 }
 
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         Command::Lat(arguments) => perf::lat(&arguments),
         Command::Bw(arguments) => perf::bw(&arguments),
         Command::Pingpong(arguments) => pingpong::run(&arguments),
+        Command::Mesh(arguments) => mesh::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
     };
     match outcome {

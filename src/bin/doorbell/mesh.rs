@@ -1,0 +1,386 @@
+//! `doorbell mesh`: one member of a mesh, and rounds of a collective whose every byte is checked.
+
+use core::fmt::Write as _;
+use core::time::Duration;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use doorbell::vocabulary::collective::{Collective, Data};
+use doorbell::vocabulary::{Rank, Ranks};
+use doorbell::{Group, Handle, Mesh, MeshConfig, MeshEvent, Node, Worker, WorkerConfig};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::address::anywhere;
+use crate::peers::Peers;
+use crate::report::{Failure, print};
+
+mod content;
+
+use content::Content;
+
+/// How often the folder is looked at for handles that are missing.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How long a member that is done goes on polling: others may need it between them to get done.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Requests in flight, and receives, of each channel.
+const DEPTH: u32 = 64;
+
+/// Be one member of a mesh of hosts, and do rounds of a collective with all others
+///
+/// Every member is told its rank and a folder that all share (a file system of the network, or one that is copied
+/// between them). There it leaves its handle, as RANK.handle, and finds those of the others. Of each two the
+/// one with the higher rank connects, over all rails that reach the other; two that share no subnet talk through others, by
+/// the shortest way.
+///
+/// When all are reached, the collective is done --rounds times. Every byte that comes is checked, outside the
+/// timed section. Told are the neighbours, the ways, and the times of the rounds on this member.
+///
+/// Exit code: 0 when every byte was right, else 1.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  doorbell mesh --rank 0 --ranks 3 --handles /shared/mesh\n  \
+                        doorbell mesh --rank 1 --ranks 3 --handles /shared/mesh --collective all-reduce --size 1048576"
+)]
+pub(crate) struct Arguments {
+    /// Which member this is, from 0
+    #[arg(short, long, value_parser = clap::value_parser!(u8).range(0..64))]
+    rank: u8,
+
+    /// How many members there are
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u8).range(1..=64))]
+    ranks: u8,
+
+    /// The folder for the handles of all members
+    #[arg(long, value_name = "DIR")]
+    handles: PathBuf,
+
+    /// What to do together
+    #[arg(short, long, value_enum, default_value_t = Which::AllToAll)]
+    collective: Which,
+
+    /// Bytes that each member has for each other one; a multiple of 4 for those that add
+    #[arg(short, long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(4..=16_777_216))]
+    size: u32,
+
+    /// How often it is timed; a tenth as often goes before, untimed
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    rounds: u32,
+
+    /// The longest to wait until all members are there, and for any round
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
+
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    peers: Peers,
+}
+
+/// A collective, as it is named on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Which {
+    /// Wait until everybody is there
+    Barrier,
+    /// All get what rank 0 has
+    Broadcast,
+    /// All get what each has
+    AllGather,
+    /// Each gets the sum of what all have for it
+    ReduceScatter,
+    /// All get the sum of what all have
+    AllReduce,
+    /// Each gets what each has for it
+    AllToAll,
+}
+
+impl Which {
+    const fn collective(self) -> Collective {
+        match self {
+            Self::Barrier => Collective::Barrier,
+            Self::Broadcast => Collective::Broadcast(Rank::FIRST),
+            Self::AllGather => Collective::AllGather,
+            Self::ReduceScatter => Collective::ReduceScatter,
+            Self::AllReduce => Collective::AllReduce,
+            Self::AllToAll => Collective::AllToAll,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    version: &'static str,
+    rank: u8,
+    ranks: u8,
+    neighbours: Vec<u8>,
+    ways: Vec<Way>,
+    collective: Which,
+    size_bytes: u32,
+    rounds: u32,
+    bytes_checked: u64,
+    round_us: Times,
+    relayed: u64,
+    sent_again: u64,
+}
+
+/// How another member is reached.
+#[derive(Serialize)]
+struct Way {
+    to: u8,
+    hops: u8,
+    /// Who is asked first.
+    by: u8,
+}
+
+#[derive(Serialize)]
+struct Times {
+    min: f64,
+    p50: f64,
+    p99: f64,
+    max: f64,
+}
+
+/// Everything that is polled.
+struct Member {
+    node: Node,
+    workers: Vec<Worker>,
+    mesh: Mesh,
+    timeout: Duration,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let rank = Rank::new(arguments.rank)
+        .filter(|rank| rank.number() < arguments.ranks)
+        .ok_or_else(|| format!("there is no rank {} among {}", arguments.rank, arguments.ranks))?;
+    if arguments.size % 4 != 0 {
+        return Err("--size is to be a multiple of 4".into());
+    }
+    let mut member = Member::open(arguments, rank)?;
+    member.join(&arguments.handles)?;
+    let mut group = Group::new(&member.mesh)?;
+    let mut content = Content::new(arguments.collective, rank, arguments.ranks, arguments.size)?;
+    let mut times = Histogram::<u64>::new(3)?;
+    let untimed = arguments.rounds.div_ceil(10);
+    for round in 0..untimed.saturating_add(arguments.rounds) {
+        content.fill(round);
+        let begin = Instant::now();
+        member.collective(&mut group, arguments.collective.collective(), &mut content.data())?;
+        let took = begin.elapsed();
+        content.check(round)?;
+        if round >= untimed {
+            times.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        }
+    }
+    let report = report(arguments, &member.mesh, &content, &times);
+    member.leave(&mut group)?;
+    print(&report, arguments.json, text)
+}
+
+impl Member {
+    fn open(arguments: &Arguments, rank: Rank) -> Result<Self, Failure> {
+        let started = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
+        let mut config = MeshConfig::new(rank, arguments.ranks, u64::try_from(started)?);
+        config.link.channel.send_depth = DEPTH;
+        config.link.channel.receive_depth = DEPTH;
+        let node = Node::open(arguments.peers.trust()?)?;
+        let mut own = WorkerConfig::default();
+        // Of each peer the receives, and as much again for what is sent.
+        own.slots = u32::from(arguments.ranks.max(2)).saturating_mul(2 * DEPTH);
+        own.slot_bytes = config.link.session.fragment_bytes.saturating_add(64);
+        let workers = node.workers(&own)?;
+        let mesh = Mesh::new(&node, &workers, &config)?;
+        Ok(Self {
+            node,
+            workers,
+            mesh,
+            timeout: Duration::from_secs(arguments.timeout),
+        })
+    }
+
+    /// Leaves the handle of this member, finds those of the others, and waits until all are reached.
+    fn join(&mut self, folder: &Path) -> Result<(), Failure> {
+        let handle = *self.mesh.listen(&self.node, &self.workers, anywhere(0))?;
+        let own = self.mesh.rank();
+        leave_handle(folder, own, &handle).map_err(|error| format!("{}: {error}", folder.display()))?;
+        let all = Ranks::first(self.mesh.ranks());
+        let mut lacking = (0..own.number())
+            .filter_map(Rank::new)
+            .fold(Ranks::NONE, Ranks::with);
+        let begin = Instant::now();
+        let mut looked_at = None;
+        loop {
+            if !lacking.is_empty() && looked_at.is_none_or(|at: Instant| at.elapsed() >= LOOK_EVERY) {
+                looked_at = Some(Instant::now());
+                for rank in lacking.iter() {
+                    let Some(handle) = find_handle(folder, rank)? else {
+                        continue;
+                    };
+                    self.mesh.connect(&self.node, &self.workers, rank, &handle)?;
+                    lacking = lacking.without(rank);
+                }
+            }
+            self.poll()?;
+            if self.mesh.reached() == all {
+                return Ok(());
+            }
+            if begin.elapsed() > self.timeout {
+                let missing = all.and_not(self.mesh.reached());
+                let unseen = if lacking.is_empty() {
+                    String::new()
+                } else {
+                    format!(
+                        "; in {} there is no handle of ranks {lacking:?}",
+                        folder.display()
+                    )
+                };
+                return Err(format!("no way leads to ranks {missing:?}{unseen}").into());
+            }
+        }
+    }
+
+    fn collective(
+        &mut self,
+        group: &mut Group,
+        what: Collective,
+        data: &mut Data<'_>,
+    ) -> Result<(), Failure> {
+        let begin = Instant::now();
+        let mut running = group.begin(&self.mesh, what, data)?;
+        while !running.poll(group, &mut self.mesh, data, content::add)? {
+            self.poll()?;
+            if begin.elapsed() > self.timeout {
+                return Err(format!("a round took longer than {} s", self.timeout.as_secs()).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until nobody needs this member any more.
+    fn leave(&mut self, group: &mut Group) -> Result<(), Failure> {
+        let mut nothing = Data {
+            input: None,
+            output: &mut [],
+            element_bytes: 1,
+        };
+        self.collective(group, Collective::Barrier, &mut nothing)?;
+        let begin = Instant::now();
+        while begin.elapsed() < LINGER {
+            self.poll()?;
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Result<(), Failure> {
+        let mut turned_away = false;
+        self.mesh.poll(&self.node, &mut self.workers, |event| {
+            turned_away |= event == MeshEvent::TurnedAway;
+        })?;
+        if turned_away {
+            eprintln!("doorbell: somebody who is no member of this mesh was turned away");
+        }
+        // Hosts of a lab share processors, with the kernel's work for Soft-RoCE, too.
+        thread::yield_now();
+        Ok(())
+    }
+}
+
+fn handle_path(folder: &Path, rank: Rank) -> PathBuf {
+    folder.join(format!("{rank}.handle"))
+}
+
+/// Writes the handle so that nobody finds a part of it.
+fn leave_handle(folder: &Path, rank: Rank, handle: &Handle) -> std::io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let unfinished = folder.join(format!("{rank}.unfinished"));
+    fs::write(&unfinished, format!("{handle}\n"))?;
+    fs::rename(unfinished, handle_path(folder, rank))
+}
+
+fn find_handle(folder: &Path, rank: Rank) -> Result<Option<Handle>, Failure> {
+    let path = handle_path(folder, rank);
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let handle = text.trim().parse();
+            let handle = handle.map_err(|error| format!("{}: {error}", path.display()))?;
+            Ok(Some(handle))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(format!("{}: {error}", path.display()).into()),
+    }
+}
+
+fn report(arguments: &Arguments, mesh: &Mesh, content: &Content, times: &Histogram<u64>) -> Report {
+    let routes = mesh.routes();
+    let ways = mesh.reached().without(mesh.rank()).iter().filter_map(|to| {
+        Some(Way {
+            to: to.number(),
+            hops: routes.hops(to)?,
+            by: routes.next(to)?.number(),
+        })
+    });
+    #[expect(clippy::cast_precision_loss, reason = "a round takes less than months")]
+    let us = |ns: u64| ns as f64 / 1000.0;
+    Report {
+        version: env!("CARGO_PKG_VERSION"),
+        rank: arguments.rank,
+        ranks: arguments.ranks,
+        neighbours: mesh
+            .map()
+            .neighbours(mesh.rank())
+            .iter()
+            .map(Rank::number)
+            .collect(),
+        ways: ways.collect(),
+        collective: arguments.collective,
+        size_bytes: arguments.size,
+        rounds: arguments.rounds,
+        bytes_checked: content.bytes_checked(),
+        round_us: Times {
+            min: us(times.min()),
+            p50: us(times.value_at_quantile(0.5)),
+            p99: us(times.value_at_quantile(0.99)),
+            max: us(times.max()),
+        },
+        relayed: mesh.counts().relayed,
+        sent_again: mesh.counts().sent_again,
+    }
+}
+
+fn text(report: &Report) -> String {
+    let mut text = String::new();
+    // Writing to a String does not fail.
+    let _ = writeln!(
+        text,
+        "rank {} of {}, doorbell {}; neighbours: {:?}",
+        report.rank, report.ranks, report.version, report.neighbours
+    );
+    for way in &report.ways {
+        let hops = if way.hops == 1 { "hop" } else { "hops" };
+        let _ = writeln!(
+            text,
+            "  to rank {}: {} {hops}, by rank {}",
+            way.to, way.hops, way.by
+        );
+    }
+    let Times { min, p50, p99, max } = report.round_us;
+    let name = clap::ValueEnum::to_possible_value(&report.collective);
+    let name = name.as_ref().map_or("", clap::builder::PossibleValue::get_name);
+    let _ = writeln!(
+        text,
+        "{name}, {} bytes for each, {} rounds: min {min:.1} us, p50 {p50:.1} us, p99 {p99:.1} us, max {max:.1} us",
+        report.size_bytes, report.rounds
+    );
+    let _ = writeln!(
+        text,
+        "every byte of {} checked: all as sent; {} messages passed on for others, {} sent again",
+        report.bytes_checked, report.relayed, report.sent_again
+    );
+    text
+}
