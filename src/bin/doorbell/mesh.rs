@@ -166,7 +166,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     member.join(&arguments.handles)?;
     let mut group = Group::new(&member.mesh)?;
     let mut content = Content::new(arguments.collective, rank, arguments.ranks, arguments.size)?;
-    let mut times = Histogram::<u64>::new(3)?;
+    let longest_ns = u64::try_from(member.timeout.as_nanos())?;
+    let mut times = Histogram::<u64>::new_with_bounds(1, longest_ns.max(2), 3)?;
     let untimed = arguments.rounds.div_ceil(10);
     for round in 0..untimed.saturating_add(arguments.rounds) {
         content.fill(round);
