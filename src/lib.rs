@@ -52,6 +52,7 @@ mod lease;
 mod link;
 mod listener;
 mod mesh;
+mod metrics;
 mod node;
 mod peer;
 mod preflight;
@@ -83,6 +84,7 @@ pub use doorbell_ffi::{Rdma, StableMemory};
 pub use doorbell_hotpath::{FirstCause, RingReadError, Statistics, StatisticsSnapshot, Wait, Woken};
 pub use edge::background::Background;
 pub use edge::clock::within;
+pub use edge::metrics_server::MetricsServer;
 pub use edge::tcp::{Tcp, TcpAcceptor, TcpHandshake};
 pub use error::{ConnectError, NodeError};
 pub use event::{ChannelState, Event};
@@ -94,6 +96,7 @@ pub use listener::{HANDSHAKES_MAX, Listener};
 pub use mesh::{
     Group, GroupError, Mesh, MeshConfig, MeshCounts, MeshError, MeshEvent, MeshSendError, Polled, Running,
 };
+pub use metrics::{LabelError, Labels, Metrics};
 pub use node::{Connection, Node};
 pub use peer::Peer;
 pub use preflight::{Finding, FindingKind, Severity, preflight};

@@ -9,6 +9,8 @@ mod error;
 pub(crate) mod hostile;
 #[path = "../../src/bin/doorbell/perf/message.rs"]
 mod message;
+#[path = "../../src/bin/doorbell/perf/metering.rs"]
+mod metering;
 #[path = "../../src/bin/doorbell/perf/pattern.rs"]
 mod pattern;
 #[path = "../../src/bin/doorbell/perf/terms.rs"]

@@ -1,7 +1,7 @@
 //! Messages between members that do not share a subnet.
 
-use doorbell::MeshEvent;
 use doorbell::vocabulary::session::FinalReason;
+use doorbell::{Labels, MeshEvent, Metrics};
 
 use crate::world::{World, ms, rank};
 
@@ -64,6 +64,38 @@ fn three_that_share_a_subnet_by_twos_need_nobody_between() {
         assert_eq!(world.member(at).mesh.counts().relayed, 0);
     }
     world.fabric.audit().unwrap();
+}
+
+#[test]
+fn what_a_member_and_its_links_count_is_rendered() {
+    let mut world = World::new(3, &LINE[..2], "");
+    world.joined();
+    fill(&mut world, 5);
+    all_come(&mut world, 5, 500);
+    let mesh = &world.member(1).mesh;
+    let mut metrics = Metrics::default();
+    metrics.mesh(&Labels::new(&[("rank", "1")]).unwrap(), mesh);
+    let text = metrics.to_string();
+    let sent: u64 = mesh.links().ids().map(|id| mesh.links().counts(id).sent).sum();
+    assert!(mesh.counts().relayed >= 10 && sent > 20);
+    for (series, value) in [
+        ("doorbell_mesh_sent_messages_total{rank=\"1\"}", 10),
+        ("doorbell_mesh_received_messages_total{rank=\"1\"}", 10),
+        (
+            "doorbell_mesh_relayed_frames_total{rank=\"1\"}",
+            mesh.counts().relayed,
+        ),
+        ("doorbell_mesh_reached_members{rank=\"1\"}", 3),
+        ("doorbell_mesh_members{rank=\"1\"}", 3),
+        ("doorbell_link_sent_fragments_total{rank=\"1\"}", sent),
+        ("doorbell_links{rank=\"1\",state=\"connected\"}", 2),
+        ("doorbell_links{rank=\"1\",state=\"without_rail\"}", 0),
+    ] {
+        assert!(
+            text.contains(&format!("{series} {value}\n")),
+            "{series} {value}\n{text}"
+        );
+    }
 }
 
 #[test]

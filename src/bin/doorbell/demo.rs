@@ -19,7 +19,8 @@ use crate::address::anywhere;
 use crate::devices::HOW_TO_GET_ONE;
 use crate::peers::Peers;
 use crate::perf::{
-    Between, Findings, Kind, Op, PerfError, Progress, Row, Server, Target, Terms, Test, drive, table,
+    Between, Findings, Kind, Metering, Op, PerfError, Progress, Row, Server, Target, Terms, Test, drive,
+    table,
 };
 use crate::report::{Failure, print};
 
@@ -208,6 +209,7 @@ fn measure<P: Provider, N: Network>(
         device: Some(device.clone()),
         timeout,
         shared_receives: None,
+        metering: Metering::default(),
     };
     thread::scope(|scope| {
         let (tell, told) = mpsc::channel();

@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use doorbell::vocabulary::Mtu;
 
 use super::error::PerfError;
+use super::metering::Metering;
 use super::terms::{Target, Terms};
 use super::test::{ATOMIC_BYTES, Kind, Op, Plant, Test};
 use crate::address::{anywhere, resolve};
@@ -131,6 +132,9 @@ pub(super) struct Common {
     /// Receive in a shared receive queue, with N receives more than the connection's share; for this side alone
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4096))]
     pub(super) shared_receives: Option<u32>,
+    /// Tell what is counted, as Prometheus reads it, at http://ADDR:PORT/metrics, to whoever asks
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(super) metrics: Option<SocketAddr>,
     /// Report as JSON, with every setting
     #[arg(long)]
     pub(super) json: bool,
@@ -219,6 +223,7 @@ impl Common {
             device: self.device.clone(),
             timeout: Duration::from_secs(self.timeout),
             shared_receives: self.shared_receives,
+            metering: Metering::default(),
         }
     }
 

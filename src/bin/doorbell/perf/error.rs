@@ -1,6 +1,7 @@
 //! Why a measurement failed.
 
 use core::fmt;
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::io;
 
@@ -62,6 +63,8 @@ pub(crate) enum PerfError {
     Close(CloseError),
     /// The system gave no random bytes.
     Entropy,
+    /// Metrics cannot be told where they were to be.
+    Metrics { address: SocketAddr, error: io::Error },
 }
 
 /// Wrong bytes in one test.
@@ -126,6 +129,7 @@ impl fmt::Display for PerfError {
             Self::NoMemory => f.write_str("the Worker has no memory left for a message"),
             Self::Close(error) => fmt::Display::fmt(error, f),
             Self::Entropy => f.write_str("the system gave no random bytes"),
+            Self::Metrics { address, error } => write!(f, "no metrics at {address}: {error}"),
         }
     }
 }

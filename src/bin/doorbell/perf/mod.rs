@@ -14,6 +14,7 @@ pub(crate) mod hostile;
 mod latency;
 mod link;
 mod message;
+mod metering;
 mod pattern;
 mod progress;
 mod report;
@@ -27,15 +28,18 @@ pub(crate) use arguments::{BwArguments, LatArguments};
 pub(crate) use error::PerfError;
 #[cfg(test)]
 pub(crate) use message::{Message, Setup};
+pub(crate) use metering::Metering;
 pub(crate) use progress::Progress;
 pub(crate) use report::{Between, Report, Row, table};
 pub(crate) use session::{Findings, Server, drive};
 pub(crate) use terms::{Target, Terms};
 pub(crate) use test::{Kind, Op, Role, Test};
 
+use core::net::SocketAddr;
+
 use crate::report::{Failure, print};
 use arguments::Common;
-use doorbell::Node;
+use doorbell::{MetricsServer, Node};
 
 /// Runs `doorbell lat`.
 pub(crate) fn lat(arguments: &LatArguments) -> Result<(), Failure> {
@@ -57,6 +61,12 @@ fn run(
     terms: &Terms,
     tests: impl FnOnce() -> Result<Vec<Test>, PerfError>,
 ) -> Result<(), Failure> {
+    // It tells until the last test is over.
+    let (metering, _server) = metering(common.metrics)?;
+    let terms = &Terms {
+        metering,
+        ..terms.clone()
+    };
     let Some(peer) = &common.peer else {
         return listen(kind, common, terms);
     };
@@ -67,6 +77,16 @@ fn run(
         Progress::on_stderr(format!("{} {} bytes", test.op, test.message_bytes), test.total())
     });
     conclude(kind, Role::Client, findings, common)
+}
+
+/// Tells of the measurement where that was asked for; says where.
+fn metering(at: Option<SocketAddr>) -> Result<(Metering, Option<MetricsServer>), PerfError> {
+    let Some(address) = at else {
+        return Ok((Metering::default(), None));
+    };
+    let (metering, server) = Metering::at(address)?;
+    eprintln!("metrics at http://{}/metrics", server.address());
+    Ok((metering, Some(server)))
 }
 
 fn listen(kind: Kind, common: &Common, terms: &Terms) -> Result<(), Failure> {

@@ -20,6 +20,7 @@ use super::control::{self, Control, NAP, private_data};
 use super::error::{Corruption, PerfError};
 use super::link::{Link, Run, Tally};
 use super::message::{Message, Purpose, Ready, Setup, Verdict};
+use super::metering::Part;
 use super::progress::Progress;
 use super::report::{Between, Figures, Row};
 use super::source::Source;
@@ -92,6 +93,7 @@ pub(crate) fn drive<P: Provider, N: Network>(
         if purpose_of(worker, connection)? != Purpose::Control {
             return Err(PerfError::Busy);
         }
+        let _shown = terms.metering.connection(Part::Control, worker, connection)?;
         let mut control = Control::new(workers, connection.worker, connection.channel, terms.timeout);
         findings.between = Some(Between::of(&mut control)?);
         for test in tests {
@@ -121,6 +123,7 @@ fn drive_one<P: Provider, N: Network>(
 ) -> Result<(), PerfError> {
     let token = random()?;
     let mut worker = [node.worker(&control.device(), &terms.worker_config(test, Role::Client))?];
+    terms.metering.worker(Part::Test, &worker[0]);
     let window = make_window(&worker[0], test, Role::Client)?;
     control.send(&Message::Setup(Setup {
         token,
@@ -140,11 +143,12 @@ fn drive_one<P: Provider, N: Network>(
     let mut config = terms.patient(test.channel_config(Role::Client));
     config.private_data = private_data(Purpose::UnderTest(token));
     let dialled = dial(node, &mut worker, target, &config, terms);
-    let [worker] = worker;
+    let [mut worker] = worker;
     let connection = match dialled {
         Ok((connection, _)) => connection,
         Err(error) => return Err(give_up(control, token, error)),
     };
+    let _shown = terms.metering.connection(Part::Test, &mut worker, connection)?;
     let mut link = Link {
         worker,
         id: connection.channel,
@@ -223,6 +227,11 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
                 None => workers(self.node, &self.terms)?,
             };
             let connection = self.accept_client(&mut workers)?;
+            let worker = workers.get_mut(connection.worker).ok_or(ConnectError::NoRails)?;
+            let _shown = self
+                .terms
+                .metering
+                .connection(Part::Control, worker, connection)?;
             let mut control =
                 Control::new(workers, connection.worker, connection.channel, self.terms.timeout);
             findings.between = Some(Between::of(&mut control)?);
@@ -253,7 +262,12 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
     fn accept_client(&mut self, workers: &mut [Worker<P>]) -> Result<Connection, PerfError> {
         let deadline = self.node.within(self.terms.timeout);
         loop {
-            let connection = self.listener.accept(self.node, workers, deadline)?;
+            let failed = self.listener.failed();
+            let accepted = self.listener.accept(self.node, workers, deadline);
+            for _ in failed..self.listener.failed() {
+                self.terms.metering.handshake_failed();
+            }
+            let connection = accepted?;
             let Some(worker) = workers.get_mut(connection.worker) else {
                 continue;
             };
@@ -284,6 +298,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
             Ok(worker) => [worker],
             Err(error) => return Err(refuse(control, error.into())),
         };
+        self.terms.metering.worker(Part::Test, &worker[0]);
         let mut window = match make_window(&worker[0], &test, Role::Listener) {
             Ok(window) => window,
             Err(error) => return Err(refuse(control, error)),
@@ -300,14 +315,18 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
             token,
             window: remote_of::<P>(window.as_ref()),
         }))?;
-        let id = match self.accept_under_test(control, &mut worker, token) {
-            Ok(connection) => connection.channel,
+        let connection = match self.accept_under_test(control, &mut worker, token) {
+            Ok(connection) => connection,
             Err(error) => return Err(give_up(control, token, error)),
         };
-        let [worker] = worker;
+        let [mut worker] = worker;
+        let _shown = self
+            .terms
+            .metering
+            .connection(Part::Test, &mut worker, connection)?;
         let mut link = Link {
             worker,
-            id,
+            id: connection.channel,
             window,
             remote,
         };
@@ -345,7 +364,10 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
                 Ok(None) => {}
                 Err(error @ ConnectError::Tcp(_)) => return Err(error.into()),
                 // Of one peer; ours, if it was ours, says so or tries again.
-                Err(error) => eprintln!("doorbell: a peer failed to connect: {error}"),
+                Err(error) => {
+                    self.terms.metering.handshake_failed();
+                    eprintln!("doorbell: a peer failed to connect: {error}");
+                }
             }
             control.look()?;
             if begun.elapsed() >= self.terms.timeout {
@@ -380,10 +402,14 @@ fn turn_away<P: Provider>(worker: &mut Worker<P>, connection: Connection, why: &
 /// The Workers of control connections.
 fn workers<P: Provider, N: Network>(node: &Node<P, N>, terms: &Terms) -> Result<Vec<Worker<P>>, PerfError> {
     let config = control::worker_config();
-    Ok(match &terms.device {
+    let workers = match &terms.device {
         Some(device) => vec![node.worker(device, &config)?],
         None => node.workers(&config)?,
-    })
+    };
+    for worker in &workers {
+        terms.metering.worker(Part::Control, worker);
+    }
+    Ok(workers)
 }
 
 /// Connects, trying again while nobody listens. Says where, for the connections to come.

@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use doorbell::{ChannelConfig, Handle, SharedReceivesConfig, WorkerConfig};
 
+use super::metering::Metering;
 use super::test::{Role, Test};
 
 /// Where the peer is.
@@ -39,6 +40,8 @@ pub(crate) struct Terms {
     /// Whether the connections under test receive in a shared receive queue, and then how many receives it
     /// has more than the connection's share.
     pub(crate) shared_receives: Option<u32>,
+    /// Where it is noted what is counted.
+    pub(crate) metering: Metering,
 }
 
 impl Terms {

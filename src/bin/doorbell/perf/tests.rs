@@ -1,7 +1,10 @@
 //! Whole measurements between two threads over the simulated fabric.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::thread;
 
 use doorbell::vocabulary::{IpPrefix, Mtu, Rkey};
@@ -15,7 +18,7 @@ use super::report::Figures;
 use super::session::{Findings, Server, drive};
 use super::terms::{Target, Terms};
 use super::test::{Kind, Op, Plant, Role, Test};
-use super::{Progress, control};
+use super::{Metering, Progress, control};
 
 /// Few, because two threads that poll one fabric take turns at its lock.
 const MEASURED: u64 = 48;
@@ -43,6 +46,7 @@ fn terms() -> Terms {
         device: None,
         timeout: Duration::from_secs(10),
         shared_receives: None,
+        metering: Metering::default(),
     }
 }
 
@@ -103,6 +107,85 @@ fn measure_as(tests: &[Test], client: &Terms, listener: &Terms) -> [Findings; 2]
         let driven = drive(near, &target, tests, client, |_| Progress::silent());
         [driven, served.join().unwrap()]
     })
+}
+
+/// What a scraper is told.
+fn scrape(address: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, text) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    text.to_owned()
+}
+
+/// The value of a series; nothing where it is not there.
+fn value(text: &str, series: &str) -> Option<u64> {
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '))?;
+    Some(value.parse().unwrap())
+}
+
+#[test]
+fn metrics_are_told_while_traffic_flows_and_stay_behind_it() {
+    const OPEN: &str = "doorbell_channels{device=\"sim0\",part=\"test\",peer=\"127.0.0.2\",state=\"open\"}";
+    const SENT: &str = "doorbell_worker_requests_total{device=\"sim0\",part=\"test\"}";
+    const RECEIVED: &str = "doorbell_worker_received_messages_total{device=\"sim0\",part=\"test\"}";
+    let (metering, near_server) = Metering::at(LOCALHOST).unwrap();
+    let client = Terms { metering, ..terms() };
+    let (metering, far_server) = Metering::at(LOCALHOST).unwrap();
+    let listener = Terms { metering, ..terms() };
+    let (near, far) = (near_server.address(), far_server.address());
+    assert_eq!(value(&scrape(near), SENT), None);
+    let tests = [Kind::Bandwidth, Kind::Latency].map(|kind| test(kind, Op::Send, 64));
+    let mut runs = 0;
+    // A scraper comes when it comes: until it was there in the midst of a test.
+    let is_seen = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_seen.load(Ordering::Relaxed) {
+                let text = scrape(near);
+                let flows = value(&text, SENT).is_some_and(|sent| sent > 0) && value(&text, OPEN) == Some(1);
+                is_seen.fetch_or(flows, Ordering::Relaxed);
+            }
+        });
+        while !is_seen.load(Ordering::Relaxed) || runs == 0 {
+            let [driven, served] = measure_as(&tests, &client, &listener);
+            assert!(driven.failure.is_none(), "{:?}", driven.failure);
+            assert!(served.failure.is_none(), "{:?}", served.failure);
+            runs += 1;
+            // Seen or not, it ends.
+            is_seen.fetch_or(runs == 200, Ordering::Relaxed);
+        }
+    });
+    assert!(runs < 200, "no scraper saw a test");
+    let (near, far) = (scrape(near), scrape(far));
+    // What is over is no channel any more, and what was counted of it stays.
+    assert_eq!(value(&near, OPEN), None, "{near}");
+    let messages = runs * 2 * ALL;
+    assert!(value(&near, SENT) >= Some(messages), "{near}");
+    assert!(value(&far, RECEIVED) >= Some(messages), "{far}");
+    // One connection to talk over, and one for each test.
+    let connected = "doorbell_handshakes_total{outcome=\"connected\"}";
+    assert_eq!(value(&near, connected), Some(runs * 3));
+    assert_eq!(value(&far, connected), Some(runs * 3));
+}
+
+#[test]
+fn a_port_for_metrics_that_is_taken_is_an_error() {
+    let taken = std::net::TcpListener::bind(LOCALHOST).unwrap();
+    let address = taken.local_addr().unwrap();
+    let error = Metering::at(address).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with(&format!("no metrics at {address}: ")),
+        "{error}"
+    );
 }
 
 #[test]

@@ -1,0 +1,94 @@
+//! Labels, by which series of one name are told apart.
+
+use core::fmt;
+
+/// Labels of what is counted: names and values, in the order they were given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Labels {
+    /// As they stand between braces.
+    rendered: String,
+}
+
+/// Why something cannot be a label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LabelError {
+    /// The caller: a name is a letter or `_`, and then letters, digits and `_`; two of these in front are kept for others.
+    NotAName,
+    /// The caller: we say this of ourselves, so that it would be there twice.
+    Reserved,
+    /// The caller: the same name twice.
+    Twice,
+}
+
+/// What we name ourselves, or the format does.
+const RESERVED: &[&str] = &["le", "outcome", "peer", "reason", "state"];
+
+impl fmt::Display for LabelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotAName => "a label's name is a letter or _, then letters, digits and _",
+            Self::Reserved => "this label is one of ours",
+            Self::Twice => "a label is there twice",
+        })
+    }
+}
+
+impl core::error::Error for LabelError {}
+
+impl Labels {
+    /// No label.
+    pub const NONE: Self = Self {
+        rendered: String::new(),
+    };
+
+    /// Labels of these names and values. A value may be anything.
+    ///
+    /// # Errors
+    /// A name cannot be one, or is there twice.
+    pub fn new(labels: &[(&str, &str)]) -> Result<Self, LabelError> {
+        let mut all = Self::NONE;
+        for (place, (name, value)) in labels.iter().enumerate() {
+            if !is_name(name) {
+                return Err(LabelError::NotAName);
+            }
+            if RESERVED.contains(name) {
+                return Err(LabelError::Reserved);
+            }
+            if labels.iter().take(place).any(|(earlier, _)| earlier == name) {
+                return Err(LabelError::Twice);
+            }
+            all = all.and(name, value);
+        }
+        Ok(all)
+    }
+
+    /// These, and one of ours.
+    pub(super) fn and(&self, name: &str, value: &str) -> Self {
+        let Self { rendered } = self;
+        let separator = if rendered.is_empty() { "" } else { "," };
+        let value = value
+            .replace('\\', "\\\\")
+            .replace('"', "\\\"")
+            .replace('\n', "\\n");
+        Self {
+            rendered: format!("{rendered}{separator}{name}=\"{value}\""),
+        }
+    }
+}
+
+/// With the braces, where there are any.
+impl fmt::Display for Labels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rendered.as_str() {
+            "" => Ok(()),
+            rendered => write!(f, "{{{rendered}}}"),
+        }
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    let begins_well = name.bytes().next().is_some_and(|byte| !byte.is_ascii_digit());
+    begins_well && name.bytes().all(is_word) && !name.starts_with("__")
+}

@@ -1,0 +1,162 @@
+//! Counters as Prometheus reads them: what there is, gathered by whoever owns it, and its text.
+//!
+//! Nothing here waits, and nothing of it is on the data path: the counters are there anyway.
+
+mod exposition;
+mod labels;
+mod names;
+pub(crate) mod request;
+
+use core::fmt;
+use core::net::IpAddr;
+
+use doorbell_core::network::Network;
+use doorbell_core::provider::Provider;
+use doorbell_core::session::SessionCounts;
+use doorbell_hotpath::StatisticsSnapshot;
+
+use crate::{ChannelState, HandshakeCounts, Links, Mesh, MeshCounts, Refusals, Worker};
+use exposition::Families;
+pub use labels::{LabelError, Labels};
+
+/// Counters and gauges of one moment, as text for Prometheus.
+///
+/// What has the same name and labels is one series and adds up, so that Workers of one device may be told apart or
+/// not. A counter falls when what it is of is gone: that is a restart to Prometheus. Who wants to keep it adds what
+/// goes to a `Metrics` that stays, and gathers the rest into a clone of that.
+///
+/// [`Metrics::statistics`] can be gathered on any thread, at any time; the rest where what it is of is.
+///
+/// ```
+/// use doorbell::{Labels, Metrics, Statistics};
+///
+/// let statistics = Statistics::default(); // `Worker::statistics`
+/// statistics.doorbell(3, 192, 0);
+/// let mut metrics = Metrics::default();
+/// metrics.statistics(&Labels::new(&[("device", "mlx5_0")])?, &statistics.snapshot());
+/// assert!(metrics.to_string().contains("doorbell_worker_requests_total{device=\"mlx5_0\"} 3\n"));
+/// # Ok::<(), doorbell::LabelError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    families: Families,
+}
+
+impl Metrics {
+    /// What the owner of queues counted: of a Worker, or of a half of it.
+    pub fn statistics(&mut self, labels: &Labels, statistics: &StatisticsSnapshot) {
+        for (description, value) in names::of_worker(statistics) {
+            self.families.add(description, labels, value);
+        }
+        self.families.add_buckets(
+            &names::BATCH_REQUESTS,
+            labels,
+            &statistics.batches,
+            statistics.requests,
+        );
+    }
+
+    /// What a Worker counted, and its channels, as far as it was polled.
+    pub fn worker<P: Provider>(&mut self, labels: &Labels, worker: &mut Worker<P>) {
+        self.statistics(labels, &worker.statistics().snapshot());
+        let ids: Vec<_> = worker.channels().collect();
+        for channel in ids {
+            if let Some(channel) = worker.channel(channel) {
+                let is_open = channel.state() == ChannelState::Open;
+                self.channel_to(labels, channel.peer().address(), is_open);
+                self.families
+                    .add(&names::CHANNEL_CREDITS, labels, channel.credits().into());
+                self.families
+                    .add(&names::CHANNEL_IN_FLIGHT, labels, channel.in_flight().into());
+            }
+        }
+    }
+
+    /// One channel to the peer at this address of its rail, open or failed.
+    pub fn channel_to(&mut self, labels: &Labels, peer: IpAddr, is_open: bool) {
+        let labels = labels.and("peer", &peer.to_string());
+        for (name, value) in [("open", is_open), ("failed", !is_open)] {
+            self.families
+                .add(&names::CHANNELS, &labels.and("state", name), value.into());
+        }
+    }
+
+    /// What handshakes came to: of [`Background`](crate::Background) or [`Handshakes`](crate::Handshakes).
+    pub fn handshakes(&mut self, labels: &Labels, counts: &HandshakeCounts) {
+        self.families.add(&names::HANDSHAKES_BEGUN, labels, counts.begun);
+        let outcomes = [
+            ("connected", counts.connected),
+            ("failed", counts.failed),
+            ("refused", counts.refused),
+        ];
+        for (outcome, count) in outcomes {
+            self.families
+                .add(&names::HANDSHAKES, &labels.and("outcome", outcome), count);
+        }
+        self.families
+            .add(&names::PORT_FAILURES, labels, counts.port_failures);
+        self.refusals(labels, &counts.untrusted);
+    }
+
+    /// Peers that were refused for who or where they are: of a [`Listener`](crate::Listener).
+    pub fn refusals(&mut self, labels: &Labels, refusals: &Refusals) {
+        let reasons = [
+            ("unauthenticated", refusals.unauthenticated),
+            ("unknown_key", refusals.unknown_key),
+            ("wrong_key", refusals.wrong_key),
+            ("address", refusals.address),
+        ];
+        for (reason, count) in reasons {
+            self.families
+                .add(&names::UNTRUSTED, &labels.and("reason", reason), count);
+        }
+    }
+
+    /// All links there are, together.
+    pub fn links<P: Provider, N: Network>(&mut self, labels: &Labels, links: &Links<P, N>) {
+        for (state, value) in [("connected", 0), ("without_rail", 0)] {
+            self.families
+                .add(&names::LINKS, &labels.and("state", state), value);
+        }
+        for id in links.ids() {
+            self.link(labels, &links.counts(id), links.is_connected(id));
+        }
+    }
+
+    /// One link: what [`Links::counts`] and [`Links::is_connected`] say of it.
+    pub fn link(&mut self, labels: &Labels, counts: &SessionCounts, is_connected: bool) {
+        for (name, value) in [("connected", is_connected), ("without_rail", !is_connected)] {
+            self.families
+                .add(&names::LINKS, &labels.and("state", name), value.into());
+        }
+        for (description, value) in names::of_link(counts) {
+            self.families.add(description, labels, value);
+        }
+    }
+
+    /// A member of a mesh, with its links.
+    pub fn mesh<P: Provider, N: Network>(&mut self, labels: &Labels, mesh: &Mesh<P, N>) {
+        self.mesh_counts(labels, &mesh.counts());
+        self.families
+            .add(&names::MESH_REACHED, labels, mesh.reached().len().into());
+        self.families
+            .add(&names::MESH_MEMBERS, labels, mesh.ranks().into());
+        self.links(labels, mesh.links());
+    }
+
+    fn mesh_counts(&mut self, labels: &Labels, counts: &MeshCounts) {
+        for (description, value) in names::of_mesh(counts) {
+            self.families.add(description, labels, value);
+        }
+    }
+}
+
+/// The text, in format 0.0.4.
+impl fmt::Display for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.families, f)
+    }
+}
+
+#[cfg(test)]
+mod tests;
