@@ -11,7 +11,7 @@ use doorbell_core::wire::CreditWord;
 use doorbell_hotpath::{Grants, WindowWord};
 
 use super::places::{Entry, Listed};
-use super::{CREDIT_WORD_BYTES, NO_QUEUE_PAIR, Reservation, Worker};
+use super::{CREDIT_WORD_BYTES, QueuePairNumber, Reservation, Worker};
 use crate::ChannelConfig;
 use crate::bring_up::{Place, Supplied, Supply, send_depth};
 use crate::channel::{Channel, ChannelId};
@@ -73,7 +73,7 @@ impl<P: Provider> Worker<P> {
             sends,
             receives,
             is_refused: AtomicU32::new(0),
-            qpn: AtomicU32::new(NO_QUEUE_PAIR),
+            qpn: Arc::new(QueuePairNumber::none()),
         });
         entry.reserved = Arc::downgrade(&reservation);
         entry.is_admitted = false;

@@ -80,23 +80,30 @@ pub(crate) struct Reservation {
     /// Whether the half that receives found the peer out, and the other has not yet failed the queue pair.
     is_refused: AtomicU32,
     /// The number of its queue pair, once that is made: on whichever thread.
-    qpn: AtomicU32,
+    qpn: Arc<QueuePairNumber>,
 }
 
-/// In the place of a number: there is no queue pair yet. Numbers have 24 bits.
-const NO_QUEUE_PAIR: u32 = u32::MAX;
+/// The number of a queue pair that is made while others look.
+#[derive(Debug)]
+struct QueuePairNumber(AtomicU32);
+
+impl QueuePairNumber {
+    /// There is no queue pair yet: numbers have 24 bits.
+    const fn none() -> Self {
+        Self(AtomicU32::new(u32::MAX))
+    }
+
+    fn is(&self, qpn: Qpn) -> bool {
+        // Relaxed: what comes on the queue pair comes after the peer was told, by way of the network.
+        self.0.load(Ordering::Relaxed) == qpn.to_u32()
+    }
+}
 
 impl Reservation {
     /// Says which queue pair was made for it: before the peer is told of that.
     pub(crate) fn note_queue_pair(&self, qpn: Qpn) {
-        // Relaxed: what comes on the queue pair comes after the peer was told, by way of the network.
-        self.qpn.store(qpn.to_u32(), Ordering::Relaxed);
-    }
-
-    /// Whether this is its queue pair.
-    fn is_of(&self, qpn: Qpn) -> bool {
-        // Relaxed, as the store.
-        self.qpn.load(Ordering::Relaxed) == qpn.to_u32()
+        // Relaxed, as the load.
+        self.qpn.0.store(qpn.to_u32(), Ordering::Relaxed);
     }
 
     /// Says that the queue pair is to be failed; then the channel is put on the list by which the other half

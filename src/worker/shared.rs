@@ -14,7 +14,7 @@ use super::channel_list::ChannelList;
 use super::early::Early;
 use super::places::{Entry, Listed};
 use super::qpn_table::QpnTable;
-use super::{Reservation, Turn, Worker};
+use super::{QueuePairNumber, Reservation, Turn, Worker};
 use crate::error::ConnectError;
 use crate::half::{Receives, Receiving, event_of};
 use crate::{ChannelConfig, Event, Lease, SharedReceivesConfig};
@@ -36,6 +36,8 @@ pub(crate) struct Shared<P: Provider> {
 /// A share that was granted to the peer of a connection on its way.
 struct Opened {
     reservation: Weak<Reservation>,
+    /// Held beside it: a reservation that is taken up for a look might be dropped here for good, by a poll.
+    qpn: Arc<QueuePairNumber>,
     receives: u32,
     /// Of these, how many its peer used already.
     early: u32,
@@ -179,6 +181,7 @@ impl<P: Provider> Shared<P> {
         let share = share.ok_or(ConnectError::NoMemory)?;
         self.opened.push(Opened {
             reservation: Arc::downgrade(reservation),
+            qpn: Arc::clone(&reservation.qpn),
             receives,
             early: 0,
             gone_at: None,
@@ -212,11 +215,9 @@ impl<P: Provider> Shared<P> {
     /// channel finds out a peer that used more.
     #[cold]
     fn is_early(&mut self, qpn: Qpn) -> bool {
-        let is_its = |share: &&mut Opened| {
-            let reservation = share.reservation.upgrade();
-            reservation.is_some_and(|reservation| reservation.is_of(qpn))
-        };
-        let Some(share) = self.opened.iter_mut().find(is_its) else {
+        let opened = self.opened.iter_mut();
+        let mut on_their_way = opened.filter(|share| share.reservation.strong_count() > 0);
+        let Some(share) = on_their_way.find(|share| share.qpn.is(qpn)) else {
             return false;
         };
         let is_kept = share.early <= share.receives;
