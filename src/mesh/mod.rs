@@ -9,11 +9,14 @@
 mod config;
 mod frame;
 mod group;
+mod hear;
 mod member;
 mod membership;
 mod neighbour;
 mod pool;
 mod relay;
+mod say;
+mod state;
 
 pub use config::{MeshConfig, MeshError, MeshSendError};
 pub use group::{Group, GroupError, Polled, Running};

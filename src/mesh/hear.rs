@@ -1,0 +1,198 @@
+//! What comes over the links of a mesh, taken in.
+
+use doorbell_core::Instant;
+use doorbell_core::rank::Rank;
+use doorbell_core::route::{Announcement, Heard, RELAY_HEADER_BYTES, RelayHeader};
+use doorbell_core::session::SessionEvent;
+
+use super::frame::{Join, Kind, PAIR_HEADER_BYTES, PairHeader};
+use super::membership::MeshEvent;
+use super::neighbour::Neighbour;
+use super::state::State;
+use crate::{LinkEvent, LinkId};
+
+impl State {
+    /// Takes in what a link tells.
+    pub(super) fn hear(&mut self, link: LinkId, event: LinkEvent<'_>, now: Instant) {
+        match event {
+            LinkEvent::Accepted => self.neighbours.push(Neighbour::new(link, None, None)),
+            LinkEvent::Received { message } => self.hear_frame(link, message, now),
+            LinkEvent::Session(SessionEvent::Connected) => {
+                if let Some(neighbour) = self.neighbour_mut(link) {
+                    neighbour.is_up = true;
+                }
+            }
+            LinkEvent::Session(SessionEvent::Final { reason }) => {
+                let place = self
+                    .neighbours
+                    .iter()
+                    .position(|neighbour| neighbour.link == link);
+                if let Some(place) = place {
+                    let rank = self.neighbours.swap_remove(place).rank;
+                    self.events.push(MeshEvent::LinkLost { rank, reason });
+                    self.announce();
+                }
+            }
+            LinkEvent::Session(_) => {}
+        }
+    }
+
+    fn hear_frame(&mut self, link: LinkId, frame: &[u8], now: Instant) {
+        let Ok((header, body)) = RelayHeader::parse(frame) else {
+            self.drop_one();
+            return;
+        };
+        let was_joined = self
+            .neighbour_mut(link)
+            .is_some_and(|neighbour| neighbour.was_joined);
+        match Kind::from_wire(header.kind()) {
+            Some(Kind::Join) => self.hear_join(link, header.source(), body),
+            Some(Kind::Announcement) if was_joined => self.hear_announcement(link, body),
+            Some(kind @ (Kind::Data | Kind::Grant)) if was_joined => {
+                if header.destination() != self.config.rank {
+                    self.keep_for_another(*header, frame);
+                } else if kind == Kind::Data {
+                    self.hear_data(header.source(), frame, body);
+                } else {
+                    self.hear_grant(header.source(), body, now);
+                }
+            }
+            _ => self.drop_one(),
+        }
+    }
+
+    fn hear_join(&mut self, link: LinkId, rank: Rank, body: &[u8]) {
+        let config = self.config;
+        let join = Join::parse(body).filter(|join| {
+            let is_ours = join.mesh == config.mesh && join.ranks == config.ranks;
+            is_ours && rank.number() < config.ranks && rank != config.rank
+        });
+        // A link of a start before is over, though that is not known yet.
+        let is_later = |join: &Join| {
+            self.members.get(rank.index()).and_then(|member| member.started) < Some(join.started)
+        };
+        let other = |other: &Neighbour| other.link != link && other.rank == Some(rank) && other.was_joined;
+        let mut is_taken = self.neighbours.iter().any(other);
+        if is_taken && join.as_ref().is_some_and(is_later) {
+            let before = self.neighbours.iter().filter(|before| other(before));
+            self.unwanted.extend(before.map(|before| before.link));
+            self.neighbours.retain(|before| !other(before));
+            is_taken = false;
+        }
+        let all = self.known();
+        let neighbour = self
+            .neighbours
+            .iter_mut()
+            .find(|neighbour| neighbour.link == link);
+        let Some(neighbour) = neighbour else { return };
+        let is_who = neighbour.rank.is_none_or(|expected| expected == rank);
+        let Some(join) = join.filter(|_| is_who && !is_taken && !neighbour.was_joined) else {
+            self.unwanted.push(link);
+            self.events.push(MeshEvent::TurnedAway);
+            return;
+        };
+        (neighbour.rank, neighbour.was_joined) = (Some(rank), true);
+        neighbour.untold = all;
+        self.meet(rank, join.started);
+        self.announce();
+    }
+
+    fn hear_announcement(&mut self, link: LinkId, body: &[u8]) {
+        let Ok(announcement) = Announcement::parse(body) else {
+            self.drop_one();
+            return;
+        };
+        let rank = announcement.rank();
+        // What others say of this one it knows better.
+        if rank == self.config.rank || self.map.hear(announcement) != Heard::News {
+            return;
+        }
+        if let Some(latest) = self.announcements.get_mut(rank.index()) {
+            *latest = Some(announcement.to_bytes());
+        }
+        let others = self
+            .neighbours
+            .iter_mut()
+            .filter(|neighbour| neighbour.link != link);
+        others.for_each(|neighbour| neighbour.untold = neighbour.untold.with(rank));
+        self.meet(rank, announcement.started());
+    }
+
+    /// A member was heard of that started then.
+    fn meet(&mut self, rank: Rank, started: u64) {
+        let Self {
+            members,
+            pool,
+            events,
+            config,
+            ..
+        } = self;
+        let Some(member) = members.get_mut(rank.index()) else {
+            return;
+        };
+        match member.started {
+            Some(before) if before >= started => {}
+            before => {
+                if before.is_some() {
+                    events.push(MeshEvent::Restarted(rank));
+                }
+                member.begin(started, config.window, pool);
+            }
+        }
+    }
+
+    fn hear_data(&mut self, source: Rank, frame: &[u8], body: &[u8]) {
+        let Self {
+            members,
+            pool,
+            counts,
+            config,
+            ..
+        } = self;
+        let pair = PairHeader::parse(body).map(|(pair, _)| pair);
+        let member = members.get_mut(source.index());
+        let (Some(pair), Some(member)) = (pair, member) else {
+            counts.dropped = counts.dropped.saturating_add(1);
+            return;
+        };
+        let is_of_now =
+            member.started == Some(pair.source_started) && pair.destination_started == config.started;
+        let is_short = body.len() <= PAIR_HEADER_BYTES.saturating_add(config.message_bytes_max);
+        if !is_of_now || !is_short {
+            counts.dropped = counts.dropped.saturating_add(1);
+        } else if !member.hear(pair.sequence, config, || pool.fill(&[frame])) {
+            counts.out_of_turn = counts.out_of_turn.saturating_add(1);
+        }
+    }
+
+    fn hear_grant(&mut self, source: Rank, body: &[u8], now: Instant) {
+        let Self {
+            members,
+            pool,
+            config,
+            ..
+        } = self;
+        let pair = PairHeader::parse(body).map(|(pair, _)| pair);
+        if let (Some(pair), Some(member)) = (pair, members.get_mut(source.index())) {
+            let is_of_now = member.started == Some(pair.source_started);
+            if is_of_now && pair.destination_started == config.started {
+                member.hear_grant(&pair, now, config, pool);
+            }
+        }
+    }
+
+    fn keep_for_another(&mut self, header: RelayHeader, frame: &[u8]) {
+        let Self {
+            relay, pool, routes, ..
+        } = self;
+        let (from, to) = (header.source(), header.destination());
+        let rest = frame.get(RELAY_HEADER_BYTES..).unwrap_or_default();
+        let is_kept = header
+            .passed_on()
+            .filter(|_| routes.next(to).is_some())
+            .is_some_and(|header| relay.keep(from, to, || pool.fill(&[&header.to_bytes(), rest])));
+        if !is_kept {
+            self.drop_one();
+        }
+    }
+}

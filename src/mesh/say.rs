@@ -1,0 +1,124 @@
+//! What a mesh sends over its links: who it is, who is whose neighbour, what it passes on, and its own.
+
+use doorbell_core::Instant;
+use doorbell_core::network::Network;
+use doorbell_core::provider::Provider;
+use doorbell_core::route::RelayHeader;
+
+use super::frame::{Join, Kind, PairHeader};
+use super::membership::MeshEvent;
+use super::state::State;
+use crate::Links;
+
+impl State {
+    /// The ways as they are now, and what follows where they changed.
+    pub(super) fn find_ways(&mut self) {
+        let routes = self.map.routes(self.config.rank);
+        if routes == self.routes {
+            return;
+        }
+        self.routes = routes;
+        let reached = self.routes.reached();
+        for rank in reached.and_not(self.reached).iter() {
+            self.events.push(MeshEvent::Reachable(rank));
+        }
+        for rank in self.reached.and_not(reached).iter() {
+            self.events.push(MeshEvent::Unreachable(rank));
+            let dropped = self.relay.drop_for(rank, &mut self.pool);
+            self.counts.dropped = self.counts.dropped.saturating_add(dropped);
+        }
+        self.reached = reached;
+        // What went another way may be lost, and what was said of it.
+        for member in &mut self.members {
+            let again = u64::try_from(member.send_again()).unwrap_or(u64::MAX);
+            self.counts.sent_again = self.counts.sent_again.saturating_add(again);
+            member.owes_grant |= member.started.is_some();
+        }
+    }
+
+    /// Says who this is and who is whose neighbour, where that is to be said.
+    pub(super) fn say<P: Provider, N: Network>(&mut self, links: &mut Links<P, N>) {
+        let config = self.config;
+        let join = Join {
+            mesh: config.mesh,
+            started: config.started,
+            ranks: config.ranks,
+        };
+        let mut is_new = false;
+        for neighbour in self.neighbours.iter_mut().filter(|neighbour| neighbour.is_up) {
+            if !neighbour.has_joined {
+                neighbour.has_joined = links.send(neighbour.link, &join.to_bytes(config.rank)).is_ok();
+                is_new |= neighbour.joined().is_some();
+            }
+            let Some(to) = neighbour.joined() else { continue };
+            let header = RelayHeader::new(config.rank, to, 0, Kind::Announcement as u16).to_bytes();
+            for rank in neighbour.untold.iter() {
+                let Some(Some(announcement)) = self.announcements.get(rank.index()) else {
+                    continue;
+                };
+                let frame = self.pool.fill(&[&header, announcement]);
+                let is_told = links.send(neighbour.link, &frame).is_ok();
+                self.pool.give_back(frame);
+                if !is_told {
+                    break;
+                }
+                neighbour.untold = neighbour.untold.without(rank);
+            }
+        }
+        if is_new {
+            self.announce();
+        }
+    }
+
+    /// Passes on what waits for a way.
+    pub(super) fn pass_on<P: Provider, N: Network>(&mut self, links: &mut Links<P, N>) {
+        for rank in self.reached.iter() {
+            let Some(link) = self.link_towards(rank) else {
+                continue;
+            };
+            while let Some(frame) = self.relay.next(rank) {
+                if links.send(link, frame).is_err() {
+                    break;
+                }
+                self.relay.did_pass_on(rank, &mut self.pool);
+                self.counts.relayed = self.counts.relayed.saturating_add(1);
+            }
+        }
+    }
+
+    /// Sends what this member has for others: how far it got, and messages.
+    pub(super) fn transmit<P: Provider, N: Network>(&mut self, links: &mut Links<P, N>, now: Instant) {
+        for rank in self.reached.without(self.config.rank).iter() {
+            let Some(link) = self.link_towards(rank) else {
+                continue;
+            };
+            let Some(member) = self.members.get_mut(rank.index()) else {
+                continue;
+            };
+            if member.resend_at().is_some_and(|at| at.has_passed(now)) {
+                let again = u64::try_from(member.send_again()).unwrap_or(u64::MAX);
+                self.counts.sent_again = self.counts.sent_again.saturating_add(again);
+            }
+            if let (true, Some(started)) = (member.owes_grant, member.started) {
+                let (sequence, room) = member.grant(&self.config);
+                let pair = PairHeader {
+                    source_started: self.config.started,
+                    destination_started: started,
+                    sequence,
+                    room,
+                };
+                let header =
+                    RelayHeader::new(self.config.rank, rank, self.config.hops_max, Kind::Grant as u16);
+                if links.send(link, &pair.to_bytes(header)).is_ok() {
+                    member.did_grant();
+                }
+            }
+            while let Some(frame) = member.unsent() {
+                if links.send(link, frame).is_err() {
+                    break;
+                }
+                member.did_send(now, &self.config);
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What a member knows and keeps, all but its links; and what is asked of that.
+
+use doorbell_core::rank::{Rank, Ranks};
+use doorbell_core::route::{ANNOUNCEMENT_BYTES, Announcement, Map, RELAY_HEADER_BYTES, RelayHeader, Routes};
+
+use super::config::{MeshConfig, MeshSendError};
+use super::frame::{Kind, PAIR_HEADER_BYTES, PairHeader};
+use super::member::Member;
+use super::membership::{MeshCounts, MeshEvent};
+use super::neighbour::Neighbour;
+use super::pool::Pool;
+use super::relay::Relay;
+use crate::LinkId;
+
+/// All but the links.
+pub(super) struct State {
+    pub(super) config: MeshConfig,
+    pub(super) map: Map,
+    pub(super) routes: Routes,
+    pub(super) reached: Ranks,
+    /// How many announcements this member made.
+    pub(super) announced: u32,
+    /// The latest announcement of each.
+    pub(super) announcements: Vec<Option<[u8; ANNOUNCEMENT_BYTES]>>,
+    pub(super) neighbours: Vec<Neighbour>,
+    pub(super) members: Vec<Member>,
+    pub(super) relay: Relay,
+    pub(super) pool: Pool,
+    pub(super) events: Vec<MeshEvent>,
+    /// Links to be closed.
+    pub(super) unwanted: Vec<LinkId>,
+    pub(super) counts: MeshCounts,
+}
+
+impl State {
+    pub(super) fn send(&mut self, to: Rank, header: &[u8], payload: &[u8]) -> Result<(), MeshSendError> {
+        let config = self.config;
+        if to == config.rank || to.number() >= config.ranks {
+            return Err(MeshSendError::NoSuchRank(to));
+        }
+        if header.len().saturating_add(payload.len()) > config.message_bytes_max {
+            return Err(MeshSendError::TooLong);
+        }
+        let member = self.members.get_mut(to.index());
+        let unreachable = MeshSendError::Unreachable(to);
+        let member = member.filter(|_| self.reached.contains(to)).ok_or(unreachable)?;
+        let started = member.started.ok_or(unreachable)?;
+        if !member.has_room(&config) {
+            return Err(MeshSendError::WouldBlock);
+        }
+        let pair = PairHeader {
+            source_started: config.started,
+            destination_started: started,
+            sequence: member.next_sequence(),
+            room: 0,
+        };
+        let relay = RelayHeader::new(config.rank, to, config.hops_max, Kind::Data as u16);
+        member.keep(self.pool.fill(&[&pair.to_bytes(relay), header, payload]));
+        self.counts.sent = self.counts.sent.saturating_add(1);
+        Ok(())
+    }
+
+    pub(super) fn receive<R>(
+        &mut self,
+        from: Rank,
+        look: impl FnOnce(&[u8]) -> R,
+    ) -> Result<Option<R>, MeshSendError> {
+        let Self {
+            members,
+            pool,
+            config,
+            counts,
+            reached,
+            ..
+        } = self;
+        let member = members.get_mut(from.index()).filter(|_| from != config.rank);
+        let member = member.ok_or(MeshSendError::NoSuchRank(from))?;
+        let Some(frame) = member.take(config) else {
+            return if reached.contains(from) {
+                Ok(None)
+            } else {
+                Err(MeshSendError::Unreachable(from))
+            };
+        };
+        let begin = RELAY_HEADER_BYTES.saturating_add(PAIR_HEADER_BYTES);
+        let seen = look(frame.get(begin..).unwrap_or_default());
+        pool.give_back(frame);
+        counts.received = counts.received.saturating_add(1);
+        Ok(Some(seen))
+    }
+
+    /// Says anew who the neighbours are, if that has changed.
+    pub(super) fn announce(&mut self) {
+        let own = self.config.rank;
+        let neighbours = self
+            .neighbours
+            .iter()
+            .filter_map(Neighbour::joined)
+            .fold(Ranks::NONE, Ranks::with);
+        self.announced = self.announced.wrapping_add(1);
+        let announcement = Announcement::new(own, self.config.started, self.announced, neighbours);
+        self.map.hear(&announcement);
+        if let Some(latest) = self.announcements.get_mut(own.index()) {
+            *latest = Some(announcement.to_bytes());
+        }
+        for neighbour in &mut self.neighbours {
+            neighbour.untold = neighbour.untold.with(own);
+        }
+    }
+
+    /// Of whom there is something to tell.
+    pub(super) fn known(&self) -> Ranks {
+        let known = (0..self.config.ranks).filter_map(Rank::new);
+        known
+            .filter(|rank| self.announcements.get(rank.index()).is_some_and(Option::is_some))
+            .fold(Ranks::NONE, Ranks::with)
+    }
+
+    /// The link that leads nearer to a member.
+    pub(super) fn link_towards(&self, rank: Rank) -> Option<LinkId> {
+        let next = self.routes.next(rank)?;
+        let mut joined = self
+            .neighbours
+            .iter()
+            .filter(|neighbour| neighbour.joined() == Some(next));
+        Some(joined.next()?.link)
+    }
+
+    pub(super) fn neighbour_mut(&mut self, link: LinkId) -> Option<&mut Neighbour> {
+        self.neighbours
+            .iter_mut()
+            .find(|neighbour| neighbour.link == link)
+    }
+
+    pub(super) fn drop_one(&mut self) {
+        self.counts.dropped = self.counts.dropped.saturating_add(1);
+    }
+}
