@@ -58,7 +58,8 @@ pub const DEVIATIONS: &[Deviation] = &[
         observed: "sent: LOC_QP_OP_ERR; state: ERR; peer: nothing",
         providers: RXE,
         until: LINUX_6_12,
-        source: "The error of the copy is not told apart: rxe_req.c, rxe_requester.",
+        source: "A key that may not be used is EINVAL to rxe_mr.c, copy_data, and rxe_req.c, rxe_requester takes only \
+                 EFAULT for a protection error.",
         ..NONE
     },
     Deviation {
@@ -248,7 +249,8 @@ pub const DEVIATIONS: &[Deviation] = &[
                    hops: 64",
         providers: &[Rxe],
         source: "The kernel asks its routes for the hop limit, whatever an address handle says: \
-                 drivers/infiniband/core/verbs.c, ib_resolve_unicast_gid_dmac. The simulator has no such kernel.",
+                 drivers/infiniband/core/verbs.c, ib_resolve_unicast_gid_dmac. Datagrams go by the kernel's copy of \
+                 the handle: rxe_av.c, rxe_get_av. The simulator has no such kernel.",
         ..NONE
     },
     Deviation {
@@ -258,8 +260,9 @@ pub const DEVIATIONS: &[Deviation] = &[
                    state: ERR",
         providers: RXE,
         until: LINUX_6_12,
-        source: "rxe_resp.c, check_length does not look at datagrams yet, and what does not fit makes the receive \
-                 malformed, as on connections.",
+        source: "rxe_resp.c, check_length does not compare a datagram with its receive yet, so more than fits is \
+                 EINVAL to rxe_mr.c, copy_data, and the receive is malformed, as on connections. Later, as \
+                 rxe_resp_check_length, it does, and RESPST_ERR_LENGTH drops the datagram.",
         ..NONE
     },
 ];
