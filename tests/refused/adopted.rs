@@ -11,3 +11,8 @@ impl StableMemory for Mine { fn region(&self) -> (NonNull<u8>, usize) { (NonNull
 pub fn a_vector_is_no_mapping(worker: &Worker) {
     worker.adopt(vec![0_u8; 64], 64).ok(); //~ E0277
 }
+
+pub fn unmapped_under_the_device<M: StableMemory + 'static>(worker: &Worker, memory: M) {
+    worker.adopt(memory, 64).ok();
+    drop(memory); //~ E0382
+}

@@ -19,6 +19,17 @@ pub fn written_after_it_was_staged(channel: &mut Channel, mut lease: Lease) {
     batch.ring().ok();
 }
 
+pub fn read_after_its_queue_pair_is_gone(mut worker: Worker, id: doorbell::ChannelId, lease: Lease) {
+    worker.channel(id).map(|channel| channel.send(lease).ok());
+    drop(worker);
+    lease.payload(); //~ E0382
+}
+
+pub fn dropped_while_it_is_sent(channel: &mut Channel, lease: Lease) {
+    channel.send(lease).ok();
+    drop(lease); //~ E0382
+}
+
 pub fn posted_twice(channel: &mut Channel, lease: Lease) {
     channel.send(lease).ok();
     channel.send(lease).ok(); //~ E0382

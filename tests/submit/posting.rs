@@ -30,6 +30,27 @@ fn what_is_submitted_goes_out_in_order_as_one_doorbell() {
 }
 
 #[test]
+fn what_several_submit_to_one_channel_is_one_doorbell() {
+    let (mut a, mut b) = pair();
+    let to = a.id();
+    let mut submitters = [0; 2].map(|_| a.worker().submitter(&config(8, 8)).unwrap());
+    for number in 0..5 {
+        for (at, submitter) in submitters.iter_mut().enumerate() {
+            submit(submitter, to, number * 2 + at as u32);
+        }
+    }
+    let before = a.worker().statistics().snapshot();
+    numbers(&mut a);
+    let since = a.worker().statistics().snapshot().since(&before);
+    assert_eq!((since.doorbells, since.requests), (1, 10));
+    let came = numbers(&mut b);
+    for at in 0..2 {
+        let of_one: Vec<_> = came.iter().copied().filter(|number| number % 2 == at).collect();
+        assert_eq!(of_one, (0..5).map(|number| number * 2 + at).collect::<Vec<_>>());
+    }
+}
+
+#[test]
 fn every_operation_arrives_as_it_was_submitted() {
     let mut open = small();
     open.remote = RemoteAccess {

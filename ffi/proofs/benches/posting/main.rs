@@ -31,7 +31,7 @@ const MESSAGE_BYTES: u32 = 64;
 /// How deep the send queue is: perftest's depth.
 const DEPTH: u32 = 128;
 
-/// What the issue allows the guard above the loop by hand, by messages in a batch.
+/// What the guard may take above the loop by hand, by messages in a batch.
 const GOALS: [(u32, f64); 3] = [(1, 25.0), (16, 8.0), (32, 8.0)];
 
 /// How many batches the two runs have.

@@ -3,6 +3,9 @@
 //! The program calls itself with the name of the ordering in `DOORBELL_WEAKEN`. What it calls is
 //! built already, so a failure is a model's; that it was the ordering's doing is shown by the line
 //! the ordering prints when it is used weakened, and by the models passing when none is.
+//!
+//! Weakened means relaxed altogether: the two halves of an ordering that acquires and releases are not taken away one
+//! at a time.
 
 use std::process::{Command, Output};
 
