@@ -298,6 +298,19 @@ fn clocks_sockets_and_chance_stay_in_the_edge() {
     assert!(seen > 5, "the edge has them");
 }
 
+/// One seed decides everything: nothing that is ordered by an address or a hash, and no thread.
+#[test]
+fn nothing_in_the_simulation_is_left_to_the_machine() {
+    for path in sources(&root().join("sim/src")) {
+        for (line, text) in code(&path) {
+            let found = ["HashMap", "HashSet", "RandomState", "thread::spawn"]
+                .into_iter()
+                .find(|word| text.contains(word));
+            assert_eq!(found, None, "{}:{line}: {text}", path.display());
+        }
+    }
+}
+
 #[test]
 fn links_between_the_documents_lead_somewhere() {
     let mut documents = vec![root().join("README.md")];
