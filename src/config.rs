@@ -161,6 +161,9 @@ pub struct ChannelConfig {
     /// Default 0: each doorbell is known done by itself. The last of a doorbell of what a
     /// [`Submitter`](crate::Submitter) submitted is signaled whatever this says: its memory comes
     /// home by completions alone.
+    ///
+    /// Of a doorbell that the device took a part of, what it took is known done when more is posted, or as the channel
+    /// closes: what would have told was refused.
     pub unsignaled_max: u32,
     /// Receives that may be missing before they are posted again. Default 16: one call for
     /// sixteen.
