@@ -254,10 +254,18 @@ impl Test {
         Ok(())
     }
 
-    /// Buffers at most: only what nobody looks at before a round is over can be written again.
+    /// Buffers at most: only what nobody looks at before a round is over can be written again, and a listener gives
+    /// memory for as many as are asked for.
     const fn buffers_max(&self) -> u64 {
         match (self.kind, self.op) {
-            (Kind::Bandwidth, Op::Write) if !self.is_inline() => ROUND_MESSAGES_MAX,
+            (Kind::Bandwidth, Op::Write) if !self.is_inline() => {
+                let fit = self.messages_in(MEMORY_BYTES);
+                if fit < ROUND_MESSAGES_MAX {
+                    fit
+                } else {
+                    ROUND_MESSAGES_MAX
+                }
+            }
             _ => 0,
         }
     }
@@ -461,10 +469,11 @@ impl Test {
         }
     }
 
-    fn messages_in(&self, memory_bytes: u64) -> u64 {
-        memory_bytes
-            .checked_div(u64::from(self.place_bytes()))
-            .unwrap_or(memory_bytes)
+    const fn messages_in(&self, memory_bytes: u64) -> u64 {
+        match memory_bytes.checked_div(self.place_bytes() as u64) {
+            Some(messages) => messages,
+            None => memory_bytes,
+        }
     }
 
     fn messages_that_fit(&self) -> u32 {
