@@ -208,14 +208,7 @@ impl<P: Provider, N: Network> Node<P, N> {
                 known,
             });
         }
-        let context = self.provider.open(device)?;
-        Ok(Worker::new(
-            context,
-            device.into(),
-            config,
-            self.instance,
-            self.reaper.clone(),
-        )?)
+        self.worker_on(device, config)
     }
 
     /// A Worker on each device that has a rail that can be used.
@@ -236,17 +229,21 @@ impl<P: Provider, N: Network> Node<P, N> {
         }
         devices
             .into_iter()
-            .map(|device| {
-                let context = self.provider.open(device)?;
-                Ok(Worker::new(
-                    context,
-                    device.into(),
-                    config,
-                    self.instance,
-                    self.reaper.clone(),
-                )?)
-            })
+            .map(|device| self.worker_on(device, config))
             .collect()
+    }
+
+    /// A Worker on a device that is there.
+    fn worker_on(&self, device: &str, config: &WorkerConfig) -> Result<Worker<P>, NodeError> {
+        let context = self.provider.open(device)?;
+        let reaper = self.reaper.clone();
+        Ok(Worker::new(
+            context,
+            device.into(),
+            config,
+            self.instance,
+            reaper,
+        )?)
     }
 
     pub(crate) const fn instance(&self) -> InstanceId {
