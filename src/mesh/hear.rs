@@ -107,6 +107,7 @@ impl State {
         if rank == self.config.rank || self.map.hear(announcement) != Heard::News {
             return;
         }
+        self.is_map_new = true;
         if let Some(latest) = self.announcements.get_mut(rank.index()) {
             *latest = Some(announcement.to_bytes());
         }

@@ -70,10 +70,10 @@ impl Member {
             .get_or_insert_with(|| Deadline::after(now, config.resend_after));
     }
 
-    /// Sends all again that it is not known to have.
-    pub(super) fn send_again(&mut self) -> usize {
+    /// Sends all again that it is not known to have; how many those are.
+    pub(super) fn send_again(&mut self) -> u64 {
         self.resend_at = None;
-        core::mem::take(&mut self.sent)
+        u64::try_from(core::mem::take(&mut self.sent)).unwrap_or(u64::MAX)
     }
 
     pub(super) const fn resend_at(&self) -> Option<Deadline> {

@@ -86,6 +86,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             links: Links::new(node, workers, &config.link)?,
             state: State {
                 routes: map.routes(config.rank),
+                is_map_new: false,
                 map,
                 config: *config,
                 reached: Ranks::NONE.with(config.rank),

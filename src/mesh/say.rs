@@ -13,6 +13,10 @@ use crate::Links;
 impl State {
     /// The ways as they are now, and what follows where they changed.
     pub(super) fn find_ways(&mut self) {
+        // Looking takes longer than all the rest of a poll that finds nothing.
+        if !core::mem::take(&mut self.is_map_new) {
+            return;
+        }
         let routes = self.map.routes(self.config.rank);
         if routes == self.routes {
             return;
@@ -30,8 +34,7 @@ impl State {
         self.reached = reached;
         // What went another way may be lost, and what was said of it.
         for member in &mut self.members {
-            let again = u64::try_from(member.send_again()).unwrap_or(u64::MAX);
-            self.counts.sent_again = self.counts.sent_again.saturating_add(again);
+            self.counts.sent_again = self.counts.sent_again.saturating_add(member.send_again());
             member.owes_grant |= member.started.is_some();
         }
     }
@@ -96,8 +99,7 @@ impl State {
                 continue;
             };
             if member.resend_at().is_some_and(|at| at.has_passed(now)) {
-                let again = u64::try_from(member.send_again()).unwrap_or(u64::MAX);
-                self.counts.sent_again = self.counts.sent_again.saturating_add(again);
+                self.counts.sent_again = self.counts.sent_again.saturating_add(member.send_again());
             }
             if let (true, Some(started)) = (member.owes_grant, member.started) {
                 let (sequence, room) = member.grant(&self.config);

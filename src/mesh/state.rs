@@ -17,6 +17,8 @@ pub(super) struct State {
     pub(super) config: MeshConfig,
     pub(super) map: Map,
     pub(super) routes: Routes,
+    /// Whether the map may have changed since ways were looked for.
+    pub(super) is_map_new: bool,
     pub(super) reached: Ranks,
     /// How many announcements this member made.
     pub(super) announced: u32,
@@ -89,7 +91,7 @@ impl State {
         Ok(Some(seen))
     }
 
-    /// Says anew who the neighbours are, if that has changed.
+    /// Says anew who the neighbours are.
     pub(super) fn announce(&mut self) {
         let own = self.config.rank;
         let neighbours = self
@@ -100,6 +102,7 @@ impl State {
         self.announced = self.announced.wrapping_add(1);
         let announcement = Announcement::new(own, self.config.started, self.announced, neighbours);
         self.map.hear(&announcement);
+        self.is_map_new = true;
         if let Some(latest) = self.announcements.get_mut(own.index()) {
             *latest = Some(announcement.to_bytes());
         }
