@@ -150,6 +150,8 @@ impl RaceWitness {
 mod modelled {
     extern crate std;
 
+    use std::format;
+    use std::io::Write;
     use std::string::String;
     use std::sync::{Once, OnceLock};
 
@@ -161,8 +163,16 @@ mod modelled {
         let weakened = WEAKENED.get_or_init(|| std::env::var(super::WEAKEN_VARIABLE).ok());
         let weakens = weakened.as_deref() == Some(name);
         if weakens {
-            SAID.call_once(|| std::eprintln!("weakened: {name}"));
+            SAID.call_once(|| say(name));
         }
         weakens
+    }
+
+    /// Says so in a line of its own, in one write: a model on another thread that panics writes to the standard error
+    /// piece by piece, without its lock.
+    fn say(name: &str) {
+        let line = format!("\nweakened: {name}\n");
+        // Unsaid, the ordering is taken for one that is not used, which fails the run as well.
+        drop(std::io::stderr().write_all(line.as_bytes()));
     }
 }
