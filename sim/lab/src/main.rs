@@ -136,7 +136,7 @@ fn run(command: Command) -> Result<ExitCode> {
             Ok(verdict == scenario::Verdict::Passed)
         }
         Command::Demo { args, how } => demo::run(&args, &mut up::RealLab::new(how)),
-        Command::Test { args, how } => test::run(&args, &mut up::RealLab::new(how)),
+        Command::Test { args, how } => test::run(&args, &how, &mut up::RealLab::new(how.clone())),
         Command::Bench { args, how } => bench::run(&args, &mut up::RealLab::new(how)),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Conformance { args, how } => conformance::run(&args, &mut up::RealLab::new(how)),

@@ -1,7 +1,8 @@
 //! `cargo lab test`: native tests, then in the lab what needs a device, and one count of everything.
 //!
 //! Which scenarios belong to it, and on which kernels, is written in the scenario files (`test_on`, `slow`).
-//! Running the native tests is in `native`, what is printed and counted in the end in `tally`.
+//! Running the native tests is in `native`, a scenario in `in_lab`, several at once in `beside`, what is printed and
+//! counted in the end in `tally`.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -11,9 +12,12 @@ use anyhow::{Context as _, Result, ensure};
 use crate::conformance;
 use crate::headers;
 use crate::kernel::Choice;
-use crate::scenario::{self, Detail, Lab, Report, Scenario, TestCounts, Verdict};
-use crate::steps::{say, step};
+use crate::scenario::{self, Lab, Scenario, TestCounts};
+use crate::steps::say;
+use crate::up::HowArgs;
 
+mod beside;
+mod in_lab;
 mod native;
 mod tally;
 
@@ -42,12 +46,32 @@ struct Run<'a> {
     left_out: Option<&'static str>,
 }
 
+impl Run<'_> {
+    fn title(&self) -> String {
+        format!("{} on {}", self.scenario.name, self.kernel)
+    }
+
+    /// The folder of its output, in that of all.
+    fn folder(&self, out: &Path) -> PathBuf {
+        let kernel = self.kernel.to_string();
+        let plain = |c: char| {
+            if c.is_ascii_alphanumeric() || c == '.' {
+                c
+            } else {
+                '_'
+            }
+        };
+        let kernel: String = kernel.chars().map(plain).collect();
+        out.join(format!("{}-{kernel}", self.scenario.name))
+    }
+}
+
 /// `cargo lab test`; whether nothing failed.
 ///
 /// # Errors
 ///
 /// The lab cannot be set up, or results cannot be written. A part that fails is counted, not an error.
-pub(crate) fn run(args: &TestArgs, lab: &mut dyn Lab) -> Result<bool> {
+pub(crate) fn run(args: &TestArgs, how: &HowArgs, lab: &mut dyn Lab) -> Result<bool> {
     let scenarios = scenario::repository()?;
     let runs = plan(&scenarios, args);
     ensure!(
@@ -65,19 +89,22 @@ pub(crate) fn run(args: &TestArgs, lab: &mut dyn Lab) -> Result<bool> {
         tally.native(native::run(&suite, &headers, &out)?);
     }
     for run in &runs {
-        match run.left_out {
-            Some(why) => {
-                say(format_args!(
-                    "{} on {}: left out, {why}",
-                    run.scenario.name, run.kernel
-                ));
-                tally.left_out(&run.scenario.name, run.kernel, why);
-            }
-            None => {
-                let (part, ran) = in_lab(run, &out, lab);
-                tally.in_lab(part, ran);
-            }
+        if let Some(why) = run.left_out {
+            say(format_args!("{}: left out, {why}", run.title()));
+            tally.left_out(&run.scenario.name, run.kernel, why);
         }
+    }
+    let (beside, alone): (Vec<_>, Vec<_>) = runs
+        .iter()
+        .filter(|run| run.left_out.is_none())
+        .partition(|run| run.scenario.beside_others);
+    for run in alone {
+        let (part, ran) = in_lab::run(run, &out, lab);
+        tally.in_lab(part, ran);
+    }
+    // After those, by which the speed of a guest's clock is known: it is found out on a machine that does nothing else.
+    for (part, ran) in beside::run(&beside, how, &out, lab)? {
+        tally.in_lab(part, ran);
     }
     if let Some(part) = conformance_document(&runs, args, &out) {
         tally.in_lab(part, Vec::new());
@@ -142,75 +169,6 @@ fn plan<'a>(scenarios: &'a [Scenario], args: &'a TestArgs) -> Vec<Run<'a>> {
         }
     }
     runs
-}
-
-/// Runs a scenario; gives its part, and the names of the tests that passed in it.
-fn in_lab(run: &Run<'_>, out: &Path, lab: &mut dyn Lab) -> (Part, Vec<String>) {
-    let Run { scenario, kernel, .. } = run;
-    let started = Instant::now();
-    let title = format!("{} on {kernel}", scenario.name);
-    let performed = step(&title, || {
-        let folder = out.join(format!("{}-{}", scenario.name, file_name(kernel)));
-        let folder = scenario::output_folder(Some(&folder), &scenario.name)?;
-        let (report, cluster) = scenario::perform(scenario, kernel, &folder, lab)?;
-        drop(cluster);
-        Ok(report)
-    });
-    let mut part = Part {
-        name: scenario.name.clone(),
-        kernel: Some(kernel.to_string()),
-        counts: TestCounts::default(),
-        ran_in_lab: 0,
-        duration_s: 0.0,
-        failures: Vec::new(),
-    };
-    let mut passed = Vec::new();
-    match performed {
-        Ok(report) => {
-            if report.verdict == Verdict::Failed {
-                // The count below stands whether or not the table can be shown.
-                let _ = scenario::deliver(&report, Detail::Whole, None);
-            }
-            part.kernel = Some(report.kernel.clone());
-            part.counts = counts(&report);
-            passed = native::passed_in(&report);
-            part.failures = report.failures;
-        }
-        Err(error) => {
-            part.counts.failed = 1;
-            part.failures.push(format!("{error:#}"));
-        }
-    }
-    part.duration_s = started.elapsed().as_secs_f64();
-    (part, passed)
-}
-
-/// The tests of its steps, or itself as one. A run that failed is never without a failure.
-fn counts(report: &Report) -> TestCounts {
-    let failed = report.verdict == Verdict::Failed;
-    let mut counts = report.tests.unwrap_or(TestCounts {
-        passed: u64::from(!failed),
-        ..TestCounts::default()
-    });
-    if failed && counts.failed == 0 {
-        counts.failed = 1;
-    }
-    counts
-}
-
-/// A kernel as part of a file's name.
-fn file_name(kernel: &Choice) -> String {
-    kernel
-        .to_string()
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || c == '.' {
-                c
-            } else {
-                '_'
-            }
-        })
-        .collect()
 }
 
 #[cfg(test)]

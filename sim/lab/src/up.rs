@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use clap::ValueEnum as _;
 
 use crate::cluster::{Cluster, Shape};
 use crate::control::Open;
@@ -33,6 +34,24 @@ pub(crate) struct HowArgs {
 enum HostsAs {
     Namespaces,
     Machines,
+}
+
+impl HowArgs {
+    /// The same as arguments of another command.
+    pub(crate) fn as_arguments(&self) -> Vec<String> {
+        let mut arguments = Vec::new();
+        let mut push = |name: &str, value: Option<clap::builder::PossibleValue>| {
+            if let Some(value) = value {
+                arguments.push(format!("--{name}={}", value.get_name()));
+            }
+        };
+        push(
+            "hosts-as",
+            self.hosts_as.and_then(|value| value.to_possible_value()),
+        );
+        push("accel", self.accel.and_then(|value| value.to_possible_value()));
+        arguments
+    }
 }
 
 /// Arguments of `cargo lab up`.
@@ -164,5 +183,30 @@ impl Lab for RealLab {
             request.shared,
             &self.how,
         )?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        how: HowArgs,
+    }
+
+    #[test]
+    fn how_hosts_are_made_is_passed_on() {
+        for given in [
+            &[][..],
+            &["--hosts-as=machines"],
+            &["--hosts-as=namespaces", "--accel=tcg"],
+        ] {
+            let line = std::iter::once("command").chain(given.iter().copied());
+            assert_eq!(Command::parse_from(line).how.as_arguments(), given);
+        }
     }
 }

@@ -129,6 +129,10 @@ impl Checker<'_> {
             tables,
             test_on: self.test_on()?,
             slow: file.slow.as_ref().is_some_and(|slow| *slow.get_ref()),
+            beside_others: file
+                .beside_others
+                .as_ref()
+                .is_some_and(|beside| *beside.get_ref()),
             profile: file.profile,
         })
     }
@@ -147,9 +151,20 @@ impl Checker<'_> {
             }
             kernels.push(kernel);
         }
-        if let Some(slow) = self.file.slow.as_ref().filter(|_| kernels.is_empty()) {
-            let message = "slow: only what is part of `cargo lab test` (test_on) can be left out of it";
-            return Err(self.source.at(slow, message));
+        let of_tests = [
+            (
+                &self.file.slow,
+                "slow: only what is part of `cargo lab test` (test_on) can be left out of it",
+            ),
+            (
+                &self.file.beside_others,
+                "beside_others: only what is part of `cargo lab test` (test_on) is run beside others",
+            ),
+        ];
+        for (key, message) in of_tests {
+            if let Some(key) = key.as_ref().filter(|_| kernels.is_empty()) {
+                return Err(self.source.at(key, message));
+            }
         }
         Ok(kernels)
     }

@@ -85,6 +85,9 @@ pub(crate) trait Lab {
     fn boot(&mut self, request: Request<'_>) -> Result<Box<dyn Cluster>>;
 }
 
+/// The file of a run's output folder that holds its [`Report`].
+pub(crate) const REPORT: &str = "report.json";
+
 /// `cargo lab run`.
 ///
 /// # Errors
@@ -149,7 +152,7 @@ pub(crate) fn perform(
     progress.finish();
     let mut report = report?;
     report.before = before;
-    let kept = out.join("report.json");
+    let kept = out.join(REPORT);
     std::fs::write(&kept, document(&report)?).with_context(|| format!("cannot write {}", kept.display()))?;
     Ok((report, cluster))
 }

@@ -2,12 +2,12 @@
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use regex::Regex;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::model::{Metric, MetricSource};
 
 /// Tests of one step, or of all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TestCounts {
     pub(crate) passed: u64,
     pub(crate) failed: u64,

@@ -28,7 +28,9 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use cli::{Lab, Request, RunArgs, deliver, list, load, output_folder, perform, repository, run};
+pub(crate) use cli::{
+    Lab, REPORT, Request, RunArgs, deliver, list, load, output_folder, perform, repository, run,
+};
 pub(crate) use measure::{TestCounts, tests as count_tests};
 pub(crate) use model::{Folders, Programs, Scenario};
 pub(crate) use report::{Report, Verdict};

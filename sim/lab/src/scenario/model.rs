@@ -76,6 +76,8 @@ pub(crate) struct Scenario {
     pub(crate) test_on: Vec<Choice>,
     /// Left out by `cargo lab test --quick`.
     pub(crate) slow: bool,
+    /// Run by `cargo lab test` at the same time as others.
+    pub(crate) beside_others: bool,
     /// How our programs are built for it.
     pub(super) profile: Profile,
 }

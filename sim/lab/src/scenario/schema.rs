@@ -41,6 +41,7 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) test_on: Vec<Spanned<String>>,
     pub(super) slow: Option<Spanned<bool>>,
+    pub(super) beside_others: Option<Spanned<bool>>,
     #[serde(default)]
     pub(super) profile: Profile,
 }

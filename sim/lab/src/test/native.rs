@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use super::tally::Part;
 use crate::leash;
 use crate::programs;
-use crate::scenario::{Report, TestCounts, count_tests};
+use crate::scenario::{TestCounts, count_tests};
 use crate::steps::say;
 
 /// Tests of one call of cargo.
@@ -143,17 +143,8 @@ fn section(line: &str) -> Option<&str> {
     line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
 }
 
-/// The names of the tests that passed in steps that run tests.
-pub(super) fn passed_in(report: &Report) -> Vec<String> {
-    let mut names = Vec::new();
-    for step in report.steps.iter().filter(|step| step.tests.is_some()) {
-        let text = std::fs::read(&step.stdout).unwrap_or_default();
-        names.extend(passed(&String::from_utf8_lossy(&text)));
-    }
-    names
-}
-
-fn passed(lines: &str) -> Vec<String> {
+/// The names of the tests that passed, from what they printed.
+pub(super) fn passed(lines: &str) -> Vec<String> {
     lines
         .lines()
         .filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... ok"))

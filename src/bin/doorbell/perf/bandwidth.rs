@@ -185,7 +185,7 @@ fn gather<P: Provider>(
 
 /// Looks in vain after which less than a batch is posted, where the peer has receives for that much only: it may
 /// have no reason to tell of more before some of these are used.
-const PATIENCE_LOOKS: u32 = 4096;
+const PATIENCE_LOOKS: u32 = 1 << 16;
 
 /// Posts a round, never more in flight than the depth nor than the peer has receives for, and waits
 /// until all of it is done. Says how many doorbells it took.

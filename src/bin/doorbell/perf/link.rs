@@ -28,6 +28,8 @@ pub(super) const LOOKS_AT_MEMORY: u32 = 1 << 17;
 /// How long bytes of a polled message may be late behind its last one.
 const LATE: Duration = Duration::from_millis(10);
 const MARK_BYTES: usize = 16;
+/// As long as a side that waits for the end of a round sleeps at most.
+const LONGEST_NAP: Duration = Duration::from_millis(2);
 
 /// The connection under test on one side.
 pub(crate) struct Link<P: Provider> {
@@ -387,11 +389,13 @@ impl<'r, P: Provider> Run<'r, P> {
         Ok(())
     }
 
-    /// Waits, without haste, for the peer's mark of the end of a round.
+    /// Waits, without haste, for the peer's mark of the end of a round. It sleeps ever longer: the peer is busy with the
+    /// round, and on a host that both share every look takes time from it.
     ///
     /// # Errors
     /// It did not come in time, or something else did.
     pub(super) fn await_mark(&mut self, round: u64) -> Result<(), PerfError> {
+        let mut nap = NAP;
         loop {
             let mut came = None;
             let count = self.link.poll(|_, event| {
@@ -407,7 +411,8 @@ impl<'r, P: Provider> Run<'r, P> {
                 Some(Arrival::Written { .. }) => return Err(UNASKED),
                 None if count == 0 => {
                     self.look()?;
-                    thread::sleep(NAP);
+                    thread::sleep(nap);
+                    nap = nap.saturating_mul(2).min(LONGEST_NAP);
                 }
                 None => {}
             }

@@ -377,4 +377,7 @@ fn tests_on_what_is_no_kernel() {
             .starts_with("t.toml:4: test_on: `6.1` is named twice")
     );
     assert!(refused(&format!("slow = true\n{STEP}")).starts_with("t.toml:4: slow: only what is part of"));
+    assert!(
+        refused(&format!("beside_others = true\n{STEP}")).starts_with("t.toml:4: beside_others: only what")
+    );
 }

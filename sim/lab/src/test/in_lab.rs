@@ -1,0 +1,142 @@
+//! One scenario on one kernel as a part of the tests, counted from the report it leaves.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+
+use super::tally::Part;
+use super::{Run, native};
+use crate::scenario::{self, Detail, Lab, REPORT, TestCounts, Verdict};
+use crate::steps::step;
+
+/// What a report says of tests.
+#[derive(Debug, Deserialize)]
+pub(super) struct Told {
+    kernel: String,
+    verdict: Verdict,
+    failures: Vec<String>,
+    /// Absent when no step declares tests.
+    tests: Option<TestCounts>,
+    steps: Vec<ToldStep>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ToldStep {
+    stdout: PathBuf,
+    tests: Option<TestCounts>,
+}
+
+impl Told {
+    /// Reads the report in the folder of a run.
+    ///
+    /// # Errors
+    ///
+    /// There is none: something before the run failed.
+    pub(super) fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join(REPORT);
+        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("{} is no report", path.display()))
+    }
+
+    /// The tests of its steps, or itself as one. A run that failed is never without a failure.
+    fn counts(&self) -> TestCounts {
+        let failed = self.verdict == Verdict::Failed;
+        let mut counts = self.tests.unwrap_or(TestCounts {
+            passed: u64::from(!failed),
+            ..TestCounts::default()
+        });
+        if failed && counts.failed == 0 {
+            counts.failed = 1;
+        }
+        counts
+    }
+
+    /// The names of the tests that passed in its steps.
+    fn passed(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        for step in self.steps.iter().filter(|step| step.tests.is_some()) {
+            let text = fs::read(&step.stdout).unwrap_or_default();
+            names.extend(native::passed(&String::from_utf8_lossy(&text)));
+        }
+        names
+    }
+}
+
+/// Runs a scenario; gives its part, and the names of the tests that passed in it.
+pub(super) fn run(run: &Run<'_>, out: &Path, lab: &mut dyn Lab) -> (Part, Vec<String>) {
+    let started = Instant::now();
+    let told = step(run.title(), || {
+        let folder = run.folder(out);
+        let folder = scenario::output_folder(Some(&folder), &run.scenario.name)?;
+        let (report, cluster) = scenario::perform(run.scenario, run.kernel, &folder, lab)?;
+        drop(cluster);
+        if report.verdict == Verdict::Failed {
+            // The count below stands whether or not the table can be shown.
+            let _ = scenario::deliver(&report, Detail::Whole, None);
+        }
+        Told::read(&folder)
+    });
+    part(run, told, started.elapsed())
+}
+
+/// The part that a run is, and the names of the tests that passed in it.
+pub(super) fn part(run: &Run<'_>, told: Result<Told>, took: Duration) -> (Part, Vec<String>) {
+    let (kernel, counts, failures, passed) = match told {
+        Ok(told) => (
+            told.kernel.clone(),
+            told.counts(),
+            told.failures.clone(),
+            told.passed(),
+        ),
+        Err(error) => {
+            let counts = TestCounts {
+                failed: 1,
+                ..TestCounts::default()
+            };
+            (
+                run.kernel.to_string(),
+                counts,
+                vec![format!("{error:#}")],
+                Vec::new(),
+            )
+        }
+    };
+    let part = Part {
+        name: run.scenario.name.clone(),
+        kernel: Some(kernel),
+        counts,
+        ran_in_lab: 0,
+        duration_s: took.as_secs_f64(),
+        failures,
+    };
+    (part, passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_failed_is_never_without_a_failure() {
+        let told = |verdict, tests| Told {
+            kernel: String::new(),
+            verdict,
+            failures: Vec::new(),
+            tests,
+            steps: Vec::new(),
+        };
+        let counts = |passed, failed| TestCounts {
+            passed,
+            failed,
+            skipped: 0,
+        };
+        assert_eq!(told(Verdict::Passed, None).counts(), counts(1, 0));
+        assert_eq!(told(Verdict::Failed, None).counts(), counts(0, 1));
+        assert_eq!(told(Verdict::Passed, Some(counts(7, 0))).counts(), counts(7, 0));
+        assert_eq!(told(Verdict::Failed, Some(counts(7, 0))).counts(), counts(7, 1));
+        assert_eq!(told(Verdict::Failed, Some(counts(7, 2))).counts(), counts(7, 2));
+    }
+}
