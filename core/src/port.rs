@@ -1,6 +1,7 @@
 //! What a device says of one of its ports, and whether doorbell can use it.
 
 use core::fmt;
+use core::ops::Deref;
 
 use heapless::{String, Vec};
 
@@ -13,8 +14,57 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// How many GIDs of one port are looked at.
 pub const PORT_GIDS_MAX: usize = 64;
 
-/// The name of an RDMA device or network interface.
-pub type Name = String<NAME_BYTES_MAX>;
+/// The name of an RDMA device or network interface, of [`NAME_BYTES_MAX`] bytes at most.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Name(String<NAME_BYTES_MAX>);
+
+impl Name {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl TryFrom<&str> for Name {
+    type Error = NameTooLong;
+
+    fn try_from(text: &str) -> Result<Self, NameTooLong> {
+        String::try_from(text).map(Self).map_err(|()| NameTooLong)
+    }
+}
+
+impl Deref for Name {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self.as_str(), f)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+/// A name has more than [`NAME_BYTES_MAX`] bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameTooLong;
+
+impl fmt::Display for NameTooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a name has at most {NAME_BYTES_MAX} bytes")
+    }
+}
+
+impl core::error::Error for NameTooLong {}
 
 /// The state of a port: an integer newtype, since a device may report what we do not know.
 ///

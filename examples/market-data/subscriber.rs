@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    ChannelConfig, Event, Network, Node, Operation, RemoteAccess, Window as _, WindowConfig, WorkerConfig,
+    ChannelConfig, Event, Network, Node, Operation, RemoteAccess, Window as _, WindowConfig, Worker,
+    WorkerConfig,
 };
 use serde::Serialize;
 
@@ -73,27 +74,76 @@ pub(crate) fn run<P: Provider>(
     let channel = worker.channel(to.channel).ok_or("closed")?;
     channel.post_inline(Operation::Send, &window.remote().to_bytes())?;
 
-    let mut book = Book::new(instruments);
-    let mut latencies = Latencies::new()?;
+    let mut board = Board {
+        window,
+        instruments,
+        book: Book::new(instruments),
+        latencies: is_same_clock.then(Latencies::new).transpose()?,
+    };
+    let last = watch(worker, &mut board, arguments)?;
+    let book = &mut board.book;
+    let published = book.finish(&last);
+    let channel = worker.channel(to.channel).ok_or("closed")?;
+    let summary = [book.delivered, book.last_missing].map(u64::to_le_bytes).concat();
+    channel.post_inline(Operation::Send, &summary)?;
+    worker.close(to.channel, worker.within(patience), |_, _| {})?;
+    Ok(Subscribed {
+        role: "subscriber",
+        instruments,
+        published,
+        delivered: book.delivered,
+        conflated: book.conflated,
+        torn_looks: book.torn,
+        went_back: book.went_back,
+        not_genuine: book.not_genuine,
+        last_missing: book.last_missing,
+        latency: board.latencies.as_ref().and_then(Latencies::percentiles),
+        failures: book.failures(published),
+    })
+}
+
+/// The cells, and what was seen in them.
+struct Board<W> {
+    window: W,
+    instruments: usize,
+    book: Book,
+    /// Where the publisher's clock is this host's.
+    latencies: Option<Latencies>,
+}
+
+impl<W: doorbell::Window> Board<W> {
+    /// Looks at every cell; says whether there was news.
+    fn look(&mut self) -> Result<bool, Failure> {
+        let mut news = false;
+        for instrument in 0..self.instruments {
+            let Some(quote) = look(&self.window, instrument, &mut self.book)? else {
+                continue;
+            };
+            news = true;
+            if let Some(latencies) = &mut self.latencies {
+                let since_ns = monotonic_ns().saturating_sub(quote.published_ns);
+                latencies.note(Duration::from_nanos(since_ns));
+            }
+        }
+        Ok(news)
+    }
+}
+
+/// Looks until the publisher says that this was all; gives the last quotes there were, as it says.
+fn watch<P: Provider>(
+    worker: &mut Worker<P>,
+    board: &mut Board<P::Window>,
+    arguments: &Subscribe,
+) -> Result<Vec<u64>, Failure> {
+    let patience = Duration::from_secs(arguments.patience_s);
     let mut progress = Progress::new();
     let mut last_news = Instant::now();
     let mut last: Option<Vec<u64>> = None;
     loop {
-        // Told the end before this look, it is the last one: everything is in place, and nothing is written.
-        let is_last = last.is_some();
-        let mut news = false;
-        for instrument in 0..instruments {
-            if let Some(quote) = look(&window, instrument, &mut book)? {
-                news = true;
-                if is_same_clock {
-                    latencies.note(Duration::from_nanos(
-                        monotonic_ns().saturating_sub(quote.published_ns),
-                    ));
-                }
-            }
-        }
-        if is_last {
-            break;
+        let news = board.look()?;
+        // Told the end before this look, it was the last one: everything is in place, and nothing is written.
+        if let Some(last) = last {
+            return Ok(last);
         }
         let mut failed = None;
         let came = worker.poll(|mut turn, event| match event {
@@ -116,31 +166,16 @@ pub(crate) fn run<P: Provider>(
             return Err(format!("nothing came for {} s", arguments.patience_s).into());
         }
         progress.tell(now, || {
-            format!("seen {} quotes, {} conflated", book.delivered, book.conflated)
+            let Book {
+                delivered, conflated, ..
+            } = &board.book;
+            format!("seen {delivered} quotes, {conflated} conflated")
         });
         match arguments.away_us {
             0 => thread::yield_now(),
             away_us => thread::sleep(Duration::from_micros(away_us)),
         }
     }
-    let published = book.finish(&last.unwrap_or_default());
-    let channel = worker.channel(to.channel).ok_or("closed")?;
-    let summary = [book.delivered, book.last_missing].map(u64::to_le_bytes).concat();
-    channel.post_inline(Operation::Send, &summary)?;
-    worker.close(to.channel, worker.within(patience), |_, _| {})?;
-    Ok(Subscribed {
-        role: "subscriber",
-        instruments,
-        published,
-        delivered: book.delivered,
-        conflated: book.conflated,
-        torn_looks: book.torn,
-        went_back: book.went_back,
-        not_genuine: book.not_genuine,
-        last_missing: book.last_missing,
-        latency: latencies.percentiles(),
-        failures: book.failures(published),
-    })
 }
 
 /// Looks at one cell; gives its quote where it is news. What is torn is left for the next look.

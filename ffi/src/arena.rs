@@ -32,6 +32,9 @@ pub(crate) struct ArenaInner {
     first: NonNull<u8>,
     slot_bytes: u32,
     lkey: u32,
+    /// A word for each slot. One that is detached has no value, which was given up for the tag (`Slot::detach`), is
+    /// on no list, and no device has it; whoever exchanges its word may make the value again, and nobody else before
+    /// it is detached once more.
     detachments: Detachments<Box<[AtomicU32]>>,
     region: MemoryRegion,
     returned: Returned,

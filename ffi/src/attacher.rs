@@ -56,10 +56,9 @@ pub(crate) unsafe fn attach(home: NonNull<ArenaInner>, slot: DetachedSlot) -> Op
     if !inner.detachments().attach(index, tag) {
         return None;
     }
-    // SAFETY: 1. the block is live, and only indices below the number of slots have a word that could
-    // be detached; 2. it was detached until now: its value was given up for the tag (`Slot::detach`
-    // forgets it), so it is on no list and no device has it; the word was exchanged, which one
-    // caller alone did, so that no other makes a value of it before it is detached again.
+    // SAFETY: 1. the block is live, and only indices below the number of slots have a word that could be
+    // detached; 2. the word was exchanged here, so that its value is this caller's alone to make, as
+    // `ArenaInner::detachments` says.
     let mut slot = unsafe { Slot::from_parts(home, index) };
     slot.set_length(len_bytes);
     Some(slot)

@@ -27,6 +27,9 @@ pub(crate) const POLL_MAX: usize = 16;
 const ACKNOWLEDGED_AT_ONCE: u32 = 64;
 
 /// The queue in the device, alive as long as a queue pair completes into it.
+///
+/// Queue pairs that complete into it hold an `Arc` of this, and so does the [`CompletionQueue`], which takes
+/// all events and has acknowledged each by the time it lets go: destroying the queue waits for nothing.
 pub(crate) struct CompletionInner {
     cq: NonNull<rdma_sys::ibv_cq>,
     id: QueueId,
@@ -64,10 +67,8 @@ impl CompletionInner {
 impl Drop for CompletionInner {
     #[doc(alias = "ibv_destroy_cq")]
     fn drop(&mut self) {
-        // SAFETY: made in `CompletionQueue::new` and destroyed here alone; queue pairs that
-        // complete into it hold an `Arc` of this, and so does the `CompletionQueue`, which takes
-        // all events and has acknowledged each by the time it lets go of it: the call does not
-        // wait (ibv_create_cq(3), ibv_get_cq_event(3)).
+        // SAFETY: made in `CompletionQueue::new` and destroyed here alone, when nobody completes into
+        // it and all its events are acknowledged, as the type says (ibv_create_cq(3), ibv_get_cq_event(3)).
         let status = unsafe { rdma_sys::ibv_destroy_cq(self.cq.as_ptr()) };
         if errno::from_value("ibv_destroy_cq", status).is_err() {
             // It stays, and so must its channel and its device.

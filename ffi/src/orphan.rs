@@ -11,7 +11,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::arena::ArenaInner;
 use crate::leak::Leaked;
 
-/// The block of an arena whose owner is gone.
+/// The block of an arena whose owner is gone, which is made from a box, and this one's to free.
+///
+/// Once every slot is home and no attacher is left, nobody else reaches it. A thread that put the last slot on the
+/// list touches nothing after its release, which the acquire of `take_returned` pairs with
+/// (`ArenaInner::send_home`); one that dropped the last attacher nothing after it gave up its clone of the guard,
+/// with which `Arc::get_mut` synchronizes.
 pub(crate) struct Orphan {
     inner: NonNull<ArenaInner>,
     /// How many of its slots are home, and how many there are.
@@ -80,11 +85,8 @@ impl Orphan {
 
     /// Frees the block: every slot is home and no attacher is left, as `is_free` found.
     fn free(self) {
-        // SAFETY: made from a box. Every slot is home, so no `Slot` exists that points to it, and
-        // none is detached; a thread that put the last one on the list touches nothing after its
-        // release, which the acquire of `take_returned` paired with (`ArenaInner::send_home`). No
-        // attacher exists, since each has a clone of the guard; a thread that dropped the last one
-        // touched nothing after it gave up its clone, with which `Arc::get_mut` synchronizes.
+        // SAFETY: made from a box, and freed once, since this consumes the orphan. Every slot is home, so none
+        // is out or detached, and no attacher exists: so nobody else reaches it, as the type says.
         drop(unsafe { Box::from_raw(self.inner.as_ptr()) });
     }
 }

@@ -21,6 +21,7 @@ type PostReceive =
 
 /// The receive half of a queue pair; with its completion queue it belongs to one thread.
 pub struct ReceiveQueue {
+    /// Owns the slots whose memory requests name, from staging until the device is done.
     table: ManuallyDrop<Table>,
     /// Made for as many requests as the table is deep.
     list: WorkList<ibv_recv_wr>,
@@ -235,10 +236,9 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
         let queue = &mut *self.queue;
         let (post_recv, qp) = (queue.post_recv, queue.shared.as_ptr());
         let (status, posted) = queue.list.submit(queue.table.staged(), |first, refused| {
-            // SAFETY: (ibv_post_recv(3)) 1. the queue pair is live, held by `shared`, and the
-            // function its provider's; 2. the list is null-terminated and its elements are
-            // written; 3. the memory they name belongs to slots that the table owns until the
-            // device is done.
+            // SAFETY: (ibv_post_recv(3)) 1. the queue pair is live, held by `shared`, and the function its
+            // provider's; 2. the list ends in null, its elements are written; 3. the memory they name stays, as
+            // `table` says.
             unsafe { post_recv(qp, first, refused) }
         });
         if status == 0 {

@@ -24,6 +24,8 @@ const ATOMIC_BYTES: u32 = 8;
 
 /// The send half of a queue pair; with its completion queue it belongs to one thread.
 pub struct SendQueue {
+    /// Owns the slots whose memory requests name, from staging until the device is done. What goes inline is
+    /// borrowed for longer than its batch, and the address handle of a datagram stays by its half (`datagram`).
     table: ManuallyDrop<Table>,
     /// Made for as many requests as the table is deep.
     list: WorkList<ibv_send_wr>,
@@ -301,11 +303,9 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         let queue = &mut *self.queue;
         let (post_send, qp) = (queue.post_send, queue.shared.as_ptr());
         let (status, posted) = queue.list.submit(staged, |first, refused| {
-            // SAFETY: (ibv_post_send(3)) 1. the queue pair is live, held by `shared`, and the
-            // function its provider's; 2. the list is null-terminated and its elements are
-            // written; 3. the memory they name belongs to slots that the table owns until the
-            // device is done, or is inline and borrowed for longer than the batch; 4. so is the address
-            // handle of a datagram, by its half (`datagram`).
+            // SAFETY: (ibv_post_send(3)) 1. the queue pair is live, held by `shared`, and the function its
+            // provider's; 2. the list ends in null, its elements are written; 3. the memory and the address
+            // handles they name stay, as `table` says.
             unsafe { post_send(qp, first, refused) }
         });
         if status == 0 {

@@ -98,6 +98,7 @@ impl Drop for SharedReceiveInner {
 /// Receives that several queue pairs take from; with its completion queue it belongs to one
 /// thread.
 pub struct SharedReceiveQueue {
+    /// Owns the slots whose memory requests name, from staging until the device is done.
     table: ManuallyDrop<SharedTable>,
     /// Made for as many requests as the table is deep.
     list: WorkList<ibv_recv_wr>,
@@ -312,10 +313,9 @@ impl doorbell_core::provider::ReceiveBatch for SharedReceiveBatch<'_> {
         let queue = &mut *self.queue;
         let (post_srq_recv, srq) = (queue.post_srq_recv, queue.inner.as_ptr());
         let (status, posted) = queue.list.submit(queue.table.staged(), |first, refused| {
-            // SAFETY: (ibv_post_srq_recv(3)) 1. the queue is live, held by `inner`, and the
-            // function its provider's; 2. the list is null-terminated and its elements are
-            // written; 3. the memory they name belongs to slots that the table owns until the
-            // device is done.
+            // SAFETY: (ibv_post_srq_recv(3)) 1. the queue is live, held by `inner`, and the function its
+            // provider's; 2. the list ends in null, its elements are written; 3. the memory they name stays, as
+            // `table` says.
             unsafe { post_srq_recv(srq, first, refused) }
         });
         queue.table.post(posted);

@@ -4,7 +4,7 @@ use core::fmt::{self, Display};
 use core::net::IpAddr;
 use core::str::FromStr;
 
-use doorbell_core::port::{Name, PORT_GIDS_MAX};
+use doorbell_core::port::{Name, NameTooLong, PORT_GIDS_MAX};
 use doorbell_core::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortReport, PortState};
 use serde::{Deserialize, Serialize};
 
@@ -271,7 +271,8 @@ impl From<&PortFacts> for Port {
 
 impl Port {
     fn facts(self) -> Result<PortFacts, SnapshotError> {
-        let name = |text: &str| Name::try_from(text).map_err(|()| wrong("the name of a device", text));
+        let name =
+            |text: &str| Name::try_from(text).map_err(|NameTooLong| wrong("the name of a device", text));
         let place = format!("{}:{}", self.device, self.port);
         let mtu = |bytes: Option<u32>| match bytes {
             None => Ok(None),
@@ -328,7 +329,9 @@ impl Entry {
             ));
         }
         let interface = match self.netdev.as_deref() {
-            Some(text) => Some(Name::try_from(text).map_err(|()| wrong(place("the interface"), text))?),
+            Some(text) => {
+                Some(Name::try_from(text).map_err(|NameTooLong| wrong(place("the interface"), text))?)
+            }
             None => None,
         };
         let kind = match (self.kind, gid.to_ip()) {

@@ -55,6 +55,39 @@ const LAYOUT: &[(Field, usize)] = &[
     (Field::Instance, offset_of!(HandleHeader, instance)),
 ];
 
+impl HandleHeader {
+    /// The versions the listener speaks, one of ours among them.
+    fn versions(&self) -> Result<VersionRange, WireError> {
+        let wrong = |reason| error(Field::VersionMin, offset_of!(Self, version_min), reason);
+        let Some(versions) = VersionRange::new(self.version_min, self.version) else {
+            return Err(wrong(if self.version_min == 0 {
+                Reason::Zero
+            } else {
+                Reason::Mismatch
+            }));
+        };
+        match versions.common(VersionRange::OURS) {
+            Some(_) => Ok(versions),
+            None => Err(wrong(Reason::Unknown)),
+        }
+    }
+
+    /// Refuses what has no meaning in the versions we speak.
+    fn check_zeros(&self) -> Result<(), WireError> {
+        if self.flags & !FLAG_MORE != 0 {
+            return Err(error(Field::Flags, offset_of!(Self, flags), Reason::NotZero));
+        }
+        if self.reserved != 0 {
+            return Err(error(
+                Field::Reserved,
+                offset_of!(Self, reserved),
+                Reason::NotZero,
+            ));
+        }
+        Ok(())
+    }
+}
+
 fn error(field: Field, offset: usize, reason: Reason) -> WireError {
     WireError::new(Part::Handle, field, offset, reason)
 }
@@ -161,98 +194,48 @@ impl Handle {
             return Err(WireError::truncated(Part::Handle, LAYOUT, 0, bytes.len()));
         };
         if header.magic.get() != MAGIC {
-            return Err(error(
-                Field::Magic,
-                offset_of!(HandleHeader, magic),
-                Reason::Unknown,
-            ));
+            let offset = offset_of!(HandleHeader, magic);
+            return Err(error(Field::Magic, offset, Reason::Unknown));
         }
         if bytes.len() > HANDLE_BYTES_MAX {
             return Err(error(Field::Trailing, HANDLE_BYTES_MAX, Reason::TooLong));
         }
-        let offset = offset_of!(HandleHeader, version_min);
-        let Some(versions) = VersionRange::new(header.version_min, header.version) else {
-            let reason = if header.version_min == 0 {
-                Reason::Zero
-            } else {
-                Reason::Mismatch
-            };
-            return Err(error(Field::VersionMin, offset, reason));
-        };
-        if versions.common(VersionRange::OURS).is_none() {
-            return Err(error(Field::VersionMin, offset, Reason::Unknown));
-        }
+        let versions = header.versions()?;
         // What the versions we speak say must be zero, a newer one may have given a meaning.
         let from_newer = header.version > VERSION;
-        if header.flags & !FLAG_MORE != 0 && !from_newer {
-            return Err(error(
-                Field::Flags,
-                offset_of!(HandleHeader, flags),
-                Reason::NotZero,
-            ));
-        }
-        if header.reserved != 0 && !from_newer {
-            return Err(error(
-                Field::Reserved,
-                offset_of!(HandleHeader, reserved),
-                Reason::NotZero,
-            ));
+        if !from_newer {
+            header.check_zeros()?;
         }
         if header.rail_count == 0 {
-            return Err(error(
-                Field::RailCount,
-                offset_of!(HandleHeader, rail_count),
-                Reason::Zero,
-            ));
+            let offset = offset_of!(HandleHeader, rail_count);
+            return Err(error(Field::RailCount, offset, Reason::Zero));
         }
         let Some(port) = NonZeroU16::new(header.port.get()) else {
             return Err(error(Field::Port, offset_of!(HandleHeader, port), Reason::Zero));
         };
         let Some(instance) = InstanceId::new(header.instance.get()) else {
-            return Err(error(
-                Field::Instance,
-                offset_of!(HandleHeader, instance),
-                Reason::Zero,
-            ));
+            let offset = offset_of!(HandleHeader, instance);
+            return Err(error(Field::Instance, offset, Reason::Zero));
         };
+        let wrong_length = |reason| error(Field::Length, offset_of!(HandleHeader, length), reason);
         let length = usize::from(header.length);
         if !(HANDLE_HEADER_BYTES..=HANDLE_BYTES_MAX).contains(&length) {
-            return Err(error(
-                Field::Length,
-                offset_of!(HandleHeader, length),
-                Reason::OutOfRange,
-            ));
+            return Err(wrong_length(Reason::OutOfRange));
         }
         let present = bytes.get(..length).unwrap_or(bytes);
         let listed = present.get(HANDLE_HEADER_BYTES..).unwrap_or_default();
-        let (rails, after) = Rails::parse(
-            Part::Handle,
-            HANDLE_HEADER_BYTES,
-            listed,
-            header.rail_count,
-            from_newer,
-        )?;
+        let count = header.rail_count;
+        let (rails, after) = Rails::parse(Part::Handle, HANDLE_HEADER_BYTES, listed, count, from_newer)?;
         if bytes.len() < length {
-            return Err(error(
-                Field::Length,
-                offset_of!(HandleHeader, length),
-                Reason::Truncated,
-            ));
+            return Err(wrong_length(Reason::Truncated));
         }
         if !after.is_empty() && !from_newer {
-            return Err(error(
-                Field::Length,
-                offset_of!(HandleHeader, length),
-                Reason::Mismatch,
-            ));
+            return Err(wrong_length(Reason::Mismatch));
         }
         let padding = bytes.get(length..).unwrap_or_default();
         if let Some(position) = padding.iter().position(|byte| *byte != 0) {
-            return Err(error(
-                Field::Trailing,
-                length.saturating_add(position),
-                Reason::NotZero,
-            ));
+            let offset = length.saturating_add(position);
+            return Err(error(Field::Trailing, offset, Reason::NotZero));
         }
         Ok(HandleRef {
             port,

@@ -186,7 +186,7 @@ impl World {
     pub(crate) fn find_device(&self, host: HostId, name: &str) -> Option<DeviceId> {
         let has_name = |device: &Device| {
             let mut reports = device.ports.iter().filter_map(|place| self.port_at(*place));
-            reports.any(|port| port.report.device == name)
+            reports.any(|port| port.report.device.as_str() == name)
         };
         let mut all = (0..).map(DeviceId).zip(&self.devices);
         let (found, _) = all.find(|(_, device)| device.host == host && has_name(device))?;

@@ -136,6 +136,13 @@ impl Report {
 /// The tests as tables: those of latency, then those of bandwidth, then those only served.
 pub(crate) fn table(rows: &[Row]) -> String {
     let mut text = String::new();
+    latencies(&mut text, rows);
+    bandwidths(&mut text, rows);
+    served(&mut text, rows);
+    text
+}
+
+fn latencies(text: &mut String, rows: &[Row]) {
     let mut late = 0_u64;
     let latencies = rows.iter().filter_map(|row| match row.figures {
         Some(Figures::Latency(latency)) => Some((row, latency)),
@@ -144,7 +151,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
     for (index, (row, latency)) in latencies.enumerate() {
         if index == 0 {
             push(
-                &mut text,
+                text,
                 format_args!(
                     "{:<12} {:>9} {:>9} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}  us\n",
                     "latency", "bytes", "count", "min", "p50", "p99", "p99.9", "max", "mean"
@@ -166,7 +173,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
             [min_ns, p50_ns, p99_ns, p99_9_ns, max_ns, mean_ns].map(micros);
         late = late.saturating_add(latency.late);
         push(
-            &mut text,
+            text,
             format_args!(
                 "{:<12} {:>9} {count:>9} {min:>10} {p50:>10} {p99:>10} {p99_9:>10} {max:>10} {mean:>10}  {}{}\n",
                 row.test.op,
@@ -178,12 +185,15 @@ pub(crate) fn table(rows: &[Row]) -> String {
     }
     if late > 0 {
         push(
-            &mut text,
+            text,
             format_args!(
                 "{late} polled messages had their last byte before others: this device does not write in order\n"
             ),
         );
     }
+}
+
+fn bandwidths(text: &mut String, rows: &[Row]) {
     let bandwidths = rows.iter().filter_map(|row| match row.figures {
         Some(Figures::Bandwidth(bandwidth)) => Some((row, bandwidth)),
         _ => None,
@@ -191,7 +201,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
     for (index, (row, bandwidth)) in bandwidths.enumerate() {
         if index == 0 {
             push(
-                &mut text,
+                text,
                 format_args!(
                     "{:<12} {:>9} {:>9} {:>6} {:>6} {:>9} {:>12} {:>11} {:>11}\n",
                     "bandwidth",
@@ -214,7 +224,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
             ..
         } = bandwidth;
         push(
-            &mut text,
+            text,
             format_args!(
                 "{:<12} {:>9} {messages:>9} {:>6} {:>6} {doorbells:>9} {messages_per_second:>12.0} {:>11.2} {:>11.2}{}\n",
                 row.test.op,
@@ -227,11 +237,14 @@ pub(crate) fn table(rows: &[Row]) -> String {
             ),
         );
     }
+}
+
+fn served(text: &mut String, rows: &[Row]) {
     let served = rows.iter().filter(|row| row.figures.is_none());
     for (index, row) in served.enumerate() {
         if index == 0 {
             push(
-                &mut text,
+                text,
                 format_args!(
                     "{:<12} {:>9} {:>12} {:>15} {:>8}\n",
                     "served", "bytes", "checked", "checked by peer", "corrupt"
@@ -239,7 +252,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
             );
         }
         push(
-            &mut text,
+            text,
             format_args!(
                 "{:<12} {:>9} {:>12} {:>15} {:>8}\n",
                 row.test.op,
@@ -250,7 +263,6 @@ pub(crate) fn table(rows: &[Row]) -> String {
             ),
         );
     }
-    text
 }
 
 fn micros(ns: f64) -> String {
