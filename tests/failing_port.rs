@@ -1,78 +1,24 @@
 //! A listener whose port fails: the handshakes under way go on, and the failure is told.
 
 mod fabric;
+mod failing;
 
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
 
-use doorbell::vocabulary::network::{Network, NetworkError, Waited};
-use doorbell::vocabulary::{Clock, Instant};
-use doorbell::{ChannelConfig, ConnectError, Connection, Deadline, Listener, Node, Trust, Worker};
-use doorbell_sim::{Acceptor, Fabric, Host, LinkConfig, Stream};
+use doorbell::vocabulary::Instant;
+use doorbell::vocabulary::network::Network as _;
+use doorbell::{ChannelConfig, ConnectError, Connection, Listener, Node, Trust, Worker};
+use doorbell_sim::{Fabric, Host, LinkConfig};
 use fabric::{node, port, small, workers};
+use failing::Failing;
 
 const STAGE: Duration = Duration::from_secs(3);
 const LATENCY: Duration = Duration::from_millis(1);
 const PORT: u16 = 7000;
 const ENOMEM: i32 = 12;
-
-/// The network of a simulated host, whose ports take in some peers and then fail some times.
-struct Failing {
-    host: Host,
-    peers: Arc<AtomicU32>,
-    failures: Arc<AtomicU32>,
-}
-
-impl Clock for Failing {
-    fn now(&self) -> Instant {
-        self.host.now()
-    }
-}
-
-impl Network for Failing {
-    type Stream = Stream;
-    type Acceptor = Acceptor;
-
-    fn connect(&self, to: SocketAddr) -> Result<Stream, NetworkError> {
-        self.host.connect(to)
-    }
-
-    fn listen(&self, at: SocketAddr) -> Result<Acceptor, NetworkError> {
-        self.host.listen(at)
-    }
-
-    fn accept(&self, at: &Acceptor) -> Result<Option<Stream>, NetworkError> {
-        if self.peers.load(Ordering::Relaxed) == 0 && take_one(&self.failures) {
-            return Err(NetworkError { errno: ENOMEM });
-        }
-        let taken = self.host.accept(at)?;
-        if taken.is_some() {
-            take_one(&self.peers);
-        }
-        Ok(taken)
-    }
-
-    fn wait<'s>(
-        &self,
-        acceptor: Option<&'s Acceptor>,
-        streams: impl Iterator<Item = Waited<'s, Stream>>,
-        deadline: Deadline,
-    ) -> Result<(), NetworkError> {
-        self.host.wait(acceptor, streams, deadline)
-    }
-
-    fn random(&self, into: &mut [u8]) -> Result<(), NetworkError> {
-        self.host.random(into)
-    }
-}
-
-fn take_one(left: &AtomicU32) -> bool {
-    let less = |left: u32| left.checked_sub(1);
-    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
-        .is_ok()
-}
 
 /// A host that listens at a port that will fail, and one that may connect.
 struct Two {
@@ -101,6 +47,7 @@ impl Two {
             host: host.clone(),
             peers: Arc::new(AtomicU32::new(1)),
             failures: failures.clone(),
+            errno: ENOMEM,
         };
         let listening = Node::with(host, network, Trust::unauthenticated_on_purpose()).unwrap();
         let workers = workers(&listening);

@@ -2,22 +2,24 @@
 //! hostile costs no other a nanosecond, limits are told, and whatever ends them, nothing is left.
 
 mod fabric;
+mod failing;
 
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
 
+use doorbell::vocabulary::Instant;
 use doorbell::vocabulary::handshake::{Cause, Io as _};
-use doorbell::vocabulary::network::{Network, NetworkError, Waited};
+use doorbell::vocabulary::network::Network as _;
 use doorbell::vocabulary::wire::RejectReason;
-use doorbell::vocabulary::{Clock, Instant};
 use doorbell::{
     Acceptances, ChannelConfig, ChannelId, ConnectError, Connecting, Connection, Deadline, HandshakeLimits,
     Handshakes, Listener, Node, SharedReceivesConfig, Trust, Worker, WorkerConfig,
 };
-use doorbell_sim::{Acceptor, Fabric, Host, LinkConfig, Stream};
+use doorbell_sim::{Fabric, Host, LinkConfig, Stream};
 use fabric::{node, port, small};
+use failing::Failing;
 
 const LATENCY: Duration = Duration::from_millis(1);
 const STAGE: Duration = Duration::from_secs(3);
@@ -34,55 +36,6 @@ fn config() -> ChannelConfig {
 
 fn at() -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], PORT))
-}
-
-/// A host's network whose ports fail so many times.
-struct Failing {
-    host: Host,
-    failures: Arc<AtomicU32>,
-}
-
-impl Clock for Failing {
-    fn now(&self) -> Instant {
-        self.host.now()
-    }
-}
-
-impl Network for Failing {
-    type Stream = Stream;
-    type Acceptor = Acceptor;
-
-    fn connect(&self, to: SocketAddr) -> Result<Stream, NetworkError> {
-        self.host.connect(to)
-    }
-
-    fn listen(&self, at: SocketAddr) -> Result<Acceptor, NetworkError> {
-        self.host.listen(at)
-    }
-
-    fn accept(&self, at: &Acceptor) -> Result<Option<Stream>, NetworkError> {
-        let less = |left: u32| left.checked_sub(1);
-        let failed = self
-            .failures
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-        if failed.is_ok() {
-            return Err(NetworkError { errno: EMFILE });
-        }
-        self.host.accept(at)
-    }
-
-    fn wait<'s>(
-        &self,
-        acceptor: Option<&'s Acceptor>,
-        streams: impl Iterator<Item = Waited<'s, Stream>>,
-        deadline: Deadline,
-    ) -> Result<(), NetworkError> {
-        self.host.wait(acceptor, streams, deadline)
-    }
-
-    fn random(&self, into: &mut [u8]) -> Result<(), NetworkError> {
-        self.host.random(into)
-    }
 }
 
 /// A host that listens, its Worker, and what was accepted.
@@ -113,7 +66,9 @@ impl Hub {
         let failures = Arc::new(AtomicU32::new(0));
         let network = Failing {
             host: host.clone(),
+            peers: Arc::default(),
             failures: Arc::clone(&failures),
+            errno: EMFILE,
         };
         let node = Arc::new(Node::with(host, network, Trust::unauthenticated_on_purpose()).unwrap());
         let mut own = WorkerConfig::default();
