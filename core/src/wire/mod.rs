@@ -10,6 +10,7 @@ mod error;
 mod frame;
 mod greeting;
 mod handle;
+mod number;
 mod rails;
 mod reject;
 mod resumption;

@@ -1,42 +1,13 @@
 //! The session a connection belongs to: what carries on where an earlier connection ended.
 
-use core::fmt;
-use core::num::NonZeroU64;
-
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A number both sides know a session by; random, drawn by the side that began it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SessionId(NonZeroU64);
+use super::number::drawn_number;
 
-impl SessionId {
-    /// The session of this number, `None` for zero: on the wire, that is none.
-    #[must_use]
-    pub const fn new(raw: u64) -> Option<Self> {
-        match NonZeroU64::new(raw) {
-            Some(raw) => Some(Self(raw)),
-            None => None,
-        }
-    }
-
-    /// The number.
-    #[must_use]
-    pub const fn to_u64(self) -> u64 {
-        self.0.get()
-    }
-}
-
-impl fmt::Display for SessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl fmt::Debug for SessionId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SessionId({self})")
-    }
+drawn_number! {
+    /// A number both sides know a session by; random, drawn by the side that began it. Zero is none, on the wire.
+    SessionId
 }
 
 /// What a side says in Connect or Accept of the session that the connection is for.

@@ -1,7 +1,8 @@
 //! Versions, and the numbers that tell one listener and one attempt from another.
 
 use core::fmt;
-use core::num::NonZeroU64;
+
+use super::number::drawn_number;
 
 /// The newest version of the wire format this code speaks, and the one it writes wherever the peer speaks it.
 pub const VERSION: u8 = 2;
@@ -82,39 +83,11 @@ impl fmt::Display for VersionRange {
     }
 }
 
-/// A random number drawn when a listener or node starts: by it, a handle of one that is gone is recognised.
-///
-/// Never zero: zero is what forgotten entropy looks like.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct InstanceId(NonZeroU64);
-
-impl InstanceId {
-    /// The instance with this number, `None` for zero.
-    #[must_use]
-    pub const fn new(raw: u64) -> Option<Self> {
-        match NonZeroU64::new(raw) {
-            Some(raw) => Some(Self(raw)),
-            None => None,
-        }
-    }
-
-    /// The number.
-    #[must_use]
-    pub const fn to_u64(self) -> u64 {
-        self.0.get()
-    }
-}
-
-impl fmt::Display for InstanceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-impl fmt::Debug for InstanceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "InstanceId({self})")
-    }
+drawn_number! {
+    /// A random number drawn when a listener or node starts: by it, a handle of one that is gone is recognised.
+    ///
+    /// Never zero: zero is what forgotten entropy looks like.
+    InstanceId
 }
 
 /// Sixteen random bytes, new for each attempt and each side: no two handshakes have the same transcript.
@@ -123,7 +96,7 @@ pub struct Nonce(pub [u8; 16]);
 
 #[cfg(test)]
 mod tests {
-    use super::{InstanceId, VersionRange};
+    use super::VersionRange;
 
     #[test]
     fn the_lower_version_wins() {
@@ -143,6 +116,5 @@ mod tests {
         }
         assert_eq!(VersionRange::new(0, 1), None);
         assert_eq!(VersionRange::new(2, 1), None);
-        assert_eq!(InstanceId::new(0), None);
     }
 }
