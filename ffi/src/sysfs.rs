@@ -133,36 +133,21 @@ fn is_pci_address(name: &str) -> bool {
 mod tests {
     use super::{Sysfs, is_pci_address, parse_gid};
     use std::fs;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
+    use tempfile::TempDir;
 
-    /// A folder of its own, removed at the end.
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("doorbell-sysfs-{name}-{}", std::process::id()));
-            fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-
-        fn write(&self, path: &str, text: &str) {
-            let path = self.0.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            fs::remove_dir_all(&self.0).ok();
-        }
+    /// Writes a file in the folder, in folders that are made for it.
+    fn write(folder: &TempDir, path: &str, text: &str) {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
     }
 
     #[test]
     fn a_virtual_device() {
-        let class = Folder::new("virtual");
-        class.write("rxe0/fw_ver", "\n");
-        let sysfs = Sysfs::new(&class.0, "rxe0");
+        let class = TempDir::new().unwrap();
+        write(&class, "rxe0/fw_ver", "\n");
+        let sysfs = Sysfs::new(class.path(), "rxe0");
         assert_eq!(sysfs.numa_node(), None);
         assert_eq!(sysfs.pci_address(), None);
         assert_eq!(sysfs.device_path(), None);
@@ -173,26 +158,26 @@ mod tests {
 
     #[test]
     fn a_device_behind_pci_is_found_through_its_links() {
-        let class = Folder::new("pci");
-        class.write("devices/pci0000:3a/0000:3b:00.1/numa_node", "1\n");
-        class.write("drivers/mlx5_core/x", "");
-        class.write("class/mlx5_1/fw_ver", "16.35.2000\n");
-        let device = class.0.join("devices/pci0000:3a/0000:3b:00.1");
-        std::os::unix::fs::symlink(&device, class.0.join("class/mlx5_1/device")).unwrap();
-        std::os::unix::fs::symlink(class.0.join("drivers/mlx5_core"), device.join("driver")).unwrap();
-        let sysfs = Sysfs::new(&class.0.join("class"), "mlx5_1");
+        let class = TempDir::new().unwrap();
+        write(&class, "devices/pci0000:3a/0000:3b:00.1/numa_node", "1\n");
+        write(&class, "drivers/mlx5_core/x", "");
+        write(&class, "class/mlx5_1/fw_ver", "16.35.2000\n");
+        let device = class.path().join("devices/pci0000:3a/0000:3b:00.1");
+        std::os::unix::fs::symlink(&device, class.path().join("class/mlx5_1/device")).unwrap();
+        std::os::unix::fs::symlink(class.path().join("drivers/mlx5_core"), device.join("driver")).unwrap();
+        let sysfs = Sysfs::new(&class.path().join("class"), "mlx5_1");
         assert_eq!(sysfs.numa_node(), Some(1));
         assert_eq!(sysfs.pci_address().as_deref(), Some("0000:3b:00.1"));
         assert_eq!(sysfs.device_path(), fs::canonicalize(&device).ok());
         assert_eq!(sysfs.driver().as_deref(), Some("mlx5_core"));
         assert_eq!(sysfs.firmware().as_deref(), Some("16.35.2000"));
-        class.write("devices/pci0000:3a/0000:3b:00.1/numa_node", "-1\n");
+        write(&class, "devices/pci0000:3a/0000:3b:00.1/numa_node", "-1\n");
         assert_eq!(sysfs.numa_node(), None);
     }
 
     #[test]
     fn only_filled_gids_count() {
-        let class = Folder::new("gids");
+        let class = TempDir::new().unwrap();
         let port = "rxe0/ports/1";
         for (index, gid, kind, interface) in [
             (
@@ -222,18 +207,23 @@ mod tests {
                 Some("eth1"),
             ),
         ] {
-            class.write(&format!("{port}/gids/{index}"), &format!("{gid}\n"));
+            write(&class, &format!("{port}/gids/{index}"), &format!("{gid}\n"));
             if let Some(kind) = kind {
-                class.write(&format!("{port}/gid_attrs/types/{index}"), &format!("{kind}\n"));
+                write(
+                    &class,
+                    &format!("{port}/gid_attrs/types/{index}"),
+                    &format!("{kind}\n"),
+                );
             }
             if let Some(interface) = interface {
-                class.write(
+                write(
+                    &class,
                     &format!("{port}/gid_attrs/ndevs/{index}"),
                     &format!("{interface}\n"),
                 );
             }
         }
-        let gids = Sysfs::new(&class.0, "rxe0").gids(1, 8);
+        let gids = Sysfs::new(class.path(), "rxe0").gids(1, 8);
         let seen: Vec<_> = gids
             .iter()
             .map(|gid| (gid.index, gid.kind.as_str(), gid.interface.as_deref()))

@@ -202,29 +202,14 @@ mod tests {
     use super::{Interface, Roots};
     use crate::topology::ArpFacts;
     use std::fs;
-    use std::path::{Path, PathBuf};
+    use std::path::Path;
+    use tempfile::TempDir;
 
-    /// A folder of its own, removed at the end.
-    struct Folder(PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Self {
-            let path = std::env::temp_dir().join(format!("doorbell-survey-{name}-{}", std::process::id()));
-            fs::create_dir_all(&path).unwrap();
-            Self(path)
-        }
-
-        fn write(&self, path: &str, text: &str) {
-            let path = self.0.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            fs::remove_dir_all(&self.0).ok();
-        }
+    /// Writes a file in the folder, in folders that are made for it.
+    fn write(folder: &TempDir, path: &str, text: &str) {
+        let path = folder.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
     }
 
     fn roots(folder: &Path) -> Roots<'_> {
@@ -238,7 +223,7 @@ mod tests {
 
     #[test]
     fn an_interface_is_what_sysfs_says_of_the_same_number() {
-        let folder = Folder::new("interface");
+        let folder = TempDir::new().unwrap();
         for (name, text) in [
             ("ifindex", "7\n"),
             ("mtu", "4200\n"),
@@ -249,17 +234,17 @@ mod tests {
             ("arp_announce", "0\n"),
             ("rp_filter", "2\n"),
         ] {
-            folder.write(&format!("eth0/{name}"), text);
+            write(&folder, &format!("eth0/{name}"), text);
         }
-        folder.write("all/arp_announce", "2\n");
-        folder.write("all/rp_filter", "1\n");
+        write(&folder, "all/arp_announce", "2\n");
+        write(&folder, "all/rp_filter", "1\n");
         let interface = |index| Interface {
             name: "eth0".into(),
             index,
             addresses: vec!["10.0.0.1/24".parse().unwrap()],
         };
         let mut failures = Vec::new();
-        let facts = roots(&folder.0).interface(&interface(7), &mut failures);
+        let facts = roots(folder.path()).interface(&interface(7), &mut failures);
         assert_eq!((facts.is_up, facts.has_carrier), (Some(false), Some(true)));
         assert_eq!(facts.mtu_bytes, Some(4200));
         assert_eq!(facts.hardware_address.as_deref(), Some("02:00:00:00:00:01"));
@@ -271,28 +256,32 @@ mod tests {
         };
         assert_eq!(facts.arp, arp);
         assert!(failures.is_empty());
-        let facts = roots(&folder.0).interface(&interface(8), &mut failures);
+        let facts = roots(folder.path()).interface(&interface(8), &mut failures);
         assert_eq!((facts.is_up, facts.mtu_bytes), (None, None));
         assert_eq!(failures.len(), 1);
     }
 
     #[test]
     fn keys_and_interfaces_of_a_port() {
-        let folder = Folder::new("port");
+        let folder = TempDir::new().unwrap();
         for (index, key) in ["0xffff", "0x8001", "0x0000"].iter().enumerate() {
-            folder.write(&format!("rxe0/ports/1/pkeys/{index}"), &format!("{key}\n"));
+            write(
+                &folder,
+                &format!("rxe0/ports/1/pkeys/{index}"),
+                &format!("{key}\n"),
+            );
         }
-        folder.write("rxe0/ports/1/gid_attrs/ndevs/0", "eth0\n");
-        folder.write("rxe0/ports/1/gid_attrs/ndevs/1", "eth0\n");
-        folder.write("rxe0/parent", "eth0\n");
-        folder.write("rxe0/device/net/eth1/mtu", "1\n");
-        let roots = roots(&folder.0);
+        write(&folder, "rxe0/ports/1/gid_attrs/ndevs/0", "eth0\n");
+        write(&folder, "rxe0/ports/1/gid_attrs/ndevs/1", "eth0\n");
+        write(&folder, "rxe0/parent", "eth0\n");
+        write(&folder, "rxe0/device/net/eth1/mtu", "1\n");
+        let roots = roots(folder.path());
         assert_eq!(roots.pkeys("rxe0", 1), Some(vec![0xffff, 0x8001]));
         assert_eq!(roots.pkeys("rxe0", 2), None);
         assert_eq!(roots.netdevs("rxe0", 1, 1), ["eth0", "eth1"]);
         // Of which of two ports the interface of the function is, is not said.
         assert_eq!(roots.netdevs("rxe0", 1, 2), ["eth0"]);
-        folder.write("rxe0/ports/3/pkeys/0", "0x0000\n");
+        write(&folder, "rxe0/ports/3/pkeys/0", "0x0000\n");
         assert_eq!(roots.pkeys("rxe0", 3), Some(vec![]));
     }
 }
