@@ -12,6 +12,7 @@ use doorbell_core::{Clock as _, Deadline, Ticket};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{RingMessage, RingReadError, RingReader, RingRefusal, RingWriter, WindowWord};
 
+use crate::edge::reaper::Reaped;
 use crate::{Channel, ChannelId, ChannelState, Event, Lease, SendError, SendErrorKind, Turn, Worker};
 
 /// The longest message that is copied to go inline; devices take less.
@@ -51,6 +52,9 @@ pub struct RingChannel<P: Provider = Rdma> {
     reader: RingReader<Arc<P::Window>>,
     publications: Publications,
     scratch: Box<[u8; INLINE_BYTES_MAX]>,
+    // Goes last: the device lets go of the window on another thread.
+    #[expect(dead_code, reason = "it is there to be dropped")]
+    window: Reaped<Arc<P::Window>>,
 }
 
 /// How messages are told in each direction.
@@ -67,7 +71,7 @@ pub struct Publications {
 #[must_use = "it advances by being polled"]
 pub struct RingOpening<P: Provider = Rdma> {
     channel: ChannelId,
-    window: Arc<P::Window>,
+    window: Reaped<Arc<P::Window>>,
     ours: RingInvitation,
     deadline: Deadline,
     is_sent: bool,
@@ -160,7 +164,8 @@ impl<P: Provider> RingOpening<P> {
         }
         match self.answer {
             Some(theirs) if self.is_sent => {
-                let ring = RingChannel::new(self.channel, &self.window, &self.ours, theirs?);
+                let window = worker.reaper().keep(Arc::clone(&self.window));
+                let ring = RingChannel::new(self.channel, window, &self.ours, theirs?);
                 let mut ring = ring.ok_or(RingError::Config)?;
                 for immediate in self.written.drain(..) {
                     ring.note_written(immediate);
@@ -188,7 +193,7 @@ impl<P: Provider> RingChannel<P> {
         let bytes = ring_window_bytes(config.cells, config.cell_bytes).ok_or(RingError::Config)?;
         let bytes = usize::try_from(bytes).map_err(|_| RingError::Config)?;
         let window = worker.window(&WindowConfig::new(bytes, RemoteAccess::WRITE))?;
-        let window = Arc::new(window);
+        let window = worker.reaper().keep(Arc::new(window));
         let order = worker
             .channel(channel)
             .ok_or(RingError::Closed)?
@@ -238,7 +243,7 @@ impl<P: Provider> RingChannel<P> {
     /// invitations that were made or parsed.
     fn new(
         channel: ChannelId,
-        window: &Arc<P::Window>,
+        window: Reaped<Arc<P::Window>>,
         ours: &RingInvitation,
         theirs: RingInvitation,
     ) -> Option<Self> {
@@ -247,13 +252,14 @@ impl<P: Provider> RingChannel<P> {
         let their_word = RemoteAddress::within(theirs.window(), word_at(&theirs)?, 8)?;
         Some(Self {
             channel,
-            writer: RingWriter::new(theirs, WindowWord::new(Arc::clone(window), our_word)?),
-            reader: RingReader::new(Arc::clone(window), ours, their_word),
+            writer: RingWriter::new(theirs, WindowWord::new(Arc::clone(&window), our_word)?),
+            reader: RingReader::new(Arc::clone(&window), ours, their_word),
             publications: Publications {
                 sent: theirs.publication(),
                 received: ours.publication(),
             },
             scratch: Box::new([0; INLINE_BYTES_MAX]),
+            window,
         })
     }
 

@@ -38,6 +38,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
             "getrandom",
             "hmac",
             "rustix",
+            "scopeguard",
             "sha2",
             // Behind the CLI's feature; that they are optional is checked apart.
             "clap",
@@ -66,6 +67,8 @@ const EMBEDDED: &[&str] = &[
     "hmac",
     "sha2",
     "rustix",
+    // What is destroyed elsewhere stands where it is used without a check: by hand that takes unsafe.
+    "scopeguard",
 ];
 
 /// The packages where unsafe is allowed.

@@ -1,9 +1,12 @@
 //! Where objects of a device are destroyed: calls that take milliseconds, kept off the threads that poll.
 
+use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 use std::io;
 use std::sync::mpsc;
 use std::thread;
+
+use scopeguard::ScopeGuard;
 
 /// Destroys what it is handed, in order.
 ///
@@ -35,6 +38,14 @@ impl Reaper {
         }
     }
 
+    /// Something that is handed over where it is dropped.
+    pub(crate) fn keep<T: Send + 'static>(&self, what: T) -> Reaped<T> {
+        Reaped(scopeguard::guard(
+            (what, self.clone()),
+            hand_over as fn((T, Self)),
+        ))
+    }
+
     /// Waits until all that was handed over before is destroyed, but no longer than `patience`; says
     /// whether it is.
     pub(crate) fn settle(&self, patience: Duration) -> bool {
@@ -46,6 +57,29 @@ impl Reaper {
             return true;
         }
         destroyed.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Disconnected)
+    }
+}
+
+/// What a [`Reaper`] destroys, whoever drops it. Until then it is as if it stood there itself.
+pub(crate) struct Reaped<T: Send + 'static>(ScopeGuard<(T, Reaper), fn((T, Reaper))>);
+
+fn hand_over<T: Send + 'static>((what, reaper): (T, Reaper)) {
+    reaper.take(what);
+}
+
+impl<T: Send + 'static> Deref for Reaped<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0.0
+    }
+}
+
+impl<T: Send + 'static> DerefMut for Reaped<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0.0
     }
 }
 
@@ -72,9 +106,14 @@ mod tests {
         assert!(!reaper.settle(Duration::from_millis(1)));
         assert!(reaper.settle(Duration::from_secs(20)));
         assert_ne!(from.try_recv().unwrap(), thread::current().id());
+        drop(reaper.keep(Slow(to.clone(), Duration::ZERO)));
+        assert!(reaper.settle(Duration::from_secs(20)));
+        assert_ne!(from.try_recv().unwrap(), thread::current().id());
         // What is handed over last is destroyed too, though the reaper goes before.
-        reaper.take(Slow(to, Duration::ZERO));
+        let last = reaper.keep(Slow(to, Duration::ZERO));
         drop(reaper);
+        assert_eq!(last.1, Duration::ZERO);
+        drop(last);
         assert!(from.recv_timeout(Duration::from_secs(20)).is_ok());
     }
 

@@ -31,7 +31,7 @@ use doorbell_ffi::Rdma;
 use doorbell_hotpath::Statistics;
 
 use crate::channel::{Channel, ChannelId};
-use crate::edge::reaper::Reaper;
+use crate::edge::reaper::{Reaped, Reaper};
 use crate::{Lease, Notify, WorkerConfig};
 
 use closing::Closing;
@@ -53,7 +53,7 @@ pub struct Worker<P: Provider = Rdma> {
     places: Places<Channel<P>>,
     pub(crate) sends: SendSide<P>,
     pub(crate) receives: ReceiveSide<P>,
-    pub(crate) arena: P::Arena,
+    pub(crate) arena: Reaped<P::Arena>,
     /// A word for each channel, in which its peer announces receives.
     pub(crate) credit_words: Arc<P::Window>,
     pub(crate) domain: Arc<P::ProtectionDomain>,
@@ -66,6 +66,25 @@ pub struct Worker<P: Provider = Rdma> {
     pub(crate) statistics: Arc<Statistics>,
     closing: Vec<Closing>,
     waiting: Waiting,
+    // Goes last, and to the reaper: which so is the last to let go of any of it, and destroys it.
+    under: Reaped<Under<P>>,
+}
+
+/// What the objects of a Worker stand on.
+struct Under<P: Provider> {
+    credit_words: Arc<P::Window>,
+    domain: Arc<P::ProtectionDomain>,
+    context: Arc<P::Context>,
+}
+
+impl<P: Provider> Clone for Under<P> {
+    fn clone(&self) -> Self {
+        Self {
+            credit_words: Arc::clone(&self.credit_words),
+            domain: Arc::clone(&self.domain),
+            context: Arc::clone(&self.context),
+        }
+    }
 }
 
 /// The size of the word in which a peer announces receives.
@@ -175,14 +194,14 @@ impl<P: Provider> Worker<P> {
         let channels_max = config.channels_max.clamp(1, CHANNELS_MAX);
         let statistics = Arc::default();
         let shared = match &config.shared_receives {
-            Some(shared) => Some(Box::new(Shared::new(
+            Some(shared) => Some(Shared::new(
                 &domain,
                 &receive_completions,
                 &mut arena,
                 &statistics,
                 shared,
                 channels_max,
-            )?)),
+            )?),
             None => None,
         };
         let credit_bytes = (channels_max as usize).saturating_mul(CREDIT_WORD_BYTES);
@@ -190,15 +209,28 @@ impl<P: Provider> Worker<P> {
         // Beside the slots, and small: a huge page for it would be wasted.
         credits.placement = config.placement;
         credits.placement.pages = Pages::Ordinary;
-        let credit_words = domain.window(&credits)?;
-        Ok(Self {
-            places: Places::new(reaper),
-            sends: SendSide::new(send_completions, config.submissions_per_poll),
-            receives: ReceiveSide::new(receive_completions, shared),
-            arena,
-            credit_words: Arc::new(credit_words),
+        let under = Under {
+            credit_words: Arc::new(domain.window(&credits)?),
             domain: Arc::new(domain),
             context: Arc::new(context),
+        };
+        let Under {
+            credit_words,
+            domain,
+            context,
+        } = under.clone();
+        Ok(Self {
+            under: reaper.keep(under),
+            sends: SendSide::new(reaper.keep(send_completions), config.submissions_per_poll),
+            receives: ReceiveSide::new(
+                reaper.keep(receive_completions),
+                shared.map(|shared| Box::new(reaper.keep(shared))),
+            ),
+            arena: reaper.keep(arena),
+            places: Places::new(reaper),
+            credit_words,
+            domain,
+            context,
             device_events: DeviceEvents::new(),
             device,
             node,
@@ -207,6 +239,11 @@ impl<P: Provider> Worker<P> {
             closing: Vec::new(),
             waiting: Waiting::new(config.notify),
         })
+    }
+
+    /// What destroys for it.
+    pub(crate) const fn reaper(&self) -> &Reaper {
+        &self.places.reaper
     }
 
     /// The RDMA device it works on.

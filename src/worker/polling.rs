@@ -12,12 +12,13 @@ use super::shared::{Around, Shared};
 use super::submissions::Submissions;
 use super::waiting::Wanting;
 use super::{Turn, Worker};
+use crate::edge::reaper::Reaped;
 use crate::half::{Receives, Sends};
 use crate::{Event, Lease};
 
 /// What polls sends: the completion queue, and what it keeps from one poll to the next.
 pub(crate) struct SendSide<P: Provider> {
-    pub(crate) completions: P::CompletionQueue,
+    pub(crate) completions: Reaped<P::CompletionQueue>,
     /// What one completion of READs and atomics brought back, until it is delivered.
     pub(super) fetched: Vec<(Ticket, Lease<P>)>,
     /// Channels that have receives to announce, and nothing yet that goes out.
@@ -28,13 +29,13 @@ pub(crate) struct SendSide<P: Provider> {
 
 /// What polls receives: the completion queue, and what it keeps from one poll to the next.
 pub(crate) struct ReceiveSide<P: Provider> {
-    pub(crate) completions: P::CompletionQueue,
+    pub(crate) completions: Reaped<P::CompletionQueue>,
     /// Channels whose receives could not all be posted again for want of memory.
     pub(super) hungry: ChannelList,
     /// Of channels that are not admitted yet.
     pub(super) early: Early<P>,
     /// Where the channels share their receives.
-    pub(crate) shared: Option<Box<Shared<P>>>,
+    pub(crate) shared: Option<Box<Reaped<Shared<P>>>>,
 }
 
 impl<P: Provider> Worker<P> {
@@ -113,7 +114,10 @@ impl Polled {
 }
 
 impl<P: Provider> ReceiveSide<P> {
-    pub(super) fn new(completions: P::CompletionQueue, shared: Option<Box<Shared<P>>>) -> Self {
+    pub(super) fn new(
+        completions: Reaped<P::CompletionQueue>,
+        shared: Option<Box<Reaped<Shared<P>>>>,
+    ) -> Self {
         Self {
             completions,
             hungry: ChannelList::default(),
@@ -256,7 +260,7 @@ impl<P: Provider> ReceiveSide<P> {
 #[inline(always)]
 fn take<P: Provider, C: Receives<P>>(
     completion: P::Completion,
-    shared: &mut Option<Box<Shared<P>>>,
+    shared: &mut Option<Box<Reaped<Shared<P>>>>,
     around: Around<'_, P, C>,
     due: &mut impl FnMut(u32, &mut Listed),
     each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
@@ -313,7 +317,7 @@ fn keep_or_orphan<P: Provider>(
 }
 
 impl<P: Provider> SendSide<P> {
-    pub(super) fn new(completions: P::CompletionQueue, submissions_per_poll: u32) -> Self {
+    pub(super) fn new(completions: Reaped<P::CompletionQueue>, submissions_per_poll: u32) -> Self {
         Self {
             completions,
             fetched: Vec::new(),

@@ -20,7 +20,7 @@ pub(super) struct Maker<'w, P: Provider> {
 
 impl<'w, P: Provider> Maker<'w, P> {
     /// Of what a Worker, or its half that sends, has; beside the submissions that what is made joins.
-    const fn of(
+    fn of(
         sends: &'w mut SendSide<P>,
         domain: &'w P::ProtectionDomain,
         reaper: &'w Reaper,

@@ -70,6 +70,22 @@ numbered! {
     }
 }
 
+impl Call {
+    /// Whether it destroys what a device works with: calls that may take milliseconds.
+    pub(crate) const fn destroys(self) -> bool {
+        matches!(
+            self,
+            Self::CloseDevice
+                | Self::DeallocPd
+                | Self::DeregMr
+                | Self::DestroyCompChannel
+                | Self::DestroyCq
+                | Self::DestroySrq
+                | Self::DestroyQp
+        )
+    }
+}
+
 numbered! {
     /// A value that the library gives, and can be made to give another of: one that no enumeration of
     /// today has, say.
@@ -113,6 +129,8 @@ const FAIL: u32 = 1;
 const GIVE: u32 = 2;
 const LACK: u32 = 3;
 const CALLS: u32 = 4;
+const HOLD: u32 = 5;
+const LET_GO: u32 = 6;
 
 /// The one function behind [`Control`]; see there. Gives a count where one is asked for, else 0.
 #[unsafe(no_mangle)]
@@ -123,6 +141,8 @@ extern "C" fn doorbell_fake_control(command: u32, which: u32, first: u32, second
         GIVE => faults::give(which, first),
         LACK => faults::lack(which),
         CALLS => return faults::calls(which),
+        HOLD => faults::hold(),
+        LET_GO => return faults::let_go(),
         _ => {}
     }
     0
@@ -189,6 +209,17 @@ impl Control {
     /// What contexts opened from now on do without.
     pub fn lack(self, what: Without) {
         (self.entry)(LACK, what as u32, 0, 0);
+    }
+
+    /// Has calls that destroy something take long: on other threads than this until [`Control::let_go`]. On this one
+    /// they are counted, and go through: who waits for itself would never end.
+    pub fn hold_destroys(self) {
+        (self.entry)(HOLD, 0, 0, 0);
+    }
+
+    /// Lets calls go on that destroy something. Says how many were made by the thread that had them held.
+    pub fn let_go(self) -> u32 {
+        (self.entry)(LET_GO, 0, 0, 0)
     }
 
     /// How often a call was made since all was healed, with those that failed.

@@ -4,6 +4,8 @@
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
 use crate::control::{Call, Value, Without};
 
@@ -29,6 +31,16 @@ static VALUES: [AtomicU64; Value::ALL.len()] = [const { AtomicU64::new(0) }; Val
 const IS_GIVEN: u64 = 1 << 32;
 
 static LACKING: AtomicU32 = AtomicU32::new(0);
+
+/// Calls that destroy something are held, but on the thread that asked for it.
+struct Held {
+    by: Option<ThreadId>,
+    /// How many that thread made meanwhile.
+    there: u32,
+}
+
+static HELD: Mutex<Held> = Mutex::new(Held { by: None, there: 0 });
+static LET_GO: Condvar = Condvar::new();
 
 /// Whether a test ever asked for anything: until then the data path counts nothing.
 static WATCHED: AtomicBool = AtomicBool::new(false);
@@ -73,6 +85,37 @@ pub(crate) fn calls(call: u32) -> u32 {
     fault.map_or(0, |fault| fault.calls.load(Ordering::Relaxed))
 }
 
+fn held() -> MutexGuard<'static, Held> {
+    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn hold() {
+    *held() = Held {
+        by: Some(thread::current().id()),
+        there: 0,
+    };
+    WATCHED.store(true, Ordering::Relaxed);
+}
+
+pub(crate) fn let_go() -> u32 {
+    let mut held = held();
+    held.by = None;
+    LET_GO.notify_all();
+    held.there
+}
+
+/// Waits as long as calls that destroy something are held.
+fn pass_held() {
+    let mut held = held();
+    if held.by == Some(thread::current().id()) {
+        held.there = held.there.saturating_add(1);
+        return;
+    }
+    while held.by.is_some() {
+        held = LET_GO.wait(held).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
 /// Whether a context that is opened now does without something.
 pub(crate) fn is_lacking(what: Without) -> bool {
     LACKING.load(Ordering::Relaxed) == what as u32
@@ -83,6 +126,9 @@ pub(crate) fn is_lacking(what: Without) -> bool {
 pub(crate) fn due(call: Call) -> Option<c_int> {
     if !WATCHED.load(Ordering::Relaxed) {
         return None;
+    }
+    if call.destroys() {
+        pass_held();
     }
     count(call)
 }

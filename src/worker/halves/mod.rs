@@ -16,8 +16,8 @@ use doorbell_core::sync::AtomicU32;
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{DueFlag, DueList};
 
-use super::Worker;
 use super::places::{Entry, Listed, Places};
+use super::{Under, Worker};
 use crate::Arena;
 use crate::channel::Channel;
 use crate::half::Held;
@@ -84,10 +84,11 @@ impl<P: Provider> Worker<P> {
             (0..places).map(|_| DueFlag::new()).collect(),
         ));
         let context = Arc::clone(&self.context);
+        let under = reaper.keep(Under::clone(&self.under));
         let send_worker = SendWorker {
             places: sending,
             sends: self.sends,
-            arena: Arena::new(arena, reaper),
+            arena: Arena::new(arena, reaper.clone()),
             credit_words: self.credit_words,
             domain: self.domain,
             context: self.context,
@@ -97,6 +98,7 @@ impl<P: Provider> Worker<P> {
             statistics: Arc::clone(&self.statistics),
             waiting: self.waiting,
             due: Arc::clone(&due),
+            under,
         };
         let receive_worker = ReceiveWorker {
             places: receiving,
@@ -107,6 +109,7 @@ impl<P: Provider> Worker<P> {
             statistics: self.statistics,
             waiting: self.waiting,
             due,
+            under: self.under,
         };
         Ok((send_worker, receive_worker))
     }
@@ -166,6 +169,7 @@ impl<P: Provider> SendWorker<P> {
             statistics: self.statistics,
             closing,
             waiting: self.waiting,
+            under: receiving.under,
         })
     }
 

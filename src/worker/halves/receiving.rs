@@ -11,13 +11,14 @@ use doorbell_hotpath::{Statistics, Wait, Woken};
 
 use super::Due;
 use crate::channel::ChannelId;
+use crate::edge::reaper::Reaped;
 use crate::half::ReceiveHalf;
-use crate::worker::Turn;
 use crate::worker::device_events::DeviceEvents;
 use crate::worker::places::{Listed, Places};
 use crate::worker::polling::ReceiveSide;
 use crate::worker::submissions::Submissions;
 use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting};
+use crate::worker::{Turn, Under};
 use crate::{Event, Lease};
 
 /// The half of a [`Worker`] that receives, for one thread: the receive completion queue, the
@@ -25,12 +26,13 @@ use crate::{Event, Lease};
 pub struct ReceiveWorker<P: Provider = Rdma> {
     pub(in crate::worker) places: Places<ReceiveHalf<P>>,
     pub(in crate::worker) receives: ReceiveSide<P>,
-    pub(super) arena: P::Arena,
+    pub(super) arena: Reaped<P::Arena>,
     pub(in crate::worker) context: Arc<P::Context>,
     pub(in crate::worker) device_events: DeviceEvents,
     pub(super) statistics: Arc<Statistics>,
     pub(super) waiting: Waiting,
     pub(super) due: Due,
+    pub(super) under: Reaped<Under<P>>,
 }
 
 impl<P: Provider> ReceiveWorker<P> {

@@ -14,12 +14,13 @@ use doorbell_hotpath::{Statistics, Wait, Woken};
 
 use super::Due;
 use crate::channel::ChannelId;
+use crate::edge::reaper::Reaped;
 use crate::half::SendHalf;
-use crate::worker::Turn;
 use crate::worker::places::Places;
 use crate::worker::polling::SendSide;
 use crate::worker::submissions::Submissions;
 use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting};
+use crate::worker::{Turn, Under};
 use crate::{Arena, Event, Lease};
 
 /// The half of a [`Worker`] that sends, for one thread: the send completion queue, memory of
@@ -42,6 +43,8 @@ pub struct SendWorker<P: Provider = Rdma> {
     pub(super) statistics: Arc<Statistics>,
     pub(super) waiting: Waiting,
     pub(super) due: Due,
+    #[expect(dead_code, reason = "it is there to be dropped")]
+    pub(super) under: Reaped<Under<P>>,
 }
 
 impl<P: Provider> SendWorker<P> {
