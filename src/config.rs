@@ -162,8 +162,8 @@ pub struct ChannelConfig {
     /// [`Submitter`](crate::Submitter) submitted is signaled whatever this says: its memory comes
     /// home by completions alone.
     ///
-    /// Of a doorbell that the device took a part of, what it took is known done when more is posted, or as the channel
-    /// closes: what would have told was refused.
+    /// Of a doorbell that the device took a part of, what was to tell may have been refused: the next poll posts an
+    /// announcement that does.
     pub unsignaled_max: u32,
     /// Receives that may be missing before they are posted again. Default 16: one call for
     /// sixteen.

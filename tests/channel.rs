@@ -9,7 +9,7 @@ use doorbell::vocabulary::Rkey;
 use doorbell::{
     ArenaConfig, ChannelState, CloseError, CloseProgress, ConnectError, Event, Listener, Operation, Pages,
     PlacementConfig, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind, WcStatus, Window as _,
-    WindowConfig, WorkerConfig, within,
+    WindowConfig, Worker, WorkerConfig, within,
 };
 use doorbell_sim::Fabric;
 use fabric::{SOON, pair, pair_with, small};
@@ -558,4 +558,55 @@ fn a_request_gathers_from_memory_of_two_sizes() {
     // The memory of a lease outlives what it is from.
     drop(headers);
     assert_eq!(other.capacity_bytes(), 64);
+}
+
+#[test]
+fn what_was_taken_of_a_refused_doorbell_is_told_without_another_request() {
+    let (mut a, mut b) = pair();
+    let id = a.id();
+    let fabric = a.node.provider().fabric().clone();
+    let home = |worker: &mut Worker<doorbell_sim::Host>| {
+        let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
+        leases.len()
+    };
+    let all = home(a.worker());
+    let mut parts = Vec::new();
+    for round in 0..24 {
+        let before = a.worker().statistics().snapshot();
+        fabric.follow(&"fail 1st post of a with 12".parse().unwrap());
+        let leases: [_; 4] = core::array::from_fn(|_| a.lease(b"part"));
+        let mut batch = a.worker().channel(id).unwrap().batch();
+        let mut tickets = Vec::new();
+        for lease in leases {
+            tickets.push(batch.push(Operation::Send, [lease], PostFlags::empty()).unwrap());
+        }
+        let error = batch.ring().unwrap_err();
+        let part = error.posted as usize;
+        let is_more_refused = round % 2 == 1 && part > 0;
+        if is_more_refused {
+            // So is the first that is to tell.
+            fabric.follow(&"fail 1st post of a with 12".parse().unwrap());
+        }
+        let mut refused = 0;
+        if let Some(last) = part.checked_sub(1).and_then(|last| tickets.get(last)) {
+            a.until(|event| {
+                refused += usize::from(matches!(event, Event::AnnouncementRefused { .. }));
+                matches!(event, Event::Done { through } if through == *last).then_some(())
+            });
+        }
+        assert_eq!(refused, usize::from(is_more_refused));
+        assert_eq!(home(a.worker()), all);
+        a.worker().poll(|_, event| panic!("{event:?}")).unwrap();
+        let since = a.worker().statistics().snapshot().since(&before);
+        assert_eq!(since.announcements, u64::from(part > 0));
+        assert_eq!(since.refused, 1 + u64::from(is_more_refused));
+        parts.push(part);
+        for _ in 0..part {
+            assert_eq!(b.until(received), (b"part".to_vec(), None));
+        }
+    }
+    assert!(
+        parts.contains(&0) && parts.iter().any(|part| *part > 1),
+        "{parts:?}"
+    );
 }

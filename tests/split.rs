@@ -146,6 +146,33 @@ fn receives_that_wait_for_memory_are_posted_when_it_comes_home() {
 }
 
 #[test]
+fn what_was_taken_of_a_refused_doorbell_is_told_by_the_half_that_sends() {
+    let (node, mut a, _b) = pair_apart(Notify::Never);
+    let id = a.id;
+    let mut told = 0;
+    for _ in 0..16 {
+        node.provider()
+            .fabric()
+            .follow(&"fail 1st post of a with 12".parse().unwrap());
+        let leases: [_; 4] = core::array::from_fn(|_| a.sending.lease().unwrap());
+        let mut batch = a.sending.channel(id).unwrap().batch();
+        for lease in leases {
+            batch.push(Operation::Send, [lease], PostFlags::empty()).unwrap();
+        }
+        if batch.ring().unwrap_err().posted == 0 {
+            continue;
+        }
+        while polled(&mut a) == 0 {}
+        assert_eq!(a.sending.channel(id).unwrap().in_flight(), 0);
+        told += 1;
+        if told == 4 {
+            return;
+        }
+    }
+    panic!("the device took nothing {} times of 16", 16 - told);
+}
+
+#[test]
 fn joined_again_channels_are_closed_and_made() {
     let (_node, mut a, mut b) = pair_apart(Notify::Never);
     exchange(&mut a, &mut b, [1000, 1000]);

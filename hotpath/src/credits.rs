@@ -271,6 +271,12 @@ impl<L: Deref<Target = Grants>> Announcer<L> {
         self.at_least(1)
     }
 
+    /// What the peer may know already: for the sake of what else goes with it.
+    #[inline]
+    pub(crate) fn in_any_case(&mut self) -> Option<Announcement<'_>> {
+        self.at_least(0)
+    }
+
     /// Whether [`Announcer::beside`] has something.
     #[inline]
     pub(crate) fn is_due_beside(&self) -> bool {

@@ -51,17 +51,19 @@ pub struct Sender<Q, Bytes, W, L, S> {
     config: SenderConfig,
     /// Half the queue: unsignaled requests in a row at most, whatever the policy.
     unsignaled_limit: u32,
-    /// Requests posted since the last signaled one; none where that is not known.
+    /// Requests posted since the last signaled one, or [`UNTOLD`].
     unsignaled: u32,
     /// Announcements in flight.
     announcements: u32,
     /// Behind the last request staged whose slots data is written into, a position; zero where
     /// none is in flight.
     fetches_end: u64,
-    /// Whether the next request has to be signaled, part of a doorbell having been refused.
-    signal_next: bool,
     cause: Option<FirstCause>,
 }
+
+/// Stands for how many are unsignaled where a part of a doorbell was refused, and what was to be
+/// signaled may be in the rest: as more than there may be in a row, so that the next one is signaled.
+const UNTOLD: u32 = u32::MAX;
 
 /// What a completion gave back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +105,6 @@ where
             unsignaled: 0,
             announcements: 0,
             fetches_end: 0,
-            signal_next: false,
             cause: None,
         })
     }
@@ -205,11 +206,20 @@ where
     /// Whether a completion is yet to come: a signaled request is in flight. What was posted
     /// after the last signaled one is known done only by a later one.
     ///
-    /// After a doorbell of which part was refused it may say so in vain, until the next one.
+    /// After a doorbell of which a part was refused it says so, too: see [`Sender::has_untold`].
     #[must_use]
     #[inline]
     pub fn awaits_completion(&self) -> bool {
-        self.queue.in_flight() > self.unsignaled
+        self.has_untold() || self.queue.in_flight() > self.unsignaled
+    }
+
+    /// Whether nothing may come that tells of what is in flight, since the device took a part of a
+    /// doorbell and refused what was to tell. The next request does, and [`Sender::announce`] posts one
+    /// for that.
+    #[must_use]
+    #[inline]
+    pub fn has_untold(&self) -> bool {
+        self.unsignaled == UNTOLD && self.queue.in_flight() > 0
     }
 
     /// How many more requests can be staged now.

@@ -129,6 +129,8 @@ statistics! {
         announcements,
         /// Requests refused for want of room or of credit, to be tried again.
         would_block,
+        /// Post calls for sends of which the device refused a part, or all.
+        refused,
         /// Completions of sends.
         completions,
     }

@@ -37,6 +37,7 @@ counters! {
         inline: "doorbell_worker_inline_requests_total", "Requests whose bytes went inline.";
         announcements: "doorbell_worker_announcements_total", "Credits announced to peers.";
         would_block: "doorbell_worker_would_block_total", "Requests refused for want of room or of credit.";
+        refused: "doorbell_worker_refused_posts_total", "Post calls for sends of which the device refused a part, or all.";
         completions: "doorbell_worker_send_completions_total", "Completions of sends.";
         received: "doorbell_worker_received_messages_total", "Messages received.";
         received_bytes: "doorbell_worker_received_bytes_total", "Payload bytes received.";

@@ -117,6 +117,7 @@ fn every_counter_of_a_worker_is_rendered_as_itself() {
         (&statistics.inline, "inline_requests"),
         (&statistics.announcements, "announcements"),
         (&statistics.would_block, "would_block"),
+        (&statistics.refused, "refused_posts"),
         (&statistics.completions, "send_completions"),
         (&statistics.received, "received_messages"),
         (&statistics.received_bytes, "received_bytes"),

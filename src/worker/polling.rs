@@ -23,6 +23,8 @@ pub(crate) struct SendSide<P: Provider> {
     pub(super) fetched: Vec<(Ticket, Lease<P>)>,
     /// Channels that have receives to announce, and nothing yet that goes out.
     pub(super) unannounced: ChannelList,
+    /// How many post calls had been refused when channels were last looked through for what is untold.
+    refusals: u64,
     pub(super) wanting: Wanting,
     pub(super) submissions: Submissions<P>,
 }
@@ -85,6 +87,7 @@ impl<P: Provider> Worker<P> {
         if sends.submissions.is_used() {
             sends.submissions.run(places);
         }
+        sends.look_for_untold(places, statistics);
         // Late, so that an answer given above carries what would go by itself here.
         if !sends.unannounced.is_empty() {
             sends.announce(places, arena, each);
@@ -322,12 +325,35 @@ impl<P: Provider> SendSide<P> {
             completions,
             fetched: Vec::new(),
             unannounced: ChannelList::default(),
+            refusals: 0,
             wanting: Wanting::new(),
             submissions: Submissions::new(submissions_per_poll),
         }
     }
 
-    /// Announces receives of channels on which nothing went out to carry that.
+    /// Lists channels for an announcement of which the device took a part of a doorbell, once post calls were refused: a
+    /// signaled one tells of that part.
+    #[inline]
+    pub(super) fn look_for_untold<C: Sends<P>>(&mut self, places: &mut [Entry<C>], statistics: &Statistics) {
+        let refusals = statistics.refused.value();
+        if self.refusals != refusals {
+            self.refusals = refusals;
+            self.list_untold(places);
+        }
+    }
+
+    #[cold]
+    fn list_untold<C: Sends<P>>(&mut self, places: &mut [Entry<C>]) {
+        for (index, entry) in (0..).zip(places) {
+            if let Some((listed, channel)) = entry.split_open() {
+                if channel.send_half().sender.has_untold() {
+                    listed.note_unannounced(index, &mut self.unannounced);
+                }
+            }
+        }
+    }
+
+    /// Announces receives of channels on which nothing went out to carry that, or to tell of what is untold.
     pub(super) fn announce<C: Sends<P>>(
         &mut self,
         places: &mut [Entry<C>],
@@ -342,7 +368,8 @@ impl<P: Provider> SendSide<P> {
             let Some((listed, channel)) = entry.split_open() else {
                 return false;
             };
-            listed.is_unannounced = channel.is_announcement_due() && !announce(channel, arena, each);
+            let is_due = channel.is_announcement_due() || channel.send_half().sender.has_untold();
+            listed.is_unannounced = is_due && !announce(channel, arena, each);
             listed.is_unannounced
         });
     }

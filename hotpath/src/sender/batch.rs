@@ -8,7 +8,7 @@ use doorbell_core::provider::{
     Operation, PostError, PostFlags, PushError, Refused, SendBatch as _, SendQueue, Slot as _, Window,
 };
 
-use super::{Sender, SenderConfig, look};
+use super::{Sender, SenderConfig, UNTOLD, look};
 use crate::Statistics;
 use crate::credits::{Announcement, Announcer, Credits, Grants, Receipt, WindowWord};
 use crate::marks::{Mark, Marked};
@@ -36,11 +36,20 @@ where
     /// Announces by itself what receives the peer does not know of. Says whether none is left
     /// to announce; there is where the queue is full.
     ///
+    /// Where nothing else would tell of what is in flight ([`Sender::has_untold`]), it announces what the
+    /// peer knows if there is no more, and that is signaled.
+    ///
     /// # Errors
     /// The device refused it.
     pub fn announce(&mut self) -> Result<bool, PostError> {
+        let has_untold = self.has_untold();
         let (mut batch, announcer) = self.open();
-        let Some(announcement) = announcer.alone() else {
+        let announcement = if has_untold {
+            announcer.in_any_case()
+        } else {
+            announcer.alone()
+        };
+        let Some(announcement) = announcement else {
             return Ok(true);
         };
         batch.announce(announcement);
@@ -66,15 +75,10 @@ where
             bytes: 0,
             inline: 0,
             statistics: &self.statistics,
-            limit: if self.signal_next {
-                0
-            } else {
-                self.unsignaled_limit
-            },
+            limit: self.unsignaled_limit,
             config: &self.config,
             unsignaled_now: self.unsignaled,
             unsignaled: &mut self.unsignaled,
-            signal_next: &mut self.signal_next,
             fetches_end: &mut self.fetches_end,
         };
         (batch, &mut self.flow.announcer)
@@ -108,7 +112,6 @@ pub struct Batch<'q, Q: SendQueue + 'q, W> {
     unsignaled_now: u32,
     /// The same as of the last doorbell: written when this one rings.
     unsignaled: &'q mut u32,
-    signal_next: &'q mut bool,
     fetches_end: &'q mut u64,
 }
 
@@ -282,7 +285,6 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
             Ok(posted) => {
                 self.statistics.doorbell(*posted, self.bytes, self.inline);
                 *self.unsignaled = self.unsignaled_now;
-                *self.signal_next = false;
                 self.credits.note_sent(self.sent);
                 if let Some((count, receipt)) = announced {
                     receipt.note_announced(count);
@@ -294,10 +296,11 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
             Err(error) => {
                 // The bytes of the part that went are not known: the doorbell alone is counted.
                 self.statistics.doorbell(error.posted, 0, 0);
-                // A signaled request may be among the posted part or among the rest: the next
-                // one is signaled, so that the part is known done.
-                *self.unsignaled = 0;
-                *self.signal_next = true;
+                self.statistics.refused.add(1);
+                if error.posted != 0 {
+                    // A signaled request may be among the posted part or among the rest.
+                    *self.unsignaled = UNTOLD;
+                }
                 let messages = unposted_messages(marks, self.last, error.unposted);
                 self.credits.note_sent(self.sent.wrapping_sub(messages));
                 if let Some((count, receipt)) = announced {

@@ -7,7 +7,7 @@ use doorbell_core::provider::{
     Operation, PostError, PostFlags, PushError, Refused, SendBatch as _, SendQueue, Slot as _, Window,
 };
 
-use super::{Sender, look};
+use super::{Sender, UNTOLD, look};
 use crate::Statistics;
 use crate::credits::Grants;
 use crate::marks::Mark;
@@ -184,8 +184,7 @@ where
     /// The flags of a request that has a doorbell of its own.
     #[inline(always)]
     fn flags_of_one(&self, flags: PostFlags) -> PostFlags {
-        let is_due = self.signal_next
-            || self.unsignaled >= self.unsignaled_limit
+        let is_due = self.unsignaled >= self.unsignaled_limit
             || self.unsignaled.saturating_add(1) >= self.config.unsignaled_max;
         if is_due {
             flags | PostFlags::SIGNALED
@@ -207,19 +206,18 @@ where
         } else {
             self.unsignaled.saturating_add(1)
         };
-        self.signal_next = false;
     }
 
     /// Notes that the device refused it: it may have it all the same.
     #[cold]
     fn note_none(&mut self, mark: Mark, error: &PostError) {
         self.statistics.doorbell(error.posted, 0, 0);
+        self.statistics.refused.add(1);
         if error.posted != 0 {
             self.note_sent(mark);
+            // As for a batch of which part was refused.
+            self.unsignaled = UNTOLD;
         }
-        // As for a batch of which part was refused.
-        self.unsignaled = 0;
-        self.signal_next = true;
     }
 
     #[inline(always)]

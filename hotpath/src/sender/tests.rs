@@ -375,6 +375,40 @@ fn what_was_posted_of_a_refused_doorbell_is_known_done_by_the_next() {
     assert_eq!(sender.in_flight(), 1);
 }
 
+#[test]
+fn what_was_posted_of_a_refused_doorbell_is_told_by_an_announcement() {
+    for unsignaled_max in [0, 3, u32::MAX] {
+        let (mut sender, _, _) = sender_with(16, unsignaled_max, [64, 4]);
+        ring(&mut sender, 1).unwrap();
+        assert!(!sender.has_untold());
+        sender.queue.takes = 0;
+        ring(&mut sender, 4).unwrap_err();
+        assert!(!sender.has_untold(), "nothing was taken");
+        assert_eq!(sender.announce(), Ok(true));
+        assert_eq!(announced(&sender), []);
+        sender.queue.takes = 2;
+        ring(&mut sender, 4).unwrap_err();
+        assert!(sender.has_untold() && sender.awaits_completion());
+        // Refused, it is still to be made.
+        sender.queue.takes = 0;
+        sender.announce().unwrap_err();
+        assert!(sender.has_untold());
+        sender.queue.takes = usize::MAX;
+        // What the peer knows, since there is no more.
+        assert_eq!(sender.announce(), Ok(true));
+        assert_eq!(announced(&sender), [4]);
+        assert_eq!(signaled(&sender).last(), Some(&true));
+        assert!(!sender.has_untold() && sender.awaits_completion());
+        while sender.awaits_completion() {
+            complete(&mut sender);
+        }
+        assert_eq!((sender.in_flight(), sender.credits()), (0, 61));
+        assert_eq!(sender.announce(), Ok(true));
+        assert_eq!(announced(&sender), [4], "once");
+        assert_eq!(sender.statistics.refused.value(), 3);
+    }
+}
+
 /// What was announced, in order.
 fn announced(sender: &Tested) -> Vec<u32> {
     sender

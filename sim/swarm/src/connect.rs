@@ -207,7 +207,7 @@ impl Run<'_> {
                 // What was posted behind the last request that is signaled nobody waits for.
                 // Of what was lost with a completion queue nobody tells, either.
                 let may_vanish = self.case.device.quirks().late_requests_vanish || self.excuses.overruns;
-                let is_untold = left <= self.case.lines[line].unsignaled_max as usize || self.excuses.posts;
+                let is_untold = left <= self.case.lines[line].unsignaled_max as usize;
                 let may_be = may_vanish || is_untold && outcome.is_err();
                 ensure(left == 0 || may_be, "told", || {
                     format!("line {line}: {left} requests ended, and nobody was told ({outcome:?})")

@@ -168,11 +168,9 @@ impl Run<'_> {
                 quiet &= !at.rings.are_opening();
                 let host = self.case.lines[index].hosts[end];
                 let channel = self.stations[host].workers[at.worker].channel(at.id);
-                // Unsignaled requests at the end wait for one that is signaled: those of a doorbell, too, whose last the
-                // device refused.
+                // Unsignaled requests at the end wait for one that is signaled.
                 let waits = channel.is_some_and(|channel| {
                     self.case.lines[index].unsignaled_max == 0
-                        && !self.excuses.posts
                         && !at.posted.is_empty()
                         && channel.in_flight() > 0
                 });

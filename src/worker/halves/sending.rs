@@ -71,6 +71,8 @@ impl<P: Provider> SendWorker<P> {
         if self.sends.submissions.is_used() {
             self.sends.submissions.run(&mut self.places.entries);
         }
+        self.sends
+            .look_for_untold(&mut self.places.entries, &self.statistics);
         // Late, so that what was sent above carries what would go by itself here.
         self.take_due();
         if let (false, Some(arena)) = (self.sends.unannounced.is_empty(), &mut self.arena.inner) {
