@@ -37,7 +37,13 @@ struct Copy {
 }
 
 /// Tries each patch; says what came of it. `None` names all of the repository.
-pub(crate) fn run(patches: &[PathBuf], budget: Duration, jobs: usize) -> Result<Vec<Mutation>> {
+/// `each` gets all so far after each.
+pub(crate) fn run(
+    patches: &[PathBuf],
+    budget: Duration,
+    jobs: usize,
+    mut each: impl FnMut(&[Mutation]) -> Result<()>,
+) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../..")
         .canonicalize()?;
@@ -79,6 +85,7 @@ pub(crate) fn run(patches: &[PathBuf], budget: Duration, jobs: usize) -> Result<
             mutation.build_seconds,
         );
         mutations.push(mutation);
+        each(&mutations)?;
     }
     let caught = mutations.iter().filter(|mutation| mutation.caught).count();
     println!(
@@ -86,7 +93,7 @@ pub(crate) fn run(patches: &[PathBuf], budget: Duration, jobs: usize) -> Result<
         mutations.len(),
         budget.as_secs()
     );
-    Ok(mutations)
+    Ok(())
 }
 
 /// Whether it was found.

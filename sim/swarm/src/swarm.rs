@@ -50,11 +50,12 @@ pub(crate) struct SwarmArgs {
     /// Threads; by default one for each core
     #[arg(long, value_name = "J")]
     jobs: Option<usize>,
-    /// Put this patch into a copy of the tree, and see whether it is caught (several times for several)
-    #[arg(long, value_name = "PATCH", conflicts_with_all = ["minutes", "seeds", "seed", "ci"])]
+    /// Put this patch into a copy of the tree, and see whether it is caught (several times for several); seeds are run,
+    /// too, where they are asked for
+    #[arg(long, value_name = "PATCH")]
     mutate: Vec<PathBuf>,
     /// The same with every patch of `sim/mutations`
-    #[arg(long, conflicts_with_all = ["minutes", "seeds", "seed", "ci", "mutate"])]
+    #[arg(long, conflicts_with = "mutate")]
     mutate_all: bool,
     /// How long seeds are run for each patch
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
@@ -87,6 +88,7 @@ struct Summary {
     failures: Vec<Found>,
     /// How long seeds are run for each mutation at most.
     mutation_budget_seconds: u64,
+    mutation_seconds: f64,
     mutations_planted: usize,
     mutations_caught: usize,
     mutations: Vec<Mutation>,
@@ -148,16 +150,32 @@ fn cpu_ns() -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// Whether nothing failed.
+/// Whether nothing failed, and every mutation was caught.
 pub(crate) fn run(args: &SwarmArgs) -> Result<bool> {
-    let began = Instant::now();
     let jobs = args
         .jobs
         .unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from))
         .max(1);
-    if args.mutate_all || !args.mutate.is_empty() {
-        return plant(args, jobs);
+    let plants = args.mutate_all || !args.mutate.is_empty();
+    let are_seeds_asked_for =
+        args.ci || args.minutes.is_some() || args.seeds.is_some() || args.seed.is_some();
+    let mut summary = Summary {
+        jobs,
+        ..Summary::default()
+    };
+    if are_seeds_asked_for || !plants {
+        summary = run_seeds(args, jobs)?;
+        write_summary(args, &summary)?;
     }
+    if plants {
+        plant(args, jobs, &mut summary)?;
+    }
+    Ok(summary.failures.is_empty() && summary.mutations_caught == summary.mutations_planted)
+}
+
+/// Runs the seeds that are asked for, and says what came of them.
+fn run_seeds(args: &SwarmArgs, jobs: usize) -> Result<Summary> {
+    let began = Instant::now();
     let counts = Counts::default();
     if args.ci {
         for file in kept()? {
@@ -221,7 +239,6 @@ pub(crate) fn run(args: &SwarmArgs) -> Result<bool> {
             file,
         });
     }
-    write_summary(args, &summary)?;
     println!(
         "{} runs in {seconds:.1} s on {jobs} threads ({:.0} a minute), {} messages; a core does {:.0} packets and {:.0} \
          operations a second; {} failed",
@@ -233,28 +250,25 @@ pub(crate) fn run(args: &SwarmArgs) -> Result<bool> {
         summary.failures.len(),
     );
     ensure!(summary.seeds > 0, "nothing was run");
-    Ok(summary.failures.is_empty())
+    Ok(summary)
 }
 
-/// Whether every mutation was caught.
-fn plant(args: &SwarmArgs, jobs: usize) -> Result<bool> {
+/// Tries every mutation; the record is written after each.
+fn plant(args: &SwarmArgs, jobs: usize, summary: &mut Summary) -> Result<()> {
     let began = Instant::now();
-    let mutations = mutate::run(&args.mutate, Duration::from_secs(args.budget), jobs)?;
-    let caught = mutations
-        .iter()
-        .filter(|mutation| mutate::is_caught(mutation))
-        .count();
-    let summary = Summary {
+    summary.mutation_budget_seconds = args.budget;
+    mutate::run(
+        &args.mutate,
+        Duration::from_secs(args.budget),
         jobs,
-        seconds: began.elapsed().as_secs_f64(),
-        mutation_budget_seconds: args.budget,
-        mutations_planted: mutations.len(),
-        mutations_caught: caught,
-        mutations,
-        ..Summary::default()
-    };
-    write_summary(args, &summary)?;
-    Ok(summary.mutations_caught == summary.mutations_planted)
+        |mutations| {
+            summary.mutation_seconds = began.elapsed().as_secs_f64();
+            summary.mutations_planted = mutations.len();
+            summary.mutations_caught = mutations.iter().filter(|each| mutate::is_caught(each)).count();
+            summary.mutations = mutations.to_vec();
+            write_summary(args, summary)
+        },
+    )
 }
 
 fn write_summary(args: &SwarmArgs, summary: &Summary) -> Result<()> {
