@@ -1,10 +1,10 @@
 //! `cargo lab replay`: one seed or file run again, with its packets and moments kept.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
-use doorbell_sim::pcap;
+use doorbell_sim::{Plan, pcap};
 
 use crate::case::Case;
 use crate::generate::generate;
@@ -19,6 +19,9 @@ pub(crate) struct ReplayArgs {
     /// A seed, or a file that was written when one failed
     #[arg(value_name = "SEED|FILE")]
     what: String,
+    /// What goes wrong is as this file says, a plan in text, and not as the seed or file has it
+    #[arg(long, value_name = "FILE")]
+    plan: Option<PathBuf>,
     /// Write its packets to this file, as Wireshark reads them
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -41,9 +44,21 @@ pub(crate) fn load(what: &str) -> Result<Case> {
     }
 }
 
+/// The plan in a file, in one line.
+fn plan_of(path: &Path) -> Result<String> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let plan: Plan = text
+        .parse()
+        .with_context(|| format!("{} is no plan", path.display()))?;
+    Ok(plan.to_string())
+}
+
 /// Whether the oracles agree.
 pub(crate) fn run(args: &ReplayArgs) -> Result<bool> {
-    let case = load(&args.what)?;
+    let mut case = load(&args.what)?;
+    if let Some(path) = &args.plan {
+        case.plan = plan_of(path)?;
+    }
     let write = |path: &PathBuf, bytes: &[u8]| {
         fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
     };
@@ -93,4 +108,24 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<bool> {
         Err(failure) => println!("FAILED: {failure}"),
     }
     Ok(outcome.verdict.is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::plan_of;
+
+    #[test]
+    fn a_plan_of_several_lines_is_taken_and_what_is_none_refused() {
+        let path = std::env::temp_dir().join(format!("doorbell-plan-{}", std::process::id()));
+        let write = |text: &str| fs::write(&path, text).unwrap();
+        write("# a cable\nat 3ms link h0-h1 down for 1s\n\ndrop 2nd ack of h0->any # and this\n");
+        let plan = plan_of(&path).unwrap();
+        assert_eq!(plan, "at 3ms link h0-h1 down for 1s; drop 2nd ack of h0->any");
+        write("at 3ms dance");
+        assert!(plan_of(&path).is_err());
+        fs::remove_file(&path).unwrap();
+        assert!(plan_of(&path).is_err());
+    }
 }
