@@ -46,6 +46,7 @@ impl Run<'_> {
                 return Ok(());
             }
             What::LetGo => return self.let_go(host),
+            What::Datagram { count, bytes } => return self.mail(line, end, count, bytes),
             _ => {}
         }
         let Some(place) = self.place(line, end) else {

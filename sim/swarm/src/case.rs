@@ -22,6 +22,21 @@ pub(crate) struct Case {
     pub(crate) operations: Vec<Operation>,
     /// What goes wrong, as plans are written.
     pub(crate) plan: String,
+    /// Where lines are links, and not channels: how those are made.
+    #[serde(default)]
+    pub(crate) links: Option<LinksCase>,
+}
+
+/// How links are made; what their channels have is as the first line says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LinksCase {
+    /// Fragments kept until they are acknowledged.
+    pub(crate) retained: u32,
+    /// Fragments taken ahead of one that is missing.
+    pub(crate) ahead: u32,
+    pub(crate) fragment_bytes: u32,
+    /// The time between two polls of a host, where something happens meanwhile.
+    pub(crate) polls_every_ns: u64,
 }
 
 /// Which devices the hosts have.
@@ -29,17 +44,29 @@ pub(crate) struct Case {
 pub(crate) enum Device {
     Iba,
     Rxe61,
+    Rxe612,
+    /// One that repeats what a queue pair takes that fails.
+    RxeRepeating,
     Rxe7,
     Mlx5,
 }
 
 impl Device {
-    pub(crate) const ALL: [Self; 4] = [Self::Iba, Self::Rxe61, Self::Rxe7, Self::Mlx5];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Iba,
+        Self::Rxe61,
+        Self::Rxe612,
+        Self::RxeRepeating,
+        Self::Rxe7,
+        Self::Mlx5,
+    ];
 
     pub(crate) const fn quirks(self) -> Quirks {
         match self {
             Self::Iba => Quirks::IBA,
             Self::Rxe61 => Quirks::RXE_6_1,
+            Self::Rxe612 => Quirks::RXE_6_12,
+            Self::RxeRepeating => Quirks::RXE_REPEATING,
             Self::Rxe7 => Quirks::RXE_7,
             Self::Mlx5 => Quirks::MLX5,
         }
@@ -165,6 +192,12 @@ pub(crate) enum What {
     LetGo,
     /// The Workers of the host are taken apart, or put together again.
     Split,
+    /// So many datagrams of so many bytes with one doorbell.
+    Datagram { count: u8, bytes: u16 },
+    /// The process that has the links stands still for so long, and its device does not.
+    Stop { ns: u64 },
+    /// Another process takes its place, which knows of no link.
+    Replace,
 }
 
 impl Case {
@@ -210,6 +243,10 @@ pub(crate) struct Excuses {
     pub(crate) clocks: bool,
     /// A port or an address may not be there.
     pub(crate) ports: bool,
+    /// A datagram may come twice.
+    pub(crate) doubles: bool,
+    /// One may be overtaken.
+    pub(crate) overtakes: bool,
 }
 
 impl Excuses {
@@ -218,6 +255,10 @@ impl Excuses {
         let mut excuses = Self::default();
         let mut struck = 0_u32;
         for clause in &plan.clauses {
+            if let Clause::Packets(rule) = clause {
+                excuses.doubles |= rule.effect == Effect::Duplicate;
+                excuses.overtakes |= matches!(rule.effect, Effect::Reorder | Effect::Delay(_));
+            }
             match clause {
                 Clause::Packets(rule) => match (rule.effect, rule.which) {
                     (Effect::Duplicate, _) => {}
@@ -258,10 +299,8 @@ mod tests {
         let none = of("");
         assert_eq!(none, Excuses::default());
         assert_eq!(of("drop 3rd packet of any->any; drop 4th ack of any->any"), none);
-        assert_eq!(
-            of("duplicate 5% packet of any->any; delay 5% packet of any->any by 3us"),
-            none
-        );
+        let late = of("duplicate 5% packet of any->any; delay 5% packet of any->any by 3us");
+        assert!(!late.may_fail() && late.doubles && late.overtakes);
         assert!(of("drop 1st ack of a->b; drop 2nd ack of a->b; drop 3rd ack of a->b").retries);
         assert!(of("drop 1% ack of a->b").retries);
         assert!(of("at 3ms kill a for 1ms").kills && !of("at 3ms pause a for 1ms").kills);

@@ -3,7 +3,11 @@
 use doorbell_sim::Random;
 
 use crate::case::{Case, Device, HostCase, LineCase, Operation, Order, RingCase, What};
+use crate::generate_links::linked;
 use crate::station::address;
+
+/// How many cases are of links.
+const LINKED_PER_MILLION: u32 = 150_000;
 
 /// Nothing of a plan begins later than this, nor lasts longer.
 const TROUBLE_NS: u64 = 20_000_000;
@@ -11,6 +15,9 @@ const TROUBLE_NS: u64 = 20_000_000;
 /// What is left to chance: the case of a seed.
 pub(crate) fn generate(seed: u64) -> Case {
     let random = &mut Random::new(seed);
+    if random.happens(LINKED_PER_MILLION) {
+        return linked(random);
+    }
     let mut hosts: Vec<HostCase> = (0..2 + pick(random, 7)).map(|_| host(random)).collect();
     let lines: Vec<LineCase> = lines(random, &hosts);
     // Who is to be connected needs a subnet that both are in.
@@ -23,7 +30,7 @@ pub(crate) fn generate(seed: u64) -> Case {
         }
     }
     let operations = operations(random, &lines);
-    let device = Device::ALL[pick(random, 4)];
+    let device = one_of(random, &Device::ALL);
     Case {
         seed: random.draw(),
         device,
@@ -33,15 +40,16 @@ pub(crate) fn generate(seed: u64) -> Case {
         hosts,
         lines,
         operations,
+        links: None,
     }
 }
 
 /// An index below this one.
-fn pick(random: &mut Random, end: usize) -> usize {
+pub(crate) fn pick(random: &mut Random, end: usize) -> usize {
     random.below(end as u64) as usize
 }
 
-fn one_of<T: Copy>(random: &mut Random, choices: &[T]) -> T {
+pub(crate) fn one_of<T: Copy>(random: &mut Random, choices: &[T]) -> T {
     choices[pick(random, choices.len())]
 }
 
@@ -57,7 +65,7 @@ fn host(random: &mut Random) -> HostCase {
     }
 }
 
-fn lines(random: &mut Random, hosts: &[HostCase]) -> Vec<LineCase> {
+pub(crate) fn lines(random: &mut Random, hosts: &[HostCase]) -> Vec<LineCase> {
     let mut lines: Vec<LineCase> = Vec::new();
     for _ in 0..1 + pick(random, (2 * hosts.len()).min(8)) {
         let from = pick(random, hosts.len());
@@ -145,13 +153,17 @@ fn operations(random: &mut Random, lines: &[LineCase]) -> Vec<Operation> {
             91..93 => What::Hold {
                 count: 1 + random.below(40) as u8,
             },
-            93..95 => What::LetGo,
+            93 => What::LetGo,
             95 if may_close => What::Close {
                 within_ns: random.below(1_000_000),
             },
             96 if may_close && random.happens(300_000) => What::Shut,
             97 if may_split => What::Split,
             98 | 99 => What::Connect,
+            94 => What::Datagram {
+                count: 1 + random.below(6) as u8,
+                bytes,
+            },
             _ => What::Poll,
         };
         push(line, end, what);
@@ -171,7 +183,7 @@ fn plan(random: &mut Random, hosts: &[HostCase], device: Device) -> String {
         let effect = one_of(random, &["drop", "duplicate", "reorder", "corrupt", "delay"]);
         let kinds = [
             "packet", "packet", "packet", "ack", "send", "write", "read", "response", "atomic", "result",
-            "stream",
+            "stream", "datagram",
         ];
         let kind = one_of(random, &kinds);
         let which = match random.below(if severity == 1 { 1 } else { 3 }) {
@@ -203,7 +215,7 @@ fn plan(random: &mut Random, hosts: &[HostCase], device: Device) -> String {
 }
 
 /// One host, or all, as plans say it.
-fn any_host(random: &mut Random, hosts: usize) -> String {
+pub(crate) fn any_host(random: &mut Random, hosts: usize) -> String {
     match pick(random, hosts + 1) {
         0 => "any".to_owned(),
         number => format!("h{}", number - 1),
@@ -252,7 +264,7 @@ fn trouble(random: &mut Random, hosts: &[HostCase], device: Device) -> Option<St
 }
 
 /// As plans count.
-fn ordinal(number: u64) -> String {
+pub(crate) fn ordinal(number: u64) -> String {
     let ending = match (number % 10, number % 100) {
         (1, tens) if tens != 11 => "st",
         (2, tens) if tens != 12 => "nd",

@@ -21,6 +21,7 @@ impl Run<'_> {
                 format!("{event:?} of a channel nobody knows")
             });
         };
+        let may_repeat = self.case.device.quirks().repeats_failing_ns > 0;
         let Some(connection) = self.lines[line].connection.as_mut() else {
             return Ok(());
         };
@@ -43,7 +44,7 @@ impl Run<'_> {
                     ),
                 );
                 self.messages += 1;
-                connection.hear(end, message.payload(), immediate)?;
+                connection.hear(end, message.payload(), immediate, may_repeat)?;
                 self.keep_or_release(host, worker, message);
             }
             Event::Written {
@@ -60,7 +61,7 @@ impl Run<'_> {
                 }
                 self.messages += 1;
                 if let Some(connection) = self.lines[line].connection.as_mut() {
-                    connection.hear_written(end, payload_bytes, immediate)?;
+                    connection.hear_written(end, payload_bytes, immediate, may_repeat)?;
                 }
             }
             Event::Fetched { ticket, data } => {
@@ -105,6 +106,12 @@ impl Run<'_> {
                     (at.has_failed, at.receives_failed) = (true, true);
                 }
                 self.excuse(line, end, status)?;
+            }
+            // What its device repeats is more than its share.
+            Event::Overdrawn if connection.ends[end].as_ref().is_some_and(|at| at.repeats) => {
+                if let Some(at) = connection.ends[end].as_mut() {
+                    at.has_failed = true;
+                }
             }
             Event::AnnouncementRefused { error } => {
                 let excused = self.excuses.posts;

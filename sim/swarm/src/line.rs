@@ -43,6 +43,8 @@ pub(crate) struct End {
     pub(crate) receives_failed: bool,
     /// It was told of a failure that is no flush.
     pub(crate) has_cause: bool,
+    /// Its device, which fails, brings the last message again. Nothing new comes behind that.
+    pub(crate) repeats: bool,
     pub(crate) rings: Rings,
 }
 
@@ -56,8 +58,18 @@ impl End {
             has_failed: false,
             receives_failed: false,
             has_cause: false,
+            repeats: false,
             rings,
         }
+    }
+}
+
+impl End {
+    /// Behind what a device repeats comes nothing new: it has failed.
+    fn check_silent(&self) -> Verdict {
+        ensure(!self.repeats, "twice", || {
+            "a message came again, and another behind it".into()
+        })
     }
 }
 
@@ -156,8 +168,8 @@ impl Connection {
     }
 
     /// A message came to this end. The oracle for what is sent: nothing lost, twice, in another order, torn, or of
-    /// somebody else.
-    pub(crate) fn hear(&mut self, end: usize, bytes: &[u8], word: Option<u32>) -> Verdict {
+    /// somebody else. A device that repeats brings the last one again as it fails, and nothing behind that.
+    pub(crate) fn hear(&mut self, end: usize, bytes: &[u8], word: Option<u32>, may_repeat: bool) -> Verdict {
         let flow = &mut self.flows[1 - end];
         let found = Label::of(bytes);
         let is_submitted = found.is_some_and(|label| label.stream == SUBMITTED);
@@ -166,6 +178,16 @@ impl Connection {
         } else {
             (&flow.sent, &mut flow.received)
         };
+        let last = received.checked_sub(1).and_then(|last| sent.get(last));
+        let is_last = last.is_some_and(|last| {
+            !last.is_written && Some(last.label) == found && last.label.bytes(last.bytes) == bytes
+        });
+        // An invitation into a ring has no label.
+        let is_invitation = found.is_none() && self.ends[end].as_ref().is_some_and(|at| at.rings.are_there());
+        if may_repeat && (is_last || is_invitation) {
+            return self.note_repeated(end);
+        }
+        self.ends[end].as_ref().map_or(Ok(()), End::check_silent)?;
         let Some(expected) = sent.get(*received) else {
             return Err(failure(
                 "made up",
@@ -197,8 +219,13 @@ impl Connection {
     }
 
     /// The peer wrote into the window of this end, and told.
-    pub(crate) fn hear_written(&mut self, end: usize, bytes: u32, word: u32) -> Verdict {
+    pub(crate) fn hear_written(&mut self, end: usize, bytes: u32, word: u32, may_repeat: bool) -> Verdict {
         let flow = &mut self.flows[1 - end];
+        let last = flow.received.checked_sub(1).and_then(|last| flow.sent.get(last));
+        if may_repeat && last.is_some_and(|last| last.is_written && last.label.immediate() == word) {
+            return self.note_repeated(end);
+        }
+        self.ends[end].as_ref().map_or(Ok(()), End::check_silent)?;
         let expected = flow.sent.get(flow.received).copied();
         let is_due = expected.is_some_and(|sent| sent.is_written && sent.bytes == bytes as usize);
         ensure(
@@ -207,6 +234,13 @@ impl Connection {
             || format!("a WRITE of {bytes} bytes with {word:#x} came where {expected:?} was due"),
         )?;
         flow.received += 1;
+        Ok(())
+    }
+
+    fn note_repeated(&mut self, end: usize) -> Verdict {
+        if let Some(at) = self.ends[end].as_mut() {
+            at.repeats = true;
+        }
         Ok(())
     }
 

@@ -10,13 +10,17 @@
 )]
 
 mod act;
+mod bond;
 mod case;
 mod connect;
+mod datagrams;
 mod failure;
 mod finish;
 mod generate;
+mod generate_links;
 mod hear;
 mod line;
+mod linked;
 mod mutate;
 mod pattern;
 mod replay;

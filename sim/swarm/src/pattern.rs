@@ -25,6 +25,10 @@ pub(crate) const WRITTEN: u8 = 2;
 pub(crate) const RESTING: u8 = 3;
 /// What is written into rings.
 pub(crate) const RINGED: u8 = 4;
+/// What goes over links.
+pub(crate) const LINKED: u8 = 5;
+/// Datagrams.
+pub(crate) const DATAGRAM: u8 = 6;
 
 impl Label {
     /// So many bytes of it, [`HEADER_BYTES`] at least.

@@ -43,6 +43,11 @@ impl Rings {
         matches!(self, Self::Opening(_))
     }
 
+    /// Whether its line has any.
+    pub(crate) const fn are_there(&self) -> bool {
+        !matches!(self, Self::None)
+    }
+
     pub(crate) const fn are_open(&self) -> bool {
         matches!(self, Self::Open(_))
     }

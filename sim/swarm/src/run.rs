@@ -11,9 +11,11 @@ use doorbell::vocabulary::provider::AsyncEvent;
 use doorbell::{ChannelId, Event};
 use doorbell_sim::{Fabric, Frame, Host, LinkConfig, Tally, Timeline};
 
-use crate::case::{Case, Excuses, LineCase, What};
+use crate::case::{Case, Excuses, HostCase, LineCase, What};
+use crate::datagrams::Mail;
 use crate::failure::{Failure, Verdict, ensure, failure};
 use crate::line::{Connection, Line};
+use crate::linked::LinkedRun;
 use crate::station::Station;
 use crate::trace::Trace;
 
@@ -46,8 +48,15 @@ pub(crate) fn run_caught(case: &Case, keep: Keep) -> Outcome {
         let text = text
             .or_else(|| panic.downcast_ref::<&str>().copied())
             .unwrap_or("no text");
-        Outcome {
-            verdict: Err(failure("panic", text)),
+        Outcome::none(failure("panic", text))
+    })
+}
+
+impl Outcome {
+    /// That of a run of which nothing is left but why it failed.
+    fn none(failure: Failure) -> Self {
+        Self {
+            verdict: Err(failure),
             hash: 0,
             tally: Tally::default(),
             virtual_ns: 0,
@@ -55,41 +64,38 @@ pub(crate) fn run_caught(case: &Case, keep: Keep) -> Outcome {
             timeline: Timeline::default(),
             frames: Vec::new(),
         }
-    })
+    }
 }
 
 /// Runs a case.
 fn run(case: &Case, keep: Keep) -> Outcome {
     let mut trace = Trace::new(keep.moments);
-    let (mut tally, mut virtual_ns, mut messages, mut frames) = (Tally::default(), 0, 0, Vec::new());
-    let mut timeline = Timeline::default();
-    let verdict = match Run::new(case, &mut trace, keep) {
-        Err(error) => Err(failure("set-up", format!("{error:#}"))),
-        Ok(mut run) => {
-            let fabric = run.fabric.clone();
-            let verdict = run.operate().and_then(|()| run.finish());
-            messages = run.messages;
-            // Whatever the end of a broken run brings, its verdict stands.
-            let dropped = catch_unwind(AssertUnwindSafe(move || drop(run)));
-            let verdict = verdict.and(dropped.map_err(|_| failure("panic", "while everything is dropped")));
-            virtual_ns = fabric.now().to_ns();
-            frames = fabric.take_captured();
-            timeline = fabric.take_timeline();
-            let audited = fabric.audit();
-            tally = audited.unwrap_or_default();
-            verdict
-                .and_then(|()| {
-                    audited
-                        .map(|_| ())
-                        .map_err(|violation| failure("audit", violation.to_string()))
-                })
-                .and_then(|()| {
-                    ensure(fabric.queue_pairs() == 0, "conserved", || {
-                        format!("{} queue pairs are left", fabric.queue_pairs())
-                    })
-                })
-        }
+    let fabric = match fabric(case, keep) {
+        Ok(fabric) => fabric,
+        Err(error) => return Outcome::none(failure("set-up", format!("{error:#}"))),
     };
+    let (verdict, messages) = if case.links.is_some() {
+        let made = LinkedRun::new(case, &fabric, &mut trace);
+        judged(made, LinkedRun::run, |run| run.messages)
+    } else {
+        let made = Run::new(case, &fabric, &mut trace);
+        let verdict = |run: &mut Run<'_>| run.operate().and_then(|()| run.finish());
+        judged(made, verdict, |run| run.messages)
+    };
+    let virtual_ns = fabric.now().to_ns();
+    let mut timeline = fabric.take_timeline();
+    let audited = fabric.audit();
+    let verdict = verdict
+        .and_then(|()| {
+            audited
+                .map(|_| ())
+                .map_err(|violation| failure("audit", violation.to_string()))
+        })
+        .and_then(|()| {
+            ensure(fabric.queue_pairs() == 0, "conserved", || {
+                format!("{} queue pairs are left", fabric.queue_pairs())
+            })
+        });
     if let Err(failure) = &verdict {
         trace.note(virtual_ns, 0, format_args!("FAILED: {failure}"));
     }
@@ -102,12 +108,50 @@ fn run(case: &Case, keep: Keep) -> Outcome {
             ..failure
         }),
         hash,
-        tally,
+        tally: audited.unwrap_or_default(),
         virtual_ns,
         messages,
         timeline,
-        frames,
+        frames: fabric.take_captured(),
     }
+}
+
+/// The fabric of a case.
+fn fabric(case: &Case, keep: Keep) -> anyhow::Result<Fabric> {
+    let link = LinkConfig {
+        latency_ns: case.latency_ns,
+        bandwidth_mbps: Some(case.bandwidth_mbps),
+    };
+    let builder = Fabric::builder()
+        .seed(case.seed)
+        .link(link)
+        .quirks(case.device.quirks());
+    let fabric = builder.plan(case.plan()?).driven().build();
+    if keep.frames > 0 {
+        fabric.capture(keep.frames);
+    }
+    if keep.moments {
+        fabric.record(MOMENTS_MAX);
+    }
+    Ok(fabric)
+}
+
+/// What becomes of a run that was made, or was not; and how many messages came.
+fn judged<R>(
+    made: anyhow::Result<R>,
+    run: impl FnOnce(&mut R) -> Verdict,
+    messages: impl FnOnce(&R) -> u64,
+) -> (Verdict, u64) {
+    let mut made = match made {
+        Ok(made) => made,
+        Err(error) => return (Err(failure("set-up", format!("{error:#}"))), 0),
+    };
+    let verdict = run(&mut made);
+    let messages = messages(&made);
+    // Whatever the end of a broken run brings, its verdict stands.
+    let dropped = catch_unwind(AssertUnwindSafe(move || drop(made)));
+    let dropped = dropped.map_err(|_| failure("panic", "while everything is dropped"));
+    (verdict.and(dropped), messages)
 }
 
 /// A run under way.
@@ -116,6 +160,8 @@ pub(crate) struct Run<'c> {
     pub(crate) fabric: Fabric,
     pub(crate) stations: Vec<Station>,
     pub(crate) lines: Vec<Line>,
+    /// Datagrams that each end of each line sent.
+    pub(crate) mails: Vec<[Mail; 2]>,
     pub(crate) excuses: Excuses,
     pub(crate) trace: &'c mut Trace,
     pub(crate) connections: u32,
@@ -130,27 +176,11 @@ pub(crate) struct Run<'c> {
 type Told = (ChannelId, Event<Host>);
 
 impl<'c> Run<'c> {
-    fn new(case: &'c Case, trace: &'c mut Trace, keep: Keep) -> anyhow::Result<Self> {
-        let plan = case.plan()?;
+    fn new(case: &'c Case, fabric: &Fabric, trace: &'c mut Trace) -> anyhow::Result<Self> {
         let retries = case.lines.iter().map(|line| line.retry_count).min().unwrap_or(0);
-        let excuses = Excuses::of(&plan, retries);
-        let link = LinkConfig {
-            latency_ns: case.latency_ns,
-            bandwidth_mbps: Some(case.bandwidth_mbps),
-        };
-        let builder = Fabric::builder()
-            .seed(case.seed)
-            .link(link)
-            .quirks(case.device.quirks());
-        let fabric = builder.plan(plan).driven().build();
-        if keep.frames > 0 {
-            fabric.capture(keep.frames);
-        }
-        if keep.moments {
-            fabric.record(MOMENTS_MAX);
-        }
+        let excuses = Excuses::of(&case.plan()?, retries);
         let stations = (0..case.hosts.len())
-            .map(|host| Station::new(&fabric, case, host))
+            .map(|host| Station::new(fabric, case, host))
             .collect::<anyhow::Result<Vec<Station>>>()?;
         let line = |(index, line): (usize, &LineCase)| {
             Ok(Line {
@@ -167,9 +197,10 @@ impl<'c> Run<'c> {
             .collect::<anyhow::Result<_>>()?;
         Ok(Self {
             case,
-            fabric,
+            fabric: fabric.clone(),
             stations,
             lines,
+            mails: case.lines.iter().map(|_| Default::default()).collect(),
             excuses,
             trace,
             connections: 0,
@@ -200,13 +231,20 @@ impl<'c> Run<'c> {
         self.fabric
             .audit()
             .map_err(|violation| failure("audit", violation.to_string()))?;
-        ensure(self.fabric.receivers_not_ready() == 0, "credits", || {
+        let is_ready = self.fabric.receivers_not_ready() == 0 || self.may_repeat_into_shared();
+        ensure(is_ready, "credits", || {
             "a message was sent that its receiver had no receive for".into()
         })?;
         for line in 0..self.lines.len() {
             self.check_credits(line)?;
         }
         Ok(())
+    }
+
+    /// What a device repeats may take receives that other channels share, and come to them when their channel is gone.
+    pub(crate) fn may_repeat_into_shared(&self) -> bool {
+        let shares = |host: &HostCase| host.shared_receives.is_some();
+        self.case.device.quirks().repeats_failing_ns > 0 && self.case.hosts.iter().any(shares)
     }
 
     /// No end believes in more receives than its peer has posted.
@@ -218,6 +256,10 @@ impl<'c> Run<'c> {
         else {
             return Ok(());
         };
+        // What a device repeats takes receives of which the peer has not heard.
+        if a.repeats || b.repeats {
+            return Ok(());
+        }
         let places = [(a.worker, a.id), (b.worker, b.id)];
         let mut known = [(0, 0, 0); 2];
         for end in 0..2 {
@@ -262,6 +304,7 @@ impl<'c> Run<'c> {
         }
         self.hear_submitters(host)?;
         self.tend_rings(host)?;
+        self.tend_offices(host)?;
         self.shake_hands(host)?;
         self.tend_closings(host)
     }
@@ -290,8 +333,10 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_trace() {
+        let mut linked = 0;
         for seed in 0..40 {
             let case = generate(seed);
+            linked += u32::from(case.links.is_some());
             let again = Case::parse(&case.to_text().unwrap()).unwrap();
             assert_eq!(again, case);
             let keep = Keep {
@@ -307,6 +352,7 @@ mod tests {
             );
             assert!(!second.frames.is_empty() && second.timeline != doorbell_sim::Timeline::default());
         }
+        assert!((1..20).contains(&linked), "{linked} cases of links");
         let hashes: std::collections::BTreeSet<_> = (0..10)
             .map(|seed| run_caught(&generate(seed), Keep::default()).hash)
             .collect();

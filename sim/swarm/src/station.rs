@@ -13,6 +13,7 @@ use doorbell::{
 use doorbell_sim::{Fabric, Host, PortConfig};
 
 use crate::case::{Case, HostCase, LineCase, What};
+use crate::datagrams::Office;
 
 /// Each line's part of each window.
 pub(crate) const REGION_BYTES: usize = 8192;
@@ -48,6 +49,9 @@ pub(crate) struct Station {
     /// One for each Worker.
     pub(crate) windows: Vec<<Host as Provider>::Window>,
     pub(crate) node: Node<Host, Host>,
+    pub(crate) host: Host,
+    /// What it has for datagrams, by subnet, where any are sent there.
+    pub(crate) offices: [Option<Office>; 2],
     /// How many of the next messages are to be kept.
     pub(crate) hold: usize,
     /// Channels that belong to no connection any more, by Worker.
@@ -63,26 +67,8 @@ pub(crate) fn address(host: usize, port: u8) -> Ipv4Addr {
 
 impl Station {
     pub(crate) fn new(fabric: &Fabric, case: &Case, number: usize) -> Result<Self> {
-        let HostCase {
-            subnets,
-            mtu_bytes,
-            order,
-            speeds_mbps,
-            ..
-        } = case.hosts[number];
-        let ports: Vec<_> = (0..8)
-            .filter(|port| subnets >> port & 1 == 1)
-            .map(|port| {
-                let prefix = IpPrefix::new(IpAddr::V4(address(number, port)), 24)?;
-                let mut config = PortConfig::new(&format!("sim{port}"), &[prefix]);
-                config.active_mtu = Mtu::from_bytes(mtu_bytes.into());
-                config.data_in_order = order.promise();
-                config.speed_mbps = speeds_mbps.get(usize::from(port)).copied().unwrap_or(100_000);
-                Ok(config)
-            })
-            .collect::<Result<_>>()?;
-        let host = fabric.host(&format!("h{number}"), ports)?;
-        let node = Node::with(host.clone(), host, Trust::unauthenticated_on_purpose())?;
+        let host = fabric.host(&format!("h{number}"), ports(&case.hosts[number], number)?)?;
+        let node = Node::with(host.clone(), host.clone(), Trust::unauthenticated_on_purpose())?;
         let mut workers = node.workers(&worker_config(&case.hosts[number]))?;
         let windows = workers
             .iter()
@@ -93,12 +79,20 @@ impl Station {
             .filter(|_| is_submitting(case, number))
             .map(|worker| submitter(worker, &case.hosts[number]))
             .collect::<Result<_>>()?;
+        let mut offices = [None, None];
+        for (subnet, office) in offices.iter_mut().enumerate() {
+            if is_mailing(case, number, subnet) {
+                *office = Some(Office::new(&host, &case.hosts[number], subnet)?);
+            }
+        }
         Ok(Self {
             held: VecDeque::new(),
             submitters,
             workers,
             windows,
             node,
+            host,
+            offices,
             hold: 0,
             strays: Vec::new(),
             seen: Vec::new(),
@@ -139,7 +133,22 @@ impl Station {
     }
 }
 
-fn worker_config(case: &HostCase) -> WorkerConfig {
+/// The devices of a host, one in each subnet it is in.
+pub(crate) fn ports(case: &HostCase, number: usize) -> Result<Vec<PortConfig>> {
+    let in_them = (0..2).filter(|port| case.subnets >> port & 1 == 1);
+    in_them
+        .map(|port| {
+            let prefix = IpPrefix::new(IpAddr::V4(address(number, port)), 24)?;
+            let mut config = PortConfig::new(&format!("sim{port}"), &[prefix]);
+            config.active_mtu = Mtu::from_bytes(case.mtu_bytes.into());
+            config.data_in_order = case.order.promise();
+            config.speed_mbps = case.speeds_mbps[usize::from(port)];
+            Ok(config)
+        })
+        .collect()
+}
+
+pub(crate) fn worker_config(case: &HostCase) -> WorkerConfig {
     let mut config = WorkerConfig::default();
     config.slots = case.slots;
     config.slot_bytes = case.slot_bytes;
@@ -165,6 +174,21 @@ fn is_submitting(case: &Case, number: usize) -> bool {
     case.operations.iter().any(|operation| {
         matches!(operation.what, What::Submit { .. }) && submits(&case.lines[operation.line])
     })
+}
+
+/// Whether datagrams come to a host in a subnet, or leave it.
+fn is_mailing(case: &Case, number: usize, subnet: usize) -> bool {
+    case.operations.iter().any(|operation| {
+        let hosts = case.lines[operation.line].hosts;
+        let is_there = hosts.contains(&number) && common_subnet(case, hosts) == Some(subnet);
+        matches!(operation.what, What::Datagram { .. }) && is_there
+    })
+}
+
+/// The first subnet that both hosts are in.
+pub(crate) fn common_subnet(case: &Case, hosts: [usize; 2]) -> Option<usize> {
+    let [a, b] = hosts.map(|host| case.hosts[host].subnets);
+    (0..2).find(|subnet| a & b & 1 << subnet != 0)
 }
 
 fn submitter(worker: &mut Worker<Host>, case: &HostCase) -> Result<Submitter<Host>> {

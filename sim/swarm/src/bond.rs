@@ -1,0 +1,228 @@
+//! A link as both its applications together see it, and the oracles over that: each message once and in order, none lost
+//! as long as both are there, and each told of.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use doorbell::LinkId;
+use doorbell::vocabulary::session::{FinalReason, Sequence, SessionEvent};
+
+use crate::failure::{Verdict, ensure, failure};
+use crate::pattern::{LINKED, Label};
+
+/// A link, from when one end begins it until both are over.
+#[derive(Debug)]
+pub(crate) struct Bond {
+    number: u32,
+    pub(crate) line: usize,
+    /// The end that connected, and the one that accepted.
+    ends: [End; 2],
+    /// What each end sends the other.
+    pub(crate) flows: [Flow; 2],
+    /// Rails that were up once.
+    pub(crate) rails: BTreeSet<u8>,
+}
+
+#[derive(Debug, Default)]
+struct End {
+    id: Option<LinkId>,
+    is_closing: bool,
+    /// It was told of its end.
+    is_over: bool,
+    /// Its process went, and was told of nothing.
+    is_replaced: bool,
+}
+
+/// What goes from one end to the other.
+#[derive(Debug, Default)]
+pub(crate) struct Flow {
+    /// The bytes of each message.
+    sent: Vec<usize>,
+    /// The last fragment of each that has no end yet.
+    open: VecDeque<Sequence>,
+    done: usize,
+    unknown: usize,
+    received: usize,
+}
+
+impl Flow {
+    /// One was taken to be sent.
+    pub(crate) fn sent(&mut self, bytes: usize, last: Sequence) {
+        self.sent.push(bytes);
+        self.open.push_back(last);
+    }
+}
+
+impl Bond {
+    pub(crate) fn new(number: u32, line: usize, id: LinkId) -> Self {
+        let mut ends = [End::default(), End::default()];
+        ends[0].id = Some(id);
+        Self {
+            number,
+            line,
+            ends,
+            flows: Default::default(),
+            rails: BTreeSet::new(),
+        }
+    }
+
+    /// What an end is named, as long as it is there.
+    pub(crate) fn id(&self, end: usize) -> Option<LinkId> {
+        let at = &self.ends[end];
+        at.id.filter(|_| !at.has_gone())
+    }
+
+    pub(crate) fn is_closing(&self, end: usize) -> bool {
+        self.ends[end].is_closing
+    }
+
+    pub(crate) fn close(&mut self, end: usize) {
+        self.ends[end].is_closing = true;
+    }
+
+    /// The process of an end is another.
+    pub(crate) fn replace(&mut self, end: usize) {
+        self.ends[end].is_replaced = true;
+    }
+
+    /// An end accepted it.
+    pub(crate) fn accept(&mut self, id: LinkId) -> Verdict {
+        let at = &mut self.ends[1];
+        ensure(at.id.is_none(), "owner", || {
+            format!("link {} is accepted twice", self.number)
+        })?;
+        at.id = Some(id);
+        Ok(())
+    }
+
+    /// The end that began it has it.
+    pub(crate) const fn has_initiator(&self) -> bool {
+        !self.ends[0].has_gone()
+    }
+
+    /// Both ends are there, and know it.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.ends
+            .iter()
+            .all(|at| at.id.is_some() && !at.has_gone() && !at.is_closing)
+    }
+
+    /// Nobody has it any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.ends.iter().all(|at| at.has_gone() || at.id.is_none()) && self.ends[0].has_gone()
+    }
+
+    /// Nothing is awaited of it.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let is_done = |flow: &Flow| flow.done == flow.sent.len() && flow.received == flow.sent.len();
+        self.is_over() || self.is_whole() && self.flows.iter().all(is_done)
+    }
+
+    /// The end that began it has sent nothing.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.flows[0].sent.is_empty()
+    }
+
+    /// The next message of an end.
+    pub(crate) fn next(&self, end: usize) -> Label {
+        self.label(end, self.flows[end].sent.len())
+    }
+
+    fn label(&self, end: usize, number: usize) -> Label {
+        Label {
+            connection: self.number,
+            end: end as u8,
+            stream: LINKED,
+            number: number as u64,
+        }
+    }
+
+    /// A message came to an end.
+    pub(crate) fn hear(&mut self, end: usize, bytes: &[u8]) -> Verdict {
+        let found = Label::of(bytes);
+        let due = self.label(1 - end, self.flows[1 - end].received);
+        let flow = &mut self.flows[1 - end];
+        let Some(due_bytes) = flow.sent.get(flow.received) else {
+            return Err(failure(
+                "made up",
+                format!("{found:?} where nothing more was sent"),
+            ));
+        };
+        ensure(found == Some(due), "order", || {
+            format!("{found:?} came where {due:?} was due")
+        })?;
+        ensure(due.bytes(*due_bytes) == bytes, "torn", || {
+            format!("{} bytes of {due:?}", bytes.len())
+        })?;
+        flow.received += 1;
+        ensure(!self.ends[end].has_gone(), "owner", || {
+            format!("{due:?} behind the end")
+        })
+    }
+
+    /// An end is told how its session is. A clock that jumps ends what is awaited by it.
+    pub(crate) fn hear_session(&mut self, end: usize, event: SessionEvent, clocks_jump: bool) -> Verdict {
+        let flow = &mut self.flows[end];
+        match event {
+            SessionEvent::RailUp { rail } => {
+                self.rails.insert(rail);
+                Ok(())
+            }
+            SessionEvent::Done { through } => {
+                while flow.open.front().is_some_and(|last| *last <= through) {
+                    flow.open.pop_front();
+                    flow.done += 1;
+                }
+                ensure(flow.unknown == 0, "told", || "done behind what is unknown".into())?;
+                ensure(flow.done <= flow.received, "lost", || {
+                    format!("{} messages are done, {} came", flow.done, flow.received)
+                })
+            }
+            SessionEvent::Unknown {
+                sequence, was_sent, ..
+            } => {
+                let open = flow.open.pop_front();
+                ensure(open == Some(sequence), "told", || {
+                    format!("{sequence:?} is unknown where {open:?} was due")
+                })?;
+                let index = flow.done + flow.unknown;
+                flow.unknown += 1;
+                ensure(was_sent || flow.received <= index, "told", || {
+                    format!("message {index} was not sent, and came")
+                })
+            }
+            SessionEvent::Final { reason } => {
+                let is_told = flow.open.is_empty() && flow.done + flow.unknown == flow.sent.len();
+                ensure(is_told, "told", || {
+                    format!("the end, where messages have none: {:?}", flow.open)
+                })?;
+                let (has_unknown, is_closing) = (flow.unknown > 0, self.ends[end].is_closing);
+                let other = &self.ends[1 - end];
+                let has_other_gone = other.has_gone() || other.is_closing;
+                let may_be = match reason {
+                    FinalReason::Closed => is_closing,
+                    FinalReason::PeerClosed => other.is_closing,
+                    FinalReason::PeerRestarted => has_other_gone,
+                    FinalReason::Unreachable => has_other_gone || clocks_jump,
+                    _ => false,
+                };
+                ensure(may_be, "excuse", || {
+                    format!("link {} ended: {reason}", self.number)
+                })?;
+                ensure(
+                    !has_unknown || is_closing || has_other_gone || clocks_jump,
+                    "lost",
+                    || format!("{reason}, and of messages nothing is known"),
+                )?;
+                self.ends[end].is_over = true;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl End {
+    const fn has_gone(&self) -> bool {
+        self.is_over || self.is_replaced
+    }
+}

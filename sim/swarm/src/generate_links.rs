@@ -1,0 +1,144 @@
+//! From a seed to a case of links.
+
+use doorbell_sim::Random;
+
+use crate::case::{Case, Device, HostCase, LinksCase, Operation, Order, What};
+use crate::generate::{any_host, lines, one_of, ordinal, pick};
+use crate::station::address;
+
+/// Nothing of a plan begins later than this, nor lasts longer: rails are given up after 120 ms, and connected again
+/// after 10 ms to a second.
+const TROUBLE_NS: u64 = 400_000_000;
+
+/// A case whose lines are links.
+pub(crate) fn linked(random: &mut Random) -> Case {
+    let fragment_bytes = one_of(random, &[64, 256, 1000, 2000]);
+    let hosts: Vec<HostCase> = (0..2 + pick(random, 3)).map(|_| host(random)).collect();
+    let mut lines = lines(random, &hosts);
+    lines.truncate(3);
+    for line in &mut lines {
+        line.receive_depths = [one_of(random, &[4, 8, 16]); 2];
+        line.send_depth = one_of(random, &[8, 16]);
+        line.timeout = 10 + random.below(3) as u8;
+    }
+    let may_end = random.happens(400_000);
+    Case {
+        seed: random.draw(),
+        device: one_of(random, &Device::ALL),
+        latency_ns: 1000 + random.below(50_000),
+        bandwidth_mbps: 10_000 << random.below(4),
+        links: Some(LinksCase {
+            retained: one_of(random, &[8, 16, 64]),
+            ahead: one_of(random, &[8, 16, 64]),
+            fragment_bytes,
+            polls_every_ns: one_of(random, &[5_000, 50_000, 500_000]),
+        }),
+        operations: operations(random, lines.len(), may_end),
+        plan: plan(
+            random,
+            &hosts,
+            &lines.iter().map(|line| line.hosts[1]).collect::<Vec<_>>(),
+        ),
+        hosts,
+        lines,
+    }
+}
+
+fn host(random: &mut Random) -> HostCase {
+    HostCase {
+        subnets: one_of(random, &[1, 3, 3]),
+        mtu_bytes: one_of(random, &[256, 1024, 4096]),
+        slots: 600,
+        slot_bytes: 2048,
+        shared_receives: None,
+        order: Order::WholeMessage,
+        speeds_mbps: [(); 2].map(|()| one_of(random, &[25_000, 100_000, 400_000])),
+    }
+}
+
+fn operations(random: &mut Random, lines: usize, may_end: bool) -> Vec<Operation> {
+    let mut operations: Vec<Operation> = (0..lines)
+        .map(|line| Operation {
+            line,
+            end: 0,
+            what: What::Connect,
+        })
+        .collect();
+    let may_stop = random.happens(400_000);
+    for _ in 0..50 + pick(random, 150) {
+        let bytes_most = one_of(random, &[64, 1000, 6000]);
+        let ns_most = one_of(random, &[100_000, 3_000_000, 30_000_000]);
+        let what = match random.below(100) {
+            0..45 => What::Pass {
+                ns: random.below(ns_most),
+            },
+            45..94 => What::Send {
+                count: 1 + random.below(8) as u8,
+                bytes: 24 + random.below(bytes_most) as u16,
+            },
+            94 | 95 if may_stop => What::Stop {
+                ns: random.below(TROUBLE_NS),
+            },
+            96 if may_end => What::Close {
+                within_ns: random.below(100_000_000),
+            },
+            97 if may_end => What::Replace,
+            98 | 99 => What::Connect,
+            _ => What::Poll,
+        };
+        operations.push(Operation {
+            line: pick(random, lines),
+            end: pick(random, 2),
+            what,
+        });
+    }
+    operations
+}
+
+/// A fifth goes without faults. `listening` are hosts whose addresses are in handles, and have to stay.
+fn plan(random: &mut Random, hosts: &[HostCase], listening: &[usize]) -> String {
+    let mut clauses = Vec::new();
+    if random.happens(200_000) {
+        return String::new();
+    }
+    for _ in 0..1 + random.below(5) {
+        let (at, lasts) = (random.below(TROUBLE_NS), 1 + random.below(TROUBLE_NS));
+        let number = pick(random, hosts.len());
+        let subnet = pick(random, 2);
+        let any = |random: &mut Random| any_host(random, hosts.len());
+        let action = match random.below(9) {
+            0..3 => format!(
+                "link {0}/sim{subnet}-{1}/sim{subnet} down",
+                any(random),
+                any(random)
+            ),
+            3 => format!("link {}-{} down", any(random), any(random)),
+            4 | 5 => format!("port h{number}/sim{subnet}:1 down"),
+            6 => format!("pause {}", any(random)),
+            7 => format!("slow {} by {}ns", any(random), random.below(5000)),
+            _ if listening.contains(&number) || hosts[number].subnets >> subnet & 1 == 0 => continue,
+            _ => {
+                let [old, new] = [0, 100].map(|offset| address(number + offset, subnet as u8));
+                format!("gid h{number}/sim{subnet} {old} becomes {new}")
+            }
+        };
+        clauses.push(format!("at {at}ns {action} for {lasts}ns"));
+    }
+    for _ in 0..random.below(3) {
+        let effect = one_of(random, &["drop", "duplicate", "reorder", "corrupt"]);
+        let kind = one_of(random, &["packet", "packet", "ack", "send", "write", "stream"]);
+        let which = match random.below(3) {
+            0 => ordinal(1 + random.below(300)),
+            1 => format!("every {}", ordinal(20 + random.below(100))),
+            _ => format!("{}%", random.below(4)),
+        };
+        let [from, to] = [(); 2].map(|()| any_host(random, hosts.len()));
+        clauses.push(format!("{effect} {which} {kind} of {from}->{to}"));
+    }
+    if random.happens(150_000) {
+        let number = pick(random, hosts.len());
+        let nth = ordinal(1 + random.below(60));
+        clauses.push(format!("fail {nth} post of h{number} with 12"));
+    }
+    clauses.join("; ")
+}

@@ -1,0 +1,580 @@
+//! A run whose lines are links: processes that connect, send, stand still, close and are replaced, over rails that fail.
+//!
+//! What they are told `bond` judges.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::time::Duration;
+
+use anyhow::Context as _;
+use doorbell::vocabulary::Instant;
+use doorbell::vocabulary::session::{PushRefusal, SessionEvent};
+use doorbell::{
+    Clock as _, Deadline, Handle, Key, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node, Trust, Worker,
+};
+use doorbell_sim::plan::Clause;
+use doorbell_sim::{Fabric, Host};
+
+use crate::bond::Bond;
+use crate::case::{Case, Excuses, What};
+use crate::failure::{Verdict, ensure, failure};
+use crate::finish::whole_again;
+use crate::line::bounded;
+use crate::station::{ports, worker_config};
+use crate::trace::Trace;
+
+const TCP_PORT: u16 = 4000;
+
+/// The longest message.
+const MESSAGE_BYTES_MAX: usize = 8192;
+
+/// What there is to do is done within so much time once faults stopped: longer than a link tries to recover.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Messages each end sends once faults have stopped.
+const LAST_MESSAGES: usize = 12;
+
+/// A host, and the process on it that has links.
+struct Seat {
+    host: Host,
+    /// None where a rail was missing when it was to begin.
+    process: Option<Process>,
+    /// It stands still until then.
+    stops_until_ns: u64,
+}
+
+/// In this order it goes.
+struct Process {
+    links: Links<Host, Host>,
+    workers: Vec<Worker<Host>>,
+    node: Node<Host, Host>,
+    handle: Handle,
+}
+
+/// Something a process was told.
+enum Heard {
+    Accepted,
+    Message(Vec<u8>),
+    Session(SessionEvent),
+}
+
+/// A run under way.
+pub(crate) struct LinkedRun<'c> {
+    case: &'c Case,
+    fabric: Fabric,
+    seats: Vec<Seat>,
+    /// All there were, over or not; named by their number, from 1.
+    bonds: Vec<Bond>,
+    /// Links that were accepted and have brought nothing yet, by host.
+    strangers: Vec<(usize, LinkId)>,
+    excuses: Excuses,
+    /// Nothing at all goes wrong, and nobody ends anything.
+    is_untroubled: bool,
+    trace: &'c mut Trace,
+    pub(crate) messages: u64,
+}
+
+impl<'c> LinkedRun<'c> {
+    pub(crate) fn new(case: &'c Case, fabric: &Fabric, trace: &'c mut Trace) -> anyhow::Result<Self> {
+        let plan = case.plan()?;
+        let ends = |what: &What| matches!(what, What::Close { .. } | What::Replace);
+        let is_untroubled = plan.clauses.is_empty() && !case.operations.iter().any(|each| ends(&each.what));
+        let seats = (0..case.hosts.len())
+            .map(|number| {
+                let host = fabric.host(&format!("h{number}"), ports(&case.hosts[number], number)?)?;
+                let process = Some(Process::new(case, number, &host)?);
+                Ok(Seat {
+                    host,
+                    process,
+                    stops_until_ns: 0,
+                })
+            })
+            .collect::<anyhow::Result<_>>()?;
+        Ok(Self {
+            case,
+            fabric: fabric.clone(),
+            seats,
+            bonds: Vec::new(),
+            strangers: Vec::new(),
+            excuses: Excuses::of(&plan, 0),
+            is_untroubled,
+            trace,
+            messages: 0,
+        })
+    }
+
+    /// Tries every operation, and ends the run.
+    pub(crate) fn run(&mut self) -> Verdict {
+        for (number, operation) in self.case.operations.iter().enumerate() {
+            let (line, end) = (operation.line, operation.end);
+            let host = self.case.lines[line].hosts[end];
+            match operation.what {
+                What::Pass { ns } => self.pass(ns)?,
+                What::Poll => self.poll(host)?,
+                What::Connect => self.connect(line)?,
+                What::Send { count, bytes } => {
+                    for _ in 0..count {
+                        self.send(line, end, bytes)?;
+                    }
+                }
+                What::Close { within_ns } => self.close(line, end, Duration::from_nanos(within_ns)),
+                What::Stop { ns } => {
+                    let until_ns = self.fabric.now().to_ns().saturating_add(ns);
+                    self.seats[host].stops_until_ns = until_ns;
+                }
+                What::Replace => self.replace(host),
+                _ => {}
+            }
+            if number % 16 == 0 {
+                self.audit()?;
+            }
+        }
+        self.finish()
+    }
+
+    fn audit(&self) -> Verdict {
+        let audited = self.fabric.audit().map(|_| ());
+        audited.map_err(|violation| failure("audit", violation.to_string()))
+    }
+
+    fn note(&mut self, host: usize, what: core::fmt::Arguments<'_>) {
+        let now_ns = self.fabric.now().to_ns();
+        self.trace.note(now_ns, host, what);
+    }
+
+    /// The link of a line that was begun last, as long as the end that did has it.
+    fn current(&self, line: usize) -> Option<usize> {
+        let at = self.bonds.iter().rposition(|bond| bond.line == line)?;
+        self.bonds[at].has_initiator().then_some(at)
+    }
+
+    fn connect(&mut self, line: usize) -> Verdict {
+        if self.current(line).is_some() {
+            return Ok(());
+        }
+        let [from, to] = self.case.lines[line].hosts;
+        let Some(handle) = self.seats[to].process.as_ref().map(|process| process.handle) else {
+            return Ok(());
+        };
+        let Some(process) = &mut self.seats[from].process else {
+            return Ok(());
+        };
+        match process.links.connect(&process.node, &process.workers, &handle) {
+            Ok(id) => {
+                let number = self.bonds.len() as u32 + 1;
+                self.bonds.push(Bond::new(number, line, id));
+                self.note(from, format_args!("line {line}: link {number} begins"));
+                Ok(())
+            }
+            Err(error) => ensure(self.excuses.ports, "connect", || error.to_string()),
+        }
+    }
+
+    /// Sends one more from an end, if it is taken.
+    fn send(&mut self, line: usize, end: usize, bytes: u16) -> Verdict {
+        let host = self.case.lines[line].hosts[end];
+        let Some(bond) = self.current(line).map(|at| &mut self.bonds[at]) else {
+            return Ok(());
+        };
+        let (Some(id), Some(process)) = (bond.id(end), &mut self.seats[host].process) else {
+            return Ok(());
+        };
+        let most = self
+            .case
+            .links
+            .map_or(0, |links| links.retained * links.fragment_bytes);
+        let label = bond.next(end);
+        let bytes = bounded(bytes, MESSAGE_BYTES_MAX.min(most as usize));
+        match process.links.send(id, &label.bytes(bytes)) {
+            Ok(last) => bond.flows[end].sent(bytes, last),
+            Err(PushRefusal::Full | PushRefusal::Recovering) => {}
+            Err(PushRefusal::Closing) if bond.is_closing(end) => {}
+            Err(refusal) => return Err(failure("refused", refusal.to_string())),
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, line: usize, end: usize, within: Duration) {
+        let host = self.case.lines[line].hosts[end];
+        let Some(at) = self.current(line) else {
+            return;
+        };
+        let (Some(id), Some(process)) = (self.bonds[at].id(end), &mut self.seats[host].process) else {
+            return;
+        };
+        process.links.close(id, process.node.within(within));
+        self.bonds[at].close(end);
+        self.note(host, format_args!("line {line}: closes"));
+    }
+
+    /// The process of a host goes, and another begins.
+    fn replace(&mut self, host: usize) {
+        self.note(host, format_args!("another process"));
+        self.seats[host].process = None;
+        self.strangers.retain(|(at, _)| *at != host);
+        for bond in &mut self.bonds {
+            for end in 0..2 {
+                if self.case.lines[bond.line].hosts[end] == host {
+                    bond.replace(end);
+                }
+            }
+        }
+    }
+
+    /// Lets time pass, while hosts poll.
+    fn pass(&mut self, span_ns: u64) -> Verdict {
+        let until_ns = self.fabric.now().to_ns().saturating_add(span_ns);
+        while self.fabric.now().to_ns() < until_ns {
+            self.step(until_ns)?;
+        }
+        Ok(())
+    }
+
+    /// All poll, and time passes until something happens, not beyond this.
+    fn step(&mut self, until_ns: u64) -> Verdict {
+        let mut next_ns = until_ns;
+        for host in 0..self.seats.len() {
+            self.poll(host)?;
+            next_ns = next_ns.min(self.wakes_at(host)?);
+        }
+        let now_ns = self.fabric.now().to_ns();
+        let every_ns = self.case.links.map_or(1, |links| links.polls_every_ns);
+        let happens_ns = self.fabric.next_at().map_or(u64::MAX, Instant::to_ns);
+        let next_ns = happens_ns.max(now_ns.saturating_add(every_ns)).min(next_ns);
+        self.fabric.run_until(Instant::from_ns(next_ns.max(now_ns + 1)));
+        Ok(())
+    }
+
+    /// When a host wants to poll again, by the fabric's clock.
+    fn wakes_at(&self, host: usize) -> Verdict<u64> {
+        let seat = &self.seats[host];
+        let now_ns = self.fabric.now().to_ns();
+        let Some(process) = seat.process.as_ref() else {
+            return Ok(u64::MAX);
+        };
+        if seat.stops_until_ns > now_ns {
+            return Ok(seat.stops_until_ns);
+        }
+        let its_ns = seat.host.now().to_ns();
+        let Some(wake) = process.links.wake(seat.host.now()) else {
+            return Ok(u64::MAX);
+        };
+        let wake_ns = wake.instant().to_ns();
+        ensure(wake_ns > its_ns, "wake", || format!("h{host} wakes for nothing"))?;
+        Ok(now_ns.saturating_add(wake_ns - its_ns))
+    }
+
+    fn poll(&mut self, host: usize) -> Verdict {
+        self.greet(host)?;
+        let seat = &mut self.seats[host];
+        if seat.stops_until_ns > self.fabric.now().to_ns() {
+            return Ok(());
+        }
+        if seat.process.is_none() {
+            match Process::new(self.case, host, &seat.host) {
+                Ok(process) => seat.process = Some(process),
+                Err(error) => return ensure(self.excuses.ports, "set-up", || format!("{error:#}")),
+            }
+        }
+        let Some(Process {
+            links, workers, node, ..
+        }) = &mut seat.process
+        else {
+            return Ok(());
+        };
+        let mut heard = Vec::new();
+        let mut strange = None;
+        let polled = links.poll(node, workers, |id, event| {
+            let what = match event {
+                LinkEvent::Accepted => Heard::Accepted,
+                LinkEvent::Received { message } => Heard::Message(message.to_vec()),
+                LinkEvent::Session(event) => Heard::Session(event),
+                other => {
+                    strange = Some(failure("event", format!("{other:?}")));
+                    return;
+                }
+            };
+            heard.push((id, what));
+        });
+        if let Some(failure) = strange {
+            return Err(failure);
+        }
+        for (id, what) in heard {
+            self.hear(host, id, what)?;
+        }
+        polled.map_err(|error| failure("poll", error.to_string()))
+    }
+
+    /// Whoever began a link sends first: by that, who accepted it learns whose it is.
+    fn greet(&mut self, host: usize) -> Verdict {
+        for line in 0..self.case.lines.len() {
+            let is_silent = |at: usize| self.bonds[at].is_silent();
+            if self.case.lines[line].hosts[0] == host && self.current(line).is_some_and(is_silent) {
+                self.send(line, 0, 16)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Which link and end a link of a host is.
+    fn find(&self, host: usize, id: LinkId) -> Option<(usize, usize)> {
+        self.bonds.iter().enumerate().rev().find_map(|(at, bond)| {
+            let hosts = self.case.lines[bond.line].hosts;
+            let end = (0..2).find(|end| hosts[*end] == host && bond.id(*end) == Some(id))?;
+            Some((at, end))
+        })
+    }
+
+    fn hear(&mut self, host: usize, id: LinkId, what: Heard) -> Verdict {
+        match what {
+            Heard::Accepted => {
+                ensure(self.find(host, id).is_none(), "owner", || {
+                    format!("{id:?} is accepted, and there")
+                })?;
+                self.note(host, format_args!("accepted"));
+                self.strangers.push((host, id));
+                Ok(())
+            }
+            Heard::Message(bytes) => {
+                self.note(host, format_args!("received {} bytes", bytes.len()));
+                self.messages += 1;
+                let (at, end) = match self.find(host, id) {
+                    Some(found) => found,
+                    None => (self.claim(host, id, &bytes)?, 1),
+                };
+                self.bonds[at].hear(end, &bytes)
+            }
+            Heard::Session(event) => {
+                if !matches!(event, SessionEvent::Done { .. }) {
+                    self.note(host, format_args!("{event:?}"));
+                }
+                match self.find(host, id) {
+                    Some((at, end)) => self.hear_session(at, end, host, event),
+                    None => {
+                        let is_stranger = self.strangers.contains(&(host, id));
+                        if matches!(event, SessionEvent::Final { .. }) {
+                            self.strangers.retain(|stranger| *stranger != (host, id));
+                        }
+                        ensure(is_stranger, "owner", || {
+                            format!("{event:?} of a link nobody knows")
+                        })
+                    }
+                }
+            }
+        }
+    }
+
+    fn hear_session(&mut self, at: usize, end: usize, host: usize, event: SessionEvent) -> Verdict {
+        let bond = &mut self.bonds[at];
+        let is_down = matches!(event, SessionEvent::RailDown { .. });
+        let is_closing = (0..2).any(|end| bond.is_closing(end));
+        ensure(!is_down || !self.is_untroubled || is_closing, "excuse", || {
+            format!("{event:?} of h{host}, and nothing was wrong")
+        })?;
+        bond.hear_session(end, event, self.excuses.clocks)
+    }
+
+    /// The first message that a link brings says whose it is.
+    fn claim(&mut self, host: usize, id: LinkId, bytes: &[u8]) -> Verdict<usize> {
+        let stranger = self.strangers.iter().position(|stranger| *stranger == (host, id));
+        let stranger = stranger.ok_or_else(|| failure("owner", "a message of a link nobody knows"))?;
+        self.strangers.remove(stranger);
+        let number = crate::pattern::Label::of(bytes).map_or(0, |label| label.connection);
+        let at = (number as usize).wrapping_sub(1);
+        let hosts = |bond: &Bond| self.case.lines[bond.line].hosts;
+        let is_its = self.bonds.get(at).is_some_and(|bond| hosts(bond)[1] == host);
+        ensure(is_its, "owner", || {
+            format!("h{host} is sent what is of link {number}")
+        })?;
+        self.bonds[at].accept(id)?;
+        Ok(at)
+    }
+
+    /// Faults stop: all is delivered and done, who is open has all its rails again and can talk, and closing leaves nothing.
+    fn finish(&mut self) -> Verdict {
+        self.stop_faults()?;
+        self.until("liveness", "what was sent is not done", Self::is_quiet)?;
+        for line in 0..self.case.lines.len() {
+            self.connect(line)?;
+        }
+        self.until("liveness", "what is to be linked is not", |run| {
+            (0..run.case.lines.len()).all(|line| {
+                let bond = run.current(line).map(|at| &run.bonds[at]);
+                bond.is_some_and(Bond::is_whole)
+            })
+        })?;
+        for number in 0..LAST_MESSAGES {
+            for line in 0..self.case.lines.len() {
+                for end in 0..2 {
+                    self.send(line, end, 100 * (number as u16 + 1))?;
+                }
+            }
+            self.pass(500_000)?;
+        }
+        self.until("liveness", "what was sent last is not done", Self::is_quiet)?;
+        self.until("rails", "a rail is not up again", Self::are_rails_up)?;
+        self.check_counts()?;
+        self.audit()?;
+        for line in 0..self.case.lines.len() {
+            self.close(line, line % 2, Duration::from_secs(2));
+        }
+        self.until("liveness", "a link is not over", |run| {
+            run.strangers.is_empty() && run.bonds.iter().all(Bond::is_over)
+        })?;
+        // A handshake that its peer gave up ends by its deadline, and has memory until then.
+        self.until(
+            "conserved",
+            "a channel is not closed, or a slot not home",
+            Self::is_all_home,
+        )?;
+        self.check_rejected()
+    }
+
+    fn is_all_home(&mut self) -> bool {
+        let hosts = &self.case.hosts;
+        self.seats.iter_mut().zip(hosts).all(|(seat, case)| {
+            let workers = seat.process.iter_mut().flat_map(|process| &mut process.workers);
+            workers.into_iter().all(|worker| {
+                let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
+                let found = leases.len();
+                leases.into_iter().for_each(|lease| worker.release(lease));
+                found == case.slots as usize && worker.channels().count() == 0
+            })
+        })
+    }
+
+    fn stop_faults(&mut self) -> Verdict {
+        let plan = self
+            .case
+            .plan()
+            .map_err(|error| failure("set-up", error.to_string()))?;
+        for clause in &plan.clauses {
+            if let Clause::At(step) = clause {
+                let ends_ns = step.at_ns.saturating_add(step.lasts_ns.unwrap_or(0));
+                let left_ns = ends_ns.saturating_sub(self.fabric.now().to_ns());
+                self.pass(left_ns.saturating_add(1))?;
+            }
+        }
+        whole_again(&self.fabric)?;
+        for seat in &mut self.seats {
+            seat.stops_until_ns = 0;
+        }
+        Ok(())
+    }
+
+    fn until(
+        &mut self,
+        oracle: &'static str,
+        what: &str,
+        mut holds: impl FnMut(&mut Self) -> bool,
+    ) -> Verdict {
+        let deadline = Deadline::after(self.fabric.now(), PATIENCE);
+        while !holds(self) {
+            let now = self.fabric.now();
+            if deadline.has_passed(now) {
+                let bonds: Vec<_> = self.bonds.iter().filter(|bond| !bond.is_over()).collect();
+                return Err(failure(oracle, format!("{what}: {bonds:?}")));
+            }
+            self.step(now.to_ns().saturating_add(10_000_000))?;
+        }
+        Ok(())
+    }
+
+    /// All that was sent is done, and has come. Of a link that ends at one end nothing is awaited but that the other does.
+    fn is_quiet(&mut self) -> bool {
+        self.seats.iter().all(|seat| seat.process.is_some()) && self.bonds.iter().all(Bond::is_quiet)
+    }
+
+    /// A rail that was up once is so again at both ends; where nothing hindered that, there is one for each subnet that
+    /// both hosts are in.
+    fn are_rails_up(&mut self) -> bool {
+        self.bonds.iter().filter(|bond| !bond.is_over()).all(|bond| {
+            let hosts = self.case.lines[bond.line].hosts;
+            let [a, b] = hosts.map(|host| self.case.hosts[host].subnets);
+            let due = if self.excuses.ports {
+                0
+            } else {
+                (a & b).count_ones()
+            };
+            bond.rails.len() >= due as usize
+                && (0..2).all(|end| {
+                    let process = self.seats[hosts[end]].process.as_ref();
+                    let states = process.zip(bond.id(end)).map(|(process, id)| {
+                        let state = |rail: &u8| process.links.rail_state(id, *rail);
+                        bond.rails
+                            .iter()
+                            .all(|rail| state(rail) == doorbell::vocabulary::session::HealthState::Up)
+                    });
+                    states.unwrap_or(false)
+                })
+        })
+    }
+
+    /// No frame came over a connection that is not of its epoch: each is of one, and in order.
+    fn check_counts(&self) -> Verdict {
+        for bond in self.bonds.iter().filter(|bond| !bond.is_over()) {
+            for end in 0..2 {
+                let host = self.case.lines[bond.line].hosts[end];
+                let process = self.seats[host].process.as_ref();
+                let counts = process
+                    .zip(bond.id(end))
+                    .map(|(process, id)| process.links.counts(id));
+                let old = counts.map_or(0, |counts| counts.old_epoch);
+                ensure(old == 0, "epoch", || {
+                    format!("{old} frames of another epoch came to h{host}")
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// No completion was of nobody.
+    fn check_rejected(&self) -> Verdict {
+        for (number, seat) in self.seats.iter().enumerate() {
+            for worker in seat.process.iter().flat_map(|process| &process.workers) {
+                let rejected = worker.statistics().snapshot().rejected;
+                ensure(rejected == 0, "rejected", || {
+                    format!("a Worker of h{number} rejected {rejected} completions")
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Process {
+    fn new(case: &Case, number: usize, host: &Host) -> anyhow::Result<Self> {
+        // With proofs, as links are to be used.
+        let key = Key::new(1, b"a secret of thirty-two bytes, and no fewer")?;
+        let node = Node::with(host.clone(), host.clone(), Trust::keys(KeyRing::new(key)))?;
+        let workers = node.workers(&worker_config(&case.hosts[number]))?;
+        let mut links = Links::new(&node, &workers, &link_config(case)?)?;
+        let at = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), TCP_PORT);
+        let handle = *links.listen(&node, &workers, at)?;
+        // A device that is not usable yet would have no Worker, and no rail in the handle.
+        let rails = handle.rails().iter().count();
+        let is_whole = rails == case.hosts[number].subnets.count_ones() as usize;
+        anyhow::ensure!(is_whole, "a rail is missing");
+        Ok(Self {
+            links,
+            workers,
+            node,
+            handle,
+        })
+    }
+}
+
+fn link_config(case: &Case) -> anyhow::Result<LinkConfig> {
+    let links = case.links.context("it is not about links")?;
+    let line = case.lines.first().context("there is no line")?;
+    let mut config = LinkConfig::default();
+    config.retained = links.retained;
+    config.ahead = links.ahead;
+    config.session.fragment_bytes = links.fragment_bytes;
+    config.message_bytes_max = MESSAGE_BYTES_MAX;
+    config.channel.send_depth = line.send_depth;
+    config.channel.receive_depth = line.receive_depths[0];
+    config.channel.repost_batch = line.repost_batch;
+    config.channel.timeout = line.timeout;
+    config.channel.retry_count = line.retry_count;
+    Ok(config)
+}
