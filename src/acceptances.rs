@@ -47,6 +47,11 @@ impl<P: Provider> Acceptances<P> {
         self.desk.look(worker)
     }
 
+    /// Whether a place is asked for, which the next poll grants.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.desk.is_asked()
+    }
+
     /// Waits for one connection. The Worker is not polled meanwhile.
     ///
     /// # Errors

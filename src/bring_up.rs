@@ -228,6 +228,7 @@ pub(crate) fn connect<P: Provider>(
     };
     let limits = control.limits();
     Ok(Ready {
+        port: rail.port,
         inline_alone_bytes_max: config
             .inline_alone_bytes_max
             .min(config.inline_bytes_max)
@@ -281,6 +282,7 @@ const ANNOUNCEMENT_BYTES: u32 = 8;
 
 /// A queue pair in RTS whose peer has not yet said that it is too.
 pub(crate) struct Ready<P: Provider> {
+    port: u8,
     inline_alone_bytes_max: u32,
     /// Receives posted on a queue of its own, that are not counted yet.
     posted: u32,
@@ -315,6 +317,7 @@ pub(crate) fn admit_to<P: Provider>(
     established: Established,
 ) -> Result<ChannelId, ConnectError> {
     let Ready {
+        port,
         inline_alone_bytes_max,
         posted,
         sender,
@@ -334,6 +337,7 @@ pub(crate) fn admit_to<P: Provider>(
             control,
             reservation,
             peer,
+            port,
             inline_alone_bytes_max,
         },
     })?;

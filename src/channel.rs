@@ -115,6 +115,12 @@ impl<P: Provider> Channel<P> {
         self.send.peer()
     }
 
+    /// The number of the device's port that it is on, from 1.
+    #[must_use]
+    pub const fn port(&self) -> u8 {
+        self.send.port
+    }
+
     /// What the queue pair was granted.
     #[must_use]
     pub fn limits(&self) -> QueuePairLimits {

@@ -81,6 +81,8 @@ pub struct SendHalf<P: Provider = Rdma> {
     pub(crate) control: P::QueuePair,
     pub(crate) reservation: Arc<Reservation>,
     pub(crate) peer: Peer,
+    /// The port of the device that it is on.
+    pub(crate) port: u8,
     /// What is posted by itself goes inline up to this length.
     pub(crate) inline_alone_bytes_max: u32,
 }

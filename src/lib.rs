@@ -91,7 +91,7 @@ pub use event::{ChannelState, Event};
 pub use half::{ReceiveHalf, SendHalf};
 pub use handshakes::{HandshakeCounts, HandshakeLimits, Handshakes};
 pub use lease::{Lease, TooLong};
-pub use link::{LinkConfig, LinkError, LinkEvent, LinkId, Links};
+pub use link::{LinkConfig, LinkError, LinkEvent, LinkId, Links, Request};
 pub use listener::{HANDSHAKES_MAX, Listener};
 pub use mesh::{
     Group, GroupError, Mesh, MeshConfig, MeshCounts, MeshError, MeshEvent, MeshSendError, Polled, Running,

@@ -128,9 +128,21 @@ impl Rails {
         })
     }
 
-    /// Every pair of a rail of ours and one of the peer's that reach each other, each rail in one, the best first.
+    /// Every pair of a rail of ours and one of the peer's that reach each other, each port of ours in one, the best first.
+    /// Which of the peer's are on one port is not told: it knows, and takes one connection of a link on each of its ports.
     pub(crate) fn pairs(&self, peer: &[AdvertisedRail]) -> Vec<PairedRails> {
-        let ours: Vec<_> = Candidate::each(&self.advertised).collect();
+        let ours: Vec<_> = Candidate::each(&self.advertised)
+            .enumerate()
+            .map(|(index, each)| {
+                // Both number rails: a port goes by its first one.
+                let first = (0..index).find(|before| self.port_of(*before) == self.port_of(index));
+                let port = first.and_then(|first| u8::try_from(first).ok());
+                Candidate {
+                    port: port.unwrap_or(each.port),
+                    ..each
+                }
+            })
+            .collect();
         let peers: Vec<_> = Candidate::each(peer).collect();
         pairs(&ours, &peers).pairs().to_vec()
     }

@@ -259,6 +259,12 @@ impl<P: Provider> Desk<P> {
         left
     }
 
+    /// The Worker's side: whether a place is asked for.
+    pub(crate) fn is_asked(&self) -> bool {
+        // Relaxed: see where it is stored.
+        self.asked_count.load(Ordering::Relaxed) > 0
+    }
+
     /// What becomes readable when there is something to do for the Worker's thread.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.signals.as_ref()?.accepting.descriptor())

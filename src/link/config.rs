@@ -6,7 +6,7 @@ use doorbell_core::session::{SESSION_WINDOW_MAX, SessionConfig, TRANSPORT_RETRY_
 use doorbell_core::wire::SESSION_HEADER_BYTES;
 
 use crate::error::ConnectError;
-use crate::{ChannelConfig, NoRoute};
+use crate::{ChannelConfig, HandshakeLimits, NoRoute};
 
 /// How links are made. Start from [`LinkConfig::default`]; both sides need the same [`SessionConfig::fragment_bytes`].
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +26,11 @@ pub struct LinkConfig {
     pub message_bytes_max: usize,
     /// Links at most, those that peers begin among them. Default 64.
     pub links_max: u32,
+    /// One-sided requests of a link at most that have no end yet. Default 16, 64 KiB of memory: each has that of a fragment,
+    /// which is the most it writes or reads.
+    pub requests: u32,
+    /// Peers that may be connecting at a time, where links are listened for. Default as of [`HandshakeLimits`].
+    pub handshakes: HandshakeLimits,
 }
 
 impl Default for LinkConfig {
@@ -42,6 +47,8 @@ impl Default for LinkConfig {
             ahead: 512,
             message_bytes_max: 1 << 20,
             links_max: 64,
+            requests: 16,
+            handshakes: HandshakeLimits::default(),
         }
     }
 }

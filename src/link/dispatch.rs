@@ -4,11 +4,12 @@ use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, Provider};
 use doorbell_core::session::Role;
 use doorbell_core::wire::{AttachParameters, InstanceId, Refusal, RefusalReason, SessionFrame};
-use doorbell_core::{Deadline, Instant};
+use doorbell_core::{Deadline, Instant, WcStatus};
 
-use super::links::{Core, LinkEvent, LinkId};
+use super::links::{LinkEvent, LinkId};
 use super::rail::At;
 use super::state::Link;
+use super::table::Core;
 use crate::{Event, Peer, Turn};
 
 /// Whose a channel is.
@@ -28,6 +29,13 @@ fn is_proven(peer: &Peer, said: &AttachParameters) -> bool {
             // It may have received more meanwhile.
             && resumption.next_sequence <= said.expected.0
     })
+}
+
+/// Whether the peer's device refused a request, by what it said.
+fn is_denial(status: WcStatus) -> bool {
+    status == WcStatus::REM_ACCESS_ERR
+        || status == WcStatus::REM_INV_REQ_ERR
+        || status == WcStatus::REM_OP_ERR
 }
 
 /// Whose each channel of each Worker is.
@@ -95,6 +103,12 @@ impl<P: Provider, N: Network> Core<P, N> {
             worker,
             channel: turn.channel.id(),
         };
+        if let Event::Failed { ticket, status } = &event {
+            // Of a channel that was given up, too: it is often given up before this is told.
+            if is_denial(*status) {
+                self.links_mut().for_each(|link| link.denied(at, *ticket));
+            }
+        }
         let Some(whose) = self.routes.get(at) else {
             // One that was given up is closed by us, and its last events are nobody's.
             if self.is_closing(at) {
@@ -120,10 +134,17 @@ impl<P: Provider, N: Network> Core<P, N> {
             }
             (Event::Done { through }, Whose::Rail(id, rail)) => {
                 if let Some(link) = self.link_mut(id) {
-                    if let Some((requests, bytes)) = link.rail_mut(rail).map(|rail| rail.completed(through)) {
-                        link.session.completed(rail, requests, bytes, now);
+                    link.completed(rail, through, now);
+                }
+            }
+            (Event::Fetched { ticket, data }, whose) => {
+                if let Whose::Rail(id, rail) = whose {
+                    if let Some(request) = self.link_mut(id).and_then(|link| link.fetched(rail, ticket)) {
+                        let data = data.payload();
+                        each(id, LinkEvent::Fetched { request, data });
                     }
                 }
+                turn.release(data);
             }
             (Event::Failed { .. } | Event::ReceiveFailed { .. } | Event::Overdrawn, whose) => {
                 self.give_up(at, Deadline::at(now));
@@ -137,7 +158,7 @@ impl<P: Provider, N: Network> Core<P, N> {
                     }
                 }
             }
-            // Nothing of a session's is written or fetched; what the device refuses, it is asked again.
+            // Nothing of a session's is written with a word; what the device refuses, it is asked again.
             _ => {}
         }
         None
@@ -161,7 +182,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             Err(RefusalReason::CONTRADICTION)
         } else {
             let peer = turn.channel.peer().instance();
-            self.take_offer(at, peer, &said, now, each)
+            self.take_offer((at, turn.channel.port()), peer, &said, now, each)
         };
         if let Err(reason) = outcome {
             let refusal = Refusal::new(said.epoch, reason).to_bytes();
@@ -173,7 +194,7 @@ impl<P: Provider, N: Network> Core<P, N> {
 
     fn take_offer(
         &mut self,
-        at: At,
+        (at, port): (At, u8),
         peer: InstanceId,
         said: &AttachParameters,
         now: Instant,
@@ -193,6 +214,12 @@ impl<P: Provider, N: Network> Core<P, N> {
                 self.add(link).ok_or(RefusalReason::NO_ROOM)?
             }
         };
+        let is_taken = self
+            .link(id)
+            .is_some_and(|link| link.has_other_on((at.worker, port), said.rail));
+        if is_taken {
+            return Err(RefusalReason::PORT_IN_USE);
+        }
         let speed_mbps = self.speeds_mbps.get(at.worker).copied().unwrap_or(0);
         let link = self.link_mut(id).ok_or(RefusalReason::NO_ROOM)?;
         let offered = link.session.offered(said, speed_mbps, now);
@@ -205,7 +232,10 @@ impl<P: Provider, N: Network> Core<P, N> {
                 return Err(reason);
             }
         };
-        let replaced = link.rail_mut(offer.rail).and_then(|rail| rail.attach(at));
+        let replaced = link.rail_mut(offer.rail).and_then(|rail| {
+            rail.port = port;
+            rail.attach(at)
+        });
         if let Some(old) = replaced {
             self.give_up(old, Deadline::at(now));
         }

@@ -2,31 +2,36 @@
 
 use core::fmt;
 use core::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use doorbell_core::network::Network;
-use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::provider::{Provider, ProviderError, RemoteAccess};
 use doorbell_core::session::{
-    Action, HealthState, PushRefusal, Role, Sequence, SessionCounts, SessionEvent, SessionId,
+    HealthState, PushRefusal, RequestEnd, RequestId, RequestRefusal, Role, Sequence, SessionCounts,
+    SessionEvent, SessionId,
 };
-use doorbell_core::wire::Handle;
+use doorbell_core::wire::{Handle, RemoteWindow};
 use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
 
 use super::config::{LinkConfig, LinkError};
 use super::dialing::rails_to;
 use super::dispatch::{Routes, Whose};
-use super::rail::At;
-use super::state::{Link, Posted};
+use super::door::Door;
+use super::one_sided::Request;
+use super::state::Link;
+use super::table::Core;
 use crate::error::ConnectError;
 use crate::rails::Rails;
-use crate::{Event, HANDSHAKES_MAX, Listener, Node, Tcp, Turn, Worker};
+use crate::{Acceptances, Event, HandshakeCounts, Listener, Node, Tcp, Turn, Worker};
 
 /// Names a link. It names nothing once the link's end was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkId {
-    index: u32,
+    pub(super) index: u32,
     /// Tells links apart that had the same place one after the other.
-    generation: u32,
+    pub(super) generation: u32,
 }
 
 /// Something that happened on a link.
@@ -39,6 +44,34 @@ pub enum LinkEvent<'m> {
     Received {
         /// The message.
         message: &'m [u8],
+    },
+    /// The peer lets us reach memory of its own.
+    Granted {
+        /// The number of the grant.
+        window: u32,
+        /// Its length.
+        bytes: u64,
+        /// What may be done there.
+        access: RemoteAccess,
+    },
+    /// It does not any more.
+    Withdrawn {
+        /// The number of the grant.
+        window: u32,
+    },
+    /// A request brought data back, and is done.
+    Fetched {
+        /// The request.
+        request: RequestId,
+        /// What was read, or the eight bytes there were before the atomic.
+        data: &'m [u8],
+    },
+    /// A request ended that fetched nothing: a WRITE that is done, or one of which it is not known whether it was done.
+    Ended {
+        /// The request.
+        request: RequestId,
+        /// How.
+        end: RequestEnd,
     },
     /// What its session tells: messages that are done, rails, how it is, and its end.
     Session(SessionEvent),
@@ -82,24 +115,7 @@ pub enum LinkEvent<'m> {
 /// ```
 pub struct Links<P: Provider = Rdma, N: Network = Tcp> {
     core: Core<P, N>,
-    listener: Option<Listener<P, N>>,
-}
-
-/// What polling the Workers needs of it.
-pub(super) struct Core<P: Provider, N: Network> {
-    pub(super) config: LinkConfig,
-    pub(super) routes: Routes,
-    /// The speed of each Worker's fastest rail.
-    pub(super) speeds_mbps: Vec<u32>,
-    places: Vec<Place<P, N>>,
-    /// Channels to be closed, and by when.
-    closing: Vec<(At, Deadline)>,
-    chance: u64,
-}
-
-struct Place<P: Provider, N: Network> {
-    generation: u32,
-    link: Option<Link<P, N>>,
+    door: Option<Door<P, N>>,
 }
 
 impl<P: Provider, N: Network> Links<P, N> {
@@ -131,21 +147,51 @@ impl<P: Provider, N: Network> Links<P, N> {
             chance: 0,
         };
         core.chance = drawn(node)?;
-        Ok(Self { core, listener: None })
+        Ok(Self { core, door: None })
     }
 
-    /// Lets peers begin links, at this address.
+    /// Lets peers begin links, at this address. Their handshakes advance as the links are polled, and nobody's waits for
+    /// another's; over TCP, [`Links::listen`] has a thread for them.
     ///
     /// # Errors
     /// None of the devices has a usable rail, or the port cannot be had.
-    pub fn listen(
+    pub fn listen_polled(
         &mut self,
+        node: &Arc<Node<P, N>>,
+        workers: &[Worker<P>],
+        address: SocketAddr,
+    ) -> Result<Handle, LinkError> {
+        let listener = self.bind(node, workers, address)?;
+        let handle = *listener.handle();
+        let limits = self.core.config.handshakes;
+        self.door = Some(Door::here(listener.aside(node, workers, &limits)));
+        Ok(handle)
+    }
+
+    /// Lets peers begin links whose handshakes are done elsewhere: by a [`Listener`] that was bound with the
+    /// [`LinkConfig::channel`] of these links, and these Workers.
+    pub fn accept_from(&mut self, acceptances: Vec<Acceptances<P>>) {
+        self.door = Some(Door::elsewhere(acceptances));
+    }
+
+    fn bind(
+        &self,
         node: &Node<P, N>,
         workers: &[Worker<P>],
         address: SocketAddr,
-    ) -> Result<&Handle, LinkError> {
-        let listener = Listener::bind(node, workers, address, &self.core.config.channel)?;
-        Ok(self.listener.insert(listener).handle())
+    ) -> Result<Listener<P, N>, LinkError> {
+        Ok(Listener::bind(node, workers, address, &self.core.config.channel)?)
+    }
+
+    /// What leads peers here; `None` where none are let in, or handshakes are done elsewhere.
+    pub fn handle(&self) -> Option<&Handle> {
+        self.door.as_ref()?.handle()
+    }
+
+    /// What the handshakes of peers came to so far.
+    pub fn handshakes(&self) -> HandshakeCounts {
+        let door = self.door.as_ref();
+        door.map_or_else(HandshakeCounts::default, Door::counts)
     }
 
     /// Begins a link to the process that handed out a handle, over every pair of rails by which it is reached. Its events say
@@ -188,6 +234,44 @@ impl<P: Provider, N: Network> Links<P, N> {
         link.push(message)
     }
 
+    /// Lets a link's peer reach a window: the same memory as the devices of these Workers know it, each by its index. It
+    /// is told on every connection anew. Its number names it; `None` where there are as many as may be.
+    ///
+    /// The window has to be there until it is withdrawn and the link is over: what a peer asks of memory that is gone
+    /// fails its connection. What the peer may do at most, [`ChannelConfig::remote`](crate::ChannelConfig::remote) says.
+    pub fn grant(
+        &mut self,
+        id: LinkId,
+        windows: &[(usize, RemoteWindow)],
+        access: RemoteAccess,
+    ) -> Option<u32> {
+        self.core.link_mut(id)?.one_sided.ours.grant(windows, access)
+    }
+
+    /// Has a link's peer told that it may not reach a window any more. What it asked before may still be done.
+    pub fn withdraw(&mut self, id: LinkId, window: u32) {
+        if let Some(link) = self.core.link_mut(id) {
+            link.one_sided.ours.withdraw(window);
+        }
+    }
+
+    /// Asks something of a window that the peer granted, from this offset on. Later polls post it, over whichever rail leads to
+    /// the window: [`LinkEvent::Fetched`] or [`LinkEvent::Ended`] names it by what is returned. In what order requests
+    /// are done that have no end yet is not told.
+    ///
+    /// # Errors
+    /// [`RequestRefusal::Full`] is back-pressure: poll, and try again.
+    pub fn request(
+        &mut self,
+        node: &Node<P, N>,
+        id: LinkId,
+        (window, offset): (u32, u64),
+        request: &Request<'_>,
+    ) -> Result<RequestId, RequestRefusal> {
+        let link = self.core.link_mut(id).ok_or(RequestRefusal::Closing)?;
+        link.ask((window, offset), request, node.network.now())
+    }
+
     /// Closes a link once everything is acknowledged, and by the deadline in any case.
     pub fn close(&mut self, id: LinkId, deadline: Deadline) {
         if let Some(link) = self.core.link_mut(id) {
@@ -220,8 +304,11 @@ impl<P: Provider, N: Network> Links<P, N> {
         mut other: impl FnMut(usize, Turn<'_, P>, Event<P>),
     ) -> Result<(), ProviderError> {
         let now = node.network.now();
-        self.accept(node, workers, now);
-        let core = &mut self.core;
+        let Self { core, door } = self;
+        if let Some(door) = door {
+            let until = Deadline::after(now, core.config.session.attach_within);
+            door.poll(workers, |at| core.routes.set(at, Whose::Unclaimed(until)));
+        }
         for (index, worker) in workers.iter_mut().enumerate() {
             worker.poll(|turn, event| {
                 if let Some((turn, event)) = core.dispatch(index, turn, event, now, &mut each) {
@@ -229,6 +316,8 @@ impl<P: Provider, N: Network> Links<P, N> {
                 }
             })?;
         }
+        // What was given up is shut before anybody is told so.
+        core.close_channels(workers, now);
         core.advance(node, workers, now, &mut each);
         core.close_channels(workers, now);
         Ok(())
@@ -237,15 +326,21 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// When to poll again at the latest, if no completion and nothing on the network comes before; `None` where there is
     /// nothing to be done.
     pub fn wake(&self, now: Instant) -> Option<Deadline> {
-        let sessions = self.core.links().filter_map(|(_, link)| link.session.wake(now));
+        let sessions = self.core.links().filter_map(|(_, link)| link.wake(now));
         let connecting = self
             .core
             .links()
             .flat_map(|(_, link)| &link.rails)
             .filter_map(|rail| Some(rail.connecting.as_ref()?.deadline()));
-        let listener = self.listener.as_ref().and_then(Listener::deadline);
+        let door = self.door.as_ref().and_then(Door::deadline);
         let unclaimed = self.core.routes.unclaimed().map(|(_, until)| until);
-        sessions.chain(connecting).chain(listener).chain(unclaimed).min()
+        sessions.chain(connecting).chain(door).chain(unclaimed).min()
+    }
+
+    /// What an event loop watches for input, beside the Workers' own: where handshakes have a thread, a peer that is to be
+    /// let in makes one readable.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.door.iter().flat_map(Door::descriptors)
     }
 
     /// The links there are.
@@ -272,218 +367,25 @@ impl<P: Provider, N: Network> Links<P, N> {
         let link = self.core.link(id);
         link.map_or_else(SessionCounts::default, |link| link.session.counts())
     }
-
-    /// Takes what peers connect.
-    fn accept(&mut self, node: &Node<P, N>, workers: &mut [Worker<P>], now: Instant) {
-        let Some(listener) = &mut self.listener else {
-            return;
-        };
-        // A port that fails does so each time: no more than there can be outcomes.
-        for _ in 0..HANDSHAKES_MAX {
-            match listener.poll_accept(node, workers) {
-                Ok(Some(connection)) => {
-                    let at = At {
-                        worker: connection.worker,
-                        channel: connection.channel,
-                    };
-                    let until = Deadline::after(now, self.core.config.session.attach_within);
-                    self.core.routes.set(at, Whose::Unclaimed(until));
-                }
-                Ok(None) => break,
-                // A handshake that failed is its peer's to do again.
-                Err(_) => {}
-            }
-        }
-    }
 }
 
-impl<P: Provider, N: Network> Core<P, N> {
-    pub(super) fn link_mut(&mut self, id: LinkId) -> Option<&mut Link<P, N>> {
-        let place = self.places.get_mut(id.index as usize)?;
-        if place.generation != id.generation {
-            return None;
-        }
-        place.link.as_mut()
-    }
-
-    fn link(&self, id: LinkId) -> Option<&Link<P, N>> {
-        let place = self.places.get(id.index as usize)?;
-        place.link.as_ref().filter(|_| place.generation == id.generation)
-    }
-
-    pub(super) fn links(&self) -> impl Iterator<Item = (LinkId, &Link<P, N>)> {
-        (0_u32..).zip(&self.places).filter_map(|(index, place)| {
-            let generation = place.generation;
-            Some((LinkId { index, generation }, place.link.as_ref()?))
-        })
-    }
-
-    /// Puts a link in; `None` where there are as many as may be.
-    pub(super) fn add(&mut self, link: Link<P, N>) -> Option<LinkId> {
-        let free = self.places.iter().position(|place| place.link.is_none());
-        let at = free.unwrap_or(self.places.len());
-        let index = u32::try_from(at)
-            .ok()
-            .filter(|index| *index < self.config.links_max)?;
-        if free.is_none() {
-            self.places.push(Place {
-                generation: 0,
-                link: None,
-            });
-        }
-        let place = self.places.get_mut(at)?;
-        place.link = Some(link);
-        let generation = place.generation;
-        Some(LinkId { index, generation })
-    }
-
-    /// Takes a link out, and closes what it has.
-    pub(super) fn remove(&mut self, id: LinkId, now: Instant) {
-        let Some(mut link) = self.places.get_mut(id.index as usize).and_then(|place| {
-            place.generation = place.generation.wrapping_add(1);
-            place.link.take()
-        }) else {
-            return;
-        };
-        for rail in &mut link.rails {
-            if let Some(at) = rail.detach() {
-                self.give_up(at, Deadline::at(now));
-            }
-        }
-    }
-
-    /// Has a channel closed at the end of the poll.
-    pub(super) fn give_up(&mut self, at: At, by: Deadline) {
-        self.routes.remove(at);
-        self.closing.push((at, by));
-    }
-
-    /// Whether a channel is to be closed at the end of the poll.
-    pub(super) fn is_closing(&self, at: At) -> bool {
-        self.closing.iter().any(|(closing, _)| *closing == at)
-    }
-
-    /// Chance that need not be secret.
-    pub(super) fn draw(&mut self) -> u64 {
-        self.chance ^= self.chance << 13;
-        self.chance ^= self.chance >> 7;
-        self.chance ^= self.chance << 17;
-        self.chance
-    }
-
-    /// Moves every link as far as it can, and tells what there is to tell.
-    fn advance(
+impl<P: Provider> Links<P, Tcp> {
+    /// Lets peers begin links, at this address. Their handshakes have a thread of their own: one that is silent, slow or
+    /// hostile costs neither the others nor this thread anything.
+    ///
+    /// # Errors
+    /// None of the devices has a usable rail, the port cannot be had, or the system gave no thread.
+    pub fn listen(
         &mut self,
-        node: &Node<P, N>,
-        workers: &mut [Worker<P>],
-        now: Instant,
-        each: &mut impl FnMut(LinkId, LinkEvent<'_>),
-    ) {
-        for index in 0..self.places.len() {
-            let random = self.draw();
-            let Self {
-                places,
-                routes,
-                closing,
-                config,
-                ..
-            } = self;
-            let Some((generation, link)) = places
-                .get_mut(index)
-                .and_then(|place| Some((place.generation, place.link.as_mut()?)))
-            else {
-                continue;
-            };
-            let index = u32::try_from(index).unwrap_or(u32::MAX);
-            let id = LinkId { index, generation };
-            link.poll_connecting(node, workers, (now, random), config.frame_bytes(), |rail, at| {
-                routes.set(at, Whose::Rail(id, rail));
-            });
-            link.session.begin_turn();
-            while let Some(action) = link.session.poll_action(now, random) {
-                act(link, &action, node, workers, config, (now, random), |at| {
-                    routes.remove(at);
-                    closing.push((at, Deadline::at(now)));
-                });
-            }
-            let mut is_over = false;
-            while let Some(event) = link.session.poll_event() {
-                is_over |= matches!(event, SessionEvent::Final { .. });
-                each(id, LinkEvent::Session(event));
-            }
-            if is_over {
-                self.remove(id, now);
-            }
-        }
-    }
-
-    /// Closes what is to be closed, channels nobody has claimed in time among it.
-    fn close_channels(&mut self, workers: &mut [Worker<P>], now: Instant) {
-        loop {
-            let late = self.routes.unclaimed().find(|(_, until)| until.has_passed(now));
-            let Some((at, _)) = late else {
-                break;
-            };
-            self.give_up(at, Deadline::at(now));
-        }
-        for (at, by) in self.closing.drain(..) {
-            if let Some(worker) = workers.get_mut(at.worker) {
-                // One that is gone needs no closing.
-                let _ = worker.begin_close(at.channel, by);
-            }
-        }
-    }
-}
-
-/// Does what a session asks for.
-fn act<P: Provider, N: Network>(
-    link: &mut Link<P, N>,
-    action: &Action,
-    node: &Node<P, N>,
-    workers: &mut [Worker<P>],
-    config: &LinkConfig,
-    (now, random): (Instant, u64),
-    mut close: impl FnMut(At),
-) {
-    let rail = match *action {
-        Action::Connect { rail, epoch } => {
-            match link.dial(rail, epoch, node, workers, config) {
-                Ok(connecting) => {
-                    if let Some(rail) = link.rail_mut(rail) {
-                        rail.connecting = Some(connecting);
-                    }
-                }
-                Err(_) => link.session.connect_failed(rail, false, now, random),
-            }
-            return;
-        }
-        Action::Shut { rail } => {
-            if let Some(at) = link.rail_mut(rail).and_then(super::rail::LinkRail::detach) {
-                close(at);
-            }
-            return;
-        }
-        Action::Attach { rail, .. }
-        | Action::Transmit { rail, .. }
-        | Action::Acknowledge { rail, .. }
-        | Action::Probe { rail }
-        | Action::Farewell { rail, .. } => rail,
-        _ => return,
-    };
-    match link.post(action, workers) {
-        Posted::Done(ticket) => {
-            if let Some(rail) = link.rail_mut(rail) {
-                rail.posted(ticket, action.backlog_bytes());
-            }
-            link.session.did(action, now);
-        }
-        Posted::Blocked => link.session.blocked(rail),
-        Posted::Failed => {
-            if let Some(at) = link.rail_mut(rail).and_then(super::rail::LinkRail::detach) {
-                close(at);
-            }
-            link.session.failed(rail, now, random);
-        }
+        node: &Arc<Node<P>>,
+        workers: &[Worker<P>],
+        address: SocketAddr,
+    ) -> Result<Handle, LinkError> {
+        let listener = self.bind(node, workers, address)?;
+        let handle = *listener.handle();
+        let limits = self.core.config.handshakes;
+        self.door = Some(Door::beside(listener.background(node, workers, &limits)?));
+        Ok(handle)
     }
 }
 
@@ -500,7 +402,7 @@ impl<P: Provider, N: Network> fmt::Debug for Links<P, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Links")
             .field("links", &self.core.links().count())
-            .field("listener", &self.listener)
+            .field("door", &self.door)
             .finish_non_exhaustive()
     }
 }

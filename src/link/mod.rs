@@ -6,10 +6,15 @@
 mod config;
 mod dialing;
 mod dispatch;
+mod door;
+mod grants;
 mod links;
+mod one_sided;
 mod rail;
 mod state;
 mod store;
+mod table;
 
 pub use config::{LinkConfig, LinkError};
 pub use links::{LinkEvent, LinkId, Links};
+pub use one_sided::Request;

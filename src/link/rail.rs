@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use doorbell_core::Ticket;
 use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
+use doorbell_core::session::RequestId;
 use doorbell_core::wire::AdvertisedRail;
 
 use crate::{ChannelId, Connecting};
@@ -24,13 +25,27 @@ pub(super) struct Between {
     pub(super) peer: AdvertisedRail,
 }
 
+/// Something that was posted.
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    ticket: Ticket,
+    /// The bytes of its backlog.
+    backlog: u64,
+    /// The one-sided request it is, if it is one.
+    request: Option<RequestId>,
+}
+
 pub(super) struct LinkRail<P: Provider, N: Network> {
     /// Of the side that connects.
     pub(super) between: Option<Between>,
     pub(super) connecting: Option<Connecting<P, N>>,
     pub(super) at: Option<At>,
-    /// What was posted and has not completed, each with the bytes of its backlog.
-    in_flight: VecDeque<(Ticket, u64)>,
+    /// The port of the device that its channel is on, where the peer connected.
+    pub(super) port: u8,
+    /// What was posted and has not completed.
+    in_flight: VecDeque<InFlight>,
+    /// The same of the channel before, where its device may still say why it failed: receives are often told of first.
+    before: Option<(At, VecDeque<InFlight>)>,
 }
 
 impl<P: Provider, N: Network> LinkRail<P, N> {
@@ -40,36 +55,64 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
             between,
             connecting: None,
             at: None,
+            port: 0,
             in_flight: VecDeque::with_capacity(room),
+            before: None,
         }
     }
 
     /// Makes a channel the rail's; gives the one it had.
     pub(super) fn attach(&mut self, at: At) -> Option<At> {
-        self.in_flight.clear();
-        self.at.replace(at)
+        let old = self.detach();
+        self.at = Some(at);
+        old
     }
 
     /// Forgets its channel.
     pub(super) fn detach(&mut self) -> Option<At> {
+        let old = self.at.take()?;
+        let asked = self.in_flight.iter().filter(|one| one.request.is_some());
+        self.before = Some((old, asked.copied().collect()));
         self.in_flight.clear();
-        self.at.take()
+        Some(old)
     }
 
-    pub(super) fn posted(&mut self, ticket: Ticket, backlog: u64) {
-        self.in_flight.push_back((ticket, backlog));
+    pub(super) fn posted(&mut self, ticket: Ticket, backlog: u64, request: Option<RequestId>) {
+        self.in_flight.push_back(InFlight {
+            ticket,
+            backlog,
+            request,
+        });
     }
 
-    /// All up to a request are done: how many, and of how many bytes.
-    pub(super) fn completed(&mut self, through: Ticket) -> (u32, u64) {
+    /// The one-sided request that was posted as this on the rail's channel.
+    pub(super) fn request_of(&self, ticket: Ticket) -> Option<RequestId> {
+        let mut in_flight = self.in_flight.iter();
+        in_flight.find(|one| one.ticket == ticket)?.request
+    }
+
+    /// The same, of this channel, be it the rail's or the one it had before.
+    pub(super) fn request_on(&self, at: At, ticket: Ticket) -> Option<RequestId> {
+        if self.at == Some(at) {
+            return self.request_of(ticket);
+        }
+        let (_, before) = self.before.as_ref().filter(|(before, _)| *before == at)?;
+        before.iter().find(|one| one.ticket == ticket)?.request
+    }
+
+    /// All up to a request are done: how many, and of how many bytes. `done` gets those that are one-sided.
+    pub(super) fn completed(&mut self, through: Ticket, mut done: impl FnMut(RequestId)) -> (u32, u64) {
         let (mut requests, mut bytes) = (0_u32, 0_u64);
-        while let Some((ticket, backlog)) = self.in_flight.front() {
+        while let Some(one) = self.in_flight.front() {
             // Positions are counted on and on; what is later is nearly all the way round.
-            if through.position().wrapping_sub(ticket.position()) > u64::MAX / 2 {
+            if through.position().wrapping_sub(one.ticket.position()) > u64::MAX / 2 {
                 break;
             }
             requests = requests.saturating_add(1);
-            bytes = bytes.saturating_add(*backlog);
+            bytes = bytes.saturating_add(one.backlog);
+            if let Some(request) = one.request {
+                done(request);
+            }
             self.in_flight.pop_front();
         }
         (requests, bytes)

@@ -3,13 +3,14 @@
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, Provider};
 use doorbell_core::session::{
-    Action, FinalReason, Kept, PushRefusal, Received, Retained, Role, SESSION_RAILS_MAX, Sequence, Session,
-    SessionId, Violation,
+    Action, Epoch, FinalReason, Kept, PushRefusal, Received, RequestId, Retained, Role, SESSION_RAILS_MAX,
+    Sequence, Session, SessionId, Violation,
 };
 use doorbell_core::wire::{Attach, Handle, InstanceId, SESSION_HEADER_BYTES, SessionFrame, SessionHeader};
 use doorbell_core::{Instant, Ticket};
 
 use super::config::LinkConfig;
+use super::one_sided::OneSided;
 use super::rail::{At, LinkRail};
 use super::store::Store;
 use crate::{Channel, Lease, SendErrorKind, Worker};
@@ -27,6 +28,10 @@ pub(super) struct Link<P: Provider, N: Network> {
     assembly: Vec<u8>,
     message_bytes_max: usize,
     fragment_bytes: u32,
+    /// What it has beside messages.
+    pub(super) one_sided: OneSided,
+    /// How the peer was told that this process is reached, and on which connection.
+    pub(super) told_moved: Option<(Handle, Epoch)>,
 }
 
 /// What became of a request that was to be posted.
@@ -59,11 +64,20 @@ impl<P: Provider, N: Network> Link<P, N> {
             assembly: Vec::with_capacity(config.message_bytes_max),
             message_bytes_max: config.message_bytes_max,
             fragment_bytes: config.session.fragment_bytes.max(1),
+            one_sided: OneSided::new(config),
+            told_moved: None,
         }
     }
 
     pub(super) fn rail_mut(&mut self, rail: u8) -> Option<&mut LinkRail<P, N>> {
         self.rails.get_mut(usize::from(rail))
+    }
+
+    /// Whether a rail but this one has a connection on a port of a Worker's device.
+    pub(super) fn has_other_on(&self, (worker, port): (usize, u8), than: u8) -> bool {
+        (0_u8..).zip(&self.rails).any(|(index, rail)| {
+            index != than && rail.port == port && rail.at.is_some_and(|at| at.worker == worker)
+        })
     }
 
     /// Takes in a message to be sent: a copy of it.
@@ -97,10 +111,13 @@ impl<P: Provider, N: Network> Link<P, N> {
             return;
         };
         let SessionFrame::Data(header, payload) = frame else {
+            if received == Received::Beside {
+                self.hear_beside(rail, &frame, now);
+            }
             return;
         };
         let is_well = match received {
-            Received::Nothing => true,
+            Received::Nothing | Received::Beside => true,
             Received::Early { place } => self.held.put(place, payload),
             Received::InOrder => {
                 let (first, last) = (header.is_first(), header.is_last());
@@ -111,6 +128,32 @@ impl<P: Provider, N: Network> Link<P, N> {
         };
         if !is_well {
             self.session.fail(FinalReason::Violation(Violation::TooLong));
+        }
+    }
+
+    /// All up to a request that was posted on a rail are done.
+    pub(super) fn completed(&mut self, rail: u8, through: Ticket, now: Instant) {
+        let Self { rails, one_sided, .. } = self;
+        let Some(of) = rails.get_mut(usize::from(rail)) else {
+            return;
+        };
+        let (requests, bytes) = of.completed(through, |request| {
+            one_sided.done(request);
+        });
+        self.session.completed(rail, requests, bytes, now);
+    }
+
+    /// The request that fetched something on a rail, where that is awaited.
+    pub(super) fn fetched(&mut self, rail: u8, ticket: Ticket) -> Option<RequestId> {
+        let request = self.rails.get(usize::from(rail))?.request_of(ticket)?;
+        self.one_sided.done(request).then_some(request)
+    }
+
+    /// The peer's device refused what was posted on a channel as this, of whichever rail it is, or was.
+    pub(super) fn denied(&mut self, at: At, ticket: Ticket) {
+        let mut rails = self.rails.iter();
+        if let Some(request) = rails.find_map(|rail| rail.request_on(at, ticket)) {
+            self.one_sided.denied(request);
         }
     }
 
@@ -222,7 +265,7 @@ fn send<P: Provider>(
     }
 }
 
-fn posted(outcome: Result<Ticket, SendErrorKind>) -> Posted {
+pub(super) fn posted(outcome: Result<Ticket, SendErrorKind>) -> Posted {
     match outcome {
         Ok(ticket) => Posted::Done(ticket),
         Err(SendErrorKind::WouldBlock) => Posted::Blocked,

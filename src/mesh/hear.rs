@@ -33,7 +33,12 @@ impl State {
                     self.announce();
                 }
             }
-            LinkEvent::Session(_) => {}
+            // A mesh grants nothing, and asks for nothing.
+            LinkEvent::Session(_)
+            | LinkEvent::Granted { .. }
+            | LinkEvent::Withdrawn { .. }
+            | LinkEvent::Fetched { .. }
+            | LinkEvent::Ended { .. } => {}
         }
     }
 

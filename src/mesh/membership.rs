@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::net::SocketAddr;
+use std::sync::Arc;
 
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Provider, ProviderError};
@@ -103,17 +104,18 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         })
     }
 
-    /// Lets members of higher ranks link to this one. The handle is for them.
+    /// Lets members of higher ranks link to this one. The handle is for them. Their handshakes advance as the mesh is polled, as
+    /// in [`Links::listen_polled`]; over TCP, [`Mesh::listen`] has a thread for them.
     ///
     /// # Errors
     /// None of the devices has a usable rail, or the port cannot be had.
-    pub fn listen(
+    pub fn listen_polled(
         &mut self,
-        node: &Node<P, N>,
+        node: &Arc<Node<P, N>>,
         workers: &[Worker<P>],
         address: SocketAddr,
-    ) -> Result<&Handle, MeshError> {
-        Ok(self.links.listen(node, workers, address)?)
+    ) -> Result<Handle, MeshError> {
+        Ok(self.links.listen_polled(node, workers, address)?)
     }
 
     /// Links to a member by its handle, over all rails that reach it. Of each two the one of the higher rank does; the other
@@ -270,6 +272,22 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         let resend = self.state.members.iter().filter_map(Member::resend_at).min();
         let links = self.links.wake(now);
         resend.into_iter().chain(links).min()
+    }
+}
+
+impl<P: Provider> Mesh<P, Tcp> {
+    /// Lets members of higher ranks link to this one. The handle is for them. Handshakes have a thread of their own, as in
+    /// [`Links::listen`].
+    ///
+    /// # Errors
+    /// None of the devices has a usable rail, the port cannot be had, or the system gave no thread.
+    pub fn listen(
+        &mut self,
+        node: &Arc<Node<P>>,
+        workers: &[Worker<P>],
+        address: SocketAddr,
+    ) -> Result<Handle, MeshError> {
+        Ok(self.links.listen(node, workers, address)?)
     }
 }
 

@@ -8,7 +8,7 @@ use doorbell::vocabulary::session::SessionEvent;
 use crate::processes::{A, B, Two, ms};
 
 /// As many seeds as are quick; `DOORBELL_SEEDS=FROM..TO` has it try others.
-fn seeds() -> core::ops::Range<u64> {
+pub(crate) fn seeds() -> core::ops::Range<u64> {
     let asked = std::env::var("DOORBELL_SEEDS").ok();
     asked.map_or(0..6, |asked| {
         let (from, to) = asked.split_once("..").unwrap();
@@ -17,10 +17,10 @@ fn seeds() -> core::ops::Range<u64> {
 }
 
 /// Small, and good enough: each number follows from the one before.
-struct Chance(u64);
+pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
-    fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -29,20 +29,27 @@ impl Chance {
     }
 }
 
-fn plan(chance: &mut Chance, rails: u64) -> String {
+/// Where a rail's port is: device and number.
+type Port = fn(u64) -> String;
+
+/// Faults from this moment on.
+pub(crate) fn plan(chance: &mut Chance, rails: u64, port: Port, from_us: u64) -> String {
     let mut clauses = vec![format!("seed {}", chance.below(1 << 30))];
     for _ in 0..chance.below(6) {
         let (rail, at, long) = (chance.below(rails), chance.below(500), chance.below(400));
-        let at = format!("at {}us", 5_000 + 1000 * at + chance.below(1000));
+        let at = format!("at {}us", from_us + 1000 * at + chance.below(1000));
         clauses.push(match chance.below(5) {
-            0 | 1 => format!("{at} link a/sim{rail}-b/sim{rail} down for {}ms", 1 + long),
+            0 | 1 => {
+                let port = port(rail);
+                format!("{at} link a/{port}-b/{port} down for {}ms", 1 + long)
+            }
             2 => format!("{at} link a-b down for {}ms", 1 + long),
             3 => format!(
                 "{at} pause {} for {}ms",
                 ["a", "b"][chance.below(2) as usize],
                 1 + long / 2
             ),
-            _ => format!("{at} port b/sim{rail}:1 down for {}ms", 1 + long),
+            _ => format!("{at} port b/{} down for {}ms", port(rail), 1 + long),
         });
     }
     for _ in 0..chance.below(3) {
@@ -61,7 +68,7 @@ fn each_message_comes_once_and_in_order_under_random_plans() {
     for seed in seeds() {
         let mut chance = Chance(seed);
         let rails = 1 + chance.below(3);
-        let plan = plan(&mut chance, rails);
+        let plan = plan(&mut chance, rails, |rail| format!("sim{rail}:1"), 5_000);
         let mut two = Two::new(rails as usize, &plan);
         for at in [A, B] {
             two.process_mut(at).message_bytes = [16, 1000, 9000, 30_000][chance.below(4) as usize];

@@ -2,9 +2,12 @@
 //! shipped handshake. Each message once, in order, and with an end.
 
 mod anything;
+mod crowd;
 #[path = "../fabric/mod.rs"]
 mod fabric;
 mod failing;
+mod one_sided;
 mod peers;
+mod ports;
 mod processes;
 mod striping;

@@ -2,11 +2,13 @@
 
 use core::net::SocketAddr;
 use core::time::Duration;
+use std::sync::Arc;
 
 use doorbell::vocabulary::Instant;
-use doorbell::vocabulary::session::{FinalReason, PushRefusal, SessionEvent};
+use doorbell::vocabulary::session::{FinalReason, PushRefusal, RequestEnd, RequestId, SessionEvent};
 use doorbell::{
-    Deadline, Handle, Key, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node, Trust, Worker, WorkerConfig,
+    Deadline, Handle, Key, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node, RemoteAccess, Trust, Worker,
+    WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, LinkConfig as Wire, PortConfig};
 
@@ -14,7 +16,7 @@ use crate::fabric::{port, small};
 
 pub(crate) const A: usize = 0;
 pub(crate) const B: usize = 1;
-const PORT: u16 = 7000;
+pub(crate) const PORT: u16 = 7000;
 pub(crate) const LATENCY: Duration = Duration::from_micros(50);
 
 pub(crate) const fn ms(ms: u64) -> Duration {
@@ -26,6 +28,7 @@ pub(crate) fn config() -> LinkConfig {
     let channel = config.channel;
     config.channel = small();
     (config.channel.timeout, config.channel.retry_count) = (channel.timeout, channel.retry_count);
+    config.channel.remote = RemoteAccess::ALL;
     config.session.fragment_bytes = 2048;
     config.retained = 64;
     config.ahead = 64;
@@ -33,11 +36,20 @@ pub(crate) fn config() -> LinkConfig {
     config
 }
 
+/// Something that a process was told beside messages.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Aside {
+    Granted(u32, u64, RemoteAccess),
+    Withdrawn(u32),
+    /// How a request ended, and what it fetched.
+    Ended(RequestId, RequestEnd, Vec<u8>),
+}
+
 /// A process: what it has, and what it has seen.
 pub(crate) struct Process {
     pub(crate) links: Links<Host, Host>,
     pub(crate) workers: Vec<Worker<Host>>,
-    pub(crate) node: Node<Host, Host>,
+    pub(crate) node: Arc<Node<Host, Host>>,
     pub(crate) handle: Option<Handle>,
     /// The one link it has, once it has.
     pub(crate) link: Option<LinkId>,
@@ -49,6 +61,8 @@ pub(crate) struct Process {
     pub(crate) done: u64,
     pub(crate) unknown: u64,
     pub(crate) over: Option<FinalReason>,
+    /// What it was told beside messages, and nobody has looked at yet.
+    pub(crate) asides: Vec<Aside>,
     pub(crate) is_stopped: bool,
     /// The bytes of each message it sends.
     pub(crate) message_bytes: usize,
@@ -66,14 +80,14 @@ impl Process {
         // All of it with proofs, as it is to be used.
         let key = Key::new(1, b"a secret of thirty-two bytes, and no fewer").unwrap();
         let trust = Trust::keys(KeyRing::new(key));
-        let node = Node::with(host.clone(), host.clone(), trust).unwrap();
+        let node = Arc::new(Node::with(host.clone(), host.clone(), trust).unwrap());
         let mut own = WorkerConfig::default();
         own.slots = 128;
         own.slot_bytes = 4096;
         let workers = node.workers(&own).unwrap();
         let mut links = Links::new(&node, &workers, config).unwrap();
         let any = SocketAddr::from(([0, 0, 0, 0], PORT));
-        let handle = listens.then(|| *links.listen(&node, &workers, any).unwrap());
+        let handle = listens.then(|| links.listen_polled(&node, &workers, any).unwrap());
         Self {
             links,
             workers,
@@ -87,6 +101,7 @@ impl Process {
             done: 0,
             unknown: 0,
             over: None,
+            asides: Vec::new(),
             is_stopped: false,
             message_bytes: 64,
         }
@@ -120,6 +135,7 @@ impl Process {
             done,
             unknown,
             over,
+            asides,
             ..
         } = self;
         let each = |id: LinkId, event: LinkEvent<'_>| match event {
@@ -154,6 +170,18 @@ impl Process {
                     events.push((now, event));
                 }
             }
+            LinkEvent::Granted {
+                window,
+                bytes,
+                access,
+            } => {
+                asides.push(Aside::Granted(window, bytes, access));
+            }
+            LinkEvent::Withdrawn { window } => asides.push(Aside::Withdrawn(window)),
+            LinkEvent::Fetched { request, data } => {
+                asides.push(Aside::Ended(request, RequestEnd::Done, data.to_vec()));
+            }
+            LinkEvent::Ended { request, end } => asides.push(Aside::Ended(request, end, Vec::new())),
             other => panic!("{other:?}"),
         };
         links.poll(node, workers, each).unwrap();
@@ -193,6 +221,33 @@ impl Two {
     }
 
     pub(crate) fn with(rails: usize, plan: &str, bandwidth_mbps: Option<u32>) -> Self {
+        let speed_mbps = bandwidth_mbps.unwrap_or(10_000);
+        Self::between(
+            [A, B].map(|at| ports(at, rails, speed_mbps)),
+            plan,
+            bandwidth_mbps,
+        )
+    }
+
+    /// With these ports.
+    pub(crate) fn between(ports: [Vec<PortConfig>; 2], plan: &str, bandwidth_mbps: Option<u32>) -> Self {
+        let mut two = Self::apart(ports, plan, bandwidth_mbps);
+        two.begin();
+        two
+    }
+
+    /// With a link that is yet to begin.
+    pub(crate) fn waiting(rails: usize, plan: &str) -> Self {
+        Self::apart([A, B].map(|at| ports(at, rails, 10_000)), plan, None)
+    }
+
+    /// Begins the link.
+    pub(crate) fn begin(&mut self) {
+        let handle = self.process(B).handle.unwrap();
+        self.process_mut(A).connect(&handle);
+    }
+
+    fn apart(ports: [Vec<PortConfig>; 2], plan: &str, bandwidth_mbps: Option<u32>) -> Self {
         let wire = Wire {
             latency_ns: LATENCY.as_nanos() as u64,
             bandwidth_mbps,
@@ -202,13 +257,10 @@ impl Two {
             .plan(plan.parse().unwrap())
             .driven()
             .build();
-        let hosts = [(A, "a"), (B, "b")].map(|(at, name)| {
-            let speed_mbps = bandwidth_mbps.unwrap_or(10_000);
-            fabric.host(name, ports(at, rails, speed_mbps)).unwrap()
-        });
-        let mut a = Process::on(&hosts[A], &config(), false);
+        let [a, b] = ports;
+        let hosts = [("a", a), ("b", b)].map(|(name, ports)| fabric.host(name, ports).unwrap());
+        let a = Process::on(&hosts[A], &config(), false);
         let b = Process::on(&hosts[B], &config(), true);
-        a.connect(&b.handle.unwrap());
         Self {
             fabric,
             hosts,

@@ -3,6 +3,7 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use doorbell::vocabulary::{Instant, Rank};
 use doorbell::{Handle, Mesh, MeshConfig, MeshEvent, MeshSendError, Node, Trust, Worker, WorkerConfig};
@@ -40,7 +41,7 @@ pub(crate) fn config(at: usize, ranks: usize, started: u64) -> MeshConfig {
 pub(crate) struct Member {
     pub(crate) mesh: Mesh<Host, Host>,
     pub(crate) workers: Vec<Worker<Host>>,
-    pub(crate) node: Node<Host, Host>,
+    pub(crate) node: Arc<Node<Host, Host>>,
     pub(crate) handle: Handle,
     pub(crate) events: Vec<MeshEvent>,
     /// What is still to be sent, in order.
@@ -50,14 +51,15 @@ pub(crate) struct Member {
 
 impl Member {
     fn start(host: &Host, config: &MeshConfig) -> Self {
-        let node = Node::with(host.clone(), host.clone(), Trust::unauthenticated_on_purpose()).unwrap();
+        let trust = Trust::unauthenticated_on_purpose();
+        let node = Arc::new(Node::with(host.clone(), host.clone(), trust).unwrap());
         let mut own = WorkerConfig::default();
         own.slots = 128;
         own.slot_bytes = 4096;
         let workers = node.workers(&own).unwrap();
         let mut mesh = Mesh::new(&node, &workers, config).unwrap();
         let any = SocketAddr::from(([0, 0, 0, 0], PORT));
-        let handle = *mesh.listen(&node, &workers, any).unwrap();
+        let handle = mesh.listen_polled(&node, &workers, any).unwrap();
         Self {
             inbox: vec![Vec::new(); usize::from(config.ranks)],
             mesh,

@@ -17,6 +17,7 @@ mod machine;
 mod names;
 mod outbox;
 mod rail;
+mod requests;
 mod striping;
 
 pub use crate::wire::SessionId;
@@ -31,9 +32,13 @@ pub use machine::{
 };
 pub use names::{Epoch, Sequence};
 pub use outbox::{Fragment, Outbox, Retained};
+pub use requests::{KeptRequest, Repeat, RequestEnd, RequestId, RequestRefusal, Requests, UnknownReason};
 
 /// Rails of a session at most.
 pub const SESSION_RAILS_MAX: u8 = 8;
+
+/// Windows that a side grants in a session at a time at most.
+pub const SESSION_GRANTS_MAX: u8 = 64;
 
 /// Fragments that are taken ahead of the one expected at most.
 pub const SESSION_WINDOW_MAX: u32 = 1 << 16;

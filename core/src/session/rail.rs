@@ -37,6 +37,8 @@ pub(super) struct Rail {
     pub(super) has_failed: bool,
     /// Whether its connection is to be shut.
     pub(super) must_shut: bool,
+    /// Whether the peer has another rail on the port it leads to: it is connected once one is lost.
+    pub(super) stands_by: bool,
 }
 
 impl Rail {
@@ -52,6 +54,7 @@ impl Rail {
             attempts_failed: 0,
             has_failed: false,
             must_shut: false,
+            stands_by: false,
         }
     }
 

@@ -150,6 +150,12 @@ pub enum Field {
     RefusalReason,
     /// The bytes of a fragment.
     Payload,
+    /// The number of a window that is granted.
+    GrantNumber,
+    /// What is granted of it.
+    GrantAccess,
+    /// The window that is granted.
+    GrantWindow,
 }
 
 /// Why a field is wrong.
@@ -297,6 +303,9 @@ impl fmt::Display for Field {
             Self::Rail => "rail's number",
             Self::RefusalReason => "reason of the refusal",
             Self::Payload => "payload",
+            Self::GrantNumber => "number of the grant",
+            Self::GrantAccess => "access that is granted",
+            Self::GrantWindow => "window that is granted",
         })
     }
 }

@@ -16,6 +16,7 @@ mod reject;
 mod resumption;
 mod ring;
 mod session;
+mod session_beside;
 mod tag;
 mod text;
 mod version;
@@ -46,6 +47,7 @@ pub use session::{
     Attach, AttachParameters, Refusal, RefusalReason, SESSION_ATTACH_BYTES, SESSION_HEADER_BYTES,
     SESSION_REFUSAL_BYTES, SessionFrame, SessionHeader, SessionKind,
 };
+pub use session_beside::{Fence, FenceFrame, Grant, Granted, SESSION_FENCE_BYTES, SESSION_GRANT_BYTES};
 pub use tag::{KeyId, TAG_BYTES, Tag};
 pub use text::{HANDLE_TEXT_BYTES_MAX, HANDLE_TEXT_PREFIX, HandleTextError};
 pub use version::{InstanceId, Nonce, VERSION, VERSION_AUTHENTICATED, VERSION_OLDEST, VersionRange};

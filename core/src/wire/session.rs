@@ -8,7 +8,8 @@ use static_assertions::const_assert_eq;
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Field, Part, Reason, SessionId, WireError};
+use super::session_beside::{FENCE_LAYOUT, FenceFrame, GRANT_LAYOUT, Grant, check_header};
+use super::{Fence, Field, Granted, Handle, HandleRef, Part, Reason, SessionId, WireError};
 use crate::session::{Epoch, SESSION_RAILS_MAX, SESSION_WINDOW_MAX, Sequence};
 
 /// The bytes in front of each message of a session.
@@ -40,6 +41,14 @@ pub enum SessionKind {
     Refusal = 4,
     /// The sender's last: it has nothing more to say, and wants to hear nothing.
     Farewell = 5,
+    /// Where its sender is reached now: the handle of the process it is.
+    Moved = 6,
+    /// Memory that the peer may reach, or may not any more.
+    Grant = 7,
+    /// That a rail's connection is given up, and nothing of it is to be taken any more.
+    Fence = 8,
+    /// That nothing is.
+    Fenced = 9,
 }
 
 /// The first 24 bytes of every frame of a session.
@@ -47,7 +56,7 @@ pub enum SessionKind {
 /// | offset | bytes | field | |
 /// |---|---|---|---|
 /// | 0 | 1 | version | 1 |
-/// | 1 | 1 | kind | 1: data, 2: acknowledgement, 3: attach, 4: refusal, 5: farewell |
+/// | 1 | 1 | kind | 1: data, 2: acknowledgement, 3: attach, 4: refusal, 5: farewell, 6: moved, 7: grant, 8: fence, 9: fenced |
 /// | 2 | 1 | flags | of data, bit 0: the first fragment, bit 1: the last; of attach, bit 2: the session begins |
 /// | 3 | 1 | reserved | 0 |
 /// | 4 | 4 | epoch | of the connection it is sent over; not 0 |
@@ -107,6 +116,17 @@ impl SessionHeader {
         Self::new(SessionKind::Farewell, 0, epoch, end, expected)
     }
 
+    /// In front of the handle of the process its sender is, as it is reached now.
+    #[must_use]
+    pub const fn moved(epoch: Epoch) -> Self {
+        Self::beside(SessionKind::Moved, epoch)
+    }
+
+    /// Of what says nothing of messages.
+    pub(super) const fn beside(kind: SessionKind, epoch: Epoch) -> Self {
+        Self::new(kind, 0, epoch, Sequence(0), Sequence(0))
+    }
+
     /// Its bytes, as they go to a peer.
     #[must_use]
     pub const fn to_bytes(self) -> [u8; SESSION_HEADER_BYTES] {
@@ -154,6 +174,10 @@ impl SessionHeader {
             3 => (SessionKind::Attach, BEGINS),
             4 => (SessionKind::Refusal, 0),
             5 => (SessionKind::Farewell, 0),
+            6 => (SessionKind::Moved, 0),
+            7 => (SessionKind::Grant, 0),
+            8 => (SessionKind::Fence, 0),
+            9 => (SessionKind::Fenced, 0),
             _ => return Err(wrong(Field::Kind, 1, Reason::Unknown)),
         };
         if self.flags & !flags_known != 0 {
@@ -165,7 +189,10 @@ impl SessionHeader {
         if self.epoch.get() == 0 {
             return Err(wrong(Field::Epoch, 4, Reason::Zero));
         }
-        let has_sequence = !matches!(kind, SessionKind::Acknowledgement | SessionKind::Refusal);
+        let has_sequence = matches!(
+            kind,
+            SessionKind::Data | SessionKind::Attach | SessionKind::Farewell
+        );
         if !has_sequence && self.sequence.get() != 0 {
             return Err(wrong(Field::Sequence, 8, Reason::NotZero));
         }
@@ -258,7 +285,7 @@ impl Attach {
 }
 
 /// The highest number a rail can have.
-const RAIL_LAST: u8 = SESSION_RAILS_MAX.saturating_sub(1);
+pub(super) const RAIL_LAST: u8 = SESSION_RAILS_MAX.saturating_sub(1);
 
 /// Why a connection does not become a rail of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -275,6 +302,8 @@ impl RefusalReason {
     pub const NO_ROOM: Self = Self(4);
     /// The session is over.
     pub const OVER: Self = Self(5);
+    /// Another rail of the session is on the port already: one port is one rail. It may be had once that one is lost.
+    pub const PORT_IN_USE: Self = Self(6);
 }
 
 /// That a connection does not become a rail of a session; nothing comes after it.
@@ -326,6 +355,14 @@ pub enum SessionFrame<'a> {
     Refusal(Epoch, RefusalReason),
     /// The peer's last.
     Farewell(&'a SessionHeader),
+    /// Where the peer is reached now.
+    Moved(Epoch, HandleRef<'a>),
+    /// Memory of the peer that may be reached, or may not any more.
+    Grant(Granted),
+    /// A rail's connection that the peer has given up.
+    Fence(Fence),
+    /// A rail's connection of which the peer takes nothing any more.
+    Fenced(Fence),
 }
 
 impl<'a> SessionFrame<'a> {
@@ -365,6 +402,29 @@ impl<'a> SessionFrame<'a> {
                 }
                 Ok(Self::Refusal(header.epoch(), RefusalReason(refusal.reason)))
             }
+            SessionKind::Moved => {
+                check_header(header)?;
+                let handle = Handle::parse(payload)?;
+                if handle.as_bytes().len() < payload.len() {
+                    let end = SESSION_HEADER_BYTES.saturating_add(handle.as_bytes().len());
+                    return Err(wrong(Field::Trailing, end, Reason::TooLong));
+                }
+                Ok(Self::Moved(header.epoch(), handle))
+            }
+            SessionKind::Grant => {
+                let grant = whole::<Grant>(bytes, &GRANT_LAYOUT)?;
+                check_header(header)?;
+                Ok(Self::Grant(grant.check()?))
+            }
+            SessionKind::Fence | SessionKind::Fenced => {
+                let fence = whole::<FenceFrame>(bytes, &FENCE_LAYOUT)?;
+                check_header(header)?;
+                let said = fence.check()?;
+                Ok(match kind {
+                    SessionKind::Fence => Self::Fence(said),
+                    _ => Self::Fenced(said),
+                })
+            }
         }
     }
 }
@@ -390,7 +450,7 @@ const ATTACH_LAYOUT: [(Field, usize); 4] = [
 
 const REFUSAL_LAYOUT: [(Field, usize); 2] = [(Field::RefusalReason, 24), (Field::Reserved, 25)];
 
-fn wrong(field: Field, offset: usize, reason: Reason) -> WireError {
+pub(super) fn wrong(field: Field, offset: usize, reason: Reason) -> WireError {
     WireError::new(PART, field, offset, reason)
 }
 

@@ -87,7 +87,7 @@ impl Side {
     pub(crate) fn take(&mut self, rail: u8, bytes: &[u8], now: Instant) {
         let frame = SessionFrame::parse(bytes).unwrap();
         match self.session.received(rail, &frame, now).unwrap() {
-            Received::Nothing => {}
+            Received::Nothing | Received::Beside => {}
             Received::Early { place } => {
                 let SessionFrame::Data(_, payload) = frame else {
                     panic!("{frame:?}")

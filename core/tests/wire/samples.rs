@@ -3,12 +3,13 @@
 use core::net::IpAddr;
 use core::num::NonZeroU16;
 
+use doorbell_core::provider::RemoteAccess;
 use doorbell_core::session::{Epoch, Sequence};
 use doorbell_core::wire::{
-    AdvertisedRail, Attach, AttachParameters, Connect, CreditWord, Endpoint, EndpointParameters, FrameBuffer,
-    Handle, Hello, InstanceId, KeyId, Nonce, PrivateData, Publication, Refusal, RefusalReason, Reject,
-    RejectReason, RemoteWindow, Resumption, RingInvitation, SessionHeader, SessionId, SpeedClass, TAG_BYTES,
-    Tag, VersionRange, Welcome,
+    AdvertisedRail, Attach, AttachParameters, Connect, CreditWord, Endpoint, EndpointParameters, Fence,
+    FenceFrame, FrameBuffer, Grant, Granted, Handle, Hello, InstanceId, KeyId, Nonce, PrivateData,
+    Publication, Refusal, RefusalReason, Reject, RejectReason, RemoteWindow, Resumption, RingInvitation,
+    SessionHeader, SessionId, SpeedClass, TAG_BYTES, Tag, VersionRange, Welcome,
 };
 use doorbell_core::{Gid, IpPrefix, Mtu, Psn, Qpn, Rkey};
 
@@ -184,8 +185,30 @@ pub(crate) fn attach() -> AttachParameters {
     }
 }
 
+fn granted() -> Granted {
+    let window = RemoteWindow::new(0x1112_1314_1516_1718, 0x2122_2324_2526_2728, Rkey(0x3132_3334));
+    let access = RemoteAccess {
+        write: true,
+        read: true,
+        atomic: false,
+    };
+    Granted {
+        epoch: Epoch::from_wire(9),
+        number: 5,
+        window: Some((window, access)),
+    }
+}
+
+fn fence() -> Fence {
+    Fence {
+        epoch: Epoch::from_wire(9),
+        rail: 3,
+        through: Epoch::from_wire(7),
+    }
+}
+
 /// A frame of a session of every kind.
-pub(crate) fn session_frames() -> [(&'static str, Vec<u8>); 7] {
+pub(crate) fn session_frames() -> [(&'static str, Vec<u8>); 12] {
     let epoch = Epoch::from_wire(9);
     let data = |sequence, is_first, is_last, payload: &[u8]| {
         let header = SessionHeader::data(epoch, Sequence(sequence), Sequence(5), is_first, is_last);
@@ -212,5 +235,25 @@ pub(crate) fn session_frames() -> [(&'static str, Vec<u8>); 7] {
                 .to_bytes()
                 .to_vec(),
         ),
+        (
+            "moved",
+            [
+                &SessionHeader::moved(epoch).to_bytes(),
+                handle(&rails()[..1]).as_bytes(),
+            ]
+            .concat(),
+        ),
+        ("grant", Grant::new(&granted()).to_bytes().to_vec()),
+        (
+            "withdrawn",
+            Grant::new(&Granted {
+                window: None,
+                ..granted()
+            })
+            .to_bytes()
+            .to_vec(),
+        ),
+        ("fence", FenceFrame::ask(&fence()).to_bytes().to_vec()),
+        ("fenced", FenceFrame::answer(&fence()).to_bytes().to_vec()),
     ]
 }

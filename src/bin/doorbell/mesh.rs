@@ -4,6 +4,7 @@ use core::fmt::Write as _;
 use core::time::Duration;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -149,7 +150,7 @@ struct Times {
 
 /// Everything that is polled.
 struct Member {
-    node: Node,
+    node: Arc<Node>,
     workers: Vec<Worker>,
     mesh: Mesh,
     timeout: Duration,
@@ -190,7 +191,7 @@ impl Member {
         let mut config = MeshConfig::new(rank, arguments.ranks, u64::try_from(started)?);
         config.link.channel.send_depth = DEPTH;
         config.link.channel.receive_depth = DEPTH;
-        let node = Node::open(arguments.peers.trust()?)?;
+        let node = Arc::new(Node::open(arguments.peers.trust()?)?);
         let mut own = WorkerConfig::default();
         // Of each peer the receives, and as much again for what is sent.
         own.slots = u32::from(arguments.ranks.max(2)).saturating_mul(2 * DEPTH);
@@ -207,7 +208,7 @@ impl Member {
 
     /// Leaves the handle of this member, finds those of the others, and waits until all are reached.
     fn join(&mut self, folder: &Path) -> Result<(), Failure> {
-        let handle = *self.mesh.listen(&self.node, &self.workers, anywhere(0))?;
+        let handle = self.mesh.listen(&self.node, &self.workers, anywhere(0))?;
         let own = self.mesh.rank();
         leave_handle(folder, own, &handle).map_err(|error| format!("{}: {error}", folder.display()))?;
         let all = Ranks::first(self.mesh.ranks());

@@ -6,7 +6,7 @@ use super::{Action, FinalReason, Owed, Phase, Role, Session};
 use crate::session::health::Due;
 use crate::session::rail::{Rail, RailPhase};
 use crate::session::striping::{choose, choose_any};
-use crate::session::{Kept, Retained, SESSION_RAILS_MAX};
+use crate::session::{Epoch, Kept, Retained, SESSION_RAILS_MAX};
 use crate::wire::{SESSION_HEADER_BYTES, SessionHeader};
 use crate::{Deadline, Instant};
 
@@ -202,6 +202,29 @@ where
             rail.outstanding = rail.outstanding.saturating_add(1);
             rail.backlog_bytes = rail.backlog_bytes.saturating_add(bytes);
             rail.health.posted(now);
+        }
+    }
+
+    /// Says that something of the caller's own was posted on a rail, of so many bytes: it is awaited like the rest, and
+    /// [`Session::completed`] is told of it.
+    pub fn posted_beside(&mut self, rail: u8, bytes: u64, now: Instant) {
+        if let Some(rail) = self.rail_mut(rail) {
+            rail.outstanding = rail.outstanding.saturating_add(1);
+            rail.backlog_bytes = rail.backlog_bytes.saturating_add(bytes);
+            rail.health.posted(now);
+        }
+    }
+
+    /// Whether something of the caller's own may be posted on a rail now.
+    pub fn takes_beside(&self, rail: u8) -> bool {
+        let rail = self.rails.get(usize::from(rail));
+        rail.is_some_and(|rail| rail.is_usable() && !rail.is_blocked) && self.is_connected()
+    }
+
+    /// Gives up a rail's connection of this epoch or one before it, as the peer has.
+    pub fn given_up(&mut self, rail: u8, through: Epoch, now: Instant, random: u64) {
+        if self.rail_epoch(rail) <= through {
+            self.give_up(rail, now, random);
         }
     }
 

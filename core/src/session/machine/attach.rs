@@ -126,6 +126,14 @@ where
         (role == Role::Initiator).then(|| Deadline::after(now, wait))
     }
 
+    /// Lets a rail wait that leads to a port on which the peer has another rail of the session.
+    pub(super) fn stand_by(&mut self, rail: u8) {
+        if let Some(rail) = self.rail_mut(rail) {
+            rail.detach(None);
+            rail.stands_by = true;
+        }
+    }
+
     /// Takes from a rail what it had.
     fn lose(&mut self, index: u8, retry: Option<Deadline>) {
         let Some(rail) = self.rail_mut(index).filter(|rail| rail.has_connection()) else {
@@ -133,6 +141,13 @@ where
         };
         rail.detach(retry);
         self.outbox.lost(index);
+        for rail in &mut self.rails {
+            if core::mem::take(&mut rail.stands_by) {
+                rail.phase = RailPhase::Detached {
+                    retry: Some(Deadline::at(crate::Instant::from_ns(0))),
+                };
+            }
+        }
         // An acknowledgement may have been lost with it, and so may a farewell.
         self.owed.fragments = u32::MAX;
         if let Some(closing) = &mut self.closing {

@@ -208,6 +208,8 @@ pub enum Received {
     },
     /// Nothing the application sees.
     Nothing,
+    /// What is said beside messages, over a connection that is a rail: the caller's to go by.
+    Beside,
 }
 
 /// What is to be done with a connection that became a rail.
@@ -398,6 +400,11 @@ where
     /// Whether everything that was given to it is acknowledged.
     pub fn is_drained(&self) -> bool {
         self.outbox.is_empty()
+    }
+
+    /// Whether it is being closed here.
+    pub const fn is_closing(&self) -> bool {
+        self.closing.is_some()
     }
 
     /// How many bytes each fragment of a message has but the last, where a rail carries so many at most.

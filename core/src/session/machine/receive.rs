@@ -4,7 +4,7 @@ use super::{FinalReason, Phase, Received, Session, Violation};
 use crate::Instant;
 use crate::session::rail::RailPhase;
 use crate::session::{Epoch, Held, Kept, Retained, Sequence, Verdict};
-use crate::wire::{RefusalReason, SessionFrame, SessionHeader};
+use crate::wire::{Fence, Granted, RefusalReason, SessionFrame, SessionHeader};
 
 impl<O, I> Session<O, I>
 where
@@ -70,6 +70,19 @@ where
                     self.take_farewell(header.sequence())?;
                 }
                 Ok(Received::Nothing)
+            }
+            SessionFrame::Moved(of, _)
+            | SessionFrame::Grant(Granted { epoch: of, .. })
+            | SessionFrame::Fence(Fence { epoch: of, .. })
+            | SessionFrame::Fenced(Fence { epoch: of, .. }) => {
+                if !self.is_of(*of, epoch) {
+                    return Ok(Received::Nothing);
+                }
+                if matches!(phase, RailPhase::Attached { .. }) {
+                    Ok(Received::Beside)
+                } else {
+                    Err(Violation::Malformed)
+                }
             }
         }
     }
@@ -165,6 +178,8 @@ where
                 self.end(FinalReason::Closed);
             }
             RefusalReason::OVER => self.end(FinalReason::PeerClosed),
+            // Of no matter to the rail that is there, or is about to be.
+            RefusalReason::PORT_IN_USE => return self.stand_by(index),
             RefusalReason::UNKNOWN_SESSION if self.was_attached => self.end(FinalReason::PeerRestarted),
             reason if !self.was_attached => self.end(FinalReason::Refused(reason)),
             RefusalReason::CONTRADICTION => self.end(FinalReason::Violation(Violation::LetGo)),

@@ -1,8 +1,13 @@
 //! Any bytes as a frame of a session.
 
-use doorbell_core::wire::{Attach, Refusal, SessionFrame, SessionHeader};
+use doorbell_core::wire::{Attach, Fence, FenceFrame, Grant, Refusal, SessionFrame, SessionHeader};
 
 use super::plain;
+
+fn told(fence: &Fence) -> (u64, Vec<u64>) {
+    let more = vec![u64::from(fence.rail), u64::from(fence.through.to_u32())];
+    (u64::from(fence.epoch.to_u32()), more)
+}
 
 /// Panics where reading `bytes` as a frame breaks a promise.
 pub(crate) fn check(bytes: &[u8]) {
@@ -11,7 +16,7 @@ pub(crate) fn check(bytes: &[u8]) {
         Ok(frame) => frame,
         Err(error) => {
             assert!(plain.is_none(), "{error}, and yet it is a frame: {plain:?}");
-            assert!(usize::from(error.offset) <= bytes.len().max(40), "{error}");
+            assert!(usize::from(error.offset) <= bytes.len().max(56), "{error}");
             return;
         }
     };
@@ -65,6 +70,32 @@ pub(crate) fn check(bytes: &[u8]) {
             assert_eq!(fields(header), plainly);
             let again = SessionHeader::farewell(header.epoch(), header.sequence(), header.expected());
             (5, again.to_bytes().to_vec())
+        }
+        SessionFrame::Moved(epoch, handle) => {
+            let told = plain::handle::read(&bytes[24..]).unwrap();
+            assert_eq!(told.length, handle.as_bytes().len());
+            assert_eq!(u64::from(epoch.to_u32()), plain.epoch);
+            let again = SessionHeader::moved(epoch).to_bytes();
+            (6, [&again, handle.as_bytes()].concat())
+        }
+        SessionFrame::Grant(granted) => {
+            assert_eq!(u64::from(granted.epoch.to_u32()), plain.epoch);
+            let told = granted.window.map_or([0; 4], |(window, access)| {
+                let access =
+                    u64::from(access.write) + 2 * u64::from(access.read) + 4 * u64::from(access.atomic);
+                let rkey = u64::from(window.rkey().0);
+                [access, window.address(), window.length_bytes(), rkey]
+            });
+            assert_eq!([&[u64::from(granted.number)], &told[..]].concat(), plain.more);
+            (7, Grant::new(&granted).to_bytes().to_vec())
+        }
+        SessionFrame::Fence(fence) => {
+            assert_eq!(told(&fence), (plain.epoch, plain.more.clone()));
+            (8, FenceFrame::ask(&fence).to_bytes().to_vec())
+        }
+        SessionFrame::Fenced(fence) => {
+            assert_eq!(told(&fence), (plain.epoch, plain.more.clone()));
+            (9, FenceFrame::answer(&fence).to_bytes().to_vec())
         }
         other => panic!("{other:?}"),
     };

@@ -10,7 +10,8 @@ pub(crate) struct SessionFrame {
     pub(crate) epoch: u64,
     pub(crate) sequence: u64,
     pub(crate) acknowledgement: u64,
-    /// Of an attach the session, the window and the rail; of a refusal the reason.
+    /// Of an attach the session, the window and the rail; of a refusal the reason; of a grant its number, the access, and
+    /// the window; of a fence the rail and the epoch.
     pub(crate) more: Vec<u64>,
     pub(crate) payload: Vec<u8>,
 }
@@ -50,6 +51,29 @@ pub(crate) fn read(bytes: &[u8]) -> Option<SessionFrame> {
             only_if(cursor.number(7)? == 0)?;
         }
         5 => only_if(flags == 0)?,
+        6 => {
+            only_if(flags == 0 && sequence == 0 && acknowledgement == 0)?;
+            let handle = super::handle::read(bytes.get(24..)?)?;
+            only_if(handle.length == bytes.len() - 24)?;
+            cursor.take(handle.length)?;
+        }
+        7 => {
+            only_if(flags == 0 && sequence == 0 && acknowledgement == 0)?;
+            more.push(cursor.number(4)?);
+            let access = cursor.number(1)?;
+            only_if(cursor.number(7)? == 0 && access < 8)?;
+            let (address, length, key) = (cursor.number(8)?, cursor.number(8)?, cursor.number(4)?);
+            let is_nothing = address == 0 && length == 0 && key == 0;
+            only_if(if access == 0 { is_nothing } else { length > 0 })?;
+            more.extend([access, address, length, key]);
+        }
+        8 | 9 => {
+            only_if(flags == 0 && sequence == 0 && acknowledgement == 0)?;
+            more.push(cursor.number(1)?);
+            only_if(cursor.number(3)? == 0)?;
+            more.push(cursor.number(4)?);
+            only_if(more[0] < 8 && more[1] != 0)?;
+        }
         _ => return None,
     }
     only_if(cursor.is_empty())?;

@@ -1,0 +1,371 @@
+//! One-sided requests of a session: each ends done, or unknown with the reason, and goes again only where that is sound.
+//!
+//! A rail that failed may have done what it was asked, and packets of a WRITE may still be on their way. So what is
+//! written again waits until the peer takes nothing of the old connection any more: it said so, or has taken the rail's
+//! next one. What was read can be read again at once. An atomic is never done again, for it might be done twice.
+
+use core::time::Duration;
+
+use super::{Epoch, FinalReason, SESSION_RAILS_MAX};
+use crate::{Deadline, Instant};
+
+/// Names a request of a session. It names nothing once its end was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId {
+    place: u32,
+    generation: u32,
+}
+
+impl RequestId {
+    /// Its place in the table.
+    #[must_use]
+    pub fn place(self) -> usize {
+        usize::try_from(self.place).unwrap_or(usize::MAX)
+    }
+}
+
+/// What becomes of a request whose rail fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "there is no fourth way")]
+pub enum Repeat {
+    /// It goes again at once: it changes nothing.
+    AtOnce,
+    /// It goes again once the peer takes nothing of the failed connection: it changes the same to the same.
+    OnceFenced,
+    /// It is not known whether it was done, and it does not go again.
+    Never,
+}
+
+/// Why it is not known whether a request was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum UnknownReason {
+    /// Its rail failed, and it is not one that may be done again.
+    RailFailed,
+    /// The peer's device refused it: no such memory, or no such access.
+    Denied,
+    /// The peer has withdrawn the window.
+    Withdrawn,
+    /// No rail leads to the window, and none did in time.
+    NoRail,
+    /// The session is over.
+    Over(FinalReason),
+}
+
+impl core::fmt::Display for UnknownReason {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::RailFailed => f.write_str("its rail failed, and it may not be done twice"),
+            Self::Denied => f.write_str("the peer's device refused it"),
+            Self::Withdrawn => f.write_str("the peer has withdrawn the window"),
+            Self::NoRail => f.write_str("no rail led to the window in time"),
+            Self::Over(reason) => write!(f, "the link is over: {reason}"),
+        }
+    }
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "it is known or it is not")]
+pub enum RequestEnd {
+    /// It was done, once or, where it may be, more than once.
+    Done,
+    /// It is not known whether it was.
+    Unknown {
+        /// Whether it was posted at all: where not, it was not done.
+        was_posted: bool,
+        /// Why.
+        reason: UnknownReason,
+    },
+}
+
+/// Why no request was taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RequestRefusal {
+    /// There are as many as may be: back-pressure.
+    Full,
+    /// The peer has granted no such window, or withdrawn it.
+    NoWindow,
+    /// Caller misuse: not within the window, not aligned, or longer than a request may be.
+    OutOfRange,
+    /// Caller misuse: the window is not granted for this.
+    NotGranted,
+    /// The session is being closed, or over.
+    Closing,
+}
+
+impl core::fmt::Display for RequestRefusal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Full => "there are as many requests as may be: poll, and try again",
+            Self::NoWindow => "the peer has granted no such window, or withdrawn it",
+            Self::OutOfRange => "not within the window, not aligned, or too long",
+            Self::NotGranted => "the window is not granted for this",
+            Self::Closing => "the link is being closed, or over",
+        })
+    }
+}
+
+impl core::error::Error for RequestRefusal {}
+
+/// What is kept of a request. A caller makes a table of them, and nothing of one.
+#[derive(Clone, Copy, Debug)]
+pub struct KeptRequest {
+    state: State,
+    generation: u32,
+    window: u32,
+    repeat: Repeat,
+    was_posted: bool,
+    was_lost: bool,
+    /// By when it is to be posted, or asked whether it may be.
+    until: Deadline,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    /// For a rail.
+    Waiting,
+    /// On a rail's connection.
+    Posted {
+        rail: u8,
+        epoch: Epoch,
+    },
+    /// Until the peer takes nothing of that connection any more.
+    Fencing {
+        rail: u8,
+        epoch: Epoch,
+    },
+    /// How, until it is told.
+    Ended(RequestEnd),
+}
+
+impl Default for KeptRequest {
+    fn default() -> Self {
+        Self {
+            state: State::Free,
+            generation: 0,
+            window: 0,
+            repeat: Repeat::Never,
+            was_posted: false,
+            was_lost: false,
+            until: Deadline::at(Instant::from_ns(0)),
+        }
+    }
+}
+
+/// The requests of a session.
+#[derive(Debug)]
+pub struct Requests<T> {
+    table: T,
+    patience: Duration,
+    /// For each rail, the connection of which the peer is to say that it takes nothing any more.
+    fences: [Option<Fence>; SESSION_RAILS_MAX as usize],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Fence {
+    epoch: Epoch,
+    is_asked: bool,
+}
+
+impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
+    /// None yet, for as many as the table has places. A request that no rail takes ends after `patience`.
+    pub const fn new(table: T, patience: Duration) -> Self {
+        Self {
+            table,
+            patience,
+            fences: [None; SESSION_RAILS_MAX as usize],
+        }
+    }
+
+    /// Takes a request in; `None` where there is no room.
+    pub fn begin(&mut self, window: u32, repeat: Repeat, now: Instant) -> Option<RequestId> {
+        let until = Deadline::after(now, self.patience);
+        let (place, kept) = (0_u32..)
+            .zip(self.table.as_mut())
+            .find(|(_, kept)| kept.state == State::Free)?;
+        let generation = kept.generation;
+        *kept = KeptRequest {
+            state: State::Waiting,
+            generation,
+            window,
+            repeat,
+            was_posted: false,
+            was_lost: false,
+            until,
+        };
+        Some(RequestId { place, generation })
+    }
+
+    fn each(&mut self) -> impl Iterator<Item = &mut KeptRequest> {
+        self.table.as_mut().iter_mut()
+    }
+
+    /// Those that wait for a rail, each with its window.
+    pub fn waiting(&self) -> impl Iterator<Item = (RequestId, u32)> {
+        (0_u32..).zip(self.table.as_ref()).filter_map(|(place, kept)| {
+            let generation = kept.generation;
+            (kept.state == State::Waiting).then_some((RequestId { place, generation }, kept.window))
+        })
+    }
+
+    fn of(&mut self, id: RequestId) -> Option<&mut KeptRequest> {
+        let kept = self.table.as_mut().get_mut(id.place())?;
+        (kept.generation == id.generation && kept.state != State::Free).then_some(kept)
+    }
+
+    /// Says that a request that waited is posted on a rail's connection.
+    pub fn posted(&mut self, id: RequestId, rail: u8, epoch: Epoch) {
+        if let Some(kept) = self.of(id).filter(|kept| kept.state == State::Waiting) {
+            kept.state = State::Posted { rail, epoch };
+            kept.was_posted = true;
+        }
+    }
+
+    /// Says that a request is done, on the connection it was posted on last; says whether it was awaited there.
+    pub fn done(&mut self, id: RequestId) -> bool {
+        let kept = self.of(id);
+        let Some(kept) = kept.filter(|kept| matches!(kept.state, State::Posted { .. })) else {
+            return false;
+        };
+        kept.state = State::Ended(RequestEnd::Done);
+        true
+    }
+
+    /// Says that the peer's device refused a request. The rail's connection failed with it, which may have been said before.
+    pub fn denied(&mut self, id: RequestId) {
+        let kept = self.of(id);
+        if let Some(kept) = kept.filter(|kept| kept.was_posted && !matches!(kept.state, State::Ended(_))) {
+            kept.end(UnknownReason::Denied);
+        }
+    }
+
+    /// Says that a rail's connection is lost: what was posted on it waits, goes again, or ends.
+    pub fn rail_lost(&mut self, rail: u8, now: Instant) {
+        let until = Deadline::after(now, self.patience);
+        let mut fenced = None;
+        for kept in self.each() {
+            let State::Posted { rail: on, epoch } = kept.state else {
+                continue;
+            };
+            if on != rail {
+                continue;
+            }
+            // However often it goes again, its time is counted from the first.
+            if !core::mem::replace(&mut kept.was_lost, true) {
+                kept.until = until;
+            }
+            match kept.repeat {
+                Repeat::AtOnce => kept.state = State::Waiting,
+                Repeat::OnceFenced => {
+                    kept.state = State::Fencing { rail, epoch };
+                    fenced = fenced.max(Some(epoch));
+                }
+                Repeat::Never => kept.end(UnknownReason::RailFailed),
+            }
+        }
+        if let (Some(epoch), Some(fence)) = (fenced, self.fences.get_mut(usize::from(rail))) {
+            *fence = Some(Fence {
+                epoch,
+                is_asked: false,
+            });
+        }
+        // What was asked over it may not have come.
+        for fence in self.fences.iter_mut().flatten() {
+            fence.is_asked = false;
+        }
+    }
+
+    /// The rails' connections of which the peer is to be asked to take nothing more.
+    pub fn fence_due(&self) -> Option<(u8, Epoch)> {
+        (0_u8..).zip(&self.fences).find_map(|(rail, fence)| {
+            let fence = fence.as_ref().filter(|fence| !fence.is_asked)?;
+            Some((rail, fence.epoch))
+        })
+    }
+
+    /// Says that it was asked of a rail's connection.
+    pub fn fence_asked(&mut self, rail: u8) {
+        if let Some(Some(fence)) = self.fences.get_mut(usize::from(rail)) {
+            fence.is_asked = true;
+        }
+    }
+
+    /// Says that the peer takes nothing any more of a rail's connections up to this one.
+    pub fn fenced(&mut self, rail: u8, through: Epoch) {
+        for kept in self.each() {
+            if let State::Fencing { rail: of, epoch } = kept.state {
+                if of == rail && epoch <= through {
+                    kept.state = State::Waiting;
+                }
+            }
+        }
+        if let Some(fence) = self.fences.get_mut(usize::from(rail)) {
+            fence.take_if(|fence| fence.epoch <= through);
+        }
+    }
+
+    /// Says that a window is withdrawn: what waits for it ends. What is posted ends by itself.
+    pub fn withdrawn(&mut self, window: u32) {
+        for kept in self.each() {
+            let is_open = matches!(kept.state, State::Waiting | State::Fencing { .. });
+            if kept.window == window && is_open {
+                kept.end(UnknownReason::Withdrawn);
+            }
+        }
+    }
+
+    /// Ends what nobody took in time.
+    pub fn look_at_deadlines(&mut self, now: Instant) {
+        for kept in self.each() {
+            let is_open = matches!(kept.state, State::Waiting | State::Fencing { .. });
+            if is_open && kept.until.has_passed(now) {
+                kept.end(UnknownReason::NoRail);
+            }
+        }
+    }
+
+    /// When to look at the deadlines.
+    pub fn wake(&self) -> Option<Deadline> {
+        let open = self
+            .table
+            .as_ref()
+            .iter()
+            .filter(|kept| matches!(kept.state, State::Waiting | State::Fencing { .. }));
+        open.map(|kept| kept.until).min()
+    }
+
+    /// Says that the session is over: all that is left ends.
+    pub fn over(&mut self, reason: FinalReason) {
+        for kept in self.each() {
+            if !matches!(kept.state, State::Free | State::Ended(_)) {
+                kept.end(UnknownReason::Over(reason));
+            }
+        }
+    }
+
+    /// The next end to tell, until there is none: its place is free then.
+    pub fn poll_end(&mut self) -> Option<(RequestId, RequestEnd)> {
+        (0_u32..).zip(self.table.as_mut()).find_map(|(place, kept)| {
+            let State::Ended(end) = kept.state else {
+                return None;
+            };
+            let generation = kept.generation;
+            kept.state = State::Free;
+            kept.generation = generation.wrapping_add(1);
+            Some((RequestId { place, generation }, end))
+        })
+    }
+}
+
+impl KeptRequest {
+    fn end(&mut self, reason: UnknownReason) {
+        let was_posted = self.was_posted;
+        self.state = State::Ended(RequestEnd::Unknown { was_posted, reason });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+use core::time::Duration;
+
+use super::{KeptRequest, Repeat, RequestEnd, RequestId, Requests, UnknownReason};
+use crate::Instant;
+use crate::session::{Epoch, FinalReason};
+
+const PATIENCE: Duration = Duration::from_millis(100);
+
+const fn ms(ms: u64) -> Instant {
+    Instant::from_ns(ms * 1_000_000)
+}
+
+const fn epoch(number: u32) -> Epoch {
+    Epoch::from_wire(number)
+}
+
+fn requests() -> Requests<[KeptRequest; 3]> {
+    Requests::new([KeptRequest::default(); 3], PATIENCE)
+}
+
+fn waiting(requests: &Requests<[KeptRequest; 3]>) -> std::vec::Vec<RequestId> {
+    requests.waiting().map(|(id, _)| id).collect()
+}
+
+const fn unknown(was_posted: bool, reason: UnknownReason) -> RequestEnd {
+    RequestEnd::Unknown { was_posted, reason }
+}
+
+#[test]
+fn as_many_as_there_are_places_and_each_ends_once() {
+    let mut requests = requests();
+    let ids = [(); 3].map(|()| requests.begin(1, Repeat::Never, ms(0)).unwrap());
+    assert_eq!(requests.begin(1, Repeat::Never, ms(0)), None);
+    assert_eq!(waiting(&requests), ids);
+    requests.posted(ids[1], 0, epoch(1));
+    assert!(!requests.done(ids[0]) && requests.done(ids[1]) && !requests.done(ids[1]));
+    assert_eq!(requests.poll_end(), Some((ids[1], RequestEnd::Done)));
+    assert_eq!(requests.poll_end(), None);
+    let next = requests.begin(1, Repeat::Never, ms(0)).unwrap();
+    assert_eq!(next.place(), ids[1].place());
+    assert_ne!(next, ids[1]);
+    assert!(!requests.done(ids[1]));
+}
+
+#[test]
+fn what_reads_goes_again_at_once_what_writes_once_fenced_and_an_atomic_never() {
+    let mut requests = requests();
+    let kinds = [Repeat::AtOnce, Repeat::OnceFenced, Repeat::Never];
+    let [read, write, atomic] = kinds.map(|repeat| requests.begin(1, repeat, ms(0)).unwrap());
+    for id in [read, write, atomic] {
+        requests.posted(id, 2, epoch(5));
+    }
+    requests.rail_lost(1, ms(1));
+    assert_eq!((waiting(&requests).len(), requests.fence_due()), (0, None));
+    requests.rail_lost(2, ms(1));
+    assert_eq!(waiting(&requests), [read]);
+    assert_eq!(
+        requests.poll_end(),
+        Some((atomic, unknown(true, UnknownReason::RailFailed)))
+    );
+    assert_eq!(requests.fence_due(), Some((2, epoch(5))));
+    requests.fence_asked(2);
+    assert_eq!(requests.fence_due(), None);
+    // The rail over which it was asked is lost, too.
+    requests.rail_lost(0, ms(2));
+    assert_eq!(requests.fence_due(), Some((2, epoch(5))));
+    // Of other connections it says nothing.
+    requests.fenced(2, epoch(4));
+    requests.fenced(1, epoch(9));
+    assert_eq!(waiting(&requests), [read]);
+    requests.fenced(2, epoch(5));
+    assert_eq!(
+        (waiting(&requests), requests.fence_due()),
+        (std::vec![read, write], None)
+    );
+}
+
+#[test]
+fn nothing_waits_for_ever() {
+    let mut requests = requests();
+    let never = requests.begin(1, Repeat::AtOnce, ms(0)).unwrap();
+    let write = requests.begin(2, Repeat::OnceFenced, ms(10)).unwrap();
+    requests.posted(write, 0, epoch(1));
+    assert_eq!(requests.wake().unwrap().instant(), ms(100));
+    requests.look_at_deadlines(ms(99));
+    assert_eq!(requests.poll_end(), None);
+    requests.look_at_deadlines(ms(100));
+    assert_eq!(
+        requests.poll_end(),
+        Some((never, unknown(false, UnknownReason::NoRail)))
+    );
+    // What is posted has the time its rail has.
+    assert_eq!(requests.wake(), None);
+    requests.rail_lost(0, ms(150));
+    assert_eq!(requests.wake().unwrap().instant(), ms(250));
+    // However often its rails fail.
+    requests.fenced(0, epoch(1));
+    requests.posted(write, 1, epoch(2));
+    requests.rail_lost(1, ms(200));
+    assert_eq!(requests.wake().unwrap().instant(), ms(250));
+    requests.look_at_deadlines(ms(250));
+    assert_eq!(
+        requests.poll_end(),
+        Some((write, unknown(true, UnknownReason::NoRail)))
+    );
+}
+
+#[test]
+fn what_is_withdrawn_denied_or_over_ends_with_that() {
+    let mut requests = requests();
+    let [one, other, denied] = [7, 8, 7].map(|window| requests.begin(window, Repeat::AtOnce, ms(0)).unwrap());
+    requests.posted(denied, 0, epoch(1));
+    requests.withdrawn(7);
+    requests.denied(denied);
+    requests.denied(other);
+    let over = FinalReason::Unreachable;
+    requests.over(over);
+    let mut ends = std::vec::Vec::new();
+    while let Some(end) = requests.poll_end() {
+        ends.push(end);
+    }
+    assert_eq!(
+        ends,
+        [
+            (one, unknown(false, UnknownReason::Withdrawn)),
+            (other, unknown(false, UnknownReason::Over(over))),
+            (denied, unknown(true, UnknownReason::Denied)),
+        ]
+    );
+}

@@ -1,0 +1,214 @@
+//! What the two sides of a session tell each other beside its messages: memory that the peer may reach, connections that
+//! are given up, and where they are reached now.
+//!
+//! None of it is numbered or kept: whoever says it says it again where a rail was lost.
+
+use core::mem::size_of;
+
+use static_assertions::const_assert_eq;
+use zerocopy::big_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::session::{RAIL_LAST, SessionHeader, SessionKind, wrong};
+use super::{Field, REMOTE_WINDOW_BYTES, Reason, RemoteWindow, WireError};
+use crate::Rkey;
+use crate::provider::RemoteAccess;
+use crate::session::{Epoch, Sequence};
+
+/// The bytes of a [`Grant`].
+pub const SESSION_GRANT_BYTES: usize = 56;
+
+/// The bytes of a fence, either way.
+pub const SESSION_FENCE_BYTES: usize = 32;
+
+const WRITE: u8 = 1;
+const READ: u8 = 1 << 1;
+const ATOMIC: u8 = 1 << 2;
+
+/// A window that the peer may reach over the connection it is told on, or one that it may not any more.
+///
+/// | offset | bytes | field | |
+/// |---|---|---|---|
+/// | 0 | 24 | header | sequence and acknowledgement: 0 |
+/// | 24 | 4 | number | of the grant in the session, the same on every rail; none is used twice |
+/// | 28 | 1 | access | bit 0: WRITE, bit 1: READ, bit 2: atomics; 0 where it is withdrawn |
+/// | 29 | 7 | reserved | 0 |
+/// | 36 | 20 | window | all zero where it is withdrawn, and only there of no length |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct Grant {
+    header: SessionHeader,
+    number: U32,
+    access: u8,
+    reserved: [u8; 7],
+    window: [u8; REMOTE_WINDOW_BYTES],
+}
+
+const_assert_eq!(size_of::<Grant>(), SESSION_GRANT_BYTES);
+
+/// What a [`Grant`] says, as plain values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Granted {
+    /// Of the connection.
+    pub epoch: Epoch,
+    /// The grant's number.
+    pub number: u32,
+    /// The window and what the peer may do there; `None` where it is withdrawn.
+    pub window: Option<(RemoteWindow, RemoteAccess)>,
+}
+
+impl Grant {
+    /// The frame.
+    #[must_use]
+    pub fn new(granted: &Granted) -> Self {
+        let nothing = RemoteWindow::new(0, 0, Rkey(0));
+        let (window, access) = granted
+            .window
+            .map_or((nothing, 0), |(window, access)| (window, access_bits(access)));
+        Self {
+            header: SessionHeader::beside(SessionKind::Grant, granted.epoch),
+            number: U32::new(granted.number),
+            access,
+            reserved: [0; 7],
+            window: window.to_bytes(),
+        }
+    }
+
+    /// Its bytes, as they go to a peer.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; SESSION_GRANT_BYTES] {
+        zerocopy::transmute!(self)
+    }
+
+    pub(super) fn check(&self) -> Result<Granted, WireError> {
+        if self.access & !(WRITE | READ | ATOMIC) != 0 {
+            return Err(wrong(Field::GrantAccess, 28, Reason::Unknown));
+        }
+        if self.reserved != [0; 7] {
+            return Err(wrong(Field::Reserved, 29, Reason::NotZero));
+        }
+        let window = RemoteWindow::from_bytes(self.window);
+        let window = match (self.access, window.length_bytes()) {
+            (0, _) if self.window != [0; REMOTE_WINDOW_BYTES] => {
+                return Err(wrong(Field::GrantWindow, 36, Reason::NotZero));
+            }
+            (0, _) => None,
+            (_, 0) => return Err(wrong(Field::GrantWindow, 36, Reason::Zero)),
+            (access, _) => Some((window, access_of(access))),
+        };
+        Ok(Granted {
+            epoch: self.header.epoch(),
+            number: self.number.get(),
+            window,
+        })
+    }
+}
+
+const fn access_bits(access: RemoteAccess) -> u8 {
+    let write = if access.write { WRITE } else { 0 };
+    let read = if access.read { READ } else { 0 };
+    let atomic = if access.atomic { ATOMIC } else { 0 };
+    write | read | atomic
+}
+
+const fn access_of(bits: u8) -> RemoteAccess {
+    RemoteAccess {
+        write: bits & WRITE != 0,
+        read: bits & READ != 0,
+        atomic: bits & ATOMIC != 0,
+    }
+}
+
+/// About a rail's connection: asked, that nothing of it be taken any more; answered, that nothing is.
+///
+/// | offset | bytes | field | |
+/// |---|---|---|---|
+/// | 0 | 24 | header | sequence and acknowledgement: 0 |
+/// | 24 | 1 | rail | its number in the session; below 8 |
+/// | 25 | 3 | reserved | 0 |
+/// | 28 | 4 | epoch | of the connection, and of those before it; not 0 |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct FenceFrame {
+    header: SessionHeader,
+    rail: u8,
+    reserved: [u8; 3],
+    through: U32,
+}
+
+const_assert_eq!(size_of::<FenceFrame>(), SESSION_FENCE_BYTES);
+
+/// What a [`FenceFrame`] says, as plain values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// Of the connection it is said on.
+    pub epoch: Epoch,
+    /// The rail whose connection it is about.
+    pub rail: u8,
+    /// The epoch of that connection.
+    pub through: Epoch,
+}
+
+impl FenceFrame {
+    /// Asks.
+    #[must_use]
+    pub fn ask(fence: &Fence) -> Self {
+        Self::new(SessionKind::Fence, fence)
+    }
+
+    /// Answers.
+    #[must_use]
+    pub fn answer(fence: &Fence) -> Self {
+        Self::new(SessionKind::Fenced, fence)
+    }
+
+    fn new(kind: SessionKind, fence: &Fence) -> Self {
+        Self {
+            header: SessionHeader::beside(kind, fence.epoch),
+            rail: fence.rail.min(RAIL_LAST),
+            reserved: [0; 3],
+            through: U32::new(fence.through.to_u32()),
+        }
+    }
+
+    /// Its bytes, as they go to a peer.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; SESSION_FENCE_BYTES] {
+        zerocopy::transmute!(self)
+    }
+
+    pub(super) fn check(&self) -> Result<Fence, WireError> {
+        if self.rail > RAIL_LAST {
+            return Err(wrong(Field::Rail, 24, Reason::OutOfRange));
+        }
+        if self.reserved != [0; 3] {
+            return Err(wrong(Field::Reserved, 25, Reason::NotZero));
+        }
+        if self.through.get() == 0 {
+            return Err(wrong(Field::Epoch, 28, Reason::Zero));
+        }
+        Ok(Fence {
+            epoch: self.header.epoch(),
+            rail: self.rail,
+            through: Epoch::from_wire(self.through.get()),
+        })
+    }
+}
+
+pub(super) const GRANT_LAYOUT: [(Field, usize); 4] = [
+    (Field::GrantNumber, 24),
+    (Field::GrantAccess, 28),
+    (Field::Reserved, 29),
+    (Field::GrantWindow, 36),
+];
+
+pub(super) const FENCE_LAYOUT: [(Field, usize); 3] =
+    [(Field::Rail, 24), (Field::Reserved, 25), (Field::Epoch, 28)];
+
+/// What none of them says.
+pub(super) fn check_header(header: &SessionHeader) -> Result<(), WireError> {
+    if header.expected() != Sequence(0) {
+        return Err(wrong(Field::Acknowledgement, 16, Reason::NotZero));
+    }
+    Ok(())
+}

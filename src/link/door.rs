@@ -1,0 +1,125 @@
+//! Where peers come in: handshakes beside the Workers' thread, and the connections that come of them.
+//!
+//! What peers do or leave undone in their handshakes is `handshakes`' to bear; here, connections are accepted, which waits
+//! for nobody.
+
+use core::fmt;
+use std::os::fd::BorrowedFd;
+
+use doorbell_core::Deadline;
+use doorbell_core::network::Network;
+use doorbell_core::provider::Provider;
+use doorbell_core::wire::Handle;
+
+use super::rail::At;
+use crate::error::ConnectError;
+use crate::{Acceptances, Background, HandshakeCounts, Handshakes, Worker};
+
+/// Connections of a Worker that are accepted in one poll at most: the others have their turn in the next.
+const ACCEPTED_MAX: usize = 64;
+
+/// The handshakes, wherever they advance, and what is accepted of them: for each Worker by itself.
+pub(super) struct Door<P: Provider, N: Network> {
+    handshakes: Advancing<P, N>,
+    acceptances: Vec<Acceptances<P>>,
+}
+
+/// Where handshakes advance.
+enum Advancing<P: Provider, N: Network> {
+    /// On a thread of their own.
+    Beside(Box<Background>),
+    /// Whenever the links are polled.
+    Here(Box<Handshakes<P, N>>),
+    /// Wherever the caller has them do so.
+    Elsewhere,
+}
+
+impl<P: Provider, N: Network> Door<P, N> {
+    pub(super) fn beside((background, acceptances): (Background, Vec<Acceptances<P>>)) -> Self {
+        Self {
+            handshakes: Advancing::Beside(Box::new(background)),
+            acceptances,
+        }
+    }
+
+    pub(super) fn here((handshakes, acceptances): (Handshakes<P, N>, Vec<Acceptances<P>>)) -> Self {
+        Self {
+            handshakes: Advancing::Here(Box::new(handshakes)),
+            acceptances,
+        }
+    }
+
+    pub(super) const fn elsewhere(acceptances: Vec<Acceptances<P>>) -> Self {
+        Self {
+            handshakes: Advancing::Elsewhere,
+            acceptances,
+        }
+    }
+
+    /// What leads peers here, where it is known.
+    pub(super) fn handle(&self) -> Option<&Handle> {
+        match &self.handshakes {
+            Advancing::Beside(background) => Some(background.handle()),
+            Advancing::Here(handshakes) => Some(handshakes.handle()),
+            Advancing::Elsewhere => None,
+        }
+    }
+
+    /// What the handshakes came to.
+    pub(super) fn counts(&self) -> HandshakeCounts {
+        self.acceptances
+            .first()
+            .map_or_else(HandshakeCounts::default, Acceptances::counts)
+    }
+
+    /// When to poll again at the latest, where handshakes advance by polling.
+    pub(super) fn deadline(&self) -> Option<Deadline> {
+        match &self.handshakes {
+            Advancing::Here(handshakes) => handshakes.deadline(),
+            Advancing::Beside(_) | Advancing::Elsewhere => None,
+        }
+    }
+
+    /// What becomes readable when there is something to accept.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.acceptances.iter().filter_map(Acceptances::descriptor)
+    }
+
+    /// Goes on as far as it can; `accepted` gets each connection.
+    pub(super) fn poll(&mut self, workers: &mut [Worker<P>], mut accepted: impl FnMut(At)) {
+        loop {
+            if let Advancing::Here(handshakes) = &mut self.handshakes {
+                handshakes.poll();
+            }
+            let mut has_granted = false;
+            for (index, (acceptances, worker)) in self.acceptances.iter_mut().zip(&mut *workers).enumerate() {
+                for _ in 0..ACCEPTED_MAX {
+                    let is_asked = acceptances.is_asked();
+                    match acceptances.poll_accept(worker) {
+                        Ok(Some(channel)) => accepted(At {
+                            worker: index,
+                            channel,
+                        }),
+                        Ok(None) if is_asked => has_granted = true,
+                        Ok(None) | Err(ConnectError::ListenerClosed | ConnectError::OtherWorkers) => break,
+                        // What failed is its peer's to do again.
+                        Err(_) => {}
+                    }
+                }
+            }
+            // With a place on a Worker, handshakes that are polled here get on.
+            if !has_granted || !matches!(self.handshakes, Advancing::Here(_)) {
+                break;
+            }
+        }
+    }
+}
+
+impl<P: Provider, N: Network> fmt::Debug for Door<P, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Door")
+            .field("handle", &self.handle())
+            .field("acceptances", &self.acceptances)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,501 @@
+//! One-sided requests of a link: what is asked for, over which rail it goes, and what is said beside messages for it.
+
+use core::time::Duration;
+
+use doorbell_core::network::Network;
+use doorbell_core::provider::{Operation, PostFlags, Provider, RemoteAccess, RemoteAddress};
+use doorbell_core::session::{
+    Epoch, FinalReason, HealthState, KeptRequest, Repeat, RequestEnd, RequestId, RequestRefusal, Requests,
+    SESSION_RAILS_MAX, Violation,
+};
+use doorbell_core::wire::{
+    Fence, FenceFrame, Grant, Handle, SESSION_HEADER_BYTES, SessionFrame, SessionHeader,
+};
+use doorbell_core::{Deadline, Instant};
+
+use super::config::LinkConfig;
+use super::grants::{Change, Ours, Theirs};
+use super::links::LinkEvent;
+use super::rail::At;
+use super::state::{Link, Posted, posted};
+use super::store::Store;
+use crate::{Lease, Worker};
+
+/// What is asked of a window of the peer's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Request<'b> {
+    /// To write these bytes there. Where its rail fails it may be done again, and so more than once: the same bytes, before
+    /// anything that was asked for after its end.
+    Write(&'b [u8]),
+    /// The same, but never done again: where its rail fails, it is not known whether it was done.
+    WriteOnce(&'b [u8]),
+    /// To read so many bytes.
+    Read(u32),
+    /// To add to an aligned word, wrapping; what was there is read.
+    FetchAndAdd(u64),
+    /// To replace an aligned word where it equals `compare`; what was there is read.
+    CompareAndSwap {
+        /// What it must equal.
+        compare: u64,
+        /// What replaces it.
+        swap: u64,
+    },
+}
+
+/// What is kept of a request: the bytes of a WRITE are in the store.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    offset: u64,
+    bytes: u32,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    Read,
+    Write,
+    Add(u64),
+    Swap {
+        compare: u64,
+        swap: u64,
+    },
+}
+
+/// When to look again at what is owed.
+const SOON: Duration = Duration::from_millis(1);
+
+/// An aligned word.
+const WORD_BYTES: u32 = 8;
+
+/// The bits of an offset that are zero where one may be.
+const WORD_ALIGN_MASK: u64 = 7;
+
+/// Something about windows to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum News {
+    Granted {
+        number: u32,
+        bytes: u64,
+        access: RemoteAccess,
+    },
+    Withdrawn {
+        number: u32,
+    },
+}
+
+/// All that a link has beside its messages.
+pub(super) struct OneSided {
+    requests: Requests<Box<[KeptRequest]>>,
+    asked: Box<[Asked]>,
+    payloads: Store,
+    bytes_max: u32,
+    pub(super) ours: Ours,
+    theirs: Theirs,
+    /// For each rail, the connection that was there when it was looked last.
+    seen: [Option<Epoch>; SESSION_RAILS_MAX as usize],
+    /// For each rail, what the peer is to be told that nothing of it is taken any more; told in a turn after
+    /// the one in which it was asked, when the channel is shut.
+    fenced: [Option<(Epoch, bool)>; SESSION_RAILS_MAX as usize],
+    pub(super) news: Vec<News>,
+    /// How the peer is reached now, as it said.
+    pub(super) moved: Option<Handle>,
+}
+
+impl OneSided {
+    pub(super) fn new(config: &LinkConfig) -> Self {
+        let places = LinkConfig::places(config.requests);
+        let patience = config.session.recover_within;
+        Self {
+            requests: Requests::new(vec![KeptRequest::default(); places].into_boxed_slice(), patience),
+            asked: vec![Asked::default(); places].into_boxed_slice(),
+            payloads: Store::new(places, config.fragment_bytes()),
+            bytes_max: config.session.fragment_bytes.max(1),
+            ours: Ours::default(),
+            theirs: Theirs::default(),
+            seen: [None; SESSION_RAILS_MAX as usize],
+            fenced: [None; SESSION_RAILS_MAX as usize],
+            news: Vec::new(),
+            moved: None,
+        }
+    }
+
+    /// Takes a request in.
+    fn begin(
+        &mut self,
+        (window, offset): (u32, u64),
+        request: &Request<'_>,
+        now: Instant,
+    ) -> Result<RequestId, RequestRefusal> {
+        let (length, access) = self.theirs.get(window).ok_or(RequestRefusal::NoWindow)?;
+        let (kind, bytes, repeat, is_granted) = match *request {
+            Request::Write(bytes) => (Kind::Write, bytes.len(), Repeat::OnceFenced, access.write),
+            Request::WriteOnce(bytes) => (Kind::Write, bytes.len(), Repeat::Never, access.write),
+            Request::Read(bytes) => {
+                let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+                (Kind::Read, bytes, Repeat::AtOnce, access.read)
+            }
+            Request::FetchAndAdd(add) => (Kind::Add(add), WORD_BYTES as usize, Repeat::Never, access.atomic),
+            Request::CompareAndSwap { compare, swap } => (
+                Kind::Swap { compare, swap },
+                WORD_BYTES as usize,
+                Repeat::Never,
+                access.atomic,
+            ),
+        };
+        let bytes = u32::try_from(bytes).map_err(|_| RequestRefusal::OutOfRange)?;
+        let is_word = matches!(kind, Kind::Add(_) | Kind::Swap { .. });
+        let is_within = offset
+            .checked_add(u64::from(bytes))
+            .is_some_and(|end| end <= length);
+        if bytes > self.bytes_max || !is_within || is_word && offset & WORD_ALIGN_MASK != 0 {
+            return Err(RequestRefusal::OutOfRange);
+        }
+        if !is_granted {
+            return Err(RequestRefusal::NotGranted);
+        }
+        let id = self
+            .requests
+            .begin(window, repeat, now)
+            .ok_or(RequestRefusal::Full)?;
+        if let Request::Write(payload) | Request::WriteOnce(payload) = request {
+            self.payloads.put(id.place(), payload);
+        }
+        if let Some(asked) = self.asked.get_mut(id.place()) {
+            *asked = Asked { offset, bytes, kind };
+        }
+        Ok(id)
+    }
+
+    /// Says that a request on a rail is done; whether it was awaited there.
+    pub(super) fn done(&mut self, id: RequestId) -> bool {
+        self.requests.done(id)
+    }
+
+    /// Says that the peer's device refused a request.
+    pub(super) fn denied(&mut self, id: RequestId) {
+        self.requests.denied(id);
+    }
+
+    pub(super) fn over(&mut self, reason: FinalReason) {
+        self.requests.over(reason);
+    }
+
+    /// The next end to tell. What a request fetched was told when it came.
+    pub(super) fn poll_end(&mut self) -> Option<(RequestId, RequestEnd)> {
+        loop {
+            let (id, end) = self.requests.poll_end()?;
+            let kind = self.asked.get(id.place()).map(|asked| asked.kind);
+            if end != RequestEnd::Done || kind == Some(Kind::Write) {
+                return Some((id, end));
+            }
+        }
+    }
+
+    /// What a request would do over a rail's connection, and with how many bytes.
+    fn operation(&self, id: RequestId, window: u32, over: (u8, Epoch)) -> Option<(Operation, Asked)> {
+        let asked = *self.asked.get(id.place())?;
+        let range = (asked.offset, u64::from(asked.bytes));
+        let remote: RemoteAddress = self.theirs.address(window, over, range)?;
+        let operation = match asked.kind {
+            Kind::Read => Operation::Read(remote),
+            Kind::Write => Operation::Write(remote),
+            Kind::Add(add) => Operation::FetchAndAdd { remote, add },
+            Kind::Swap { compare, swap } => Operation::CompareAndSwap {
+                remote,
+                compare,
+                swap,
+            },
+        };
+        Some((operation, asked))
+    }
+}
+
+impl<P: Provider, N: Network> Link<P, N> {
+    /// Takes a request of a window of the peer's in.
+    pub(super) fn ask(
+        &mut self,
+        at: (u32, u64),
+        request: &Request<'_>,
+        now: Instant,
+    ) -> Result<RequestId, RequestRefusal> {
+        if self.session.over().is_some() || self.session.is_closing() {
+            return Err(RequestRefusal::Closing);
+        }
+        self.one_sided.begin(at, request, now)
+    }
+
+    /// When to poll again at the latest.
+    pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
+        let session = self.session.wake(now)?;
+        let soon = Deadline::after(now, SOON);
+        let requests = self
+            .one_sided
+            .requests
+            .wake()
+            .map(|wake| match wake.has_passed(now) {
+                true => soon,
+                false => wake,
+            });
+        let owed = self.one_sided.fenced.iter().any(Option::is_some).then_some(soon);
+        core::iter::once(session).chain(requests).chain(owed).min()
+    }
+
+    /// Tells what there is to tell beside messages.
+    pub(super) fn tell_beside(&mut self, mut each: impl FnMut(LinkEvent<'_>)) {
+        for news in self.one_sided.news.drain(..) {
+            each(match news {
+                News::Granted {
+                    number,
+                    bytes,
+                    access,
+                } => LinkEvent::Granted {
+                    window: number,
+                    bytes,
+                    access,
+                },
+                News::Withdrawn { number } => LinkEvent::Withdrawn { window: number },
+            });
+        }
+        while let Some((request, end)) = self.one_sided.poll_end() {
+            each(LinkEvent::Ended { request, end });
+        }
+    }
+
+    /// Goes by what the peer said beside its messages.
+    pub(super) fn hear_beside(&mut self, rail: u8, frame: &SessionFrame<'_>, now: Instant) {
+        match frame {
+            SessionFrame::Grant(granted) => {
+                let number = granted.number;
+                match self.one_sided.theirs.hear(rail, granted) {
+                    Change::New { bytes, access } => self.one_sided.news.push(News::Granted {
+                        number,
+                        bytes,
+                        access,
+                    }),
+                    Change::Withdrawn => {
+                        self.one_sided.requests.withdrawn(number);
+                        self.one_sided.news.push(News::Withdrawn { number });
+                    }
+                    Change::None => {}
+                    Change::TooMany => self.session.fail(FinalReason::Violation(Violation::OutOfPlace)),
+                }
+            }
+            SessionFrame::Fence(fence) => {
+                let chance = u64::from(fence.through.to_u32());
+                self.session.given_up(fence.rail, fence.through, now, chance);
+                if let Some(owed) = self.one_sided.fenced.get_mut(usize::from(fence.rail)) {
+                    *owed = Some((fence.through, false));
+                }
+            }
+            SessionFrame::Fenced(fence) => self.one_sided.requests.fenced(fence.rail, fence.through),
+            SessionFrame::Moved(_, handle) => self.one_sided.moved = Some(handle.to_handle()),
+            _ => {}
+        }
+    }
+
+    /// Does what there is to do beside messages, as far as rails take it.
+    pub(super) fn go_on_beside(&mut self, workers: &mut [Worker<P>], ours: Option<&Handle>, now: Instant) {
+        self.note_rails(now);
+        self.one_sided.requests.look_at_deadlines(now);
+        self.say_beside(workers, ours, now);
+        self.post_requests(workers, now);
+        self.one_sided.ours.forget(&self.one_sided.seen);
+    }
+
+    /// Looks at which connections are gone, and which are there.
+    fn note_rails(&mut self, now: Instant) {
+        for (index, rail) in (0_u8..).zip(&self.rails) {
+            let epoch = rail.at.map(|_| self.session.rail_epoch(index));
+            let Some(seen) = self.one_sided.seen.get_mut(usize::from(index)) else {
+                continue;
+            };
+            if *seen != epoch && seen.is_some() {
+                self.one_sided.requests.rail_lost(index, now);
+            }
+            *seen = epoch;
+            if let Some(epoch) = epoch.filter(|_| self.session.rail_state(index) != HealthState::Down) {
+                // With the next connection the peer has let go of those before.
+                let before = Epoch::from_wire(epoch.to_u32().saturating_sub(1));
+                self.one_sided.requests.fenced(index, before);
+            }
+        }
+    }
+
+    /// Where a rail's channel is, if something may be posted there now.
+    fn open_rail(&self, rail: u8) -> Option<(At, Epoch)> {
+        let at = self.rails.get(usize::from(rail))?.at?;
+        let may = self.session.takes_beside(rail);
+        may.then(|| (at, self.session.rail_epoch(rail)))
+    }
+
+    /// Any rail that takes something now, the best first.
+    fn any_rail(&self) -> Option<(u8, At, Epoch)> {
+        let rails = (0..SESSION_RAILS_MAX).filter_map(|rail| {
+            let (at, epoch) = self.open_rail(rail)?;
+            Some((rail, at, epoch))
+        });
+        rails.min_by_key(|(rail, ..)| self.session.rail_state(*rail) != HealthState::Up)
+    }
+
+    fn say_beside(&mut self, workers: &mut [Worker<P>], ours: Option<&Handle>, now: Instant) {
+        for rail in 0..SESSION_RAILS_MAX {
+            while let Some((at, epoch)) = self.open_rail(rail) {
+                let Some(granted) = self.one_sided.ours.untold(rail, at.worker, epoch) else {
+                    break;
+                };
+                let bytes = Grant::new(&granted).to_bytes();
+                if !self.say((rail, at), &bytes, workers, now) {
+                    break;
+                }
+                self.one_sided.ours.did_tell(rail, &granted);
+            }
+        }
+        for rail in 0..SESSION_RAILS_MAX {
+            let owed = self.one_sided.fenced.get(usize::from(rail)).copied().flatten();
+            if let (Some((through, true)), Some((over, at, epoch))) = (owed, self.any_rail()) {
+                let answer = FenceFrame::answer(&Fence { epoch, rail, through });
+                if self.say((over, at), &answer.to_bytes(), workers, now) {
+                    if let Some(owed) = self.one_sided.fenced.get_mut(usize::from(rail)) {
+                        *owed = None;
+                    }
+                }
+            }
+        }
+        for owed in self.one_sided.fenced.iter_mut().flatten() {
+            owed.1 = true;
+        }
+        while let (Some((rail, through)), Some((over, at, epoch))) =
+            (self.one_sided.requests.fence_due(), self.any_rail())
+        {
+            let ask = FenceFrame::ask(&Fence { epoch, rail, through });
+            if !self.say((over, at), &ask.to_bytes(), workers, now) {
+                break;
+            }
+            self.one_sided.requests.fence_asked(rail);
+        }
+        self.say_moved(workers, ours, now);
+    }
+
+    /// Tells the peer how this process is reached now, on each connection once.
+    fn say_moved(&mut self, workers: &mut [Worker<P>], ours: Option<&Handle>, now: Instant) {
+        let Some(handle) = ours else { return };
+        let Some((rail, at, epoch)) = self.any_rail() else {
+            return;
+        };
+        if self.told_moved == Some((*handle, epoch)) {
+            return;
+        }
+        let header = SessionHeader::moved(epoch).to_bytes();
+        let bytes = [&header, handle.as_bytes()].concat();
+        if self.say((rail, at), &bytes, workers, now) {
+            self.told_moved = Some((*handle, epoch));
+        }
+    }
+
+    /// Posts a frame that is no message; says whether it is on its way.
+    fn say(&mut self, (rail, at): (u8, At), bytes: &[u8], workers: &mut [Worker<P>], now: Instant) -> bool {
+        let Some(worker) = workers.get_mut(at.worker) else {
+            return false;
+        };
+        let outcome = match worker.lease() {
+            None => Posted::Blocked,
+            Some(mut lease) => match lease.fill(bytes) {
+                Ok(()) => post(worker, at, Operation::Send, lease),
+                Err(_) => {
+                    worker.release(lease);
+                    Posted::Failed
+                }
+            },
+        };
+        self.took(rail, outcome, bytes.len(), None, now)
+    }
+
+    /// Notes what became of something that was to be posted; says whether it is on its way. What failed, its completion
+    /// tells.
+    fn took(
+        &mut self,
+        rail: u8,
+        outcome: Posted,
+        bytes: usize,
+        request: Option<RequestId>,
+        now: Instant,
+    ) -> bool {
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        match outcome {
+            Posted::Done(ticket) => {
+                if let Some(rail) = self.rail_mut(rail) {
+                    rail.posted(ticket, bytes, request);
+                }
+                self.session.posted_beside(rail, bytes, now);
+                true
+            }
+            Posted::Blocked | Posted::Failed => {
+                self.session.blocked(rail);
+                false
+            }
+        }
+    }
+
+    /// Posts what waits for a rail, the oldest first as far as places go.
+    fn post_requests(&mut self, workers: &mut [Worker<P>], now: Instant) {
+        let places = self.one_sided.asked.len();
+        for _ in 0..places {
+            let next = self.one_sided.requests.waiting().find_map(|(id, window)| {
+                let over = (0..SESSION_RAILS_MAX).filter_map(|rail| {
+                    let (at, epoch) = self.open_rail(rail)?;
+                    let (operation, asked) = self.one_sided.operation(id, window, (rail, epoch))?;
+                    Some((rail, at, epoch, operation, asked))
+                });
+                let best = over.min_by_key(|(rail, ..)| self.session.rail_state(*rail) != HealthState::Up)?;
+                Some((id, best))
+            });
+            let Some((id, (rail, at, epoch, operation, asked))) = next else {
+                break;
+            };
+            let Some(worker) = workers.get_mut(at.worker) else {
+                break;
+            };
+            let length = usize::try_from(asked.bytes).unwrap_or(usize::MAX);
+            let outcome = match worker.lease() {
+                None => Posted::Blocked,
+                Some(mut lease) => {
+                    if let Some(target) = lease.buffer_mut().get_mut(..length) {
+                        if asked.kind == Kind::Write {
+                            target.copy_from_slice(self.one_sided.payloads.get(id.place(), asked.bytes));
+                        }
+                    }
+                    lease.set_len_bytes(length);
+                    post(worker, at, operation, lease)
+                }
+            };
+            if self.took(
+                rail,
+                outcome,
+                length.saturating_add(SESSION_HEADER_BYTES),
+                Some(id),
+                now,
+            ) {
+                self.one_sided.requests.posted(id, rail, epoch);
+            }
+        }
+    }
+}
+
+/// Posts one request that tells when it is done.
+fn post<P: Provider>(worker: &mut Worker<P>, at: At, operation: Operation, lease: Lease<P>) -> Posted {
+    let Some(channel) = worker.channel(at.channel) else {
+        worker.release(lease);
+        return Posted::Failed;
+    };
+    match channel.post(operation, lease, PostFlags::SIGNALED) {
+        Ok(ticket) => Posted::Done(ticket),
+        Err(error) => {
+            if let Some(lease) = error.item {
+                worker.release(lease);
+            }
+            posted(Err(error.kind))
+        }
+    }
+}

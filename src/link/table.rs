@@ -1,0 +1,234 @@
+//! The links there are, by their places: looked up, moved on, and let go.
+
+use doorbell_core::network::Network;
+use doorbell_core::provider::Provider;
+use doorbell_core::session::{Action, SessionEvent};
+use doorbell_core::{Deadline, Instant};
+
+use super::config::LinkConfig;
+use super::dispatch::{Routes, Whose};
+use super::links::{LinkEvent, LinkId};
+use super::rail::At;
+use super::state::{Link, Posted};
+use crate::{Node, Worker};
+
+/// What polling the Workers needs of it.
+pub(super) struct Core<P: Provider, N: Network> {
+    pub(super) config: LinkConfig,
+    pub(super) routes: Routes,
+    /// The speed of each Worker's fastest rail.
+    pub(super) speeds_mbps: Vec<u32>,
+    pub(super) places: Vec<Place<P, N>>,
+    /// Channels to be closed, and by when.
+    pub(super) closing: Vec<(At, Deadline)>,
+    pub(super) chance: u64,
+}
+
+pub(super) struct Place<P: Provider, N: Network> {
+    generation: u32,
+    link: Option<Link<P, N>>,
+}
+
+impl<P: Provider, N: Network> Core<P, N> {
+    pub(super) fn link_mut(&mut self, id: LinkId) -> Option<&mut Link<P, N>> {
+        let place = self.places.get_mut(id.index as usize)?;
+        if place.generation != id.generation {
+            return None;
+        }
+        place.link.as_mut()
+    }
+
+    pub(super) fn link(&self, id: LinkId) -> Option<&Link<P, N>> {
+        let place = self.places.get(id.index as usize)?;
+        place.link.as_ref().filter(|_| place.generation == id.generation)
+    }
+
+    pub(super) fn links(&self) -> impl Iterator<Item = (LinkId, &Link<P, N>)> {
+        (0_u32..).zip(&self.places).filter_map(|(index, place)| {
+            let generation = place.generation;
+            Some((LinkId { index, generation }, place.link.as_ref()?))
+        })
+    }
+
+    pub(super) fn links_mut(&mut self) -> impl Iterator<Item = &mut Link<P, N>> {
+        self.places.iter_mut().filter_map(|place| place.link.as_mut())
+    }
+
+    /// Puts a link in; `None` where there are as many as may be.
+    pub(super) fn add(&mut self, link: Link<P, N>) -> Option<LinkId> {
+        let free = self.places.iter().position(|place| place.link.is_none());
+        let at = free.unwrap_or(self.places.len());
+        let index = u32::try_from(at)
+            .ok()
+            .filter(|index| *index < self.config.links_max)?;
+        if free.is_none() {
+            self.places.push(Place {
+                generation: 0,
+                link: None,
+            });
+        }
+        let place = self.places.get_mut(at)?;
+        place.link = Some(link);
+        let generation = place.generation;
+        Some(LinkId { index, generation })
+    }
+
+    /// Takes a link out, and closes what it has.
+    pub(super) fn remove(&mut self, id: LinkId, now: Instant) {
+        let Some(mut link) = self.places.get_mut(id.index as usize).and_then(|place| {
+            place.generation = place.generation.wrapping_add(1);
+            place.link.take()
+        }) else {
+            return;
+        };
+        for rail in &mut link.rails {
+            if let Some(at) = rail.detach() {
+                self.give_up(at, Deadline::at(now));
+            }
+        }
+    }
+
+    /// Has a channel closed at the end of the poll.
+    pub(super) fn give_up(&mut self, at: At, by: Deadline) {
+        self.routes.remove(at);
+        self.closing.push((at, by));
+    }
+
+    /// Whether a channel is to be closed at the end of the poll.
+    pub(super) fn is_closing(&self, at: At) -> bool {
+        self.closing.iter().any(|(closing, _)| *closing == at)
+    }
+
+    /// Chance that need not be secret.
+    pub(super) fn draw(&mut self) -> u64 {
+        self.chance ^= self.chance << 13;
+        self.chance ^= self.chance >> 7;
+        self.chance ^= self.chance << 17;
+        self.chance
+    }
+
+    /// Moves every link as far as it can, and tells what there is to tell.
+    pub(super) fn advance(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &mut [Worker<P>],
+        now: Instant,
+        each: &mut impl FnMut(LinkId, LinkEvent<'_>),
+    ) {
+        for index in 0..self.places.len() {
+            let random = self.draw();
+            let Self {
+                places,
+                routes,
+                closing,
+                config,
+                ..
+            } = self;
+            let Some((generation, link)) = places
+                .get_mut(index)
+                .and_then(|place| Some((place.generation, place.link.as_mut()?)))
+            else {
+                continue;
+            };
+            let index = u32::try_from(index).unwrap_or(u32::MAX);
+            let id = LinkId { index, generation };
+            link.poll_connecting(node, workers, (now, random), config.frame_bytes(), |rail, at| {
+                routes.set(at, Whose::Rail(id, rail));
+            });
+            link.session.begin_turn();
+            while let Some(action) = link.session.poll_action(now, random) {
+                act(link, &action, node, workers, config, (now, random), |at| {
+                    routes.remove(at);
+                    closing.push((at, Deadline::at(now)));
+                });
+            }
+            link.go_on_beside(workers, None, now);
+            let mut is_over = false;
+            while let Some(event) = link.session.poll_event() {
+                if let SessionEvent::Final { reason } = event {
+                    is_over = true;
+                    link.one_sided.over(reason);
+                    link.tell_beside(|event| each(id, event));
+                }
+                each(id, LinkEvent::Session(event));
+            }
+            link.tell_beside(|event| each(id, event));
+            if is_over {
+                self.remove(id, now);
+            }
+        }
+    }
+
+    /// Closes what is to be closed, channels nobody has claimed in time among it.
+    pub(super) fn close_channels(&mut self, workers: &mut [Worker<P>], now: Instant) {
+        loop {
+            let late = self.routes.unclaimed().find(|(_, until)| until.has_passed(now));
+            let Some((at, _)) = late else {
+                break;
+            };
+            self.give_up(at, Deadline::at(now));
+        }
+        for (at, by) in self.closing.drain(..) {
+            if let Some(worker) = workers.get_mut(at.worker) {
+                if by.has_passed(now) {
+                    // At once, so that nothing more is taken of it. One that cannot be is failed when it is closed.
+                    let _ = worker.channel(at.channel).map(crate::Channel::shut);
+                }
+                // One that is gone needs no closing.
+                let _ = worker.begin_close(at.channel, by);
+            }
+        }
+    }
+}
+
+/// Does what a session asks for.
+fn act<P: Provider, N: Network>(
+    link: &mut Link<P, N>,
+    action: &Action,
+    node: &Node<P, N>,
+    workers: &mut [Worker<P>],
+    config: &LinkConfig,
+    (now, random): (Instant, u64),
+    mut close: impl FnMut(At),
+) {
+    let rail = match *action {
+        Action::Connect { rail, epoch } => {
+            match link.dial(rail, epoch, node, workers, config) {
+                Ok(connecting) => {
+                    if let Some(rail) = link.rail_mut(rail) {
+                        rail.connecting = Some(connecting);
+                    }
+                }
+                Err(_) => link.session.connect_failed(rail, false, now, random),
+            }
+            return;
+        }
+        Action::Shut { rail } => {
+            if let Some(at) = link.rail_mut(rail).and_then(super::rail::LinkRail::detach) {
+                close(at);
+            }
+            return;
+        }
+        Action::Attach { rail, .. }
+        | Action::Transmit { rail, .. }
+        | Action::Acknowledge { rail, .. }
+        | Action::Probe { rail }
+        | Action::Farewell { rail, .. } => rail,
+        _ => return,
+    };
+    match link.post(action, workers) {
+        Posted::Done(ticket) => {
+            if let Some(rail) = link.rail_mut(rail) {
+                rail.posted(ticket, action.backlog_bytes(), None);
+            }
+            link.session.did(action, now);
+        }
+        Posted::Blocked => link.session.blocked(rail),
+        Posted::Failed => {
+            if let Some(at) = link.rail_mut(rail).and_then(super::rail::LinkRail::detach) {
+                close(at);
+            }
+            link.session.failed(rail, now, random);
+        }
+    }
+}
