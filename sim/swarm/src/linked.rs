@@ -4,6 +4,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use doorbell::vocabulary::Instant;
@@ -46,7 +47,7 @@ struct Seat {
 struct Process {
     links: Links<Host, Host>,
     workers: Vec<Worker<Host>>,
-    node: Node<Host, Host>,
+    node: Arc<Node<Host, Host>>,
     handle: Handle,
 }
 
@@ -545,11 +546,11 @@ impl Process {
     fn new(case: &Case, number: usize, host: &Host) -> anyhow::Result<Self> {
         // With proofs, as links are to be used.
         let key = Key::new(1, b"a secret of thirty-two bytes, and no fewer")?;
-        let node = Node::with(host.clone(), host.clone(), Trust::keys(KeyRing::new(key)))?;
+        let node = Arc::new(Node::with(host.clone(), host.clone(), Trust::keys(KeyRing::new(key)))?);
         let workers = node.workers(&worker_config(&case.hosts[number]))?;
         let mut links = Links::new(&node, &workers, &link_config(case)?)?;
         let at = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), TCP_PORT);
-        let handle = *links.listen(&node, &workers, at)?;
+        let handle = links.listen_polled(&node, &workers, at)?;
         // A device that is not usable yet would have no Worker, and no rail in the handle.
         let rails = handle.rails().iter().count();
         let is_whole = rails == case.hosts[number].subnets.count_ones() as usize;
