@@ -1,8 +1,10 @@
 //! What runs inside a virtual machine: process 1, the agent that runs
-//! commands there, and the network it is told to make. The wire between the
-//! agent and this side is here too; the machines themselves are not.
+//! commands there, the network it is told to make, and what moves a network
+//! device into another namespace. The wire between the agent and this side is
+//! here too; the machines themselves are not.
 
 pub(crate) mod agent;
 pub(crate) mod init;
+pub(crate) mod netdev;
 pub(crate) mod network;
 pub(crate) mod wire;

@@ -107,6 +107,9 @@ enum Command {
     /// Run commands inside a guest
     #[command(hide = true)]
     Agent,
+    /// Inside a guest, move a network device into another namespace, with all it has
+    #[command(hide = true)]
+    MoveNetdev(guest::netdev::MoveArgs),
 }
 
 fn main() -> ExitCode {
@@ -144,6 +147,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Replay(args) => swarm::run("replay", &args),
         Command::List => scenario::list().map(|()| true),
         Command::Agent => guest::agent::run().map(|()| true),
+        Command::MoveNetdev(args) => guest::netdev::run(&args).map(|()| true),
     }?;
     Ok(if good {
         ExitCode::SUCCESS

@@ -20,7 +20,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 /// How long RDMA devices may take to be ready; emulated machines are slow.
-const READY_PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const READY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// How much of a GID table is searched.
 const GIDS_SEARCHED: u32 = 64;
@@ -135,7 +135,7 @@ pub(crate) fn realise(plan: &Plan) -> Result<Realised> {
     let gid_indices = plan
         .ends
         .iter()
-        .map(|end| wait_ready(end, deadline))
+        .map(|end| gid_when_ready(&end.device, end.address, deadline))
         .collect::<Result<_>>()?;
     Ok(Realised { gid_indices })
 }
@@ -248,7 +248,7 @@ fn ends_of<'a>(plan: &'a Plan, place: Option<&'a str>) -> impl Iterator<Item = &
 }
 
 /// Runs a tool on a script given to its standard input.
-fn batch(tool: &str, arguments: &[&str], script: &str) -> Result<()> {
+pub(super) fn batch(tool: &str, arguments: &[&str], script: &str) -> Result<()> {
     let line = || format!("`{tool} {}`", arguments.join(" "));
     let mut child = Command::new(tool)
         .args(arguments)
@@ -323,12 +323,10 @@ fn write_hosts_files(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Waits until an RDMA device can be used, and says which GID is its address's.
-fn wait_ready(end: &End, deadline: Instant) -> Result<u32> {
-    let port = Path::new("/sys/class/infiniband")
-        .join(&end.device)
-        .join("ports/1");
-    let gid = gid_text(end.address);
+/// Waits until an RDMA device can be used, and says which GID is the address's.
+pub(super) fn gid_when_ready(device: &str, address: IpAddr, deadline: Instant) -> Result<u32> {
+    let port = Path::new("/sys/class/infiniband").join(device).join("ports/1");
+    let gid = gid_text(address);
     loop {
         let state = fs::read_to_string(port.join("state")).unwrap_or_else(|e| e.to_string());
         let index = (0..GIDS_SEARCHED).find(|index| is_gid(&port, *index, &gid));
@@ -336,8 +334,7 @@ fn wait_ready(end: &End, deadline: Instant) -> Result<u32> {
             Some(index) if state.contains("ACTIVE") => return Ok(index),
             _ => ensure!(
                 Instant::now() < deadline,
-                "RDMA device {} is not ready after {} s: port state {}, RoCEv2 GID {gid} {}",
-                end.device,
+                "RDMA device {device} is not ready after {} s: port state {}, RoCEv2 GID {gid} {}",
                 READY_PATIENCE.as_secs(),
                 state.trim(),
                 if index.is_some() { "found" } else { "missing" }

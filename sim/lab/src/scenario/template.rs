@@ -26,6 +26,8 @@ enum Piece {
     Examples,
     Tests,
     Rival(Rival),
+    /// This very program.
+    Lab,
     Out,
     /// A fact of one end of a link.
     End {
@@ -100,6 +102,7 @@ impl Template {
         self.pieces
             .iter()
             .map(|piece| match (piece.fill(values), piece) {
+                (_, Piece::Lab) => "{lab}".to_owned(),
                 (Ok(text), _) => text,
                 (Err(_), Piece::End { fact, host, link }) => format!("{{{}.{host}.{link}}}", fact.word()),
                 (Err(_), Piece::Rival(rival)) => format!("{{rival.{}}}", rival.name()),
@@ -174,6 +177,7 @@ impl Piece {
                     )
                 });
             }
+            (Some("lab"), None, _) => return Ok(Self::Lab),
             (Some("out"), None, _) => return Ok(Self::Out),
             (Some(word), Some(host), link) => Fact::ALL
                 .into_iter()
@@ -183,7 +187,7 @@ impl Piece {
         };
         let Some((fact, host, link)) = fact else {
             bail!(
-                "`{{{name}}}` is no substitution; there are {{bin}}, {{examples}}, {{tests}}, {{rival.NAME}}, {{out}}, \
+                "`{{{name}}}` is no substitution; there are {{bin}}, {{examples}}, {{tests}}, {{rival.NAME}}, {{lab}}, {{out}}, \
                  {{var.NAME}} and, of one end of a link, {{addr.HOST.LINK}}, {{prefix.…}}, {{dev.…}}, {{netdev.…}} and {{gid_index.…}} \
                  (write {{{{{name}}}}} for the text itself)"
             );
@@ -234,6 +238,7 @@ impl Piece {
                 let program = values.rivals.get(rival);
                 path(program.with_context(|| format!("{} was not built", rival.name()))?)
             }
+            Self::Lab => path(&std::env::current_exe().context("this program has no path")?),
             Self::Out => path(values.out),
             Self::End { fact, host, link } => fact.of(host, link, values),
         }
@@ -346,6 +351,12 @@ mod tests {
             fill("exec {rival.sideway} -n 3").unwrap(),
             "exec /rival-sideway -n 3"
         );
+    }
+
+    #[test]
+    fn the_lab_itself_is_a_program_of_its_hosts() {
+        let own = std::env::current_exe().unwrap();
+        assert_eq!(fill("{lab} agent").unwrap(), format!("{} agent", own.display()));
     }
 
     #[test]
