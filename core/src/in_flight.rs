@@ -233,7 +233,8 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     }
 
     /// Takes every slot out, whatever its state: for when the device is proven to be done
-    /// with all of them, its queue pair being destroyed.
+    /// with all of them, its queue pair being destroyed or reset. The next requests get ids behind
+    /// all that were given out, so completions of those before name nothing.
     pub fn drain(&mut self, mut each: impl FnMut(S)) {
         for request in self.requests.as_mut() {
             request.0.iter_mut().filter_map(Option::take).for_each(&mut each);

@@ -152,6 +152,8 @@ bitflags::bitflags! {
     /// The bits are those of `enum ibv_qp_attr_mask`. Source: `ibv_modify_qp(3)`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct QpAttributes: u32 {
+        /// Whether the device tells that the send queue drained.
+        const DRAINED_NOTIFY = 1 << 2;
         /// What the peer may do.
         const ACCESS_FLAGS = 1 << 3;
         /// Which partition.

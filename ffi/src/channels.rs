@@ -11,6 +11,9 @@
 //! channel in such a time is bounded here, far below what could come round, since each of
 //! them leaves at most a few generations behind that were in flight when it went.
 //!
+//! A queue that is reset goes on behind all it used, and forgets at most 65,536 requests each time: as many resets as are
+//! allowed are far from what could come round, too, though not one completion is redeemed between them.
+//!
 //! Shared receive queues complete in any order, so no generation lies behind all that one used:
 //! each has a number of its own in the place of the channel.
 
@@ -74,6 +77,24 @@ impl Channels {
         Ok(entry.next_generation)
     }
 
+    /// Counts another life of a queue that keeps its channel, being reset.
+    ///
+    /// # Errors
+    /// It had too many (`EBUSY`).
+    pub(crate) fn live_on(&self, kind: WorkKind, channel: u32) -> Result<(), ProviderError> {
+        let mut entries = self.lock();
+        let entry = entries.entry((kind, channel)).or_default();
+        if entry.lives >= LIVES_MAX {
+            let call = "reset (make a new queue pair)";
+            return Err(ProviderError {
+                call,
+                errno: libc::EBUSY,
+            });
+        }
+        entry.lives = entry.lives.saturating_add(1);
+        Ok(())
+    }
+
     /// Gives a channel back, its queue being destroyed; the next one begins at this generation.
     pub(crate) fn give_back(&self, kind: WorkKind, channel: u32, next_generation: u32) {
         if let Some(entry) = self.lock().get_mut(&(kind, channel)) {
@@ -130,6 +151,18 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(channels.number_shared().unwrap_err().errno, libc::EBUSY);
         }
+    }
+
+    #[test]
+    fn resets_are_lives_too() {
+        let channels = Channels::default();
+        channels.take(Send, 1, 5).unwrap();
+        for _ in 1..LIVES_MAX {
+            channels.live_on(Send, 1).unwrap();
+        }
+        assert_eq!(channels.live_on(Send, 1).unwrap_err().errno, libc::EBUSY);
+        channels.take(Receive, 1, 5).unwrap();
+        assert_eq!(channels.live_on(Receive, 1), Ok(()));
     }
 
     #[test]

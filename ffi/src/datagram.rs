@@ -118,6 +118,21 @@ impl doorbell_core::provider::DatagramQueuePair for DatagramQueuePair {
         })
     }
 
+    fn resume(&mut self) -> Result<(), ProviderError> {
+        const CALL: &str = "ibv_modify_qp to RTS";
+        // The device went there by itself: RTS is what it was brought to.
+        let (brought_to, now) = (self.shared.state(), self.shared.query_state()?);
+        if now != QpState::SendQueueError {
+            return Err(ProviderError {
+                call: CALL,
+                errno: libc::EINVAL,
+            });
+        }
+        let mask = now.required_of_datagrams(QpState::ReadyToSend);
+        let change = (brought_to, QpState::ReadyToSend);
+        self.shared.modify(CALL, change, mask, &mut no_attributes())
+    }
+
     fn fail(&mut self) -> Result<(), ProviderError> {
         let change = (self.shared.state(), QpState::Error);
         self.modify("ibv_modify_qp to ERR", change, |_| ())

@@ -14,7 +14,7 @@ use doorbell_core::qp_state::QpAttributes;
 use doorbell_core::{Access, QpState, Qpn};
 use rdma_sys::{ibv_mtu, ibv_qp_attr, ibv_qp_state};
 
-use crate::address;
+use crate::{ReceiveQueue, SendQueue, address};
 
 mod create;
 mod modify;
@@ -50,6 +50,9 @@ impl QueuePair {
 }
 
 impl doorbell_core::provider::QueuePair for QueuePair {
+    type SendQueue = SendQueue;
+    type ReceiveQueue = ReceiveQueue;
+
     fn qpn(&self) -> Qpn {
         self.shared.qpn()
     }
@@ -118,6 +121,42 @@ impl doorbell_core::provider::QueuePair for QueuePair {
             QpState::ReadyToSend,
             &mut attributes,
         )
+    }
+
+    fn drain(&mut self) -> Result<(), ProviderError> {
+        let mut attributes = no_attributes();
+        attributes.en_sqd_async_notify = 1;
+        let change = (QpState::ReadyToSend, QpState::SendQueueDrain);
+        let mask = Some(QpAttributes::DRAINED_NOTIFY);
+        self.shared
+            .modify("ibv_modify_qp to SQD", change, mask, &mut attributes)
+    }
+
+    fn resume(&mut self) -> Result<(), ProviderError> {
+        self.modify(
+            "ibv_modify_qp to RTS",
+            QpState::SendQueueDrain,
+            QpState::ReadyToSend,
+            &mut no_attributes(),
+        )
+    }
+
+    fn reset(&mut self, send: &mut SendQueue, receive: &mut ReceiveQueue) -> Result<(), ProviderError> {
+        const CALL: &str = "ibv_modify_qp to RESET";
+        if !send.is_of(&self.shared) || !receive.is_of(&self.shared) {
+            return Err(ProviderError {
+                call: CALL,
+                errno: libc::EINVAL,
+            });
+        }
+        self.shared.live_on()?;
+        let from = self.shared.state();
+        self.modify(CALL, from, QpState::Reset, &mut no_attributes())?;
+        // A queue pair in RESET has no requests (InfiniBand Architecture volume 1, section 10.3.1.1): the device is
+        // done with all of them, and the slots may be used again.
+        send.forget();
+        receive.forget();
+        Ok(())
     }
 
     fn fail(&mut self) -> Result<(), ProviderError> {

@@ -50,6 +50,16 @@ impl ReceiveQueue {
         }
     }
 
+    /// Whether it is the half of this queue pair.
+    pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.shared, shared)
+    }
+
+    /// Sends all slots home, the device having forgotten every receive.
+    pub(crate) fn forget(&mut self) {
+        self.table.drain(drop);
+    }
+
     /// Takes the receive this completion names; `each` gets its slots in order, and before them those of
     /// receives before it, whose own completions were dropped unredeemed: these are not named.
     #[inline]

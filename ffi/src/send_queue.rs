@@ -61,6 +61,16 @@ impl SendQueue {
         self.table.oldest()..self.table.next()
     }
 
+    /// Whether it is the half of this queue pair.
+    pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.shared, shared)
+    }
+
+    /// Sends all slots home, the device having forgotten every request.
+    pub(crate) fn forget(&mut self) {
+        self.table.drain(drop);
+    }
+
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
     }

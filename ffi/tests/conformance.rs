@@ -1,10 +1,12 @@
 //! What verbs promise, over libibverbs: the fake one, or with `DOORBELL_DEVICE` set that device of the
 //! installed one, whose two ends are then queue pairs of that one device.
 //!
-//! `DOORBELL_NETDEV` names the network device under it, which is taken down and given addresses.
+//! `DOORBELL_NETDEV` names the network device under it, which is taken down and given addresses. The device itself is
+//! removed and made anew.
 
+use core::cell::RefCell;
 use core::time::Duration;
-use std::process::{Command, ExitCode};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Instant;
 
@@ -14,7 +16,9 @@ use doorbell_core::provider::{
     QueuePairConfig, ReadyToReceive, RemoteAccess,
 };
 use doorbell_core::{Gid, Mtu, PortReport, Psn};
+use doorbell_fake::{Control, Value};
 use doorbell_ffi::Rdma;
+use rdma_sys::ibv_event_type;
 
 /// One port, of which both ends are.
 struct Device {
@@ -25,6 +29,8 @@ struct Device {
     netdev: Option<String>,
     patience: Patience,
     started: Instant,
+    /// The command that removes the device.
+    removal: RefCell<Option<Child>>,
 }
 
 /// The device that is wanted.
@@ -81,6 +87,7 @@ impl Device {
             netdev: std::env::var("DOORBELL_NETDEV").ok(),
             patience,
             started: Instant::now(),
+            removal: RefCell::default(),
         })
     }
 
@@ -88,13 +95,7 @@ impl Device {
     fn ip(&self, arguments: impl FnOnce(&str) -> Vec<String>) -> Result<(), Trouble> {
         let netdev = self.netdev.as_deref();
         let netdev = netdev.ok_or(Trouble::new("there is no network device to change"))?;
-        let output = Command::new("ip").args(arguments(netdev)).output();
-        let output = output.map_err(trouble)?;
-        if output.status.success() {
-            Ok(())
-        } else {
-            Err(Trouble(String::from_utf8_lossy(&output.stderr).into_owned()))
-        }
+        succeed(Command::new("ip").args(arguments(netdev)))
     }
 
     /// Waits until two queue pairs can be connected again, which takes a port that was down a while.
@@ -152,6 +153,15 @@ impl Device {
     }
 }
 
+fn succeed(command: &mut Command) -> Result<(), Trouble> {
+    let output = command.output().map_err(trouble)?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(Trouble(String::from_utf8_lossy(&output.stderr).into_owned()))
+    }
+}
+
 fn words(all: &[&str]) -> Vec<String> {
     all.iter().map(|word| (*word).to_owned()).collect()
 }
@@ -186,6 +196,48 @@ impl Rig for Device {
             self.wait_until_connected()?;
         }
         Ok(())
+    }
+
+    fn break_device(&self) -> Result<(), Trouble> {
+        if wanted().is_none() {
+            // It says so, and works on.
+            let path = doorbell_fake::library_path().map_err(trouble)?;
+            let control = Control::of(&path).map_err(trouble)?;
+            control.give(Value::EventType, ibv_event_type::IBV_EVENT_DEVICE_FATAL.0);
+            return Ok(());
+        }
+        if self.netdev.is_none() {
+            return Err(Trouble::new("there is no network device to put another on"));
+        }
+        // Nothing worse can happen to one that is software. The command may wait until nobody has the device open.
+        let mut command = Command::new("rdma");
+        command.args(["link", "delete", self.port.device.as_str()]);
+        let removal = command.stdout(Stdio::null()).spawn().map_err(trouble)?;
+        self.removal.replace(Some(removal));
+        Ok(())
+    }
+
+    fn mend_device(&self) -> Result<(), Trouble> {
+        let Some(mut removal) = self.removal.take() else {
+            return Ok(());
+        };
+        let ended = removal.wait().map_err(trouble)?;
+        if !ended.success() {
+            return Err(Trouble(format!("the removal ended with {ended}")));
+        }
+        let netdev = self.netdev.as_deref().unwrap_or_default();
+        let mut command = Command::new("rdma");
+        command.args([
+            "link",
+            "add",
+            self.port.device.as_str(),
+            "type",
+            "rxe",
+            "netdev",
+            netdev,
+        ]);
+        succeed(&mut command)?;
+        self.wait_until_connected()
     }
 
     fn change_address(&self) -> Result<(), Trouble> {

@@ -22,6 +22,8 @@ mod messages;
 mod notification;
 #[path = "device/one_sided.rs"]
 mod one_sided;
+#[path = "device/reset.rs"]
+mod reset;
 #[path = "device/shared_receive.rs"]
 mod shared_receive;
 

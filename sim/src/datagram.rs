@@ -141,6 +141,11 @@ impl doorbell_core::provider::DatagramQueuePair for DatagramQueuePair {
         })
     }
 
+    fn resume(&mut self) -> Result<(), ProviderError> {
+        self.shared
+            .with(|world, key| world.go_on(key, QpState::SendQueueError))
+    }
+
     fn fail(&mut self) -> Result<(), ProviderError> {
         self.shared.fail()
     }

@@ -70,6 +70,8 @@ pub(crate) struct QueuePairState {
     pub(crate) timer_at_ns: Option<u64>,
     /// It is about to send.
     pub(crate) is_transmitting: bool,
+    /// It is to be told that its send queue drained.
+    pub(crate) tells_drained: bool,
     channel: u32,
     /// Where the next tables on the channel begin, once the halves are gone.
     next_generations: [u32; 2],
@@ -83,7 +85,10 @@ impl QueuePairState {
     pub(crate) const fn listens(&self) -> bool {
         matches!(
             self.state,
-            QpState::ReadyToReceive | QpState::ReadyToSend | QpState::SendQueueDrain
+            QpState::ReadyToReceive
+                | QpState::ReadyToSend
+                | QpState::SendQueueDrain
+                | QpState::SendQueueError
         )
     }
 
@@ -407,6 +412,7 @@ impl World {
             arrived_at_ns: 0,
             timer_at_ns: None,
             is_transmitting: false,
+            tells_drained: false,
             channel: config.channel,
             next_generations,
         };
@@ -546,6 +552,9 @@ pub struct QueuePair {
 }
 
 impl doorbell_core::provider::QueuePair for QueuePair {
+    type SendQueue = SendQueue;
+    type ReceiveQueue = ReceiveQueue;
+
     fn qpn(&self) -> Qpn {
         self.shared.qpn
     }
@@ -611,6 +620,25 @@ impl doorbell_core::provider::QueuePair for QueuePair {
                 });
             })
         })
+    }
+
+    fn drain(&mut self) -> Result<(), ProviderError> {
+        self.shared.with(World::drain)
+    }
+
+    fn resume(&mut self) -> Result<(), ProviderError> {
+        self.shared
+            .with(|world, key| world.go_on(key, QpState::SendQueueDrain))
+    }
+
+    fn reset(&mut self, send: &mut SendQueue, receive: &mut ReceiveQueue) -> Result<(), ProviderError> {
+        if !send.is_of(&self.shared) || !receive.is_of(&self.shared) {
+            return Err(failed("modify to RESET", EINVAL));
+        }
+        self.shared.with(World::reset)?;
+        send.forget();
+        receive.forget();
+        Ok(())
     }
 
     fn fail(&mut self) -> Result<(), ProviderError> {

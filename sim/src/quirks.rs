@@ -67,7 +67,14 @@ pub struct Quirks {
     /// A datagram that is longer than the receive whose turn it is fails that receive, as `short_receive` says,
     /// and the queue pair, and is not dropped (S31). rxe of 6.1.
     pub short_datagrams_fail: bool,
-    /// A datagram that is longer than the port's MTU ends in `LOC_LEN_ERR` and fails the queue pair, and not in
+    /// A datagram that cannot be sent fails the queue pair, and not its send queue alone: it is in ERR and not in SQE
+    /// (S1). rxe.
+    pub failed_datagrams_fail_all: bool,
+    /// A send queue that drained goes on with the next doorbell, and not where it is resumed (S1). rxe.
+    pub resumed_queues_wait: bool,
+    /// A request that is to be tried again counts as one that has not begun, where the send queue drains (S1, S30). rxe.
+    pub retries_do_not_drain: bool,
+    /// A datagram that is longer than the port's MTU ends in `LOC_LEN_ERR` and fails the send queue, and not in
     /// success (S31). Told of hardware by its users; it is in none of the sets below.
     pub long_datagrams_fail: bool,
     /// How many packets may be unanswered. rxe has 128.
@@ -98,6 +105,9 @@ impl Quirks {
         repeats_failing_ns: 0,
         failed_peers_are_waited_for: false,
         short_datagrams_fail: false,
+        failed_datagrams_fail_all: false,
+        resumed_queues_wait: false,
+        retries_do_not_drain: false,
         long_datagrams_fail: false,
         window_packets: 128,
     };
@@ -121,6 +131,9 @@ impl Quirks {
         late_receives_are_flushed: false,
         overrun_queues_work_on: true,
         short_datagrams_fail: true,
+        failed_datagrams_fail_all: true,
+        resumed_queues_wait: true,
+        retries_do_not_drain: true,
         ..Self::IBA
     };
 

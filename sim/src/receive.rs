@@ -146,6 +146,17 @@ impl ReceiveQueue {
         }
     }
 
+    /// Whether it is the half of this queue pair.
+    pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.shared, shared)
+    }
+
+    /// Forgets what is posted, which the device did before.
+    pub(crate) fn forget(&mut self) {
+        self.unstage();
+        self.table.drain(|never| match never {});
+    }
+
     /// Forgets what is staged; its slots go home.
     fn unstage(&mut self) {
         self.table.unstage(|_, never| match never {});

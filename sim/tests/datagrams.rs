@@ -129,7 +129,7 @@ fn a_device_may_refuse_what_is_longer_than_its_mtu() {
     assert_eq!(room.near.sent().unwrap().status, WcStatus::SUCCESS);
     room.near.post(to, &[0; 257]);
     assert_eq!(room.near.sent().unwrap().status, WcStatus::LOC_LEN_ERR);
-    assert_eq!(room.near.control.state(), Ok(QpState::Error));
+    assert_eq!(room.near.control.state(), Ok(QpState::SendQueueError));
     assert_eq!(room.far.received().unwrap().1.len(), 256);
     room.fabric.audit().unwrap();
 }
@@ -161,8 +161,13 @@ fn memory_of_another_domain_fails_who_posted_it() {
             assert_eq!((came.arrival.status, came.grh), (WcStatus::LOC_PROT_ERR, None));
             assert_eq!(bytes, b"");
         }
-        let failed = if sends { &room.near } else { &room.far };
-        assert_eq!(failed.control.state(), Ok(QpState::Error));
+        // Of the one that sends, the send queue alone.
+        let (failed, state) = if sends {
+            (&room.near, QpState::SendQueueError)
+        } else {
+            (&room.far, QpState::Error)
+        };
+        assert_eq!(failed.control.state(), Ok(state));
         assert!(arena.lease().is_some(), "it came home");
         room.fabric.audit().unwrap();
     }

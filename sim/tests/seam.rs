@@ -53,6 +53,10 @@ simulated! {
         what_is_claimed_is_made_elsewhere_or_free_again,
         a_stale_completion_names_nothing_of_the_next_queue_pair,
         what_cannot_be_made_is_refused;
+    reset:
+        a_reset_sends_all_slots_home_once,
+        a_completion_kept_over_a_reset_is_rejected,
+        a_reset_wants_both_its_halves;
     detached:
         a_detached_slot_is_attached_once,
         a_slot_detached_elsewhere_brings_its_bytes,

@@ -58,6 +58,12 @@ pub trait DatagramQueuePair: Send + Sized + 'static {
     /// Not in RTR (`EINVAL`), or the device refused; nothing changed.
     fn ready_to_send(&mut self, send_psn: Psn) -> Result<(), ProviderError>;
 
+    /// SQE to RTS: the device brings it to SQE where a request fails, flushes those behind it, and receives on.
+    ///
+    /// # Errors
+    /// Not in SQE (`EINVAL`), or the device refused; nothing changed.
+    fn resume(&mut self) -> Result<(), ProviderError>;
+
     /// Any state but RESET to ERR: everything posted is flushed and completes.
     ///
     /// # Errors

@@ -28,7 +28,7 @@ pub trait Provider: Send + Sync + Sized + 'static {
     /// A completion queue.
     type CompletionQueue: CompletionQueue<Completion = Self::Completion>;
     /// The control side of a queue pair.
-    type QueuePair: QueuePair;
+    type QueuePair: QueuePair<SendQueue = Self::SendQueue, ReceiveQueue = Self::ReceiveQueue>;
     /// The send half of a queue pair.
     type SendQueue: SendQueue<Slot = Self::Slot, Completion = Self::Completion>;
     /// The receive half of a queue pair.
@@ -334,6 +334,11 @@ pub enum DataInOrder {
 
 /// The control side of a queue pair.
 pub trait QueuePair: Send + Sized + 'static {
+    /// Its send half.
+    type SendQueue;
+    /// Its receive half, where it has receives of its own.
+    type ReceiveQueue;
+
     /// Its number.
     fn qpn(&self) -> Qpn;
 
@@ -358,6 +363,34 @@ pub trait QueuePair: Send + Sized + 'static {
     /// # Errors
     /// Not in RTR (`EINVAL`), or the device refused; nothing changed.
     fn ready_to_send(&mut self, attributes: &ReadyToSend) -> Result<(), ProviderError>;
+
+    /// RTS to SQD: requests that have begun go on to their end, and those behind them wait. Once none is under way
+    /// any more, the device tells by [`AsyncEvent::SendQueueDrained`].
+    ///
+    /// # Errors
+    /// Not in RTS (`EINVAL`), or the device refused; nothing changed.
+    fn drain(&mut self) -> Result<(), ProviderError>;
+
+    /// SQD to RTS: requests that wait go on.
+    ///
+    /// # Errors
+    /// Not in SQD, or requests are still under way (`EINVAL`), or the device refused; nothing changed.
+    fn resume(&mut self) -> Result<(), ProviderError>;
+
+    /// Any state to RESET, from where it can be connected anew. What was posted is forgotten: it makes no completion,
+    /// and its slots go home. Completions that were not redeemed by now never are.
+    ///
+    /// Both halves have to be at hand, since the slots are theirs. One on a shared receive queue is not reset: the receives
+    /// it holds would be lost to the others.
+    ///
+    /// # Errors
+    /// The halves are another's (`EINVAL`), it was reset a million times (`EBUSY`), or the device refused; nothing
+    /// changed.
+    fn reset(
+        &mut self,
+        send: &mut Self::SendQueue,
+        receive: &mut Self::ReceiveQueue,
+    ) -> Result<(), ProviderError>;
 
     /// Any state but RESET to ERR: everything posted is flushed and completes.
     ///

@@ -58,7 +58,10 @@ fn arrive(qp: &QueuePair, request: &Request<'_>, way: ud_t, address: &AddressHan
     }
     // SAFETY: live as long as it stands there, and the flag is ours.
     let remote: &QueuePair = unsafe { look_at(responder.qp) };
-    let hears = matches!(remote.state(), state::READY_TO_RECEIVE | state::READY_TO_SEND);
+    let hears = matches!(
+        remote.state(),
+        state::READY_TO_RECEIVE | state::READY_TO_SEND | state::SEND_ERROR
+    );
     let is_meant = remote.is_datagram && remote.qpn == way.remote_qpn;
     if !hears || !is_meant || responder.attributes.qkey != way.remote_qkey {
         return;

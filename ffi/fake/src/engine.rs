@@ -206,7 +206,10 @@ pub(crate) fn execute(qp: &QueuePair, requester: &Requester, request: &Request<'
     }
     // SAFETY: live as long as it stands there, and the flag is ours.
     let remote: &QueuePair = unsafe { look_at(responder.qp) };
-    let answers = matches!(remote.state(), state::READY_TO_RECEIVE | state::READY_TO_SEND);
+    let answers = matches!(
+        remote.state(),
+        state::READY_TO_RECEIVE | state::READY_TO_SEND | state::DRAIN
+    );
     let connected =
         !remote.is_datagram && remote.qpn == requester.attributes.peer_qpn && responder.peer_qpn == qp.qpn;
     if !answers || !connected {
@@ -501,9 +504,22 @@ pub(crate) fn to_error(qp: &QueuePair) {
 }
 
 /// Brings a queue pair to ERR whose requester's flag is held; who holds it flushes the sends.
-pub(crate) fn fail_receives(qp: &QueuePair) {
+fn fail_receives(qp: &QueuePair) {
     let _held = qp.core.responder.lock();
     to_error(qp);
+}
+
+/// Fails a queue pair for a send, its requester's flag being held, and who holds it flushes the sends: one of
+/// datagrams receives on.
+pub(crate) fn fail_for_send(qp: &QueuePair) {
+    if !qp.is_datagram {
+        fail_receives(qp);
+        return;
+    }
+    let _held = qp.core.responder.lock();
+    if qp.state() == state::READY_TO_SEND {
+        qp.set_state(state::SEND_ERROR, path::LOOPBACK);
+    }
 }
 
 /// Brings a queue pair to ERR and flushes both its queues.

@@ -34,6 +34,7 @@ const fn bits<const N: usize>(masks: [ibv_qp_attr_mask; N]) -> u32 {
 
 const STATE: u32 = ibv_qp_attr_mask::IBV_QP_STATE.0;
 const CURRENT: u32 = ibv_qp_attr_mask::IBV_QP_CUR_STATE.0;
+const DRAINED: ibv_qp_attr_mask = ibv_qp_attr_mask::IBV_QP_EN_SQD_ASYNC_NOTIFY;
 const PORT: ibv_qp_attr_mask = ibv_qp_attr_mask::IBV_QP_PORT;
 const PKEY: ibv_qp_attr_mask = ibv_qp_attr_mask::IBV_QP_PKEY_INDEX;
 const ACCESS: ibv_qp_attr_mask = ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
@@ -50,10 +51,22 @@ const RETRIES: ibv_qp_attr_mask = ibv_qp_attr_mask::IBV_QP_RETRY_CNT;
 const RNR_RETRIES: ibv_qp_attr_mask = ibv_qp_attr_mask::IBV_QP_RNR_RETRY;
 const TIMEOUT: ibv_qp_attr_mask = ibv_qp_attr_mask::IBV_QP_TIMEOUT;
 
-/// For reliable connections, without the state in which a send queue drains.
+/// For reliable connections.
 ///
 /// Source: InfiniBand Architecture volume 1, section 11.2.5.2; Linux drivers/infiniband/core/verbs.c.
 const TRANSITIONS: &[Transition] = &[
+    Transition {
+        from: state::READY_TO_SEND,
+        to: state::DRAIN,
+        required: 0,
+        optional: bits([DRAINED]),
+    },
+    Transition {
+        from: state::DRAIN,
+        to: state::READY_TO_SEND,
+        required: 0,
+        optional: CURRENT | bits([ACCESS, RNR_TIMER]),
+    },
     Transition {
         from: state::RESET,
         to: state::INIT,
@@ -88,6 +101,12 @@ const TRANSITIONS: &[Transition] = &[
 
 /// The same for datagrams.
 const OF_DATAGRAMS: &[Transition] = &[
+    Transition {
+        from: state::SEND_ERROR,
+        to: state::READY_TO_SEND,
+        required: 0,
+        optional: CURRENT | bits([QKEY]),
+    },
     Transition {
         from: state::RESET,
         to: state::INIT,
@@ -160,6 +179,11 @@ pub(crate) fn modify(qp: &QueuePair, wanted: &ibv_qp_attr, mask: u32) -> Result<
     }
     let mut requester = qp.core.requester.lock();
     let mut responder = qp.core.responder.lock();
+    let is_null = attributes.dest_qp_num == qp.qpn || attributes.dest_qp_num == NULL_QPN;
+    // What goes nowhere is done as it is posted, and never waits.
+    if from == state::DRAIN && requester.is_under_way() || to == state::DRAIN && is_null {
+        return Err(libc::EINVAL);
+    }
     if to == state::RESET {
         requester.forget_waiting(qp);
         // What was posted is forgotten, as if it had been polled.
@@ -177,14 +201,18 @@ pub(crate) fn modify(qp: &QueuePair, wanted: &ibv_qp_attr, mask: u32) -> Result<
     requester.attributes = attributes.into();
     responder.peer_qpn = attributes.dest_qp_num;
     responder.attributes = attributes.into();
-    let is_null = attributes.dest_qp_num == qp.qpn || attributes.dest_qp_num == NULL_QPN;
     let path = match to {
         state::READY_TO_SEND if is_null => path::NULL,
-        state::READY_TO_SEND => path::LOOPBACK,
+        state::READY_TO_SEND | state::DRAIN => path::LOOPBACK,
         _ => path::REFUSE,
     };
     qp.set_state(to, path);
+    requester.tells_drained = to == state::DRAIN && mask & DRAINED.0 != 0;
+    requester.tell_drained(qp);
     drop((requester, responder));
+    if from == state::DRAIN && to == state::READY_TO_SEND {
+        send::run(qp.core);
+    }
     if to == state::READY_TO_RECEIVE {
         // What the peer had to keep until now.
         if let Some(peer) = registry::find(attributes.dest_qp_num) {
@@ -262,9 +290,11 @@ mod tests {
             state::INIT,
             state::READY_TO_RECEIVE,
             state::READY_TO_SEND,
+            state::DRAIN,
+            state::SEND_ERROR,
             state::ERROR,
         ];
-        for transitions in [TRANSITIONS, OF_DATAGRAMS] {
+        for (transitions, beside) in [(TRANSITIONS, state::DRAIN), (OF_DATAGRAMS, state::SEND_ERROR)] {
             let followers = |from: u32| {
                 let next = all
                     .into_iter()
@@ -280,10 +310,12 @@ mod tests {
                 followers(state::READY_TO_RECEIVE),
                 [state::RESET, state::READY_TO_SEND, state::ERROR]
             );
-            assert_eq!(
-                followers(state::READY_TO_SEND),
-                [state::RESET, state::READY_TO_SEND, state::ERROR]
-            );
+            let mut of_ready = vec![state::RESET, state::READY_TO_SEND, state::ERROR];
+            assert_eq!(followers(beside), of_ready);
+            if beside == state::DRAIN {
+                of_ready.insert(2, state::DRAIN);
+            }
+            assert_eq!(followers(state::READY_TO_SEND), of_ready);
             assert_eq!(followers(state::ERROR), [state::RESET, state::ERROR]);
             assert!(attributes_of(transitions, state::INIT, 4711).is_none());
         }

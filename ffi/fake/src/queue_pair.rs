@@ -33,6 +33,9 @@ pub(crate) mod state {
     pub(crate) const INIT: u32 = ibv_qp_state::IBV_QPS_INIT.0;
     pub(crate) const READY_TO_RECEIVE: u32 = ibv_qp_state::IBV_QPS_RTR.0;
     pub(crate) const READY_TO_SEND: u32 = ibv_qp_state::IBV_QPS_RTS.0;
+    pub(crate) const DRAIN: u32 = ibv_qp_state::IBV_QPS_SQD.0;
+    /// Of datagrams alone.
+    pub(crate) const SEND_ERROR: u32 = ibv_qp_state::IBV_QPS_SQE.0;
     pub(crate) const ERROR: u32 = ibv_qp_state::IBV_QPS_ERR.0;
 }
 

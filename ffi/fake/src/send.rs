@@ -7,14 +7,15 @@ use core::time::Duration;
 use std::time::Instant;
 
 use rdma_sys::{
-    ibv_qp, ibv_qp_attr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc_opcode, ibv_wc_status, ibv_wr_opcode,
-    ud_t,
+    ibv_event_type, ibv_qp, ibv_qp_attr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wc_opcode, ibv_wc_status,
+    ibv_wr_opcode, ud_t,
 };
 
 use crate::completion_queue::{CompletionQueue, Cqe};
 use crate::control::Call;
 use crate::device::INLINE_BYTES_MAX;
 use crate::engine::{self, Outcome, Wait};
+use crate::events::{self, About};
 use crate::faults;
 use crate::handle::look_at;
 use crate::queue_pair::{QueuePair, path, state};
@@ -28,6 +29,8 @@ pub(crate) struct Requester {
     pub(crate) attributes: RequesterAttributes,
     /// What the oldest send waits for; from it on all sends are stored.
     waiting: Option<Waiting>,
+    /// It is to be told that nothing is under way any more.
+    pub(crate) tells_drained: bool,
     /// Where the core's next queue pair begins.
     pub(crate) next_position: u64,
 }
@@ -77,6 +80,7 @@ impl Requester {
             rnr_retries: 0,
         },
         waiting: None,
+        tells_drained: false,
         next_position: 0,
     };
 
@@ -90,6 +94,25 @@ impl Requester {
         Self {
             next_position,
             ..Self::NONE
+        }
+    }
+
+    /// Whether a send has begun and is not done.
+    pub(crate) fn is_under_way(&self) -> bool {
+        let waiting = self.waiting.as_ref();
+        waiting.is_some_and(|waiting| !matches!(waiting.reason, Wait::Turn))
+    }
+
+    /// Tells that nothing is under way any more, where that is to be told. The caller holds the flag.
+    pub(crate) fn tell_drained(&mut self, qp: &QueuePair) {
+        if !self.tells_drained || self.is_under_way() || qp.state() != state::DRAIN {
+            return;
+        }
+        self.tells_drained = false;
+        let about = About::QueuePair(qp.as_ptr());
+        // SAFETY: the queue pair is live, and its context open.
+        unsafe {
+            events::emit(qp.context(), ibv_event_type::IBV_EVENT_SQ_DRAINED, about);
         }
     }
 
@@ -373,6 +396,11 @@ fn is_full(qp: &QueuePair, position: u64) -> bool {
     position.wrapping_sub(polled) >= u64::from(qp.caps.max_send_wr)
 }
 
+/// Whether sends end in nothing but flushes.
+fn flushes(qp: &QueuePair) -> bool {
+    matches!(qp.state(), state::ERROR | state::SEND_ERROR)
+}
+
 /// Posts sends, see `ibv_post_send(3)`.
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut ibv_qp,
@@ -465,7 +493,7 @@ unsafe fn post_loopback(qp: &QueuePair, next: &mut *mut ibv_send_wr) -> Result<(
         if is_full(qp, position) {
             break Err(libc::ENOMEM);
         }
-        if qp.state() == state::ERROR {
+        if flushes(qp) {
             complete(
                 qp,
                 position,
@@ -477,6 +505,8 @@ unsafe fn post_loopback(qp: &QueuePair, next: &mut *mut ibv_send_wr) -> Result<(
         } else {
             let outcome = if requester.waiting.is_some() {
                 None
+            } else if qp.state() == state::DRAIN {
+                Some(Outcome::Wait(Wait::Turn))
             } else {
                 Some(engine::execute(qp, &requester, &request))
             };
@@ -495,7 +525,7 @@ unsafe fn post_loopback(qp: &QueuePair, next: &mut *mut ibv_send_wr) -> Result<(
                 }
                 Some(Outcome::Failed { status, peer }) => {
                     complete(qp, position, wr.wr_id, wr.opcode, status, 0);
-                    engine::fail_receives(qp);
+                    engine::fail_for_send(qp);
                     failed_peer = failed_peer.or(peer);
                 }
                 Some(Outcome::Wait(_)) | None => {
@@ -524,6 +554,9 @@ unsafe fn post_loopback(qp: &QueuePair, next: &mut *mut ibv_send_wr) -> Result<(
 fn run_stored(qp: &QueuePair, requester: &mut Requester) -> Option<&'static Core> {
     let mut failed_peer = None;
     while let Some(waiting) = &requester.waiting {
+        if qp.state() == state::DRAIN && matches!(waiting.reason, Wait::Turn) {
+            break;
+        }
         let position = waiting.position;
         if position == qp.sends_posted.load(Ordering::Relaxed) {
             requester.forget_waiting(qp);
@@ -532,7 +565,7 @@ fn run_stored(qp: &QueuePair, requester: &mut Requester) -> Option<&'static Core
         // SAFETY: stored, and its place not free before its completion was polled; the flag is ours.
         let stored = unsafe { qp.stored.read(position) };
         let complete = |status, bytes| complete(qp, position, stored.wr_id, stored.opcode, status, bytes);
-        let outcome = if qp.state() == state::ERROR {
+        let outcome = if flushes(qp) {
             complete(ibv_wc_status::IBV_WC_WR_FLUSH_ERR, 0);
             Outcome::Done { bytes: 0 }
         } else {
@@ -548,7 +581,7 @@ fn run_stored(qp: &QueuePair, requester: &mut Requester) -> Option<&'static Core
             Outcome::Done { .. } => {}
             Outcome::Failed { status, peer } => {
                 complete(status, 0);
-                engine::fail_receives(qp);
+                engine::fail_for_send(qp);
                 failed_peer = failed_peer.or(peer);
             }
             Outcome::Wait(reason) => {
@@ -564,6 +597,7 @@ fn run_stored(qp: &QueuePair, requester: &mut Requester) -> Option<&'static Core
             (waiting.reason, waiting.until) = (Wait::Turn, None);
         }
     }
+    requester.tell_drained(qp);
     failed_peer
 }
 

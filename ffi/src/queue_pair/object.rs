@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use doorbell_core::in_flight::{InFlight, Request};
+use doorbell_core::provider::ProviderError;
 use doorbell_core::{QpState, Qpn, WorkKind};
 
 use crate::address::Addresses;
@@ -133,6 +134,16 @@ impl Shared {
             0
         };
         self.segments_limit.store(segments_limit, Ordering::Relaxed);
+    }
+
+    /// Counts another life on both its channels, being reset.
+    pub(super) fn live_on(&self) -> Result<(), ProviderError> {
+        let channel = self.channel;
+        self.send_completions
+            .channels()
+            .live_on(WorkKind::Send, channel)?;
+        let receives = self.receives.completions().channels();
+        receives.live_on(WorkKind::Receive, channel)
     }
 
     /// Keeps the table of a half that goes before the queue pair does.

@@ -252,7 +252,16 @@ pub(crate) fn life(rdma: &Rdma) -> Result<(), End> {
     }
     shared(&context, &domain, &port, &mut arena)?;
     datagrams(&context, &domain, &port, &mut arena)?;
-    one.parts.control.state()?;
+    one.parts.control.drain()?;
+    one.parts.control.resume()?;
+    one.post_receive(&mut arena)?;
+    let QueuePairParts {
+        control,
+        send,
+        receive,
+    } = &mut one.parts;
+    control.reset(send, receive)?;
+    control.state()?;
     other.post_receive(&mut arena)?;
     other.parts.control.fail()?;
     let completion = next(&mut other.receives, "a flush")?;

@@ -26,6 +26,32 @@ const NONE: Deviation = Deviation {
 /// All of them. For one case, of one provider on one kernel there is at most one.
 pub const DEVIATIONS: &[Deviation] = &[
     Deviation {
+        name: "resumed_queues_wait",
+        case: "s01_a_send_queue_drains_and_goes_on",
+        observed: "to SQD: done, SQD; posted there: nothing; back: done, RTS; then: nothing; \
+                   behind another: SUCCESS SUCCESS; received: later last",
+        providers: RXE,
+        source: "Nothing runs the requester where a queue pair goes from SQD to RTS: rxe_qp.c, rxe_qp_from_attr. What \
+                 was posted meanwhile goes with the next doorbell.",
+        ..NONE
+    },
+    Deviation {
+        name: "failed_datagrams_fail_all",
+        case: "s01_a_datagram_that_fails_leaves_the_receives",
+        observed: "sent: LOC_QP_OP_ERR; state: ERR; posted there: WR_FLUSH_ERR; received: WR_FLUSH_ERR; back: EINVAL, ERR; \
+                   then: WR_FLUSH_ERR, received nothing",
+        until: LINUX_6_12,
+        ..SEND_ERROR
+    },
+    Deviation {
+        name: "failed_datagrams_are_flushed",
+        case: "s01_a_datagram_that_fails_leaves_the_receives",
+        observed: "sent: WR_FLUSH_ERR; state: ERR; posted there: WR_FLUSH_ERR; received: WR_FLUSH_ERR; back: EINVAL, ERR; \
+                   then: WR_FLUSH_ERR, received nothing",
+        from: LINUX_6_12,
+        ..SEND_ERROR
+    },
+    Deviation {
         name: "path_mtu_unchecked",
         case: "s02_a_bad_modify_changes_nothing",
         observed: "bad: path_mtu; good: INIT RTR RTS",
@@ -231,6 +257,25 @@ pub const DEVIATIONS: &[Deviation] = &[
         ..NONE
     },
     Deviation {
+        name: "retries_do_not_drain",
+        case: "s30_a_send_queue_that_drained_is_told",
+        observed: "meanwhile: nothing SQ_DRAINED; sent: nothing; events: nothing",
+        providers: RXE,
+        source: "A request that is to be tried again counts as posted and not as under way: rxe_req.c, req_retry. So it \
+                 waits in SQD, and the send queue has drained.",
+        ..NONE
+    },
+    Deviation {
+        name: "removal_waits",
+        case: "s30_a_device_that_breaks_is_told",
+        observed: "device: nothing",
+        providers: &[Rxe],
+        source: "There is no DEVICE_FATAL in the driver. The kernel tells it of a device that is removed under those who have it open, but \
+                 of one whose driver has no disassociate_ucontext it waits until nobody has: \
+                 drivers/infiniband/core/uverbs_main.c, ib_uverbs_remove_one.",
+        ..NONE
+    },
+    Deviation {
         name: "port_stays",
         case: "s30_a_port_that_goes_and_comes_is_told",
         observed: "down: there is no network device to change",
@@ -266,6 +311,13 @@ pub const DEVIATIONS: &[Deviation] = &[
         ..NONE
     },
 ];
+
+const SEND_ERROR: Deviation = Deviation {
+    providers: RXE,
+    source: "There is no SQE: rxe_req.c, rxe_requester brings a queue pair of datagrams to ERR, too, and the request \
+             that failed it ends as on a connection (S8).",
+    ..NONE
+};
 
 const FORBIDDEN: Deviation = Deviation {
     providers: RXE,

@@ -1,15 +1,18 @@
 //! Datagram queue pairs for cases: what each end has, and the steps that cases are made of.
 
+use std::thread;
+use std::time::Instant;
+
 use doorbell_core::provider::{
     AddressVector, Arena, ArenaConfig, Completion, CompletionQueueConfig, Context, Datagram, DatagramBatch,
     DatagramConfig, DatagramPairParts, DatagramQueuePair, DatagramReceiveBatch, DatagramReceiveQueue,
     DatagramSendQueue, Destination, PostFlags, ProtectionDomain, Provider, Retired, Slot,
 };
-use doorbell_core::{Gid, Psn, Qkey, Qpn};
+use doorbell_core::{Gid, Psn, Qkey, QpState, Qpn};
 
 use crate::notes::{Trouble, statuses};
 use crate::rig::{End, Patience, Rig};
-use crate::side::{CHANNEL, INLINE_BYTES, take};
+use crate::side::{CHANNEL, INLINE_BYTES, NAP, take};
 
 /// A datagram of the largest MTU and a byte more.
 const SLOT_BYTES: u32 = 8192;
@@ -129,6 +132,27 @@ impl<P: Provider> Office<P> {
         }
         slot.set_len_bytes(bytes.len());
         Ok(slot)
+    }
+
+    /// A slot that is registered in another protection domain.
+    pub(crate) fn foreign_slot(&self) -> Result<P::Slot, Trouble> {
+        let domain = self.context.protection_domain()?;
+        let mut arena = domain.arena(&ArenaConfig::new(1, SHORT_BYTES))?;
+        let mut slot = arena.lease().ok_or(Trouble::new("no slot is left"))?;
+        slot.set_len_bytes(4);
+        Ok(slot)
+    }
+
+    /// The state it comes to be in: waits a while for this one.
+    pub(crate) fn state_after(&self, awaited: QpState) -> Result<QpState, Trouble> {
+        let began = Instant::now();
+        loop {
+            let state = self.control.state()?;
+            if state == awaited || state == QpState::Error || began.elapsed() >= self.patience.come {
+                return Ok(state);
+            }
+            thread::sleep(NAP);
+        }
     }
 
     /// Posts a datagram with these bytes, signaled.

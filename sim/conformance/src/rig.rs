@@ -44,6 +44,18 @@ pub trait Rig {
     /// It cannot.
     fn change_address(&self) -> Result<(), Trouble>;
 
+    /// Breaks the device of the first end for good.
+    ///
+    /// # Errors
+    /// It cannot.
+    fn break_device(&self) -> Result<(), Trouble>;
+
+    /// Puts a whole one in the place of the device that was broken, of which nothing is open any more.
+    ///
+    /// # Errors
+    /// It cannot.
+    fn mend_device(&self) -> Result<(), Trouble>;
+
     /// Starts another program and waits for its end.
     ///
     /// # Errors

@@ -23,8 +23,10 @@ pub(crate) const WINDOW_BYTES: usize = 8192;
 pub(crate) const CHANNEL: u32 = 5;
 /// The last but one, so that every longer exchange wraps round (S16).
 const PSN: Psn = Psn::from_low_bits(0x00ff_fffe);
+/// What comes soon comes within this.
+const SOON: Duration = Duration::from_millis(1500);
 /// Between looks at a device that works while we wait.
-const NAP: Duration = Duration::from_micros(100);
+pub(crate) const NAP: Duration = Duration::from_micros(100);
 
 /// What a case wants otherwise than usual, of one side.
 #[derive(Clone, Copy)]
@@ -295,6 +297,20 @@ impl<P: Provider> Side<P> {
     /// How the next so many requests end, in words.
     pub(crate) fn send_ends(&mut self, count: usize) -> Result<String, Trouble> {
         Ok(statuses(self.sent(count)?.iter().map(|sent| sent.retired.status)))
+    }
+
+    /// How the next so many requests end soon, in words: for those that may well not.
+    pub(crate) fn send_ends_soon(&mut self, count: usize) -> Result<String, Trouble> {
+        let soon = Patience {
+            come: self.patience.come.min(SOON),
+            ..self.patience
+        };
+        let completions = take(&mut self.send_completions, count, soon)?;
+        let sent = completions
+            .into_iter()
+            .map(|completion| self.retire_send(completion))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(statuses(sent.iter().map(|sent| sent.retired.status)))
     }
 
     /// How the next so many receives end, in words.

@@ -160,6 +160,26 @@ impl Requester {
         self.has_failed
     }
 
+    /// Works on after a request that failed it.
+    pub(crate) const fn recover(&mut self) {
+        self.has_failed = false;
+    }
+
+    /// Whether a request has begun and did not end; one that is to be tried again may count as one that has not.
+    pub(crate) fn is_under_way(&self) -> bool {
+        if self.retries_wait() {
+            self.is_waiting()
+        } else {
+            self.ended < self.begun
+        }
+    }
+
+    /// Whether what is to be tried again waits while the send queue drains.
+    fn retries_wait(&self) -> bool {
+        self.settings
+            .is_some_and(|settings| settings.quirks.retries_do_not_drain)
+    }
+
     /// How many requests are posted and did not end.
     pub(crate) fn outstanding(&self) -> usize {
         self.requests.len().saturating_sub(self.ended)

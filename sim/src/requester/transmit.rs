@@ -16,15 +16,16 @@ const PACKETS_MAX: usize = 1 << 22;
 const ACK_EVERY: u32 = 16;
 
 impl Requester {
-    /// Writes the next packet that may go now, if there is one.
-    pub(crate) fn poll_transmit(&mut self, now_ns: u64, packet: &mut Packet) -> bool {
+    /// Writes the next packet that may go now, if there is one; of a request that has begun, where none may begin.
+    pub(crate) fn poll_transmit(&mut self, now_ns: u64, may_begin: bool, packet: &mut Packet) -> bool {
         let Some(settings) = self.settings else {
             return false;
         };
         if self.has_failed || self.ready_at_ns.is_some() {
             return false;
         }
-        if self.cursor.request == self.begun && !self.begin(&settings) {
+        let waits = !may_begin && self.retries_wait() && self.cursor.packet == 0;
+        if waits || self.cursor.request == self.begun && !(may_begin && self.begin(&settings)) {
             return false;
         }
         let oldest = self.oldest();

@@ -7,6 +7,7 @@ mod faults;
 mod network;
 mod record;
 mod run;
+mod states;
 mod streams;
 mod traffic;
 
@@ -172,10 +173,14 @@ impl World {
             request.seal = oracle::seal_of_request(&request);
             request
         }));
-        if qp.state == QpState::Error {
-            let vanish = self.quirks_of(key).late_requests_vanish;
+        let state = qp.state;
+        if matches!(state, QpState::Error | QpState::SendQueueError) {
+            let is_lost = state == QpState::Error;
+            let vanish = is_lost && self.quirks_of(key).late_requests_vanish;
             self.flush_requests(key, vanish);
-            self.flush_receives(key);
+            if is_lost {
+                self.flush_receives(key);
+            }
         } else {
             self.kick(key);
         }

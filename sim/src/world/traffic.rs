@@ -110,9 +110,18 @@ impl World {
         let Some(qp) = self.queue_pairs.get(key) else {
             return;
         };
-        if qp.requester.has_failed() && qp.state != QpState::Error {
-            self.failing.push_back(key);
+        if qp.requester.has_failed() {
+            match qp.state {
+                QpState::Error | QpState::SendQueueError => {}
+                QpState::ReadyToSend
+                    if qp.datagrams.is_some() && !self.quirks_of(key).failed_datagrams_fail_all =>
+                {
+                    self.fail_sends(key);
+                }
+                _ => self.failing.push_back(key),
+            }
         }
+        self.tell_drained(key);
         self.arm(key);
     }
 
@@ -220,10 +229,16 @@ impl World {
                 Polled::Nothing
             };
         }
-        if qp.state == QpState::ReadyToSend && qp.requester.poll_transmit(self.now_ns, packet) {
-            return Polled::Packet;
+        let may_begin = match qp.state {
+            QpState::ReadyToSend => true,
+            QpState::SendQueueDrain => false,
+            _ => return Polled::Nothing,
+        };
+        if qp.requester.poll_transmit(self.now_ns, may_begin, packet) {
+            Polled::Packet
+        } else {
+            Polled::Nothing
         }
-        Polled::Nothing
     }
 
     /// Brings a packet of a queue pair onto its way, or to nothing.

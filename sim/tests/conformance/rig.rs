@@ -113,6 +113,15 @@ impl Rig for Simulated {
         self.perform(|near| Some(Action::Port(near, up)))
     }
 
+    fn break_device(&self) -> Result<(), Trouble> {
+        self.perform(|near| Some(Action::Kill(near.host)))
+    }
+
+    fn mend_device(&self) -> Result<(), Trouble> {
+        // The next case has hosts of its own.
+        Ok(())
+    }
+
     fn change_address(&self) -> Result<(), Trouble> {
         let [old, new] = [ip(ADDRESSES[0])?, ip(ANOTHER)?];
         self.perform(|near| Some(Action::Gid(near, old, new)))

@@ -49,6 +49,12 @@ table! {
     30 s30_a_refused_request_is_told
         "QP_REQ_ERR"
         => "sent: REM_INV_REQ_ERR; events: QP_REQ_ERR";
+    30 s30_a_send_queue_that_drained_is_told
+        "SQ_DRAINED, once what had begun is done"
+        => "meanwhile: nothing nothing; sent: SUCCESS; events: SQ_DRAINED";
+    30 s30_a_device_that_breaks_is_told
+        "DEVICE_FATAL"
+        => "device: told";
     30 s30_a_port_that_goes_and_comes_is_told
         "PORT_ERR and PORT_ACTIVE"
         => "down: told; up: told";
@@ -318,4 +324,31 @@ fn s30_a_new_address_is_told<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), T
     };
     notes.put("address", list([told]));
     Ok(())
+}
+
+fn s30_a_send_queue_that_drained_is_told<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
+    let [mut near, mut far] = connected(rig)?;
+    near.post(Operation::Send, b"x")?;
+    // So that it has begun: it waits for a receive.
+    near.events()?;
+    near.control.drain()?;
+    // Time for another try.
+    let done = near.stray_ends()?;
+    notes.put("meanwhile", list([done, near.events()?]));
+    far.post_receives(1)?;
+    notes.put("sent", near.send_ends_soon(1)?);
+    notes.put("events", near.events()?);
+    Ok(())
+}
+
+fn s30_a_device_that_breaks_is_told<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
+    let [near, far] = sides(rig, [USUAL; 2])?;
+    near.events()?;
+    let told = match rig.break_device() {
+        Ok(()) => either(near.hears("DEVICE_FATAL")?, "told", "nothing").to_owned(),
+        Err(trouble) => trouble.to_string(),
+    };
+    notes.put("device", told);
+    drop((near, far));
+    rig.mend_device()
 }
