@@ -5,6 +5,7 @@
 //! `conformance`. The document is made in `document`, of the lines of JSON that the runs leave.
 
 mod document;
+mod summary;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,6 +19,7 @@ use crate::scenario::{self, Detail, Lab, Verdict};
 use crate::steps::{say, step};
 use crate::tool;
 use document::Record;
+use summary::Summary;
 
 /// The scenario that runs the cases in guests.
 pub(crate) const SCENARIO: &str = "conformance";
@@ -38,6 +40,9 @@ pub(crate) struct ConformanceArgs {
     /// Run nothing; take the results that an earlier run, or `cargo lab test`, left in this folder
     #[arg(long, value_name = "FOLDER")]
     from: Option<PathBuf>,
+    /// Write how many rows have cases, and what each provider deviates in, as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
 /// `cargo lab conformance`; whether every case passed, and with `--check` whether the document is as it should be.
@@ -64,6 +69,11 @@ pub(crate) fn run(args: &ConformanceArgs, lab: &mut dyn Lab) -> Result<bool> {
         found.records.len(),
         folder.display()
     ));
+    if let Some(path) = &args.json {
+        let summary = Summary::of(&found.records, OUT_OF_REACH);
+        let document = serde_json::to_string_pretty(&summary)?;
+        std::fs::write(path, document).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     let is_same = found.is_written()?;
     if args.check {
         if !is_same {

@@ -13,16 +13,16 @@ pub(super) struct Record {
     provider: String,
     /// The kernel, or the one that is simulated: major and minor.
     kernel: Option<String>,
-    row: String,
-    case: String,
+    pub(super) row: String,
+    pub(super) case: String,
     about: String,
     book: String,
     observed: String,
-    outcome: String,
-    deviation: Option<String>,
+    pub(super) outcome: String,
+    pub(super) deviation: Option<String>,
     /// What is observed where it deviates.
     instead: Option<String>,
-    range: Option<String>,
+    pub(super) range: Option<String>,
     source: Option<String>,
 }
 
@@ -31,7 +31,7 @@ impl Record {
         self.outcome != "failed"
     }
 
-    fn column(&self) -> Column {
+    pub(super) fn column(&self) -> Column {
         let rank = match self.provider.as_str() {
             "simulated" => 0,
             "simulated-doubled" => 1,
@@ -70,10 +70,10 @@ impl fmt::Display for Record {
 
 /// A provider's column, in the order of columns.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Column {
+pub(super) struct Column {
     rank: u8,
     kernel: Vec<u32>,
-    name: String,
+    pub(super) name: String,
 }
 
 /// Where a deviation was observed, and how.
@@ -221,7 +221,7 @@ fn deviations(text: &mut String, records: &[Record]) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use doorbell_conformance::OutOfReach;
 
     use super::{Record, render};
@@ -232,7 +232,13 @@ mod tests {
         why: "no wings",
     }];
 
-    fn record(provider: &str, kernel: Option<&str>, row: u8, observed: &str, outcome: &str) -> Record {
+    pub(in crate::conformance) fn record(
+        provider: &str,
+        kernel: Option<&str>,
+        row: u8,
+        observed: &str,
+        outcome: &str,
+    ) -> Record {
         let is_named = matches!(outcome, "deviates" | "sometimes");
         let named = |text: &str| is_named.then(|| text.to_owned());
         Record {
@@ -251,7 +257,7 @@ mod tests {
         }
     }
 
-    fn records(of_race: &str) -> Vec<Record> {
+    pub(in crate::conformance) fn records(of_race: &str) -> Vec<Record> {
         vec![
             record("rxe", Some("6.12"), 4, "it: runs", "same"),
             record("rxe", Some("6.1"), 4, of_race, "sometimes"),
