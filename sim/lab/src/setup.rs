@@ -33,7 +33,7 @@ const fn need(file: &'static str, package: &'static str, essential: bool, withou
 }
 
 /// All of them.
-pub(crate) const NEEDS: [Need; 17] = [
+pub(crate) const NEEDS: [Need; 18] = [
     need(
         "qemu-system-x86_64",
         "qemu-system-x86",
@@ -83,6 +83,12 @@ pub(crate) const NEEDS: [Need; 17] = [
         "valgrind",
         false,
         "instructions of a step cannot be counted",
+    ),
+    need(
+        "tshark",
+        "tshark",
+        false,
+        "no capture of the simulated fabric is read by Wireshark's dissector",
     ),
     need(
         "/usr/include/infiniband/verbs.h",

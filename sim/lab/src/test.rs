@@ -13,6 +13,7 @@ use crate::conformance;
 use crate::headers;
 use crate::kernel::Choice;
 use crate::scenario::{self, Lab, Scenario, TestCounts};
+use crate::setup;
 use crate::steps::say;
 use crate::up::HowArgs;
 
@@ -83,6 +84,8 @@ pub(crate) fn run(args: &TestArgs, how: &HowArgs, lab: &mut dyn Lab) -> Result<b
         lab.set_up(run.scenario, run.kernel)?;
     }
     let headers = headers::ensure()?;
+    // What reads the captures of `sim/tests/dissected.rs`.
+    setup::install_missing(|need| need.package == "tshark")?;
     let mut tally = Tally::new(started.elapsed());
     let out = scenario::output_folder(None, "test")?;
     for suite in native::SUITES {
