@@ -5,42 +5,71 @@
 //! host a$ cargo run --example echo
 //! host b$ cargo run --example echo -- doorbell:...
 //! ```
+//!
+//! With `--simulated` both are in this process, each a host of a simulated fabric: that needs no device.
+
+#[path = "around/simulated.rs"]
+mod simulated;
 
 use core::error::Error;
 use core::time::Duration;
 use std::env;
 
-use doorbell::{ChannelConfig, Event, Handle, Listener, Node, Trust, Wait, Woken, WorkerConfig, within};
+use doorbell::vocabulary::provider::Provider;
+use doorbell::{ChannelConfig, Event, Handle, Listener, Network, Node, Trust, Wait, Woken, WorkerConfig};
+
+/// Why a program cannot go on.
+type Failure = Box<dyn Error + Send + Sync>;
 
 const MESSAGES: u32 = 1000;
+
+/// The two threads of a simulated fabric take turns at it, and so fewer.
+const MESSAGES_SIMULATED: u32 = 100;
 
 /// The longest either side takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Failure> {
+    let argument = env::args().nth(1);
+    if argument.as_deref() == Some("--simulated") {
+        return on_a_simulated_fabric();
+    }
     // For a network on which nobody is who should not be; elsewhere, `Trust::keys`.
     let node = Node::open(Trust::unauthenticated_on_purpose())?;
-    let mut workers = node.workers(&WorkerConfig::default())?;
-    let config = ChannelConfig::default();
-    match env::args().nth(1) {
-        None => serve(&node, &mut workers, &config),
-        Some(handle) => call(&node, &mut workers, &config, &handle.parse()?),
+    match argument {
+        None => serve(&node, MESSAGES, &|handle| {
+            println!("{handle}");
+            Ok(())
+        }),
+        Some(handle) => call(&node, MESSAGES, &handle.parse()?),
     }
 }
 
-fn serve(
-    node: &Node,
-    workers: &mut [doorbell::Worker],
-    config: &ChannelConfig,
-) -> Result<(), Box<dyn Error>> {
-    let mut listener = Listener::bind(node, workers, "[::]:0".parse()?, config)?;
-    println!("{}", listener.handle());
-    let peer = listener.accept(node, workers, within(PATIENCE))?;
+/// Both, each a host and a thread.
+fn on_a_simulated_fabric() -> Result<(), Failure> {
+    simulated::together(
+        1,
+        |node, announce| serve(node, MESSAGES_SIMULATED, announce),
+        |_, node, handle| call(node, MESSAGES_SIMULATED, handle),
+    )
+    .map(drop)
+}
+
+fn serve<P: Provider, N: Network>(
+    node: &Node<P, N>,
+    messages: u32,
+    announce: &dyn Fn(&Handle) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut workers = node.workers(&WorkerConfig::default())?;
+    let config = ChannelConfig::default();
+    let mut listener = Listener::bind(node, &workers, "[::]:0".parse()?, &config)?;
+    announce(listener.handle())?;
+    let peer = listener.accept(node, &mut workers, node.within(PATIENCE))?;
     let worker = workers.get_mut(peer.worker).ok_or("no such worker")?;
-    let deadline = within(PATIENCE);
+    let deadline = worker.within(PATIENCE);
     let mut echoed = 0;
     let mut failed = None;
-    while echoed < MESSAGES && failed.is_none() {
+    while echoed < messages && failed.is_none() {
         let woken = worker.wait(Wait::Busy, deadline, |turn, event| match event {
             Event::Received { message, .. } => match turn.channel.send(message) {
                 Ok(_) => echoed += 1,
@@ -56,21 +85,19 @@ fn serve(
         }
     }
     // The last echo is on its way: closing waits for it.
-    worker.close(peer.channel, within(Duration::from_secs(2)), |_, _| {})?;
+    let deadline = worker.within(Duration::from_secs(2));
+    worker.close(peer.channel, deadline, |_, _| {})?;
     println!("{echoed} messages echoed");
     failed.map_or(Ok(()), |failure| Err(failure.into()))
 }
 
-fn call(
-    node: &Node,
-    workers: &mut [doorbell::Worker],
-    config: &ChannelConfig,
-    handle: &Handle,
-) -> Result<(), Box<dyn Error>> {
-    let to = node.connect(workers, handle, config, within(Duration::from_secs(10)))?;
+fn call<P: Provider, N: Network>(node: &Node<P, N>, messages: u32, handle: &Handle) -> Result<(), Failure> {
+    let mut workers = node.workers(&WorkerConfig::default())?;
+    let deadline = node.within(Duration::from_secs(10));
+    let to = node.connect(&mut workers, handle, &ChannelConfig::default(), deadline)?;
     let worker = workers.get_mut(to.worker).ok_or("no such worker")?;
-    let deadline = within(PATIENCE);
-    for number in 0..MESSAGES {
+    let deadline = worker.within(PATIENCE);
+    for number in 0..messages {
         let mut message = worker.lease().ok_or("no memory")?;
         message.fill(&number.to_be_bytes())?;
         worker
@@ -101,6 +128,14 @@ fn call(
                 .into());
         }
     }
-    println!("{MESSAGES} messages came back unchanged");
+    println!("{messages} messages came back unchanged");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn all_messages_come_back_over_the_simulated_fabric() {
+        super::on_a_simulated_fabric().unwrap();
+    }
 }

@@ -3,8 +3,10 @@
 use core::time::Duration;
 use std::time::Instant;
 
+use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    AsyncEvent, ChannelConfig, Event, Lease, Listener, Node, SharedReceivesConfig, Wait, Worker, within,
+    AsyncEvent, ChannelConfig, Event, Handle, Lease, Listener, Network, Node, SharedReceivesConfig, Wait,
+    Worker,
 };
 
 use super::{CHANNELS, CLOSED, Failure, MESSAGES, Message, PATIENCE, SUBMITTERS, worker_config};
@@ -76,18 +78,25 @@ impl Gathered {
 }
 
 /// Messages that are kept until the device says that few receives are left.
-#[derive(Default)]
-struct Held {
-    messages: Vec<Lease>,
+struct Held<P: Provider> {
+    messages: Vec<Lease<P>>,
     /// How often it said so.
     limits: u32,
     /// Since when everything there is was held.
     full_since: Option<Instant>,
 }
 
-impl Held {
+impl<P: Provider> Held<P> {
+    const fn new() -> Self {
+        Self {
+            messages: Vec::new(),
+            limits: 0,
+            full_since: None,
+        }
+    }
+
     /// Asks the device; what it said lets go of all that is held.
-    fn ask(&mut self, worker: &mut Worker) -> Result<(), Failure> {
+    fn ask(&mut self, worker: &mut Worker<P>) -> Result<(), Failure> {
         while let Some(event) = worker.next_event()? {
             if matches!(event, AsyncEvent::SharedReceiveLimit(_)) {
                 self.limits += 1;
@@ -109,7 +118,10 @@ impl Held {
 }
 
 /// Listens, gathers until all was told, and compares.
-pub(super) fn run(node: &Node) -> Result<(), Failure> {
+pub(super) fn run<P: Provider, N: Network>(
+    node: &Node<P, N>,
+    announce: &dyn Fn(&Handle) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let mut config = worker_config();
     let mut receives = SharedReceivesConfig::default();
     receives.depth = SHARE * CHANNELS;
@@ -120,11 +132,11 @@ pub(super) fn run(node: &Node) -> Result<(), Failure> {
     let mut config = ChannelConfig::default();
     config.receive_depth = SHARE;
     let mut listener = Listener::bind(node, &workers, "[::]:0".parse()?, &config)?;
-    println!("{}", listener.handle());
+    announce(listener.handle())?;
     let mut ids = Vec::new();
     let mut at = None;
     for _ in 0..CHANNELS {
-        let peer = listener.accept(node, &mut workers, within(PATIENCE))?;
+        let peer = listener.accept(node, &mut workers, node.within(PATIENCE))?;
         ids.push(peer.channel);
         if *at.get_or_insert(peer.worker) != peer.worker {
             return Err("the channels are on different Workers".into());
@@ -133,11 +145,11 @@ pub(super) fn run(node: &Node) -> Result<(), Failure> {
     let worker = at.and_then(|at| workers.get_mut(at)).ok_or("no such worker")?;
     let closed = ids.get(CLOSED as usize).copied();
 
-    let (mut gathered, mut held) = (Gathered::default(), Held::default());
+    let (mut gathered, mut held) = (Gathered::default(), Held::new());
     let deadline = Instant::now() + PATIENCE;
     let mut last = Instant::now();
     while gathered.end.is_none() || last.elapsed() < SILENCE {
-        let sleep = within(Duration::from_millis(20));
+        let sleep = worker.within(Duration::from_millis(20));
         worker.wait(Wait::SPIN_THEN_SLEEP, sleep, |mut turn, event| match event {
             Event::Received { message, .. } => {
                 last = Instant::now();

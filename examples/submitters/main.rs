@@ -6,6 +6,8 @@
 //! host b$ cargo run --example submitters -- doorbell:...
 //! ```
 //!
+//! With `--simulated` both are in this process, each a host of a simulated fabric: that needs no device.
+//!
 //! **A request that is done says nothing**: its memory comes home, to be leased again. One that failed comes
 //! back with its message and the reason, and its memory is taken until then ([`submit`]). So a submitter is done
 //! when all of its memory is home, and nothing is lost: what was submitted was done, or told of.
@@ -15,6 +17,8 @@
 //! them on those that were not closed.
 
 mod gather;
+#[path = "../around/simulated.rs"]
+mod simulated;
 mod submit;
 
 use core::error::Error;
@@ -95,10 +99,30 @@ fn worker_config() -> WorkerConfig {
 }
 
 fn main() -> Result<(), Failure> {
+    let argument = env::args().nth(1);
+    if argument.as_deref() == Some("--simulated") {
+        return on_a_simulated_fabric();
+    }
     // For a network on which nobody is who should not be; elsewhere, `Trust::keys`.
     let node = Node::open(Trust::unauthenticated_on_purpose())?;
-    match env::args().nth(1) {
-        None => gather::run(&node),
+    match argument {
+        None => gather::run(&node, &|handle| {
+            println!("{handle}");
+            Ok(())
+        }),
         Some(handle) => submit::run(&node, &handle.parse()?),
+    }
+}
+
+/// Both sides, each a host and a thread.
+fn on_a_simulated_fabric() -> Result<(), Failure> {
+    simulated::together(1, gather::run, |_, node, handle| submit::run(node, handle)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn nothing_is_lost_over_the_simulated_fabric() {
+        super::on_a_simulated_fabric().unwrap();
     }
 }

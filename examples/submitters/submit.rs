@@ -5,9 +5,10 @@ use core::time::Duration;
 use std::thread;
 use std::time::Instant;
 
+use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    ChannelConfig, ChannelId, CloseProgress, Connection, Event, Handle, Lease, Node, SubmissionError,
-    SubmitErrorKind, Submitter, SubmitterConfig, Wait, Worker, within,
+    ChannelConfig, ChannelId, CloseProgress, Connection, Event, Handle, Lease, Network, Node,
+    SubmissionError, SubmitErrorKind, Submitter, SubmitterConfig, Wait, Worker,
 };
 
 use super::{CHANNELS, CLOSED, Failure, MESSAGES, Message, PATIENCE, SUBMITTERS, worker_config};
@@ -40,8 +41,8 @@ struct Signals {
 }
 
 /// A thread that submits.
-struct Sending<'a> {
-    submitter: Submitter,
+struct Sending<'a, P: Provider> {
+    submitter: Submitter<P>,
     who: u32,
     channels: &'a [ChannelId],
     signals: &'a Signals,
@@ -49,7 +50,7 @@ struct Sending<'a> {
     deadline: Instant,
 }
 
-impl Sending<'_> {
+impl<P: Provider> Sending<'_, P> {
     /// Takes what failed, each with its reason.
     fn take_failures(&mut self) -> Result<(), Failure> {
         let closed = self.channels.get(CLOSED as usize).copied();
@@ -80,7 +81,7 @@ impl Sending<'_> {
     }
 
     /// Memory, once some is home.
-    fn lease(&mut self) -> Result<Lease, Failure> {
+    fn lease(&mut self) -> Result<Lease<P>, Failure> {
         loop {
             if let Some(lease) = self.submitter.lease() {
                 return Ok(lease);
@@ -159,10 +160,15 @@ impl Sending<'_> {
 }
 
 /// The Worker's thread: posts what is submitted, closes a channel meanwhile, and tells the other side when that was all.
-fn post(worker: &mut Worker, ids: &[ChannelId], signals: &Signals, deadline: Instant) -> Result<(), Failure> {
+fn post<P: Provider>(
+    worker: &mut Worker<P>,
+    ids: &[ChannelId],
+    signals: &Signals,
+    deadline: Instant,
+) -> Result<(), Failure> {
     let first = ids.first().copied().ok_or("no channel")?;
     let closed = ids.get(CLOSED as usize).copied().ok_or("no channel")?;
-    let wait = |worker: &mut Worker| {
+    let wait = |worker: &mut Worker<P>| {
         let (mut failed, mut is_done) = (None, false);
         let sleep = worker.within(Duration::from_millis(20));
         worker.wait(Wait::SPIN_THEN_SLEEP, sleep, |turn, event| match event {
@@ -199,10 +205,13 @@ fn post(worker: &mut Worker, ids: &[ChannelId], signals: &Signals, deadline: Ins
 }
 
 /// Connects, has all threads send, and tells what became of it.
-pub(super) fn run(node: &Node, handle: &Handle) -> Result<(), Failure> {
+pub(super) fn run<P: Provider, N: Network>(node: &Node<P, N>, handle: &Handle) -> Result<(), Failure> {
     let mut workers = node.workers(&worker_config())?;
     let connected: Vec<_> = (0..CHANNELS)
-        .map(|_| node.connect(&mut workers, handle, &ChannelConfig::default(), within(PATIENCE)))
+        .map(|_| {
+            let deadline = node.within(PATIENCE);
+            node.connect(&mut workers, handle, &ChannelConfig::default(), deadline)
+        })
         .collect::<Result<_, _>>()?;
     let ids: Vec<_> = connected.iter().map(|connection| connection.channel).collect();
     let at = connected.first().map_or(0, |first| first.worker);
