@@ -37,6 +37,7 @@
 mod acceptances;
 mod answer;
 mod arena;
+mod asking;
 mod batch;
 mod bring_up;
 mod channel;
@@ -66,6 +67,7 @@ mod worker;
 
 pub use acceptances::Acceptances;
 pub use arena::Arena;
+pub use asking::Asking;
 pub use batch::Batch;
 pub use channel::{Channel, ChannelId, SendError, SendErrorKind};
 pub use config::{ChannelConfig, Notify, SharedReceivesConfig, SubmitterConfig, WorkerConfig};

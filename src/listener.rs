@@ -61,18 +61,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         let rails = Rails::scan(node, workers)?;
         let acceptor = node.network.listen(address)?;
         let address = acceptor.address();
-        let port = address.port().try_into().map_err(|_| ConnectError::NoRails)?;
-        let mut builder = Handle::builder(port, node.instance());
-        let advertised = rails.advertised();
-        let here = |rail: &&AdvertisedRail| rail.address().address() == address.ip();
-        // Bound to one rail's address, the others lead nowhere.
-        let only_here = advertised.iter().any(|rail| here(&rail));
-        for rail in advertised.iter().filter(|rail| !only_here || here(rail)) {
-            if builder.push(rail) == Fit::LeftOut {
-                break;
-            }
-        }
-        let handle = builder.finish()?;
+        let handle = handle_of(rails.advertised(), address, node.instance())?;
         Ok(Self {
             acceptor,
             address,
@@ -319,6 +308,25 @@ impl<P: Provider, N: Network> Listener<P, N> {
         )?;
         Ok((stream, Answering::new(answer)))
     }
+}
+
+/// The handle that leads to these rails of a process that listens at an address.
+pub(crate) fn handle_of(
+    advertised: &[AdvertisedRail],
+    address: SocketAddr,
+    instance: InstanceId,
+) -> Result<Handle, ConnectError> {
+    let port = address.port().try_into().map_err(|_| ConnectError::NoRails)?;
+    let mut builder = Handle::builder(port, instance);
+    let here = |rail: &&AdvertisedRail| rail.address().address() == address.ip();
+    // Bound to one rail's address, the others lead nowhere.
+    let only_here = advertised.iter().any(|rail| here(&rail));
+    for rail in advertised.iter().filter(|rail| !only_here || here(rail)) {
+        if builder.push(rail) == Fit::LeftOut {
+            break;
+        }
+    }
+    Ok(builder.finish()?)
 }
 
 /// Whether it is the port that failed, and not a peer.

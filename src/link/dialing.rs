@@ -8,7 +8,7 @@ use doorbell_core::session::{Epoch, FinalReason};
 use doorbell_core::wire::{AdvertisedRail, Handle, RejectReason, Resumption};
 
 use super::config::LinkConfig;
-use super::rail::{At, Between};
+use super::rail::{At, Between, LinkRail};
 use super::state::Link;
 use crate::error::ConnectError;
 use crate::rails::Rails;
@@ -45,6 +45,38 @@ pub(super) fn rails_to<P: Provider, N: Network>(
 }
 
 impl<P: Provider, N: Network> Link<P, N> {
+    /// Goes by another handle of the same process: where it is reached by now. Says whether it is one.
+    pub(super) fn reroute(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &[Worker<P>],
+        handle: &Handle,
+        now: Instant,
+    ) -> bool {
+        let is_same = self
+            .handle
+            .is_some_and(|known| known.instance() == handle.instance());
+        if !is_same {
+            return false;
+        }
+        self.handle = Some(*handle);
+        // Where nothing reaches it now, rails are tried as before.
+        for (between, speed_mbps) in rails_to(node, workers, handle).unwrap_or_default() {
+            let is_of_port = |rail: &&mut LinkRail<P, N>| {
+                let known = rail.between.as_ref();
+                known.is_some_and(|known| (&known.device, known.port) == (&between.device, between.port))
+            };
+            if let Some(rail) = self.rails.iter_mut().find(is_of_port) {
+                rail.between = Some(between);
+            } else if let Some(rail) = self.session.add_rail(speed_mbps, now) {
+                if let Some(rail) = self.rail_mut(rail) {
+                    rail.between = Some(between);
+                }
+            }
+        }
+        true
+    }
+
     /// Begins to connect a rail, over what addresses its port has now.
     pub(super) fn dial(
         &self,

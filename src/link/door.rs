@@ -4,15 +4,17 @@
 //! for nobody.
 
 use core::fmt;
+use core::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use doorbell_core::Deadline;
 use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
-use doorbell_core::wire::Handle;
+use doorbell_core::wire::{AdvertisedRail, Handle, InstanceId};
 
 use super::rail::At;
 use crate::error::ConnectError;
+use crate::listener::handle_of;
 use crate::{Acceptances, Background, HandshakeCounts, Handshakes, Worker};
 
 /// Connections of a Worker that are accepted in one poll at most: the others have their turn in the next.
@@ -20,6 +22,8 @@ const ACCEPTED_MAX: usize = 64;
 
 /// The handshakes, wherever they advance, and what is accepted of them: for each Worker by itself.
 pub(super) struct Door<P: Provider, N: Network> {
+    /// What leads peers here, and where it listens, where that is known.
+    way: Option<(Handle, SocketAddr)>,
     handshakes: Advancing<P, N>,
     acceptances: Vec<Acceptances<P>>,
 }
@@ -27,7 +31,7 @@ pub(super) struct Door<P: Provider, N: Network> {
 /// Where handshakes advance.
 enum Advancing<P: Provider, N: Network> {
     /// On a thread of their own.
-    Beside(Box<Background>),
+    Beside(#[expect(dead_code, reason = "its drop ends the thread")] Box<Background>),
     /// Whenever the links are polled.
     Here(Box<Handshakes<P, N>>),
     /// Wherever the caller has them do so.
@@ -37,6 +41,7 @@ enum Advancing<P: Provider, N: Network> {
 impl<P: Provider, N: Network> Door<P, N> {
     pub(super) fn beside((background, acceptances): (Background, Vec<Acceptances<P>>)) -> Self {
         Self {
+            way: Some((*background.handle(), background.address())),
             handshakes: Advancing::Beside(Box::new(background)),
             acceptances,
         }
@@ -44,6 +49,7 @@ impl<P: Provider, N: Network> Door<P, N> {
 
     pub(super) fn here((handshakes, acceptances): (Handshakes<P, N>, Vec<Acceptances<P>>)) -> Self {
         Self {
+            way: Some((*handshakes.handle(), handshakes.address())),
             handshakes: Advancing::Here(Box::new(handshakes)),
             acceptances,
         }
@@ -51,18 +57,28 @@ impl<P: Provider, N: Network> Door<P, N> {
 
     pub(super) const fn elsewhere(acceptances: Vec<Acceptances<P>>) -> Self {
         Self {
+            way: None,
             handshakes: Advancing::Elsewhere,
             acceptances,
         }
     }
 
     /// What leads peers here, where it is known.
-    pub(super) fn handle(&self) -> Option<&Handle> {
-        match &self.handshakes {
-            Advancing::Beside(background) => Some(background.handle()),
-            Advancing::Here(handshakes) => Some(handshakes.handle()),
-            Advancing::Elsewhere => None,
+    pub(super) const fn handle(&self) -> Option<&Handle> {
+        match &self.way {
+            Some((handle, _)) => Some(handle),
+            None => None,
         }
+    }
+
+    /// Goes by these rails from now on; the handle, where it is another than before.
+    pub(super) fn refresh(&mut self, advertised: &[AdvertisedRail], instance: InstanceId) -> Option<Handle> {
+        let (known, address) = self.way.as_mut()?;
+        // With no rail at all it stays what it was: one that comes back may be the same.
+        let handle = handle_of(advertised, *address, instance).ok()?;
+        let is_new = handle != *known;
+        *known = handle;
+        is_new.then_some(handle)
     }
 
     /// What the handshakes came to.

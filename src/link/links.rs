@@ -145,6 +145,7 @@ impl<P: Provider, N: Network> Links<P, N> {
             places: Vec::new(),
             closing: Vec::new(),
             chance: 0,
+            moved: None,
         };
         core.chance = drawn(node)?;
         Ok(Self { core, door: None })
@@ -181,6 +182,34 @@ impl<P: Provider, N: Network> Links<P, N> {
         address: SocketAddr,
     ) -> Result<Listener<P, N>, LinkError> {
         Ok(Listener::bind(node, workers, address, &self.core.config.channel)?)
+    }
+
+    /// Looks at the ports of the Workers' devices again, as is to be done where a device says that one of its ports or its
+    /// addresses changed (`PortActive`, `PortError`, `GidChange` of [`AsyncEvent`](crate::AsyncEvent)). Peers that connected
+    /// are told how this process is reached now, and connect by that what is to be connected. The handle, where it
+    /// is another than before: for whoever is to find this process, and has no link to it.
+    ///
+    /// # Errors
+    /// The devices could not be listed.
+    pub fn refresh(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<Option<Handle>, LinkError> {
+        let rails = Rails::scan(node, workers)?;
+        for (worker, speed_mbps) in self.core.speeds_mbps.iter_mut().enumerate() {
+            *speed_mbps = rails.speed_mbps_of(worker);
+        }
+        let handle = self
+            .door
+            .as_mut()
+            .and_then(|door| door.refresh(rails.advertised(), node.instance()));
+        self.core.moved = handle.or(self.core.moved);
+        Ok(handle)
+    }
+
+    /// Goes by another handle of the process a link leads to, whose rails are others by now: connections that stand stay, and
+    /// those that are yet to be made go by it. A peer that is reached over any rail says so by itself. Says whether it
+    /// is a handle of that process.
+    pub fn reroute(&mut self, node: &Node<P, N>, workers: &[Worker<P>], id: LinkId, handle: &Handle) -> bool {
+        let link = self.core.link_mut(id);
+        link.is_some_and(|link| link.reroute(node, workers, handle, node.network.now()))
     }
 
     /// What leads peers here; `None` where none are let in, or handshakes are done elsewhere.

@@ -6,7 +6,7 @@ use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, PostFlags, Provider, RemoteAccess, RemoteAddress};
 use doorbell_core::session::{
     Epoch, FinalReason, HealthState, KeptRequest, Repeat, RequestEnd, RequestId, RequestRefusal, Requests,
-    SESSION_RAILS_MAX, Violation,
+    Role, SESSION_RAILS_MAX, Violation,
 };
 use doorbell_core::wire::{
     Fence, FenceFrame, Grant, Handle, SESSION_HEADER_BYTES, SessionFrame, SessionHeader,
@@ -380,7 +380,10 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Tells the peer how this process is reached now, on each connection once.
     fn say_moved(&mut self, workers: &mut [Worker<P>], ours: Option<&Handle>, now: Instant) {
-        let Some(handle) = ours else { return };
+        // Of the side that connects the peer connects to nothing.
+        let Some(handle) = ours.filter(|_| self.session.role() == Role::Responder) else {
+            return;
+        };
         let Some((rail, at, epoch)) = self.any_rail() else {
             return;
         };

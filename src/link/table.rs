@@ -3,6 +3,7 @@
 use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
 use doorbell_core::session::{Action, SessionEvent};
+use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
 
 use super::config::LinkConfig;
@@ -22,6 +23,8 @@ pub(super) struct Core<P: Provider, N: Network> {
     /// Channels to be closed, and by when.
     pub(super) closing: Vec<(At, Deadline)>,
     pub(super) chance: u64,
+    /// How this process is reached, where that is not what its first handle said.
+    pub(super) moved: Option<Handle>,
 }
 
 pub(super) struct Place<P: Provider, N: Network> {
@@ -122,6 +125,7 @@ impl<P: Provider, N: Network> Core<P, N> {
                 routes,
                 closing,
                 config,
+                moved,
                 ..
             } = self;
             let Some((generation, link)) = places
@@ -142,7 +146,10 @@ impl<P: Provider, N: Network> Core<P, N> {
                     closing.push((at, Deadline::at(now)));
                 });
             }
-            link.go_on_beside(workers, None, now);
+            if let Some(handle) = link.one_sided.moved.take() {
+                link.reroute(node, workers, &handle, now);
+            }
+            link.go_on_beside(workers, moved.as_ref(), now);
             let mut is_over = false;
             while let Some(event) = link.session.poll_event() {
                 if let SessionEvent::Final { reason } = event {

@@ -18,6 +18,7 @@ use super::member::Member;
 use super::neighbour::Neighbour;
 use super::pool::Pool;
 use super::relay::Relay;
+use super::seek::Sought;
 use super::state::State;
 use crate::{LinkError, Links, Node, Tcp, Worker};
 
@@ -66,7 +67,9 @@ pub struct MeshCounts {
 /// A member of a mesh.
 pub struct Mesh<P: Provider = Rdma, N: Network = Tcp> {
     links: Links<P, N>,
-    state: State,
+    pub(super) state: State,
+    /// Members that are found by their address.
+    pub(super) sought: Vec<Sought<N>>,
 }
 
 impl<P: Provider, N: Network> Mesh<P, N> {
@@ -85,6 +88,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         let ranks = usize::from(config.ranks);
         Ok(Self {
             links: Links::new(node, workers, &config.link)?,
+            sought: Vec::new(),
             state: State {
                 routes: map.routes(config.rank),
                 is_map_new: false,
@@ -147,11 +151,10 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             .iter()
             .position(|neighbour| neighbour.rank == Some(rank))
         {
-            if state
-                .neighbours
-                .get(place)
-                .is_some_and(|neighbour| neighbour.instance == instance)
-            {
+            let known = state.neighbours.get(place);
+            if let Some(neighbour) = known.filter(|neighbour| neighbour.instance == instance) {
+                // Its rails may be others.
+                self.links.reroute(node, workers, neighbour.link, handle);
                 return Ok(true);
             }
             // It was started again, which is known here before its link says so.
@@ -168,6 +171,41 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         }
     }
 
+    /// Links to a member that listens at a TCP address, of whatever network: it is asked there for its handle, until there is a link, and
+    /// again whenever there is none any more, since it may have been started again or be reached by other
+    /// rails. Of each two the one of the higher rank does; where the other one does, nothing happens.
+    ///
+    /// # Errors
+    /// There is no such rank.
+    pub fn connect_at(&mut self, rank: Rank, address: SocketAddr) -> Result<(), MeshError> {
+        let config = &self.state.config;
+        if rank.number() >= config.ranks {
+            let ranks = config.ranks;
+            return Err(MeshError::NoSuchRank { rank, ranks });
+        }
+        if rank < config.rank {
+            self.sought.retain(|sought| !sought.is(rank));
+            self.sought.push(Sought::new(rank, address));
+        }
+        Ok(())
+    }
+
+    /// Looks at the ports of the Workers' devices again, as [`Links::refresh`] does where a device said that something
+    /// changed: members that are linked are told, and the handle is for those that are not.
+    ///
+    /// # Errors
+    /// The devices could not be listed.
+    pub fn refresh(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<Option<Handle>, MeshError> {
+        Ok(self.links.refresh(node, workers)?)
+    }
+
+    /// Whether a link leads to a member, over which something goes now.
+    #[must_use]
+    pub fn is_linked(&self, rank: Rank) -> bool {
+        let mut neighbours = self.state.neighbours.iter();
+        neighbours.any(|neighbour| neighbour.rank == Some(rank) && self.links.is_connected(neighbour.link))
+    }
+
     /// Polls the Workers and goes on with all there is; `each` gets what happened. Never waits.
     ///
     /// # Errors
@@ -178,8 +216,9 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         workers: &mut [Worker<P>],
         each: impl FnMut(MeshEvent),
     ) -> Result<(), ProviderError> {
-        let Self { links, state } = self;
         let now = node.network().now();
+        self.seek(node, workers, now);
+        let Self { links, state, .. } = self;
         links.poll(node, workers, |id, event| state.hear(id, event, now))?;
         for link in state.unwanted.drain(..) {
             links.close(link, Deadline::after(now, TURN_AWAY_WITHIN));
@@ -271,7 +310,8 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     pub fn wake(&self, now: Instant) -> Option<Deadline> {
         let resend = self.state.members.iter().filter_map(Member::resend_at).min();
         let links = self.links.wake(now);
-        resend.into_iter().chain(links).min()
+        let sought = self.sought.iter().map(Sought::wake);
+        resend.into_iter().chain(links).chain(sought).min()
     }
 }
 

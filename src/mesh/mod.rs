@@ -16,6 +16,7 @@ mod neighbour;
 mod pool;
 mod relay;
 mod say;
+mod seek;
 mod state;
 
 pub use config::{MeshConfig, MeshError, MeshSendError};

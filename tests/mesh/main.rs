@@ -12,5 +12,6 @@
 mod fabric;
 
 mod collectives;
+mod found;
 mod ways;
 mod world;

@@ -11,7 +11,7 @@ use doorbell_sim::{Fabric, Host};
 
 use crate::fabric::{port, small};
 
-const PORT: u16 = 7000;
+pub(crate) const PORT: u16 = 7000;
 
 pub(crate) const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -107,6 +107,15 @@ pub(crate) struct World {
 impl World {
     /// So many members, each two of these with a cable; device `simK` is at the K-th.
     pub(crate) fn new(ranks: usize, cables: &[(usize, usize)], plan: &str) -> Self {
+        let mut world = Self::apart(ranks, cables, plan);
+        for at in 0..ranks {
+            world.link(at);
+        }
+        world
+    }
+
+    /// Members who know of no other.
+    pub(crate) fn apart(ranks: usize, cables: &[(usize, usize)], plan: &str) -> Self {
         let fabric = Fabric::builder().plan(plan.parse().unwrap()).driven().build();
         let hosts: Vec<_> = (0..ranks)
             .map(|at| {
@@ -125,15 +134,25 @@ impl World {
             hosts,
         };
         for at in 0..ranks {
-            world.start(at, 1);
+            world.begin(at, 1);
         }
         world
     }
 
-    /// Starts a member, and has all others link with it that do.
-    pub(crate) fn start(&mut self, at: usize, started: u64) {
+    /// Starts a member that knows of no other.
+    pub(crate) fn begin(&mut self, at: usize, started: u64) {
         let config = config(at, self.hosts.len(), started);
         self.members[at] = Some(Member::start(&self.hosts[at], &config));
+    }
+
+    /// Starts a member, and has all others link with it that do.
+    pub(crate) fn start(&mut self, at: usize, started: u64) {
+        self.begin(at, started);
+        self.link(at);
+    }
+
+    /// Has a member and all others link that do.
+    fn link(&mut self, at: usize) {
         let handles: Vec<_> = self
             .members
             .iter()

@@ -135,6 +135,12 @@ impl<A: Authenticator> Initiator<A> {
         &self.peer_rails
     }
 
+    /// Who the peer is, as it said; `None` before [`Step::ChooseRail`].
+    #[must_use]
+    pub fn peer_instance(&self) -> Option<InstanceId> {
+        Some(self.welcome?.listener)
+    }
+
     /// Answers [`Step::ChooseRail`]: this queue pair, to be connected to the peer's rail `peer_rail`.
     ///
     /// The MTU in it is that of this side's port; the connection's is known when the peer accepts.

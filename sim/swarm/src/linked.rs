@@ -546,7 +546,11 @@ impl Process {
     fn new(case: &Case, number: usize, host: &Host) -> anyhow::Result<Self> {
         // With proofs, as links are to be used.
         let key = Key::new(1, b"a secret of thirty-two bytes, and no fewer")?;
-        let node = Arc::new(Node::with(host.clone(), host.clone(), Trust::keys(KeyRing::new(key)))?);
+        let node = Arc::new(Node::with(
+            host.clone(),
+            host.clone(),
+            Trust::keys(KeyRing::new(key)),
+        )?);
         let workers = node.workers(&worker_config(&case.hosts[number]))?;
         let mut links = Links::new(&node, &workers, &link_config(case)?)?;
         let at = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), TCP_PORT);

@@ -1,7 +1,9 @@
 //! `doorbell mesh`: one member of a mesh, and rounds of a collective whose every byte is checked.
 
 use core::fmt::Write as _;
+use core::net::SocketAddr;
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use doorbell::vocabulary::collective::{Collective, Data};
 use doorbell::vocabulary::{Rank, Ranks};
-use doorbell::{Group, Handle, Mesh, MeshConfig, MeshEvent, Node, Worker, WorkerConfig};
+use doorbell::{AsyncEvent, Group, Handle, Mesh, MeshConfig, MeshEvent, Node, Worker, WorkerConfig};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
@@ -25,6 +27,9 @@ use content::Content;
 /// How often the folder is looked at for handles that are missing.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// How often it is looked for those that are reached through others alone.
+const READ_EVERY: Duration = Duration::from_secs(1);
+
 /// How long a member that is done goes on polling: others may need it between them to get done.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -33,10 +38,13 @@ const DEPTH: u32 = 64;
 
 /// Be one member of a mesh of hosts, and do rounds of a collective with all others
 ///
-/// Every member is told its rank and a folder that all share (a file system of the network, or one that is copied
-/// between them). There it leaves its handle, as RANK.handle, and finds those of the others. Of each two the
-/// one with the higher rank connects, over all rails that reach the other; two that share no subnet talk through others, by
-/// the shortest way.
+/// Every member is told its rank, and how it finds those of lower ranks: of each two the one with the higher rank connects, over
+/// all rails that reach the other; two that share no subnet talk through others, by the shortest way.
+///
+/// By --peer it is told at which TCP address a member listens, which is told where by --listen, on any network that both are
+/// on; what else there is to know, rails and who it is, it is asked there. Or all have a folder that they share (a
+/// file system of the network, or one that is copied between them): by --handles each leaves its handle there, as
+/// RANK.handle, and finds those of the others. Where a port or an address changes, what is said of it is said anew.
 ///
 /// When all are reached, the collective is done --rounds times. Every byte that comes is checked, outside the
 /// timed section. Told are the neighbours, the ways, and the times of the rounds on this member.
@@ -44,7 +52,10 @@ const DEPTH: u32 = 64;
 /// Exit code: 0 when every byte was right, else 1.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  doorbell mesh --rank 0 --ranks 3 --handles /shared/mesh\n  \
+    after_help = "Examples:\n  doorbell mesh --rank 0 --ranks 3 --listen '[::]:7500'\n  \
+                        doorbell mesh --rank 1 --ranks 3 --listen '[::]:7500' --peer 0=10.1.0.1:7500\n  \
+                        doorbell mesh --rank 2 --ranks 3 --peer 0=10.1.0.1:7500 --peer 1=10.1.0.2:7500\n  \
+                        doorbell mesh --rank 0 --ranks 3 --handles /shared/mesh\n  \
                         doorbell mesh --rank 1 --ranks 3 --handles /shared/mesh --collective all-reduce --size 1048576"
 )]
 pub(crate) struct Arguments {
@@ -56,9 +67,17 @@ pub(crate) struct Arguments {
     #[arg(short = 'n', long, value_parser = clap::value_parser!(u8).range(1..=64))]
     ranks: u8,
 
+    /// A member of a lower rank, and the TCP address it listens at; once for each
+    #[arg(long, value_name = "RANK=ADDRESS:PORT", value_parser = parse_peer)]
+    peer: Vec<(u8, SocketAddr)>,
+
+    /// The TCP address to listen at; by default any port of all addresses, for members that find the handle in the folder
+    #[arg(long, value_name = "ADDRESS:PORT", required_unless_present_any = ["handles", "peer"])]
+    listen: Option<SocketAddr>,
+
     /// The folder for the handles of all members
     #[arg(long, value_name = "DIR")]
-    handles: PathBuf,
+    handles: Option<PathBuf>,
 
     /// What to do together
     #[arg(short, long, value_enum, default_value_t = Which::AllToAll)]
@@ -154,6 +173,11 @@ struct Member {
     workers: Vec<Worker>,
     mesh: Mesh,
     timeout: Duration,
+    folder: Option<PathBuf>,
+    looked_at: Option<Instant>,
+    read_at: Option<Instant>,
+    /// The handles of others that were gone by, until their links are lost.
+    given: BTreeMap<Rank, Handle>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -164,7 +188,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return Err("--size is to be a multiple of 4".into());
     }
     let mut member = Member::open(arguments, rank)?;
-    member.join(&arguments.handles)?;
+    member.join(arguments)?;
     let mut group = Group::new(&member.mesh)?;
     let mut content = Content::new(arguments.collective, rank, arguments.ranks, arguments.size)?;
     let longest_ns = u64::try_from(member.timeout.as_nanos())?;
@@ -203,48 +227,96 @@ impl Member {
             workers,
             mesh,
             timeout: Duration::from_secs(arguments.timeout),
+            folder: arguments.handles.clone(),
+            looked_at: None,
+            read_at: None,
+            given: BTreeMap::new(),
         })
     }
 
-    /// Leaves the handle of this member, finds those of the others, and waits until all are reached.
-    fn join(&mut self, folder: &Path) -> Result<(), Failure> {
-        let handle = self.mesh.listen(&self.node, &self.workers, anywhere(0))?;
-        let own = self.mesh.rank();
-        leave_handle(folder, own, &handle).map_err(|error| format!("{}: {error}", folder.display()))?;
+    /// Lets those of higher ranks find this member, finds those of lower ones, and waits until all are reached.
+    fn join(&mut self, arguments: &Arguments) -> Result<(), Failure> {
+        let at = arguments.listen.unwrap_or_else(|| anywhere(0));
+        let handle = self.mesh.listen(&self.node, &self.workers, at)?;
+        self.leave_handle(&handle)?;
+        for (number, address) in &arguments.peer {
+            let rank = Rank::new(*number).filter(|rank| rank.number() < arguments.ranks);
+            let rank = rank.ok_or_else(|| format!("there is no rank {number} among {}", arguments.ranks))?;
+            self.mesh.connect_at(rank, *address)?;
+        }
         let all = Ranks::first(self.mesh.ranks());
-        let mut lacking = (0..own.number())
-            .filter_map(Rank::new)
-            .fold(Ranks::NONE, Ranks::with);
         let begin = Instant::now();
-        let mut looked_at = None;
         loop {
-            if !lacking.is_empty() && looked_at.is_none_or(|at: Instant| at.elapsed() >= LOOK_EVERY) {
-                looked_at = Some(Instant::now());
-                for rank in lacking.iter() {
-                    let Some(handle) = find_handle(folder, rank)? else {
-                        continue;
-                    };
-                    self.mesh.connect(&self.node, &self.workers, rank, &handle)?;
-                    lacking = lacking.without(rank);
-                }
-            }
             self.poll()?;
             if self.mesh.reached() == all {
                 return Ok(());
             }
             if begin.elapsed() > self.timeout {
                 let missing = all.and_not(self.mesh.reached());
-                let unseen = if lacking.is_empty() {
-                    String::new()
-                } else {
-                    format!(
-                        "; in {} there is no handle of ranks {lacking:?}",
-                        folder.display()
-                    )
-                };
-                return Err(format!("no way leads to ranks {missing:?}{unseen}").into());
+                let unlinked = self.lower().filter(|rank| !self.mesh.is_linked(*rank));
+                let unlinked = unlinked.fold(Ranks::NONE, Ranks::with);
+                return Err(format!(
+                    "no way leads to ranks {missing:?}; of the lower ranks no link leads to {unlinked:?}"
+                )
+                .into());
             }
         }
+    }
+
+    /// The members that this one connects to.
+    fn lower(&self) -> impl Iterator<Item = Rank> + use<> {
+        (0..self.mesh.rank().number()).filter_map(Rank::new)
+    }
+
+    /// Says anew what devices say has changed, and looks for members in the folder that no link leads to.
+    fn look(&mut self) -> Result<(), Failure> {
+        let is_due = |at: Option<Instant>, every| at.is_none_or(|at| at.elapsed() >= every);
+        if !is_due(self.looked_at, LOOK_EVERY) {
+            return Ok(());
+        }
+        self.looked_at = Some(Instant::now());
+        let mut has_changed = false;
+        for worker in &mut self.workers {
+            while let Some(event) = worker.next_event()? {
+                has_changed |= matches!(
+                    event,
+                    AsyncEvent::PortActive(_) | AsyncEvent::PortError(_) | AsyncEvent::GidChange(_)
+                );
+            }
+        }
+        if has_changed {
+            self.given.clear();
+            if let Some(handle) = self.mesh.refresh(&self.node, &self.workers)? {
+                self.leave_handle(&handle)?;
+            }
+        }
+        let every = if self.mesh.reached() == Ranks::first(self.mesh.ranks()) {
+            READ_EVERY
+        } else {
+            LOOK_EVERY
+        };
+        let Some(folder) = self.folder.clone().filter(|_| is_due(self.read_at, every)) else {
+            return Ok(());
+        };
+        self.read_at = Some(Instant::now());
+        for rank in self.lower() {
+            if self.mesh.is_linked(rank) {
+                continue;
+            }
+            let handle = find_handle(&folder, rank)?;
+            // What is known not to lead there does so every time, and finding out opens devices.
+            if let Some(handle) = handle.filter(|handle| self.given.get(&rank) != Some(handle)) {
+                self.mesh.connect(&self.node, &self.workers, rank, &handle)?;
+                self.given.insert(rank, handle);
+            }
+        }
+        Ok(())
+    }
+
+    fn leave_handle(&self, handle: &Handle) -> Result<(), Failure> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        let left = leave_handle(folder, self.mesh.rank(), handle);
+        left.map_err(|error| format!("{}: {error}", folder.display()).into())
     }
 
     fn collective(
@@ -280,10 +352,15 @@ impl Member {
     }
 
     fn poll(&mut self) -> Result<(), Failure> {
+        self.look()?;
         let mut turned_away = false;
-        self.mesh.poll(&self.node, &mut self.workers, |event| {
-            turned_away |= event == MeshEvent::TurnedAway;
-        })?;
+        let given = &mut self.given;
+        self.mesh
+            .poll(&self.node, &mut self.workers, |event| match event {
+                MeshEvent::TurnedAway => turned_away = true,
+                MeshEvent::LinkLost { rank: Some(rank), .. } => drop(given.remove(&rank)),
+                _ => {}
+            })?;
         if turned_away {
             eprintln!("doorbell: somebody who is no member of this mesh was turned away");
         }
@@ -291,6 +368,13 @@ impl Member {
         thread::yield_now();
         Ok(())
     }
+}
+
+fn parse_peer(text: &str) -> Result<(u8, SocketAddr), String> {
+    let (rank, address) = text.split_once('=').ok_or("RANK=ADDRESS:PORT is asked for")?;
+    let rank = rank.parse().map_err(|error| format!("the rank: {error}"))?;
+    let address = address.parse().map_err(|error| format!("the address: {error}"))?;
+    Ok((rank, address))
 }
 
 fn handle_path(folder: &Path, rank: Rank) -> PathBuf {

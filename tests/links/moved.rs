@@ -1,0 +1,122 @@
+//! Links to a peer that is reached otherwise by now: what it says of it, and what it is asked.
+
+use core::net::SocketAddr;
+use std::sync::Arc;
+
+use doorbell::vocabulary::session::{HealthState, SessionEvent};
+use doorbell::{AsyncEvent, Handle, Key, KeyRing, Node, Trust};
+use doorbell_sim::Host;
+
+use crate::processes::{A, B, PORT, Process, Two, config, ms};
+
+const CHANGED: &str = "at 50ms gid b/sim0:1 10.0.0.2 becomes 10.0.0.99";
+
+fn ups(two: &Two, rail: u8) -> usize {
+    let up = |(_, event): &&(_, SessionEvent)| *event == SessionEvent::RailUp { rail };
+    two.process(A).events.iter().filter(up).count()
+}
+
+/// Runs until B's device has said that an address changed, and has B look.
+fn refreshed(two: &mut Two) -> Handle {
+    two.run(ms(60), |_| false);
+    let Process {
+        links, workers, node, ..
+    } = two.process_mut(B);
+    let mut events = Vec::new();
+    for worker in workers.iter_mut() {
+        while let Some(event) = worker.next_event().unwrap() {
+            events.push(event);
+        }
+    }
+    assert!(
+        events
+            .iter()
+            .any(|event| matches!(event, AsyncEvent::GidChange(1))),
+        "{events:?}"
+    );
+    let handle = links.refresh(node, workers).unwrap().unwrap();
+    assert_eq!(links.refresh(node, workers).unwrap(), None);
+    assert_eq!(links.handle(), Some(&handle));
+    let addresses: Vec<_> = handle
+        .rails()
+        .iter()
+        .map(|rail| rail.address().to_string())
+        .collect();
+    assert_eq!(addresses, ["10.0.0.99/24", "10.0.1.2/24"]);
+    handle
+}
+
+#[test]
+fn a_listener_whose_address_changes_says_so_and_is_connected_by_the_new_one() {
+    let mut two = Two::new(2, CHANGED);
+    two.connected(2);
+    two.sends_every = [Some(ms(1)), Some(ms(1))];
+    refreshed(&mut two);
+    assert!(
+        two.run(ms(5000), |two| ups(two, 0) == 2),
+        "{:?}",
+        two.process(A).events
+    );
+    assert!(two.settle(ms(6000)), "{:?} {:?}", two.counts(A), two.counts(B));
+    assert_eq!(two.process(A).saw(SessionEvent::Recovering), None);
+    two.fabric.audit().unwrap();
+}
+
+#[test]
+fn one_that_says_nothing_is_not_guessed_at() {
+    let mut two = Two::new(2, CHANGED);
+    two.connected(2);
+    two.sends_every = [Some(ms(1)), Some(ms(1))];
+    two.run(ms(5000), |_| false);
+    let link = two.process(A).link.unwrap();
+    assert_eq!(two.process(A).links.rail_state(link, 0), HealthState::Down);
+    // By its handle, that has come another way, it is found all the same; by that of another process it is not.
+    let handle = refreshed(&mut two);
+    let stranger = Process::on(&two.hosts[A], &config(), true);
+    let Process {
+        links, workers, node, ..
+    } = two.process_mut(A);
+    assert!(!links.reroute(node, workers, link, &stranger.handle.unwrap()));
+    assert!(links.reroute(node, workers, link, &handle));
+    assert!(
+        two.run(ms(8000), |two| ups(two, 0) == 2),
+        "{:?}",
+        two.process(A).events
+    );
+}
+
+/// What a node is told by whoever is at an address.
+fn asked(two: &mut Two, node: &Arc<Node<Host, Host>>, to: SocketAddr) -> Result<Handle, String> {
+    let mut asking = node
+        .begin_ask(to, two.deadline(ms(500)))
+        .map_err(|error| error.to_string())?;
+    let mut outcome = None;
+    let until = ms(two.fabric.now().to_ns() / 1_000_000 + 1000);
+    assert!(two.run(until, |_| {
+        outcome = asking.poll(node);
+        outcome.is_some()
+    }));
+    outcome.unwrap().map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_listener_is_asked_for_its_handle_at_any_of_its_addresses() {
+    let mut two = Two::new(2, "");
+    two.connected(2);
+    let known = two.process(B).handle.unwrap();
+    let node = Arc::clone(&two.process(A).node);
+    for address in ["10.0.0.2", "10.0.1.2"] {
+        let to = SocketAddr::new(address.parse().unwrap(), PORT);
+        assert_eq!(asked(&mut two, &node, to), Ok(known));
+    }
+    // Nobody is there, or nobody who has the key.
+    let nobody = SocketAddr::from(([10, 0, 0, 2], PORT + 1));
+    assert!(asked(&mut two, &node, nobody).is_err());
+    let key = Key::new(1, b"another secret of thirty-two bytes or so").unwrap();
+    let host = two.hosts[A].clone();
+    let stranger = Arc::new(Node::with(host.clone(), host, Trust::keys(KeyRing::new(key))).unwrap());
+    let there = SocketAddr::from(([10, 0, 0, 2], PORT));
+    assert!(asked(&mut two, &stranger, there).is_err());
+    // The links did not notice.
+    assert_eq!((two.counts(A).rails_dead, two.counts(B).rails_dead), (0, 0));
+}
