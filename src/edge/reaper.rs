@@ -41,8 +41,11 @@ impl Reaper {
     /// Something that is handed over where it is dropped.
     pub(crate) fn keep<T: Send + 'static>(&self, what: T) -> Reaped<T> {
         Reaped(scopeguard::guard(
-            (what, self.clone()),
-            hand_over as fn((T, Self)),
+            Kept {
+                what,
+                reaper: self.clone(),
+            },
+            hand_over as fn(Kept<T>),
         ))
     }
 
@@ -61,10 +64,16 @@ impl Reaper {
 }
 
 /// What a [`Reaper`] destroys, whoever drops it. Until then it is as if it stood there itself.
-pub(crate) struct Reaped<T: Send + 'static>(ScopeGuard<(T, Reaper), fn((T, Reaper))>);
+pub(crate) struct Reaped<T: Send + 'static>(ScopeGuard<Kept<T>, fn(Kept<T>)>);
 
-fn hand_over<T: Send + 'static>((what, reaper): (T, Reaper)) {
-    reaper.take(what);
+/// What is kept, and who destroys it.
+struct Kept<T> {
+    what: T,
+    reaper: Reaper,
+}
+
+fn hand_over<T: Send + 'static>(kept: Kept<T>) {
+    kept.reaper.take(kept.what);
 }
 
 impl<T: Send + 'static> Deref for Reaped<T> {
@@ -72,14 +81,14 @@ impl<T: Send + 'static> Deref for Reaped<T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        &self.0.0
+        &self.0.what
     }
 }
 
 impl<T: Send + 'static> DerefMut for Reaped<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        &mut self.0.0
+        &mut self.0.what
     }
 }
 

@@ -2,7 +2,7 @@
 //! call that destroys something is held until the drop has returned, and none is made by the thread that drops.
 //!
 //! One test, since calls are held, and counted, for the whole process.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 use core::time::Duration;
 
