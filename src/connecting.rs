@@ -15,6 +15,7 @@ use crate::dial::Dial;
 use crate::error::ConnectError;
 use crate::node::{Connection, Draw};
 use crate::rails::Rails;
+use crate::tell::tell;
 use crate::{ChannelConfig, Node, Tcp, Worker};
 
 /// A connection on its way to a listener. It advances while it is polled, and never blocks.
@@ -94,6 +95,7 @@ impl<P: Provider, N: Network> Node<P, N> {
             whole: deadline.remaining(now),
         };
         self.trust().check_address(to.ip())?;
+        tell!(debug, "connecting", to = to);
         let dial = Dial::new(self, listener, rails, config, timing, &draw, now)?;
         let stream = self.network.connect(to)?;
         Ok(Connecting {
@@ -145,11 +147,16 @@ impl<P: Provider, N: Network> Connecting<P, N> {
         workers: &mut [Worker<P>],
     ) -> Option<Result<Connection, ConnectError>> {
         let outcome = self.dial.poll(node.network.now(), &mut self.stream, workers)?;
-        Some(match outcome {
+        let outcome = match outcome {
             // That nobody answers at all is another thing than a peer that says nothing.
             Err(_) if self.stream.is_connecting() => Err(ConnectError::Unanswered(self.to)),
             outcome => outcome,
-        })
+        };
+        match &outcome {
+            Ok(connection) => tell!(info, "connected", to = self.to, worker = connection.worker),
+            Err(reason) => tell!(warn, "not connected", to = self.to, reason = reason),
+        }
+        Some(outcome)
     }
 
     /// When to poll again at the latest, whatever comes.

@@ -12,6 +12,7 @@ use crate::bring_up::{self, Agreement, Ground, Pending, Ready};
 use crate::error::ConnectError;
 use crate::node::{Connection, Draw};
 use crate::rails::{NoRoute, NodeRail, Rails};
+use crate::tell::tell;
 use crate::{ChannelConfig, Network, Node, Trust, Worker};
 
 /// A connection on its way.
@@ -126,6 +127,12 @@ impl<P: Provider> Dial<P> {
         let pair = self.route()?;
         self.trust.check_rail(self.machine.peer_rails().get(pair.peer))?;
         let rail = self.rails.get(pair.local).ok_or(ConnectError::NoRails)?;
+        if let (Some(ours), Some(peers)) = (
+            self.rails.advertised().get(pair.local),
+            self.machine.peer_rails().get(pair.peer),
+        ) {
+            tell!(debug, "rail chosen", ours = ours, peers = peers);
+        }
         let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
         let index = |index| u8::try_from(index).map_err(|_| ConnectError::NoRails);
         let place = worker.place(&self.config)?;

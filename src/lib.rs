@@ -60,7 +60,10 @@ mod preflight;
 mod rail_filter;
 mod rails;
 mod ring_channel;
+#[cfg(feature = "settings")]
+mod settings;
 mod submission;
+mod tell;
 mod topology;
 mod trust;
 mod worker;
@@ -93,10 +96,11 @@ pub use event::{ChannelState, Event};
 pub use half::{ReceiveHalf, SendHalf};
 pub use handshakes::{HandshakeCounts, HandshakeLimits, Handshakes};
 pub use lease::{Lease, TooLong};
-pub use link::{LinkConfig, LinkError, LinkEvent, LinkId, Links, Request};
+pub use link::{LinkConfig, LinkError, LinkEvent, LinkId, LinkRailCounts, LinkRailReport, Links, Request};
 pub use listener::{HANDSHAKES_MAX, Listener};
 pub use mesh::{
-    Group, GroupError, Mesh, MeshConfig, MeshCounts, MeshError, MeshEvent, MeshSendError, Polled, Running,
+    Group, GroupError, Mesh, MeshConfig, MeshCounts, MeshError, MeshEvent, MeshMemberCounts, MeshSendError,
+    Polled, Running,
 };
 pub use metrics::{LabelError, Labels, Metrics};
 pub use node::{Connection, Node};
@@ -105,6 +109,11 @@ pub use preflight::{Finding, FindingKind, Severity, preflight};
 pub use rail_filter::{FilterSubject, FilterVerdict, RailFilter, RailFilterError, RuleFault};
 pub use rails::NoRoute;
 pub use ring_channel::{Publications, RingChannel, RingConfig, RingError, RingOpening};
+#[cfg(feature = "settings")]
+pub use settings::{
+    LogLevel, MeshSettings, Setting, SettingSource, SettingValues, Settings, SettingsError, SettingsFault,
+    Subnets,
+};
 pub use submission::{Submission, SubmissionError, SubmitError, SubmitErrorKind, Submitter};
 #[cfg(feature = "snapshot")]
 pub use topology::SnapshotError;

@@ -20,6 +20,7 @@ use crate::error::ConnectError;
 use crate::handshakes::{HandshakeLimits, Handshakes, Port, Settings, timing};
 use crate::node::{Connection, Draw};
 use crate::rails::Rails;
+use crate::tell::tell;
 use crate::trust::Refusals;
 use crate::{Acceptances, ChannelConfig, Node, Tcp, Trust, Worker};
 
@@ -173,8 +174,9 @@ impl<P: Provider, N: Network> Listener<P, N> {
             let (stream, answer) = self.under_way.get_mut(index)?;
             if let Some(outcome) = answer.poll(node.network.now(), stream, workers) {
                 self.under_way.swap_remove(index);
-                if let Err(error) = &outcome {
-                    self.count_failed(error);
+                match &outcome {
+                    Ok(connection) => tell!(info, "accepted", worker = connection.worker),
+                    Err(error) => self.count_failed(error),
                 }
                 return Some(outcome);
             }
@@ -280,6 +282,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
     }
 
     fn count_failed(&mut self, error: &ConnectError) {
+        tell!(warn, "handshake refused", at = self.address, reason = error);
         self.failed = self.failed.saturating_add(1);
         self.refusals.count(error);
     }

@@ -12,6 +12,7 @@ use doorbell_core::wire::{AdvertisedRail, RAILS_MAX, SpeedClass};
 use doorbell_core::{Gid, Mtu, PortReport};
 
 use crate::rail_filter::{FilterSubject, FilterVerdict, RailFilter};
+use crate::tell::tell;
 use crate::{ConnectError, Node, Worker};
 
 /// Every rail of the Workers' devices as it is now, those that can be used first.
@@ -94,6 +95,17 @@ impl Rails {
             &mut |_, _| {},
         )?;
         sort(&mut found);
+        for rail in &found {
+            if let Err(reason) = rail.source {
+                tell!(
+                    debug,
+                    "rail not used",
+                    device = rail.device,
+                    port = rail.port,
+                    reason = reason
+                );
+            }
+        }
         let mut rails = Self {
             local: found,
             workers: Vec::new(),
@@ -144,7 +156,13 @@ impl Rails {
             })
             .collect();
         let peers: Vec<_> = Candidate::each(peer).collect();
-        pairs(&ours, &peers).pairs().to_vec()
+        let pairing = pairs(&ours, &peers);
+        for (rail, verdict) in pairing.local_verdicts() {
+            if let Verdict::NotChosen(reason) = verdict {
+                tell!(info, "rail in no pair", rail = rail, reason = reason);
+            }
+        }
+        pairing.pairs().to_vec()
     }
 
     /// The rail of this index alone.

@@ -49,6 +49,10 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
             "serde",
             "serde_json",
             "zerocopy",
+            // Behind `settings` and `tracing`.
+            "toml",
+            "tracing",
+            "tracing-subscriber",
         ],
     ),
     ("sim/swarm", &["*"]),
@@ -301,6 +305,40 @@ fn clocks_sockets_and_chance_stay_in_the_edge() {
     assert!(seen > 5, "the edge has them");
 }
 
+/// Where something is told, and nowhere else: none of it is on the way of a message.
+#[test]
+fn the_data_path_tells_nothing() {
+    let telling = [
+        "src/connecting.rs",
+        "src/dial.rs",
+        "src/handshakes/mod.rs",
+        "src/link/dialing.rs",
+        "src/link/told.rs",
+        "src/listener.rs",
+        "src/mesh/membership.rs",
+        "src/rails.rs",
+        "src/worker/closing.rs",
+        "src/worker/device_events.rs",
+    ];
+    let mut seen = BTreeSet::new();
+    for folder in ["core/src", "hotpath/src", "ffi/src", "src"] {
+        for path in sources(&root().join(folder)) {
+            let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+            if name == "src/tell.rs" || name.starts_with("src/bin/") {
+                continue;
+            }
+            for (line, text) in code(&path) {
+                assert!(!text.contains("tracing::"), "{name}:{line}: {text}");
+                if text.contains("tell!(") || text.contains("tell::tell") {
+                    assert!(telling.contains(&name.as_str()), "{name}:{line}: {text}");
+                    seen.insert(name.clone());
+                }
+            }
+        }
+    }
+    assert_eq!(seen.len(), telling.len(), "{seen:?}");
+}
+
 /// One seed decides everything: nothing that is ordered by an address or a hash, and no thread.
 #[test]
 fn nothing_in_the_simulation_is_left_to_the_machine() {
@@ -379,6 +417,7 @@ fn every_fuzz_target_is_replayed() {
         "sim/lab/src/scenario/hostile.rs",
         "sim/tests/operations/main.rs",
         "sim/tests/plan/main.rs",
+        "tests/settings/main.rs",
     ]
     .map(|path| fs::read_to_string(root().join(path)).unwrap())
     .concat();

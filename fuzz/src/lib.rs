@@ -7,6 +7,8 @@
 mod address;
 #[path = "../../src/bin/doorbell/hostile.rs"]
 mod arguments;
+#[path = "../../src/bin/doorbell/configured.rs"]
+mod configured;
 mod cluster;
 #[path = "../../hotpath/tests/hostile/oracle/mod.rs"]
 mod hotpath;
@@ -20,6 +22,8 @@ mod perf;
 mod pingpong;
 mod programs;
 mod scenario;
+#[path = "../../tests/settings/oracle.rs"]
+mod settings;
 #[path = "../../sim/tests/plan/oracle.rs"]
 mod simulated;
 #[path = "../../sim/lab/src/topology.rs"]
@@ -96,6 +100,11 @@ pub fn plan(bytes: &[u8]) {
 /// A command line of the program.
 pub fn arguments(bytes: &[u8]) {
     let _ = arguments::check(bytes);
+}
+
+/// The text of a file of settings.
+pub fn settings(bytes: &[u8]) {
+    let _ = settings::check(bytes);
 }
 
 /// The text of a scenario.

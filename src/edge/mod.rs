@@ -8,6 +8,8 @@ pub(crate) mod keys;
 pub(crate) mod makers;
 pub(crate) mod metrics_server;
 pub(crate) mod reaper;
+#[cfg(feature = "settings")]
+mod settings;
 pub(crate) mod signal;
 mod survey;
 pub(crate) mod tcp;

@@ -1,5 +1,6 @@
 //! How many peers may be connecting at a time: in all, and from one address.
 
+use core::fmt;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::collections::BTreeMap;
 
@@ -51,6 +52,12 @@ impl Guest {
             }
             v4 @ IpAddr::V4(_) => v4,
         })
+    }
+}
+
+impl fmt::Display for Guest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
     }
 }
 

@@ -27,6 +27,7 @@ use crate::edge::signal::Signal;
 use crate::error::ConnectError;
 use crate::node::Draw;
 use crate::rails::Rails;
+use crate::tell::tell;
 use crate::{Acceptances, ChannelConfig, Node, Tcp, Trust, Worker};
 
 pub(crate) use counts::Counts;
@@ -259,6 +260,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
                 Ok(None) => break,
                 Err(error) => {
                     // Whoever is there stays there: asked at once again, the port would only fail again.
+                    tell!(error, "the port takes nobody in", reason = error);
                     self.counts.note_port_failure(error.into());
                     self.rest = Some(Deadline::after(now, self.next_rest));
                     self.next_rest = self.next_rest.saturating_mul(2).min(*REST.end());
@@ -273,6 +275,12 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         let address = stream.peer_address();
         let trust = self.node.trust();
         if let Err(error) = address.map_or(Ok(()), |at| trust.check_address(at.ip())) {
+            tell!(
+                warn,
+                "handshake refused",
+                from = Guest::of(address),
+                reason = error
+            );
             let reject = crate::bring_up::reject_for(&error);
             self.counts.note_failed(error);
             self.refusals.refuse(now, stream, &reject);
@@ -284,6 +292,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
             entered => entered,
         };
         if entered.is_err() {
+            tell!(warn, "handshake refused: too many", from = guest);
             self.turn_away(now, stream);
             return;
         }
@@ -372,8 +381,14 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
             };
             guests.leave(one.guest);
             match outcome {
-                Ok(()) => counts.note_connected(),
-                Err(error) => counts.note_failed(error),
+                Ok(()) => {
+                    tell!(info, "handshake done", from = one.guest);
+                    counts.note_connected();
+                }
+                Err(error) => {
+                    tell!(warn, "handshake refused", from = one.guest, reason = error);
+                    counts.note_failed(error);
+                }
             }
             false
         });

@@ -9,7 +9,7 @@ use crate::error::ConnectError;
 use crate::{ChannelConfig, HandshakeLimits, NoRoute};
 
 /// How links are made. Start from [`LinkConfig::default`]; both sides need the same [`SessionConfig::fragment_bytes`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkConfig {
     /// What sessions go by: times, and the length of a fragment.

@@ -1,5 +1,7 @@
 //! Connecting the rails of a link: each between one port of ours and one rail of the peer's, looked for anew each time.
 
+use core::net::{IpAddr, Ipv6Addr};
+
 use doorbell_core::Instant;
 use doorbell_core::handshake::{Cause, HandshakeError};
 use doorbell_core::network::Network;
@@ -12,6 +14,7 @@ use super::rail::{At, Between, LinkRail};
 use super::state::Link;
 use crate::error::ConnectError;
 use crate::rails::Rails;
+use crate::tell::tell;
 use crate::{ChannelConfig, Connecting, Connection, Node, Worker};
 
 /// The rails of a link to be, and the speed of each.
@@ -33,12 +36,23 @@ pub(super) fn rails_to<P: Provider, N: Network>(
                 peer: *peers.get(paired.pair.peer)?,
             };
             let speed_mbps = u32::try_from(paired.speed.to_mbps()).unwrap_or(u32::MAX);
+            tell!(
+                info,
+                "rail chosen",
+                device = between.device,
+                port = port,
+                peers = between.peer,
+                mbps = speed_mbps
+            );
             Some((between, speed_mbps))
         })
         .collect();
     if found.is_empty() {
         // With the reason for each.
-        rails.route(&peers)?;
+        if let Err(reason) = rails.route(&peers) {
+            tell!(warn, "no rail reaches the peer", reason = reason);
+            return Err(reason.into());
+        }
         return Err(ConnectError::NoRails);
     }
     Ok(found)
@@ -140,7 +154,11 @@ impl<P: Provider, N: Network> Link<P, N> {
             match outcome {
                 Ok(Connection { worker, channel }) => {
                     let at = At { worker, channel };
-                    rail.attach(at);
+                    let peer = rail
+                        .between
+                        .as_ref()
+                        .map(|between| between.peer.address().address());
+                    rail.attach(at, peer.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED)));
                     self.session.connected(index, now);
                     made(index, at);
                     if !takes(workers, at, frame_bytes) {

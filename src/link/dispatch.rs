@@ -1,5 +1,7 @@
 //! Which channel is whose, and what its events are to that.
 
+use core::net::IpAddr;
+
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, Provider};
 use doorbell_core::session::Role;
@@ -10,6 +12,7 @@ use super::links::{LinkEvent, LinkId};
 use super::rail::At;
 use super::state::Link;
 use super::table::Core;
+use super::told::{tell_accepted, tell_failed, tell_refused};
 use crate::{Event, Peer, Turn};
 
 /// Whose a channel is.
@@ -149,6 +152,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             (Event::Failed { .. } | Event::ReceiveFailed { .. } | Event::Overdrawn, whose) => {
                 self.give_up(at, Deadline::at(now));
                 if let Whose::Rail(id, rail) = whose {
+                    tell_failed(id, rail, turn.channel.state());
                     let random = self.draw();
                     if let Some(link) = self.link_mut(id) {
                         if let Some(rail) = link.rail_mut(rail) {
@@ -181,10 +185,11 @@ impl<P: Provider, N: Network> Core<P, N> {
         let outcome = if bytes_max < self.config.frame_bytes() || !is_proven(turn.channel.peer(), &said) {
             Err(RefusalReason::CONTRADICTION)
         } else {
-            let peer = turn.channel.peer().instance();
+            let peer = (turn.channel.peer().instance(), turn.channel.peer().address());
             self.take_offer((at, turn.channel.port()), peer, &said, now, each)
         };
         if let Err(reason) = outcome {
+            tell_refused(reason);
             let refusal = Refusal::new(said.epoch, reason).to_bytes();
             // Where it does not go out, the peer gives the connection up by itself.
             let _ = turn.channel.post_inline(Operation::Send, &refusal);
@@ -195,7 +200,7 @@ impl<P: Provider, N: Network> Core<P, N> {
     fn take_offer(
         &mut self,
         (at, port): (At, u8),
-        peer: InstanceId,
+        (peer, address): (InstanceId, IpAddr),
         said: &AttachParameters,
         now: Instant,
         each: &mut impl FnMut(LinkId, LinkEvent<'_>),
@@ -234,13 +239,14 @@ impl<P: Provider, N: Network> Core<P, N> {
         };
         let replaced = link.rail_mut(offer.rail).and_then(|rail| {
             rail.port = port;
-            rail.attach(at)
+            rail.attach(at, address)
         });
         if let Some(old) = replaced {
             self.give_up(old, Deadline::at(now));
         }
         self.routes.set(at, Whose::Rail(id, offer.rail));
         if known.is_none() {
+            tell_accepted(id);
             each(id, LinkEvent::Accepted);
         }
         Ok(())

@@ -22,6 +22,7 @@ use super::door::Door;
 use super::one_sided::Request;
 use super::state::Link;
 use super::table::Core;
+use super::told::tell_begun;
 use crate::error::ConnectError;
 use crate::rails::Rails;
 use crate::{Acceptances, Event, HandshakeCounts, Listener, Node, Tcp, Turn, Worker};
@@ -32,6 +33,12 @@ pub struct LinkId {
     pub(super) index: u32,
     /// Tells links apart that had the same place one after the other.
     pub(super) generation: u32,
+}
+
+impl fmt::Display for LinkId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index, self.generation)
+    }
 }
 
 /// Something that happened on a link.
@@ -114,7 +121,7 @@ pub enum LinkEvent<'m> {
 /// # }
 /// ```
 pub struct Links<P: Provider = Rdma, N: Network = Tcp> {
-    core: Core<P, N>,
+    pub(super) core: Core<P, N>,
     door: Option<Door<P, N>>,
 }
 
@@ -139,6 +146,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         let mut core = Core {
             config: *config,
             routes: Routes::default(),
+            devices: workers.iter().map(|worker| worker.device().to_owned()).collect(),
             speeds_mbps: (0..workers.len())
                 .map(|worker| rails.speed_mbps_of(worker))
                 .collect(),
@@ -242,6 +250,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         let now = node.network.now();
         let mut link = Link::new(&self.core.config, Role::Initiator, session, now);
         link.handle = Some(*handle);
+        let rails_count = rails.len();
         for (between, speed_mbps) in rails {
             let Some(rail) = link.session.add_rail(speed_mbps, now) else {
                 break;
@@ -250,7 +259,9 @@ impl<P: Provider, N: Network> Links<P, N> {
                 rail.between = Some(between);
             }
         }
-        self.core.add(link).ok_or(LinkError::TooManyLinks)
+        let id = self.core.add(link).ok_or(LinkError::TooManyLinks)?;
+        tell_begun(id, rails_count);
+        Ok(id)
     }
 
     /// Takes a message to be sent; the next poll sends it. [`SessionEvent::Done`] or [`SessionEvent::Unknown`] names it by

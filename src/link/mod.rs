@@ -11,10 +11,14 @@ mod grants;
 mod links;
 mod one_sided;
 mod rail;
+mod report;
 mod state;
 mod store;
 mod table;
+mod told;
 
 pub use config::{LinkConfig, LinkError};
 pub use links::{LinkEvent, LinkId, Links};
 pub use one_sided::Request;
+pub use rail::LinkRailCounts;
+pub use report::LinkRailReport;

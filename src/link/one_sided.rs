@@ -430,6 +430,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             Posted::Done(ticket) => {
                 if let Some(rail) = self.rail_mut(rail) {
                     rail.posted(ticket, bytes, request);
+                    rail.did_send(bytes);
                 }
                 self.session.posted_beside(rail, bytes, now);
                 true

@@ -1,5 +1,6 @@
 //! A rail of a link: its channel, the one that is being made, and what is in flight.
 
+use core::net::IpAddr;
 use std::collections::VecDeque;
 
 use doorbell_core::Ticket;
@@ -42,10 +43,38 @@ pub(super) struct LinkRail<P: Provider, N: Network> {
     pub(super) at: Option<At>,
     /// The port of the device that its channel is on, where the peer connected.
     pub(super) port: u8,
+    /// Where its channel leads, or led.
+    pub(super) leads: Option<Leads>,
+    pub(super) counts: LinkRailCounts,
     /// What was posted and has not completed.
     in_flight: VecDeque<InFlight>,
     /// The same of the channel before, where its device may still say why it failed: receives are often told of first.
     before: Option<(At, VecDeque<InFlight>)>,
+}
+
+/// Between which Worker's device and which address a channel is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leads {
+    pub(super) worker: usize,
+    pub(super) peer: IpAddr,
+}
+
+/// What was counted of a rail of a link, over all channels it had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LinkRailCounts {
+    /// Channels it had.
+    pub connections: u64,
+    /// Channels it lost.
+    pub failures: u64,
+    /// Requests posted: frames, one-sided ones, and signs of life asked for.
+    pub sent: u64,
+    /// Bytes of these, with their headers.
+    pub sent_bytes: u64,
+    /// Frames that came.
+    pub received: u64,
+    /// Bytes of these, with their headers.
+    pub received_bytes: u64,
 }
 
 impl<P: Provider, N: Network> LinkRail<P, N> {
@@ -56,14 +85,21 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
             connecting: None,
             at: None,
             port: 0,
+            leads: None,
+            counts: LinkRailCounts::default(),
             in_flight: VecDeque::with_capacity(room),
             before: None,
         }
     }
 
-    /// Makes a channel the rail's; gives the one it had.
-    pub(super) fn attach(&mut self, at: At) -> Option<At> {
+    /// Makes a channel to this address the rail's; gives the one it had.
+    pub(super) fn attach(&mut self, at: At, peer: IpAddr) -> Option<At> {
         let old = self.detach();
+        self.leads = Some(Leads {
+            worker: at.worker,
+            peer,
+        });
+        self.counts.connections = self.counts.connections.wrapping_add(1);
         self.at = Some(at);
         old
     }
@@ -71,10 +107,22 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
     /// Forgets its channel.
     pub(super) fn detach(&mut self) -> Option<At> {
         let old = self.at.take()?;
+        self.counts.failures = self.counts.failures.wrapping_add(1);
         let asked = self.in_flight.iter().filter(|one| one.request.is_some());
         self.before = Some((old, asked.copied().collect()));
         self.in_flight.clear();
         Some(old)
+    }
+
+    pub(super) fn did_send(&mut self, bytes: u64) {
+        self.counts.sent = self.counts.sent.wrapping_add(1);
+        self.counts.sent_bytes = self.counts.sent_bytes.wrapping_add(bytes);
+    }
+
+    pub(super) fn did_receive(&mut self, bytes: usize) {
+        self.counts.received = self.counts.received.wrapping_add(1);
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        self.counts.received_bytes = self.counts.received_bytes.wrapping_add(bytes);
     }
 
     pub(super) fn posted(&mut self, ticket: Ticket, backlog: u64, request: Option<RequestId>) {

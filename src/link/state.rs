@@ -102,6 +102,9 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Takes what came over a rail; `deliver` gets each message that is whole.
     pub(super) fn take(&mut self, rail: u8, bytes: &[u8], now: Instant, mut deliver: impl FnMut(&[u8])) {
+        if let Some(rail) = self.rail_mut(rail) {
+            rail.did_receive(bytes.len());
+        }
         let Ok(frame) = SessionFrame::parse(bytes) else {
             self.session.fail(FinalReason::Violation(Violation::Malformed));
             return;
@@ -200,6 +203,19 @@ impl<P: Provider, N: Network> Link<P, N> {
             _ => channel.probe(),
         })
     }
+}
+
+/// The bytes of what is posted for an action, with the header.
+pub(super) fn frame_bytes(action: &Action) -> u64 {
+    let frame = match action {
+        Action::Attach { said, .. } => Attach::new(said).to_bytes().len(),
+        Action::Acknowledge { .. } | Action::Farewell { .. } => SESSION_HEADER_BYTES,
+        _ => 0,
+    };
+    // Of what is kept and sent, it is the backlog.
+    u64::try_from(frame)
+        .unwrap_or(u64::MAX)
+        .saturating_add(action.backlog_bytes())
 }
 
 /// Adds a fragment to its message, and delivers that where it is the last. Says whether the message is short enough.

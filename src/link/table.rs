@@ -10,13 +10,16 @@ use super::config::LinkConfig;
 use super::dispatch::{Routes, Whose};
 use super::links::{LinkEvent, LinkId};
 use super::rail::At;
-use super::state::{Link, Posted};
+use super::state::{Link, Posted, frame_bytes};
+use super::told::tell_session;
 use crate::{Node, Worker};
 
 /// What polling the Workers needs of it.
 pub(super) struct Core<P: Provider, N: Network> {
     pub(super) config: LinkConfig,
     pub(super) routes: Routes,
+    /// The device of each Worker.
+    pub(super) devices: Vec<String>,
     /// The speed of each Worker's fastest rail.
     pub(super) speeds_mbps: Vec<u32>,
     pub(super) places: Vec<Place<P, N>>,
@@ -157,6 +160,7 @@ impl<P: Provider, N: Network> Core<P, N> {
                     link.one_sided.over(reason);
                     link.tell_beside(|event| each(id, event));
                 }
+                tell_session(id, &event);
                 each(id, LinkEvent::Session(event));
             }
             link.tell_beside(|event| each(id, event));
@@ -227,6 +231,7 @@ fn act<P: Provider, N: Network>(
         Posted::Done(ticket) => {
             if let Some(rail) = link.rail_mut(rail) {
                 rail.posted(ticket, action.backlog_bytes(), None);
+                rail.did_send(frame_bytes(action));
             }
             link.session.did(action, now);
         }

@@ -29,6 +29,21 @@ pub(super) struct Member {
     untold: u32,
     /// Whether it is to be told how far it got.
     pub(super) owes_grant: bool,
+    pub(super) counts: MeshMemberCounts,
+}
+
+/// What was counted of the messages between this member and another, over all its starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MeshMemberCounts {
+    /// Messages to it that were taken in to be sent.
+    pub sent: u64,
+    /// Messages from it that were given to the application.
+    pub received: u64,
+    /// Messages to it that went again.
+    pub sent_again: u64,
+    /// Messages to it that it has not taken yet, as far as is known.
+    pub waiting: u64,
 }
 
 impl Member {
@@ -39,6 +54,7 @@ impl Member {
         *self = Self {
             started: Some(started),
             room: window,
+            counts: self.counts,
             ..Self::default()
         };
     }
@@ -55,7 +71,16 @@ impl Member {
         self.acknowledged.wrapping_add(kept)
     }
 
+    /// What was counted.
+    pub(super) fn counts(&self) -> MeshMemberCounts {
+        MeshMemberCounts {
+            waiting: u64::try_from(self.kept.len()).unwrap_or(u64::MAX),
+            ..self.counts
+        }
+    }
+
     pub(super) fn keep(&mut self, frame: Vec<u8>) {
+        self.counts.sent = self.counts.sent.wrapping_add(1);
         self.kept.push_back(frame);
     }
 
@@ -73,7 +98,9 @@ impl Member {
     /// Sends all again that it is not known to have; how many those are.
     pub(super) fn send_again(&mut self) -> u64 {
         self.resend_at = None;
-        u64::try_from(core::mem::take(&mut self.sent)).unwrap_or(u64::MAX)
+        let again = u64::try_from(core::mem::take(&mut self.sent)).unwrap_or(u64::MAX);
+        self.counts.sent_again = self.counts.sent_again.wrapping_add(again);
+        again
     }
 
     pub(super) const fn resend_at(&self) -> Option<Deadline> {
@@ -127,6 +154,7 @@ impl Member {
     /// The frame of the next message that was not taken.
     pub(super) fn take(&mut self, config: &MeshConfig) -> Option<Vec<u8>> {
         let frame = self.arrived.pop_front()?;
+        self.counts.received = self.counts.received.wrapping_add(1);
         self.untold = self.untold.saturating_add(1);
         self.owes_grant |= self.untold >= (config.window / 2).max(1) || self.arrived.is_empty();
         Some(frame)

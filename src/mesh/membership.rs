@@ -14,13 +14,14 @@ use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
 
 use super::config::{MeshConfig, MeshError, MeshSendError};
-use super::member::Member;
+use super::member::{Member, MeshMemberCounts};
 use super::neighbour::Neighbour;
 use super::pool::Pool;
 use super::relay::Relay;
 use super::seek::Sought;
 use super::state::State;
-use crate::{LinkError, Links, Node, Tcp, Worker};
+use crate::tell::tell;
+use crate::{LinkError, LinkId, Links, Node, Tcp, Worker};
 
 /// How long a link to a member that does not belong here may take to close.
 const TURN_AWAY_WITHIN: core::time::Duration = core::time::Duration::from_millis(100);
@@ -214,7 +215,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         &mut self,
         node: &Node<P, N>,
         workers: &mut [Worker<P>],
-        each: impl FnMut(MeshEvent),
+        mut each: impl FnMut(MeshEvent),
     ) -> Result<(), ProviderError> {
         let now = node.network().now();
         self.seek(node, workers, now);
@@ -227,7 +228,10 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         state.say(links);
         state.pass_on(links);
         state.transmit(links, now);
-        state.events.drain(..).for_each(each);
+        for event in state.events.drain(..) {
+            tell_event(&event);
+            each(event);
+        }
         Ok(())
     }
 
@@ -299,6 +303,19 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         self.state.counts
     }
 
+    /// What was counted of the messages between this member and another; nothing where it is none.
+    #[must_use]
+    pub fn member_counts(&self, rank: Rank) -> MeshMemberCounts {
+        let member = self.state.members.get(rank.index());
+        member.map(Member::counts).unwrap_or_default()
+    }
+
+    /// The members that share a subnet with this one, each with its link, as far as they said who they are.
+    pub fn neighbours(&self) -> impl Iterator<Item = (Rank, LinkId)> {
+        let neighbours = self.state.neighbours.iter();
+        neighbours.filter_map(|neighbour| Some((neighbour.rank?, neighbour.link)))
+    }
+
     /// Its links.
     #[must_use]
     pub const fn links(&self) -> &Links<P, N> {
@@ -328,6 +345,23 @@ impl<P: Provider> Mesh<P, Tcp> {
         address: SocketAddr,
     ) -> Result<Handle, MeshError> {
         Ok(self.links.listen(node, workers, address)?)
+    }
+}
+
+/// Tells what happened in a mesh.
+fn tell_event(event: &MeshEvent) {
+    match event {
+        MeshEvent::Reachable(rank) => tell!(info, "a way leads to a member", rank = rank),
+        MeshEvent::Unreachable(rank) => tell!(warn, "no way leads to a member", rank = rank),
+        MeshEvent::Restarted(rank) => tell!(warn, "a member was started again", rank = rank),
+        MeshEvent::LinkLost {
+            rank: Some(rank),
+            reason,
+        } => tell!(warn, "the link to a member is over", rank = rank, reason = reason),
+        MeshEvent::LinkLost { rank: None, reason } => {
+            tell!(warn, "the link to somebody is over", reason = reason);
+        }
+        MeshEvent::TurnedAway => tell!(warn, "somebody who is no member was turned away"),
     }
 }
 

@@ -21,4 +21,5 @@ mod state;
 
 pub use config::{MeshConfig, MeshError, MeshSendError};
 pub use group::{Group, GroupError, Polled, Running};
+pub use member::MeshMemberCounts;
 pub use membership::{Mesh, MeshCounts, MeshEvent};

@@ -22,7 +22,7 @@ pub enum LabelError {
 }
 
 /// What we name ourselves, or the format does.
-const RESERVED: &[&str] = &["le", "outcome", "peer", "reason", "state"];
+const RESERVED: &[&str] = &["by", "le", "member", "outcome", "peer", "rail", "reason", "state"];
 
 impl fmt::Display for LabelError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,12 +10,13 @@ pub(crate) mod request;
 use core::fmt;
 use core::net::IpAddr;
 
+use doorbell_core::Rank;
 use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
-use doorbell_core::session::SessionCounts;
+use doorbell_core::session::{HealthState, SessionCounts};
 use doorbell_hotpath::StatisticsSnapshot;
 
-use crate::{ChannelState, HandshakeCounts, Links, Mesh, MeshCounts, Refusals, Worker};
+use crate::{ChannelState, HandshakeCounts, LinkId, Links, Mesh, MeshCounts, Refusals, Worker};
 use exposition::Families;
 pub use labels::{LabelError, Labels};
 
@@ -112,8 +113,37 @@ impl Metrics {
         }
     }
 
-    /// All links there are, together.
+    /// All links there are, together, and the rails of each.
     pub fn links<P: Provider, N: Network>(&mut self, labels: &Labels, links: &Links<P, N>) {
+        self.links_together(labels, links);
+        for id in links.ids() {
+            self.link_rails(labels, links, id);
+        }
+    }
+
+    fn link_rails<P: Provider, N: Network>(&mut self, labels: &Labels, links: &Links<P, N>, id: LinkId) {
+        for report in links.rails(id) {
+            let labels = labels
+                .and("rail", report.device)
+                .and("peer", &report.peer.to_string());
+            let states = [
+                ("up", HealthState::Up),
+                ("suspect", HealthState::Suspect),
+                ("down", HealthState::Down),
+                ("failing_back", HealthState::FailingBack),
+            ];
+            for (name, state) in states {
+                let is_so = (report.state == state).into();
+                self.families
+                    .add(&names::LINK_RAILS, &labels.and("state", name), is_so);
+            }
+            for (description, value) in names::of_link_rail(&report.counts) {
+                self.families.add(description, &labels, value);
+            }
+        }
+    }
+
+    fn links_together<P: Provider, N: Network>(&mut self, labels: &Labels, links: &Links<P, N>) {
         for (state, value) in [("connected", 0), ("without_rail", 0)] {
             self.families
                 .add(&names::LINKS, &labels.and("state", state), value);
@@ -134,14 +164,30 @@ impl Metrics {
         }
     }
 
-    /// A member of a mesh, with its links.
+    /// A member of a mesh, with the others and its links.
     pub fn mesh<P: Provider, N: Network>(&mut self, labels: &Labels, mesh: &Mesh<P, N>) {
         self.mesh_counts(labels, &mesh.counts());
         self.families
             .add(&names::MESH_REACHED, labels, mesh.reached().len().into());
         self.families
             .add(&names::MESH_MEMBERS, labels, mesh.ranks().into());
-        self.links(labels, mesh.links());
+        let all = (0..mesh.ranks()).filter_map(Rank::new);
+        for rank in all.filter(|rank| *rank != mesh.rank()) {
+            let labels = labels.and("member", &rank.to_string());
+            let counts = mesh.member_counts(rank);
+            for (description, value) in names::of_mesh_member(&counts) {
+                self.families.add(description, &labels, value);
+            }
+            self.families.add(&names::MESH_WAITING, &labels, counts.waiting);
+            let next = mesh.routes().next(rank).map(|next| next.to_string());
+            let by = labels.and("by", next.as_deref().unwrap_or_default());
+            let hops = mesh.routes().hops(rank).unwrap_or_default();
+            self.families.add(&names::MESH_ROUTE, &by, hops.into());
+        }
+        for (rank, link) in mesh.neighbours() {
+            self.link_rails(&labels.and("member", &rank.to_string()), mesh.links(), link);
+        }
+        self.links_together(labels, mesh.links());
     }
 
     fn mesh_counts(&mut self, labels: &Labels, counts: &MeshCounts) {

@@ -4,7 +4,7 @@ use doorbell_core::session::SessionCounts;
 use doorbell_hotpath::StatisticsSnapshot;
 
 use super::exposition::{Description, Kind};
-use crate::MeshCounts;
+use crate::{LinkRailCounts, MeshCounts, MeshMemberCounts};
 
 /// Constants of descriptions, and functions from what is counted to the counters it is rendered as.
 macro_rules! counters {
@@ -74,6 +74,36 @@ counters! {
     }
 }
 
+counters! {
+    /// All that is counted of a rail of a link.
+    of_link_rail(LinkRailCounts) {
+        connections: "doorbell_link_rail_connections_total", "Channels a rail of a link had.";
+        failures: "doorbell_link_rail_failures_total", "Channels a rail of a link lost.";
+        sent: "doorbell_link_rail_sent_requests_total", "Requests posted on a rail of a link.";
+        sent_bytes: "doorbell_link_rail_sent_bytes_total", "Bytes of these, with their headers.";
+        received: "doorbell_link_rail_received_frames_total", "Frames that came over a rail of a link.";
+        received_bytes: "doorbell_link_rail_received_bytes_total", "Bytes of these, with their headers.";
+    }
+}
+
+counters! {
+    /// What only grows of what is counted between two members of a mesh.
+    of_mesh_member(MeshMemberCounts) {
+        sent: "doorbell_mesh_member_sent_messages_total", "Messages to a member that were taken in.";
+        received: "doorbell_mesh_member_received_messages_total", "Messages of a member that were given to the application.";
+        sent_again: "doorbell_mesh_member_sent_again_messages_total", "Messages to a member that went again.";
+    }
+}
+
+pub(super) static LINK_RAILS: Description = gauge("doorbell_link_rails", "Rails of links by state.");
+pub(super) static MESH_ROUTE: Description = gauge(
+    "doorbell_mesh_route_hops",
+    "Hops to a member by the shortest way, and which member is first on it; 0 where there is none.",
+);
+pub(super) static MESH_WAITING: Description = gauge(
+    "doorbell_mesh_member_waiting_messages",
+    "Messages to a member that it has not taken yet.",
+);
 pub(super) static BATCH_REQUESTS: Description = described(
     "doorbell_worker_batch_requests",
     Kind::Histogram,

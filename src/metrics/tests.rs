@@ -285,7 +285,7 @@ fn a_name_of_a_label_may_not() {
     for name in ["", "1a", "a-b", "ä", "a b", "__name__", "a\"", "a="] {
         assert_eq!(Labels::new(&[(name, "")]), Err(LabelError::NotAName), "{name}");
     }
-    for name in ["le", "peer", "state", "outcome", "reason"] {
+    for name in ["le", "peer", "state", "outcome", "reason", "rail", "member", "by"] {
         assert_eq!(Labels::new(&[(name, "")]), Err(LabelError::Reserved), "{name}");
     }
     let twice = [("a", "1"), ("b", "2"), ("a", "3")];

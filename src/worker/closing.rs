@@ -13,7 +13,8 @@ use doorbell_hotpath::Wait;
 use super::waiting::Sleeper as _;
 use super::{Reservation, Turn, Worker};
 use crate::half::Held;
-use crate::{ChannelId, Event};
+use crate::tell::tell;
+use crate::{ChannelId, ChannelState, Event};
 
 /// What is left when the deadline passes is flushed, which takes no peer: the most a device is given for it.
 const FLUSH_MAX: Duration = Duration::from_millis(500);
@@ -159,6 +160,10 @@ impl<P: Provider> Worker<P> {
                         shared.release(closed.granted);
                     }
                     let gone = closed.reservation.id;
+                    match &outcome {
+                        Ok(()) => tell!(debug, "channel closed", channel = gone.index),
+                        Err(reason) => tell!(warn, "channel closed", channel = gone.index, reason = reason),
+                    }
                     if let Some(entry) = self.places.entries.get_mut(gone.index as usize) {
                         entry.closed = Some((gone.generation, outcome));
                     }
@@ -249,6 +254,16 @@ impl<P: Provider> Worker<P> {
     fn hand_over(&mut self, id: ChannelId) -> Stage {
         if let Some(entry) = self.places.entries.get_mut(id.index as usize) {
             if let Some(channel) = entry.channel.take() {
+                if let ChannelState::Failed { cause } = channel.state() {
+                    let (peer, cause) = (channel.peer().address(), cause.status);
+                    tell!(
+                        warn,
+                        "channel failed",
+                        channel = id.index,
+                        peer = peer,
+                        cause = cause
+                    );
+                }
                 entry.generation = entry.generation.wrapping_add(1);
                 if let Some(shared) = &mut self.receives.shared {
                     shared.dismiss(channel.send.control.qpn());

@@ -8,6 +8,7 @@ use super::places::Entry;
 use super::polling::ReceiveSide;
 use super::{ReceiveWorker, Worker};
 use crate::half::Receives;
+use crate::tell::tell;
 
 /// Events kept at most that nobody asked for: more than there are of one closing, and of ports that come
 /// and go for a while.
@@ -50,12 +51,12 @@ impl DeviceEvents {
             return Ok(Some(event));
         }
         let Some(shared) = &mut receives.shared else {
-            return context.next_event();
+            return context.next_event().inspect(tell_event);
         };
         if let Some(error) = shared.limit_refused() {
             return Err(error);
         }
-        let event = context.next_event()?;
+        let event = context.next_event().inspect(tell_event)?;
         if let Some(event) = event {
             shared.note(event, places);
         }
@@ -74,7 +75,7 @@ impl DeviceEvents {
             return;
         };
         // Where the descriptor failed, whoever asks is told.
-        while let Ok(Some(event)) = context.next_event() {
+        while let Ok(Some(event)) = context.next_event().inspect(tell_event) {
             shared.note(event, places);
             if !matches!(event, AsyncEvent::LastReceiveReached(_)) {
                 self.keep(event);
@@ -117,6 +118,22 @@ impl<P: Provider> ReceiveWorker<P> {
         let places = &mut self.places.entries;
         self.device_events
             .next(&*self.context, &mut self.receives, places)
+    }
+}
+
+/// Tells what the device said: loudly where something of it works no more.
+fn tell_event(event: &Option<AsyncEvent>) {
+    let Some(event) = event else { return };
+    match event {
+        AsyncEvent::QueuePairFatal(_)
+        | AsyncEvent::SharedReceiveFatal(_)
+        | AsyncEvent::CompletionQueueError
+        | AsyncEvent::DeviceFatal => tell!(error, "device event", event = format_args!("{event:?}")),
+        AsyncEvent::PortError(_) | AsyncEvent::GidChange(_) => {
+            tell!(warn, "device event", event = format_args!("{event:?}"))
+        }
+        AsyncEvent::PortActive(_) => tell!(info, "device event", event = format_args!("{event:?}")),
+        _ => tell!(debug, "device event", event = format_args!("{event:?}")),
     }
 }
 

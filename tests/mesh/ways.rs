@@ -72,11 +72,24 @@ fn what_a_member_and_its_links_count_is_rendered() {
     world.joined();
     fill(&mut world, 5);
     all_come(&mut world, 5, 500);
-    let mesh = &world.member(1).mesh;
+    let mesh = &world.members[1].as_ref().unwrap().mesh;
     let mut metrics = Metrics::default();
     metrics.mesh(&Labels::new(&[("rank", "1")]).unwrap(), mesh);
     let text = metrics.to_string();
     let sent: u64 = mesh.links().ids().map(|id| mesh.links().counts(id).sent).sum();
+    // What went over the rails is all that went, and as much came at the other ends.
+    let rails = |at: usize| {
+        let links = world.members[at].as_ref().unwrap().mesh.links();
+        let reports = links.ids().flat_map(|id| links.rails(id)).collect::<Vec<_>>();
+        reports.into_iter().map(|report| report.counts)
+    };
+    assert!(rails(1).map(|counts| counts.sent).sum::<u64>() >= sent);
+    assert!(rails(1).all(|counts| counts.sent_bytes > 500 && counts.received_bytes > 500));
+    let (out, came): (u64, u64) = (
+        rails(0).map(|counts| counts.sent_bytes).sum(),
+        rails(1).take(1).map(|counts| counts.received_bytes).sum(),
+    );
+    assert!(came > 0 && came <= out, "{came} {out}");
     assert!(mesh.counts().relayed >= 10 && sent > 20);
     for (series, value) in [
         ("doorbell_mesh_sent_messages_total{rank=\"1\"}", 10),
@@ -90,6 +103,35 @@ fn what_a_member_and_its_links_count_is_rendered() {
         ("doorbell_link_sent_fragments_total{rank=\"1\"}", sent),
         ("doorbell_links{rank=\"1\",state=\"connected\"}", 2),
         ("doorbell_links{rank=\"1\",state=\"without_rail\"}", 0),
+        (
+            "doorbell_mesh_member_sent_messages_total{rank=\"1\",member=\"2\"}",
+            5,
+        ),
+        (
+            "doorbell_mesh_member_received_messages_total{rank=\"1\",member=\"0\"}",
+            5,
+        ),
+        (
+            "doorbell_mesh_member_sent_again_messages_total{rank=\"1\",member=\"0\"}",
+            0,
+        ),
+        ("doorbell_mesh_route_hops{rank=\"1\",member=\"2\",by=\"2\"}", 1),
+        (
+            "doorbell_link_rails{rank=\"1\",member=\"0\",rail=\"sim0\",peer=\"10.1.0.1\",state=\"up\"}",
+            1,
+        ),
+        (
+            "doorbell_link_rails{rank=\"1\",member=\"2\",rail=\"sim1\",peer=\"10.1.1.3\",state=\"down\"}",
+            0,
+        ),
+        (
+            "doorbell_link_rail_connections_total{rank=\"1\",member=\"2\",rail=\"sim1\",peer=\"10.1.1.3\"}",
+            1,
+        ),
+        (
+            "doorbell_link_rail_failures_total{rank=\"1\",member=\"2\",rail=\"sim1\",peer=\"10.1.1.3\"}",
+            0,
+        ),
     ] {
         assert!(
             text.contains(&format!("{series} {value}\n")),

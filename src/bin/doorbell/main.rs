@@ -5,10 +5,13 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod address;
+mod config;
+mod configured;
 mod demo;
 mod devices;
 #[cfg(test)]
 mod hostile;
+mod log;
 mod mesh;
 mod peers;
 mod perf;
@@ -17,6 +20,7 @@ mod pingpong;
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
 mod report;
+mod status;
 mod topo;
 mod value;
 
@@ -41,6 +45,8 @@ enum Command {
     Bw(perf::BwArguments),
     Pingpong(pingpong::Arguments),
     Mesh(mesh::Arguments),
+    Status(status::Arguments),
+    Config(config::Arguments),
     Demo(demo::Arguments),
 }
 
@@ -53,6 +59,8 @@ fn main() -> ExitCode {
         Command::Bw(arguments) => perf::bw(&arguments),
         Command::Pingpong(arguments) => pingpong::run(&arguments),
         Command::Mesh(arguments) => mesh::run(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
+        Command::Config(arguments) => config::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
     };
     match outcome {

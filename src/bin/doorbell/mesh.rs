@@ -12,16 +12,23 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use doorbell::vocabulary::collective::{Collective, Data};
 use doorbell::vocabulary::{Rank, Ranks};
-use doorbell::{AsyncEvent, Group, Handle, Mesh, MeshConfig, MeshEvent, Node, Worker, WorkerConfig};
+use doorbell::{
+    AsyncEvent, Group, Handle, Mesh, MeshConfig, MeshEvent, Node, SettingSource, SettingValues, Settings,
+    Worker, WorkerConfig,
+};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::address::anywhere;
-use crate::peers::Peers;
+use crate::configured::Configured;
+use crate::log;
+use crate::peers::{Peers, trust_of};
 use crate::report::{Failure, print};
 
+mod board;
 mod content;
 
+use board::Board;
 use content::Content;
 
 /// How often the folder is looked at for handles that are missing.
@@ -91,9 +98,13 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rounds: u32,
 
-    /// The longest to wait until all members are there, and for any round
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    timeout: u64,
+    /// The longest to wait until all members are there, and for any round [default: 30, or as set]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: Option<u64>,
+
+    /// Tell what is counted, as Prometheus reads it, at http://ADDR:PORT/metrics, to whoever asks; `doorbell status` does
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
 
     /// Print one JSON document
     #[arg(long)]
@@ -101,6 +112,9 @@ pub(crate) struct Arguments {
 
     #[command(flatten)]
     peers: Peers,
+
+    #[command(flatten)]
+    configured: Configured,
 }
 
 /// A collective, as it is named on the command line.
@@ -178,6 +192,8 @@ struct Member {
     read_at: Option<Instant>,
     /// The handles of others that were gone by, until their links are lost.
     given: BTreeMap<Rank, Handle>,
+    /// Where it is told what is counted.
+    board: Option<Board>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -187,7 +203,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.size % 4 != 0 {
         return Err("--size is to be a multiple of 4".into());
     }
-    let mut member = Member::open(arguments, rank)?;
+    let settings = arguments.settings()?;
+    log::start(settings.values().log);
+    let mut member = Member::open(arguments, rank, &settings)?;
     member.join(arguments)?;
     let mut group = Group::new(&member.mesh)?;
     let mut content = Content::new(arguments.collective, rank, arguments.ranks, arguments.size)?;
@@ -209,24 +227,58 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     print(&report, arguments.json, text)
 }
 
+impl Arguments {
+    /// What is in effect of the settings, where nothing else is said with what a mesh of hosts takes.
+    fn settings(&self) -> Result<Settings, Failure> {
+        let mut own = SettingValues::default();
+        own.link.channel.send_depth = DEPTH;
+        own.link.channel.receive_depth = DEPTH;
+        let timeout = self.timeout.map(|seconds| format!("{seconds}s"));
+        let metrics = self.metrics.map(|address| address.to_string());
+        let said = [
+            self.peers.said(),
+            ("--timeout", "timeout", timeout),
+            ("--metrics", "metrics", metrics),
+        ];
+        self.configured.settings(own, &said)
+    }
+}
+
+/// What the Workers of a member are made with: as much memory as its links need, where none is set.
+fn worker_config(settings: &Settings, ranks: u8) -> WorkerConfig {
+    let values = settings.values();
+    let mut config = values.worker;
+    let is_set = |key| settings.source(key) != Some(&SettingSource::Default);
+    let channel = values.link.channel;
+    if !is_set("worker.slots") {
+        // Of each peer the receives, and as much again for what is sent.
+        let each = channel.send_depth.saturating_add(channel.receive_depth);
+        config.slots = u32::from(ranks.max(2)).saturating_mul(each);
+    }
+    if !is_set("worker.slot_bytes") {
+        config.slot_bytes = values.link.session.fragment_bytes.saturating_add(64);
+    }
+    config
+}
+
 impl Member {
-    fn open(arguments: &Arguments, rank: Rank) -> Result<Self, Failure> {
+    fn open(arguments: &Arguments, rank: Rank, settings: &Settings) -> Result<Self, Failure> {
         let started = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos();
         let mut config = MeshConfig::new(rank, arguments.ranks, u64::try_from(started)?);
-        config.link.channel.send_depth = DEPTH;
-        config.link.channel.receive_depth = DEPTH;
-        let node = Arc::new(Node::open(arguments.peers.trust()?)?);
-        let mut own = WorkerConfig::default();
-        // Of each peer the receives, and as much again for what is sent.
-        own.slots = u32::from(arguments.ranks.max(2)).saturating_mul(2 * DEPTH);
-        own.slot_bytes = config.link.session.fragment_bytes.saturating_add(64);
-        let workers = node.workers(&own)?;
+        let values = settings.values();
+        values.configure(&mut config);
+        let mut node = Node::open(trust_of(values)?)?;
+        node.set_rail_filter(values.rails.clone());
+        let node = Arc::new(node);
+        let workers = node.workers(&worker_config(settings, arguments.ranks))?;
         let mesh = Mesh::new(&node, &workers, &config)?;
+        let board = values.metrics.map(Board::start).transpose()?;
         Ok(Self {
             node,
             workers,
             mesh,
-            timeout: Duration::from_secs(arguments.timeout),
+            timeout: values.timeout,
+            board,
             folder: arguments.handles.clone(),
             looked_at: None,
             read_at: None,
@@ -363,6 +415,9 @@ impl Member {
             })?;
         if turned_away {
             eprintln!("doorbell: somebody who is no member of this mesh was turned away");
+        }
+        if let Some(board) = &mut self.board {
+            board.note(&self.mesh, &mut self.workers);
         }
         // Hosts of a lab share processors, with the kernel's work for Soft-RoCE, too.
         thread::yield_now();

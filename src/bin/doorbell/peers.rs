@@ -1,8 +1,8 @@
 //! Whom a command takes for its peer: who has a key of a file, or whoever is there.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use doorbell::{KeyRing, KeyRingError, Trust};
+use doorbell::{KeyRing, KeyRingError, SettingValues, Trust};
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Peers {
@@ -19,9 +19,29 @@ impl Peers {
     /// # Errors
     /// The file is not one of keys, or not secret.
     pub(crate) fn trust(&self) -> Result<Trust, KeyRingError> {
-        match &self.key_file {
-            Some(path) => Ok(Trust::keys(KeyRing::from_file(path)?)),
-            None => Ok(Trust::unauthenticated_on_purpose()),
-        }
+        of_keys(self.key_file.as_deref())
+    }
+
+    /// What was said, as a setting.
+    pub(crate) fn said(&self) -> (&'static str, &'static str, Option<String>) {
+        let path = self.key_file.as_ref();
+        let path = path.map(|path| path.to_string_lossy().into_owned());
+        ("--key-file", "key_file", path)
+    }
+}
+
+/// Whom settings say to trust.
+///
+/// # Errors
+/// The file is not one of keys, or not secret.
+pub(crate) fn trust_of(values: &SettingValues) -> Result<Trust, KeyRingError> {
+    let trust = of_keys(values.key_file.as_deref())?;
+    Ok(trust.only_from(&values.only_from.0))
+}
+
+fn of_keys(path: Option<&Path>) -> Result<Trust, KeyRingError> {
+    match path {
+        Some(path) => Ok(Trust::keys(KeyRing::from_file(path)?)),
+        None => Ok(Trust::unauthenticated_on_purpose()),
     }
 }

@@ -1,19 +1,25 @@
 //! The command lines of `doorbell lat` and `doorbell bw`, and the tests they stand for.
 
+use core::error::Error;
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::io;
 
 use clap::{Args, ValueEnum};
 use doorbell::vocabulary::Mtu;
+use doorbell::{SettingValues, Settings};
 
 use super::error::PerfError;
 use super::metering::Metering;
 use super::terms::{Target, Terms};
 use super::test::{ATOMIC_BYTES, Kind, Op, Plant, Test};
 use crate::address::{anywhere, resolve};
+use crate::configured::Configured;
 use crate::peers::Peers;
 use crate::value::{Place, parse_bytes, parse_bytes_or_none, parse_mtu};
+
+/// How long the peer may be silent, where nothing says so.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Where to listen, and to look, where no port is given.
 const PORT: u16 = 18700;
@@ -112,7 +118,7 @@ const EXAMPLES_BW: &str = "Examples:\n  \
 #[derive(Args, Clone, Debug)]
 pub(super) struct Common {
     #[command(flatten)]
-    pub(super) peers: Peers,
+    peers: Peers,
     /// The side that listens: HOST, HOST:PORT, or the handle it printed. Without it, this
     /// side listens
     #[arg(value_name = "HOST")]
@@ -126,15 +132,17 @@ pub(super) struct Common {
     /// The RDMA device to use; else any that is usable
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
-    /// How long the peer may be silent, and how long to look for it or wait for it
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    timeout: u64,
+    /// How long the peer may be silent, and how long to look for it or wait for it [default: 30, or as set]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: Option<u64>,
     /// Receive in a shared receive queue, with N receives more than the connection's share; for this side alone
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=4096))]
     pub(super) shared_receives: Option<u32>,
     /// Tell what is counted, as Prometheus reads it, at http://ADDR:PORT/metrics, to whoever asks
     #[arg(long, value_name = "ADDR:PORT")]
-    pub(super) metrics: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    configured: Configured,
     /// Report as JSON, with every setting
     #[arg(long)]
     pub(super) json: bool,
@@ -218,10 +226,25 @@ impl OpChoice {
 }
 
 impl Common {
+    /// What is in effect of the settings.
+    ///
+    /// # Errors
+    /// One is wrong.
+    pub(super) fn settings(&self) -> Result<Settings, Box<dyn Error>> {
+        let timeout = self.timeout.map(|seconds| format!("{seconds}s"));
+        let metrics = self.metrics.map(|address| address.to_string());
+        let said = [
+            self.peers.said(),
+            ("--timeout", "timeout", timeout),
+            ("--metrics", "metrics", metrics),
+        ];
+        self.configured.settings(SettingValues::default(), &said)
+    }
+
     fn terms(&self) -> Terms {
         Terms {
             device: self.device.clone(),
-            timeout: Duration::from_secs(self.timeout),
+            timeout: self.timeout.map_or(TIMEOUT, Duration::from_secs),
             shared_receives: self.shared_receives,
             metering: Metering::default(),
         }

@@ -37,9 +37,11 @@ pub(crate) use test::{Kind, Op, Role, Test};
 
 use core::net::SocketAddr;
 
+use crate::log;
+use crate::peers::trust_of;
 use crate::report::{Failure, print};
 use arguments::Common;
-use doorbell::{MetricsServer, Node};
+use doorbell::{MetricsServer, Node, SettingValues};
 
 /// Runs `doorbell lat`.
 pub(crate) fn lat(arguments: &LatArguments) -> Result<(), Failure> {
@@ -61,18 +63,22 @@ fn run(
     terms: &Terms,
     tests: impl FnOnce() -> Result<Vec<Test>, PerfError>,
 ) -> Result<(), Failure> {
+    let settings = common.settings()?;
+    let values = settings.values();
+    log::start(values.log);
     // It tells until the last test is over.
-    let (metering, _server) = metering(common.metrics)?;
+    let (metering, _server) = metering(values.metrics)?;
     let terms = &Terms {
         metering,
+        timeout: values.timeout,
         ..terms.clone()
     };
     let Some(peer) = &common.peer else {
-        return listen(kind, common, terms);
+        return listen(kind, common, values, terms);
     };
     // What is wrong with the command line is said before anything is opened.
     let (tests, target) = (tests()?, arguments::target(peer, terms.timeout)?);
-    let node = Node::open(common.peers.trust()?)?;
+    let node = open(values)?;
     let findings = drive(&node, &target, &tests, terms, |test| {
         Progress::on_stderr(format!("{} {} bytes", test.op, test.message_bytes), test.total())
     });
@@ -89,8 +95,15 @@ fn metering(at: Option<SocketAddr>) -> Result<(Metering, Option<MetricsServer>),
     Ok((metering, Some(server)))
 }
 
-fn listen(kind: Kind, common: &Common, terms: &Terms) -> Result<(), Failure> {
-    let node = Node::open(common.peers.trust()?)?;
+/// A node that trusts whom settings say, on the rails that they name.
+fn open(values: &SettingValues) -> Result<Node, Failure> {
+    let mut node = Node::open(trust_of(values)?)?;
+    node.set_rail_filter(values.rails.clone());
+    Ok(node)
+}
+
+fn listen(kind: Kind, common: &Common, values: &SettingValues, terms: &Terms) -> Result<(), Failure> {
+    let node = open(values)?;
     let mut server = Server::bind(&node, common.listen_at(), terms)?;
     eprintln!("listening at {}; handle {}", server.address(), server.handle());
     loop {

@@ -1,5 +1,6 @@
 //! The command line of `doorbell pingpong`.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 
 use doorbell::vocabulary::Mtu;
@@ -91,6 +92,10 @@ pub(crate) struct Arguments {
     /// How long a server waits for its client
     #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) wait: Duration,
+
+    /// Tell what is counted, as Prometheus reads it, at http://ADDR:PORT/metrics, to whoever asks
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(super) metrics: Option<SocketAddr>,
 
     /// Print one JSON document
     #[arg(long)]

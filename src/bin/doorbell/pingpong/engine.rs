@@ -6,6 +6,7 @@
 
 use core::fmt;
 use core::time::Duration;
+use std::sync::Arc;
 use std::time::Instant;
 
 use doorbell::vocabulary::provider::{
@@ -15,7 +16,7 @@ use doorbell::vocabulary::provider::{
     Rejected, RemoteAccess, SendBatch, SendQueue, Slot,
 };
 use doorbell::vocabulary::{Mtu, Psn, Qpn, WorkKind};
-use doorbell::{Wait, WcStatus, Woken};
+use doorbell::{Statistics, Wait, WcStatus, Woken};
 use doorbell_hotpath::{Waitable, Waiter};
 
 use super::source::Source;
@@ -185,6 +186,8 @@ struct Wire<P: Provider> {
     sending: bool,
     /// What came last: what goes out next.
     held: Option<P::Slot>,
+    statistics: Arc<Statistics>,
+    is_inline: bool,
 }
 
 impl<P: Provider> Engine<P> {
@@ -243,6 +246,8 @@ impl<P: Provider> Engine<P> {
                 received: 0,
                 sending: false,
                 held: None,
+                statistics: Arc::default(),
+                is_inline: flags.contains(PostFlags::INLINE),
             },
             completions,
             psn,
@@ -262,6 +267,11 @@ impl<P: Provider> Engine<P> {
 
     pub(super) const fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// What is counted, as of a Worker.
+    pub(super) const fn statistics(&self) -> &Arc<Statistics> {
+        &self.wire.statistics
     }
 
     /// Whether messages go inline.
@@ -393,6 +403,7 @@ impl<P: Provider> Wire<P> {
             batch.push([slot]).map_err(|refused| refused.reason)?;
         }
         batch.ring()?;
+        self.statistics.receives_posted.add(missing.into());
         Ok(())
     }
 
@@ -407,6 +418,8 @@ impl<P: Provider> Wire<P> {
             .map_err(|refused| refused.reason)?;
         batch.ring()?;
         self.sending = true;
+        let (bytes, inline) = (self.plan.message_bytes, self.is_inline);
+        self.statistics.doorbell(1, bytes.into(), inline.into());
         Ok(())
     }
 
@@ -444,6 +457,7 @@ impl<P: Provider> Wire<P> {
                 }
                 self.sent = self.sent.saturating_add(1);
                 self.sending = false;
+                self.statistics.completions.add(1);
             }
             _ => {
                 // A queue of its own, so that what is no send is a receive; else it is refused.
@@ -457,6 +471,8 @@ impl<P: Provider> Wire<P> {
                     return Err(failed("receive", arrival.status));
                 }
                 self.received = self.received.saturating_add(1);
+                self.statistics.received.add(1);
+                self.statistics.received_bytes.add(arrival.payload_bytes.into());
                 if arrival.payload_bytes != self.plan.message_bytes {
                     return Err(EngineError::Length {
                         number: self.received,

@@ -16,6 +16,7 @@ use crate::report::{Failure, print};
 
 mod arguments;
 mod engine;
+mod metering;
 mod report;
 mod source;
 mod tcp;
@@ -23,6 +24,7 @@ mod wire;
 
 pub(crate) use arguments::Arguments;
 use engine::{Engine, Plan, Role};
+use metering::Metering;
 use report::{Done, Report};
 use source::{Peer, Source};
 use wire::{DONE, Destination};
@@ -37,15 +39,23 @@ const LINGER: Duration = Duration::from_millis(200);
 /// There is no RDMA stack or usable GID, the peer does not speak the exchange or stops, or a payload is not
 /// what was sent.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    // It tells until the last message came.
+    let metering = arguments.metrics.map(Metering::start).transpose()?;
+    let metering = metering.as_ref();
     let rdma = Rdma::load()?;
     let report = match &arguments.host {
-        Some(host) => client(&rdma, arguments, host)?,
-        None => server(&rdma, arguments)?,
+        Some(host) => client(&rdma, arguments, host, metering)?,
+        None => server(&rdma, arguments, metering)?,
     };
     print(&report, arguments.json, Report::to_text)
 }
 
-fn client(rdma: &Rdma, arguments: &Arguments, host: &str) -> Result<Report, Failure> {
+fn client(
+    rdma: &Rdma,
+    arguments: &Arguments,
+    host: &str,
+    metering: Option<&Metering>,
+) -> Result<Report, Failure> {
     let timeout = arguments.timeout;
     let ports = ports(rdma)?;
     // What is wrong whoever the peer is, is told before it is bothered.
@@ -58,13 +68,14 @@ fn client(rdma: &Rdma, arguments: &Arguments, host: &str) -> Result<Report, Fail
     engine.connect(&remote)?;
     tcp::send(&mut stream, &DONE, timeout)?;
     drop(stream);
+    note(metering, &engine, &remote);
     let took = engine.run(Role::Client)?;
     let report = report(&engine, Role::Client, local, remote, took);
     thread::sleep(LINGER);
     Ok(report)
 }
 
-fn server(rdma: &Rdma, arguments: &Arguments) -> Result<Report, Failure> {
+fn server(rdma: &Rdma, arguments: &Arguments, metering: Option<&Metering>) -> Result<Report, Failure> {
     let timeout = arguments.timeout;
     let listener = tcp::listen(arguments.port)?;
     // Which GID it will be is known once the client says where it is; that there is one, now.
@@ -78,8 +89,16 @@ fn server(rdma: &Rdma, arguments: &Arguments) -> Result<Report, Failure> {
     engine.connect(&remote)?;
     tcp::send(&mut stream, &local.encode(), timeout)?;
     tcp::done(&mut stream, timeout)?;
+    note(metering, &engine, &remote);
     let took = engine.run(Role::Server)?;
     Ok(report(&engine, Role::Server, local, remote, took))
+}
+
+/// Has it told what is counted, where that was asked for.
+fn note(metering: Option<&Metering>, engine: &Engine<Rdma>, remote: &Destination) {
+    if let Some(metering) = metering {
+        metering.note(engine.source(), engine.statistics(), remote.gid.to_ip());
+    }
 }
 
 /// The ports there are, of which at least one is usable or at least there.

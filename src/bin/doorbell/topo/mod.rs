@@ -6,8 +6,10 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use doorbell::{Map, RailFilter, Rdma, Severity, Topology, preflight};
+use doorbell::{Map, RailFilter, Rdma, SettingValues, Severity, Topology, preflight};
 
+use crate::configured::Configured;
+use crate::log;
 use crate::report::{Failure, print};
 
 mod report;
@@ -88,6 +90,9 @@ struct Look {
     /// Which rails this host uses, as in `mlx5_*,^mlx5_3,netdev=ens*,10.1.0.0/16`: see docs/rails.md
     #[arg(long, value_name = "RULES")]
     rails: Option<RailFilter>,
+
+    #[command(flatten)]
+    configured: Configured,
 }
 
 /// The largest file that is read: many times what a host with all ports there can be comes to.
@@ -146,6 +151,12 @@ impl Look {
 
     /// The hosts of the files, and this one behind them.
     fn hosts(&self) -> Result<Vec<Topology>, Failure> {
+        let said = self.rails.as_ref().map(ToString::to_string);
+        let settings = self
+            .configured
+            .settings(SettingValues::default(), &[("--rails", "rails", said)])?;
+        log::start(settings.values().log);
+        let rails = settings.values().rails.clone();
         if !self.is_here() && (self.name.is_some() || self.rails.is_some()) {
             return Err("--name and --rails are for this host: with --snapshot they need --here".into());
         }
@@ -158,7 +169,7 @@ impl Look {
             if let Some(name) = &self.name {
                 here.host.clone_from(name);
             }
-            here.rail_filter = self.rails.clone().unwrap_or_default();
+            here.rail_filter = rails;
             hosts.push(here);
         }
         for (index, host) in hosts.iter().enumerate() {

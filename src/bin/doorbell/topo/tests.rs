@@ -3,6 +3,7 @@
 use doorbell::{Map, Topology, preflight};
 
 use super::{report, svg, text};
+use crate::configured::Configured;
 
 /// A host by its ports: device, interface, address, speed.
 fn host(name: &str, ports: &[(&str, &str, &str, u32)]) -> Topology {
@@ -247,6 +248,7 @@ fn files_are_read_with_their_faults_told() {
         here: false,
         name: None,
         rails: None,
+        configured: Configured::default(),
     };
     let a = saved("a.json", &hosts[0].to_json().unwrap());
     let b = saved("b.json", &hosts[1].to_json().unwrap());

@@ -221,3 +221,20 @@ fn a_peer_with_fewer_iterations_is_told() {
     let text = client.unwrap_err().to_string();
     assert!(text.contains("as many --iters"), "{text}");
 }
+
+#[test]
+fn what_is_exchanged_is_counted() {
+    let [mut server, mut client] = connected(PLAN, PLAN);
+    let counted = [server.statistics(), client.statistics()].map(std::sync::Arc::clone);
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| server.run(Role::Server).unwrap());
+        client.run(Role::Client).unwrap();
+        serving.join().unwrap();
+    });
+    for statistics in counted {
+        let counted = statistics.snapshot();
+        assert_eq!([counted.requests, counted.completions, counted.received], [40; 3]);
+        assert_eq!([counted.bytes, counted.received_bytes], [40 * 4096; 2]);
+        assert!(counted.receives_posted >= 40);
+    }
+}

@@ -1,0 +1,125 @@
+//! Where a setting came from, and why one cannot be.
+
+use core::fmt;
+use std::sync::Arc;
+
+/// Where the value of a setting came from. What stands further down here is stronger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SettingSource {
+    /// It is doorbell's default.
+    Default,
+    /// The program has another default.
+    Program,
+    /// A file has it.
+    File {
+        /// Which, as it was named.
+        path: Arc<str>,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// This variable of the environment has it.
+    Environment(String),
+    /// The command line has it, in this option.
+    Argument(String),
+}
+
+/// Why settings are not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SettingsError {
+    /// Where it stands.
+    pub source: SettingSource,
+    /// Which setting, as it was named; none where the whole file is at fault.
+    pub key: Option<String>,
+    /// What is wrong with it.
+    pub fault: SettingsFault,
+}
+
+/// What is wrong with a setting, or a file of them. Whoever wrote it can make it right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SettingsFault {
+    /// The file cannot be read: why.
+    Unreadable(String),
+    /// It has more bytes than a file of settings has: the most.
+    TooLong(u64),
+    /// It is no TOML: why.
+    Syntax(String),
+    /// There is no such setting; this one may be meant.
+    Unknown(Option<&'static str>),
+    /// Its value is to be something else.
+    WrongKind(&'static str),
+    /// Its value is less or more than it may be.
+    OutOfBounds {
+        /// The least.
+        least: String,
+        /// The most.
+        most: String,
+    },
+    /// Its value is none: why.
+    Wrong(String),
+    /// It holds a key itself, and is to name the file that does.
+    IsSecret,
+    /// Together with another one it makes no sense.
+    Contradiction(String),
+}
+
+impl SettingSource {
+    /// What is stronger has more.
+    pub(super) const fn strength(&self) -> u8 {
+        match self {
+            Self::Default | Self::Program => 0,
+            Self::File { .. } => 1,
+            Self::Environment(_) => 2,
+            Self::Argument(_) => 3,
+        }
+    }
+}
+
+impl fmt::Display for SettingSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::Program => f.write_str("default of the program"),
+            Self::File { path, line } => write!(f, "{}:{line}", path.escape_debug()),
+            Self::Environment(variable) => f.write_str(variable),
+            Self::Argument(option) => f.write_str(option),
+        }
+    }
+}
+
+/// The longest name that is told in full: no setting's is half as long.
+const SHOWN_MAX: usize = 80;
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.source)?;
+        if let Some(key) = &self.key {
+            let shown: String = key.escape_debug().take(SHOWN_MAX).collect();
+            write!(f, "{shown}: ")?;
+        }
+        fmt::Display::fmt(&self.fault, f)
+    }
+}
+
+impl fmt::Display for SettingsFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(why) => f.write_str(why),
+            Self::TooLong(bytes) => write!(f, "a file of settings has no more than {bytes} bytes"),
+            Self::Syntax(why) => write!(f, "no TOML: {why}"),
+            Self::Unknown(None) => f.write_str("there is no such setting"),
+            Self::Unknown(Some(meant)) => write!(f, "there is no such setting; is it {meant}?"),
+            Self::WrongKind(expected) => write!(f, "it is to be {expected}"),
+            Self::OutOfBounds { least, most } => write!(f, "it is to be {least} at least and {most} at most"),
+            Self::Wrong(why) => f.write_str(why),
+            Self::IsSecret => {
+                f.write_str("it is to name a file that only its owner can read, and has a key in it itself")
+            }
+            Self::Contradiction(why) => f.write_str(why),
+        }
+    }
+}
+
+impl core::error::Error for SettingsError {}

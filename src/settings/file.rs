@@ -1,0 +1,93 @@
+//! Settings as a text of TOML, with the line of each.
+
+use core::ops::Range;
+use std::sync::Arc;
+
+use toml::de::{DeInteger, DeTable, DeValue};
+
+use super::Settings;
+use super::error::{SettingSource, SettingsError, SettingsFault};
+use super::keys;
+use super::value::Given;
+
+/// A file of more is none of settings.
+pub(crate) const FILE_BYTES_MAX: u64 = 64 << 10;
+
+/// Sections within sections.
+const DEPTH_MAX: usize = 3;
+
+/// A name with its sections, its value, and where it stands.
+type Found<'t> = (String, &'t DeValue<'t>, usize);
+
+impl Settings {
+    /// Takes the settings in a text of TOML, that of the file `path`.
+    ///
+    /// # Errors
+    /// The first that is wrong, with its line: it is no TOML, no setting, or no value for it. What stood before it is taken.
+    pub fn text(&mut self, path: &str, text: &str) -> Result<(), SettingsError> {
+        let path: Arc<str> = path.into();
+        let at = |offset: usize| {
+            let before = text.as_bytes().get(..offset).unwrap_or(text.as_bytes());
+            let ends = before.iter().filter(|byte| **byte == b'\n').count();
+            SettingSource::File {
+                path: Arc::clone(&path),
+                line: ends.saturating_add(1),
+            }
+        };
+        let fail = |offset, fault| SettingsError {
+            source: at(offset),
+            key: None,
+            fault,
+        };
+        if u64::try_from(text.len()).is_ok_and(|bytes| bytes > FILE_BYTES_MAX) {
+            return Err(fail(0, SettingsFault::TooLong(FILE_BYTES_MAX)));
+        }
+        let table = DeTable::parse(text).map_err(|error| {
+            let Range { start, .. } = error.span().unwrap_or_default();
+            // It quotes nothing of the text, in which there may be a secret.
+            fail(start, SettingsFault::Syntax(one_line(error.message())))
+        })?;
+        let mut found = Vec::new();
+        flatten(table.get_ref(), "", 0, &mut found);
+        found.sort_by_key(|(_, _, offset)| *offset);
+        for (name, value, offset) in found {
+            let given = match value {
+                DeValue::Integer(integer) => Given::Number(number(integer)),
+                DeValue::String(text) => Given::Quoted(text),
+                _ => Given::Other,
+            };
+            self.set(at(offset), &name, given)?;
+        }
+        Ok(())
+    }
+}
+
+/// All that stands in a table, and in the sections within it: of those that are none, too, so that what is in them is named. No
+/// setting is deeper than [`DEPTH_MAX`].
+fn flatten<'t>(table: &'t DeTable<'t>, within: &str, depth: usize, found: &mut Vec<Found<'t>>) {
+    for (key, value) in table {
+        let name = match within {
+            "" => key.get_ref().to_string(),
+            within => format!("{within}.{}", key.get_ref()),
+        };
+        match value.get_ref() {
+            DeValue::Table(inner)
+                if depth < DEPTH_MAX
+                    && keys::find(&name).is_none()
+                    && (!inner.is_empty() || keys::is_section(&name)) =>
+            {
+                flatten(inner, &name, depth.saturating_add(1), found);
+            }
+            other => found.push((name, other, key.span().start)),
+        }
+    }
+}
+
+fn number(integer: &DeInteger<'_>) -> Option<u64> {
+    u64::from_str_radix(integer.as_str(), integer.radix()).ok()
+}
+
+fn one_line(message: &str) -> String {
+    let words: Vec<&str> = message.split_whitespace().collect();
+    words.join(" ")
+}

@@ -1,0 +1,285 @@
+//! What a setting may be, read from text and written again.
+
+use core::time::Duration;
+
+use super::error::SettingsFault;
+
+/// The value of one setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    /// A count, or bytes.
+    Number(u64),
+    Span(Duration),
+    /// Of a form of its own.
+    Text(String),
+}
+
+/// What values a setting takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    Count {
+        least: u64,
+        most: u64,
+    },
+    Bytes {
+        least: u64,
+        most: u64,
+    },
+    Span {
+        least: Duration,
+        most: Duration,
+    },
+    /// Whoever keeps it reads it: this is what it is to be.
+    Text(&'static str),
+}
+
+/// A value as it was found.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Given<'t> {
+    /// A number in a file; none where it is negative or too large for any setting.
+    Number(Option<u64>),
+    /// Text that has quotes in a file, and nothing else there.
+    Quoted(&'t str),
+    /// Text of the environment or a command line, which may be a number as well.
+    Bare(&'t str),
+    /// What no setting is: true, a date, a list.
+    Other,
+}
+
+impl Kind {
+    pub(super) const fn count(least: u64, most: u64) -> Self {
+        Self::Count { least, most }
+    }
+
+    pub(super) const fn bytes(least: u64, most: u64) -> Self {
+        Self::Bytes { least, most }
+    }
+
+    pub(super) const fn span(least: Duration, most: Duration) -> Self {
+        Self::Span { least, most }
+    }
+
+    /// # Errors
+    /// It is of another kind, or out of bounds.
+    pub(super) fn read(&self, given: Given<'_>) -> Result<Value, SettingsFault> {
+        match (*self, given) {
+            (Self::Count { least, most }, Given::Number(number)) => bounded(number, least, most),
+            (Self::Count { least, most }, Given::Bare(text)) => {
+                let digits = is_digits(text).then_some(text).ok_or(self.wrong())?;
+                bounded(digits.parse().ok(), least, most)
+            }
+            (Self::Bytes { least, most }, Given::Number(number)) => bounded(number, least, most),
+            (Self::Bytes { least, most }, Given::Quoted(text) | Given::Bare(text)) => {
+                bounded(read_bytes(text).ok_or(self.wrong())?, least, most)
+            }
+            (Self::Span { least, most }, Given::Quoted(text) | Given::Bare(text)) => {
+                let span = read_span(text).ok_or(self.wrong())?;
+                match span.filter(|span| (least..=most).contains(span)) {
+                    Some(span) => Ok(Value::Span(span)),
+                    None => Err(SettingsFault::OutOfBounds {
+                        least: write_span(least),
+                        most: write_span(most),
+                    }),
+                }
+            }
+            (Self::Text(_), Given::Quoted(text) | Given::Bare(text)) => Ok(Value::Text(text.to_owned())),
+            _ => Err(self.wrong()),
+        }
+    }
+
+    const fn wrong(&self) -> SettingsFault {
+        SettingsFault::WrongKind(match self {
+            Self::Count { .. } => "a number",
+            Self::Bytes { .. } => "a number of bytes, or one with K, M or G behind it, in quotes",
+            Self::Span { .. } => "a time with its unit in quotes, as in \"50ms\": ns, us, ms, s, m or h",
+            Self::Text(what) => what,
+        })
+    }
+}
+
+impl Value {
+    /// As it stands in a file.
+    pub(super) fn to_toml(&self) -> String {
+        match self {
+            Self::Number(number) => number.to_string(),
+            Self::Span(span) => quoted(&write_span(*span)),
+            Self::Text(text) => quoted(text),
+        }
+    }
+
+    /// As people read it.
+    pub(super) fn to_text(&self) -> String {
+        match self {
+            Self::Number(number) => number.to_string(),
+            Self::Span(span) => write_span(*span),
+            Self::Text(text) => text.clone(),
+        }
+    }
+}
+
+/// A basic string of TOML.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::from('"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            control if control.is_control() => quoted.push_str(&format!("\\u{:04X}", u32::from(control))),
+            character => quoted.push(character),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+fn bounded(number: Option<u64>, least: u64, most: u64) -> Result<Value, SettingsFault> {
+    match number.filter(|number| (least..=most).contains(number)) {
+        Some(number) => Ok(Value::Number(number)),
+        None => Err(SettingsFault::OutOfBounds {
+            least: least.to_string(),
+            most: most.to_string(),
+        }),
+    }
+}
+
+fn is_digits(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Digits with a unit behind them or not. What is one and too large for any setting is inner none.
+fn read_bytes(text: &str) -> Option<Option<u64>> {
+    let (digits, unit) = match text.as_bytes().last()? {
+        b'K' => (text.strip_suffix('K')?, 1_u64 << 10),
+        b'M' => (text.strip_suffix('M')?, 1 << 20),
+        b'G' => (text.strip_suffix('G')?, 1 << 30),
+        _ => (text, 1),
+    };
+    let number = |digits: &str| digits.parse::<u64>().ok()?.checked_mul(unit);
+    is_digits(digits).then(|| number(digits))
+}
+
+/// The units of time, the longest first, with their nanoseconds.
+const UNITS: &[(&str, u64)] = &[
+    ("h", 3_600_000_000_000),
+    ("m", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+];
+
+/// Digits and a unit. What is one and too long for any setting is inner none.
+fn read_span(text: &str) -> Option<Option<Duration>> {
+    let end = text.find(|character: char| !character.is_ascii_digit())?;
+    let (digits, unit) = text.split_at_checked(end)?;
+    let unit = unit.strip_prefix(' ').unwrap_or(unit);
+    let (_, unit_ns) = UNITS.iter().find(|(name, _)| *name == unit)?;
+    let nanoseconds = |digits: &str| digits.parse::<u64>().ok()?.checked_mul(*unit_ns);
+    is_digits(digits).then(|| nanoseconds(digits).map(Duration::from_nanos))
+}
+
+/// In the longest unit of which it is a whole number.
+fn write_span(span: Duration) -> String {
+    let nanoseconds = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    let whole = UNITS
+        .iter()
+        .find_map(|(name, unit_ns)| match nanoseconds.checked_rem(*unit_ns) {
+            Some(0) => Some((name, nanoseconds.checked_div(*unit_ns)?)),
+            _ => None,
+        })
+        .filter(|_| nanoseconds > 0);
+    whole.map_or_else(|| "0s".to_owned(), |(name, count)| format!("{count}{name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use core::time::Duration;
+
+    use super::{Given, Kind, SettingsFault, Value, write_span};
+
+    const SPAN: Kind = Kind::span(Duration::from_micros(1), Duration::from_secs(60));
+
+    #[test]
+    fn spans_have_a_unit_and_bounds() {
+        for (text, nanoseconds, written) in [
+            ("1us", 1_000, "1us"),
+            ("1000ns", 1_000, "1us"),
+            ("1500 ms", 1_500_000_000, "1500ms"),
+            ("60s", 60_000_000_000, "1m"),
+            ("1m", 60_000_000_000, "1m"),
+        ] {
+            let span = Duration::from_nanos(nanoseconds);
+            assert_eq!(SPAN.read(Given::Quoted(text)), Ok(Value::Span(span)), "{text}");
+            assert_eq!(write_span(span), written);
+        }
+        let out = SettingsFault::OutOfBounds {
+            least: "1us".into(),
+            most: "1m".into(),
+        };
+        for text in [
+            "999ns",
+            "61s",
+            "0s",
+            "99999999999999999999h",
+            "18446744073709551615h",
+        ] {
+            assert_eq!(SPAN.read(Given::Bare(text)), Err(out.clone()), "{text}");
+        }
+        for text in [
+            "", "1", "s", "1.5s", "-1s", "+1s", "1 s ", "1  s", "1S", "1sec", "ä",
+        ] {
+            let wrong = SPAN.read(Given::Bare(text));
+            assert!(
+                matches!(wrong, Err(SettingsFault::WrongKind(_))),
+                "{text}: {wrong:?}"
+            );
+        }
+        assert!(SPAN.read(Given::Number(Some(1))).is_err());
+        assert_eq!(write_span(Duration::ZERO), "0s");
+    }
+
+    #[test]
+    fn bytes_have_units_or_none_and_counts_have_none() {
+        let bytes = Kind::bytes(1, 1 << 32);
+        for (text, count) in [("1", 1), ("4K", 4096), ("2M", 2 << 20), ("4G", 4 << 30)] {
+            assert_eq!(
+                bytes.read(Given::Quoted(text)),
+                Ok(Value::Number(count)),
+                "{text}"
+            );
+        }
+        assert!(bytes.read(Given::Number(Some(5))).is_ok());
+        for text in ["0", "5G", "17179869184G"] {
+            let fault = bytes.read(Given::Bare(text));
+            assert!(matches!(fault, Err(SettingsFault::OutOfBounds { .. })), "{text}");
+        }
+        for text in ["", "K", "1k", "1KB", "-1", "1.5K", "1 K", "é"] {
+            let fault = bytes.read(Given::Bare(text));
+            assert!(matches!(fault, Err(SettingsFault::WrongKind(_))), "{text}");
+        }
+        let count = Kind::count(2, 7);
+        assert_eq!(count.read(Given::Number(Some(2))), Ok(Value::Number(2)));
+        assert_eq!(count.read(Given::Bare("7")), Ok(Value::Number(7)));
+        for given in [Given::Number(Some(1)), Given::Number(None), Given::Bare("8")] {
+            assert!(matches!(
+                count.read(given),
+                Err(SettingsFault::OutOfBounds { .. })
+            ));
+        }
+        for given in [
+            Given::Quoted("2"),
+            Given::Bare("2K"),
+            Given::Bare(""),
+            Given::Other,
+        ] {
+            assert!(matches!(count.read(given), Err(SettingsFault::WrongKind(_))));
+        }
+    }
+
+    #[test]
+    fn text_is_written_so_that_it_is_read_again() {
+        let text = "a\"b\\c\nd\u{7f}\u{85}ä";
+        let written = Value::Text(text.into()).to_toml();
+        let table: toml::Table = format!("x = {written}").parse().unwrap();
+        assert_eq!(table["x"].as_str(), Some(text));
+    }
+}

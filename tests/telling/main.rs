@@ -1,0 +1,122 @@
+//! What the control plane tells: who comes and goes, what is refused and why, and never a key.
+
+#[path = "../fabric/mod.rs"]
+mod fabric;
+#[path = "../mesh/world.rs"]
+#[allow(dead_code, clippy::allow_attributes, reason = "meshes use more of it")]
+mod world;
+
+use core::net::SocketAddr;
+use std::io::{self, Write};
+
+use std::sync::{Arc, Mutex};
+
+use doorbell::{Key, KeyRing, Listener, Trust};
+use doorbell_sim::Fabric;
+use fabric::{node_that, port, small, workers};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use world::{World, ms};
+
+/// What was told so far.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Log {
+    /// All that is told while `run` does, on this thread.
+    fn of(level: LevelFilter, run: impl FnOnce()) -> String {
+        let log = Self::default();
+        let written = log.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_ansi(false)
+            .without_time()
+            .with_writer(move || written.clone());
+        let guard = subscriber.finish().set_default();
+        run();
+        drop(guard);
+        String::from_utf8(log.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+fn assert_told(log: &str, all: &[&str]) {
+    for words in all {
+        let is_told = |line: &str| words.split(" .. ").all(|part| line.contains(part));
+        assert!(log.lines().any(is_told), "{words}\n{log}");
+    }
+}
+
+#[test]
+fn a_mesh_tells_who_comes_and_goes_and_by_which_rails() {
+    let log = Log::of(LevelFilter::INFO, || {
+        let mut world = World::new(3, &[(0, 1), (1, 2)], "at 30ms link h0/sim0-h1/sim0 down");
+        world.joined();
+        world.members[2] = None;
+        world.run(ms(600), |_| false);
+    });
+    assert_told(
+        &log,
+        &[
+            "INFO doorbell: rail chosen .. device=sim0 .. port=1 .. peers=10.1.0.1/24",
+            "INFO doorbell: link begun .. rails=1",
+            "INFO doorbell: connected .. to=10.1.0.1:7000",
+            "INFO doorbell: handshake done .. from=10.1.0.2",
+            "INFO doorbell: link accepted",
+            "INFO doorbell: rail up .. rail=0",
+            "INFO doorbell: a way leads to a member .. rank=2",
+            "WARN doorbell: rail down .. rail=0",
+            "WARN doorbell: link without a rail",
+            "WARN doorbell: the link to a member is over .. reason=",
+            "WARN doorbell: no way leads to a member .. rank=2",
+            "WARN doorbell: channel failed .. peer=10.1.1.3 .. cause=transport retries exceeded",
+        ],
+    );
+    // Each step of it is for who asks for more.
+    assert!(!log.contains("DEBUG"), "{log}");
+}
+
+#[test]
+fn a_handshake_that_is_refused_is_told_with_its_reason_and_no_key() {
+    let secret = "secretsecretsecretsecretsecretsecret";
+    let trust = |text: &str| Trust::keys(KeyRing::new(Key::new(1, text.as_bytes()).unwrap()));
+    let log = Log::of(LevelFilter::TRACE, || {
+        let fabric = Fabric::builder().driven().build();
+        let a = node_that(&fabric, "a", vec![port("simA", "10.0.0.1/24")], trust(secret));
+        let other = secret.replace('s', "t");
+        let b = node_that(&fabric, "b", vec![port("simB", "10.0.0.2/24")], trust(&other));
+        let (mut at_a, mut at_b) = (workers(&a), workers(&b));
+        let at = SocketAddr::from(([10, 0, 0, 1], 7000));
+        let mut listener = Listener::bind(&a, &at_a, at, &small()).unwrap();
+        let handle = *listener.handle();
+        let mut connecting = b
+            .begin_connect(&at_b, &handle, &small(), b.within(ms(5000)))
+            .unwrap();
+        let (mut accepted, mut connected) = (None, None);
+        while accepted.is_none() || connected.is_none() {
+            connected = connected.or_else(|| connecting.poll(&b, &mut at_b));
+            accepted = accepted.or_else(|| listener.poll_accept(&a, &mut at_a).transpose());
+            fabric.run_for(ms(1));
+        }
+        assert!(accepted.unwrap().is_err() && connected.unwrap().is_err());
+    });
+    assert_told(
+        &log,
+        &[
+            "DEBUG doorbell: connecting .. to=10.0.0.1:7000",
+            "WARN doorbell: handshake refused .. at=10.0.0.1:7000 .. reason=",
+            "WARN doorbell: not connected .. to=10.0.0.1:7000 .. reason=",
+        ],
+    );
+    assert!(!log.contains("secret") && !log.contains("73656372"), "{log}");
+}
