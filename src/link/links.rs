@@ -8,7 +8,7 @@ use std::sync::Arc;
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Provider, ProviderError, RemoteAccess};
 use doorbell_core::session::{
-    HealthState, PushRefusal, RequestEnd, RequestId, RequestRefusal, Role, Sequence, SessionCounts,
+    Epoch, HealthState, PushRefusal, RequestEnd, RequestId, RequestRefusal, Role, Sequence, SessionCounts,
     SessionEvent, SessionId,
 };
 use doorbell_core::wire::{Handle, RemoteWindow};
@@ -393,6 +393,19 @@ impl<P: Provider, N: Network> Links<P, N> {
     pub fn rail_state(&self, id: LinkId, rail: u8) -> HealthState {
         let link = self.core.link(id);
         link.map_or(HealthState::Down, |link| link.session.rail_state(rail))
+    }
+
+    /// The epoch of a rail's connection, or of the last one it had: it grows with every connection that is made, of whatever rail.
+    #[must_use]
+    pub fn rail_epoch(&self, id: LinkId, rail: u8) -> Epoch {
+        let link = self.core.link(id);
+        link.map_or(Epoch::NONE, |link| link.session.rail_epoch(rail))
+    }
+
+    /// When a rail of a link last gave a sign of life: something arrived, or a request completed. Kept when it fails.
+    #[must_use]
+    pub fn rail_heard_at(&self, id: LinkId, rail: u8) -> Option<Instant> {
+        self.core.link(id)?.session.rail_heard_at(rail)
     }
 
     /// Whether a link has a rail.

@@ -25,6 +25,8 @@ pub(super) struct Rail {
     pub(super) epoch: Epoch,
     pub(super) speed_mbps: u32,
     pub(super) health: Health,
+    /// When it last gave a sign of life; kept when it fails.
+    pub(super) heard_at: Option<Instant>,
     /// Requests posted and not completed.
     pub(super) outstanding: u32,
     /// Their bytes.
@@ -48,6 +50,7 @@ impl Rail {
             epoch: Epoch::NONE,
             speed_mbps: 0,
             health: Health::down(),
+            heard_at: None,
             outstanding: 0,
             backlog_bytes: 0,
             is_blocked: false,

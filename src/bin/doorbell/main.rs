@@ -11,6 +11,7 @@ mod demo;
 mod devices;
 #[cfg(test)]
 mod hostile;
+mod link;
 mod log;
 mod mesh;
 mod peers;
@@ -44,6 +45,7 @@ enum Command {
     Lat(perf::LatArguments),
     Bw(perf::BwArguments),
     Pingpong(pingpong::Arguments),
+    Link(Box<link::Arguments>),
     Mesh(mesh::Arguments),
     Status(status::Arguments),
     Config(config::Arguments),
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::Lat(arguments) => perf::lat(&arguments),
         Command::Bw(arguments) => perf::bw(&arguments),
         Command::Pingpong(arguments) => pingpong::run(&arguments),
+        Command::Link(arguments) => link::run(&arguments),
         Command::Mesh(arguments) => mesh::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),

@@ -378,6 +378,12 @@ where
             .map_or(Epoch::NONE, |rail| rail.epoch)
     }
 
+    /// When a rail last gave a sign of life: something arrived, or a request completed. Kept when it fails: how long it was silent
+    /// until then.
+    pub fn rail_heard_at(&self, rail: u8) -> Option<Instant> {
+        self.rails.get(usize::from(rail))?.heard_at
+    }
+
     /// What it counted.
     pub fn counts(&self) -> SessionCounts {
         SessionCounts {

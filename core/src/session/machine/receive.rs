@@ -37,6 +37,7 @@ where
             return Ok(Received::Nothing);
         };
         rail.health.heard(now);
+        rail.heard_at = Some(now);
         let (phase, epoch) = (rail.phase, rail.epoch);
         match frame {
             SessionFrame::Attach(said) if matches!(phase, RailPhase::Attaching { has_said: true, .. }) => {
@@ -200,6 +201,7 @@ where
         rail.outstanding = rail.outstanding.saturating_sub(requests);
         rail.backlog_bytes = rail.backlog_bytes.saturating_sub(bytes);
         rail.health.completed(rail.outstanding > 0, now);
+        rail.heard_at = Some(now);
         if rail.is_up() {
             rail.attempts_failed = 0;
         }

@@ -1,0 +1,269 @@
+//! `doorbell link`: numbered messages both ways over a link, while its rails are made to fail, and what became of each.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Instant;
+
+use doorbell::vocabulary::provider::Provider;
+use doorbell::{Handle, LinkConfig, Network, Node, RailFilter, WorkerConfig};
+
+use crate::address::anywhere;
+use crate::peers::Peers;
+use crate::report::{Failure, print};
+use crate::value::{parse_bytes, parse_seconds};
+
+mod drill;
+mod end;
+mod report;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use drill::Order;
+use end::{Amount, End, Part};
+use report::{Ending, Judged, Report};
+use stream::Wish;
+
+/// How often a file is looked at for the handle it does not have yet.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How long it sleeps when there was nothing to be done: hosts of a lab share processors with the kernel's work for
+/// Soft-RoCE.
+const NAP: Duration = Duration::from_micros(50);
+
+/// Stream numbered messages both ways over a link, and account for each of them
+///
+/// Without HANDLE this side listens, and prints its handle; with it, it connects, over every pair of rails that reach each
+/// other, and says what both send. Messages are numbered, and every byte is checked. Meanwhile rails may fail and come back, by
+/// themselves or by --at: nothing may be lost, come twice or hang. Told are failovers, recoveries, stalls, and how long after
+/// each command a rail was declared dead and used again.
+///
+/// Exit code: 0 when nothing was lost, doubled, wrong or left without an end, and the link ended as --expect-end says;
+/// else 1.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  doorbell link --handle-file /shared/handle\n  \
+    doorbell link @/shared/handle --seconds 10 --size 64K\n  \
+    doorbell link @/shared/handle --at '2=ip link set dev eth1 down' --at '4=ip link set dev eth1 up'")]
+pub(crate) struct Arguments {
+    /// The handle that the other side printed, or @FILE, which it is waited for in
+    #[arg(value_name = "HANDLE")]
+    peer: Option<String>,
+
+    /// Where to listen [default: any port of every address]
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "peer")]
+    listen: Option<SocketAddr>,
+
+    /// Leave the handle in FILE
+    #[arg(long, value_name = "FILE", conflicts_with = "peer")]
+    handle_file: Option<PathBuf>,
+
+    /// Bytes of a message; K and M stand for 1024 and 1024^2
+    #[arg(short, long, value_name = "BYTES", value_parser = parse_size, default_value = "64K", requires = "peer")]
+    size: u32,
+
+    /// How many messages to send
+    #[arg(
+        short = 'n',
+        long,
+        value_name = "N",
+        requires = "peer",
+        conflicts_with = "seconds"
+    )]
+    count: Option<u64>,
+
+    /// How long to send, and until all commands are carried out [default: 5]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, requires = "peer")]
+    seconds: Option<Duration>,
+
+    /// Messages a second, each way, at most; 0 for as many as go
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "peer")]
+    rate: u32,
+
+    /// Have the other side send nothing but its last message
+    #[arg(long, requires = "peer")]
+    one_way: bool,
+
+    /// Carry out a command by the shell, so long after the link stood; may be given many times
+    #[arg(long = "at", value_name = "SECONDS=COMMAND", value_parser = Order::parse)]
+    orders: Vec<Order>,
+
+    /// How the link is to end
+    #[arg(long, value_enum, default_value_t = Ending::Closed)]
+    expect_end: Ending,
+
+    /// How long a rail may go without an answer before it is dead, instead of 0.12 s, where machines are that slow; a
+    /// connection may then take four times as long to be made
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    dead_after: Option<Duration>,
+
+    /// Fail unless a rail that dies after a command was silent for at most so long until that was known: the median
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    detect_within: Option<Duration>,
+
+    /// How long to go without any rail before the link is over [default: 10]
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    recover_within: Option<Duration>,
+
+    /// How long to wait for the other side, and how long to go without progress
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, default_value = "30")]
+    timeout: Duration,
+
+    /// Which rails to use, as in `mlx5_*,^mlx5_3,netdev=ens*,10.1.0.0/16`: see docs/rails.md
+    #[arg(long, value_name = "RULES")]
+    rails: Option<RailFilter>,
+
+    /// Requests in flight, and receives, of each rail
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(4..=512))]
+    depth: u32,
+
+    /// Print one JSON document
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    peers: Peers,
+}
+
+/// A size that a link takes, and that holds a message's number.
+fn parse_size(text: &str) -> Result<u32, String> {
+    let bytes = parse_bytes(text)?;
+    let least = u32::try_from(stream::HEADER_BYTES).unwrap_or(u32::MAX);
+    if !(least..=1 << 20).contains(&bytes) {
+        return Err(format!("not between {least} and 1M"));
+    }
+    Ok(bytes)
+}
+
+impl Arguments {
+    fn config(&self) -> LinkConfig {
+        let mut config = LinkConfig::default();
+        config.channel.send_depth = self.depth;
+        config.channel.receive_depth = self.depth;
+        if let Some(dead_after) = self.dead_after {
+            let session = &mut config.session;
+            session.dead_after = dead_after;
+            session.suspect_after = dead_after.checked_div(3).unwrap_or(dead_after);
+            session.attach_within = session.attach_within.max(dead_after.saturating_mul(4));
+            config.channel.timeout = transport_timeout(dead_after, config.channel.retry_count);
+        }
+        if let Some(recover_within) = self.recover_within {
+            config.session.recover_within = recover_within;
+        }
+        config
+    }
+
+    fn part(&self) -> Part {
+        if self.peer.is_none() {
+            return Part::Listener;
+        }
+        let time = self.seconds.unwrap_or(Duration::from_secs(5));
+        Part::Client {
+            amount: self.count.map_or(Amount::For(time), Amount::Messages),
+            wish: Wish {
+                answers: !self.one_way,
+                message_bytes: self.size,
+                per_second: self.rate,
+            },
+        }
+    }
+}
+
+/// The longest timeout, 4.096 us times a power of two, with which a device gives up before the session does.
+fn transport_timeout(dead_after: Duration, retry_count: u8) -> u8 {
+    let attempts = u64::from(retry_count).saturating_add(1);
+    let all_ns = |power: u8| 4096_u64.saturating_mul(1 << power).saturating_mul(attempts);
+    (1..=20)
+        .rev()
+        .find(|power| u128::from(all_ns(*power)) <= dead_after.as_nanos())
+        .unwrap_or(1)
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let mut node = Node::open(arguments.peers.trust()?)?;
+    node.set_rail_filter(arguments.rails.clone().unwrap_or_default());
+    let mut own = WorkerConfig::default();
+    // Of each rail's channel the receives and what is sent, and that of one that is on its way out.
+    own.slots = arguments.depth.saturating_mul(4);
+    let workers = node.workers(&own)?;
+    let mut end = End::new(node, workers, &arguments.config(), arguments.part())?;
+    match &arguments.peer {
+        Some(peer) => end.connect(&handle(peer, arguments.timeout)?)?,
+        None => listen(&mut end, arguments)?,
+    }
+    let is_hanging = stream(&mut end, arguments)?;
+    let judged = Judged {
+        ending: arguments.expect_end,
+        detect_within: arguments.detect_within,
+        is_hanging,
+        orders: arguments.orders.len(),
+    };
+    let report = Report::of(&end, &judged);
+    print(&report, arguments.json, Report::text)?;
+    if report.passed {
+        Ok(())
+    } else {
+        Err("the link was not as it has to be: see the report".into())
+    }
+}
+
+fn listen<P: Provider, N: Network>(end: &mut End<P, N>, arguments: &Arguments) -> Result<(), Failure> {
+    let address = arguments.listen.unwrap_or_else(|| anywhere(0));
+    let handle = *end.links.listen(&end.node, &end.workers, address)?;
+    eprintln!("{handle}");
+    if let Some(path) = &arguments.handle_file {
+        leave(path, &handle).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Writes the handle so that nobody finds a part of it.
+fn leave(path: &Path, handle: &Handle) -> std::io::Result<()> {
+    let mut unfinished = path.to_owned().into_os_string();
+    unfinished.push(".unfinished");
+    fs::write(&unfinished, format!("{handle}\n"))?;
+    fs::rename(unfinished, path)
+}
+
+/// The handle that was named, or is in the file that was.
+fn handle(peer: &str, timeout: Duration) -> Result<Handle, Failure> {
+    let Some(path) = peer.strip_prefix('@') else {
+        return Ok(peer.parse()?);
+    };
+    let begin = Instant::now();
+    loop {
+        match fs::read_to_string(path) {
+            Ok(text) => return Ok(text.trim().parse()?),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && begin.elapsed() < timeout => {
+                thread::sleep(LOOK_EVERY);
+            }
+            Err(error) => return Err(format!("{path}: {error}").into()),
+        }
+    }
+}
+
+/// Goes on until the link is over; says whether it hangs.
+fn stream<P: Provider, N: Network>(end: &mut End<P, N>, arguments: &Arguments) -> Result<bool, Failure> {
+    let (began, mut notes) = (end.now(), None);
+    while !end.is_over() {
+        if !end.turn()? {
+            thread::sleep(NAP);
+        }
+        if notes.is_none() && end.watch.connected_at.is_some() {
+            notes = Some(drill::begin(arguments.orders.clone())?);
+        }
+        for note in notes.iter().flat_map(std::sync::mpsc::Receiver::try_iter) {
+            end.watch.noted(note);
+        }
+        let carried_out = end.watch.marks.iter().filter(|mark| mark.took_ms.is_some());
+        end.is_wanted = carried_out.count() < arguments.orders.len();
+        let since = end.watch.progress_at.or(end.watch.connected_at).unwrap_or(began);
+        if watch::span(since, end.now()) > arguments.timeout {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

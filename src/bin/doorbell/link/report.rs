@@ -1,0 +1,390 @@
+//! What is told of a run, and what of it is a failure.
+
+use core::fmt::Write as _;
+use core::time::Duration;
+
+use doorbell::Network;
+use doorbell::vocabulary::provider::Provider;
+use doorbell::vocabulary::session::FinalReason;
+use serde::Serialize;
+
+use super::end::{End, Part};
+use super::watch::{Mark, RailReport, ms, span};
+
+/// How the link is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Ending {
+    /// Closed by the side that began it, when both have all
+    Closed,
+    /// Otherwise, with the reason: each message is done or unknown
+    Lost,
+}
+
+/// What a run is judged by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Judged {
+    pub(super) ending: Ending,
+    /// The longest the median of the detections may be.
+    pub(super) detect_within: Option<Duration>,
+    /// Whether it made no progress for too long.
+    pub(super) is_hanging: bool,
+    /// Commands there were to be carried out.
+    pub(super) orders: usize,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    version: &'static str,
+    role: &'static str,
+    /// From when the link stood to the last message.
+    seconds: f64,
+    requests: Requests,
+    sent: Sent,
+    received: Received,
+    rails: Vec<RailReport>,
+    failovers: u32,
+    fail_backs: u32,
+    /// Times the link was without any rail, and had one again.
+    reconnects: u32,
+    /// Connections there were: the highest epoch.
+    epochs: u32,
+    fragments: Fragments,
+    stalls: u32,
+    stalled_ms: f64,
+    /// The longest time without a message that came or was done.
+    outage_ms: f64,
+    /// The longest time between two polls: what cannot be known sooner.
+    poll_pause_ms: f64,
+    /// From a command to the first rail that was declared dead after it.
+    detection_ms: Option<Spread>,
+    /// From a rail's last sign of life to when it was declared dead.
+    silence_ms: Option<Spread>,
+    commands: Vec<Mark>,
+    end: Option<String>,
+    failures: Vec<String>,
+    pub(super) passed: bool,
+}
+
+/// What was taken in to be sent, the first and the last message among it.
+#[derive(Debug, Serialize)]
+struct Requests {
+    taken: u64,
+    done: u64,
+    unknown: u64,
+    /// Of those that ended unknown.
+    never_sent: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Sent {
+    messages: u64,
+    bytes: u64,
+    mb_per_second: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct Received {
+    messages: u64,
+    bytes: u64,
+    mb_per_second: f64,
+    lost: u64,
+    again: u64,
+    wrong: u64,
+    is_whole: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Fragments {
+    sent: u64,
+    sent_again: u64,
+    /// That came again, and were taken once.
+    duplicates: u64,
+    early: u64,
+    old_epoch: u64,
+    heartbeats: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Spread {
+    count: usize,
+    median: f64,
+    longest: f64,
+}
+
+impl Spread {
+    fn of(mut figures: Vec<f64>) -> Option<Self> {
+        figures.sort_by(f64::total_cmp);
+        let middle = figures.len().checked_sub(1)? / 2;
+        Some(Self {
+            count: figures.len(),
+            median: *figures.get(middle)?,
+            longest: *figures.last()?,
+        })
+    }
+}
+
+impl Report {
+    pub(super) fn of<P: Provider, N: Network>(end: &End<P, N>, judged: &Judged) -> Self {
+        let (outgoing, incoming, watch) = (&end.outgoing, &end.incoming, &end.watch);
+        let took = match (watch.connected_at, watch.progress_at) {
+            (Some(from), Some(to)) => span(from, to),
+            _ => Duration::ZERO,
+        };
+        let rails = watch.rails(|rail| end.epoch(rail));
+        let counts = end.counts;
+        let detection_ms = Spread::of(watch.detections_ms());
+        let silence_ms = Spread::of(watch.silences_ms());
+        let failures = failures(end, judged, silence_ms);
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            role: match end.part {
+                Part::Client { .. } => "client",
+                Part::Listener => "listener",
+            },
+            seconds: took.as_secs_f64(),
+            requests: Requests {
+                taken: outgoing.taken,
+                done: outgoing.done,
+                unknown: outgoing.unknown,
+                never_sent: outgoing.not_sent,
+            },
+            sent: Sent {
+                messages: outgoing.messages,
+                bytes: outgoing.bytes,
+                mb_per_second: mb_per_second(outgoing.bytes, took),
+            },
+            received: Received {
+                messages: incoming.messages,
+                bytes: incoming.bytes,
+                mb_per_second: mb_per_second(incoming.bytes, took),
+                lost: incoming.lost,
+                again: incoming.again,
+                wrong: incoming.wrong,
+                is_whole: incoming.ended.is_some(),
+            },
+            failovers: watch.failovers,
+            fail_backs: watch.fail_backs,
+            reconnects: watch.recoveries,
+            epochs: rails.iter().map(|rail| rail.epoch).max().unwrap_or(0),
+            rails,
+            fragments: Fragments {
+                sent: counts.sent,
+                sent_again: counts.sent_again,
+                duplicates: counts.duplicates,
+                early: counts.early,
+                old_epoch: counts.old_epoch,
+                heartbeats: counts.probes,
+            },
+            stalls: watch.stalls,
+            stalled_ms: ms(watch.stalled),
+            outage_ms: ms(watch.outage),
+            poll_pause_ms: ms(watch.pause),
+            detection_ms,
+            silence_ms,
+            commands: watch.marks.clone(),
+            end: watch.over.map(|reason| reason.to_string()),
+            passed: failures.is_empty(),
+            failures,
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String does not fail.
+        let _ = self.write(&mut text);
+        text
+    }
+
+    fn write(&self, to: &mut String) -> core::fmt::Result {
+        let rails = count(self.rails.len(), "rail");
+        writeln!(
+            to,
+            "link over {rails}, doorbell {}, {}, {:.2} s",
+            self.version, self.role, self.seconds
+        )?;
+        let (sent, received, requests) = (&self.sent, &self.received, &self.requests);
+        writeln!(
+            to,
+            "sent {} messages, {:.2} MB/s; of {} requests {} done, {} unknown, of which {} never sent",
+            sent.messages,
+            sent.mb_per_second,
+            requests.taken,
+            requests.done,
+            requests.unknown,
+            requests.never_sent
+        )?;
+        writeln!(
+            to,
+            "received {} messages, {:.2} MB/s: {} lost, {} again, {} wrong; the last one {}",
+            received.messages,
+            received.mb_per_second,
+            received.lost,
+            received.again,
+            received.wrong,
+            if received.is_whole { "came" } else { "did not come" }
+        )?;
+        for rail in &self.rails {
+            let (ups, downs) = (count(rail.ups, "time"), count(rail.downs, "time"));
+            writeln!(
+                to,
+                "rail {}: up {ups}, down {downs}, epoch {}",
+                rail.rail, rail.epoch
+            )?;
+        }
+        let Fragments {
+            sent_again,
+            duplicates,
+            heartbeats,
+            ..
+        } = self.fragments;
+        writeln!(
+            to,
+            "{}, {}, {}; {} sent again, {duplicates} came again; {}",
+            count(self.failovers, "failover"),
+            count(self.fail_backs, "fail-back"),
+            count(self.reconnects, "reconnect"),
+            count(sent_again, "fragment"),
+            count(heartbeats, "heartbeat"),
+        )?;
+        writeln!(
+            to,
+            "stalled {}, {:.1} ms; longest without progress {:.1} ms, between two polls {:.1} ms",
+            count(self.stalls, "time"),
+            self.stalled_ms,
+            self.outage_ms,
+            self.poll_pause_ms
+        )?;
+        for mark in &self.commands {
+            write_mark(to, mark)?;
+        }
+        for (what, spread) in [
+            ("from command to dead rail", self.detection_ms),
+            ("from last sign of life to dead rail", self.silence_ms),
+        ] {
+            if let Some(Spread {
+                count,
+                median,
+                longest,
+            }) = spread
+            {
+                writeln!(
+                    to,
+                    "{what}: median of {count} {median:.1} ms, longest {longest:.1} ms"
+                )?;
+            }
+        }
+        match &self.end {
+            Some(reason) => writeln!(to, "the link ended: {reason}")?,
+            None => writeln!(to, "the link did not end")?,
+        }
+        for failure in &self.failures {
+            writeln!(to, "FAILED: {failure}")?;
+        }
+        if self.passed {
+            writeln!(to, "nothing lost, doubled or left hanging")?;
+        }
+        Ok(())
+    }
+}
+
+fn write_mark(to: &mut String, mark: &Mark) -> core::fmt::Result {
+    write!(to, "`{}`", mark.command)?;
+    match mark.took_ms {
+        Some(took_ms) => write!(to, " took {took_ms:.1} ms")?,
+        None => write!(to, " was not over")?,
+    }
+    for death in &mark.deaths {
+        write!(to, "; rail {} dead after {:.1} ms", death.rail, death.after_ms)?;
+        if let Some(silent_ms) = death.silent_ms {
+            write!(to, ", silent for {silent_ms:.1} ms")?;
+        }
+    }
+    for up in &mark.ups {
+        write!(to, "; rail {} up after {:.1} ms", up.rail, up.after_ms)?;
+    }
+    for (what, after_ms) in [
+        ("stalled", mark.stalled_after_ms),
+        ("resumed", mark.resumed_after_ms),
+        ("over", mark.over_after_ms),
+    ] {
+        if let Some(after_ms) = after_ms {
+            write!(to, "; {what} after {after_ms:.1} ms")?;
+        }
+    }
+    writeln!(to, "; longest without progress {:.1} ms", mark.outage_ms)
+}
+
+/// All that is wrong.
+fn failures<P: Provider, N: Network>(
+    end: &End<P, N>,
+    judged: &Judged,
+    silence_ms: Option<Spread>,
+) -> Vec<String> {
+    let (outgoing, incoming, watch) = (&end.outgoing, &end.incoming, &end.watch);
+    let mut failures = watch.failures.clone();
+    let mut none_of = |count: u64, what: &str| {
+        if count > 0 {
+            failures.push(format!("{count} {what}"));
+        }
+    };
+    none_of(incoming.lost, "messages were lost");
+    none_of(incoming.again, "messages came again, or late");
+    none_of(incoming.wrong, "messages are not what was sent");
+    none_of(outgoing.wrong_ends, "ends were told of no request");
+    none_of(u64::from(end.others), "peers came beside the one there may be");
+    none_of(
+        u64::try_from(outgoing.open()).unwrap_or(u64::MAX),
+        "requests have no end",
+    );
+    if judged.is_hanging {
+        failures.push("it made no progress for too long, and did not end".into());
+    }
+    if watch.marks.len() < judged.orders || watch.marks.iter().any(|mark| mark.took_ms.is_none()) {
+        failures.push("it ended before all commands were carried out".into());
+    }
+    let is_closed = matches!(watch.over, Some(FinalReason::Closed | FinalReason::PeerClosed));
+    match judged.ending {
+        Ending::Closed => {
+            if !is_closed {
+                failures.push("the link was not closed by the one that began it".into());
+            }
+            if incoming.ended.is_none() {
+                failures.push("the peer's last message did not come".into());
+            }
+            if outgoing.unknown > 0 {
+                failures.push(format!("{} requests ended unknown", outgoing.unknown));
+            }
+        }
+        Ending::Lost if is_closed => failures.push("the link was closed, and was to be lost".into()),
+        Ending::Lost => {}
+    }
+    if let Some(limit) = judged.detect_within {
+        match silence_ms {
+            None => failures.push("no rail was declared dead after a command".into()),
+            Some(spread) if spread.median > ms(limit) => failures.push(format!(
+                "a dead rail was silent for {:.1} ms until that was known (median), and {:.1} ms are allowed",
+                spread.median,
+                ms(limit)
+            )),
+            Some(_) => {}
+        }
+    }
+    failures
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "for people: bytes beyond 2^53 are petabytes"
+)]
+fn mb_per_second(bytes: u64, took: Duration) -> f64 {
+    if took.is_zero() {
+        return 0.0;
+    }
+    bytes as f64 / 1e6 / took.as_secs_f64()
+}
+
+/// A number and what it counts.
+fn count(number: impl TryInto<u64>, what: &str) -> String {
+    let number = number.try_into().unwrap_or(u64::MAX);
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}

@@ -1,0 +1,196 @@
+//! Both ends over the simulated fabric, in its time.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::time::Duration;
+
+use doorbell::vocabulary::{Instant, IpPrefix};
+use doorbell::{Node, Trust, WorkerConfig};
+use doorbell_sim::{Fabric, Host, LinkConfig as Wire, PortConfig};
+
+use super::end::{Amount, End, Part};
+use super::report::{Ending, Judged, Report};
+use super::stream::Wish;
+
+const WISH: Wish = Wish {
+    answers: true,
+    message_bytes: 10_000,
+    per_second: 100,
+};
+
+const JUDGED: Judged = Judged {
+    ending: Ending::Closed,
+    detect_within: None,
+    is_hanging: false,
+    orders: 0,
+};
+
+type Side = End<Host, Host>;
+
+/// A client and a listener with two rails to each other, under a plan of faults.
+fn two(plan: &str, wish: Wish) -> (Fabric, [Side; 2]) {
+    let wire = Wire {
+        latency_ns: 50_000,
+        bandwidth_mbps: None,
+    };
+    let plan = plan.parse().unwrap();
+    let fabric = Fabric::builder().link(wire).plan(plan).driven().build();
+    let sides = [("a", 1), ("b", 2)].map(|(name, last)| {
+        let ports = [0, 1].map(|rail| {
+            let address = IpPrefix::new(IpAddr::V4(Ipv4Addr::new(10, 0, rail, last)), 24).unwrap();
+            PortConfig::new(&format!("sim{rail}"), &[address])
+        });
+        let host = fabric.host(name, ports.into()).unwrap();
+        let node = Node::with(host.clone(), host, Trust::unauthenticated_on_purpose()).unwrap();
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        let part = if name == "a" {
+            let amount = Amount::For(Duration::from_secs(1));
+            Part::Client { amount, wish }
+        } else {
+            Part::Listener
+        };
+        let mut config = doorbell::LinkConfig::default();
+        config.session.recover_within = Duration::from_secs(2);
+        End::new(node, workers, &config, part).unwrap()
+    });
+    let [mut client, mut listener] = sides;
+    let any = SocketAddr::from(([0, 0, 0, 0], 7000));
+    let handle = *listener
+        .links
+        .listen(&listener.node, &listener.workers, any)
+        .unwrap();
+    client.connect(&handle).unwrap();
+    (fabric, [client, listener])
+}
+
+/// Lets both run to their ends, or so long; gives their reports.
+fn run(plan: &str, wish: Wish, judged: &Judged) -> [serde_json::Value; 2] {
+    let (fabric, mut sides) = two(plan, wish);
+    let until = Instant::from_ns(0).after(Duration::from_secs(8));
+    while fabric.now() < until && !sides.iter().all(End::is_over) {
+        let mut next = fabric.now().after(Duration::from_millis(2));
+        for side in sides.iter_mut().filter(|side| !side.is_over()) {
+            side.turn().unwrap();
+            if let Some(wake) = side.links.wake(fabric.now()) {
+                next = next.min(wake.instant());
+            }
+        }
+        match fabric.next_at() {
+            Some(at) if at <= next => assert!(fabric.step()),
+            _ => fabric.run_until(next),
+        }
+    }
+    fabric.audit().unwrap();
+    sides.map(|side| {
+        let report = Report::of(&side, judged);
+        assert!(report.text().contains("the link "), "{}", report.text());
+        serde_json::to_value(&report).unwrap()
+    })
+}
+
+fn number(report: &serde_json::Value, pointer: &str) -> u64 {
+    report
+        .pointer(pointer)
+        .unwrap_or_else(|| panic!("{pointer} in {report}"))
+        .as_u64()
+        .unwrap()
+}
+
+#[test]
+fn both_send_and_account_for_all() {
+    let [client, listener] = run("", WISH, &JUDGED);
+    for report in [&client, &listener] {
+        assert_eq!(report["passed"], true, "{report:#}");
+        assert!(
+            (80..=102).contains(&number(report, "/sent/messages")),
+            "{report:#}"
+        );
+        assert_eq!(number(report, "/epochs"), 2);
+        assert_eq!(number(report, "/failovers"), 0);
+    }
+    assert_eq!(client["sent"]["messages"], listener["received"]["messages"]);
+    assert_eq!(client["received"]["messages"], listener["sent"]["messages"]);
+    let one_way = Wish {
+        answers: false,
+        ..WISH
+    };
+    let [client, listener] = run("", one_way, &JUDGED);
+    assert_eq!(
+        (&client["passed"], &listener["passed"]),
+        (&true.into(), &true.into())
+    );
+    assert_eq!(number(&listener, "/sent/messages"), 0);
+}
+
+#[test]
+fn a_rail_that_goes_and_comes_is_told() {
+    let plan = "at 300ms link a/sim0-b/sim0 down for 300ms";
+    let [client, listener] = run(plan, WISH, &JUDGED);
+    for report in [&client, &listener] {
+        assert_eq!(report["passed"], true, "{report:#}");
+        assert_eq!(
+            (number(report, "/failovers"), number(report, "/reconnects")),
+            (1, 0)
+        );
+        assert_eq!(number(report, "/rails/0/downs"), 1);
+    }
+    assert!(number(&client, "/epochs") >= 2);
+}
+
+#[test]
+fn a_link_that_is_lost_ends_each_request_and_is_a_failure_where_it_was_not_expected() {
+    let plan = "at 300ms link a-b down";
+    let [client, listener] = run(plan, WISH, &JUDGED);
+    for report in [&client, &listener] {
+        assert_eq!(report["passed"], false, "{report:#}");
+        let failures = report["failures"].to_string();
+        assert!(
+            failures.contains("not closed") && failures.contains("unknown"),
+            "{failures}"
+        );
+    }
+    let lost = Judged {
+        ending: Ending::Lost,
+        ..JUDGED
+    };
+    let [client, listener] = run(plan, WISH, &lost);
+    for report in [&client, &listener] {
+        assert_eq!(report["passed"], true, "{report:#}");
+        assert_eq!(report["end"], "the peer could not be reached in time");
+        assert_eq!(
+            number(report, "/requests/done") + number(report, "/requests/unknown"),
+            number(report, "/requests/taken")
+        );
+        assert!(number(report, "/requests/unknown") > 0);
+    }
+    let [client, _] = run("", WISH, &lost);
+    assert_eq!(client["passed"], false);
+}
+
+#[test]
+fn what_has_no_end_or_was_not_done_is_a_failure() {
+    let hanging = Judged {
+        is_hanging: true,
+        orders: 1,
+        detect_within: Some(Duration::from_millis(200)),
+        ..JUDGED
+    };
+    let (_, [client, _]) = two("", WISH);
+    let report = serde_json::to_value(Report::of(&client, &hanging)).unwrap();
+    let failures = report["failures"].to_string();
+    for what in [
+        "no progress",
+        "all commands",
+        "not closed",
+        "no rail was declared dead",
+    ] {
+        assert!(failures.contains(what), "{failures}");
+    }
+}
+
+#[test]
+fn a_device_gives_up_before_the_session_and_not_long_before() {
+    let default = doorbell::LinkConfig::default();
+    let of = |ms| super::transport_timeout(Duration::from_millis(ms), default.channel.retry_count);
+    assert_eq!(of(120), default.channel.timeout);
+    assert_eq!([of(117), of(118), of(235), of(1000), of(1)], [11, 12, 13, 15, 5]);
+}
