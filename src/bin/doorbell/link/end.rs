@@ -1,6 +1,7 @@
 //! One end of the link: it sends, takes what comes, and keeps account of both.
 
 use core::time::Duration;
+use std::sync::Arc;
 
 use doorbell::vocabulary::Instant;
 use doorbell::vocabulary::provider::Provider;
@@ -48,7 +49,7 @@ enum Stage {
 }
 
 pub(super) struct End<P: Provider, N: Network> {
-    pub(super) node: Node<P, N>,
+    pub(super) node: Arc<Node<P, N>>,
     pub(super) workers: Vec<Worker<P>>,
     pub(super) links: Links<P, N>,
     pub(super) part: Part,
@@ -80,7 +81,7 @@ impl<P: Provider, N: Network> End<P, N> {
             Part::Listener => 0,
         };
         Ok(Self {
-            node,
+            node: Arc::new(node),
             workers,
             links,
             part,

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
-use doorbell::{Handle, LinkConfig, Network, Node, RailFilter, WorkerConfig};
+use doorbell::{Handle, LinkConfig, Network, Node, RailFilter, Tcp, WorkerConfig};
 
 use crate::address::anywhere;
 use crate::peers::Peers;
@@ -210,9 +210,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-fn listen<P: Provider, N: Network>(end: &mut End<P, N>, arguments: &Arguments) -> Result<(), Failure> {
+fn listen<P: Provider>(end: &mut End<P, Tcp>, arguments: &Arguments) -> Result<(), Failure> {
     let address = arguments.listen.unwrap_or_else(|| anywhere(0));
-    let handle = *end.links.listen(&end.node, &end.workers, address)?;
+    let handle = end.links.listen(&end.node, &end.workers, address)?;
     eprintln!("{handle}");
     if let Some(path) = &arguments.handle_file {
         leave(path, &handle).map_err(|error| format!("{}: {error}", path.display()))?;

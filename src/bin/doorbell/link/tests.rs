@@ -54,9 +54,9 @@ fn two(plan: &str, wish: Wish) -> (Fabric, [Side; 2]) {
     });
     let [mut client, mut listener] = sides;
     let any = SocketAddr::from(([0, 0, 0, 0], 7000));
-    let handle = *listener
+    let handle = listener
         .links
-        .listen(&listener.node, &listener.workers, any)
+        .listen_polled(&listener.node, &listener.workers, any)
         .unwrap();
     client.connect(&handle).unwrap();
     (fabric, [client, listener])
