@@ -1,12 +1,13 @@
 //! Scenarios that are run at once, since they wait more than they work: each as a `cargo lab run` of its own, whose
 //! output is kept in its folder, and shown where it failed.
 
+use core::time::Duration;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 

@@ -1,8 +1,9 @@
 //! One scenario on one kernel as a part of the tests, counted from the report it leaves.
 
+use core::time::Duration;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
