@@ -163,9 +163,7 @@ impl<P: Provider> Worker<P> {
         let sends = &mut self.sends;
         self.receives.hungry.make_room(places);
         sends.unannounced.make_room(places);
-        let wanting = sends.wanting.list_mut();
-        wanting.reserve(places.saturating_sub(wanting.len()));
-        in_place::touch(wanting.spare_capacity_mut());
+        sends.wanting.make_room(places);
         self.closing.reserve(places.saturating_sub(self.closing.len()));
         sends
             .fetched

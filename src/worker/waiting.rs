@@ -11,6 +11,7 @@ use doorbell_core::{Clock, Deadline, Instant};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{Statistics, Wait, Waitable, Waiter, Woken, prepare_sleep};
 
+use super::channel_list::ChannelList;
 use super::places::Entry;
 use super::polling::SendSide;
 use super::submissions::Submissions;
@@ -42,22 +43,22 @@ impl Waiting {
 #[derive(Debug)]
 pub(super) struct Wanting {
     /// Channels on which a message was refused for want of a credit, as of `refusals`.
-    channels: Vec<u32>,
+    channels: ChannelList,
     /// How many requests had been refused when the list was made.
     refusals: u64,
 }
 
 impl Wanting {
-    pub(super) const fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            channels: Vec::new(),
+            channels: ChannelList::default(),
             refusals: 0,
         }
     }
 
-    /// The list that can grow as long as there are channels.
-    pub(super) const fn list_mut(&mut self) -> &mut Vec<u32> {
-        &mut self.channels
+    /// Makes room for so many channels.
+    pub(super) fn make_room(&mut self, channels: usize) {
+        self.channels.make_room(channels);
     }
 
     /// Whether nobody does, as of the last look.
@@ -85,15 +86,16 @@ impl<P: Provider> SendSide<P> {
         self.find_credits(places)
     }
 
-    /// Lists the channels that want credits. Room for all of them was reserved at admission.
+    /// Lists the channels that want credits. Room for all of them was made at admission.
     #[cold]
     fn find_wanting<C: Sends<P>>(&mut self, places: &mut [Entry<C>]) {
-        self.wanting.channels.clear();
-        let wanting = (0..).zip(places).filter_map(|(index, entry)| {
-            let channel = entry.channel.as_mut()?;
-            channel.send_half().sender.wants_credits().then_some(index)
-        });
-        self.wanting.channels.extend(wanting);
+        self.wanting.channels.retain(|_| false);
+        for (index, entry) in (0..).zip(places) {
+            let channel = entry.channel.as_mut();
+            if channel.is_some_and(|channel| channel.send_half().sender.wants_credits()) {
+                self.wanting.channels.put(index);
+            }
+        }
     }
 
     /// Says how many of the channels that wanted credits have some now, or are gone.
@@ -101,7 +103,7 @@ impl<P: Provider> SendSide<P> {
     fn find_credits<C: Sends<P>>(&mut self, places: &mut [Entry<C>]) -> u32 {
         let mut came = 0_u32;
         self.wanting.channels.retain(|index| {
-            let entry = places.get_mut(*index as usize);
+            let entry = places.get_mut(index as usize);
             let channel = entry.and_then(|entry| entry.channel.as_mut());
             channel.is_some_and(|channel| {
                 let sender = &mut channel.send_half().sender;
@@ -254,6 +256,24 @@ impl<P: Provider> Worker<P> {
         self.wait_as(how, deadline, |worker| worker.poll_all(&mut each))
     }
 
+    /// Waits as [`Worker::wait`] does, polling as [`Worker::poll_open`] does: channels that are being closed stay as
+    /// they are. This is what never allocates; and by [`Wait::Busy`] it makes no system call.
+    ///
+    /// # Errors
+    /// As for [`Worker::wait`].
+    #[inline]
+    pub fn wait_open(
+        &mut self,
+        how: Wait,
+        deadline: Deadline,
+        mut each: impl FnMut(Turn<'_, P>, Event<P>),
+    ) -> Result<Woken, WaitError> {
+        self.wait_as(how, deadline, |worker| {
+            let count = worker.poll_open(&mut each)?;
+            Ok(worker.or_credits(count))
+        })
+    }
+
     /// Makes the completion queues wake whoever sleeps at them, and polls once more. Gives leave
     /// to sleep, or `None` where something happened meanwhile: act on it, and ask again.
     ///
@@ -290,11 +310,17 @@ impl<P: Provider> Worker<P> {
     #[inline]
     fn poll_all(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
         let count = self.poll(each)?;
+        Ok(self.or_credits(count))
+    }
+
+    /// How much polling found, or for how many channels credits came where it found nothing.
+    #[inline]
+    fn or_credits(&mut self, count: u32) -> u32 {
         if count > 0 {
-            return Ok(count);
+            return count;
         }
         let places = &mut self.places.entries;
-        Ok(self.sends.credits_came(places, &self.statistics))
+        self.sends.credits_came(places, &self.statistics)
     }
 }
 

@@ -5,9 +5,9 @@ use core::error::Error;
 use core::time::Duration;
 
 use doorbell::{
-    Channel, ChannelConfig, ChannelId, Connection, Listener, Node, RemoteAccess, RingChannel, RingConfig,
-    RingError, SharedReceivesConfig, Submitter, SubmitterConfig, Trust, Window as _, WindowConfig, Worker,
-    WorkerConfig, within,
+    Channel, ChannelConfig, ChannelId, Connection, Listener, Node, Notify, RemoteAccess, RingChannel,
+    RingConfig, RingError, SharedReceivesConfig, Submitter, SubmitterConfig, Trust, Window as _,
+    WindowConfig, Worker, WorkerConfig, within,
 };
 
 /// How long connecting may take.
@@ -114,6 +114,8 @@ fn workers(node: &Node, shared: Option<SharedReceivesConfig>) -> Result<Vec<Work
     let mut config = WorkerConfig::default();
     config.slots = 512;
     config.shared_receives = shared;
+    // They are waited for, too.
+    config.notify = Notify::Every;
     Ok(node.workers(&config)?)
 }
 

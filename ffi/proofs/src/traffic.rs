@@ -3,10 +3,11 @@
 //! from within a poll, leases released and dropped, and queues run into their ends.
 
 use core::fmt;
+use core::time::Duration;
 
 use doorbell::{
     Event, Lease, Operation, PostFlags, RemoteAddress, RingChannel, SendErrorKind, SubmitErrorKind, Turn,
-    Window as _, Worker,
+    Wait, Window as _, Woken, Worker, within,
 };
 
 use crate::{End, Pair};
@@ -23,6 +24,9 @@ const ROUNDS_TO_FLOOD: u64 = 16;
 
 /// Polls for what a phase posted, at most. Everything is done after a few.
 const POLLS_MAX: u32 = 10_000;
+
+/// How long is waited for nothing.
+const A_MOMENT: Duration = Duration::from_millis(1);
 
 /// Requests of a batch.
 const BATCH: u64 = 8;
@@ -109,6 +113,33 @@ impl Traffic {
         Ok(())
     }
 
+    /// Waits at both ends until nothing came for a moment, awake and asleep, once messages were refused for want of a
+    /// credit and the peer has posted receives again.
+    ///
+    /// # Errors
+    /// As for [`Traffic::run`]; or it did not wait until the end.
+    pub fn wait(&mut self) -> Result<(), Stuck> {
+        for how in [Wait::Busy, Wait::SPIN_THEN_SLEEP] {
+            self.flood(Side::A)?;
+            self.settle()?;
+            let Pair { a, b, .. } = &mut self.pair;
+            let mut ends = [Woken::Progress; 2];
+            for (end, woken) in [a, b].into_iter().zip(&mut ends) {
+                let mut waits = 0..POLLS_MAX;
+                while *woken == Woken::Progress && waits.next().is_some() {
+                    *woken = end
+                        .worker
+                        .wait_open(how, within(A_MOMENT), |_, _| ())
+                        .map_err(|_| Stuck("a Worker cannot be waited for"))?;
+                }
+            }
+            if ends != [Woken::Deadline; 2] {
+                return Err(Stuck("a wait does not end"));
+            }
+        }
+        Ok(())
+    }
+
     fn round(&mut self) -> Result<(), Stuck> {
         for of in [Side::A, Side::B] {
             self.alone(of)?;
@@ -158,7 +189,7 @@ impl Traffic {
         let number = self.number();
         let bytes = message(number);
         let (from, to) = self.ends(of);
-        let target = within(to, MESSAGE_BYTES as u64)?;
+        let target = part_of(to, MESSAGE_BYTES as u64)?;
         let mut leases = [const { None }; 7];
         for place in &mut leases {
             *place = Some(filled(&mut from.worker, number)?);
@@ -212,7 +243,7 @@ impl Traffic {
     fn one_sided(&mut self, of: Side) -> Result<(), Stuck> {
         let refused = Stuck("a one-sided request was refused");
         let (from, to) = self.ends(of);
-        let (bytes, remote) = (within(to, MESSAGE_BYTES as u64)?, within(to, 8)?);
+        let (bytes, remote) = (part_of(to, MESSAGE_BYTES as u64)?, part_of(to, 8)?);
         let operations = [
             Operation::Read(bytes),
             Operation::FetchAndAdd { remote, add: 1 },
@@ -264,7 +295,7 @@ impl Traffic {
         let refused = Stuck("a submission was refused");
         let number = self.number();
         let (from, to) = self.ends(of);
-        let target = within(to, MESSAGE_BYTES as u64)?;
+        let target = part_of(to, MESSAGE_BYTES as u64)?;
         let End {
             worker,
             channel,
@@ -470,7 +501,7 @@ fn filled(worker: &mut Worker, number: u64) -> Result<Lease, Stuck> {
     Ok(lease)
 }
 
-fn within(end: &End, bytes: u64) -> Result<RemoteAddress, Stuck> {
+fn part_of(end: &End, bytes: u64) -> Result<RemoteAddress, Stuck> {
     let window = end.window.remote();
     RemoteAddress::within(&window, 0, bytes).ok_or(Stuck("the window is too small"))
 }

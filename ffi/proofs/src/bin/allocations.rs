@@ -65,6 +65,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     if told.plant {
         drop(black_box(Box::new(0_u8)));
     }
+    traffic.wait()?;
     traffic.run(half)?;
     let calls = CALLS.get().wrapping_sub(before);
     println!(

@@ -66,6 +66,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let rings = pair.rings()?;
     let mut traffic = Traffic::new(pair, rings);
     traffic.run(WARM_UP)?;
+    traffic.wait()?;
     keep_what_was_touched();
     // Once, so that the function itself is in place.
     faults()?;
@@ -75,6 +76,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     if told.plant {
         touch_a_fresh_page()?;
     }
+    traffic.wait()?;
     traffic.run(half)?;
     let after = faults()?;
     let [minor, major] = [0, 1].map(|kind: usize| {
