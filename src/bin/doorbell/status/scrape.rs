@@ -39,7 +39,7 @@ impl Sample {
     pub(super) fn sum(&self, name: &str) -> Option<f64> {
         self.series
             .contains_key(name)
-            .then(|| self.all(name).map(|(_, value)| value).sum())
+            .then(|| total(self.all(name).map(|(_, value)| value)))
     }
 
     /// Reads the text of an exposition.
@@ -58,6 +58,11 @@ impl Sample {
         }
         Ok(Self { at, series })
     }
+}
+
+/// A sum from zero: that of nothing would be a negative one, and be shown as such.
+pub(super) fn total(values: impl Iterator<Item = f64>) -> f64 {
+    values.fold(0.0, |sum, value| sum + value)
 }
 
 /// A name, labels between braces or none, and a value.

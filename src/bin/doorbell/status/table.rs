@@ -4,7 +4,7 @@ use core::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::scrape::{Labels, Sample, plain};
+use super::scrape::{Labels, Sample, plain, total};
 
 /// A node over one interval. What it does not tell is not there.
 #[derive(Debug, Serialize)]
@@ -117,9 +117,8 @@ impl Between<'_> {
     /// What the series of a name with this label have together.
     fn with(&self, name: &str, label: &str, value: &str) -> f64 {
         let of = self.now.all(name);
-        of.filter(|(labels, _)| labels.get(label).is_some_and(|is| is == value))
-            .map(|(_, count)| count)
-            .sum()
+        let these = of.filter(|(labels, _)| labels.get(label).is_some_and(|is| is == value));
+        total(these.map(|(_, count)| count))
     }
 
     fn mesh(&self) -> Option<Mesh> {
@@ -213,9 +212,8 @@ impl Between<'_> {
         let of = |peer: &str, state: &str| -> f64 {
             let all = self.now.all("doorbell_channels");
             let is = |labels: &Labels, name, value| labels.get(name).is_some_and(|is| is == value);
-            all.filter(|(labels, _)| is(labels, "peer", peer) && is(labels, "state", state))
-                .map(|(_, count)| count)
-                .sum()
+            let these = all.filter(|(labels, _)| is(labels, "peer", peer) && is(labels, "state", state));
+            total(these.map(|(_, count)| count))
         };
         let channels = peers.into_iter().map(|peer| Channels {
             peer: peer.to_owned(),
@@ -473,6 +471,12 @@ doorbell_channels{device="rxe0",peer="10.0.0.2",state="failed"} 0
         );
         let json = serde_json::to_value(report("", "")).unwrap();
         assert!(json.get("mesh").is_none());
+        let connected = "doorbell_links{state=\"connected\"} 1\n";
+        let text = report(connected, connected).text();
+        assert!(
+            text.starts_with("links: 1 connected, 0 without a rail; sent again 0,"),
+            "{text}"
+        );
     }
 
     #[test]
