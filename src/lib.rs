@@ -59,6 +59,9 @@ mod peer;
 mod preflight;
 mod rail_filter;
 mod rails;
+#[cfg(test)]
+#[path = "../fuzz/replay.rs"]
+mod replay;
 mod ring_channel;
 #[cfg(feature = "settings")]
 mod settings;

@@ -13,6 +13,9 @@ mod cluster;
 #[path = "../../hotpath/tests/hostile/oracle/mod.rs"]
 mod hotpath;
 mod kernel;
+mod members;
+mod mesh;
+mod metrics;
 #[path = "../../sim/tests/operations/oracle/mod.rs"]
 mod operations;
 #[path = "../../src/bin/doorbell/peers.rs"]
@@ -29,6 +32,7 @@ mod simulated;
 #[path = "../../sim/lab/src/topology.rs"]
 #[expect(dead_code, reason = "whoever makes hosts uses more of it")]
 mod topology;
+mod trust;
 #[path = "../../src/bin/doorbell/value.rs"]
 mod value;
 #[path = "../../core/tests/wire/oracle/mod.rs"]
@@ -105,6 +109,26 @@ pub fn arguments(bytes: &[u8]) {
 /// The text of a file of settings.
 pub fn settings(bytes: &[u8]) {
     let _ = settings::check(bytes);
+}
+
+/// A frame of a mesh.
+pub fn mesh(bytes: &[u8]) {
+    let _ = mesh::hostile::check(bytes);
+}
+
+/// What a member of a mesh says, beside two that are honest.
+pub fn mesh_stranger(bytes: &[u8]) {
+    let _ = members::stranger::check(bytes);
+}
+
+/// What a scraper asks of the metrics server.
+pub fn metrics_request(bytes: &[u8]) {
+    let _ = metrics::hostile::check(bytes);
+}
+
+/// A file of keys.
+pub fn keys(bytes: &[u8]) {
+    let _ = trust::hostile::check(bytes);
 }
 
 /// The text of a scenario.

@@ -1,13 +1,13 @@
 //! Keys from outside the program: a file that only its owner can read, or the environment.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Error, ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::process::geteuid;
 
-use crate::trust::{KeyRing, KeyRingError};
+use crate::trust::{KeyRing, KeyRingError, wipe};
 
 /// A file of more is none of keys.
 const FILE_BYTES_MAX: u64 = 64 << 10;
@@ -48,10 +48,15 @@ impl KeyRing {
             return Err(not_secret(format!("it has {} bytes", is.len())));
         }
         // With room for all of it at once, no copy is left behind where it would have grown.
-        let mut text = String::with_capacity(usize::try_from(FILE_BYTES_MAX).unwrap_or_default());
-        let read = open.take(FILE_BYTES_MAX).read_to_string(&mut text);
-        let ring = read.map_err(unreadable).and_then(|_| Self::from_text(&text));
-        wipe(text);
+        let mut bytes = Vec::with_capacity(usize::try_from(FILE_BYTES_MAX).unwrap_or_default());
+        let read = open.take(FILE_BYTES_MAX).read_to_end(&mut bytes);
+        let ring = read
+            .map_err(unreadable)
+            .and_then(|_| match core::str::from_utf8(&bytes) {
+                Ok(text) => Self::from_text(text),
+                Err(error) => Err(unreadable(Error::new(ErrorKind::InvalidData, error))),
+            });
+        wipe(&mut bytes);
         ring
     }
 
@@ -63,13 +68,9 @@ impl KeyRing {
     pub fn from_env(variable: &str) -> Result<Self, KeyRingError> {
         let text = std::env::var(variable).map_err(|_| KeyRingError::Environment(variable.into()))?;
         let ring = Self::from_text(&text);
-        wipe(text);
+        wipe(&mut text.into_bytes());
         ring
     }
-}
-
-fn wipe(text: String) {
-    crate::trust::wipe(&mut text.into_bytes());
 }
 
 #[cfg(test)]
@@ -128,6 +129,10 @@ mod tests {
                 .to_string()
                 .contains("65537 bytes")
         );
+        let binary = Kept::new("binary", "", 0o600);
+        fs::write(&binary.0, b"3:\xff").unwrap();
+        let error = KeyRing::from_file(&binary.0).unwrap_err();
+        assert!(matches!(error, KeyRingError::File { .. }), "{error}");
         let empty = Kept::new("empty", "", 0o600);
         assert_eq!(
             KeyRing::from_file(&empty.0).unwrap_err().to_string(),

@@ -93,8 +93,20 @@ impl PairHeader {
         bytes
     }
 
-    /// Reads one, and gives what is behind it.
-    pub(super) fn parse(body: &[u8]) -> Option<(Self, &[u8])> {
+    /// Reads that of a message, and gives the message behind it; `None` where it is none of a message.
+    pub(super) fn parse_data(body: &[u8]) -> Option<(Self, &[u8])> {
+        Self::split(body).filter(|(pair, _)| pair.room == 0)
+    }
+
+    /// Reads that of a grant; `None` where it is none of a grant, behind which there is nothing.
+    pub(super) fn parse_grant(body: &[u8]) -> Option<Self> {
+        match Self::split(body)? {
+            (pair, []) => Some(pair),
+            _ => None,
+        }
+    }
+
+    fn split(body: &[u8]) -> Option<(Self, &[u8])> {
         let (source, rest) = body.split_first_chunk()?;
         let (destination, rest) = rest.split_first_chunk()?;
         let (sequence, rest) = rest.split_first_chunk()?;

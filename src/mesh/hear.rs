@@ -155,7 +155,7 @@ impl State {
             config,
             ..
         } = self;
-        let pair = PairHeader::parse(body).map(|(pair, _)| pair);
+        let pair = PairHeader::parse_data(body).map(|(pair, _)| pair);
         let member = members.get_mut(source.index());
         let (Some(pair), Some(member)) = (pair, member) else {
             counts.dropped = counts.dropped.saturating_add(1);
@@ -175,15 +175,18 @@ impl State {
         let Self {
             members,
             pool,
+            counts,
             config,
             ..
         } = self;
-        let pair = PairHeader::parse(body).map(|(pair, _)| pair);
-        if let (Some(pair), Some(member)) = (pair, members.get_mut(source.index())) {
-            let is_of_now = member.started == Some(pair.source_started);
-            if is_of_now && pair.destination_started == config.started {
-                member.hear_grant(&pair, now, config, pool);
-            }
+        let member = members.get_mut(source.index());
+        let (Some(pair), Some(member)) = (PairHeader::parse_grant(body), member) else {
+            counts.dropped = counts.dropped.saturating_add(1);
+            return;
+        };
+        let is_of_now = member.started == Some(pair.source_started);
+        if is_of_now && pair.destination_started == config.started {
+            member.hear_grant(&pair, now, config, pool);
         }
     }
 

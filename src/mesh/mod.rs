@@ -10,6 +10,8 @@ mod config;
 mod frame;
 mod group;
 mod hear;
+#[cfg(test)]
+mod hostile;
 mod member;
 mod membership;
 mod neighbour;

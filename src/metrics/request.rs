@@ -2,7 +2,7 @@
 //!
 //! As little of HTTP as a scraper needs: one GET or HEAD of `/metrics` a connection, without a body.
 //!
-//! Source: RFC 9112, sections 2 to 4 and 9.6.
+//! Source: RFC 9112, sections 2 to 5 and 9.6; RFC 9110, section 5.
 
 /// The longest request: scrapers' are a few hundred bytes.
 pub(crate) const REQUEST_BYTES_MAX: usize = 4096;
@@ -59,11 +59,9 @@ fn judge(head: &[u8]) -> Result<Asked, Refusal> {
     if method.is_empty() || !method.bytes().all(|byte| byte.is_ascii_uppercase()) {
         return Err(Refusal::BadRequest);
     }
-    // A header's name ends with a colon, and no header is continued on the next line.
-    let is_header = |line: &str| {
-        line.split_once(':')
-            .is_some_and(|(name, _)| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic()))
-    };
+    if target.is_empty() || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(Refusal::BadRequest);
+    }
     if !lines.all(is_header) {
         return Err(Refusal::BadRequest);
     }
@@ -79,6 +77,18 @@ fn judge(head: &[u8]) -> Result<Asked, Refusal> {
         ("/metrics", _) => Err(Refusal::MethodNotAllowed),
         _ => Err(Refusal::NotFound),
     }
+}
+
+/// Whether a line is a header: a name, a colon and a value. None is continued on the next line, and no line ends with less than CR and LF,
+/// which somebody in between might read otherwise.
+fn is_header(line: &str) -> bool {
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    line.split_once(':').is_some_and(|(name, value)| {
+        let is_text = value
+            .bytes()
+            .all(|byte| byte == b'\t' || !byte.is_ascii_control());
+        !name.is_empty() && name.bytes().all(is_of_name) && is_text
+    })
 }
 
 /// The head of an answer with this text.
@@ -158,6 +168,14 @@ mod tests {
                 Refusal::BadRequest,
             ),
             (b"\x16\x03\x01\x02\x00\r\n\r\n", Refusal::BadRequest),
+            (b"GET  HTTP/1.1\r\n\r\n", Refusal::BadRequest),
+            (b"GET /metrics?\n HTTP/1.1\r\n\r\n", Refusal::BadRequest),
+            (
+                b"GET /metrics HTTP/1.1\r\nA: b\nC: d\r\n\r\n",
+                Refusal::BadRequest,
+            ),
+            (b"GET /metrics HTTP/1.1\r\nA: b\r\r\n\r\n", Refusal::BadRequest),
+            (b"GET /metrics HTTP/1.1\r\nA(: b\r\n\r\n", Refusal::BadRequest),
         ] {
             assert_eq!(read(request), Asked::Refused(refusal), "{request:?}");
             assert!(

@@ -3,6 +3,8 @@
 //! What a handshake proves, and when, is `core::handshake`'s. How many are being connected at a time is for whoever
 //! listens to limit.
 
+#[cfg(test)]
+mod hostile;
 mod key;
 mod refusals;
 mod ring;

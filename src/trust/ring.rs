@@ -149,10 +149,10 @@ fn read_key(line: usize, entry: &str) -> Result<Key, KeyRingError> {
     let (id, digits) = entry
         .split_once(':')
         .ok_or(wrong("there is no colon behind an id"))?;
-    let id = id
-        .trim()
-        .parse()
-        .map_err(|_| wrong("the id is not a number below 2^32"))?;
+    let id = Some(id.trim())
+        .filter(|id| id.bytes().all(|digit| digit.is_ascii_digit()))
+        .and_then(|id| id.parse().ok())
+        .ok_or(wrong("the id is not a number below 2^32"))?;
     let digits = digits.trim().as_bytes();
     if digits.len() % 2 != 0 {
         return Err(wrong("an odd number of hexadecimal digits"));
@@ -203,6 +203,10 @@ mod tests {
             ("# none\n", "there is no key"),
             ("\n51aa", "line 2 is not a key: there is no colon behind an id"),
             ("x:51aa", "line 1 is not a key: the id is not a number below 2^32"),
+            (
+                "+1:51aa",
+                "line 1 is not a key: the id is not a number below 2^32",
+            ),
             (
                 "1:51a",
                 "line 1 is not a key: an odd number of hexadecimal digits",

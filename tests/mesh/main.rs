@@ -11,7 +11,13 @@
 #[path = "../fabric/mod.rs"]
 mod fabric;
 
+#[path = "../../core/tests/wire/oracle/choices.rs"]
+mod choices;
 mod collectives;
 mod found;
+#[path = "../../fuzz/replay.rs"]
+mod replay;
+mod stranger;
+mod strangers;
 mod ways;
 mod world;

@@ -9,7 +9,7 @@ use doorbell::vocabulary::{Instant, Rank};
 use doorbell::{Handle, Mesh, MeshConfig, MeshEvent, MeshSendError, Node, Trust, Worker, WorkerConfig};
 use doorbell_sim::{Fabric, Host};
 
-use crate::fabric::{port, small};
+use super::fabric::{port, small};
 
 pub(crate) const PORT: u16 = 7000;
 
@@ -116,6 +116,15 @@ impl World {
 
     /// Members who know of no other.
     pub(crate) fn apart(ranks: usize, cables: &[(usize, usize)], plan: &str) -> Self {
+        let mut world = Self::of_hosts(ranks, cables, plan);
+        for at in 0..ranks {
+            world.begin(at, 1);
+        }
+        world
+    }
+
+    /// Their hosts, before any of them is started.
+    pub(crate) fn of_hosts(ranks: usize, cables: &[(usize, usize)], plan: &str) -> Self {
         let fabric = Fabric::builder().plan(plan.parse().unwrap()).driven().build();
         let hosts: Vec<_> = (0..ranks)
             .map(|at| {
@@ -128,15 +137,11 @@ impl World {
                 fabric.host(&format!("h{at}"), ports.collect()).unwrap()
             })
             .collect();
-        let mut world = Self {
+        Self {
             fabric,
             members: (0..ranks).map(|_| None).collect(),
             hosts,
-        };
-        for at in 0..ranks {
-            world.begin(at, 1);
         }
-        world
     }
 
     /// Starts a member that knows of no other.

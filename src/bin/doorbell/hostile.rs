@@ -178,6 +178,8 @@ mod tests {
             ("lat", true),
             ("bw", true),
             ("pingpong", true),
+            ("handle", true),
+            ("no_bandwidth", true),
             ("refused", false),
         ] {
             let bytes = std::fs::read(folder("arguments").join(name)).unwrap();

@@ -150,6 +150,7 @@ mod tests {
         for (name, is_one) in [
             ("small", true),
             ("links", true),
+            ("wide", true),
             ("rounds", true),
             ("circle", false),
             ("unfinished", false),

@@ -1,0 +1,6 @@
+//! What a member of a mesh says that is not honest, one thing after the other.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| doorbell_fuzz::mesh_stranger(bytes));

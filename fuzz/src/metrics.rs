@@ -1,0 +1,7 @@
+//! What a scraper may ask: of the library itself.
+#![expect(dead_code, reason = "who is too slow is for the server to tell")]
+
+#[path = "../../src/metrics/hostile.rs"]
+pub(crate) mod hostile;
+#[path = "../../src/metrics/request.rs"]
+mod request;

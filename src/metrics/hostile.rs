@@ -1,0 +1,164 @@
+//! Any bytes as what a scraper sends: what must hold. Tests and the fuzzer run it.
+
+use super::request::{Asked, REQUEST_BYTES_MAX, Refusal, answer, read};
+
+/// Panics where reading `bytes` breaks a promise. Says what they ask for.
+pub(crate) fn check(bytes: &[u8]) -> Asked {
+    let asked = read(bytes);
+    assert_eq!(asked, plain::read(bytes));
+    // Bytes come in pieces: nothing is answered before the request has ended, and nothing behind its end counts.
+    let end = plain::end(bytes).map_or(REQUEST_BYTES_MAX, |end| end + 4);
+    let spread = (0..16).map(|sixteenth| bytes.len() * sixteenth / 16);
+    for length in spread
+        .chain([end - 1, end, end + 1])
+        .filter(|length| *length <= bytes.len())
+    {
+        let expected = if length < end { Asked::More } else { asked };
+        assert_eq!(read(&bytes[..length]), expected, "of {length} bytes");
+    }
+    match asked {
+        Asked::More => assert!(bytes.len() < REQUEST_BYTES_MAX),
+        Asked::Metrics { .. } => {
+            assert!(bytes.starts_with(b"GET /metrics") || bytes.starts_with(b"HEAD /metrics"));
+            check_answer(&answer("a 1\n"), "200", 4);
+        }
+        Asked::Refused(refusal) => check_answer(&refusal.answer(), status(refusal), 0),
+    }
+    asked
+}
+
+/// An answer says how it went, how long it is and that there is no other behind it, and nothing that was asked.
+fn check_answer(head: &str, status: &str, length_bytes: usize) {
+    let lines: Vec<_> = head.split("\r\n").collect();
+    assert!(lines[0].starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
+    for line in [&format!("Content-Length: {length_bytes}"), "Connection: close"] {
+        assert_eq!(lines.iter().filter(|found| *found == &line).count(), 1, "{head}");
+    }
+    // An empty line, and what is behind it.
+    assert_eq!(lines[lines.len() - 2..], ["", ""], "{head}");
+    assert_eq!(lines.iter().filter(|line| line.is_empty()).count(), 2, "{head}");
+    assert!(
+        head.replace("\r\n", "")
+            .chars()
+            .all(|letter| (' '..='~').contains(&letter))
+    );
+}
+
+const fn status(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::BadRequest => "400",
+        Refusal::NotFound => "404",
+        Refusal::MethodNotAllowed => "405",
+        Refusal::TooSlow => "408",
+        Refusal::TooLong => "431",
+        Refusal::Version => "505",
+    }
+}
+
+/// A second reading: slow and obvious, one character after the other.
+mod plain {
+    use super::{Asked, Refusal};
+
+    pub(super) fn read(bytes: &[u8]) -> Asked {
+        let Some(end) = end(bytes) else {
+            let is_long = bytes.len() >= 4096;
+            return if is_long {
+                Asked::Refused(Refusal::TooLong)
+            } else {
+                Asked::More
+            };
+        };
+        let head = core::str::from_utf8(&bytes[..end]).ok();
+        let Some((method, target, version)) = head.and_then(request) else {
+            return Asked::Refused(Refusal::BadRequest);
+        };
+        let path: String = target.chars().take_while(|letter| *letter != '?').collect();
+        Asked::Refused(if version != "HTTP/1.0" && version != "HTTP/1.1" {
+            Refusal::Version
+        } else if path != "/metrics" {
+            Refusal::NotFound
+        } else if method == "GET" || method == "HEAD" {
+            let is_head_only = method == "HEAD";
+            return Asked::Metrics { is_head_only };
+        } else {
+            Refusal::MethodNotAllowed
+        })
+    }
+
+    /// Where the empty line is.
+    pub(super) fn end(bytes: &[u8]) -> Option<usize> {
+        let last = bytes.len().min(4096).checked_sub(4)?;
+        (0..=last).find(|at| bytes[*at..].starts_with(b"\r\n\r\n"))
+    }
+
+    /// Method, target and version, where the headers are headers.
+    fn request(head: &str) -> Option<(String, String, String)> {
+        let mut rest: Vec<char> = head.chars().collect();
+        let method = word(&mut rest, |letter| letter.is_ascii_uppercase())?;
+        (rest.remove(0) == ' ').then_some(())?;
+        let target = word(&mut rest, |letter| ('!'..='~').contains(&letter))?;
+        (rest.remove(0) == ' ').then_some(())?;
+        let line_end = rest.windows(2).position(|letters| *letters == ['\r', '\n']);
+        let version: String = rest.drain(..line_end.unwrap_or(rest.len())).collect();
+        (version.starts_with("HTTP/") && !version.contains(' ')).then_some(())?;
+        while !rest.is_empty() {
+            let line_end: String = rest.drain(..rest.len().min(2)).collect();
+            (line_end == "\r\n").then_some(())?;
+            word(&mut rest, |letter| {
+                letter.is_ascii_graphic() && !"\"(),/:;<=>?@[\\]{}".contains(letter)
+            })?;
+            (rest.remove(0) == ':').then_some(())?;
+            let is_of_value = |letter: &char| *letter == '\t' || !letter.is_ascii_control();
+            let value = rest.iter().take_while(|letter| is_of_value(letter)).count();
+            rest.drain(..value);
+        }
+        Some((method, target, version))
+    }
+
+    /// The letters up to one that is none of a word; there is one at least, and something behind them.
+    fn word(rest: &mut Vec<char>, is_of_word: impl Fn(char) -> bool) -> Option<String> {
+        let end = rest.iter().position(|letter| !is_of_word(*letter))?;
+        (end > 0).then(|| rest.drain(..end).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Asked, Refusal, check};
+    use crate::replay::{folder, replay};
+
+    #[test]
+    fn requests_keep_every_promise() {
+        replay("metrics_request", |bytes| {
+            check(bytes);
+        });
+        for (name, asked) in [
+            ("get", Asked::Metrics { is_head_only: false }),
+            ("head", Asked::Metrics { is_head_only: true }),
+            ("post", Asked::Refused(Refusal::MethodNotAllowed)),
+            ("elsewhere", Asked::Refused(Refusal::NotFound)),
+            ("newer", Asked::Refused(Refusal::Version)),
+            ("continued", Asked::Refused(Refusal::BadRequest)),
+            ("longest", Asked::Metrics { is_head_only: false }),
+            ("too_long", Asked::Refused(Refusal::TooLong)),
+            ("unfinished", Asked::More),
+        ] {
+            let bytes = std::fs::read(folder("metrics_request").join(name)).unwrap();
+            assert_eq!(check(&bytes), asked, "{name}");
+        }
+    }
+
+    /// A good request cut anywhere, and with any character another.
+    #[test]
+    fn changed_requests_keep_every_promise() {
+        let request = b"HEAD /metrics?a=b HTTP/1.0\r\nHost: a:9\r\nAccept:\t*/*\r\n\r\nGET";
+        for at in 0..request.len() {
+            check(&request[..at]);
+            for instead in *b"\r\n\t :?/A\x7f\xc3" {
+                let mut changed = request.to_vec();
+                changed[at] = instead;
+                check(&changed);
+            }
+        }
+    }
+}

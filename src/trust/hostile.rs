@@ -1,0 +1,197 @@
+//! Any bytes as a file of keys: what must hold. Tests and the fuzzer run it.
+
+use super::key::{KEY_BYTES_MIN, KeyError};
+use super::ring::{KeyRing, KeyRingError};
+
+/// Panics where reading `bytes` as keys breaks a promise. Says whether they are keys.
+pub(crate) fn check(bytes: &[u8]) -> bool {
+    let Ok(text) = core::str::from_utf8(bytes) else {
+        return false;
+    };
+    match (KeyRing::from_text(text), plain::read(text)) {
+        (Ok(ring), Ok(plain)) => {
+            assert_eq!(keys(&ring), plain);
+            check_ring(&ring, &plain);
+            true
+        }
+        (Err(error), Err(plain)) => {
+            check_error(&error, &plain);
+            false
+        }
+        (ring, plain) => panic!("{ring:?}, and by the plain reading {plain:?}"),
+    }
+}
+
+fn keys(ring: &KeyRing) -> Vec<(u32, Vec<u8>)> {
+    let secret = |id| ring.get(id).map(|key| key.secret().to_vec()).unwrap_or_default();
+    ring.ids().map(|id| (id, secret(id))).collect()
+}
+
+/// What was read is within its bounds, is read again from how it is written, and is not printed.
+fn check_ring(ring: &KeyRing, plain: &[(u32, Vec<u8>)]) {
+    assert!((1..=16).contains(&plain.len()));
+    assert_eq!(ring.first().map(|key| key.id().to_u32()), Some(plain[0].0));
+    for (id, secret) in plain {
+        assert!(*id > 0 && (KEY_BYTES_MIN..=1024).contains(&secret.len()));
+        assert!(secret.iter().any(|byte| *byte != secret[0]));
+    }
+    let digits = |secret: &[u8]| -> String { secret.iter().map(|byte| format!("{byte:02x}")).collect() };
+    let written: Vec<_> = plain
+        .iter()
+        .map(|(id, secret)| format!("{id}:{}", digits(secret)))
+        .collect();
+    for between in [",", "\n", " # a comment\r\n"] {
+        let again = KeyRing::from_text(&written.join(between));
+        assert_eq!(again.map(|ring| keys(&ring)).ok().as_deref(), Some(plain));
+    }
+    assert!(!tells(&format!("{ring:?}")));
+}
+
+fn check_error(error: &KeyRingError, plain: &plain::Wrong) {
+    let as_plain = match error {
+        KeyRingError::Empty => plain::Wrong::NoKey,
+        KeyRingError::TooMany => plain::Wrong::TooMany,
+        KeyRingError::Twice(id) => plain::Wrong::Twice(*id),
+        KeyRingError::Text { line, .. } => plain::Wrong::Text(*line),
+        KeyRingError::Key { line, error } => plain::Wrong::Key(*line, *error),
+        other => panic!("of a text: {other}"),
+    };
+    assert_eq!(&as_plain, plain, "{error}");
+    assert!(!tells(&error.to_string()) && !tells(&format!("{error:?}")));
+}
+
+/// Whether there are more hexadecimal digits in a row than a number or a word has.
+fn tells(text: &str) -> bool {
+    let is_other = |letter: char| !letter.is_ascii_hexdigit();
+    text.split(is_other).any(|digits| digits.len() > 10)
+}
+
+/// A second reading, from the documentation of [`KeyRing`]: slow and obvious.
+mod plain {
+    use super::KeyError;
+
+    /// The first thing that is wrong.
+    #[derive(Debug, PartialEq, Eq)]
+    pub(super) enum Wrong {
+        NoKey,
+        TooMany,
+        Twice(u32),
+        Text(usize),
+        Key(usize, KeyError),
+    }
+
+    pub(super) fn read(text: &str) -> Result<Vec<(u32, Vec<u8>)>, Wrong> {
+        let mut keys: Vec<(u32, Vec<u8>)> = Vec::new();
+        let mut line = 1;
+        let mut is_comment = false;
+        let mut entry = String::new();
+        // With an end of line behind all, each entry is followed by something.
+        for letter in text.chars().chain(['\n']) {
+            match letter {
+                '\n' | ',' | '#' if !is_comment || letter == '\n' => {
+                    if let Some((id, secret)) = key(&entry, line)? {
+                        if keys.iter().any(|(other, _)| *other == id) {
+                            return Err(Wrong::Twice(id));
+                        }
+                        if keys.len() == 16 {
+                            return Err(Wrong::TooMany);
+                        }
+                        keys.push((id, secret));
+                    }
+                    entry.clear();
+                    is_comment = letter == '#';
+                    line += usize::from(letter == '\n');
+                }
+                _ if is_comment => {}
+                _ => entry.push(letter),
+            }
+        }
+        if keys.is_empty() {
+            Err(Wrong::NoKey)
+        } else {
+            Ok(keys)
+        }
+    }
+
+    fn key(entry: &str, line: usize) -> Result<Option<(u32, Vec<u8>)>, Wrong> {
+        if entry.trim().is_empty() {
+            return Ok(None);
+        }
+        let colon = entry.find(':').ok_or(Wrong::Text(line))?;
+        let id = number(entry[..colon].trim()).ok_or(Wrong::Text(line))?;
+        let mut secret = Vec::new();
+        let mut high = None;
+        for digit in entry[colon + 1..].trim().chars() {
+            let value = "0123456789abcdef".find(digit.to_ascii_lowercase());
+            let value = value.and_then(|value| u8::try_from(value).ok());
+            let value = value.ok_or(Wrong::Text(line))?;
+            match high.take() {
+                None => high = Some(value),
+                Some(high) => secret.push(high * 16 + value),
+            }
+        }
+        let bytes = secret.len();
+        if high.is_some() {
+            Err(Wrong::Text(line))
+        } else if id == 0 {
+            Err(Wrong::Key(line, KeyError::ZeroId))
+        } else if bytes < 32 {
+            Err(Wrong::Key(line, KeyError::TooShort { bytes }))
+        } else if bytes > 1024 {
+            Err(Wrong::Key(line, KeyError::TooLong { bytes }))
+        } else if secret.iter().all(|byte| *byte == secret[0]) {
+            Err(Wrong::Key(line, KeyError::NotRandom))
+        } else {
+            Ok(Some((id, secret)))
+        }
+    }
+
+    fn number(digits: &str) -> Option<u32> {
+        let mut number: Option<u32> = None;
+        for digit in digits.chars() {
+            let value = "0123456789"
+                .find(digit)
+                .and_then(|value| u32::try_from(value).ok())?;
+            number = Some(number.unwrap_or(0).checked_mul(10)?.checked_add(value)?);
+        }
+        number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+    use crate::replay::{folder, replay};
+
+    #[test]
+    fn files_of_keys_keep_every_promise() {
+        replay("keys", |bytes| {
+            check(bytes);
+        });
+        for (name, are_keys) in [
+            ("two", true),
+            ("in_a_line", true),
+            ("sixteen", true),
+            ("twice", false),
+        ] {
+            let bytes = std::fs::read(folder("keys").join(name)).unwrap();
+            assert_eq!(check(&bytes), are_keys, "{name}");
+        }
+    }
+
+    /// Good files cut anywhere, and with any character another.
+    #[test]
+    fn changed_files_keep_every_promise() {
+        for name in ["two", "in_a_line"] {
+            let bytes = std::fs::read(folder("keys").join(name)).unwrap();
+            for at in 0..bytes.len() {
+                check(&bytes[..at]);
+                for instead in *b"0fG:,#\n +\xc3" {
+                    let mut changed = bytes.clone();
+                    changed[at] = instead;
+                    check(&changed);
+                }
+            }
+        }
+    }
+}
