@@ -4,6 +4,8 @@
 //! How they are built is in `built`, what libFuzzer says in `outcome`. A target with a mistake planted in it is
 //! run first: fuzzing that does not find it finds nothing.
 
+use core::num::NonZero;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use std::fs;
 use std::path::PathBuf;
@@ -11,13 +13,13 @@ use std::process::Command;
 use std::thread;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde::Serialize;
 
 use crate::leash;
 use crate::programs;
 use crate::scenario::aligned;
-use crate::steps::step_saying;
+use crate::steps::{say, step_saying};
 
 mod built;
 mod outcome;
@@ -45,9 +47,12 @@ pub(crate) struct FuzzArgs {
     /// The targets; all of them where none is named
     #[arg(value_name = "TARGET")]
     targets: Vec<String>,
-    /// How long each is run
+    /// How long each is run; as many at a time as there are cores
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
+    /// Watch memory by AddressSanitizer, too: slower, and for what is not safe Rust, which is in other packages alone
+    #[arg(long)]
+    sanitizer: bool,
     /// Write what came of it as JSON to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -57,6 +62,9 @@ pub(crate) struct FuzzArgs {
 #[derive(Debug, Serialize)]
 struct Summary {
     seconds_each: u32,
+    /// How many were run at a time.
+    at_a_time: usize,
+    has_sanitizer: bool,
     /// What it took to find the planted mistake.
     planted: Outcome,
     targets: Vec<Outcome>,
@@ -75,19 +83,25 @@ pub(crate) fn run(args: &FuzzArgs) -> Result<bool> {
         return Ok(true);
     };
     let programs = step_saying("building the fuzz targets", || {
-        Ok((built::build(&folder)?, format!("libFuzzer by {compiler}")))
+        let programs = built::build(&folder, args.sanitizer)?;
+        Ok((programs, format!("libFuzzer by {compiler}")))
     })?;
     let fuzzer = Fuzzer { folder, programs };
-    let planted = fuzzer.planted()?;
-    let mut summary = Summary {
+    let planted = step_saying("looking for what is planted", || {
+        let outcome = fuzzer.planted()?;
+        let said = outcome.to_string();
+        Ok((outcome, said))
+    })?;
+    let at_a_time = thread::available_parallelism()
+        .map_or(1, NonZero::get)
+        .min(targets.len());
+    let summary = Summary {
         seconds_each: args.seconds,
+        at_a_time,
+        has_sanitizer: args.sanitizer,
         planted,
-        targets: Vec::new(),
+        targets: fuzzer.run_all(&targets, args.seconds, at_a_time)?,
     };
-    for target in &targets {
-        let outcome = fuzzer.run(target, target, args.seconds)?;
-        summary.targets.push(outcome);
-    }
     if let Some(path) = &args.json {
         let document = serde_json::to_string_pretty(&summary)?;
         fs::write(path, document).with_context(|| format!("cannot write {}", path.display()))?;
@@ -120,7 +134,7 @@ impl Fuzzer {
         if kept.exists() {
             fs::remove_dir_all(&kept).with_context(|| format!("cannot empty {}", kept.display()))?;
         }
-        let outcome = self.run(target, corpus, PLANTED_S)?;
+        let outcome = self.fuzz(target, corpus, PLANTED_S)?;
         ensure!(
             outcome
                 .finding
@@ -137,15 +151,40 @@ impl Fuzzer {
         Ok(outcome)
     }
 
-    /// Runs one target from a corpus.
-    fn run(&self, target: &str, corpus: &str, seconds: u32) -> Result<Outcome> {
-        step_saying(format_args!("fuzzing {target}"), || {
-            let outcome = self.fuzz(target, corpus, seconds)?;
-            let said = outcome.to_string();
-            Ok((outcome, said))
-        })
+    /// Runs targets, each from its corpus, so many at a time; what came of them, in their order.
+    fn run_all(&self, targets: &[String], seconds: u32, at_a_time: usize) -> Result<Vec<Outcome>> {
+        say(format_args!(
+            "fuzzing {} targets for {seconds} s each, {at_a_time} at a time",
+            targets.len()
+        ));
+        let next = AtomicUsize::new(0);
+        // Each takes the next that nobody has, until there is none.
+        let run_some = || -> Result<Vec<(usize, Outcome)>> {
+            let mut outcomes = Vec::new();
+            loop {
+                let place = next.fetch_add(1, Ordering::Relaxed);
+                let Some(target) = targets.get(place) else {
+                    return Ok(outcomes);
+                };
+                let outcome = self.fuzz(target, target, seconds)?;
+                say(format_args!("fuzzing {target}: {outcome}"));
+                outcomes.push((place, outcome));
+            }
+        };
+        let mut outcomes = thread::scope(|scope| {
+            let runs: Vec<_> = (0..at_a_time).map(|_| scope.spawn(run_some)).collect();
+            let ends = runs.into_iter().map(|run| match run.join() {
+                Ok(outcomes) => outcomes,
+                Err(_) => Err(anyhow!("a thread that ran targets panicked")),
+            });
+            ends.collect::<Result<Vec<_>>>()
+        })?
+        .concat();
+        outcomes.sort_by_key(|(place, _)| *place);
+        Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
     }
 
+    /// Runs one target from a corpus.
     fn fuzz(&self, target: &str, corpus: &str, seconds: u32) -> Result<Outcome> {
         let seeds = self.folder.join("corpus").join(corpus);
         ensure!(
