@@ -2,12 +2,13 @@
 
 use core::fmt;
 use core::time::Duration;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use doorbell_core::time::Instant;
 
 use crate::Host;
 use crate::capture::{Capture, Frame};
+use crate::inside::Locked;
 use crate::link::LinkConfig;
 use crate::oracle::{Tally, Violation};
 use crate::plan::{Action, Plan};
@@ -204,9 +205,9 @@ impl Fabric {
         self.lock().take_timeline()
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, World> {
+    pub(crate) fn lock(&self) -> Locked<'_> {
         // Nothing panics while it is held; were it so, each object would still be whole.
-        self.world.lock().unwrap_or_else(PoisonError::into_inner)
+        Locked::new(self.world.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

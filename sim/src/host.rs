@@ -14,6 +14,7 @@ use doorbell_core::{Clock, Instant, PortReport};
 use crate::errno::{EINVAL, ENODEV, failed};
 use crate::fabric::Fabric;
 use crate::id::Id;
+use crate::inside::Inside;
 use crate::world::{ContextKey, DeviceId, HostId};
 use crate::{
     Arena, Claim, Completion, CompletionQueue, DatagramQueuePair, DatagramReceiveQueue, DatagramSendQueue,
@@ -235,6 +236,7 @@ pub struct ProtectionDomain {
 
 impl doorbell_core::provider::ProtectionDomain<Host> for ProtectionDomain {
     fn arena(&self, config: &ArenaConfig) -> Result<Arena, MemoryError> {
+        let _inside = Inside::enter();
         Arena::new(self.inner.id, config)
     }
 

@@ -73,6 +73,7 @@ mod fabric;
 mod gather;
 mod host;
 mod id;
+mod inside;
 mod link;
 mod memory;
 mod network;
@@ -103,6 +104,7 @@ pub use datagram::{
 };
 pub use fabric::{Fabric, FabricBuilder};
 pub use host::{Context, Host, ProtectionDomain};
+pub use inside::is_inside;
 pub use link::LinkConfig;
 pub use memory::{Arena, Attacher, Slot};
 pub use network::{Acceptor, Stream};

@@ -16,6 +16,7 @@ mod callgrind;
 mod goal;
 mod hot_loop;
 mod idle;
+mod memory;
 mod native;
 mod record;
 mod rings;

@@ -65,15 +65,25 @@ pub(crate) fn build(profile: Profile) -> Result<PathBuf> {
 ///
 /// It does not build.
 pub(crate) fn build_example(package: &str, example: &str) -> Result<PathBuf> {
-    let built = cargo(
-        &["build", "--package", package, "--example", example],
-        Profile::Release,
-    )?;
+    build_one(package, "--example", example)
+}
+
+/// Builds a program of a package in the same way; gives its path.
+///
+/// # Errors
+///
+/// It does not build.
+pub(crate) fn build_program(package: &str, program: &str) -> Result<PathBuf> {
+    build_one(package, "--bin", program)
+}
+
+fn build_one(package: &str, kind: &str, name: &str) -> Result<PathBuf> {
+    let built = cargo(&["build", "--package", package, kind, name], Profile::Release)?;
     built
         .into_iter()
-        .filter(|artifact| artifact.target.name == example)
+        .filter(|artifact| artifact.target.name == name)
         .find_map(|artifact| artifact.executable)
-        .with_context(|| format!("cargo has not said where {example} is"))
+        .with_context(|| format!("cargo has not said where {name} is"))
 }
 
 /// Builds the program by a rival's crate; gives its path.

@@ -106,6 +106,21 @@ const fn idle(name: &'static str, what: &'static str, figure: &'static str) -> R
     }
 }
 
+/// Memory of ours for each of so many peers of one hub; `figure` is how many.
+const fn memory(name: &'static str, what: &'static str, figure: &'static str) -> Row {
+    Row {
+        name,
+        what,
+        unit: "bytes/peer",
+        whose: None,
+        // Half a page: 16,384 of them are 32 MiB.
+        goal: Goal::AtMost(2048.0),
+        source: Source::Memory,
+        figure,
+        command: "cargo lab bench memory",
+    }
+}
+
 const fn handle(name: &'static str, what: &'static str, figure: &'static str, most: f64) -> Row {
     Row {
         name,
@@ -129,7 +144,7 @@ const SIDEWAY: Source = Source::Rival(Rival::Sideway);
 const IBVERBS: Source = Source::Rival(Rival::Ibverbs);
 
 /// Every row, in the order of the table.
-pub(super) static ROWS: [Row; 36] = [
+pub(super) static ROWS: [Row; 39] = [
     posting(
         "posting-guard-1",
         "64 B message by the bare posting guard, 1 a doorbell",
@@ -346,6 +361,13 @@ pub(super) static ROWS: [Row; 36] = [
         "the best of heapless and crossbeam",
         "MpscRing sixteen",
     ),
+    memory(
+        "memory-64",
+        "a peer of a hub with 64, with shared receives at least depth",
+        "64",
+    ),
+    memory("memory-1024", "the same with 1,024", "1024"),
+    memory("memory-16384", "the same with 16,384", "16384"),
     idle(
         "idle-empty",
         "a poll that finds nothing, with 1,024 channels",

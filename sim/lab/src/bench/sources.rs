@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::hot_loop;
 use super::idle;
+use super::memory;
 use super::native;
 use super::record::{Interval, Measured};
 use super::rings;
@@ -35,6 +36,8 @@ pub(super) enum Source {
     Posting,
     /// Instructions of polling a Worker most of whose channels are idle.
     Idle,
+    /// The memory of a hub with many peers.
+    Memory,
     /// The request rings between two threads.
     Rings,
     /// There is nothing yet that could be measured; why.
@@ -95,6 +98,7 @@ impl Source {
             Self::Handle => native::handle(bench),
             Self::Posting => native::posting(bench),
             Self::Idle => idle::measure(bench),
+            Self::Memory => memory::measure(),
             Self::Rings => rings::measure(bench),
             Self::Missing(why) => bail!("{why}"),
         }

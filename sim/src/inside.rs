@@ -1,0 +1,63 @@
+//! Whether a thread is in the simulator: for who counts what memory is whose.
+
+use core::cell::Cell;
+use core::ops::{Deref, DerefMut};
+use std::sync::MutexGuard;
+
+use crate::world::World;
+
+thread_local! {
+    /// How often it was entered, and not left. Nothing is made first and nothing dropped: an allocator may ask.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether the calling thread is in the simulator now: what it allocates is the simulator's, or memory that was asked of it.
+#[must_use]
+pub fn is_inside() -> bool {
+    DEPTH.get() > 0
+}
+
+/// That a thread is in the simulator, as long as it is there.
+pub(crate) struct Inside(());
+
+impl Inside {
+    pub(crate) fn enter() -> Self {
+        DEPTH.set(DEPTH.get().saturating_add(1));
+        Self(())
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get().saturating_sub(1));
+    }
+}
+
+/// The world, locked.
+pub(crate) struct Locked<'w> {
+    world: MutexGuard<'w, World>,
+    _inside: Inside,
+}
+
+impl<'w> Locked<'w> {
+    pub(crate) fn new(world: MutexGuard<'w, World>) -> Self {
+        Self {
+            world,
+            _inside: Inside::enter(),
+        }
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut World {
+        &mut self.world
+    }
+}
