@@ -18,6 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Time does not pass in larger steps than this while somebody waits.
 const STEP_NS: u64 = 2_000_000;
 
+/// How long whoever cannot send waits between two attempts: not so short that who never can is found late.
+const STUCK_STEP: Duration = Duration::from_micros(200);
+
 impl Run<'_> {
     pub(crate) fn finish(&mut self) -> Verdict {
         self.stop_faults()?;
@@ -240,7 +243,12 @@ impl Run<'_> {
             if is_stuck && !(0..2).all(|end| self.has_memory(line, end)) {
                 break;
             }
-            self.fabric.run_for(Duration::from_micros(20));
+            let step = if is_stuck {
+                STUCK_STEP
+            } else {
+                Duration::from_micros(20)
+            };
+            self.fabric.run_for(step);
             self.poll_all()?;
             let late = deadline.has_passed(self.fabric.now());
             ensure(!late, "liveness", || {
