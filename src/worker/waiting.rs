@@ -257,7 +257,7 @@ impl<P: Provider> Worker<P> {
     }
 
     /// Waits as [`Worker::wait`] does, polling as [`Worker::poll_open`] does: channels that are being closed stay as
-    /// they are. This is what never allocates; and by [`Wait::Busy`] it makes no system call.
+    /// they are. This is what never allocates or panics; and by [`Wait::Busy`] it makes no system call.
     ///
     /// # Errors
     /// As for [`Worker::wait`].

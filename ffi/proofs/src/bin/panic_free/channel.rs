@@ -1,8 +1,10 @@
 //! The public data path: leases, channels, batches, polling.
 
+use core::time::Duration;
+
 use doorbell::{
-    Batch, Channel, ChannelId, Event, Lease, Operation, PostFlags, RingChannel, Submission, SubmissionError,
-    Submitter, Turn, Worker,
+    Batch, Channel, ChannelId, Deadline, Event, Lease, Operation, PostFlags, RingChannel, Submission,
+    SubmissionError, Submitter, Turn, Wait, WaitError, Woken, Worker, within,
 };
 use doorbell_core::provider::{PostError, ProviderError};
 use doorbell_proofs::{End, Pair};
@@ -129,6 +131,8 @@ fn failure(submitter: &mut Submitter) -> Option<Submission> {
     submitter.failure()
 }
 
+const A_MOMENT: Duration = Duration::from_millis(1);
+
 /// What polling told.
 #[derive(Debug, Default)]
 struct Told {
@@ -137,16 +141,37 @@ struct Told {
     failed: u64,
 }
 
+impl Told {
+    #[inline]
+    fn note(&mut self, mut turn: Turn<'_>, event: Event) {
+        match event {
+            Event::Received { message, .. } => {
+                self.received = self.received.wrapping_add(1);
+                turn.release(message);
+            }
+            Event::Done { .. } => self.done = self.done.wrapping_add(1),
+            _ => self.failed = self.failed.wrapping_add(1),
+        }
+    }
+}
+
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
 fn poll(worker: &mut Worker, told: &mut Told) -> Result<u32, ProviderError> {
-    worker.poll_open(|mut turn: Turn<'_>, event| match event {
-        Event::Received { message, .. } => {
-            told.received = told.received.wrapping_add(1);
-            turn.release(message);
-        }
-        Event::Done { .. } => told.done = told.done.wrapping_add(1),
-        _ => told.failed = told.failed.wrapping_add(1),
+    worker.poll_open(|turn, event| told.note(turn, event))
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn wait(worker: &mut Worker, deadline: Deadline, told: &mut Told) -> Result<Woken, WaitError> {
+    worker.wait_open(Wait::Busy, deadline, |turn, event| told.note(turn, event))
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn wait_asleep(worker: &mut Worker, deadline: Deadline, told: &mut Told) -> Result<Woken, WaitError> {
+    worker.wait_open(Wait::SPIN_THEN_SLEEP, deadline, |turn, event| {
+        told.note(turn, event)
     })
 }
 
@@ -249,5 +274,14 @@ pub(crate) fn run(pair: &mut Pair, rings: &mut [RingChannel; 2]) -> bool {
             return false;
         }
     }
-    at_b.received == sent && at_a.done > 0 && at_a.failed == 0 && at_b.failed == 0
+    // Nothing is under way any more: each waits until its deadline, awake and asleep.
+    let waited = [
+        wait(&mut pair.a.worker, within(A_MOMENT), &mut at_a),
+        wait_asleep(&mut pair.b.worker, within(A_MOMENT), &mut at_b),
+    ];
+    waited == [Ok(Woken::Deadline); 2]
+        && at_b.received == sent
+        && at_a.done > 0
+        && at_a.failed == 0
+        && at_b.failed == 0
 }
