@@ -349,12 +349,21 @@ impl<P: Provider> Side<P> {
 
     /// Whether an event comes that has this name; others are taken, and left aside.
     pub(crate) fn hears(&self, name: &str) -> Result<bool, Trouble> {
+        self.hears_within(name, self.patience.come)
+    }
+
+    /// The same, for one that may well not come.
+    pub(crate) fn hears_soon(&self, name: &str) -> Result<bool, Trouble> {
+        self.hears_within(name, self.patience.come.min(SOON.saturating_mul(2)))
+    }
+
+    fn hears_within(&self, name: &str, span: Duration) -> Result<bool, Trouble> {
         let began = Instant::now();
         loop {
             match self.context.next_event()? {
                 Some(event) if event_name(event, self.control.qpn()) == name => return Ok(true),
                 Some(_) => {}
-                None if began.elapsed() >= self.patience.come => return Ok(false),
+                None if began.elapsed() >= span => return Ok(false),
                 None => thread::sleep(NAP),
             }
         }

@@ -345,7 +345,7 @@ fn s30_a_device_that_breaks_is_told<R: Rig>(rig: &R, notes: &mut Notes) -> Resul
     let [near, far] = sides(rig, [USUAL; 2])?;
     near.events()?;
     let told = match rig.break_device() {
-        Ok(()) => either(near.hears("DEVICE_FATAL")?, "told", "nothing").to_owned(),
+        Ok(()) => either(near.hears_soon("DEVICE_FATAL")?, "told", "nothing").to_owned(),
         Err(trouble) => trouble.to_string(),
     };
     notes.put("device", told);
