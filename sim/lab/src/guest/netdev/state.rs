@@ -413,7 +413,8 @@ mod tests {
     fn every_difference_is_told() {
         let before = state(&[ipv4("10.1.0.2")], &routes()).unwrap();
         assert_eq!(before.difference(&before.clone()), None);
-        let changes: [(&str, fn(&mut NetdevState)); 5] = [
+        type Change = fn(&mut NetdevState);
+        let changes: [(&str, Change); 5] = [
             ("MTU: 1500 instead of 4200", |state| state.mtu = 1500),
             ("admin state: link set dev nic0 down", |state| state.is_up = false),
             ("addresses: ", |state| state.addresses.clear()),
