@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde::Deserialize;
 
 use crate::scenario::Profile;
-use crate::tool;
+use crate::{setup, tool};
 
 mod rival;
 
@@ -86,12 +86,36 @@ fn build_one(package: &str, kind: &str, name: &str) -> Result<PathBuf> {
         .with_context(|| format!("cargo has not said where {name} is"))
 }
 
-/// Builds the program by a rival's crate; gives its path.
+/// Builds the program by a rival; gives its path.
 ///
 /// # Errors
 ///
-/// It does not build: the crate needs what is not installed.
+/// It does not build: it needs what is not installed.
 pub(crate) fn build_rival(rival: Rival) -> Result<PathBuf> {
+    match rival {
+        Rival::Sideway | Rival::Ibverbs => build_crate(rival),
+        Rival::OpenMpi => build_mpi(),
+    }
+}
+
+/// Builds the program by MPI, with what is installed for that first.
+fn build_mpi() -> Result<PathBuf> {
+    setup::install_missing(|need| need.file == "mpicc").context("Open MPI cannot be compared with")?;
+    let workspace = workspace()?;
+    let folder = workspace.join("target/lab/rivals");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let (source, program) = (
+        workspace.join("ffi/rivals/mpi/all_to_all.c"),
+        folder.join("all-to-all"),
+    );
+    let mut compile = Command::new("mpicc");
+    compile.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]);
+    tool::output_of(compile.arg(&program).arg(source))?;
+    Ok(program)
+}
+
+/// Builds the program by a crate.
+fn build_crate(rival: Rival) -> Result<PathBuf> {
     let folder = workspace()?.join("ffi/rivals");
     let built = cargo_in(&folder, &["build", "--features", rival.name()], Profile::Release);
     let built = built.with_context(|| {

@@ -1,4 +1,4 @@
-//! `cargo lab setup`: installs the tools that are missing, fetches kernels.
+//! `cargo lab setup`: installs the tools that are missing, but those for one comparison alone, and fetches kernels.
 
 use std::process::Command;
 use std::time::Instant;
@@ -21,6 +21,8 @@ pub(crate) struct Need {
     pub(crate) without: &'static str,
     /// Whether a lab cannot boot without it.
     pub(crate) essential: bool,
+    /// Whether it is installed for what asks for it alone: it brings much else.
+    pub(crate) on_demand: bool,
 }
 
 const fn need(file: &'static str, package: &'static str, essential: bool, without: &'static str) -> Need {
@@ -29,11 +31,20 @@ const fn need(file: &'static str, package: &'static str, essential: bool, withou
         package,
         without,
         essential,
+        on_demand: false,
+    }
+}
+
+/// Of what is installed for one row of the benchmarks alone.
+const fn on_demand(file: &'static str, package: &'static str, without: &'static str) -> Need {
+    Need {
+        on_demand: true,
+        ..need(file, package, false, without)
     }
 }
 
 /// All of them.
-pub(crate) const NEEDS: [Need; 18] = [
+pub(crate) const NEEDS: [Need; 20] = [
     need(
         "qemu-system-x86_64",
         "qemu-system-x86",
@@ -71,6 +82,12 @@ pub(crate) const NEEDS: [Need; 18] = [
         "perftest",
         false,
         "perftest is not there to compare with",
+    ),
+    on_demand("mpirun", "openmpi-bin", "Open MPI is not there to compare with"),
+    on_demand(
+        "mpicc",
+        "libopenmpi-dev",
+        "the program by Open MPI cannot be built",
     ),
     need(
         "strace",
@@ -135,7 +152,7 @@ pub(crate) struct SetupArgs {
 /// What is missing cannot be installed or fetched.
 pub(crate) fn run(args: &SetupArgs) -> Result<()> {
     let started = Instant::now();
-    install_missing(|_| true)?;
+    install_missing(|need| !need.on_demand)?;
     let cache = Cache::open()?;
     let natural = [Choice::Natural];
     let kernels = if args.kernel.is_empty() {

@@ -164,7 +164,7 @@ impl Lab for RealLab {
         }
         for rival in wanted.rivals {
             if let Entry::Vacant(place) = self.rivals.entry(rival) {
-                let title = format!("building the program by the crate {}", rival.name());
+                let title = format!("building the program by {}", rival.name());
                 place.insert(step(title, || programs::build_rival(rival))?);
             }
         }
@@ -205,7 +205,7 @@ mod tests {
             &["--hosts-as=machines"],
             &["--hosts-as=namespaces", "--accel=tcg"],
         ] {
-            let line = std::iter::once("command").chain(given.iter().copied());
+            let line = core::iter::once("command").chain(given.iter().copied());
             assert_eq!(Command::parse_from(line).how.as_arguments(), given);
         }
     }

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::callgrind::Profile;
 use super::record::Measured;
@@ -126,6 +126,7 @@ pub(super) fn beside_rival(rival: Rival, bench: &mut Bench<'_>) -> Result<Findin
     let scenario = match rival {
         Rival::Sideway => "bench-sideway",
         Rival::Ibverbs => "bench-ibverbs",
+        Rival::OpenMpi => bail!("its program is no loop of messages"),
     };
     // First, since this is what may not build.
     let rivals = bench.profiles(scenario)?;

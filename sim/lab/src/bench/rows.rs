@@ -144,7 +144,7 @@ const SIDEWAY: Source = Source::Rival(Rival::Sideway);
 const IBVERBS: Source = Source::Rival(Rival::Ibverbs);
 
 /// Every row, in the order of the table.
-pub(super) static ROWS: [Row; 39] = [
+pub(super) static ROWS: [Row; 40] = [
     posting(
         "posting-guard-1",
         "64 B message by the bare posting guard, 1 a doorbell",
@@ -335,6 +335,18 @@ pub(super) static ROWS: [Row; 39] = [
             "bench-bandwidth",
             "doorbell-1m/perftest-1m",
             "cargo lab run bench-bandwidth",
+        ),
+    ),
+    compared(
+        "all-to-all",
+        "p50 of an all-to-all of three hosts, 64 B, by a mesh",
+        "us",
+        "Open MPI over TCP",
+        Goal::RatioBelow(1.0),
+        (
+            "bench-all-to-all",
+            "doorbell/openmpi",
+            "cargo lab run bench-all-to-all",
         ),
     ),
     ring(

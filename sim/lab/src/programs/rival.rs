@@ -1,20 +1,25 @@
 //! Programs of others, by name.
 
-/// Other people's crates, by which the same loops are written in `ffi/rivals`.
+/// Other people's libraries, by which the same is written in `ffi/rivals`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rival {
+    /// A crate: a loop of messages.
     Sideway,
+    /// A crate: a loop of messages.
     Ibverbs,
+    /// Of Debian: rounds of an all-to-all, in C.
+    OpenMpi,
 }
 
 impl Rival {
-    pub(crate) const ALL: [Self; 2] = [Self::Sideway, Self::Ibverbs];
+    pub(crate) const ALL: [Self; 3] = [Self::Sideway, Self::Ibverbs, Self::OpenMpi];
 
-    /// The crate's name, which is that of the feature too.
+    /// Its name; that of a crate is that of the feature too.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Sideway => "sideway",
             Self::Ibverbs => "ibverbs",
+            Self::OpenMpi => "openmpi",
         }
     }
 

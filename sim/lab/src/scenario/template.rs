@@ -384,7 +384,7 @@ mod tests {
         assert!(message("{adr.b.a-b}").starts_with("`{adr.b.a-b}` is no substitution; there are {bin}"));
         assert_eq!(
             message("{rival.perftest}"),
-            "`{rival.perftest}` names no rival; there are `sideway` and `ibverbs`"
+            "`{rival.perftest}` names no rival; there are `sideway`, `ibverbs` and `openmpi`"
         );
         assert_eq!(message("{rival.ibverbs}"), "ibverbs was not built");
         assert_eq!(
