@@ -1,14 +1,26 @@
 //! The monotonic clock of this host as [`Instant`]s.
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
 use doorbell_core::Instant;
 
-/// Now, as the kernel's monotonic clock has it.
+/// What the kernel's clock said when first asked; 0 before.
+static ORIGIN_NS: AtomicU64 = AtomicU64::new(0);
+
+/// Now, counted from the first time anyone asked.
 ///
 /// Source: `clock_gettime(2)`.
-// Not by std's clock, which may panic: who waits asks this.
 pub fn now() -> Instant {
+    let now_ns = kernel_ns();
+    // Relaxed: nothing else is handed over by it, and all agree on who was first.
+    let first = ORIGIN_NS.compare_exchange(0, now_ns, Ordering::Relaxed, Ordering::Relaxed);
+    let origin_ns = first.err().unwrap_or(now_ns);
+    Instant::from_ns(now_ns.saturating_sub(origin_ns))
+}
+
+/// What the kernel's monotonic clock says. Not by std's clock, which may panic: who waits asks this.
+fn kernel_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -18,5 +30,5 @@ pub fn now() -> Instant {
     // This clock is there on every Linux, and begins at zero: the call does not fail.
     let seconds = Duration::from_secs(u64::try_from(now.tv_sec).unwrap_or(0));
     let span = seconds.saturating_add(Duration::from_nanos(u64::try_from(now.tv_nsec).unwrap_or(0)));
-    Instant::from_ns(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX))
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
