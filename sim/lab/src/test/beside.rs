@@ -2,10 +2,11 @@
 //! output is kept in its folder, and shown where it failed.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -24,44 +25,40 @@ const AT_ONCE: usize = 3;
 /// How often is looked whether one has ended.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Runs them; gives their parts in the same order, and the names of the tests that passed in each.
-///
-/// # Errors
-///
-/// What they run does not build. One that fails is counted, not an error.
+/// Runs them; gives their parts in the same order, and the names of the tests that passed in each. What is not built or
+/// leaves no report is a part that failed.
 pub(super) fn run(
     runs: &[&Run<'_>],
     how: &HowArgs,
     out: &Path,
     lab: &mut dyn Lab,
-) -> Result<Vec<(Part, Vec<String>)>> {
-    for run in runs {
-        lab.programs(run.scenario.needs())?;
-    }
-    let next = Mutex::new(runs.iter().enumerate());
-    let mut parts = thread::scope(|scope| {
-        let workers: Vec<_> = (0..AT_ONCE.min(runs.len()))
-            .map(|_| {
-                scope.spawn(|| {
-                    let mut parts = Vec::new();
-                    loop {
-                        let taken = next.lock().unwrap_or_else(PoisonError::into_inner).next();
-                        let Some((index, run)) = taken else { break parts };
-                        let started = Instant::now();
-                        let told = child(run, how, out);
-                        parts.push((index, part(run, told, started.elapsed())));
-                    }
-                })
-            })
-            .collect();
-        workers
-            .into_iter()
-            .flat_map(|worker| worker.join().unwrap_or_default())
-            .collect::<Vec<_>>()
+) -> Vec<(Part, Vec<String>)> {
+    let built = runs.iter().map(|run| lab.programs(run.scenario.needs()));
+    let built: Vec<_> = runs.iter().zip(built).collect();
+    let next = Mutex::new(built.into_iter().enumerate());
+    let parts = Mutex::new(BTreeMap::new());
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE.min(runs.len()) {
+            scope.spawn(|| {
+                loop {
+                    let taken = held(&next).next();
+                    let Some((index, (run, built))) = taken else { break };
+                    let started = Instant::now();
+                    let told = built.and_then(|_| child(run, how, out));
+                    held(&parts).insert(index, part(run, told, started.elapsed()));
+                }
+            });
+        }
     });
-    ensure!(parts.len() == runs.len(), "a scenario was not run to its end");
-    parts.sort_by_key(|&(index, _)| index);
-    Ok(parts.into_iter().map(|(_, part)| part).collect())
+    parts
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner)
+        .into_values()
+        .collect()
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs one as a process of its own.
@@ -98,12 +95,17 @@ fn child(run: &Run<'_>, how: &HowArgs, out: &Path) -> Result<Told> {
     let seconds = started.elapsed().as_secs_f64();
     if status.success() {
         say(format_args!("{title} ({seconds:.1} s, beside others)"));
-    } else {
-        let said = fs::read(&log).unwrap_or_default();
-        say(format_args!(
-            "{title}: failed after {seconds:.1} s; it said:\n{}",
-            String::from_utf8_lossy(&said)
-        ));
+        return Told::read(&folder);
     }
-    Told::read(&folder)
+    let said = fs::read(&log).unwrap_or_default();
+    say(format_args!(
+        "{title}: failed after {seconds:.1} s; it said:\n{}",
+        String::from_utf8_lossy(&said)
+    ));
+    let told = Told::read(&folder)?;
+    ensure!(
+        told.has_failed(),
+        "what runs it ended with {status}, after a report that it passed"
+    );
+    Ok(told)
 }

@@ -42,9 +42,13 @@ impl Told {
         serde_json::from_slice(&text).with_context(|| format!("{} is no report", path.display()))
     }
 
+    pub(super) fn has_failed(&self) -> bool {
+        self.verdict == Verdict::Failed
+    }
+
     /// The tests of its steps, or itself as one. A run that failed is never without a failure.
     fn counts(&self) -> TestCounts {
-        let failed = self.verdict == Verdict::Failed;
+        let failed = self.has_failed();
         let mut counts = self.tests.unwrap_or(TestCounts {
             passed: u64::from(!failed),
             ..TestCounts::default()

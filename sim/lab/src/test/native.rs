@@ -29,6 +29,7 @@ pub(super) const SUITES: [Suite; 3] = [
         arguments: &["test", "--no-fail-fast"],
     },
     Suite {
+        // What stands behind features, too.
         name: "program",
         arguments: &[
             "test",
@@ -37,7 +38,12 @@ pub(super) const SUITES: [Suite; 3] = [
             "doorbell",
             "--features",
             "cli",
+            "--lib",
             "--bins",
+            "--test",
+            "settings",
+            "--test",
+            "telling",
         ],
     },
     // Apart, since it builds what nobody else needs: `cargo test` by itself stays quick.
