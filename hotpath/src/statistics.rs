@@ -1,4 +1,7 @@
 //! Counters of the data path: one add each for the thread that owns them, readable from any other.
+//!
+//! How often a device sent again (retries of transport and of receivers that were not ready) no completion tells: that is in its own
+//! counters, `hw_counters` of its port in sysfs.
 
 use core::fmt;
 

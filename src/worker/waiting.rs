@@ -257,7 +257,8 @@ impl<P: Provider> Worker<P> {
     }
 
     /// Waits as [`Worker::wait`] does, polling as [`Worker::poll_open`] does: channels that are being closed stay as
-    /// they are. This is what never allocates or panics; and by [`Wait::Busy`] it makes no system call.
+    /// they are. This is what never allocates or panics; by [`Wait::Busy`] it asks the clock, and makes no other call of its
+    /// own.
     ///
     /// # Errors
     /// As for [`Worker::wait`].
