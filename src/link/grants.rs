@@ -28,10 +28,13 @@ struct Grant {
 }
 
 impl Ours {
-    /// Grants a window; its number, or `None` where there are as many as may be.
+    /// Grants a window; its number, or `None` where there are as many as may be, or it is one that cannot be told: with
+    /// nothing that may be done there, or no length.
     pub(super) fn grant(&mut self, windows: &[(usize, RemoteWindow)], access: RemoteAccess) -> Option<u32> {
         let number = self.next;
-        if self.grants.len() >= usize::from(SESSION_GRANTS_MAX) {
+        let is_nothing = !(access.write || access.read || access.atomic)
+            || windows.iter().any(|(_, window)| window.length_bytes() == 0);
+        if is_nothing || self.grants.len() >= usize::from(SESSION_GRANTS_MAX) {
             return None;
         }
         self.next = number.checked_add(1)?;
@@ -259,6 +262,20 @@ mod tests {
         ours.forget(&epochs);
         assert!(ours.grants.is_empty());
         assert_ne!(ours.grant(&[], RemoteAccess::ALL), Some(number));
+    }
+
+    #[test]
+    fn what_a_peer_would_take_for_malformed_is_not_granted() {
+        let mut ours = Ours::default();
+        let nothing = RemoteAccess {
+            write: false,
+            ..RemoteAccess::WRITE
+        };
+        let empty = RemoteWindow::new(4096, 0, Rkey(8));
+        assert_eq!(ours.grant(&[(0, window(7))], nothing), None);
+        assert_eq!(ours.grant(&[(0, window(7)), (1, empty)], RemoteAccess::ALL), None);
+        assert_eq!(ours.untold(0, 0, epoch(1)), None);
+        assert_eq!(ours.untold(0, 1, epoch(1)), None);
     }
 
     #[test]

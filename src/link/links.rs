@@ -275,7 +275,8 @@ impl<P: Provider, N: Network> Links<P, N> {
     }
 
     /// Lets a link's peer reach a window: the same memory as the devices of these Workers know it, each by its index. It
-    /// is told on every connection anew. Its number names it; `None` where there are as many as may be.
+    /// is told on every connection anew. Its number names it; `None` where there are as many as may be, where `access` lets
+    /// nothing be done, and where one of the windows has no length.
     ///
     /// The window has to be there until it is withdrawn and the link is over: what a peer asks of memory that is gone
     /// fails its connection. What the peer may do at most, [`ChannelConfig::remote`](crate::ChannelConfig::remote) says.
