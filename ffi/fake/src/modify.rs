@@ -170,20 +170,28 @@ pub(crate) fn modify(qp: &QueuePair, wanted: &ibv_qp_attr, mask: u32) -> Result<
         return Err(libc::EINVAL);
     }
     check(wanted, mask)?;
-    keep(&mut kept, wanted, mask);
-    let attributes = *kept;
-    drop(kept);
+    let mut attributes = *kept;
+    keep(&mut attributes, wanted, mask);
     if to == state::ERROR {
+        *kept = attributes;
+        drop(kept);
         engine::fail(qp);
         return Ok(());
     }
     let mut requester = qp.core.requester.lock();
     let mut responder = qp.core.responder.lock();
     let is_null = attributes.dest_qp_num == qp.qpn || attributes.dest_qp_num == NULL_QPN;
+    let goes_on = from == state::DRAIN && to == state::READY_TO_SEND;
     // What goes nowhere is done as it is posted, and never waits.
-    if from == state::DRAIN && requester.is_under_way() || to == state::DRAIN && is_null {
+    if goes_on && requester.is_under_way() || to == state::DRAIN && is_null {
         return Err(libc::EINVAL);
     }
+    if to != state::RESET && qp.state() == state::ERROR {
+        // It failed meanwhile.
+        return Err(libc::EINVAL);
+    }
+    *kept = attributes;
+    drop(kept);
     if to == state::RESET {
         requester.forget_waiting(qp);
         // What was posted is forgotten, as if it had been polled.
@@ -194,9 +202,6 @@ pub(crate) fn modify(qp: &QueuePair, wanted: &ibv_qp_attr, mask: u32) -> Result<
             .sends_polled
             .store(qp.sends_posted.load(Ordering::Relaxed), Ordering::Relaxed);
         qp.attention.store(0, Ordering::Relaxed);
-    } else if qp.state() == state::ERROR {
-        // It failed meanwhile.
-        return Err(libc::EINVAL);
     }
     requester.attributes = attributes.into();
     responder.peer_qpn = attributes.dest_qp_num;
@@ -210,7 +215,7 @@ pub(crate) fn modify(qp: &QueuePair, wanted: &ibv_qp_attr, mask: u32) -> Result<
     requester.tells_drained = to == state::DRAIN && mask & DRAINED.0 != 0;
     requester.tell_drained(qp);
     drop((requester, responder));
-    if from == state::DRAIN && to == state::READY_TO_SEND {
+    if goes_on {
         send::run(qp.core);
     }
     if to == state::READY_TO_RECEIVE {

@@ -181,6 +181,15 @@ impl QueuePair {
         self.modify(&mut attributes, ibv_qp_attr_mask::IBV_QP_STATE.0)
     }
 
+    pub(crate) fn rnr_timer(&self) -> u8 {
+        let mut attributes: ibv_qp_attr = zeroed();
+        let mut made_with: ibv_qp_init_attr = zeroed();
+        let mask = ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0 as i32;
+        let outcome = unsafe { ibv_query_qp(self.qp, &raw mut attributes, mask, &raw mut made_with) };
+        assert_eq!(outcome, 0);
+        attributes.min_rnr_timer
+    }
+
     pub(crate) fn connect(&self, peer: u32) {
         self.to_init();
         self.to_receive(peer);

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rdma_sys::*;
 
-use crate::rig::{Device, FLUSHED, INLINE, PATIENCE, SUCCESS, send, wait_for};
+use crate::rig::{Device, FLUSHED, INLINE, PATIENCE, SUCCESS, send, wait_for, zeroed};
 
 #[test]
 fn a_null_connection_completes_what_is_signaled_and_nothing_else() {
@@ -139,6 +139,35 @@ fn s12_retries_that_end_fail_the_request_and_flush_the_rest() {
     one.post(&[send(3, &[])]).unwrap();
     one.receive(10, &[]).unwrap();
     assert_eq!(one.polled(), [(3, FLUSHED), (10, FLUSHED)]);
+    one.destroy();
+    other.destroy();
+    device.close();
+}
+
+/// What is under way keeps a drained queue from going on, and none from being reset (S1). What is refused changes nothing.
+#[test]
+fn s01_a_send_queue_with_a_send_under_way_is_reset_and_does_not_go_on() {
+    let device = Device::open();
+    let (one, other) = device.pair();
+    one.post(&[send(1, &[])]).unwrap();
+    assert!(one.polled().is_empty(), "it waits for a receive");
+    assert_eq!(one.bring(ibv_qp_state::IBV_QPS_SQD), 0);
+    let timer = one.rnr_timer();
+    let mut back: ibv_qp_attr = zeroed();
+    back.qp_state = ibv_qp_state::IBV_QPS_RTS;
+    back.min_rnr_timer = timer + 1;
+    let mask = ibv_qp_attr_mask::IBV_QP_STATE | ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER;
+    assert_eq!(one.modify(&mut back, mask.0), libc::EINVAL);
+    assert_eq!(one.rnr_timer(), timer, "S2");
+    for end in [one, other] {
+        assert_eq!(end.bring(ibv_qp_state::IBV_QPS_RESET), 0);
+    }
+    one.connect(other.number());
+    other.connect(one.number());
+    other.receive(7, &[]).unwrap();
+    one.post(&[send(2, &[])]).unwrap();
+    assert_eq!(one.polled(), [(2, SUCCESS)], "the first was forgotten");
+    assert_eq!(other.polled(), [(7, SUCCESS)]);
     one.destroy();
     other.destroy();
     device.close();
