@@ -70,3 +70,21 @@ fn a_port_that_two_lead_to_has_one_rail_and_the_other_once_that_is_lost() {
     assert!(two.settle(ms(3000)), "{:?} {:?}", two.counts(A), two.counts(B));
     two.fabric.audit().unwrap();
 }
+
+#[test]
+fn where_one_rail_stays_dark_the_other_is_had_though_the_peer_noticed_later() {
+    let a = vec![port("sim0", &["10.0.0.1/24"]), port("sim1", &["10.0.1.1/24"])];
+    let b = vec![port("sim0", &["10.0.0.2/24", "10.0.1.2/24"])];
+    for at_us in (100_000..160_000).step_by(9_500) {
+        let plan = format!("at {at_us}us link a/sim0-b/sim0 down");
+        let mut two = Two::between([a.clone(), b.clone()], &plan, None);
+        two.connected(1);
+        two.sends_every = [Some(ms(1)), None];
+        two.run(ms(95), |_| false);
+        let link = two.process(A).link.unwrap();
+        let is_up = |two: &Two| two.process(A).links.rail_state(link, 1) == HealthState::Up;
+        assert!(two.run(ms(3000), is_up), "{at_us}: {:?}", two.process(A).events);
+        assert!(two.settle(ms(4000)), "{:?} {:?}", two.counts(A), two.counts(B));
+        two.fabric.audit().unwrap();
+    }
+}

@@ -39,7 +39,8 @@ pub(super) struct Rail {
     pub(super) has_failed: bool,
     /// Whether its connection is to be shut.
     pub(super) must_shut: bool,
-    /// Whether the peer has another rail on the port it leads to: it is connected once one is lost.
+    /// Whether the peer has another rail on the port it leads to: it is connected once one is lost, or cannot be
+    /// connected.
     pub(super) stands_by: bool,
 }
 

@@ -13,5 +13,6 @@
 mod faults;
 mod hostile;
 mod plain;
+mod rails;
 mod side;
 mod world;

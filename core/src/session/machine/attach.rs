@@ -51,6 +51,8 @@ where
             rail.phase = RailPhase::Detached {
                 retry: Some(Deadline::after(now, wait)),
             };
+            // It may have been refused for this one's sake, of which the peer may know by now that it is lost.
+            self.release_standing_by();
         }
     }
 
@@ -141,17 +143,22 @@ where
         };
         rail.detach(retry);
         self.outbox.lost(index);
-        for rail in &mut self.rails {
-            if core::mem::take(&mut rail.stands_by) {
-                rail.phase = RailPhase::Detached {
-                    retry: Some(Deadline::at(crate::Instant::from_ns(0))),
-                };
-            }
-        }
+        self.release_standing_by();
         // An acknowledgement may have been lost with it, and so may a farewell.
         self.owed.fragments = u32::MAX;
         if let Some(closing) = &mut self.closing {
             closing.farewell = closing.farewell.filter(|rail| *rail != index);
+        }
+    }
+
+    /// Has rails that wait for another to be lost connected again: at once.
+    fn release_standing_by(&mut self) {
+        for rail in &mut self.rails {
+            if core::mem::take(&mut rail.stands_by) {
+                rail.phase = RailPhase::Detached {
+                    retry: Some(Deadline::at(Instant::from_ns(0))),
+                };
+            }
         }
     }
 

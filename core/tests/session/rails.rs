@@ -1,0 +1,47 @@
+//! When a rail that has no connection is connected again.
+
+use doorbell_core::Instant;
+use doorbell_core::session::{Action, Epoch, Kept, Retained, Role, Session, SessionConfig, SessionId};
+use doorbell_core::wire::{Refusal, RefusalReason, SessionFrame};
+
+type Machine = Session<[Retained; 8], [Kept; 8]>;
+
+const NOW: Instant = Instant::from_ns(0);
+
+/// One that connects so many rails, and has begun to.
+fn initiator(rails: u8) -> Machine {
+    let id = SessionId::new(77).unwrap();
+    let tables = ([Retained::default(); 8], [Kept::default(); 8]);
+    let mut session = Session::new(SessionConfig::default(), Role::Initiator, id, tables, NOW);
+    for rail in 0..rails {
+        assert_eq!(session.add_rail(1000, NOW), Some(rail));
+    }
+    for rail in 0..rails {
+        let epoch = Epoch::from_wire(u32::from(rail) + 1);
+        assert_eq!(session.poll_action(NOW, 0), Some(Action::Connect { rail, epoch }));
+    }
+    session
+}
+
+#[test]
+fn a_rail_that_stands_by_is_tried_again_when_the_other_cannot_be_connected() {
+    let mut session = initiator(2);
+    session.connected(1, NOW);
+    let attach = session.poll_action(NOW, 0).unwrap();
+    assert!(matches!(attach, Action::Attach { rail: 1, .. }), "{attach:?}");
+    session.did(&attach, NOW);
+    let refusal = Refusal::new(Epoch::from_wire(2), RefusalReason::PORT_IN_USE).to_bytes();
+    session
+        .received(1, &SessionFrame::parse(&refusal).unwrap(), NOW)
+        .unwrap();
+    assert_eq!(session.poll_action(NOW, 0), Some(Action::Shut { rail: 1 }));
+    assert_eq!(session.poll_action(NOW, 0), None);
+    // The peer may have lost the other one since, of which nothing else tells.
+    session.connect_failed(0, false, NOW, 0);
+    let epoch = Epoch::from_wire(3);
+    assert_eq!(
+        session.poll_action(NOW, 0),
+        Some(Action::Connect { rail: 1, epoch })
+    );
+    assert_eq!(session.poll_action(NOW, 0), None);
+}
