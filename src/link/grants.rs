@@ -1,11 +1,20 @@
 //! Windows that the two sides of a link let each other reach: ours, told on every connection, and the peer's, with the key
 //! each connection has for them.
 
+use std::collections::VecDeque;
+
+use doorbell_core::Ticket;
 use doorbell_core::provider::{RemoteAccess, RemoteAddress};
 use doorbell_core::session::{Epoch, SESSION_GRANTS_MAX, SESSION_RAILS_MAX};
 use doorbell_core::wire::{Granted, RemoteWindow};
 
+use super::rail::is_through;
+
 const RAILS: usize = SESSION_RAILS_MAX as usize;
+
+/// Numbers of the peer's that are remembered as withdrawn: several times as many as it has grants, so that one that comes late,
+/// over another rail, is known by its number.
+const WITHDRAWN_MAX: usize = 4 * SESSION_GRANTS_MAX as usize;
 
 /// Windows of ours.
 #[derive(Debug, Default)]
@@ -23,8 +32,17 @@ struct Grant {
     is_withdrawn: bool,
     /// For each rail, the connection on which it was told last.
     told: [Epoch; RAILS],
-    /// For each rail, the connection on which it was told that it is withdrawn.
-    told_withdrawn: [Epoch; RAILS],
+    /// For each rail, the connection on which it was told that it is withdrawn, and as which request.
+    told_withdrawn: [Option<(Epoch, Ticket)>; RAILS],
+    /// Whether the peer has been told so: what told it completed.
+    is_withdrawal_done: bool,
+}
+
+impl Grant {
+    /// Whether the peer may know it.
+    fn was_told(&self) -> bool {
+        self.told.iter().any(|told| *told != Epoch::NONE)
+    }
 }
 
 impl Ours {
@@ -44,7 +62,8 @@ impl Ours {
             access,
             is_withdrawn: false,
             told: [Epoch::NONE; RAILS],
-            told_withdrawn: [Epoch::NONE; RAILS],
+            told_withdrawn: [None; RAILS],
+            is_withdrawal_done: false,
         });
         Some(number)
     }
@@ -55,15 +74,17 @@ impl Ours {
         }
     }
 
-    /// What is to be told on a rail's connection, on this Worker's device.
+    /// What is to be told on a rail's connection, on this Worker's device. What was withdrawn is told on whichever there is until
+    /// it has been said once: the one on which the peer was let know it may be gone.
     pub(super) fn untold(&self, rail: u8, worker: usize, epoch: Epoch) -> Option<Granted> {
         let index = usize::from(rail);
         self.grants.iter().find_map(|grant| {
-            let was_told = grant.told.get(index) == Some(&epoch);
             let window = if grant.is_withdrawn {
-                let was_told_so = grant.told_withdrawn.get(index) == Some(&epoch);
-                (was_told && !was_told_so).then_some(None)
+                let told_so = grant.told_withdrawn.get(index).copied().flatten();
+                let was_told_so = told_so.is_some_and(|(of, _)| of == epoch);
+                (grant.was_told() && !grant.is_withdrawal_done && !was_told_so).then_some(None)
             } else {
+                let was_told = grant.told.get(index) == Some(&epoch);
                 let window = grant.windows.iter().find(|(of, _)| *of == worker);
                 window
                     .filter(|_| !was_told)
@@ -77,30 +98,40 @@ impl Ours {
         })
     }
 
-    pub(super) fn did_tell(&mut self, rail: u8, granted: &Granted) {
+    /// Says that it was told on a rail's connection, as this request.
+    pub(super) fn did_tell(&mut self, rail: u8, granted: &Granted, ticket: Ticket) {
         let index = usize::from(rail);
         let mut grants = self.grants.iter_mut();
         let Some(grant) = grants.find(|grant| grant.number == granted.number) else {
             return;
         };
-        let told = match granted.window {
-            Some(_) => &mut grant.told,
-            None => &mut grant.told_withdrawn,
-        };
-        if let Some(told) = told.get_mut(index) {
-            *told = granted.epoch;
+        match granted.window {
+            Some(_) => {
+                if let Some(told) = grant.told.get_mut(index) {
+                    *told = granted.epoch;
+                }
+            }
+            None => {
+                if let Some(told) = grant.told_withdrawn.get_mut(index) {
+                    *told = Some((granted.epoch, ticket));
+                }
+            }
         }
     }
 
-    /// Forgets what was withdrawn on every connection that knows of it; `epochs` are those of the connections there are.
-    pub(super) fn forget(&mut self, epochs: &[Option<Epoch>; RAILS]) {
-        self.grants.retain(|grant| {
-            let is_known = |(rail, epoch): (usize, &Option<Epoch>)| {
-                let epoch = epoch.as_ref();
-                epoch.is_some() && grant.told.get(rail) == epoch && grant.told_withdrawn.get(rail) != epoch
-            };
-            !grant.is_withdrawn || epochs.iter().enumerate().any(is_known)
-        });
+    /// Says that all up to a request on a rail's connection are done.
+    pub(super) fn completed(&mut self, rail: u8, epoch: Epoch, through: Ticket) {
+        for grant in &mut self.grants {
+            let told = grant.told_withdrawn.get(usize::from(rail)).copied().flatten();
+            grant.is_withdrawal_done |=
+                told.is_some_and(|(of, ticket)| of == epoch && is_through(through, ticket));
+        }
+    }
+
+    /// Forgets what was withdrawn and the peer does not know, or not any more.
+    pub(super) fn forget(&mut self) {
+        self.grants
+            .retain(|grant| !grant.is_withdrawn || grant.was_told() && !grant.is_withdrawal_done);
     }
 }
 
@@ -108,6 +139,8 @@ impl Ours {
 #[derive(Debug, Default)]
 pub(super) struct Theirs {
     grants: Vec<Their>,
+    /// The numbers withdrawn last: a grant may come after its end, over another rail. None is used twice.
+    withdrawn: VecDeque<u32>,
 }
 
 #[derive(Debug)]
@@ -139,7 +172,14 @@ impl Theirs {
             .grants
             .iter()
             .position(|their| their.number == granted.number);
+        let was_withdrawn = self.withdrawn.contains(&granted.number);
         let Some((window, access)) = granted.window else {
+            if !was_withdrawn {
+                if self.withdrawn.len() >= WITHDRAWN_MAX {
+                    self.withdrawn.pop_front();
+                }
+                self.withdrawn.push_back(granted.number);
+            }
             return match known {
                 Some(at) => {
                     self.grants.swap_remove(at);
@@ -148,6 +188,9 @@ impl Theirs {
                 None => Change::None,
             };
         };
+        if was_withdrawn {
+            return Change::None;
+        }
         let is_new = known.is_none();
         if is_new {
             if self.grants.len() >= usize::from(SESSION_GRANTS_MAX) {
@@ -195,14 +238,21 @@ impl Theirs {
 
 #[cfg(test)]
 mod tests {
-    use super::{Change, Ours, RAILS, Theirs};
-    use doorbell_core::Rkey;
+    use super::{Change, Ours, Theirs};
+    use doorbell_core::in_flight::{InFlight, Request, storage_for};
     use doorbell_core::provider::RemoteAccess;
     use doorbell_core::session::{Epoch, SESSION_GRANTS_MAX};
-    use doorbell_core::wire::RemoteWindow;
+    use doorbell_core::wire::{Granted, RemoteWindow};
+    use doorbell_core::{Rkey, Ticket, WorkKind};
 
     fn epoch(number: u32) -> Epoch {
         Epoch::from_wire(number)
+    }
+
+    fn ticket(position: u64) -> Ticket {
+        let requests: Vec<Request<()>> = (0..storage_for(1).unwrap()).map(|_| Request::default()).collect();
+        let first = InFlight::new(requests, WorkKind::Send, 0, 1, 0).unwrap().next();
+        first.back(first.position().wrapping_sub(position))
     }
 
     fn window(rkey: u32) -> RemoteWindow {
@@ -221,12 +271,12 @@ mod tests {
             access: RemoteAccess::READ,
         };
         assert_eq!(theirs.hear(0, &first), new);
-        ours.did_tell(0, &first);
+        ours.did_tell(0, &first, ticket(1));
         assert_eq!(ours.untold(0, 0, epoch(1)), None);
         // On the other Worker's device it has another key; on a third there is none.
         let second = ours.untold(1, 1, epoch(2)).unwrap();
         assert_eq!(theirs.hear(1, &second), Change::None);
-        ours.did_tell(1, &second);
+        ours.did_tell(1, &second, ticket(1));
         assert_eq!(ours.untold(2, 2, epoch(3)), None);
         let key = |theirs: &Theirs, rail, of| Some(theirs.address(number, (rail, of), (8, 8))?.rkey.0);
         assert_eq!(
@@ -247,21 +297,71 @@ mod tests {
         let number = ours.grant(&[(0, window(7))], RemoteAccess::ALL).unwrap();
         let told = ours.untold(0, 0, epoch(1)).unwrap();
         theirs.hear(0, &told);
-        ours.did_tell(0, &told);
+        ours.did_tell(0, &told, ticket(5));
         ours.withdraw(number);
-        assert_eq!(ours.untold(1, 0, epoch(2)), None);
-        let mut epochs = [None; RAILS];
-        (epochs[0], epochs[1]) = (Some(epoch(1)), Some(epoch(2)));
-        ours.forget(&epochs);
+        ours.forget();
         let withdrawn = ours.untold(0, 0, epoch(1)).unwrap();
         assert_eq!(withdrawn.window, None);
         assert_eq!(theirs.hear(0, &withdrawn), Change::Withdrawn);
         assert_eq!(theirs.hear(0, &withdrawn), Change::None);
         assert_eq!(theirs.get(number), None);
-        ours.did_tell(0, &withdrawn);
-        ours.forget(&epochs);
+        ours.did_tell(0, &withdrawn, ticket(6));
+        assert_eq!(ours.untold(0, 0, epoch(1)), None);
+        ours.completed(0, epoch(1), ticket(5));
+        ours.forget();
+        assert_eq!(ours.grants.len(), 1);
+        ours.completed(0, epoch(1), ticket(6));
+        assert_eq!(ours.untold(1, 0, epoch(2)), None);
+        ours.forget();
         assert!(ours.grants.is_empty());
-        assert_ne!(ours.grant(&[], RemoteAccess::ALL), Some(number));
+        let next = ours.grant(&[], RemoteAccess::ALL).unwrap();
+        assert_ne!(next, number);
+        // Of what was never told, there is nothing to say.
+        ours.withdraw(next);
+        assert_eq!(ours.untold(0, 0, epoch(1)), None);
+        ours.forget();
+        assert!(ours.grants.is_empty());
+    }
+
+    #[test]
+    fn what_is_withdrawn_is_told_on_later_connections_until_it_was_said() {
+        let (mut ours, mut theirs) = (Ours::default(), Theirs::default());
+        let number = ours.grant(&[(0, window(7))], RemoteAccess::ALL).unwrap();
+        let told = ours.untold(0, 0, epoch(1)).unwrap();
+        theirs.hear(0, &told);
+        ours.did_tell(0, &told, ticket(1));
+        // No rail stands; then the one on which it was told is lost before it completed.
+        ours.withdraw(number);
+        ours.forget();
+        let lost = ours.untold(0, 0, epoch(2)).unwrap();
+        ours.did_tell(0, &lost, ticket(3));
+        ours.completed(0, epoch(3), ticket(9));
+        ours.forget();
+        let withdrawn = ours.untold(1, 4, epoch(4)).unwrap();
+        assert_eq!((withdrawn.number, withdrawn.window), (number, None));
+        assert_eq!(theirs.hear(1, &withdrawn), Change::Withdrawn);
+        ours.did_tell(1, &withdrawn, ticket(2));
+        ours.completed(1, epoch(4), ticket(2));
+        ours.forget();
+        assert!(ours.grants.is_empty());
+    }
+
+    #[test]
+    fn a_grant_that_comes_after_its_end_is_not_told() {
+        let (mut ours, mut theirs) = (Ours::default(), Theirs::default());
+        let number = ours.grant(&[(0, window(7))], RemoteAccess::ALL).unwrap();
+        let late = ours.untold(0, 0, epoch(1)).unwrap();
+        ours.did_tell(0, &late, ticket(1));
+        ours.withdraw(number);
+        let withdrawn = ours.untold(1, 0, epoch(2)).unwrap();
+        assert_eq!(theirs.hear(1, &withdrawn), Change::None);
+        assert_eq!(theirs.hear(0, &late), Change::None);
+        assert_eq!(theirs.get(number), None);
+        for number in 0..1000 {
+            let other = Granted { number, ..withdrawn };
+            theirs.hear(0, &other);
+        }
+        assert_eq!(theirs.withdrawn.len(), super::WITHDRAWN_MAX);
     }
 
     #[test]
@@ -285,7 +385,7 @@ mod tests {
             assert!(ours.grant(&[(0, window(7))], RemoteAccess::ALL).is_some());
             let told = ours.untold(0, 0, epoch(1)).unwrap();
             assert!(matches!(theirs.hear(0, &told), Change::New { .. }));
-            ours.did_tell(0, &told);
+            ours.did_tell(0, &told, ticket(1));
         }
         assert_eq!(ours.grant(&[(0, window(7))], RemoteAccess::ALL), None);
         let mut other = Ours {

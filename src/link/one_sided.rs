@@ -11,7 +11,7 @@ use doorbell_core::session::{
 use doorbell_core::wire::{
     Fence, FenceFrame, Grant, Handle, SESSION_HEADER_BYTES, SessionFrame, SessionHeader,
 };
-use doorbell_core::{Deadline, Instant};
+use doorbell_core::{Deadline, Instant, Ticket};
 
 use super::config::LinkConfig;
 use super::grants::{Change, Ours, Theirs};
@@ -301,7 +301,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.one_sided.requests.look_at_deadlines(now);
         self.say_beside(workers, ours, now);
         self.post_requests(workers, now);
-        self.one_sided.ours.forget(&self.one_sided.seen);
+        self.one_sided.ours.forget();
     }
 
     /// Looks at which connections are gone, and which are there.
@@ -346,17 +346,17 @@ impl<P: Provider, N: Network> Link<P, N> {
                     break;
                 };
                 let bytes = Grant::new(&granted).to_bytes();
-                if !self.say((rail, at), &bytes, workers, now) {
+                let Some(ticket) = self.say((rail, at), &bytes, workers, now) else {
                     break;
-                }
-                self.one_sided.ours.did_tell(rail, &granted);
+                };
+                self.one_sided.ours.did_tell(rail, &granted, ticket);
             }
         }
         for rail in 0..SESSION_RAILS_MAX {
             let owed = self.one_sided.fenced.get(usize::from(rail)).copied().flatten();
             if let (Some((through, true)), Some((over, at, epoch))) = (owed, self.any_rail()) {
                 let answer = FenceFrame::answer(&Fence { epoch, rail, through });
-                if self.say((over, at), &answer.to_bytes(), workers, now) {
+                if self.say((over, at), &answer.to_bytes(), workers, now).is_some() {
                     if let Some(owed) = self.one_sided.fenced.get_mut(usize::from(rail)) {
                         *owed = None;
                     }
@@ -370,7 +370,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             (self.one_sided.requests.fence_due(), self.any_rail())
         {
             let ask = FenceFrame::ask(&Fence { epoch, rail, through });
-            if !self.say((over, at), &ask.to_bytes(), workers, now) {
+            if self.say((over, at), &ask.to_bytes(), workers, now).is_none() {
                 break;
             }
             self.one_sided.requests.fence_asked(rail);
@@ -392,16 +392,20 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         let header = SessionHeader::moved(epoch).to_bytes();
         let bytes = [&header, handle.as_bytes()].concat();
-        if self.say((rail, at), &bytes, workers, now) {
+        if self.say((rail, at), &bytes, workers, now).is_some() {
             self.told_moved = Some((*handle, epoch));
         }
     }
 
-    /// Posts a frame that is no message; says whether it is on its way.
-    fn say(&mut self, (rail, at): (u8, At), bytes: &[u8], workers: &mut [Worker<P>], now: Instant) -> bool {
-        let Some(worker) = workers.get_mut(at.worker) else {
-            return false;
-        };
+    /// Posts a frame that is no message; as which request, if it is on its way.
+    fn say(
+        &mut self,
+        (rail, at): (u8, At),
+        bytes: &[u8],
+        workers: &mut [Worker<P>],
+        now: Instant,
+    ) -> Option<Ticket> {
+        let worker = workers.get_mut(at.worker)?;
         let outcome = match worker.lease() {
             None => Posted::Blocked,
             Some(mut lease) => match lease.fill(bytes) {
@@ -415,7 +419,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.took(rail, outcome, bytes.len(), None, now)
     }
 
-    /// Notes what became of something that was to be posted; says whether it is on its way. What failed, its completion
+    /// Notes what became of something that was to be posted; as which request, if it is on its way. What failed, its completion
     /// tells.
     fn took(
         &mut self,
@@ -424,7 +428,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         bytes: usize,
         request: Option<RequestId>,
         now: Instant,
-    ) -> bool {
+    ) -> Option<Ticket> {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         match outcome {
             Posted::Done(ticket) => {
@@ -433,11 +437,11 @@ impl<P: Provider, N: Network> Link<P, N> {
                     rail.did_send(bytes);
                 }
                 self.session.posted_beside(rail, bytes, now);
-                true
+                Some(ticket)
             }
             Posted::Blocked | Posted::Failed => {
                 self.session.blocked(rail);
-                false
+                None
             }
         }
     }
@@ -474,13 +478,8 @@ impl<P: Provider, N: Network> Link<P, N> {
                     post(worker, at, operation, lease)
                 }
             };
-            if self.took(
-                rail,
-                outcome,
-                length.saturating_add(SESSION_HEADER_BYTES),
-                Some(id),
-                now,
-            ) {
+            let bytes = length.saturating_add(SESSION_HEADER_BYTES);
+            if self.took(rail, outcome, bytes, Some(id), now).is_some() {
                 self.one_sided.requests.posted(id, rail, epoch);
             }
         }

@@ -152,8 +152,7 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
     pub(super) fn completed(&mut self, through: Ticket, mut done: impl FnMut(RequestId)) -> (u32, u64) {
         let (mut requests, mut bytes) = (0_u32, 0_u64);
         while let Some(one) = self.in_flight.front() {
-            // Positions are counted on and on; what is later is nearly all the way round.
-            if through.position().wrapping_sub(one.ticket.position()) > u64::MAX / 2 {
+            if !is_through(through, one.ticket) {
                 break;
             }
             requests = requests.saturating_add(1);
@@ -165,4 +164,10 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         }
         (requests, bytes)
     }
+}
+
+/// Whether a request is among those up to another, which followed it on the same queue.
+pub(super) const fn is_through(through: Ticket, ticket: Ticket) -> bool {
+    // Positions are counted on and on; what is later is nearly all the way round.
+    through.position().wrapping_sub(ticket.position()) <= u64::MAX / 2
 }

@@ -143,6 +143,8 @@ impl<P: Provider, N: Network> Link<P, N> {
         let (requests, bytes) = of.completed(through, |request| {
             one_sided.done(request);
         });
+        let epoch = self.session.rail_epoch(rail);
+        one_sided.ours.completed(rail, epoch, through);
         self.session.completed(rail, requests, bytes, now);
     }
 
