@@ -1,6 +1,6 @@
 //! When a rail that has no connection is connected again.
 
-use doorbell_core::Instant;
+use doorbell_core::{Deadline, Instant};
 use doorbell_core::session::{Action, Epoch, Kept, Retained, Role, Session, SessionConfig, SessionId};
 use doorbell_core::wire::{Refusal, RefusalReason, SessionFrame};
 
@@ -44,4 +44,24 @@ fn a_rail_that_stands_by_is_tried_again_when_the_other_cannot_be_connected() {
         Some(Action::Connect { rail: 1, epoch })
     );
     assert_eq!(session.poll_action(NOW, 0), None);
+}
+
+#[test]
+fn what_the_peer_has_given_up_and_is_lost_here_is_no_attempt_that_failed() {
+    let mut session = initiator(1);
+    session.connect_failed(0, false, NOW, 0);
+    let wait = session.config().backoff.wait(1, 0);
+    let again = NOW.after(wait);
+    for _ in 0..5 {
+        session.given_up(0, Epoch::from_wire(1), NOW, 0);
+    }
+    assert_eq!(session.wake(NOW), Some(Deadline::at(again)));
+    let epoch = Epoch::from_wire(2);
+    assert_eq!(
+        session.poll_action(again, 0),
+        Some(Action::Connect { rail: 0, epoch })
+    );
+    session.connect_failed(0, false, again, 0);
+    let wait = session.config().backoff.wait(2, 0);
+    assert_eq!(session.wake(again), Some(Deadline::after(again, wait)));
 }

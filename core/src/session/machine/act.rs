@@ -221,9 +221,10 @@ where
         rail.is_some_and(|rail| rail.is_usable() && !rail.is_blocked) && self.is_connected()
     }
 
-    /// Gives up a rail's connection of this epoch or one before it, as the peer has.
+    /// Gives up a rail's connection of this epoch or one before it, as the peer has. Where there is none, nothing failed.
     pub fn given_up(&mut self, rail: u8, through: Epoch, now: Instant, random: u64) {
-        if self.rail_epoch(rail) <= through {
+        let has_connection = self.rail_mut(rail).is_some_and(|rail| rail.has_connection());
+        if has_connection && self.rail_epoch(rail) <= through {
             self.give_up(rail, now, random);
         }
     }
