@@ -3,7 +3,7 @@
 use core::fmt;
 
 use doorbell_core::session::{SESSION_WINDOW_MAX, SessionConfig, TRANSPORT_RETRY_COUNT, TRANSPORT_TIMEOUT};
-use doorbell_core::wire::SESSION_HEADER_BYTES;
+use doorbell_core::wire::{HANDLE_BYTES_MAX, SESSION_HEADER_BYTES};
 
 use crate::error::ConnectError;
 use crate::{ChannelConfig, HandshakeLimits, NoRoute};
@@ -54,9 +54,10 @@ impl Default for LinkConfig {
 }
 
 impl LinkConfig {
-    /// The bytes of a fragment with its header.
+    /// The bytes of the longest frame: a fragment with its header, or what tells how a process is reached.
     pub(super) fn frame_bytes(&self) -> usize {
-        self.fragment_bytes().saturating_add(SESSION_HEADER_BYTES)
+        let longest = self.fragment_bytes().max(HANDLE_BYTES_MAX);
+        longest.saturating_add(SESSION_HEADER_BYTES)
     }
 
     pub(super) fn fragment_bytes(&self) -> usize {
@@ -76,11 +77,11 @@ pub enum LinkError {
     NoRoute(NoRoute),
     /// The rails could not be looked at, or the port not be had.
     Connect(ConnectError),
-    /// A Worker's slots do not hold a fragment and its header.
+    /// A Worker's slots do not hold the longest frame.
     SlotsTooSmall {
         /// Bytes of a slot.
         slot_bytes: u32,
-        /// Bytes of a fragment and its header.
+        /// Bytes of the longest frame: a fragment with its header, or a handle with one where that is longer.
         frame_bytes: usize,
     },
     /// There are as many links as there may be.
@@ -99,8 +100,8 @@ impl fmt::Display for LinkError {
                 frame_bytes,
             } => write!(
                 f,
-                "a Worker's slots hold {slot_bytes} bytes, and a fragment with its header has {frame_bytes}: make \
-                 slot_bytes larger, or fragment_bytes smaller"
+                "a Worker's slots hold {slot_bytes} bytes, and the longest frame has {frame_bytes}: make slot_bytes \
+                 larger, or fragment_bytes smaller"
             ),
             Self::TooManyLinks => f.write_str("there are as many links as links_max"),
             Self::Entropy(errno) => write!(f, "the system gave no random bytes (errno {errno})"),
@@ -113,5 +114,20 @@ impl core::error::Error for LinkError {}
 impl From<ConnectError> for LinkError {
     fn from(error: ConnectError) -> Self {
         Self::Connect(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LinkConfig;
+    use doorbell_core::wire::{HANDLE_BYTES_MAX, SESSION_HEADER_BYTES};
+
+    #[test]
+    fn a_slot_holds_each_frame_there_is() {
+        let mut config = LinkConfig::default();
+        let fragment = usize::try_from(config.session.fragment_bytes).unwrap();
+        assert_eq!(config.frame_bytes(), fragment + SESSION_HEADER_BYTES);
+        config.session.fragment_bytes = 64;
+        assert_eq!(config.frame_bytes(), HANDLE_BYTES_MAX + SESSION_HEADER_BYTES);
     }
 }

@@ -129,7 +129,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// No link yet, on these Workers: the same are to be given in each call, in the same order.
     ///
     /// # Errors
-    /// A Worker's slots are too small for a fragment, the rails cannot be looked at, or there is no chance.
+    /// A Worker's slots are too small for the longest frame, the rails cannot be looked at, or there is no chance.
     pub fn new(node: &Node<P, N>, workers: &[Worker<P>], config: &LinkConfig) -> Result<Self, LinkError> {
         let frame_bytes = config.frame_bytes();
         let small = workers
