@@ -66,9 +66,14 @@ impl Settings {
 /// setting is deeper than [`DEPTH_MAX`].
 fn flatten<'t>(table: &'t DeTable<'t>, within: &str, depth: usize, found: &mut Vec<Found<'t>>) {
     for (key, value) in table {
+        let key_name = match key.get_ref().as_ref() {
+            // In quotes it may be anything: it is no path, and not the section without a name.
+            path if path.is_empty() || path.contains('.') => format!("\"{path}\""),
+            plain => plain.to_owned(),
+        };
         let name = match within {
-            "" => key.get_ref().to_string(),
-            within => format!("{within}.{}", key.get_ref()),
+            "" => key_name,
+            within => format!("{within}.{key_name}"),
         };
         match value.get_ref() {
             DeValue::Table(inner)

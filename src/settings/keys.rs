@@ -2,6 +2,10 @@
 
 use core::time::Duration;
 
+use doorbell_core::session::SESSION_WINDOW_MAX;
+use doorbell_core::wire::RECEIVE_DEPTH_MAX;
+use doorbell_core::work_id::SLOTS_MAX;
+
 use super::SettingValues;
 use super::error::SettingsFault;
 use super::held::Held;
@@ -24,6 +28,12 @@ const MICROSECOND: Duration = Duration::from_micros(1);
 const SPAN: Kind = Kind::span(MICROSECOND, DAY);
 /// Of queues, and of what is kept for peers.
 const DEPTH: Kind = Kind::count(1, 1 << 20);
+/// Of sends: requests have so many names, and one is for announcing receives.
+const SENDS: Kind = Kind::count(1, SLOTS_MAX as u64 - 1);
+/// Of receives: what a handshake tells.
+const RECEIVES: Kind = Kind::count(1, RECEIVE_DEPTH_MAX as u64);
+/// Of what a link keeps places for.
+const PLACES: Kind = Kind::count(1, SESSION_WINDOW_MAX as u64);
 const U32: u64 = u32::MAX as u64;
 
 macro_rules! keys {
@@ -43,13 +53,13 @@ macro_rules! keys {
 macro_rules! channel_keys {
     ($table:ident, $prefix:literal, $($root:ident).+) => {
         keys!($table, $prefix, [$($root).+] {
-            "send_depth": DEPTH => send_depth;
-            "receive_depth": DEPTH => receive_depth;
+            "send_depth": SENDS => send_depth;
+            "receive_depth": RECEIVES => receive_depth;
             "gather_max": Kind::count(1, 4) => gather_max;
             "inline_bytes_max": Kind::bytes(0, 1 << 16) => inline_bytes_max;
             "inline_alone_bytes_max": Kind::bytes(0, 1 << 16) => inline_alone_bytes_max;
             "unsignaled_max": Kind::count(0, 1 << 20) => unsignaled_max;
-            "repost_batch": DEPTH => repost_batch;
+            "repost_batch": RECEIVES => repost_batch;
             "rd_atomic_max": Kind::count(0, 255) => rd_atomic_max;
             "timeout": Kind::count(1, 31) => timeout;
             "retry_count": Kind::count(0, 7) => retry_count;
@@ -100,11 +110,11 @@ keys!(LINK, "link.", [link] {
     "reconnect_longest": SPAN => session.backoff.longest;
     "recover_within": SPAN => session.recover_within;
     "fragment_bytes": Kind::bytes(64, 1 << 30) => session.fragment_bytes;
-    "retained": DEPTH => retained;
-    "ahead": DEPTH => ahead;
+    "retained": PLACES => retained;
+    "ahead": PLACES => ahead;
     "message_bytes_max": Kind::bytes(1, U32) => message_bytes_max;
     "links_max": DEPTH => links_max;
-    "requests": DEPTH => requests;
+    "requests": PLACES => requests;
 });
 
 channel_keys!(LINK_CHANNEL, "link.channel.", link.channel);
@@ -225,6 +235,43 @@ mod tests {
                 assert!(changed.is_empty() || changed == [key.name], "{changed:?}");
                 assert_eq!((key.read)(&values), value, "{}", key.name);
             }
+        }
+    }
+
+    /// A bound that is accepted here and refused where it is for would fail a connect long after.
+    #[test]
+    fn every_bound_is_accepted_where_it_is_for_and_one_more_is_not() {
+        use doorbell_core::in_flight::storage_for;
+
+        let most = |name: &str| match find(name).unwrap().kind {
+            Kind::Count { most, .. } => u32::try_from(most).unwrap(),
+            other => panic!("{name}: {other:?}"),
+        };
+        for section in ["channel", "link.channel"] {
+            let own = SettingValues::default();
+            let sends = most(&format!("{section}.send_depth"));
+            let depth = |send_depth| {
+                crate::bring_up::send_depth(&crate::ChannelConfig {
+                    send_depth,
+                    ..own.channel
+                })
+            };
+            assert!(storage_for(depth(sends)).is_some() && storage_for(depth(sends + 1)).is_none());
+            let receives = most(&format!("{section}.receive_depth"));
+            assert!(storage_for(receives).is_some() && storage_for(receives + 1).is_none());
+            assert!(receives <= doorbell_core::wire::RECEIVE_DEPTH_MAX);
+            assert_eq!(most(&format!("{section}.repost_batch")), receives);
+        }
+        for name in ["link.retained", "link.ahead", "link.requests"] {
+            let places = most(name);
+            assert_eq!(places, doorbell_core::session::SESSION_WINDOW_MAX, "{name}");
+        }
+    }
+
+    #[test]
+    fn no_setting_is_taken_for_what_others_set() {
+        for key in all() {
+            assert!(!super::super::is_of_others(&variable(key)), "{}", key.name);
         }
     }
 

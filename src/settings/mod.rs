@@ -161,6 +161,9 @@ impl LogLevel {
     }
 }
 
+/// Bytes that a link may keep of one kind of fragment: they are there from its beginning.
+const LINK_BYTES_MAX: u64 = 1 << 30;
+
 /// Variables with our name in front that are no settings: read by whoever loads libibverbs, by the program, by the lab and by
 /// tests; or set by a cluster for a service that is called doorbell.
 const OTHERS: &[&str] = &[
@@ -324,7 +327,7 @@ impl Settings {
     /// Whether what is set goes together.
     ///
     /// # Errors
-    /// Two settings contradict each other; where both came from is said.
+    /// Two settings contradict each other, or ask together for more memory than a link may have; where both came from is said.
     pub fn check(&self) -> Result<(), SettingsError> {
         let session = &self.values.link.session;
         let pairs = [
@@ -344,24 +347,50 @@ impl Settings {
                 session.acknowledge_after < session.dead_after,
             ),
         ];
-        let Some((less, more, _)) = pairs.into_iter().find(|(.., is_right)| !is_right) else {
+        if let Some((less, more, _)) = pairs.into_iter().find(|(.., is_right)| !is_right) {
+            let (ours, theirs) = (self.value_text(less), self.value_text(more));
+            let of = self.source_of(more);
+            return Err(self.contradiction(
+                less,
+                format!("it is {ours}, and more than {more} allows, which is {theirs} ({of})"),
+            ));
+        }
+        let link = &self.values.link;
+        let kept = [
+            ("link.retained", link.retained),
+            ("link.ahead", link.ahead),
+            ("link.requests", link.requests),
+        ];
+        let is_too_much =
+            |count: u32| u64::from(count).saturating_mul(session.fragment_bytes.into()) > LINK_BYTES_MAX;
+        let Some((name, count)) = kept.into_iter().find(|(_, count)| is_too_much(*count)) else {
             return Ok(());
         };
-        let shown = |name: &str| {
-            let value = keys::find(name).map(|key| (key.read)(&self.values).to_text());
-            value.unwrap_or_default()
-        };
-        let source = |name| self.source(name).cloned().unwrap_or(SettingSource::Default);
-        Err(SettingsError {
-            source: source(less),
-            key: Some(less.into()),
-            fault: SettingsFault::Contradiction(format!(
-                "it is {}, and more than {more} allows, which is {} ({})",
-                shown(less),
-                shown(more),
-                source(more)
-            )),
-        })
+        let (bytes, of) = ("link.fragment_bytes", self.source_of("link.fragment_bytes"));
+        let each = self.value_text(bytes);
+        Err(self.contradiction(
+            name,
+            format!(
+                "it is {count}, and with {bytes}, which is {each} ({of}), more than {LINK_BYTES_MAX} bytes of memory for each link"
+            ),
+        ))
+    }
+
+    fn contradiction(&self, name: &str, why: String) -> SettingsError {
+        SettingsError {
+            source: self.source_of(name),
+            key: Some(name.into()),
+            fault: SettingsFault::Contradiction(why),
+        }
+    }
+
+    fn value_text(&self, name: &str) -> String {
+        let value = keys::find(name).map(|key| (key.read)(&self.values).to_text());
+        value.unwrap_or_default()
+    }
+
+    fn source_of(&self, name: &str) -> SettingSource {
+        self.source(name).cloned().unwrap_or(SettingSource::Default)
     }
 
     /// What is in effect.
@@ -425,8 +454,26 @@ impl Settings {
 /// Whether a variable is one that others read.
 fn is_of_others(name: &str) -> bool {
     let name = name.strip_prefix(keys::PREFIX).unwrap_or(name);
-    OTHERS.iter().any(|other| match other.strip_suffix('*') {
+    let is_other = |other: &&str| match other.strip_suffix('*') {
         Some(begin) => name.starts_with(begin),
         None => name == *other,
-    })
+    };
+    OTHERS.iter().any(is_other) || is_of_service(name)
+}
+
+/// Whether a cluster sets it for a service whose name begins with ours, as of `doorbell-metrics`. No setting ends so.
+///
+/// Source: Kubernetes, "Service", discovering services by environment variables.
+fn is_of_service(name: &str) -> bool {
+    let is_port = |rest: &str| {
+        let mut words = rest.split('_');
+        let number = words.next().unwrap_or_default();
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        is_number && matches!(words.next(), Some("TCP" | "UDP" | "SCTP"))
+    };
+    ["_SERVICE_HOST", "_SERVICE_PORT", "_PORT"]
+        .iter()
+        .any(|end| name.ends_with(end))
+        || name.contains("_SERVICE_PORT_")
+        || name.split("_PORT_").skip(1).any(is_port)
 }

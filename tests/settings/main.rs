@@ -264,6 +264,12 @@ fn the_environment_is_held_to_the_same() {
     let others = variables(&[
         ("DOORBELL_LIBIBVERBS", "x"),
         ("DOORBELL_SERVICE_HOST", "x"),
+        ("DOORBELL_METRICS_SERVICE_HOST", "10.0.0.1"),
+        ("DOORBELL_METRICS_SERVICE_PORT", "9100"),
+        ("DOORBELL_METRICS_SERVICE_PORT_HTTP", "9100"),
+        ("DOORBELL_METRICS_PORT", "tcp://10.0.0.1:9100"),
+        ("DOORBELL_METRICS_PORT_9100_TCP", "tcp://10.0.0.1:9100"),
+        ("DOORBELL_METRICS_PORT_9100_TCP_ADDR", "10.0.0.1"),
         ("DOORBELLS", "x"),
         ("doorbell_rails", "x"),
     ]);
@@ -294,6 +300,55 @@ fn a_contradiction_names_both_places() {
     assert!(matches!(error.source, SettingSource::File { line: 2, .. }));
     settings.argument("--set", "link.dead_after", "150ms").unwrap();
     settings.check().unwrap();
+}
+
+/// All of it is there from the beginning of a link.
+#[test]
+fn memory_of_a_link_beyond_all_bounds_is_a_contradiction() {
+    for name in ["retained", "ahead", "requests"] {
+        let mut settings = Settings::default();
+        settings
+            .text(
+                "a.toml",
+                &format!("[link]\nfragment_bytes = \"1G\"\n{name} = 2\n"),
+            )
+            .unwrap();
+        for other in ["retained", "ahead", "requests"]
+            .into_iter()
+            .filter(|other| *other != name)
+        {
+            settings.argument("--set", &format!("link.{other}"), "1").unwrap();
+        }
+        let error = settings.check().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "a.toml:3: link.{name}: it is 2, and with link.fragment_bytes, which is 1073741824 (a.toml:2), more \
+                 than 1073741824 bytes of memory for each link"
+            )
+        );
+        settings.argument("--set", &format!("link.{name}"), "1").unwrap();
+        settings.check().unwrap();
+    }
+}
+
+/// A name in quotes is no path: else a setting might stand in a file twice.
+#[test]
+fn a_name_in_quotes_is_no_path() {
+    for text in [
+        "\"link.dead_after\" = \"1s\"",
+        "link.dead_after = \"1s\"\n\"link.dead_after\" = \"2s\"",
+        "[\"link.channel\"]\nsend_depth = 1",
+        "[link]\n\"channel.send_depth\" = 1",
+        "[\"\"]\ntimeout = \"1s\"",
+        "[link.\"\"]\ndead_after = \"1s\"",
+    ] {
+        assert!(told(text).contains("there is no such setting"), "{}", told(text));
+    }
+    let mut settings = Settings::default();
+    settings
+        .text("a.toml", "[\"link\"]\n\"dead_after\" = \"1s\"")
+        .unwrap();
 }
 
 /// A key where its file is to be named is neither taken nor shown, and neither is one in front of which a name is wrong.
