@@ -5,11 +5,11 @@ use core::fmt;
 use core::net::SocketAddr;
 use std::sync::Arc;
 
-use doorbell_core::Deadline;
 use doorbell_core::handshake::{Io as _, Timing};
 use doorbell_core::network::{Acceptor as _, Network, Stream as _, Waited};
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{AdvertisedRail, Fit, FrameBuffer, Handle, InstanceId};
+use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
 
 use crate::answer::{Answer, Answering};
@@ -17,7 +17,7 @@ use crate::bring_up::reject_for;
 use crate::edge::background::Background;
 use crate::edge::makers::Makers;
 use crate::error::ConnectError;
-use crate::handshakes::{HandshakeLimits, Handshakes, Port, Settings, timing};
+use crate::handshakes::{HandshakeLimits, Handshakes, Port, Settings, ToldRefusals, timing};
 use crate::node::{Connection, Draw};
 use crate::rails::Rails;
 use crate::tell::tell;
@@ -43,6 +43,7 @@ pub struct Listener<P: Provider = Rdma, N: Network = Tcp> {
     untold: Option<ConnectError>,
     failed: u64,
     refusals: Refusals,
+    told: ToldRefusals,
 }
 
 impl<P: Provider, N: Network> Listener<P, N> {
@@ -74,6 +75,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
             untold: None,
             failed: 0,
             refusals: Refusals::default(),
+            told: ToldRefusals::default(),
         })
     }
 
@@ -167,6 +169,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         node: &Node<P, N>,
         workers: &mut [Worker<P>],
     ) -> Option<Result<Connection, ConnectError>> {
+        self.told.poll(node.network.now());
         if self.untold.is_none() {
             self.untold = self.take_new(node, workers).err();
         }
@@ -176,7 +179,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
                 self.under_way.swap_remove(index);
                 match &outcome {
                     Ok(connection) => tell!(info, "accepted", worker = connection.worker),
-                    Err(error) => self.count_failed(error),
+                    Err(error) => self.count_failed(node.network.now(), error),
                 }
                 return Some(outcome);
             }
@@ -236,10 +239,12 @@ impl<P: Provider, N: Network> Listener<P, N> {
         Ok(node.network.wait(acceptor, streams, deadline)?)
     }
 
-    /// When to poll again at the latest, whatever comes; `None` where no handshake is under way.
+    /// When to poll again at the latest, whatever comes; `None` where no handshake is under way and nothing
+    /// is to be told.
     #[must_use]
     pub fn deadline(&self) -> Option<Deadline> {
-        self.under_way.iter().map(|(_, answer)| answer.deadline()).min()
+        let under_way = self.under_way.iter().map(|(_, answer)| answer.deadline());
+        under_way.chain(self.told.deadline()).min()
     }
 
     /// Whether as many handshakes are under way as may be.
@@ -267,13 +272,13 @@ impl<P: Provider, N: Network> Listener<P, N> {
                 // Nothing is read of it, and nothing is kept for it. What the stream takes at once, it is told.
                 let reject = FrameBuffer::reject(&reject_for(&error));
                 let _ = stream.write(reject.as_bytes());
-                self.count_failed(&error);
+                self.count_failed(node.network.now(), &error);
                 continue;
             }
             match self.begin(node, workers, &trust, stream, &mut rails) {
                 Ok(handshake) => self.under_way.push(handshake),
                 Err(error) => {
-                    self.count_failed(&error);
+                    self.count_failed(node.network.now(), &error);
                     return Err(error);
                 }
             }
@@ -281,8 +286,10 @@ impl<P: Provider, N: Network> Listener<P, N> {
         Ok(())
     }
 
-    fn count_failed(&mut self, error: &ConnectError) {
-        tell!(warn, "handshake refused", at = self.address, reason = error);
+    fn count_failed(&mut self, now: Instant, error: &ConnectError) {
+        if self.told.is_first(now, Some(error)) {
+            tell!(warn, "handshake refused", at = self.address, reason = error);
+        }
         self.failed = self.failed.saturating_add(1);
         self.refusals.count(error);
     }

@@ -7,6 +7,7 @@ mod counts;
 pub(crate) mod desk;
 mod limits;
 mod refusals;
+mod told;
 mod under_way;
 
 use core::fmt;
@@ -36,6 +37,7 @@ use desk::{Desk, Signals};
 pub use limits::HandshakeLimits;
 use limits::{Crowd, Guest, Guests};
 use refusals::Refusals;
+pub(crate) use told::ToldRefusals;
 use under_way::{Around, Making, UnderWay};
 
 /// How many peers one poll takes in at most, so that those there are get their turn.
@@ -88,6 +90,7 @@ pub struct Handshakes<P: Provider = Rdma, N: Network = Tcp> {
     /// Each by itself: it is 10 KiB, and leaves from anywhere.
     under_way: Vec<Box<UnderWay<P, N>>>,
     refusals: Refusals<N>,
+    told: ToldRefusals,
     making: Making,
     acceptor: N::Acceptor,
     handle: Handle,
@@ -136,6 +139,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
             node: Arc::clone(node),
             under_way: Vec::new(),
             refusals: Refusals::new(),
+            told: ToldRefusals::default(),
             making: Making::new(makers, limits.making),
             acceptor: port.acceptor,
             handle: port.handle,
@@ -204,13 +208,15 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         self.take_in(now);
         self.advance(now);
         self.refusals.poll(now);
+        self.told.poll(now);
     }
 
     /// When to poll again at the latest, whatever comes; `None` where nothing is under way.
     #[must_use]
     pub fn deadline(&self) -> Option<Deadline> {
         let under_way = self.under_way.iter().map(|one| one.deadline());
-        under_way.chain(self.refusals.deadline()).chain(self.rest).min()
+        let told = self.refusals.deadline().into_iter().chain(self.told.deadline());
+        under_way.chain(told).chain(self.rest).min()
     }
 
     /// Waits until something comes from a peer, or the deadline. What the Workers' threads grant meanwhile does not
@@ -275,12 +281,14 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         let address = stream.peer_address();
         let trust = self.node.trust();
         if let Err(error) = address.map_or(Ok(()), |at| trust.check_address(at.ip())) {
-            tell!(
-                warn,
-                "handshake refused",
-                from = Guest::of(address),
-                reason = error
-            );
+            if self.told.is_first(now, Some(&error)) {
+                tell!(
+                    warn,
+                    "handshake refused",
+                    from = Guest::of(address),
+                    reason = error
+                );
+            }
             let reject = crate::bring_up::reject_for(&error);
             self.counts.note_failed(error);
             self.refusals.refuse(now, stream, &reject);
@@ -292,7 +300,9 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
             entered => entered,
         };
         if entered.is_err() {
-            tell!(warn, "handshake refused: too many", from = guest);
+            if self.told.is_first(now, None) {
+                tell!(warn, "handshake refused: too many", from = guest);
+            }
             self.turn_away(now, stream);
             return;
         }
@@ -371,7 +381,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
             next_desk: &mut self.next_desk,
             making: &mut self.making,
         };
-        let (guests, counts) = (&mut self.guests, &self.counts);
+        let (guests, counts, told) = (&mut self.guests, &self.counts, &mut self.told);
         self.under_way.retain_mut(|one| {
             if !one.is_due(now) {
                 return true;
@@ -386,7 +396,9 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
                     counts.note_connected();
                 }
                 Err(error) => {
-                    tell!(warn, "handshake refused", from = one.guest, reason = error);
+                    if told.is_first(now, Some(&error)) {
+                        tell!(warn, "handshake refused", from = one.guest, reason = error);
+                    }
                     counts.note_failed(error);
                 }
             }
