@@ -452,12 +452,13 @@ impl<P: Provider, N: Network> Link<P, N> {
         for _ in 0..places {
             let next = self.one_sided.requests.waiting().find_map(|(id, window)| {
                 let over = (0..SESSION_RAILS_MAX).filter_map(|rail| {
-                    let (at, epoch) = self.open_rail(rail)?;
+                    let at = self.rails.get(usize::from(rail))?.at?;
+                    let (state, epoch) = (self.session.rail_state(rail), self.session.rail_epoch(rail));
                     let (operation, asked) = self.one_sided.operation(id, window, (rail, epoch))?;
-                    Some((rail, at, epoch, operation, asked))
+                    let may = self.session.takes_beside(rail);
+                    Some((state, may.then_some((rail, at, epoch, operation, asked))))
                 });
-                let best = over.min_by_key(|(rail, ..)| self.session.rail_state(*rail) != HealthState::Up)?;
-                Some((id, best))
+                Some((id, open_of_best(over)?))
             });
             let Some((id, (rail, at, epoch, operation, asked))) = next else {
                 break;
@@ -486,6 +487,25 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 }
 
+/// What is open of the best rails there are: where all of these are full, it is waited for them, and those in doubt are
+/// left alone.
+fn open_of_best<T>(rails: impl Iterator<Item = (HealthState, Option<T>)>) -> Option<T> {
+    let tier_of = |state| match state {
+        HealthState::Up => Some(0_u8),
+        HealthState::FailingBack => Some(1),
+        HealthState::Suspect => Some(2),
+        _ => None,
+    };
+    let mut best = (u8::MAX, None);
+    for (state, open) in rails {
+        let Some(tier) = tier_of(state) else { continue };
+        if tier < best.0 || tier == best.0 && best.1.is_none() {
+            best = (tier, open);
+        }
+    }
+    best.1
+}
+
 /// Posts one request that tells when it is done.
 fn post<P: Provider>(worker: &mut Worker<P>, at: At, operation: Operation, lease: Lease<P>) -> Posted {
     let Some(channel) = worker.channel(at.channel) else {
@@ -500,5 +520,30 @@ fn post<P: Provider>(worker: &mut Worker<P>, at: At, operation: Operation, lease
             }
             posted(Err(error.kind))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::open_of_best;
+    use doorbell_core::session::HealthState::{Down, FailingBack, Suspect, Up};
+
+    #[test]
+    fn a_request_waits_for_the_best_rails_and_goes_over_any_of_them() {
+        let chosen = |rails: &[_]| open_of_best(rails.iter().copied());
+        assert_eq!(
+            chosen(&[(Suspect, Some(0)), (Up, None), (FailingBack, Some(2))]),
+            None
+        );
+        assert_eq!(
+            chosen(&[(Up, None), (Suspect, Some(1)), (Up, Some(2)), (Up, Some(3))]),
+            Some(2)
+        );
+        assert_eq!(
+            chosen(&[(Suspect, Some(0)), (FailingBack, Some(1)), (Down, Some(2))]),
+            Some(1)
+        );
+        assert_eq!(chosen(&[(Down, Some(0)), (Suspect, Some(1))]), Some(1));
+        assert_eq!(chosen(&[(Down, Some(0))]), None);
     }
 }
