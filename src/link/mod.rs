@@ -9,6 +9,7 @@ mod dispatch;
 mod door;
 mod grants;
 mod links;
+mod moved;
 mod one_sided;
 mod rail;
 mod report;

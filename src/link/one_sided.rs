@@ -387,13 +387,13 @@ impl<P: Provider, N: Network> Link<P, N> {
         let Some((rail, at, epoch)) = self.any_rail() else {
             return;
         };
-        if self.told_moved == Some((*handle, epoch)) {
+        if self.told_moved.was_told(handle, rail, epoch) {
             return;
         }
         let header = SessionHeader::moved(epoch).to_bytes();
         let bytes = [&header, handle.as_bytes()].concat();
         if self.say((rail, at), &bytes, workers, now).is_some() {
-            self.told_moved = Some((*handle, epoch));
+            self.told_moved.did_tell(handle, rail, epoch);
         }
     }
 

@@ -3,13 +3,14 @@
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, Provider};
 use doorbell_core::session::{
-    Action, Epoch, FinalReason, Kept, PushRefusal, Received, RequestId, Retained, Role, SESSION_RAILS_MAX,
-    Sequence, Session, SessionId, Violation,
+    Action, FinalReason, Kept, PushRefusal, Received, RequestId, Retained, Role, SESSION_RAILS_MAX, Sequence,
+    Session, SessionId, Violation,
 };
 use doorbell_core::wire::{Attach, Handle, InstanceId, SESSION_HEADER_BYTES, SessionFrame, SessionHeader};
 use doorbell_core::{Instant, Ticket};
 
 use super::config::LinkConfig;
+use super::moved::ToldMoved;
 use super::one_sided::OneSided;
 use super::rail::{At, LinkRail};
 use super::store::Store;
@@ -30,8 +31,8 @@ pub(super) struct Link<P: Provider, N: Network> {
     fragment_bytes: u32,
     /// What it has beside messages.
     pub(super) one_sided: OneSided,
-    /// How the peer was told that this process is reached, and on which connection.
-    pub(super) told_moved: Option<(Handle, Epoch)>,
+    /// How the peer was told that this process is reached, and on which connections.
+    pub(super) told_moved: ToldMoved,
 }
 
 /// What became of a request that was to be posted.
@@ -65,7 +66,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             message_bytes_max: config.message_bytes_max,
             fragment_bytes: config.session.fragment_bytes.max(1),
             one_sided: OneSided::new(config),
-            told_moved: None,
+            told_moved: ToldMoved::default(),
         }
     }
 

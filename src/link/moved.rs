@@ -1,0 +1,79 @@
+//! What a peer was told of how this process is reached.
+
+use doorbell_core::session::{Epoch, SESSION_RAILS_MAX};
+use doorbell_core::wire::Handle;
+
+/// The handle that was told last, and for each rail the connection on which it was: on each it is told once, whichever takes
+/// something at the moment.
+#[derive(Debug)]
+pub(super) struct ToldMoved {
+    handle: Option<Handle>,
+    on: [Epoch; SESSION_RAILS_MAX as usize],
+}
+
+impl Default for ToldMoved {
+    fn default() -> Self {
+        Self {
+            handle: None,
+            on: [Epoch::NONE; SESSION_RAILS_MAX as usize],
+        }
+    }
+}
+
+impl ToldMoved {
+    /// Whether this handle was told on a rail's connection.
+    pub(super) fn was_told(&self, handle: &Handle, rail: u8, epoch: Epoch) -> bool {
+        self.handle.as_ref() == Some(handle) && self.on.get(usize::from(rail)) == Some(&epoch)
+    }
+
+    /// Says that it was.
+    pub(super) fn did_tell(&mut self, handle: &Handle, rail: u8, epoch: Epoch) {
+        if self.handle.as_ref() != Some(handle) {
+            *self = Self {
+                handle: Some(*handle),
+                ..Self::default()
+            };
+        }
+        if let Some(on) = self.on.get_mut(usize::from(rail)) {
+            *on = epoch;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::IpAddr;
+    use core::num::NonZeroU16;
+
+    use super::ToldMoved;
+    use doorbell_core::session::Epoch;
+    use doorbell_core::wire::{AdvertisedRail, Handle, InstanceId, SpeedClass};
+    use doorbell_core::{Gid, IpPrefix};
+
+    /// Of a process that is reached at an address that ends so.
+    fn handle(last: u8) -> Handle {
+        let address = IpAddr::from([10, 0, 0, last]);
+        let prefix = IpPrefix::new(address, 24).unwrap();
+        let rail = AdvertisedRail::new(prefix, Gid::from_ip(address), SpeedClass(7)).unwrap();
+        let mut builder = Handle::builder(NonZeroU16::new(7000).unwrap(), InstanceId::new(1).unwrap());
+        let _ = builder.push(&rail);
+        builder.finish().unwrap()
+    }
+
+    #[test]
+    fn each_connection_is_told_once_though_the_rails_take_turns() {
+        let (first, second) = (handle(2), handle(99));
+        let mut told = ToldMoved::default();
+        let (one, two) = (Epoch::from_wire(1), Epoch::from_wire(2));
+        for (rail, epoch) in [(0, one), (1, two)] {
+            assert!(!told.was_told(&first, rail, epoch));
+            told.did_tell(&first, rail, epoch);
+        }
+        assert!(told.was_told(&first, 0, one) && told.was_told(&first, 1, two));
+        // The next connection may be to one that has not heard of it, and another handle is news to all.
+        assert!(!told.was_told(&first, 0, Epoch::from_wire(3)));
+        assert!(!told.was_told(&second, 0, one));
+        told.did_tell(&second, 0, one);
+        assert!(told.was_told(&second, 0, one) && !told.was_told(&second, 1, two));
+    }
+}
