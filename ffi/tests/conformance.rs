@@ -153,6 +153,9 @@ impl Device {
     }
 }
 
+/// How long the removal of a device may take once nobody has it open.
+const REMOVAL_MAX: Duration = Duration::from_secs(20);
+
 fn succeed(command: &mut Command) -> Result<(), Trouble> {
     let output = command.output().map_err(trouble)?;
     if output.status.success() {
@@ -221,7 +224,20 @@ impl Rig for Device {
         let Some(mut removal) = self.removal.take() else {
             return Ok(());
         };
-        let ended = removal.wait().map_err(trouble)?;
+        let began = Instant::now();
+        let ended = loop {
+            if let Some(ended) = removal.try_wait().map_err(trouble)? {
+                break ended;
+            }
+            if began.elapsed() >= REMOVAL_MAX {
+                removal.kill().map_err(trouble)?;
+                // What hangs in the kernel does not die of it: nobody waits for it here.
+                return Err(Trouble(format!(
+                    "the removal has not ended within {REMOVAL_MAX:?}"
+                )));
+            }
+            thread::sleep(Duration::from_millis(10));
+        };
         if !ended.success() {
             return Err(Trouble(format!("the removal ended with {ended}")));
         }
