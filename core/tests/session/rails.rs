@@ -1,8 +1,8 @@
 //! When a rail that has no connection is connected again.
 
-use doorbell_core::{Deadline, Instant};
 use doorbell_core::session::{Action, Epoch, Kept, Retained, Role, Session, SessionConfig, SessionId};
 use doorbell_core::wire::{Refusal, RefusalReason, SessionFrame};
+use doorbell_core::{Deadline, Instant};
 
 type Machine = Session<[Retained; 8], [Kept; 8]>;
 
