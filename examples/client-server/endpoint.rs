@@ -1,8 +1,10 @@
 //! Messages between a server and up to 64 clients, for whoever wants no verbs: connect, send, receive, broadcast, and
 //! a round in which everybody hears everybody. This file is all of it, made to be copied.
 //!
-//! Each call that may have to wait takes a [`Deadline`], and each error says which peer it is about. A call
-//! that ended at its deadline has changed nothing, and can be made again.
+//! Each call that may have to wait takes a [`Deadline`], and each error says which peer it is about. To send, to receive, to
+//! accept or to connect that ended at its deadline has changed nothing, and can be done again. A broadcast may have reached
+//! some of the peers. A round that failed after it began to be told may be half over, and nothing tells it from the next:
+//! it was the endpoint's last one ([`Error::RoundBroken`]). A server that has not heard all yet may try again.
 //!
 //! | bounded | by |
 //! |---|---|
@@ -91,6 +93,8 @@ pub(crate) enum Error {
     Gone { peer: PeerId, why: Why },
     /// One side is in a round of [`Endpoint::all_to_all`], and the other is not.
     OutOfStep(PeerId),
+    /// A round has failed before: whose answers come next nobody could tell.
+    RoundBroken,
 }
 
 /// Why a peer is gone.
@@ -130,6 +134,7 @@ impl fmt::Display for Error {
                 f,
                 "{peer} is in a round and this side is not, or the other way round"
             ),
+            Self::RoundBroken => f.write_str("a round has failed before: begin with a new endpoint"),
         }
     }
 }
@@ -219,6 +224,8 @@ pub(crate) struct Endpoint<'n, P: Provider, N: Network> {
     next: u32,
     /// Whose message was received last: the next is somebody else's, where one came.
     heard_last: PeerId,
+    /// Whether a round began and came to no end.
+    is_round_broken: bool,
 }
 
 impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
@@ -240,6 +247,7 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
             peers: BTreeMap::new(),
             next: 0,
             heard_last: PeerId(0),
+            is_round_broken: false,
         })
     }
 
@@ -311,15 +319,21 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
         message: &[u8],
         deadline: Deadline,
     ) -> Result<Round, Error> {
+        self.has_whole_rounds()?;
         self.send_as(Kind::Said, server, message, deadline)?;
+        // An answer that comes after this call would be taken for the next round's.
+        self.is_round_broken = true;
         self.await_kind(Kind::Heard, server, deadline)?;
         let heard = self.take(server)?;
-        Round::parse(&heard).ok_or(Error::OutOfStep(server))
+        let round = Round::parse(&heard).ok_or(Error::OutOfStep(server))?;
+        self.is_round_broken = false;
+        Ok(round)
     }
 
     /// A round, of the server: hears one client after the other, and tells each what all of them said. Gives those
     /// who are gone, and did not hear it.
     pub(crate) fn serve_all_to_all(&mut self, deadline: Deadline) -> Result<Vec<PeerId>, Error> {
+        self.has_whole_rounds()?;
         let peers: Vec<_> = self.peers().collect();
         let mut gone = Vec::new();
         // Nothing is taken before all of it is there.
@@ -338,6 +352,8 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
         for peer in peers.iter().filter(|peer| !gone.contains(peer)) {
             self.fits(*peer, round.len())?;
         }
+        // Some hear it now, and may begin the next one.
+        self.is_round_broken = true;
         for (own, &peer) in (0_u16..).zip(&peers) {
             if gone.contains(&peer) {
                 continue;
@@ -349,7 +365,16 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
                 outcome => outcome?,
             }
         }
+        self.is_round_broken = false;
         Ok(gone)
+    }
+
+    /// Whether each round so far came to its end.
+    const fn has_whole_rounds(&self) -> Result<(), Error> {
+        if self.is_round_broken {
+            return Err(Error::RoundBroken);
+        }
+        Ok(())
     }
 
     /// Says farewell to a peer, waits until all that was sent to it is there, and forgets it, with what it

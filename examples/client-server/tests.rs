@@ -195,6 +195,30 @@ fn a_round_that_is_late_can_be_done_again() {
     );
 }
 
+/// What the server says late is no answer in the next round.
+#[test]
+fn a_round_that_timed_out_is_the_last_one() {
+    let late = Barrier::new(2);
+    between(
+        1,
+        |node, server| {
+            late.wait();
+            assert_eq!(server.serve_all_to_all(long(node)).unwrap(), []);
+            late.wait();
+        },
+        |node, client| {
+            let server = only(client);
+            let error = client.all_to_all(server, b"first", short(node)).unwrap_err();
+            assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+            late.wait();
+            let error = client.all_to_all(server, b"second", long(node)).unwrap_err();
+            assert!(matches!(error, Error::RoundBroken), "{error}");
+            late.wait();
+            client.disconnect(server, long(node)).unwrap();
+        },
+    );
+}
+
 #[test]
 fn who_leaves_is_heard_to_the_end() {
     between(
