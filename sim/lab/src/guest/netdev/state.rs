@@ -73,6 +73,8 @@ pub(crate) struct LinkFacts {
     mtu: u32,
     #[serde(default)]
     flags: Vec<String>,
+    /// The bridge or bond it is a part of.
+    master: Option<String>,
     #[serde(default)]
     addr_info: Vec<Value>,
 }
@@ -88,13 +90,12 @@ struct AddressFacts {
     #[serde(default)]
     noprefixroute: bool,
     valid_life_time: u32,
+    preferred_life_time: u32,
+    /// Who gave it; none of old, where nothing says so.
+    protocol: Option<String>,
     // These follow from the others, or from how the address came to be.
     #[serde(rename = "family")]
     _family: String,
-    #[serde(default, rename = "protocol")]
-    _protocol: Option<String>,
-    #[serde(default, rename = "preferred_life_time")]
-    _preferred_life_time: u32,
     #[serde(default, rename = "secondary")]
     _secondary: bool,
     #[serde(default, rename = "nodad")]
@@ -128,6 +129,12 @@ impl NetdevState {
     /// # Errors
     /// Something could not be given back.
     pub(crate) fn new(link: &LinkFacts, routes: [&[Value]; 2], soft_roce: Option<String>) -> Result<Self> {
+        if let Some(master) = &link.master {
+            bail!(
+                "{} is a part of {master}, and would not be elsewhere",
+                link.ifname
+            );
+        }
         let mut addresses: Vec<Address> = link.addr_info.iter().map(address).collect::<Result<_>>()?;
         let (mut old, mut new): (Vec<_>, Vec<_>) =
             addresses.drain(..).partition(|address| address.local.is_ipv4());
@@ -263,6 +270,17 @@ fn address(facts: &Value) -> Result<Address> {
         "the address {} was given for a time: whoever renews it would not find it elsewhere",
         known.local
     );
+    ensure!(
+        known.preferred_life_time == FOR_EVER_S,
+        "the address {} is preferred for a time, and would be for good elsewhere",
+        known.local
+    );
+    if let Some(protocol) = known.protocol.filter(|protocol| !protocol.starts_with("kernel_")) {
+        bail!(
+            "the address {} was given by {protocol}, who would not find it elsewhere",
+            known.local
+        );
+    }
     Ok(Address {
         local: known.local,
         prefix: known.prefixlen,
@@ -389,6 +407,22 @@ mod tests {
             why(with(ipv4("10.1.0.2"), "valid_life_time", json!(3600)))
                 .contains("10.1.0.2 was given for a time")
         );
+        assert!(
+            why(with(ipv4("10.1.0.2"), "preferred_life_time", json!(0)))
+                .contains("10.1.0.2 is preferred for a time")
+        );
+        assert!(why(with(ipv6("fd01::7"), "protocol", json!("ra"))).contains("fd01::7 was given by ra"));
+        assert!(
+            state(
+                &[with(ipv6("fe80::7"), "protocol", json!("kernel_ll"))],
+                &routes()
+            )
+            .is_ok()
+        );
+        let mut part = link(&[]);
+        part.master = Some("bond0".to_owned());
+        let error = NetdevState::new(&part, [&[], &[]], None).unwrap_err();
+        assert!(error.to_string().contains("nic0 is a part of bond0"), "{error}");
         assert!(
             why(with(ipv4("10.1.0.2"), "address", json!("10.2.0.1"))).contains("unknown field `address`")
         );
