@@ -63,7 +63,12 @@ impl Place {
     /// # Errors
     /// It is none of these.
     pub(crate) fn parse(text: &str, default_port: u16) -> Result<Self, String> {
-        if text.starts_with("doorbell:") {
+        // What stands behind the colon of a handle is longer than a port: a host may have this name.
+        let is_port = |behind: &str| parse_port(behind).is_some_and(|port| port.to_string() == behind);
+        if text
+            .strip_prefix("doorbell:")
+            .is_some_and(|behind| !is_port(behind))
+        {
             let handle = text.parse().map_err(|error: HandleTextError| error.to_string())?;
             return Ok(Self::Handle(handle));
         }
@@ -138,7 +143,12 @@ mod tests {
             let expected = Place::Address(address.parse().unwrap());
             assert_eq!(Place::parse(text, 7), Ok(expected), "{text}");
         }
-        for (text, name, port) in [("host", "host", 7), ("a.b:65535", "a.b", 65_535), ("0", "0", 7)] {
+        for (text, name, port) in [
+            ("host", "host", 7),
+            ("a.b:65535", "a.b", 65_535),
+            ("0", "0", 7),
+            ("doorbell:18700", "doorbell", 18_700),
+        ] {
             let name = name.to_owned();
             assert_eq!(Place::parse(text, 7), Ok(Place::Host { name, port }), "{text}");
         }
