@@ -312,6 +312,7 @@ fn the_data_path_tells_nothing() {
         "src/connecting.rs",
         "src/dial.rs",
         "src/handshakes/mod.rs",
+        "src/handshakes/told.rs",
         "src/link/dialing.rs",
         "src/link/told.rs",
         "src/listener.rs",
