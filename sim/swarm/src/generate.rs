@@ -30,7 +30,7 @@ pub(crate) fn generate(seed: u64) -> Case {
         }
     }
     let operations = operations(random, &lines);
-    let device = one_of(random, &Device::ALL);
+    let device = one_of(random, &Device::DRAWN);
     Case {
         seed: random.draw(),
         device,

@@ -24,7 +24,7 @@ pub(crate) fn linked(random: &mut Random) -> Case {
     let may_end = random.happens(400_000);
     Case {
         seed: random.draw(),
-        device: one_of(random, &Device::ALL),
+        device: one_of(random, &Device::DRAWN),
         latency_ns: 1000 + random.below(50_000),
         bandwidth_mbps: 10_000 << random.below(4),
         links: Some(LinksCase {
