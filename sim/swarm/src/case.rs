@@ -200,6 +200,19 @@ impl Case {
         Plan::from_str(&self.plan).with_context(|| format!("the plan {:?}", self.plan))
     }
 
+    /// When each fault that is planned for a time is over.
+    pub(crate) fn fault_ends_ns(&self) -> Result<Vec<u64>> {
+        let ends = self
+            .plan()?
+            .clauses
+            .into_iter()
+            .filter_map(|clause| match clause {
+                Clause::At(step) => Some(step.at_ns.saturating_add(step.lasts_ns.unwrap_or(0))),
+                _ => None,
+            });
+        Ok(ends.collect())
+    }
+
     pub(crate) fn to_text(&self) -> Result<String> {
         Ok(serde_json::to_string_pretty(self)?)
     }

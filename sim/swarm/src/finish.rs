@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use doorbell::{CloseProgress, Deadline};
 use doorbell_sim::Fabric;
-use doorbell_sim::plan::{Action, Clause, End, Name};
+use doorbell_sim::plan::{Action, End, Name};
 
 use crate::failure::{Verdict, ensure, failure};
 use crate::line::Line;
@@ -52,16 +52,10 @@ impl Run<'_> {
 
     /// Everything the plan has broken is whole again, and nothing happens to packets and posts any more.
     fn stop_faults(&mut self) -> Verdict {
-        let plan = self
-            .case
-            .plan()
-            .map_err(|error| failure("set-up", error.to_string()))?;
-        for clause in &plan.clauses {
-            if let Clause::At(step) = clause {
-                let ends_ns = step.at_ns.saturating_add(step.lasts_ns.unwrap_or(0));
-                let left_ns = ends_ns.saturating_sub(self.fabric.now().to_ns());
-                self.pass(left_ns.saturating_add(1))?;
-            }
+        let ends = self.case.fault_ends_ns();
+        for ends_ns in ends.map_err(|error| failure("set-up", error.to_string()))? {
+            let left_ns = ends_ns.saturating_sub(self.fabric.now().to_ns());
+            self.pass(left_ns.saturating_add(1))?;
         }
         whole_again(&self.fabric)?;
         Ok(())

@@ -12,7 +12,6 @@ use doorbell::vocabulary::session::{PushRefusal, SessionEvent};
 use doorbell::{
     Clock as _, Deadline, Handle, Key, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node, Trust, Worker,
 };
-use doorbell_sim::plan::Clause;
 use doorbell_sim::{Fabric, Host};
 
 use crate::bond::Bond;
@@ -444,16 +443,10 @@ impl<'c> LinkedRun<'c> {
     }
 
     fn stop_faults(&mut self) -> Verdict {
-        let plan = self
-            .case
-            .plan()
-            .map_err(|error| failure("set-up", error.to_string()))?;
-        for clause in &plan.clauses {
-            if let Clause::At(step) = clause {
-                let ends_ns = step.at_ns.saturating_add(step.lasts_ns.unwrap_or(0));
-                let left_ns = ends_ns.saturating_sub(self.fabric.now().to_ns());
-                self.pass(left_ns.saturating_add(1))?;
-            }
+        let ends = self.case.fault_ends_ns();
+        for ends_ns in ends.map_err(|error| failure("set-up", error.to_string()))? {
+            let left_ns = ends_ns.saturating_sub(self.fabric.now().to_ns());
+            self.pass(left_ns.saturating_add(1))?;
         }
         whole_again(&self.fabric)?;
         for seat in &mut self.seats {
