@@ -5,6 +5,8 @@
 //! host a$ cargo run --example epoll
 //! host b$ cargo run --example epoll -- doorbell:...
 //! ```
+//!
+//! It needs a device: what a loop watches is the device's descriptors, and a simulated host has none. `echo.rs` runs without.
 
 use core::error::Error;
 use core::time::Duration;
@@ -23,6 +25,11 @@ const MESSAGES: u32 = 1000;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> Result<(), Box<dyn Error>> {
+    if env::args().any(|argument| argument == "--simulated") {
+        return Err(
+            "a simulated host has no descriptors for epoll to watch: the example echo has --simulated".into(),
+        );
+    }
     // For a network on which nobody is who should not be; elsewhere, `Trust::keys`.
     let node = Node::open(Trust::unauthenticated_on_purpose())?;
     let mut config = WorkerConfig::default();

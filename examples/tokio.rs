@@ -4,6 +4,8 @@
 //! host a$ cargo run --example tokio
 //! host b$ cargo run --example tokio -- doorbell:...
 //! ```
+//!
+//! It needs a device: what a loop watches is the device's descriptors, and a simulated host has none. `echo.rs` runs without.
 
 use core::error::Error;
 use core::time::Duration;
@@ -25,6 +27,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
+    if env::args().any(|argument| argument == "--simulated") {
+        return Err(
+            "a simulated host has no descriptors for tokio to watch: the example echo has --simulated".into(),
+        );
+    }
     // For a network on which nobody is who should not be; elsewhere, `Trust::keys`.
     let node = Node::open(Trust::unauthenticated_on_purpose())?;
     let mut config = WorkerConfig::default();

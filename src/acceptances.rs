@@ -1,10 +1,12 @@
 //! Connections whose handshakes were done elsewhere, as one Worker's thread accepts them.
 
 use core::fmt;
+use core::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::wire::Handle;
 use doorbell_core::{Clock as _, Deadline};
 use doorbell_ffi::Rdma;
 
@@ -26,14 +28,31 @@ pub struct Acceptances<P: Provider = Rdma> {
     desk: Arc<Desk<P>>,
     counts: Arc<Counts>,
     reaper: Reaper,
+    /// What leads peers to the listener, and where it listens.
+    way: (Handle, SocketAddr),
 }
 
 /// `EOPNOTSUPP`.
 const NOT_SUPPORTED: i32 = 95;
 
 impl<P: Provider> Acceptances<P> {
-    pub(crate) const fn new(desk: Arc<Desk<P>>, counts: Arc<Counts>, reaper: Reaper) -> Self {
-        Self { desk, counts, reaper }
+    pub(crate) const fn new(
+        desk: Arc<Desk<P>>,
+        counts: Arc<Counts>,
+        reaper: Reaper,
+        way: (Handle, SocketAddr),
+    ) -> Self {
+        Self {
+            desk,
+            counts,
+            reaper,
+            way,
+        }
+    }
+
+    /// What led peers to the listener when it was bound, and where it listens.
+    pub(crate) const fn way(&self) -> (Handle, SocketAddr) {
+        self.way
     }
 
     /// Grants the place that was asked for first, and accepts the connection that was first done, if there are
@@ -81,6 +100,11 @@ impl<P: Provider> Acceptances<P> {
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.desk.descriptor()
+    }
+
+    /// Why the last handshake that failed did, or why nobody could be taken in; once.
+    pub(crate) fn take_failure(&self) -> Option<ConnectError> {
+        self.counts.take_failure()
     }
 
     /// What the handshakes came to so far, for all Workers together.

@@ -7,10 +7,11 @@ use core::num::NonZeroU16;
 use doorbell_core::handshake::{Initiator, InitiatorConfig, Step, Timing};
 use doorbell_core::network::{Network, Stream as _, Waited};
 use doorbell_core::provider::Provider;
-use doorbell_core::wire::{Fit, Handle, Reject, RejectReason, VersionRange};
+use doorbell_core::wire::{AdvertisedRail, Handle, Reject, RejectReason, VersionRange};
 use doorbell_core::{Deadline, Instant};
 
 use crate::error::ConnectError;
+use crate::listener::handle_with;
 use crate::node::Draw;
 use crate::{Node, Tcp, Trust};
 
@@ -81,13 +82,13 @@ impl<N: Network> Asking<N> {
 
     fn handle(&self) -> Result<Handle, ConnectError> {
         let instance = self.machine.peer_instance().ok_or(ConnectError::NoRails)?;
-        let mut builder = Handle::builder(self.port, instance);
-        for rail in self.machine.peer_rails() {
-            if builder.push(rail) == Fit::LeftOut {
-                break;
-            }
-        }
-        Ok(builder.finish()?)
+        let rails = self.rails().iter().collect();
+        Ok(handle_with(self.port, instance, rails)?)
+    }
+
+    /// All rails of who answered, those too that the handle has no room for.
+    pub(crate) fn rails(&self) -> &[AdvertisedRail] {
+        self.machine.peer_rails()
     }
 
     /// When to poll again at the latest, whatever comes.

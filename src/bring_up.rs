@@ -333,6 +333,8 @@ pub(crate) fn admit_to<P: Provider>(
         },
         send: SendHalf {
             records: Records::none(reservation.id),
+            deferred: None,
+            is_closed: false,
             sender,
             control,
             reservation,

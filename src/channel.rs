@@ -187,6 +187,37 @@ impl<P: Provider> Channel<P> {
         self.send.post(operation, lease, flags)
     }
 
+    /// Submits one request to the poll of its Worker: the next one posts it, in one doorbell with all else that was
+    /// submitted to the channel until then: here, which goes first and in order, and by
+    /// [`Submitter`](crate::Submitter)s. From within a poll it is the one that is under way, so that the answers given
+    /// during it are one doorbell; but of what it tells behind that, [`Event::Unsent`](crate::Event::Unsent) and
+    /// [`Event::AnnouncementRefused`](crate::Event::AnnouncementRefused), the next.
+    ///
+    /// Nothing is waited for: a short request that is alone goes inline and by itself. What cannot go for want of
+    /// credits or room waits, and what is submitted here behind it; what others submitted goes meanwhile if it can, and
+    /// first next time where it was left over. [`Channel::send`], [`Channel::post`] and batches ring at once, and so go in front.
+    /// [`Channel::room`], [`Channel::credits`] and [`Channel::in_flight`] know nothing of what waits.
+    ///
+    /// Once posted it is as any other request, with a ticket that nobody is told before it ends. What cannot be
+    /// posted comes back by [`Event::Unsent`](crate::Event::Unsent); what waits when the Worker is dropped goes with it, untold.
+    ///
+    /// On a Worker that never had a submitter there is nobody to share a doorbell with: it is posted at once, as by
+    /// [`Channel::post`].
+    ///
+    /// # Errors
+    /// [`SendError`] hands the lease back: no fewer wait than the queue takes
+    /// ([`SendErrorKind::WouldBlock`]), the channel is being closed and was failed for it
+    /// ([`SendErrorKind::Refused`]), or it was to be posted at once.
+    #[inline]
+    pub fn submit(
+        &mut self,
+        operation: Operation,
+        lease: Lease<P>,
+        flags: PostFlags,
+    ) -> Result<(), SendError<Lease<P>>> {
+        self.send.submit(operation, lease, flags)
+    }
+
     /// Posts one request whose bytes are copied into it: no lease is needed, and they may
     /// be reused at once. At most [`QueuePairLimits::inline_bytes_max`] of them.
     ///
@@ -197,12 +228,14 @@ impl<P: Provider> Channel<P> {
         self.send.post_inline(operation, bytes)
     }
 
-    /// Asks the peer's transport, and not its process, for a sign of life: a WRITE of no bytes to where receives are announced
-    /// to it, which changes nothing.
+    /// Asks the peer's device, and not its process, for a sign of life: a WRITE of no bytes to where receives are announced to
+    /// it, which changes nothing and needs no receive. Where none comes, the request fails, and the channel with it, once the transport
+    /// has tried for as long as [`ChannelConfig::timeout`](crate::ChannelConfig::timeout) and
+    /// [`ChannelConfig::retry_count`](crate::ChannelConfig::retry_count) say: so who only receives learns that the peer is dead.
     ///
     /// # Errors
     /// As for [`Channel::post_inline`].
-    pub(crate) fn probe(&mut self) -> Result<Ticket, SendErrorKind> {
+    pub fn probe(&mut self) -> Result<Ticket, SendErrorKind> {
         let remote = self.send.peer.announcements();
         self.post_inline(Operation::Write(remote), &[])
     }

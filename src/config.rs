@@ -16,9 +16,10 @@ pub struct WorkerConfig {
     /// Bytes of each slot: the largest message. Default 4,096, a page and the largest path MTU.
     pub slot_bytes: u32,
     /// Completions each of the two completion queues holds. Channels are admitted only as
-    /// far as it has room for all they may post. Default 4,096.
+    /// far as it has room for all they may post. Default 4,096: sixteen channels of default depth, and little
+    /// enough for every device.
     pub completion_depth: u32,
-    /// Channels at most. Default 1,024. Each has a word of eight bytes in which its peer announces
+    /// Channels at most. Default 1,024: more than a port of most hosts has peers, for 8 KiB. Each has a word of eight bytes in which its peer announces
     /// receives; they are registered together with the Worker.
     pub channels_max: u32,
     /// Receives that all channels share. Default none: each channel has a receive queue of its own,
@@ -147,7 +148,7 @@ pub struct ChannelConfig {
     /// flight: with half of it, a stream of messages stood still half the time. On a Worker with shared
     /// receives it is the channel's share of them.
     pub receive_depth: u32,
-    /// Gather elements of a request at most, 1..=4. Default 4.
+    /// Gather elements of a request at most, 1..=4. Default 4, the most: a header and the pages behind it.
     pub gather_max: u8,
     /// Bytes a request may carry inline at most. Default 220: what a WRITE of perftest may,
     /// and what fits the request formats of common devices.
@@ -172,7 +173,7 @@ pub struct ChannelConfig {
     /// since they are how a peer announces receives: a window made without that right refuses
     /// them, and one made with it is opened by its key.
     pub remote: RemoteAccess,
-    /// READs and atomics outstanding at most, each way. Default 16; what both sides' devices
+    /// READs and atomics outstanding at most, each way. Default 16, what common devices can; what both sides' devices
     /// can is agreed.
     pub rd_atomic_max: u8,
     /// The acknowledgement timeout, 4.096 us * 2^timeout; 1..=31. Default 16, 268 ms: longer
@@ -187,7 +188,7 @@ pub struct ChannelConfig {
     /// for a device that is slow to see a receive that was posted.
     pub rnr_retry: u8,
     /// How long a peer is told to wait that sent without a receive posted, as its 5-bit
-    /// code. Default 12, 0.64 ms. Source: InfiniBand Architecture volume 1, section 9.7.5.2.8.
+    /// code. Default 12, 0.64 ms: about what a busy thread takes to post again. Source: InfiniBand Architecture volume 1, section 9.7.5.2.8.
     pub min_rnr_timer: u8,
     /// The most one stage of the handshake takes. Default 5 s: a neighbour that has to be
     /// resolved on a loaded host takes seconds. The whole is bounded by the deadline of the call that

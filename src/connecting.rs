@@ -18,7 +18,8 @@ use crate::rails::Rails;
 use crate::tell::tell;
 use crate::{ChannelConfig, Node, Tcp, Worker};
 
-/// A connection on its way to a listener. It advances while it is polled, and never blocks.
+/// A connection on its way to a listener. It advances while it is polled, and never waits for the peer; what its own
+/// device takes to make and connect a queue pair, it takes on this thread.
 ///
 /// The Workers may be polled meanwhile. The peer knows first that the connection stands, and may send at once: what
 /// comes before [`Connecting::poll`] said so is told by the first poll of its Worker afterwards.

@@ -5,7 +5,7 @@ use doorbell_core::{Ticket, WcStatus};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::FirstCause;
 
-use crate::Lease;
+use crate::{Lease, SubmissionError};
 
 /// Something that happened on a channel.
 #[derive(Debug)]
@@ -48,6 +48,14 @@ pub enum Event<P: Provider = Rdma> {
         ticket: Ticket,
         /// How it ended: a flush where another request is the cause.
         status: WcStatus,
+    },
+    /// What was submitted by [`Channel::submit`](crate::Channel::submit) was not posted.
+    Unsent {
+        /// What was to be sent, as it was. `None` where the device refused without saying which request of a doorbell: it may
+        /// have any of them, and their memory stays with it until they end, or their queue pair is gone.
+        lease: Option<Lease<P>>,
+        /// Why.
+        error: SubmissionError,
     },
     /// The device refused to take receives; told at every poll until it takes them. The
     /// channel starves meanwhile.

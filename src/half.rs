@@ -3,17 +3,17 @@
 use core::fmt;
 use std::sync::Arc;
 
-use doorbell_core::Ticket;
 use doorbell_core::provider::{
-    Arena, Arrival, ArrivalKind, Operation, PostError, PostFlags, Provider, ProviderError, QueuePair,
-    QueuePairLimits,
+    Arena, Arrival, ArrivalKind, Operation, PostError, PostFlags, Provider, ProviderError, PushError,
+    QueuePair, QueuePairLimits,
 };
+use doorbell_core::{QpState, Ticket, WcStatus};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{FirstCause, Grants, Receiver, Sender, Share, Statistics, Unposted};
 
-use crate::submission::Records;
+use crate::submission::{Deferred, Records};
 use crate::worker::Reservation;
-use crate::{Batch, ChannelId, ChannelState, Event, Lease, Peer, SendError, SendErrorKind};
+use crate::{Batch, ChannelId, ChannelState, Event, Lease, Peer, SendError, SendErrorKind, SubmissionError};
 
 /// A send queue with its signaling and its credits.
 pub(crate) type Sending<P> =
@@ -76,6 +76,10 @@ impl<P: Provider> fmt::Debug for Receiving<P> {
 pub struct SendHalf<P: Provider = Rdma> {
     // Goes first: what is in flight is told of before it goes home.
     pub(crate) records: Records<P>,
+    /// What waits for the Worker's poll; there once the Worker has submitters.
+    pub(crate) deferred: Option<Box<Deferred<P>>>,
+    /// Whether it is on its way out, so that nothing may wait any more.
+    pub(crate) is_closed: bool,
     // The queue goes before the control side: the order in which nothing is left to fail.
     pub(crate) sender: Sending<P>,
     pub(crate) control: P::QueuePair,
@@ -177,6 +181,56 @@ impl<P: Provider> SendHalf<P> {
                 kind: reason.into(),
                 item: slot.map(|slot| Lease { slot }),
             })
+    }
+
+    /// Submits one request to the poll of its Worker; see [`Channel::submit`](crate::Channel::submit).
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn submit(
+        &mut self,
+        operation: Operation,
+        lease: Lease<P>,
+        flags: PostFlags,
+    ) -> Result<(), SendError<Lease<P>>> {
+        if self.is_closed {
+            return Err(SendError {
+                kind: SendErrorKind::Refused(PushError::State(QpState::Error)),
+                item: Some(lease),
+            });
+        }
+        match &mut self.deferred {
+            Some(deferred) => deferred
+                .submit(operation, lease.slot, flags)
+                .map_err(|slot| SendError {
+                    kind: SendErrorKind::WouldBlock,
+                    item: Some(Lease { slot }),
+                }),
+            None => self.post(operation, lease, flags).map(drop),
+        }
+    }
+
+    /// Whether something waits for the poll.
+    #[inline]
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.deferred
+            .as_ref()
+            .is_some_and(|deferred| deferred.waiting() > 0)
+    }
+
+    /// The queue pair failed like this: what waits for the poll is told of by that.
+    #[cold]
+    pub(crate) fn refuse_deferred(&mut self, status: WcStatus) {
+        if let Some(deferred) = &mut self.deferred {
+            deferred.refuse(SubmissionError::ChannelFailed(status));
+        }
+    }
+
+    /// The channel goes: what waits for the poll is told of by the next one, and nothing more may wait.
+    pub(crate) fn close(&mut self) {
+        self.is_closed = true;
+        self.refuse_deferred(WcStatus::WR_FLUSH_ERR);
     }
 
     /// Posts one request whose bytes are copied into it: no lease is needed, and they may

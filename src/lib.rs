@@ -69,6 +69,7 @@ mod submission;
 mod tell;
 mod topology;
 mod trust;
+mod window;
 mod worker;
 
 pub use acceptances::Acceptances;
@@ -103,7 +104,7 @@ pub use link::{LinkConfig, LinkError, LinkEvent, LinkId, LinkRailCounts, LinkRai
 pub use listener::{HANDSHAKES_MAX, Listener};
 pub use mesh::{
     Group, GroupError, Mesh, MeshConfig, MeshCounts, MeshError, MeshEvent, MeshMemberCounts, MeshSendError,
-    Polled, Running,
+    NotLinked, Polled, Running,
 };
 pub use metrics::{LabelError, Labels, Metrics};
 pub use node::{Connection, Node};
@@ -124,6 +125,7 @@ pub use topology::{
     ArpFacts, InterfaceFacts, Map, NeighbourFacts, NeighbourState, PortFacts, Reach, Topology,
 };
 pub use trust::{KEY_BYTES_MIN, Key, KeyError, KeyRing, KeyRingError, Refusals, Trust};
+pub use window::LocalWindow;
 pub use worker::{
     CloseError, CloseProgress, NotAPair, NotSplit, ReceiveWorker, SendWorker, SharedReceives, Sleep,
     SplitError, Turn, WaitError, Worker,

@@ -2,13 +2,14 @@
 
 use core::convert::Infallible;
 use core::fmt;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
+use core::num::NonZeroU16;
 use std::sync::Arc;
 
 use doorbell_core::handshake::{Io as _, Timing};
 use doorbell_core::network::{Acceptor as _, Network, Stream as _, Waited};
 use doorbell_core::provider::Provider;
-use doorbell_core::wire::{AdvertisedRail, Fit, FrameBuffer, Handle, InstanceId};
+use doorbell_core::wire::{AdvertisedRail, Fit, FrameBuffer, Handle, InstanceId, NoRails};
 use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
 
@@ -144,7 +145,8 @@ impl<P: Provider, N: Network> Listener<P, N> {
     }
 
     /// Takes new peers, moves every handshake as far as it can, and gives one outcome if
-    /// there is one: a channel, or why a peer did not become one. Never waits.
+    /// there is one: a channel, or why a peer did not become one. No peer is waited for; queue pairs are made and connected on
+    /// this thread, unlike by [`Listener::background`].
     ///
     /// Where the port fails, the handshakes under way go on: each outcome that is there by now is given
     /// before the failure is.
@@ -327,16 +329,38 @@ pub(crate) fn handle_of(
     instance: InstanceId,
 ) -> Result<Handle, ConnectError> {
     let port = address.port().try_into().map_err(|_| ConnectError::NoRails)?;
-    let mut builder = Handle::builder(port, instance);
     let here = |rail: &&AdvertisedRail| rail.address().address() == address.ip();
     // Bound to one rail's address, the others lead nowhere.
     let only_here = advertised.iter().any(|rail| here(&rail));
-    for rail in advertised.iter().filter(|rail| !only_here || here(rail)) {
-        if builder.push(rail) == Fit::LeftOut {
-            break;
+    let rails = advertised.iter().filter(|rail| !only_here || here(rail));
+    Ok(handle_with(port, instance, rails.collect())?)
+}
+
+/// A handle with the rails there is room for. Where that is not all, addresses that are of one link alone go last, and those
+/// go first that take the least room: a peer finds one of as many ports as can be, and asks for the rest.
+pub(crate) fn handle_with(
+    port: NonZeroU16,
+    instance: InstanceId,
+    mut rails: Vec<&AdvertisedRail>,
+) -> Result<Handle, NoRails> {
+    let fill = |rails: &[&AdvertisedRail]| {
+        let mut builder = Handle::builder(port, instance);
+        for rail in rails {
+            if builder.push(rail) == Fit::LeftOut {
+                break;
+            }
         }
+        builder.finish()
+    };
+    let handle = fill(&rails)?;
+    if !handle.has_more() {
+        return Ok(handle);
     }
-    Ok(builder.finish()?)
+    rails.sort_by_key(|rail| match rail.address().address() {
+        IpAddr::V4(v4) => (v4.is_link_local(), false),
+        IpAddr::V6(v6) => (v6.is_unicast_link_local(), true),
+    });
+    fill(&rails)
 }
 
 /// Whether it is the port that failed, and not a peer.

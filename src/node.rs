@@ -15,6 +15,7 @@ use doorbell_ffi::Rdma;
 use crate::edge::reaper::Reaper;
 use crate::error::NodeError;
 use crate::rails::{rails_of, sort};
+use crate::tell::tell;
 use crate::{ChannelId, RailFilter, Tcp, Trust, Worker, WorkerConfig};
 
 /// A host's RDMA stack, and the network its connections are made over.
@@ -176,14 +177,17 @@ impl<P: Provider, N: Network> Node<P, N> {
     /// # Errors
     /// The devices could not be listed. Those that fail by themselves are left out.
     pub fn rails(&self) -> Result<Vec<LocalRail>, NodeError> {
-        let scan = self.scan()?;
-        let mut rails: Vec<_> = scan
-            .ports
-            .iter()
-            .flat_map(|report| rails_of(report, &self.rail_filter))
-            .collect();
-        sort(&mut rails);
-        Ok(rails)
+        Ok(self.scan()?.rails(&self.rail_filter))
+    }
+
+    /// The ports that nothing is connected over though no rule leaves them out, and the devices that could not be looked
+    /// at: each once, with its reason. Nothing where no port can be used at all: [`Node::workers`] then fails with the
+    /// reasons.
+    ///
+    /// # Errors
+    /// The devices could not be listed.
+    pub fn passed_over(&self) -> Result<Vec<String>, NodeError> {
+        Ok(self.scan()?.passed_over(&self.rail_filter))
     }
 
     fn scan(&self) -> Result<Scan, ProviderError> {
@@ -211,7 +215,8 @@ impl<P: Provider, N: Network> Node<P, N> {
         self.worker_on(device, config)
     }
 
-    /// A Worker on each device that has a rail that can be used.
+    /// A Worker on each device that has a rail that can be used. What is passed over is told
+    /// ([`Node::passed_over`]).
     ///
     /// # Errors
     /// There is none: each port with its reason. Or one cannot be opened or give what is asked.
@@ -226,6 +231,9 @@ impl<P: Provider, N: Network> Node<P, N> {
         devices.dedup();
         if devices.is_empty() {
             return Err(NodeError::NothingUsable(scan.why_nothing(&self.rail_filter)));
+        }
+        for what in scan.passed_over(&self.rail_filter) {
+            tell!(warn, "passed over", what = what);
         }
         devices
             .into_iter()
@@ -278,6 +286,39 @@ impl Scan {
         names
     }
 
+    /// Every rail, in the order they are offered to peers.
+    fn rails(&self, filter: &RailFilter) -> Vec<LocalRail> {
+        let of_ports = self.ports.iter().flat_map(|report| rails_of(report, filter));
+        let mut rails: Vec<_> = of_ports.collect();
+        sort(&mut rails);
+        rails
+    }
+
+    /// What is not used though no rule says so, beside what is.
+    fn passed_over(&self, filter: &RailFilter) -> Vec<String> {
+        let rails = self.rails(filter);
+        if rails.iter().all(|rail| rail.source.is_err()) {
+            return Vec::new();
+        }
+        let of_ports = self.ports.iter().filter_map(|report| {
+            let is_of = |rail: &&LocalRail| rail.device == report.device && rail.port == report.port;
+            let sources = rails.iter().filter(is_of).map(|rail| rail.source);
+            if sources.clone().any(|source| source.is_ok()) {
+                return None;
+            }
+            let mut reasons = sources.filter_map(Result::err);
+            let reason = reasons.find(|reason| !matches!(reason, Unusable::LeftOut { .. }))?;
+            Some(format!("{} port {}: {reason}", report.device, report.port))
+        });
+        of_ports.chain(self.failed()).collect()
+    }
+
+    /// What could not be looked at.
+    fn failed(&self) -> impl Iterator<Item = String> {
+        let failures = self.failures.iter();
+        failures.map(|(device, error)| format!("{device}: {error}"))
+    }
+
     /// Why none of the devices can be used, each with its reason.
     fn why_nothing(&self, filter: &RailFilter) -> String {
         if self.ports.is_empty() && self.failures.is_empty() {
@@ -292,11 +333,7 @@ impl Scan {
             let told = move |reason| format!("{} port {}: {reason}", report.device, report.port);
             reasons.into_iter().map(told)
         });
-        let failed = self
-            .failures
-            .iter()
-            .map(|(device, error)| format!("{device}: {error}"));
-        unusable.chain(failed).collect::<Vec<_>>().join("; ")
+        unusable.chain(self.failed()).collect::<Vec<_>>().join("; ")
     }
 }
 

@@ -4,8 +4,8 @@ use core::fmt;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
-    DataInOrder, MemoryError, Operation, PostFlags, Provider, ProviderError, QueuePair, RemoteAccess,
-    RemoteAddress, Slot, Window, WindowConfig,
+    DataInOrder, MemoryError, Operation, PostFlags, ProtectionDomain, Provider, ProviderError, QueuePair,
+    RemoteAccess, RemoteAddress, Slot, Window, WindowConfig,
 };
 use doorbell_core::wire::{Publication, RING_TRAILER_BYTES, RingInvitation, WireError, ring_window_bytes};
 use doorbell_core::{Clock as _, Deadline, Ticket};
@@ -192,7 +192,9 @@ impl<P: Provider> RingChannel<P> {
     ) -> Result<RingOpening<P>, RingError> {
         let bytes = ring_window_bytes(config.cells, config.cell_bytes).ok_or(RingError::Config)?;
         let bytes = usize::try_from(bytes).map_err(|_| RingError::Config)?;
-        let window = worker.window(&WindowConfig::new(bytes, RemoteAccess::WRITE))?;
+        let window = worker
+            .domain
+            .window(&WindowConfig::new(bytes, RemoteAccess::WRITE))?;
         let window = worker.reaper().keep(Arc::new(window));
         let order = worker
             .channel(channel)

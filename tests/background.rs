@@ -98,7 +98,8 @@ fn connect_all(fabric: &Fabric, hub: SocketAddr, last: u8, count: usize) -> thre
             let began = Instant::now();
             let peer = node.connect_at(&mut own, hub, &small(), within(SOON)).unwrap();
             slowest = slowest.max(began.elapsed());
-            own[0].begin_close(peer.channel, within(Duration::ZERO)).unwrap();
+            let now = own[0].within(Duration::ZERO);
+            own[0].begin_close(peer.channel, now).unwrap();
             while own[0].channels().count() > 0 {
                 own[0].poll(|_, event| drop(event)).unwrap();
             }
@@ -114,7 +115,8 @@ fn real_peers_get_through(hub: &mut Hub, first: u8, others: usize) {
     let peers = [0, 1].map(|one| connect_all(&hub.fabric, to, first + one, 3));
     for _ in 0..6 {
         let channel = hub.acceptances.accept(&mut hub.worker, within(SOON)).unwrap();
-        hub.worker.begin_close(channel, within(Duration::ZERO)).unwrap();
+        let now = hub.worker.within(Duration::ZERO);
+        hub.worker.begin_close(channel, now).unwrap();
         while hub.worker.channels().count() > 0 {
             hub.worker.poll(|_, event| drop(event)).unwrap();
         }
@@ -148,9 +150,8 @@ fn an_event_loop_is_told(hub: &mut Hub) {
     peer.join().unwrap();
     while hub.acceptances.poll_accept(&mut hub.worker).unwrap().is_some() {}
     assert!(!is_readable(hub, 0));
-    hub.worker
-        .begin_close(accepted.unwrap(), within(Duration::ZERO))
-        .unwrap();
+    let now = hub.worker.within(Duration::ZERO);
+    hub.worker.begin_close(accepted.unwrap(), now).unwrap();
     while hub.worker.channels().count() > 0 {
         hub.worker.poll(|_, event| drop(event)).unwrap();
     }

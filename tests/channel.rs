@@ -9,10 +9,10 @@ use doorbell::vocabulary::Rkey;
 use doorbell::{
     ArenaConfig, ChannelState, CloseError, CloseProgress, ConnectError, Event, Listener, Operation, Pages,
     PlacementConfig, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind, WcStatus, Window as _,
-    WindowConfig, Worker, WorkerConfig, within,
+    WindowConfig, Worker, WorkerConfig,
 };
 use doorbell_sim::Fabric;
-use fabric::{SOON, pair, pair_with, small};
+use fabric::{LONG, pair, pair_with, small};
 
 /// Makes a message of an event, or says why not.
 fn received(event: Event<doorbell_sim::Host>) -> Option<(Vec<u8>, Option<u32>)> {
@@ -271,13 +271,12 @@ fn a_receiver_that_keeps_its_messages_starves_and_recovers() {
 #[test]
 fn without_memory_for_all_receives_there_is_no_channel() {
     let fabric = Fabric::new();
-    let a = fabric::node(&fabric, "a", vec![fabric::port("simA", "127.0.0.1/24")]);
-    let b = fabric::node(&fabric, "b", vec![fabric::port("simB", "127.0.0.2/24")]);
+    let [a, b] = fabric::nodes(&fabric);
     let mut server = fabric::workers(&a);
     let mut listener = Listener::bind(&a, &server, "127.0.0.1:0".parse().unwrap(), &small()).unwrap();
     let handle = *listener.handle();
     let accepting = std::thread::spawn(move || {
-        listener.accept(&a, &mut server, within(SOON)).unwrap();
+        listener.accept(&a, &mut server, a.within(LONG)).unwrap();
         (server, listener.failed())
     });
     let mut workers = fabric::workers(&b);
@@ -287,11 +286,13 @@ fn without_memory_for_all_receives_there_is_no_channel() {
     }
     // The peer was promised sixteen.
     let error = b
-        .connect(&mut workers, &handle, &small(), within(SOON))
+        .connect(&mut workers, &handle, &small(), b.within(LONG))
         .unwrap_err();
     assert!(matches!(error, ConnectError::NoMemory), "{error}");
     workers[0].release(held.pop().unwrap());
-    let at = b.connect(&mut workers, &handle, &small(), within(SOON)).unwrap();
+    let at = b
+        .connect(&mut workers, &handle, &small(), b.within(LONG))
+        .unwrap();
     let (_server, failed) = accepting.join().unwrap();
     assert_eq!(failed, 1, "the peer was told");
     assert_eq!(
@@ -313,11 +314,12 @@ fn a_peer_that_goes_away_fails_what_was_posted_and_memory_comes_back() {
         _ => None,
     });
     assert_eq!(status, WcStatus::RETRY_EXC_ERR);
-    b.worker().close(id, within(SOON), |_, _| {}).unwrap();
+    let long = b.worker().within(LONG);
+    b.worker().close(id, long, |_, _| {}).unwrap();
     assert_eq!(leasable(&mut b), before + 16, "its receives came back too");
     assert!(b.worker().channel(id).is_none());
     assert!(
-        b.worker().close(id, within(SOON), |_, _| {}).is_err(),
+        b.worker().close(id, long, |_, _| {}).is_err(),
         "it is closed already"
     );
 }
@@ -346,7 +348,8 @@ fn unsignaled_messages_are_done_with_the_next_that_is_told() {
         assert!(b.worker().channel(id).unwrap().in_flight() < 16);
     }
     assert!(leasable(&mut b) >= before - 16);
-    b.worker().close(id, within(SOON), |_, _| {}).unwrap();
+    let long = b.worker().within(LONG);
+    b.worker().close(id, long, |_, _| {}).unwrap();
     assert_eq!(
         leasable(&mut b),
         before + 16,
@@ -382,16 +385,15 @@ fn closing_has_a_deadline() {
 fn closed_channels_give_their_completions_room_back() {
     const ROUNDS: u32 = 4;
     let fabric = Fabric::new();
-    let a = fabric::node(&fabric, "a", vec![fabric::port("simA", "127.0.0.1/24")]);
-    let b = fabric::node(&fabric, "b", vec![fabric::port("simB", "127.0.0.2/24")]);
+    let [a, b] = fabric::nodes(&fabric);
     let mut server = fabric::workers(&a);
     let mut listener = Listener::bind(&a, &server, "127.0.0.1:0".parse().unwrap(), &small()).unwrap();
     let handle = *listener.handle();
     let accepting = std::thread::spawn(move || {
         for round in 0..=ROUNDS {
-            let at = listener.accept(&a, &mut server, within(SOON)).unwrap();
+            let at = listener.accept(&a, &mut server, a.within(LONG)).unwrap();
             if round < ROUNDS {
-                server[0].close(at.channel, within(SOON), |_, _| {}).unwrap();
+                server[0].close(at.channel, a.within(LONG), |_, _| {}).unwrap();
             }
         }
         server
@@ -401,13 +403,13 @@ fn closed_channels_give_their_completions_room_back() {
     config.completion_depth = 17;
     let mut workers = b.workers(&config).unwrap();
     let connect = |workers: &mut Vec<_>| {
-        b.connect(workers, &handle, &small(), within(SOON))
+        b.connect(workers, &handle, &small(), b.within(LONG))
             .unwrap()
             .channel
     };
     for _ in 0..ROUNDS {
         let id = connect(&mut workers);
-        workers[0].close(id, within(SOON), |_, _| {}).unwrap();
+        workers[0].close(id, b.within(LONG), |_, _| {}).unwrap();
     }
     let id = connect(&mut workers);
     let _server = accepting.join().unwrap();
@@ -416,7 +418,7 @@ fn closed_channels_give_their_completions_room_back() {
     workers[0].channel(id).unwrap().send(lease).unwrap();
     // Which waits for its completion.
     assert_eq!(
-        workers[0].close(id, within(SOON), |_, event| assert!(
+        workers[0].close(id, b.within(LONG), |_, event| assert!(
             !matches!(event, Event::Failed { .. }),
             "{event:?}"
         )),
@@ -439,10 +441,11 @@ fn closing_by_polling_waits_for_nothing() {
     assert_eq!(b.worker().close_progress(id), CloseProgress::Unknown);
     let lease = b.lease(b"the last");
     let ticket = b.worker().channel(id).unwrap().send(lease).unwrap();
-    b.worker().begin_close(id, within(SOON)).unwrap();
+    let long = b.worker().within(LONG);
+    b.worker().begin_close(id, long).unwrap();
     assert_eq!(b.worker().close_progress(id), CloseProgress::UnderWay);
     assert_eq!(
-        b.worker().begin_close(id, within(SOON)),
+        b.worker().begin_close(id, long),
         Err(CloseError::Unknown),
         "it is being closed already"
     );

@@ -7,10 +7,10 @@ use std::collections::{HashSet, VecDeque};
 
 use doorbell::{
     ConnectError, Event, Lease, Listener, Operation, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind,
-    Ticket, Window as _, WindowConfig, WorkerConfig, within,
+    Ticket, Window as _, WindowConfig, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host};
-use fabric::{End, SOON, pair, pair_with, small};
+use fabric::{End, LONG, pair, pair_with, small};
 
 /// How often a message found no receive, on the whole network.
 fn not_ready(end: &End) -> u64 {
@@ -261,8 +261,8 @@ fn a_side_that_never_sends_announces_all_the_same() {
     }
     assert!(next >= 8_000, "{next}");
     assert_eq!(not_ready(&a), 0);
-    let id = a.id();
-    assert_eq!(a.worker().close(id, within(SOON), |_, _| {}), Ok(()));
+    let (id, long) = (a.id(), a.node.within(LONG));
+    assert_eq!(a.worker().close(id, long, |_, _| {}), Ok(()));
 }
 
 #[test]
@@ -342,15 +342,14 @@ fn of_a_batch_the_one_without_a_credit_is_handed_back() {
 #[test]
 fn what_an_earlier_channel_was_told_is_not_believed() {
     let fabric = Fabric::new();
-    let a = fabric::node(&fabric, "a", vec![fabric::port("simA", "127.0.0.1/24")]);
-    let b = fabric::node(&fabric, "b", vec![fabric::port("simB", "127.0.0.2/24")]);
+    let [a, b] = fabric::nodes(&fabric);
     let (mut server, mut client) = (fabric::workers(&a), fabric::workers(&b));
     let mut listener = Listener::bind(&a, &server, "127.0.0.1:0".parse().unwrap(), &small()).unwrap();
     let handle = *listener.handle();
     for round in 0..12_u32 {
         let (at, from) = std::thread::scope(|scope| {
-            let connecting = scope.spawn(|| b.connect(&mut client, &handle, &small(), within(SOON)));
-            let at = listener.accept(&a, &mut server, within(SOON)).unwrap();
+            let connecting = scope.spawn(|| b.connect(&mut client, &handle, &small(), b.within(LONG)));
+            let at = listener.accept(&a, &mut server, a.within(LONG)).unwrap();
             (at.channel, connecting.join().unwrap().unwrap().channel)
         });
         let (server, client) = (&mut server[0], &mut client[0]);
@@ -384,16 +383,15 @@ fn what_an_earlier_channel_was_told_is_not_believed() {
             client.poll(|_, _| {}).unwrap();
         }
         assert_eq!(fabric.receivers_not_ready(), 0, "round {round}");
-        client.close(from, within(SOON), |_, _| {}).unwrap();
-        server.close(at, within(SOON), |_, _| {}).unwrap();
+        client.close(from, b.within(LONG), |_, _| {}).unwrap();
+        server.close(at, a.within(LONG), |_, _| {}).unwrap();
     }
 }
 
 #[test]
 fn a_worker_has_as_many_channels_as_it_was_made_for() {
     let fabric = Fabric::new();
-    let a = fabric::node(&fabric, "a", vec![fabric::port("simA", "127.0.0.1/24")]);
-    let b = fabric::node(&fabric, "b", vec![fabric::port("simB", "127.0.0.2/24")]);
+    let [a, b] = fabric::nodes(&fabric);
     let mut server = fabric::workers(&a);
     let mut listener = Listener::bind(&a, &server, "127.0.0.1:0".parse().unwrap(), &small()).unwrap();
     let handle = *listener.handle();
@@ -402,7 +400,7 @@ fn a_worker_has_as_many_channels_as_it_was_made_for() {
     let mut workers = b.workers(&config).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| while listener.poll_accept(&a, &mut server).is_ok() {});
-        let mut connect = || b.connect(&mut workers, &handle, &small(), within(SOON));
+        let mut connect = || b.connect(&mut workers, &handle, &small(), b.within(LONG));
         assert!(connect().is_ok() && connect().is_ok());
         let error = connect().unwrap_err();
         assert!(matches!(error, ConnectError::TooManyChannels), "{error}");

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use doorbell::{Event, Listener, SendErrorKind};
 use doorbell_sim::Fabric;
-use fabric::{End, SOON, connect, node, port, small, workers};
+use fabric::{End, SOON, connect, node, nodes, port, small, workers};
 
 const MESSAGES: u32 = 400;
 
@@ -114,8 +114,7 @@ fn messages_arrive_once_and_in_order_over_bad_links() {
         "seed 3; corrupt 3% packet of any->any; delay 5% packet of any->any by 3ms; drop 2% ack of any->any",
     ] {
         let fabric = Fabric::builder().plan(plan.parse().unwrap()).build();
-        let a = node(&fabric, "a", vec![port("simA", "127.0.0.1/24")]);
-        let b = node(&fabric, "b", vec![port("simB", "127.0.0.2/24")]);
+        let [a, b] = nodes(&fabric);
         let (mut a, b) = connect((a, b), small(), small());
         let mut b = b.unwrap();
         let begin = Instant::now();

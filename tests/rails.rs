@@ -53,6 +53,26 @@ fn fast_lanes_are_offered_first_and_what_has_no_address_is_told() {
     );
 }
 
+/// Each once, whichever it has of addresses; what a rule leaves out is no surprise.
+#[test]
+fn ports_that_are_passed_over_are_told_each_once_with_the_reason() {
+    let two = PortConfig::new("two", &[prefix("10.1.0.1/24"), prefix("fd00::1/64")]);
+    let bare = |device| PortConfig::new(device, &[]);
+    let ports = vec![port("one", "10.0.0.1/24"), bare("bare"), two, bare("spare")];
+    let mut node = node(&Fabric::new(), "a", ports);
+    let why = "the GID table has no RoCEv2 entry";
+    let both = [format!("bare port 1: {why}"), format!("spare port 1: {why}")];
+    assert_eq!(node.passed_over().unwrap(), both);
+    node.set_rail_filter(filter("^two,^spare"));
+    assert_eq!(node.passed_over().unwrap(), both[..1]);
+    node.set_rail_filter(filter("^10.1.0.0/16"));
+    assert_eq!(node.passed_over().unwrap(), both);
+    // Where nothing is left, that is an error with all reasons.
+    node.set_rail_filter(filter("bare"));
+    assert!(node.passed_over().unwrap().is_empty());
+    assert!(node.workers(&WorkerConfig::default()).is_err());
+}
+
 #[test]
 fn what_the_filter_leaves_out_is_not_offered_and_says_why() {
     let two = PortConfig::new("two", &[prefix("10.1.0.1/24"), prefix("10.2.0.1/24")]);

@@ -100,15 +100,9 @@ fn closing_a_channel_brings_nothing_again() {
     fabric.audit().unwrap();
 }
 
-/// A device that waits for failed peers.
-const WAITING: Quirks = Quirks {
-    failed_peers_are_waited_for: true,
-    ..Quirks::MLX5
-};
-
 #[test]
 fn a_request_that_a_device_never_ends_is_ended_by_closing_by_its_deadline() {
-    for (quirks, waits) in [(WAITING, true), (Quirks::MLX5, false)] {
+    for (quirks, waits) in [(Quirks::MLX5, true), (Quirks::IBA, false)] {
         let fabric = Fabric::builder().quirks(quirks).build();
         let (mut a, mut b) = pair_on(&fabric, small(), small(), Notify::Never);
         // The queue pair of one end fails, and stays.

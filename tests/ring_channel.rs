@@ -10,10 +10,10 @@ use doorbell::vocabulary::provider::DataInOrder;
 use doorbell::vocabulary::wire::RingInvitation;
 use doorbell::{
     Channel, ChannelId, Event, Listener, Operation, Publication, RemoteAccess, RemoteAddress, RingChannel,
-    RingConfig, RingError, RingOpening, SendErrorKind, Window as _, WindowConfig, Worker, within,
+    RingConfig, RingError, RingOpening, SendErrorKind, Window as _, WindowConfig, Worker,
 };
 use doorbell_sim::{Fabric, Host};
-use fabric::{End, SOON, pair, small};
+use fabric::{End, LONG, pair, small};
 
 /// An end with its rings.
 struct Ringed {
@@ -51,10 +51,8 @@ impl Ringed {
 
 fn open(end: End, config: &RingConfig) -> Ringed {
     let mut end = end;
-    let id = end.id();
-    let ring = RingChannel::open(end.worker(), id, config, within(SOON), |_, event| {
-        panic!("{event:?}")
-    });
+    let (id, long) = (end.id(), end.node.within(LONG));
+    let ring = RingChannel::open(end.worker(), id, config, long, |_, event| panic!("{event:?}"));
     Ringed {
         end,
         ring: ring.unwrap(),
@@ -81,9 +79,10 @@ fn ends(order: DataInOrder) -> (End, End) {
 fn beside(a: &mut End, b: &mut End) -> ChannelId {
     let mut listener = Listener::bind(&a.node, &a.workers, "127.0.0.1:0".parse().unwrap(), &small()).unwrap();
     let address = listener.address();
+    let long = b.node.within(LONG);
     thread::scope(|scope| {
-        let connecting = scope.spawn(|| b.node.connect_at(&mut b.workers, address, &small(), within(SOON)));
-        listener.accept(&a.node, &mut a.workers, within(SOON)).unwrap();
+        let connecting = scope.spawn(|| b.node.connect_at(&mut b.workers, address, &small(), long));
+        listener.accept(&a.node, &mut a.workers, long).unwrap();
         connecting.join().unwrap().unwrap().channel
     })
 }
@@ -149,10 +148,10 @@ fn what_is_written_right_behind_the_invitation_is_not_lost() {
         let (has_written, is_written) = mpsc::channel();
         let writer = thread::spawn(move || {
             is_away.recv().unwrap();
-            let id = b.id();
+            let (id, long) = (b.id(), b.node.within(LONG));
             let config = RingConfig::default();
             // Its message on the other channel is done meanwhile.
-            let ring = RingChannel::open(b.worker(), id, &config, within(SOON), |_, _| {});
+            let ring = RingChannel::open(b.worker(), id, &config, long, |_, _| {});
             let mut b = Ringed {
                 end: b,
                 ring: ring.unwrap(),
@@ -161,9 +160,9 @@ fn what_is_written_right_behind_the_invitation_is_not_lost() {
             has_written.send(()).unwrap();
             b
         });
-        let id = a.id();
+        let (id, long) = (a.id(), a.node.within(LONG));
         let config = RingConfig::default();
-        let ring = RingChannel::open(a.worker(), id, &config, within(SOON), |turn, event| {
+        let ring = RingChannel::open(a.worker(), id, &config, long, |turn, event| {
             assert!(turn.channel.id() != id, "{event:?}");
             looks_away.send(()).unwrap();
             is_written.recv().unwrap();
@@ -223,9 +222,9 @@ fn what_is_no_invitation_is_told() {
     let (mut a, mut b) = pair();
     let (lease, id) = (a.lease(b"hello"), a.id());
     a.worker().channel(id).unwrap().send(lease).unwrap();
-    let id = b.id();
+    let (id, long) = (b.id(), b.node.within(LONG));
     let config = RingConfig::default();
-    let refused = RingChannel::open(b.worker(), id, &config, within(SOON), |_, _| {});
+    let refused = RingChannel::open(b.worker(), id, &config, long, |_, _| {});
     assert!(matches!(refused, Err(RingError::Invitation(_))), "{refused:?}");
     // It was refused above; now nobody says anything.
     let soon = b.worker().within(Duration::from_millis(20));
@@ -233,7 +232,7 @@ fn what_is_no_invitation_is_told() {
     assert!(matches!(silent, Err(RingError::TimedOut)), "{silent:?}");
     let mut odd = RingConfig::default();
     odd.cells = 3;
-    let refused = RingChannel::open(b.worker(), id, &odd, within(SOON), |_, _| {});
+    let refused = RingChannel::open(b.worker(), id, &odd, long, |_, _| {});
     assert!(matches!(refused, Err(RingError::Config)), "{refused:?}");
 }
 
@@ -254,7 +253,7 @@ fn an_invitation_that_cannot_be_sent_is_given_up_in_time() {
     let invitation = RingInvitation::new(window, 2, 64, Publication::Immediate).unwrap();
     let (lease, b_id) = (b.lease(&invitation.to_bytes()), b.id());
     b.worker().channel(b_id).unwrap().send(lease).unwrap();
-    let soon = within(Duration::from_millis(50));
+    let soon = a.worker().within(Duration::from_millis(50));
     let config = RingConfig::default();
     let refused = RingChannel::open(a.worker(), id, &config, soon, |_, _| {});
     assert!(matches!(refused, Err(RingError::TimedOut)), "{refused:?}");
@@ -266,7 +265,8 @@ fn told_while_opening(is_invited: bool, told: u32) -> Result<(), RingError> {
     let (a_id, b_id) = (a.id(), b.id());
     let mut config = RingConfig::default();
     config.cells = 4;
-    let mut opening = RingChannel::begin_open(a.worker(), a_id, &config, within(SOON)).unwrap();
+    let long = a.worker().within(LONG);
+    let mut opening = RingChannel::begin_open(a.worker(), a_id, &config, long).unwrap();
     let window = b.worker().window(&WindowConfig::new(4096, RemoteAccess::WRITE));
     let remote = window.as_ref().unwrap().remote();
     let their_window = a.worker().window(&WindowConfig::new(4096, RemoteAccess::WRITE));
@@ -336,7 +336,8 @@ fn several_are_opened_on_one_worker_at_once() {
     let a_beside = a.worker().channels().find(|id| *id != a_id).unwrap();
     let config = RingConfig::default();
     let begin = |end: &mut End, ids: [ChannelId; 2]| {
-        ids.map(|id| RingChannel::begin_open(end.worker(), id, &config, within(SOON)).unwrap())
+        let long = end.worker().within(LONG);
+        ids.map(|id| RingChannel::begin_open(end.worker(), id, &config, long).unwrap())
     };
     let mut at_a = begin(&mut a, [a_id, a_beside]);
     let mut at_b = begin(&mut b, [b_id, beside]);

@@ -8,11 +8,11 @@ use std::thread;
 
 use doorbell::{
     ArenaConfig, ChannelState, Clock as _, Event, Node, Notify, Operation, PostFlags, SendErrorKind,
-    SplitError, Wait, WaitError, Woken, within,
+    SplitError, Wait, WaitError, Woken,
 };
 use doorbell_sim::Host;
-use fabric::{End, SOON, pair_notified, pair_with, small};
-use halves::{Halves, echo, exchange};
+use fabric::{End, LONG, pair_notified, pair_with, small};
+use halves::{Halves, echo, exchange, exchange_counted};
 
 /// Each with its node, which is what tells of the network.
 fn apart(end: End) -> (Node<Host, Host>, Halves<Host>) {
@@ -62,13 +62,7 @@ fn four_threads_send_and_receive_both_ways() {
     let (node, mut a, mut b) = pair_apart(Notify::Never);
     // Both ways; and one way, where nothing goes back that could carry the announcements.
     for counts in [[100_000, 100_000], [50_000, 0], [0, 50_000]] {
-        let before = a.sending.statistics().snapshot();
-        exchange(&mut a, &mut b, counts);
-        let since = a.sending.statistics().snapshot().since(&before);
-        assert_eq!(since.received, u64::from(counts[1]), "no count is lost");
-        assert_eq!(since.requests - since.announcements, u64::from(counts[0]));
-        assert_eq!((since.rejected, since.orphaned), (0, 0));
-        assert!(since.announcements >= u64::from(counts[1]) / 16, "{since}");
+        exchange_counted(&mut a, &mut b, counts, 16);
     }
     assert_eq!(node.provider().fabric().receivers_not_ready(), 0);
 }
@@ -188,8 +182,8 @@ fn joined_again_channels_are_closed_and_made() {
         b.poll(|_, event| came += u32::from(matches!(event, Event::Received { .. })))
             .unwrap();
     }
-    a.close(a_id, within(SOON), |_, _| {}).unwrap();
-    b.close(b_id, within(SOON), |_, _| {}).unwrap();
+    a.close(a_id, a.within(LONG), |_, _| {}).unwrap();
+    b.close(b_id, b.within(LONG), |_, _| {}).unwrap();
     assert_eq!((a.channels().count(), b.channels().count()), (0, 0));
     for worker in [&mut a, &mut b] {
         let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
@@ -230,7 +224,7 @@ fn what_cannot_be_taken_apart_is_handed_back() {
     let refused = worker.split(&ArenaConfig::new(0, 64)).unwrap_err();
     assert!(matches!(refused.reason, SplitError::Memory(_)), "{refused}");
     worker = *refused.worker;
-    worker.begin_close(at.channel, within(SOON)).unwrap();
+    worker.begin_close(at.channel, worker.within(LONG)).unwrap();
     let refused = worker.split(&ArenaConfig::new(1, 64)).unwrap_err();
     assert_eq!(refused.reason, SplitError::Closing);
     worker = *refused.worker;
@@ -322,14 +316,17 @@ fn each_half_sleeps_and_is_woken() {
                 match a.send(next) {
                     Ok(()) => next += 1,
                     Err(_) => {
-                        assert_eq!(a.sending.wait(how, within(SOON), |_, _| {}), Ok(Woken::Progress));
+                        assert_eq!(
+                            a.sending.wait(how, node.within(LONG), |_, _| {}),
+                            Ok(Woken::Progress)
+                        );
                     }
                 }
             }
         });
         scope.spawn(|| {
             while expected < 2000 {
-                let woken = b.receiving.wait(how, within(SOON), |mut turn, event| {
+                let woken = b.receiving.wait(how, node.within(LONG), |mut turn, event| {
                     if let Event::Received { message, .. } = event {
                         expected += 1;
                         turn.release(message);
@@ -358,8 +355,8 @@ fn each_half_sleeps_and_is_woken() {
 
 #[test]
 fn halves_of_a_worker_that_never_notifies_do_not_sleep() {
-    let (_node, mut a, _b) = pair_apart(Notify::Never);
-    let (how, short) = (Wait::SPIN_THEN_SLEEP, within(SOON));
+    let (node, mut a, _b) = pair_apart(Notify::Never);
+    let (how, short) = (Wait::SPIN_THEN_SLEEP, node.within(LONG));
     let never = Err(WaitError::NeverNotified);
     assert_eq!(a.sending.wait(how, short, |_, _| {}), never);
     assert_eq!(a.receiving.wait(how, short, |_, _| {}), never);

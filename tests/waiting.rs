@@ -7,10 +7,10 @@ use std::thread;
 use std::time::Instant;
 
 use doorbell::{
-    Clock as _, Event, Lease, Notify, Operation, PostFlags, SendErrorKind, Wait, WaitError, Woken, within,
+    Clock as _, Event, Lease, Notify, Operation, PostFlags, SendErrorKind, Wait, WaitError, Woken,
 };
 use doorbell_sim::{Fabric, Host, LinkConfig};
-use fabric::{End, SOON, pair, pair_notified, pair_on, small};
+use fabric::{End, LONG, SOON, pair, pair_notified, pair_on, small};
 
 const SHORT: Duration = Duration::from_millis(30);
 
@@ -92,7 +92,8 @@ fn every_wait_ends_at_its_deadline() {
 #[test]
 fn a_worker_that_never_notifies_is_only_polled() {
     let (mut a, mut b) = pair();
-    let refused = a.worker().wait(Wait::SPIN_THEN_SLEEP, within(SHORT), |_, _| {});
+    let short = a.worker().within(SHORT);
+    let refused = a.worker().wait(Wait::SPIN_THEN_SLEEP, short, |_, _| {});
     assert_eq!(refused, Err(WaitError::NeverNotified));
     let refused = a.worker().ready_to_sleep(|_, _| {});
     assert_eq!(refused.err(), Some(WaitError::NeverNotified));
@@ -107,6 +108,7 @@ fn leave_to_sleep_is_given_only_when_nothing_is_there() {
     let mut came = 0;
     assert!(a.worker().ready_to_sleep(|_, _| came += 1).unwrap().is_none());
     assert_eq!(came, 1);
+    let long = a.worker().within(LONG);
     let sleep = a.worker().ready_to_sleep(|_, _| came += 1).unwrap().unwrap();
     assert_eq!(sleep.at_most(), None);
     let sending = thread::spawn(move || {
@@ -115,7 +117,7 @@ fn leave_to_sleep_is_given_only_when_nothing_is_there() {
         b
     });
     let began = Instant::now();
-    sleep.until(within(SOON)).unwrap();
+    sleep.until(long).unwrap();
     assert!(began.elapsed() < SOON, "it was not woken");
     assert!(a.worker().ready_to_sleep(|_, _| came += 1).unwrap().is_none());
     assert_eq!(came, 2);
@@ -181,8 +183,8 @@ fn a_channel_that_wanted_credits_may_be_closed() {
     let (_a, mut b) = pair_that(Notify::Every);
     flood(&mut b);
     assert_eq!(wait(&mut b, SLEEP, SHORT, &mut Vec::new()), Woken::Deadline);
-    let id = b.id();
-    b.worker().close(id, within(SOON), |_, _| {}).unwrap();
+    let (id, long) = (b.id(), b.node.within(LONG));
+    b.worker().close(id, long, |_, _| {}).unwrap();
     assert_eq!(wait(&mut b, SLEEP, SHORT, &mut Vec::new()), Woken::Deadline);
     let sleep = b.worker().ready_to_sleep(|_, _| {}).unwrap().unwrap();
     assert_eq!(sleep.at_most(), None);

@@ -22,8 +22,9 @@ pub const WEAKEN_VARIABLE: &str = "DOORBELL_WEAKEN";
 
 /// A memory ordering stronger than relaxed, with a name by which a model weakens it.
 ///
-/// In a build with `--cfg doorbell_loom` the one named by `DOORBELL_WEAKEN` is relaxed, and a
-/// model has to fail on it. In every other build it is a constant, and nothing can weaken it.
+/// In a build with `--cfg doorbell_loom` the one named by `DOORBELL_WEAKEN` is relaxed, or what is left of it where
+/// that is named (`TOLD_TELL=Release`), and a model has to fail on it. In every other build it is a constant, and
+/// nothing can weaken it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedOrdering {
     name: &'static str,
@@ -51,15 +52,11 @@ impl NamedOrdering {
         self.ordering
     }
 
-    /// The ordering to use: relaxed if it is the one to weaken, which is then said once.
+    /// The ordering to use: a weaker one if it is the one to weaken, which is then said once.
     #[cfg(doorbell_loom)]
     #[must_use]
     pub fn get(self) -> Ordering {
-        if modelled::weakens(self.name) {
-            Ordering::Relaxed
-        } else {
-            self.ordering
-        }
+        modelled::weakened(self.name).unwrap_or(self.ordering)
     }
 }
 
@@ -71,11 +68,23 @@ impl NamedOrdering {
         fence(self.ordering);
     }
 
-    /// A fence of this ordering: none if it is the one to weaken, which is then said once.
+    /// A fence of this ordering: a weaker one, or none, if it is the one to weaken, which is then said once.
     #[cfg(doorbell_loom)]
     pub fn fence(self) {
-        if !modelled::weakens(self.name) {
-            fence(self.ordering);
+        match self.get() {
+            Ordering::Relaxed => {}
+            ordering => fence(ordering),
+        }
+    }
+
+    /// The orderings next below this one: none of them may do in its place.
+    #[cfg(doorbell_loom)]
+    #[must_use]
+    pub const fn weaker(self) -> &'static [Ordering] {
+        match self.ordering {
+            Ordering::SeqCst => &[Ordering::AcqRel],
+            Ordering::AcqRel => &[Ordering::Acquire, Ordering::Release],
+            _ => &[Ordering::Relaxed],
         }
     }
 }
@@ -155,23 +164,29 @@ mod modelled {
     use std::string::String;
     use std::sync::{Once, OnceLock};
 
-    /// Whether this is the ordering to weaken. The first time it is, the standard error says so:
+    use super::Ordering;
+
+    /// What is left of this ordering, if it is the one to weaken. The first time it is, the standard error says so:
     /// a model that fails without it has failed for another reason.
-    pub(super) fn weakens(name: &str) -> bool {
+    pub(super) fn weakened(name: &str) -> Option<Ordering> {
         static WEAKENED: OnceLock<Option<String>> = OnceLock::new();
         static SAID: Once = Once::new();
         let weakened = WEAKENED.get_or_init(|| std::env::var(super::WEAKEN_VARIABLE).ok());
-        let weakens = weakened.as_deref() == Some(name);
-        if weakens {
-            SAID.call_once(|| say(name));
-        }
-        weakens
+        let left = match weakened.as_deref()?.strip_prefix(name)? {
+            "" | "=Relaxed" => Ordering::Relaxed,
+            "=Acquire" => Ordering::Acquire,
+            "=Release" => Ordering::Release,
+            "=AcqRel" => Ordering::AcqRel,
+            _ => return None,
+        };
+        SAID.call_once(|| say(weakened.as_deref().unwrap_or(name)));
+        Some(left)
     }
 
     /// Says so in a line of its own, in one write: a model on another thread that panics writes to the standard error
     /// piece by piece, without its lock.
-    fn say(name: &str) {
-        let line = format!("\nweakened: {name}\n");
+    fn say(weakened: &str) {
+        let line = format!("\nweakened: {weakened}\n");
         // Unsaid, the ordering is taken for one that is not used, which fails the run as well.
         drop(std::io::stderr().write_all(line.as_bytes()));
     }

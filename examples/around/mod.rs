@@ -29,20 +29,24 @@ pub(crate) struct Output {
     /// Write the handle to this file, and not to standard output (with --json: standard error).
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) handle_file: Option<PathBuf>,
-    /// Take no peer but one that has a key of this file. Without it, whoever reaches the port is taken for one.
+    /// Take no peer but one that has a key of this file.
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) key_file: Option<PathBuf>,
+    /// Take whoever reaches the port for a peer: where nobody is who should not be.
+    #[arg(long, global = true, conflicts_with = "key_file")]
+    pub(crate) unauthenticated: bool,
 }
 
 impl Output {
     /// The RDMA stack of this host, for the peers that were asked for.
     ///
     /// # Errors
-    /// There is none, or the file is not one of keys.
-    fn node(&self) -> Result<Node, Failure> {
+    /// There is none, no peers were asked for, or the file is not one of keys.
+    pub(crate) fn node(&self) -> Result<Node, Failure> {
         let trust = match &self.key_file {
             Some(path) => Trust::keys(KeyRing::from_file(path)?),
-            None => Trust::unauthenticated_on_purpose(),
+            None if self.unauthenticated => Trust::unauthenticated_on_purpose(),
+            None => return Err("who is a peer is not said: --key-file FILE, or --unauthenticated".into()),
         };
         Ok(Node::open(trust)?)
     }
@@ -50,7 +54,7 @@ impl Output {
     /// Runs a role on this host.
     ///
     /// # Errors
-    /// There is no RDMA stack, the file is not one of keys, and those of the role.
+    /// Those of [`node`](Self::node), and those of the role.
     pub(crate) fn on_this_host<T>(
         &self,
         role: impl FnOnce(&Node) -> Result<T, Failure>,
@@ -108,6 +112,43 @@ impl Output {
 pub(crate) trait Report: Serialize + Display {
     /// What should not have happened. Any makes the exit code 1.
     fn failures(&self) -> &[String];
+}
+
+/// What all roles found, where they are in one process.
+#[derive(Debug, Serialize)]
+pub(crate) struct All<L, C> {
+    /// So they are: its times say nothing of a device.
+    simulated: bool,
+    /// Who listened.
+    pub(crate) listener: L,
+    /// Those who connected to it.
+    pub(crate) connected: Vec<C>,
+    pub(crate) failures: Vec<String>,
+}
+
+impl<L: Report, C: Report> From<(L, Vec<C>)> for All<L, C> {
+    fn from((listener, connected): (L, Vec<C>)) -> Self {
+        let of_connected = connected.iter().flat_map(Report::failures);
+        Self {
+            simulated: true,
+            failures: listener.failures().iter().chain(of_connected).cloned().collect(),
+            listener,
+            connected,
+        }
+    }
+}
+
+impl<L: Report, C: Report> Report for All<L, C> {
+    fn failures(&self) -> &[String] {
+        &self.failures
+    }
+}
+
+impl<L: Report, C: Report> Display for All<L, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.listener.fmt(f)?;
+        self.connected.iter().try_for_each(|connected| connected.fmt(f))
+    }
 }
 
 /// How far a long run has come: a line on standard error now and then.

@@ -13,23 +13,30 @@
 //! | messages nobody has received yet, of each peer | [`Settings::messages_max`]; then its sends wait |
 //!
 //! A message that came stays in the registered memory it came in until it is received, so a peer that sends faster than
-//! it is heard waits by itself, and nothing grows. Messages of one peer come in order. A peer that leaves says so; one that
-//! dies is noticed by whoever sends to it. For detection within milliseconds, several rails and reconnection there are
-//! `doorbell::Links`, for members who talk among each other `doorbell::Mesh`.
+//! it is heard waits by itself, and nothing grows. Messages of one peer come in order. A peer that leaves says so. One that
+//! dies is noticed by whoever waits, for its messages too, within about three seconds: while a call waits, the devices of all
+//! peers are asked for a sign of life each [`PROBE_EVERY`], and one that gives none is given up after some two seconds more
+//! (`ChannelConfig::timeout` and `retry_count`; a device may take up to four times as long). A process that is stopped is not
+//! dead: its device answers, and the call's deadline is what ends it. For detection within milliseconds, several rails and
+//! reconnection there are `doorbell::Links`, for members who talk among each other `doorbell::Mesh`.
 
 use core::fmt;
 use core::net::SocketAddr;
+use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::thread;
 
 use doorbell::vocabulary::provider::{Provider, ProviderError};
 use doorbell::{
-    ChannelConfig, ConnectError, Connection, Deadline, Event, Handle, Lease, Listener, Network, Node,
-    NodeError, Operation, PostFlags, SendErrorKind, WcStatus, Worker, WorkerConfig,
+    Channel, ChannelConfig, ConnectError, Connection, Deadline, Event, Handle, Lease, Listener, Network,
+    Node, NodeError, Operation, PostFlags, SendErrorKind, WcStatus, Worker, WorkerConfig,
 };
 
 /// Peers of an endpoint at most.
 pub(crate) const PEERS_MAX: u32 = 64;
+
+/// How often peers are asked for a sign of life while something is waited for.
+pub(crate) const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// What an endpoint is made with.
 #[derive(Clone, Copy, Debug)]
@@ -226,6 +233,8 @@ pub(crate) struct Endpoint<'n, P: Provider, N: Network> {
     heard_last: PeerId,
     /// Whether a round began and came to no end.
     is_round_broken: bool,
+    /// When peers are to be asked for a sign of life.
+    probe_at: Deadline,
 }
 
 impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
@@ -248,6 +257,7 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
             next: 0,
             heard_last: PeerId(0),
             is_round_broken: false,
+            probe_at: node.within(PROBE_EVERY),
         })
     }
 
@@ -523,9 +533,19 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
     }
 
     /// Leaves the processor to others, unless the deadline has passed.
-    fn pause(&self, deadline: Deadline, peer: Option<PeerId>, what: &'static str) -> Result<(), Error> {
-        if deadline.has_passed(self.node.network().now()) {
+    fn pause(&mut self, deadline: Deadline, peer: Option<PeerId>, what: &'static str) -> Result<(), Error> {
+        let now = self.node.network().now();
+        if deadline.has_passed(now) {
             return Err(Error::TimedOut { peer, what });
+        }
+        if self.probe_at.has_passed(now) {
+            self.probe_at = Deadline::after(now, PROBE_EVERY);
+            for peer in self.peers.values().filter(|peer| peer.gone.is_none()) {
+                let worker = self.workers.get_mut(peer.at.worker);
+                let channel = worker.and_then(|worker| worker.channel(peer.at.channel));
+                // Where there is no room, something is under way that fails just as well.
+                let _ = channel.map(Channel::probe);
+            }
         }
         thread::yield_now();
         Ok(())

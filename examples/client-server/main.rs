@@ -1,9 +1,9 @@
 //! A server and up to 64 clients who know nothing of verbs: [`endpoint`] is all they use, and made to be copied.
 //!
 //! ```text
-//! host a$ cargo run --release --example client-server -- serve --clients 2
-//! host b$ cargo run --release --example client-server -- join doorbell:...
-//! host c$ cargo run --release --example client-server -- join doorbell:...
+//! host a$ cargo run --release --example client-server -- serve --key-file keys --clients 2
+//! host b$ cargo run --release --example client-server -- join --key-file keys doorbell:...
+//! host c$ cargo run --release --example client-server -- join --key-file keys doorbell:...
 //! ```
 //!
 //! The server waits for all clients and tells them by **broadcast** what is to be done: rounds of the sequential
@@ -37,15 +37,17 @@ use doorbell::vocabulary::provider::Provider;
 use doorbell::{Handle, Network, Node};
 use serde::Serialize;
 
-use around::{Failure, Latencies, Output, Percentiles, Report, mix, simulated, words};
+use around::{All, Failure, Latencies, Output, Percentiles, Report, mix, simulated, words};
 use endpoint::{Endpoint, Error, Round, Settings, Why};
+
+const PROGRAM: &str = "client-server";
 
 /// A server and its clients over RDMA, by an API without verbs.
 ///
 /// Start `serve` on one host, and `join` with the handle it prints on others. Every byte of each round and of
 /// each answer is checked. The exit code is 1 where one is wrong or missing.
 #[derive(Parser)]
-#[command(name = "client-server", max_term_width = 100)]
+#[command(name = PROGRAM, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     role: Role,
@@ -135,45 +137,29 @@ pub(crate) struct Joined {
     pub(crate) failures: Vec<String>,
 }
 
-/// What a role found.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub(crate) enum Found {
-    Server(Served),
-    Client(Joined),
-    All(All),
-}
-
-/// What all roles found together.
-#[derive(Debug, Serialize)]
-pub(crate) struct All {
-    pub(crate) server: Served,
-    pub(crate) clients: Vec<Joined>,
-    pub(crate) failures: Vec<String>,
-}
-
 fn main() -> ExitCode {
     let Arguments { role, output } = Arguments::parse();
     let announce = |handle: &Handle| output.announce(handle);
-    let outcome = match role {
-        Role::Serve(arguments) => output
-            .on_this_host(|node| serve(node, &arguments, announce))
-            .map(Found::Server),
+    match role {
+        Role::Serve(arguments) => {
+            let served = output.on_this_host(|node| serve(node, &arguments, announce));
+            output.conclude(PROGRAM, served)
+        }
         Role::Join(Join {
             handle,
             manner,
             patience_s,
-        }) => output
-            .on_this_host(|node| join(node, &handle, &manner, patience_s))
-            .map(Found::Client),
-        Role::Simulated(arguments) => all(&arguments).map(Found::All),
-    };
-    output.conclude("client-server", outcome)
+        }) => {
+            let joined = output.on_this_host(|node| join(node, &handle, &manner, patience_s));
+            output.conclude(PROGRAM, joined)
+        }
+        Role::Simulated(arguments) => output.conclude(PROGRAM, all(&arguments)),
+    }
 }
 
 /// A server and its clients, each a host.
-fn all(arguments: &Simulated) -> Result<All, Failure> {
-    let (server, clients) = simulated::together(
+fn all(arguments: &Simulated) -> Result<All<Served, Joined>, Failure> {
+    let found = simulated::together(
         arguments.serve.clients,
         |node, announce| serve(node, &arguments.serve, announce),
         |number, node, handle| {
@@ -182,12 +168,7 @@ fn all(arguments: &Simulated) -> Result<All, Failure> {
             join(node, handle, &manner, arguments.serve.patience_s)
         },
     )?;
-    let failures = clients.iter().flat_map(|client| &client.failures);
-    Ok(All {
-        failures: server.failures.iter().chain(failures).cloned().collect(),
-        server,
-        clients,
-    })
+    Ok(found.into())
 }
 
 /// Serves clients until all have left.
@@ -373,26 +354,9 @@ impl Hearing {
     }
 }
 
-impl Report for Found {
+impl Report for Served {
     fn failures(&self) -> &[String] {
-        match self {
-            Self::Server(served) => &served.failures,
-            Self::Client(joined) => &joined.failures,
-            Self::All(all) => &all.failures,
-        }
-    }
-}
-
-impl Display for Found {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Server(served) => served.fmt(f),
-            Self::Client(joined) => joined.fmt(f),
-            Self::All(all) => {
-                all.server.fmt(f)?;
-                all.clients.iter().try_for_each(|client| client.fmt(f))
-            }
-        }
+        &self.failures
     }
 }
 
@@ -403,6 +367,12 @@ impl Display for Served {
             "{} clients, {} rounds, {} questions answered; {} left before the last round",
             self.clients, self.rounds, self.answered, self.left_early
         )
+    }
+}
+
+impl Report for Joined {
+    fn failures(&self) -> &[String] {
+        &self.failures
     }
 }
 

@@ -5,14 +5,15 @@ use core::time::Duration;
 use std::sync::Barrier;
 
 use clap::Parser as _;
+use doorbell::Clock as _;
 use doorbell_sim::Host;
 
 use super::around::simulated::{self, Simulated as Node};
-use super::endpoint::{Endpoint, Error, Kind, PeerId, Round, Settings, Why};
-use super::{All, Arguments, Hearing, Role, all, statement};
+use super::endpoint::{Endpoint, Error, Kind, PROBE_EVERY, PeerId, Round, Settings, Why};
+use super::{All, Arguments, Hearing, Joined, PROGRAM, Role, Served, all, statement};
 
-fn run(arguments: &[&str]) -> All {
-    let program = ["client-server", "simulated"].iter().chain(arguments);
+fn run(arguments: &[&str]) -> All<Served, Joined> {
+    let program = [PROGRAM, "simulated"].iter().chain(arguments);
     let Role::Simulated(simulated) = Arguments::try_parse_from(program).unwrap().role else {
         panic!("another role");
     };
@@ -23,9 +24,9 @@ fn run(arguments: &[&str]) -> All {
 fn everybody_hears_everybody() {
     let found = run(&["--clients", "3", "--rounds", "20"]);
     assert_eq!(found.failures, [""; 0]);
-    assert_eq!((found.server.clients, found.server.rounds), (3, 20));
-    assert_eq!(found.server.answered, 30);
-    for client in &found.clients {
+    assert_eq!((found.listener.clients, found.listener.rounds), (3, 20));
+    assert_eq!(found.listener.answered, 30);
+    for client in &found.connected {
         assert_eq!((client.rounds, client.heard, client.answers), (20, 60, 10));
     }
 }
@@ -34,17 +35,17 @@ fn everybody_hears_everybody() {
 fn sixty_four_clients_are_served() {
     let found = run(&["--clients", "64", "--rounds", "3", "--questions", "2"]);
     assert_eq!(found.failures, [""; 0]);
-    assert_eq!(found.clients.len(), 64);
-    assert_eq!(found.server.answered, 128);
-    assert!(found.clients.iter().all(|client| client.heard == 3 * 64));
+    assert_eq!(found.connected.len(), 64);
+    assert_eq!(found.listener.answered, 128);
+    assert!(found.connected.iter().all(|client| client.heard == 3 * 64));
 }
 
 #[test]
 fn the_others_go_on_where_one_leaves() {
     let found = run(&["--clients", "3", "--rounds", "10", "--leave-after", "4"]);
     assert_eq!(found.failures, [""; 0]);
-    assert_eq!((found.server.rounds, found.server.left_early), (10, 1));
-    let heard: Vec<_> = found.clients.iter().map(|client| client.heard).collect();
+    assert_eq!((found.listener.rounds, found.listener.left_early), (10, 1));
+    let heard: Vec<_> = found.connected.iter().map(|client| client.heard).collect();
     assert_eq!(heard, [12, 24, 24]);
 }
 
@@ -270,6 +271,45 @@ fn who_dies_is_missed_by_who_sends() {
         |_, node, handle| {
             let mut client = Endpoint::init(node, &settings(1))?;
             client.connect(handle, long(node))?;
+            drop(client);
+            dead.wait();
+            Ok(())
+        },
+    )
+    .unwrap();
+}
+
+/// Who only waits learns of it, and in time; one that lives and is silent is waited for.
+#[test]
+fn who_dies_is_missed_by_who_waits() {
+    let (met, dead) = (Barrier::new(2), Barrier::new(2));
+    simulated::together(
+        1,
+        |node, announce| {
+            let mut server = Endpoint::init(node, &settings(1))?;
+            announce(server.listen("[::]:0".parse()?)?)?;
+            let client = server.accept(long(node))?;
+            let error = server.recv(client, node.within(PROBE_EVERY * 4)).unwrap_err();
+            assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+            met.wait();
+            dead.wait();
+            let began = node.network().now();
+            let error = server.recv_any(long(node)).unwrap_err();
+            assert!(
+                matches!(error, Error::Gone { peer, why: Why::Failed(_) } if peer == client),
+                "{error}"
+            );
+            let took_ns = node.network().now().to_ns() - began.to_ns();
+            assert!(
+                u128::from(took_ns) < PROBE_EVERY.as_nanos() * 7 / 2,
+                "{took_ns} ns"
+            );
+            Ok(())
+        },
+        |_, node, handle| {
+            let mut client = Endpoint::init(node, &settings(1))?;
+            client.connect(handle, long(node))?;
+            met.wait();
             drop(client);
             dead.wait();
             Ok(())

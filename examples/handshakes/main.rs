@@ -2,11 +2,14 @@
 //! how many there are in a second, while a flood of silence and nonsense is at the same port.
 //!
 //! ```text
-//! host a$ cargo run --release --example handshakes -- serve --peers 400
-//! host b$ cargo run --release --example handshakes -- connect doorbell:... --count 200
+//! host a$ cargo run --release --example handshakes -- serve --key-file keys --peers 400
+//! host b$ cargo run --release --example handshakes -- connect --key-file keys doorbell:... --count 200
 //! host c$ cargo run --release --example handshakes -- flood ADDRESS:PORT --silent 300 --seconds 60
-//! host b$ cargo run --release --example handshakes -- connect doorbell:... --count 200
+//! host b$ cargo run --release --example handshakes -- connect --key-file keys doorbell:... --count 200
 //! ```
+//!
+//! `simulated` is who listens and who connects in this process, over TCP of this host, with devices that are simulated: it needs none.
+//! What it measures is a handshake without what a device takes.
 //!
 //! **The handshakes have threads of their own** ([`Listener::background`]). The thread of the Worker grants places and
 //! accepts what is done; it could carry traffic meanwhile. Here it closes each connection as soon as it has it, so
@@ -25,18 +28,21 @@ use core::fmt::{self, Display};
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Instant;
 
-use around::{Failure, Latencies, Output, Percentiles, Progress, Report, rate};
+use around::{All, Failure, Latencies, Output, Percentiles, Progress, Report, rate};
 use clap::{Args, Parser, Subcommand};
+use doorbell::vocabulary::IpPrefix;
 use doorbell::vocabulary::handshake::Cause;
+use doorbell::vocabulary::provider::Provider;
 use doorbell::vocabulary::wire::RejectReason;
 use doorbell::{
     Acceptances, ChannelConfig, ConnectError, Connecting, Handle, HandshakeLimits, Listener, Node, Trust,
     Worker, WorkerConfig, within,
 };
+use doorbell_sim::{Fabric, Host, PortConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -58,6 +64,7 @@ enum Role {
     Serve(Serve),
     Connect(Connect),
     Flood(flood::Flood),
+    Simulated(Simulated),
 }
 
 /// Listens, accepts so many peers and closes each.
@@ -79,6 +86,13 @@ struct Serve {
 struct Connect {
     /// What the listener printed.
     handle: Handle,
+    #[command(flatten)]
+    manner: Manner,
+}
+
+/// How it connects.
+#[derive(Args, Clone, Debug)]
+struct Manner {
     /// How often.
     #[arg(long, default_value_t = 200)]
     count: u64,
@@ -90,6 +104,13 @@ struct Connect {
     patience_ms: u64,
 }
 
+/// Both in this process, over its own TCP, on devices that are simulated.
+#[derive(Args, Clone, Debug)]
+struct Simulated {
+    #[command(flatten)]
+    manner: Manner,
+}
+
 /// Few and small: connections are what is measured.
 fn config() -> ChannelConfig {
     let mut config = ChannelConfig::default();
@@ -99,7 +120,7 @@ fn config() -> ChannelConfig {
 }
 
 /// One on each device that is usable.
-fn workers(node: &Node) -> Result<Vec<Worker>, Failure> {
+fn workers<P: Provider>(node: &Node<P>) -> Result<Vec<Worker<P>>, Failure> {
     let mut config = WorkerConfig::default();
     config.slots = 2048;
     config.slot_bytes = 64;
@@ -119,13 +140,16 @@ struct Served {
 }
 
 impl Serve {
-    fn run(&self, output: &Output) -> Result<Served, Failure> {
-        let node = Arc::new(Node::open(Trust::unauthenticated_on_purpose())?);
-        let mut workers = workers(&node)?;
-        let listener = Listener::bind(&node, &workers, self.listen, &config())?;
+    fn run<P: Provider>(
+        &self,
+        node: &Arc<Node<P>>,
+        announce: impl FnOnce(&Handle) -> Result<(), Failure>,
+    ) -> Result<Served, Failure> {
+        let mut workers = workers(node)?;
+        let listener = Listener::bind(node, &workers, self.listen, &config())?;
         let (background, mut acceptances) =
-            listener.background(&node, &workers, &HandshakeLimits::default())?;
-        output.announce(background.handle())?;
+            listener.background(node, &workers, &HandshakeLimits::default())?;
+        announce(background.handle())?;
         let (mut accepted, mut failures) = (0, Vec::new());
         let mut progress = Progress::new();
         let deadline = Instant::now() + Duration::from_secs(self.deadline_s);
@@ -134,7 +158,8 @@ impl Serve {
             for (worker, acceptances) in workers.iter_mut().zip(&mut acceptances) {
                 while let Some(channel) = acceptances.poll_accept(worker)? {
                     accepted += 1;
-                    worker.begin_close(channel, within(Duration::ZERO))?;
+                    let at_once = worker.within(Duration::ZERO);
+                    worker.begin_close(channel, at_once)?;
                 }
                 worker.poll(|_, event| drop(event))?;
             }
@@ -162,7 +187,7 @@ impl Serve {
 }
 
 /// Sleeps until there is something to do for this thread; not for long, since closings go on by polling.
-fn nap(acceptances: &[Acceptances]) -> Result<(), Failure> {
+fn nap<P: Provider>(acceptances: &[Acceptances<P>]) -> Result<(), Failure> {
     let descriptors: Vec<_> = acceptances.iter().filter_map(Acceptances::descriptor).collect();
     let watched = descriptors.iter().map(|one| PollFd::new(one, PollFlags::IN));
     let span = Timespec {
@@ -187,19 +212,18 @@ struct Connected {
 }
 
 /// A handshake, and since when it is tried.
-struct Try {
+struct Try<P: Provider> {
     began: Instant,
     /// None while it waits until it may come again.
-    connecting: Option<Connecting>,
+    connecting: Option<Connecting<P>>,
     again_at: Instant,
 }
 
-impl Connect {
-    fn run(&self) -> Result<Connected, Failure> {
-        let node = Node::open(Trust::unauthenticated_on_purpose())?;
-        let mut workers = workers(&node)?;
+impl Manner {
+    fn run<P: Provider>(&self, node: &Node<P>, handle: &Handle) -> Result<Connected, Failure> {
+        let mut workers = workers(node)?;
         let mut latencies = Latencies::new()?;
-        let (mut tries, mut begun, mut done, mut told_to_wait) = (Vec::<Try>::new(), 0, 0, 0);
+        let (mut tries, mut begun, mut done, mut told_to_wait) = (Vec::<Try<P>>::new(), 0, 0, 0);
         let (mut failures, mut progress) = (Vec::new(), Progress::new());
         let patience = Duration::from_millis(self.patience_ms);
         let start = Instant::now();
@@ -219,12 +243,12 @@ impl Connect {
                 let now = Instant::now();
                 if one.connecting.is_none() && now >= one.again_at {
                     let by = within(patience.saturating_sub(one.began.elapsed()));
-                    one.connecting = Some(node.begin_connect(&workers, &self.handle, &config(), by)?);
+                    one.connecting = Some(node.begin_connect(&workers, handle, &config(), by)?);
                 }
                 let outcome = one
                     .connecting
                     .as_mut()
-                    .and_then(|one| one.poll(&node, &mut workers));
+                    .and_then(|one| one.poll(node, &mut workers));
                 match outcome {
                     None => left.push(one),
                     Some(Ok(peer)) => {
@@ -232,7 +256,8 @@ impl Connect {
                         done += 1;
                         latencies.note(one.began.elapsed());
                         let worker = workers.get_mut(peer.worker).ok_or("no such Worker")?;
-                        worker.begin_close(peer.channel, within(Duration::ZERO))?;
+                        let at_once = worker.within(Duration::ZERO);
+                        worker.begin_close(peer.channel, at_once)?;
                     }
                     Some(Err(error)) => match retry_after(&error) {
                         Some(span) if one.began.elapsed() + span < patience => {
@@ -250,7 +275,7 @@ impl Connect {
                 worker.poll(|_, event| drop(event))?;
             }
             if !moved {
-                pause(&node, &tries)?;
+                pause(node, &tries)?;
             }
             progress.tell(Instant::now(), || format!("{done} of {}", self.count));
         }
@@ -271,7 +296,7 @@ impl Connect {
 }
 
 /// Waits a little: for the one there is, or for whichever.
-fn pause(node: &Node, tries: &[Try]) -> Result<(), Failure> {
+fn pause<P: Provider>(node: &Node<P>, tries: &[Try<P>]) -> Result<(), Failure> {
     match tries {
         [one] => match &one.connecting {
             Some(connecting) => connecting.wait(node)?,
@@ -292,6 +317,33 @@ fn retry_after(error: &ConnectError) -> Option<Duration> {
             Some(Duration::from_millis(reject.detail.into()))
         }
         _ => None,
+    }
+}
+
+impl Simulated {
+    fn run(&self) -> Result<All<Served, Connected>, Failure> {
+        eprintln!("on simulated devices, over this host's TCP: no device takes part");
+        let fabric = Fabric::new();
+        let node = |name: &str, number: u8| -> Result<_, Failure> {
+            let prefix = IpPrefix::new([127, 0, 0, number].into(), 8).map_err(|_| "no such subnet")?;
+            let host: Host = fabric.host(name, vec![PortConfig::new("sim0", &[prefix])])?;
+            Ok(Node::with_provider(host, Trust::unauthenticated_on_purpose())?)
+        };
+        let (listening, connecting) = (Arc::new(node("near", 1)?), node("far", 2)?);
+        let patience_s = (self.manner.patience_ms / 1000).saturating_add(60);
+        let serve = Serve {
+            peers: self.manner.count,
+            listen: "[::]:0".parse()?,
+            deadline_s: patience_s,
+        };
+        let (tell, told) = mpsc::channel();
+        thread::scope(|scope| {
+            let serving = scope.spawn(move || serve.run(&listening, |handle| Ok(tell.send(*handle)?)));
+            // Where there is none, who listens says why.
+            let connected = told.recv().map(|handle| self.manner.run(&connecting, &handle));
+            let listened = serving.join().map_err(|_| "who listens panicked")??;
+            Ok((listened, vec![connected??]).into())
+        })
     }
 }
 
@@ -330,8 +382,34 @@ impl Display for Connected {
 fn main() -> ExitCode {
     let Arguments { role, output } = Arguments::parse();
     match role {
-        Role::Serve(serve) => output.conclude(PROGRAM, serve.run(&output)),
-        Role::Connect(connect) => output.conclude(PROGRAM, connect.run()),
+        Role::Serve(serve) => {
+            let run = |node| serve.run(&Arc::new(node), |handle| output.announce(handle));
+            output.conclude(PROGRAM, output.node().and_then(run))
+        }
+        Role::Connect(connect) => {
+            let run = |node| connect.manner.run(&node, &connect.handle);
+            output.conclude(PROGRAM, output.node().and_then(run))
+        }
         Role::Flood(flood) => output.conclude(PROGRAM, flood.run()),
+        Role::Simulated(simulated) => output.conclude(PROGRAM, simulated.run()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Manner, Simulated};
+
+    #[test]
+    fn each_who_connects_is_accepted_over_simulated_devices() {
+        for at_once in [1, 4] {
+            let manner = Manner {
+                count: 20,
+                at_once,
+                patience_ms: 30_000,
+            };
+            let both = Simulated { manner }.run().unwrap();
+            assert_eq!(both.failures, [""; 0]);
+            assert_eq!((both.listener.accepted, both.connected[0].handshakes), (20, 20));
+        }
     }
 }

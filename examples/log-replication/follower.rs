@@ -6,13 +6,13 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    Channel, ChannelConfig, Event, Handle, Network, Node, Notify, Operation, RemoteAccess, SendErrorKind,
-    Turn, Wait, Window, WindowConfig, Woken, WorkerConfig,
+    Channel, ChannelConfig, Event, Handle, LocalWindow, Network, Node, Notify, Operation, RemoteAccess,
+    SendErrorKind, Turn, Wait, Window, WindowConfig, Woken, WorkerConfig,
 };
 use serde::Serialize;
 
 use super::Manner;
-use super::around::{Failure, Progress, note_failure, words};
+use super::around::{Failure, Progress, Report, note_failure, words};
 use super::entry::Applied;
 use super::leader::GIVEN_UP;
 use super::log::place;
@@ -31,7 +31,7 @@ pub(crate) struct Followed {
 }
 
 struct Copy<P: Provider> {
-    window: P::Window,
+    window: LocalWindow<P>,
     applied: Applied,
     /// A batch, copied out of the window in order.
     scratch: Vec<u8>,
@@ -191,6 +191,12 @@ pub(crate) fn run<P: Provider>(
         ended: copy.end.is_some(),
         failures,
     })
+}
+
+impl Report for Followed {
+    fn failures(&self) -> &[String] {
+        &self.failures
+    }
 }
 
 impl Display for Followed {

@@ -13,7 +13,7 @@ use doorbell::{
 use serde::Serialize;
 
 use super::Lead;
-use super::around::{Failure, Percentiles, Progress, rate};
+use super::around::{Failure, Percentiles, Progress, Report, rate};
 use super::log::Log;
 use super::replica::Replica;
 
@@ -347,6 +347,12 @@ impl<P: Provider> Leader<'_, P> {
             followers: self.replicas.iter().map(row).collect(),
             failures,
         }
+    }
+}
+
+impl Report for Led {
+    fn failures(&self) -> &[String] {
+        &self.failures
     }
 }
 

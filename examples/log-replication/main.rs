@@ -2,9 +2,9 @@
 //! committed once a majority has it.
 //!
 //! ```text
-//! host a$ cargo run --release --example log-replication -- lead --followers 2
-//! host b$ cargo run --release --example log-replication -- follow doorbell:...
-//! host c$ cargo run --release --example log-replication -- follow doorbell:...
+//! host a$ cargo run --release --example log-replication -- lead --key-file keys --followers 2
+//! host b$ cargo run --release --example log-replication -- follow --key-file keys doorbell:...
+//! host c$ cargo run --release --example log-replication -- follow --key-file keys doorbell:...
 //! ```
 //!
 //! **The verb is WRITE with immediate**, into a window of each follower that is used as a ring of bytes: the device
@@ -37,14 +37,16 @@ mod replica;
 #[cfg(test)]
 mod tests;
 
-use core::fmt::{self, Display};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use doorbell::Handle;
-use serde::Serialize;
 
-use around::{Failure, Output, Report, simulated};
+use around::{All, Failure, Output, simulated};
+use follower::Followed;
+use leader::Led;
+
+const PROGRAM: &str = "log-replication";
 
 /// A log replicated over RDMA, with group commit.
 ///
@@ -52,7 +54,7 @@ use around::{Failure, Output, Report, simulated};
 /// sequence and the checksum of each entry, and at the end that they have all of them. The exit code is 1 where
 /// that does not hold, or where no majority was left.
 #[derive(Parser)]
-#[command(name = "log-replication", max_term_width = 100)]
+#[command(name = PROGRAM, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     role: Role,
@@ -137,41 +139,25 @@ pub(crate) struct Simulated {
     pub(crate) leavers: usize,
 }
 
-/// What a role found.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub(crate) enum Found {
-    Leader(leader::Led),
-    Follower(follower::Followed),
-    All(All),
-}
-
-/// What all roles found together.
-#[derive(Debug, Serialize)]
-pub(crate) struct All {
-    pub(crate) leader: leader::Led,
-    pub(crate) followers: Vec<follower::Followed>,
-    pub(crate) failures: Vec<String>,
-}
-
 fn main() -> ExitCode {
     let Arguments { role, output } = Arguments::parse();
     let announce = |handle: &Handle| output.announce(handle);
-    let outcome = match role {
-        Role::Lead(arguments) => output
-            .on_this_host(|node| leader::run(node, &arguments, announce))
-            .map(Found::Leader),
-        Role::Follow(Follow { handle, manner }) => output
-            .on_this_host(|node| follower::run(node, &handle, &manner))
-            .map(Found::Follower),
-        Role::Simulated(arguments) => all(&arguments).map(Found::All),
-    };
-    output.conclude("log-replication", outcome)
+    match role {
+        Role::Lead(arguments) => {
+            let led = output.on_this_host(|node| leader::run(node, &arguments, announce));
+            output.conclude(PROGRAM, led)
+        }
+        Role::Follow(Follow { handle, manner }) => {
+            let followed = output.on_this_host(|node| follower::run(node, &handle, &manner));
+            output.conclude(PROGRAM, followed)
+        }
+        Role::Simulated(arguments) => output.conclude(PROGRAM, all(&arguments)),
+    }
 }
 
 /// A leader and its followers, each a host.
-fn all(arguments: &Simulated) -> Result<All, Failure> {
-    let (leader, followers) = simulated::together(
+fn all(arguments: &Simulated) -> Result<All<Led, Followed>, Failure> {
+    let found = simulated::together(
         arguments.lead.followers,
         |node, announce| leader::run(node, &arguments.lead, announce),
         |number, node, handle| {
@@ -180,33 +166,5 @@ fn all(arguments: &Simulated) -> Result<All, Failure> {
             follower::run(node, handle, &manner)
         },
     )?;
-    let failures = followers.iter().flat_map(|followed| &followed.failures);
-    Ok(All {
-        failures: leader.failures.iter().chain(failures).cloned().collect(),
-        leader,
-        followers,
-    })
-}
-
-impl Report for Found {
-    fn failures(&self) -> &[String] {
-        match self {
-            Self::Leader(led) => &led.failures,
-            Self::Follower(followed) => &followed.failures,
-            Self::All(all) => &all.failures,
-        }
-    }
-}
-
-impl Display for Found {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Leader(led) => led.fmt(f),
-            Self::Follower(followed) => followed.fmt(f),
-            Self::All(all) => {
-                all.leader.fmt(f)?;
-                all.followers.iter().try_for_each(|followed| followed.fmt(f))
-            }
-        }
-    }
+    Ok(found.into())
 }

@@ -7,10 +7,10 @@ use clap::Parser as _;
 
 use super::entry::{Applied, Damage, crc32c, write};
 use super::log::Log;
-use super::{All, Arguments, Role, all};
+use super::{All, Arguments, Followed, Led, PROGRAM, Role, all};
 
-fn run(arguments: &[&str]) -> All {
-    let program = ["log-replication", "simulated"].iter().chain(arguments);
+fn run(arguments: &[&str]) -> All<Led, Followed> {
+    let program = [PROGRAM, "simulated"].iter().chain(arguments);
     let Role::Simulated(simulated) = Arguments::try_parse_from(program).unwrap().role else {
         panic!("another role");
     };
@@ -23,19 +23,19 @@ fn every_follower_has_every_entry() {
     let small = ["--window-kib", "64", "--batch-kib", "8", "--entry-bytes", "100"];
     let found = run(&[&small[..], &["--entries", "3000", "--followers", "3"]].concat());
     assert_eq!(found.failures, [""; 0]);
-    assert_eq!(found.leader.committed, 3000);
-    assert_eq!(found.leader.commit_latency.unwrap().count, 3000);
+    assert_eq!(found.listener.committed, 3000);
+    assert_eq!(found.listener.commit_latency.unwrap().count, 3000);
     // In groups: sent to three, and yet fewer batches than entries.
     assert!(
         found
-            .leader
+            .listener
             .batches
             .iter()
             .map(|bucket| bucket.batches)
             .sum::<u64>()
             < 3000
     );
-    for followed in &found.followers {
+    for followed in &found.connected {
         assert_eq!((followed.applied, followed.bytes), (3000, 348_000));
     }
 }
@@ -44,10 +44,10 @@ fn every_follower_has_every_entry() {
 fn a_majority_goes_on_without_one() {
     let found = run(&["--entries", "3000", "--leave-after", "1000"]);
     assert_eq!(found.failures, [""; 0]);
-    assert_eq!(found.leader.committed, 3000);
-    let lost = found.leader.followers.iter().filter(|row| row.lost.is_some());
+    assert_eq!(found.listener.committed, 3000);
+    let lost = found.listener.followers.iter().filter(|row| row.lost.is_some());
     assert_eq!(lost.count(), 1);
-    let mut applied: Vec<_> = found.followers.iter().map(|followed| followed.applied).collect();
+    let mut applied: Vec<_> = found.connected.iter().map(|followed| followed.applied).collect();
     applied.sort_unstable();
     assert!((1000..3000).contains(&applied[0]), "{applied:?}");
     assert_eq!(applied[1], 3000);
@@ -61,10 +61,10 @@ fn without_a_majority_it_says_so_and_ends() {
     };
     assert!(failure.starts_with("no majority: 1 of 3 are left"), "{failure}");
     // What is committed, a majority had.
-    let most = found.followers.iter().map(|followed| followed.applied).max();
-    assert!(found.leader.committed >= 1000);
-    assert!(Some(found.leader.committed) <= most);
-    assert!(found.leader.committed < 3000);
+    let most = found.connected.iter().map(|followed| followed.applied).max();
+    assert!(found.listener.committed >= 1000);
+    assert!(Some(found.listener.committed) <= most);
+    assert!(found.listener.committed < 3000);
 }
 
 #[test]

@@ -2,9 +2,9 @@
 //! memory, however slow it or another is.
 //!
 //! ```text
-//! host a$ cargo run --release --example market-data -- publish --subscribers 2
-//! host b$ cargo run --release --example market-data -- subscribe doorbell:...
-//! host c$ cargo run --release --example market-data -- subscribe doorbell:...
+//! host a$ cargo run --release --example market-data -- publish --key-file keys --subscribers 2
+//! host b$ cargo run --release --example market-data -- subscribe --key-file keys doorbell:...
+//! host c$ cargo run --release --example market-data -- subscribe --key-file keys doorbell:...
 //! ```
 //!
 //! **The verb is WRITE**, into a cell of 64 bytes for each instrument in a window of the subscriber. The
@@ -36,14 +36,16 @@ mod subscriber;
 #[cfg(test)]
 mod tests;
 
-use core::fmt::{self, Display};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use doorbell::Handle;
-use serde::Serialize;
 
-use around::{Failure, Output, Report, simulated};
+use around::{All, Failure, Output, simulated};
+use publisher::Published;
+use subscriber::Subscribed;
+
+const PROGRAM: &str = "market-data";
 
 /// Market data from one to many over RDMA: each subscriber has the newest quotes in its own memory.
 ///
@@ -51,7 +53,7 @@ use around::{Failure, Output, Report, simulated};
 /// published or saw, checked: per instrument never an older quote after a newer one, never one of two
 /// halves, and at the end the last one. The exit code is 1 where that does not hold.
 #[derive(Parser)]
-#[command(name = "market-data", max_term_width = 100)]
+#[command(name = PROGRAM, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     role: Role,
@@ -116,41 +118,25 @@ pub(crate) struct Simulated {
     pub(crate) away_us: u64,
 }
 
-/// What a role found.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub(crate) enum Found {
-    Publisher(publisher::Published),
-    Subscriber(subscriber::Subscribed),
-    All(All),
-}
-
-/// What all roles found together.
-#[derive(Debug, Serialize)]
-pub(crate) struct All {
-    pub(crate) publisher: publisher::Published,
-    pub(crate) subscribers: Vec<subscriber::Subscribed>,
-    pub(crate) failures: Vec<String>,
-}
-
 fn main() -> ExitCode {
     let Arguments { role, output } = Arguments::parse();
     let announce = |handle: &Handle| output.announce(handle);
-    let outcome = match role {
-        Role::Publish(arguments) => output
-            .on_this_host(|node| publisher::run(node, &arguments, announce))
-            .map(Found::Publisher),
-        Role::Subscribe(arguments) => output
-            .on_this_host(|node| subscriber::run(node, &arguments))
-            .map(Found::Subscriber),
-        Role::Simulated(arguments) => all(&arguments).map(Found::All),
-    };
-    output.conclude("market-data", outcome)
+    match role {
+        Role::Publish(arguments) => {
+            let published = output.on_this_host(|node| publisher::run(node, &arguments, announce));
+            output.conclude(PROGRAM, published)
+        }
+        Role::Subscribe(arguments) => {
+            let subscribed = output.on_this_host(|node| subscriber::run(node, &arguments));
+            output.conclude(PROGRAM, subscribed)
+        }
+        Role::Simulated(arguments) => output.conclude(PROGRAM, all(&arguments)),
+    }
 }
 
 /// A publisher and its subscribers, each a host.
-fn all(arguments: &Simulated) -> Result<All, Failure> {
-    let (publisher, subscribers) = simulated::together(
+fn all(arguments: &Simulated) -> Result<All<Published, Subscribed>, Failure> {
+    let found = simulated::together(
         arguments.publish.subscribers,
         |node, announce| publisher::run(node, &arguments.publish, announce),
         |number, node, handle| {
@@ -162,35 +148,5 @@ fn all(arguments: &Simulated) -> Result<All, Failure> {
             subscriber::run(node, &arguments)
         },
     )?;
-    let failures = subscribers.iter().flat_map(|subscribed| &subscribed.failures);
-    Ok(All {
-        failures: publisher.failures.iter().chain(failures).cloned().collect(),
-        publisher,
-        subscribers,
-    })
-}
-
-impl Report for Found {
-    fn failures(&self) -> &[String] {
-        match self {
-            Self::Publisher(published) => &published.failures,
-            Self::Subscriber(subscribed) => &subscribed.failures,
-            Self::All(all) => &all.failures,
-        }
-    }
-}
-
-impl Display for Found {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Publisher(published) => published.fmt(f),
-            Self::Subscriber(subscribed) => subscribed.fmt(f),
-            Self::All(all) => {
-                all.publisher.fmt(f)?;
-                all.subscribers
-                    .iter()
-                    .try_for_each(|subscribed| subscribed.fmt(f))
-            }
-        }
-    }
+    Ok(found.into())
 }

@@ -18,7 +18,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use super::Publish;
-use super::around::{Failure, Progress, mix, note_failure, rate, words};
+use super::around::{Failure, Progress, Report, mix, note_failure, rate, words};
 use super::cell::{CELL_BYTES, Quote};
 
 /// Quotes made between two looks at the connections, at most.
@@ -449,6 +449,12 @@ impl Subscriber {
             last_missing: self.summary.map(|[_, missing]| missing),
             lost: self.lost.clone(),
         }
+    }
+}
+
+impl Report for Published {
+    fn failures(&self) -> &[String] {
+        &self.failures
     }
 }
 

@@ -7,12 +7,12 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    ChannelConfig, Event, Network, Node, Operation, RemoteAccess, Window as _, WindowConfig, Worker,
-    WorkerConfig,
+    ChannelConfig, Event, LocalWindow, Network, Node, Operation, RemoteAccess, Window as _, WindowConfig,
+    Worker, WorkerConfig,
 };
 use serde::Serialize;
 
-use super::around::{Failure, Latencies, Percentiles, Progress, note_failure, words};
+use super::around::{Failure, Latencies, Percentiles, Progress, Report, note_failure, words};
 use super::cell::{Book, CELL_BYTES, Quote};
 use super::publisher::{Greeting, monotonic_ns};
 use super::{INSTRUMENTS_MAX, Subscribe};
@@ -132,7 +132,7 @@ impl<W: doorbell::Window> Board<W> {
 /// Looks until the publisher says that this was all; gives the last quotes there were, as it says.
 fn watch<P: Provider>(
     worker: &mut Worker<P>,
-    board: &mut Board<P::Window>,
+    board: &mut Board<LocalWindow<P>>,
     arguments: &Subscribe,
 ) -> Result<Vec<u64>, Failure> {
     let patience = Duration::from_secs(arguments.patience_s);
@@ -192,6 +192,12 @@ fn look<W: doorbell::Window>(
     let mut cell = [0; CELL_BYTES];
     window.copy_out(offset, &mut cell)?;
     Ok(book.note(instrument, Quote::read(&cell)))
+}
+
+impl Report for Subscribed {
+    fn failures(&self) -> &[String] {
+        &self.failures
+    }
 }
 
 impl Display for Subscribed {

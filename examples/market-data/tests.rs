@@ -4,10 +4,10 @@
 use clap::Parser as _;
 
 use super::cell::{Book, Quote, Reading};
-use super::{All, Arguments, Role, all};
+use super::{All, Arguments, PROGRAM, Published, Role, Subscribed, all};
 
-fn run(arguments: &[&str]) -> All {
-    let program = ["market-data", "simulated"].iter().chain(arguments);
+fn run(arguments: &[&str]) -> All<Published, Subscribed> {
+    let program = [PROGRAM, "simulated"].iter().chain(arguments);
     let Role::Simulated(simulated) = Arguments::try_parse_from(program).unwrap().role else {
         panic!("another role");
     };
@@ -27,9 +27,9 @@ fn every_subscriber_has_the_last_quotes() {
         "3000",
     ]);
     assert_eq!(found.failures, [""; 0]);
-    assert_eq!(found.publisher.published, 20_000);
-    assert_eq!(found.subscribers.len(), 3);
-    for (row, seen) in found.publisher.subscribers.iter().zip(&found.subscribers) {
+    assert_eq!(found.listener.published, 20_000);
+    assert_eq!(found.connected.len(), 3);
+    for (row, seen) in found.listener.subscribers.iter().zip(&found.connected) {
         assert_eq!(row.written + row.conflated_here, 20_000);
         assert_eq!(seen.delivered + seen.conflated, 20_000);
         assert!(seen.delivered <= row.written);
@@ -37,7 +37,7 @@ fn every_subscriber_has_the_last_quotes() {
         assert_eq!(seen.latency.unwrap().count, seen.delivered);
     }
     // One that is away sees less, and waits for nothing.
-    assert!(found.subscribers[0].conflated > 0);
+    assert!(found.connected[0].conflated > 0);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn what_waited_for_room_is_sent_in_the_end() {
         "1",
     ]);
     assert_eq!(found.failures, [""; 0]);
-    for row in &found.publisher.subscribers {
+    for row in &found.listener.subscribers {
         assert!(row.conflated_here > 0);
         assert_eq!(row.last_missing, Some(0));
     }
@@ -63,7 +63,7 @@ fn what_waited_for_room_is_sent_in_the_end() {
 fn the_end_is_told_of_as_many_instruments_as_there_may_be() {
     let found = run(&["--instruments", "4096", "--updates", "5000", "--rate", "0"]);
     assert_eq!(found.failures, [""; 0]);
-    assert_eq!(found.publisher.subscribers[0].last_missing, Some(0));
+    assert_eq!(found.listener.subscribers[0].last_missing, Some(0));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use doorbell::{
 use serde::Serialize;
 
 use super::Serve;
-use super::around::{Failure, Progress, note_failure};
+use super::around::{Failure, Progress, Report, note_failure};
 use super::message::{Order, Request};
 
 /// What a gateway found.
@@ -184,6 +184,12 @@ pub(crate) fn run<P: Provider>(
         served.failures.push(error.to_string());
     }
     Ok(served)
+}
+
+impl Report for Served {
+    fn failures(&self) -> &[String] {
+        &self.failures
+    }
 }
 
 impl Display for Served {

@@ -1,9 +1,9 @@
 //! Orders and answers: requests over messages, matched by id, each with a deadline.
 //!
 //! ```text
-//! host a$ cargo run --release --example order-gateway -- serve
-//! host b$ cargo run --release --example order-gateway -- trade doorbell:... --in-flight 8
-//! host b$ cargo run --release --example order-gateway -- trade doorbell:... --rate 20000
+//! host a$ cargo run --release --example order-gateway -- serve --key-file keys
+//! host b$ cargo run --release --example order-gateway -- trade --key-file keys doorbell:... --in-flight 8
+//! host b$ cargo run --release --example order-gateway -- trade --key-file keys doorbell:... --rate 20000
 //! ```
 //!
 //! **The verb is SEND**: each order counts, none may replace another, and a gateway that falls behind
@@ -33,14 +33,16 @@ mod orders;
 mod tests;
 mod trader;
 
-use core::fmt::{self, Display};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use doorbell::{Handle, Notify, Wait, WorkerConfig};
-use serde::Serialize;
 
-use around::{Failure, Output, Report, simulated};
+use around::{All, Failure, Output, simulated};
+use gateway::Served;
+use trader::Traded;
+
+const PROGRAM: &str = "order-gateway";
 
 /// Orders and answers over RDMA, with latency percentiles.
 ///
@@ -48,7 +50,7 @@ use around::{Failure, Output, Report, simulated};
 /// compared with its order. The exit code is 1 where an order was lost, or answered wrongly or twice; late
 /// and rejected ones are counted and told.
 #[derive(Parser)]
-#[command(name = "order-gateway", max_term_width = 100)]
+#[command(name = PROGRAM, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     role: Role,
@@ -139,76 +141,32 @@ pub(crate) struct Simulated {
     pub(crate) load: Load,
 }
 
-/// What a role found.
-#[derive(Debug, Serialize)]
-#[serde(untagged)]
-pub(crate) enum Found {
-    Gateway(gateway::Served),
-    Trader(trader::Traded),
-    Both(Both),
-}
-
-/// What both found.
-#[derive(Debug, Serialize)]
-pub(crate) struct Both {
-    pub(crate) gateway: gateway::Served,
-    pub(crate) trader: trader::Traded,
-    pub(crate) failures: Vec<String>,
-}
-
 fn main() -> ExitCode {
     let Arguments { role, output } = Arguments::parse();
     let announce = |handle: &Handle| output.announce(handle);
-    let outcome = match role {
-        Role::Serve(arguments) => output
-            .on_this_host(|node| gateway::run(node, &arguments, announce))
-            .map(Found::Gateway),
+    match role {
+        Role::Serve(arguments) => {
+            let served = output.on_this_host(|node| gateway::run(node, &arguments, announce));
+            output.conclude(PROGRAM, served)
+        }
         Role::Trade(Trade {
             handle,
             load,
             patience_s,
-        }) => output
-            .on_this_host(|node| trader::run(node, &handle, &load, patience_s))
-            .map(Found::Trader),
-        Role::Simulated(arguments) => both(&arguments).map(Found::Both),
-    };
-    output.conclude("order-gateway", outcome)
+        }) => {
+            let traded = output.on_this_host(|node| trader::run(node, &handle, &load, patience_s));
+            output.conclude(PROGRAM, traded)
+        }
+        Role::Simulated(arguments) => output.conclude(PROGRAM, both(&arguments)),
+    }
 }
 
 /// A gateway and a trader, each a host.
-fn both(Simulated { serve, load }: &Simulated) -> Result<Both, Failure> {
-    let (gateway, mut traders) = simulated::together(
+fn both(Simulated { serve, load }: &Simulated) -> Result<All<Served, Traded>, Failure> {
+    let found = simulated::together(
         1,
         |node, announce| gateway::run(node, serve, announce),
         |_, node, handle| trader::run(node, handle, load, serve.patience_s),
     )?;
-    let trader = traders.pop().ok_or("the gateway had no handle")?;
-    Ok(Both {
-        failures: [gateway.failures.as_slice(), &trader.failures].concat(),
-        gateway,
-        trader,
-    })
-}
-
-impl Report for Found {
-    fn failures(&self) -> &[String] {
-        match self {
-            Self::Gateway(served) => &served.failures,
-            Self::Trader(traded) => &traded.failures,
-            Self::Both(both) => &both.failures,
-        }
-    }
-}
-
-impl Display for Found {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Gateway(served) => served.fmt(f),
-            Self::Trader(traded) => traded.fmt(f),
-            Self::Both(both) => {
-                both.gateway.fmt(f)?;
-                both.trader.fmt(f)
-            }
-        }
-    }
+    Ok(found.into())
 }

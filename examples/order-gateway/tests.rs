@@ -7,10 +7,10 @@ use clap::Parser as _;
 
 use super::message::{Answer, Order, Request};
 use super::orders::Orders;
-use super::{Arguments, Both, Role, both};
+use super::{All, Arguments, PROGRAM, Role, Served, Traded, both};
 
-fn run(arguments: &[&str]) -> Both {
-    let program = ["order-gateway", "simulated"].iter().chain(arguments);
+fn run(arguments: &[&str]) -> All<Served, Traded> {
+    let program = [PROGRAM, "simulated"].iter().chain(arguments);
     let Role::Simulated(simulated) = Arguments::try_parse_from(program).unwrap().role else {
         panic!("another role");
     };
@@ -18,8 +18,8 @@ fn run(arguments: &[&str]) -> Both {
 }
 
 /// Every order ended in one way.
-fn offered(found: &Both) -> u64 {
-    let trader = &found.trader;
+fn offered(found: &All<Served, Traded>) -> u64 {
+    let trader = &found.connected[0];
     trader.answered + trader.late + trader.lost + trader.rejected
 }
 
@@ -31,9 +31,9 @@ fn all_orders_are_answered() {
     for (load, orders) in [(closed, 2000), (open, 500)] {
         let found = run(&[&load[..], &["--deadline-us", "5000000", "--backlog", "512"]].concat());
         assert_eq!(found.failures, [""; 0]);
-        assert_eq!(found.trader.answered, orders);
-        assert_eq!(found.gateway.answered, orders);
-        assert_eq!(found.trader.latency.unwrap().count, orders);
+        assert_eq!(found.connected[0].answered, orders);
+        assert_eq!(found.listener.answered, orders);
+        assert_eq!(found.connected[0].latency.unwrap().count, orders);
     }
 }
 
@@ -41,7 +41,7 @@ fn all_orders_are_answered() {
 fn a_gateway_that_sleeps_is_woken() {
     let found = run(&["--sleep", "--orders", "500", "--deadline-us", "5000000"]);
     assert_eq!(found.failures, [""; 0]);
-    assert_eq!(found.trader.answered, 500);
+    assert_eq!(found.connected[0].answered, 500);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_lost_order_is_told_and_not_waited_for() {
         "--grace-ms",
         "50",
     ]);
-    assert_eq!(found.trader.lost, 10);
+    assert_eq!(found.connected[0].lost, 10);
     assert_eq!(found.failures, ["10 orders were lost: sent, and never answered"]);
     assert_eq!(offered(&found), 1000);
 }
@@ -74,10 +74,10 @@ fn back_pressure_is_no_loss() {
         "16",
     ]);
     assert_eq!(found.failures, [""; 0]);
-    assert!(found.trader.rejected > 0);
-    assert_eq!(found.trader.lost, 0);
+    assert!(found.connected[0].rejected > 0);
+    assert_eq!(found.connected[0].lost, 0);
     assert_eq!(offered(&found), 1000);
-    assert_eq!(found.gateway.orders, 1000 - found.trader.rejected);
+    assert_eq!(found.listener.orders, 1000 - found.connected[0].rejected);
 }
 
 #[test]

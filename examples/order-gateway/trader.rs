@@ -13,7 +13,7 @@ use doorbell::{
 use serde::Serialize;
 
 use super::Load;
-use super::around::{Failure, Percentiles, Progress, note_failure, rate};
+use super::around::{Failure, Percentiles, Progress, Report, note_failure, rate};
 use super::message::{Answer, MESSAGE_BYTES, Request};
 use super::orders::Orders;
 
@@ -238,6 +238,12 @@ impl Trader<'_> {
 fn due_after(per_second: u64, number: u64) -> Duration {
     let ns = u128::from(number) * 1_000_000_000 / u128::from(per_second.max(1));
     Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+}
+
+impl Report for Traded {
+    fn failures(&self) -> &[String] {
+        &self.failures
+    }
 }
 
 impl Display for Traded {

@@ -3,36 +3,21 @@
 //! Without a usable device each says aloud that it was skipped, unless
 //! `DOORBELL_REQUIRE_DEVICE=1` is set: then that is a failure. `DOORBELL_DEVICE` names the
 //! device to use.
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::cast_possible_truncation,
-    reason = "tests"
-)]
+#![expect(clippy::expect_used, reason = "tests")]
 
-#[path = "device/bench.rs"]
-mod bench;
-#[path = "device/failures.rs"]
-mod failures;
-#[path = "device/lifetimes.rs"]
-mod lifetimes;
-#[path = "device/messages.rs"]
-mod messages;
-#[path = "device/notification.rs"]
-mod notification;
-#[path = "device/one_sided.rs"]
-mod one_sided;
-#[path = "device/reset.rs"]
-mod reset;
-#[path = "device/shared_receive.rs"]
-mod shared_receive;
+#[path = "device/mod.rs"]
+mod tests;
 
 use doorbell_ffi::{ProviderKind, Rdma};
 
 /// The libibverbs that is installed.
+fn library() -> Result<(), String> {
+    rdma_sys::load().map_err(|error| error.to_string())?;
+    Ok(())
+}
+
 fn provider() -> Result<Rdma, String> {
+    library()?;
     Rdma::load().map_err(|error| error.to_string())
 }
 

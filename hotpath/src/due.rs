@@ -9,39 +9,7 @@ use core::fmt;
 use doorbell_core::free_list::FreeList;
 use doorbell_core::sync::AtomicU32;
 
-use crate::ordering::{DUE_TAKEN, DUE_TOLD};
-
-/// Whether a channel is on a [`DueList`].
-#[derive(Debug)]
-pub struct DueFlag(AtomicU32);
-
-impl DueFlag {
-    /// It is not.
-    #[must_use]
-    pub fn new() -> Self {
-        Self(AtomicU32::new(0))
-    }
-
-    /// Marks it as told of; says whether it was already.
-    ///
-    /// A read-modify-write on both sides: were it a load here, it could see a mark that is about
-    /// to be taken, and what was done before the load be seen by nobody.
-    #[inline]
-    fn tell(&self) -> bool {
-        self.0.swap(1, DUE_TOLD.get()) != 0
-    }
-
-    #[inline]
-    fn take(&self) {
-        self.0.swap(0, DUE_TAKEN.get());
-    }
-}
-
-impl Default for DueFlag {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+use crate::told::ToldFlag;
 
 /// The list. Its storage is the caller's, a word and a flag for each channel.
 pub struct DueList<Links, Flags> {
@@ -49,7 +17,7 @@ pub struct DueList<Links, Flags> {
     flags: Flags,
 }
 
-impl<Links: AsRef<[AtomicU32]>, Flags: AsRef<[DueFlag]>> DueList<Links, Flags> {
+impl<Links: AsRef<[AtomicU32]>, Flags: AsRef<[ToldFlag]>> DueList<Links, Flags> {
     /// An empty list for as many channels as there are links and flags.
     pub fn new(links: Links, flags: Flags) -> Self {
         Self {
@@ -62,15 +30,22 @@ impl<Links: AsRef<[AtomicU32]>, Flags: AsRef<[DueFlag]>> DueList<Links, Flags> {
     #[inline]
     pub fn tell(&self, channel: u32) {
         let flag = self.flags.as_ref().get(channel as usize);
-        if flag.is_some_and(|flag| !flag.tell()) {
+        if flag.is_some_and(ToldFlag::tell) {
             self.list.put(channel);
         }
+    }
+
+    /// Whether no channel is seen to have been told of. What was told a moment ago may be seen later.
+    #[must_use]
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
     }
 
     /// Takes all channels that were told of, each once; it may be told of again from then on.
     #[inline]
     pub fn take(&self, mut each: impl FnMut(u32)) {
-        if self.list.is_empty() {
+        if self.is_empty() {
             return;
         }
         self.list.take_all(|channel| {
@@ -90,19 +65,20 @@ impl<Links, Flags> fmt::Debug for DueList<Links, Flags> {
 
 #[cfg(all(test, not(doorbell_loom)))]
 mod tests {
-    use super::{DueFlag, DueList};
+    use super::DueList;
+    use crate::ToldFlag;
     use doorbell_core::sync::AtomicU32;
     use std::boxed::Box;
     use std::vec::Vec;
 
-    fn list(channels: u32) -> DueList<Box<[AtomicU32]>, Box<[DueFlag]>> {
+    fn list(channels: u32) -> DueList<Box<[AtomicU32]>, Box<[ToldFlag]>> {
         DueList::new(
             (0..channels).map(|_| AtomicU32::new(0)).collect(),
-            (0..channels).map(|_| DueFlag::new()).collect(),
+            (0..channels).map(|_| ToldFlag::new()).collect(),
         )
     }
 
-    fn taken(list: &DueList<Box<[AtomicU32]>, Box<[DueFlag]>>) -> Vec<u32> {
+    fn taken(list: &DueList<Box<[AtomicU32]>, Box<[ToldFlag]>>) -> Vec<u32> {
         let mut taken = Vec::new();
         list.take(|channel| taken.push(channel));
         taken.sort_unstable();

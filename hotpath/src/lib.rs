@@ -21,10 +21,11 @@ mod shared;
 mod sleeping;
 mod statistics;
 mod telling;
+mod told;
 mod waiting;
 
 pub use credits::{Announcer, Credits, Granting, Grants, WindowWord};
-pub use due::{DueFlag, DueList};
+pub use due::DueList;
 pub use failure::FirstCause;
 pub use marks::{StorageError, marks_for};
 pub use one_sided::{RingMessage, RingReadError, RingReader, RingRefusal, RingWriter};
@@ -34,4 +35,5 @@ pub use shared::{Share, SharedReceiver, Taken};
 pub use sleeping::SleepFlag;
 pub use statistics::{BATCH_BUCKETS, Counter, Statistics, StatisticsSnapshot};
 pub use telling::{FailureTaker, Failures, take_late};
+pub use told::ToldFlag;
 pub use waiting::{Wait, Waitable, Waiter, Woken, prepare_sleep};

@@ -115,8 +115,8 @@ impl Geometry {
     }
 
     /// The round that the message of this number is of: not zero, which no written trailer has, and
-    /// not that of the message before it in its cell. Numbers come round at 2^32, and there are two
-    /// cells at least.
+    /// not that of the message before it in its cell, from which it differs in its last byte, so that a trailer of
+    /// which a part came is not taken for a whole one. Numbers come round at 2^32, and there are two cells at least.
     const fn round_of(self, number: u32) -> u32 {
         (number >> self.cells.trailing_zeros()).wrapping_add(1)
     }
@@ -179,7 +179,8 @@ impl<W: Deref<Target: Window>> RingWriter<W> {
         let number = self.credits.sent();
         let at = self.geometry.trailer_at(number).wrapping_sub(length.into());
         let round = self.geometry.round_of(number);
-        let trailer = u64::from(round) << u32::BITS | u64::from(length);
+        // The round last: it may come in another packet than what is in front of it, and has to be the last that comes.
+        let trailer = u64::from(length) << u32::BITS | u64::from(round);
         let remote = RemoteAddress {
             // All offsets of the ring lie within its window (`RingInvitation::parse`).
             address: self.ring.window().address().wrapping_add(at),
@@ -272,14 +273,14 @@ impl<W: Deref<Target: Window>> RingReader<W> {
         let at = usize::try_from(trailer_at).map_err(|_| RingReadError::Peer)?;
         let trailer = self.window.load_u64(at).map_err(|_| RingReadError::Peer)?;
         let trailer = u64::from_be(trailer);
-        let is_awaited = trailer >> u32::BITS == u64::from(self.geometry.round_of(self.read));
+        let is_awaited = trailer & u64::from(u32::MAX) == u64::from(self.geometry.round_of(self.read));
         if self.is_spoiled || !is_awaited && self.publication != Publication::Trailer {
             return Err(RingReadError::Peer);
         }
         if !is_awaited {
             return Ok(None);
         }
-        let length = trailer & u64::from(u32::MAX);
+        let length = trailer >> u32::BITS;
         if length > self.geometry.payload_bytes_max().into() {
             self.is_spoiled = true;
             return Err(RingReadError::Peer);

@@ -12,14 +12,13 @@ doorbell_core::named_orderings! {
     /// [`CREDITS_POSTED`].
     CREDITS_READ = Acquire;
 
-    /// A channel is told of. Release: what was done before is there for whoever takes it, though it
-    /// was on the list already and is not put again. Acquire: it is put again only after its link
-    /// was read by the one who took it, which no model here can tell: loom does not explore loads
-    /// that see what is stored later. Pairs with [`DUE_TAKEN`].
-    DUE_TOLD = AcqRel;
+    /// Something is told of. Release: what was done before is there for whoever takes it, though it
+    /// was told of already and is not passed on again. Acquire: it is passed on again only after the taker
+    /// read what it was passed on by. Pairs with [`TOLD_TAKE`].
+    TOLD_TELL = AcqRel;
 
-    /// A channel is taken, and may be told of again from here on. Pairs with [`DUE_TOLD`], both ways.
-    DUE_TAKEN = AcqRel;
+    /// What was told of is taken, and may be told of again from here on. Pairs with [`TOLD_TELL`], both ways.
+    TOLD_TAKE = AcqRel;
 
     /// A producer publishes one slot: the word with the lap goes last.
     /// Pairs with [`RING_TAKE`].

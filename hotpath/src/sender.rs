@@ -51,6 +51,8 @@ pub struct Sender<Q, Bytes, W, L, S> {
     config: SenderConfig,
     /// Half the queue: unsignaled requests in a row at most, whatever the policy.
     unsignaled_limit: u32,
+    /// With so many before it, a request that has a doorbell of its own is signaled: by the policy, or by that limit.
+    unsignaled_alone_limit: u32,
     /// Requests posted since the last signaled one, or [`UNTOLD`].
     unsignaled: u32,
     /// Announcements in flight.
@@ -95,13 +97,15 @@ where
         config: &SenderConfig,
     ) -> Result<Self, StorageError> {
         let depth = queue.in_flight().saturating_add(queue.room());
+        let unsignaled_limit = (depth / 2).saturating_sub(1);
         Ok(Self {
             queue,
             statistics,
             marks: Marks::new(bytes, depth)?,
             flow,
             config: *config,
-            unsignaled_limit: (depth / 2).saturating_sub(1),
+            unsignaled_limit,
+            unsignaled_alone_limit: unsignaled_limit.min(config.unsignaled_max.saturating_sub(1)),
             unsignaled: 0,
             announcements: 0,
             fetches_end: 0,
@@ -288,4 +292,4 @@ impl<W, L> fmt::Debug for Flow<W, L> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -4,6 +4,7 @@ use core::fmt;
 use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use doorbell_core::Qpn;
 use doorbell_core::time::Instant;
 
 use crate::Host;
@@ -162,11 +163,31 @@ impl Fabric {
         self.lock().tally.receivers_not_ready
     }
 
+    /// How many receives took a message again as a queue pair failed, where devices repeat
+    /// ([`Quirks::repeats_failing_ns`]): of this queue pair of a host's device, or of all it had. Nothing else tells what
+    /// was repeated from what came.
+    #[must_use]
+    pub fn repeated(&self, host: &str, device: &str, qpn: Option<Qpn>) -> u64 {
+        self.lock().repeated(host, device, qpn)
+    }
+
     /// How many queue pairs there are.
     #[must_use]
     pub fn queue_pairs(&self) -> usize {
         let [_, queue_pairs] = self.lock().counts();
         queue_pairs
+    }
+
+    /// How many completion queues and shared receive queues there are.
+    #[must_use]
+    pub fn queues(&self) -> usize {
+        self.lock().queues()
+    }
+
+    /// How many registrations of memory there are: windows, and arenas, each of which there is until all its slots are gone.
+    #[must_use]
+    pub fn registrations(&self) -> usize {
+        self.lock().registrations()
     }
 
     /// What was counted, where it all adds up.

@@ -237,7 +237,8 @@ pub struct ProtectionDomain {
 impl doorbell_core::provider::ProtectionDomain<Host> for ProtectionDomain {
     fn arena(&self, config: &ArenaConfig) -> Result<Arena, MemoryError> {
         let _inside = Inside::enter();
-        Arena::new(self.inner.id, config)
+        let counted = Arc::clone(&self.inner.context.fabric.lock().arenas);
+        Arena::new(self.inner.id, counted, config)
     }
 
     fn window(&self, config: &WindowConfig) -> Result<Window, MemoryError> {

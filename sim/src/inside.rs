@@ -22,14 +22,15 @@ pub(crate) struct Inside(());
 
 impl Inside {
     pub(crate) fn enter() -> Self {
-        DEPTH.set(DEPTH.get().saturating_add(1));
+        // `LocalKey::set` is a call, and this is in every call of the simulator.
+        DEPTH.with(|depth| depth.set(depth.get().saturating_add(1)));
         Self(())
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        DEPTH.set(DEPTH.get().saturating_sub(1));
+        DEPTH.with(|depth| depth.set(depth.get().saturating_sub(1)));
     }
 }
 

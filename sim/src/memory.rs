@@ -60,6 +60,8 @@ struct Piece {
 struct Home {
     /// The protection domain they are registered in.
     domain: Id,
+    /// Counts it among the arenas there are. No way to the world: the last of a slot may go while that is locked.
+    _counted: Arc<()>,
     returned: Mutex<Vec<Piece>>,
     detachments: Detachments<Box<[AtomicU32]>>,
     /// The memory of those that are detached.
@@ -198,7 +200,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    pub(crate) fn new(domain: Id, config: &ArenaConfig) -> Result<Self, MemoryError> {
+    pub(crate) fn new(domain: Id, counted: Arc<()>, config: &ArenaConfig) -> Result<Self, MemoryError> {
         const CALL: &str = "arena";
         let total = (config.slots as usize)
             .checked_mul(config.slot_bytes as usize)
@@ -216,6 +218,7 @@ impl Arena {
         Ok(Self {
             home: Arc::new(Home {
                 domain,
+                _counted: counted,
                 returned: Mutex::default(),
                 detachments: Detachments::new(words, fresh_number()),
                 detached: Mutex::default(),

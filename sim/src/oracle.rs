@@ -162,10 +162,11 @@ mod tests {
     use crate::id::Id;
     use crate::memory::Arena as OurArena;
     use doorbell_core::provider::{Arena, ArenaConfig, Slot};
+    use std::sync::Arc;
 
     #[test]
     fn a_message_is_sealed_as_far_as_it_goes() {
-        let mut arena = OurArena::new(Id::fresh(), &ArenaConfig::new(2, 8)).unwrap();
+        let mut arena = OurArena::new(Id::fresh(), Arc::default(), &ArenaConfig::new(2, 8)).unwrap();
         let slots = [arena.lease().unwrap(), arena.lease().unwrap()];
         let mut gather = Gather::of(slots);
         let sealed = seal_of_message(&gather, 11);

@@ -153,7 +153,10 @@ impl Shared {
                 .queue_pairs
                 .get(key)
                 .filter(|qp| qp.state.may_become(QpState::Error));
-            qp.ok_or(failed("modify to ERR", EINVAL))?;
+            let device = qp.ok_or(failed("modify to ERR", EINVAL))?.device;
+            if let Some(errno) = world.judge_shut(device) {
+                return Err(failed("modify to ERR", errno));
+            }
             world.failing.push_back(key);
             Ok(())
         })

@@ -55,14 +55,14 @@ pub struct Quirks {
     /// fails only where that was a receive (S21). rxe.
     pub overrun_queues_work_on: bool,
     /// A request that is posted to a queue pair that failed already makes no completion (S3, S6).
-    /// Seen of mlx5 by others' tests.
+    /// mlx5: google/rdma-unit-test, internal/introspection_mlx5.h, `ReqestOnFailedQp`.
     pub late_requests_vanish: bool,
     /// A queue pair that fails no longer than this after a message came, in nanoseconds, delivers that message again, as a
-    /// success, into every receive that is posted; zero is never (S6, S17). rxe from 6.4 on, until it was
-    /// corrected in July 2026, where it fails while a packet completes.
+    /// success, into every receive that is posted; zero is never (S6, S17). rxe from 6.4 on (49dc9c1f0c7e), until it was
+    /// corrected in July 2026 (Debian: 6.12.117), where it fails while a packet completes: rxe_resp.c.
     pub repeats_failing_ns: u64,
-    /// A request for a queue pair that failed is tried without end, and makes no completion (S14). Seen of mlx5 by
-    /// others' tests, though not by all of them: it is in none of the sets below.
+    /// A request for a queue pair that failed is tried without end, and makes no completion (S14). mlx5: the same file,
+    /// `WriteRemoteQpInErrorState` and its like.
     pub failed_peers_are_waited_for: bool,
     /// A datagram that is longer than the receive whose turn it is fails that receive, as `short_receive` says,
     /// and the queue pair, and is not dropped (S31). rxe of 6.1.
@@ -74,9 +74,6 @@ pub struct Quirks {
     pub resumed_queues_wait: bool,
     /// A request that is to be tried again counts as one that has not begun, where the send queue drains (S1, S30). rxe.
     pub retries_do_not_drain: bool,
-    /// A datagram that is longer than the port's MTU ends in `LOC_LEN_ERR` and fails the send queue, and not in
-    /// success (S31). Told of hardware by its users; it is in none of the sets below.
-    pub long_datagrams_fail: bool,
     /// How many packets may be unanswered. rxe has 128.
     pub window_packets: i32,
 }
@@ -108,7 +105,6 @@ impl Quirks {
         failed_datagrams_fail_all: false,
         resumed_queues_wait: false,
         retries_do_not_drain: false,
-        long_datagrams_fail: false,
         window_packets: 128,
     };
 
@@ -159,9 +155,11 @@ impl Quirks {
         ..Self::RXE_6_12
     };
 
-    /// The hardware of which most is published, where that differs.
+    /// mlx5, as google/rdma-unit-test tells of it where the traits reach. That it hangs where more events are acknowledged
+    /// than were taken (S24) nobody above them can bring about.
     pub const MLX5: Self = Self {
         late_requests_vanish: true,
+        failed_peers_are_waited_for: true,
         ..Self::IBA
     };
 

@@ -58,6 +58,11 @@ const fn gather(word: u32) -> u32 {
 }
 
 impl Windows {
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.places.iter().filter(|place| place.window.is_some()).count()
+    }
+
     fn insert(&mut self, window: WindowState) -> Option<Rkey> {
         let index = match self.free.pop() {
             Some(index) => index,

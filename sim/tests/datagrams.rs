@@ -15,10 +15,10 @@ use doorbell_core::provider::{
     DatagramQueuePair as _, DatagramReceiveBatch as _, DatagramReceiveQueue as _, DatagramSendQueue as _,
     PostFlags, ProtectionDomain as _, Provider, Slot as _,
 };
-use doorbell_core::{Gid, IpPrefix, Mtu, QpState, WcStatus};
-use doorbell_sim::{Context, Fabric, Host, PortConfig, ProtectionDomain, Quirks};
-use suite::End;
+use doorbell_core::{Gid, Mtu, QpState, WcStatus};
+use doorbell_sim::{Context, Fabric, Host, ProtectionDomain, Quirks};
 use suite::datagrams::{Office, SLOT_BYTES};
+use suite::hosts;
 
 struct Room {
     fabric: Fabric,
@@ -33,22 +33,8 @@ fn room(quirks: Quirks, plan: &str) -> Room {
         .quirks(quirks)
         .plan(plan.parse().unwrap())
         .build();
-    let end = |name: &str, address: &str| {
-        let address = address.parse().unwrap();
-        let prefix = IpPrefix::new(address, 24).unwrap();
-        let port = PortConfig {
-            active_mtu: Some(Mtu::B256),
-            ..PortConfig::new("sim0", &[prefix])
-        };
-        End {
-            provider: fabric.host(name, vec![port]).unwrap(),
-            device: "sim0".into(),
-            port: 1,
-            gid_index: 0,
-            gid: Gid::from_ip(address),
-        }
-    };
-    let ends = [end("a", "10.0.0.1"), end("b", "10.0.0.2")];
+    let ends = [("a", "10.0.0.1"), ("b", "10.0.0.2")]
+        .map(|(name, address)| hosts::end(&fabric, name, address, Mtu::B256));
     let contexts = [0, 1].map(|which: usize| ends[which].provider.open("sim0").unwrap());
     let [near, far] = [0, 1].map(|which: usize| {
         let domain = contexts[which].protection_domain().unwrap();
@@ -114,24 +100,6 @@ fn what_comes_twice_takes_two_receives_and_what_is_late_is_overtaken() {
     }
     assert_eq!(heard, b"1132");
     assert_eq!(room.fabric.audit().unwrap().packets.delivered, 4);
-}
-
-#[test]
-fn a_device_may_refuse_what_is_longer_than_its_mtu() {
-    let quirks = Quirks {
-        long_datagrams_fail: true,
-        ..Quirks::IBA
-    };
-    let mut room = room(quirks, "");
-    let to = room.near.way_to(&room.far);
-    room.far.post_receive();
-    room.near.post(to, &[0; 256]);
-    assert_eq!(room.near.sent().unwrap().status, WcStatus::SUCCESS);
-    room.near.post(to, &[0; 257]);
-    assert_eq!(room.near.sent().unwrap().status, WcStatus::LOC_LEN_ERR);
-    assert_eq!(room.near.control.state(), Ok(QpState::SendQueueError));
-    assert_eq!(room.far.received().unwrap().1.len(), 256);
-    room.fabric.audit().unwrap();
 }
 
 #[test]

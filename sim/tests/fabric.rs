@@ -8,6 +8,7 @@ use doorbell_core::provider::{
     AddressVector, Arena, ArenaConfig, CompletionQueue, CompletionQueueConfig, Context, DataInOrder,
     Operation, PostFlags, ProtectionDomain, Provider, QueuePair, QueuePairConfig, QueuePairParts,
     ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess, SendBatch, SendQueue, Slot,
+    WindowConfig,
 };
 use doorbell_core::{Gid, GidKind, IpPrefix, Mtu, PortReport, PortState, Psn, Qpn, WcStatus};
 use doorbell_sim::{ConfigError, Fabric, Host, Link, PortConfig};
@@ -508,6 +509,31 @@ fn the_same_calls_end_the_same_way() {
         (remotes.collect::<Vec<_>>(), One::new(&host, "a", 1).qpn())
     };
     assert_eq!(run(), run());
+}
+
+#[test]
+fn memory_is_registered_until_the_last_of_it_is_gone() {
+    let fabric = Fabric::new();
+    let host = fabric.host("a", vec![port("a", &["10.0.0.1/24"])]).unwrap();
+    let context = host.open("a").unwrap();
+    let domain = context.protection_domain().unwrap();
+    let count = || [fabric.registrations(), fabric.queues()];
+    assert_eq!(count(), [0, 0]);
+    let queue = CompletionQueueConfig {
+        depth: 4,
+        notify: false,
+    };
+    let queue = context.completion_queue(&queue).unwrap();
+    let mut arena = domain.arena(&ArenaConfig::new(2, 64)).unwrap();
+    let window = domain.window(&WindowConfig::new(64, RemoteAccess::READ)).unwrap();
+    assert_eq!(count(), [2, 1]);
+    let slot = arena.lease().unwrap();
+    drop(arena);
+    assert_eq!(count(), [2, 1]);
+    drop((window, queue));
+    assert_eq!(count(), [1, 0]);
+    drop(slot);
+    assert_eq!(count(), [0, 0]);
 }
 
 #[test]

@@ -7,7 +7,9 @@ mod rig;
 
 use std::collections::BTreeSet;
 
-use doorbell_conformance::{Case, DEVIATIONS, Deviation, OUT_OF_REACH, Options, Run, Subject, cases, run};
+use doorbell_conformance::{
+    Case, DEVIATIONS, Deviation, OUT_OF_REACH, Options, ROWS, Run, Subject, cases, run,
+};
 use doorbell_sim::Quirks;
 use rig::{SUBJECTS, Simulated};
 
@@ -64,7 +66,7 @@ fn every_row_has_a_case_or_a_reason() {
         OUT_OF_REACH.is_sorted_by(|a, b| a.row < b.row),
         "by row, each once"
     );
-    assert!(rows.into_iter().eq(1..=32));
+    assert!(rows.into_iter().eq(1..=ROWS));
 }
 
 #[test]

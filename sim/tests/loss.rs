@@ -18,7 +18,7 @@ use doorbell_core::provider::{
 };
 use doorbell_core::{Mtu, QpState, WcStatus};
 use doorbell_sim::{Fabric, Host, LinkConfig, Plan, Quirks};
-use suite::{End, Rig, Side, USUAL, Wish, connected_as, hosts, poll_nothing};
+use suite::{Side, USUAL, Wish, connected_as, poll_nothing};
 
 /// The acknowledgement timeout of the suite's queue pairs: 4.096 us * 2^10.
 const TIMEOUT_NS: u64 = 4096 << 10;
@@ -50,7 +50,7 @@ impl On {
     }
 
     fn sides(&self, wishes: [Wish; 2]) -> [Side<Host>; 2] {
-        connected_as(self, wishes)
+        connected_as(&self.0, wishes)
     }
 
     fn now_ns(&self) -> u64 {
@@ -64,14 +64,6 @@ impl On {
     /// How many packets were sent.
     fn sent(&self) -> u64 {
         self.0.audit().unwrap().packets.sent
-    }
-}
-
-impl Rig for On {
-    type P = Host;
-
-    fn ends(&self) -> [End<Host>; 2] {
-        hosts::pair(&self.0)
     }
 }
 
@@ -411,7 +403,7 @@ fn packets_that_are_doubled_swapped_late_or_changed_do_no_harm() {
 fn s22_a_shared_receive_that_was_begun_fails_and_the_others_stay() {
     // Only the first packet of the message ever comes.
     let on = On::plan("drop every 2nd send of a->b");
-    let [mut near, mut far] = suite::sides(&on, [SMALL; 2]);
+    let [mut near, mut far] = suite::sides(&on.0, [SMALL; 2]);
     let config = SharedReceiveQueueConfig {
         depth: 4,
         scatter_max: 2,

@@ -13,15 +13,14 @@ mod suite;
 use doorbell_sim::{Fabric, Host};
 use suite::{End, Rig, hosts};
 
-/// Two hosts on one subnet, with an MTU like a software device's.
+/// The same two hosts on another fabric each time.
 struct Simulated;
 
 impl Rig for Simulated {
     type P = Host;
 
     fn ends(&self) -> [End<Host>; 2] {
-        let fabric = Fabric::new();
-        hosts::pair(&fabric)
+        hosts::pair(&Fabric::new())
     }
 }
 

@@ -15,7 +15,7 @@ use core::time::Duration;
 use doorbell_core::Mtu;
 use doorbell_core::provider::{CompletionQueue, Operation, PostFlags};
 use doorbell_sim::{Fabric, Host, LinkConfig};
-use suite::{End, Rig, Side, USUAL, Wish, connected_as, hosts};
+use suite::{Side, USUAL, Wish, connected_as};
 
 struct On(Fabric);
 
@@ -39,19 +39,11 @@ impl On {
             path_mtu: Mtu::B256,
             ..USUAL
         };
-        connected_as(self, [wish; 2])
+        connected_as(&self.0, [wish; 2])
     }
 
     fn run_for(&self, ns: u64) {
         self.0.run_for(Duration::from_nanos(ns));
-    }
-}
-
-impl Rig for On {
-    type P = Host;
-
-    fn ends(&self) -> [End<Host>; 2] {
-        hosts::pair(&self.0)
     }
 }
 

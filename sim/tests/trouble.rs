@@ -14,9 +14,10 @@ use core::time::Duration;
 
 use doorbell_core::network::{Network, Waited};
 use doorbell_core::provider::{
-    AsyncEvent, CompletionQueue, Context, Operation, PostFlags, Provider, QueuePair, SendBatch, SendQueue,
+    Arena, AsyncEvent, CompletionQueue, Context, Operation, PostFlags, Provider, QueuePair, ReceiveBatch,
+    ReceiveQueue, SendBatch, SendQueue,
 };
-use doorbell_core::{Clock, Deadline, Instant, IpPrefix, PortState, QpState, WcStatus};
+use doorbell_core::{Clock, Deadline, Instant, IpPrefix, Mtu, PortState, QpState, Qpn, WcStatus};
 use doorbell_sim::plan::{Action, Name};
 use doorbell_sim::{Fabric, Host, PortConfig, Quirks, Stream};
 use suite::{End, Rig, SLOTS, Side, USUAL, Wish, connected_as, hosts, poll_nothing};
@@ -36,7 +37,7 @@ impl On {
     }
 
     fn sides(&self) -> [Side<Host>; 2] {
-        connected_as(self, [PATIENT; 2])
+        connected_as(&self.0, [PATIENT; 2])
     }
 
     fn perform(&self, action: Action) {
@@ -53,14 +54,6 @@ const PATIENT: Wish = Wish {
     retry_count: 5,
     ..USUAL
 };
-
-impl Rig for On {
-    type P = Host;
-
-    fn ends(&self) -> [End<Host>; 2] {
-        hosts::pair(&self.0)
-    }
-}
 
 fn host(name: &str) -> Name {
     Name::new(name).unwrap()
@@ -130,7 +123,8 @@ impl Rig for Fresh {
     type P = Host;
 
     fn ends(&self) -> [End<Host>; 2] {
-        [("b", "10.0.1.1"), ("g", "10.0.1.2")].map(|(name, address)| hosts::end(&self.0, name, address))
+        [("b", "10.0.1.1"), ("g", "10.0.1.2")]
+            .map(|(name, address)| hosts::end(&self.0, name, address, Mtu::B1024))
     }
 }
 
@@ -363,6 +357,11 @@ fn a_device_that_repeats_delivers_the_last_message_into_every_receive_as_it_fail
         }
         assert_eq!(far.state(), QpState::Error);
         on.0.audit().unwrap();
+        // The fabric tells what came from what came again.
+        let again = if repeats { 3 } else { 0 };
+        let of = |host, qpn| on.0.repeated(host, "sim0", qpn);
+        assert_eq!([of("b", Some(far.control.qpn())), of("b", None)], [again; 2]);
+        assert_eq!([of("a", None), of("b", Some(Qpn::from_low_bits(1)))], [0; 2]);
         // The sender was told of none of it.
         near.control.fail().unwrap();
         assert_eq!(near.status(), WcStatus::WR_FLUSH_ERR);
@@ -393,15 +392,47 @@ fn what_a_device_repeats_is_what_came_last_and_fits() {
 }
 
 #[test]
-fn a_device_that_waits_for_failed_peers_does_so_without_end_but_for_no_link() {
-    let silent = Quirks {
-        failed_peers_are_waited_for: true,
-        ..Quirks::MLX5
+fn what_came_is_not_repeated_once_another_message_has_begun_to_come() {
+    let quirks = Quirks {
+        repeats_failing_ns: u64::MAX,
+        ..Quirks::RXE_REPEATING
     };
+    // Of the second message the last packet is lost.
+    let on = driven(quirks, "drop 3rd send of a->b");
+    let wish = Wish {
+        path_mtu: Mtu::B256,
+        ..PATIENT
+    };
+    let [mut near, mut far] = connected_as(&on.0, [wish; 2]);
+    for _ in 0..3 {
+        let mut batch = far.receive.stage();
+        let slots = [(); 2].map(|()| far.arena.lease().unwrap());
+        batch.push(slots).map_err(|refused| refused.reason).unwrap();
+        batch.ring().unwrap();
+    }
+    near.post(Operation::Send, b"once");
+    let slots = [near.slot(&[1; 256]), near.slot(b"x")];
+    near.post_slots(Operation::Send, slots, PostFlags::empty());
+    on.0.run_for(Duration::from_micros(10));
+    far.control.fail().unwrap();
+    // In order (S6): the one that was begun, and the one that was not.
+    let received = far.received(3);
+    let statuses: Vec<_> = received.iter().map(|received| received.arrival.status).collect();
+    assert_eq!(
+        statuses,
+        [WcStatus::SUCCESS, WcStatus::WR_FLUSH_ERR, WcStatus::WR_FLUSH_ERR]
+    );
+    assert_eq!(on.0.repeated("b", "sim0", None), 0);
+    on.0.audit().unwrap();
+}
+
+#[test]
+fn a_device_that_waits_for_failed_peers_does_so_without_end_but_for_no_link() {
+    let silent = Quirks::MLX5;
     for (quirks, plan, ends) in [
         (silent, "", None),
         (silent, "at 0ns link a-b down", Some(WcStatus::RETRY_EXC_ERR)),
-        (Quirks::MLX5, "", Some(WcStatus::RETRY_EXC_ERR)),
+        (Quirks::IBA, "", Some(WcStatus::RETRY_EXC_ERR)),
     ] {
         let on = driven(quirks, plan);
         let [mut near, far] = on.sides();

@@ -1,12 +1,12 @@
 //! Keys from outside the program: a file that only its owner can read, or the environment.
 
-use std::fs::File;
 use std::io::{Error, ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::process::geteuid;
 
+use super::plain_file;
 use crate::trust::{KeyRing, KeyRingError, wipe};
 
 /// A file of more is none of keys.
@@ -28,13 +28,9 @@ impl KeyRing {
         let path = path.as_ref();
         let named = || path.display().to_string();
         let unreadable = |error| KeyRingError::File { path: named(), error };
-        let open = File::open(path).map_err(unreadable)?;
-        // Of the file that is open, whatever becomes of the path.
+        let open = plain_file::open(path).map_err(unreadable)?;
         let is = open.metadata().map_err(unreadable)?;
         let not_secret = |why| KeyRingError::NotSecret { path: named(), why };
-        if !is.is_file() {
-            return Err(not_secret("it is not a plain file".into()));
-        }
         if is.mode() & OTHERS != 0 {
             let mode = is.mode() & 0o7777;
             return Err(not_secret(format!(
@@ -79,6 +75,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::path::PathBuf;
 
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
     use super::{KeyRing, KeyRingError};
 
     const TEXT: &str = "3:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
@@ -121,6 +119,12 @@ mod tests {
         let error = KeyRing::from_file("/nonexistent").unwrap_err();
         assert!(matches!(error, KeyRingError::File { .. }), "{error}");
         let error = KeyRing::from_file("/dev/null").unwrap_err().to_string();
+        assert!(error.contains("not a plain file"), "{error}");
+        // Nobody will ever write to it, and nobody waits for that.
+        let kept = Kept::new("fifo", "", 0o600);
+        fs::remove_file(&kept.0).unwrap();
+        mknodat(CWD, &kept.0, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let error = KeyRing::from_file(&kept.0).unwrap_err().to_string();
         assert!(error.contains("not a plain file"), "{error}");
         let long = Kept::new("long", &"#".repeat((64 << 10) + 1), 0o600);
         assert!(

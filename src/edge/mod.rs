@@ -7,6 +7,7 @@ pub(crate) mod clock;
 pub(crate) mod keys;
 pub(crate) mod makers;
 pub(crate) mod metrics_server;
+mod plain_file;
 pub(crate) mod reaper;
 #[cfg(feature = "settings")]
 mod settings;

@@ -76,6 +76,13 @@ fn hand_over<T: Send + 'static>(kept: Kept<T>) {
     kept.reaper.take(kept.what);
 }
 
+impl<T: Send + 'static> Reaped<T> {
+    /// What was kept, for the caller to drop. No method: it would stand before one of what is kept.
+    pub(crate) fn into_inner(kept: Self) -> T {
+        ScopeGuard::into_inner(kept.0).what
+    }
+}
+
 impl<T: Send + 'static> Deref for Reaped<T> {
     type Target = T;
 

@@ -1,10 +1,10 @@
 //! A file of settings, read.
 
-use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 use std::sync::Arc;
 
+use super::plain_file;
 use crate::settings::{FILE_BYTES_MAX, SettingSource, Settings, SettingsError, SettingsFault};
 
 impl Settings {
@@ -30,7 +30,7 @@ impl Settings {
 /// One byte more than there may be tells that there are too many.
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    let file = File::open(path)?.take(FILE_BYTES_MAX.saturating_add(1));
+    let file = plain_file::open(path)?.take(FILE_BYTES_MAX.saturating_add(1));
     io::BufReader::new(file).read_to_string(&mut text)?;
     Ok(text)
 }

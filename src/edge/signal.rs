@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use doorbell_core::sync::{AtomicU32, Ordering};
+use doorbell_hotpath::ToldFlag;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 /// See the [module](self).
@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 pub(crate) struct Signal {
     descriptor: OwnedFd,
     /// Whether it was raised and not taken: then it is readable, or about to be.
-    is_raised: AtomicU32,
+    is_raised: ToldFlag,
 }
 
 impl Signal {
@@ -22,14 +22,13 @@ impl Signal {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             descriptor: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            is_raised: AtomicU32::new(0),
+            is_raised: ToldFlag::new(),
         })
     }
 
     /// Ends a wait for it, or the next one.
     pub(crate) fn raise(&self) {
-        // Acquire and release, as in `take`: of the two that meet, the later sees what the earlier did before.
-        if self.is_raised.swap(1, Ordering::AcqRel) == 0 {
+        if self.is_raised.tell() {
             let _ = rustix::io::write(&self.descriptor, &1_u64.to_ne_bytes());
         }
     }
@@ -37,19 +36,13 @@ impl Signal {
     /// Takes it, if it was raised: whoever takes it looks afterwards for what it was raised for.
     #[inline]
     pub(crate) fn take(&self) {
-        // Relaxed: where it is not seen yet, it is at the next look.
-        if self.is_raised.load(Ordering::Relaxed) != 0 {
-            self.take_raised();
-        }
+        self.is_raised.take_heard(|| self.read());
     }
 
+    /// Whether it was written to.
     #[cold]
-    fn take_raised(&self) {
-        let mut count = [0; size_of::<u64>()];
-        // Not there yet where whoever raised it is about to write: it stays raised, and is taken at the next look.
-        if rustix::io::read(&self.descriptor, &mut count).is_ok() {
-            self.is_raised.swap(0, Ordering::AcqRel);
-        }
+    fn read(&self) -> bool {
+        rustix::io::read(&self.descriptor, &mut [0; size_of::<u64>()]).is_ok()
     }
 
     /// Waits until it is raised, or for so long.
@@ -74,19 +67,24 @@ impl Signal {
 #[cfg(test)]
 mod tests {
     use super::Signal;
-    use core::time::Duration;
+    use core::hint::black_box;
+    use doorbell_core::sync::{AtomicU32, Ordering};
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::sync::Arc;
     use std::thread;
 
-    fn is_readable(signal: &Signal) -> bool {
+    fn is_readable_within(signal: &Signal, seconds: i64) -> bool {
         let descriptor = signal.descriptor();
         let mut descriptors = [PollFd::new(&descriptor, PollFlags::IN)];
-        let now = Timespec {
-            tv_sec: 0,
+        let timeout = Timespec {
+            tv_sec: seconds,
             tv_nsec: 0,
         };
-        poll(&mut descriptors, Some(&now)).unwrap() > 0
+        poll(&mut descriptors, Some(&timeout)).unwrap() > 0
+    }
+
+    fn is_readable(signal: &Signal) -> bool {
+        is_readable_within(signal, 0)
     }
 
     #[test]
@@ -105,24 +103,43 @@ mod tests {
 
     #[test]
     fn no_raise_is_lost() {
-        const ROUNDS: u32 = 10_000;
+        const ROUNDS: u32 = 40_000;
         let signal = Arc::new(Signal::new().unwrap());
-        let work = Arc::new(doorbell_core::sync::AtomicU32::new(0));
-        let order = doorbell_core::sync::Ordering::Relaxed;
-        let (raising, given) = (Arc::clone(&signal), Arc::clone(&work));
+        // What was done, and what of it was seen.
+        let work = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
+        let order = Ordering::Relaxed;
+        let (raising, told) = (Arc::clone(&signal), Arc::clone(&work));
         let thread = thread::spawn(move || {
             for round in 1..=ROUNDS {
-                given.store(round, order);
+                told[0].store(round, order);
                 raising.raise();
+                // Nobody else raises it: one that is lost is waited for in vain. The next comes at once, or a little later.
+                let mut looks = 0_u32;
+                while told[1].load(order) < round {
+                    looks += 1;
+                    if looks % 4096 == 0 {
+                        thread::yield_now();
+                    }
+                }
+                for step in 0..round % 256 {
+                    black_box(step);
+                }
             }
         });
-        let mut seen = 0;
-        while seen < ROUNDS {
-            signal.wait(Duration::from_secs(20)).unwrap();
+        let look = || {
+            let seen = work[0].load(order);
+            work[1].store(seen, order);
+            seen
+        };
+        while look() < ROUNDS {
+            assert!(
+                is_readable_within(&signal, 20),
+                "{} seen, and asleep for ever",
+                look()
+            );
+            // Seen before it is taken, so the next raise comes as it is.
+            look();
             signal.take();
-            let now = work.load(order);
-            assert!(now > seen || is_readable(&signal) || now == seen);
-            seen = now;
         }
         thread.join().unwrap();
         signal.take();

@@ -6,7 +6,8 @@
 //! anything is asked for (`core::accept_queue`), and so before the peer is told yes.
 //!
 //! The side of the handshakes locks, for moments. The Worker's looks at two words where there is nothing
-//! to do, and tries locks where there is: what it does not get it gets at its next look.
+//! to do, and tries locks where there is: what it does not get it gets at its next look. Only to take a connection, and to go,
+//! it waits out one of those moments.
 
 use core::fmt;
 use std::collections::VecDeque;
@@ -16,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use doorbell_core::accept_queue::{AcceptQueue, AcceptSlot, Reservation, ReserveError, TakeError};
 use doorbell_core::handshake::Established;
 use doorbell_core::provider::Provider;
-use doorbell_core::sync::{AtomicU32, AtomicU64, Ordering};
+use doorbell_core::sync::{AtomicU64, Ordering};
 use doorbell_core::wire::InstanceId;
 
 use crate::answer::{Made, Wanted};
@@ -40,8 +41,9 @@ pub(crate) struct Desk<P: Provider> {
     asked: Mutex<VecDeque<u32>>,
     /// How many those are, for who looks without the lock.
     asked_count: AtomicU64,
-    /// Whether nobody accepts any more.
-    is_abandoned: AtomicU32,
+    /// Whether nobody accepts any more. Locked behind a publishing, and before what was published is taken away: of the two,
+    /// the later sees what the other did.
+    is_abandoned: Mutex<bool>,
     signals: Option<Signals>,
 }
 
@@ -94,7 +96,7 @@ impl<P: Provider> Desk<P> {
             table: (0..places).map(|_| Mutex::new(Entry::Empty)).collect(),
             asked: Mutex::new(VecDeque::with_capacity(places as usize)),
             asked_count: AtomicU64::new(0),
-            is_abandoned: AtomicU32::new(0),
+            is_abandoned: Mutex::new(false),
             signals,
         }
     }
@@ -117,6 +119,10 @@ impl<P: Provider> Desk<P> {
 
     fn asked(&self) -> MutexGuard<'_, VecDeque<u32>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn abandoned(&self) -> MutexGuard<'_, bool> {
+        self.is_abandoned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn entry(&self, index: u32) -> Option<MutexGuard<'_, Entry<P>>> {
@@ -249,8 +255,7 @@ impl<P: Provider> Desk<P> {
     /// The Worker's side, which is going: takes the connections that nobody accepts any more, to be dropped where it
     /// takes nobody's time.
     pub(crate) fn abandon(&self) -> Vec<impl Send + 'static + use<P>> {
-        // Acquire and release, as in `publish`: of the two that meet, one sees what the other did.
-        self.is_abandoned.swap(1, Ordering::AcqRel);
+        *self.abandoned() = true;
         self.queue.close();
         let mut left = Vec::new();
         while let Ok(taken) = AcceptQueue::take(&*self.queue) {
@@ -323,7 +328,8 @@ impl<P: Provider> Seat<P> {
             let done = Box::new(Done { ready, established });
             self.desk.exchange(place.index(), Entry::Connected(done));
             place.publish();
-            if self.desk.is_abandoned.fetch_or(0, Ordering::AcqRel) != 0 {
+            let is_abandoned = *self.desk.abandoned();
+            if is_abandoned {
                 drop(self.desk.abandon());
             }
             self.desk.tell_accepting();

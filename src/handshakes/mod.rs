@@ -131,9 +131,10 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
             desks.push(Arc::new(Desk::new(worker, limits.unaccepted, signal()?)));
         }
         let counts = Arc::new(Counts::default());
+        let way = (port.handle, port.acceptor.address());
         let acceptances = desks
             .iter()
-            .map(|desk| Acceptances::new(Arc::clone(desk), Arc::clone(&counts), node.reaper().clone()))
+            .map(|desk| Acceptances::new(Arc::clone(desk), Arc::clone(&counts), node.reaper().clone(), way))
             .collect();
         let handshakes = Self {
             node: Arc::clone(node),

@@ -88,6 +88,11 @@ pub enum LinkError {
     TooManyLinks,
     /// The system gave no random bytes: its error number.
     Entropy(i32),
+    /// There is no memory for what a link keeps: of so many bytes at once, by what it is configured with.
+    NoMemory {
+        /// The bytes.
+        bytes: usize,
+    },
 }
 
 impl fmt::Display for LinkError {
@@ -105,6 +110,9 @@ impl fmt::Display for LinkError {
             ),
             Self::TooManyLinks => f.write_str("there are as many links as links_max"),
             Self::Entropy(errno) => write!(f, "the system gave no random bytes (errno {errno})"),
+            Self::NoMemory { bytes } => {
+                write!(f, "there is no memory for {bytes} bytes that a link is to keep")
+            }
         }
     }
 }

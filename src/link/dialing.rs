@@ -21,12 +21,11 @@ use crate::{ChannelConfig, Connecting, Connection, Node, Worker};
 pub(super) fn rails_to<P: Provider, N: Network>(
     node: &Node<P, N>,
     workers: &[Worker<P>],
-    handle: &Handle,
+    peers: &[AdvertisedRail],
 ) -> Result<Vec<(Between, u32)>, ConnectError> {
     let rails = Rails::scan(node, workers)?;
-    let peers: Vec<AdvertisedRail> = handle.rails().iter().collect();
     let found: Vec<_> = rails
-        .pairs(&peers)
+        .pairs(peers)
         .iter()
         .filter_map(|paired| {
             let (device, port) = rails.port_of(paired.pair.local)?;
@@ -49,7 +48,7 @@ pub(super) fn rails_to<P: Provider, N: Network>(
         .collect();
     if found.is_empty() {
         // With the reason for each.
-        if let Err(reason) = rails.route(&peers) {
+        if let Err(reason) = rails.route(peers) {
             tell!(warn, "no rail reaches the peer", reason = reason);
             return Err(reason.into());
         }
@@ -74,8 +73,22 @@ impl<P: Provider, N: Network> Link<P, N> {
             return false;
         }
         self.handle = Some(*handle);
+        let rails: Vec<_> = handle.rails().iter().collect();
+        self.go_by(node, workers, &rails, now);
+        self.ask_for_rails();
+        true
+    }
+
+    /// Goes by these rails of the peer.
+    pub(super) fn go_by(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &[Worker<P>],
+        peers: &[AdvertisedRail],
+        now: Instant,
+    ) {
         // Where nothing reaches it now, rails are tried as before.
-        for (between, speed_mbps) in rails_to(node, workers, handle).unwrap_or_default() {
+        for (between, speed_mbps) in rails_to(node, workers, peers).unwrap_or_default() {
             let is_of_port = |rail: &&mut LinkRail<P, N>| {
                 let known = rail.between.as_ref();
                 known.is_some_and(|known| (&known.device, known.port) == (&between.device, between.port))
@@ -88,7 +101,6 @@ impl<P: Provider, N: Network> Link<P, N> {
                 }
             }
         }
-        true
     }
 
     /// Begins to connect a rail, over what addresses its port has now.
@@ -139,6 +151,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         frame_bytes: usize,
         mut made: impl FnMut(u8, At),
     ) {
+        let mut has_failed = false;
         for (index, rail) in (0_u8..).zip(&mut self.rails) {
             if self.session.over().is_some() {
                 rail.connecting = None;
@@ -165,8 +178,16 @@ impl<P: Provider, N: Network> Link<P, N> {
                         self.session.fail(FinalReason::Unsuitable);
                     }
                 }
-                Err(error) => self.session.connect_failed(index, is_gone(&error), now, random),
+                Err(error) => {
+                    self.session.connect_failed(index, is_gone(&error), now, random);
+                    rail.note_failure(error);
+                    has_failed = true;
+                }
             }
+        }
+        if has_failed {
+            // Of rails that the handle has no room for nobody says that they are others by now.
+            self.ask_for_rails();
         }
     }
 }

@@ -4,7 +4,7 @@ use core::net::IpAddr;
 
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, Provider};
-use doorbell_core::session::Role;
+use doorbell_core::session::{HealthState, Role};
 use doorbell_core::wire::{AttachParameters, InstanceId, Refusal, RefusalReason, SessionFrame};
 use doorbell_core::{Deadline, Instant, WcStatus};
 
@@ -156,7 +156,7 @@ impl<P: Provider, N: Network> Core<P, N> {
                     let random = self.draw();
                     if let Some(link) = self.link_mut(id) {
                         if let Some(rail) = link.rail_mut(rail) {
-                            rail.detach();
+                            rail.lose();
                         }
                         link.session.failed(rail, now, random);
                     }
@@ -214,15 +214,18 @@ impl<P: Provider, N: Network> Core<P, N> {
             Some(id) => id,
             None if !said.begins => return Err(RefusalReason::UNKNOWN_SESSION),
             None => {
-                let mut link = Link::new(&self.config, Role::Responder, said.session, now);
+                let link = Link::new(&self.config, Role::Responder, said.session, now);
+                let mut link = link.map_err(|_| RefusalReason::NO_ROOM)?;
                 link.peer = Some(peer);
                 self.add(link).ok_or(RefusalReason::NO_ROOM)?
             }
         };
-        let is_taken = self
-            .link(id)
-            .is_some_and(|link| link.has_other_on((at.worker, port), said.rail));
-        if is_taken {
+        let other = self.link(id).and_then(|link| {
+            let other = link.other_on((at.worker, port), said.rail)?;
+            Some((other, link.session.rail_state(other)))
+        });
+        // Of one that does not answer, the peer has noticed sooner.
+        if other.is_some_and(|(_, state)| state != HealthState::Suspect) {
             return Err(RefusalReason::PORT_IN_USE);
         }
         let speed_mbps = self.speeds_mbps.get(at.worker).copied().unwrap_or(0);
@@ -237,6 +240,11 @@ impl<P: Provider, N: Network> Core<P, N> {
                 return Err(reason);
             }
         };
+        if let Some((other, _)) = other {
+            let through = link.session.rail_epoch(other);
+            // This side connects nothing, so nothing is left to chance.
+            link.session.given_up(other, through, now, 0);
+        }
         let replaced = link.rail_mut(offer.rail).and_then(|rail| {
             rail.port = port;
             rail.attach(at, address)

@@ -13,6 +13,7 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{AdvertisedRail, Handle, InstanceId};
 
 use super::rail::At;
+use super::told::tell_closed;
 use crate::error::ConnectError;
 use crate::listener::handle_of;
 use crate::{Acceptances, Background, HandshakeCounts, Handshakes, Worker};
@@ -26,6 +27,8 @@ pub(super) struct Door<P: Provider, N: Network> {
     way: Option<(Handle, SocketAddr)>,
     handshakes: Advancing<P, N>,
     acceptances: Vec<Acceptances<P>>,
+    /// Why nobody is let in on one of the Workers any more.
+    closed: Option<ConnectError>,
 }
 
 /// Where handshakes advance.
@@ -44,6 +47,7 @@ impl<P: Provider, N: Network> Door<P, N> {
             way: Some((*background.handle(), background.address())),
             handshakes: Advancing::Beside(Box::new(background)),
             acceptances,
+            closed: None,
         }
     }
 
@@ -52,14 +56,16 @@ impl<P: Provider, N: Network> Door<P, N> {
             way: Some((*handshakes.handle(), handshakes.address())),
             handshakes: Advancing::Here(Box::new(handshakes)),
             acceptances,
+            closed: None,
         }
     }
 
-    pub(super) const fn elsewhere(acceptances: Vec<Acceptances<P>>) -> Self {
+    pub(super) fn elsewhere(acceptances: Vec<Acceptances<P>>) -> Self {
         Self {
-            way: None,
+            way: acceptances.first().map(Acceptances::way),
             handshakes: Advancing::Elsewhere,
             acceptances,
+            closed: None,
         }
     }
 
@@ -86,6 +92,16 @@ impl<P: Provider, N: Network> Door<P, N> {
         self.acceptances
             .first()
             .map_or_else(HandshakeCounts::default, Acceptances::counts)
+    }
+
+    /// Why the last handshake that failed did, or why nobody could be taken in; once.
+    pub(super) fn take_failure(&self) -> Option<ConnectError> {
+        self.acceptances.first().and_then(Acceptances::take_failure)
+    }
+
+    /// Why nobody is let in on one of the Workers any more.
+    pub(super) const fn closed(&self) -> Option<&ConnectError> {
+        self.closed.as_ref()
     }
 
     /// When to poll again at the latest, where handshakes advance by polling.
@@ -117,7 +133,14 @@ impl<P: Provider, N: Network> Door<P, N> {
                             channel,
                         }),
                         Ok(None) if is_asked => has_granted = true,
-                        Ok(None) | Err(ConnectError::ListenerClosed | ConnectError::OtherWorkers) => break,
+                        Ok(None) => break,
+                        Err(error @ (ConnectError::ListenerClosed | ConnectError::OtherWorkers)) => {
+                            if self.closed.is_none() {
+                                tell_closed(&error);
+                                self.closed = Some(error);
+                            }
+                            break;
+                        }
                         // What failed is its peer's to do again.
                         Err(_) => {}
                     }

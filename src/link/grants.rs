@@ -16,6 +16,9 @@ const RAILS: usize = SESSION_RAILS_MAX as usize;
 /// over another rail, is known by its number.
 const WITHDRAWN_MAX: usize = 4 * SESSION_GRANTS_MAX as usize;
 
+/// The bits of an address that are zero where an aligned word is.
+const WORD_ALIGN_MASK: u64 = 7;
+
 /// Windows of ours.
 #[derive(Debug, Default)]
 pub(super) struct Ours {
@@ -152,6 +155,11 @@ struct Their {
     keys: [Option<(Epoch, RemoteWindow)>; RAILS],
 }
 
+/// Whether an aligned word may be there: atomics want one (S27).
+pub(super) const fn is_of_word(address: u64) -> bool {
+    address & WORD_ALIGN_MASK == 0
+}
+
 /// What a grant changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
@@ -223,6 +231,13 @@ impl Theirs {
         Some((their.bytes, their.access))
     }
 
+    /// Whether an aligned word is there, as far in a window as this, by a key of any rail.
+    pub(super) fn has_word_at(&self, number: u32, offset: u64) -> bool {
+        let their = self.grants.iter().find(|their| their.number == number);
+        let mut keys = their.into_iter().flat_map(|their| their.keys.iter().flatten());
+        keys.any(|(_, window)| is_of_word(window.address().wrapping_add(offset)))
+    }
+
     /// Where bytes of a window are, over a rail's connection.
     pub(super) fn address(
         &self,
@@ -289,6 +304,26 @@ mod tests {
         let again = ours.untold(0, 0, epoch(4)).unwrap();
         assert_eq!(theirs.hear(0, &again), Change::None);
         assert_eq!(key(&theirs, 0, epoch(4)), Some(7));
+    }
+
+    #[test]
+    fn words_are_aligned_where_they_are_and_not_where_the_window_begins() {
+        let mut theirs = Theirs::default();
+        let mut hear = |rail, address| {
+            let granted = Granted {
+                epoch: epoch(1),
+                number: 3,
+                window: Some((RemoteWindow::new(address, 64, Rkey(7)), RemoteAccess::ALL)),
+            };
+            theirs.hear(rail, &granted);
+            (0..16)
+                .filter(|offset| theirs.has_word_at(3, *offset))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(hear(0, 4100), [4, 12]);
+        assert_eq!(hear(1, 4098), [4, 6, 12, 14]);
+        assert_eq!(hear(0, 4096), [0, 6, 8, 14]);
+        assert!(!theirs.has_word_at(4, 0));
     }
 
     #[test]

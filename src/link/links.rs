@@ -20,6 +20,7 @@ use super::dialing::rails_to;
 use super::dispatch::{Routes, Whose};
 use super::door::Door;
 use super::one_sided::Request;
+use super::report::Gone;
 use super::state::Link;
 use super::table::Core;
 use super::told::tell_begun;
@@ -151,6 +152,7 @@ impl<P: Provider, N: Network> Links<P, N> {
                 .map(|worker| rails.speed_mbps_of(worker))
                 .collect(),
             places: Vec::new(),
+            gone: Gone::default(),
             closing: Vec::new(),
             chance: 0,
             moved: None,
@@ -178,7 +180,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     }
 
     /// Lets peers begin links whose handshakes are done elsewhere: by a [`Listener`] that was bound with the
-    /// [`LinkConfig::channel`] of these links, and these Workers.
+    /// [`LinkConfig::channel`] of these links, and these Workers. [`Links::handle`] and [`Links::refresh`] go by its address.
     pub fn accept_from(&mut self, acceptances: Vec<Acceptances<P>>) {
         self.door = Some(Door::elsewhere(acceptances));
     }
@@ -193,8 +195,9 @@ impl<P: Provider, N: Network> Links<P, N> {
     }
 
     /// Looks at the ports of the Workers' devices again, as is to be done where a device says that one of its ports or its
-    /// addresses changed (`PortActive`, `PortError`, `GidChange` of [`AsyncEvent`](crate::AsyncEvent)). Peers that connected
-    /// are told how this process is reached now, and connect by that what is to be connected. The handle, where it
+    /// addresses changed (`PortActive`, `PortError`, `GidChange` of [`AsyncEvent`](crate::AsyncEvent)). Links that were begun here
+    /// get the rails that are new, as far as one of the peer's is reached by them. Peers that connected are told how this
+    /// process is reached now, over any rail that stands, and connect by that what is to be connected. The handle, where it
     /// is another than before: for whoever is to find this process, and has no link to it.
     ///
     /// # Errors
@@ -209,6 +212,12 @@ impl<P: Provider, N: Network> Links<P, N> {
             .as_mut()
             .and_then(|door| door.refresh(rails.advertised(), node.instance()));
         self.core.moved = handle.or(self.core.moved);
+        let now = node.network.now();
+        for link in self.core.links_mut() {
+            if let Some(handle) = link.handle {
+                link.reroute(node, workers, &handle, now);
+            }
+        }
         Ok(handle)
     }
 
@@ -220,7 +229,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         link.is_some_and(|link| link.reroute(node, workers, handle, node.network.now()))
     }
 
-    /// What leads peers here; `None` where none are let in, or handshakes are done elsewhere.
+    /// What leads peers here; `None` where none are let in.
     pub fn handle(&self) -> Option<&Handle> {
         self.door.as_ref()?.handle()
     }
@@ -231,25 +240,43 @@ impl<P: Provider, N: Network> Links<P, N> {
         door.map_or_else(HandshakeCounts::default, Door::counts)
     }
 
-    /// Begins a link to the process that handed out a handle, over every pair of rails by which it is reached. Its events say
-    /// when it is there.
+    /// Why the last handshake of a peer that failed did, or why nobody could be taken in; once.
+    #[must_use]
+    pub fn take_handshake_failure(&self) -> Option<ConnectError> {
+        self.door.as_ref()?.take_failure()
+    }
+
+    /// Why no peer is let in any more, though peers were to be: the handshakes are over that were done elsewhere, or whose thread
+    /// is gone ([`ConnectError::ListenerClosed`]), or other Workers are given than those they are for
+    /// ([`ConnectError::OtherWorkers`]). Links that stand go on.
+    #[must_use]
+    pub fn closed_to_peers(&self) -> Option<&ConnectError> {
+        self.door.as_ref()?.closed()
+    }
+
+    /// Begins a link to the process that handed out a handle, over every pair of rails by which it is reached: where the handle
+    /// has no room for all of its rails, it is asked for them. Its events say when it is there.
     ///
     /// # Errors
-    /// No rail reaches it: each with its reason. Or there are too many links.
+    /// No rail reaches it: each with its reason. Or there are too many links, or there is no memory for another.
     pub fn connect(
         &mut self,
         node: &Node<P, N>,
         workers: &[Worker<P>],
         handle: &Handle,
     ) -> Result<LinkId, LinkError> {
-        let rails = rails_to(node, workers, handle).map_err(|error| match error {
-            ConnectError::NoRoute(report) => LinkError::NoRoute(report),
-            error => LinkError::Connect(error),
-        })?;
+        let listed: Vec<_> = handle.rails().iter().collect();
+        let rails = match rails_to(node, workers, &listed) {
+            // Those that reach it may be among those that it says when it is asked.
+            Err(ConnectError::NoRoute(_)) if handle.has_more() => Vec::new(),
+            Err(ConnectError::NoRoute(report)) => return Err(LinkError::NoRoute(report)),
+            found => found.map_err(LinkError::Connect)?,
+        };
         let session = SessionId::new(drawn(node)?).ok_or(LinkError::Entropy(0))?;
         let now = node.network.now();
-        let mut link = Link::new(&self.core.config, Role::Initiator, session, now);
+        let mut link = Link::new(&self.core.config, Role::Initiator, session, now)?;
         link.handle = Some(*handle);
+        link.ask_for_rails();
         let rails_count = rails.len();
         for (between, speed_mbps) in rails {
             let Some(rail) = link.session.add_rail(speed_mbps, now) else {
@@ -313,14 +340,16 @@ impl<P: Provider, N: Network> Links<P, N> {
         link.ask((window, offset), request, node.network.now())
     }
 
-    /// Closes a link once everything is acknowledged, and by the deadline in any case.
+    /// Closes a link once everything is acknowledged and each one-sided request has its end, and by the deadline in any case: what
+    /// has none by then ends `Unknown`. Nothing more is taken in.
     pub fn close(&mut self, id: LinkId, deadline: Deadline) {
         if let Some(link) = self.core.link_mut(id) {
             link.session.close(deadline);
         }
     }
 
-    /// Polls the Workers and moves every link as far as it can; `each` gets every event with its link. Never waits.
+    /// Polls the Workers and moves every link as far as it can; `each` gets every event with its link. No peer is waited
+    /// for; where a rail is connected from here, what our device takes to make and connect its queue pair is taken on this thread.
     ///
     /// # Errors
     /// A Worker cannot be polled, and is of no further use.
@@ -373,9 +402,11 @@ impl<P: Provider, N: Network> Links<P, N> {
             .links()
             .flat_map(|(_, link)| &link.rails)
             .filter_map(|rail| Some(rail.connecting.as_ref()?.deadline()));
+        let questions = self.core.links().filter_map(|(_, link)| link.question.wake());
         let door = self.door.as_ref().and_then(Door::deadline);
         let unclaimed = self.core.routes.unclaimed().map(|(_, until)| until);
-        sessions.chain(connecting).chain(door).chain(unclaimed).min()
+        let all = sessions.chain(connecting).chain(questions);
+        all.chain(door).chain(unclaimed).min()
     }
 
     /// What an event loop watches for input, beside the Workers' own: where handshakes have a thread, a peer that is to be

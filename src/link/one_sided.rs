@@ -3,7 +3,9 @@
 use core::time::Duration;
 
 use doorbell_core::network::Network;
-use doorbell_core::provider::{Operation, PostFlags, Provider, RemoteAccess, RemoteAddress};
+use doorbell_core::provider::{
+    Context as _, Operation, PostFlags, Provider, PushError, RemoteAccess, RemoteAddress,
+};
 use doorbell_core::session::{
     Epoch, FinalReason, HealthState, KeptRequest, Repeat, RequestEnd, RequestId, RequestRefusal, Requests,
     Role, SESSION_RAILS_MAX, Violation,
@@ -13,13 +15,14 @@ use doorbell_core::wire::{
 };
 use doorbell_core::{Deadline, Instant, Ticket};
 
-use super::config::LinkConfig;
-use super::grants::{Change, Ours, Theirs};
+use super::config::{LinkConfig, LinkError};
+use super::fences::Fences;
+use super::grants::{Change, Ours, Theirs, is_of_word};
 use super::links::LinkEvent;
 use super::rail::At;
 use super::state::{Link, Posted, posted};
 use super::store::Store;
-use crate::{Lease, Worker};
+use crate::{CloseProgress, Lease, SendErrorKind, Worker};
 
 /// What is asked of a window of the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,9 +72,6 @@ const SOON: Duration = Duration::from_millis(1);
 /// An aligned word.
 const WORD_BYTES: u32 = 8;
 
-/// The bits of an offset that are zero where one may be.
-const WORD_ALIGN_MASK: u64 = 7;
-
 /// Something about windows to be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum News {
@@ -95,30 +95,28 @@ pub(super) struct OneSided {
     theirs: Theirs,
     /// For each rail, the connection that was there when it was looked last.
     seen: [Option<Epoch>; SESSION_RAILS_MAX as usize],
-    /// For each rail, what the peer is to be told that nothing of it is taken any more; told in a turn after
-    /// the one in which it was asked, when the channel is shut.
-    fenced: [Option<(Epoch, bool)>; SESSION_RAILS_MAX as usize],
+    pub(super) fences: Fences,
     pub(super) news: Vec<News>,
     /// How the peer is reached now, as it said.
     pub(super) moved: Option<Handle>,
 }
 
 impl OneSided {
-    pub(super) fn new(config: &LinkConfig) -> Self {
+    pub(super) fn new(config: &LinkConfig) -> Result<Self, LinkError> {
         let places = LinkConfig::places(config.requests);
         let patience = config.session.recover_within;
-        Self {
+        Ok(Self {
             requests: Requests::new(vec![KeptRequest::default(); places].into_boxed_slice(), patience),
             asked: vec![Asked::default(); places].into_boxed_slice(),
-            payloads: Store::new(places, config.fragment_bytes()),
+            payloads: Store::new(places, config.fragment_bytes())?,
             bytes_max: config.session.fragment_bytes.max(1),
             ours: Ours::default(),
             theirs: Theirs::default(),
             seen: [None; SESSION_RAILS_MAX as usize],
-            fenced: [None; SESSION_RAILS_MAX as usize],
+            fences: Fences::default(),
             news: Vec::new(),
             moved: None,
-        }
+        })
     }
 
     /// Takes a request in.
@@ -149,7 +147,7 @@ impl OneSided {
         let is_within = offset
             .checked_add(u64::from(bytes))
             .is_some_and(|end| end <= length);
-        if bytes > self.bytes_max || !is_within || is_word && offset & WORD_ALIGN_MASK != 0 {
+        if bytes > self.bytes_max || !is_within || is_word && !self.theirs.has_word_at(window, offset) {
             return Err(RequestRefusal::OutOfRange);
         }
         if !is_granted {
@@ -178,8 +176,9 @@ impl OneSided {
         self.requests.denied(id);
     }
 
-    pub(super) fn over(&mut self, reason: FinalReason) {
-        self.requests.over(reason);
+    /// Whether a request has no end yet.
+    pub(super) fn is_any_open(&self) -> bool {
+        self.requests.is_any_open()
     }
 
     /// The next end to tell. What a request fetched was told when it came.
@@ -198,6 +197,11 @@ impl OneSided {
         let asked = *self.asked.get(id.place())?;
         let range = (asked.offset, u64::from(asked.bytes));
         let remote: RemoteAddress = self.theirs.address(window, over, range)?;
+        // By another key the same memory may be at other addresses.
+        let is_word = matches!(asked.kind, Kind::Add(_) | Kind::Swap { .. });
+        if is_word && !is_of_word(remote.address) {
+            return None;
+        }
         let operation = match asked.kind {
             Kind::Read => Operation::Read(remote),
             Kind::Write => Operation::Write(remote),
@@ -238,7 +242,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 true => soon,
                 false => wake,
             });
-        let owed = self.one_sided.fenced.iter().any(Option::is_some).then_some(soon);
+        let owed = self.one_sided.fences.is_any_owed().then_some(soon);
         core::iter::once(session).chain(requests).chain(owed).min()
     }
 
@@ -285,9 +289,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             SessionFrame::Fence(fence) => {
                 let chance = u64::from(fence.through.to_u32());
                 self.session.given_up(fence.rail, fence.through, now, chance);
-                if let Some(owed) = self.one_sided.fenced.get_mut(usize::from(fence.rail)) {
-                    *owed = Some((fence.through, false));
-                }
+                self.one_sided.fences.asked(fence.rail, fence.through);
             }
             SessionFrame::Fenced(fence) => self.one_sided.requests.fenced(fence.rail, fence.through),
             SessionFrame::Moved(_, handle) => self.one_sided.moved = Some(handle.to_handle()),
@@ -297,11 +299,18 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Does what there is to do beside messages, as far as rails take it.
     pub(super) fn go_on_beside(&mut self, workers: &mut [Worker<P>], ours: Option<&Handle>, now: Instant) {
+        if let Some(reason) = self.session.over() {
+            // Its rails are shut by now, and did not fail.
+            self.one_sided.requests.over(reason);
+            return;
+        }
         self.note_rails(now);
         self.one_sided.requests.look_at_deadlines(now);
+        self.one_sided.fences.look(|at| is_there(workers, at));
         self.say_beside(workers, ours, now);
         self.post_requests(workers, now);
         self.one_sided.ours.forget();
+        self.session.await_beside(self.one_sided.is_any_open());
     }
 
     /// Looks at which connections are gone, and which are there.
@@ -353,19 +362,15 @@ impl<P: Provider, N: Network> Link<P, N> {
             }
         }
         for rail in 0..SESSION_RAILS_MAX {
-            let owed = self.one_sided.fenced.get(usize::from(rail)).copied().flatten();
-            if let (Some((through, true)), Some((over, at, epoch))) = (owed, self.any_rail()) {
+            let due = self.one_sided.fences.due(rail);
+            if let (Some(through), Some((over, at, epoch))) = (due, self.any_rail()) {
                 let answer = FenceFrame::answer(&Fence { epoch, rail, through });
                 if self.say((over, at), &answer.to_bytes(), workers, now).is_some() {
-                    if let Some(owed) = self.one_sided.fenced.get_mut(usize::from(rail)) {
-                        *owed = None;
-                    }
+                    self.one_sided.fences.answered(rail);
                 }
             }
         }
-        for owed in self.one_sided.fenced.iter_mut().flatten() {
-            owed.1 = true;
-        }
+        self.one_sided.fences.end_turn();
         while let (Some((rail, through)), Some((over, at, epoch))) =
             (self.one_sided.requests.fence_due(), self.any_rail())
         {
@@ -446,45 +451,72 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Posts what waits for a rail, the oldest first as far as places go.
+    /// Posts what waits for a rail, the oldest first as far as places go. What no device takes holds up nothing behind it.
     fn post_requests(&mut self, workers: &mut [Worker<P>], now: Instant) {
-        let places = self.one_sided.asked.len();
-        for _ in 0..places {
-            let next = self.one_sided.requests.waiting().find_map(|(id, window)| {
-                let over = (0..SESSION_RAILS_MAX).filter_map(|rail| {
-                    let at = self.rails.get(usize::from(rail))?.at?;
-                    let (state, epoch) = (self.session.rail_state(rail), self.session.rail_epoch(rail));
-                    let (operation, asked) = self.one_sided.operation(id, window, (rail, epoch))?;
-                    let may = self.session.takes_beside(rail);
-                    Some((state, may.then_some((rail, at, epoch, operation, asked))))
-                });
-                Some((id, open_of_best(over)?))
-            });
-            let Some((id, (rail, at, epoch, operation, asked))) = next else {
+        let mut from = 0;
+        loop {
+            let requests = &self.one_sided.requests;
+            let next = requests.waiting(now).find(|(id, _)| id.place() >= from);
+            let Some((id, window)) = next else {
                 break;
             };
-            let Some(worker) = workers.get_mut(at.worker) else {
-                break;
-            };
-            let length = usize::try_from(asked.bytes).unwrap_or(usize::MAX);
-            let outcome = match worker.lease() {
-                None => Posted::Blocked,
-                Some(mut lease) => {
-                    if let Some(target) = lease.buffer_mut().get_mut(..length) {
-                        if asked.kind == Kind::Write {
-                            target.copy_from_slice(self.one_sided.payloads.get(id.place(), asked.bytes));
-                        }
-                    }
-                    lease.set_len_bytes(length);
-                    post(worker, at, operation, lease)
+            from = id.place().saturating_add(1);
+            let mut refused = [false; SESSION_RAILS_MAX as usize];
+            while let Some(rail) = self.post_request((id, window), &refused, workers, now) {
+                if let Some(refused) = refused.get_mut(usize::from(rail)) {
+                    *refused = true;
                 }
-            };
-            let bytes = length.saturating_add(SESSION_HEADER_BYTES);
-            if self.took(rail, outcome, bytes, Some(id), now).is_some() {
-                self.one_sided.requests.posted(id, rail, epoch);
+                self.one_sided.requests.refused(id, now);
             }
         }
     }
+
+    /// Posts a request over the best rail but these; which one's device does not take it, if it is that.
+    fn post_request(
+        &mut self,
+        (id, window): (RequestId, u32),
+        but: &[bool],
+        workers: &mut [Worker<P>],
+        now: Instant,
+    ) -> Option<u8> {
+        let others = (0_u8..).zip(but).filter(|(_, refused)| !**refused);
+        let over = others.filter_map(|(rail, _)| {
+            let at = self.rails.get(usize::from(rail))?.at?;
+            let (state, epoch) = (self.session.rail_state(rail), self.session.rail_epoch(rail));
+            let (operation, asked) = self.one_sided.operation(id, window, (rail, epoch))?;
+            let may = self.session.takes_beside(rail);
+            Some((state, may.then_some((rail, at, epoch, operation, asked))))
+        });
+        let (rail, at, epoch, operation, asked) = open_of_best(over)?;
+        let worker = workers.get_mut(at.worker)?;
+        let length = usize::try_from(asked.bytes).unwrap_or(usize::MAX);
+        let outcome = match worker.lease() {
+            None => Posted::Blocked,
+            Some(mut lease) => {
+                if let Some(target) = lease.buffer_mut().get_mut(..length) {
+                    if asked.kind == Kind::Write {
+                        target.copy_from_slice(self.one_sided.payloads.get(id.place(), asked.bytes));
+                    }
+                }
+                lease.set_len_bytes(length);
+                post(worker, at, operation, lease)
+            }
+        };
+        if matches!(outcome, Posted::Failed) {
+            return Some(rail);
+        }
+        let bytes = length.saturating_add(SESSION_HEADER_BYTES);
+        if self.took(rail, outcome, bytes, Some(id), now).is_some() {
+            self.one_sided.requests.posted(id, rail, epoch);
+        }
+        None
+    }
+}
+
+/// Whether a channel that is on its way out is still there.
+fn is_there<P: Provider>(workers: &[Worker<P>], at: At) -> bool {
+    let worker = workers.get(at.worker);
+    worker.is_some_and(|worker| worker.close_progress(at.channel) == CloseProgress::UnderWay)
 }
 
 /// What is open of the best rails there are: where all of these are full, it is waited for them, and those in doubt are
@@ -506,19 +538,29 @@ fn open_of_best<T>(rails: impl Iterator<Item = (HealthState, Option<T>)>) -> Opt
     best.1
 }
 
-/// Posts one request that tells when it is done.
+/// Posts one request that tells when it is done. It fails where the device takes none such; of a queue pair that failed, the
+/// completion tells.
 fn post<P: Provider>(worker: &mut Worker<P>, at: At, operation: Operation, lease: Lease<P>) -> Posted {
+    let has_atomics = !operation.is_atomic() || worker.context().limits().atomics;
     let Some(channel) = worker.channel(at.channel) else {
         worker.release(lease);
-        return Posted::Failed;
+        return Posted::Blocked;
     };
+    // Without depth it would wait for ever, and all behind it (S28).
+    if !has_atomics || operation.writes_slots() && channel.peer().rd_atomic_max() == 0 {
+        worker.release(lease);
+        return Posted::Failed;
+    }
     match channel.post(operation, lease, PostFlags::SIGNALED) {
         Ok(ticket) => Posted::Done(ticket),
         Err(error) => {
             if let Some(lease) = error.item {
                 worker.release(lease);
             }
-            posted(Err(error.kind))
+            match error.kind {
+                SendErrorKind::Refused(PushError::State(_)) => Posted::Blocked,
+                kind => posted(Err(kind)),
+            }
         }
     }
 }

@@ -9,6 +9,9 @@ use doorbell_core::provider::Provider;
 use doorbell_core::session::RequestId;
 use doorbell_core::wire::AdvertisedRail;
 
+use super::config::LinkError;
+use super::store::room_in_line;
+use crate::error::ConnectError;
 use crate::{ChannelId, Connecting};
 
 /// A channel that is a rail's.
@@ -26,6 +29,17 @@ pub(super) struct Between {
     pub(super) peer: AdvertisedRail,
 }
 
+/// Why a rail could not be connected when that was last tried.
+#[derive(Debug)]
+pub(crate) struct NotConnected {
+    /// Our device and its port.
+    pub(crate) device: String,
+    pub(crate) port: u8,
+    /// The address of the peer's rail.
+    pub(crate) peer: IpAddr,
+    pub(crate) why: ConnectError,
+}
+
 /// Something that was posted.
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
@@ -40,6 +54,8 @@ pub(super) struct LinkRail<P: Provider, N: Network> {
     /// Of the side that connects.
     pub(super) between: Option<Between>,
     pub(super) connecting: Option<Connecting<P, N>>,
+    /// Until it is connected.
+    pub(super) not_connected: Option<NotConnected>,
     pub(super) at: Option<At>,
     /// The port of the device that its channel is on, where the peer connected.
     pub(super) port: u8,
@@ -53,7 +69,7 @@ pub(super) struct LinkRail<P: Provider, N: Network> {
 }
 
 /// Between which Worker's device and which address a channel is.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Leads {
     pub(super) worker: usize,
     pub(super) peer: IpAddr,
@@ -77,37 +93,71 @@ pub struct LinkRailCounts {
     pub received_bytes: u64,
 }
 
-impl<P: Provider, N: Network> LinkRail<P, N> {
-    pub(super) fn new(between: Option<Between>, send_depth: u32) -> Self {
-        let room = usize::try_from(send_depth).unwrap_or(0).saturating_add(1);
+impl LinkRailCounts {
+    /// What two rails counted together.
+    pub(super) const fn plus(self, other: Self) -> Self {
         Self {
-            between,
+            connections: self.connections.saturating_add(other.connections),
+            failures: self.failures.saturating_add(other.failures),
+            sent: self.sent.saturating_add(other.sent),
+            sent_bytes: self.sent_bytes.saturating_add(other.sent_bytes),
+            received: self.received.saturating_add(other.received),
+            received_bytes: self.received_bytes.saturating_add(other.received_bytes),
+        }
+    }
+}
+
+impl<P: Provider, N: Network> LinkRail<P, N> {
+    pub(super) fn new(send_depth: u32) -> Result<Self, LinkError> {
+        let places = usize::try_from(send_depth)
+            .unwrap_or(usize::MAX)
+            .saturating_add(1);
+        Ok(Self {
+            between: None,
             connecting: None,
+            not_connected: None,
             at: None,
             port: 0,
             leads: None,
             counts: LinkRailCounts::default(),
-            in_flight: VecDeque::with_capacity(room),
+            in_flight: room_in_line(places)?,
             before: None,
-        }
+        })
     }
 
     /// Makes a channel to this address the rail's; gives the one it had.
     pub(super) fn attach(&mut self, at: At, peer: IpAddr) -> Option<At> {
-        let old = self.detach();
+        let old = self.lose();
         self.leads = Some(Leads {
             worker: at.worker,
             peer,
         });
         self.counts.connections = self.counts.connections.wrapping_add(1);
         self.at = Some(at);
+        self.not_connected = None;
         old
+    }
+
+    /// Notes why it could not be connected.
+    pub(super) fn note_failure(&mut self, why: ConnectError) {
+        self.not_connected = self.between.as_ref().map(|between| NotConnected {
+            device: between.device.clone(),
+            port: between.port,
+            peer: between.peer.address().address(),
+            why,
+        });
+    }
+
+    /// Forgets its channel, which failed or is given up.
+    pub(super) fn lose(&mut self) -> Option<At> {
+        let old = self.detach()?;
+        self.counts.failures = self.counts.failures.wrapping_add(1);
+        Some(old)
     }
 
     /// Forgets its channel.
     pub(super) fn detach(&mut self) -> Option<At> {
         let old = self.at.take()?;
-        self.counts.failures = self.counts.failures.wrapping_add(1);
         let asked = self.in_flight.iter().filter(|one| one.request.is_some());
         self.before = Some((old, asked.copied().collect()));
         self.in_flight.clear();

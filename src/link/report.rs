@@ -1,13 +1,14 @@
-//! The rails of a link, as they are told of.
+//! The rails of a link, as they are told of, and what links counted that are over.
 
 use core::net::IpAddr;
 
 use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
-use doorbell_core::session::HealthState;
+use doorbell_core::session::{HealthState, SessionCounts};
 
 use super::links::{LinkId, Links};
-use super::rail::LinkRailCounts;
+use super::rail::{Leads, LinkRailCounts, NotConnected};
+use super::state::Link;
 
 /// A rail of a link: where it leads, how it is, and what was counted of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +26,48 @@ pub struct LinkRailReport<'l> {
     pub counts: LinkRailCounts,
 }
 
+/// What links counted that are over, so that what is told of all together does not fall as one ends.
+#[derive(Debug, Default)]
+pub(super) struct Gone {
+    counts: SessionCounts,
+    rails: Vec<(Leads, LinkRailCounts)>,
+}
+
+impl Gone {
+    pub(super) fn add<P: Provider, N: Network>(&mut self, link: &Link<P, N>) {
+        self.counts = self.counts.plus(link.session.counts());
+        for rail in &link.rails {
+            let Some(leads) = rail.leads else {
+                continue;
+            };
+            match self.rails.iter_mut().find(|(known, _)| *known == leads) {
+                Some((_, counts)) => *counts = counts.plus(rail.counts),
+                None => self.rails.push((leads, rail.counts)),
+            }
+        }
+    }
+
+    /// Forgets the rails that no link has a like of: nothing is told of these any more.
+    pub(super) fn keep(&mut self, mut is_told: impl FnMut(&Leads) -> bool) {
+        self.rails.retain(|(leads, _)| is_told(leads));
+    }
+}
+
 impl<P: Provider, N: Network> Links<P, N> {
+    /// What links counted that are over.
+    pub(crate) const fn counts_gone(&self) -> SessionCounts {
+        self.core.gone.counts
+    }
+
+    /// The same of rails between a device of ours and an address that are still told of, since another link has one there.
+    pub(crate) fn rails_gone(&self) -> impl Iterator<Item = (&str, IpAddr, LinkRailCounts)> {
+        let core = &self.core;
+        core.gone.rails.iter().filter_map(|(leads, counts)| {
+            let device = core.devices.get(leads.worker)?;
+            Some((device.as_str(), leads.peer, *counts))
+        })
+    }
+
     /// The rails of a link that are connected, or ever were; none where there is no such link.
     pub fn rails(&self, id: LinkId) -> impl Iterator<Item = LinkRailReport<'_>> {
         let core = &self.core;
@@ -40,6 +82,26 @@ impl<P: Provider, N: Network> Links<P, N> {
                 state: self.rail_state(id, number),
                 counts: rail.counts,
             })
+        })
+    }
+
+    /// Why rails of a link are not connected, each as it was last tried.
+    pub(crate) fn not_connected(&self, id: LinkId) -> impl Iterator<Item = &NotConnected> {
+        let rails = self.core.link(id).into_iter().flat_map(|link| &link.rails);
+        rails.filter_map(|rail| rail.not_connected.as_ref())
+    }
+
+    /// The same of a link that is over; once.
+    pub(crate) fn take_not_connected(&mut self, id: LinkId) -> Vec<NotConnected> {
+        self.core.take_before(id)
+    }
+
+    /// Whether a rail of any link is being connected, or a peer asked for its rails.
+    pub(crate) fn is_connecting(&self) -> bool {
+        let mut links = self.core.links().map(|(_, link)| link);
+        links.any(|link| {
+            let mut rails = link.rails.iter();
+            link.question.is_asked() || rails.any(|rail| rail.connecting.is_some())
         })
     }
 }

@@ -9,11 +9,12 @@ use doorbell_core::session::{
 use doorbell_core::wire::{Attach, Handle, InstanceId, SESSION_HEADER_BYTES, SessionFrame, SessionHeader};
 use doorbell_core::{Instant, Ticket};
 
-use super::config::LinkConfig;
+use super::config::{LinkConfig, LinkError};
 use super::moved::ToldMoved;
 use super::one_sided::OneSided;
+use super::question::Question;
 use super::rail::{At, LinkRail};
-use super::store::Store;
+use super::store::{Store, room_for};
 use crate::{Channel, Lease, SendErrorKind, Worker};
 
 pub(super) struct Link<P: Provider, N: Network> {
@@ -21,6 +22,8 @@ pub(super) struct Link<P: Provider, N: Network> {
     pub(super) rails: Vec<LinkRail<P, N>>,
     /// Where the peer is, on the side that connects.
     pub(super) handle: Option<Handle>,
+    /// The question for the rails that it has no room for.
+    pub(super) question: Question<N>,
     /// The process that began it, on the side that is connected to.
     pub(super) peer: Option<InstanceId>,
     out: Store,
@@ -43,7 +46,12 @@ pub(super) enum Posted {
 }
 
 impl<P: Provider, N: Network> Link<P, N> {
-    pub(super) fn new(config: &LinkConfig, role: Role, id: SessionId, now: Instant) -> Self {
+    pub(super) fn new(
+        config: &LinkConfig,
+        role: Role,
+        id: SessionId,
+        now: Instant,
+    ) -> Result<Self, LinkError> {
         let (retained, ahead) = (
             LinkConfig::places(config.retained),
             LinkConfig::places(config.ahead),
@@ -53,32 +61,35 @@ impl<P: Provider, N: Network> Link<P, N> {
             vec![Kept::default(); ahead].into_boxed_slice(),
         );
         let rails = (0..SESSION_RAILS_MAX)
-            .map(|_| LinkRail::new(None, config.channel.send_depth))
-            .collect();
-        Self {
+            .map(|_| LinkRail::new(config.channel.send_depth))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
             session: Session::new(config.session, role, id, tables, now),
             rails,
             handle: None,
+            question: Question::default(),
             peer: None,
-            out: Store::new(retained, config.fragment_bytes()),
-            held: Store::new(ahead, config.fragment_bytes()),
-            assembly: Vec::with_capacity(config.message_bytes_max),
+            out: Store::new(retained, config.fragment_bytes())?,
+            held: Store::new(ahead, config.fragment_bytes())?,
+            assembly: room_for(config.message_bytes_max)?,
             message_bytes_max: config.message_bytes_max,
             fragment_bytes: config.session.fragment_bytes.max(1),
-            one_sided: OneSided::new(config),
+            one_sided: OneSided::new(config)?,
             told_moved: ToldMoved::default(),
-        }
+        })
     }
 
     pub(super) fn rail_mut(&mut self, rail: u8) -> Option<&mut LinkRail<P, N>> {
         self.rails.get_mut(usize::from(rail))
     }
 
-    /// Whether a rail but this one has a connection on a port of a Worker's device.
-    pub(super) fn has_other_on(&self, (worker, port): (usize, u8), than: u8) -> bool {
-        (0_u8..).zip(&self.rails).any(|(index, rail)| {
-            index != than && rail.port == port && rail.at.is_some_and(|at| at.worker == worker)
-        })
+    /// The rail but this one that has a connection on a port of a Worker's device.
+    pub(super) fn other_on(&self, (worker, port): (usize, u8), than: u8) -> Option<u8> {
+        let mut rails = (0_u8..).zip(&self.rails);
+        let found = rails.find(|(index, rail)| {
+            *index != than && rail.port == port && rail.at.is_some_and(|at| at.worker == worker)
+        });
+        found.map(|(index, _)| index)
     }
 
     /// Takes in a message to be sent: a copy of it.

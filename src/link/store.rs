@@ -1,5 +1,9 @@
 //! Bytes of fragments, each at its place: memory that is there from the beginning.
 
+use std::collections::VecDeque;
+
+use super::config::LinkError;
+
 /// Places of one length.
 #[derive(Debug)]
 pub(super) struct Store {
@@ -8,11 +12,15 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub(super) fn new(places: usize, each: usize) -> Self {
-        let mut bytes = vec![0; places.saturating_mul(each)].into_boxed_slice();
+    pub(super) fn new(places: usize, each: usize) -> Result<Self, LinkError> {
+        let length = places.saturating_mul(each);
+        let mut bytes = room_for(length)?;
         // Touched now, and not by the first message.
-        bytes.fill(1);
-        Self { bytes, each }
+        bytes.resize(length, 1);
+        Ok(Self {
+            bytes: bytes.into_boxed_slice(),
+            each,
+        })
     }
 
     /// Puts bytes at a place; says whether they fit.
@@ -38,13 +46,30 @@ impl Store {
     }
 }
 
+/// Room for so many bytes.
+pub(super) fn room_for(bytes: usize) -> Result<Vec<u8>, LinkError> {
+    let mut room = Vec::new();
+    let reserved = room.try_reserve_exact(bytes);
+    reserved.map_err(|_| LinkError::NoMemory { bytes })?;
+    Ok(room)
+}
+
+/// Room in line for so many.
+pub(super) fn room_in_line<T>(places: usize) -> Result<VecDeque<T>, LinkError> {
+    let mut room = VecDeque::new();
+    let bytes = places.saturating_mul(size_of::<T>());
+    let reserved = room.try_reserve_exact(places);
+    reserved.map_err(|_| LinkError::NoMemory { bytes })?;
+    Ok(room)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::Store;
+    use super::{LinkError, Store, room_for, room_in_line};
 
     #[test]
     fn places_do_not_overlap() {
-        let mut store = Store::new(3, 4);
+        let mut store = Store::new(3, 4).unwrap();
         assert!(store.put(0, b"aaaa") && store.put(1, b"bb") && store.put(2, b"cccc"));
         assert!(!store.put(1, b"bbbbb") && !store.put(3, b"d"));
         assert_eq!(
@@ -52,5 +77,18 @@ mod tests {
             (&b"aaaa"[..], &b"bb"[..], &b"cccc"[..])
         );
         assert_eq!(store.get(9, 4), b"");
+    }
+
+    #[test]
+    fn more_than_there_is_is_an_error() {
+        let all = usize::MAX;
+        for asked in [
+            Store::new(2, all / 2 + 1).err(),
+            Store::new(1 << 16, 1 << 46).err(),
+            room_for(all).err(),
+        ] {
+            assert!(matches!(asked, Some(LinkError::NoMemory { .. })), "{asked:?}");
+        }
+        assert!(matches!(room_in_line::<u64>(all), Err(LinkError::NoMemory { bytes }) if bytes == all));
     }
 }

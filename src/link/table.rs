@@ -9,7 +9,8 @@ use doorbell_core::{Deadline, Instant};
 use super::config::LinkConfig;
 use super::dispatch::{Routes, Whose};
 use super::links::{LinkEvent, LinkId};
-use super::rail::At;
+use super::rail::{At, NotConnected};
+use super::report::Gone;
 use super::state::{Link, Posted, frame_bytes};
 use super::told::tell_session;
 use crate::{Node, Worker};
@@ -23,16 +24,28 @@ pub(super) struct Core<P: Provider, N: Network> {
     /// The speed of each Worker's fastest rail.
     pub(super) speeds_mbps: Vec<u32>,
     pub(super) places: Vec<Place<P, N>>,
-    /// Channels to be closed, and by when.
-    pub(super) closing: Vec<(At, Deadline)>,
+    /// What links counted that are over.
+    pub(super) gone: Gone,
+    pub(super) closing: Vec<Ending>,
     pub(super) chance: u64,
     /// How this process is reached, where that is not what its first handle said.
     pub(super) moved: Option<Handle>,
 }
 
+/// A channel to be closed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ending {
+    at: At,
+    by: Deadline,
+    /// The rail it was.
+    of: Option<(LinkId, u8)>,
+}
+
 pub(super) struct Place<P: Provider, N: Network> {
     generation: u32,
     link: Option<Link<P, N>>,
+    /// Why rails of the link before were not connected.
+    before: Vec<NotConnected>,
 }
 
 impl<P: Provider, N: Network> Core<P, N> {
@@ -60,6 +73,13 @@ impl<P: Provider, N: Network> Core<P, N> {
         self.places.iter_mut().filter_map(|place| place.link.as_mut())
     }
 
+    /// Why rails of a link that is over were not connected, where no other has ended at its place since; once.
+    pub(super) fn take_before(&mut self, id: LinkId) -> Vec<NotConnected> {
+        let place = self.places.get_mut(id.index as usize);
+        let place = place.filter(|place| place.generation == id.generation.wrapping_add(1));
+        place.map_or_else(Vec::new, |place| core::mem::take(&mut place.before))
+    }
+
     /// Puts a link in; `None` where there are as many as may be.
     pub(super) fn add(&mut self, link: Link<P, N>) -> Option<LinkId> {
         let free = self.places.iter().position(|place| place.link.is_none());
@@ -71,6 +91,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             self.places.push(Place {
                 generation: 0,
                 link: None,
+                before: Vec::new(),
             });
         }
         let place = self.places.get_mut(at)?;
@@ -83,7 +104,10 @@ impl<P: Provider, N: Network> Core<P, N> {
     pub(super) fn remove(&mut self, id: LinkId, now: Instant) {
         let Some(mut link) = self.places.get_mut(id.index as usize).and_then(|place| {
             place.generation = place.generation.wrapping_add(1);
-            place.link.take()
+            let mut link = place.link.take()?;
+            let rails = link.rails.iter_mut();
+            place.before = rails.filter_map(|rail| rail.not_connected.take()).collect();
+            Some(link)
         }) else {
             return;
         };
@@ -92,17 +116,28 @@ impl<P: Provider, N: Network> Core<P, N> {
                 self.give_up(at, Deadline::at(now));
             }
         }
+        self.gone.add(&link);
+        let Self { gone, places, .. } = self;
+        gone.keep(|leads| {
+            let links = places.iter().filter_map(|place| place.link.as_ref());
+            let mut rails = links.flat_map(|link| &link.rails);
+            rails.any(|rail| rail.leads.as_ref() == Some(leads))
+        });
     }
 
     /// Has a channel closed at the end of the poll.
     pub(super) fn give_up(&mut self, at: At, by: Deadline) {
+        let of = match self.routes.get(at) {
+            Some(Whose::Rail(id, rail)) => Some((id, rail)),
+            _ => None,
+        };
         self.routes.remove(at);
-        self.closing.push((at, by));
+        self.closing.push(Ending { at, by, of });
     }
 
     /// Whether a channel is to be closed at the end of the poll.
     pub(super) fn is_closing(&self, at: At) -> bool {
-        self.closing.iter().any(|(closing, _)| *closing == at)
+        self.closing.iter().any(|ending| ending.at == at)
     }
 
     /// Chance that need not be secret.
@@ -139,25 +174,28 @@ impl<P: Provider, N: Network> Core<P, N> {
             };
             let index = u32::try_from(index).unwrap_or(u32::MAX);
             let id = LinkId { index, generation };
+            link.hear_answer(node, workers, (now, random), config);
             link.poll_connecting(node, workers, (now, random), config.frame_bytes(), |rail, at| {
                 routes.set(at, Whose::Rail(id, rail));
             });
             link.session.begin_turn();
+            link.session.await_beside(link.one_sided.is_any_open());
             while let Some(action) = link.session.poll_action(now, random) {
-                act(link, &action, node, workers, config, (now, random), |at| {
+                act(link, &action, node, workers, config, (now, random), |rail, at| {
                     routes.remove(at);
-                    closing.push((at, Deadline::at(now)));
+                    let (by, of) = (Deadline::at(now), Some((id, rail)));
+                    closing.push(Ending { at, by, of });
                 });
             }
             if let Some(handle) = link.one_sided.moved.take() {
                 link.reroute(node, workers, &handle, now);
             }
+            link.put_question(node, (now, random), config);
             link.go_on_beside(workers, moved.as_ref(), now);
             let mut is_over = false;
             while let Some(event) = link.session.poll_event() {
-                if let SessionEvent::Final { reason } = event {
+                if let SessionEvent::Final { .. } = event {
                     is_over = true;
-                    link.one_sided.over(reason);
                     link.tell_beside(|event| each(id, event));
                 }
                 tell_session(id, &event);
@@ -179,16 +217,24 @@ impl<P: Provider, N: Network> Core<P, N> {
             };
             self.give_up(at, Deadline::at(now));
         }
-        for (at, by) in self.closing.drain(..) {
-            if let Some(worker) = workers.get_mut(at.worker) {
-                if by.has_passed(now) {
-                    // At once, so that nothing more is taken of it. One that cannot be is failed when it is closed.
-                    let _ = worker.channel(at.channel).map(crate::Channel::shut);
+        let mut endings = core::mem::take(&mut self.closing);
+        for Ending { at, by, of } in endings.drain(..) {
+            let Some(worker) = workers.get_mut(at.worker) else {
+                continue;
+            };
+            if by.has_passed(now) {
+                // At once, so that nothing more is taken of it.
+                let shut = worker.channel(at.channel).map(crate::Channel::shut);
+                let link = of.and_then(|(id, rail)| Some((self.link_mut(id)?, rail)));
+                if let (Some(Err(_)), Some((link, rail))) = (shut, link) {
+                    link.one_sided.fences.not_shut(rail, at);
                 }
-                // One that is gone needs no closing.
-                let _ = worker.begin_close(at.channel, by);
             }
+            // One that is gone needs no closing.
+            let _ = worker.begin_close(at.channel, by);
         }
+        // Its memory is used again.
+        self.closing = endings;
     }
 }
 
@@ -200,7 +246,7 @@ fn act<P: Provider, N: Network>(
     workers: &mut [Worker<P>],
     config: &LinkConfig,
     (now, random): (Instant, u64),
-    mut close: impl FnMut(At),
+    mut close: impl FnMut(u8, At),
 ) {
     let rail = match *action {
         Action::Connect { rail, epoch } => {
@@ -210,13 +256,23 @@ fn act<P: Provider, N: Network>(
                         rail.connecting = Some(connecting);
                     }
                 }
-                Err(_) => link.session.connect_failed(rail, false, now, random),
+                Err(error) => {
+                    link.session.connect_failed(rail, false, now, random);
+                    if let Some(rail) = link.rail_mut(rail) {
+                        rail.note_failure(error);
+                    }
+                }
             }
             return;
         }
         Action::Shut { rail } => {
-            if let Some(at) = link.rail_mut(rail).and_then(super::rail::LinkRail::detach) {
-                close(at);
+            let is_over = link.session.over().is_some();
+            let had = link.rail_mut(rail).and_then(|rail| match is_over {
+                true => rail.detach(),
+                false => rail.lose(),
+            });
+            if let Some(at) = had {
+                close(rail, at);
             }
             return;
         }
@@ -227,6 +283,11 @@ fn act<P: Provider, N: Network>(
         | Action::Farewell { rail, .. } => rail,
         _ => return,
     };
+    if matches!(action, Action::Attach { .. }) && link.one_sided.fences.is_open(rail) {
+        // With the rail's next connection the peer takes it that we have let go of those before.
+        link.session.blocked(rail);
+        return;
+    }
     match link.post(action, workers) {
         Posted::Done(ticket) => {
             if let Some(rail) = link.rail_mut(rail) {
@@ -237,8 +298,8 @@ fn act<P: Provider, N: Network>(
         }
         Posted::Blocked => link.session.blocked(rail),
         Posted::Failed => {
-            if let Some(at) = link.rail_mut(rail).and_then(super::rail::LinkRail::detach) {
-                close(at);
+            if let Some(at) = link.rail_mut(rail).and_then(super::rail::LinkRail::lose) {
+                close(rail, at);
             }
             link.session.failed(rail, now, random);
         }

@@ -5,6 +5,7 @@ use doorbell_core::wire::RefusalReason;
 
 use super::links::LinkId;
 use crate::ChannelState;
+use crate::error::ConnectError;
 use crate::tell::tell;
 
 /// It was begun here, over so many rails.
@@ -20,6 +21,11 @@ pub(super) fn tell_accepted(link: LinkId) {
 /// What a peer began was none, or there is no room for it.
 pub(super) fn tell_refused(reason: RefusalReason) {
     tell!(warn, "link refused", reason = format_args!("{reason:?}"));
+}
+
+/// No peer is let in any more.
+pub(super) fn tell_closed(reason: &ConnectError) {
+    tell!(error, "no peer is let in any more", reason = reason);
 }
 
 /// The channel of a rail failed.

@@ -9,6 +9,7 @@ use super::frame::{Join, Kind, PAIR_HEADER_BYTES, PairHeader};
 use super::membership::MeshEvent;
 use super::neighbour::Neighbour;
 use super::state::State;
+use super::unlinked::Attempts;
 use crate::{LinkEvent, LinkId};
 
 impl State {
@@ -29,6 +30,9 @@ impl State {
                     .position(|neighbour| neighbour.link == link);
                 if let Some(place) = place {
                     let rank = self.neighbours.swap_remove(place).rank;
+                    if let Some(rank) = rank {
+                        self.note_over(rank, link, reason);
+                    }
                     self.events.push(MeshEvent::LinkLost { rank, reason });
                     self.announce();
                 }
@@ -90,7 +94,9 @@ impl State {
             .iter_mut()
             .find(|neighbour| neighbour.link == link);
         let Some(neighbour) = neighbour else { return };
-        let is_who = neighbour.rank.is_none_or(|expected| expected == rank);
+        // Of each two the one of the higher rank connects.
+        let own = config.rank;
+        let is_who = neighbour.rank.map_or(rank > own, |expected| expected == rank);
         let Some(join) = join.filter(|_| is_who && !is_taken && !neighbour.was_joined) else {
             self.unwanted.push(link);
             self.events.push(MeshEvent::TurnedAway);
@@ -98,6 +104,9 @@ impl State {
         };
         (neighbour.rank, neighbour.was_joined) = (Some(rank), true);
         neighbour.untold = all;
+        if let Some(attempts) = self.attempts.get_mut(rank.index()) {
+            *attempts = Attempts::default();
+        }
         self.meet(rank, join.started);
         self.announce();
     }

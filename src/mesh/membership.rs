@@ -20,11 +20,15 @@ use super::pool::Pool;
 use super::relay::Relay;
 use super::seek::Sought;
 use super::state::State;
+use super::unlinked::{Attempts, NotLinked};
 use crate::tell::tell;
 use crate::{LinkError, LinkId, Links, Node, Tcp, Worker};
 
 /// How long a link to a member that does not belong here may take to close.
 const TURN_AWAY_WITHIN: core::time::Duration = core::time::Duration::from_millis(100);
+
+/// How often it is looked whether a member answered that is asked, or connected to.
+const ASK_EVERY: core::time::Duration = core::time::Duration::from_millis(1);
 
 /// Something that happened in a mesh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +104,8 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 announcements: vec![None; ranks],
                 neighbours: Vec::new(),
                 members: (0..ranks).map(|_| Member::default()).collect(),
+                attempts: (0..ranks).map(|_| Attempts::default()).collect(),
+                ended: Vec::new(),
                 relay: Relay::new(config.ranks, config.window),
                 pool: Pool::new(config.frame_bytes_max()),
                 events: Vec::new(),
@@ -124,8 +130,8 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     }
 
     /// Links to a member by its handle, over all rails that reach it. Of each two the one of the higher rank does; the other
-    /// one need do nothing, and nothing happens where it does, nor where there is a link by this handle. Says whether a rail reaches it: where none does, others are to
-    /// be between.
+    /// one need do nothing, and nothing happens where it does, nor where there is a link by this handle. Says whether a rail reaches it, or may once it has
+    /// said all of its rails: where none does, others are to be between.
     ///
     /// # Errors
     /// There is no such rank, or no link can be begun.
@@ -165,9 +171,13 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         match self.links.connect(node, workers, handle) {
             Ok(link) => {
                 state.neighbours.push(Neighbour::new(link, instance, Some(rank)));
+                state.note_not_begun(rank, None);
                 Ok(true)
             }
-            Err(LinkError::NoRoute(_)) => Ok(false),
+            Err(error @ LinkError::NoRoute(_)) => {
+                state.note_not_begun(rank, Some(error));
+                Ok(false)
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -207,6 +217,23 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         neighbours.any(|neighbour| neighbour.rank == Some(rank) && self.links.is_connected(neighbour.link))
     }
 
+    /// Why no link leads to a member, as far as this one tried to link to it: what came of the last attempts. Nothing of a
+    /// member that is linked, nor of one that is to link to this one and has not tried.
+    pub fn not_linked(&self, rank: Rank) -> impl Iterator<Item = NotLinked<'_>> {
+        let mut neighbours = self.state.neighbours.iter();
+        let neighbour = neighbours.find(|neighbour| neighbour.rank == Some(rank));
+        let rails = neighbour.map(|neighbour| self.links.not_connected(neighbour.link));
+        let attempts = self.state.attempts.get(rank.index());
+        let reasons = attempts.map(|attempts| attempts.reasons(rails.into_iter().flatten()));
+        let is_silent = neighbour.is_some_and(|neighbour| neighbour.is_up && !neighbour.was_joined);
+        let is_joined = neighbour.is_some_and(|neighbour| neighbour.was_joined);
+        let sought = self.sought.iter().filter(move |sought| sought.is(rank));
+        let found = sought.filter_map(Sought::failure);
+        let all = found.chain(reasons.into_iter().flatten());
+        all.chain(is_silent.then_some(NotLinked::Silent))
+            .filter(move |_| !is_joined)
+    }
+
     /// Polls the Workers and goes on with all there is; `each` gets what happened. Never waits.
     ///
     /// # Errors
@@ -221,6 +248,11 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         self.seek(node, workers, now);
         let Self { links, state, .. } = self;
         links.poll(node, workers, |id, event| state.hear(id, event, now))?;
+        for (rank, link) in state.ended.drain(..) {
+            if let Some(attempts) = state.attempts.get_mut(rank.index()) {
+                attempts.rails = links.take_not_connected(link);
+            }
+        }
         for link in state.unwanted.drain(..) {
             links.close(link, Deadline::after(now, TURN_AWAY_WITHIN));
         }
@@ -322,13 +354,17 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         &self.links
     }
 
-    /// When to poll again at the latest, if nothing comes before.
+    /// When to poll again at the latest, if no completion comes before, and no peer that is to be let in. While members are asked for
+    /// their handles or links are made that is soon: what comes over the network meanwhile makes nothing readable that could be
+    /// watched.
     #[must_use]
     pub fn wake(&self, now: Instant) -> Option<Deadline> {
         let resend = self.state.members.iter().filter_map(Member::resend_at).min();
         let links = self.links.wake(now);
         let sought = self.sought.iter().map(Sought::wake);
-        resend.into_iter().chain(links).chain(sought).min()
+        let is_asking = self.links.is_connecting() || self.sought.iter().any(Sought::is_asking);
+        let asking = is_asking.then(|| Deadline::after(now, ASK_EVERY));
+        resend.into_iter().chain(links).chain(sought).chain(asking).min()
     }
 }
 

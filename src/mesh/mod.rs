@@ -20,8 +20,10 @@ mod relay;
 mod say;
 mod seek;
 mod state;
+mod unlinked;
 
 pub use config::{MeshConfig, MeshError, MeshSendError};
 pub use group::{Group, GroupError, Polled, Running};
 pub use member::MeshMemberCounts;
 pub use membership::{Mesh, MeshCounts, MeshEvent};
+pub use unlinked::NotLinked;

@@ -9,9 +9,12 @@ use doorbell_core::rank::Rank;
 use doorbell_core::session::Backoff;
 use doorbell_core::{Deadline, Instant};
 
-use crate::{Asking, Node, Worker};
-
+use super::config::MeshError;
 use super::membership::Mesh;
+use super::unlinked::NotLinked;
+use crate::error::ConnectError;
+use crate::tell::tell;
+use crate::{Asking, Node, Worker};
 
 /// How long a member may take to answer, and how long a link may take to come of it.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
@@ -24,6 +27,8 @@ pub(super) struct Sought<N: Network> {
     /// Not before.
     next: Deadline,
     attempts_failed: u32,
+    /// Why the last question came to nothing, until one is answered.
+    failure: Option<ConnectError>,
 }
 
 impl<N: Network> Sought<N> {
@@ -34,6 +39,7 @@ impl<N: Network> Sought<N> {
             asking: None,
             next: Deadline::at(Instant::from_ns(0)),
             attempts_failed: 0,
+            failure: None,
         }
     }
 
@@ -46,7 +52,25 @@ impl<N: Network> Sought<N> {
         self.asking.as_ref().map_or(self.next, Asking::deadline)
     }
 
-    fn failed(&mut self, backoff: &Backoff, now: Instant, chance: u64) {
+    pub(super) const fn is_asking(&self) -> bool {
+        self.asking.is_some()
+    }
+
+    /// Why it was not found.
+    pub(super) fn failure(&self) -> Option<NotLinked<'_>> {
+        let (address, why) = (self.address, self.failure.as_ref()?);
+        Some(NotLinked::NotFound { address, why })
+    }
+
+    fn failed(&mut self, why: ConnectError, backoff: &Backoff, now: Instant, chance: u64) {
+        tell!(
+            warn,
+            "a member was not found",
+            rank = self.rank,
+            at = self.address,
+            reason = why
+        );
+        self.failure = Some(why);
         self.asking = None;
         self.attempts_failed = self.attempts_failed.saturating_add(1);
         self.next = Deadline::after(now, backoff.wait(self.attempts_failed, chance));
@@ -66,7 +90,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 break;
             };
             if is_linked {
-                (sought.asking, sought.attempts_failed) = (None, 0);
+                (sought.asking, sought.attempts_failed, sought.failure) = (None, 0, None);
                 sought.next = Deadline::after(now, backoff.longest);
                 continue;
             }
@@ -76,19 +100,21 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 if sought.next.has_passed(now) {
                     match node.begin_ask(sought.address, Deadline::after(now, ANSWERED_WITHIN)) {
                         Ok(asking) => sought.asking = Some(asking),
-                        Err(_) => sought.failed(&backoff, now, chance),
+                        Err(error) => sought.failed(error, &backoff, now, chance),
                     }
                 }
                 continue;
             };
             match asking.poll(node) {
                 None => {}
-                Some(Err(_)) => sought.failed(&backoff, now, chance),
+                Some(Err(error)) => sought.failed(error, &backoff, now, chance),
                 Some(Ok(handle)) => {
-                    sought.asking = None;
+                    (sought.asking, sought.failure) = (None, None);
                     sought.next = Deadline::after(now, ANSWERED_WITHIN);
-                    // Where no rail reaches it others are to be between, until one does.
-                    let _ = self.connect(node, workers, rank, &handle);
+                    // Where no rail reaches it others are to be between, until one does: that is noted where it is found.
+                    if let Err(MeshError::Link(error)) = self.connect(node, workers, rank, &handle) {
+                        self.state.note_not_begun(rank, Some(error));
+                    }
                 }
             }
         }

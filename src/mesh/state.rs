@@ -2,6 +2,7 @@
 
 use doorbell_core::rank::{Rank, Ranks};
 use doorbell_core::route::{ANNOUNCEMENT_BYTES, Announcement, Map, RELAY_HEADER_BYTES, RelayHeader, Routes};
+use doorbell_core::session::FinalReason;
 
 use super::config::{MeshConfig, MeshSendError};
 use super::frame::{Kind, PAIR_HEADER_BYTES, PairHeader};
@@ -10,7 +11,8 @@ use super::membership::{MeshCounts, MeshEvent};
 use super::neighbour::Neighbour;
 use super::pool::Pool;
 use super::relay::Relay;
-use crate::LinkId;
+use super::unlinked::Attempts;
+use crate::{LinkError, LinkId};
 
 /// All but the links.
 pub(super) struct State {
@@ -26,6 +28,10 @@ pub(super) struct State {
     pub(super) announcements: Vec<Option<[u8; ANNOUNCEMENT_BYTES]>>,
     pub(super) neighbours: Vec<Neighbour>,
     pub(super) members: Vec<Member>,
+    /// What came of the attempts to link to each.
+    pub(super) attempts: Vec<Attempts>,
+    /// Links that ended in this poll, and to whom.
+    pub(super) ended: Vec<(Rank, LinkId)>,
     pub(super) relay: Relay,
     pub(super) pool: Pool,
     pub(super) events: Vec<MeshEvent>,
@@ -89,6 +95,21 @@ impl State {
         pool.give_back(frame);
         counts.received = counts.received.saturating_add(1);
         Ok(Some(seen))
+    }
+
+    /// Notes why no link was begun to a member, or that one was.
+    pub(super) fn note_not_begun(&mut self, rank: Rank, why: Option<LinkError>) {
+        if let Some(attempts) = self.attempts.get_mut(rank.index()) {
+            attempts.not_begun = why;
+        }
+    }
+
+    /// Notes that a link to a member is over, and why.
+    pub(super) fn note_over(&mut self, rank: Rank, link: LinkId, reason: FinalReason) {
+        if let Some(attempts) = self.attempts.get_mut(rank.index()) {
+            attempts.over = Some(reason);
+            self.ended.push((rank, link));
+        }
     }
 
     /// Says anew who the neighbours are.

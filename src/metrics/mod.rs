@@ -18,15 +18,18 @@ use doorbell_core::provider::Provider;
 use doorbell_core::session::{HealthState, SessionCounts};
 use doorbell_hotpath::StatisticsSnapshot;
 
-use crate::{ChannelState, HandshakeCounts, LinkId, Links, Mesh, MeshCounts, Refusals, Worker};
+use crate::{
+    ChannelState, HandshakeCounts, LinkId, LinkRailCounts, Links, Mesh, MeshCounts, Refusals, Worker,
+};
 use exposition::Families;
 pub use labels::{LabelError, Labels};
 
 /// Counters and gauges of one moment, as text for Prometheus.
 ///
 /// What has the same name and labels is one series and adds up, so that Workers of one device may be told apart or
-/// not. A counter falls when what it is of is gone: that is a restart to Prometheus. Who wants to keep it adds what
-/// goes to a `Metrics` that stays, and gathers the rest into a clone of that.
+/// not. A counter falls when all that it is of is gone: that is a restart to Prometheus. Who wants to keep it adds what
+/// goes to a `Metrics` that stays, and gathers the rest into a clone of that. Links keep by themselves what those counted
+/// that are over, and of a rail as long as another link has one between the same device and address.
 ///
 /// [`Metrics::statistics`] can be gathered on any thread, at any time; the rest where what it is of is.
 ///
@@ -121,13 +124,20 @@ impl Metrics {
         for id in links.ids() {
             self.link_rails(labels, links, id);
         }
+        for (device, peer, counts) in links.rails_gone() {
+            self.link_rail_counts(&of_rail(labels, device, peer), &counts);
+        }
+    }
+
+    fn link_rail_counts(&mut self, labels: &Labels, counts: &LinkRailCounts) {
+        for (description, value) in names::of_link_rail(counts) {
+            self.families.add(description, labels, value);
+        }
     }
 
     fn link_rails<P: Provider, N: Network>(&mut self, labels: &Labels, links: &Links<P, N>, id: LinkId) {
         for report in links.rails(id) {
-            let labels = labels
-                .and("rail", report.device)
-                .and("peer", &report.peer.to_string());
+            let labels = of_rail(labels, report.device, report.peer);
             let states = [
                 ("up", HealthState::Up),
                 ("suspect", HealthState::Suspect),
@@ -139,9 +149,7 @@ impl Metrics {
                 self.families
                     .add(&names::LINK_RAILS, &labels.and("state", name), is_so);
             }
-            for (description, value) in names::of_link_rail(&report.counts) {
-                self.families.add(description, &labels, value);
-            }
+            self.link_rail_counts(&labels, &report.counts);
         }
     }
 
@@ -153,6 +161,7 @@ impl Metrics {
         for id in links.ids() {
             self.link(labels, &links.counts(id), links.is_connected(id));
         }
+        self.link_counts(labels, &links.counts_gone());
     }
 
     /// One link: what [`Links::counts`] and [`Links::is_connected`] say of it.
@@ -161,6 +170,10 @@ impl Metrics {
             self.families
                 .add(&names::LINKS, &labels.and("state", name), value.into());
         }
+        self.link_counts(labels, counts);
+    }
+
+    fn link_counts(&mut self, labels: &Labels, counts: &SessionCounts) {
         for (description, value) in names::of_link(counts) {
             self.families.add(description, labels, value);
         }
@@ -197,6 +210,11 @@ impl Metrics {
             self.families.add(description, labels, value);
         }
     }
+}
+
+/// Of a rail of a link.
+fn of_rail(labels: &Labels, device: &str, peer: IpAddr) -> Labels {
+    labels.and("rail", device).and("peer", &peer.to_string())
 }
 
 /// The text, in format 0.0.4.

@@ -257,6 +257,34 @@ fn a_missing_partition_key() {
 }
 
 #[test]
+fn who_is_asked_for_is_in_a_subnet_of_a_rail_and_no_address_of_our_own() {
+    let mut here = host(
+        "a",
+        &[
+            ("mlx5_0", "eth0", "10.0.0.1/24"),
+            ("mlx5_1", "eth1", "fd00::1/64"),
+        ],
+    );
+    let peers = [
+        "10.0.0.2",
+        "10.0.0.2",
+        "10.0.0.1",
+        "10.0.1.2",
+        "fd00::2",
+        "fe80::2",
+        "169.254.0.2",
+    ];
+    let peers = peers.map(|peer| peer.parse().unwrap());
+    let asked = |here: &Topology| -> Vec<String> {
+        let asked = here.in_reach(&peers).into_iter();
+        asked.map(|(own, peer)| format!("{own} {peer}")).collect()
+    };
+    assert_eq!(asked(&here), ["10.0.0.1 10.0.0.2", "fd00::1 fd00::2"]);
+    here.rail_filter = "^mlx5_0".parse().unwrap();
+    assert_eq!(asked(&here), ["fd00::1 fd00::2"]);
+}
+
+#[test]
 fn neighbours_nobody_answers_for() {
     let neighbour = |state, netdev: &str, address: &str| NeighbourFacts {
         netdev: netdev.to_owned(),

@@ -54,6 +54,7 @@ impl Settings {
             let given = match value {
                 DeValue::Integer(integer) => Given::Number(number(integer)),
                 DeValue::String(text) => Given::Quoted(text),
+                DeValue::Boolean(flag) => Given::Flag(*flag),
                 _ => Given::Other,
             };
             self.set(at(offset), &name, given)?;

@@ -47,14 +47,14 @@ fn too_large<N>() -> SettingsFault {
 const fn number(value: &Value) -> Result<u64, SettingsFault> {
     match value {
         Value::Number(number) => Ok(*number),
-        Value::Span(_) | Value::Text(_) => Err(SettingsFault::WrongKind("a number")),
+        Value::Span(_) | Value::Flag(_) | Value::Text(_) => Err(SettingsFault::WrongKind("a number")),
     }
 }
 
 fn text(value: &Value) -> Result<&str, SettingsFault> {
     match value {
         Value::Text(text) => Ok(text),
-        Value::Number(_) | Value::Span(_) => Err(SettingsFault::WrongKind("text")),
+        Value::Number(_) | Value::Span(_) | Value::Flag(_) => Err(SettingsFault::WrongKind("text")),
     }
 }
 
@@ -70,7 +70,25 @@ impl Held for Duration {
     fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
         match value {
             Value::Span(span) => *self = *span,
-            Value::Number(_) | Value::Text(_) => return Err(SettingsFault::WrongKind("a time")),
+            Value::Number(_) | Value::Flag(_) | Value::Text(_) => {
+                return Err(SettingsFault::WrongKind("a time"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Held for bool {
+    fn show(&self) -> Value {
+        Value::Flag(*self)
+    }
+
+    fn put(&mut self, value: &Value) -> Result<(), SettingsFault> {
+        match value {
+            Value::Flag(flag) => *self = *flag,
+            Value::Number(_) | Value::Span(_) | Value::Text(_) => {
+                return Err(SettingsFault::WrongKind("true or false"));
+            }
         }
         Ok(())
     }

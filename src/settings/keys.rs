@@ -78,6 +78,7 @@ macro_rules! channel_keys {
 keys!(GENERAL, "", [] {
     "rails": Kind::Text("rules for rails in quotes, as in \"mlx5_*,^mlx5_3\"") => rails;
     "key_file": Kind::Text("the name of a file in quotes") => key_file;
+    "unauthenticated": Kind::Flag => unauthenticated;
     "only_from": Kind::Text("subnets in quotes, as in \"10.1.0.0/16,fd00::/64\"") => only_from;
     "timeout": Kind::span(Duration::from_millis(1), DAY) => timeout;
     "metrics": Kind::Text("an address and a port in quotes, as in \"127.0.0.1:9400\"") => metrics;
@@ -223,6 +224,7 @@ mod tests {
                     [least, most].map(super::Value::Number).into()
                 }
                 Kind::Span { least, most } => [least, most].map(super::Value::Span).into(),
+                Kind::Flag => [true, false].map(super::Value::Flag).into(),
                 Kind::Text(_) => continue,
             };
             for value in other {

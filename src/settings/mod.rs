@@ -29,6 +29,9 @@ pub struct SettingValues {
     pub rails: RailFilter,
     /// The file of the keys of peers: for [`KeyRing::from_file`](crate::KeyRing::from_file). Default none.
     pub key_file: Option<PathBuf>,
+    /// Whether whoever reaches the port is taken for a peer, where no file of keys is named: for
+    /// [`Trust::unauthenticated_on_purpose`](crate::Trust::unauthenticated_on_purpose). Default no: who has neither opens no Node.
+    pub unauthenticated: bool,
     /// The subnets of peers: for [`Trust::only_from`](crate::Trust::only_from). Default all there are.
     pub only_from: Subnets,
     /// How long anything that is waited for may take. Default 30 s.
@@ -52,6 +55,7 @@ impl Default for SettingValues {
         Self {
             rails: RailFilter::default(),
             key_file: None,
+            unauthenticated: false,
             only_from: Subnets::default(),
             timeout: Duration::from_secs(30),
             metrics: None,
@@ -329,6 +333,13 @@ impl Settings {
     /// # Errors
     /// Two settings contradict each other, or ask together for more memory than a link may have; where both came from is said.
     pub fn check(&self) -> Result<(), SettingsError> {
+        if self.values.unauthenticated && self.values.key_file.is_some() {
+            let of = self.source_of("key_file");
+            return Err(self.contradiction(
+                "unauthenticated",
+                format!("it is true, and key_file names the keys that peers have to have ({of}): one of them has to go"),
+            ));
+        }
         let session = &self.values.link.session;
         let pairs = [
             (

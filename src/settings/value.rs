@@ -10,6 +10,7 @@ pub(super) enum Value {
     /// A count, or bytes.
     Number(u64),
     Span(Duration),
+    Flag(bool),
     /// Of a form of its own.
     Text(String),
 }
@@ -29,6 +30,8 @@ pub(super) enum Kind {
         least: Duration,
         most: Duration,
     },
+    /// True or false.
+    Flag,
     /// Whoever keeps it reads it: this is what it is to be.
     Text(&'static str),
 }
@@ -38,11 +41,13 @@ pub(super) enum Kind {
 pub(super) enum Given<'t> {
     /// A number in a file; none where it is negative or too large for any setting.
     Number(Option<u64>),
+    /// True or false in a file.
+    Flag(bool),
     /// Text that has quotes in a file, and nothing else there.
     Quoted(&'t str),
     /// Text of the environment or a command line, which may be a number as well.
     Bare(&'t str),
-    /// What no setting is: true, a date, a list.
+    /// What no setting is: a date, a list.
     Other,
 }
 
@@ -82,6 +87,9 @@ impl Kind {
                     }),
                 }
             }
+            (Self::Flag, Given::Flag(flag)) => Ok(Value::Flag(flag)),
+            (Self::Flag, Given::Bare("true")) => Ok(Value::Flag(true)),
+            (Self::Flag, Given::Bare("false")) => Ok(Value::Flag(false)),
             (Self::Text(_), Given::Quoted(text) | Given::Bare(text)) => Ok(Value::Text(text.to_owned())),
             _ => Err(self.wrong()),
         }
@@ -92,6 +100,7 @@ impl Kind {
             Self::Count { .. } => "a number",
             Self::Bytes { .. } => "a number of bytes, or one with K, M or G behind it, in quotes",
             Self::Span { .. } => "a time with its unit in quotes, as in \"50ms\": ns, us, ms, s, m or h",
+            Self::Flag => "true or false",
             Self::Text(what) => what,
         })
     }
@@ -103,6 +112,7 @@ impl Value {
         match self {
             Self::Number(number) => number.to_string(),
             Self::Span(span) => quoted(&write_span(*span)),
+            Self::Flag(flag) => flag.to_string(),
             Self::Text(text) => quoted(text),
         }
     }
@@ -112,6 +122,7 @@ impl Value {
         match self {
             Self::Number(number) => number.to_string(),
             Self::Span(span) => write_span(*span),
+            Self::Flag(flag) => flag.to_string(),
             Self::Text(text) => text.clone(),
         }
     }
@@ -273,6 +284,32 @@ mod tests {
         ] {
             assert!(matches!(count.read(given), Err(SettingsFault::WrongKind(_))));
         }
+    }
+
+    #[test]
+    fn a_flag_is_true_or_false_and_in_a_file_without_quotes() {
+        for (given, flag) in [
+            (Given::Flag(true), true),
+            (Given::Bare("true"), true),
+            (Given::Bare("false"), false),
+        ] {
+            assert_eq!(Kind::Flag.read(given), Ok(Value::Flag(flag)));
+        }
+        for given in [
+            Given::Quoted("true"),
+            Given::Bare(""),
+            Given::Bare("yes"),
+            Given::Bare("1"),
+            Given::Bare("True"),
+            Given::Number(Some(1)),
+            Given::Other,
+        ] {
+            assert_eq!(
+                Kind::Flag.read(given),
+                Err(SettingsFault::WrongKind("true or false"))
+            );
+        }
+        assert!(Kind::count(0, 1).read(Given::Flag(true)).is_err());
     }
 
     #[test]

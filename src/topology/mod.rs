@@ -161,6 +161,26 @@ impl Topology {
         usable.map(numbered).collect()
     }
 
+    /// Of these peers those in a subnet of a rail that is used, each once, behind the address that it is reached from.
+    pub(crate) fn in_reach(&self, peers: &[IpAddr]) -> Vec<(IpAddr, IpAddr)> {
+        let rails = self.rails();
+        let subnets = rails.iter().filter_map(|rail| Some(rail.source.ok()?.address));
+        let is_ours = |peer: IpAddr| {
+            let mut addresses = self.interfaces.iter().flat_map(|interface| &interface.addresses);
+            addresses.any(|address| address.address() == peer)
+        };
+        let mut found: Vec<(IpAddr, IpAddr)> = Vec::new();
+        for peer in peers.iter().copied() {
+            let is_known = found.iter().any(|(_, known)| *known == peer);
+            if is_known || is_ours(peer) || is_link_local(peer) {
+                continue;
+            }
+            let own = subnets.clone().find(|subnet| subnet.contains(peer));
+            found.extend(own.map(|own| (own.address(), peer)));
+        }
+        found
+    }
+
     /// The port of a device.
     #[must_use]
     pub fn port(&self, device: &str, number: u8) -> Option<&PortFacts> {

@@ -1,5 +1,23 @@
-//! A list of a Worker's channels, for whose room admission sees: while polling, nothing here
+//! Lists of a Worker's channels, for whose room admission sees: while polling, nothing here
 //! allocates or can panic.
+
+use std::sync::Arc;
+
+use doorbell_core::in_place;
+use doorbell_core::sync::AtomicU32;
+use doorbell_hotpath::{DueList, ToldFlag};
+
+/// Channels that something is told of by whoever does not have the Worker.
+pub(crate) type Due = DueList<Box<[AtomicU32]>, Box<[ToldFlag]>>;
+
+/// For so many channels, in memory that was touched.
+pub(super) fn due(channels: usize) -> Arc<Due> {
+    let mut links: Box<[_]> = (0..channels).map(|_| AtomicU32::new(0)).collect();
+    in_place::put(&mut links, || AtomicU32::new(0));
+    let mut flags: Box<[_]> = (0..channels).map(|_| ToldFlag::new()).collect();
+    in_place::put(&mut flags, ToldFlag::new);
+    Arc::new(DueList::new(links, flags))
+}
 
 /// Channels, by their indices.
 #[derive(Debug, Default)]

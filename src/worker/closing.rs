@@ -66,7 +66,8 @@ pub enum CloseProgress {
 
 impl<P: Provider> Worker<P> {
     /// Begins to close a channel; [`Worker::poll`] goes on with it, and [`Worker::close_progress`] says
-    /// how far it is. Its events come as before until everything posted is done.
+    /// how far it is. Its events come as before until everything posted is done, with what was
+    /// submitted to it on this thread.
     ///
     /// Nothing here waits or destroys: what takes long happens on another thread. At the deadline, what is
     /// not done is flushed, and each request gets its error.
@@ -189,7 +190,8 @@ impl<P: Provider> Worker<P> {
                 let Some(channel) = self.channel(id) else {
                     return (None, outcome.and(Err(CloseError::Unknown)));
                 };
-                let awaited = channel.send.sender.awaits_completion();
+                let waits = channel.send.has_deferred();
+                let awaited = waits || channel.send.sender.awaits_completion();
                 if awaited && !until.has_passed(now) {
                     return (Some(stage), outcome);
                 }
@@ -198,20 +200,19 @@ impl<P: Provider> Worker<P> {
                 } else {
                     Ok(())
                 });
-                if channel.in_flight() == 0 && !is_shared {
+                if channel.in_flight() == 0 && !waits && !is_shared {
                     return (Some(self.hand_over(id)), outcome);
                 }
-                match channel.shut() {
-                    Ok(()) => {
-                        let until = Deadline::after(now, FLUSH_MAX);
-                        let last_receive = is_shared.then(|| Deadline::after(now, LAST_RECEIVE_MAX));
-                        (Some(Stage::Flushing { until, last_receive }), outcome)
-                    }
-                    Err(error) => (
-                        Some(self.hand_over(id)),
-                        outcome.and(Err(CloseError::Provider(error))),
-                    ),
-                }
+                let shut = channel.shut();
+                // What waits is told by the next poll, which the channel is there for in any case.
+                channel.send.close();
+                let (flush_max, outcome) = match shut {
+                    Ok(()) => (FLUSH_MAX, outcome),
+                    Err(error) => (Duration::ZERO, outcome.and(Err(CloseError::Provider(error)))),
+                };
+                let until = Deadline::after(now, flush_max);
+                let last_receive = is_shared.then(|| Deadline::after(now, LAST_RECEIVE_MAX.min(flush_max)));
+                (Some(Stage::Flushing { until, last_receive }), outcome)
             }
             Stage::Flushing { until, last_receive } => {
                 let channel = self.channel(id);

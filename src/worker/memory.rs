@@ -6,7 +6,7 @@ use doorbell_core::provider::{
 use doorbell_ffi::{Rdma, StableMemory};
 
 use super::Worker;
-use crate::Arena;
+use crate::{Arena, LocalWindow};
 
 impl<P: Provider> Worker<P> {
     /// Registers memory beside the Worker's own, of another size of slots, say.
@@ -34,7 +34,7 @@ impl Worker<Rdma> {
     }
 
     /// Registers memory of the caller's that peers may reach once they are told of it. It is
-    /// given back, by its drop, when the window is gone.
+    /// given back, by its drop, when the device has let go of it.
     ///
     /// # Errors
     /// It is empty (`EINVAL`), or the device refused.
@@ -42,7 +42,8 @@ impl Worker<Rdma> {
         &self,
         memory: impl StableMemory,
         remote: RemoteAccess,
-    ) -> Result<<Rdma as Provider>::Window, ProviderError> {
-        self.domain.adopt_window(memory, remote)
+    ) -> Result<LocalWindow, ProviderError> {
+        let window = self.domain.adopt_window(memory, remote)?;
+        Ok(LocalWindow::new(window, self.reaper()))
     }
 }

@@ -9,6 +9,7 @@ mod halves;
 mod memory;
 mod places;
 mod polling;
+mod posting;
 mod qpn_table;
 mod shared;
 mod submissions;
@@ -32,8 +33,9 @@ use doorbell_hotpath::Statistics;
 
 use crate::channel::{Channel, ChannelId};
 use crate::edge::reaper::{Reaped, Reaper};
-use crate::{Lease, Notify, WorkerConfig};
+use crate::{Lease, LocalWindow, Notify, WorkerConfig};
 
+pub(crate) use channel_list::Due;
 use closing::Closing;
 pub use closing::{CloseError, CloseProgress};
 use device_events::DeviceEvents;
@@ -221,7 +223,11 @@ impl<P: Provider> Worker<P> {
         } = under.clone();
         Ok(Self {
             under: reaper.keep(under),
-            sends: SendSide::new(reaper.keep(send_completions), config.submissions_per_poll),
+            sends: SendSide::new(
+                reaper.keep(send_completions),
+                channels_max,
+                config.submissions_per_poll,
+            ),
             receives: ReceiveSide::new(
                 reaper.keep(receive_completions),
                 shared.map(|shared| Box::new(reaper.keep(shared))),
@@ -295,8 +301,8 @@ impl<P: Provider> Worker<P> {
     /// # Errors
     /// The size is zero, the device refused, or what is required of its placement cannot be
     /// had.
-    pub fn window(&self, config: &WindowConfig) -> Result<P::Window, MemoryError> {
-        self.domain.window(config)
+    pub fn window(&self, config: &WindowConfig) -> Result<LocalWindow<P>, MemoryError> {
+        Ok(LocalWindow::new(self.domain.window(config)?, self.reaper()))
     }
 
     /// A channel, while it is open or failed and not closed.

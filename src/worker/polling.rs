@@ -48,12 +48,7 @@ impl<P: Provider> Worker<P> {
     /// A completion queue cannot be polled; the Worker is of no further use.
     #[inline]
     pub fn poll(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
-        let polled = self.poll_queues(&mut each)?;
-        if !self.closing.is_empty() {
-            self.advance_closings(polled.received, polled.sent);
-        }
-        self.receives.renew_limit();
-        Ok(polled.all())
+        Ok(self.poll_with_closings(&mut each)?.completions())
     }
 
     /// Polls as [`Worker::poll`] does, and leaves channels that are being closed as they are, and
@@ -64,11 +59,29 @@ impl<P: Provider> Worker<P> {
     /// As for [`Worker::poll`].
     #[inline]
     pub fn poll_open(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
-        Ok(self.poll_queues(&mut each)?.all())
+        Ok(self.poll_queues(&mut each)?.completions())
     }
 
+    /// As [`Worker::poll`], saying all that happened.
     #[inline]
-    fn poll_queues(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<Polled, ProviderError> {
+    pub(super) fn poll_with_closings(
+        &mut self,
+        each: &mut impl FnMut(Turn<'_, P>, Event<P>),
+    ) -> Result<Polled, ProviderError> {
+        let polled = self.poll_queues(each)?;
+        if !self.closing.is_empty() {
+            self.advance_closings(polled.received, polled.sent);
+        }
+        self.receives.renew_limit();
+        Ok(polled)
+    }
+
+    /// As [`Worker::poll_open`], saying all that happened.
+    #[inline]
+    pub(super) fn poll_queues(
+        &mut self,
+        each: &mut impl FnMut(Turn<'_, P>, Event<P>),
+    ) -> Result<Polled, ProviderError> {
         let Self {
             places,
             sends,
@@ -84,9 +97,11 @@ impl<P: Provider> Worker<P> {
         let received = receives.poll(places, arena, statistics, &mut due, each)?;
         let sent = sends.poll(places, arena, statistics, each)?;
         // Behind the completions, which made room.
-        if sends.submissions.is_used() {
-            sends.submissions.run(places);
-        }
+        let unsent = if sends.submissions.is_used() {
+            sends.submissions.run(places, arena, each)
+        } else {
+            0
+        };
         sends.look_for_untold(places, statistics);
         // Late, so that an answer given above carries what would go by itself here.
         if !sends.unannounced.is_empty() {
@@ -96,23 +111,32 @@ impl<P: Provider> Worker<P> {
             early,
             received,
             sent,
+            unsent,
         })
     }
 }
 
-/// How many completions a poll took.
+/// What a poll took, and told.
 #[derive(Clone, Copy)]
-struct Polled {
-    /// Of those that an earlier poll had taken out of the queue.
+pub(super) struct Polled {
+    /// Of completions those that an earlier poll had taken out of the queue.
     early: u32,
     received: u32,
     sent: u32,
+    /// Of what was submitted on the Worker's own thread what came back without one.
+    unsent: u32,
 }
 
 impl Polled {
     #[inline]
-    const fn all(self) -> u32 {
+    const fn completions(self) -> u32 {
         self.early.saturating_add(self.received).saturating_add(self.sent)
+    }
+
+    /// What who waits is to act on.
+    #[inline]
+    pub(super) const fn events(self) -> u32 {
+        self.completions().saturating_add(self.unsent)
     }
 }
 
@@ -320,14 +344,18 @@ fn keep_or_orphan<P: Provider>(
 }
 
 impl<P: Provider> SendSide<P> {
-    pub(super) fn new(completions: Reaped<P::CompletionQueue>, submissions_per_poll: u32) -> Self {
+    pub(super) fn new(
+        completions: Reaped<P::CompletionQueue>,
+        channels_max: u32,
+        submissions_per_poll: u32,
+    ) -> Self {
         Self {
             completions,
             fetched: Vec::new(),
             unannounced: ChannelList::default(),
             refusals: 0,
             wanting: Wanting::new(),
-            submissions: Submissions::new(submissions_per_poll),
+            submissions: Submissions::new(channels_max, submissions_per_poll),
         }
     }
 

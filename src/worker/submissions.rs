@@ -1,5 +1,5 @@
-//! The Worker's side of submitters: their requests are taken out of the rings, wait in the order of their
-//! channel, and are posted, those of one channel as one doorbell.
+//! The Worker's side of submitters: their requests are taken out of the rings, and wait in the order of their
+//! channel until they are posted (`posting`), together with what waits at the channel itself.
 //!
 //! What waits stands in a place of its slot's own, so that there is always one, and nothing here
 //! allocates while polling.
@@ -9,30 +9,35 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
-    Arena as _, ArenaConfig, MemoryError, PostFlags, ProtectionDomain, Provider, ProviderError, PushError,
-    Refused, Slot as _,
+    Arena as _, ArenaConfig, MemoryError, ProtectionDomain, Provider, ProviderError, Slot as _,
 };
 use doorbell_core::{WcStatus, in_place};
 use doorbell_hotpath::ring::TakeError;
 
-use super::channel_list::ChannelList;
+use super::Turn;
+use super::channel_list::{ChannelList, Due, due};
 use super::places::Entry;
+use super::posting::post;
 use super::submitting::Maker;
 use super::waiting::NAP;
 use crate::edge::reaper::Reaper;
 use crate::half::{SendHalf, Sends};
 use crate::submission::{
-    Bell, Desk, Intake, LastOfAll, Record, Registry, Request, RequestConsumer, RequestRing, SHARING_MAX,
+    Bell, Deferred, Desk, Intake, LastOfAll, Record, Registry, Request, RequestConsumer, RequestRing,
+    SHARING_MAX,
 };
-use crate::{Arena, ChannelId, SubmissionError, Submitter};
+use crate::{Arena, ChannelId, Event, Lease, SubmissionError, Submitter};
 
 /// All submitters of a Worker, and what they submitted and is not posted.
 pub(crate) struct Submissions<P: Provider> {
     inlets: Inlets<P>,
     /// By the index of the channel.
     queues: Vec<Queue>,
-    /// Channels whose queue is not empty.
+    /// Channels for which something waits, here or at the channel itself.
     waiting: ChannelList,
+    /// Those on which something was submitted since the last poll; there once there are submitters.
+    due: Option<Arc<Due>>,
+    channels_max: u32,
     /// Whose turn it is to be taken from first.
     first: usize,
     /// Requests taken by one poll at most.
@@ -47,7 +52,7 @@ pub(crate) struct Submissions<P: Provider> {
 }
 
 /// The rings. A place is empty once nothing comes out of it any more and nothing of it waits.
-struct Inlets<P: Provider>(Vec<Option<Inlet<P>>>);
+pub(super) struct Inlets<P: Provider>(Vec<Option<Inlet<P>>>);
 
 /// A ring that requests come out of.
 struct Inlet<P: Provider> {
@@ -66,16 +71,16 @@ struct Seat<P: Provider> {
 }
 
 /// Where a request waits. The slot is there as long as it does.
-struct Place<P: Provider> {
-    slot: Option<P::Slot>,
-    request: Request,
+pub(super) struct Place<P: Provider> {
+    pub(super) slot: Option<P::Slot>,
+    pub(super) request: Request,
     /// What waits behind it, for the same channel.
     next: Link,
 }
 
 /// Which place: its inlet, its seat there, and its slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Link {
+pub(super) struct Link {
     inlet: u32,
     seat: u32,
     slot: u32,
@@ -91,21 +96,37 @@ impl Link {
 
 /// What waits for one channel, the oldest first.
 #[derive(Clone, Copy)]
-struct Queue {
-    head: Link,
+pub(super) struct Queue {
+    pub(super) head: Link,
     /// The last, unless there is none.
     tail: Link,
+    pub(super) count: u32,
+    /// Whether its channel is on the list of those for which something waits.
+    is_listed: bool,
+    /// Whether what the channel's own thread submitted left them over last time, so that they have the room now.
+    pub(super) is_their_turn: bool,
 }
 
 impl Queue {
-    const EMPTY: Self = Self {
+    pub(super) const EMPTY: Self = Self {
         head: Link::NONE,
         tail: Link::NONE,
+        count: 0,
+        is_listed: false,
+        is_their_turn: false,
     };
 
     #[inline]
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.head == Link::NONE
+    }
+
+    /// Puts the channel of this index on the list, if it is not there.
+    #[inline]
+    fn list(&mut self, index: u32, waiting: &mut ChannelList) {
+        if !self.is_listed {
+            self.is_listed = waiting.put(index);
+        }
     }
 
     /// Puts a request at the end that stands in its place.
@@ -120,18 +141,49 @@ impl Queue {
             last.next = link;
         }
         self.tail = link;
+        self.count = self.count.wrapping_add(1);
+    }
+
+    /// Puts a request at the end whose slot came back, if its submitter is there.
+    #[cold]
+    pub(super) fn push_back<P: Provider>(&mut self, inlets: &mut Inlets<P>, record: &Record, slot: P::Slot) {
+        if let Some(link) = inlets.of(record.number, slot.index()) {
+            if let Some((_, place)) = inlets.at(link) {
+                place.slot = Some(slot);
+            }
+            self.push(inlets, link);
+        }
+    }
+
+    /// Puts what is in another in front.
+    #[cold]
+    pub(super) fn put_in_front<P: Provider>(&mut self, inlets: &mut Inlets<P>, others: Self) {
+        let Some((_, last)) = inlets.at(others.tail).filter(|_| !others.is_empty()) else {
+            return;
+        };
+        last.next = self.head;
+        if self.is_empty() {
+            self.tail = others.tail;
+        }
+        self.head = others.head;
+        self.count = self.count.wrapping_add(others.count);
     }
 
     /// Takes the first request out, whose slot was taken out of its place.
     #[inline]
-    fn pop<P: Provider>(&mut self, inlets: &mut Inlets<P>) {
+    pub(super) fn pop<P: Provider>(&mut self, inlets: &mut Inlets<P>) {
         let first = inlets.at(self.head);
         self.head = first.map_or(Link::NONE, |(_, place)| place.next);
+        self.count = self.count.wrapping_sub(1);
     }
 
     /// Fails all of them, each for the reason of the channel it is for.
     #[cold]
-    fn fail<P: Provider>(&mut self, inlets: &mut Inlets<P>, error: impl Fn(ChannelId) -> SubmissionError) {
+    pub(super) fn fail<P: Provider>(
+        &mut self,
+        inlets: &mut Inlets<P>,
+        error: impl Fn(ChannelId) -> SubmissionError,
+    ) {
         while let Some((desk, place)) = inlets.at(self.head) {
             let channel = place.request.channel();
             if let Some(slot) = place.slot.take() {
@@ -150,7 +202,7 @@ impl<P: Provider> Inlets<P> {
 
     /// A place, and where its submitter is told.
     #[inline]
-    fn at(&mut self, link: Link) -> Option<(&Desk<P>, &mut Place<P>)> {
+    pub(super) fn at(&mut self, link: Link) -> Option<(&Desk<P>, &mut Place<P>)> {
         let inlet = self.inlet(link.inlet as usize)?;
         let Seat { desk, places } = inlet.seats.get_mut(link.seat as usize)?;
         Some((&**desk, places.get_mut(link.slot as usize)?))
@@ -196,12 +248,14 @@ impl<P: Provider> Inlets<P> {
 }
 
 impl<P: Provider> Submissions<P> {
-    /// Of no submitters yet; `per_poll` requests are taken by one poll at most.
-    pub(super) fn new(per_poll: u32) -> Self {
+    /// Of no submitters yet, to so many channels at most; `per_poll` requests are taken by one poll at most.
+    pub(super) fn new(channels_max: u32, per_poll: u32) -> Self {
         Self {
             inlets: Inlets(Vec::new()),
             queues: Vec::new(),
             waiting: ChannelList::default(),
+            due: None,
+            channels_max,
             first: 0,
             per_poll: per_poll.max(1),
             is_behind: false,
@@ -232,9 +286,9 @@ impl<P: Provider> Submissions<P> {
     }
 
     /// How long a sleep may be at most, for what nobody wakes: there may be more in the rings than a
-    /// poll takes, and what waits for credits is told by nothing.
+    /// poll takes, or submitted behind it; and what waits for credits is told by nothing.
     pub(super) fn sleep_at_most(&self) -> Option<Duration> {
-        if self.is_behind {
+        if self.is_behind || self.due.as_ref().is_some_and(|due| !due.is_empty()) {
             Some(Duration::ZERO)
         } else {
             (!self.waiting.is_empty()).then_some(NAP)
@@ -249,32 +303,64 @@ impl<P: Provider> Submissions<P> {
         }
         let depth = half.limits().send_depth;
         half.records.make_room(depth, &self.registry);
+        let index = half.id().index;
+        // One place of the queue is never the application's.
+        let own = depth.saturating_sub(1);
+        let due = self.due.get_or_insert_with(|| due(self.channels_max as usize));
+        half.deferred
+            .get_or_insert_with(|| Box::new(Deferred::new(index, own, due)));
     }
 
-    /// Takes what was submitted, and posts what can go, each channel's as one doorbell.
-    #[inline]
-    pub(super) fn run<C: Sends<P>>(&mut self, entries: &mut [Entry<C>]) {
+    /// Takes what was submitted, and posts what can go, each channel's as one doorbell. What was submitted on its own
+    /// thread and comes back is told to `each`; says how much.
+    // Apart: a Worker without submitters has then nothing of it in its poll.
+    #[inline(never)]
+    pub(super) fn run<C: Sends<P>>(
+        &mut self,
+        entries: &mut [Entry<C>],
+        arena: &mut P::Arena,
+        each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+    ) -> u32 {
         self.take_in();
         let Self {
             inlets,
             queues,
             waiting,
+            due,
             ..
         } = self;
+        if let Some(due) = due {
+            due.take(|index| {
+                if let Some(queue) = queues.get_mut(index as usize) {
+                    queue.list(index, waiting);
+                }
+            });
+        }
+        let mut told = 0_u32;
         if waiting.is_empty() {
-            return;
+            return told;
         }
         waiting.retain(|index| {
             let Some(queue) = queues.get_mut(index as usize) else {
                 return false;
             };
             let entry = entries.get_mut(index as usize);
+            let mut waits = false;
             match entry.and_then(|entry| entry.channel.as_mut()) {
-                Some(channel) => post(queue, inlets, channel),
+                Some(channel) => {
+                    post(queue, inlets, channel);
+                    told = told.saturating_add(tell_refused(channel, arena, each));
+                    waits = channel.send_half().deferred.as_ref().is_none_or(|deferred| {
+                        // Where channels of two Workers were exchanged, the one of this place is waited for.
+                        deferred.waiting() > 0 || !due.as_ref().is_some_and(|due| deferred.tells(due, index))
+                    });
+                }
                 None => queue.fail(inlets, |_| SubmissionError::NoChannel),
             }
-            !queue.is_empty()
+            queue.is_listed = waits || !queue.is_empty();
+            queue.is_listed
         });
+        told
     }
 
     /// Takes requests out of the rings, each time beginning with another.
@@ -331,9 +417,7 @@ impl<P: Provider> Submissions<P> {
         // Empty: the slot was the submitter's.
         place.slot = Some(slot);
         place.request = request;
-        if queue.is_empty() {
-            waiting.put(channel.index);
-        }
+        queue.list(channel.index, waiting);
         #[expect(clippy::cast_possible_truncation, reason = "there are never as many")]
         let link = Link {
             inlet: at as u32,
@@ -457,93 +541,25 @@ impl<P: Provider> Place<P> {
     }
 }
 
-/// Posts what waits for a channel, as far as there is room and credit, as one doorbell. What is for a
-/// channel that was there before fails.
+/// Tells what was submitted on the channel's own thread and comes back; says how much.
 #[inline]
-fn post<P: Provider, C: Sends<P>>(queue: &mut Queue, inlets: &mut Inlets<P>, channel: &mut C) {
-    let id = channel.reservation().id;
-    let is_open = channel.is_open();
-    let SendHalf {
-        sender,
-        records,
-        inline_alone_bytes_max,
-        ..
-    } = channel.send_half();
-    if !is_open {
-        let cause = sender.cause();
-        let status = cause.map_or(WcStatus::WR_FLUSH_ERR, |cause| cause.status);
-        return queue.fail(inlets, |of| match of == id {
-            true => SubmissionError::ChannelFailed(status),
-            false => SubmissionError::NoChannel,
-        });
-    }
-    let mut room = sender.room();
-    let mut credits = sender.credits();
-    let is_alone = queue.head == queue.tail;
-    // Looked at before anything is staged, since it may wait for many polls.
-    let first = inlets.at(queue.head).map(|(_, place)| place.request);
-    if first
-        .is_some_and(|first| first.channel() == id && (room == 0 || credits == 0 && first.takes_receive()))
+fn tell_refused<P: Provider, C: Sends<P>>(
+    channel: &mut C,
+    arena: &mut P::Arena,
+    each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+) -> u32 {
+    let mut told = 0_u32;
+    while let Some((slot, error)) = channel
+        .send_half()
+        .deferred
+        .as_mut()
+        .and_then(|deferred| deferred.take_refused())
     {
-        return;
+        let lease = slot.map(|slot| Lease { slot });
+        each(Turn { channel, arena }, Event::Unsent { lease, error });
+        told = told.saturating_add(1);
     }
-    let mut batch = sender.stage();
-    while let Some((desk, place)) = inlets.at(queue.head) {
-        let request = place.request;
-        let Some(slot) = place.slot.take() else {
-            queue.pop(inlets);
-            continue;
-        };
-        if request.channel() != id {
-            desk.failed(request.channel(), slot, SubmissionError::NoChannel);
-            queue.pop(inlets);
-            continue;
-        }
-        let takes_receive = request.takes_receive();
-        if room == 0 || takes_receive && credits == 0 {
-            place.slot = Some(slot);
-            break;
-        }
-        let index = slot.index();
-        let operation = request.operation(|| desk.detail(index));
-        let mut flags = request.flags();
-        if is_alone && slot.len_bytes() <= *inline_alone_bytes_max as usize {
-            flags |= PostFlags::INLINE;
-        }
-        match batch.push(operation, [slot], flags) {
-            Ok(ticket) => {
-                records.note(ticket, desk.number(), index);
-                room = room.saturating_sub(1);
-                credits = credits.saturating_sub(u32::from(takes_receive));
-            }
-            Err(Refused { reason, item: [slot] }) => match reason {
-                PushError::Full | PushError::NoCredit => {
-                    place.slot = Some(slot);
-                    break;
-                }
-                reason => desk.failed(id, slot, reason.into()),
-            },
-        }
-        queue.pop(inlets);
-    }
-    // Those who submitted may have no other memory, so that no request follows which would be signaled.
-    batch.signal_last();
-    let mut unposted = Queue::EMPTY;
-    let outcome = batch.ring_returning(|ticket, slot| {
-        // What was staged has a record, and its place is empty still.
-        let record = records.take(ticket);
-        let link = record.and_then(|record| inlets.of(record.number, slot.index()));
-        if let Some(link) = link {
-            if let Some((_, place)) = inlets.at(link) {
-                place.slot = Some(slot);
-            }
-            unposted.push(inlets, link);
-        }
-    });
-    if let Err(error) = outcome {
-        let errno = error.cause.errno;
-        unposted.fail(inlets, |_| SubmissionError::Post { errno });
-    }
+    told
 }
 
 impl<P: Provider> Drop for Submissions<P> {

@@ -13,7 +13,7 @@ use doorbell_hotpath::{Statistics, Wait, Waitable, Waiter, Woken, prepare_sleep}
 
 use super::channel_list::ChannelList;
 use super::places::Entry;
-use super::polling::SendSide;
+use super::polling::{Polled, SendSide};
 use super::submissions::Submissions;
 use super::{Turn, Worker};
 use crate::half::Sends;
@@ -270,8 +270,8 @@ impl<P: Provider> Worker<P> {
         mut each: impl FnMut(Turn<'_, P>, Event<P>),
     ) -> Result<Woken, WaitError> {
         self.wait_as(how, deadline, |worker| {
-            let count = worker.poll_open(&mut each)?;
-            Ok(worker.or_credits(count))
+            let polled = worker.poll_queues(&mut each)?;
+            Ok(worker.or_credits(polled))
         })
     }
 
@@ -310,15 +310,16 @@ impl<P: Provider> Worker<P> {
     /// Polls, and looks for credits of channels that want some; says whether anything happened.
     #[inline]
     fn poll_all(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
-        let count = self.poll(each)?;
-        Ok(self.or_credits(count))
+        let polled = self.poll_with_closings(each)?;
+        Ok(self.or_credits(polled))
     }
 
     /// How much polling found, or for how many channels credits came where it found nothing.
     #[inline]
-    fn or_credits(&mut self, count: u32) -> u32 {
-        if count > 0 {
-            return count;
+    fn or_credits(&mut self, polled: Polled) -> u32 {
+        let events = polled.events();
+        if events > 0 {
+            return events;
         }
         let places = &mut self.places.entries;
         self.sends.credits_came(places, &self.statistics)

@@ -16,6 +16,9 @@ use doorbell_sim::{Fabric, Host, PortConfig};
 
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 
+/// Longer than anything takes, by the time of a fabric: that passes while nobody has anything to do.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
+
 const A_MOMENT: Duration = Duration::from_micros(10);
 
 pub(crate) fn prefix(text: &str) -> IpPrefix {
@@ -32,7 +35,13 @@ pub(crate) fn node(fabric: &Fabric, name: &str, ports: Vec<PortConfig>) -> Node<
     node_that(fabric, name, ports, Trust::unauthenticated_on_purpose())
 }
 
-/// The same, that trusts like this.
+/// Two of them, `a` and `b`, on one subnet.
+pub(crate) fn nodes(fabric: &Fabric) -> [Node<Host, Host>; 2] {
+    [("a", "simA", "127.0.0.1/24"), ("b", "simB", "127.0.0.2/24")]
+        .map(|(name, device, address)| node(fabric, name, vec![port(device, address)]))
+}
+
+/// One that trusts like this.
 pub(crate) fn node_that(
     fabric: &Fabric,
     name: &str,
@@ -197,8 +206,7 @@ pub(crate) fn pair_on(
     connecting: ChannelConfig,
     notify: Notify,
 ) -> (End, End) {
-    let a = node(fabric, "a", vec![port("simA", "127.0.0.1/24")]);
-    let b = node(fabric, "b", vec![port("simB", "127.0.0.2/24")]);
+    let [a, b] = nodes(fabric);
     let (server, client) = connect_notified((a, b), listening, connecting, notify);
     (server, client.unwrap())
 }

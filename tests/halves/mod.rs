@@ -12,7 +12,7 @@ use std::time::Instant;
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
     ArenaConfig, ChannelId, ChannelState, Event, Lease, Operation, PostFlags, ReceiveWorker, SendErrorKind,
-    SendWorker, Worker,
+    SendWorker, StatisticsSnapshot, Worker,
 };
 
 /// Who is not done by then is stuck.
@@ -192,6 +192,26 @@ pub(crate) fn exchange<P: Provider + Debug>(a: &mut Halves<P>, b: &mut Halves<P>
         assert_eq!(half.sending.channel(id).unwrap().state(), ChannelState::Open);
         assert_eq!(half.receiving.channel(id).unwrap().state(), ChannelState::Open);
     }
+}
+
+/// The same, and looks at what the first side counted meanwhile: at least one announcement of so many receives.
+pub(crate) fn exchange_counted<P: Provider + Debug>(
+    a: &mut Halves<P>,
+    b: &mut Halves<P>,
+    counts: [u32; 2],
+    announced_at: u64,
+) -> StatisticsSnapshot {
+    let before = a.sending.statistics().snapshot();
+    exchange(a, b, counts);
+    let since = a.sending.statistics().snapshot().since(&before);
+    assert_eq!(since.received, u64::from(counts[1]), "no count is lost");
+    assert_eq!(since.requests - since.announcements, u64::from(counts[0]));
+    assert_eq!((since.rejected, since.orphaned), (0, 0));
+    assert!(
+        since.announcements >= u64::from(counts[1]) / announced_at,
+        "{since}"
+    );
+    since
 }
 
 /// One side sends, the other sends back the very memory it received into.

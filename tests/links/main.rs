@@ -6,9 +6,11 @@ mod crowd;
 #[path = "../fabric/mod.rs"]
 mod fabric;
 mod failing;
+mod keys;
 mod moved;
 mod one_sided;
 mod peers;
 mod ports;
 mod processes;
 mod striping;
+mod totals;

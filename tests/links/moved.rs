@@ -3,11 +3,12 @@
 use core::net::SocketAddr;
 use std::sync::Arc;
 
+use doorbell::vocabulary::PortState;
 use doorbell::vocabulary::session::{HealthState, SessionEvent};
-use doorbell::{AsyncEvent, Handle, Key, KeyRing, Node, Trust};
+use doorbell::{AsyncEvent, Handle, HandshakeLimits, Key, KeyRing, Listener, Node, Trust};
 use doorbell_sim::Host;
 
-use crate::processes::{A, B, PORT, Process, Two, config, ms};
+use crate::processes::{A, B, PORT, Process, Two, config, ms, ports_of_one_device};
 
 const CHANGED: &str = "at 50ms gid b/sim0:1 10.0.0.2 becomes 10.0.0.99";
 
@@ -59,6 +60,69 @@ fn a_listener_whose_address_changes_says_so_and_is_connected_by_the_new_one() {
     );
     assert!(two.settle(ms(6000)), "{:?} {:?}", two.counts(A), two.counts(B));
     assert_eq!(two.process(A).saw(SessionEvent::Recovering), None);
+    two.fabric.audit().unwrap();
+}
+
+#[test]
+fn whoever_connected_has_a_port_that_is_new_by_looking_again() {
+    let mut ports = [1, 2].map(ports_of_one_device);
+    ports[A][1].state = PortState::DOWN;
+    let mut two = Two::between(ports, "at 50ms port a/sim0:2 up", None);
+    two.connected(1);
+    two.sends_every = [Some(ms(1)), Some(ms(1))];
+    two.run(ms(100), |_| false);
+    assert_eq!(ups(&two, 1), 0);
+    let Process {
+        links, workers, node, ..
+    } = two.process_mut(A);
+    // It listens to nobody, and has no handle to tell.
+    assert_eq!(links.refresh(node, workers).unwrap(), None);
+    assert!(
+        two.run(ms(200), |two| ups(two, 1) == 1),
+        "{:?}",
+        two.process(A).events
+    );
+    // What is there already is not there twice.
+    let Process {
+        links, workers, node, ..
+    } = two.process_mut(A);
+    links.refresh(node, workers).unwrap();
+    two.run(ms(400), |_| false);
+    assert_eq!((ups(&two, 0), ups(&two, 1)), (1, 1));
+    assert!(two.settle(ms(600)), "{:?} {:?}", two.counts(A), two.counts(B));
+    two.fabric.audit().unwrap();
+}
+
+#[test]
+fn where_handshakes_are_done_elsewhere_peers_are_told_all_the_same() {
+    let mut two = Two::waiting(2, CHANGED);
+    two.processes[B] = None;
+    let mut b = Process::on(&two.hosts[B], &config(), false);
+    let any = SocketAddr::from(([0, 0, 0, 0], PORT));
+    let listener = Listener::bind(&b.node, &b.workers, any, &config().channel).unwrap();
+    let limits = HandshakeLimits::default();
+    let (mut handshakes, acceptances) = listener.aside(&b.node, &b.workers, &limits);
+    b.links.accept_from(acceptances);
+    assert_eq!(b.links.handle(), Some(handshakes.handle()));
+    b.handle = b.links.handle().copied();
+    two.processes[B] = Some(b);
+    two.begin();
+    two.sends_every = [Some(ms(1)), Some(ms(1))];
+    let both_up = |two: &Two| ups(two, 0) == 1 && ups(two, 1) == 1;
+    assert!(two.run(ms(40), |two| {
+        handshakes.poll();
+        both_up(two)
+    }));
+    refreshed(&mut two);
+    assert!(
+        two.run(ms(5000), |two| {
+            handshakes.poll();
+            ups(two, 0) == 2
+        }),
+        "{:?}",
+        two.process(A).events
+    );
+    assert!(two.settle(ms(6000)), "{:?} {:?}", two.counts(A), two.counts(B));
     two.fabric.audit().unwrap();
 }
 

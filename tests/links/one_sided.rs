@@ -1,50 +1,75 @@
 //! One-sided requests of links: each ends, done or unknown with the reason, whatever fails; and what is done again undoes
 //! nothing that came after.
 
-use std::collections::BTreeMap;
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
 
-use doorbell::vocabulary::provider::{Provider, Window as _};
-use doorbell::vocabulary::session::{RequestEnd, RequestId, RequestRefusal, SessionEvent, UnknownReason};
-use doorbell::{RemoteAccess, Request, WindowConfig};
-use doorbell_sim::{Host, PortConfig};
+use doorbell::vocabulary::provider::Window as _;
+use doorbell::vocabulary::session::{
+    FinalReason, RequestEnd, RequestId, RequestRefusal, SessionEvent, UnknownReason,
+};
+use doorbell::vocabulary::wire::RemoteWindow;
+use doorbell::{LocalWindow, RemoteAccess, Request, WindowConfig};
+use doorbell_sim::Host;
 
 use crate::anything::{Chance, plan, seeds};
-use crate::fabric::port;
-use crate::processes::{A, Aside, B, Process, Two, config, ms};
+use crate::processes::{A, Aside, B, Process, Two, config, ms, ports_of_one_device};
 
-type Memory = <Host as Provider>::Window;
+type Memory = LocalWindow<Host>;
 
 /// Words of the window that are written, each with numbers that only grow; behind them one that is added to.
 const CELLS: u64 = 4;
 const SUM: u64 = CELLS * 8;
 const BYTES: usize = 4096;
 
-/// Both rails are ports of one device, so that both lead to one window.
-fn ports(host: u8) -> Vec<PortConfig> {
-    (0..2)
-        .map(|rail| {
-            let mut port = port("sim0", &format!("10.0.{rail}.{host}/24"));
-            port.interface = format!("eth{rail}");
-            port
-        })
-        .collect()
-}
-
 /// A link whose rails are up, and a window of B's that A may reach.
 fn granted(plan: &str, access: RemoteAccess) -> (Two, Memory, u32) {
-    let mut two = Two::between([ports(1), ports(2)], plan, None);
+    let mut two = Two::between([1, 2].map(ports_of_one_device), plan, None);
     two.connected(2);
-    let b = two.process_mut(B);
-    let memory = b.workers[0]
+    let memory = memory(&two);
+    let number = grant(&mut two, memory.remote(), access);
+    (two, memory, number)
+}
+
+/// Memory of B's.
+fn memory(two: &Two) -> Memory {
+    let worker = &two.process(B).workers[0];
+    worker
         .window(&WindowConfig::new(BYTES, RemoteAccess::ALL))
-        .unwrap();
+        .unwrap()
+}
+
+/// Lets A reach this; its number.
+fn grant(two: &mut Two, window: RemoteWindow, access: RemoteAccess) -> u32 {
+    let b = two.process_mut(B);
     let link = b.link.unwrap();
-    let number = b.links.grant(link, &[(0, memory.remote())], access).unwrap();
+    let number = b.links.grant(link, &[(0, window)], access).unwrap();
     let is_told = two.run(ms(150), |two| !two.process(A).asides.is_empty());
     assert!(is_told);
     let told = two.process_mut(A).asides.drain(..).collect::<Vec<_>>();
-    assert_eq!(told, [Aside::Granted(number, BYTES as u64, access)]);
-    (two, memory, number)
+    assert_eq!(told, [Aside::Granted(number, window.length_bytes(), access)]);
+    number
+}
+
+/// How each that ended did, by its place.
+fn ends(two: &mut Two) -> BTreeMap<usize, RequestEnd> {
+    let asides = two.process_mut(A).asides.drain(..);
+    let ends = asides.map(|aside| match aside {
+        Aside::Ended(id, end, _) => (id.place(), end),
+        other => panic!("{other:?}"),
+    });
+    ends.collect()
+}
+
+fn downs(two: &Two) -> usize {
+    let is_down = |(_, event): &&(_, SessionEvent)| matches!(event, SessionEvent::RailDown { .. });
+    two.process(A).events.iter().filter(is_down).count()
+}
+
+fn close(two: &mut Two, within: Duration) {
+    let deadline = two.deadline(within);
+    let a = two.process_mut(A);
+    a.links.close(a.link.unwrap(), deadline);
 }
 
 fn ask(two: &mut Two, at: (u32, u64), request: &Request<'_>) -> Result<RequestId, RequestRefusal> {
@@ -179,15 +204,7 @@ fn a_write_of_a_rail_that_fails_is_done_over_the_other_and_an_atomic_ends_unknow
             "{:?}",
             two.process(A).asides
         );
-        let ends: BTreeMap<usize, _> = two
-            .process_mut(A)
-            .asides
-            .drain(..)
-            .map(|aside| match aside {
-                Aside::Ended(id, end, _) => (id.place(), end),
-                other => panic!("{other:?}"),
-            })
-            .collect();
+        let ends = ends(&mut two);
         let of = |id: RequestId| ends[&id.place()];
         let unknown = RequestEnd::Unknown {
             was_posted: true,
@@ -206,17 +223,159 @@ fn a_write_of_a_rail_that_fails_is_done_over_the_other_and_an_atomic_ends_unknow
 }
 
 #[test]
+fn closing_waits_for_requests_which_end_as_they_would() {
+    let (mut two, memory, window) = granted("", RemoteAccess::ALL);
+    let (seven, now) = (word(7), two.fabric.now());
+    for (offset, request) in [
+        (0, Request::Write(&seven)),
+        (8, Request::Read(8)),
+        (SUM, Request::FetchAndAdd(1)),
+        (16, Request::WriteOnce(&seven)),
+    ] {
+        ask(&mut two, (window, offset), &request).unwrap();
+    }
+    close(&mut two, ms(2000));
+    assert_eq!(
+        ask(&mut two, (window, 0), &Request::Read(8)),
+        Err(RequestRefusal::Closing)
+    );
+    assert!(two.run(ms(1000), |two| {
+        two.processes.iter().flatten().all(|each| each.over.is_some())
+    }));
+    assert_eq!(
+        ends(&mut two),
+        (0..4).map(|place| (place, RequestEnd::Done)).collect()
+    );
+    assert_eq!(
+        (
+            memory.load_u64(0),
+            memory.load_u64(16),
+            memory.load_u64(SUM as usize)
+        ),
+        (Ok(7), Ok(7), Ok(1))
+    );
+    let overs = [A, B].map(|at| two.process(at).over.unwrap());
+    assert_eq!(overs, [FinalReason::Closed, FinalReason::PeerClosed]);
+    assert!(two.fabric.now() < now.after(ms(3)), "{:?}", two.fabric.now());
+    two.fabric.audit().unwrap();
+}
+
+#[test]
+fn what_has_no_end_by_the_deadline_of_a_closing_ends_unknown() {
+    let (mut two, _memory, window) = granted("at 150ms link a-b down", RemoteAccess::ALL);
+    two.run(ms(150), |_| false);
+    for (offset, request) in [
+        (0, Request::Write(b"lost")),
+        (8, Request::Read(8)),
+        (SUM, Request::FetchAndAdd(1)),
+    ] {
+        ask(&mut two, (window, offset), &request).unwrap();
+    }
+    two.run(ms(160), |_| false);
+    close(&mut two, ms(50));
+    assert!(!two.run(ms(209), |two| two.process(A).over.is_some()));
+    assert!(two.run(ms(211), |two| two.process(A).over.is_some()));
+    let unknown = RequestEnd::Unknown {
+        was_posted: true,
+        reason: UnknownReason::Over(FinalReason::Closed),
+    };
+    assert_eq!(ends(&mut two), (0..3).map(|place| (place, unknown)).collect());
+}
+
+/// What is asked and refused by A's own device ends with that, and what is asked beside it is done at once.
+fn refused_beside_done(two: &mut Two, window: u32, refused: &Request<'_>) {
+    ask(two, (window, 0), refused).unwrap();
+    ask(two, (window, 8), &Request::Write(&word(5))).unwrap();
+    ask(two, (window, 0), refused).unwrap();
+    ask(two, (window, 16), &Request::WriteOnce(&word(6))).unwrap();
+    let now = two.fabric.now();
+    let until = |span| Duration::from_nanos(now.to_ns()) + span;
+    assert!(two.run(until(ms(3)), |two| two.process(A).asides.len() == 2));
+    assert_eq!(ends(two), [1, 3].map(|place| (place, RequestEnd::Done)).into());
+    // What is sent goes on, too.
+    two.sends_every = [Some(ms(1)), Some(ms(1))];
+    assert!(!two.run(until(ms(9_999)), |two| !two.process(A).asides.is_empty()));
+    assert!(two.run(until(ms(10_010)), |two| two.process(A).asides.len() == 2));
+    let unknown = RequestEnd::Unknown {
+        was_posted: false,
+        reason: UnknownReason::Refused,
+    };
+    assert_eq!(ends(two), [0, 2].map(|place| (place, unknown)).into());
+    assert_eq!(downs(two), 0);
+    assert!(
+        two.settle(until(ms(11_000))),
+        "{:?} {:?}",
+        two.counts(A),
+        two.counts(B)
+    );
+}
+
+#[test]
+fn what_our_device_refuses_holds_up_nothing_behind_it() {
+    let plan = "fail every 1st read post of a with 22; fail every 1st atomic post of a with 95";
+    for refused in [Request::Read(8), Request::FetchAndAdd(1)] {
+        let (mut two, memory, window) = granted(plan, RemoteAccess::ALL);
+        refused_beside_done(&mut two, window, &refused);
+        assert_eq!((memory.load_u64(8), memory.load_u64(16)), (Ok(5), Ok(6)));
+        two.fabric.audit().unwrap();
+    }
+}
+
+#[test]
+fn where_nothing_can_be_fetched_nobody_waits_behind_what_would_be() {
+    let mut own = config();
+    own.channel.rd_atomic_max = 0;
+    for refused in [Request::Read(8), Request::FetchAndAdd(1)] {
+        let mut two = Two::waiting(1, "");
+        two.processes[A] = None;
+        two.processes[A] = Some(Process::on(&two.hosts[A], &own, false));
+        two.begin();
+        two.connected(1);
+        let memory = memory(&two);
+        let window = grant(&mut two, memory.remote(), RemoteAccess::ALL);
+        refused_beside_done(&mut two, window, &refused);
+        two.fabric.audit().unwrap();
+    }
+}
+
+#[test]
+fn an_atomic_wants_a_word_that_is_aligned_wherever_its_window_begins() {
+    let mut two = Two::waiting(1, "");
+    two.begin();
+    two.connected(1);
+    let memory = memory(&two);
+    let whole = memory.remote();
+    let odd = RemoteWindow::new(whole.address() + 4, whole.length_bytes() - 4, whole.rkey());
+    let window = grant(&mut two, odd, RemoteAccess::ALL);
+    for offset in [0, 1, 8] {
+        assert_eq!(
+            ask(&mut two, (window, offset), &Request::FetchAndAdd(1)),
+            Err(RequestRefusal::OutOfRange)
+        );
+    }
+    let fetched = (RequestEnd::Done, word(0).to_vec());
+    assert_eq!(done(&mut two, (window, 4), &Request::FetchAndAdd(3)), fetched);
+    assert_eq!(memory.load_u64(8), Ok(3));
+    assert_eq!(downs(&two), 0);
+}
+
+#[test]
 fn every_request_ends_where_a_process_dies() {
+    let mut all = BTreeSet::new();
     for at_us in (0..400).step_by(37) {
-        let (mut two, _memory, window) = granted("", RemoteAccess::ALL);
-        let mut open = Vec::new();
-        for cell in 0..CELLS {
-            open.push(ask(&mut two, (window, cell * 8), &Request::Write(&word(1))).unwrap());
-            open.push(ask(&mut two, (window, SUM), &Request::FetchAndAdd(1)).unwrap());
-            open.push(ask(&mut two, (window, cell * 8), &Request::Read(8)).unwrap());
+        let (mut two, memory, window) = granted("", RemoteAccess::ALL);
+        // By their places a WRITE, an atomic and a READ of each cell.
+        for (place, cell) in (0..).step_by(3).zip(0..CELLS) {
+            let places = [
+                ask(&mut two, (window, cell * 8), &Request::Write(&word(1))),
+                ask(&mut two, (window, SUM), &Request::FetchAndAdd(1)),
+                ask(&mut two, (window, cell * 8), &Request::Read(8)),
+            ]
+            .map(|id| id.unwrap().place());
+            assert_eq!(places, [place, place + 1, place + 2]);
         }
         let now_us = two.fabric.now().to_ns() / 1000;
-        two.run(core::time::Duration::from_micros(now_us + at_us), |_| false);
+        two.run(Duration::from_micros(now_us + at_us), |_| false);
         two.processes[B] = None;
         two.run(ms(300), |_| false);
         two.processes[B] = Some(Process::on(&two.hosts[B], &config(), true));
@@ -224,22 +383,39 @@ fn every_request_ends_where_a_process_dies() {
             two.run(ms(13_000), |two| two.process(A).over.is_some()),
             "{at_us}"
         );
-        let mut ended = Vec::new();
-        for aside in two.process_mut(A).asides.drain(..) {
-            let Aside::Ended(id, end, _) = aside else { continue };
-            let is_told = match end {
-                RequestEnd::Done => true,
-                RequestEnd::Unknown { reason, .. } => matches!(
-                    reason,
-                    UnknownReason::Over(_) | UnknownReason::RailFailed | UnknownReason::NoRail
-                ),
-            };
-            assert!(is_told, "{end:?}");
-            ended.push(id.place());
+        let reason = two.process(A).over.unwrap();
+        let (mut added, mut maybe_added) = (0, 0);
+        let ends = ends(&mut two);
+        assert_eq!(
+            ends.keys().copied().collect::<Vec<_>>(),
+            (0..12).collect::<Vec<_>>(),
+            "{at_us}"
+        );
+        for (place, end) in ends {
+            let (cell, is_write, is_atomic) = (place / 3, place % 3 == 0, place % 3 == 1);
+            match end {
+                RequestEnd::Done if is_write => assert_eq!(memory.load_u64(cell * 8), Ok(1), "{at_us}"),
+                RequestEnd::Done => added += u64::from(is_atomic),
+                RequestEnd::Unknown {
+                    was_posted,
+                    reason: why,
+                } => {
+                    // An atomic is not done again; the rest waits for a rail until there is none any more.
+                    let due = match is_atomic && was_posted {
+                        true => UnknownReason::RailFailed,
+                        false => UnknownReason::Over(reason),
+                    };
+                    assert_eq!(why, due, "{at_us} {place}");
+                    maybe_added += u64::from(is_atomic && was_posted);
+                }
+            }
+            all.insert((place % 3, end == RequestEnd::Done));
         }
-        ended.sort_unstable();
-        assert_eq!(ended, (0..open.len()).collect::<Vec<_>>(), "{at_us}");
+        let sum = memory.load_u64(SUM as usize).unwrap();
+        assert!((added..=added + maybe_added).contains(&sum), "{at_us}: {sum}");
     }
+    // Of each kind some were done, and some were not.
+    assert_eq!(all.len(), 6, "{all:?}");
 }
 
 /// What A knows of a cell of the window.
@@ -250,11 +426,13 @@ struct Cell {
     written: u64,
     /// The highest that was seen there.
     seen: u64,
+    /// Whether a rail was lost since it was asked for.
+    has_lost: bool,
 }
 
 #[test]
 fn whatever_fails_requests_end_and_no_late_write_undoes_a_later_one() {
-    let mut repeated = 0_u64;
+    let (mut repeated, mut failed) = (0, 0);
     for seed in seeds() {
         let mut chance = Chance(seed);
         let plan = plan(&mut chance, 2, |rail| format!("sim0:{}", rail + 1), 150_000);
@@ -280,7 +458,9 @@ fn whatever_fails_requests_end_and_no_late_write_undoes_a_later_one() {
                 break;
             }
             assert!(now < 14_000_000, "seed {seed}: something hangs: {plan}");
-            two.run(core::time::Duration::from_micros(now + 200), |_| false);
+            let downs_before = downs(&two);
+            two.run(Duration::from_micros(now + 200), |_| false);
+            let has_lost = downs(&two) > downs_before;
             for (index, cell) in cells.iter_mut().enumerate() {
                 let there = memory.load_u64(index * 8).unwrap();
                 assert!(
@@ -289,6 +469,7 @@ fn whatever_fails_requests_end_and_no_late_write_undoes_a_later_one() {
                     cell.seen
                 );
                 cell.seen = there;
+                cell.has_lost |= has_lost && cell.open.is_some();
             }
             let asides: Vec<_> = two.process_mut(A).asides.drain(..).collect();
             for aside in asides {
@@ -303,27 +484,33 @@ fn whatever_fails_requests_end_and_no_late_write_undoes_a_later_one() {
                             assert!((added..=added + maybe_added).contains(&before), "seed {seed}");
                             added += 1;
                         }
-                        RequestEnd::Unknown { was_posted, .. } => maybe_added += u64::from(was_posted),
+                        RequestEnd::Unknown { was_posted, reason } => {
+                            assert_eq!(
+                                (was_posted, reason),
+                                (true, UnknownReason::RailFailed),
+                                "seed {seed}"
+                            );
+                            (maybe_added, failed) = (maybe_added + 1, failed + 1);
+                        }
                     }
                     continue;
                 }
                 let cell = cells.iter_mut().find(|cell| cell.open == Some(id)).unwrap();
                 cell.open = None;
-                if end == RequestEnd::Done {
-                    assert!(cell.seen >= cell.written, "seed {seed}: done, and not there");
-                }
+                // No rail is away as long as a link waits for one.
+                assert_eq!(end, RequestEnd::Done, "seed {seed}: {plan}");
+                assert!(cell.seen >= cell.written, "seed {seed}: done, and not there");
+                repeated += u32::from(core::mem::take(&mut cell.has_lost));
             }
         }
         let sum = memory.load_u64(SUM as usize).unwrap();
         assert!((added..=added + maybe_added).contains(&sum), "seed {seed}: {sum}");
-        let process = two.process(A);
-        let is_down = |(_, event): &&(_, SessionEvent)| matches!(event, SessionEvent::RailDown { .. });
-        repeated += process.events.iter().filter(is_down).count() as u64;
         assert!(
             cells.iter().map(|cell| cell.written).sum::<u64>() > 100,
             "seed {seed}: {plan}"
         );
         two.fabric.audit().unwrap();
     }
-    assert!(repeated > 0);
+    // A rail was lost that had something: WRITEs that were open were done all the same, and atomics were not.
+    assert!(repeated > 0 && failed > 0, "{repeated} {failed}");
 }

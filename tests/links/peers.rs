@@ -1,10 +1,14 @@
 //! Links whose peer stops, dies, or is another.
 
+use core::net::SocketAddr;
+use std::sync::Arc;
+
 use doorbell::vocabulary::session::{Epoch, FinalReason, Sequence, SessionEvent, SessionId};
 use doorbell::vocabulary::wire::{Attach, AttachParameters, Refusal, RefusalReason, Resumption};
-use doorbell::{Event, Operation};
+use doorbell::{ConnectError, Event, HandshakeLimits, LinkError, Links, Listener, Operation, WorkerConfig};
+use doorbell_sim::Fabric;
 
-use crate::fabric::small;
+use crate::fabric::{node, port, small};
 use crate::processes::{A, B, Process, Two, config, ms};
 
 #[test]
@@ -42,6 +46,28 @@ fn a_process_that_is_stopped_is_stalled_and_goes_on() {
     }
 }
 
+/// Handshakes that are done elsewhere, and end: nobody comes any more, which is told.
+#[test]
+fn a_listener_that_is_closed_is_told() {
+    let fabric = Fabric::builder().driven().build();
+    let node = Arc::new(node(&fabric, "a", vec![port("simA", "10.0.0.1/24")]));
+    let mut own = WorkerConfig::default();
+    own.slot_bytes = 4096;
+    let mut workers = node.workers(&own).unwrap();
+    let mut links = Links::new(&node, &workers, &config()).unwrap();
+    assert!(links.closed_to_peers().is_none());
+    let address = SocketAddr::from(([10, 0, 0, 1], 7000));
+    let listener = Listener::bind(&node, &workers, address, &config().channel).unwrap();
+    let (handshakes, acceptances) = listener.aside(&node, &workers, &HandshakeLimits::default());
+    links.accept_from(acceptances);
+    links.poll(&node, &mut workers, |_, _| {}).unwrap();
+    assert!(links.closed_to_peers().is_none());
+    drop(handshakes);
+    links.poll(&node, &mut workers, |_, _| {}).unwrap();
+    let why = links.closed_to_peers();
+    assert!(matches!(why, Some(ConnectError::ListenerClosed)), "{why:?}");
+}
+
 #[test]
 fn a_process_that_is_replaced_ends_the_link_and_each_message() {
     let mut two = Two::new(2, "");
@@ -66,6 +92,29 @@ fn a_process_that_is_replaced_ends_the_link_and_each_message() {
     let until = ms(two.fabric.now().to_ns() / 1_000_000 + 500);
     two.run(until, |two| two.process(A).sent >= 50);
     assert!(two.settle(until));
+    two.fabric.audit().unwrap();
+}
+
+#[test]
+fn a_size_there_is_no_memory_for_is_an_error_on_either_side() {
+    let mut large = config();
+    large.message_bytes_max = usize::MAX / 4;
+    let mut two = Two::waiting(1, "");
+    let handle = two.process(B).handle.unwrap();
+    let mut a = Process::on(&two.hosts[A], &large, false);
+    let outcome = a.links.connect(&a.node, &a.workers, &handle);
+    assert!(
+        matches!(outcome, Err(LinkError::NoMemory { bytes }) if bytes == usize::MAX / 4),
+        "{outcome:?}"
+    );
+    drop(a);
+    // One that is connected to refuses, and goes on.
+    two.processes[B] = None;
+    two.processes[B] = Some(Process::on(&two.hosts[B], &large, true));
+    two.begin();
+    assert!(two.run(ms(500), |two| two.process(A).over.is_some()));
+    let refused = FinalReason::Refused(RefusalReason::NO_ROOM);
+    assert_eq!(two.process(A).over, Some(refused));
     two.fabric.audit().unwrap();
 }
 

@@ -17,6 +17,8 @@ use crate::fabric::{port, small};
 pub(crate) const A: usize = 0;
 pub(crate) const B: usize = 1;
 pub(crate) const PORT: u16 = 7000;
+/// The key of every process as it starts, which has number 1.
+pub(crate) const SECRET: &[u8] = b"a secret of thirty-two bytes, and no fewer";
 pub(crate) const LATENCY: Duration = Duration::from_micros(50);
 
 pub(crate) const fn ms(ms: u64) -> Duration {
@@ -78,7 +80,7 @@ fn message(number: u64, bytes: usize) -> Vec<u8> {
 impl Process {
     pub(crate) fn on(host: &Host, config: &LinkConfig, listens: bool) -> Self {
         // All of it with proofs, as it is to be used.
-        let key = Key::new(1, b"a secret of thirty-two bytes, and no fewer").unwrap();
+        let key = Key::new(1, SECRET).unwrap();
         let trust = Trust::keys(KeyRing::new(key));
         let node = Arc::new(Node::with(host.clone(), host.clone(), trust).unwrap());
         let mut own = WorkerConfig::default();
@@ -215,6 +217,17 @@ pub(crate) fn ports(host: usize, rails: usize, speed_mbps: u32) -> Vec<PortConfi
         .collect()
 }
 
+/// Two rails that are ports of one device, so that both lead to one window.
+pub(crate) fn ports_of_one_device(host: u8) -> Vec<PortConfig> {
+    (0..2)
+        .map(|rail| {
+            let mut port = port("sim0", &format!("10.0.{rail}.{host}/24"));
+            port.interface = format!("eth{rail}");
+            port
+        })
+        .collect()
+}
+
 impl Two {
     pub(crate) fn new(rails: usize, plan: &str) -> Self {
         Self::with(rails, plan, None)
@@ -247,7 +260,8 @@ impl Two {
         self.process_mut(A).connect(&handle);
     }
 
-    fn apart(ports: [Vec<PortConfig>; 2], plan: &str, bandwidth_mbps: Option<u32>) -> Self {
+    /// With these ports, and a link that is yet to begin.
+    pub(crate) fn apart(ports: [Vec<PortConfig>; 2], plan: &str, bandwidth_mbps: Option<u32>) -> Self {
         let wire = Wire {
             latency_ns: LATENCY.as_nanos() as u64,
             bandwidth_mbps,

@@ -1,11 +1,16 @@
 //! Collectives over members that do not all share a subnet.
 
-use doorbell::vocabulary::collective::{Collective, CollectiveError, Data};
+use core::ops::Range;
+
+use doorbell::vocabulary::collective::{Collective, CollectiveError, Data, block_bytes};
 use doorbell::{Group, GroupError, MeshSendError, Running};
 
 use crate::world::{World, ms, rank};
 
-const RING: [(usize, usize); 4] = [(0, 1), (1, 2), (2, 3), (3, 0)];
+const RING: &[(usize, usize)] = &[(0, 1), (1, 2), (2, 3), (3, 0)];
+
+/// All that the ends say to each other goes through both others.
+const LINE: &[(usize, usize)] = &[(0, 1), (1, 2), (2, 3)];
 
 fn add(to: &mut [u8], from: &[u8]) {
     for (to, from) in to.chunks_exact_mut(4).zip(from.chunks_exact(4)) {
@@ -85,19 +90,42 @@ impl Everyone {
     }
 }
 
-#[test]
-fn all_get_what_they_are_to_get_in_a_ring() {
-    for elements in [0, 4, 3000] {
-        let mut world = World::new(4, &RING, "drop every 97th packet of any->any");
-        world.joined();
-        let whole = |of: usize| brought(of, elements);
-        let sum = (1..4).fold(whole(0), |mut sum, of| {
-            add(&mut sum, &whole(of));
+/// What a member is to have in the end, and where; what else is there is nobody's.
+fn expected(collective: Collective, at: usize, whole: &[Vec<u8>]) -> Vec<(Range<usize>, Vec<u8>)> {
+    let bytes = whole[at].len();
+    let block = |of: usize| block_bytes(of as u8..of as u8 + 1, whole.len() as u8, bytes, 4);
+    let sum = || {
+        whole[1..].iter().fold(whole[0].clone(), |mut sum, of| {
+            add(&mut sum, of);
             sum
-        });
+        })
+    };
+    match collective {
+        Collective::Broadcast(root) => vec![(0..bytes, whole[root.index()].clone())],
+        Collective::AllGather => (0..whole.len())
+            .map(|of| (block(of), whole[of][block(of)].to_vec()))
+            .collect(),
+        Collective::ReduceScatter => vec![(block(at), sum()[block(at)].to_vec())],
+        Collective::AllReduce => vec![(0..bytes, sum())],
+        Collective::AllToAll => (0..whole.len())
+            .map(|of| (block(of), whole[of][block(at)].to_vec()))
+            .collect(),
+        _ => vec![(0..bytes, whole[at].clone())],
+    }
+}
+
+#[test]
+fn all_get_what_they_are_to_get_in_a_ring_and_on_a_line() {
+    for (cables, elements) in [(RING, 0), (RING, 4), (RING, 3000), (LINE, 4), (LINE, 3000)] {
+        let mut world = World::new(4, cables, "drop every 97th packet of any->any");
+        world.joined();
+        let whole: Vec<_> = (0..4).map(|of| brought(of, elements)).collect();
+        // The groups of one mesh go on with the next.
         for collective in [
             Collective::Barrier,
             Collective::Broadcast(rank(2)),
+            Collective::AllGather,
+            Collective::ReduceScatter,
             Collective::AllReduce,
             Collective::AllToAll,
         ] {
@@ -105,24 +133,25 @@ fn all_get_what_they_are_to_get_in_a_ring() {
             let done = world.run(ms(20_000), |world| all.poll(world));
             assert!(
                 done && all.failed.iter().all(Option::is_none),
-                "{collective:?}: {:?}",
+                "{collective:?} over {cables:?}: {:?}",
                 all.failed
             );
             for (at, output) in all.outputs.iter().enumerate() {
-                match collective {
-                    Collective::Broadcast(_) => assert!(*output == whole(2)),
-                    Collective::AllReduce => assert!(*output == sum),
-                    Collective::AllToAll => {
-                        let block = elements;
-                        for of in 0..4 {
-                            assert_eq!(output[of * block..][..block], whole(of)[at * block..][..block]);
-                        }
-                    }
-                    _ => assert!(*output == whole(at)),
+                for (place, bytes) in expected(collective, at, &whole) {
+                    let found = &output[place.clone()];
+                    assert!(
+                        found == bytes,
+                        "{collective:?} over {cables:?}: rank {at}, {place:?}"
+                    );
                 }
             }
-            // The groups of one mesh go on with the next.
         }
+        let carried = |at: usize| world.members[at].as_ref().unwrap().mesh.counts().relayed;
+        let between = if cables.len() == LINE.len() { 1..3 } else { 0..4 };
+        assert!(
+            elements == 0 || between.map(carried).all(|relayed| relayed > 0),
+            "{cables:?}"
+        );
     }
 }
 

@@ -2,6 +2,9 @@
 
 use core::net::SocketAddr;
 
+use doorbell::vocabulary::session::FinalReason;
+use doorbell::{LinkError, NotLinked};
+
 use crate::world::{PORT, World, ms, rank};
 
 /// In a line each knows the one below it by the address that one has on the cable between them.
@@ -44,4 +47,84 @@ fn a_rank_that_is_none_is_refused() {
     let mut world = World::apart(2, &[(0, 1)], "");
     let at = SocketAddr::from(([10, 1, 0, 1], PORT));
     assert!(world.member(1).mesh.connect_at(rank(2), at).is_err());
+}
+
+/// Of whom nothing comes it is told where it was asked, over which rail it was tried, and what came of each.
+#[test]
+fn of_who_is_not_linked_the_reasons_are_told_until_it_is() {
+    let mut world = World::apart(3, &[(0, 1), (1, 2)], "");
+    let nobody = SocketAddr::from(([10, 1, 0, 1], PORT + 1));
+    world.member(1).mesh.connect_at(rank(0), nobody).unwrap();
+    let handle = world.member(0).handle;
+    let across = world.member(2);
+    let is_reached = across
+        .mesh
+        .connect(&across.node, &across.workers, rank(0), &handle);
+    assert!(!is_reached.unwrap());
+    let reason = across.mesh.not_linked(rank(0)).next();
+    assert!(
+        matches!(reason, Some(NotLinked::NotBegun(LinkError::NoRoute(_)))),
+        "{reason:?}"
+    );
+    assert!(world.run(ms(3000), |world| {
+        let mut reasons = world.member(1).mesh.not_linked(rank(0));
+        reasons.any(|reason| matches!(reason, NotLinked::NotFound { address, .. } if address == nobody))
+    }));
+    let told = |world: &mut World| -> Vec<_> {
+        let reasons = world.member(1).mesh.not_linked(rank(0));
+        reasons.map(|reason| reason.to_string()).collect()
+    };
+    let said = told(&mut world);
+    assert!(said[0].starts_with("asked at 10.1.0.1:7001: "), "{said:?}");
+    // It is gone, and its rail with it: first while a link is still tried, and then of the one that was.
+    world.members[0] = None;
+    let member = world.member(1);
+    let is_begun = member
+        .mesh
+        .connect(&member.node, &member.workers, rank(0), &handle);
+    assert!(is_begun.unwrap());
+    let is_tried = |reason: NotLinked<'_>| match reason {
+        NotLinked::NotConnected {
+            device, port, peer, ..
+        } => (device, port, peer) == ("sim0", 1, "10.1.0.1".parse().unwrap()),
+        _ => false,
+    };
+    for is_over in [false, true] {
+        assert!(world.run(ms(3000), |world| {
+            let mesh = &world.member(1).mesh;
+            let was_over = mesh
+                .not_linked(rank(0))
+                .any(|reason| matches!(reason, NotLinked::Over(FinalReason::Unreachable)));
+            was_over == is_over && mesh.not_linked(rank(0)).any(is_tried)
+        }));
+    }
+    // Nothing is left of it once it is linked.
+    world.start(0, 2);
+    assert!(world.run(ms(3000), |world| {
+        world.member(1).mesh.started(rank(0)) == Some(2) && told(world).is_empty()
+    }));
+}
+
+/// Nothing becomes readable by what a member answers: who sleeps until the mesh is to be polled finds it all the same.
+#[test]
+fn who_sleeps_as_long_as_it_may_finds_members() {
+    let mut world = World::apart(2, &[(0, 1)], "");
+    let at = SocketAddr::from(([10, 1, 0, 1], PORT));
+    world.member(1).mesh.connect_at(rank(0), at).unwrap();
+    let until = world.fabric.now().after(ms(200));
+    let mut next = world.fabric.now();
+    while world.fabric.now() < until {
+        world.member(0).poll();
+        if world.fabric.now() >= next {
+            world.member(1).poll();
+            let now = world.fabric.now();
+            next = world
+                .member(1)
+                .mesh
+                .wake(now)
+                .map_or(until, |wake| wake.instant());
+        }
+        world.fabric.run_for(ms(1) / 10);
+    }
+    assert!(world.member(1).mesh.is_linked(rank(0)));
 }

@@ -1,7 +1,7 @@
 //! Messages between members that do not share a subnet.
 
 use doorbell::vocabulary::session::FinalReason;
-use doorbell::{Labels, MeshEvent, Metrics};
+use doorbell::{Labels, Links, MeshEvent, Metrics, Node, Trust, WorkerConfig};
 
 use crate::world::{World, ms, rank};
 
@@ -227,6 +227,42 @@ fn a_member_that_is_started_again_is_told_of_and_talked_to() {
     assert!(again, "{seen:?}");
     fill(&mut world, 10);
     all_come(&mut world, 10, 2000);
+}
+
+/// Of each two the one of the higher rank connects: who connects here, and says that it is of a lower one, is none.
+#[test]
+fn who_links_to_a_member_is_of_a_higher_rank() {
+    for (claimed, is_member) in [(0, false), (1, false), (2, true)] {
+        let mut world = World::of_hosts(3, &[(0, 1)], "");
+        world.begin(1, 1);
+        let host = world.hosts[0].clone();
+        let node = Node::with(host.clone(), host, Trust::unauthenticated_on_purpose()).unwrap();
+        let mut own = WorkerConfig::default();
+        (own.slots, own.slot_bytes) = (128, 4096);
+        let mut workers = node.workers(&own).unwrap();
+        let mut links = Links::new(&node, &workers, &crate::world::config(0, 3, 1).link).unwrap();
+        let handle = world.member(1).handle;
+        let link = links.connect(&node, &workers, &handle).unwrap();
+        // Of this mesh, started at 1, of 3.
+        let join = [
+            &[1, claimed, claimed, 0, 0, 1, 0, 0][..],
+            &[0; 8],
+            &1_u64.to_be_bytes(),
+            &[3],
+        ]
+        .concat();
+        let mut has_said = false;
+        let is_known = world.run(ms(500), |world| {
+            has_said = has_said || links.send(link, &join).is_ok();
+            links.poll(&node, &mut workers, |_, _| {}).unwrap();
+            let member = world.member(1);
+            let is_heard = (claimed != 1).then(|| member.mesh.started(rank(claimed.into())));
+            member.events.contains(&MeshEvent::TurnedAway) || is_heard.flatten().is_some()
+        });
+        assert!(has_said && is_known, "{claimed}");
+        let was_turned_away = world.member(1).events.contains(&MeshEvent::TurnedAway);
+        assert_eq!(was_turned_away, !is_member, "{claimed}");
+    }
 }
 
 #[test]

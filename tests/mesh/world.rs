@@ -71,7 +71,7 @@ impl Member {
         }
     }
 
-    fn poll(&mut self) {
+    pub(crate) fn poll(&mut self) {
         let events = &mut self.events;
         self.mesh
             .poll(&self.node, &mut self.workers, |event| events.push(event))

@@ -1,9 +1,8 @@
 //! Memory a peer may write at any time is copied, never borrowed.
 
-use doorbell::vocabulary::provider::Provider;
-use doorbell::{Rdma, Window, Worker};
+use doorbell::{LocalWindow, Window, Worker};
 
-type RdmaWindow = <Rdma as Provider>::Window;
+type RdmaWindow = LocalWindow;
 
 pub fn borrowed_as_bytes(window: &RdmaWindow) {
     let _bytes: &[u8] = window; //~ E0308

@@ -4,7 +4,9 @@ use core::time::Duration;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 
-use doorbell::{LogLevel, MeshConfig, Notify, SettingSource, SettingValues, Settings};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use doorbell::{LogLevel, MeshConfig, Notify, SettingSource, SettingValues, Settings, SettingsError};
 
 #[path = "../../fuzz/replay.rs"]
 mod replay;
@@ -85,6 +87,33 @@ fn the_order_is_that_of_strength_and_not_of_reading() {
             "default",
         ];
         assert_eq!(sources, expected, "{order:?}");
+    }
+}
+
+#[test]
+fn trust_is_off_by_its_name_alone_and_never_beside_keys() {
+    let set = |file: &str, value: &str| {
+        let mut settings = Settings::default();
+        settings.text("a.toml", file).unwrap();
+        settings.environment([("DOORBELL_UNAUTHENTICATED".into(), value.into())])?;
+        settings.check()?;
+        Ok::<_, SettingsError>(settings.values().unauthenticated)
+    };
+    assert!(!Settings::default().values().unauthenticated);
+    assert_eq!(set("", "true"), Ok(true));
+    assert_eq!(set("unauthenticated = true", "false"), Ok(false));
+    assert_eq!(set("key_file = 'keys'", "false"), Ok(false));
+    for (file, value, told) in [
+        ("", "1", "unauthenticated: it is to be true or false"),
+        ("", "", "unauthenticated: it is to be true or false"),
+        (
+            "key_file = 'keys'",
+            "true",
+            "unauthenticated: it is true, and key_file names the keys that peers have to have (a.toml:1): one of them has to go",
+        ),
+    ] {
+        let error = set(file, value).unwrap_err().to_string();
+        assert_eq!(error, format!("DOORBELL_UNAUTHENTICATED: {told}"));
     }
 }
 
@@ -403,6 +432,12 @@ fn a_file_is_read_and_one_that_is_not_there_is_named() {
         error.starts_with(&named) && error.contains("No such file"),
         "{error}"
     );
+    // Nobody will ever write to it, and nobody waits for that.
+    let fifo = folder.join("fifo.toml");
+    mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let error = settings.file(&fifo).unwrap_err().to_string();
+    assert!(error.ends_with(":1: it is not a plain file"), "{error}");
+    assert!(settings.file(&folder).is_err());
     std::fs::remove_dir_all(&folder).unwrap();
 }
 

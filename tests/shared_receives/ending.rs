@@ -1,9 +1,9 @@
 //! Channels that fail, are closed or dropped.
 
-use doorbell::{ChannelState, CloseProgress, Event, Operation, PostFlags, within};
+use doorbell::{ChannelState, CloseProgress, Event, Operation, PostFlags};
 
 use super::Hub;
-use crate::fabric::SOON;
+use crate::fabric::LONG;
 
 #[test]
 fn what_fails_disturbs_no_other() {
@@ -67,7 +67,8 @@ fn what_fails_disturbs_no_other() {
         }
         let held = hub.peers.remove(0);
         hub.settle();
-        assert_eq!(hub.worker().close(id, within(SOON), |_, _| {}), Ok(()));
+        let long = hub.worker().within(LONG);
+        assert_eq!(hub.worker().close(id, long, |_, _| {}), Ok(()));
         drop(held);
         hub.settle();
         assert_eq!(hub.counts().posted, 16, "nothing was lost");
@@ -82,7 +83,8 @@ fn what_came_before_a_closing_is_told_and_what_comes_after_is_taken() {
     let id = hub.peers[0].at_hub;
     // More than one poll takes.
     assert_eq!(hub.peers[0].flood(), 60);
-    hub.worker().begin_close(id, within(SOON)).unwrap();
+    let long = hub.worker().within(LONG);
+    hub.worker().begin_close(id, long).unwrap();
     let mut heard = 0;
     while hub.worker().close_progress(id) == CloseProgress::UnderWay {
         hub.worker()
@@ -141,7 +143,7 @@ fn dropped_in_any_order_with_messages_under_way() {
             }
         }
         drop(listener);
-        assert!(node.settle(within(SOON)));
+        assert!(node.settle(node.within(LONG)));
         drop(fabric);
     }
 }

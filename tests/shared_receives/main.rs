@@ -10,11 +10,11 @@ mod sharing;
 
 use doorbell::{
     ChannelConfig, ChannelId, CloseError, ConnectError, Event, Lease, Listener, Node, Operation,
-    SendErrorKind, SharedReceives, SharedReceivesConfig, Worker, WorkerConfig, within,
+    SendErrorKind, SharedReceives, SharedReceivesConfig, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host};
 
-use fabric::SOON;
+use fabric::LONG;
 
 /// A Worker whose channels share their receives, and those at the other ends.
 struct Hub {
@@ -122,7 +122,7 @@ impl Hub {
         own.slots = 128;
         own.slot_bytes = 256;
         let mut theirs = node.workers(&own).unwrap();
-        let mut connecting = node.begin_connect_at(&theirs, address, &share(8), node.within(SOON))?;
+        let mut connecting = node.begin_connect_at(&theirs, address, &share(8), node.within(LONG))?;
         let (mut connected, mut accepted) = (None, Ok(None));
         while connected.is_none() || matches!(accepted, Ok(None)) {
             if connected.is_none() {
@@ -208,7 +208,8 @@ impl Hub {
     /// Closes the hub's end of a connection.
     fn close(&mut self, at: usize) -> Result<(), CloseError> {
         let id = self.peers[at].at_hub;
-        let closed = self.worker().close(id, within(SOON), |_, event| {
+        let long = self.worker().within(LONG);
+        let closed = self.worker().close(id, long, |_, event| {
             assert!(!matches!(event, Event::Failed { .. }), "{event:?}");
         });
         self.peers.swap_remove(at);

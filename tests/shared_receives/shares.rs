@@ -2,11 +2,11 @@
 
 use std::thread;
 
-use doorbell::{ConnectError, Listener, NodeError, WorkerConfig, within};
+use doorbell::{ConnectError, Listener, NodeError, WorkerConfig};
 use doorbell_sim::Fabric;
 
 use super::{Hub, share, shared};
-use crate::fabric::{self, SOON};
+use crate::fabric::{self, LONG};
 
 #[test]
 fn channels_are_admitted_as_far_as_their_shares_fit() {
@@ -94,7 +94,8 @@ fn a_share_granted_for_nothing_is_given_to_another() {
         let mut listener = Listener::bind(node, workers, any, &share(8)).unwrap();
         let address = listener.address();
         let failed = thread::scope(|scope| {
-            let connecting = scope.spawn(|| peer.connect_at(&mut theirs, address, &share(8), within(SOON)));
+            let connecting =
+                scope.spawn(|| peer.connect_at(&mut theirs, address, &share(8), peer.within(LONG)));
             while listener.failed() == 0 {
                 assert!(!matches!(listener.poll_accept(node, workers), Ok(Some(_))));
             }

@@ -4,11 +4,11 @@ use std::thread;
 
 use doorbell::{
     ArenaConfig, ChannelState, Event, Operation, RemoteAccess, RemoteAddress, RingChannel, RingConfig,
-    SendErrorKind, Window as _, WindowConfig, within,
+    SendErrorKind, Window as _, WindowConfig,
 };
 
 use super::{Hub, Peer, draws};
-use crate::fabric::SOON;
+use crate::fabric::LONG;
 
 #[test]
 fn every_peer_may_send_its_share_at_once() {
@@ -145,10 +145,11 @@ fn rings_beside_shared_receives() {
     let mut config = RingConfig::default();
     config.cells = 16;
     let Hub { workers, peers, .. } = &mut hub;
+    let long = workers[0].within(LONG);
     let (mut ours, mut theirs) = thread::scope(|scope| {
-        let opening = scope
-            .spawn(|| RingChannel::open(&mut workers[0], at_hub, &config, within(SOON), |_, _| {}).unwrap());
-        let theirs = RingChannel::open(peers[0].worker(), id, &config, within(SOON), |_, _| {}).unwrap();
+        let opening =
+            scope.spawn(|| RingChannel::open(&mut workers[0], at_hub, &config, long, |_, _| {}).unwrap());
+        let theirs = RingChannel::open(peers[0].worker(), id, &config, long, |_, _| {}).unwrap();
         (opening.join().unwrap(), theirs)
     });
     for number in 0..200_u32 {
@@ -247,9 +248,9 @@ fn taken_apart_the_half_that_receives_has_them() {
     let counts = worker.shared_receives().unwrap();
     assert_eq!(counts.granted, counts.posted, "{counts:?}");
     for id in ids {
-        worker.close(id, within(SOON), |_, _| {}).unwrap();
+        worker.close(id, worker.within(LONG), |_, _| {}).unwrap();
     }
     assert_eq!(worker.shared_receives().unwrap().granted, 0);
     drop(worker);
-    assert!(node.settle(within(SOON)));
+    assert!(node.settle(node.within(LONG)));
 }

@@ -1,10 +1,10 @@
 //! Anything in any order, by chance: everything is told of, and comes home.
 
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use doorbell::{Event, SubmissionError, Submitter};
+use doorbell::{ChannelId, Event, Operation, PostFlags, SubmissionError, Submitter, Turn, Wait, Worker};
 use doorbell_sim::Host;
 
 use super::{Hub, config, home, hub};
@@ -90,6 +90,71 @@ fn take_failures(player: &mut Player) -> Vec<(u32, SubmissionError)> {
     failed
 }
 
+/// Whose numbers are submitted by the thread that polls.
+const OWN: u32 = 0;
+
+/// What the thread that polls submitted, and what became of it.
+#[derive(Default)]
+struct Own {
+    next: u32,
+    /// By number, which was taken, the channel.
+    taken: BTreeMap<u32, usize>,
+    back: BTreeSet<u32>,
+    /// Channels on which a request failed.
+    failed: BTreeSet<usize>,
+}
+
+impl Own {
+    /// Submits the next number, which may be refused at once.
+    fn submit(&mut self, worker: &mut Worker<Host>, ids: &[ChannelId], channel: usize) {
+        let number = self.next;
+        self.next += 1;
+        if let (Some(mut lease), Some(_)) = (worker.lease(), worker.channel(ids[channel])) {
+            lease.fill(&word(OWN, number).to_be_bytes()).unwrap();
+            let to = worker.channel(ids[channel]).unwrap();
+            if to.submit(Operation::Send, lease, PostFlags::empty()).is_ok() {
+                self.taken.insert(number, channel);
+            }
+        }
+    }
+
+    fn note(&mut self, mut turn: Turn<'_, Host>, event: Event<Host>, ids: &[ChannelId]) {
+        match event {
+            Event::Unsent {
+                lease: Some(lease), ..
+            } => {
+                let word = u32::from_be_bytes(lease.payload().try_into().unwrap());
+                assert!(self.back.insert(word & 0xf_ffff), "once");
+                turn.release(lease);
+            }
+            Event::Failed { .. } => {
+                let id = turn.channel.id();
+                self.failed.extend(ids.iter().position(|own| *own == id));
+            }
+            _ => {}
+        }
+    }
+
+    /// What was taken and of which it is not known what became of it, each with its channel.
+    fn untold(&self, seen: &Seen) -> Vec<(u32, usize)> {
+        let all = self.taken.iter().map(|(number, channel)| (*number, *channel));
+        all.filter(|(number, channel)| {
+            let came = seen.all.contains(&word(OWN, *number));
+            assert!(
+                !(came && self.back.contains(number)),
+                "either it came, or it came back"
+            );
+            !(came || self.back.contains(number) || self.failed.contains(channel))
+        })
+        .collect()
+    }
+}
+
+/// How much memory of the Worker can be leased now.
+fn home_of(worker: &mut Worker<Host>) -> usize {
+    core::iter::from_fn(|| worker.lease()).collect::<Vec<_>>().len()
+}
+
 fn play(seed: u64) {
     let mut chance = Chance(seed);
     let mut quiet = small();
@@ -121,11 +186,15 @@ fn play(seed: u64) {
         players.push(player(submitter));
     }
     let mut seen = Seen::default();
+    let mut own = Own::default();
     for _ in 0..600 {
         let at = chance.below(players.len());
         let channel = chance.below(ids.len());
         match (chance.below(100), &mut worker) {
-            (0..60, _) => {
+            (0..30, Some(worker)) => {
+                own.submit(worker, &ids, channel);
+            }
+            (30..60, _) => {
                 let player = &mut players[at];
                 if let Some(mut lease) = player.submitter.lease() {
                     lease.fill(&word(player.who, player.next).to_be_bytes()).unwrap();
@@ -136,14 +205,15 @@ fn play(seed: u64) {
                 }
             }
             (60..80, Some(worker)) => {
-                worker.poll(|_, _| ()).unwrap();
+                worker.poll(|turn, event| own.note(turn, event, &ids)).unwrap();
             }
             (80..90, _) => seen.take(channel, heard(&mut ends[channel])),
             (90..95, _) => {
                 take_failures(&mut players[at]);
             }
             (95, Some(_)) => {
-                let plan = format!("fail {}th post of hub with 12", 4 + chance.below(5));
+                let call = ["post", "post", "unclear-post"][chance.below(3)];
+                let plan = format!("fail {}th {call} of hub with 12", 4 + chance.below(5));
                 fabric.follow(&plan.parse().unwrap());
             }
             (96, Some(worker)) if chance.below(4) == 0 => {
@@ -167,17 +237,23 @@ fn play(seed: u64) {
     // Closed, so that what is in flight unsignaled is told of, too; polled until all is.
     if let Some(worker) = &mut worker {
         for id in &ids {
-            let soon = worker.within(Duration::from_millis(5));
+            let soon = worker.within(Duration::from_millis(5 * chance.below(2) as u64));
             worker.begin_close(*id, soon).ok();
         }
     }
     let mut failed = Vec::new();
-    let mut is_over = false;
+    let (mut is_over, mut open) = (false, (vec![], 64));
     let began = Instant::now();
     while !is_over {
-        assert!(began.elapsed() < SOON, "seed {seed}: something is never told of");
+        assert!(
+            began.elapsed() < SOON,
+            "seed {seed}: something is never told of, {open:?}"
+        );
         if let Some(worker) = &mut worker {
-            worker.poll(|_, _| ()).unwrap();
+            // Time passes meanwhile: of what was not signaled nothing is told before its queue pair goes.
+            let soon = worker.within(Duration::from_millis(10));
+            let waited = worker.wait(Wait::Busy, soon, |turn, event| own.note(turn, event, &ids));
+            waited.unwrap();
         }
         for (channel, end) in ends.iter_mut().enumerate() {
             seen.take(channel, heard(end));
@@ -186,6 +262,11 @@ fn play(seed: u64) {
             failed.extend(take_failures(player));
             home(&mut player.submitter) == 6
         });
+        // Once the channels are gone, all the Worker's memory is.
+        if let Some(worker) = &mut worker {
+            open = (own.untold(&seen), home_of(worker));
+            is_over &= open == (vec![], 64);
+        }
     }
     for player in &mut players {
         failed.extend(take_failures(player));

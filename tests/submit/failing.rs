@@ -2,11 +2,11 @@
 
 use doorbell::{
     CloseProgress, Event, Operation, PostFlags, RemoteAccess, RemoteAddress, SubmissionError, WcStatus,
-    Window as _, WindowConfig, within,
+    Window as _, WindowConfig,
 };
 
 use super::{NOTHING, config, home, hub, lease, numbers, submit, until};
-use crate::fabric::{SOON, pair, pair_with, small};
+use crate::fabric::{LONG, pair, pair_with, small};
 
 #[test]
 fn what_waits_for_a_channel_that_is_closed_comes_back() {
@@ -18,7 +18,8 @@ fn what_waits_for_a_channel_that_is_closed_comes_back() {
         submit(&mut submitter, to, number);
     }
     numbers(&mut a);
-    a.worker().begin_close(to, within(SOON)).unwrap();
+    let long = a.worker().within(LONG);
+    a.worker().begin_close(to, long).unwrap();
     until("it is closed", || {
         numbers(&mut a);
         a.worker().close_progress(to) == CloseProgress::Closed(Ok(()))
@@ -141,7 +142,7 @@ fn a_channel_that_took_the_place_of_another_gets_nothing_of_it() {
     // Sixteen go out, four wait.
     (0..20).for_each(|number| submit(&mut submitter, old, number));
     hub.poll();
-    hub.worker.begin_close(old, within(SOON)).unwrap();
+    hub.worker.begin_close(old, hub.worker.within(LONG)).unwrap();
     until("it is closed", || {
         hub.poll();
         hub.worker.close_progress(old) == CloseProgress::Closed(Ok(()))

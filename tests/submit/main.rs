@@ -7,7 +7,10 @@ mod anything;
 mod failing;
 mod leaving;
 mod memory;
+mod own;
 mod posting;
+mod several;
+mod unsent;
 mod waiting;
 
 use core::time::Duration;
@@ -17,11 +20,10 @@ use std::time::Instant;
 
 use doorbell::{
     ChannelConfig, ChannelId, Event, Lease, Listener, Node, RemoteAccess, Submitter, SubmitterConfig, Worker,
-    within,
 };
 use doorbell_sim::{Fabric, Host};
 
-use fabric::{End, SOON, node, port, small, workers};
+use fabric::{End, LONG, SOON, node, port, small, workers};
 
 /// A Worker with several channels, each to an end of its own.
 struct Hub {
@@ -62,7 +64,7 @@ impl Hub {
         let connecting = thread::spawn(move || {
             let mut workers = workers(&client);
             let at = client
-                .connect(&mut workers, &handle, &config, within(SOON))
+                .connect(&mut workers, &handle, &config, client.within(LONG))
                 .unwrap();
             End {
                 node: client,
@@ -72,7 +74,8 @@ impl Hub {
             }
         });
         let workers = core::slice::from_mut(&mut self.worker);
-        let at = self.listener.accept(&self.node, workers, within(SOON)).unwrap();
+        let long = self.node.within(LONG);
+        let at = self.listener.accept(&self.node, workers, long).unwrap();
         self.ids.push(at.channel);
         self.ends.push(connecting.join().unwrap());
     }

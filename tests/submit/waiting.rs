@@ -3,11 +3,11 @@
 use core::time::Duration;
 use std::thread;
 
-use doorbell::{Event, Notify, Submitter, Wait, Woken, within};
+use doorbell::{Event, Notify, Submitter, Wait, Woken};
 use doorbell_sim::Host;
 
 use super::{config, home, hub, numbers, submit, until};
-use crate::fabric::{SOON, pair_notified, small};
+use crate::fabric::{LONG, pair_notified, small};
 
 #[test]
 fn a_channel_without_credits_holds_up_no_other() {
@@ -61,7 +61,7 @@ fn a_submission_wakes_a_worker_that_sleeps() {
                 submit(submitter, to, number);
             });
             // It wakes to post it, and once more for the completion.
-            let woken = worker.wait(sleepy, within(SOON), |_, event| {
+            let woken = worker.wait(sleepy, worker.within(LONG), |_, event| {
                 assert!(matches!(event, Event::Done { .. }), "{event:?}");
             });
             assert_eq!(woken, Ok(Woken::Progress));

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
 use doorbell::{Key, KeyRing, Listener, Trust};
-use doorbell_sim::Fabric;
+use doorbell_sim::{Fabric, PortConfig};
 use fabric::{node_that, port, small, workers};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -84,6 +84,25 @@ fn a_mesh_tells_who_comes_and_goes_and_by_which_rails() {
     );
     // Each step of it is for who asks for more.
     assert!(!log.contains("DEBUG"), "{log}");
+}
+
+/// Once, when Workers are made, and not with every look at the ports.
+#[test]
+fn a_port_without_an_address_is_told_once() {
+    let log = Log::of(LevelFilter::WARN, || {
+        let fabric = Fabric::builder().driven().build();
+        let ports = vec![PortConfig::new("bare", &[]), port("simA", "10.0.0.1/24")];
+        let trust = Trust::unauthenticated_on_purpose();
+        let a = node_that(&fabric, "a", ports, trust);
+        let at_a = workers(&a);
+        let at = SocketAddr::from(([10, 0, 0, 1], 7000));
+        Listener::bind(&a, &at_a, at, &small()).unwrap();
+    });
+    assert_eq!(log.lines().count(), 1, "{log}");
+    assert_told(
+        &log,
+        &["WARN doorbell: passed over .. what=bare port 1: the GID table has no RoCEv2 entry"],
+    );
 }
 
 #[test]

@@ -9,6 +9,9 @@ use core::time::Duration;
 use super::{Epoch, FinalReason, SESSION_RAILS_MAX};
 use crate::{Deadline, Instant};
 
+/// When to try again what our device refused.
+const TRY_AGAIN: Duration = Duration::from_millis(10);
+
 /// Names a request of a session. It names nothing once its end was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId {
@@ -48,6 +51,8 @@ pub enum UnknownReason {
     Withdrawn,
     /// No rail leads to the window, and none did in time.
     NoRail,
+    /// Our own device took it on no rail in time: it refused the post, or has no depth for READs and atomics.
+    Refused,
     /// The session is over.
     Over(FinalReason),
 }
@@ -59,6 +64,7 @@ impl core::fmt::Display for UnknownReason {
             Self::Denied => f.write_str("the peer's device refused it"),
             Self::Withdrawn => f.write_str("the peer has withdrawn the window"),
             Self::NoRail => f.write_str("no rail led to the window in time"),
+            Self::Refused => f.write_str("our device refused it"),
             Self::Over(reason) => write!(f, "the link is over: {reason}"),
         }
     }
@@ -118,6 +124,10 @@ pub struct KeptRequest {
     repeat: Repeat,
     was_posted: bool,
     was_lost: bool,
+    /// Whether its window was withdrawn meanwhile.
+    is_withdrawn: bool,
+    /// Where our device refused it when it was last tried, when to try again.
+    refused: Option<Deadline>,
     /// By when it is to be posted, or asked whether it may be.
     until: Deadline,
 }
@@ -150,6 +160,8 @@ impl Default for KeptRequest {
             repeat: Repeat::Never,
             was_posted: false,
             was_lost: false,
+            is_withdrawn: false,
+            refused: None,
             until: Deadline::at(Instant::from_ns(0)),
         }
     }
@@ -192,9 +204,8 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
             generation,
             window,
             repeat,
-            was_posted: false,
-            was_lost: false,
             until,
+            ..KeptRequest::default()
         };
         Some(RequestId { place, generation })
     }
@@ -203,12 +214,16 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         self.table.as_mut().iter_mut()
     }
 
-    /// Those that wait for a rail, each with its window.
-    pub fn waiting(&self) -> impl Iterator<Item = (RequestId, u32)> {
-        (0_u32..).zip(self.table.as_ref()).filter_map(|(place, kept)| {
-            let generation = kept.generation;
-            (kept.state == State::Waiting).then_some((RequestId { place, generation }, kept.window))
-        })
+    /// Those that wait for a rail and are to be tried, each with its window.
+    pub fn waiting(&self, now: Instant) -> impl Iterator<Item = (RequestId, u32)> {
+        (0_u32..)
+            .zip(self.table.as_ref())
+            .filter_map(move |(place, kept)| {
+                let generation = kept.generation;
+                let is_due = kept.refused.is_none_or(|again| again.has_passed(now));
+                let is_next = kept.state == State::Waiting && is_due;
+                is_next.then_some((RequestId { place, generation }, kept.window))
+            })
     }
 
     fn of(&mut self, id: RequestId) -> Option<&mut KeptRequest> {
@@ -220,7 +235,15 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
     pub fn posted(&mut self, id: RequestId, rail: u8, epoch: Epoch) {
         if let Some(kept) = self.of(id).filter(|kept| kept.state == State::Waiting) {
             kept.state = State::Posted { rail, epoch };
-            kept.was_posted = true;
+            (kept.was_posted, kept.refused) = (true, None);
+        }
+    }
+
+    /// Says that our device did not take a request that waits. It is tried again a little later, and ends with that where it never
+    /// is taken.
+    pub fn refused(&mut self, id: RequestId, now: Instant) {
+        if let Some(kept) = self.of(id) {
+            kept.refused = Some(Deadline::after(now, TRY_AGAIN));
         }
     }
 
@@ -258,12 +281,14 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
                 kept.until = until;
             }
             match kept.repeat {
+                Repeat::Never => kept.end(UnknownReason::RailFailed),
+                // There is nowhere to do it again.
+                _ if kept.is_withdrawn => kept.end(UnknownReason::Withdrawn),
                 Repeat::AtOnce => kept.state = State::Waiting,
                 Repeat::OnceFenced => {
                     kept.state = State::Fencing { rail, epoch };
                     fenced = fenced.max(Some(epoch));
                 }
-                Repeat::Never => kept.end(UnknownReason::RailFailed),
             }
         }
         if let (Some(epoch), Some(fence)) = (fenced, self.fences.get_mut(usize::from(rail))) {
@@ -307,11 +332,11 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// Says that a window is withdrawn: what waits for it ends. What is posted ends by itself.
+    /// Says that a window is withdrawn: what waits for it ends. What is posted ends by itself, or with its rail.
     pub fn withdrawn(&mut self, window: u32) {
-        for kept in self.each() {
-            let is_open = matches!(kept.state, State::Waiting | State::Fencing { .. });
-            if kept.window == window && is_open {
+        for kept in self.each().filter(|kept| kept.window == window) {
+            kept.is_withdrawn = true;
+            if kept.waits() {
                 kept.end(UnknownReason::Withdrawn);
             }
         }
@@ -320,29 +345,31 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
     /// Ends what nobody took in time.
     pub fn look_at_deadlines(&mut self, now: Instant) {
         for kept in self.each() {
-            let is_open = matches!(kept.state, State::Waiting | State::Fencing { .. });
-            if is_open && kept.until.has_passed(now) {
-                kept.end(UnknownReason::NoRail);
+            if kept.waits() && kept.until.has_passed(now) {
+                kept.end(match kept.refused {
+                    Some(_) => UnknownReason::Refused,
+                    None => UnknownReason::NoRail,
+                });
             }
         }
     }
 
     /// When to look at the deadlines.
     pub fn wake(&self) -> Option<Deadline> {
-        let open = self
-            .table
-            .as_ref()
-            .iter()
-            .filter(|kept| matches!(kept.state, State::Waiting | State::Fencing { .. }));
-        open.map(|kept| kept.until).min()
+        let open = self.table.as_ref().iter().filter(|kept| kept.waits());
+        open.map(|kept| kept.refused.map_or(kept.until, |again| again.min(kept.until)))
+            .min()
+    }
+
+    /// Whether one has no end yet.
+    pub fn is_any_open(&self) -> bool {
+        self.table.as_ref().iter().any(KeptRequest::is_open)
     }
 
     /// Says that the session is over: all that is left ends.
     pub fn over(&mut self, reason: FinalReason) {
-        for kept in self.each() {
-            if !matches!(kept.state, State::Free | State::Ended(_)) {
-                kept.end(UnknownReason::Over(reason));
-            }
+        for kept in self.each().filter(|kept| kept.is_open()) {
+            kept.end(UnknownReason::Over(reason));
         }
     }
 
@@ -361,6 +388,15 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
 }
 
 impl KeptRequest {
+    const fn is_open(&self) -> bool {
+        !matches!(self.state, State::Free | State::Ended(_))
+    }
+
+    /// Whether it is yet to be posted, the first time or again.
+    const fn waits(&self) -> bool {
+        matches!(self.state, State::Waiting | State::Fencing { .. })
+    }
+
     fn end(&mut self, reason: UnknownReason) {
         let was_posted = self.was_posted;
         self.state = State::Ended(RequestEnd::Unknown { was_posted, reason });

@@ -266,45 +266,9 @@ fn read_entry(bytes: &[u8]) -> Result<(Option<AdvertisedRail>, &[u8]), Fault> {
     let Some(&tag) = bytes.first() else {
         return Err((Field::RailTag, 0, Reason::Truncated));
     };
-    let length = match tag >> CLASS_SHIFT {
-        0 => size_of::<Ipv4Rail>(),
-        1 => size_of::<Ipv6Rail>(),
-        2 => size_of::<Ipv4Rail>().saturating_add(GID_BYTES),
-        3 => RAIL_BYTES_MAX,
-        CLASS_EXPLICIT => match bytes.get(1) {
-            None => return Err((Field::RailLength, 1, Reason::Truncated)),
-            Some(&length) if length < 2 => return Err((Field::RailLength, 1, Reason::OutOfRange)),
-            Some(&length) => usize::from(length),
-        },
-        _ => return Err((Field::RailTag, 0, Reason::Unknown)),
-    };
+    let length = entry_length(tag, bytes)?;
     let Some((entry, rest)) = bytes.split_at_checked(length) else {
-        let layout: &[(Field, usize)] = match tag {
-            TAG_IPV4 => &[
-                (Field::RailTag, 0),
-                (Field::RailPrefix, 1),
-                (Field::RailSpeed, 2),
-                (Field::RailAddress, 3),
-            ],
-            TAG_IPV4_GID => &[
-                (Field::RailTag, 0),
-                (Field::RailPrefix, 1),
-                (Field::RailSpeed, 2),
-                (Field::RailAddress, 3),
-                (Field::RailGid, 7),
-            ],
-            TAG_IPV6 | TAG_IPV6_GID => &[
-                (Field::RailTag, 0),
-                (Field::RailPrefix, 1),
-                (Field::RailSpeed, 2),
-                (Field::RailAddress, 3),
-                (Field::RailGid, 19),
-            ],
-            _ => &[(Field::RailTag, 0)],
-        };
-        let cut = layout.iter().rev().find(|(_, start)| *start <= bytes.len());
-        let (field, start) = cut.copied().unwrap_or((Field::RailTag, 0));
-        return Err((field, start, Reason::Truncated));
+        return Err(cut_at(tag, bytes.len()));
     };
     let (address, prefix_bits, speed, gid) = match tag {
         TAG_IPV4 | TAG_IPV4_GID => {
@@ -349,6 +313,44 @@ fn read_entry(bytes: &[u8]) -> Result<(Option<AdvertisedRail>, &[u8]), Fault> {
         NotAdvertisable::ZeroGid => (Field::RailGid, gid_offset, Reason::Zero),
     })?;
     Ok((Some(rail), rest))
+}
+
+/// How long the entry is that begins with this tag, whatever its kind.
+#[inline]
+fn entry_length(tag: u8, bytes: &[u8]) -> Result<usize, Fault> {
+    Ok(match tag >> CLASS_SHIFT {
+        0 => size_of::<Ipv4Rail>(),
+        1 => size_of::<Ipv6Rail>(),
+        2 => size_of::<Ipv4Rail>().saturating_add(GID_BYTES),
+        3 => RAIL_BYTES_MAX,
+        CLASS_EXPLICIT => match bytes.get(1) {
+            None => return Err((Field::RailLength, 1, Reason::Truncated)),
+            Some(&length) if length < 2 => return Err((Field::RailLength, 1, Reason::OutOfRange)),
+            Some(&length) => usize::from(length),
+        },
+        _ => return Err((Field::RailTag, 0, Reason::Unknown)),
+    })
+}
+
+/// In which field an entry of this tag ends too early, that has so many bytes.
+#[cold]
+fn cut_at(tag: u8, bytes: usize) -> Fault {
+    const LAYOUT: [(Field, usize); 4] = [
+        (Field::RailTag, 0),
+        (Field::RailPrefix, 1),
+        (Field::RailSpeed, 2),
+        (Field::RailAddress, 3),
+    ];
+    let gid = match tag {
+        TAG_IPV4_GID => Some((Field::RailGid, size_of::<Ipv4Rail>())),
+        TAG_IPV6 | TAG_IPV6_GID => Some((Field::RailGid, size_of::<Ipv6Rail>())),
+        TAG_IPV4 => None,
+        _ => return (Field::RailTag, 0, Reason::Truncated),
+    };
+    let mut fields = LAYOUT.into_iter().chain(gid);
+    let cut = fields.rfind(|(_, start)| *start <= bytes);
+    let (field, start) = cut.unwrap_or((Field::RailTag, 0));
+    (field, start, Reason::Truncated)
 }
 
 /// A list of rails, checked, still in the bytes it came in.

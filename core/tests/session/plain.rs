@@ -117,6 +117,37 @@ fn closing_waits_for_what_is_under_way_and_tells_the_peer() {
 }
 
 #[test]
+fn closing_waits_for_what_is_awaited_beside_messages() {
+    let mut world = World::new(&[1000], 11, config());
+    world.wanted = [10, 10];
+    let ms = Duration::from_millis;
+    world.run(ms(100), |world| world.sides[0].done == 10);
+    let began_ns = world.now_ns;
+    let now = || Instant::from_ns(began_ns);
+    let session = &mut world.sides[0].session;
+    session.await_beside(true);
+    session.close(Deadline::after(now(), SECOND));
+    let until = Duration::from_nanos(began_ns) + ms(30);
+    assert!(!world.run(until, |world| world.sides[0].is_over.is_some()));
+    let session = &mut world.sides[0].session;
+    let is_late = |deadline: Deadline| deadline.instant() > Instant::from_ns(world.now_ns).after(ms(1));
+    assert!(session.wake(Instant::from_ns(world.now_ns)).is_some_and(is_late));
+    session.await_beside(false);
+    assert!(!session.wake(Instant::from_ns(world.now_ns)).is_some_and(is_late));
+    assert!(world.run(until + ms(3), |world| world.sides[0].is_over.is_some()));
+    assert_eq!(world.sides[0].is_over, Some(FinalReason::Closed));
+    // Nobody waits beyond the deadline, whatever is awaited.
+    let mut world = World::new(&[1000], 11, config());
+    world.wanted = [10, 10];
+    world.run(ms(100), |world| world.sides[0].done == 10);
+    let until = Deadline::after(Instant::from_ns(world.now_ns), ms(70));
+    world.sides[0].session.await_beside(true);
+    world.sides[0].session.close(until);
+    assert!(world.run(SECOND, |world| world.sides[0].is_over.is_some()));
+    assert_eq!(world.now_ns, until.instant().to_ns());
+}
+
+#[test]
 fn a_close_that_cannot_end_ends_at_its_deadline() {
     let mut world = World::new(&[1000], 11, config());
     world.wanted = [10, 0];

@@ -1,9 +1,7 @@
 //! Machines that have keys: against others, against ones that have none, and with one on the wire who has none.
 
 use doorbell_core::Instant;
-use doorbell_core::handshake::{
-    Cause, Established, Fault, HandshakeError, Initiator, Responder, Stage, Step, Timing,
-};
+use doorbell_core::handshake::{Cause, Fault, Initiator, Responder, Stage, Step, Timing};
 use doorbell_core::wire::{
     Connect, FrameBuffer, FrameHeader, KeyId, Nonce, Reject, RejectReason, TAG_BYTES, Tag, VERSION,
 };
@@ -13,7 +11,7 @@ use crate::oracle::handshake::{
 };
 use crate::oracle::keys::{Keys, key_of};
 use crate::oracle::plain::mac::hmac;
-use crate::pipe::{End, Lane, Pair};
+use crate::pipe::{End, Lane, Pair, connected, failed};
 
 fn pair(ours: &Keys, theirs: &Keys) -> Pair {
     pair_of(ours, theirs, Nonce([0xb2; 16]))
@@ -53,20 +51,6 @@ fn run(pair: &mut Pair, mut on_wire: impl FnMut(&mut Pair)) -> (Step, Step) {
         on_wire(pair);
     }
     steps
-}
-
-fn connected(step: Step) -> Established {
-    let Step::Connected(established) = step else {
-        panic!("{step:?}")
-    };
-    established
-}
-
-fn failed(step: Step) -> HandshakeError {
-    let Step::Failed(error) = step else {
-        panic!("{step:?}")
-    };
-    error
 }
 
 fn rejected(reason: RejectReason, detail: u32) -> Cause {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use doorbell_core::Instant;
-use doorbell_core::handshake::{Initiator, Io, IoError, Responder, Step};
+use doorbell_core::handshake::{Established, HandshakeError, Initiator, Io, IoError, Responder, Step};
 
 use crate::oracle::keys::Keys;
 
@@ -103,4 +103,20 @@ impl Pair {
             },
         )
     }
+}
+
+/// What a connection that stands comes to.
+pub(crate) fn connected(step: Step) -> Established {
+    let Step::Connected(established) = step else {
+        panic!("{step:?}")
+    };
+    established
+}
+
+/// What ended it.
+pub(crate) fn failed(step: Step) -> HandshakeError {
+    let Step::Failed(error) = step else {
+        panic!("{step:?}")
+    };
+    error
 }

@@ -35,9 +35,12 @@ macro_rules! numbered {
 }
 
 numbered! {
-    /// A call that can be made to fail, in the way its manual page says that it fails.
+    /// A call that can be made to fail, in the way its manual page says that it fails: every one that `ffi` makes and that
+    /// can fail, to which a test of `ffi` sees.
     Call {
+        ForkInit = "ibv_fork_init",
         GetDeviceList = "ibv_get_device_list",
+        GetDeviceName = "ibv_get_device_name",
         OpenDevice = "ibv_open_device",
         CloseDevice = "ibv_close_device",
         QueryDevice = "ibv_query_device",
@@ -62,6 +65,7 @@ numbered! {
         CreateQp = "ibv_create_qp",
         ModifyQp = "ibv_modify_qp",
         QueryQp = "ibv_query_qp",
+        QueryQpDataInOrder = "ibv_query_qp_data_in_order",
         DestroyQp = "ibv_destroy_qp",
         PostSend = "ibv_post_send",
         PostRecv = "ibv_post_recv",
@@ -71,18 +75,22 @@ numbered! {
 }
 
 impl Call {
-    /// Whether it destroys what a device works with: calls that may take milliseconds.
-    pub(crate) const fn destroys(self) -> bool {
-        matches!(
-            self,
-            Self::CloseDevice
-                | Self::DeallocPd
-                | Self::DeregMr
-                | Self::DestroyCompChannel
-                | Self::DestroyCq
-                | Self::DestroySrq
-                | Self::DestroyQp
-        )
+    /// What makes something that a device works with, each with what destroys it: calls that may take milliseconds.
+    pub const LIVES: [(Self, Self); 8] = [
+        (Self::OpenDevice, Self::CloseDevice),
+        (Self::AllocPd, Self::DeallocPd),
+        (Self::RegMr, Self::DeregMr),
+        (Self::CreateCompChannel, Self::DestroyCompChannel),
+        (Self::CreateCq, Self::DestroyCq),
+        (Self::CreateSrq, Self::DestroySrq),
+        (Self::CreateAh, Self::DestroyAh),
+        (Self::CreateQp, Self::DestroyQp),
+    ];
+
+    /// Whether it destroys something.
+    #[must_use]
+    pub fn destroys(self) -> bool {
+        Self::LIVES.iter().any(|(_, destroy)| *destroy == self)
     }
 }
 

@@ -55,6 +55,9 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    if let Some(error) = faults::due(Call::GetDeviceName) {
+        return errno::null(error);
+    }
     // SAFETY: a device of the list (ibv_get_device_name(3)).
     unsafe { Device::of(device) }.name()
 }
@@ -524,6 +527,11 @@ unsafe extern "C" fn ibv_query_qp_data_in_order(
     operation: ibv_wr_opcode,
     _flags: u32,
 ) -> c_int {
+    if let Some(error) = faults::due(Call::QueryQpDataInOrder) {
+        // It promises nothing then, and has no other way to say so.
+        errno::set(error);
+        return 0;
+    }
     let writes = matches!(
         operation,
         ibv_wr_opcode::IBV_WR_RDMA_WRITE | ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM
@@ -542,15 +550,17 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     0
 }
 
-/// Nothing to prepare: no memory here changes place under a device.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_fork_init() -> c_int {
-    0
+    if let Some(error) = faults::due(Call::ForkInit) {
+        return error;
+    }
+    memory::ask_for_children()
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_is_fork_initialized() -> ibv_fork_status {
-    rdma_sys::IBV_FORK_UNNEEDED
+    memory::children()
 }
 
 #[unsafe(no_mangle)]

@@ -29,7 +29,7 @@
 //!   and a receiver-not-ready timer takes 50 ms at least;
 //! - there are reliable connections and datagrams only, no extended queues and no memory windows of type 1 or 2;
 //! - a datagram arrives where there is a receive for it, in order and once; a send of one that fails brings
-//!   the queue pair to ERR, as on rxe;
+//!   the queue pair to SQE, as verbs say;
 //! - completions of a destroyed queue pair may still be polled, as on rxe;
 //! - an overrun completion queue drops what does not fit, says so by an event and goes on, as rxe's;
 //! - a failed completion holds rubbish in every field that means nothing then (S7), on purpose;

@@ -7,10 +7,10 @@
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::ptr;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use rdma_sys::{ibv_access_flags, ibv_mr, ibv_pd};
+use rdma_sys::{ibv_access_flags, ibv_fork_status, ibv_mr, ibv_pd};
 
 use crate::copy::Piece;
 use crate::domain::Domain;
@@ -58,6 +58,29 @@ static FREE: Mutex<Free> = Mutex::new(Free {
     // Not zero, so that no key is.
     next: 1,
 });
+
+/// Whether children were asked for before anything was registered, see `ibv_fork_init(3)`.
+static CHILDREN: AtomicU8 = AtomicU8::new(UNASKED);
+const UNASKED: u8 = 0;
+const IN_TIME: u8 = 1;
+const TOO_LATE: u8 = 2;
+
+/// As a library does on a kernel that does not copy for children what a device has; here no memory changes place.
+pub(crate) fn ask_for_children() -> c_int {
+    match CHILDREN.compare_exchange(UNASKED, IN_TIME, Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) | Err(IN_TIME) => 0,
+        Err(_) => libc::EINVAL,
+    }
+}
+
+/// Whether they were, in time.
+pub(crate) fn children() -> ibv_fork_status {
+    if CHILDREN.load(Ordering::Relaxed) == IN_TIME {
+        rdma_sys::IBV_FORK_ENABLED
+    } else {
+        rdma_sys::IBV_FORK_DISABLED
+    }
+}
 
 fn entry(key: u32) -> Option<&'static Entry> {
     ENTRIES.get((key >> INDEX_SHIFT) as usize)
@@ -185,6 +208,8 @@ pub(crate) unsafe fn register(
     // SAFETY: live, as the caller vouches.
     let domain: &Domain = unsafe { look_at(pd) };
     domain.children.add();
+    // Where it fails somebody asked, or registered, before.
+    let _ = CHILDREN.compare_exchange(UNASKED, TOO_LATE, Ordering::Relaxed, Ordering::Relaxed);
     Ok(hand_out(Region {
         verbs: UnsafeCell::new(ibv_mr {
             context: domain.context(),

@@ -5,8 +5,8 @@ use core::error::Error;
 use core::time::Duration;
 
 use doorbell::{
-    Channel, ChannelConfig, ChannelId, Connection, Listener, Node, Notify, RemoteAccess, RingChannel,
-    RingConfig, RingError, SharedReceivesConfig, Submitter, SubmitterConfig, Trust, Window as _,
+    Channel, ChannelConfig, ChannelId, Connection, Listener, LocalWindow, Node, Notify, RemoteAccess,
+    RingChannel, RingConfig, RingError, SharedReceivesConfig, Submitter, SubmitterConfig, Trust, Window as _,
     WindowConfig, Worker, WorkerConfig, within,
 };
 
@@ -15,8 +15,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Bytes of the window each side opens to the other.
 const WINDOW_BYTES: usize = 4096;
-
-type Window = <doorbell::Rdma as doorbell::vocabulary::provider::Provider>::Window;
 
 /// One of the two.
 #[derive(Debug)]
@@ -27,7 +25,7 @@ pub struct End {
     /// Its end of the connection.
     pub channel: ChannelId,
     /// What the other may reach.
-    pub window: Window,
+    pub window: LocalWindow,
     /// What submits to the Worker: through a ring of its own, and through one that it shares.
     pub submitters: [Submitter; 2],
 }

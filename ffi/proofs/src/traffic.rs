@@ -6,8 +6,8 @@ use core::fmt;
 use core::time::Duration;
 
 use doorbell::{
-    Event, Lease, Operation, PostFlags, RemoteAddress, RingChannel, SendErrorKind, SubmitErrorKind, Turn,
-    Wait, Window as _, Woken, Worker, within,
+    Deadline, Event, Lease, Operation, PostFlags, RemoteAddress, RingChannel, SendErrorKind, SubmitErrorKind,
+    Turn, Wait, Window as _, Woken, Worker, within,
 };
 
 use crate::{End, Pair};
@@ -135,6 +135,21 @@ impl Traffic {
             }
             if ends != [Woken::Deadline; 2] {
                 return Err(Stuck("a wait does not end"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits at both ends for what is there already: each finds it at once, and arms and sleeps for nothing.
+    ///
+    /// # Errors
+    /// As for [`Traffic::run`]; or nothing was found.
+    pub fn find(&mut self, deadline: Deadline) -> Result<(), Stuck> {
+        for how in [Wait::Busy, Wait::SpinThenSleep { spins: 0 }] {
+            for (of, to) in [(Side::A, Side::B), (Side::B, Side::A)] {
+                self.alone(of)?;
+                self.take_in(to, Some((how, deadline)))?;
+                self.settle()?;
             }
         }
         Ok(())
@@ -290,7 +305,8 @@ impl Traffic {
         Ok(())
     }
 
-    /// What submitters send: messages and WRITEs, more than a ring holds, through either kind of ring.
+    /// What submitters send, and the thread that polls with them: messages and WRITEs, more than a ring holds, through
+    /// either kind of ring.
     fn submitted(&mut self, of: Side) -> Result<(), Stuck> {
         let refused = Stuck("a submission was refused");
         let number = self.number();
@@ -309,6 +325,12 @@ impl Traffic {
             Operation::WriteWithImmediate(target, NO_ANSWER),
             Operation::SendWithImmediate(NO_ANSWER),
         ];
+        // In the same doorbell, by the thread that polls.
+        for operation in [Operation::Send, Operation::Write(target)] {
+            let lease = filled(worker, number)?;
+            let channel = worker.channel(*channel).ok_or(refused)?;
+            channel.submit(operation, lease, none).map_err(|_| refused)?;
+        }
         let mut submitted = 0_u64;
         for submitter in submitters {
             for operation in operations.into_iter().cycle() {
@@ -332,9 +354,9 @@ impl Traffic {
             return Err(refused);
         }
         let [ours, _] = self.owed(of);
-        ours.messages = ours.messages.wrapping_add(8);
+        ours.messages = ours.messages.wrapping_add(9);
         ours.written = ours.written.wrapping_add(4);
-        self.requests = self.requests.wrapping_add(submitted);
+        self.requests = self.requests.wrapping_add(submitted).wrapping_add(2);
         Ok(())
     }
 
@@ -379,6 +401,11 @@ impl Traffic {
     }
 
     fn poll(&mut self, of: Side) -> Result<(), Stuck> {
+        self.take_in(of, None)
+    }
+
+    /// Polls one end, or waits at it for something that is there.
+    fn take_in(&mut self, of: Side, wait: Option<(Wait, Deadline)>) -> Result<(), Stuck> {
         let Self {
             pair: Pair { a, b, .. },
             rings: [ring_a, ring_b],
@@ -391,27 +418,34 @@ impl Traffic {
             Side::A => (a, ring_a, by_a, by_b),
             Side::B => (b, ring_b, by_b, by_a),
         };
-        end.worker
-            .poll(|turn, event| match event {
-                Event::Received { message, immediate } => {
-                    *is_wrong |= !take(turn, message, immediate, requests);
-                    theirs.messages = theirs.messages.wrapping_sub(1);
-                }
-                Event::Written {
-                    payload_bytes,
-                    immediate,
-                } => {
-                    *is_wrong |= payload_bytes as usize != MESSAGE_BYTES || immediate != NO_ANSWER;
-                    theirs.written = theirs.written.wrapping_sub(1);
-                }
-                Event::Fetched { data, .. } => {
-                    drop(data);
-                    ours.fetched = ours.fetched.wrapping_sub(1);
-                }
-                Event::Done { .. } => {}
-                _ => *is_wrong = true,
-            })
-            .map_err(|_| Stuck("polling failed"))?;
+        let each = |turn: Turn<'_>, event: Event| match event {
+            Event::Received { message, immediate } => {
+                *is_wrong |= !take(turn, message, immediate, requests);
+                theirs.messages = theirs.messages.wrapping_sub(1);
+            }
+            Event::Written {
+                payload_bytes,
+                immediate,
+            } => {
+                *is_wrong |= payload_bytes as usize != MESSAGE_BYTES || immediate != NO_ANSWER;
+                theirs.written = theirs.written.wrapping_sub(1);
+            }
+            Event::Fetched { data, .. } => {
+                drop(data);
+                ours.fetched = ours.fetched.wrapping_sub(1);
+            }
+            Event::Done { .. } => {}
+            _ => *is_wrong = true,
+        };
+        let progress = match wait {
+            None => end.worker.poll(each).map(|_| Woken::Progress).ok(),
+            Some((how, deadline)) => end.worker.wait_open(how, deadline, each).ok(),
+        };
+        match progress {
+            Some(Woken::Progress) => {}
+            Some(_) => return Err(Stuck("a wait finds nothing")),
+            None => return Err(Stuck("polling failed")),
+        }
         let channel = end.channel().ok_or(Stuck("the channel is closed"))?;
         let mut bytes = [0; MESSAGE_BYTES];
         while let Some(length) = ring

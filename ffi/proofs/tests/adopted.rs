@@ -8,9 +8,8 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    Event, Lease, Operation, PostFlags, Rdma, RemoteAccess, RemoteAddress, StableMemory, Window as _,
+    Event, Lease, Operation, PostFlags, RemoteAccess, RemoteAddress, StableMemory, Window as _, within,
 };
 use doorbell_proofs::{End, Pair};
 
@@ -160,7 +159,7 @@ fn a_mapping_of_the_engine_is_a_window() {
     let mut pair = Pair::connect().unwrap();
     let unmapped = Arc::default();
     let pool = Pool::new(PAGE_BYTES, &unmapped);
-    let window: <Rdma as Provider>::Window = pair.b.worker.adopt_window(pool, RemoteAccess::WRITE).unwrap();
+    let window = pair.b.worker.adopt_window(pool, RemoteAccess::WRITE).unwrap();
     let at = RemoteAddress::within(&window.remote(), 100, 4).unwrap();
     let mut lease = pair.a.worker.lease().unwrap();
     lease.fill(b"lent").unwrap();
@@ -175,5 +174,6 @@ fn a_mapping_of_the_engine_is_a_window() {
     assert_eq!(&copied, b"lent");
     assert_eq!(unmapped.load(Ordering::SeqCst), 0);
     drop(window);
+    assert!(pair.node.settle(within(PATIENCE)));
     assert_eq!(unmapped.load(Ordering::SeqCst), 1);
 }

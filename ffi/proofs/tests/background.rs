@@ -134,13 +134,7 @@ fn round(control: Control, fails: Option<(Call, u32)>, shared: Option<SharedRece
     // Each peer has one at either end.
     let queue_pairs = control.calls(Call::CreateQp) as usize;
     assert!(queue_pairs >= PEERS.saturating_mul(2), "{case}: {queue_pairs}");
-    for (made, destroyed) in [
-        (Call::CreateQp, Call::DestroyQp),
-        (Call::CreateCq, Call::DestroyCq),
-        (Call::CreateSrq, Call::DestroySrq),
-        (Call::RegMr, Call::DeregMr),
-        (Call::AllocPd, Call::DeallocPd),
-    ] {
+    for (made, destroyed) in Call::LIVES {
         // A call that failed made nothing.
         let failed = u32::from(fails.is_some_and(|(call, _)| call == made));
         let made = control.calls(made).saturating_sub(failed);
@@ -154,6 +148,7 @@ fn whatever_fails_nothing_is_left() {
     rdma_sys::load_from(&path).unwrap();
     drop(Node::open(Trust::unauthenticated_on_purpose()).unwrap());
     let control = Control::of(&path).unwrap();
+    let before = leaks();
     let mut shared = SharedReceivesConfig::default();
     shared.depth = 64;
     for shared in [None, Some(shared)] {
@@ -164,14 +159,5 @@ fn whatever_fails_nothing_is_left() {
             }
         }
     }
-    let leaks = leaks();
-    let left = [
-        leaks.memory_regions,
-        leaks.queue_pairs,
-        leaks.shared_receive_queues,
-        leaks.completion_queues,
-        leaks.protection_domains,
-        leaks.contexts,
-    ];
-    assert_eq!(left, [0; 6], "{leaks:?}");
+    assert_eq!(leaks(), before);
 }

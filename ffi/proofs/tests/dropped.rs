@@ -6,7 +6,9 @@
 
 use core::time::Duration;
 
-use doorbell::{ArenaConfig, CloseProgress, Lease, Node, Trust, Worker, WorkerConfig, within};
+use doorbell::{
+    ArenaConfig, CloseProgress, Lease, Node, RemoteAccess, Trust, WindowConfig, Worker, WorkerConfig, within,
+};
 use doorbell_fake::{Call, Control};
 use doorbell_ffi::Rdma;
 use doorbell_proofs::{End, Pair};
@@ -31,8 +33,9 @@ fn round(control: Control, run: impl FnOnce(&Node, Worker, Worker)) {
             submitters,
             ..
         } = end;
+        assert_eq!(destroys_here(control, move || drop(window)), 0);
         // The caller's own, who chooses where they go.
-        drop((window, submitters));
+        drop(submitters);
         worker
     });
     run(&node, a, b);
@@ -42,14 +45,7 @@ fn round(control: Control, run: impl FnOnce(&Node, Worker, Worker)) {
 fn all_destroyed(control: Control, node: Node) {
     assert!(node.settle(within(SOON)));
     drop(node);
-    for (made, destroyed) in [
-        (Call::CreateQp, Call::DestroyQp),
-        (Call::CreateCq, Call::DestroyCq),
-        (Call::CreateSrq, Call::DestroySrq),
-        (Call::RegMr, Call::DeregMr),
-        (Call::AllocPd, Call::DeallocPd),
-        (Call::OpenDevice, Call::CloseDevice),
-    ] {
+    for (made, destroyed) in Call::LIVES {
         assert_eq!(control.calls(made), control.calls(destroyed), "{destroyed:?}");
     }
 }
@@ -117,13 +113,13 @@ fn who_drops_destroys_nothing() {
         let mut pair = Pair::connect().unwrap();
         let rings = pair.rings().unwrap();
         let Pair { a, b, node, .. } = pair;
-        drop((a.window, b.window));
+        let windows = (a.window, b.window);
         let submitters = (a.submitters, b.submitters);
         let here = destroys_here(control, move || {
             if is_first {
-                drop((rings, a.worker, b.worker));
+                drop((windows, rings, a.worker, b.worker));
             } else {
-                drop((a.worker, b.worker, rings));
+                drop((a.worker, b.worker, rings, windows));
             }
         });
         assert_eq!(here, 0);
@@ -135,6 +131,8 @@ fn who_drops_destroys_nothing() {
     let trust = Trust::unauthenticated_on_purpose();
     let node = Node::with_provider(Rdma::load().unwrap(), trust).unwrap();
     let worker = node.workers(&WorkerConfig::default()).unwrap().remove(0);
+    let window = worker.window(&WindowConfig::new(64, RemoteAccess::READ)).unwrap();
+    assert_eq!(destroys_here(control, move || drop(window)), 1);
     assert!(destroys_here(control, move || drop(worker)) > 5);
     all_destroyed(control, node);
 }

@@ -13,7 +13,7 @@ use std::thread;
 use doorbell::{ArenaConfig, Event, Notify, Operation, PostFlags, SubmitterConfig, WorkerConfig, within};
 use doorbell_ffi::leaks;
 use doorbell_proofs::Pair;
-use halves::{Halves, echo, exchange};
+use halves::{Halves, echo, exchange, exchange_counted};
 
 /// What is leaked is counted for the whole process: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -35,13 +35,7 @@ fn apart(run: impl FnOnce(Halves<doorbell::Rdma>, Halves<doorbell::Rdma>)) {
 fn millions_of_messages_both_ways_on_four_threads() {
     apart(|mut a, mut b| {
         for counts in [[500_000, 500_000], [100_000, 0], [0, 100_000]] {
-            let before = a.sending.statistics().snapshot();
-            exchange(&mut a, &mut b, counts);
-            let since = a.sending.statistics().snapshot().since(&before);
-            assert_eq!(since.received, u64::from(counts[1]), "no count is lost");
-            assert_eq!(since.requests - since.announcements, u64::from(counts[0]));
-            assert_eq!((since.rejected, since.orphaned), (0, 0));
-            assert!(since.announcements >= u64::from(counts[1]) / 32, "{since}");
+            let since = exchange_counted(&mut a, &mut b, counts, 32);
             assert!(
                 counts[0] == 0 || since.would_block > 0,
                 "credits were used up: {since}"

@@ -7,7 +7,7 @@ use doorbell_core::provider::{
 };
 use doorbell_ffi::ProviderKind;
 
-use crate::bench::{Bench, bench, config, poll, post_receives, slot_with};
+use super::bench::{Bench, bench, config, poll, post_receives, slot_with};
 
 #[test]
 fn a_completion_of_another_queue_is_rejected() {

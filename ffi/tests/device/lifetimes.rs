@@ -9,7 +9,7 @@ use doorbell_core::provider::{
 };
 use doorbell_ffi::{CompletionQueue, leaks};
 
-use crate::bench::{Bench, End, bench, config, poll, poll_success, post_receives, retire_sends, slot_with};
+use super::bench::{Bench, End, bench, config, poll, poll_success, post_receives, retire_sends, slot_with};
 
 /// That the device let go of everything it was asked to.
 pub(crate) fn nothing_refused() {
@@ -319,6 +319,24 @@ fn attachers_and_slots_go_on_many_threads_behind_their_arena() {
     assert_eq!(leaks(), before);
 }
 
+/// Its channel on its completion queues, by another queue pair.
+fn anew(bench: &Bench, end: End, channel: u32) -> End {
+    let End {
+        parts,
+        sends,
+        receives,
+    } = end;
+    drop(parts);
+    End {
+        parts: bench
+            .domain
+            .queue_pair(&sends, &receives, &config(channel))
+            .unwrap(),
+        sends,
+        receives,
+    }
+}
+
 #[test]
 fn stale_completions_never_match_a_later_queue_pair() {
     let Some(bench) = bench("stale_completions_never_match_a_later_queue_pair") else {
@@ -347,30 +365,8 @@ fn stale_completions_never_match_a_later_queue_pair() {
             one.sends.poll(|completion| kept.push(completion)).unwrap();
         }
         // The same channels on the same completion queues.
-        let End {
-            parts,
-            sends,
-            receives,
-        } = one;
-        drop(parts);
-        let parts = bench.domain.queue_pair(&sends, &receives, &config(1)).unwrap();
-        one = End {
-            parts,
-            sends,
-            receives,
-        };
-        let End {
-            parts,
-            sends,
-            receives,
-        } = other;
-        drop(parts);
-        let parts = bench.domain.queue_pair(&sends, &receives, &config(2)).unwrap();
-        other = End {
-            parts,
-            sends,
-            receives,
-        };
+        one = anew(&bench, one, 1);
+        other = anew(&bench, other, 2);
         assert_eq!(arena.free_slots(), 64);
         bench.connect(&mut one.parts, &mut other.parts);
         // In flight on the new queue pair, where a stale completion could hit it.
@@ -407,30 +403,8 @@ fn stale_completions_never_match_a_later_queue_pair() {
             .unwrap();
         // Five receives are still posted: the next round posts only six more.
         assert_eq!(other.parts.receive.in_flight(), 5);
-        let End {
-            parts,
-            sends,
-            receives,
-        } = other;
-        drop(parts);
-        let parts = bench.domain.queue_pair(&sends, &receives, &config(2)).unwrap();
-        other = End {
-            parts,
-            sends,
-            receives,
-        };
-        let End {
-            parts,
-            sends,
-            receives,
-        } = one;
-        drop(parts);
-        let parts = bench.domain.queue_pair(&sends, &receives, &config(1)).unwrap();
-        one = End {
-            parts,
-            sends,
-            receives,
-        };
+        other = anew(&bench, other, 2);
+        one = anew(&bench, one, 1);
         bench.connect(&mut one.parts, &mut other.parts);
         // Whatever the dead queue pair left behind.
         other.receives.poll(drop).unwrap();

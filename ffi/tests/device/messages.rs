@@ -6,7 +6,7 @@ use doorbell_core::provider::{
 };
 use doorbell_core::{QpState, WcStatus};
 
-use crate::bench::{
+use super::bench::{
     Bench, End, bench, config, poll, poll_success, post_receives, retire_sends, slot_with, take_arrival,
 };
 

@@ -11,7 +11,7 @@ use doorbell_core::provider::{
 };
 use doorbell_ffi::{Arena, CompletionQueue};
 
-use crate::bench::{Bench, End, PATIENCE, bench, config, poll, poll_success, post_receives};
+use super::bench::{Bench, End, PATIENCE, bench, config, poll, poll_success, post_receives};
 
 /// Whether the descriptor becomes readable within this time.
 fn readable(fd: BorrowedFd<'_>, within: Duration) -> bool {

@@ -9,7 +9,7 @@ use doorbell_core::provider::{
 };
 use doorbell_ffi::{Arena, Slot, StableMemory, Window};
 
-use crate::bench::{
+use super::bench::{
     Bench, End, bench, poll, poll_success, post_receives, retire_sends, slot_with, take_arrival,
 };
 

@@ -6,8 +6,8 @@ use doorbell_core::provider::{
     SendQueue as _,
 };
 
-use crate::bench::{End, bench, poll_success, post_receives, slot_with};
-use crate::lifetimes::nothing_refused;
+use super::bench::{End, bench, poll_success, post_receives, slot_with};
+use super::lifetimes::nothing_refused;
 
 fn send(end: &mut End, arena: &mut doorbell_ffi::Arena, bytes: &[u8]) {
     let mut batch = end.parts.send.stage();

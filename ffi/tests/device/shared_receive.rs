@@ -13,8 +13,8 @@ use doorbell_core::provider::{
 use doorbell_core::{QpState, WorkKind};
 use doorbell_ffi::{Arena, Completion, CompletionQueue, Rdma, SharedReceiveQueue, leaks};
 
-use crate::bench::{Bench, End, PATIENCE, bench, config, poll, poll_success, slot_with};
-use crate::lifetimes::{Numbers, nothing_refused};
+use super::bench::{Bench, End, PATIENCE, bench, config, poll, poll_success, slot_with};
+use super::lifetimes::{Numbers, nothing_refused};
 
 const DEPTH: u32 = 12;
 /// Source: `errno(3)`, Linux numbers.

@@ -4,7 +4,6 @@ use doorbell_fake::Call;
 use doorbell_ffi::{Leaks, leaks};
 
 use crate::Bench;
-use crate::calls::UNDOING;
 use crate::life::life;
 
 const EBUSY: i32 = 16;
@@ -26,7 +25,7 @@ const fn counted(leaks: &Leaks, call: Call) -> u64 {
 #[test]
 fn what_is_refused_is_counted_and_its_parents_stay() {
     let bench = Bench::new();
-    for call in UNDOING {
+    for (_, call) in Call::LIVES {
         bench.control.heal();
         life(&bench.rdma).unwrap();
         let places = bench.control.calls(call);
@@ -40,8 +39,8 @@ fn what_is_refused_is_counted_and_its_parents_stay() {
             assert_eq!(counted(&after, call), counted(&before, call) + 1, "{at}");
             // Nobody asks the device to give up what something that is left stands on: it would have refused, and
             // that been counted.
-            let others = UNDOING.iter().filter(|other| **other != call);
-            for other in others {
+            let others = Call::LIVES.iter().filter(|(_, other)| *other != call);
+            for (_, other) in others {
                 assert_eq!(counted(&after, *other), counted(&before, *other), "{at}");
             }
         }

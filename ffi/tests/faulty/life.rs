@@ -223,6 +223,8 @@ impl Peer {
 
 /// Lives it.
 pub(crate) fn life(rdma: &Rdma) -> Result<(), End> {
+    // It is there; what is loaded again prepares for programs that fork again.
+    Rdma::load().map_err(|error| End::Wrong(error.to_string()))?;
     let port = port(rdma)?;
     let context = rdma.open(&port.device)?;
     context.port(port.port)?;

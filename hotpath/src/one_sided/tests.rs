@@ -202,12 +202,30 @@ fn half_a_message_is_none() {
         panic!("{message:?}");
     };
     pair.ring.write(remote.address, b"half");
-    assert_eq!(pair.reader.read(&mut [0; 8]), Ok(None));
-    // The length without the round.
-    pair.ring.write(remote.address + 8, &message.trailer[4..]);
-    assert_eq!(pair.reader.read(&mut [0; 8]), Ok(None));
-    pair.ring.write(remote.address + 4, &message.trailer);
+    // The trailer, byte by byte: a packet may end at any.
+    for (at, byte) in (4..).zip(message.trailer) {
+        assert_eq!(pair.reader.read(&mut [0; 8]), Ok(None), "{at}");
+        pair.ring.write(remote.address + at, &[byte]);
+    }
     assert_eq!(pair.reader.read(&mut [0; 8]), Ok(Some(4)));
+}
+
+#[test]
+fn half_a_message_is_none_in_any_round() {
+    let mut pair = pair(Publication::Trailer);
+    for number in 0..600_u32 * CELLS {
+        let message = pair.writer.message(9).unwrap();
+        let Operation::Write(remote) = message.operation else {
+            panic!("{message:?}");
+        };
+        for (at, byte) in (9..).zip(message.trailer) {
+            assert_eq!(pair.reader.read(&mut [0; 16]), Ok(None), "message {number}, {at}");
+            pair.ring.write(remote.address + at, &[byte]);
+        }
+        pair.writer.note_posted(&message);
+        assert_eq!(pair.reader.read(&mut [0; 16]), Ok(Some(9)), "message {number}");
+        pair.announce();
+    }
 }
 
 #[test]
@@ -218,7 +236,7 @@ fn a_lying_peer_spoils_its_ring_and_nothing_else() {
         panic!("{message:?}");
     };
     let mut trailer = message.trailer;
-    trailer[4..].copy_from_slice(&57_u32.to_be_bytes());
+    trailer[..4].copy_from_slice(&57_u32.to_be_bytes());
     lying.ring.write(remote.address, &trailer);
     assert_eq!(lying.reader.read(&mut [0; 64]), Err(RingReadError::Peer));
     assert_eq!(lying.reader.read(&mut [0; 64]), Err(RingReadError::Peer));

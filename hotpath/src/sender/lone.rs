@@ -184,9 +184,7 @@ where
     /// The flags of a request that has a doorbell of its own.
     #[inline(always)]
     fn flags_of_one(&self, flags: PostFlags) -> PostFlags {
-        let is_due = self.unsignaled >= self.unsignaled_limit
-            || self.unsignaled.saturating_add(1) >= self.config.unsignaled_max;
-        if is_due {
+        if self.unsignaled >= self.unsignaled_alone_limit {
             flags | PostFlags::SIGNALED
         } else {
             flags
@@ -201,10 +199,11 @@ where
             self.statistics.inline.add(1);
         }
         self.note_sent(mark);
+        // Below the limit, since it is not signaled.
         self.unsignaled = if flags.contains(PostFlags::SIGNALED) {
             0
         } else {
-            self.unsignaled.saturating_add(1)
+            self.unsignaled.wrapping_add(1)
         };
     }
 

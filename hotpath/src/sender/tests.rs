@@ -64,7 +64,8 @@ impl Window for Word {
     }
 }
 
-struct Bytes;
+/// A slot without memory.
+pub(crate) struct Bytes;
 
 impl Slot for Bytes {
     fn index(&self) -> u32 {

@@ -9,7 +9,7 @@ use std::vec::Vec;
 
 use doorbell_core::provider::{
     Arena, Arrival, ArrivalKind, Attacher, Completion, DetachedSlot, Placement, PostError, ProviderError,
-    PushError, ReceiveBatch, Refused, Rejected, RemoteAddress, SharedReceiveQueue, Slot,
+    PushError, ReceiveBatch, Refused, Rejected, RemoteAddress, SharedReceiveQueue,
 };
 use doorbell_core::shared_in_flight::{Entry, SharedInFlight, entries_for};
 use doorbell_core::sync::{AtomicU32, Ordering};
@@ -17,32 +17,8 @@ use doorbell_core::{Qpn, Rkey, SharedReceiveId, Ticket, WcStatus, WorkId};
 use proptest::prelude::{Strategy, any, prop_assert, prop_assert_eq, proptest};
 
 use super::{Share, SharedReceiver, Taken};
+use crate::sender::tests::Bytes;
 use crate::{Announcer, Grants, Statistics};
-
-/// A slot of one of the arenas of a test: who has it is counted.
-struct Bytes;
-
-impl Slot for Bytes {
-    fn index(&self) -> u32 {
-        0
-    }
-    fn capacity_bytes(&self) -> usize {
-        0
-    }
-    fn len_bytes(&self) -> usize {
-        0
-    }
-    fn set_len_bytes(&mut self, _: usize) {}
-    fn payload(&self) -> &[u8] {
-        &[]
-    }
-    fn buffer_mut(&mut self) -> &mut [u8] {
-        &mut []
-    }
-    fn detach(self) -> DetachedSlot {
-        unreachable!("nothing here goes to another thread")
-    }
-}
 
 /// How many slots are free.
 #[derive(Clone)]

@@ -14,6 +14,8 @@ pub enum ProviderName {
     SimulatedDoubled,
     /// The simulated fabric as Soft-RoCE of a kernel.
     SimulatedRxe,
+    /// The same, where a queue pair that fails repeats what came to it last.
+    SimulatedRxeRepeating,
     /// The simulated fabric as hardware that others' tests tell of.
     SimulatedMlx5,
     /// The fake libibverbs.
@@ -30,6 +32,7 @@ impl ProviderName {
             Self::Simulated => "simulated",
             Self::SimulatedDoubled => "simulated-doubled",
             Self::SimulatedRxe => "simulated-rxe",
+            Self::SimulatedRxeRepeating => "simulated-rxe-repeating",
             Self::SimulatedMlx5 => "simulated-mlx5",
             Self::Fake => "fake",
             Self::Rxe => "rxe",

@@ -20,7 +20,7 @@ mod rig;
 mod run;
 mod side;
 
-pub use cases::{Case, OUT_OF_REACH, OutOfReach, cases};
+pub use cases::{Case, OUT_OF_REACH, OutOfReach, ROWS, cases};
 pub use deviation::{Deviation, Kernel, ProviderName, Subject, Verdict, judge};
 pub use known::DEVIATIONS;
 pub use notes::{Notes, Trouble};

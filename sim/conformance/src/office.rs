@@ -12,7 +12,7 @@ use doorbell_core::{Gid, Psn, Qkey, QpState, Qpn};
 
 use crate::notes::{Trouble, statuses};
 use crate::rig::{End, Patience, Rig};
-use crate::side::{CHANNEL, INLINE_BYTES, NAP, take};
+use crate::side::{CHANNEL, INLINE_BYTES, NAP, filled, foreign, take};
 
 /// A datagram of the largest MTU and a byte more.
 const SLOT_BYTES: u32 = 8192;
@@ -105,13 +105,9 @@ impl<P: Provider> Office<P> {
     /// Where a queue pair at a GID is.
     pub(crate) fn way(&mut self, destination: Gid, qpn: Qpn) -> Result<Destination, Trouble> {
         let address = self.send.address_handle(&AddressVector {
-            destination,
-            source_gid_index: self.end.gid_index,
-            port: self.end.port,
             hop_limit: HOPS,
             traffic_class: CLASS,
-            flow_label: 0,
-            service_level: 0,
+            ..self.end.way_to(destination)
         })?;
         Ok(Destination {
             address,
@@ -126,21 +122,12 @@ impl<P: Provider> Office<P> {
 
     /// A slot with these bytes in it.
     pub(crate) fn slot(&mut self, bytes: &[u8]) -> Result<P::Slot, Trouble> {
-        let mut slot = self.arena.lease().ok_or(Trouble::new("no slot is left"))?;
-        if let Some(place) = slot.buffer_mut().get_mut(..bytes.len()) {
-            place.copy_from_slice(bytes);
-        }
-        slot.set_len_bytes(bytes.len());
-        Ok(slot)
+        filled(&mut self.arena, bytes)
     }
 
     /// A slot that is registered in another protection domain.
     pub(crate) fn foreign_slot(&self) -> Result<P::Slot, Trouble> {
-        let domain = self.context.protection_domain()?;
-        let mut arena = domain.arena(&ArenaConfig::new(1, SHORT_BYTES))?;
-        let mut slot = arena.lease().ok_or(Trouble::new("no slot is left"))?;
-        slot.set_len_bytes(4);
-        Ok(slot)
+        foreign::<P>(&self.context)
     }
 
     /// The state it comes to be in: waits a while for this one.

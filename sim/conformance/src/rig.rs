@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use doorbell_core::Gid;
-use doorbell_core::provider::Provider;
+use doorbell_core::provider::{AddressVector, Provider};
 
 use crate::Trouble;
 
@@ -18,12 +18,12 @@ pub trait Rig {
     /// There are none.
     fn ends(&self) -> Result<[End<Self::P>; 2], Trouble>;
 
-    /// The two, with packets lost and repeated between them where the rig can do that.
+    /// The two, with packets lost and repeated between them; `None` where the rig cannot do that.
     ///
     /// # Errors
     /// There are none.
-    fn disturbed_ends(&self) -> Result<[End<Self::P>; 2], Trouble> {
-        self.ends()
+    fn disturbed_ends(&self) -> Result<Option<[End<Self::P>; 2]>, Trouble> {
+        Ok(None)
     }
 
     /// How long to wait for what should come, and for what should not.
@@ -83,6 +83,22 @@ pub struct End<P> {
     pub gid_index: u8,
     /// The GID.
     pub gid: Gid,
+}
+
+impl<P> End<P> {
+    /// How it addresses a port that has this GID.
+    #[must_use]
+    pub const fn way_to(&self, destination: Gid) -> AddressVector {
+        AddressVector {
+            destination,
+            source_gid_index: self.gid_index,
+            port: self.port,
+            hop_limit: 64,
+            traffic_class: 0,
+            flow_label: 0,
+            service_level: 0,
+        }
+    }
 }
 
 /// How long to wait.

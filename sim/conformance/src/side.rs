@@ -5,14 +5,14 @@ use std::thread;
 use std::time::Instant;
 
 use doorbell_core::provider::{
-    AddressVector, Arena, ArenaConfig, Arrival, Completion, CompletionQueue, CompletionQueueConfig, Context,
-    Operation, PostFlags, ProtectionDomain, Provider, QueuePair, QueuePairConfig, QueuePairParts,
-    ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess, RemoteAddress, Retired, SendBatch,
-    SendQueue, Slot, Window, WindowConfig,
+    Arena, ArenaConfig, Arrival, Completion, CompletionQueue, CompletionQueueConfig, Context, Operation,
+    PostFlags, ProtectionDomain, Provider, QueuePair, QueuePairConfig, QueuePairParts, ReadyToReceive,
+    ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess, RemoteAddress, Retired, SendBatch, SendQueue,
+    Slot, Window, WindowConfig,
 };
 use doorbell_core::{Gid, Mtu, Psn, QpState, Qpn, Ticket, WcStatus};
 
-use crate::notes::{Trouble, event_name, list, statuses};
+use crate::notes::{Notes, Trouble, event_name, list, statuses};
 use crate::rig::{End, Patience, Rig};
 
 pub(crate) const SLOTS: u32 = 64;
@@ -60,6 +60,12 @@ pub(crate) const USUAL: Wish = Wish {
     // 2.1 s: a machine that emulates another answers sooner.
     timeout: 19,
     retry_count: 2,
+};
+
+/// For those who answer no READ and no atomic.
+pub(crate) const WITHOUT_DEPTH: Wish = Wish {
+    max_dest_rd_atomic: 0,
+    ..USUAL
 };
 
 /// For those whose peer will not answer: 67 ms.
@@ -147,15 +153,7 @@ impl<P: Provider> Side<P> {
     pub(crate) fn to_receive(&self, peer: (Gid, Qpn)) -> ReadyToReceive {
         let (destination, destination_qpn) = peer;
         ReadyToReceive {
-            address: AddressVector {
-                destination,
-                source_gid_index: self.end.gid_index,
-                port: self.end.port,
-                hop_limit: 64,
-                traffic_class: 0,
-                flow_label: 0,
-                service_level: 0,
-            },
+            address: self.end.way_to(destination),
             path_mtu: self.wish.path_mtu,
             destination_qpn,
             receive_psn: PSN,
@@ -197,21 +195,12 @@ impl<P: Provider> Side<P> {
 
     /// A slot with these bytes in it.
     pub(crate) fn slot(&mut self, bytes: &[u8]) -> Result<P::Slot, Trouble> {
-        let mut slot = self.arena.lease().ok_or(Trouble::new("no slot is left"))?;
-        if let Some(place) = slot.buffer_mut().get_mut(..bytes.len()) {
-            place.copy_from_slice(bytes);
-        }
-        slot.set_len_bytes(bytes.len());
-        Ok(slot)
+        filled(&mut self.arena, bytes)
     }
 
     /// A slot that is registered in another protection domain.
     pub(crate) fn foreign_slot(&self) -> Result<P::Slot, Trouble> {
-        let domain = self.context.protection_domain()?;
-        let mut arena = domain.arena(&ArenaConfig::new(1, SLOT_BYTES))?;
-        let mut slot = arena.lease().ok_or(Trouble::new("no slot is left"))?;
-        slot.set_len_bytes(4);
-        Ok(slot)
+        foreign::<P>(&self.context)
     }
 
     /// Posts one request with these bytes, signaled.
@@ -418,6 +407,22 @@ impl Received {
     }
 }
 
+/// A slot of an arena with these bytes in it.
+pub(crate) fn filled<A: Arena>(arena: &mut A, bytes: &[u8]) -> Result<A::Slot, Trouble> {
+    let mut slot = arena.lease().ok_or(Trouble::new("no slot is left"))?;
+    if let Some(place) = slot.buffer_mut().get_mut(..bytes.len()) {
+        place.copy_from_slice(bytes);
+    }
+    slot.set_len_bytes(bytes.len());
+    Ok(slot)
+}
+
+/// A slot that is registered in another protection domain.
+pub(crate) fn foreign<P: Provider>(context: &P::Context) -> Result<P::Slot, Trouble> {
+    let domain = context.protection_domain()?;
+    filled(&mut domain.arena(&ArenaConfig::new(1, SLOT_BYTES))?, &[0; 4])
+}
+
 /// Takes completions until so many came, or the patience is at its end.
 pub(crate) fn take<Q: CompletionQueue>(
     queue: &mut Q,
@@ -473,7 +478,13 @@ pub(crate) fn connected<R: Rig>(rig: &R) -> Result<[Side<R::P>; 2], Trouble> {
     connected_as(rig, [USUAL; 2])
 }
 
-/// Both sides, connected where packets are lost and repeated.
-pub(crate) fn disturbed<R: Rig>(rig: &R, wish: Wish) -> Result<[Side<R::P>; 2], Trouble> {
-    connect(both(rig.disturbed_ends()?, [wish; 2], rig.patience())?)
+/// Both sides, connected where packets are lost and repeated. Where the rig cannot do that, they are left alone, which is
+/// noted: it is not what the book's words are about.
+pub(crate) fn disturbed<R: Rig>(rig: &R, wish: Wish, notes: &mut Notes) -> Result<[Side<R::P>; 2], Trouble> {
+    let (ends, packets) = match rig.disturbed_ends()? {
+        Some(ends) => (ends, "lost and repeated"),
+        None => (rig.ends()?, "left alone"),
+    };
+    notes.put("packets", packets);
+    connect(both(ends, [wish; 2], rig.patience())?)
 }

@@ -138,21 +138,16 @@ fn attend<C: Cluster>(cluster: &Weak<C>, stream: UnixStream) -> Result<()> {
         return Ok(());
     };
     let id = start.id;
+    let refused = |error: anyhow::Error| Reply::Refused {
+        id,
+        why: format!("{error:#}"),
+    };
     let Some(process) = cluster.upgrade().map(|cluster| begin(&*cluster, start, &hosts)) else {
         return Ok(());
     };
     let mut process = match process {
         Ok(process) => process,
-        Err(e) => {
-            return send(
-                &mut to,
-                &Reply::Refused {
-                    id,
-                    why: format!("{e:#}"),
-                },
-                &[],
-            );
-        }
+        Err(error) => return send(&mut to, &refused(error), &[]),
     };
     send(&mut to, &Reply::Started(id), &[])?;
     let (sender, requests) = mpsc::channel();
@@ -177,16 +172,7 @@ fn attend<C: Cluster>(cluster: &Weak<C>, stream: UnixStream) -> Result<()> {
                     Ok(Some(ProcessEvent::Exited(exit))) => {
                         return send(&mut to, &Reply::Exited { id, exit }, &[]);
                     }
-                    Err(e) => {
-                        return send(
-                            &mut to,
-                            &Reply::Refused {
-                                id,
-                                why: format!("{e:#}"),
-                            },
-                            &[],
-                        );
-                    }
+                    Err(error) => return send(&mut to, &refused(error), &[]),
                 }
             }
         }

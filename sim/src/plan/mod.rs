@@ -21,10 +21,14 @@
 //! delay 1st read of a->b by 10us
 //! drop every 3rd stream of any->any
 //! fail 3rd post of a with 12
+//! fail every 1st read post of a with 22
+//! fail every 2nd unclear-post of a with 5
+//! fail 1st shut of a with 5
 //! ```
 //! Times are counted from when the fabric was made. An end is a host, a device of it (`a/sim0`),
 //! a port of that (`a/sim0:1`), or `any`. A `packet` is any that a queue pair sends; what streams
-//! send, by which connections are made, is a `stream` and nothing else. What a plan names need not be
+//! send, by which connections are made, is a `stream` and nothing else. An `unclear-post` takes all that was staged and says
+//! that it refused something; `shut` is what fails a queue pair. What a plan names need not be
 //! there yet; what is never there is never struck.
 
 mod parse;
@@ -56,8 +60,8 @@ pub enum Clause {
     At(Step),
     /// Something happens to packets.
     Packets(PacketRule),
-    /// Posting requests fails.
-    Posts(PostRule),
+    /// Calls of the device fail.
+    Calls(CallRule),
 }
 
 /// Something that happens at a time.
@@ -145,15 +149,29 @@ pub enum Effect {
     Delay(u64),
 }
 
-/// Posting fails of some of the calls of a host: the device takes part of what was staged.
+/// Some of the calls of a host fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PostRule {
-    /// Which calls.
+pub struct CallRule {
+    /// Which of them.
     pub which: Which,
+    /// What kind of call.
+    pub call: Call,
     /// Whose.
     pub host: Name,
     /// With which error number.
     pub errno: i32,
+}
+
+/// Calls that can fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Call {
+    /// Posting requests, with one of this kind; `None` is any. The device takes part of what was staged.
+    Post(Option<PacketKind>),
+    /// Posting requests, and the device does not say which of them it refused: it may have all.
+    UnclearPost,
+    /// Failing a queue pair.
+    Shut,
 }
 
 /// Which of those that are meant.

@@ -4,7 +4,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use super::text::{ANY_KIND, UNITS};
-use super::{Action, Clause, Effect, End, Name, PacketRule, Plan, PostRule, Step, Which};
+use super::{Action, Call, CallRule, Clause, Effect, End, Name, PacketRule, Plan, Step, Which};
 use crate::packet::PacketKind;
 
 /// Why a text is no plan.
@@ -103,8 +103,8 @@ impl<'t> Words<'t> {
                 plan.clauses.push(Clause::At(step));
             }
             "fail" => {
-                let rule = self.posts()?;
-                plan.clauses.push(Clause::Posts(rule));
+                let rule = self.calls()?;
+                plan.clauses.push(Clause::Calls(rule));
             }
             "drop" | "duplicate" | "reorder" | "corrupt" | "delay" => {
                 let rule = self.packets(first)?;
@@ -200,14 +200,22 @@ impl<'t> Words<'t> {
         })
     }
 
-    fn posts(&mut self) -> Result<PostRule, PlanError> {
+    fn calls(&mut self) -> Result<CallRule, PlanError> {
         let which = self.which()?;
-        self.word("post")?;
+        let call = self.take("post, unclear-post, shut, or of which kind", called)?;
+        if matches!(call, Call::Post(Some(_))) {
+            self.word("post")?;
+        }
         self.word("of")?;
         let host = self.host()?;
         self.word("with")?;
         let errno = self.take("an error number", |word| word.parse().ok())?;
-        Ok(PostRule { which, host, errno })
+        Ok(CallRule {
+            which,
+            call,
+            host,
+            errno,
+        })
     }
 
     fn which(&mut self) -> Result<Which, PlanError> {
@@ -268,6 +276,22 @@ fn kind(word: &str) -> Option<Option<PacketKind>> {
     }
     let (kind, _) = PacketKind::NAMES.iter().find(|(_, name)| *name == word)?;
     Some(Some(*kind))
+}
+
+/// A kind of calls; of posts, the kind of requests.
+fn called(word: &str) -> Option<Call> {
+    match word {
+        "post" => return Some(Call::Post(None)),
+        "unclear-post" => return Some(Call::UnclearPost),
+        "shut" => return Some(Call::Shut),
+        _ => {}
+    }
+    let kind = kind(word)??;
+    let is_posted = matches!(
+        kind,
+        PacketKind::Send | PacketKind::Write | PacketKind::Read | PacketKind::Atomic
+    );
+    is_posted.then_some(Call::Post(Some(kind)))
 }
 
 fn end(word: &str) -> Option<End> {

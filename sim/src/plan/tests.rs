@@ -10,7 +10,9 @@ const ALL: &str = "seed 42; at 3ms link a-b/sim0 down for 1s; at 1001us port b/s
     drop 2nd ack of a->b; corrupt every 10th packet of any->b; duplicate 0.5% send of a->b; \
     reorder 3rd write of a->b; delay 11th read of a->b by 10us; drop 100% response of b->a:2; \
     drop 21st result of a->b; drop 12th nak of a->b; drop 0.0001% rnr of a->b; \
-    drop 1st atomic of a->b; fail 3rd post of a with 12; fail every 1st post of any with 11";
+    drop 1st atomic of a->b; fail 3rd post of a with 12; fail every 1st post of any with 11; \
+    fail every 1st read post of a with 22; fail 2nd atomic post of any with 95; \
+    fail 2nd unclear-post of a with 5; fail 1st shut of a with 5";
 
 #[test]
 fn every_clause_reads_back_as_it_was_written() {
@@ -45,6 +47,17 @@ fn what_is_no_plan_is_told_where() {
         ("at 3ms clock a back 3s", "ahead", "back"),
         ("at 3ms calm a", "for", "a"),
         ("drop 1st streams of a->b", "a kind of packets", "streams"),
+        (
+            "fail 1st ack post of a with 12",
+            "post, unclear-post, shut, or of which kind",
+            "ack",
+        ),
+        (
+            "fail 1st packet post of a with 12",
+            "post, unclear-post, shut, or of which kind",
+            "packet",
+        ),
+        ("fail 1st read of a with 12", "post", "of"),
         ("seed -1", "a number", "-1"),
         (
             "seed 1; dance",
@@ -111,7 +124,7 @@ fn random_plan(random: &mut Random) -> Plan {
                     _ => Effect::Drop,
                 };
             }
-            Clause::Posts(rule) => rule.which = which,
+            Clause::Calls(rule) => rule.which = which,
         }
         made.clauses.push(clause);
     }

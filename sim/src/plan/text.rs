@@ -2,7 +2,7 @@
 
 use core::fmt::{self, Display, Formatter};
 
-use super::{Action, Clause, Effect, End, PacketRule, Plan, PostRule, Step, Which};
+use super::{Action, Call, CallRule, Clause, Effect, End, PacketRule, Plan, Step, Which};
 use crate::packet::PacketKind;
 
 /// A span in nanoseconds, in the largest unit that leaves no rest.
@@ -45,7 +45,7 @@ impl Display for Clause {
         match self {
             Self::At(step) => step.fmt(f),
             Self::Packets(rule) => rule.fmt(f),
-            Self::Posts(rule) => rule.fmt(f),
+            Self::Calls(rule) => rule.fmt(f),
         }
     }
 }
@@ -104,9 +104,16 @@ fn kind_name(kind: Option<PacketKind>) -> &'static str {
     kind.map_or(ANY_KIND, PacketKind::name)
 }
 
-impl Display for PostRule {
+impl Display for CallRule {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "fail {} post of {} with {}", self.which, self.host, self.errno)
+        write!(f, "fail {} ", self.which)?;
+        match self.call {
+            Call::Post(None) => f.write_str("post")?,
+            Call::Post(Some(kind)) => write!(f, "{} post", kind.name())?,
+            Call::UnclearPost => f.write_str("unclear-post")?,
+            Call::Shut => f.write_str("shut")?,
+        }
+        write!(f, " of {} with {}", self.host, self.errno)
     }
 }
 

@@ -179,9 +179,9 @@ impl Responder {
         self.held.is_some()
     }
 
-    /// Takes the message that came last, where the device may deliver it again.
+    /// Takes the message that came last, where the device may deliver it again: not once another has begun to come.
     pub(crate) fn take_newest(&mut self) -> Option<(Entry, Vec<u8>)> {
-        self.newest.take()
+        self.newest.take().filter(|_| self.held.is_none())
     }
 
     /// Whether an answer waits to be sent.

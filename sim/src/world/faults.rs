@@ -2,15 +2,16 @@
 
 use core::net::IpAddr;
 
-use doorbell_core::provider::AsyncEvent;
+use doorbell_core::provider::{AsyncEvent, Operation};
 use doorbell_core::{Gid, GidKind, IpPrefix, PortState};
 
 use super::{DeviceId, World};
 use crate::event::Event;
 use crate::link::fault::{Fault, PortName, Verdict};
 use crate::packet::PacketKind;
-use crate::plan::{Action, Clause, End, Name, Plan, PostRule, Step};
+use crate::plan::{Action, Call, CallRule, Clause, End, Name, Plan, Step};
 use crate::queue_pair::QueuePairKey;
+use crate::requester::Request;
 
 /// How long a packet waits to be overtaken at most.
 const HOLD_NS: u64 = 10_000;
@@ -21,7 +22,7 @@ pub(super) struct Faults {
     steps: Vec<Step>,
     packets: Vec<Fault>,
     /// Each with how many calls it has seen that it means.
-    posts: Vec<(PostRule, u64)>,
+    calls: Vec<(CallRule, u64)>,
     /// Between which ends nothing goes.
     cuts: Vec<(End, End)>,
     /// Counts the changes; zero as long as nothing ever went wrong.
@@ -29,10 +30,10 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    /// Packets and posts go well from now on.
+    /// Packets and calls go well from now on.
     fn calm(&mut self) {
         self.packets.clear();
-        self.posts.clear();
+        self.calls.clear();
         self.version = self.version.wrapping_add(1);
     }
 
@@ -55,7 +56,7 @@ impl World {
                     self.faults.steps.push(step.clone());
                 }
                 Clause::Packets(rule) => self.faults.packets.push(Fault::new(rule.clone())),
-                Clause::Posts(rule) => self.faults.posts.push((rule.clone(), 0)),
+                Clause::Calls(rule) => self.faults.calls.push((rule.clone(), 0)),
             }
         }
         self.faults.version = self.faults.version.wrapping_add(1);
@@ -208,28 +209,45 @@ impl World {
         }
     }
 
-    /// Whether a call that posts so many requests is refused: after how many, and with which
+    /// Whether a call that posts these requests is refused: after how many, and with which
     /// error number.
-    pub(super) fn judge_post(&mut self, device: DeviceId, count: usize) -> Option<(usize, i32)> {
-        if self.faults.posts.is_empty() || count == 0 {
+    pub(super) fn judge_post(&mut self, device: DeviceId, staged: &[Request]) -> Option<(usize, i32)> {
+        if self.faults.calls.is_empty() || staged.is_empty() {
             return None;
         }
+        let is_of = |kind| staged.iter().any(|request| kind_of(request.operation) == kind);
+        let refused = self.judge_call(device, |call| match call {
+            Call::Post(kind) => kind.is_none_or(is_of),
+            Call::UnclearPost => true,
+            Call::Shut => false,
+        });
+        let taken = self.random.below(staged.len() as u64);
+        let taken = usize::try_from(taken).unwrap_or_default();
+        refused.map(|(call, errno)| match call {
+            Call::UnclearPost => (staged.len(), errno),
+            _ => (taken, errno),
+        })
+    }
+
+    /// Whether a call that fails a queue pair is refused: with which error number.
+    pub(crate) fn judge_shut(&mut self, device: DeviceId) -> Option<i32> {
+        let refused = self.judge_call(device, |call| call == Call::Shut);
+        refused.map(|(_, errno)| errno)
+    }
+
+    /// The first rule for such calls that strikes this one.
+    fn judge_call(&mut self, device: DeviceId, is_such: impl Fn(Call) -> bool) -> Option<(Call, i32)> {
         let host = self.device(device)?.host;
         let host = &self.hosts.get(host.0)?.name;
         let mut refused = None;
-        for (rule, seen) in self
-            .faults
-            .posts
-            .iter_mut()
-            .filter(|(rule, _)| rule.host.means(host))
-        {
+        let rules = self.faults.calls.iter_mut();
+        for (rule, seen) in rules.filter(|(rule, _)| rule.host.means(host) && is_such(rule.call)) {
             *seen = seen.saturating_add(1);
             if rule.which.strikes(*seen, &mut self.random) {
-                refused = refused.or(Some(rule.errno));
+                refused = refused.or(Some((rule.call, rule.errno)));
             }
         }
-        let taken = self.random.below(count as u64);
-        refused.map(|errno| (usize::try_from(taken).unwrap_or_default(), errno))
+        refused
     }
 
     fn each_host(&mut self, name: &Name, each: impl Fn(&mut super::HostState)) {
@@ -393,5 +411,15 @@ impl World {
         };
         host.waiting.push(event);
         true
+    }
+}
+
+/// What the packets of a request are, in a plan.
+const fn kind_of(operation: Operation) -> PacketKind {
+    match operation {
+        Operation::Send | Operation::SendWithImmediate(_) => PacketKind::Send,
+        Operation::Write(_) | Operation::WriteWithImmediate(..) => PacketKind::Write,
+        Operation::Read(_) => PacketKind::Read,
+        Operation::FetchAndAdd { .. } | Operation::CompareAndSwap { .. } => PacketKind::Atomic,
     }
 }

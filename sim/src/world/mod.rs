@@ -12,9 +12,10 @@ mod streams;
 mod traffic;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use doorbell_core::provider::{AsyncEvent, Slot as _};
-use doorbell_core::{Gid, QpState, WcStatus};
+use doorbell_core::{Gid, QpState, Qpn, WcStatus};
 
 use crate::capture::Capture;
 use crate::completion::{CompletionState, Entry};
@@ -71,11 +72,15 @@ pub(crate) struct World {
     pub(crate) queue_pairs: Slab<QueuePairState>,
     pub(crate) shared_receives: Slab<SharedReceiveState>,
     pub(crate) windows: Windows,
+    /// Each arena has one more of it, until the last of its slots is gone.
+    pub(crate) arenas: Arc<()>,
     packets: Pool,
     pub(crate) streams: Streams,
     pub(crate) tally: Tally,
     /// Queue pairs that are to enter the error state.
     pub(crate) failing: VecDeque<QueuePairKey>,
+    /// Whose receives took a message again, as the queue pair failed: an entry each.
+    repeated: Vec<(DeviceId, Qpn)>,
     /// Something completed, or was told, since this was last asked.
     pub(crate) news: bool,
     /// Where packets are kept, when they are.
@@ -105,10 +110,12 @@ impl World {
             queue_pairs: Slab::default(),
             shared_receives: Slab::default(),
             windows: Windows::default(),
+            arenas: Arc::default(),
             packets: Pool::default(),
             streams: Streams::default(),
             tally: Tally::default(),
             failing: VecDeque::new(),
+            repeated: Vec::new(),
             news: false,
             capture: None,
             recorder: None,
@@ -118,6 +125,19 @@ impl World {
     /// How many devices and queue pairs there are.
     pub(crate) fn counts(&self) -> [usize; 2] {
         [self.devices.len(), self.queue_pairs.len()]
+    }
+
+    /// How many completion queues and shared receive queues there are.
+    pub(crate) fn queues(&self) -> usize {
+        self.completion_queues
+            .len()
+            .saturating_add(self.shared_receives.len())
+    }
+
+    /// How many windows and arenas there are.
+    pub(crate) fn registrations(&self) -> usize {
+        let arenas = Arc::strong_count(&self.arenas).saturating_sub(1);
+        self.windows.len().saturating_add(arenas)
     }
 
     pub(crate) fn open(&mut self, device: DeviceId) -> ContextKey {
@@ -160,7 +180,7 @@ impl World {
             return (0, None);
         };
         let device = qp.device;
-        let refused = self.judge_post(device, staged.len());
+        let refused = self.judge_post(device, staged);
         if let Some((taken, errno)) = refused {
             self.record_refused_post(key, taken, errno);
         }
@@ -284,6 +304,7 @@ impl World {
                 return;
             };
             let (domain, queue) = (qp.domain, qp.receive_completions);
+            let whose = (qp.device, qp.qpn);
             let has_room = receive.slots.capacity_bytes() >= bytes.len();
             let copied = receive
                 .slots
@@ -299,8 +320,19 @@ impl World {
                 ..entry
             };
             self.end_receive(key, receive);
+            self.repeated.push(whose);
             self.complete(key, queue, entry);
         }
+    }
+
+    /// How many receives of a host's device, or of one of its queue pairs, took a message again.
+    pub(crate) fn repeated(&self, host: &str, device: &str, qpn: Option<Qpn>) -> u64 {
+        let host = self.hosts.iter().position(|known| known.name == host);
+        let Some(device) = host.and_then(|host| self.find_device(HostId(host), device)) else {
+            return 0;
+        };
+        let is_of = |whose: &&(DeviceId, Qpn)| whose.0 == device && qpn.is_none_or(|qpn| qpn == whose.1);
+        self.repeated.iter().filter(is_of).count() as u64
     }
 
     /// Takes the next receive, of its own or of those it shares.

@@ -222,6 +222,27 @@ impl Run<'_> {
         }
     }
 
+    /// A message of which its end is told once it is done.
+    pub(crate) fn send_signaled(&mut self, line: usize, end: usize) -> Verdict {
+        let Some(place) = self.place(line, end) else {
+            return Ok(());
+        };
+        let bytes = bounded(64, place.bytes_max.min(self.capacity(place)));
+        let sent = self.next(place, 0, bytes, false)?;
+        let Some(lease) = self.lease(place, &sent.label.bytes(bytes)) else {
+            return Ok(());
+        };
+        let posted = self.post(
+            place,
+            Operation::Send,
+            lease,
+            PostFlags::SIGNALED,
+            Kind::Message,
+            Some(sent),
+        );
+        posted.map(|_| ())
+    }
+
     pub(crate) fn ring_one(&mut self, line: usize, end: usize) -> Verdict {
         match self.place(line, end) {
             Some(place) => self.write_ring(place, 1, 40, true),

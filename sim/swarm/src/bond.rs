@@ -71,6 +71,11 @@ impl Bond {
         at.id.filter(|_| !at.has_gone())
     }
 
+    /// The process of an end is the one that it was.
+    pub(crate) fn is_same_process(&self, end: usize) -> bool {
+        !self.ends[end].is_replaced
+    }
+
     pub(crate) fn is_closing(&self, end: usize) -> bool {
         self.ends[end].is_closing
     }

@@ -37,6 +37,9 @@ pub(crate) struct LinksCase {
     pub(crate) fragment_bytes: u32,
     /// The time between two polls of a host, where something happens meanwhile.
     pub(crate) polls_every_ns: u64,
+    /// The rails of a host are ports of one device, and not devices: each leads to all windows.
+    #[serde(default)]
+    pub(crate) is_one_device: bool,
 }
 
 /// Which devices the hosts have.
@@ -52,9 +55,14 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    /// What seeds draw from. One that repeats is for cases from files: where what comes again is told to a ring, or to a
-    /// Worker whose channel is gone, the oracles cannot tell it from a fault.
-    pub(crate) const DRAWN: [Self; 5] = [Self::Iba, Self::Rxe61, Self::Rxe612, Self::Rxe7, Self::Mlx5];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Iba,
+        Self::Rxe61,
+        Self::Rxe612,
+        Self::RxeRepeating,
+        Self::Rxe7,
+        Self::Mlx5,
+    ];
 
     pub(crate) const fn quirks(self) -> Quirks {
         match self {
@@ -193,6 +201,29 @@ pub(crate) enum What {
     Stop { ns: u64 },
     /// Another process takes its place, which knows of no link.
     Replace,
+    /// The peer of the link may reach a window from now on, to read it or for everything.
+    Grant { is_read_only: bool },
+    /// It may not reach the first of them any more.
+    Withdraw,
+    /// So many requests of windows that the peer granted: this one of that window first, then others.
+    Ask { window: u8, what: Ask, count: u8 },
+    /// The process of the host looks at its ports again.
+    Refresh,
+    /// The link goes by what leads to the peer's process now.
+    Reroute,
+}
+
+/// What is asked of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Ask {
+    Write,
+    WriteOnce,
+    Read,
+    Add,
+}
+
+impl Ask {
+    pub(crate) const ALL: [Self; 4] = [Self::Write, Self::WriteOnce, Self::Read, Self::Add];
 }
 
 impl Case {
@@ -282,7 +313,7 @@ impl Excuses {
                     Action::Port(..) | Action::Gid(..) => (excuses.retries, excuses.ports) = (true, true),
                     _ => excuses.retries = true,
                 },
-                Clause::Posts(_) => excuses.posts = true,
+                Clause::Calls(_) => excuses.posts = true,
                 _ => {}
             }
         }

@@ -103,11 +103,14 @@ impl Run<'_> {
         })?;
         seen.push((worker, id));
         self.check_rail(line, end, worker)?;
+        let channel = self.stations[host].workers[worker].channel(id);
+        let of_peer = channel.map(|channel| channel.peer().qpn());
         let rings = self.begin_rings(line, end, worker, id)?;
         let Some(connection) = self.lines[line].connection.as_mut() else {
             return Err(failure("owner", "a connection that nobody began"));
         };
         connection.ends[end] = Some(End::new(worker, id, rings));
+        connection.qpns[1 - end] = of_peer;
         connection.was_accepted |= end == 1;
         let window = &mut self.stations[host].windows[worker];
         prepare_region(window, line * REGION_BYTES, connection, end)

@@ -300,19 +300,36 @@ impl Run<'_> {
                 self.hear_mail(host, subnet, &arrived)?;
             }
             for status in failed {
-                self.excuse_office(host, status)?;
+                self.excuse_office((host, subnet), status)?;
             }
         }
         Ok(())
     }
 
+    /// Whether a datagram was sent to an office that is longer than its receives, and the device fails for that.
+    fn is_receive_short(&self, host: usize, subnet: usize) -> bool {
+        let slot_bytes = self.case.hosts[host].slot_bytes as usize;
+        let is_to = |line: usize, end: usize| {
+            self.case.lines[line].hosts[1 - end] == host && self.subnet(line) == Some(subnet)
+        };
+        let mails = self.mails.iter().enumerate();
+        let mut all = mails.flat_map(|(line, mails)| (0..2).map(move |end| (line, end, &mails[end])));
+        self.case.device.quirks().short_datagrams_fail
+            && all.any(|(line, end, mail)| {
+                is_to(line, end) && mail.sent.iter().any(|bytes| *bytes > slot_bytes)
+            })
+    }
+
     /// Why an office may be of no further use.
-    fn excuse_office(&mut self, host: usize, status: WcStatus) -> Verdict {
+    fn excuse_office(&mut self, (host, subnet): (usize, usize), status: WcStatus) -> Verdict {
         let now_ns = self.fabric.now().to_ns();
         self.trace.note(now_ns, host, format_args!("datagrams: {status}"));
-        // A datagram that is longer than its receive.
-        let is_short = self.case.device.quirks().short_datagrams_fail;
-        let may_be = is_short || self.excuses.kills || self.excuses.overruns;
+        let is_short = self.is_receive_short(host, subnet);
+        let may_be = if status.is_flush() {
+            is_short || self.excuses.kills || self.excuses.overruns
+        } else {
+            is_short && status == self.case.device.quirks().short_receive
+        };
         ensure(may_be, "excuse", || {
             format!("datagrams of h{host} ended with {status}")
         })
@@ -365,7 +382,9 @@ impl Run<'_> {
     /// Whether an office may be made anew as faults stop.
     fn may_remake(&self) -> bool {
         let excuses = self.excuses;
-        excuses.posts || excuses.kills || excuses.overruns || self.case.device.quirks().short_datagrams_fail
+        let mut hosts = 0..self.case.hosts.len();
+        let is_short = hosts.any(|host| (0..2).any(|subnet| self.is_receive_short(host, subnet)));
+        excuses.posts || excuses.kills || excuses.overruns || is_short
     }
 
     /// Once faults have stopped, what either end of a line sends to posted receives comes.

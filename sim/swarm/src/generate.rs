@@ -30,7 +30,7 @@ pub(crate) fn generate(seed: u64) -> Case {
         }
     }
     let operations = operations(random, &lines);
-    let device = one_of(random, &Device::DRAWN);
+    let device = one_of(random, &Device::ALL);
     Case {
         seed: random.draw(),
         device,

@@ -2,7 +2,7 @@
 
 use doorbell_sim::Random;
 
-use crate::case::{Case, Device, HostCase, LinksCase, Operation, Order, What};
+use crate::case::{Ask, Case, Device, HostCase, LinksCase, Operation, Order, What};
 use crate::generate::{any_host, lines, one_of, ordinal, pick};
 use crate::station::address;
 
@@ -13,7 +13,12 @@ const TROUBLE_NS: u64 = 400_000_000;
 /// A case whose lines are links.
 pub(crate) fn linked(random: &mut Random) -> Case {
     let fragment_bytes = one_of(random, &[64, 256, 1000, 2000]);
-    let hosts: Vec<HostCase> = (0..2 + pick(random, 3)).map(|_| host(random)).collect();
+    let mut hosts: Vec<HostCase> = (0..2 + pick(random, 3)).map(|_| host(random)).collect();
+    let is_one_device = random.happens(600_000);
+    if is_one_device {
+        // So that its ports are numbered alike everywhere.
+        hosts.iter_mut().for_each(|host| host.subnets = 3);
+    }
     let mut lines = lines(random, &hosts);
     lines.truncate(3);
     for line in &mut lines {
@@ -24,7 +29,7 @@ pub(crate) fn linked(random: &mut Random) -> Case {
     let may_end = random.happens(400_000);
     Case {
         seed: random.draw(),
-        device: one_of(random, &Device::DRAWN),
+        device: one_of(random, &Device::ALL),
         latency_ns: 1000 + random.below(50_000),
         bandwidth_mbps: 10_000 << random.below(4),
         links: Some(LinksCase {
@@ -32,13 +37,10 @@ pub(crate) fn linked(random: &mut Random) -> Case {
             ahead: one_of(random, &[8, 16, 64]),
             fragment_bytes,
             polls_every_ns: one_of(random, &[5_000, 50_000, 500_000]),
+            is_one_device,
         }),
         operations: operations(random, lines.len(), may_end),
-        plan: plan(
-            random,
-            &hosts,
-            &lines.iter().map(|line| line.hosts[1]).collect::<Vec<_>>(),
-        ),
+        plan: plan(random, &hosts, is_one_device),
         hosts,
         lines,
     }
@@ -65,6 +67,7 @@ fn operations(random: &mut Random, lines: usize, may_end: bool) -> Vec<Operation
         })
         .collect();
     let may_stop = random.happens(400_000);
+    let has_windows = random.happens(800_000);
     for _ in 0..50 + pick(random, 150) {
         let bytes_most = one_of(random, &[64, 1000, 6000]);
         let ns_most = one_of(random, &[100_000, 3_000_000, 30_000_000]);
@@ -72,10 +75,21 @@ fn operations(random: &mut Random, lines: usize, may_end: bool) -> Vec<Operation
             0..45 => What::Pass {
                 ns: random.below(ns_most),
             },
-            45..94 => What::Send {
+            45..48 if has_windows => What::Grant {
+                is_read_only: random.happens(150_000),
+            },
+            48 if has_windows => What::Withdraw,
+            49..66 if has_windows => What::Ask {
+                window: random.below(8) as u8,
+                what: one_of(random, &Ask::ALL),
+                count: 1 + random.below(8) as u8,
+            },
+            45..90 => What::Send {
                 count: 1 + random.below(8) as u8,
                 bytes: 24 + random.below(bytes_most) as u16,
             },
+            90 | 91 => What::Refresh,
+            92 | 93 => What::Reroute,
             94 | 95 if may_stop => What::Stop {
                 ns: random.below(TROUBLE_NS),
             },
@@ -95,8 +109,8 @@ fn operations(random: &mut Random, lines: usize, may_end: bool) -> Vec<Operation
     operations
 }
 
-/// A fifth goes without faults. `listening` are hosts whose addresses are in handles, and have to stay.
-fn plan(random: &mut Random, hosts: &[HostCase], listening: &[usize]) -> String {
+/// A fifth goes without faults.
+fn plan(random: &mut Random, hosts: &[HostCase], is_one_device: bool) -> String {
     let mut clauses = Vec::new();
     if random.happens(200_000) {
         return String::new();
@@ -106,20 +120,21 @@ fn plan(random: &mut Random, hosts: &[HostCase], listening: &[usize]) -> String 
         let number = pick(random, hosts.len());
         let subnet = pick(random, 2);
         let any = |random: &mut Random| any_host(random, hosts.len());
+        let port = if is_one_device {
+            format!("sim0:{}", subnet + 1)
+        } else {
+            format!("sim{subnet}:1")
+        };
         let action = match random.below(9) {
-            0..3 => format!(
-                "link {0}/sim{subnet}-{1}/sim{subnet} down",
-                any(random),
-                any(random)
-            ),
+            0..3 => format!("link {}/{port}-{}/{port} down", any(random), any(random)),
             3 => format!("link {}-{} down", any(random), any(random)),
-            4 | 5 => format!("port h{number}/sim{subnet}:1 down"),
+            4 | 5 => format!("port h{number}/{port} down"),
             6 => format!("pause {}", any(random)),
             7 => format!("slow {} by {}ns", any(random), random.below(5000)),
-            _ if listening.contains(&number) || hosts[number].subnets >> subnet & 1 == 0 => continue,
+            _ if hosts[number].subnets >> subnet & 1 == 0 => continue,
             _ => {
                 let [old, new] = [0, 100].map(|offset| address(number + offset, subnet as u8));
-                format!("gid h{number}/sim{subnet} {old} becomes {new}")
+                format!("gid h{number}/{port} {old} becomes {new}")
             }
         };
         clauses.push(format!("at {at}ns {action} for {lasts}ns"));

@@ -1,127 +1,157 @@
 //! What hosts are told, judged: events of channels, and submissions that failed.
 
+use core::fmt;
+
 use doorbell::vocabulary::provider::Window as _;
-use doorbell::{ChannelId, Event, Lease, SubmissionError, WcStatus};
+use doorbell::{ChannelId, Event, Lease, SubmissionError, Ticket, WcStatus};
 use doorbell_sim::Host;
 
 use crate::failure::{Verdict, ensure, failure};
-use crate::line::may_end_with;
+use crate::line::{Connection, End, may_end_with};
 use crate::pattern::Label;
 use crate::rings::Rings;
 use crate::run::Run;
 use crate::station::{Held, REGION_BYTES};
 
+/// Whose an event is.
+#[derive(Clone, Copy)]
+struct Whose {
+    host: usize,
+    worker: usize,
+    line: usize,
+    end: usize,
+}
+
 impl Run<'_> {
     /// Judges one event.
     pub(crate) fn hear(&mut self, host: usize, worker: usize, id: ChannelId, event: Event<Host>) -> Verdict {
-        let now_ns = self.fabric.now().to_ns();
         let Some((line, end)) = self.find(host, worker, id) else {
             let is_stray = self.stations[host].strays.contains(&(worker, id));
             return ensure(is_stray, "owner", || {
                 format!("{event:?} of a channel nobody knows")
             });
         };
-        let may_repeat = self.case.device.quirks().repeats_failing_ns > 0;
-        let Some(connection) = self.lines[line].connection.as_mut() else {
-            return Ok(());
+        let whose = Whose {
+            host,
+            worker,
+            line,
+            end,
         };
-        let event = match connection.ends[end].as_mut().map(|at| &mut at.rings) {
-            Some(Rings::Opening(opening) | Rings::Failed(opening)) => match opening.hear(id, event) {
-                Some(event) => event,
-                None => return Ok(()),
-            },
-            _ => event,
+        // An application cannot tell what is repeated, and takes it for what it looks like.
+        let is_repeated = self.is_repeated(line, end, &event)?;
+        let Some(event) = self.sift(whose, id, event)? else {
+            return Ok(());
         };
         match event {
             Event::Received { message, immediate } => {
-                self.trace.note(
-                    now_ns,
-                    host,
-                    format_args!(
-                        "line {line}: received {} bytes, word {immediate:?}, {:?}",
-                        message.len_bytes(),
-                        Label::of(message.payload()).map(|label| label.number),
-                    ),
-                );
-                self.messages += 1;
-                connection.hear(end, message.payload(), immediate, may_repeat)?;
-                self.keep_or_release(host, worker, message);
+                self.hear_message(whose, message, immediate, is_repeated)
             }
             Event::Written {
                 payload_bytes,
                 immediate,
-            } => {
-                self.trace.note(
-                    now_ns,
-                    host,
-                    format_args!("line {line}: written {payload_bytes} bytes"),
-                );
-                if self.hear_ring_told(line, end, immediate)? {
-                    return Ok(());
-                }
-                self.messages += 1;
-                if let Some(connection) = self.lines[line].connection.as_mut() {
-                    connection.hear_written(end, payload_bytes, immediate, may_repeat)?;
-                }
-            }
-            Event::Fetched { ticket, data } => {
-                self.trace.note(
-                    now_ns,
-                    host,
-                    format_args!("line {line}: fetched {} bytes", data.len_bytes()),
-                );
-                let fetched = connection.fetch(end, ticket, data.payload());
-                fetched.or_else(|failure| if self.may_lie() { Ok(()) } else { Err(failure) })?;
-                self.stations[host].workers[worker].release(data);
-            }
+            } => self.hear_told(whose, payload_bytes, immediate, is_repeated),
+            Event::Fetched { ticket, data } => self.hear_fetched(whose, ticket, data),
             Event::Done { through } => {
-                self.trace.note(
-                    now_ns,
-                    host,
-                    format_args!("line {line}: done through {}", through.position()),
-                );
-                let done = connection.finish(end, through, true)?;
-                self.check_writes(line, end, &done)?;
+                self.note_heard(whose, format_args!("done through {}", through.position()));
+                self.hear_ended(whose, through, true)
             }
             Event::Failed { ticket, status } => {
-                self.trace.note(
-                    now_ns,
-                    host,
-                    format_args!("line {line}: failed {}: {status}", ticket.position()),
-                );
-                let done = connection.finish(end, ticket, false)?;
-                if let Some(at) = connection.ends[end].as_mut() {
-                    at.has_failed = true;
-                }
-                self.check_writes(line, end, &done)?;
-                self.excuse(line, end, status)?;
+                self.note_heard(whose, format_args!("failed {}: {status}", ticket.position()));
+                self.hear_ended(whose, ticket, false)?;
+                self.end(whose)?.has_failed = true;
+                self.excuse(line, end, status)
             }
             Event::ReceiveFailed { status } => {
-                self.trace.note(
-                    now_ns,
-                    host,
-                    format_args!("line {line}: receive failed: {status}"),
-                );
-                if let Some(at) = connection.ends[end].as_mut() {
-                    (at.has_failed, at.receives_failed) = (true, true);
-                }
-                self.excuse(line, end, status)?;
+                self.note_heard(whose, format_args!("receive failed: {status}"));
+                let at = self.end(whose)?;
+                (at.has_failed, at.receives_failed) = (true, true);
+                self.excuse(line, end, status)
             }
             // What its device repeats is more than its share.
-            Event::Overdrawn if connection.ends[end].as_ref().is_some_and(|at| at.repeats) => {
-                if let Some(at) = connection.ends[end].as_mut() {
-                    at.has_failed = true;
-                }
+            Event::Overdrawn if self.is_overdrawn_by_repeats(line, end) => {
+                self.end(whose)?.has_failed = true;
+                Ok(())
             }
-            Event::AnnouncementRefused { error } => {
-                let excused = self.excuses.posts;
-                ensure(excused, "excuse", || {
-                    format!("an announcement was refused: {error}")
-                })?;
-            }
-            other => return Err(failure("event", format!("{other:?}"))),
+            Event::AnnouncementRefused { error } => ensure(self.excuses.posts, "excuse", || {
+                format!("an announcement was refused: {error}")
+            }),
+            other => Err(failure("event", format!("{other:?}"))),
         }
+    }
+
+    /// Gives an opening of rings what is for it, and the rest back.
+    fn sift(&mut self, whose: Whose, id: ChannelId, event: Event<Host>) -> Verdict<Option<Event<Host>>> {
+        match &mut self.end(whose)?.rings {
+            Rings::Opening(opening) | Rings::Failed(opening) => Ok(opening.hear(id, event)),
+            _ => Ok(Some(event)),
+        }
+    }
+
+    fn note_heard(&mut self, whose: Whose, what: fmt::Arguments<'_>) {
+        let now_ns = self.fabric.now().to_ns();
+        let line = whose.line;
+        self.trace
+            .note(now_ns, whose.host, format_args!("line {line}: {what}"));
+    }
+
+    fn hear_message(
+        &mut self,
+        whose: Whose,
+        message: Lease<Host>,
+        word: Option<u32>,
+        is_repeated: bool,
+    ) -> Verdict {
+        let bytes = message.payload();
+        let number = Label::of(bytes).map(|label| label.number);
+        let again = if is_repeated { " again" } else { "" };
+        let length = bytes.len();
+        self.note_heard(
+            whose,
+            format_args!("received{again} {length} bytes, word {word:?}, {number:?}"),
+        );
+        if !is_repeated {
+            self.messages += 1;
+            self.connection_of(whose)?.hear(whose.end, bytes, word)?;
+        }
+        self.keep_or_release(whose.host, whose.worker, message);
         Ok(())
+    }
+
+    /// The peer wrote, and told.
+    fn hear_told(&mut self, whose: Whose, bytes: u32, word: u32, is_repeated: bool) -> Verdict {
+        self.note_heard(whose, format_args!("written {bytes} bytes"));
+        if self.hear_ring_told(whose.line, whose.end, word)? || is_repeated {
+            return Ok(());
+        }
+        self.messages += 1;
+        self.connection_of(whose)?.hear_written(whose.end, bytes, word)
+    }
+
+    fn hear_fetched(&mut self, whose: Whose, ticket: Ticket, data: Lease<Host>) -> Verdict {
+        self.note_heard(whose, format_args!("fetched {} bytes", data.len_bytes()));
+        let fetched = self
+            .connection_of(whose)?
+            .fetch(whose.end, ticket, data.payload());
+        fetched.or_else(|failure| if self.may_lie() { Ok(()) } else { Err(failure) })?;
+        self.stations[whose.host].workers[whose.worker].release(data);
+        Ok(())
+    }
+
+    /// All up to a request is done, it too where it did not fail.
+    fn hear_ended(&mut self, whose: Whose, through: Ticket, is_good: bool) -> Verdict {
+        let done = self.connection_of(whose)?.finish(whose.end, through, is_good)?;
+        self.check_writes(whose.line, whose.end, &done)
+    }
+
+    /// The connection that an event was found to be of.
+    fn connection_of(&mut self, whose: Whose) -> Verdict<&mut Connection> {
+        let connection = self.lines[whose.line].connection.as_mut();
+        connection.ok_or_else(|| failure("owner", "an event of no connection"))
+    }
+
+    fn end(&mut self, whose: Whose) -> Verdict<&mut End> {
+        let at = self.connection_of(whose)?.ends[whose.end].as_mut();
+        at.ok_or_else(|| failure("owner", "an event of no end"))
     }
 
     /// Whether a channel may fail like this.

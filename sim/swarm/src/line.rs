@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 
-use doorbell::vocabulary::provider::{Provider, Window as _};
-use doorbell::{ChannelId, Connecting, Listener, Ticket, WcStatus};
+use doorbell::vocabulary::Qpn;
+use doorbell::vocabulary::provider::Window as _;
+use doorbell::{ChannelId, Connecting, Listener, LocalWindow, Ticket, WcStatus};
 use doorbell_sim::Host;
 
 use crate::failure::{Verdict, ensure, failure};
 use crate::pattern::{HEADER_BYTES, Label, RESTING, SUBMITTED, WRITTEN};
+use crate::repeats::Arrival;
 use crate::rings::Rings;
 use crate::station::{CELL_BYTES, CELLS, CELLS_AT, RESTING_AT, RESTING_BYTES};
 
@@ -25,6 +27,8 @@ pub(crate) struct Connection {
     pub(crate) ends: [Option<End>; 2],
     /// What each end sends the other.
     pub(crate) flows: [Flow; 2],
+    /// The queue pair of each end, as the other knows it.
+    pub(crate) qpns: [Option<Qpn>; 2],
     /// An end closes or fails it: whatever the other sees of that is excused.
     pub(crate) is_ending: bool,
     /// The end that listened has its channel, or had it: whoever else comes to it is a stray.
@@ -43,8 +47,9 @@ pub(crate) struct End {
     pub(crate) receives_failed: bool,
     /// It was told of a failure that is no flush.
     pub(crate) has_cause: bool,
-    /// Its device, which fails, brings the last message again. Nothing new comes behind that.
-    pub(crate) repeats: bool,
+    /// What came to it last, where its device may repeat that as it fails, and how often it did. Nothing new comes behind.
+    pub(crate) newest: Option<Arrival>,
+    pub(crate) repeats: u64,
     pub(crate) rings: Rings,
 }
 
@@ -58,18 +63,10 @@ impl End {
             has_failed: false,
             receives_failed: false,
             has_cause: false,
-            repeats: false,
+            newest: None,
+            repeats: 0,
             rings,
         }
-    }
-}
-
-impl End {
-    /// Behind what a device repeats comes nothing new: it has failed.
-    fn check_silent(&self) -> Verdict {
-        ensure(!self.repeats, "twice", || {
-            "a message came again, and another behind it".into()
-        })
     }
 }
 
@@ -141,6 +138,7 @@ impl Connection {
             number,
             ends: [None, None],
             flows: Default::default(),
+            qpns: [None; 2],
             is_ending: false,
             was_accepted: false,
         }
@@ -168,8 +166,8 @@ impl Connection {
     }
 
     /// A message came to this end. The oracle for what is sent: nothing lost, twice, in another order, torn, or of
-    /// somebody else. A device that repeats brings the last one again as it fails, and nothing behind that.
-    pub(crate) fn hear(&mut self, end: usize, bytes: &[u8], word: Option<u32>, may_repeat: bool) -> Verdict {
+    /// somebody else.
+    pub(crate) fn hear(&mut self, end: usize, bytes: &[u8], word: Option<u32>) -> Verdict {
         let flow = &mut self.flows[1 - end];
         let found = Label::of(bytes);
         let is_submitted = found.is_some_and(|label| label.stream == SUBMITTED);
@@ -178,16 +176,6 @@ impl Connection {
         } else {
             (&flow.sent, &mut flow.received)
         };
-        let last = received.checked_sub(1).and_then(|last| sent.get(last));
-        let is_last = last.is_some_and(|last| {
-            !last.is_written && Some(last.label) == found && last.label.bytes(last.bytes) == bytes
-        });
-        // An invitation into a ring has no label.
-        let is_invitation = found.is_none() && self.ends[end].as_ref().is_some_and(|at| at.rings.are_there());
-        if may_repeat && (is_last || is_invitation) {
-            return self.note_repeated(end);
-        }
-        self.ends[end].as_ref().map_or(Ok(()), End::check_silent)?;
         let Some(expected) = sent.get(*received) else {
             return Err(failure(
                 "made up",
@@ -219,13 +207,8 @@ impl Connection {
     }
 
     /// The peer wrote into the window of this end, and told.
-    pub(crate) fn hear_written(&mut self, end: usize, bytes: u32, word: u32, may_repeat: bool) -> Verdict {
+    pub(crate) fn hear_written(&mut self, end: usize, bytes: u32, word: u32) -> Verdict {
         let flow = &mut self.flows[1 - end];
-        let last = flow.received.checked_sub(1).and_then(|last| flow.sent.get(last));
-        if may_repeat && last.is_some_and(|last| last.is_written && last.label.immediate() == word) {
-            return self.note_repeated(end);
-        }
-        self.ends[end].as_ref().map_or(Ok(()), End::check_silent)?;
         let expected = flow.sent.get(flow.received).copied();
         let is_due = expected.is_some_and(|sent| sent.is_written && sent.bytes == bytes as usize);
         ensure(
@@ -234,13 +217,6 @@ impl Connection {
             || format!("a WRITE of {bytes} bytes with {word:#x} came where {expected:?} was due"),
         )?;
         flow.received += 1;
-        Ok(())
-    }
-
-    fn note_repeated(&mut self, end: usize) -> Verdict {
-        if let Some(at) = self.ends[end].as_mut() {
-            at.repeats = true;
-        }
         Ok(())
     }
 
@@ -342,7 +318,7 @@ pub(crate) fn bounded(bytes: u16, most: usize) -> usize {
 
 /// Where a line's part of a window begins.
 pub(crate) fn prepare_region(
-    window: &mut <Host as Provider>::Window,
+    window: &mut LocalWindow<Host>,
     at: usize,
     connection: &Connection,
     end: usize,

@@ -8,19 +8,21 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use doorbell::vocabulary::Instant;
-use doorbell::vocabulary::session::{PushRefusal, SessionEvent};
+use doorbell::vocabulary::session::{PushRefusal, RequestEnd, RequestId, SessionEvent};
 use doorbell::{
-    Clock as _, Deadline, Handle, Key, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node, Trust, Worker,
+    AsyncEvent, Clock as _, Deadline, Handle, Key, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node,
+    RemoteAccess, Trust, Worker,
 };
 use doorbell_sim::{Fabric, Host};
 
 use crate::bond::Bond;
-use crate::case::{Case, Excuses, What};
+use crate::case::{Ask, Case, Excuses, What};
 use crate::failure::{Verdict, ensure, failure};
 use crate::finish::whole_again;
 use crate::line::bounded;
 use crate::station::{ports, worker_config};
 use crate::trace::Trace;
+use crate::windows::Granted;
 
 const TCP_PORT: u16 = 4000;
 
@@ -34,19 +36,19 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const LAST_MESSAGES: usize = 12;
 
 /// A host, and the process on it that has links.
-struct Seat {
+pub(crate) struct Seat {
     host: Host,
     /// None where a rail was missing when it was to begin.
-    process: Option<Process>,
+    pub(crate) process: Option<Process>,
     /// It stands still until then.
     stops_until_ns: u64,
 }
 
 /// In this order it goes.
-struct Process {
-    links: Links<Host, Host>,
-    workers: Vec<Worker<Host>>,
-    node: Arc<Node<Host, Host>>,
+pub(crate) struct Process {
+    pub(crate) links: Links<Host, Host>,
+    pub(crate) workers: Vec<Worker<Host>>,
+    pub(crate) node: Arc<Node<Host, Host>>,
     handle: Handle,
 }
 
@@ -55,20 +57,25 @@ enum Heard {
     Accepted,
     Message(Vec<u8>),
     Session(SessionEvent),
+    Granted(u32, u64, RemoteAccess),
+    Withdrawn(u32),
+    Ended(RequestId, RequestEnd, Option<Vec<u8>>),
 }
 
 /// A run under way.
 pub(crate) struct LinkedRun<'c> {
-    case: &'c Case,
+    pub(crate) case: &'c Case,
     fabric: Fabric,
-    seats: Vec<Seat>,
+    pub(crate) seats: Vec<Seat>,
     /// All there were, over or not; named by their number, from 1.
-    bonds: Vec<Bond>,
+    pub(crate) bonds: Vec<Bond>,
+    /// All there were.
+    pub(crate) windows: Vec<Granted>,
     /// Links that were accepted and have brought nothing yet, by host.
     strangers: Vec<(usize, LinkId)>,
     excuses: Excuses,
     /// Nothing at all goes wrong, and nobody ends anything.
-    is_untroubled: bool,
+    pub(crate) is_untroubled: bool,
     trace: &'c mut Trace,
     pub(crate) messages: u64,
 }
@@ -80,7 +87,7 @@ impl<'c> LinkedRun<'c> {
         let is_untroubled = plan.clauses.is_empty() && !case.operations.iter().any(|each| ends(&each.what));
         let seats = (0..case.hosts.len())
             .map(|number| {
-                let host = fabric.host(&format!("h{number}"), ports(&case.hosts[number], number)?)?;
+                let host = fabric.host(&format!("h{number}"), ports(case, number)?)?;
                 let process = Some(Process::new(case, number, &host)?);
                 Ok(Seat {
                     host,
@@ -94,6 +101,7 @@ impl<'c> LinkedRun<'c> {
             fabric: fabric.clone(),
             seats,
             bonds: Vec::new(),
+            windows: Vec::new(),
             strangers: Vec::new(),
             excuses: Excuses::of(&plan, 0),
             is_untroubled,
@@ -122,6 +130,16 @@ impl<'c> LinkedRun<'c> {
                     self.seats[host].stops_until_ns = until_ns;
                 }
                 What::Replace => self.replace(host),
+                What::Grant { is_read_only } => self.grant(line, end, is_read_only)?,
+                What::Withdraw => self.withdraw(line, end),
+                What::Ask { window, what, count } => {
+                    let kinds = Ask::ALL.iter().cycle().skip(what as usize);
+                    for (window, what) in (window..window.saturating_add(count)).zip(kinds) {
+                        self.ask(line, end, window, *what)?;
+                    }
+                }
+                What::Refresh => self.refresh(host)?,
+                What::Reroute => self.reroute(line)?,
                 _ => {}
             }
             if number % 16 == 0 {
@@ -136,13 +154,13 @@ impl<'c> LinkedRun<'c> {
         audited.map_err(|violation| failure("audit", violation.to_string()))
     }
 
-    fn note(&mut self, host: usize, what: core::fmt::Arguments<'_>) {
+    pub(crate) fn note(&mut self, host: usize, what: core::fmt::Arguments<'_>) {
         let now_ns = self.fabric.now().to_ns();
         self.trace.note(now_ns, host, what);
     }
 
     /// The link of a line that was begun last, as long as the end that did has it.
-    fn current(&self, line: usize) -> Option<usize> {
+    pub(crate) fn current(&self, line: usize) -> Option<usize> {
         let at = self.bonds.iter().rposition(|bond| bond.line == line)?;
         self.bonds[at].has_initiator().then_some(at)
     }
@@ -209,6 +227,7 @@ impl<'c> LinkedRun<'c> {
     /// The process of a host goes, and another begins.
     fn replace(&mut self, host: usize) {
         self.note(host, format_args!("another process"));
+        self.forget_windows(host);
         self.seats[host].process = None;
         self.strangers.retain(|(at, _)| *at != host);
         for bond in &mut self.bonds {
@@ -218,6 +237,45 @@ impl<'c> LinkedRun<'c> {
                 }
             }
         }
+    }
+
+    /// The process of a host looks at its ports again: whoever is to find it from now on does so by what it says then.
+    fn refresh(&mut self, host: usize) -> Verdict {
+        let Some(process) = &mut self.seats[host].process else {
+            return Ok(());
+        };
+        let refreshed = process.links.refresh(&process.node, &process.workers);
+        let handle = refreshed.map_err(|error| failure("refresh", error.to_string()))?;
+        process.handle = handle.unwrap_or(process.handle);
+        let is_its = process.links.handle() == Some(&process.handle);
+        ensure(is_its, "refresh", || {
+            format!("h{host} is led to by another handle")
+        })?;
+        if handle.is_some() {
+            self.note(host, format_args!("is reached otherwise"));
+        }
+        Ok(())
+    }
+
+    /// Whoever began the link of a line has it go by what leads to the other process now.
+    fn reroute(&mut self, line: usize) -> Verdict {
+        let [from, to] = self.case.lines[line].hosts;
+        let bond = self.current(line).map(|at| &self.bonds[at]);
+        let Some((id, is_same)) = bond.and_then(|bond| Some((bond.id(0)?, bond.is_same_process(1)))) else {
+            return Ok(());
+        };
+        let handle = self.seats[to].process.as_ref().map(|process| process.handle);
+        let (Some(handle), Some(process)) = (handle, &mut self.seats[from].process) else {
+            return Ok(());
+        };
+        let goes = process
+            .links
+            .reroute(&process.node, &process.workers, id, &handle);
+        ensure(goes == is_same, "reroute", || {
+            format!(
+                "the link of line {line} goes by the handle of another process, or not by its own: {goes}"
+            )
+        })
     }
 
     /// Lets time pass, while hosts poll.
@@ -288,6 +346,16 @@ impl<'c> LinkedRun<'c> {
                 LinkEvent::Accepted => Heard::Accepted,
                 LinkEvent::Received { message } => Heard::Message(message.to_vec()),
                 LinkEvent::Session(event) => Heard::Session(event),
+                LinkEvent::Granted {
+                    window,
+                    bytes,
+                    access,
+                } => Heard::Granted(window, bytes, access),
+                LinkEvent::Withdrawn { window } => Heard::Withdrawn(window),
+                LinkEvent::Fetched { request, data } => {
+                    Heard::Ended(request, RequestEnd::Done, Some(data.to_vec()))
+                }
+                LinkEvent::Ended { request, end } => Heard::Ended(request, end, None),
                 other => {
                     strange = Some(failure("event", format!("{other:?}")));
                     return;
@@ -301,7 +369,26 @@ impl<'c> LinkedRun<'c> {
         for (id, what) in heard {
             self.hear(host, id, what)?;
         }
+        self.check_windows()?;
+        if self.has_changed(host) {
+            self.refresh(host)?;
+        }
         polled.map_err(|error| failure("poll", error.to_string()))
+    }
+
+    /// Whether a device of a host says that one of its ports, or an address, is another: then the process looks again.
+    fn has_changed(&mut self, host: usize) -> bool {
+        let process = self.seats[host].process.iter_mut();
+        let mut has_changed = false;
+        for worker in process.flat_map(|process| &mut process.workers) {
+            while let Ok(Some(event)) = worker.next_event() {
+                has_changed |= matches!(
+                    event,
+                    AsyncEvent::PortActive(_) | AsyncEvent::PortError(_) | AsyncEvent::GidChange(_)
+                );
+            }
+        }
+        has_changed
     }
 
     /// Whoever began a link sends first: by that, who accepted it learns whose it is.
@@ -343,6 +430,19 @@ impl<'c> LinkedRun<'c> {
                 };
                 self.bonds[at].hear(end, &bytes)
             }
+            Heard::Granted(number, bytes, access) => {
+                let at = self.known(host, id)?;
+                self.hear_granted(at, (number, bytes, access))
+            }
+            Heard::Withdrawn(number) => {
+                let at = self.known(host, id)?;
+                self.hear_withdrawn(at, number)
+            }
+            Heard::Ended(request, end, data) => {
+                let at = self.known(host, id)?;
+                self.note(host, format_args!("{request:?}: {end:?}"));
+                self.hear_ended(at, request, end, data.as_deref())
+            }
             Heard::Session(event) => {
                 if !matches!(event, SessionEvent::Done { .. }) {
                     self.note(host, format_args!("{event:?}"));
@@ -361,6 +461,12 @@ impl<'c> LinkedRun<'c> {
                 }
             }
         }
+    }
+
+    /// Which link and end it is: of windows whoever accepted one hears only behind its first message.
+    fn known(&self, host: usize, id: LinkId) -> Verdict<(usize, usize)> {
+        let found = self.find(host, id);
+        found.ok_or_else(|| failure("owner", "a window of a link nobody knows"))
     }
 
     fn hear_session(&mut self, at: usize, end: usize, host: usize, event: SessionEvent) -> Verdict {
@@ -393,6 +499,7 @@ impl<'c> LinkedRun<'c> {
     fn finish(&mut self) -> Verdict {
         self.stop_faults()?;
         self.until("liveness", "what was sent is not done", Self::is_quiet)?;
+        self.settle_windows();
         for line in 0..self.case.lines.len() {
             self.connect(line)?;
         }
@@ -452,7 +559,10 @@ impl<'c> LinkedRun<'c> {
         for seat in &mut self.seats {
             seat.stops_until_ns = 0;
         }
-        Ok(())
+        self.ask_no_more();
+        // As whoever is told by its device that something changed.
+        (0..self.seats.len()).try_for_each(|host| self.refresh(host))?;
+        (0..self.case.lines.len()).try_for_each(|line| self.reroute(line))
     }
 
     fn until(
@@ -475,7 +585,9 @@ impl<'c> LinkedRun<'c> {
 
     /// All that was sent is done, and has come. Of a link that ends at one end nothing is awaited but that the other does.
     fn is_quiet(&mut self) -> bool {
-        self.seats.iter().all(|seat| seat.process.is_some()) && self.bonds.iter().all(Bond::is_quiet)
+        self.seats.iter().all(|seat| seat.process.is_some())
+            && self.bonds.iter().all(Bond::is_quiet)
+            && self.are_windows_quiet()
     }
 
     /// A rail that was up once is so again at both ends; where nothing hindered that, there is one for each subnet that
@@ -574,5 +686,6 @@ fn link_config(case: &Case) -> anyhow::Result<LinkConfig> {
     config.channel.repost_batch = line.repost_batch;
     config.channel.timeout = line.timeout;
     config.channel.retry_count = line.retry_count;
+    config.channel.remote = RemoteAccess::ALL;
     Ok(config)
 }

@@ -22,7 +22,9 @@ mod hear;
 mod line;
 mod linked;
 mod mutate;
+mod packets;
 mod pattern;
+mod repeats;
 mod replay;
 mod rings;
 mod run;
@@ -30,6 +32,7 @@ mod shrink;
 mod station;
 mod swarm;
 mod trace;
+mod windows;
 
 use std::process::ExitCode;
 

@@ -212,13 +212,13 @@ impl Copy {
             .stderr(Stdio::null())
             .spawn()
             .context("cannot run what was built")?;
-        let status = loop {
+        let (status, is_killed) = loop {
             if let Some(status) = child.try_wait()? {
-                break status;
+                break (status, false);
             }
             if began.elapsed() > budget + GRACE {
                 child.kill()?;
-                break child.wait()?;
+                break (child.wait()?, true);
             }
             thread::sleep(Duration::from_millis(20));
         };
@@ -242,8 +242,7 @@ impl Copy {
                 mutation.seeds = value["seeds"].as_u64().unwrap_or(0);
             }
             Some(code) => bail!("the swarm ended with {code}"),
-            // Killed: by us, or by what it did to its stack or memory.
-            None => {}
+            None => ensure!(is_killed, "the swarm died: {status}"),
         }
         Ok(mutation)
     }

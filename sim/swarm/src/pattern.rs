@@ -33,15 +33,16 @@ pub(crate) const DATAGRAM: u8 = 6;
 impl Label {
     /// So many bytes of it, [`HEADER_BYTES`] at least.
     pub(crate) fn bytes(&self, count: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(count.max(HEADER_BYTES));
+        let mut bytes = Vec::with_capacity(count.max(HEADER_BYTES) + size_of::<u64>());
         bytes.extend(self.connection.to_le_bytes());
         bytes.extend([self.end, self.stream, 0xd0, 0x0b]);
         bytes.extend(self.number.to_le_bytes());
         let mut word = self.mix();
         while bytes.len() < count {
             word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ self.number;
-            bytes.push((word >> 40) as u8);
+            bytes.extend((word ^ word >> 29).to_le_bytes());
         }
+        bytes.truncate(count.max(HEADER_BYTES));
         bytes
     }
 

@@ -22,7 +22,8 @@ pub(crate) struct ReplayArgs {
     /// What goes wrong is as this file says, a plan in text, and not as the seed or file has it
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
-    /// Write its packets to this file, as Wireshark reads them
+    /// Write its packets to this file, as Wireshark reads them without its dissector of RPC over RDMA, which takes many
+    /// SENDs for its own and calls them malformed: `tshark --disable-protocol rpcordma -r FILE`
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Write what happened to this file: a picture where it ends in .svg, else text
@@ -72,7 +73,11 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<bool> {
     let outcome = run_caught(&case, keep);
     if let Some(path) = &args.pcap {
         write(path, &pcap(&outcome.frames))?;
-        println!("{} packets in {}", outcome.frames.len(), path.display());
+        println!(
+            "{} packets in {file}; to read them: tshark --disable-protocol rpcordma -r {file}",
+            outcome.frames.len(),
+            file = path.display(),
+        );
     }
     if let Some(path) = &args.timeline {
         let is_picture = path.extension().is_some_and(|extension| extension == "svg");

@@ -11,7 +11,7 @@ use doorbell::vocabulary::provider::AsyncEvent;
 use doorbell::{ChannelId, Event};
 use doorbell_sim::{Fabric, Frame, Host, LinkConfig, Tally, Timeline};
 
-use crate::case::{Case, Excuses, HostCase, LineCase, What};
+use crate::case::{Case, Excuses, LineCase, What};
 use crate::datagrams::Mail;
 use crate::failure::{Failure, Verdict, ensure, failure};
 use crate::line::{Connection, Line};
@@ -91,11 +91,7 @@ fn run(case: &Case, keep: Keep) -> Outcome {
                 .map(|_| ())
                 .map_err(|violation| failure("audit", violation.to_string()))
         })
-        .and_then(|()| {
-            ensure(fabric.queue_pairs() == 0, "conserved", || {
-                format!("{} queue pairs are left", fabric.queue_pairs())
-            })
-        });
+        .and_then(|()| nothing_is_left(&fabric));
     if let Err(failure) = &verdict {
         trace.note(virtual_ns, 0, format_args!("FAILED: {failure}"));
     }
@@ -114,6 +110,17 @@ fn run(case: &Case, keep: Keep) -> Outcome {
         timeline,
         frames: fabric.take_captured(),
     }
+}
+
+/// Whoever had anything of the fabric is gone, and has let go of it.
+fn nothing_is_left(fabric: &Fabric) -> Verdict {
+    let left = [
+        (fabric.queue_pairs(), "queue pairs"),
+        (fabric.queues(), "completion and shared receive queues"),
+        (fabric.registrations(), "windows and arenas"),
+    ];
+    left.iter()
+        .try_for_each(|(count, what)| ensure(*count == 0, "conserved", || format!("{count} {what} are left")))
 }
 
 /// The fabric of a case.
@@ -160,6 +167,8 @@ pub(crate) struct Run<'c> {
     pub(crate) fabric: Fabric,
     pub(crate) stations: Vec<Station>,
     pub(crate) lines: Vec<Line>,
+    /// Windows and arenas that there are while nothing is connected.
+    pub(crate) registrations: usize,
     /// Datagrams that each end of each line sent.
     pub(crate) mails: Vec<[Mail; 2]>,
     pub(crate) excuses: Excuses,
@@ -200,6 +209,7 @@ impl<'c> Run<'c> {
             fabric: fabric.clone(),
             stations,
             lines,
+            registrations: fabric.registrations(),
             mails: case.lines.iter().map(|_| Default::default()).collect(),
             excuses,
             trace,
@@ -231,7 +241,7 @@ impl<'c> Run<'c> {
         self.fabric
             .audit()
             .map_err(|violation| failure("audit", violation.to_string()))?;
-        let is_ready = self.fabric.receivers_not_ready() == 0 || self.may_repeat_into_shared();
+        let is_ready = self.fabric.receivers_not_ready() == 0 || self.took_shared_receives();
         ensure(is_ready, "credits", || {
             "a message was sent that its receiver had no receive for".into()
         })?;
@@ -239,12 +249,6 @@ impl<'c> Run<'c> {
             self.check_credits(line)?;
         }
         Ok(())
-    }
-
-    /// What a device repeats may take receives that other channels share, and come to them when their channel is gone.
-    pub(crate) fn may_repeat_into_shared(&self) -> bool {
-        let shares = |host: &HostCase| host.shared_receives.is_some();
-        self.case.device.quirks().repeats_failing_ns > 0 && self.case.hosts.iter().any(shares)
     }
 
     /// No end believes in more receives than its peer has posted.
@@ -257,7 +261,7 @@ impl<'c> Run<'c> {
             return Ok(());
         };
         // What a device repeats takes receives of which the peer has not heard.
-        if a.repeats || b.repeats {
+        if (0..2).any(|end| self.repeated_to(line, end) > 0) {
             return Ok(());
         }
         let places = [(a.worker, a.id), (b.worker, b.id)];

@@ -4,11 +4,10 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::VecDeque;
 
 use anyhow::{Context as _, Result};
-use doorbell::vocabulary::provider::Provider;
 use doorbell::vocabulary::{IpPrefix, Mtu};
 use doorbell::{
-    ChannelConfig, ChannelId, Lease, Listener, Node, PrivateData, RemoteAccess, SharedReceivesConfig,
-    Submitter, SubmitterConfig, Trust, WindowConfig, Worker, WorkerConfig,
+    ChannelConfig, ChannelId, Lease, Listener, LocalWindow, Node, PrivateData, RemoteAccess,
+    SharedReceivesConfig, Submitter, SubmitterConfig, Trust, WindowConfig, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, PortConfig};
 
@@ -47,7 +46,7 @@ pub(crate) struct Station {
     pub(crate) submitters: Vec<Submitter<Host>>,
     pub(crate) workers: Vec<Worker<Host>>,
     /// One for each Worker.
-    pub(crate) windows: Vec<<Host as Provider>::Window>,
+    pub(crate) windows: Vec<LocalWindow<Host>>,
     pub(crate) node: Node<Host, Host>,
     pub(crate) host: Host,
     /// What it has for datagrams, by subnet, where any are sent there.
@@ -67,7 +66,7 @@ pub(crate) fn address(host: usize, port: u8) -> Ipv4Addr {
 
 impl Station {
     pub(crate) fn new(fabric: &Fabric, case: &Case, number: usize) -> Result<Self> {
-        let host = fabric.host(&format!("h{number}"), ports(&case.hosts[number], number)?)?;
+        let host = fabric.host(&format!("h{number}"), ports(case, number)?)?;
         let node = Node::with(host.clone(), host.clone(), Trust::unauthenticated_on_purpose())?;
         let mut workers = node.workers(&worker_config(&case.hosts[number]))?;
         let windows = workers
@@ -133,16 +132,22 @@ impl Station {
     }
 }
 
-/// The devices of a host, one in each subnet it is in.
-pub(crate) fn ports(case: &HostCase, number: usize) -> Result<Vec<PortConfig>> {
-    let in_them = (0..2).filter(|port| case.subnets >> port & 1 == 1);
+/// The devices of a host, one in each subnet it is in, or one with a port in each.
+pub(crate) fn ports(case: &Case, number: usize) -> Result<Vec<PortConfig>> {
+    let host = &case.hosts[number];
+    let is_one_device = case.links.is_some_and(|links| links.is_one_device);
+    let in_them = (0..2).filter(|subnet| host.subnets >> subnet & 1 == 1);
     in_them
-        .map(|port| {
-            let prefix = IpPrefix::new(IpAddr::V4(address(number, port)), 24)?;
-            let mut config = PortConfig::new(&format!("sim{port}"), &[prefix]);
-            config.active_mtu = Mtu::from_bytes(case.mtu_bytes.into());
-            config.data_in_order = case.order.promise();
-            config.speed_mbps = case.speeds_mbps[usize::from(port)];
+        .map(|subnet| {
+            let prefix = IpPrefix::new(IpAddr::V4(address(number, subnet)), 24)?;
+            let device = if is_one_device { 0 } else { subnet };
+            let mut config = PortConfig::new(&format!("sim{device}"), &[prefix]);
+            if is_one_device {
+                config.interface = format!("eth{subnet}");
+            }
+            config.active_mtu = Mtu::from_bytes(host.mtu_bytes.into());
+            config.data_in_order = host.order.promise();
+            config.speed_mbps = host.speeds_mbps[usize::from(subnet)];
             Ok(config)
         })
         .collect()
@@ -164,7 +169,7 @@ pub(crate) fn worker_config(case: &HostCase) -> WorkerConfig {
 }
 
 /// A window with a part for each line.
-fn window(worker: &Worker<Host>, case: &Case) -> Result<<Host as Provider>::Window> {
+fn window(worker: &Worker<Host>, case: &Case) -> Result<LocalWindow<Host>> {
     let bytes = REGION_BYTES * case.lines.len();
     Ok(worker.window(&WindowConfig::new(bytes, RemoteAccess::ALL))?)
 }

@@ -17,6 +17,7 @@ use crate::case::Case;
 use crate::failure::Failure;
 use crate::generate::generate;
 use crate::mutate::{self, Mutation};
+use crate::packets::{Bare, measure};
 use crate::run::{Keep, run_caught};
 use crate::shrink::shrink;
 
@@ -25,6 +26,9 @@ pub(crate) const FIXED_SEEDS: u64 = 500;
 
 /// How long `--ci` runs in all.
 const CI: Duration = Duration::from_secs(120);
+
+/// How long the fabric is measured by itself.
+const BARE: Duration = Duration::from_secs(1);
 
 /// Runs that shrinking one case may take.
 const SHRINK_RUNS_MAX: u32 = 2000;
@@ -85,6 +89,8 @@ struct Summary {
     operations_per_second_per_core: f64,
     messages: u64,
     virtual_seconds: f64,
+    /// The fabric by itself, measured where this is written: without Workers, and without the swarm's oracles.
+    bare: Option<Bare>,
     failures: Vec<Found>,
     /// How long seeds are run for each mutation at most.
     mutation_budget_seconds: u64,
@@ -145,7 +151,7 @@ impl Counts {
 }
 
 /// How long this thread has computed: what the machine did for others meanwhile does not count.
-fn cpu_ns() -> u64 {
+pub(crate) fn cpu_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
@@ -221,6 +227,7 @@ fn run_seeds(args: &SwarmArgs, jobs: usize) -> Result<Summary> {
         operations_per_second_per_core: load(&counts.operations) as f64 / busy,
         messages: load(&counts.messages),
         virtual_seconds: load(&counts.virtual_ns) as f64 / 1e9,
+        bare: (args.json.is_some() && !args.stop).then(|| measure(BARE)),
         ..Summary::default()
     };
     let mut seen = BTreeSet::new();
@@ -249,6 +256,12 @@ fn run_seeds(args: &SwarmArgs, jobs: usize) -> Result<Summary> {
         summary.operations_per_second_per_core,
         summary.failures.len(),
     );
+    if let Some(bare) = &summary.bare {
+        println!(
+            "the fabric by itself: {:.0} packets a second of a core",
+            bare.packets_per_second_per_core
+        );
+    }
     ensure!(summary.seeds > 0, "nothing was run");
     Ok(summary)
 }

@@ -1,17 +1,19 @@
 //! The rig on the simulated fabric, and whom it stands for.
 
+#[path = "../suite/hosts.rs"]
+mod hosts;
+
 use core::cell::RefCell;
 use core::net::IpAddr;
 use core::time::Duration;
 
 use doorbell_conformance::{End, Kernel, Patience, ProviderName, Rig, Subject, Trouble};
-use doorbell_core::{Gid, IpPrefix, Mtu};
 use doorbell_sim::plan::{self, Action, Name};
-use doorbell_sim::{Fabric, Host, Plan, PortConfig, Quirks};
+use doorbell_sim::{Fabric, Host, Plan, Quirks};
 
-const ADDRESSES: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
-const NAMES: [&str; 2] = ["near", "far"];
-/// What the near end gets instead.
+/// What the near end has.
+const ADDRESS: &str = "10.0.0.1";
+/// What it gets instead.
 const ANOTHER: &str = "10.0.0.3";
 
 /// Packets that are lost, come twice, or late.
@@ -43,28 +45,11 @@ impl Simulated {
     fn hosts(&self, plan: Plan) -> Result<[End<Host>; 2], Trouble> {
         let fabric = Fabric::builder().quirks(self.quirks).plan(plan).build();
         self.fabric.replace(fabric.clone());
-        let host = |which: usize| -> Result<End<Host>, Trouble> {
-            let [address, name] = [ADDRESSES, NAMES].map(|all| all.get(which).copied().unwrap_or_default());
-            let address = ip(address)?;
-            let prefix = IpPrefix::new(address, 24).map_err(|error| Trouble(error.to_string()))?;
-            let port = PortConfig {
-                active_mtu: Some(Mtu::B1024),
-                ..PortConfig::new("sim0", &[prefix])
-            };
-            let provider = fabric.host(name, vec![port]);
-            Ok(End {
-                provider: provider.map_err(|error| Trouble(error.to_string()))?,
-                device: "sim0".into(),
-                port: 1,
-                gid_index: 0,
-                gid: Gid::from_ip(address),
-            })
-        };
-        Ok([host(0)?, host(1)?])
+        Ok(hosts::pair(&fabric))
     }
 
     fn perform(&self, action: impl FnOnce(plan::End) -> Option<Action>) -> Result<(), Trouble> {
-        let near = Name::new("near").map(|host| plan::End {
+        let near = Name::new("a").map(|host| plan::End {
             host,
             device: None,
             port: None,
@@ -91,8 +76,8 @@ impl Rig for Simulated {
         self.hosts(plan(self.plan)?)
     }
 
-    fn disturbed_ends(&self) -> Result<[End<Host>; 2], Trouble> {
-        self.hosts(plan(DISTURBANCE)?)
+    fn disturbed_ends(&self) -> Result<Option<[End<Host>; 2]>, Trouble> {
+        self.hosts(plan(DISTURBANCE)?).map(Some)
     }
 
     fn patience(&self) -> Patience {
@@ -123,7 +108,7 @@ impl Rig for Simulated {
     }
 
     fn change_address(&self) -> Result<(), Trouble> {
-        let [old, new] = [ip(ADDRESSES[0])?, ip(ANOTHER)?];
+        let [old, new] = [ip(ADDRESS)?, ip(ANOTHER)?];
         self.perform(|near| Some(Action::Gid(near, old, new)))
     }
 }
@@ -137,8 +122,8 @@ pub(crate) const DOUBLED: (Subject, &str) = (
     "duplicate every 1st packet of any->any; reorder every 5th packet of any->any",
 );
 
-/// The fabric as the book has it, as Soft-RoCE of three kernels, and as hardware.
-pub(crate) const SUBJECTS: [(Subject, Quirks); 5] = [
+/// The fabric as the book has it, as Soft-RoCE of three kernels, of one before it was corrected, and as hardware.
+pub(crate) const SUBJECTS: [(Subject, Quirks); 6] = [
     (
         Subject {
             provider: ProviderName::Simulated,
@@ -159,6 +144,17 @@ pub(crate) const SUBJECTS: [(Subject, Quirks); 5] = [
             kernel: Some(Kernel(6, 12)),
         },
         Quirks::RXE_6_12,
+    ),
+    (
+        Subject {
+            provider: ProviderName::SimulatedRxeRepeating,
+            kernel: Some(Kernel(6, 12)),
+        },
+        // However long a case takes from a message to the end of its queue pair.
+        Quirks {
+            repeats_failing_ns: u64::MAX,
+            ..Quirks::RXE_REPEATING
+        },
     ),
     (
         Subject {

@@ -61,15 +61,7 @@ impl<P: Provider> Office<P> {
             send_completions,
             receive_completions,
             arena: domain.arena(&ArenaConfig::new(SLOTS, SLOT_BYTES)).unwrap(),
-            vector: AddressVector {
-                destination: end.gid,
-                source_gid_index: end.gid_index,
-                port: end.port,
-                hop_limit: 64,
-                traffic_class: 0,
-                flow_label: 0,
-                service_level: 0,
-            },
+            vector: end.way_to(end.gid),
         }
     }
 

@@ -26,7 +26,7 @@ impl Rig for On<'_> {
 
     fn ends(&self) -> [End<Host>; 2] {
         let [a, b] = self.1;
-        [("a", a), ("b", b)].map(|(name, address)| hosts::end(&self.0, name, address))
+        [("a", a), ("b", b)].map(|(name, address)| hosts::end(&self.0, name, address, Mtu::B1024))
     }
 }
 

@@ -15,13 +15,15 @@ pub(crate) mod shared_receive;
 use core::time::Duration;
 use std::time::Instant;
 
+pub(crate) use doorbell_conformance::End;
 use doorbell_core::provider::{
-    AddressVector, Arena, ArenaConfig, Arrival, Completion, CompletionQueue, CompletionQueueConfig, Context,
-    Operation, PostFlags, ProtectionDomain, Provider, QueuePair, QueuePairConfig, QueuePairParts,
-    ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess, RemoteAddress, Retired, SendBatch,
-    SendQueue, Slot, Window, WindowConfig,
+    Arena, ArenaConfig, Arrival, Completion, CompletionQueue, CompletionQueueConfig, Context, Operation,
+    PostFlags, ProtectionDomain, Provider, QueuePair, QueuePairConfig, QueuePairParts, ReadyToReceive,
+    ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess, RemoteAddress, Retired, SendBatch, SendQueue,
+    Slot, Window, WindowConfig,
 };
 use doorbell_core::{Gid, Mtu, Psn, QpState, Qpn, Ticket, WcStatus};
+use doorbell_sim::{Fabric, Host};
 
 /// Two ports that reach each other.
 pub(crate) trait Rig {
@@ -30,13 +32,13 @@ pub(crate) trait Rig {
     fn ends(&self) -> [End<Self::P>; 2];
 }
 
-/// One of them.
-pub(crate) struct End<P> {
-    pub(crate) provider: P,
-    pub(crate) device: String,
-    pub(crate) port: u8,
-    pub(crate) gid_index: u8,
-    pub(crate) gid: Gid,
+/// Hosts `a` and `b` of a fabric that has none yet.
+impl Rig for Fabric {
+    type P = Host;
+
+    fn ends(&self) -> [End<Host>; 2] {
+        hosts::pair(self)
+    }
 }
 
 pub(crate) const SLOTS: u32 = 32;
@@ -147,15 +149,7 @@ impl<P: Provider> Side<P> {
     pub(crate) fn to_receive(&self, wish: &Wish, peer: (Gid, Qpn)) -> ReadyToReceive {
         let (destination, destination_qpn) = peer;
         ReadyToReceive {
-            address: AddressVector {
-                destination,
-                source_gid_index: self.end.gid_index,
-                port: self.end.port,
-                hop_limit: 64,
-                traffic_class: 0,
-                flow_label: 0,
-                service_level: 0,
-            },
+            address: self.end.way_to(destination),
             path_mtu: wish.path_mtu,
             destination_qpn,
             receive_psn: PSN,

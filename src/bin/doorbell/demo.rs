@@ -6,18 +6,18 @@
 use core::fmt::Write as _;
 use core::net::IpAddr;
 use core::time::Duration;
+use std::io::{self, Write};
 use std::sync::mpsc;
 use std::thread;
 
 use doorbell::vocabulary::provider::{Context as _, Provider};
 use doorbell::vocabulary::{IpPrefix, Mtu};
-use doorbell::{Handle, Network, Node, NodeError, PortReport, Trust};
+use doorbell::{Handle, KEY_BYTES_MIN, Key, KeyRing, Network, Node, NodeError, PortReport, Trust};
 use doorbell_sim::{Fabric, Host, PortConfig};
 use serde::Serialize;
 
 use crate::address::anywhere;
 use crate::devices::HOW_TO_GET_ONE;
-use crate::peers::Peers;
 use crate::perf::{
     Between, Findings, Kind, Metering, Op, PerfError, Progress, Row, Server, Target, Terms, Test, drive,
     table,
@@ -36,9 +36,10 @@ const BANDWIDTH: (u64, u64) = (400, 32);
 /// connecting node in another, and move messages by every operation: send, write, write with immediate,
 /// read, fetch and add, compare and swap. Every payload byte is checked, outside the timed sections. Both
 /// ends are on one host, so the figures say how fast this device and its driver are with themselves, not
-/// what a network does.
+/// what a network does. A key that is made for the run keeps others out.
 ///
-/// With --simulated it runs between two hosts of a simulated fabric, and says so first.
+/// With --simulated it runs between two hosts of a simulated fabric, and says so first: with --json on standard error, and in the
+/// document as `simulated`.
 ///
 /// Where no device is usable it fails, saying what each port lacks. `cargo lab demo` needs none: it does
 /// this and more between virtual hosts, on a real kernel's Soft-RoCE.
@@ -61,9 +62,6 @@ pub(crate) struct Arguments {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
-
-    #[command(flatten)]
-    peers: Peers,
 }
 
 /// Everything the demonstration tells.
@@ -90,12 +88,13 @@ struct Report {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let timeout = Duration::from_secs(arguments.timeout);
     if arguments.simulated {
-        let [near, far] = simulated(&arguments.peers.trust()?)?;
+        say_simulated(arguments.json, &mut io::stdout(), &mut io::stderr())?;
+        let [near, far] = simulated(&trust()?)?;
         let tests = tests(near.provider().open(SIMULATED_DEVICE)?.limits().atomics);
         let report = measure(&near, || Ok(far), SIMULATED_DEVICE.into(), &tests, timeout, true)?;
         return tell(&report, arguments);
     }
-    let trust = arguments.peers.trust()?;
+    let trust = trust()?;
     let node = Node::open(trust.clone()).map_err(advised)?;
     let ports = node.ports().map_err(advised)?;
     let device = choose(&ports, arguments.device.as_deref())?;
@@ -106,8 +105,25 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     )
 }
 
+/// Both ends are here, so they have a key that is made for this run, and nobody else is let in.
+fn trust() -> Result<Trust, Failure> {
+    let mut secret = [0; KEY_BYTES_MIN];
+    getrandom::fill(&mut secret).map_err(|_| PerfError::Entropy)?;
+    Ok(Trust::keys(KeyRing::new(Key::new(1, &secret)?)))
+}
+
 /// The device of each simulated host.
 const SIMULATED_DEVICE: &str = "sim0";
+
+/// Says that nothing of it is real, before anything is measured: beside the document, where that is all of the output.
+fn say_simulated(is_json: bool, out: &mut impl Write, errors: &mut impl Write) -> io::Result<()> {
+    const SIMULATED: &str = "SIMULATED: no RDMA device takes part, and no figure here is that of a device";
+    if is_json {
+        return writeln!(errors, "{SIMULATED}");
+    }
+    writeln!(out, "{SIMULATED}\n")?;
+    out.flush()
+}
 
 /// Two hosts of one simulated subnet.
 fn simulated(trust: &Trust) -> Result<[Node<Host, Host>; 2], Failure> {
@@ -272,9 +288,6 @@ fn conclude(device: String, tests: &[Test], driven: Option<Findings>, served: Fi
 impl Report {
     fn to_text(&self) -> String {
         let mut text = String::new();
-        if self.simulated {
-            text.push_str("SIMULATED: no RDMA device took part, and no figure here is that of a device\n\n");
-        }
         // Writing to a string does not fail.
         let hosts = if self.simulated {
             "two hosts"
@@ -371,18 +384,23 @@ mod tests {
 
     #[test]
     fn a_simulated_run_says_so_first() {
+        for is_json in [false, true] {
+            let (mut out, mut errors) = (Vec::new(), Vec::new());
+            super::say_simulated(is_json, &mut out, &mut errors).unwrap();
+            let (said, silent) = if is_json { (errors, out) } else { (out, errors) };
+            let said = String::from_utf8(said).unwrap();
+            assert!(said.starts_with("SIMULATED: no RDMA device takes part"), "{said}");
+            assert!(silent.is_empty());
+        }
         let mut report = conclude("sim0".into(), &tests(true), None, Findings::nothing());
-        assert!(!report.to_text().contains("SIMULATED"));
         report.simulated = true;
-        let text = report.to_text();
-        assert!(text.starts_with("SIMULATED: no RDMA device took part"), "{text}");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["simulated"], true);
     }
 
     #[test]
     fn two_simulated_hosts_connect_and_measure() {
-        let [near, far] = super::simulated(&doorbell::Trust::unauthenticated_on_purpose()).unwrap();
+        let [near, far] = super::simulated(&super::trust().unwrap()).unwrap();
         let timeout = core::time::Duration::from_secs(60);
         let mut few = tests(true);
         few.retain(|test| test.kind == Kind::Latency && test.op.is_atomic());

@@ -9,11 +9,13 @@ mod config;
 mod configured;
 mod demo;
 mod devices;
+mod handle_file;
 #[cfg(test)]
 mod hostile;
 mod link;
 mod log;
 mod mesh;
+mod opened;
 mod peers;
 mod perf;
 mod pingpong;
@@ -79,18 +81,36 @@ fn main() -> ExitCode {
 mod tests {
     use clap::CommandFactory as _;
 
+    /// The words of every command of `doorbell` in a document, as far as it goes on its line.
+    fn named(text: &str) -> impl Iterator<Item = Vec<&str>> {
+        let leads = ["\n", "`", "$ "].map(|lead| text.split(lead).skip(1));
+        leads.into_iter().flatten().filter_map(|rest| {
+            let rest = rest.strip_prefix("doorbell ")?;
+            let end = rest.find(['`', '\'', '#', '\n']).unwrap_or(rest.len());
+            let command = rest[..end].split("  ").next()?;
+            Some(command.split_whitespace().collect())
+        })
+    }
+
+    /// With the options they are named with.
     #[test]
-    fn the_commands_the_readme_names_exist() {
-        let readme = include_str!("../../../README.md");
-        let command = super::Arguments::command();
-        let named: Vec<_> = readme
-            .lines()
-            .filter_map(|line| line.strip_prefix("doorbell "))
-            .collect();
-        assert!(named.len() >= 5, "{named:?}");
-        for line in named {
-            let name = line.split_whitespace().next().unwrap_or_default();
-            assert!(command.find_subcommand(name).is_some(), "doorbell {line}");
+    fn the_commands_the_documents_name_exist() {
+        let cli = super::Arguments::command();
+        for (document, at_least) in [
+            (include_str!("../../../README.md"), 11),
+            (include_str!("../../../docs/operation.md"), 6),
+            (include_str!("../../../docs/rails.md"), 4),
+        ] {
+            let commands: Vec<_> = named(document).collect();
+            assert!(commands.len() >= at_least, "{commands:?}");
+            for words in commands {
+                let said = words.join(" ");
+                let command = cli.find_subcommand(words[0]).expect(&said);
+                for option in words.iter().filter_map(|word| word.strip_prefix("--")) {
+                    let is_it = |known: &clap::Arg| known.get_long() == Some(option);
+                    assert!(command.get_arguments().any(is_it), "{said}");
+                }
+            }
         }
     }
 

@@ -21,15 +21,19 @@ use serde::Serialize;
 
 use crate::address::anywhere;
 use crate::configured::Configured;
+use crate::handle_file;
 use crate::log;
+use crate::opened;
 use crate::peers::{Peers, trust_of};
 use crate::report::{Failure, print};
 
 mod board;
 mod content;
+mod missing;
 
 use board::Board;
 use content::Content;
+use missing::Missing;
 
 /// How often the folder is looked at for handles that are missing.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -59,11 +63,11 @@ const DEPTH: u32 = 64;
 /// Exit code: 0 when every byte was right, else 1.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  doorbell mesh --rank 0 --ranks 3 --listen '[::]:7500'\n  \
-                        doorbell mesh --rank 1 --ranks 3 --listen '[::]:7500' --peer 0=10.1.0.1:7500\n  \
-                        doorbell mesh --rank 2 --ranks 3 --peer 0=10.1.0.1:7500 --peer 1=10.1.0.2:7500\n  \
-                        doorbell mesh --rank 0 --ranks 3 --handles /shared/mesh\n  \
-                        doorbell mesh --rank 1 --ranks 3 --handles /shared/mesh --collective all-reduce --size 1048576"
+    after_help = "Examples:\n  doorbell mesh --key-file keys --rank 0 --ranks 3 --listen '[::]:7500'\n  \
+                        doorbell mesh --key-file keys --rank 1 --ranks 3 --listen '[::]:7500' --peer 0=10.1.0.1:7500\n  \
+                        doorbell mesh --key-file keys --rank 2 --ranks 3 --peer 0=10.1.0.1:7500 --peer 1=10.1.0.2:7500\n  \
+                        doorbell mesh --key-file keys --rank 0 --ranks 3 --handles /shared/mesh\n  \
+                        doorbell mesh --key-file keys --rank 1 --ranks 3 --handles /shared/mesh --collective all-reduce --size 1048576"
 )]
 pub(crate) struct Arguments {
     /// Which member this is, from 0
@@ -192,6 +196,9 @@ struct Member {
     read_at: Option<Instant>,
     /// The handles of others that were gone by, until their links are lost.
     given: BTreeMap<Rank, Handle>,
+    missing: Missing,
+    /// Whether it was told that nobody is let in any more.
+    is_closed: bool,
     /// Where it is told what is counted.
     board: Option<Board>,
 }
@@ -203,6 +210,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.size % 4 != 0 {
         return Err("--size is to be a multiple of 4".into());
     }
+    check_peers(&arguments.peer, rank, arguments.ranks)?;
     let settings = arguments.settings()?;
     log::start(settings.values().log);
     let mut member = Member::open(arguments, rank, &settings)?;
@@ -235,8 +243,10 @@ impl Arguments {
         own.link.channel.receive_depth = DEPTH;
         let timeout = self.timeout.map(|seconds| format!("{seconds}s"));
         let metrics = self.metrics.map(|address| address.to_string());
+        let [key_file, unauthenticated] = self.peers.said();
         let said = [
-            self.peers.said(),
+            key_file,
+            unauthenticated,
             ("--timeout", "timeout", timeout),
             ("--metrics", "metrics", metrics),
         ];
@@ -267,8 +277,8 @@ impl Member {
         let mut config = MeshConfig::new(rank, arguments.ranks, u64::try_from(started)?);
         let values = settings.values();
         values.configure(&mut config);
-        let mut node = Node::open(trust_of(values)?)?;
-        node.set_rail_filter(values.rails.clone());
+        let node = opened::node(trust_of(values)?, &values.rails)?;
+        opened::say_passed_over(&node, values.log)?;
         let node = Arc::new(node);
         let workers = node.workers(&worker_config(settings, arguments.ranks))?;
         let mesh = Mesh::new(&node, &workers, &config)?;
@@ -283,6 +293,8 @@ impl Member {
             looked_at: None,
             read_at: None,
             given: BTreeMap::new(),
+            missing: Missing::default(),
+            is_closed: false,
         })
     }
 
@@ -292,25 +304,26 @@ impl Member {
         let handle = self.mesh.listen(&self.node, &self.workers, at)?;
         self.leave_handle(&handle)?;
         for (number, address) in &arguments.peer {
-            let rank = Rank::new(*number).filter(|rank| rank.number() < arguments.ranks);
-            let rank = rank.ok_or_else(|| format!("there is no rank {number} among {}", arguments.ranks))?;
-            self.mesh.connect_at(rank, *address)?;
+            if let Some(rank) = Rank::new(*number) {
+                self.mesh.connect_at(rank, *address)?;
+            }
         }
         let all = Ranks::first(self.mesh.ranks());
         let begin = Instant::now();
+        // Said once before it is too late, too: the reason may be with a member that is ended when another one gives up.
+        let mut soon = self.timeout.checked_div(2);
         loop {
             self.poll()?;
             if self.mesh.reached() == all {
                 return Ok(());
             }
-            if begin.elapsed() > self.timeout {
-                let missing = all.and_not(self.mesh.reached());
-                let unlinked = self.lower().filter(|rank| !self.mesh.is_linked(*rank));
-                let unlinked = unlinked.fold(Ranks::NONE, Ranks::with);
-                return Err(format!(
-                    "no way leads to ranks {missing:?}; of the lower ranks no link leads to {unlinked:?}"
-                )
-                .into());
+            let waited = begin.elapsed();
+            if soon.is_some_and(|soon| waited > soon) {
+                soon = None;
+                eprintln!("doorbell: waiting: {}", self.missing.text(&self.mesh, waited));
+            }
+            if waited > self.timeout {
+                return Err(self.missing.text(&self.mesh, waited).into());
             }
         }
     }
@@ -355,9 +368,21 @@ impl Member {
             if self.mesh.is_linked(rank) {
                 continue;
             }
-            let handle = find_handle(&folder, rank)?;
+            let path = handle_path(&folder, rank);
+            let handle = match handle_file::find(&path) {
+                Ok(Some(handle)) => handle,
+                outcome => {
+                    // It may be on its way, or a part of it: it is read again.
+                    let nothing = || format!("{}: there is no such file", path.display());
+                    self.missing
+                        .unread
+                        .insert(rank, outcome.err().unwrap_or_else(nothing));
+                    continue;
+                }
+            };
+            self.missing.unread.remove(&rank);
             // What is known not to lead there does so every time, and finding out opens devices.
-            if let Some(handle) = handle.filter(|handle| self.given.get(&rank) != Some(handle)) {
+            if self.given.get(&rank) != Some(&handle) {
                 self.mesh.connect(&self.node, &self.workers, rank, &handle)?;
                 self.given.insert(rank, handle);
             }
@@ -367,7 +392,8 @@ impl Member {
 
     fn leave_handle(&self, handle: &Handle) -> Result<(), Failure> {
         let Some(folder) = &self.folder else { return Ok(()) };
-        let left = leave_handle(folder, self.mesh.rank(), handle);
+        let left = fs::create_dir_all(folder)
+            .and_then(|()| handle_file::leave(&handle_path(folder, self.mesh.rank()), handle));
         left.map_err(|error| format!("{}: {error}", folder.display()).into())
     }
 
@@ -406,15 +432,21 @@ impl Member {
     fn poll(&mut self) -> Result<(), Failure> {
         self.look()?;
         let mut turned_away = false;
-        let given = &mut self.given;
+        let (given, lost) = (&mut self.given, &mut self.missing.lost);
         self.mesh
             .poll(&self.node, &mut self.workers, |event| match event {
                 MeshEvent::TurnedAway => turned_away = true,
                 MeshEvent::LinkLost { rank: Some(rank), .. } => drop(given.remove(&rank)),
+                MeshEvent::LinkLost { rank: None, reason } => *lost = Some(reason),
                 _ => {}
             })?;
         if turned_away {
             eprintln!("doorbell: somebody who is no member of this mesh was turned away");
+        }
+        let closed = self.mesh.links().closed_to_peers();
+        if let Some(why) = closed.filter(|_| !self.is_closed) {
+            eprintln!("doorbell: nobody is let in any more: {why}");
+            self.is_closed = true;
         }
         if let Some(board) = &mut self.board {
             board.note(&self.mesh, &mut self.workers);
@@ -432,29 +464,32 @@ fn parse_peer(text: &str) -> Result<(u8, SocketAddr), String> {
     Ok((rank, address))
 }
 
+/// Of each two members the one of the higher rank connects: this one is told of lower ones, and of each once.
+fn check_peers(peers: &[(u8, SocketAddr)], own: Rank, ranks: u8) -> Result<(), String> {
+    let mut known = Ranks::NONE;
+    for (number, address) in peers {
+        let rank = Rank::new(*number).filter(|rank| rank.number() < ranks);
+        let why = match rank {
+            None => format!("there is no rank {number} among {ranks}"),
+            Some(rank) if rank == own => "that is this member".to_owned(),
+            Some(rank) if rank > own => {
+                format!(
+                    "of each two the one of the higher rank connects: say --peer {own}=... to rank {rank}"
+                )
+            }
+            Some(rank) if known.contains(rank) => "its address was said before".to_owned(),
+            Some(rank) => {
+                known = known.with(rank);
+                continue;
+            }
+        };
+        return Err(format!("--peer {number}={address}: {why}"));
+    }
+    Ok(())
+}
+
 fn handle_path(folder: &Path, rank: Rank) -> PathBuf {
     folder.join(format!("{rank}.handle"))
-}
-
-/// Writes the handle so that nobody finds a part of it.
-fn leave_handle(folder: &Path, rank: Rank, handle: &Handle) -> std::io::Result<()> {
-    fs::create_dir_all(folder)?;
-    let unfinished = folder.join(format!("{rank}.unfinished"));
-    fs::write(&unfinished, format!("{handle}\n"))?;
-    fs::rename(unfinished, handle_path(folder, rank))
-}
-
-fn find_handle(folder: &Path, rank: Rank) -> Result<Option<Handle>, Failure> {
-    let path = handle_path(folder, rank);
-    match fs::read_to_string(&path) {
-        Ok(text) => {
-            let handle = text.trim().parse();
-            let handle = handle.map_err(|error| format!("{}: {error}", path.display()))?;
-            Ok(Some(handle))
-        }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("{}: {error}", path.display()).into()),
-    }
 }
 
 fn report(arguments: &Arguments, mesh: &Mesh, content: &Content, times: &Histogram<u64>) -> Report {
@@ -524,4 +559,38 @@ fn text(report: &Report) -> String {
         report.bytes_checked, report.relayed, report.sent_again
     );
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{check_peers, parse_peer};
+    use doorbell::vocabulary::Rank;
+
+    #[test]
+    fn who_connects_is_told_of_lower_ranks_and_of_each_once() {
+        let told = |peers: &[&str]| {
+            let peers: Vec<_> = peers.iter().map(|peer| parse_peer(peer).unwrap()).collect();
+            check_peers(&peers, Rank::new(2).unwrap(), 4).err()
+        };
+        assert_eq!(told(&["0=10.1.0.1:7500", "1=[fd00::2]:7500"]), None);
+        for (peers, why) in [
+            (
+                &["2=10.1.0.3:7500"][..],
+                "--peer 2=10.1.0.3:7500: that is this member",
+            ),
+            (
+                &["0=10.1.0.1:7500", "3=10.1.0.4:7500"],
+                "say --peer 2=... to rank 3",
+            ),
+            (&["4=10.1.0.5:7500"], "there is no rank 4 among 4"),
+            (&["64=10.1.0.5:7500"], "there is no rank 64 among 4"),
+            (
+                &["1=10.1.0.2:7500", "1=10.2.0.2:7500"],
+                "--peer 1=10.2.0.2:7500: its address was said before",
+            ),
+        ] {
+            let told = told(peers).unwrap_or_default();
+            assert!(told.ends_with(why), "{told}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! A look at all this host has: devices and addresses by `ffi`, the rest by proc, sysfs and netlink.
 //!
-//! Nothing is asked of a program, and nothing is changed.
+//! Nothing is asked of a program, and nothing is changed. Nothing is sent, but where [`asking`] is told to whom.
 
 use std::fs;
 use std::path::Path;
@@ -11,6 +11,7 @@ use doorbell_ffi::{DeviceReport, Interface, Rdma};
 use crate::error::NodeError;
 use crate::topology::{ArpFacts, InterfaceFacts, PortFacts, Topology};
 
+mod asking;
 mod neighbours;
 
 /// Where things are looked up; elsewhere in tests.

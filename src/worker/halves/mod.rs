@@ -12,10 +12,9 @@ use std::sync::Arc;
 
 use doorbell_core::in_place;
 use doorbell_core::provider::{ArenaConfig, MemoryError, ProtectionDomain, Provider};
-use doorbell_core::sync::AtomicU32;
 use doorbell_ffi::Rdma;
-use doorbell_hotpath::{DueFlag, DueList};
 
+use super::channel_list::due;
 use super::places::{Entry, Listed, Places};
 use super::{Under, Worker};
 use crate::Arena;
@@ -24,10 +23,6 @@ use crate::half::Held;
 
 pub use receiving::ReceiveWorker;
 pub use sending::SendWorker;
-
-/// The list of channels that have receives to announce. That it is one and the same tells that
-/// two halves were one Worker.
-type Due = Arc<DueList<Box<[AtomicU32]>, Box<[DueFlag]>>>;
 
 impl<P: Provider> Worker<P> {
     /// Takes it apart, so that one thread sends and another receives, on all its channels. The
@@ -79,10 +74,7 @@ impl<P: Provider> Worker<P> {
             });
         }
         let places = sending.entries.len();
-        let due = Arc::new(DueList::new(
-            (0..places).map(|_| AtomicU32::new(0)).collect(),
-            (0..places).map(|_| DueFlag::new()).collect(),
-        ));
+        let due = due(places);
         let context = Arc::clone(&self.context);
         let under = reaper.keep(Under::clone(&self.under));
         let send_worker = SendWorker {

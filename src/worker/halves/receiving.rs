@@ -9,10 +9,10 @@ use doorbell_core::provider::{Arena as _, Placement, Provider, ProviderError};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{Statistics, Wait, Woken};
 
-use super::Due;
 use crate::channel::ChannelId;
 use crate::edge::reaper::Reaped;
 use crate::half::ReceiveHalf;
+use crate::worker::Due;
 use crate::worker::device_events::DeviceEvents;
 use crate::worker::places::{Listed, Places};
 use crate::worker::polling::ReceiveSide;
@@ -31,7 +31,8 @@ pub struct ReceiveWorker<P: Provider = Rdma> {
     pub(in crate::worker) device_events: DeviceEvents,
     pub(super) statistics: Arc<Statistics>,
     pub(super) waiting: Waiting,
-    pub(super) due: Due,
+    /// That it is one and the same tells that two halves were one Worker.
+    pub(super) due: Arc<Due>,
     pub(super) under: Reaped<Under<P>>,
 }
 

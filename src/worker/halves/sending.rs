@@ -12,16 +12,16 @@ use doorbell_core::wire::InstanceId;
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{Statistics, Wait, Woken};
 
-use super::Due;
 use crate::channel::ChannelId;
 use crate::edge::reaper::Reaped;
 use crate::half::SendHalf;
+use crate::worker::Due;
 use crate::worker::places::Places;
 use crate::worker::polling::SendSide;
 use crate::worker::submissions::Submissions;
 use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting};
 use crate::worker::{Turn, Under};
-use crate::{Arena, Event, Lease};
+use crate::{Arena, Event, Lease, LocalWindow};
 
 /// The half of a [`Worker`] that sends, for one thread: the send completion queue, memory of
 /// its own, and of each channel the half that sends.
@@ -42,7 +42,8 @@ pub struct SendWorker<P: Provider = Rdma> {
     pub(super) channels_max: u32,
     pub(super) statistics: Arc<Statistics>,
     pub(super) waiting: Waiting,
-    pub(super) due: Due,
+    /// That it is one and the same tells that two halves were one Worker.
+    pub(super) due: Arc<Due>,
     #[expect(dead_code, reason = "it is there to be dropped")]
     pub(super) under: Reaped<Under<P>>,
 }
@@ -61,24 +62,36 @@ impl<P: Provider> SendWorker<P> {
         &mut self,
         mut each: impl FnMut(Turn<'_, P, SendHalf<P>>, Event<P>),
     ) -> Result<u32, ProviderError> {
+        let (sent, _) = self.poll_saying(&mut each)?;
+        Ok(sent)
+    }
+
+    /// As [`SendWorker::poll`]; says how many completions there were, and how much came back without one.
+    #[inline]
+    fn poll_saying(
+        &mut self,
+        each: &mut impl FnMut(Turn<'_, P, SendHalf<P>>, Event<P>),
+    ) -> Result<(u32, u32), ProviderError> {
         let sent = match &mut self.arena.inner {
             Some(arena) => self
                 .sends
-                .poll(&mut self.places.entries, arena, &self.statistics, &mut each)?,
+                .poll(&mut self.places.entries, arena, &self.statistics, each)?,
             None => 0,
         };
         // Behind the completions, which made room.
-        if self.sends.submissions.is_used() {
-            self.sends.submissions.run(&mut self.places.entries);
+        let mut unsent = 0;
+        if let (true, Some(arena)) = (self.sends.submissions.is_used(), &mut self.arena.inner) {
+            let submissions = &mut self.sends.submissions;
+            unsent = submissions.run(&mut self.places.entries, arena, each);
         }
         self.sends
             .look_for_untold(&mut self.places.entries, &self.statistics);
         // Late, so that what was sent above carries what would go by itself here.
         self.take_due();
         if let (false, Some(arena)) = (self.sends.unannounced.is_empty(), &mut self.arena.inner) {
-            self.sends.announce(&mut self.places.entries, arena, &mut each);
+            self.sends.announce(&mut self.places.entries, arena, each);
         }
-        Ok(sent)
+        Ok((sent, unsent))
     }
 
     /// Lists the channels that the other half told of.
@@ -136,9 +149,10 @@ impl<P: Provider> SendWorker<P> {
         &mut self,
         each: &mut impl FnMut(Turn<'_, P, SendHalf<P>>, Event<P>),
     ) -> Result<u32, ProviderError> {
-        let count = self.poll(each)?;
-        if count > 0 {
-            return Ok(count);
+        let (sent, unsent) = self.poll_saying(each)?;
+        let events = sent.saturating_add(unsent);
+        if events > 0 {
+            return Ok(events);
         }
         Ok(self
             .sends
@@ -187,8 +201,8 @@ impl<P: Provider> SendWorker<P> {
     /// # Errors
     /// The size is zero, the device refused, or what is required of its placement cannot be
     /// had.
-    pub fn window(&self, config: &WindowConfig) -> Result<P::Window, MemoryError> {
-        self.domain.window(config)
+    pub fn window(&self, config: &WindowConfig) -> Result<LocalWindow<P>, MemoryError> {
+        Ok(LocalWindow::new(self.domain.window(config)?, &self.places.reaper))
     }
 
     /// The half of a channel that sends.

@@ -52,7 +52,7 @@ where
         let Some(closing) = self.closing else {
             return;
         };
-        let has_nobody = !matches!(self.phase, Phase::Connected) && self.outbox.is_empty();
+        let has_nobody = !matches!(self.phase, Phase::Connected) && self.has_nothing_open();
         if has_nobody || closing.until.has_passed(now) {
             self.end(FinalReason::Closed);
         }
@@ -139,7 +139,7 @@ where
     }
 
     fn say_farewell(&self) -> Option<Action> {
-        if self.closing?.farewell.is_some() || !self.outbox.is_empty() {
+        if self.closing?.farewell.is_some() || !self.has_nothing_open() {
             return None;
         }
         let rail = choose_any(&self.rails)?;
@@ -258,15 +258,18 @@ where
             .filter(|_| self.is_connected())
             .map(|since| Deadline::after(since, self.config.acknowledge_after));
         let closing = self.closing.map(|closing| closing.until);
+        let is_to_end = self.closing.is_some_and(|closing| closing.farewell.is_none())
+            && self.is_connected()
+            && self.has_nothing_open();
         let rails = self.rails.iter().filter_map(|rail| self.wake_of(rail));
         let wake = phase.into_iter().chain(owed).chain(closing).chain(rails).min();
         // Nothing tells when a rail takes more.
+        let is_soon = is_to_end || self.rails.iter().any(|rail| rail.is_blocked);
         let again = Deadline::after(now, TRY_AGAIN);
-        let is_blocked = self.rails.iter().any(|rail| rail.is_blocked);
         match wake {
             Some(wake) if wake.has_passed(now) => Some(again),
-            Some(wake) if is_blocked => Some(wake.min(again)),
-            None if is_blocked => Some(again),
+            Some(wake) if is_soon => Some(wake.min(again)),
+            None if is_soon => Some(again),
             wake => wake,
         }
     }

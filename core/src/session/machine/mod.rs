@@ -51,6 +51,8 @@ pub struct Session<O, I> {
     /// Whether there ever was a rail.
     was_attached: bool,
     closing: Option<Closing>,
+    /// Whether the caller awaits something that is no message.
+    awaits_beside: bool,
     /// The number after the peer's last fragment, once it said farewell.
     peer_end: Option<Sequence>,
     told: Told,
@@ -290,6 +292,24 @@ pub struct SessionCounts {
     pub recoveries: u64,
 }
 
+impl SessionCounts {
+    /// What two sessions counted together.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            sent: self.sent.saturating_add(other.sent),
+            sent_again: self.sent_again.saturating_add(other.sent_again),
+            early: self.early.saturating_add(other.early),
+            duplicates: self.duplicates.saturating_add(other.duplicates),
+            old_epoch: self.old_epoch.saturating_add(other.old_epoch),
+            acknowledgements: self.acknowledgements.saturating_add(other.acknowledgements),
+            probes: self.probes.saturating_add(other.probes),
+            rails_dead: self.rails_dead.saturating_add(other.rails_dead),
+            recoveries: self.recoveries.saturating_add(other.recoveries),
+        }
+    }
+}
+
 /// What is not sent, of a message: the range of its fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsent {
@@ -324,6 +344,7 @@ where
             },
             was_attached: false,
             closing: None,
+            awaits_beside: false,
             peer_end: None,
             told: Told::default(),
             counts: SessionCounts::default(),
@@ -462,7 +483,8 @@ where
         self.outbox.get(sequence)
     }
 
-    /// Closes it once everything is acknowledged, and at the deadline in any case. Nothing more is taken in.
+    /// Closes it once everything is acknowledged and nothing is awaited beside messages, and at the deadline in any case. Nothing
+    /// more is taken in.
     pub fn close(&mut self, until: Deadline) {
         if self.closing.is_none() {
             self.closing = Some(Closing {
@@ -470,6 +492,17 @@ where
                 farewell: None,
             });
         }
+    }
+
+    /// Says whether something of the caller's own, beside messages, has no end yet: where it is being closed, that is waited
+    /// for, too.
+    pub fn await_beside(&mut self, awaits: bool) {
+        self.awaits_beside = awaits;
+    }
+
+    /// Whether everything that was given to it has its end, messages and what is beside them.
+    fn has_nothing_open(&self) -> bool {
+        self.outbox.is_empty() && !self.awaits_beside
     }
 
     /// Ends it, for what the caller has found.

@@ -175,7 +175,7 @@ where
             // The next has a higher one; this one is shut when its time to be answered is over.
             RefusalReason::OLD_EPOCH => {}
             // It has heard the farewell, though nothing told so.
-            RefusalReason::OVER if self.closing.is_some() && self.outbox.is_empty() => {
+            RefusalReason::OVER if self.closing.is_some() && self.has_nothing_open() => {
                 self.end(FinalReason::Closed);
             }
             RefusalReason::OVER => self.end(FinalReason::PeerClosed),

@@ -19,7 +19,7 @@ fn requests() -> Requests<[KeptRequest; 3]> {
 }
 
 fn waiting(requests: &Requests<[KeptRequest; 3]>) -> std::vec::Vec<RequestId> {
-    requests.waiting().map(|(id, _)| id).collect()
+    requests.waiting(ms(1000)).map(|(id, _)| id).collect()
 }
 
 const fn unknown(was_posted: bool, reason: UnknownReason) -> RequestEnd {
@@ -103,6 +103,63 @@ fn nothing_waits_for_ever() {
         requests.poll_end(),
         Some((write, unknown(true, UnknownReason::NoRail)))
     );
+}
+
+#[test]
+fn what_was_posted_to_a_window_that_is_withdrawn_ends_so_where_its_rail_fails() {
+    let mut requests = requests();
+    let kinds = [Repeat::AtOnce, Repeat::OnceFenced, Repeat::Never];
+    let [read, write, atomic] = kinds.map(|repeat| requests.begin(7, repeat, ms(0)).unwrap());
+    for id in [read, write, atomic] {
+        requests.posted(id, 0, epoch(1));
+    }
+    requests.withdrawn(7);
+    assert_eq!(requests.poll_end(), None);
+    requests.rail_lost(0, ms(1));
+    assert_eq!((waiting(&requests).len(), requests.fence_due()), (0, None));
+    for (id, reason) in [
+        (read, UnknownReason::Withdrawn),
+        (write, UnknownReason::Withdrawn),
+        (atomic, UnknownReason::RailFailed),
+    ] {
+        assert_eq!(requests.poll_end(), Some((id, unknown(true, reason))));
+    }
+    // Another may have its place.
+    let next = requests.begin(8, Repeat::AtOnce, ms(2)).unwrap();
+    requests.posted(next, 0, epoch(2));
+    requests.rail_lost(0, ms(3));
+    assert_eq!(waiting(&requests), [next]);
+}
+
+#[test]
+fn what_our_device_never_takes_ends_with_that() {
+    let mut requests = requests();
+    let [never, late, none] = [(); 3].map(|()| requests.begin(1, Repeat::AtOnce, ms(0)).unwrap());
+    requests.refused(never, ms(3));
+    requests.refused(late, ms(5));
+    let due = |requests: &Requests<_>, now| {
+        requests
+            .waiting(now)
+            .map(|(id, _)| id)
+            .collect::<std::vec::Vec<_>>()
+    };
+    assert_eq!(requests.wake().unwrap().instant(), ms(13));
+    assert_eq!(
+        (due(&requests, ms(12)), due(&requests, ms(14))),
+        (std::vec![none], std::vec![never, none])
+    );
+    requests.posted(late, 0, epoch(1));
+    requests.rail_lost(0, ms(1));
+    assert!(requests.is_any_open());
+    requests.look_at_deadlines(ms(101));
+    assert!(!requests.is_any_open());
+    for (id, end) in [
+        (never, unknown(false, UnknownReason::Refused)),
+        (late, unknown(true, UnknownReason::NoRail)),
+        (none, unknown(false, UnknownReason::NoRail)),
+    ] {
+        assert_eq!(requests.poll_end(), Some((id, end)));
+    }
 }
 
 #[test]

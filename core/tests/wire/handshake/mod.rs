@@ -6,14 +6,14 @@ mod stages;
 mod versions;
 
 use doorbell_core::handshake::{
-    Cause, Established, HandshakeError, Initiator, Io, IoError, Responder, Stage, Step, Timing,
+    Cause, HandshakeError, Initiator, Io, IoError, Responder, Stage, Step, Timing,
 };
 use doorbell_core::wire::{Endpoint, Frame, FrameHeader, FrameKind, PrivateData, RemoteWindow};
 use doorbell_core::{Instant, Mtu, Rkey};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::oracle::handshake::{endpoint, initiator, instance, rail, responder};
-use crate::pipe::Pair;
+use crate::pipe::{Pair, connected, failed};
 
 const MS: u64 = 1_000_000;
 
@@ -39,20 +39,6 @@ fn run(pair: &mut Pair, local: [Endpoint; 2], polls: usize) -> (Step, Step) {
         }
     }
     (initiator, responder)
-}
-
-fn connected(step: Step) -> Established {
-    let Step::Connected(established) = step else {
-        panic!("{step:?}")
-    };
-    established
-}
-
-fn failed(step: Step) -> HandshakeError {
-    let Step::Failed(error) = step else {
-        panic!("{step:?}")
-    };
-    error
 }
 
 fn kinds(mut bytes: &[u8]) -> Vec<FrameKind> {

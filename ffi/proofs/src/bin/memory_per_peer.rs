@@ -2,7 +2,8 @@
 //! `memory_per_peer PEERS`. Ours, the memory of messages, and the simulator's are told apart, and the peers' own left out.
 //!
 //! Every allocation is noted with whose it is, and where it is freed taken from that: the hub's, the peers', or the
-//! simulator's, as the thread says in which of them it is.
+//! simulator's, as the thread says in which of them it is. What the simulator has for the hub in pieces of a slot is the memory
+//! of messages.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::Cell;
@@ -29,17 +30,23 @@ struct Counting;
 const HUB: u8 = 0;
 const PEERS: u8 = 1;
 const SIMULATOR: u8 = 2;
+const MESSAGES: u8 = 3;
 
 /// Bytes in use, of each. Relaxed: one thread counts, and another's are none of these.
-static IN_USE: [AtomicI64; 3] = [const { AtomicI64::new(0) }; 3];
+static IN_USE: [AtomicI64; 4] = [const { AtomicI64::new(0) }; 4];
 
 thread_local! {
     /// Without a destructor or anything to make first: it may be used in the allocator itself.
     static WHOSE: Cell<u8> = const { Cell::new(PEERS) };
 }
 
-fn whose() -> u8 {
-    if is_inside() { SIMULATOR } else { WHOSE.get() }
+fn whose(layout: Layout) -> u8 {
+    let is_slot = (layout.size(), layout.align()) == (SLOT_BYTES as usize, 1);
+    match (is_inside(), WHOSE.get()) {
+        (true, HUB) if is_slot => MESSAGES,
+        (true, _) => SIMULATOR,
+        (false, whose) => whose,
+    }
 }
 
 fn note(whose: u8, bytes: i64) {
@@ -81,7 +88,7 @@ unsafe impl GlobalAlloc for Counting {
         let given = unsafe { place.add(front) };
         // SAFETY: the byte before is the last of the front.
         let mark = unsafe { given.sub(1) };
-        let whose = whose();
+        let whose = whose(layout);
         // SAFETY: it is within the allocation, and nobody else's yet.
         unsafe { mark.write(whose) };
         note(whose, signed(layout.size()));
@@ -124,8 +131,8 @@ fn in_use(whose: u8) -> i64 {
 /// Requests in flight, and receives of its share, of each channel: the least there is.
 const DEPTH: u32 = 1;
 
-/// Bytes of a receive.
-const SLOT_BYTES: u32 = 64;
+/// Bytes of a receive: a slot is so many bytes by themselves, and nothing else in the simulator is.
+const SLOT_BYTES: u32 = 67;
 
 /// Peers that connect at a time.
 const AT_A_TIME: u32 = 32;
@@ -260,13 +267,11 @@ fn main() -> Result<(), Failure> {
     // What there is without a peer is there once: what is made for as many as may come is in what each costs.
     connect(&fabric, &mut hub, peers)?;
     let each = |bytes: i64| bytes.checked_div(i64::from(peers)).unwrap_or(0);
-    // In the simulator, arenas are made while it is entered: their memory is known by its size.
-    let arena = i64::from(worker(peers).slots).saturating_mul(i64::from(SLOT_BYTES));
     println!(
         "{peers} peers; bytes for each: ours {}, messages {}, simulator {} (of both sides, with the peers' messages)",
         each(in_use(HUB)),
-        each(arena),
-        each(in_use(SIMULATOR).saturating_sub(arena)),
+        each(in_use(MESSAGES)),
+        each(in_use(SIMULATOR)),
     );
     drop(hub.node);
     Ok(())

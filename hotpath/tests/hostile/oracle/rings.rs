@@ -140,8 +140,8 @@ impl World {
         assert_eq!((remote.address, remote.rkey), (RING_AT + at, Rkey(3)));
         let round = u32::try_from(self.sent / self.cells + 1).unwrap();
         let length = u32::try_from(bytes).unwrap();
-        assert_eq!(message.trailer[..4], round.to_be_bytes());
-        assert_eq!(message.trailer[4..], length.to_be_bytes());
+        assert_eq!(message.trailer[..4], length.to_be_bytes());
+        assert_eq!(message.trailer[4..], round.to_be_bytes());
         self.writer.note_posted(&message);
         let payload = vec![fill; bytes];
         self.ring.write(
@@ -169,7 +169,7 @@ impl World {
         let trailer_at = usize::try_from((cell + 1) * self.cell_bytes - 8).unwrap();
         let trailer = self.ring.word(trailer_at);
         let number = |half: &[u8]| half.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
-        let (round, length) = (number(&trailer[..4]), number(&trailer[4..]));
+        let (length, round) = (number(&trailer[..4]), number(&trailer[4..]));
         let is_awaited = round == self.read / self.cells + 1;
         let expected = if self.is_by_immediate && self.told == self.read && !self.is_spoiled {
             Ok(None)
@@ -233,9 +233,9 @@ impl World {
                 let cell = (self.read + choices.below(2) as u64) % self.cells;
                 let round = u32::try_from(self.read / self.cells + 1).unwrap();
                 let at = usize::try_from((cell + 1) * self.cell_bytes - 8).unwrap();
-                self.ring.write(at, &round.to_be_bytes());
                 let length = [0, 0, choices.byte() & 1, choices.byte()];
-                self.ring.write(at + 4, &length);
+                self.ring.write(at, &length);
+                self.ring.write(at + 4, &round.to_be_bytes());
             }
             12 => {
                 let at = choices.below(usize::try_from(self.cells * self.cell_bytes).unwrap());

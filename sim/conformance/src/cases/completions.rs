@@ -3,10 +3,10 @@
 use doorbell_core::provider::{
     ArrivalKind, Operation, PostFlags, QueuePair, ReceiveQueue, RemoteAddress, SendBatch, SendQueue,
 };
-use doorbell_core::{QpState, Rkey};
+use doorbell_core::{QpState, Rkey, WcStatus};
 
 use super::table;
-use crate::notes::{either, list, statuses};
+use crate::notes::{either, list, status_name, statuses};
 use crate::side::{USUAL, Wish, connected, connected_as};
 use crate::{Notes, Rig, Trouble};
 
@@ -23,6 +23,9 @@ table! {
     6 s06_a_queue_pair_that_is_failed_flushes_all
         "what was posted is flushed when the queue pair is brought to ERR"
         => "sends: WR_FLUSH_ERR WR_FLUSH_ERR; receives: WR_FLUSH_ERR WR_FLUSH_ERR";
+    6 s06_what_came_does_not_come_again
+        "a message comes once, though its queue pair fails right behind it"
+        => "received: once WR_FLUSH_ERR WR_FLUSH_ERR WR_FLUSH_ERR; state: ERR";
     7 s07_a_failure_tells_nothing_but_its_status
         "on an error only the status, the request and the vendor's word hold"
         => "status: WR_FLUSH_ERR; kind: failed; bytes: 0; immediate: none; payload: 0";
@@ -104,6 +107,22 @@ fn s06_a_queue_pair_that_is_failed_flushes_all<R: Rig>(rig: &R, notes: &mut Note
     near.control.fail()?;
     notes.put("sends", near.send_ends(2)?);
     notes.put("receives", near.receive_ends(2)?);
+    Ok(())
+}
+
+fn s06_what_came_does_not_come_again<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
+    let [mut near, mut far] = connected(rig)?;
+    far.post_receives(4)?;
+    near.post(Operation::Send, b"once")?;
+    let mut received = far.received(1)?;
+    far.control.fail()?;
+    received.extend(far.received(3)?);
+    let each = received.iter().map(|received| match received.arrival.status {
+        WcStatus::SUCCESS => received.text(),
+        status => status_name(status),
+    });
+    notes.put("received", list(each));
+    notes.put("state", far.state_after(QpState::Error)?);
     Ok(())
 }
 

@@ -42,7 +42,7 @@ table! {
         => "sent: SUCCESS; fetched: 1; behind it: 42; received: done";
     18 s18_a_fenced_write_waits_for_the_read
         "what a fenced WRITE replaces, the READ before it has seen"
-        => "READs: 20 of what was there; window: 20 times written";
+        => "packets: lost and repeated; READs: 20 of what was there; window: 20 times written";
     19 s19_a_read_behind_a_write_sees_it
         "a WRITE's completion does not tell that a processor sees the bytes; a READ behind it does"
         => "written: SUCCESS; read back: 20 of 20; by the processor then: 20 of 20";
@@ -258,7 +258,7 @@ fn s18_a_fenced_write_waits_for_the_read<R: Rig>(rig: &R, notes: &mut Notes) -> 
         retry_count: 6,
         ..QUICK
     };
-    let [mut near, mut far] = disturbed(rig, patient)?;
+    let [mut near, mut far] = disturbed(rig, patient, notes)?;
     let (mut seen, mut written) = (0_u32, 0_u32);
     for round in 0..20_u8 {
         far.window.copy_in(0, &[round; 200])?;

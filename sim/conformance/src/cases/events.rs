@@ -12,7 +12,7 @@ use doorbell_core::provider::{
 
 use super::table;
 use crate::notes::{asked, either, list};
-use crate::side::{Side, USUAL, Wish, connected, connected_as, sides};
+use crate::side::{Side, USUAL, WITHOUT_DEPTH, Wish, connected, connected_as, sides};
 use crate::{Notes, Rig, Trouble};
 
 table! {
@@ -286,11 +286,7 @@ fn s30_a_refused_write_with_immediate_is_told_by_its_receive<R: Rig>(
 }
 
 fn s30_a_refused_request_is_told<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
-    let wish = Wish {
-        max_dest_rd_atomic: 0,
-        ..USUAL
-    };
-    let [mut near, far] = connected_as(rig, [USUAL, wish])?;
+    let [mut near, far] = connected_as(rig, [USUAL, WITHOUT_DEPTH])?;
     let remote = far.at(0)?;
     near.post(Operation::Read(remote), &[0; 8])?;
     notes.put("sent", near.send_ends(1)?);

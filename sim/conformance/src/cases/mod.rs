@@ -20,7 +20,7 @@ use crate::{Notes, Rig, Trouble};
 pub struct Case<R> {
     /// Its name, which begins with the row's.
     pub name: &'static str,
-    /// The row of the table of verbs semantics: 1 to 32.
+    /// The row of the table of verbs semantics: 1 to [`ROWS`].
     pub row: u8,
     /// What the book says, in a few words.
     pub about: &'static str,
@@ -41,12 +41,33 @@ pub struct OutOfReach {
     pub why: &'static str,
 }
 
+/// Rows of the table of verbs semantics.
+pub const ROWS: u8 = 32;
+
 /// What has no case, by row.
-pub const OUT_OF_REACH: &[OutOfReach] = &[OutOfReach {
-    row: 25,
-    about: "memory windows of type 1 and 2",
-    why: "the traits have none: a window there is a registration of its own",
-}];
+pub const OUT_OF_REACH: &[OutOfReach] = &[
+    OutOfReach {
+        row: 13,
+        about: "a timeout of 0: the device waits without end",
+        why: "the traits refuse it, since every wait has a deadline",
+    },
+    OutOfReach {
+        row: 24,
+        about: "more events acknowledged than were taken",
+        why: "`acknowledge` takes no number, and gives back what was taken, no more. Told of mlx5: it hangs then",
+    },
+    OutOfReach {
+        row: 25,
+        about: "memory windows of type 1 and 2",
+        why: "the traits have none: a window there is a registration of its own",
+    },
+    OutOfReach {
+        row: 32,
+        about: "ibv_fork_init once memory is registered: EINVAL",
+        why: "a provider asks before anything can be registered; on the fake libibverbs and on Soft-RoCE it is shown by \
+              `ffi/tests/device/children.rs`",
+    },
+];
 
 /// All cases, by row.
 #[must_use]

@@ -5,7 +5,7 @@ use doorbell_core::provider::{Operation, PostFlags, QueuePair, RemoteAccess, Sen
 use super::refused::{end_of, end_of_posted};
 use super::table;
 use crate::notes::list;
-use crate::side::{Sent, USUAL, Wish, connected, connected_as};
+use crate::side::{Sent, USUAL, WITHOUT_DEPTH, Wish, connected, connected_as};
 use crate::{Notes, Rig, Trouble};
 
 table! {
@@ -107,11 +107,6 @@ fn s27_an_atomic_must_be_aligned<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(
     notes.put("words", list(words));
     Ok(())
 }
-
-const WITHOUT_DEPTH: Wish = Wish {
-    max_dest_rd_atomic: 0,
-    ..USUAL
-};
 
 fn s28_a_responder_without_depth_refuses_reads<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
     let [mut near, far] = connected_as(rig, [USUAL, WITHOUT_DEPTH])?;

@@ -9,7 +9,7 @@ use doorbell_core::provider::{CompletionQueue, Context, Operation, PostFlags, Re
 
 use super::table;
 use crate::notes::{either, list, statuses};
-use crate::side::{Side, USUAL, Wish, connected, connected_as};
+use crate::side::{Side, USUAL, WITHOUT_DEPTH, Wish, connected, connected_as};
 use crate::{Notes, Rig, Trouble};
 
 table! {
@@ -83,11 +83,7 @@ fn s24_notifications_that_were_taken_hold_up_nothing<R: Rig>(
 }
 
 fn s24_an_event_that_nobody_took_holds_up_nothing<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
-    let wish = Wish {
-        max_dest_rd_atomic: 0,
-        ..USUAL
-    };
-    let [mut near, far] = connected_as(rig, [USUAL, wish])?;
+    let [mut near, far] = connected_as(rig, [USUAL, WITHOUT_DEPTH])?;
     let remote = far.at(0)?;
     near.post(Operation::Read(remote), &[0; 8])?;
     notes.put("sent", near.send_ends(1)?);

@@ -48,7 +48,7 @@ table! {
         => "peer in ERR: RETRY_EXC_ERR; peer gone: RETRY_EXC_ERR";
     15 s15_what_comes_again_is_done_once
         "a SEND or WRITE that is repeated is answered and not done again, an atomic from its saved result"
-        => "messages: 20, in order; adds: 20, in order; word: 20; READs: 20 right";
+        => "packets: lost and repeated; messages: 20, in order; adds: 20, in order; word: 20; READs: 20 right";
     15 s15_what_follows_a_gap_is_sent_again
         "go back and send again from the first that was not taken"
         => "before: nothing; sent: SUCCESS SUCCESS SUCCESS; received: first third; window: second";
@@ -248,7 +248,7 @@ fn s15_what_comes_again_is_done_once<R: Rig>(rig: &R, notes: &mut Notes) -> Resu
         retry_count: 6,
         ..USUAL
     };
-    let [mut near, mut far] = disturbed(rig, wish)?;
+    let [mut near, mut far] = disturbed(rig, wish, notes)?;
     far.post_receives(u32::from(DISTURBED))?;
     let (mut befores, mut right) = (Vec::new(), 0_u32);
     for number in 0..DISTURBED {

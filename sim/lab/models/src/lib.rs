@@ -14,6 +14,6 @@
 //! that loom watches. An ordering that is too weak shows as a race on it.
 //!
 //! Every ordering has a name. `DOORBELL_WEAKEN=RING_TAKE` before the first command makes that one
-//! relaxed, without another build; the models call themselves so with each name, and one has to
-//! fail each time. A structure's models are a module of `tests/models`, named in `weakened.rs`
+//! relaxed, without another build, and `DOORBELL_WEAKEN=TOLD_TELL=Release` leaves a half of it; the models
+//! call themselves so with each, and one has to fail each time. A structure's models are a module of `tests/models`, named in `weakened.rs`
 //! beside the orderings it judges.

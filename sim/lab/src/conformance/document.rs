@@ -36,9 +36,10 @@ impl Record {
             "simulated" => 0,
             "simulated-doubled" => 1,
             "simulated-rxe" => 2,
-            "simulated-mlx5" => 3,
-            "fake" => 4,
-            _ => 5,
+            "simulated-rxe-repeating" => 3,
+            "simulated-mlx5" => 4,
+            "fake" => 5,
+            _ => 6,
         };
         let kernel = self.kernel.as_deref().unwrap_or_default();
         let numbers = kernel.split('.').map(|number| number.parse().unwrap_or(0));
@@ -46,6 +47,7 @@ impl Record {
             "simulated" => "simulator".to_owned(),
             "simulated-doubled" => "simulator, packets twice".to_owned(),
             "simulated-rxe" => format!("simulator as rxe {kernel}"),
+            "simulated-rxe-repeating" => format!("simulator as repeating rxe {kernel}"),
             "simulated-mlx5" => "simulator as mlx5".to_owned(),
             "fake" => "ffi/fake".to_owned(),
             other => format!("{other} {kernel}"),
@@ -88,13 +90,13 @@ struct Shown<'r> {
 const HEAD: &str = "\
 # Conformance
 
-What verbs promise, row by row (S1 to S32), and what each provider was observed to do. `cargo lab conformance` writes this
+What verbs promise, row by row, and what each provider was observed to do. `cargo lab conformance` writes this
 file; `cargo lab conformance --check` fails where it would write another, and so does `cargo lab test`. What a case observes
 is in `sim/conformance`, and so are the deviations: `same` is word for word what the book says, a name is a deviation
 described below, and nothing else passes. `sometimes` is a race in the device, where the book's words pass, too.
 
 The kernels behind `rxe` are those that booted; behind `simulator as rxe`, those whose quirks the simulator had. A range of
-kernels begins and ends with those that were run: `before 7.2` was seen on 6.12 and not on 7.2.
+kernels begins and ends with those that were run: `before 7.2` was seen on 6.12 and not on 7.2. Of what was seen on the simulator alone, it is as its source says.
 ";
 
 /// The whole document.

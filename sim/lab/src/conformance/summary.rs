@@ -2,13 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use doorbell_conformance::OutOfReach;
+use doorbell_conformance::{OutOfReach, ROWS};
 use serde::Serialize;
 
 use super::document::{Column, Record};
-
-/// Of the table of verbs semantics.
-const ROWS: usize = 32;
 
 /// All of it.
 #[derive(Debug, Serialize)]
@@ -65,6 +62,7 @@ impl<'r> Summary<'r> {
         let without = out_of_reach
             .iter()
             .filter(|out| !covered.contains(name(out).as_str()));
+        let all = usize::from(ROWS);
         let cases: BTreeSet<&str> = records.iter().map(|record| record.case.as_str()).collect();
         let mut by_column: BTreeMap<Column, Vec<&Record>> = BTreeMap::new();
         for record in records {
@@ -72,8 +70,8 @@ impl<'r> Summary<'r> {
         }
         Self {
             rows: Rows {
-                all: ROWS,
-                reachable: ROWS.saturating_sub(without.count()),
+                all,
+                reachable: all.saturating_sub(without.count()),
                 covered: covered.len(),
                 out_of_reach: out_of_reach
                     .iter()

@@ -118,7 +118,9 @@ impl Side {
             destination_qpn: peer.0,
             receive_psn,
             max_dest_rd_atomic: 4,
-            min_rnr_timer: 1,
+            // 160 us, code 8: at the 10 us of code 1 a message without a receive, asked for again until there is one, is
+            // most of what is simulated.
+            min_rnr_timer: 8,
         };
         control.ready_to_receive(&attributes).unwrap();
         let attributes = ReadyToSend {

@@ -4,11 +4,12 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use doorbell::vocabulary::Instant;
-use doorbell::vocabulary::provider::Provider;
+use doorbell::vocabulary::provider::{Provider, Window as _};
 use doorbell::vocabulary::session::{PushRefusal, SessionCounts, SessionEvent};
 use doorbell::{Handle, LinkConfig, LinkEvent, LinkId, Links, Network, Node, Worker};
 
-use super::stream::{Incoming, Outgoing, Wish};
+use super::reach::{Asking, Op, Opened};
+use super::stream::{HEADER_BYTES, Incoming, Outgoing, Wish};
 use super::watch::{Watch, span};
 use crate::report::Failure;
 
@@ -57,6 +58,10 @@ pub(super) struct End<P: Provider, N: Network> {
     stage: Stage,
     pub(super) outgoing: Outgoing,
     pub(super) incoming: Incoming,
+    /// What is asked of windows of the other side.
+    pub(super) asking: Asking,
+    /// Windows for the other side, once it has said what for.
+    pub(super) opened: Option<Opened<P>>,
     pub(super) watch: Watch,
     pub(super) counts: SessionCounts,
     epochs: Vec<u32>,
@@ -76,9 +81,9 @@ impl<P: Provider, N: Network> End<P, N> {
         part: Part,
     ) -> Result<Self, Failure> {
         let links = Links::new(&node, &workers, config)?;
-        let message_bytes = match part {
-            Part::Client { wish, .. } => wish.message_bytes,
-            Part::Listener => 0,
+        let (message_bytes, op) = match part {
+            Part::Client { wish, .. } => (usize::try_from(wish.message_bytes)?, wish.op),
+            Part::Listener => (0, Op::Send),
         };
         Ok(Self {
             node: Arc::new(node),
@@ -87,8 +92,10 @@ impl<P: Provider, N: Network> End<P, N> {
             part,
             link: None,
             stage: Stage::Before,
-            outgoing: Outgoing::new(usize::try_from(message_bytes)?),
+            outgoing: Outgoing::new(message_bytes),
             incoming: Incoming::default(),
+            asking: Asking::new(op, message_bytes, config.requests),
+            opened: None,
             watch: Watch::default(),
             counts: SessionCounts::default(),
             epochs: Vec::new(),
@@ -127,6 +134,7 @@ impl<P: Provider, N: Network> End<P, N> {
             link,
             outgoing,
             incoming,
+            asking,
             others,
             ..
         } = self;
@@ -149,9 +157,20 @@ impl<P: Provider, N: Network> End<P, N> {
                     sequence, was_sent, ..
                 }) => outgoing.unknown(sequence, was_sent),
                 LinkEvent::Session(event) => events.push(event),
+                LinkEvent::Granted { window, .. } => asking.granted(window),
+                LinkEvent::Withdrawn { window } => asking.withdrawn(window),
+                LinkEvent::Fetched { request, data } => {
+                    asking.fetched(request, data);
+                    has_come = true;
+                }
+                LinkEvent::Ended { request, end } => {
+                    asking.ended(request, end);
+                    has_come = true;
+                }
                 _ => {}
             }
         })?;
+        self.open_windows()?;
         let now = self.now();
         if has_come {
             self.watch.progress(now);
@@ -171,6 +190,23 @@ impl<P: Provider, N: Network> End<P, N> {
             self.watch.saw(event, heard_at, now);
         }
         Ok(has_sent || has_come || !events.is_empty())
+    }
+
+    /// Opens windows to the other side, where it has said that it wants some.
+    fn open_windows(&mut self) -> Result<(), Failure> {
+        let wish = self.incoming.wish.filter(|wish| wish.op.is_one_sided());
+        let (Some(wish), Some(link), None, Part::Listener) = (wish, self.link, &self.opened, self.part)
+        else {
+            return Ok(());
+        };
+        // No more than a link would ask for.
+        let piece_bytes = usize::try_from(wish.message_bytes)?.clamp(HEADER_BYTES, 1 << 20);
+        let links = &mut self.links;
+        let opened = Opened::new(&self.workers, (wish.op, piece_bytes), |worker, window| {
+            links.grant(link, &[(worker, window.remote())], wish.op.access())
+        })?;
+        self.opened = Some(opened);
+        Ok(())
     }
 
     /// What time it is by the clock of the links.
@@ -242,11 +278,13 @@ impl<P: Provider, N: Network> End<P, N> {
                     .watch
                     .connected_at
                     .map_or(Duration::ZERO, |began| span(began, now));
+                // One of them is none.
+                let number = self.outgoing.messages.saturating_add(self.asking.asked);
                 let is_enough = match part {
                     Part::Client {
                         amount: Amount::Messages(count),
                         ..
-                    } => self.outgoing.messages >= count,
+                    } => number >= count,
                     Part::Client {
                         amount: Amount::For(time),
                         ..
@@ -257,8 +295,14 @@ impl<P: Provider, N: Network> End<P, N> {
                     self.stage = Stage::Ending;
                     return true;
                 }
-                if !is_due(self.outgoing.messages, per_second, ran) {
+                if !is_due(number, per_second, ran) {
                     return false;
+                }
+                if self.asking.op().is_one_sided() {
+                    let Self {
+                        node, links, asking, ..
+                    } = self;
+                    return asking.ask(|at, request| links.request(node, link, at, request));
                 }
                 let message = self.outgoing.next();
                 let taken = self.links.send(link, message);
@@ -267,8 +311,10 @@ impl<P: Provider, N: Network> End<P, N> {
                 }
                 self.took(taken, self.stage)
             }
+            // What was asked for is to be there when it is looked at.
+            (Stage::Ending, _) if self.asking.open() > 0 => false,
             (Stage::Ending, _) => {
-                let message = self.outgoing.end();
+                let message = self.outgoing.end(self.asking.asked);
                 let taken = self.links.send(link, message);
                 self.took(taken, Stage::All)
             }

@@ -2,21 +2,23 @@
 
 use core::net::SocketAddr;
 use core::time::Duration;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
 use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
-use doorbell::{Handle, LinkConfig, Network, Node, RailFilter, Tcp, WorkerConfig};
+use doorbell::{Handle, LinkConfig, LogLevel, Network, RailFilter, RemoteAccess, Tcp, WorkerConfig};
 
 use crate::address::anywhere;
+use crate::handle_file;
+use crate::opened;
 use crate::peers::Peers;
 use crate::report::{Failure, print};
 use crate::value::{parse_bytes, parse_seconds};
 
 mod drill;
 mod end;
+mod reach;
 mod report;
 mod stream;
 #[cfg(test)]
@@ -25,6 +27,7 @@ mod watch;
 
 use drill::Order;
 use end::{Amount, End, Part};
+use reach::Op;
 use report::{Ending, Judged, Report};
 use stream::Wish;
 
@@ -35,6 +38,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Soft-RoCE.
 const NAP: Duration = Duration::from_micros(50);
 
+/// What the other side may do to windows that are granted to it.
+const REMOTE: RemoteAccess = RemoteAccess {
+    atomic: false,
+    ..RemoteAccess::ALL
+};
+
 /// Stream numbered messages both ways over a link, and account for each of them
 ///
 /// Without HANDLE this side listens, and prints its handle; with it, it connects, over every pair of rails that reach each
@@ -42,12 +51,18 @@ const NAP: Duration = Duration::from_micros(50);
 /// themselves or by --at: nothing may be lost, come twice or hang. Told are failovers, recoveries, stalls, and how long after
 /// each command a rail was declared dead and used again.
 ///
+/// With --op write or read, this side asks that of windows of the other one instead, one on each of its devices: what is read is
+/// compared here, and what was written is looked at there when all is done.
+///
 /// Exit code: 0 when nothing was lost, doubled, wrong or left without an end, and the link ended as --expect-end says;
 /// else 1.
 #[derive(clap::Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  doorbell link --handle-file /shared/handle\n  \
-    doorbell link @/shared/handle --seconds 10 --size 64K\n  \
-    doorbell link @/shared/handle --at '2=ip link set dev eth1 down' --at '4=ip link set dev eth1 up'")]
+#[command(
+    after_help = "Examples:\n  doorbell link --key-file keys --handle-file /shared/handle\n  \
+    doorbell link @/shared/handle --key-file keys --seconds 10 --size 64K\n  \
+    doorbell link @/shared/handle --key-file keys --at '2=ip link set dev eth1 down' --at '4=ip link set dev eth1 up'\n  \
+    doorbell link @/shared/handle --key-file keys --op write --size 2K --json"
+)]
 pub(crate) struct Arguments {
     /// The handle that the other side printed, or @FILE, which it is waited for in
     #[arg(value_name = "HANDLE")]
@@ -61,11 +76,16 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", conflicts_with = "peer")]
     handle_file: Option<PathBuf>,
 
-    /// Bytes of a message; K and M stand for 1024 and 1024^2
-    #[arg(short, long, value_name = "BYTES", value_parser = parse_size, default_value = "64K", requires = "peer")]
-    size: u32,
+    /// What to do
+    #[arg(long, value_enum, default_value_t = Op::Send, requires = "peer")]
+    op: Op,
 
-    /// How many messages to send
+    /// Bytes of a message, or of a WRITE or READ, which has no more than a fragment of a message, 4072; K and M stand for 1024 and
+    /// 1024^2 [default: 64K, and 4072 of a WRITE or READ]
+    #[arg(short, long, value_name = "BYTES", value_parser = parse_size, requires = "peer")]
+    size: Option<u32>,
+
+    /// How many messages to send, or WRITEs or READs to do
     #[arg(
         short = 'n',
         long,
@@ -143,6 +163,7 @@ impl Arguments {
         let mut config = LinkConfig::default();
         config.channel.send_depth = self.depth;
         config.channel.receive_depth = self.depth;
+        config.channel.remote = REMOTE;
         if let Some(dead_after) = self.dead_after {
             let session = &mut config.session;
             session.dead_after = dead_after;
@@ -156,19 +177,26 @@ impl Arguments {
         config
     }
 
-    fn part(&self) -> Part {
+    fn part(&self, config: &LinkConfig) -> Result<Part, Failure> {
         if self.peer.is_none() {
-            return Part::Listener;
+            return Ok(Part::Listener);
         }
         let time = self.seconds.unwrap_or(Duration::from_secs(5));
-        Part::Client {
+        let is_one_sided = self.op.is_one_sided();
+        let most = config.session.fragment_bytes;
+        let size = self.size.unwrap_or(if is_one_sided { most } else { 64 << 10 });
+        if is_one_sided && size > most {
+            return Err(format!("--size {size}: a WRITE or READ of a link has at most {most} bytes").into());
+        }
+        Ok(Part::Client {
             amount: self.count.map_or(Amount::For(time), Amount::Messages),
             wish: Wish {
-                answers: !self.one_way,
-                message_bytes: self.size,
+                answers: !self.one_way && !is_one_sided,
+                message_bytes: size,
                 per_second: self.rate,
+                op: self.op,
             },
-        }
+        })
     }
 }
 
@@ -183,18 +211,21 @@ fn transport_timeout(dead_after: Duration, retry_count: u8) -> u8 {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let mut node = Node::open(arguments.peers.trust()?)?;
-    node.set_rail_filter(arguments.rails.clone().unwrap_or_default());
+    let rails = arguments.rails.clone().unwrap_or_default();
+    let node = opened::node(arguments.peers.trust()?, &rails)?;
+    opened::say_passed_over(&node, LogLevel::Off)?;
     let mut own = WorkerConfig::default();
     // Of each rail's channel the receives and what is sent, and that of one that is on its way out.
     own.slots = arguments.depth.saturating_mul(4);
     let workers = node.workers(&own)?;
-    let mut end = End::new(node, workers, &arguments.config(), arguments.part())?;
+    let config = arguments.config();
+    let mut end = End::new(node, workers, &config, arguments.part(&config)?)?;
     match &arguments.peer {
         Some(peer) => end.connect(&handle(peer, arguments.timeout)?)?,
         None => listen(&mut end, arguments)?,
     }
     let is_hanging = stream(&mut end, arguments)?;
+    end.watch.ended(end.now());
     let judged = Judged {
         ending: arguments.expect_end,
         detect_within: arguments.detect_within,
@@ -215,32 +246,23 @@ fn listen<P: Provider>(end: &mut End<P, Tcp>, arguments: &Arguments) -> Result<(
     let handle = end.links.listen(&end.node, &end.workers, address)?;
     eprintln!("{handle}");
     if let Some(path) = &arguments.handle_file {
-        leave(path, &handle).map_err(|error| format!("{}: {error}", path.display()))?;
+        handle_file::leave(path, &handle).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     Ok(())
 }
 
-/// Writes the handle so that nobody finds a part of it.
-fn leave(path: &Path, handle: &Handle) -> std::io::Result<()> {
-    let mut unfinished = path.to_owned().into_os_string();
-    unfinished.push(".unfinished");
-    fs::write(&unfinished, format!("{handle}\n"))?;
-    fs::rename(unfinished, path)
-}
-
-/// The handle that was named, or is in the file that was.
+/// The handle that was named, or comes to be in the file that was.
 fn handle(peer: &str, timeout: Duration) -> Result<Handle, Failure> {
     let Some(path) = peer.strip_prefix('@') else {
         return Ok(peer.parse()?);
     };
     let begin = Instant::now();
     loop {
-        match fs::read_to_string(path) {
-            Ok(text) => return Ok(text.trim().parse()?),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound && begin.elapsed() < timeout => {
-                thread::sleep(LOOK_EVERY);
-            }
-            Err(error) => return Err(format!("{path}: {error}").into()),
+        match handle_file::find(path.as_ref()) {
+            Ok(Some(handle)) => return Ok(handle),
+            _ if begin.elapsed() < timeout => thread::sleep(LOOK_EVERY),
+            Ok(None) => return Err(format!("{path}: there is no such file").into()),
+            Err(why) => return Err(why.into()),
         }
     }
 }

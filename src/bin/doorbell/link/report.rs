@@ -9,6 +9,7 @@ use doorbell::vocabulary::session::FinalReason;
 use serde::Serialize;
 
 use super::end::{End, Part};
+use super::reach::Op;
 use super::watch::{Mark, RailReport, ms, span};
 
 /// How the link is to end.
@@ -41,6 +42,7 @@ pub(super) struct Report {
     requests: Requests,
     sent: Sent,
     received: Received,
+    one_sided: Option<OneSided>,
     rails: Vec<RailReport>,
     failovers: u32,
     fail_backs: u32,
@@ -66,7 +68,7 @@ pub(super) struct Report {
 }
 
 /// What was taken in to be sent, the first and the last message among it.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Requests {
     taken: u64,
     done: u64,
@@ -91,6 +93,57 @@ struct Received {
     again: u64,
     wrong: u64,
     is_whole: bool,
+}
+
+/// WRITEs or READs: what the side that connects asked for, and what the other one has for it.
+#[derive(Debug, Serialize)]
+struct OneSided {
+    op: Op,
+    windows: usize,
+    /// Of the side that listens, what it was told of.
+    requests: Requests,
+    mb_per_second: f64,
+    /// READs that brought what is not there; of the side that listens, pieces of its windows that are not as WRITEs have to leave them.
+    wrong: u64,
+}
+
+impl OneSided {
+    fn of<P: Provider, N: Network>(end: &End<P, N>, took: Duration) -> Option<Self> {
+        if let Some(opened) = &end.opened {
+            let wish = end.incoming.wish?;
+            let taken = u64::from(end.incoming.requests);
+            let requests = Requests {
+                taken,
+                ..Requests::default()
+            };
+            return Some(Self {
+                op: wish.op,
+                windows: opened.windows(),
+                requests,
+                mb_per_second: 0.0,
+                wrong: wrong_pieces(end),
+            });
+        }
+        let asking = &end.asking;
+        asking.op().is_one_sided().then(|| Self {
+            op: asking.op(),
+            windows: asking.windows(),
+            requests: Requests {
+                taken: asking.asked,
+                done: asking.done,
+                unknown: asking.unknown,
+                never_sent: asking.not_posted,
+            },
+            mb_per_second: mb_per_second(asking.bytes, took),
+            wrong: asking.wrong,
+        })
+    }
+}
+
+/// Pieces of this side's windows that are not as they have to be, where it was told how.
+fn wrong_pieces<P: Provider, N: Network>(end: &End<P, N>) -> u64 {
+    let opened = end.opened.as_ref().filter(|_| end.incoming.ended.is_some());
+    opened.map_or(0, |opened| opened.wrong(u64::from(end.incoming.requests)))
 }
 
 #[derive(Debug, Serialize)]
@@ -162,6 +215,7 @@ impl Report {
                 wrong: incoming.wrong,
                 is_whole: incoming.ended.is_some(),
             },
+            one_sided: OneSided::of(end, took),
             failovers: watch.failovers,
             fail_backs: watch.fail_backs,
             reconnects: watch.recoveries,
@@ -223,6 +277,9 @@ impl Report {
             received.wrong,
             if received.is_whole { "came" } else { "did not come" }
         )?;
+        if let Some(one_sided) = &self.one_sided {
+            write_one_sided(to, one_sided)?;
+        }
         for rail in &self.rails {
             let (ups, downs) = (count(rail.ups, "time"), count(rail.downs, "time"));
             writeln!(
@@ -287,6 +344,25 @@ impl Report {
     }
 }
 
+fn write_one_sided(to: &mut String, one_sided: &OneSided) -> core::fmt::Result {
+    let OneSided {
+        op,
+        windows,
+        requests,
+        mb_per_second,
+        wrong,
+    } = one_sided;
+    let (what, windows) = match op {
+        Op::Read => ("READs", count(*windows, "window")),
+        Op::Write | Op::Send => ("WRITEs", count(*windows, "window")),
+    };
+    writeln!(
+        to,
+        "{} {what} of {windows}, {mb_per_second:.2} MB/s: {} done, {} unknown, of which {} never posted; {wrong} wrong",
+        requests.taken, requests.done, requests.unknown, requests.never_sent
+    )
+}
+
 fn write_mark(to: &mut String, mark: &Mark) -> core::fmt::Result {
     write!(to, "`{}`", mark.command)?;
     match mark.took_ms {
@@ -332,9 +408,13 @@ fn failures<P: Provider, N: Network>(
     none_of(incoming.wrong, "messages are not what was sent");
     none_of(outgoing.wrong_ends, "ends were told of no request");
     none_of(u64::from(end.others), "peers came beside the one there may be");
+    let open = outgoing.open().saturating_add(end.asking.open());
+    none_of(u64::try_from(open).unwrap_or(u64::MAX), "requests have no end");
+    none_of(end.asking.wrong, "READs brought what is not there");
+    none_of(end.asking.wrong_ends, "ends were told of no WRITE or READ");
     none_of(
-        u64::try_from(outgoing.open()).unwrap_or(u64::MAX),
-        "requests have no end",
+        wrong_pieces(end),
+        "pieces of windows are not as they were written",
     );
     if judged.is_hanging {
         failures.push("it made no progress for too long, and did not end".into());
@@ -351,8 +431,9 @@ fn failures<P: Provider, N: Network>(
             if incoming.ended.is_none() {
                 failures.push("the peer's last message did not come".into());
             }
-            if outgoing.unknown > 0 {
-                failures.push(format!("{} requests ended unknown", outgoing.unknown));
+            let unknown = outgoing.unknown.saturating_add(end.asking.unknown);
+            if unknown > 0 {
+                failures.push(format!("{unknown} requests ended unknown"));
             }
         }
         Ending::Lost if is_closed => failures.push("the link was closed, and was to be lost".into()),

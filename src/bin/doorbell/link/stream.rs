@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use doorbell::vocabulary::session::Sequence;
 
+use super::reach::Op;
+
 /// Bytes in front of each message, and the least it has.
 pub(crate) const HEADER_BYTES: usize = 24;
 
@@ -18,6 +20,8 @@ pub(super) struct Wish {
     pub(super) message_bytes: u32,
     /// Its messages in a second at most; 0 for as many as go.
     pub(super) per_second: u32,
+    /// What it is to take: messages, or requests of windows of its own, in pieces of as many bytes.
+    pub(super) op: Op,
 }
 
 /// What a message is.
@@ -27,22 +31,25 @@ enum Kind {
     Begin(Wish),
     /// One of many, from 0.
     Data(u64),
-    /// The last: how many there were.
-    End(u64),
+    /// The last: how many there were, and how many one-sided requests.
+    End { messages: u64, requests: u32 },
 }
 
 impl Kind {
     fn write(self, to: &mut [u8]) {
-        let (kind, answers, number, bytes, per_second) = match self {
-            Self::Begin(wish) => (1_u16, wish.answers, 0, wish.message_bytes, wish.per_second),
-            Self::Data(number) => (2, false, number, 0, 0),
-            Self::End(count) => (3, false, count, 0, 0),
+        let (kind, flags, number, bytes, per_second) = match self {
+            Self::Begin(wish) => {
+                let flags = u16::from(wish.answers) | wish.op.to_u16() << 1;
+                (1_u16, flags, 0, wish.message_bytes, wish.per_second)
+            }
+            Self::Data(number) => (2, 0, number, 0, 0),
+            Self::End { messages, requests } => (3, 0, messages, requests, 0),
         };
         let fields = MAGIC
             .to_be_bytes()
             .into_iter()
             .chain(kind.to_be_bytes())
-            .chain(u16::from(answers).to_be_bytes())
+            .chain(flags.to_be_bytes())
             .chain(number.to_be_bytes())
             .chain(bytes.to_be_bytes())
             .chain(per_second.to_be_bytes());
@@ -54,22 +61,27 @@ impl Kind {
     fn parse(message: &[u8]) -> Option<Self> {
         let (magic, rest) = message.split_first_chunk()?;
         let (kind, rest) = rest.split_first_chunk()?;
-        let (answers, rest) = rest.split_first_chunk()?;
+        let (flags, rest) = rest.split_first_chunk()?;
         let (number, rest) = rest.split_first_chunk()?;
         let (bytes, rest) = rest.split_first_chunk()?;
         let (per_second, _) = rest.split_first_chunk()?;
         if u32::from_be_bytes(*magic) != MAGIC {
             return None;
         }
-        let number = u64::from_be_bytes(*number);
+        let (number, bytes) = (u64::from_be_bytes(*number), u32::from_be_bytes(*bytes));
+        let flags = u16::from_be_bytes(*flags);
         match u16::from_be_bytes(*kind) {
             1 => Some(Self::Begin(Wish {
-                answers: u16::from_be_bytes(*answers) != 0,
-                message_bytes: u32::from_be_bytes(*bytes),
+                answers: flags & 1 != 0,
+                message_bytes: bytes,
                 per_second: u32::from_be_bytes(*per_second),
+                op: Op::from_u16(flags >> 1)?,
             })),
             2 => Some(Self::Data(number)),
-            3 => Some(Self::End(number)),
+            3 => Some(Self::End {
+                messages: number,
+                requests: bytes,
+            }),
             _ => None,
         }
     }
@@ -83,7 +95,7 @@ fn of(number: u64, at: u64) -> [u8; 8] {
         .to_le_bytes()
 }
 
-fn fill(body: &mut [u8], number: u64) {
+pub(super) fn fill(body: &mut [u8], number: u64) {
     for (at, chunk) in (0_u64..).zip(body.chunks_mut(8)) {
         for (to, from) in chunk.iter_mut().zip(of(number, at)) {
             *to = from;
@@ -91,7 +103,7 @@ fn fill(body: &mut [u8], number: u64) {
     }
 }
 
-fn is_right(body: &[u8], number: u64) -> bool {
+pub(super) fn is_right(body: &[u8], number: u64) -> bool {
     (0_u64..)
         .zip(body.chunks(8))
         .all(|(at, chunk)| of(number, at).starts_with(chunk))
@@ -152,9 +164,12 @@ impl Outgoing {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// The last message.
-    pub(super) fn end(&mut self) -> &[u8] {
-        self.short(Kind::End(self.messages))
+    /// The last message, which tells how many one-sided requests there were, too.
+    pub(super) fn end(&mut self, requests: u64) -> &[u8] {
+        self.short(Kind::End {
+            messages: self.messages,
+            requests: u32::try_from(requests).unwrap_or(u32::MAX),
+        })
     }
 
     fn short(&mut self, kind: Kind) -> &[u8] {
@@ -201,6 +216,8 @@ pub(super) struct Incoming {
     pub(super) wish: Option<Wish>,
     /// How many the peer said it sent, with its last message.
     pub(super) ended: Option<u64>,
+    /// The same of one-sided requests.
+    pub(super) requests: u32,
     /// The number of the next.
     expected: u64,
     pub(super) messages: u64,
@@ -238,10 +255,10 @@ impl Incoming {
                     self.expected = number.saturating_add(1);
                 }
             }
-            Kind::End(count) => {
-                self.lost = self.lost.saturating_add(count.saturating_sub(self.expected));
-                self.again = self.again.saturating_add(self.expected.saturating_sub(count));
-                self.ended = Some(count);
+            Kind::End { messages, requests } => {
+                self.lost = self.lost.saturating_add(messages.saturating_sub(self.expected));
+                self.again = self.again.saturating_add(self.expected.saturating_sub(messages));
+                (self.ended, self.requests) = (Some(messages), requests);
             }
         }
     }
@@ -251,7 +268,7 @@ impl Incoming {
 mod tests {
     use doorbell::vocabulary::session::Sequence;
 
-    use super::{HEADER_BYTES, Incoming, Outgoing, Wish};
+    use super::{HEADER_BYTES, Incoming, Op, Outgoing, Wish};
 
     fn message(outgoing: &mut Outgoing) -> Vec<u8> {
         let message = outgoing.next().to_vec();
@@ -266,13 +283,14 @@ mod tests {
             answers: true,
             message_bytes: 4096,
             per_second: 7,
+            op: Op::Read,
         };
         incoming.take(outgoing.begin(wish));
         for _ in 0..3 {
             incoming.take(&message(&mut outgoing));
         }
-        incoming.take(outgoing.end());
-        assert_eq!(incoming.wish, Some(wish));
+        incoming.take(outgoing.end(41));
+        assert_eq!((incoming.wish, incoming.requests), (Some(wish), 41));
         assert_eq!(
             (incoming.messages, incoming.bytes, incoming.ended),
             (3, 300, Some(3))
@@ -284,7 +302,7 @@ mod tests {
     fn what_is_lost_doubled_changed_or_late_is_found() {
         let mut outgoing = Outgoing::new(HEADER_BYTES + 13);
         let [first, second, third, fourth] = [(); 4].map(|()| message(&mut outgoing));
-        let end = outgoing.end().to_vec();
+        let end = outgoing.end(0).to_vec();
         let found = |messages: &[&[u8]]| {
             let mut incoming = Incoming::default();
             messages.iter().for_each(|message| incoming.take(message));

@@ -8,6 +8,7 @@ use doorbell::{Node, Trust, WorkerConfig};
 use doorbell_sim::{Fabric, Host, LinkConfig as Wire, PortConfig};
 
 use super::end::{Amount, End, Part};
+use super::reach::Op;
 use super::report::{Ending, Judged, Report};
 use super::stream::Wish;
 
@@ -15,6 +16,7 @@ const WISH: Wish = Wish {
     answers: true,
     message_bytes: 10_000,
     per_second: 100,
+    op: Op::Send,
 };
 
 const JUDGED: Judged = Judged {
@@ -49,6 +51,7 @@ fn two(plan: &str, wish: Wish) -> (Fabric, [Side; 2]) {
             Part::Listener
         };
         let mut config = doorbell::LinkConfig::default();
+        config.channel.remote = super::REMOTE;
         config.session.recover_within = Duration::from_secs(2);
         End::new(node, workers, &config, part).unwrap()
     });
@@ -119,6 +122,67 @@ fn both_send_and_account_for_all() {
         (&true.into(), &true.into())
     );
     assert_eq!(number(&listener, "/sent/messages"), 0);
+}
+
+#[test]
+fn what_is_written_is_there_and_what_is_read_is_right_whatever_fails() {
+    let faults = "at 300ms link a/sim0-b/sim0 down for 300ms; at 800ms link a-b down for 200ms";
+    for (plan, op) in [
+        ("", Op::Write),
+        ("", Op::Read),
+        (faults, Op::Write),
+        (faults, Op::Read),
+    ] {
+        let wish = Wish {
+            answers: false,
+            message_bytes: 2000,
+            op,
+            ..WISH
+        };
+        let [client, listener] = run(plan, wish, &JUDGED);
+        for report in [&client, &listener] {
+            assert_eq!(report["passed"], true, "{op:?} {report:#}");
+            assert_eq!(
+                report["one_sided"]["op"],
+                if op == Op::Read { "read" } else { "write" }
+            );
+            assert_eq!(number(report, "/one_sided/windows"), 2);
+            assert_eq!(number(report, "/one_sided/wrong"), 0);
+        }
+        let taken = number(&client, "/one_sided/requests/taken");
+        assert_eq!(number(&client, "/one_sided/requests/done"), taken);
+        assert_eq!(number(&listener, "/one_sided/requests/taken"), taken);
+        let least = if plan.is_empty() { 80 } else { 30 };
+        assert!((least..=102).contains(&taken), "{op:?} {client:#}");
+        assert_eq!(number(&client, "/sent/messages"), 0);
+    }
+}
+
+#[test]
+fn what_is_not_as_it_was_written_is_found() {
+    let wish = Wish {
+        answers: false,
+        message_bytes: 200,
+        op: Op::Write,
+        per_second: 0,
+    };
+    let (fabric, mut sides) = two("", wish);
+    let mut has_changed = false;
+    while !sides.iter().all(End::is_over) && fabric.now() < Instant::from_ns(0).after(Duration::from_secs(3))
+    {
+        for side in sides.iter_mut().filter(|side| !side.is_over()) {
+            side.turn().unwrap();
+        }
+        fabric.run_until(fabric.now().after(Duration::from_micros(100)));
+        // Just before the end, so that it is not written again.
+        if !has_changed && sides[1].incoming.ended.is_some() {
+            has_changed = true;
+            sides[1].opened.as_mut().unwrap().spoil(500);
+        }
+    }
+    let report = serde_json::to_value(Report::of(&sides[1], &JUDGED)).unwrap();
+    assert_eq!(number(&report, "/one_sided/wrong"), 1);
+    assert_eq!(report["passed"], false, "{report:#}");
 }
 
 #[test]

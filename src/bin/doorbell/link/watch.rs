@@ -112,10 +112,21 @@ impl Watch {
 
     /// Messages came, or were done.
     pub(super) fn progress(&mut self, now: Instant) {
-        let Some(before) = self.progress_at.replace(now) else {
-            return;
-        };
-        let gap = span(before, now);
+        if let Some(before) = self.progress_at.replace(now) {
+            self.waited(before, now);
+        }
+    }
+
+    /// The run is over. Unless the link was closed, it waited for what did not come any more.
+    pub(super) fn ended(&mut self, now: Instant) {
+        let is_closed = matches!(self.over, Some(FinalReason::Closed | FinalReason::PeerClosed));
+        if let Some(since) = self.progress_at.or(self.connected_at).filter(|_| !is_closed) {
+            self.waited(since, now);
+        }
+    }
+
+    fn waited(&mut self, since: Instant, now: Instant) {
+        let gap = span(since, now);
         self.outage = self.outage.max(gap);
         if let Some(mark) = self.marks.last_mut() {
             mark.outage_ms = mark.outage_ms.max(ms(gap));
@@ -313,6 +324,36 @@ mod tests {
         assert_eq!((watch.failovers, watch.fail_backs, watch.recoveries), (0, 0, 1));
         assert_eq!((watch.stalls, watch.stalled), (2, Duration::from_millis(320)));
         assert_eq!(watch.over, Some(reason));
+    }
+
+    #[test]
+    fn an_outage_that_does_not_end_counts_and_closing_is_none() {
+        let reasons = [
+            (Some(FinalReason::Unreachable), 880),
+            (None, 880),
+            (Some(FinalReason::Closed), 20),
+        ];
+        for (reason, outage) in reasons {
+            let mut watch = Watch::default();
+            watch.saw(SessionEvent::Connected, None, at(90));
+            watch.progress(at(100));
+            watch.progress(at(120));
+            watch.noted(Note::Begun {
+                command: "cut".into(),
+                at: at(130),
+            });
+            if let Some(reason) = reason {
+                watch.saw(SessionEvent::Final { reason }, None, at(1000));
+            }
+            watch.ended(at(1000));
+            assert_eq!(watch.outage, Duration::from_millis(outage), "{reason:?}");
+            let since_cut = if outage > 20 { 880.0 } else { 0.0 };
+            assert_eq!(watch.marks[0].outage_ms, since_cut);
+        }
+        let mut never = Watch::default();
+        never.saw(SessionEvent::Connected, None, at(90));
+        never.ended(at(1000));
+        assert_eq!(never.outage, Duration::from_millis(910));
     }
 
     #[test]

@@ -106,13 +106,13 @@ pub(crate) struct BwArguments {
 }
 
 const EXAMPLES_LAT: &str = "Examples:\n  \
-    doorbell lat                                   on one host\n  \
-    doorbell lat 10.0.0.1 --op send --size 64      on the other\n  \
-    doorbell lat 10.0.0.1 --size 8,4K -n 10000 --json";
+    doorbell lat --key-file keys                                   on one host\n  \
+    doorbell lat 10.0.0.1 --key-file keys --op send --size 64      on the other\n  \
+    doorbell lat 10.0.0.1 --unauthenticated --size 8,4K -n 10000 --json";
 const EXAMPLES_BW: &str = "Examples:\n  \
-    doorbell bw                                    on one host\n  \
-    doorbell bw 10.0.0.1 --op write --size 1M      on the other\n  \
-    doorbell bw 10.0.0.1 --op send --size 64 --batch 16 --json";
+    doorbell bw --key-file keys                                    on one host\n  \
+    doorbell bw 10.0.0.1 --key-file keys --op write --size 1M      on the other\n  \
+    doorbell bw 10.0.0.1 --unauthenticated --op send --size 64 --batch 16 --json";
 
 /// What both commands take.
 #[derive(Args, Clone, Debug)]
@@ -233,8 +233,10 @@ impl Common {
     pub(super) fn settings(&self) -> Result<Settings, Box<dyn Error>> {
         let timeout = self.timeout.map(|seconds| format!("{seconds}s"));
         let metrics = self.metrics.map(|address| address.to_string());
+        let [key_file, unauthenticated] = self.peers.said();
         let said = [
-            self.peers.said(),
+            key_file,
+            unauthenticated,
             ("--timeout", "timeout", timeout),
             ("--metrics", "metrics", metrics),
         ];

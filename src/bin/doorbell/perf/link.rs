@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    Channel, ChannelId, ChannelState, Event, Lease, Operation, PostFlags, RemoteAddress, RemoteWindow,
-    Window, Worker,
+    Channel, ChannelId, ChannelState, Event, Lease, LocalWindow, Operation, PostFlags, RemoteAddress,
+    RemoteWindow, Window, Worker,
 };
 
 use super::control::{Control, NAP};
@@ -36,7 +36,7 @@ pub(crate) struct Link<P: Provider> {
     pub(super) worker: Worker<P>,
     pub(super) id: ChannelId,
     /// What the peer reaches.
-    pub(super) window: Option<P::Window>,
+    pub(super) window: Option<LocalWindow<P>>,
     /// What of the peer can be reached.
     pub(super) remote: RemoteWindow,
 }
@@ -142,7 +142,7 @@ impl<P: Provider> Link<P> {
     ///
     /// # Errors
     /// There is none: the test needs none.
-    pub(super) fn window(&self) -> Result<&P::Window, PerfError> {
+    pub(super) fn window(&self) -> Result<&LocalWindow<P>, PerfError> {
         self.window.as_ref().ok_or(PerfError::NoMemory)
     }
 
@@ -150,7 +150,7 @@ impl<P: Provider> Link<P> {
     ///
     /// # Errors
     /// There is none: the test needs none.
-    pub(super) fn window_mut(&mut self) -> Result<&mut P::Window, PerfError> {
+    pub(super) fn window_mut(&mut self) -> Result<&mut LocalWindow<P>, PerfError> {
         self.window.as_mut().ok_or(PerfError::NoMemory)
     }
 }

@@ -38,10 +38,11 @@ pub(crate) use test::{Kind, Op, Role, Test};
 use core::net::SocketAddr;
 
 use crate::log;
+use crate::opened;
 use crate::peers::trust_of;
 use crate::report::{Failure, print};
 use arguments::Common;
-use doorbell::{MetricsServer, Node, SettingValues};
+use doorbell::{MetricsServer, Node, SettingValues, Trust};
 
 /// Runs `doorbell lat`.
 pub(crate) fn lat(arguments: &LatArguments) -> Result<(), Failure> {
@@ -66,6 +67,7 @@ fn run(
     let settings = common.settings()?;
     let values = settings.values();
     log::start(values.log);
+    let trust = trust_of(values)?;
     // It tells until the last test is over.
     let (metering, _server) = metering(values.metrics)?;
     let terms = &Terms {
@@ -74,11 +76,11 @@ fn run(
         ..terms.clone()
     };
     let Some(peer) = &common.peer else {
-        return listen(kind, common, values, terms);
+        return listen(kind, common, &open(values, trust, terms)?, terms);
     };
     // What is wrong with the command line is said before anything is opened.
     let (tests, target) = (tests()?, arguments::target(peer, terms.timeout)?);
-    let node = open(values)?;
+    let node = open(values, trust, terms)?;
     let findings = drive(&node, &target, &tests, terms, |test| {
         Progress::on_stderr(format!("{} {} bytes", test.op, test.message_bytes), test.total())
     });
@@ -95,16 +97,17 @@ fn metering(at: Option<SocketAddr>) -> Result<(Metering, Option<MetricsServer>),
     Ok((metering, Some(server)))
 }
 
-/// A node that trusts whom settings say, on the rails that they name.
-fn open(values: &SettingValues) -> Result<Node, Failure> {
-    let mut node = Node::open(trust_of(values)?)?;
-    node.set_rail_filter(values.rails.clone());
+/// A node on the rails that settings name.
+fn open(values: &SettingValues, trust: Trust, terms: &Terms) -> Result<Node, Failure> {
+    let node = opened::node(trust, &values.rails)?;
+    if terms.device.is_none() {
+        opened::say_passed_over(&node, values.log)?;
+    }
     Ok(node)
 }
 
-fn listen(kind: Kind, common: &Common, values: &SettingValues, terms: &Terms) -> Result<(), Failure> {
-    let node = open(values)?;
-    let mut server = Server::bind(&node, common.listen_at(), terms)?;
+fn listen(kind: Kind, common: &Common, node: &Node, terms: &Terms) -> Result<(), Failure> {
+    let mut server = Server::bind(node, common.listen_at(), terms)?;
     eprintln!("listening at {}; handle {}", server.address(), server.handle());
     loop {
         let findings = server.serve_one();

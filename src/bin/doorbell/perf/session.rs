@@ -12,8 +12,8 @@ use std::time::Instant;
 use doorbell::vocabulary::handshake::{Cause, HandshakeError};
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    ChannelConfig, ConnectError, Connection, Handle, Listener, Network, Node, RemoteWindow, Window,
-    WindowConfig, Worker,
+    ChannelConfig, ConnectError, Connection, Handle, Listener, LocalWindow, Network, Node, RemoteWindow,
+    Window, WindowConfig, Worker,
 };
 
 use super::control::{self, Control, NAP, private_data};
@@ -128,7 +128,7 @@ fn drive_one<P: Provider, N: Network>(
     control.send(&Message::Setup(Setup {
         token,
         test: *test,
-        window: remote_of::<P>(window.as_ref()),
+        window: remote_of(window.as_ref()),
     }))?;
     let ready = match control.receive()? {
         Message::Ready(ready) if ready.token == token => ready,
@@ -313,7 +313,7 @@ impl<'n, P: Provider, N: Network> Server<'n, P, N> {
         self.listener.reconfigure(&config);
         control.send(&Message::Ready(Ready {
             token,
-            window: remote_of::<P>(window.as_ref()),
+            window: remote_of(window.as_ref()),
         }))?;
         let connection = match self.accept_under_test(control, &mut worker, token) {
             Ok(connection) => connection,
@@ -480,7 +480,7 @@ fn make_window<P: Provider>(
     worker: &Worker<P>,
     test: &Test,
     role: Role,
-) -> Result<Option<P::Window>, PerfError> {
+) -> Result<Option<LocalWindow<P>>, PerfError> {
     let Some((bytes, remote)) = test.window(role) else {
         return Ok(None);
     };
@@ -489,7 +489,7 @@ fn make_window<P: Provider>(
 }
 
 /// What a peer is told of a window; an empty one where there is none.
-fn remote_of<P: Provider>(window: Option<&P::Window>) -> RemoteWindow {
+fn remote_of<P: Provider>(window: Option<&LocalWindow<P>>) -> RemoteWindow {
     let none = RemoteWindow::new(0, 0, doorbell::vocabulary::Rkey(0));
     window.map_or(none, Window::remote)
 }

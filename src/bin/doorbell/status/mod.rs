@@ -35,7 +35,7 @@ const LOOK_UP: Duration = Duration::from_secs(5);
 /// A rate is of this interval. It is `-` where what is counted began anew within it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  \
-                        doorbell mesh --rank 0 --ranks 3 --handles /shared --metrics 127.0.0.1:9400\n  \
+                        doorbell mesh --key-file keys --rank 0 --ranks 3 --handles /shared --metrics 127.0.0.1:9400\n  \
                         doorbell status 127.0.0.1:9400\n  \
                         doorbell status 127.0.0.1:9400 --once --json")]
 pub(crate) struct Arguments {

@@ -2,6 +2,7 @@
 //!
 //! Here hosts are looked at or read; how they are told of stands in [`report`], [`text`] and [`svg`].
 
+use core::net::IpAddr;
 use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -54,7 +55,9 @@ pub(crate) struct TopoArguments {
 ///
 /// It looks at this host, or with --snapshot at others, too, and at every two of them: ports, GIDs, MTU,
 /// partition keys, neighbours, ARP settings, prefix lengths. Each finding says what is so, what will come of it, and what
-/// to do; docs/rails.md lists them. Nothing is sent, and nothing is changed.
+/// to do; docs/rails.md lists them. Nothing is changed, and nothing is sent but one datagram to each address of the peers that
+/// are named, by --peer or by --snapshot beside --here, and share a subnet with this host: so a neighbour nobody answers for is found,
+/// after a second.
 ///
 /// Exit code: 0 when nothing will fail (there may be notes and warnings); 1 when something will, or, with --strict, when there is
 /// a warning; 1, too, when a host could not be looked at.
@@ -62,6 +65,10 @@ pub(crate) struct TopoArguments {
 pub(crate) struct PreflightArguments {
     #[command(flatten)]
     look: Look,
+
+    /// Ask for a peer of this host by its address; once for each
+    #[arg(long = "peer", value_name = "ADDRESS")]
+    peers: Vec<IpAddr>,
 
     /// Fail on warnings, too
     #[arg(long)]
@@ -128,7 +135,8 @@ pub(crate) fn topo(arguments: &TopoArguments) -> Result<(), Failure> {
 /// # Errors
 /// Something will, or a host cannot be looked at.
 pub(crate) fn check(arguments: &PreflightArguments) -> Result<(), Failure> {
-    let hosts = arguments.look.hosts()?;
+    let mut hosts = arguments.look.hosts()?;
+    arguments.look.ask(&mut hosts, &arguments.peers)?;
     let findings = preflight(&hosts);
     let report = report::Report::new(&Map::new(&hosts), &findings);
     print(&report, arguments.json, |_| text::findings(&findings))?;
@@ -182,6 +190,23 @@ impl Look {
             }
         }
         Ok(hosts)
+    }
+
+    /// Has this host, the last where it is looked at, ask for these peers and the rails of the others.
+    fn ask(&self, hosts: &mut [Topology], peers: &[IpAddr]) -> Result<(), Failure> {
+        let Some((here, others)) = hosts.split_last_mut().filter(|_| self.is_here()) else {
+            return match peers {
+                [] => Ok(()),
+                _ => Err("--peer is asked for by this host: with --snapshot it needs --here".into()),
+            };
+        };
+        let rails = others.iter().flat_map(Topology::rails);
+        let of_rails = rails.filter_map(|rail| Some(rail.source.ok()?.address.address()));
+        let peers: Vec<IpAddr> = peers.iter().copied().chain(of_rails).collect();
+        if !peers.is_empty() {
+            here.ask_neighbours(&Rdma::load()?, &peers)?;
+        }
+        Ok(())
     }
 }
 

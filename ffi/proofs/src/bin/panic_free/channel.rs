@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use doorbell::{
-    Batch, Channel, ChannelId, Deadline, Event, Lease, Operation, PostFlags, RingChannel, Submission,
-    SubmissionError, Submitter, Turn, Wait, WaitError, Woken, Worker, within,
+    Batch, Channel, ChannelId, Deadline, Event, Lease, Operation, PostFlags, RemoteAddress, RingChannel,
+    Submission, SubmissionError, Submitter, Turn, Wait, WaitError, Window as _, Woken, Worker, within,
 };
 use doorbell_core::provider::{PostError, ProviderError};
 use doorbell_proofs::{End, Pair};
@@ -20,8 +20,14 @@ fn lease(worker: &mut Worker) -> Option<Lease> {
 
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
-fn fill(lease: &mut Lease, bytes: &[u8]) -> bool {
+pub(crate) fn fill(lease: &mut Lease, bytes: &[u8]) -> bool {
     lease.fill(bytes).is_ok()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+pub(crate) fn payload(lease: &Lease) -> &[u8] {
+    lease.payload()
 }
 
 #[cfg_attr(feature = "panic_free", no_panic)]
@@ -47,8 +53,26 @@ fn send(channel: &mut Channel, lease: Lease) -> Option<Lease> {
 
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
-fn post_inline(channel: &mut Channel, bytes: &[u8]) -> bool {
-    channel.post_inline(Operation::Send, bytes).is_ok()
+fn submit_own(channel: &mut Channel, operation: Operation, lease: Lease) -> Option<Lease> {
+    match channel.submit(operation, lease, PostFlags::empty()) {
+        Ok(()) => None,
+        Err(error) => error.item,
+    }
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn post(channel: &mut Channel, operation: Operation, lease: Lease) -> Option<Lease> {
+    match channel.post(operation, lease, PostFlags::SIGNALED) {
+        Ok(_) => None,
+        Err(error) => error.item,
+    }
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn post_inline(channel: &mut Channel, operation: Operation, bytes: &[u8]) -> bool {
+    channel.post_inline(operation, bytes).is_ok()
 }
 
 #[cfg_attr(feature = "panic_free", no_panic)]
@@ -59,16 +83,14 @@ fn begin(channel: &mut Channel) -> Batch<'_> {
 
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
-fn push(batch: &mut Batch<'_>, leases: [Lease; 2]) -> bool {
-    batch.push(Operation::Send, leases, PostFlags::SIGNALED).is_ok()
+fn push<const N: usize>(batch: &mut Batch<'_>, operation: Operation, leases: [Lease; N]) -> bool {
+    batch.push(operation, leases, PostFlags::SIGNALED).is_ok()
 }
 
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
-fn push_inline<'q>(batch: &mut Batch<'q>, bytes: &'q [u8]) -> bool {
-    batch
-        .push_inline(Operation::Send, bytes, PostFlags::empty())
-        .is_ok()
+fn push_inline<'q>(batch: &mut Batch<'q>, operation: Operation, bytes: &'q [u8]) -> bool {
+    batch.push_inline(operation, bytes, PostFlags::empty()).is_ok()
 }
 
 #[cfg_attr(feature = "panic_free", no_panic)]
@@ -121,6 +143,20 @@ fn submit(submitter: &mut Submitter, channel: ChannelId, lease: Lease) -> Option
 
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
+fn submit_as(
+    submitter: &mut Submitter,
+    channel: ChannelId,
+    operation: Operation,
+    lease: Lease,
+) -> Option<Lease> {
+    match submitter.submit(channel, operation, lease, PostFlags::empty()) {
+        Ok(()) => None,
+        Err(error) => error.lease,
+    }
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
 fn release_to_submitter(submitter: &mut Submitter, lease: Lease) {
     submitter.release(lease);
 }
@@ -137,6 +173,8 @@ const A_MOMENT: Duration = Duration::from_millis(1);
 #[derive(Debug, Default)]
 struct Told {
     received: u64,
+    written: u64,
+    fetched: u64,
     done: u64,
     failed: u64,
 }
@@ -148,6 +186,11 @@ impl Told {
             Event::Received { message, .. } => {
                 self.received = self.received.wrapping_add(1);
                 turn.release(message);
+            }
+            Event::Written { .. } => self.written = self.written.wrapping_add(1),
+            Event::Fetched { data, .. } => {
+                self.fetched = self.fetched.wrapping_add(1);
+                turn.release(data);
             }
             Event::Done { .. } => self.done = self.done.wrapping_add(1),
             _ => self.failed = self.failed.wrapping_add(1),
@@ -180,17 +223,22 @@ fn messages(from: &mut End) -> Option<u64> {
     let mut leases = [const { None }; 4];
     for place in &mut leases {
         let mut lease = lease(&mut from.worker)?;
-        *place = fill(&mut lease, &bytes).then_some(lease);
+        let is_filled = fill(&mut lease, &bytes) && payload(&lease) == bytes;
+        *place = is_filled.then_some(lease);
     }
     let [Some(alone), Some(header), Some(page), Some(spare)] = leases else {
         return None;
     };
     let channel = from.channel()?;
-    if credits(channel) < 4 || send(channel, alone).is_some() || !post_inline(channel, &bytes) {
+    if credits(channel) < 4
+        || send(channel, alone).is_some()
+        || !post_inline(channel, Operation::Send, &bytes)
+    {
         return None;
     }
     let mut batch = begin(channel);
-    if !push(&mut batch, [header, page]) || !push_inline(&mut batch, &bytes) {
+    if !push(&mut batch, Operation::Send, [header, page]) || !push_inline(&mut batch, Operation::Send, &bytes)
+    {
         return None;
     }
     if ring(batch) != Ok(2) {
@@ -202,9 +250,69 @@ fn messages(from: &mut End) -> Option<u64> {
     Some(4)
 }
 
-/// A message by each submitter; says how many.
+/// The other operations, alone, in a batch and inline where they can be: says of how many the peer is told, and how many
+/// bring something back.
+fn other_operations(from: &mut End, remote: RemoteAddress) -> Option<(u64, u64)> {
+    let word = [1; 8];
+    let told = Operation::WriteWithImmediate(remote, 1);
+    let compare_and_swap = Operation::CompareAndSwap {
+        remote,
+        compare: 0,
+        swap: 1,
+    };
+    let fetching = [
+        Operation::Read(remote),
+        Operation::FetchAndAdd { remote, add: 1 },
+        compare_and_swap,
+    ];
+    for operation in [Operation::Write(remote), told].into_iter().chain(fetching) {
+        let mut lease = lease(&mut from.worker)?;
+        if !fill(&mut lease, &word) || post(from.channel()?, operation, lease).is_some() {
+            return None;
+        }
+    }
+    let mut leases = [const { None }; 5];
+    for place in &mut leases {
+        let mut lease = lease(&mut from.worker)?;
+        *place = fill(&mut lease, &word).then_some(lease);
+    }
+    let [Some(header), Some(page), Some(read), Some(added), Some(swapped)] = leases else {
+        return None;
+    };
+    let channel = from.channel()?;
+    if !post_inline(channel, Operation::Write(remote), &word) {
+        return None;
+    }
+    let [reading, adding, swapping] = fetching;
+    let mut batch = begin(channel);
+    let is_staged = push(&mut batch, told, [header, page])
+        && push(&mut batch, reading, [read])
+        && push(&mut batch, adding, [added])
+        && push(&mut batch, swapping, [swapped])
+        && push_inline(&mut batch, told, &word);
+    if !is_staged || ring(batch) != Ok(5) {
+        return None;
+    }
+    for submitter in &mut from.submitters {
+        let mut lease = lease_to_submit(submitter)?;
+        if !fill(&mut lease, &word) || submit_as(submitter, from.channel, told, lease).is_some() {
+            return None;
+        }
+    }
+    let mut own = lease(&mut from.worker)?;
+    if !fill(&mut own, &word) || submit_own(from.channel()?, told, own).is_some() {
+        return None;
+    }
+    Some((6, 6))
+}
+
+/// A message by each submitter, and one by the thread that polls; says how many.
 fn submissions(from: &mut End) -> Option<u64> {
-    let mut submitted = 0_u64;
+    let mut own = lease(&mut from.worker)?;
+    if !fill(&mut own, &[1; 64]) || submit_own(from.channel()?, Operation::Send, own).is_some() {
+        return None;
+    }
+    let mut submitted = 1_u64;
     for submitter in &mut from.submitters {
         let mut lease = lease_to_submit(submitter)?;
         if !fill(&mut lease, &[1; 64]) || submit(submitter, from.channel, lease).is_some() {
@@ -249,9 +357,21 @@ fn through_the_ring(pair: &mut Pair, [from, to]: &mut [RingChannel; 2]) -> Optio
     Some(is_sent && received == [Some(64), Some(64), None] && into == bytes)
 }
 
+fn poll_both(pair: &mut Pair, at_a: &mut Told, at_b: &mut Told) -> bool {
+    let polled = [
+        poll(&mut pair.a.worker, at_a),
+        poll(&mut pair.b.worker, at_b),
+        poll(&mut pair.a.worker, at_a),
+    ];
+    polled.iter().all(Result::is_ok)
+}
+
 /// Runs all of it; says whether it did what it should.
 pub(crate) fn run(pair: &mut Pair, rings: &mut [RingChannel; 2]) -> bool {
-    let mut sent = 0_u64;
+    let (mut sent, mut told, mut fetched) = (0_u64, 0_u64, 0_u64);
+    let Some(remote) = RemoteAddress::within(&pair.b.window.remote(), 0, 16) else {
+        return false;
+    };
     let (mut at_a, mut at_b) = (Told::default(), Told::default());
     for _ in 0..100 {
         let Some(messages) = messages(&mut pair.a) else {
@@ -265,12 +385,14 @@ pub(crate) fn run(pair: &mut Pair, rings: &mut [RingChannel; 2]) -> bool {
             return false;
         }
         // What is submitted goes out as a polls.
-        let polled = [
-            poll(&mut pair.a.worker, &mut at_a),
-            poll(&mut pair.b.worker, &mut at_b),
-            poll(&mut pair.a.worker, &mut at_a),
-        ];
-        if polled.iter().any(Result::is_err) {
+        if !poll_both(pair, &mut at_a, &mut at_b) {
+            return false;
+        }
+        let Some((more_told, more_fetched)) = other_operations(&mut pair.a, remote) else {
+            return false;
+        };
+        (told, fetched) = (told.wrapping_add(more_told), fetched.wrapping_add(more_fetched));
+        if !poll_both(pair, &mut at_a, &mut at_b) {
             return false;
         }
     }
@@ -281,6 +403,8 @@ pub(crate) fn run(pair: &mut Pair, rings: &mut [RingChannel; 2]) -> bool {
     ];
     waited == [Ok(Woken::Deadline); 2]
         && at_b.received == sent
+        && at_b.written == told
+        && at_a.fetched == fetched
         && at_a.done > 0
         && at_a.failed == 0
         && at_b.failed == 0

@@ -1,13 +1,58 @@
-//! Workers taken apart: polling each half, and what it leaves to those who submit to it.
+//! Workers taken apart: sending on the one half, polling each, and what it leaves to those who submit to it.
 
-use doorbell::{ArenaConfig, Event, ReceiveHalf, ReceiveWorker, SendHalf, SendWorker, Turn};
+use doorbell::{
+    ArenaConfig, Batch, ChannelId, Event, Lease, Operation, PostFlags, ReceiveHalf, ReceiveWorker, SendHalf,
+    SendWorker, Turn,
+};
 use doorbell_core::provider::ProviderError;
 use doorbell_proofs::Pair;
 
-use crate::channel::given_back;
+use crate::channel::{fill, given_back};
 
 #[cfg(feature = "panic_free")]
 use no_panic::no_panic;
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn lease_of_half(half: &mut SendWorker) -> Option<Lease> {
+    half.lease()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn release_to_half(half: &mut SendWorker, lease: Lease) {
+    half.release(lease);
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn send_by_half(half: &mut SendHalf, lease: Lease) -> Option<Lease> {
+    match half.send(lease) {
+        Ok(_) => None,
+        Err(error) => error.item,
+    }
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn post_by_half(half: &mut SendHalf, operation: Operation, lease: Lease) -> Option<Lease> {
+    match half.post(operation, lease, PostFlags::empty()) {
+        Ok(_) => None,
+        Err(error) => error.item,
+    }
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn post_inline_by_half(half: &mut SendHalf, operation: Operation, bytes: &[u8]) -> bool {
+    half.post_inline(operation, bytes).is_ok()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn begin_by_half(half: &mut SendHalf) -> Batch<'_> {
+    half.batch()
+}
 
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
@@ -30,6 +75,25 @@ fn poll_receiving(half: &mut ReceiveWorker, received: &mut u64) -> Result<u32, P
     })
 }
 
+/// Three messages, each in its way; says whether all went.
+fn messages(worker: &mut SendWorker, channel: ChannelId) -> Option<bool> {
+    let bytes = [1; 64];
+    let (mut one, mut two, spare) = (
+        lease_of_half(worker)?,
+        lease_of_half(worker)?,
+        lease_of_half(worker)?,
+    );
+    release_to_half(worker, spare);
+    let is_filled = fill(&mut one, &bytes) && fill(&mut two, &bytes);
+    let half = worker.channel(channel)?;
+    drop(begin_by_half(half));
+    let is_sent = is_filled
+        && send_by_half(half, one).is_none()
+        && post_by_half(half, Operation::SendWithImmediate(1), two).is_none()
+        && post_inline_by_half(half, Operation::Send, &bytes);
+    Some(is_sent)
+}
+
 /// Runs all of it; says whether it did what it should.
 pub(crate) fn run(pair: Pair) -> bool {
     let Pair { a, b, .. } = pair;
@@ -44,12 +108,9 @@ pub(crate) fn run(pair: Pair) -> bool {
     let mut sent = 0_u64;
     for _ in 0..100 {
         for (half, channel) in [(&mut a_sends, to), (&mut b_sends, back)] {
-            let lease = half.lease();
-            let posted = half.channel(channel).zip(lease).map(|(half, mut lease)| {
-                let is_filled = lease.fill(&[1; 64]).is_ok();
-                is_filled && half.send(lease).is_ok()
-            });
-            sent = sent.wrapping_add(u64::from(posted == Some(true)));
+            if messages(half, channel) == Some(true) {
+                sent = sent.wrapping_add(3);
+            }
         }
         // Receives are announced by the half that sends, once the other has told of them.
         let polled = [
@@ -63,5 +124,5 @@ pub(crate) fn run(pair: Pair) -> bool {
         }
     }
     let mut submitters = a.submitters;
-    sent == 200 && received == sent && done > 0 && given_back(&mut submitters, to, a_sends)
+    sent == 600 && received == sent && done > 0 && given_back(&mut submitters, to, a_sends)
 }

@@ -1,16 +1,16 @@
 //! Telling of channels that have receives to announce, and taking them.
 
-use doorbell_hotpath::{DueFlag, DueList};
+use doorbell_hotpath::{DueList, ToldFlag};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::thread;
 
-type List = DueList<Box<[AtomicU32]>, Box<[DueFlag]>>;
+type List = DueList<Box<[AtomicU32]>, Box<[ToldFlag]>>;
 
 fn list(channels: u32) -> Arc<List> {
     Arc::new(DueList::new(
         (0..channels).map(|_| AtomicU32::new(0)).collect(),
-        (0..channels).map(|_| DueFlag::new()).collect(),
+        (0..channels).map(|_| ToldFlag::new()).collect(),
     ))
 }
 

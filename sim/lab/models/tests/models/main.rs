@@ -11,6 +11,7 @@ mod due;
 mod free_list;
 mod mpsc;
 mod ring;
+mod signal;
 mod sleeping;
 mod spsc;
 mod telling;

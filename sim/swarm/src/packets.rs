@@ -1,30 +1,80 @@
-//! How many packets a second are simulated: eight hosts, each sending messages of 64 bytes to
-//! every other, over links that lose one packet in a hundred. Every oracle is on.
-//!
-//! `cargo run --release -p doorbell-sim --example packets [SECONDS]`
+//! How many packets a second are simulated on the bare traits: eight hosts, each sending messages of 64 bytes to every other,
+//! over links that lose one packet in a hundred. Every oracle of the fabric is on, and none of the swarm's.
 #![expect(
     clippy::unwrap_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects,
-    clippy::cast_precision_loss,
-    reason = "a benchmark"
+    reason = "a measurement: where something fails, it panics"
 )]
 
 use core::time::Duration;
-use std::time::Instant;
 
-use doorbell_core::provider::{
-    AddressVector, Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, Context,
+use doorbell::vocabulary::provider::{
+    AddressVector, Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, Context as _,
     Operation, PostFlags, ProtectionDomain, Provider, QueuePair, QueuePairConfig, QueuePairParts,
     ReadyToReceive, ReadyToSend, ReceiveBatch, ReceiveQueue, RemoteAccess, SendBatch, SendQueue, Slot,
 };
-use doorbell_core::{Gid, IpPrefix, Mtu, Psn, Qpn};
+use doorbell::vocabulary::{Gid, IpPrefix, Mtu, Psn, Qpn};
 use doorbell_sim::{Fabric, Host, PortConfig};
+use serde::Serialize;
+
+use crate::swarm::cpu_ns;
 
 const HOSTS: u8 = 8;
 const DEPTH: u32 = 32;
 const BATCH: u32 = 8;
 const MESSAGE_BYTES: usize = 64;
+
+/// What is looked at all the while, and at the end (`Fabric::audit`).
+const ORACLES: [&str; 5] = [
+    "bytes of requests stay as they were sealed when posted",
+    "bytes of receives stay as they were sealed when they ended",
+    "requests are conserved",
+    "receives are conserved",
+    "packets are conserved",
+];
+
+/// What was measured.
+#[derive(Debug, Serialize)]
+pub(crate) struct Bare {
+    pub(crate) packets_per_second_per_core: f64,
+    messages_per_second_per_core: f64,
+    /// For how long a core computed.
+    seconds: f64,
+    plan: &'static str,
+    oracles: [&'static str; 5],
+}
+
+/// What goes wrong meanwhile.
+const PLAN: &str = "seed 1; drop 1% packet of any->any";
+
+/// Simulates for so long, of the time that a core computes.
+pub(crate) fn measure(span: Duration) -> Bare {
+    let fabric = Fabric::builder().plan(PLAN.parse().unwrap()).driven().build();
+    let mut stations: Vec<_> = (0..HOSTS).map(|host| Station::new(&fabric, host)).collect();
+    for host in 0..HOSTS {
+        for peer in (0..HOSTS).filter(|peer| *peer != host) {
+            let qpn = stations[usize::from(peer)].qpn(host);
+            stations[usize::from(host)].connect(peer, qpn);
+        }
+    }
+    let began_ns = cpu_ns();
+    let passed = || Duration::from_nanos(cpu_ns().saturating_sub(began_ns));
+    while passed() < span {
+        for _ in 0..100 {
+            stations.iter_mut().for_each(Station::turn);
+            fabric.run_for(Duration::from_micros(2));
+        }
+    }
+    let seconds = passed().as_secs_f64();
+    let tally = fabric.audit().unwrap();
+    let done: u64 = stations.iter().map(|station| station.done).sum();
+    Bare {
+        packets_per_second_per_core: tally.packets.sent as f64 / seconds,
+        messages_per_second_per_core: done as f64 / seconds,
+        seconds,
+        plan: PLAN,
+        oracles: ORACLES,
+    }
+}
 
 /// All that one host has.
 struct Station {
@@ -34,7 +84,6 @@ struct Station {
     /// By channel: the number of the peer.
     queue_pairs: Vec<Option<QueuePairParts<Host>>>,
     done: u64,
-    failed: u64,
 }
 
 fn gid(host: u8) -> Gid {
@@ -47,8 +96,7 @@ impl Station {
         let provider = fabric
             .host(&format!("host{host}"), vec![PortConfig::new("sim0", &[prefix])])
             .unwrap();
-        let domain = provider.open("sim0").unwrap();
-        let context = domain;
+        let context = provider.open("sim0").unwrap();
         let domain = context.protection_domain().unwrap();
         let queue = CompletionQueueConfig {
             depth: 4 * DEPTH * u32::from(HOSTS),
@@ -78,7 +126,6 @@ impl Station {
             receives,
             queue_pairs,
             done: 0,
-            failed: 0,
         }
     }
 
@@ -138,7 +185,6 @@ impl Station {
             receives,
             queue_pairs,
             done,
-            failed,
         } = self;
         let mut owed = [0_u32; HOSTS as usize];
         let each = |completion: <Host as Provider>::Completion| {
@@ -156,8 +202,8 @@ impl Station {
                 .send
                 .retire(completion, |_, slot| arena.release(slot))
                 .unwrap();
+            assert!(retired.status.is_success(), "{}", retired.status);
             *done += retired.count();
-            *failed += u64::from(!retired.status.is_success());
         };
         let mut each = each;
         while sends.poll(&mut each).unwrap() > 0 {}
@@ -186,54 +232,4 @@ impl Station {
             }
         }
     }
-}
-
-/// For how long this thread had a core, in nanoseconds; zero where nobody says it.
-fn busy_ns() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let first = text.split(' ').next();
-    first.and_then(|ns| ns.parse().ok()).unwrap_or_default()
-}
-
-fn main() {
-    let seconds = std::env::args()
-        .nth(1)
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(5);
-    let plan = "seed 1; drop 1% packet of any->any".parse().unwrap();
-    let fabric = Fabric::builder().plan(plan).driven().build();
-    let mut stations: Vec<_> = (0..HOSTS).map(|host| Station::new(&fabric, host)).collect();
-    for host in 0..HOSTS {
-        for peer in (0..HOSTS).filter(|peer| *peer != host) {
-            let qpn = stations[usize::from(peer)].qpn(host);
-            stations[usize::from(host)].connect(peer, qpn);
-        }
-    }
-    let begin = Instant::now();
-    let busy = busy_ns();
-    while begin.elapsed() < Duration::from_secs(seconds) {
-        for _ in 0..100 {
-            stations.iter_mut().for_each(Station::turn);
-            fabric.run_for(Duration::from_micros(2));
-        }
-    }
-    // What the machine did for others meanwhile does not count.
-    let busy = busy_ns().saturating_sub(busy);
-    let passed = if busy > 0 {
-        busy as f64 / 1e9
-    } else {
-        begin.elapsed().as_secs_f64()
-    };
-    let tally = fabric.audit().unwrap();
-    let messages: u64 = stations.iter().map(|station| station.done).sum();
-    let failed: u64 = stations.iter().map(|station| station.failed).sum();
-    println!(
-        "{:.2} M packets/s and {:.2} M messages/s on one core: {} packets ({} lost) and {messages} messages \
-         ({failed} failed) in {passed:.1} s of the core, {:.3} s of virtual time",
-        tally.packets.sent as f64 / passed / 1e6,
-        messages as f64 / passed / 1e6,
-        tally.packets.sent,
-        tally.packets.lost,
-        fabric.now().to_ns() as f64 / 1e9,
-    );
 }

@@ -1,0 +1,19 @@
+//! Two queue pairs of one device, connected to each other. Which device, says the test program they are part of.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::arithmetic_side_effects,
+    clippy::cast_possible_truncation,
+    reason = "tests"
+)]
+
+mod bench;
+mod children;
+mod failures;
+mod lifetimes;
+mod messages;
+mod notification;
+mod one_sided;
+mod reset;
+mod shared_receive;

@@ -1,0 +1,96 @@
+//! Whether somebody was told of something and has not taken that yet.
+
+use core::fmt;
+
+use doorbell_core::sync::{AtomicU32, Ordering, RaceWitness};
+
+use crate::ordering::{TOLD_TAKE, TOLD_TELL};
+
+/// Tells one thread of something, by any number of others: of those who tell before it is taken, one is told to
+/// pass it on, by a list or a descriptor.
+///
+/// What was done before it was told of is seen by whoever takes it afterwards, though it was told of already. What the
+/// taker did before it took it is done for the next that is told to pass it on.
+pub struct ToldFlag {
+    is_told: AtomicU32,
+    /// For what it was passed on by, which the taker has read before it takes it.
+    way: RaceWitness,
+}
+
+impl ToldFlag {
+    /// Nothing was told.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            is_told: AtomicU32::new(0),
+            way: RaceWitness::new(),
+        }
+    }
+
+    /// Tells; says whether it is to be passed on, as nobody else told since it was taken.
+    ///
+    /// A read-modify-write on both sides: were it a load here, it could see a mark that is about
+    /// to be taken, and what was done before the load be seen by nobody.
+    ///
+    /// Ordering: [`TOLD_TELL`] pairs with [`TOLD_TAKE`] in [`ToldFlag::take`], both ways.
+    #[must_use = "or nobody hears of it"]
+    #[inline]
+    pub fn tell(&self) -> bool {
+        let is_first = self.is_told.swap(1, TOLD_TELL.get()) == 0;
+        if is_first {
+            self.way.write();
+        }
+        is_first
+    }
+
+    /// Takes it, once what it was passed on by was read; it may be told of again from then on. Look afterwards for
+    /// what it was told of.
+    ///
+    /// Ordering: [`TOLD_TAKE`] pairs with [`TOLD_TELL`] in [`ToldFlag::tell`], both ways.
+    #[inline]
+    pub(crate) fn take(&self) {
+        self.way.read();
+        self.is_told.swap(0, TOLD_TAKE.get());
+    }
+
+    /// Takes it, if it was told of and `hear` takes what rang for it: nothing yet, where whoever told is about to
+    /// ring. Then it stays told of, and is taken at the next look.
+    ///
+    /// Ordering: as [`ToldFlag::tell`], with which it pairs.
+    #[inline]
+    pub fn take_heard(&self, hear: impl FnOnce() -> bool) {
+        // Relaxed: where it is not seen yet, it is at the next look.
+        if self.is_told.load(Ordering::Relaxed) != 0 && hear() {
+            self.take();
+        }
+    }
+}
+
+impl Default for ToldFlag {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for ToldFlag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_told = self.is_told.load(Ordering::Relaxed) != 0;
+        f.debug_tuple("ToldFlag").field(&is_told).finish()
+    }
+}
+
+#[cfg(all(test, not(any(doorbell_loom, doorbell_shuttle))))]
+mod tests {
+    use super::ToldFlag;
+
+    #[test]
+    fn it_is_passed_on_once_until_it_is_taken() {
+        let flag = ToldFlag::new();
+        flag.take_heard(|| unreachable!("nothing was told"));
+        assert!(flag.tell() && !flag.tell());
+        flag.take_heard(|| false);
+        assert!(!flag.tell(), "nobody heard of it");
+        flag.take_heard(|| true);
+        assert!(flag.tell());
+    }
+}

@@ -1,0 +1,472 @@
+//! Windows that links grant, as both ends together see them, and the oracles over that: the bytes change by what the peer
+//! asked while it might, and by nothing else; each request ends once, done or unknown; once a withdrawal has come and
+//! what was asked has ended, nothing changes any more.
+
+use std::collections::BTreeSet;
+
+use doorbell::vocabulary::provider::Window as _;
+use doorbell::vocabulary::session::{RequestEnd, RequestId, RequestRefusal, UnknownReason};
+use doorbell::{LocalWindow, RemoteAccess, Request, WindowConfig};
+use doorbell_sim::Host;
+
+use crate::case::Ask;
+use crate::failure::{Verdict, ensure, failure};
+use crate::linked::LinkedRun;
+
+/// Words that are written, each with numbers that only grow.
+const CELLS: usize = 3;
+/// The word of WRITEs that are never done again, and may be late.
+const ONCE: usize = CELLS;
+/// The word that is added to.
+const SUM: usize = ONCE + 1;
+/// All words; what is behind those stays as it was.
+const WORDS: usize = 8;
+
+/// How many requests follow one that an operation asks.
+const AGAIN: u32 = 150;
+
+/// Windows that an end of a link grants at most.
+const GRANTS_MAX: usize = 6;
+
+/// A window.
+pub(crate) struct Granted {
+    /// Of which link, and which end of it granted it.
+    bond: usize,
+    end: usize,
+    number: u32,
+    access: RemoteAccess,
+    /// `None` where the process is gone whose it was.
+    memory: Option<LocalWindow<Host>>,
+    /// Its owner has withdrawn it.
+    is_withdrawn: bool,
+    /// The peer was told of it, and of its end.
+    is_told: bool,
+    is_over: bool,
+    words: [Word; SUM],
+    sum: Sum,
+    open: Vec<(RequestId, Asked)>,
+    /// How many more are asked as others end: so that faults find some under way.
+    again: u32,
+    /// Something was posted that ended unknown.
+    may_be_late: bool,
+    /// What it holds for good.
+    rests: Option<[u64; WORDS]>,
+}
+
+/// A word that is written.
+#[derive(Default)]
+struct Word {
+    /// The last number.
+    asked: u64,
+    /// Numbers that were not posted.
+    never: BTreeSet<u64>,
+    /// The highest that was there.
+    seen: u64,
+}
+
+/// A word that is added to.
+#[derive(Default)]
+struct Sum {
+    done: u64,
+    /// Those that may have been done.
+    perhaps: u64,
+}
+
+/// A request that has no end yet.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    Write {
+        word: usize,
+        number: u64,
+    },
+    /// What was there at least when it was asked.
+    Read {
+        word: usize,
+        floor: u64,
+    },
+    Add,
+}
+
+impl Granted {
+    fn is_asking(&self, is_same: impl Fn(&Asked) -> bool) -> bool {
+        self.open.iter().any(|(_, asked)| is_same(asked))
+    }
+
+    /// Takes the end of a request, with what it brought.
+    fn end(&mut self, asked: Asked, end: RequestEnd, data: Option<&[u8]>) -> Verdict {
+        let word = data.and_then(|data| Some(u64::from_ne_bytes(data.try_into().ok()?)));
+        match (asked, end) {
+            (Asked::Write { word, number }, RequestEnd::Done) => {
+                let there = self
+                    .memory
+                    .as_ref()
+                    .and_then(|memory| memory.load_u64(word * 8).ok());
+                let is_there = word == ONCE || there.is_none_or(|there| there >= number);
+                ensure(is_there, "written", || {
+                    format!("{there:?} in a word where {number} is done")
+                })
+            }
+            (Asked::Read { word: at, floor }, RequestEnd::Done) => {
+                let most = self.words[at].asked;
+                let floor = if at == ONCE { 0 } else { floor };
+                let is_right = word.is_some_and(|word| (floor..=most).contains(&word));
+                ensure(is_right, "torn", || {
+                    format!("a READ brought {data:?}, of {floor} to {most}")
+                })
+            }
+            (Asked::Add, RequestEnd::Done) => {
+                let Sum { done, perhaps } = self.sum;
+                self.sum.done += 1;
+                let is_right = word.is_some_and(|word| (done..=done + perhaps).contains(&word));
+                ensure(is_right, "atomic", || {
+                    format!("{data:?} before {done} additions, and {perhaps} perhaps")
+                })
+            }
+            (
+                Asked::Write { word, number },
+                RequestEnd::Unknown {
+                    was_posted: false, ..
+                },
+            ) => {
+                self.words[word].never.insert(number);
+                Ok(())
+            }
+            (Asked::Write { .. }, RequestEnd::Unknown { .. }) => {
+                self.may_be_late = true;
+                Ok(())
+            }
+            (Asked::Add, RequestEnd::Unknown { was_posted, .. }) => {
+                self.sum.perhaps += u64::from(was_posted);
+                self.may_be_late |= was_posted;
+                Ok(())
+            }
+            (Asked::Read { .. }, RequestEnd::Unknown { .. }) => Ok(()),
+        }
+    }
+
+    /// What is there follows from what was asked.
+    fn check(&mut self) -> Verdict {
+        let Some(memory) = &self.memory else {
+            return Ok(());
+        };
+        let mut there = [0; WORDS];
+        for (index, word) in there.iter_mut().enumerate() {
+            *word = memory
+                .load_u64(index * 8)
+                .map_err(|error| failure("window", format!("{error:?}")))?;
+        }
+        for (index, (word, value)) in self.words.iter_mut().zip(there).enumerate() {
+            let was_asked = value <= word.asked && !word.never.contains(&value);
+            ensure(was_asked, "made up", || {
+                format!(
+                    "{value} in word {index} of window {}, where nobody asked for that",
+                    self.number
+                )
+            })?;
+            ensure(index == ONCE || value >= word.seen, "undone", || {
+                format!(
+                    "{value} in word {index} of window {} behind {}",
+                    self.number, word.seen
+                )
+            })?;
+            word.seen = value;
+        }
+        let adding = self
+            .open
+            .iter()
+            .filter(|(_, asked)| matches!(asked, Asked::Add))
+            .count() as u64;
+        let Sum { done, perhaps } = self.sum;
+        let sum = there[SUM];
+        ensure((done..=done + perhaps + adding).contains(&sum), "atomic", || {
+            format!("{sum} in a word with {done} additions, and {perhaps} perhaps")
+        })?;
+        ensure(there[SUM + 1..] == [0; WORDS - SUM - 1], "made up", || {
+            format!("{there:?}")
+        })?;
+        if self.is_over && self.open.is_empty() && !self.may_be_late {
+            self.rests.get_or_insert(there);
+        }
+        ensure(self.rests.is_none_or(|rests| rests == there), "withdrawn", || {
+            format!(
+                "window {} was withdrawn with {:?}, and has {there:?}",
+                self.number, self.rests
+            )
+        })
+    }
+}
+
+impl LinkedRun<'_> {
+    /// An end of a line's link lets the other reach a window.
+    pub(crate) fn grant(&mut self, line: usize, end: usize, is_read_only: bool) -> Verdict {
+        let host = self.case.lines[line].hosts[end];
+        let Some(bond) = self.current(line).filter(|at| self.bonds[*at].is_whole()) else {
+            return Ok(());
+        };
+        let granted = self
+            .windows
+            .iter()
+            .filter(|window| (window.bond, window.end) == (bond, end));
+        let is_enough = granted.count() >= GRANTS_MAX;
+        let (Some(id), Some(process)) = (self.bonds[bond].id(end), &mut self.seats[host].process) else {
+            return Ok(());
+        };
+        if is_enough {
+            return Ok(());
+        }
+        let worker = self.windows.len() % process.workers.len();
+        let config = WindowConfig::new(WORDS * 8, RemoteAccess::ALL);
+        let memory = process.workers[worker].window(&config);
+        let memory = memory.map_err(|error| failure("window", error.to_string()))?;
+        let access = if is_read_only {
+            RemoteAccess::READ
+        } else {
+            RemoteAccess::ALL
+        };
+        let number = process.links.grant(id, &[(worker, memory.remote())], access);
+        let number = number.ok_or_else(|| failure("refused", "a window is not granted"))?;
+        self.windows.push(Granted {
+            bond,
+            end,
+            number,
+            access,
+            memory: Some(memory),
+            is_withdrawn: false,
+            is_told: false,
+            is_over: false,
+            words: Default::default(),
+            sum: Sum::default(),
+            open: Vec::new(),
+            again: 0,
+            may_be_late: false,
+            rests: None,
+        });
+        self.note(host, format_args!("line {line}: grants window {number}"));
+        Ok(())
+    }
+
+    /// An end withdraws the first of its windows that it has not.
+    pub(crate) fn withdraw(&mut self, line: usize, end: usize) {
+        let host = self.case.lines[line].hosts[end];
+        let Some(bond) = self.current(line) else {
+            return;
+        };
+        let (Some(id), Some(process)) = (self.bonds[bond].id(end), &mut self.seats[host].process) else {
+            return;
+        };
+        let mut windows = self.windows.iter_mut();
+        let next =
+            windows.find(|window| (window.bond, window.end, window.is_withdrawn) == (bond, end, false));
+        if let Some(window) = next {
+            window.is_withdrawn = true;
+            process.links.withdraw(id, window.number);
+            let number = window.number;
+            self.note(host, format_args!("line {line}: withdraws window {number}"));
+        }
+    }
+
+    /// An end asks something of a window that the other granted, or has withdrawn.
+    pub(crate) fn ask(&mut self, line: usize, end: usize, which: u8, what: Ask) -> Verdict {
+        let Some(bond) = self.current(line) else {
+            return Ok(());
+        };
+        let windows = self.windows.iter_mut().enumerate();
+        let mut its: Vec<_> = windows
+            .filter(|(_, window)| (window.bond, window.end, window.is_told) == (bond, 1 - end, true))
+            .collect();
+        if its.is_empty() {
+            return Ok(());
+        }
+        let (index, window) = its.swap_remove(usize::from(which) % its.len());
+        window.again += AGAIN;
+        self.ask_of(index, usize::from(which) % CELLS, what)
+    }
+
+    /// The same, of this window and, where one is to be chosen, this word.
+    fn ask_of(&mut self, index: usize, word: usize, what: Ask) -> Verdict {
+        let window = &mut self.windows[index];
+        let (bond, end) = (window.bond, 1 - window.end);
+        let host = self.case.lines[self.bonds[bond].line].hosts[end];
+        let (Some(id), Some(process)) = (self.bonds[bond].id(end), &mut self.seats[host].process) else {
+            return Ok(());
+        };
+        let word = if what == Ask::WriteOnce { ONCE } else { word };
+        let number = window.words[word].asked + 1;
+        let bytes = number.to_ne_bytes();
+        let (at, request, asked) = match what {
+            Ask::Write => (word, Request::Write(&bytes), Asked::Write { word, number }),
+            Ask::WriteOnce => (word, Request::WriteOnce(&bytes), Asked::Write { word, number }),
+            Ask::Read => {
+                let floor = window.words[word].seen;
+                (word, Request::Read(8), Asked::Read { word, floor })
+            }
+            Ask::Add => (SUM, Request::FetchAndAdd(1), Asked::Add),
+        };
+        // One at a time of each word: of those that are under way at once no order is told.
+        let is_busy = window.is_asking(|open| match (open, &asked) {
+            (Asked::Write { word: open, .. }, Asked::Write { word, .. }) => open == word,
+            (Asked::Add, Asked::Add) => true,
+            _ => false,
+        });
+        if is_busy {
+            return Ok(());
+        }
+        let may = window.access == RemoteAccess::ALL || what == Ask::Read;
+        match process
+            .links
+            .request(&process.node, id, (window.number, at as u64 * 8), &request)
+        {
+            Ok(request) => {
+                ensure(may && !window.is_over, "refused", || {
+                    format!(
+                        "{what:?} is taken of window {}, which is over or not granted for that",
+                        window.number
+                    )
+                })?;
+                if let Asked::Write { word, number } = asked {
+                    window.words[word].asked = number;
+                }
+                window.open.push((request, asked));
+                Ok(())
+            }
+            Err(RequestRefusal::Full) => Ok(()),
+            Err(RequestRefusal::NoWindow) if window.is_over => Ok(()),
+            Err(RequestRefusal::NotGranted) if !may => Ok(()),
+            Err(RequestRefusal::Closing) if !self.bonds[bond].is_whole() => Ok(()),
+            Err(refusal) => Err(failure("refused", format!("{what:?}: {refusal}"))),
+        }
+    }
+
+    /// The window of this number that the other end of a link granted.
+    fn window_of_peer(&mut self, (bond, end): (usize, usize), number: u32) -> Verdict<&mut Granted> {
+        let mut windows = self.windows.iter_mut();
+        let found =
+            windows.find(|window| (window.bond, window.end, window.number) == (bond, 1 - end, number));
+        found.ok_or_else(|| failure("made up", format!("window {number}, which nobody granted")))
+    }
+
+    /// An end is told of a window.
+    pub(crate) fn hear_granted(
+        &mut self,
+        at: (usize, usize),
+        (number, bytes, access): (u32, u64, RemoteAccess),
+    ) -> Verdict {
+        let window = self.window_of_peer(at, number)?;
+        let is_so = (bytes, access) == ((WORDS * 8) as u64, window.access) && !window.is_told;
+        window.is_told = true;
+        ensure(is_so, "told", || {
+            format!("window {number} of {bytes} bytes, {access:?}")
+        })
+    }
+
+    /// An end is told of a window's end.
+    pub(crate) fn hear_withdrawn(&mut self, at: (usize, usize), number: u32) -> Verdict {
+        let window = self.window_of_peer(at, number)?;
+        let is_so = window.is_told && window.is_withdrawn && !window.is_over;
+        window.is_over = true;
+        ensure(is_so, "told", || {
+            format!("window {number} is withdrawn, which it is not")
+        })
+    }
+
+    /// An end is told that a request is done, or that nothing is known of it.
+    pub(crate) fn hear_ended(
+        &mut self,
+        (bond, end): (usize, usize),
+        id: RequestId,
+        told: RequestEnd,
+        data: Option<&[u8]>,
+    ) -> Verdict {
+        let is_closing = (0..2).any(|end| self.bonds[bond].is_closing(end));
+        let is_untroubled = self.is_untroubled;
+        let found = self.windows.iter().enumerate().find_map(|(index, window)| {
+            let is_of = (window.bond, window.end) == (bond, 1 - end);
+            let at = window.open.iter().position(|(open, _)| is_of && *open == id)?;
+            Some((index, at))
+        });
+        let Some((index, at)) = found else {
+            return Err(failure(
+                "told",
+                format!("{id:?} ended ({told:?}), and was not under way"),
+            ));
+        };
+        let window = &mut self.windows[index];
+        let (_, asked) = window.open.swap_remove(at);
+        if let RequestEnd::Unknown { reason, .. } = told {
+            let may_be = match reason {
+                UnknownReason::Withdrawn => window.is_withdrawn,
+                UnknownReason::Denied => window.memory.is_none(),
+                UnknownReason::Over(_) => true,
+                _ => !is_untroubled || is_closing,
+            };
+            ensure(may_be, "excuse", || format!("{id:?} ended unknown: {reason}"))?;
+        }
+        window.end(asked, told, data)?;
+        let goes_on = !matches!(
+            told,
+            RequestEnd::Unknown {
+                reason: UnknownReason::Over(_) | UnknownReason::NoRail,
+                ..
+            }
+        );
+        if window.again == 0 || window.is_withdrawn || !goes_on {
+            return Ok(());
+        }
+        window.again -= 1;
+        match asked {
+            Asked::Write { word: ONCE, .. } => self.ask_of(index, 0, Ask::WriteOnce),
+            Asked::Write { word, .. } => self.ask_of(index, word, Ask::Write),
+            Asked::Read { word, .. } => self.ask_of(index, word, Ask::Read),
+            Asked::Add => self.ask_of(index, 0, Ask::Add),
+        }
+    }
+
+    /// A process is gone: its windows, and what it had asked.
+    pub(crate) fn forget_windows(&mut self, host: usize) {
+        for window in &mut self.windows {
+            let hosts = self.case.lines[self.bonds[window.bond].line].hosts;
+            if hosts[window.end] == host {
+                window.memory = None;
+            }
+            if hosts[1 - window.end] == host && !window.open.is_empty() {
+                window.may_be_late = true;
+                let adding = window
+                    .open
+                    .iter()
+                    .filter(|(_, asked)| matches!(asked, Asked::Add));
+                window.sum.perhaps += adding.count() as u64;
+                window.open.clear();
+            }
+        }
+    }
+
+    /// The oracle for what is in windows; of a link that is over, everything asked has ended.
+    pub(crate) fn check_windows(&mut self) -> Verdict {
+        for window in &mut self.windows {
+            let asker = &self.bonds[window.bond];
+            let is_over = asker.id(1 - window.end).is_none();
+            ensure(!is_over || window.open.is_empty(), "told", || {
+                format!("the end, where requests have none: {:?}", window.open)
+            })?;
+            window.check()?;
+        }
+        Ok(())
+    }
+
+    /// Nothing more is asked of windows.
+    pub(crate) fn ask_no_more(&mut self) {
+        self.windows.iter_mut().for_each(|window| window.again = 0);
+    }
+
+    /// Whether everything asked of windows has ended.
+    pub(crate) fn are_windows_quiet(&self) -> bool {
+        self.windows.iter().all(|window| window.open.is_empty())
+    }
+
+    /// What may still have been on its way is not any more.
+    pub(crate) fn settle_windows(&mut self) {
+        for window in &mut self.windows {
+            window.may_be_late = false;
+        }
+    }
+}

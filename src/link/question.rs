@@ -1,0 +1,129 @@
+//! The question to a peer for all its rails, where its handle has no room for them.
+
+use core::net::{IpAddr, SocketAddr};
+
+use doorbell_core::network::Network;
+use doorbell_core::provider::Provider;
+use doorbell_core::wire::Handle;
+use doorbell_core::{Deadline, Instant};
+
+use super::config::LinkConfig;
+use super::state::Link;
+use crate::{Asking, Node, Worker};
+
+/// Whether the peer is to be asked, and when.
+pub(super) struct Question<N: Network> {
+    asking: Option<Asking<N>>,
+    /// Not before; none where there is nothing to ask for.
+    next: Option<Deadline>,
+    /// How often it was put without an answer that helps: each time at another address.
+    failed: u32,
+}
+
+impl<N: Network> Default for Question<N> {
+    fn default() -> Self {
+        Self {
+            asking: None,
+            next: None,
+            failed: 0,
+        }
+    }
+}
+
+impl<N: Network> Question<N> {
+    pub(super) const fn is_asked(&self) -> bool {
+        self.asking.is_some()
+    }
+
+    /// When to poll again at the latest.
+    pub(super) fn wake(&self) -> Option<Deadline> {
+        let answer = self.asking.as_ref().map(Asking::deadline);
+        answer.or(self.next)
+    }
+
+    fn again(&mut self, (now, random): (Instant, u64), config: &LinkConfig) {
+        self.failed = self.failed.saturating_add(1);
+        let wait = config.session.backoff.wait(self.failed, random);
+        self.next = Some(Deadline::after(now, wait));
+    }
+}
+
+impl<P: Provider, N: Network> Link<P, N> {
+    /// The peer is to be asked, where it has more rails than its handle says.
+    pub(super) fn ask_for_rails(&mut self) {
+        let question = &mut self.question;
+        if self.handle.as_ref().is_some_and(Handle::has_more) {
+            question.next = question.next.or(Some(Deadline::at(Instant::from_ns(0))));
+        } else {
+            *question = Question::default();
+        }
+    }
+
+    /// Asks, where that is due.
+    pub(super) fn put_question(
+        &mut self,
+        node: &Node<P, N>,
+        (now, random): (Instant, u64),
+        config: &LinkConfig,
+    ) {
+        if self.session.over().is_some() {
+            self.question = Question::default();
+        }
+        let is_due = self.question.next.is_some_and(|next| next.has_passed(now));
+        let Some(handle) = self.handle.filter(|_| is_due && !self.question.is_asked()) else {
+            return;
+        };
+        // Where a rail of ours leads, first.
+        let between = self.rails.iter().filter_map(|rail| rail.between.as_ref());
+        let paired = between.map(|between| between.peer.address().address());
+        let listed = handle.rails().iter().map(|rail| rail.address().address());
+        let needs_interface =
+            |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let addresses: Vec<_> = paired
+            .chain(listed)
+            .filter(|address| !needs_interface(address))
+            .collect();
+        let turn = usize::try_from(self.question.failed).unwrap_or(0);
+        let turn = turn.checked_rem(addresses.len()).unwrap_or(0);
+        let within = Deadline::after(now, config.session.attach_within);
+        // What no network leads to says so at once.
+        let (before, from) = addresses.split_at(turn);
+        let mut in_turn = from.iter().chain(before);
+        let asking = in_turn.find_map(|address| {
+            let to = SocketAddr::new(*address, handle.port().get());
+            node.begin_ask(to, within).ok()
+        });
+        match asking {
+            Some(asking) => {
+                self.question.asking = Some(asking);
+                self.question.next = None;
+            }
+            None => self.question.again((now, random), config),
+        }
+    }
+
+    /// Goes by what the peer answered.
+    pub(super) fn hear_answer(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &[Worker<P>],
+        (now, random): (Instant, u64),
+        config: &LinkConfig,
+    ) {
+        let Some(answer) = self.question.asking.as_mut().and_then(|asking| asking.poll(node)) else {
+            return;
+        };
+        let instance = self.handle.map(|handle| handle.instance());
+        let asked = self.question.asking.take();
+        if let Some(asked) = asked.filter(|_| answer.is_ok_and(|handle| Some(handle.instance()) == instance))
+        {
+            self.go_by(node, workers, asked.rails(), now);
+            if self.rails.iter().any(|rail| rail.between.is_some()) {
+                self.question.failed = 0;
+                return;
+            }
+        }
+        // It did not answer, another process did, or no rail of ours reaches any of its as things are.
+        self.question.again((now, random), config);
+    }
+}

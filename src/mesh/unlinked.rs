@@ -1,0 +1,87 @@
+//! Why no link leads to a member: what came of the last attempts, kept until there is one.
+
+use core::fmt;
+use core::net::{IpAddr, SocketAddr};
+
+use doorbell_core::session::FinalReason;
+
+use crate::LinkError;
+use crate::error::ConnectError;
+use crate::link::NotConnected;
+
+/// A reason why no link leads to a member, as the last attempt left it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum NotLinked<'m> {
+    /// It listens at an address, and did not say there by which rails it is reached.
+    NotFound {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        why: &'m ConnectError,
+    },
+    /// By its handle no link could be begun. Where that is for want of a rail, others are to be between.
+    NotBegun(&'m LinkError),
+    /// A rail of its link could not be connected.
+    NotConnected {
+        /// Our device.
+        device: &'m str,
+        /// Its port.
+        port: u8,
+        /// The address of the member's rail.
+        peer: IpAddr,
+        /// Why.
+        why: &'m ConnectError,
+    },
+    /// The link there was is over.
+    Over(FinalReason),
+    /// There is a link, on which it has not said who it is.
+    Silent,
+}
+
+impl fmt::Display for NotLinked<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFound { address, why } => write!(f, "asked at {address}: {why}"),
+            Self::NotBegun(why) => fmt::Display::fmt(why, f),
+            Self::NotConnected {
+                device,
+                port,
+                peer,
+                why,
+            } => write!(f, "from {device} port {port} to {peer}: {why}"),
+            Self::Over(reason) => write!(f, "the last link is over: {reason}"),
+            Self::Silent => f.write_str("linked, and it has not said who it is"),
+        }
+    }
+}
+
+/// What came of the last attempts to link to a member.
+#[derive(Debug, Default)]
+pub(super) struct Attempts {
+    pub(super) not_begun: Option<LinkError>,
+    /// Why the last link is over.
+    pub(super) over: Option<FinalReason>,
+    /// Of its rails those that were not connected.
+    pub(super) rails: Vec<NotConnected>,
+}
+
+impl Attempts {
+    /// The reasons. `rails` are those of a link that is being made, which count before those of the last.
+    pub(super) fn reasons<'m>(
+        &'m self,
+        rails: impl Iterator<Item = &'m NotConnected>,
+    ) -> impl Iterator<Item = NotLinked<'m>> {
+        let mut rails = rails.peekable();
+        let has_later = rails.peek().is_some();
+        let before = self.rails.iter().filter(move |_| !has_later);
+        let rails = rails.chain(before).map(|rail| NotLinked::NotConnected {
+            device: &rail.device,
+            port: rail.port,
+            peer: rail.peer,
+            why: &rail.why,
+        });
+        let not_begun = self.not_begun.iter().map(NotLinked::NotBegun);
+        not_begun.chain(rails).chain(self.over.map(NotLinked::Over))
+    }
+}

@@ -1,0 +1,279 @@
+//! Posting what was submitted: of one channel what waits at it, and what came out of rings, as one doorbell.
+
+use std::sync::Arc;
+
+use doorbell_core::provider::{Operation, PostError, PostFlags, Provider, PushError, Refused, Slot as _};
+use doorbell_core::{Ticket, WcStatus};
+use doorbell_hotpath::Batch;
+
+use super::submissions::{Inlets, Queue};
+use crate::half::{SendHalf, Sends};
+use crate::submission::{Deferred, Records};
+use crate::{ChannelId, SubmissionError};
+
+/// What is staged for one doorbell.
+type Staged<'q, P> = Batch<'q, <P as Provider>::SendQueue, Arc<<P as Provider>::Window>>;
+
+/// What may yet go into the doorbell, and what of it inline.
+struct Left {
+    room: u32,
+    credits: u32,
+    /// Up to which length, where it is alone.
+    inline_bytes_max: Option<usize>,
+}
+
+impl Left {
+    #[inline]
+    const fn admits(&self, takes_receive: bool) -> bool {
+        self.room > 0 && (self.credits > 0 || !takes_receive)
+    }
+
+    #[inline]
+    fn take(&mut self, takes_receive: bool) {
+        self.room = self.room.saturating_sub(1);
+        self.credits = self.credits.saturating_sub(u32::from(takes_receive));
+    }
+
+    /// Sets room and credits aside for so many requests: how much.
+    #[inline]
+    fn set_aside(&mut self, count: u32) -> [u32; 2] {
+        [&mut self.room, &mut self.credits].map(|left| {
+            let aside = count.min(*left);
+            *left = left.saturating_sub(aside);
+            aside
+        })
+    }
+
+    /// Takes back what was set aside.
+    #[inline]
+    fn take_back(&mut self, [room, credits]: [u32; 2]) {
+        self.room = self.room.saturating_add(room);
+        self.credits = self.credits.saturating_add(credits);
+    }
+
+    #[inline]
+    fn flags(&self, operation: Operation, bytes: usize, flags: PostFlags) -> PostFlags {
+        let is_inline = self.inline_bytes_max.is_some_and(|most| bytes <= most);
+        if is_inline && !operation.writes_slots() {
+            flags | PostFlags::INLINE
+        } else {
+            flags
+        }
+    }
+}
+
+/// Posts what waits for a channel, as far as there is room and credit, as one doorbell: first what the channel's own
+/// thread submitted, then what others did. Where those were left over by it, they have the room next time. What is for
+/// a channel that was there before fails.
+///
+/// What comes back of the own is left with the channel, to be told ([`Deferred::take_refused`]).
+#[inline]
+pub(super) fn post<P: Provider, C: Sends<P>>(queue: &mut Queue, inlets: &mut Inlets<P>, channel: &mut C) {
+    let id = channel.reservation().id;
+    let is_open = channel.is_open();
+    let half = channel.send_half();
+    if !is_open {
+        return fail(queue, inlets, half, id);
+    }
+    if ring(queue, inlets, half, id, true) {
+        post_others(queue, inlets, half, id);
+    }
+}
+
+/// Posts what others submitted, the device having refused one of the channel's own in front of it.
+#[cold]
+fn post_others<P: Provider>(
+    queue: &mut Queue,
+    inlets: &mut Inlets<P>,
+    half: &mut SendHalf<P>,
+    id: ChannelId,
+) {
+    ring(queue, inlets, half, id, false);
+}
+
+/// Rings one doorbell. Says whether others' requests were put back, since the device refused an own one in front of them.
+#[inline(always)]
+fn ring<P: Provider>(
+    queue: &mut Queue,
+    inlets: &mut Inlets<P>,
+    half: &mut SendHalf<P>,
+    id: ChannelId,
+    with_own: bool,
+) -> bool {
+    let SendHalf {
+        sender,
+        records,
+        deferred,
+        inline_alone_bytes_max,
+        ..
+    } = half;
+    let mut deferred = deferred.as_deref_mut().filter(|_| with_own);
+    let own = deferred.as_ref().map_or(0, |deferred| deferred.waiting());
+    let is_alone = own.wrapping_add(queue.count) == 1;
+    let mut left = Left {
+        room: sender.room(),
+        credits: sender.credits(),
+        inline_bytes_max: is_alone.then_some(*inline_alone_bytes_max as usize),
+    };
+    // Looked at before anything is staged, since it may wait for many polls.
+    let can_others = inlets.at(queue.head).is_some_and(|(_, place)| {
+        place.request.channel() != id || left.admits(place.request.takes_receive())
+    });
+    let is_their_turn = queue.is_their_turn && can_others;
+    let aside = left.set_aside(if is_their_turn { queue.count } else { 0 });
+    let can_own = deferred
+        .as_mut()
+        .and_then(|deferred| deferred.oldest())
+        .is_some_and(|next| left.admits(next.operation.takes_receive()));
+    if !can_own && !can_others {
+        return false;
+    }
+    let mut batch = sender.stage();
+    let first = deferred
+        .as_mut()
+        .and_then(|deferred| stage_own(deferred, &mut batch, &mut left));
+    let own = batch.staged();
+    left.take_back(aside);
+    stage_others(queue, inlets, id, records, &mut batch, &mut left);
+    queue.is_their_turn = own > 0 && !is_their_turn && !queue.is_empty();
+    if batch.staged() > own {
+        // Those who submitted may have no other memory, so that no request follows which would be signaled.
+        batch.signal_last();
+    }
+    let mut unposted = Queue::EMPTY;
+    let mut is_own_refused = false;
+    let outcome = batch.ring_returning(|ticket, slot| {
+        // What others submitted and was staged has a record, and its place is empty still.
+        match (records.take(ticket), &mut deferred, first) {
+            (Some(record), ..) => unposted.push_back(inlets, &record, slot),
+            (None, Some(deferred), Some(first)) => {
+                is_own_refused = true;
+                let before = ticket.position().wrapping_sub(first.position());
+                deferred.return_one(before, slot);
+            }
+            (None, ..) => {}
+        }
+    });
+    match outcome {
+        Ok(_) => false,
+        Err(error) => {
+            let own = deferred.filter(|_| first.is_some());
+            give_back(queue, inlets, own, unposted, is_own_refused, error)
+        }
+    }
+}
+
+/// Of a doorbell that the device did not take all of: notes it of what was the channel's own. What others submitted fails,
+/// or where it was behind an own one that was refused, is put back; says whether it was.
+#[cold]
+fn give_back<P: Provider>(
+    queue: &mut Queue,
+    inlets: &mut Inlets<P>,
+    own: Option<&mut Deferred<P>>,
+    mut unposted: Queue,
+    is_own_refused: bool,
+    error: PostError,
+) -> bool {
+    if let Some(deferred) = own {
+        deferred.note_refusal(error);
+    }
+    if is_own_refused {
+        queue.put_in_front(inlets, unposted);
+        return !queue.is_empty();
+    }
+    let errno = error.cause.errno;
+    unposted.fail(inlets, |_| SubmissionError::Post { errno });
+    false
+}
+
+/// Stages what waits at the channel; the first of it.
+#[inline(always)]
+fn stage_own<P: Provider>(
+    deferred: &mut Deferred<P>,
+    batch: &mut Staged<'_, P>,
+    left: &mut Left,
+) -> Option<Ticket> {
+    let mut first = None;
+    while let Some(next) = deferred.oldest() {
+        let (operation, flags) = (next.operation, next.flags);
+        let takes_receive = operation.takes_receive();
+        if !left.admits(takes_receive) {
+            break;
+        }
+        // It is there.
+        if let Some(slot) = next.slot.take() {
+            let flags = left.flags(operation, slot.len_bytes(), flags);
+            match batch.push(operation, [slot], flags) {
+                Ok(ticket) => {
+                    first = first.or(Some(ticket));
+                    left.take(takes_receive);
+                }
+                Err(Refused { reason, item: [slot] }) => {
+                    next.slot = Some(slot);
+                    if matches!(reason, PushError::Full | PushError::NoCredit) {
+                        break;
+                    }
+                    next.refused = Some(reason.into());
+                }
+            }
+        }
+        deferred.pass();
+    }
+    first
+}
+
+/// Stages what came out of rings.
+#[inline(always)]
+fn stage_others<P: Provider>(
+    queue: &mut Queue,
+    inlets: &mut Inlets<P>,
+    id: ChannelId,
+    records: &mut Records<P>,
+    batch: &mut Staged<'_, P>,
+    left: &mut Left,
+) {
+    while let Some((desk, place)) = inlets.at(queue.head) {
+        let request = place.request;
+        let takes_receive = request.takes_receive();
+        if request.channel() == id && !left.admits(takes_receive) {
+            break;
+        }
+        // It is there.
+        if let Some(slot) = place.slot.take() {
+            if request.channel() != id {
+                desk.failed(request.channel(), slot, SubmissionError::NoChannel);
+                queue.pop(inlets);
+                continue;
+            }
+            let index = slot.index();
+            let operation = request.operation(|| desk.detail(index));
+            let flags = left.flags(operation, slot.len_bytes(), request.flags());
+            match batch.push(operation, [slot], flags) {
+                Ok(ticket) => {
+                    records.note(ticket, desk.number(), index);
+                    left.take(takes_receive);
+                }
+                Err(Refused { reason, item: [slot] }) => match reason {
+                    PushError::Full | PushError::NoCredit => {
+                        place.slot = Some(slot);
+                        break;
+                    }
+                    reason => desk.failed(id, slot, reason.into()),
+                },
+            }
+        }
+        queue.pop(inlets);
+    }
+}
+
+/// Fails all that waits for a channel that failed.
+#[cold]
+fn fail<P: Provider>(queue: &mut Queue, inlets: &mut Inlets<P>, half: &mut SendHalf<P>, id: ChannelId) {
+    let cause = half.sender.cause();
+    let status = cause.map_or(WcStatus::WR_FLUSH_ERR, |cause| cause.status);
+    queue.fail(inlets, |of| match of == id {
+        true => SubmissionError::ChannelFailed(status),
+        false => SubmissionError::NoChannel,
+    });
+    half.refuse_deferred(status);
+}
