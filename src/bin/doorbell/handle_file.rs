@@ -1,10 +1,13 @@
 //! Files by which handles get from one process to another.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, ErrorKind, Read as _};
 use std::path::Path;
 
 use doorbell::Handle;
+
+#[path = "../../edge/plain_file.rs"]
+mod plain_file;
 
 /// More of a file is not looked at: a handle is 128 bytes, and as text not twice that.
 const BYTES_MAX: u64 = 4 << 10;
@@ -34,12 +37,8 @@ pub(crate) fn find(path: &Path) -> Result<Option<Handle>, String> {
 }
 
 fn read(path: &Path) -> io::Result<String> {
-    // Opening one of another kind may wait for somebody to write to it.
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::other("it is not a plain file"));
-    }
     let mut text = String::new();
-    File::open(path)?.take(BYTES_MAX).read_to_string(&mut text)?;
+    plain_file::open(path)?.take(BYTES_MAX).read_to_string(&mut text)?;
     Ok(text)
 }
 
