@@ -281,20 +281,22 @@ fn subject() -> Result<Subject, Trouble> {
     })
 }
 
-fn begin() -> Result<(Device, Subject, Options), Trouble> {
+/// Whether all passed.
+fn conforms() -> Result<bool, Trouble> {
     let options = Options::of(std::env::args().skip(1))?;
-    Ok((Device::find()?, subject()?, options))
+    let (device, subject) = (Device::find()?, subject()?);
+    let (mut sum, mut out) = (Run::default(), std::io::stdout());
+    run(&device, subject, &options, &mut sum, &mut out)?;
+    Ok(sum.end(&options, &mut out)?)
 }
 
 fn main() -> ExitCode {
-    let (device, subject, options) = match begin() {
-        Ok(all) => all,
+    match conforms() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(trouble) => {
             eprintln!("{trouble}");
-            return ExitCode::from(2);
+            ExitCode::from(2)
         }
-    };
-    let mut sum = Run::default();
-    run(&device, subject, &options, &mut sum);
-    sum.end(&options)
+    }
 }

@@ -4,25 +4,38 @@
 #[path = "conformance/rig.rs"]
 mod rig;
 
+use std::io;
 use std::process::ExitCode;
 
-use doorbell_conformance::{Options, Run, run};
+use doorbell_conformance::{Options, Run, Trouble, run};
 use doorbell_sim::Quirks;
 use rig::{DOUBLED, SUBJECTS, Simulated};
 
-fn main() -> ExitCode {
-    let options = match Options::of(std::env::args().skip(1)) {
-        Ok(options) => options,
-        Err(trouble) => {
-            eprintln!("{trouble}");
-            return ExitCode::from(2);
-        }
-    };
-    let mut sum = Run::default();
+/// Whether all passed.
+fn conforms() -> Result<bool, Trouble> {
+    let options = Options::of(std::env::args().skip(1))?;
+    let (mut sum, mut out) = (Run::default(), io::stdout());
     for (subject, quirks) in SUBJECTS {
-        run(&Simulated::new(quirks), subject, &options, &mut sum);
+        run(&Simulated::new(quirks), subject, &options, &mut sum, &mut out)?;
     }
     let (subject, plan) = DOUBLED;
-    run(&Simulated::with(Quirks::IBA, plan), subject, &options, &mut sum);
-    sum.end(&options)
+    run(
+        &Simulated::with(Quirks::IBA, plan),
+        subject,
+        &options,
+        &mut sum,
+        &mut out,
+    )?;
+    Ok(sum.end(&options, &mut out)?)
+}
+
+fn main() -> ExitCode {
+    match conforms() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(trouble) => {
+            eprintln!("{trouble}");
+            ExitCode::from(2)
+        }
+    }
 }

@@ -46,6 +46,12 @@ impl Display for Trouble {
 
 impl core::error::Error for Trouble {}
 
+impl From<std::io::Error> for Trouble {
+    fn from(error: std::io::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
 impl From<ProviderError> for Trouble {
     fn from(error: ProviderError) -> Self {
         Self(error.to_string())

@@ -1,12 +1,12 @@
-//! Running the cases as a test program does, and writing down what was observed as lines of JSON.
+//! Running the cases as a test program does, saying so wherever the caller wants it said, and writing down what was observed as
+//! lines of JSON.
 
 use core::fmt::Write as _;
 use core::panic::AssertUnwindSafe;
 use std::fs::OpenOptions;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::panic::catch_unwind;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use crate::{Case, Notes, Rig, Subject, Trouble, Verdict, cases, judge};
 
@@ -70,7 +70,16 @@ pub struct Run {
 /// Runs the cases on a rig, and says of each whether it passed.
 ///
 /// A case that panics is observed to, and fails.
-pub fn run<R: Rig>(rig: &R, subject: Subject, options: &Options, sum: &mut Run) {
+///
+/// # Errors
+/// It cannot be said.
+pub fn run<R: Rig>(
+    rig: &R,
+    subject: Subject,
+    options: &Options,
+    sum: &mut Run,
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
     for case in cases::<R>() {
         let name = format!("{subject}: {}", case.name);
         if !options.wants(&name) {
@@ -78,17 +87,22 @@ pub fn run<R: Rig>(rig: &R, subject: Subject, options: &Options, sum: &mut Run) 
             continue;
         }
         if options.list {
-            println!("{name}: test");
+            writeln!(out, "{name}: test")?;
             continue;
         }
         let observed = observe(rig, &case);
         let verdict = judge(subject, case.name, case.book, &observed);
-        println!(
+        writeln!(
+            out,
             "test {name} ... {}",
             if verdict.is_good() { "ok" } else { "FAILED" }
-        );
-        sum.note(&name, subject, &case, &observed, verdict, options);
+        )?;
+        let said = sum.note(&name, subject, &case, &observed, verdict);
+        if options.shows_observed || !verdict.is_good() {
+            out.write_all(said.as_bytes())?;
+        }
     }
+    Ok(())
 }
 
 /// What a case says it observed, with what stopped it.
@@ -116,6 +130,7 @@ impl Run {
         &self.failed
     }
 
+    /// Counts a case, and gives what there is to say of it.
     fn note<R: Rig>(
         &mut self,
         name: &str,
@@ -123,8 +138,7 @@ impl Run {
         case: &Case<R>,
         observed: &str,
         verdict: Verdict,
-        options: &Options,
-    ) {
+    ) -> String {
         let (outcome, deviation) = match verdict {
             Verdict::Same => ("same", None),
             Verdict::Deviates(named) => ("deviates", Some(named)),
@@ -132,11 +146,9 @@ impl Run {
             Verdict::Otherwise(named) | Verdict::NoLonger(named) => ("failed", Some(named)),
             Verdict::Unnamed => ("failed", None),
         };
-        if verdict.is_good() {
+        let said = if verdict.is_good() {
             self.passed = self.passed.saturating_add(1);
-            if options.shows_observed {
-                println!("  {outcome}: {observed}");
-            }
+            format!("  {outcome}: {observed}\n")
         } else {
             let mut why = format!("{name}\n  book:     {}\n  observed: {observed}\n", case.book);
             let _ = match verdict {
@@ -146,9 +158,9 @@ impl Run {
                 Verdict::NoLonger(named) => writeln!(why, "  {} is named, and does not occur", named.name),
                 _ => writeln!(why, "  nobody named that"),
             };
-            print!("{why}");
-            self.failed.push(why);
-        }
+            self.failed.push(why.clone());
+            why
+        };
         let kernel = subject.kernel.map(|kernel| kernel.to_string());
         let _ = writeln!(
             self.lines,
@@ -169,40 +181,38 @@ impl Run {
                 .map_or("null".to_owned(), |named| quoted(&named.range())),
             deviation.map_or("null".to_owned(), |named| quoted(named.source)),
         );
+        said
     }
 
-    /// Says the sum as test programs do, and writes what was observed where that was asked for.
-    #[must_use]
-    pub fn end(self, options: &Options) -> ExitCode {
+    /// Says the sum as test programs do, and writes what was observed where that was asked for; whether all passed.
+    ///
+    /// # Errors
+    /// It cannot be said, or written.
+    pub fn end(self, options: &Options, out: &mut dyn io::Write) -> io::Result<bool> {
         if options.list {
-            return ExitCode::SUCCESS;
+            return Ok(true);
         }
-        let mut is_good = self.failed.is_empty();
         if let Some(path) = &options.json {
-            let file = OpenOptions::new().create(true).append(true).open(path);
-            if let Err(error) = file.and_then(|mut file| file.write_all(self.lines.as_bytes())) {
-                println!("cannot write {}: {error}", path.display());
-                is_good = false;
-            }
+            let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+            file.write_all(self.lines.as_bytes())?;
         }
-        if !self.failed.is_empty() {
-            println!("\nfailures:\n");
+        let is_good = self.failed.is_empty();
+        if !is_good {
+            writeln!(out, "\nfailures:\n")?;
             for why in &self.failed {
-                print!("{why}");
+                let (name, why) = why.split_once('\n').unwrap_or((why, ""));
+                writeln!(out, "---- {name} stdout ----\n{why}")?;
             }
         }
-        println!(
+        writeln!(
+            out,
             "\ntest result: {}. {} passed; {} failed; 0 ignored; 0 measured; {} filtered out\n",
             if is_good { "ok" } else { "FAILED" },
             self.passed,
             self.failed.len(),
             self.filtered_out
-        );
-        if is_good {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        }
+        )?;
+        Ok(is_good)
     }
 }
 
