@@ -1,8 +1,8 @@
 //! `cargo lab test`: native tests, then in the lab what needs a device, and one count of everything.
 //!
 //! Which scenarios belong to it, and on which kernels, is written in the scenario files (`test_on`, `slow`).
-//! Running the native tests is in `native`, a scenario in `in_lab`, several at once in `beside`, what is printed and
-//! counted in the end in `tally`.
+//! Running the native tests is in `native`, reading what they print in `harness`, a scenario in `in_lab`, several at once
+//! in `beside`, what is printed and counted in the end in `tally`.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -18,6 +18,7 @@ use crate::steps::say;
 use crate::up::HowArgs;
 
 mod beside;
+mod harness;
 mod in_lab;
 mod native;
 mod tally;

@@ -24,7 +24,7 @@ use super::template::Values;
 use crate::cluster::{Cluster, CommandSpec, Signal};
 
 /// Lines of a failed step's output that are shown at once; all of it is kept.
-const TAIL_LINES: usize = 15;
+const TAIL_LINES: usize = 30;
 
 /// How long a turn waits for news when there is none.
 const TURN: Duration = Duration::from_millis(20);

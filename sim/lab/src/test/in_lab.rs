@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
 use super::tally::Part;
-use super::{Run, native};
+use super::{Run, harness};
 use crate::scenario::{self, Detail, Lab, REPORT, TestCounts, Verdict};
 use crate::steps::step;
 
@@ -64,7 +64,7 @@ impl Told {
         let mut names = Vec::new();
         for step in self.steps.iter().filter(|step| step.tests.is_some()) {
             let text = fs::read(&step.stdout).unwrap_or_default();
-            names.extend(native::passed(&String::from_utf8_lossy(&text)));
+            names.extend(harness::passed(&String::from_utf8_lossy(&text)));
         }
         names
     }

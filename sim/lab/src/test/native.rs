@@ -1,4 +1,4 @@
-//! The tests that `cargo test` runs on this machine itself: started, shown as they go, counted.
+//! The tests that `cargo test` runs on this machine itself: started, shown as far as they fail, counted. All they say is in a log.
 
 use core::time::Duration;
 use std::fs::File;
@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 
+use super::harness::{self, Shown};
 use super::tally::Part;
 use crate::leash;
 use crate::programs;
@@ -80,12 +81,15 @@ pub(super) fn run(suite: &Suite, headers: &Path, out: &Path) -> Result<Ran> {
         .args(suite.arguments)
         // What a passing test says is otherwise kept from us: that it skipped itself, above all.
         .args(["--", "--show-output"])
-        .env(HEADERS_VARIABLE, headers);
+        .env(HEADERS_VARIABLE, headers)
+        // Its lines are read.
+        .env("CARGO_TERM_COLOR", "never");
     say(format_args!("native tests: cargo {}", suite.arguments.join(" ")));
     let log = out.join(format!("{}.log", suite.name));
     let mut leashed = leash::spawn_logging(&command, &log)?;
     let mut file = File::open(&log).with_context(|| format!("cannot read {}", log.display()))?;
     let mut written = Vec::new();
+    let mut shown = Shown::default();
     let status = loop {
         // Asked before reading: what it wrote until its end is then read in any case.
         let status = leashed.status();
@@ -93,7 +97,7 @@ pub(super) fn run(suite: &Suite, headers: &Path, out: &Path) -> Result<Ran> {
         file.read_to_end(&mut written)
             .with_context(|| format!("cannot read {}", log.display()))?;
         std::io::stdout()
-            .write_all(written.get(before..).unwrap_or_default())
+            .write_all(shown.take(written.get(before..).unwrap_or_default()).as_bytes())
             .context("cannot write to standard output")?;
         if status.is_some() || started.elapsed() > DEADLINE {
             break status;
@@ -114,61 +118,21 @@ pub(super) fn run(suite: &Suite, headers: &Path, out: &Path) -> Result<Ran> {
         Ok(counts) => part.counts = counts,
         Err(error) => part.failures.push(format!("{error:#}")),
     }
-    match status {
-        Some(status) if status.success() => {}
-        Some(status) => part.failures.push(format!("cargo ended with {status}")),
-        None => part.failures.push(format!(
+    let ended = match status {
+        Some(status) if status.success() => None,
+        Some(status) => Some(format!("cargo ended with {status}")),
+        None => Some(format!(
             "ran past its deadline of {} s and was killed",
             DEADLINE.as_secs()
         )),
+    };
+    if let Some(ended) = ended {
+        part.failures.extend(harness::failed(&lines));
+        // It names the programs that failed, and says why one was not built.
+        part.failures.push(harness::ending(&ended, &lines));
     }
     if !part.failures.is_empty() && part.counts.failed == 0 {
         part.counts.failed = 1;
     }
-    Ok((part, skipped(&lines)))
-}
-
-/// The names of tests that said `SKIPPED:`, where the output has them under a test's name.
-fn skipped(lines: &str) -> Vec<String> {
-    let mut names = Vec::new();
-    let mut current = None;
-    for line in lines.lines() {
-        if let Some(name) = section(line) {
-            current = Some(name);
-        } else if line.starts_with("test result: ") || line == "successes:" {
-            current = None;
-        } else if let Some(name) = current.filter(|_| line.contains("SKIPPED:")) {
-            names.push(name.to_owned());
-        }
-    }
-    names
-}
-
-/// The test whose output follows the line.
-fn section(line: &str) -> Option<&str> {
-    line.strip_prefix("---- ")?.strip_suffix(" stdout ----")
-}
-
-/// The names of the tests that passed, from what they printed.
-pub(super) fn passed(lines: &str) -> Vec<String> {
-    lines
-        .lines()
-        .filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... ok"))
-        .map(str::to_owned)
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn skipped_tests_are_named_by_the_section_they_speak_in() {
-        let lines = "running 2 tests\ntest a::x ... ok\ntest a::y ... ok\n\nsuccesses:\n\n\
-                     ---- a::x stdout ----\nSKIPPED: x: there is no RDMA device\n\n\
-                     ---- a::y stdout ----\nall well\n\nsuccesses:\n    a::x\n    a::y\n\n\
-                     test result: ok. 2 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\nSKIPPED: z\n";
-        assert_eq!(skipped(lines), ["a::x"]);
-        assert_eq!(passed(lines), ["a::x", "a::y"]);
-    }
+    Ok((part, harness::skipped(&lines)))
 }

@@ -132,7 +132,7 @@ impl Tally {
                 let kernel = part.kernel.as_ref().map(|kernel| format!(" on {kernel}"));
                 let _ = writeln!(
                     text,
-                    "failed: {}{}: {failure}",
+                    "FAILED: {}{}: {failure}",
                     part.name,
                     kernel.unwrap_or_default()
                 );
@@ -186,7 +186,7 @@ mod tests {
              set-up took 0.0 s\n\
              native: 2 of the skipped ran in the lab, and count there only\n\
              left out, and counted as skipped: long on 6.1: it is slow\n\
-             failed: devices on 6.1: broken\n\
+             FAILED: devices on 6.1: broken\n\
              output: OUT\n\
              13 passed, 1 failed, 3 skipped\n"
         );
