@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{IsTerminal as _, stderr};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::thread;
@@ -107,8 +108,10 @@ struct Found {
     oracle: String,
     detail: String,
     plan: String,
-    /// The shrunk case.
+    /// Where the shrunk case is.
     file: Option<PathBuf>,
+    #[serde(skip)]
+    shrunk: Option<Case>,
 }
 
 /// What threads count together.
@@ -176,6 +179,7 @@ pub(crate) fn run(args: &SwarmArgs) -> Result<bool> {
     if plants {
         plant(args, jobs, &mut summary)?;
     }
+    tell(&summary.failures)?;
     Ok(summary.failures.is_empty() && summary.mutations_caught == summary.mutations_planted)
 }
 
@@ -206,7 +210,9 @@ fn run_seeds(args: &SwarmArgs, jobs: usize) -> Result<Summary> {
         _ => (args.first.unwrap_or(0), Some(FIXED_SEEDS), None),
     };
     seeds(&counts, first, count, until, jobs, args.stop);
-    eprintln!();
+    if stderr().is_terminal() {
+        eprintln!();
+    }
     let failures = counts
         .failures
         .lock()
@@ -233,10 +239,11 @@ fn run_seeds(args: &SwarmArgs, jobs: usize) -> Result<Summary> {
     let mut seen = BTreeSet::new();
     for (what, case, failure) in failures {
         // One of each oracle is shrunk: many seeds tell of the same mistake.
-        let file = if seen.insert(failure.oracle) && !args.stop {
-            Some(write_shrunk(args, &what, &case, &failure)?)
+        let (file, shrunk) = if seen.insert(failure.oracle) && !args.stop {
+            let (file, shrunk) = write_shrunk(args, &what, &case, &failure)?;
+            (Some(file), Some(shrunk))
         } else {
-            None
+            (None, None)
         };
         summary.failures.push(Found {
             what,
@@ -244,6 +251,7 @@ fn run_seeds(args: &SwarmArgs, jobs: usize) -> Result<Summary> {
             detail: failure.detail,
             plan: case.plan,
             file,
+            shrunk,
         });
     }
     println!(
@@ -295,6 +303,7 @@ fn write_summary(args: &SwarmArgs, summary: &Summary) -> Result<()> {
 /// Runs seeds, so many or until then.
 fn seeds(counts: &Counts, first: u64, count: Option<u64>, until: Option<Instant>, jobs: usize, stop: bool) {
     let next = AtomicU64::new(0);
+    let is_watched = stderr().is_terminal();
     let began = Instant::now();
     thread::scope(|scope| {
         for job in 0..jobs {
@@ -311,7 +320,7 @@ fn seeds(counts: &Counts, first: u64, count: Option<u64>, until: Option<Instant>
                     }
                     let seed = first + index;
                     counts.run(&seed.to_string(), &generate(seed), stop);
-                    if job == 0 && told.elapsed() > Duration::from_secs(2) {
+                    if is_watched && job == 0 && told.elapsed() > Duration::from_secs(2) {
                         told = Instant::now();
                         let rate = index as f64 / began.elapsed().as_secs_f64();
                         eprint!("\r{index} seeds, {rate:.0} a second ");
@@ -336,7 +345,22 @@ fn kept() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn write_shrunk(args: &SwarmArgs, what: &str, case: &Case, failure: &Failure) -> Result<PathBuf> {
+/// Says last what failed, once for each oracle, and with the case: whoever reads it may have nothing else of this machine.
+fn tell(failures: &[Found]) -> Result<()> {
+    for found in failures {
+        let Some(case) = &found.shrunk else { continue };
+        println!(
+            "FAILED {}: {}: {}\n  the shrunk case, as `cargo lab replay` takes it in a file:\n{}",
+            found.what,
+            found.oracle,
+            found.detail,
+            serde_json::to_string(case)?
+        );
+    }
+    Ok(())
+}
+
+fn write_shrunk(args: &SwarmArgs, what: &str, case: &Case, failure: &Failure) -> Result<(PathBuf, Case)> {
     eprintln!("shrinking {what} ...");
     let (small, failure, runs) = shrink(case, failure, SHRINK_RUNS_MAX);
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
@@ -355,5 +379,5 @@ fn write_shrunk(args: &SwarmArgs, what: &str, case: &Case, failure: &Failure) ->
         small.plan,
         path.display(),
     );
-    Ok(path)
+    Ok((path, small))
 }
