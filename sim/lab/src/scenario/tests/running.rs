@@ -514,7 +514,7 @@ fn a_machine_that_goes_away_ends_the_run_at_once_and_is_the_reason() {
         out: folder.path(),
     };
     let report = runner::run(&scenario, &cluster, settings, &mut Progress::silent()).unwrap();
-    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(start.elapsed() < Duration::from_secs(10));
     assert_eq!(report.verdict, Verdict::Failed);
     assert!(
         report.failures[0].starts_with(
