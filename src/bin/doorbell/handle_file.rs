@@ -38,7 +38,9 @@ pub(crate) fn find(path: &Path) -> Result<Option<Handle>, String> {
 
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
-    plain_file::open(path)?.take(BYTES_MAX).read_to_string(&mut text)?;
+    plain_file::open(path)?
+        .take(BYTES_MAX)
+        .read_to_string(&mut text)?;
     Ok(text)
 }
 
