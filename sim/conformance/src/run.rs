@@ -64,6 +64,8 @@ pub struct Run {
     passed: u32,
     failed: Vec<String>,
     filtered_out: u32,
+    /// What is observed of those that passed, where that is shown.
+    shown: String,
     lines: String,
 }
 
@@ -98,8 +100,10 @@ pub fn run<R: Rig>(
             if verdict.is_good() { "ok" } else { "FAILED" }
         )?;
         let said = sum.note(&name, subject, &case, &observed, verdict);
-        if options.shows_observed || !verdict.is_good() {
+        if !verdict.is_good() {
             out.write_all(said.as_bytes())?;
+        } else if options.shows_observed {
+            let _ = writeln!(sum.shown, "---- {name} stdout ----\n{said}");
         }
     }
     Ok(())
@@ -195,6 +199,9 @@ impl Run {
         if let Some(path) = &options.json {
             let mut file = OpenOptions::new().create(true).append(true).open(path)?;
             file.write_all(self.lines.as_bytes())?;
+        }
+        if !self.shown.is_empty() {
+            writeln!(out, "\nsuccesses:\n\n{}successes:", self.shown)?;
         }
         let is_good = self.failed.is_empty();
         if !is_good {
