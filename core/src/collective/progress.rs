@@ -99,21 +99,58 @@ impl<E: fmt::Debug + fmt::Display> core::error::Error for CollectiveError<E> {}
 pub struct Progress {
     collective: Collective,
     operation: u32,
-    schedule: Schedule,
     ranks: u8,
     data_bytes: usize,
     element_bytes: usize,
-    /// The step that goes on, its number, and how far it got.
-    step: Option<(Step, u8)>,
     sent: Half,
     received: Half,
 }
 
-/// How far one direction of a step got.
-#[derive(Clone, Copy, Debug, Default)]
+/// One direction, and how far it got.
+#[derive(Clone, Debug)]
 struct Half {
+    schedule: Schedule,
+    /// What of a step is of this direction.
+    of: fn(&Step) -> Option<&Transfer>,
+    /// The step that goes on, and its number.
+    step: Option<(Step, u8)>,
     bytes: usize,
     is_done: bool,
+}
+
+impl Half {
+    fn new(schedule: &Schedule, of: fn(&Step) -> Option<&Transfer>) -> Self {
+        let mut half = Self {
+            schedule: schedule.clone(),
+            of,
+            step: None,
+            bytes: 0,
+            is_done: true,
+        };
+        half.set_out(0);
+        half
+    }
+
+    /// Begins the next step, if this one is done and there is another; says whether it does.
+    fn go_on(&mut self) -> bool {
+        let next = self.step.as_ref().map(|(_, number)| number.saturating_add(1));
+        let goes = next.filter(|_| self.is_done);
+        if let Some(number) = goes {
+            self.set_out(number);
+        }
+        goes.is_some()
+    }
+
+    fn set_out(&mut self, number: u8) {
+        self.step = self.schedule.next().map(|step| (step, number));
+        self.bytes = 0;
+        // Whoever does nothing this way in a step has it done.
+        self.is_done = self.transfer().is_none();
+    }
+
+    fn transfer(&self) -> Option<&Transfer> {
+        self.step.as_ref().and_then(|(step, _)| (self.of)(step))
+    }
 }
 
 impl Progress {
@@ -130,7 +167,7 @@ impl Progress {
         data: &mut Data<'_>,
     ) -> Result<Self, CollectiveError<E>> {
         let misuse = CollectiveError::Misuse;
-        let mut schedule = Schedule::new(collective, rank, ranks).ok_or(misuse)?;
+        let schedule = Schedule::new(collective, rank, ranks).ok_or(misuse)?;
         let data_bytes = data.output.len();
         let is_whole = data_bytes.checked_rem(data.element_bytes) == Some(0);
         let is_short = u32::try_from(data_bytes).is_ok();
@@ -146,20 +183,15 @@ impl Progress {
                 to.copy_from_slice(from);
             }
         }
-        let first = schedule.next().map(|step| (step, 0));
-        let mut progress = Self {
+        Ok(Self {
             collective,
             operation,
-            schedule,
             ranks,
             data_bytes,
             element_bytes: data.element_bytes,
-            step: first,
-            sent: Half::default(),
-            received: Half::default(),
-        };
-        progress.set_out();
-        Ok(progress)
+            sent: Half::new(&schedule, |step| step.send.as_ref()),
+            received: Half::new(&schedule, |step| step.receive.as_ref()),
+        })
     }
 
     /// Goes on as far as it can without waiting; `true` once all of it is done on this rank. `combine` takes the bytes that
@@ -179,43 +211,37 @@ impl Progress {
         {
             return Err(CollectiveError::Misuse);
         }
-        while let Some((step, number)) = self.step.clone() {
-            if let Some(transfer) = &step.send {
-                self.send(transfer, number, exchange, data)?;
+        loop {
+            self.send(exchange, data)?;
+            self.receive(exchange, data, &mut combine)?;
+            let is_done = self.sent.is_done && self.received.is_done;
+            // What is sent of an input does not wait for what comes; of the output, each step sends what came in those before.
+            let goes_on = if data.input.is_some() {
+                self.sent.go_on() | self.received.go_on()
+            } else {
+                is_done && (self.sent.go_on() | self.received.go_on())
+            };
+            if !goes_on {
+                return Ok(is_done);
             }
-            if let Some(transfer) = &step.receive {
-                self.receive(transfer, (number, step.is_combined), exchange, data, &mut combine)?;
-            }
-            if !(self.sent.is_done && self.received.is_done) {
-                return Ok(false);
-            }
-            self.step = self.schedule.next().map(|step| (step, number.saturating_add(1)));
-            self.set_out();
         }
-        Ok(true)
-    }
-
-    /// Whoever neither sends nor receives in a step has that half done.
-    fn set_out(&mut self) {
-        let step = self.step.as_ref().map(|(step, _)| step);
-        self.sent = Half {
-            bytes: 0,
-            is_done: step.is_none_or(|step| step.send.is_none()),
-        };
-        self.received = Half {
-            bytes: 0,
-            is_done: step.is_none_or(|step| step.receive.is_none()),
-        };
     }
 
     fn send<X: Exchange>(
         &mut self,
-        transfer: &Transfer,
-        step: u8,
         exchange: &mut X,
         data: &Data<'_>,
     ) -> Result<(), CollectiveError<X::Error>> {
-        let place = self.place(transfer);
+        let Some((
+            Step {
+                send: Some(transfer), ..
+            },
+            step,
+        )) = self.sent.step.clone()
+        else {
+            return Ok(());
+        };
+        let place = self.place(&transfer);
         let source = data.input.unwrap_or(data.output).get(place).unwrap_or_default();
         let payload_max = self.payload_bytes_max(exchange.message_bytes_max());
         while !self.sent.is_done {
@@ -239,13 +265,22 @@ impl Progress {
 
     fn receive<X: Exchange>(
         &mut self,
-        transfer: &Transfer,
-        (step, is_combined): (u8, bool),
         exchange: &mut X,
         data: &mut Data<'_>,
         combine: &mut impl FnMut(&mut [u8], &[u8]),
     ) -> Result<(), CollectiveError<X::Error>> {
-        let place = self.place(transfer);
+        let Some((
+            Step {
+                receive: Some(transfer),
+                is_combined,
+                ..
+            },
+            step,
+        )) = self.received.step.clone()
+        else {
+            return Ok(());
+        };
+        let place = self.place(&transfer);
         let peer = transfer.peer;
         while !self.received.is_done {
             let target = data.output.get_mut(place.clone()).unwrap_or_default();

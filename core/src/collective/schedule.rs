@@ -22,7 +22,8 @@ pub enum Collective {
     /// Each brings all blocks, and gets all, combined of all: [`Collective::ReduceScatter`], then
     /// [`Collective::AllGather`]. Each block is combined in one place, so all get the same to the last bit.
     AllReduce,
-    /// Each brings a block for every rank, and gets one of every rank: with one partner after the other.
+    /// Each brings a block for every rank, and gets one of every rank: one partner after the other.
+    /// What goes does not wait for what comes.
     AllToAll,
 }
 

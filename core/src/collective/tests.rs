@@ -128,6 +128,22 @@ fn run(
     outputs
 }
 
+#[test]
+fn what_is_sent_to_all_waits_for_nobody() {
+    let (ranks, input) = (5, [9; 5]);
+    let mut wire = Wire::new(ranks, 1, 64);
+    let mut output = [0; 5];
+    let mut data = Data {
+        input: Some(&input),
+        output: &mut output,
+        element_bytes: 1,
+    };
+    let begun = Progress::begin::<()>(Collective::AllToAll, 0, (rank(0), ranks), &mut data);
+    let is_done = begun.unwrap().poll(&mut At(&mut wire, 0), &mut data, |_, _| {});
+    assert_eq!(is_done, Ok(false));
+    assert!((1..5).all(|to| wire.queue(0, to).len() == 1));
+}
+
 fn sum(ranks: u8, at: usize) -> u8 {
     (0..usize::from(ranks)).fold(0, |sum, of| sum.wrapping_add(brought(of, at)))
 }
