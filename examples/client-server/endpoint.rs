@@ -18,7 +18,9 @@
 //! peers are asked for a sign of life each [`PROBE_EVERY`], and one that gives none is given up after some two seconds more
 //! (`ChannelConfig::timeout` and `retry_count`; a device may take up to four times as long). A process that is stopped is not
 //! dead: its device answers, and the call's deadline is what ends it. For detection within milliseconds, several rails and
-//! reconnection there are `doorbell::Links`, for members who talk among each other `doorbell::Mesh`.
+//! reconnection there are `doorbell::Links`, for members who talk among each other `doorbell::Mesh`. This stands on channels: a link
+//! takes what comes whether anybody receives it or not, so that here each message would need a word of how many may follow; a
+//! mesh says that word, and has 64 members in all, each of whom knows its rank.
 
 use core::fmt;
 use core::net::SocketAddr;
