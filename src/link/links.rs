@@ -371,9 +371,22 @@ impl<P: Provider, N: Network> Links<P, N> {
         node: &Node<P, N>,
         workers: &mut [Worker<P>],
         mut each: impl FnMut(LinkId, LinkEvent<'_>),
-        mut other: impl FnMut(usize, Turn<'_, P>, Event<P>),
+        other: impl FnMut(usize, Turn<'_, P>, Event<P>),
     ) -> Result<(), ProviderError> {
         let now = node.network.now();
+        self.take_in(workers, now, &mut each, other)?;
+        self.go_on(node, workers, now, each);
+        Ok(())
+    }
+
+    /// The first half of a poll: takes what came.
+    pub(crate) fn take_in(
+        &mut self,
+        workers: &mut [Worker<P>],
+        now: Instant,
+        mut each: impl FnMut(LinkId, LinkEvent<'_>),
+        mut other: impl FnMut(usize, Turn<'_, P>, Event<P>),
+    ) -> Result<(), ProviderError> {
         let Self { core, door } = self;
         if let Some(door) = door {
             let until = Deadline::after(now, core.config.session.attach_within);
@@ -386,11 +399,21 @@ impl<P: Provider, N: Network> Links<P, N> {
                 }
             })?;
         }
-        // What was given up is shut before anybody is told so.
-        core.close_channels(workers, now);
-        core.advance(node, workers, now, &mut each);
-        core.close_channels(workers, now);
         Ok(())
+    }
+
+    /// The second half: moves every link as far as it can, what was taken to be sent since the first half included.
+    pub(crate) fn go_on(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &mut [Worker<P>],
+        now: Instant,
+        mut each: impl FnMut(LinkId, LinkEvent<'_>),
+    ) {
+        // What was given up is shut before anybody is told so.
+        self.core.close_channels(workers, now);
+        self.core.advance(node, workers, now, &mut each);
+        self.core.close_channels(workers, now);
     }
 
     /// When to poll again at the latest, if no completion and nothing on the network comes before; `None` where there is

@@ -33,7 +33,10 @@ pub struct MeshConfig {
     /// How long a message may be on its way before it goes again. Default 500 ms: links lose nothing, so it is for
     /// those that were with a member that is lost.
     pub resend_after: Duration,
-    /// What its links are made with.
+    /// How long it may take until a member is told what came of it, and a link's peer too, where no message goes that way meanwhile
+    /// which says so. Default 10 ms: rounds of a collective take less. After half a window it is told in any case.
+    pub acknowledge_after: Duration,
+    /// What its links are made with, all but `acknowledge_after` of their sessions, for which that of the mesh stands.
     pub link: LinkConfig,
 }
 
@@ -50,8 +53,16 @@ impl MeshConfig {
             message_bytes_max: 16 << 10,
             hops_max: 16,
             resend_after: Duration::from_millis(500),
+            acknowledge_after: Duration::from_millis(10),
             link: LinkConfig::default(),
         }
+    }
+
+    /// What its links are made with, in full.
+    pub(super) fn links(&self) -> LinkConfig {
+        let mut link = self.link;
+        link.session.acknowledge_after = self.acknowledge_after;
+        link
     }
 
     /// The longest frame: a message and what stands in front of it.

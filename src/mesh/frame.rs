@@ -13,9 +13,9 @@ pub(super) enum Kind {
     Join = 1,
     /// Who is whose neighbour.
     Announcement = 2,
-    /// A message.
+    /// A message, and what a grant says.
     Data = 3,
-    /// How many messages came, and how many may be sent.
+    /// How many messages came, and how many may be sent: where no message goes that could say it.
     Grant = 4,
 }
 
@@ -65,22 +65,42 @@ impl Join {
 }
 
 /// The bytes of a [`PairHeader`].
-pub(super) const PAIR_HEADER_BYTES: usize = 24;
+pub(super) const PAIR_HEADER_BYTES: usize = 28;
 
-/// What numbers the messages between two starts of two members: of a message which it is, of a grant how many came.
+/// Where in a frame it stands which messages may be sent: what a frame that is kept says anew each time it goes.
+const GRANT_AT: usize = RELAY_HEADER_BYTES + 20;
+
+/// What numbers the messages between two starts of two members: of a message which it is, and how many came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PairHeader {
     /// The start of whoever sends this.
     pub(super) source_started: u64,
     /// The start of whoever it is for, as far as the sender knows.
     pub(super) destination_started: u64,
-    /// The message's number; or the number of the next one that is expected.
+    /// The message's number. Zero in a grant.
     pub(super) sequence: u32,
-    /// Of a grant: messages from that one on that may be sent. Zero in a message.
+    /// What came of the other's.
+    pub(super) grant: Grant,
+}
+
+/// What a member says of the messages that come to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grant {
+    /// The number of the next one that is expected.
+    pub(super) expected: u32,
+    /// Messages from that one on that may be sent.
     pub(super) room: u32,
 }
 
-const _: () = assert!(size_of::<u64>() * 2 + size_of::<u32>() * 2 == PAIR_HEADER_BYTES);
+const _: () = assert!(size_of::<u64>() * 2 + size_of::<u32>() * 3 == PAIR_HEADER_BYTES);
+
+impl Grant {
+    /// Puts it into a frame of data, in the place of what it said before.
+    pub(super) fn put_into(self, frame: &mut [u8]) {
+        put(frame, GRANT_AT, &self.expected.to_be_bytes());
+        put(frame, GRANT_AT + 4, &self.room.to_be_bytes());
+    }
+}
 
 impl PairHeader {
     pub(super) fn to_bytes(self, header: RelayHeader) -> [u8; RELAY_HEADER_BYTES + PAIR_HEADER_BYTES] {
@@ -89,33 +109,33 @@ impl PairHeader {
         put(&mut bytes, 8, &self.source_started.to_be_bytes());
         put(&mut bytes, 16, &self.destination_started.to_be_bytes());
         put(&mut bytes, 24, &self.sequence.to_be_bytes());
-        put(&mut bytes, 28, &self.room.to_be_bytes());
+        self.grant.put_into(&mut bytes);
         bytes
     }
 
-    /// Reads that of a message, and gives the message behind it; `None` where it is none of a message.
-    pub(super) fn parse_data(body: &[u8]) -> Option<(Self, &[u8])> {
-        Self::split(body).filter(|(pair, _)| pair.room == 0)
-    }
-
-    /// Reads that of a grant; `None` where it is none of a grant, behind which there is nothing.
+    /// Reads that of a grant; `None` where it is none of a grant, which numbers no message, and behind which there is nothing.
     pub(super) fn parse_grant(body: &[u8]) -> Option<Self> {
-        match Self::split(body)? {
-            (pair, []) => Some(pair),
+        match Self::parse(body)? {
+            (pair, []) if pair.sequence == 0 => Some(pair),
             _ => None,
         }
     }
 
-    fn split(body: &[u8]) -> Option<(Self, &[u8])> {
+    /// Reads it, and gives what is behind it: of data the message; `None` where it is none.
+    pub(super) fn parse(body: &[u8]) -> Option<(Self, &[u8])> {
         let (source, rest) = body.split_first_chunk()?;
         let (destination, rest) = rest.split_first_chunk()?;
         let (sequence, rest) = rest.split_first_chunk()?;
+        let (expected, rest) = rest.split_first_chunk()?;
         let (room, rest) = rest.split_first_chunk()?;
         let header = Self {
             source_started: u64::from_be_bytes(*source),
             destination_started: u64::from_be_bytes(*destination),
             sequence: u32::from_be_bytes(*sequence),
-            room: u32::from_be_bytes(*room),
+            grant: Grant {
+                expected: u32::from_be_bytes(*expected),
+                room: u32::from_be_bytes(*room),
+            },
         };
         Some((header, rest))
     }

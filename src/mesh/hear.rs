@@ -61,7 +61,7 @@ impl State {
                 if header.destination() != self.config.rank {
                     self.keep_for_another(*header, frame);
                 } else if kind == Kind::Data {
-                    self.hear_data(header.source(), frame, body);
+                    self.hear_data(header.source(), frame, body, now);
                 } else {
                     self.hear_grant(header.source(), body, now);
                 }
@@ -156,7 +156,7 @@ impl State {
         }
     }
 
-    fn hear_data(&mut self, source: Rank, frame: &[u8], body: &[u8]) {
+    fn hear_data(&mut self, source: Rank, frame: &[u8], body: &[u8], now: Instant) {
         let Self {
             members,
             pool,
@@ -164,7 +164,7 @@ impl State {
             config,
             ..
         } = self;
-        let pair = PairHeader::parse_data(body).map(|(pair, _)| pair);
+        let pair = PairHeader::parse(body).map(|(pair, _)| pair);
         let member = members.get_mut(source.index());
         let (Some(pair), Some(member)) = (pair, member) else {
             counts.dropped = counts.dropped.saturating_add(1);
@@ -175,7 +175,10 @@ impl State {
         let is_short = body.len() <= PAIR_HEADER_BYTES.saturating_add(config.message_bytes_max);
         if !is_of_now || !is_short {
             counts.dropped = counts.dropped.saturating_add(1);
-        } else if !member.hear(pair.sequence, config, || pool.fill(&[frame])) {
+            return;
+        }
+        member.hear_grant(pair.grant, now, config, pool);
+        if !member.hear(pair.sequence, config, || pool.fill(&[frame])) {
             counts.out_of_turn = counts.out_of_turn.saturating_add(1);
         }
     }
@@ -195,7 +198,7 @@ impl State {
         };
         let is_of_now = member.started == Some(pair.source_started);
         if is_of_now && pair.destination_started == config.started {
-            member.hear_grant(&pair, now, config, pool);
+            member.hear_grant(pair.grant, now, config, pool);
         }
     }
 

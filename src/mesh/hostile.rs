@@ -27,7 +27,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
             (kind, vec![join.mesh, join.started, join.ranks.into()], Vec::new())
         }),
         Some(kind @ Kind::Announcement) => announcement(body).map(|said| (kind, said, Vec::new())),
-        Some(kind @ Kind::Data) => PairHeader::parse_data(body).map(|(pair, message)| {
+        Some(kind @ Kind::Data) => PairHeader::parse(body).map(|(pair, message)| {
             assert_eq!([&pair.to_bytes(*header), message].concat(), bytes);
             check_collective(message);
             (kind, said(&pair), message.to_vec())
@@ -118,7 +118,8 @@ fn said(pair: &PairHeader) -> Vec<u64> {
         pair.source_started,
         pair.destination_started,
         pair.sequence.into(),
-        pair.room.into(),
+        pair.grant.expected.into(),
+        pair.grant.room.into(),
     ]
 }
 
@@ -175,10 +176,10 @@ mod plain {
                 let [sequence, started, neighbours] = numbers(&mut rest, [4, 8, 8])?;
                 vec![rank, sequence, started, neighbours]
             }
-            3 | 4 => numbers(&mut rest, [8, 8, 4, 4])?.to_vec(),
+            3 | 4 => numbers(&mut rest, [8, 8, 4, 4, 4])?.to_vec(),
             _ => return None,
         };
-        if (kind != 3 && !rest.is_empty()) || (kind == 3 && said[3] != 0) {
+        if (kind != 3 && !rest.is_empty()) || (kind == 4 && said[2] != 0) {
             return None;
         }
         Some(Frame {
@@ -222,7 +223,7 @@ mod tests {
     use doorbell_core::route::{Announcement, RelayHeader};
 
     use super::check;
-    use crate::mesh::frame::{Join, Kind, PairHeader};
+    use crate::mesh::frame::{Grant, Join, Kind, PairHeader};
     use crate::replay::{folder, replay};
 
     /// A frame of each kind, and a message of a collective.
@@ -239,9 +240,12 @@ mod tests {
             source_started: 1_700_000_000,
             destination_started: 1_700_000_001,
             sequence: u32::MAX,
-            room: 0,
+            grant: Grant {
+                expected: 5,
+                room: 16,
+            },
         };
-        let grant = PairHeader { room: 16, ..pair };
+        let grant = PairHeader { sequence: 0, ..pair };
         let collective = CollectiveHeader::new(Collective::AllReduce, 9, 2, 4096, 8192);
         let data = pair.to_bytes(header(Kind::Data)).to_vec();
         [
@@ -275,7 +279,7 @@ mod tests {
         for (name, frame) in frames() {
             assert!(check(&frame), "{name}");
             let has_message = name == "data" || name == "collective";
-            let least = if has_message { 32 } else { frame.len() };
+            let least = if has_message { 36 } else { frame.len() };
             for length in 0..frame.len() {
                 assert_eq!(check(&frame[..length]), length >= least, "{name} cut to {length}");
             }
@@ -287,7 +291,7 @@ mod tests {
     #[test]
     fn frames_changed_anywhere_keep_every_promise() {
         for (_, frame) in frames() {
-            for at in 0..frame.len().min(48) {
+            for at in 0..frame.len().min(52) {
                 for bit in 0..8 {
                     let mut changed = frame.clone();
                     changed[at] ^= 1 << bit;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use doorbell_core::{Deadline, Instant};
 
 use super::config::MeshConfig;
-use super::frame::PairHeader;
+use super::frame::Grant;
 use super::pool::Pool;
 
 /// What this member and another have sent each other, since both started.
@@ -27,8 +27,12 @@ pub(super) struct Member {
     expected: u32,
     /// Messages taken since it was told.
     untold: u32,
-    /// Whether it is to be told how far it got.
-    pub(super) owes_grant: bool,
+    /// Whether it is to be told how far it got, whatever else goes to it.
+    owes_grant: bool,
+    /// Whether something came or was taken since it was told.
+    has_news: bool,
+    /// When it is to be told of that, where no message to it has done so.
+    grant_at: Option<Deadline>,
     pub(super) counts: MeshMemberCounts,
 }
 
@@ -84,12 +88,16 @@ impl Member {
         self.kept.push_back(frame);
     }
 
-    /// The frame that is to be sent next.
-    pub(super) fn unsent(&self) -> Option<&[u8]> {
-        self.kept.get(self.sent).map(Vec::as_slice)
+    /// The frame that is to be sent next. It says how far this member got.
+    pub(super) fn unsent(&mut self, config: &MeshConfig) -> Option<&[u8]> {
+        let grant = self.grant(config);
+        let frame = self.kept.get_mut(self.sent)?;
+        grant.put_into(frame);
+        Some(frame)
     }
 
     pub(super) fn did_send(&mut self, now: Instant, config: &MeshConfig) {
+        self.did_grant();
         self.sent = self.sent.saturating_add(1);
         self.resend_at
             .get_or_insert_with(|| Deadline::after(now, config.resend_after));
@@ -103,19 +111,13 @@ impl Member {
         again
     }
 
-    pub(super) const fn resend_at(&self) -> Option<Deadline> {
-        self.resend_at
+    pub(super) fn is_resend_due(&self, now: Instant) -> bool {
+        self.resend_at.is_some_and(|at| at.has_passed(now))
     }
 
     /// Takes in how many it has, and how many more it takes. What no honest member says is left alone.
-    pub(super) fn hear_grant(
-        &mut self,
-        grant: &PairHeader,
-        now: Instant,
-        config: &MeshConfig,
-        pool: &mut Pool,
-    ) {
-        let came = grant.sequence.wrapping_sub(self.acknowledged);
+    pub(super) fn hear_grant(&mut self, grant: Grant, now: Instant, config: &MeshConfig, pool: &mut Pool) {
+        let came = grant.expected.wrapping_sub(self.acknowledged);
         let kept = u32::try_from(self.kept.len()).unwrap_or(u32::MAX);
         if came > kept {
             return;
@@ -126,8 +128,13 @@ impl Member {
             }
             self.sent = self.sent.saturating_sub(1);
         }
-        self.acknowledged = grant.sequence;
-        self.room = grant.room;
+        self.acknowledged = grant.expected;
+        // Of two that expect the same message, the one with less room is the older one, and came another way.
+        self.room = if came > 0 {
+            grant.room
+        } else {
+            self.room.max(grant.room)
+        };
         if came > 0 {
             self.resend_at = (self.sent > 0).then(|| Deadline::after(now, config.resend_after));
         }
@@ -145,6 +152,7 @@ impl Member {
         if is_next {
             self.arrived.push_back(frame());
             self.expected = self.expected.wrapping_add(1);
+            self.has_news = true;
         }
         // It waits for nothing else where it has no more room than this.
         self.owes_grant |= !is_next || waiting.saturating_add(1) >= config.window / 2;
@@ -156,18 +164,44 @@ impl Member {
         let frame = self.arrived.pop_front()?;
         self.counts.received = self.counts.received.wrapping_add(1);
         self.untold = self.untold.saturating_add(1);
-        self.owes_grant |= self.untold >= (config.window / 2).max(1) || self.arrived.is_empty();
+        self.has_news = true;
+        self.owes_grant |= self.untold >= (config.window / 2).max(1);
         Some(frame)
     }
 
+    /// Whether it is to be told now how far it got.
+    pub(super) fn is_grant_due(&mut self, now: Instant, config: &MeshConfig) -> bool {
+        if self.has_news {
+            let after = || Deadline::after(now, config.acknowledge_after);
+            self.owes_grant |= self.grant_at.get_or_insert_with(after).has_passed(now);
+        }
+        if self.owes_grant {
+            self.grant_at = None;
+        }
+        self.owes_grant
+    }
+
+    /// Has it told how far it got, since what was said may be lost.
+    pub(super) fn grant_again(&mut self) {
+        (self.owes_grant, self.grant_at) = (self.started.is_some(), None);
+    }
+
+    /// When to poll again at the latest: to tell it how far it got, or to send again.
+    pub(super) fn wake(&self) -> Option<Deadline> {
+        self.grant_at.into_iter().chain(self.resend_at).min()
+    }
+
     /// How far it got: the number of the message that is expected, and how many are taken from it on.
-    pub(super) fn grant(&self, config: &MeshConfig) -> (u32, u32) {
+    pub(super) fn grant(&self, config: &MeshConfig) -> Grant {
         let waiting = u32::try_from(self.arrived.len()).unwrap_or(u32::MAX);
-        (self.expected, config.window.saturating_sub(waiting))
+        Grant {
+            expected: self.expected,
+            room: config.window.saturating_sub(waiting),
+        }
     }
 
     pub(super) const fn did_grant(&mut self) {
-        self.owes_grant = false;
+        (self.owes_grant, self.has_news, self.grant_at) = (false, false, None);
         self.untold = 0;
     }
 }

@@ -27,7 +27,7 @@ use crate::{LinkError, LinkId, Links, Node, Tcp, Worker};
 /// How long a link to a member that does not belong here may take to close.
 const TURN_AWAY_WITHIN: core::time::Duration = core::time::Duration::from_millis(100);
 
-/// How often it is looked whether a member answered that is asked, or connected to.
+/// How often it is looked whether a member answered that is asked, or connected to, and whether what there is to say goes now.
 const ASK_EVERY: core::time::Duration = core::time::Duration::from_millis(1);
 
 /// Something that happened in a mesh.
@@ -92,7 +92,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         map.hear(&Announcement::new(config.rank, config.started, 0, Ranks::NONE));
         let ranks = usize::from(config.ranks);
         Ok(Self {
-            links: Links::new(node, workers, &config.link)?,
+            links: Links::new(node, workers, &config.links())?,
             sought: Vec::new(),
             state: State {
                 routes: map.routes(config.rank),
@@ -247,7 +247,13 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         let now = node.network().now();
         self.seek(node, workers, now);
         let Self { links, state, .. } = self;
-        links.poll(node, workers, |id, event| state.hear(id, event, now))?;
+        links.take_in(workers, now, |id, event| state.hear(id, event, now), |_, _, _| {})?;
+        // Between the two halves, so that what is said goes in this poll, what came in it and is passed on included.
+        state.find_ways();
+        state.say(links);
+        state.pass_on(links);
+        state.transmit(links, now);
+        links.go_on(node, workers, now, |id, event| state.hear(id, event, now));
         for (rank, link) in state.ended.drain(..) {
             if let Some(attempts) = state.attempts.get_mut(rank.index()) {
                 attempts.rails = links.take_not_connected(link);
@@ -256,10 +262,6 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         for link in state.unwanted.drain(..) {
             links.close(link, Deadline::after(now, TURN_AWAY_WITHIN));
         }
-        state.find_ways();
-        state.say(links);
-        state.pass_on(links);
-        state.transmit(links, now);
         for event in state.events.drain(..) {
             tell_event(&event);
             each(event);
@@ -359,12 +361,13 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     /// watched.
     #[must_use]
     pub fn wake(&self, now: Instant) -> Option<Deadline> {
-        let resend = self.state.members.iter().filter_map(Member::resend_at).min();
+        let members = self.state.members.iter().filter_map(Member::wake);
         let links = self.links.wake(now);
         let sought = self.sought.iter().map(Sought::wake);
         let is_asking = self.links.is_connecting() || self.sought.iter().any(Sought::is_asking);
-        let asking = is_asking.then(|| Deadline::after(now, ASK_EVERY));
-        resend.into_iter().chain(links).chain(sought).chain(asking).min()
+        let is_soon = is_asking || self.state.has_to_say();
+        let soon = is_soon.then(|| Deadline::after(now, ASK_EVERY));
+        members.chain(links).chain(sought).chain(soon).min()
     }
 }
 

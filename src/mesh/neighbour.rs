@@ -37,6 +37,12 @@ impl Neighbour {
         }
     }
 
+    /// Whether it can be told who this is, or who is whose neighbour, and was not yet.
+    pub(super) fn has_to_say(&self) -> bool {
+        let is_untold = !self.has_joined || (self.was_joined && !self.untold.is_empty());
+        is_untold && self.is_up
+    }
+
     /// The member there, once both sides said who they are.
     pub(super) fn joined(&self) -> Option<Rank> {
         self.rank.filter(|_| self.has_joined && self.was_joined)

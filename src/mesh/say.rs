@@ -35,7 +35,7 @@ impl State {
         // What went another way may be lost, and what was said of it.
         for member in &mut self.members {
             self.counts.sent_again = self.counts.sent_again.saturating_add(member.send_again());
-            member.owes_grant |= member.started.is_some();
+            member.grant_again();
         }
     }
 
@@ -89,7 +89,7 @@ impl State {
         }
     }
 
-    /// Sends what this member has for others: how far it got, and messages.
+    /// Sends what this member has for others: messages, and how far it got.
     pub(super) fn transmit<P: Provider, N: Network>(&mut self, links: &mut Links<P, N>, now: Instant) {
         for rank in self.reached.without(self.config.rank).iter() {
             let Some(link) = self.link_towards(rank) else {
@@ -98,28 +98,28 @@ impl State {
             let Some(member) = self.members.get_mut(rank.index()) else {
                 continue;
             };
-            if member.resend_at().is_some_and(|at| at.has_passed(now)) {
+            if member.is_resend_due(now) {
                 self.counts.sent_again = self.counts.sent_again.saturating_add(member.send_again());
             }
-            if let (true, Some(started)) = (member.owes_grant, member.started) {
-                let (sequence, room) = member.grant(&self.config);
+            while let Some(frame) = member.unsent(&self.config) {
+                if links.send(link, frame).is_err() {
+                    break;
+                }
+                member.did_send(now, &self.config);
+            }
+            // Where a message went, it has said so.
+            if let (true, Some(started)) = (member.is_grant_due(now, &self.config), member.started) {
                 let pair = PairHeader {
                     source_started: self.config.started,
                     destination_started: started,
-                    sequence,
-                    room,
+                    sequence: 0,
+                    grant: member.grant(&self.config),
                 };
                 let header =
                     RelayHeader::new(self.config.rank, rank, self.config.hops_max, Kind::Grant as u16);
                 if links.send(link, &pair.to_bytes(header)).is_ok() {
                     member.did_grant();
                 }
-            }
-            while let Some(frame) = member.unsent() {
-                if links.send(link, frame).is_err() {
-                    break;
-                }
-                member.did_send(now, &self.config);
             }
         }
     }

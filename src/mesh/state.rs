@@ -60,7 +60,7 @@ impl State {
             source_started: config.started,
             destination_started: started,
             sequence: member.next_sequence(),
-            room: 0,
+            grant: member.grant(&config),
         };
         let relay = RelayHeader::new(config.rank, to, config.hops_max, Kind::Data as u16);
         member.keep(self.pool.fill(&[&pair.to_bytes(relay), header, payload]));
@@ -138,6 +138,11 @@ impl State {
         known
             .filter(|rank| self.announcements.get(rank.index()).is_some_and(Option::is_some))
             .fold(Ranks::NONE, Ranks::with)
+    }
+
+    /// Whether something is still to be said of who this is, or who is whose neighbour.
+    pub(super) fn has_to_say(&self) -> bool {
+        self.is_map_new || self.neighbours.iter().any(Neighbour::has_to_say)
     }
 
     /// The link that leads nearer to a member.

@@ -125,6 +125,7 @@ keys!(MESH, "mesh.", [mesh] {
     "message_bytes_max": Kind::bytes(1, U32) => message_bytes_max;
     "hops_max": Kind::count(1, 64) => hops_max;
     "resend_after": SPAN => resend_after;
+    "acknowledge_after": SPAN => acknowledge_after;
 });
 
 keys!(HANDSHAKES, "handshakes.", [link.handshakes] {

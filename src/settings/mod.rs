@@ -85,6 +85,8 @@ pub struct MeshSettings {
     pub hops_max: u8,
     /// [`MeshConfig::resend_after`].
     pub resend_after: Duration,
+    /// [`MeshConfig::acknowledge_after`].
+    pub acknowledge_after: Duration,
 }
 
 impl Default for MeshSettings {
@@ -94,6 +96,7 @@ impl Default for MeshSettings {
             message_bytes_max,
             hops_max,
             resend_after,
+            acknowledge_after,
             ..
         } = MeshConfig::new(doorbell_core::Rank::FIRST, 1, 0);
         Self {
@@ -101,6 +104,7 @@ impl Default for MeshSettings {
             message_bytes_max,
             hops_max,
             resend_after,
+            acknowledge_after,
         }
     }
 }
@@ -113,11 +117,13 @@ impl SettingValues {
             message_bytes_max,
             hops_max,
             resend_after,
+            acknowledge_after,
         } = self.mesh;
         mesh.window = window;
         mesh.message_bytes_max = message_bytes_max;
         mesh.hops_max = hops_max;
         mesh.resend_after = resend_after;
+        mesh.acknowledge_after = acknowledge_after;
         mesh.link = self.link;
     }
 }
@@ -340,7 +346,7 @@ impl Settings {
                 format!("it is true, and key_file names the keys that peers have to have ({of}): one of them has to go"),
             ));
         }
-        let session = &self.values.link.session;
+        let (session, mesh) = (&self.values.link.session, &self.values.mesh);
         let pairs = [
             (
                 "link.suspect_after",
@@ -356,6 +362,11 @@ impl Settings {
                 "link.acknowledge_after",
                 "link.dead_after",
                 session.acknowledge_after < session.dead_after,
+            ),
+            (
+                "mesh.acknowledge_after",
+                "mesh.resend_after",
+                mesh.acknowledge_after < mesh.resend_after,
             ),
         ];
         if let Some((less, more, _)) = pairs.into_iter().find(|(.., is_right)| !is_right) {

@@ -26,7 +26,7 @@ fn brought(of: usize, elements: usize) -> Vec<u8> {
 }
 
 /// A collective on all members, each with what it has.
-struct Everyone {
+pub(crate) struct Everyone {
     groups: Vec<Group>,
     running: Vec<Option<Running>>,
     outputs: Vec<Vec<u8>>,
@@ -36,7 +36,7 @@ struct Everyone {
 }
 
 impl Everyone {
-    fn begin(world: &mut World, collective: Collective, elements: usize) -> Self {
+    pub(crate) fn begin(world: &mut World, collective: Collective, elements: usize) -> Self {
         let ranks = world.hosts.len();
         let inputs: Vec<_> = (0..ranks).map(|of| brought(of, elements)).collect();
         let mut all = Self {
@@ -64,7 +64,7 @@ impl Everyone {
     }
 
     /// Polls everybody; says whether all are done, or failed.
-    fn poll(&mut self, world: &mut World) -> bool {
+    pub(crate) fn poll(&mut self, world: &mut World) -> bool {
         for (at, member) in world.members.iter_mut().enumerate() {
             let (Some(member), Some(running)) = (member, &mut self.running[at]) else {
                 continue;

@@ -15,6 +15,7 @@ mod fabric;
 mod choices;
 mod collectives;
 mod found;
+mod packets;
 #[path = "../../fuzz/replay.rs"]
 mod replay;
 mod stranger;

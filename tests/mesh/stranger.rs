@@ -228,7 +228,13 @@ fn made_up(choices: &mut Choices<'_>, numbered: &mut u32) -> Vec<u8> {
                 count(choices)
             };
             let payload = vec![choices.byte(); if kind == 3 { choices.below(2_100) } else { 0 }];
-            let numbers = [sequence.to_be_bytes(), room.to_be_bytes()].concat();
+            // A message says what its sender takes, too; a grant numbers none.
+            let numbers = if kind == 3 {
+                [sequence, room, room]
+            } else {
+                [0, sequence, room]
+            };
+            let numbers = numbers.map(u32::to_be_bytes).concat();
             frame(
                 kind,
                 source,

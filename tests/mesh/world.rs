@@ -54,7 +54,8 @@ impl Member {
         let trust = Trust::unauthenticated_on_purpose();
         let node = Arc::new(Node::with(host.clone(), host.clone(), trust).unwrap());
         let mut own = WorkerConfig::default();
-        own.slots = 128;
+        let channel = config.link.channel;
+        own.slots = u32::from(config.ranks.max(4)) * (channel.send_depth + channel.receive_depth);
         own.slot_bytes = 4096;
         let workers = node.workers(&own).unwrap();
         let mut mesh = Mesh::new(&node, &workers, config).unwrap();
@@ -114,6 +115,19 @@ impl World {
         world
     }
 
+    /// The same, made with this.
+    pub(crate) fn made(
+        ranks: usize,
+        cables: &[(usize, usize)],
+        plan: &str,
+        config: impl Fn(usize) -> MeshConfig,
+    ) -> Self {
+        let mut world = Self::of_hosts(ranks, cables, plan);
+        (0..ranks).for_each(|at| world.begin_with(at, &config(at)));
+        (0..ranks).for_each(|at| world.link(at));
+        world
+    }
+
     /// Members who know of no other.
     pub(crate) fn apart(ranks: usize, cables: &[(usize, usize)], plan: &str) -> Self {
         let mut world = Self::of_hosts(ranks, cables, plan);
@@ -147,7 +161,12 @@ impl World {
     /// Starts a member that knows of no other.
     pub(crate) fn begin(&mut self, at: usize, started: u64) {
         let config = config(at, self.hosts.len(), started);
-        self.members[at] = Some(Member::start(&self.hosts[at], &config));
+        self.begin_with(at, &config);
+    }
+
+    /// The same, made with this.
+    fn begin_with(&mut self, at: usize, config: &MeshConfig) {
+        self.members[at] = Some(Member::start(&self.hosts[at], config));
     }
 
     /// Starts a member, and has all others link with it that do.
