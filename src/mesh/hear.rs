@@ -23,6 +23,13 @@ impl State {
                     neighbour.is_up = true;
                 }
             }
+            LinkEvent::Session(event @ (SessionEvent::Recovering | SessionEvent::Recovered)) => {
+                let is_without_rail = event == SessionEvent::Recovering;
+                if let Some(neighbour) = self.neighbour_mut(link) {
+                    neighbour.is_without_rail = is_without_rail;
+                    self.announce();
+                }
+            }
             LinkEvent::Session(SessionEvent::Final { reason }) => {
                 let place = self
                     .neighbours

@@ -83,7 +83,8 @@ fn announcement(body: &[u8]) -> Option<Vec<u64>> {
     };
     let (rank, neighbours) = (announcement.rank(), announcement.neighbours());
     let (started, sequence) = (announcement.started(), announcement.sequence());
-    let again = Announcement::new(rank, started, sequence, neighbours);
+    let without_rail = announcement.without_rail();
+    let again = Announcement::new(rank, started, sequence, neighbours, without_rail);
     assert_eq!(again.to_bytes()[..], *body);
     for ranks in [1, 8, 64] {
         let Some(mut map) = Map::new(ranks) else {
@@ -98,7 +99,13 @@ fn announcement(body: &[u8]) -> Option<Vec<u64>> {
         // Once all others say that they are its neighbours, those are that it named, and are members.
         let all = (0..ranks).filter_map(Rank::new).filter(|other| *other != rank);
         for other in all.clone() {
-            map.hear(&Announcement::new(other, 1, 1, Ranks::NONE.with(rank)));
+            map.hear(&Announcement::new(
+                other,
+                1,
+                1,
+                Ranks::NONE.with(rank),
+                Ranks::NONE,
+            ));
         }
         let named = all.filter(|other| neighbours.contains(*other) && is_member);
         let named = named.fold(Ranks::NONE, Ranks::with);
@@ -110,6 +117,7 @@ fn announcement(body: &[u8]) -> Option<Vec<u64>> {
         sequence.into(),
         started,
         neighbours.to_bits(),
+        without_rail.to_bits(),
     ])
 }
 
@@ -173,8 +181,8 @@ mod plain {
                 if version != 1 || rank > 63 || reserved != 0 {
                     return None;
                 }
-                let [sequence, started, neighbours] = numbers(&mut rest, [4, 8, 8])?;
-                vec![rank, sequence, started, neighbours]
+                let [sequence, started, neighbours, without_rail] = numbers(&mut rest, [4, 8, 8, 8])?;
+                vec![rank, sequence, started, neighbours, without_rail]
             }
             3 | 4 => numbers(&mut rest, [8, 8, 4, 4, 4])?.to_vec(),
             _ => return None,
@@ -235,7 +243,7 @@ mod tests {
             started: 1_700_000_000,
             ranks: 64,
         };
-        let announcement = Announcement::new(to, 1_700_000_000, 3, Ranks::first(8));
+        let announcement = Announcement::new(to, 1_700_000_000, 3, Ranks::first(8), Ranks::first(2));
         let pair = PairHeader {
             source_started: 1_700_000_000,
             destination_started: 1_700_000_001,

@@ -89,7 +89,13 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             ranks: config.ranks,
         };
         let mut map = Map::new(config.ranks).ok_or(no_rank)?;
-        map.hear(&Announcement::new(config.rank, config.started, 0, Ranks::NONE));
+        map.hear(&Announcement::new(
+            config.rank,
+            config.started,
+            0,
+            Ranks::NONE,
+            Ranks::NONE,
+        ));
         let ranks = usize::from(config.ranks);
         Ok(Self {
             links: Links::new(node, workers, &config.links())?,

@@ -16,6 +16,8 @@ pub(super) struct Neighbour {
     pub(super) rank: Option<Rank>,
     /// Whether the link is there, so that something can be said.
     pub(super) is_up: bool,
+    /// Whether the link lost its rails, and is trying to get one again.
+    pub(super) is_without_rail: bool,
     /// Whether we said who we are.
     pub(super) has_joined: bool,
     /// Whether it said who it is.
@@ -31,6 +33,7 @@ impl Neighbour {
             instance,
             rank,
             is_up: false,
+            is_without_rail: false,
             has_joined: false,
             was_joined: false,
             untold: Ranks::NONE,
@@ -40,7 +43,7 @@ impl Neighbour {
     /// Whether it can be told who this is, or who is whose neighbour, and was not yet.
     pub(super) fn has_to_say(&self) -> bool {
         let is_untold = !self.has_joined || (self.was_joined && !self.untold.is_empty());
-        is_untold && self.is_up
+        is_untold && self.is_up && !self.is_without_rail
     }
 
     /// The member there, once both sides said who they are.

@@ -115,13 +115,17 @@ impl State {
     /// Says anew who the neighbours are.
     pub(super) fn announce(&mut self) {
         let own = self.config.rank;
-        let neighbours = self
-            .neighbours
-            .iter()
-            .filter_map(Neighbour::joined)
-            .fold(Ranks::NONE, Ranks::with);
+        let (mut neighbours, mut without_rail) = (Ranks::NONE, Ranks::NONE);
+        for neighbour in &self.neighbours {
+            let Some(rank) = neighbour.joined() else { continue };
+            neighbours = neighbours.with(rank);
+            if neighbour.is_without_rail {
+                without_rail = without_rail.with(rank);
+            }
+        }
         self.announced = self.announced.wrapping_add(1);
-        let announcement = Announcement::new(own, self.config.started, self.announced, neighbours);
+        let announcement =
+            Announcement::new(own, self.config.started, self.announced, neighbours, without_rail);
         self.map.hear(&announcement);
         self.is_map_new = true;
         if let Some(latest) = self.announcements.get_mut(own.index()) {

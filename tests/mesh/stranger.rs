@@ -253,11 +253,14 @@ fn made_up(choices: &mut Choices<'_>, numbered: &mut u32) -> Vec<u8> {
 }
 
 fn announcement(whose: u8, sequence: u32, started: u64, neighbours: u64) -> Vec<u8> {
+    // Later ones say that no rail leads to any of them.
+    let without_rail = if sequence > 2 { neighbours } else { 0 };
     let parts = [
         &[1, whose, 0, 0][..],
         &sequence.to_be_bytes(),
         &started.to_be_bytes(),
         &neighbours.to_be_bytes(),
+        &without_rail.to_be_bytes(),
     ];
     frame(2, 2, 0, 0, &parts)
 }

@@ -1,7 +1,9 @@
 //! Messages between members that do not share a subnet.
 
-use doorbell::vocabulary::session::FinalReason;
-use doorbell::{Labels, Links, MeshEvent, Metrics, Node, Trust, WorkerConfig};
+use core::time::Duration;
+
+use doorbell::vocabulary::session::{DETECTION_MAX, FinalReason};
+use doorbell::{Labels, LinkConfig, Links, MeshEvent, Metrics, Node, Trust, WorkerConfig};
 
 use crate::world::{World, ms, rank};
 
@@ -173,6 +175,57 @@ fn a_cable_that_breaks_for_good_costs_no_message_where_another_way_is_left() {
     assert_eq!(hops, Some(3), "the other way round");
 }
 
+/// With the time that links have to recover as it is by default, of which none of this needs to wait for the end.
+fn patient(cables: &[(usize, usize)], plan: &str) -> World {
+    let mut world = World::made(4, cables, plan, |at| {
+        let mut config = crate::world::config(at, 4, 1);
+        config.link.session.recover_within = LinkConfig::default().session.recover_within;
+        config
+    });
+    world.joined();
+    world
+}
+
+fn nobody_was_lost(world: &World) -> bool {
+    let mut events = world.members.iter().flatten().flat_map(|member| &member.events);
+    events.all(|event| matches!(event, MeshEvent::Reachable(_)))
+}
+
+#[test]
+fn a_cable_that_breaks_is_gone_round_while_its_link_is_still_trying() {
+    let cut = "at 50ms link h1/sim1-h2/sim1 down\nat 1s link h1/sim1-h2/sim1 up";
+    let mut world = patient(&RING, cut);
+    world.run(ms(51), |_| false);
+    let begin = world.fabric.now();
+    fill(&mut world, 40);
+    all_come(&mut world, 40, 500);
+    let took = Duration::from_nanos(world.fabric.now().to_ns() - begin.to_ns());
+    assert!(took < DETECTION_MAX + ms(50), "{took:?}");
+    assert_eq!(world.member(1).mesh.routes().hops(rank(2)), Some(3));
+    // As soon as there is a rail again, it is the way.
+    let is_back = world.run(ms(3000), |world| {
+        world.member(1).mesh.routes().hops(rank(2)) == Some(1)
+    });
+    assert!(is_back && nobody_was_lost(&world));
+    fill(&mut world, 10);
+    world
+        .members
+        .iter_mut()
+        .flatten()
+        .for_each(|member| member.inbox.iter_mut().for_each(Vec::clear));
+    all_come(&mut world, 10, 500);
+}
+
+#[test]
+fn where_there_is_no_other_way_what_is_sent_waits_for_the_link() {
+    let cut = "at 50ms link h1/sim1-h2/sim1 down\nat 2s link h1/sim1-h2/sim1 up";
+    let mut world = patient(&LINE, cut);
+    world.run(ms(300), |_| false);
+    fill(&mut world, 40);
+    all_come(&mut world, 40, 5000);
+    assert!(nobody_was_lost(&world));
+}
+
 #[test]
 fn a_member_that_is_lost_between_two_costs_them_no_message() {
     let mut world = World::new(4, &RING, "");
@@ -198,7 +251,11 @@ fn a_member_that_is_lost_between_two_costs_them_no_message() {
     assert!(all, "{}", world.member(2).inbox[0].len());
     let sent: Vec<_> = (0..50).map(|number| message(0, 2, number)).collect();
     assert!(world.member(2).inbox[0] == sent);
-    assert!(world.member(0).events.contains(&MeshEvent::Unreachable(between)));
+    // Its messages went the other way before it was given up.
+    let is_given_up = world.run(ms(2000), |world| {
+        world.member(0).events.contains(&MeshEvent::Unreachable(between))
+    });
+    assert!(is_given_up);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::rank::{Rank, Ranks};
 use crate::wire::{Field, Part, Reason, WireError};
 
 /// The size of an [`Announcement`] on the wire, in bytes.
-pub const ANNOUNCEMENT_BYTES: usize = 24;
+pub const ANNOUNCEMENT_BYTES: usize = 32;
 
 const VERSION: u8 = 1;
 
@@ -24,6 +24,7 @@ const VERSION: u8 = 1;
 /// | 4 | 4 | sequence | counts what it said since it started |
 /// | 8 | 8 | started | later for each start of the member |
 /// | 16 | 8 | neighbours | a bit for each, the lowest for rank 0 |
+/// | 24 | 8 | without a rail | of them those whom nothing reaches directly for now: a bit for each |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Announcement {
@@ -33,14 +34,21 @@ pub struct Announcement {
     sequence: U32,
     started: U64,
     neighbours: U64,
+    without_rail: U64,
 }
 
 const_assert_eq!(size_of::<Announcement>(), ANNOUNCEMENT_BYTES);
 
 impl Announcement {
-    /// What a member says. `started` is a time that is later for each start of it, of a clock that starts do not set back.
+    /// What a member says: of its neighbours, `without_rail` are those whose link has no rail for now. `started` is a time that is later for each start of it, of a clock that starts do not set back.
     #[must_use]
-    pub const fn new(rank: Rank, started: u64, sequence: u32, neighbours: Ranks) -> Self {
+    pub const fn new(
+        rank: Rank,
+        started: u64,
+        sequence: u32,
+        neighbours: Ranks,
+        without_rail: Ranks,
+    ) -> Self {
         Self {
             version: VERSION,
             rank: rank.number(),
@@ -48,6 +56,7 @@ impl Announcement {
             sequence: U32::new(sequence),
             started: U64::new(started),
             neighbours: U64::new(neighbours.to_bits()),
+            without_rail: U64::new(without_rail.to_bits()),
         }
     }
 
@@ -105,5 +114,11 @@ impl Announcement {
     #[must_use]
     pub const fn neighbours(&self) -> Ranks {
         Ranks::from_bits(self.neighbours.get())
+    }
+
+    /// Those of them whom nothing reaches directly for now.
+    #[must_use]
+    pub const fn without_rail(&self) -> Ranks {
+        Ranks::from_bits(self.without_rail.get())
     }
 }

@@ -16,7 +16,12 @@ struct Member {
     /// Of the last announcement; `None` before the first.
     heard: Option<(u64, u32)>,
     neighbours: Ranks,
+    without_rail: Ranks,
 }
+
+/// A hop between two whose link has no rail for now counts for more than a way through all others: what is sent over it
+/// waits, so any other way is better, and none is worse.
+const WITHOUT_RAIL_HOPS: u16 = 2 * RANKS_MAX as u16;
 
 /// What an announcement was worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +47,7 @@ impl Map {
             members: [Member {
                 heard: None,
                 neighbours: Ranks::NONE,
+                without_rail: Ranks::NONE,
             }; RANKS_MAX as usize],
         })
     }
@@ -71,6 +77,7 @@ impl Map {
             .neighbours()
             .and(Ranks::first(self.ranks))
             .without(rank);
+        member.without_rail = announcement.without_rail();
         Heard::News
     }
 
@@ -83,7 +90,7 @@ impl Map {
             .fold(said, Ranks::without)
     }
 
-    /// The shortest ways from a member to all others.
+    /// The shortest ways from a member to all others, over as few links that have no rail for now as may be.
     #[must_use]
     pub fn routes(&self, from: Rank) -> Routes {
         let mut routes = Routes {
@@ -91,38 +98,64 @@ impl Map {
             hops: [None; RANKS_MAX as usize],
             through: [Ranks::NONE; RANKS_MAX as usize],
         };
-        let mut reached = Ranks::NONE.with(from);
-        let mut edge = reached;
-        let mut hops: u8 = 0;
+        // How far it is to each that was found, and to whom the way is known.
+        let mut far = [u16::MAX; RANKS_MAX as usize];
+        let mut open = Ranks::NONE.with(from);
+        let mut known = Ranks::NONE;
+        set(&mut far, from, 0);
         routes.note(from, 0, Ranks::NONE);
-        while !edge.is_empty() {
-            hops = hops.saturating_add(1);
-            let next = edge
-                .iter()
-                .fold(Ranks::NONE, |found, rank| found.or(self.neighbours(rank)))
-                .and_not(reached);
-            for rank in next.iter() {
-                // The first steps of all shortest ways to it: those of whoever is one hop nearer.
-                let nearer = self.neighbours(rank).and(edge);
-                let through = nearer.iter().fold(Ranks::NONE, |through, nearer| {
-                    through.or(if nearer == from {
-                        Ranks::NONE.with(rank)
-                    } else {
-                        routes.through(nearer)
-                    })
-                });
-                routes.note(rank, hops, through);
+        while let Some(at) = open.iter().min_by_key(|rank| get(&far, *rank)) {
+            (open, known) = (open.without(at), known.with(at));
+            let hops = routes.hops(at).unwrap_or(0).saturating_add(1);
+            for rank in self.neighbours(at).and_not(known).iter() {
+                let so_far = get(&far, at).saturating_add(self.hop(at, rank));
+                let through = if at == from {
+                    Ranks::NONE.with(rank)
+                } else {
+                    routes.through(at)
+                };
+                let before = get(&far, rank);
+                if so_far < before {
+                    routes.note(rank, hops, through);
+                } else if so_far == before {
+                    // The first steps of all shortest ways to it.
+                    routes.note(rank, hops, routes.through(rank).or(through));
+                }
+                set(&mut far, rank, so_far.min(before));
+                open = open.with(rank);
             }
-            reached = reached.or(next);
-            edge = next;
         }
         routes
+    }
+
+    /// How far it is between two neighbours.
+    fn hop(&self, one: Rank, other: Rank) -> u16 {
+        if self.without_rail(one).contains(other) || self.without_rail(other).contains(one) {
+            WITHOUT_RAIL_HOPS
+        } else {
+            1
+        }
+    }
+
+    fn without_rail(&self, rank: Rank) -> Ranks {
+        let member = self.members.get(rank.index());
+        member.map_or(Ranks::NONE, |member| member.without_rail)
     }
 
     fn said(&self, rank: Rank) -> Ranks {
         self.members
             .get(rank.index())
             .map_or(Ranks::NONE, |member| member.neighbours)
+    }
+}
+
+fn get(far: &[u16; RANKS_MAX as usize], rank: Rank) -> u16 {
+    far.get(rank.index()).copied().unwrap_or(u16::MAX)
+}
+
+fn set(far: &mut [u16; RANKS_MAX as usize], rank: Rank, to: u16) {
+    if let Some(place) = far.get_mut(rank.index()) {
+        *place = to;
     }
 }
 

@@ -22,7 +22,7 @@ fn map(ranks: u8, edges: &[(u8, u8)]) -> Map {
             })
             .map(rank)
             .fold(Ranks::NONE, Ranks::with);
-        let heard = map.hear(&Announcement::new(rank(number), 1, 0, neighbours));
+        let heard = map.hear(&Announcement::new(rank(number), 1, 0, neighbours, Ranks::NONE));
         assert_eq!(heard, Heard::News);
     }
     map
@@ -61,7 +61,7 @@ fn in_a_ring_of_four_each_carries_for_one() {
 fn a_neighbour_is_one_that_says_so_too() {
     let mut map = map(3, &[(0, 1), (1, 2)]);
     // Rank 2 has lost rank 1, and says so; rank 1 does not know yet.
-    map.hear(&Announcement::new(rank(2), 1, 1, Ranks::NONE));
+    map.hear(&Announcement::new(rank(2), 1, 1, Ranks::NONE, Ranks::NONE));
     assert_eq!(way(&map, 0, 2), None);
     assert_eq!(map.routes(rank(0)).reached(), Ranks::first(2));
 }
@@ -69,11 +69,18 @@ fn a_neighbour_is_one_that_says_so_too() {
 #[test]
 fn what_is_older_changes_nothing() {
     let mut map = map(2, &[(0, 1)]);
-    let none = Ranks::NONE;
-    assert_eq!(map.hear(&Announcement::new(rank(0), 1, 0, none)), Heard::Known);
-    assert_eq!(map.hear(&Announcement::new(rank(0), 0, 9, none)), Heard::Known);
-    assert_eq!(map.neighbours(rank(0)).len(), 1);
-    assert_eq!(map.hear(&Announcement::new(rank(0), 2, 0, none)), Heard::News);
+    let mut heard = |started, sequence| {
+        map.hear(&Announcement::new(
+            rank(0),
+            started,
+            sequence,
+            Ranks::NONE,
+            Ranks::NONE,
+        ))
+    };
+    assert_eq!(heard(1, 0), Heard::Known);
+    assert_eq!(heard(0, 9), Heard::Known);
+    assert_eq!(heard(2, 0), Heard::News);
     assert_eq!(map.neighbours(rank(0)).len(), 0);
 }
 
@@ -81,32 +88,78 @@ fn what_is_older_changes_nothing() {
 fn whoever_is_no_member_is_not_heard() {
     let mut map = map(2, &[(0, 1)]);
     assert_eq!(
-        map.hear(&Announcement::new(rank(2), 9, 9, Ranks::first(64))),
+        map.hear(&Announcement::new(rank(2), 9, 9, Ranks::first(64), Ranks::NONE)),
         Heard::NotAMember
     );
     // Nor are those a member counts among its neighbours, nor is it one itself.
-    map.hear(&Announcement::new(rank(0), 9, 9, Ranks::first(64)));
+    map.hear(&Announcement::new(
+        rank(0),
+        9,
+        9,
+        Ranks::first(64),
+        Ranks::first(64),
+    ));
     assert_eq!(map.neighbours(rank(0)), Ranks::NONE.with(rank(1)));
 }
 
+/// Says that of two neighbours the one has no rail to the other for now; the other has not noticed.
+fn cut(map: &mut Map, one: u8, other: u8, sequence: u32) {
+    let (neighbours, other) = (map.neighbours(rank(one)), Ranks::NONE.with(rank(other)));
+    let without_rail = map.without_rail(rank(one)).or(other);
+    let heard = map.hear(&Announcement::new(
+        rank(one),
+        1,
+        sequence,
+        neighbours,
+        without_rail,
+    ));
+    assert_eq!(heard, Heard::News);
+}
+
+#[test]
+fn a_link_without_a_rail_is_gone_round_and_is_still_a_way_where_there_is_no_other() {
+    let mut map = map(4, &[(0, 1), (1, 2), (2, 3), (3, 0)]);
+    cut(&mut map, 1, 2, 1);
+    assert_eq!(way(&map, 1, 2), Some([0, 3, 2].to_vec()));
+    assert_eq!(way(&map, 2, 1), Some([3, 0, 1].to_vec()));
+    assert_eq!(map.routes(rank(1)).hops(rank(2)), Some(3));
+    // Of two that are cut each would be the way round the other.
+    cut(&mut map, 3, 0, 1);
+    assert_eq!(way(&map, 1, 2), Some([2].to_vec()));
+    assert_eq!(way(&map, 0, 3), Some([3].to_vec()));
+    assert_eq!(map.routes(rank(0)).reached().len(), 4);
+}
+
 proptest! {
-    /// Each hop leads one nearer, whoever is asked on the way, and no way is shorter.
+    /// Each hop leads nearer, whoever is asked on the way, and no way has fewer links without a rail, nor is shorter with as many.
     #[test]
-    fn ways_are_the_shortest(ranks in 2_u8..20, pairs in proptest::collection::vec((0_u8..20, 0_u8..20), 0..60)) {
+    fn ways_are_the_shortest(
+        ranks in 2_u8..20,
+        pairs in proptest::collection::vec((0_u8..20, 0_u8..20), 0..60),
+        is_cut in proptest::collection::vec(proptest::bool::weighted(0.2), 60),
+    ) {
         let edges: Vec<_> = pairs.into_iter().filter(|(a, b)| a != b && *a < ranks && *b < ranks).collect();
-        let map = map(ranks, &edges);
+        let mut map = map(ranks, &edges);
+        for ((one, other), sequence) in edges.iter().zip(&is_cut).filter(|(_, is_cut)| **is_cut).map(|(edge, _)| edge).zip(1..) {
+            cut(&mut map, *one, *other, sequence);
+        }
+        let is_cut = |one: u8, other: u8| {
+            map.without_rail(rank(one)).contains(rank(other)) || map.without_rail(rank(other)).contains(rank(one))
+        };
         for from in 0..ranks {
             let routes = map.routes(rank(from));
-            let mut distance = [u8::MAX; 20];
-            distance[usize::from(from)] = 0;
+            // Links without a rail, and hops.
+            let mut distance = [(u8::MAX, u8::MAX); 20];
+            distance[usize::from(from)] = (0, 0);
             for _ in 0..ranks {
                 for (a, b) in edges.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]) {
-                    let through = distance[usize::from(a)].saturating_add(1);
+                    let (without, hops) = distance[usize::from(a)];
+                    let through = (without.saturating_add(u8::from(is_cut(a, b))), hops.saturating_add(1));
                     distance[usize::from(b)] = distance[usize::from(b)].min(through);
                 }
             }
             for to in 0..ranks {
-                let hops = distance[usize::from(to)];
+                let (_, hops) = distance[usize::from(to)];
                 let expected = (hops != u8::MAX).then_some(hops);
                 prop_assert_eq!(routes.hops(rank(to)), expected);
                 let passed = way(&map, from, to).map(|passed| passed.len());
