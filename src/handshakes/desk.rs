@@ -142,10 +142,9 @@ impl<P: Provider> Desk<P> {
         self.asked_count.store(asked.len() as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn tell_handshakes(&self) {
-        if let Some(signals) = &self.signals {
-            signals.handshakes.raise();
-        }
+    /// What wakes the handshakes, where they may sleep.
+    pub(super) fn told_to_handshakes(&self) -> Option<&Arc<Signal>> {
+        Some(&self.signals.as_ref()?.handshakes)
     }
 
     fn tell_accepting(&self) {
@@ -214,7 +213,9 @@ impl<P: Provider> Desk<P> {
             Err(error) => Entry::Denied(error),
         };
         drop(entry);
-        self.tell_handshakes();
+        if let Some(handshakes) = self.told_to_handshakes() {
+            handshakes.raise();
+        }
     }
 
     /// The Worker's side: does what there is to do for it, once each, and gives a connection if there is one.
