@@ -392,7 +392,7 @@ fn tests_that_security_names_exist() {
         .skip(1)
         .step_by(2)
         .filter(|quoted| {
-            let files = ["wire::", "trust::", "links::", "…"];
+            let files = ["wire::", "trust::", "links::", "program::", "…"];
             files.iter().any(|file| quoted.starts_with(file))
         })
         .filter_map(|quoted| quoted.rsplit("::").next())

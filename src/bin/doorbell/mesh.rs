@@ -279,7 +279,6 @@ impl Member {
         values.configure(&mut config);
         let node = opened::node(trust_of(values)?, &values.rails)?;
         opened::say_passed_over(&node, values.log)?;
-        let node = Arc::new(node);
         let workers = node.workers(&worker_config(settings, arguments.ranks))?;
         let mesh = Mesh::new(&node, &workers, &config)?;
         let board = values.metrics.map(Board::start).transpose()?;

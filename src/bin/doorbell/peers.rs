@@ -1,11 +1,21 @@
 //! Whom a command takes for its peer: who has a key of a file, or, where that is asked for, whoever is there.
 
 use core::error::Error;
+use core::time::Duration;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
 
-use doorbell::{KeyRing, SettingValues, Trust};
+use doorbell::vocabulary::IpPrefix;
+use doorbell::{KeyRing, KeyRingError, Node, SettingValues, Trust};
 
 use crate::configured::{Configured, Said};
+
+/// How often the file of keys is looked at again.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What is said to who says neither.
 const NEITHER: &str = "whom to take for a peer is not said: who has a key, by --key-file FILE (key_file, DOORBELL_KEY_FILE), or \
@@ -14,7 +24,8 @@ const NEITHER: &str = "whom to take for a peer is not said: who has a key, by --
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Peers {
     /// Take no peer but one that has a key of this file, and prove to have its first one; both sides name theirs.
-    /// A line is ID:HEXADECIMAL, with 32 bytes or more, and the file is its owner's alone (mode 0600)
+    /// A line is ID:HEXADECIMAL, with 32 bytes or more, and the file is its owner's alone (mode 0600). When it is
+    /// replaced or changed, its keys hold within a second for peers to come; if it is not good, those before stay
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
 
@@ -40,7 +51,7 @@ impl Peers {
     ///
     /// # Errors
     /// A setting is wrong, and those of [`trust_of`].
-    pub(crate) fn trust(&self) -> Result<Trust, Box<dyn Error>> {
+    pub(crate) fn trust(&self) -> Result<Trusted, Box<dyn Error>> {
         let settings = Configured::default().settings(SettingValues::default(), &self.said())?;
         trust_of(settings.values())
     }
@@ -50,13 +61,105 @@ impl Peers {
 ///
 /// # Errors
 /// They say nobody, or the file is not one of keys, or not secret.
-pub(crate) fn trust_of(values: &SettingValues) -> Result<Trust, Box<dyn Error>> {
-    let trust = match &values.key_file {
-        Some(path) => Trust::keys(KeyRing::from_file(path)?),
-        None if values.unauthenticated => Trust::unauthenticated_on_purpose(),
-        None => return Err(NEITHER.into()),
-    };
-    Ok(trust.only_from(&values.only_from.0))
+pub(crate) fn trust_of(values: &SettingValues) -> Result<Trusted, Box<dyn Error>> {
+    let only_from = &values.only_from.0;
+    match &values.key_file {
+        Some(path) => {
+            let mut file = KeyFile {
+                path: path.clone(),
+                only_from: only_from.clone(),
+                seen: None,
+            };
+            let trust = file.read()?.1;
+            Ok(Trusted {
+                trust,
+                file: Some(file),
+            })
+        }
+        None if values.unauthenticated => Ok(Trusted {
+            trust: Trust::unauthenticated_on_purpose().only_from(only_from),
+            file: None,
+        }),
+        None => Err(NEITHER.into()),
+    }
+}
+
+/// Whom to trust, and the file that says so, if one does.
+#[derive(Debug)]
+pub(crate) struct Trusted {
+    pub(crate) trust: Trust,
+    pub(crate) file: Option<KeyFile>,
+}
+
+/// A file of keys that were taken from it, and may be taken anew.
+#[derive(Debug)]
+pub(crate) struct KeyFile {
+    path: PathBuf,
+    only_from: Vec<IpPrefix>,
+    /// What it was before it was read.
+    seen: Option<Stamp>,
+}
+
+/// What changes where a file is written, is replaced, or becomes another's to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    changed: (i64, i64),
+}
+
+impl KeyFile {
+    /// Has the node take the keys of then when the file is another, as long as the node is there. What is not good is told, once,
+    /// and the keys stay as they are.
+    ///
+    /// # Errors
+    /// The system gave no thread.
+    pub(crate) fn follow(mut self, node: &Arc<Node>) -> io::Result<()> {
+        let node = Arc::downgrade(node);
+        let look = move || {
+            loop {
+                thread::sleep(LOOK_EVERY);
+                let Some(node) = node.upgrade() else { return };
+                match self.changed() {
+                    None => {}
+                    Some(Ok((ids, trust))) => {
+                        node.set_trust(trust);
+                        let path = self.path.display();
+                        eprintln!("doorbell: {path}: its keys are taken from now on: {ids:?}");
+                    }
+                    Some(Err(error)) => eprintln!("doorbell: the keys stay as they are: {error}"),
+                }
+            }
+        };
+        thread::Builder::new().name("doorbell-keys".into()).spawn(look)?;
+        Ok(())
+    }
+
+    /// What is in the file, if it is another than when it was read last.
+    fn changed(&mut self) -> Option<Result<(Vec<u32>, Trust), KeyRingError>> {
+        (self.stamp() != self.seen).then(|| self.read())
+    }
+
+    /// The names of the keys in the file, and whom to trust by them.
+    fn read(&mut self) -> Result<(Vec<u32>, Trust), KeyRingError> {
+        // First: what changes while it is read is found changed by the next look.
+        self.seen = self.stamp();
+        let ring = KeyRing::from_file(&self.path)?;
+        let ids = ring.ids().collect();
+        Ok((ids, Trust::keys(ring).only_from(&self.only_from)))
+    }
+
+    /// None where there is no such file.
+    fn stamp(&self) -> Option<Stamp> {
+        let is = fs::metadata(&self.path).ok()?;
+        Some(Stamp {
+            device: is.dev(),
+            inode: is.ino(),
+            bytes: is.len(),
+            changed: (is.ctime(), is.ctime_nsec()),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -98,8 +201,8 @@ mod tests {
     #[test]
     fn whoever_is_there_is_trusted_where_that_is_said() {
         for (file, words) in [("", &["--unauthenticated"][..]), ("unauthenticated = true", &[])] {
-            let trust = trust_of(&said(file, words).unwrap()).unwrap();
-            assert!(!trust.is_authenticated());
+            let trusted = trust_of(&said(file, words).unwrap()).unwrap();
+            assert!(!trusted.trust.is_authenticated() && trusted.file.is_none());
         }
     }
 

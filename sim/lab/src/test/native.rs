@@ -42,6 +42,8 @@ pub(super) const SUITES: [Suite; 3] = [
             "--lib",
             "--bins",
             "--test",
+            "program",
+            "--test",
             "settings",
             "--test",
             "telling",

@@ -75,7 +75,7 @@ pub(super) struct End<P: Provider, N: Network> {
 
 impl<P: Provider, N: Network> End<P, N> {
     pub(super) fn new(
-        node: Node<P, N>,
+        node: Arc<Node<P, N>>,
         workers: Vec<Worker<P>>,
         config: &LinkConfig,
         part: Part,
@@ -86,7 +86,7 @@ impl<P: Provider, N: Network> End<P, N> {
             Part::Listener => (0, Op::Send),
         };
         Ok(Self {
-            node: Arc::new(node),
+            node,
             workers,
             links,
             part,

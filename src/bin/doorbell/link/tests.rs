@@ -2,6 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
+use std::sync::Arc;
 
 use doorbell::vocabulary::{Instant, IpPrefix};
 use doorbell::{Node, Trust, WorkerConfig};
@@ -53,7 +54,7 @@ fn two(plan: &str, wish: Wish) -> (Fabric, [Side; 2]) {
         let mut config = doorbell::LinkConfig::default();
         config.channel.remote = super::REMOTE;
         config.session.recover_within = Duration::from_secs(2);
-        End::new(node, workers, &config, part).unwrap()
+        End::new(Arc::new(node), workers, &config, part).unwrap()
     });
     let [mut client, mut listener] = sides;
     let any = SocketAddr::from(([0, 0, 0, 0], 7000));

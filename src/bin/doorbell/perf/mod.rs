@@ -36,13 +36,14 @@ pub(crate) use terms::{Target, Terms};
 pub(crate) use test::{Kind, Op, Role, Test};
 
 use core::net::SocketAddr;
+use std::sync::Arc;
 
 use crate::log;
 use crate::opened;
-use crate::peers::trust_of;
+use crate::peers::{Trusted, trust_of};
 use crate::report::{Failure, print};
 use arguments::Common;
-use doorbell::{MetricsServer, Node, SettingValues, Trust};
+use doorbell::{MetricsServer, Node, SettingValues};
 
 /// Runs `doorbell lat`.
 pub(crate) fn lat(arguments: &LatArguments) -> Result<(), Failure> {
@@ -67,7 +68,7 @@ fn run(
     let settings = common.settings()?;
     let values = settings.values();
     log::start(values.log);
-    let trust = trust_of(values)?;
+    let trusted = trust_of(values)?;
     // It tells until the last test is over.
     let (metering, _server) = metering(values.metrics)?;
     let terms = &Terms {
@@ -76,11 +77,12 @@ fn run(
         ..terms.clone()
     };
     let Some(peer) = &common.peer else {
-        return listen(kind, common, &open(values, trust, terms)?, terms);
+        let node = open(values, trusted, terms)?;
+        return listen(kind, common, &node, terms);
     };
     // What is wrong with the command line is said before anything is opened.
     let (tests, target) = (tests()?, arguments::target(peer, terms.timeout)?);
-    let node = open(values, trust, terms)?;
+    let node = open(values, trusted, terms)?;
     let findings = drive(&node, &target, &tests, terms, |test| {
         Progress::on_stderr(format!("{} {} bytes", test.op, test.message_bytes), test.total())
     });
@@ -98,8 +100,8 @@ fn metering(at: Option<SocketAddr>) -> Result<(Metering, Option<MetricsServer>),
 }
 
 /// A node on the rails that settings name.
-fn open(values: &SettingValues, trust: Trust, terms: &Terms) -> Result<Node, Failure> {
-    let node = opened::node(trust, &values.rails)?;
+fn open(values: &SettingValues, trusted: Trusted, terms: &Terms) -> Result<Arc<Node>, Failure> {
+    let node = opened::node(trusted, &values.rails)?;
     if terms.device.is_none() {
         opened::say_passed_over(&node, values.log)?;
     }

@@ -1,0 +1,75 @@
+//! Keys that are changed while the program runs.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use crate::started::{Running, ended, program};
+
+const OLD: &str = "1:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
+const NEW: &str = "2:101112131415161718191a1b1c1d1e1f202122232425262728292a2b2c2d2e2f\n";
+
+/// Puts a file of keys there in one step, as it is to be done.
+fn put(path: &Path, text: &str, mode: u32) {
+    let beside = path.with_extension("new");
+    fs::write(&beside, text).unwrap();
+    fs::set_permissions(&beside, Permissions::from_mode(mode)).unwrap();
+    fs::rename(&beside, path).unwrap();
+}
+
+/// What a client with these keys is told. No message gets from one process to another here, so that it fails in any case.
+fn refusal(address: &str, keys: &Path) -> String {
+    let keys = keys.to_str().unwrap();
+    let client = [
+        "lat",
+        address,
+        "--key-file",
+        keys,
+        "--op",
+        "send",
+        "--timeout",
+        "2",
+    ];
+    let (code, said) = ended(program(&client), Stdio::null());
+    assert_eq!(code, Some(1), "{said}");
+    said
+}
+
+#[test]
+fn a_listener_takes_the_keys_of_the_moment() {
+    let folder = tempfile::tempdir().unwrap();
+    let [ours, old, new]: [PathBuf; 3] = ["ours", "old", "new"].map(|name| folder.path().join(name));
+    put(&ours, OLD, 0o600);
+    put(&old, OLD, 0o600);
+    put(&new, NEW, 0o600);
+    let listen = ["lat", "--listen", "127.0.0.1:0", "--keep", "--timeout", "2"];
+    let listener = Running::start(program(
+        &[&listen[..], &["--key-file", ours.to_str().unwrap()]].concat(),
+    ));
+    let line = listener.line_with("listening at ");
+    let address = line
+        .strip_prefix("listening at ")
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap();
+    const NOT_THAT: &str = "it does not have that key";
+    assert!(!refusal(address, &old).contains(NOT_THAT));
+    assert!(refusal(address, &new).contains(NOT_THAT));
+
+    // One after the other, each told once: others may read it, it is not there, it is none of keys.
+    put(&ours, NEW, 0o644);
+    listener.line_with("the keys stay as they are: ");
+    fs::remove_file(&ours).unwrap();
+    listener.line_with("the keys stay as they are: ");
+    put(&ours, "2:1011", 0o600);
+    listener.line_with("the keys stay as they are: ");
+    assert!(!refusal(address, &old).contains(NOT_THAT));
+    assert!(refusal(address, &new).contains(NOT_THAT));
+
+    put(&ours, NEW, 0o600);
+    assert!(listener.line_with("taken from now on").ends_with("[2]"));
+    assert!(refusal(address, &old).contains(NOT_THAT));
+    assert!(!refusal(address, &new).contains(NOT_THAT));
+}

@@ -1,0 +1,4 @@
+//! The `doorbell` program as it is started: processes of their own, over the fake libibverbs where they open a device.
+
+mod keys;
+mod started;

@@ -1,0 +1,96 @@
+//! A process of the program, and what it says.
+
+use core::time::Duration;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Instant;
+
+/// No wait is longer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The program with these arguments, on the fake libibverbs, with no settings but theirs.
+pub(crate) fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_doorbell"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("DOORBELL_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .args(arguments)
+        .env("DOORBELL_LIBIBVERBS", doorbell_fake::library_path().unwrap())
+        .stdin(Stdio::null());
+    command
+}
+
+/// How it ends, by the time there is patience for, and what it says on standard error; its output goes there.
+pub(crate) fn ended(mut command: Command, out: Stdio) -> (Option<i32>, String) {
+    let mut child = command.stdout(out).stderr(Stdio::piped()).spawn().unwrap();
+    let mut errors = child.stderr.take().unwrap();
+    let mut started = Started(child);
+    let reads = thread::spawn(move || {
+        let mut said = String::new();
+        errors.read_to_string(&mut said).map(|_| said)
+    });
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = started.0.try_wait().unwrap() {
+            break status;
+        }
+        assert!(begun.elapsed() < PATIENCE, "the program does not end");
+        thread::sleep(Duration::from_millis(5));
+    };
+    (status.code(), reads.join().unwrap().unwrap())
+}
+
+/// One that is ended when it is dropped.
+struct Started(Child);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// One that goes on, with what it says on standard error.
+pub(crate) struct Running {
+    lines: Receiver<String>,
+    _process: Started,
+}
+
+impl Running {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let errors = BufReader::new(child.stderr.take().unwrap());
+        let (to, lines) = channel();
+        thread::spawn(move || {
+            errors
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| to.send(line))
+        });
+        Self {
+            lines,
+            _process: Started(child),
+        }
+    }
+
+    /// The next line with these words; those before it are passed over.
+    pub(crate) fn line_with(&self, words: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let line = self.lines.recv_timeout(deadline - Instant::now());
+            let line = line.unwrap_or_else(|error| panic!("{words:?} was not said: {error}"));
+            if line.contains(words) {
+                return line;
+            }
+        }
+    }
+}
