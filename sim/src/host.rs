@@ -21,7 +21,7 @@ use crate::{
     QueuePair, ReceiveQueue, SendQueue, SharedReceiveQueue, Slot, Window, datagram, queue_pair,
 };
 
-/// What every simulated device can do.
+/// What every simulated device can do, but for quirks.
 pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
     queue_depth_max: SLOTS_MAX,
     shared_receive_depth_max: SLOTS_MAX,
@@ -168,7 +168,11 @@ impl Clock for Context {
 
 impl doorbell_core::provider::Context<Host> for Context {
     fn limits(&self) -> DeviceLimits {
-        LIMITS
+        let world = self.inner.fabric.lock();
+        DeviceLimits {
+            atomics: !world.quirks(self.inner.device).has_no_atomics,
+            ..LIMITS
+        }
     }
 
     fn protection_domain(&self) -> Result<ProtectionDomain, ProviderError> {

@@ -74,6 +74,9 @@ pub struct Quirks {
     pub resumed_queues_wait: bool,
     /// A request that is to be tried again counts as one that has not begun, where the send queue drains (S1, S30). rxe.
     pub retries_do_not_drain: bool,
+    /// There are no atomics, as the limits say (`ibv_query_device(3)`: `IBV_ATOMIC_NONE`). One that is posted all the same
+    /// fails its queue pair: not every provider looks at what it is given.
+    pub has_no_atomics: bool,
     /// How many packets may be unanswered. rxe has 128.
     pub window_packets: i32,
 }
@@ -105,6 +108,7 @@ impl Quirks {
         failed_datagrams_fail_all: false,
         resumed_queues_wait: false,
         retries_do_not_drain: false,
+        has_no_atomics: false,
         window_packets: 128,
     };
 

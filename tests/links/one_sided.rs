@@ -10,7 +10,7 @@ use doorbell::vocabulary::session::{
 };
 use doorbell::vocabulary::wire::RemoteWindow;
 use doorbell::{LocalWindow, RemoteAccess, Request, WindowConfig};
-use doorbell_sim::Host;
+use doorbell_sim::{Host, Quirks};
 
 use crate::anything::{Chance, plan, seeds};
 use crate::processes::{A, Aside, B, Process, Two, config, ms, ports_of_one_device};
@@ -334,6 +334,29 @@ fn where_nothing_can_be_fetched_nobody_waits_behind_what_would_be() {
         let memory = memory(&two);
         let window = grant(&mut two, memory.remote(), RemoteAccess::ALL);
         refused_beside_done(&mut two, window, &refused);
+        two.fabric.audit().unwrap();
+    }
+}
+
+#[test]
+fn an_atomic_where_the_device_has_none_is_not_posted() {
+    let quirks = Quirks {
+        has_no_atomics: true,
+        ..Quirks::IBA
+    };
+    for refused in [
+        Request::FetchAndAdd(1),
+        Request::CompareAndSwap { compare: 0, swap: 1 },
+    ] {
+        let mut two = Two::on(quirks, [1, 2].map(ports_of_one_device), "", None);
+        two.begin();
+        two.connected(2);
+        let memory = memory(&two);
+        let window = grant(&mut two, memory.remote(), RemoteAccess::ALL);
+        refused_beside_done(&mut two, window, &refused);
+        // What the device has goes on.
+        let read = done(&mut two, (window, 8), &Request::Read(8));
+        assert_eq!(read, (RequestEnd::Done, word(5).to_vec()));
         two.fabric.audit().unwrap();
     }
 }

@@ -10,7 +10,7 @@ use doorbell::{
     Deadline, Handle, Key, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node, RemoteAccess, Trust, Worker,
     WorkerConfig,
 };
-use doorbell_sim::{Fabric, Host, LinkConfig as Wire, PortConfig};
+use doorbell_sim::{Fabric, Host, LinkConfig as Wire, PortConfig, Quirks};
 
 use crate::fabric::{port, small};
 
@@ -262,12 +262,23 @@ impl Two {
 
     /// With these ports, and a link that is yet to begin.
     pub(crate) fn apart(ports: [Vec<PortConfig>; 2], plan: &str, bandwidth_mbps: Option<u32>) -> Self {
+        Self::on(Quirks::IBA, ports, plan, bandwidth_mbps)
+    }
+
+    /// The same, on devices like these.
+    pub(crate) fn on(
+        quirks: Quirks,
+        ports: [Vec<PortConfig>; 2],
+        plan: &str,
+        bandwidth_mbps: Option<u32>,
+    ) -> Self {
         let wire = Wire {
             latency_ns: LATENCY.as_nanos() as u64,
             bandwidth_mbps,
         };
         let fabric = Fabric::builder()
             .link(wire)
+            .quirks(quirks)
             .plan(plan.parse().unwrap())
             .driven()
             .build();

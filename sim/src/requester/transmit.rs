@@ -96,10 +96,13 @@ impl Requester {
 /// What can be told of a request before any of it is sent.
 ///
 /// # Errors
-/// A slot is of another protection domain (S8), or it is too long.
+/// A slot is of another protection domain (S8), it is too long, or an atomic for a device that has none.
 fn check(settings: &Settings, request: &Request, bytes: usize) -> Result<(), WcStatus> {
     if request.is_foreign(settings.domain) {
         return Err(settings.quirks.foreign_gather);
+    }
+    if request.operation.is_atomic() && settings.quirks.has_no_atomics {
+        return Err(WcStatus::LOC_QP_OP_ERR);
     }
     let too_long = bytes > MESSAGE_BYTES_MAX || bytes.div_ceil(settings.mtu_bytes) > PACKETS_MAX;
     if too_long && !request.operation.is_atomic() {
