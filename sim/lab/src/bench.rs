@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 
 use crate::kernel::Choice;
+use crate::output;
 use crate::scenario::{self, Lab, aligned};
 use crate::steps::say;
 
@@ -154,13 +155,11 @@ fn measure(rows: &[&'static Row], bench: &mut Bench<'_>) -> Vec<Record> {
 }
 
 fn print(text: &str, to_stderr: bool) -> Result<()> {
-    use std::io::Write as _;
     if to_stderr {
-        std::io::stderr().write_all(text.as_bytes())
-    } else {
-        std::io::stdout().write_all(text.as_bytes())
+        eprint!("{text}");
+        return Ok(());
     }
-    .context("cannot write what was found")
+    output::write(text.as_bytes())
 }
 
 #[cfg(test)]

@@ -51,8 +51,7 @@ pub(crate) fn obey_interrupts() -> Result<()> {
     thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
             eprintln!("lab: interrupted, everything ends");
-            end_all();
-            std::process::exit(signal.saturating_add(128));
+            exit(signal.saturating_add(128));
         }
     });
     Ok(())
@@ -162,6 +161,12 @@ impl Drop for LeashedFolder {
         let _ = fs::remove_dir_all(&self.0);
         held().folders.retain(|path| *path != self.0);
     }
+}
+
+/// Ends the lab with everything it holds.
+pub(crate) fn exit(code: i32) -> ! {
+    end_all();
+    std::process::exit(code);
 }
 
 fn end_all() {

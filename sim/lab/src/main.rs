@@ -11,6 +11,8 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod boot;
 mod cache;
+#[path = "../../../src/bin/doorbell/closed_pipe.rs"]
+mod closed_pipe;
 mod cluster;
 mod conformance;
 mod control;
@@ -23,6 +25,7 @@ mod headers;
 mod kernel;
 mod leash;
 mod machine;
+mod output;
 mod process;
 mod programs;
 #[cfg(test)]
@@ -128,6 +131,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<ExitCode> {
     if !matches!(command, Command::Agent) {
         leash::obey_interrupts()?;
+        output::heed();
     }
     let good = match command {
         Command::Setup(args) => setup::run(&args).map(|()| true),
@@ -143,8 +147,8 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Bench { args, how } => bench::run(&args, &mut up::RealLab::new(how)),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Conformance { args, how } => conformance::run(&args, &mut up::RealLab::new(how)),
-        Command::Swarm(args) => swarm::run("swarm", &args),
-        Command::Replay(args) => swarm::run("replay", &args),
+        Command::Swarm(args) => return swarm::run("swarm", &args),
+        Command::Replay(args) => return swarm::run("replay", &args),
         Command::List => scenario::list().map(|()| true),
         Command::Agent => guest::agent::run().map(|()| true),
         Command::MoveNetdev(args) => guest::netdev::run(&args).map(|()| true),

@@ -10,9 +10,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use signal_hook::consts::signal::SIGWINCH;
 
+use crate::closed_pipe;
 use crate::cluster::Exit;
 use crate::control::{self, Greeting};
 use crate::guest::wire::{InputKind, Reply, Request, Start, receive, send};
+use crate::output::is_unread;
 use crate::steps::say;
 
 /// The one command of a connection.
@@ -156,7 +158,13 @@ fn talk(to: UnixStream, mut from: BufReader<UnixStream>, terminal: bool) -> Resu
     loop {
         let (reply, bytes) = receive::<Reply>(&mut from)?.context("the lab has ended")?;
         match reply {
-            Reply::Stdout(_) => write(&mut std::io::stdout(), &bytes)?,
+            Reply::Stdout(_) => {
+                let written = write(&mut std::io::stdout(), &bytes);
+                if is_unread(&written) {
+                    return Ok(ExitCode::from(closed_pipe::ENDED));
+                }
+                written?;
+            }
             Reply::Stderr(_) => write(&mut std::io::stderr(), &bytes)?,
             Reply::Exited {
                 exit: Exit::Code(code),
@@ -178,10 +186,9 @@ fn talk(to: UnixStream, mut from: BufReader<UnixStream>, terminal: bool) -> Resu
     }
 }
 
-fn write(to: &mut impl Write, bytes: &[u8]) -> Result<()> {
+fn write(to: &mut impl Write, bytes: &[u8]) -> std::io::Result<()> {
     to.write_all(bytes)?;
-    to.flush()?;
-    Ok(())
+    to.flush()
 }
 
 /// The terminal in raw mode; as it was when dropped.

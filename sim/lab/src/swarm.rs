@@ -1,6 +1,6 @@
 //! `cargo lab swarm` and `cargo lab replay`: the program of `sim/swarm`, built with optimisation and run.
 
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result};
 
@@ -14,12 +14,12 @@ pub(crate) struct PassedOn {
     arguments: Vec<String>,
 }
 
-/// Whether it says that all is well.
+/// What it ends with.
 ///
 /// # Errors
 ///
 /// It cannot be built or started.
-pub(crate) fn run(what: &str, args: &PassedOn) -> Result<bool> {
+pub(crate) fn run(what: &str, args: &PassedOn) -> Result<ExitCode> {
     let workspace = programs::workspace()?;
     let status = Command::new(programs::program())
         .args([
@@ -36,5 +36,6 @@ pub(crate) fn run(what: &str, args: &PassedOn) -> Result<bool> {
         .args(&args.arguments)
         .status()
         .context("cannot run cargo")?;
-    Ok(status.success())
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }

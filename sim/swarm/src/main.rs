@@ -12,6 +12,8 @@
 mod act;
 mod bond;
 mod case;
+#[path = "../../../src/bin/doorbell/closed_pipe.rs"]
+mod closed_pipe;
 mod connect;
 mod datagrams;
 mod failure;
@@ -49,6 +51,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    closed_pipe::heed(std::process::exit);
     let good = match Command::parse() {
         Command::Swarm(args) => swarm::run(&args),
         Command::Replay(args) => replay::run(&args),

@@ -6,7 +6,6 @@
 use core::fmt::Write as _;
 use core::net::IpAddr;
 use core::time::Duration;
-use std::io::{self, Write};
 use std::sync::mpsc;
 use std::thread;
 
@@ -88,7 +87,9 @@ struct Report {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let timeout = Duration::from_secs(arguments.timeout);
     if arguments.simulated {
-        say_simulated(arguments.json, &mut io::stdout(), &mut io::stderr())?;
+        let [out, errors] = simulated_notice(arguments.json);
+        print!("{out}");
+        eprint!("{errors}");
         let [near, far] = simulated(&trust()?)?;
         let tests = tests(near.provider().open(SIMULATED_DEVICE)?.limits().atomics);
         let report = measure(&near, || Ok(far), SIMULATED_DEVICE.into(), &tests, timeout, true)?;
@@ -115,14 +116,15 @@ fn trust() -> Result<Trust, Failure> {
 /// The device of each simulated host.
 const SIMULATED_DEVICE: &str = "sim0";
 
-/// Says that nothing of it is real, before anything is measured: beside the document, where that is all of the output.
-fn say_simulated(is_json: bool, out: &mut impl Write, errors: &mut impl Write) -> io::Result<()> {
-    const SIMULATED: &str = "SIMULATED: no RDMA device takes part, and no figure here is that of a device";
+/// That nothing of it is real, as it is said before anything is measured: in the output, or, where a document is all of that,
+/// on standard error.
+fn simulated_notice(is_json: bool) -> [String; 2] {
+    const SIMULATED: &str = "SIMULATED: no RDMA device takes part, and no figure here is that of a device\n";
     if is_json {
-        return writeln!(errors, "{SIMULATED}");
+        [String::new(), SIMULATED.to_owned()]
+    } else {
+        [format!("{SIMULATED}\n"), String::new()]
     }
-    writeln!(out, "{SIMULATED}\n")?;
-    out.flush()
 }
 
 /// Two hosts of one simulated subnet.
@@ -385,10 +387,8 @@ mod tests {
     #[test]
     fn a_simulated_run_says_so_first() {
         for is_json in [false, true] {
-            let (mut out, mut errors) = (Vec::new(), Vec::new());
-            super::say_simulated(is_json, &mut out, &mut errors).unwrap();
+            let [out, errors] = super::simulated_notice(is_json);
             let (said, silent) = if is_json { (errors, out) } else { (out, errors) };
-            let said = String::from_utf8(said).unwrap();
             assert!(said.starts_with("SIMULATED: no RDMA device takes part"), "{said}");
             assert!(silent.is_empty());
         }

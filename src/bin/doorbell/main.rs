@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod address;
+mod closed_pipe;
 mod config;
 mod configured;
 mod demo;
@@ -55,6 +56,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    closed_pipe::heed(std::process::exit);
     let outcome = match Arguments::parse().command {
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Topo(arguments) => topo::topo(&arguments),

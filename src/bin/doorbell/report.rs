@@ -1,7 +1,5 @@
 //! How a report reaches whoever asked: text for people, or one JSON document.
 
-use std::io::{self, Write};
-
 use serde::Serialize;
 
 /// What every command ends with when it cannot go on.
@@ -13,13 +11,10 @@ pub(crate) fn print<R: Serialize>(
     json: bool,
     text: impl FnOnce(&R) -> String,
 ) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
     if json {
-        serde_json::to_writer_pretty(&mut out, report)?;
-        writeln!(out)?;
+        println!("{}", serde_json::to_string_pretty(report)?);
     } else {
-        write!(out, "{}", text(report))?;
+        print!("{}", text(report));
     }
-    out.flush()?;
     Ok(())
 }

@@ -18,6 +18,7 @@ use super::table::{self, Colour, Detail};
 use super::template::Values;
 use crate::cluster::Cluster;
 use crate::kernel::Choice;
+use crate::output;
 use crate::topology::Topology;
 
 /// Arguments of `cargo lab run`.
@@ -300,9 +301,7 @@ fn colour(stream: &impl IsTerminal) -> Colour {
 }
 
 fn print(text: &str) -> Result<()> {
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .context("cannot write to standard output")
+    output::write(text.as_bytes())
 }
 
 /// What would be done, for `--dry-run`.

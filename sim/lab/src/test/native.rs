@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result};
 use super::harness::{self, Shown};
 use super::tally::Part;
 use crate::leash;
+use crate::output;
 use crate::programs;
 use crate::scenario::{TestCounts, count_tests};
 use crate::steps::say;
@@ -98,9 +99,7 @@ pub(super) fn run(suite: &Suite, headers: &Path, out: &Path) -> Result<Ran> {
         let before = written.len();
         file.read_to_end(&mut written)
             .with_context(|| format!("cannot read {}", log.display()))?;
-        std::io::stdout()
-            .write_all(shown.take(written.get(before..).unwrap_or_default()).as_bytes())
-            .context("cannot write to standard output")?;
+        output::write(shown.take(written.get(before..).unwrap_or_default()).as_bytes())?;
         if status.is_some() || started.elapsed() > DEADLINE {
             break status;
         }

@@ -4,7 +4,7 @@
 
 use core::net::SocketAddr;
 use core::time::Duration;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::thread;
 
 use doorbell::SettingValues;
@@ -124,15 +124,12 @@ impl Shown {
         if core::mem::take(&mut self.is_lost) {
             eprintln!("doorbell: it answers again");
         }
-        let mut out = io::stdout().lock();
         if self.is_json {
-            serde_json::to_writer(&mut out, report)?;
-            writeln!(out)?;
+            println!("{}", serde_json::to_string(report)?);
         } else {
             let clear = if self.clears { "\x1b[H\x1b[J" } else { "" };
-            writeln!(out, "{clear}{}", report.text())?;
+            println!("{clear}{}", report.text());
         }
-        out.flush()?;
         Ok(())
     }
 
