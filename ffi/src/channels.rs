@@ -95,6 +95,12 @@ impl Channels {
         Ok(())
     }
 
+    /// Whether a queue has this channel, or one that could not be destroyed.
+    pub(crate) fn is_taken(&self, kind: WorkKind, channel: u32) -> bool {
+        let entries = self.lock();
+        entries.get(&(kind, channel)).is_some_and(|entry| entry.live)
+    }
+
     /// Gives a channel back, its queue being destroyed; the next one begins at this generation.
     pub(crate) fn give_back(&self, kind: WorkKind, channel: u32, next_generation: u32) {
         if let Some(entry) = self.lock().get_mut(&(kind, channel)) {
@@ -138,7 +144,9 @@ mod tests {
         assert_eq!(channels.take(Receive, 7, 0), Ok(0));
         assert_eq!(channels.take(Send, 8, 0), Ok(0));
         assert_eq!(channels.take(Send, 7, 0).unwrap_err().errno, libc::EEXIST);
+        assert!(channels.is_taken(Send, 7) && !channels.is_taken(Receive, 8));
         channels.give_back(Send, 7, 42);
+        assert!(!channels.is_taken(Send, 7) && channels.is_taken(Receive, 7));
         assert_eq!(channels.take(Send, 7, 0), Ok(42));
     }
 

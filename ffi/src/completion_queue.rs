@@ -296,6 +296,10 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         Claim::new(self, WorkKind::Receive, channel)
     }
 
+    fn is_claimed(&self, channel: u32) -> bool {
+        self.inner.channels().is_taken(WorkKind::Send, channel)
+    }
+
     fn notification_fd(&self) -> Option<i32> {
         self.inner.notifier.as_ref().map(|notifier| notifier.fd)
     }

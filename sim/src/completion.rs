@@ -201,6 +201,12 @@ impl CompletionState {
         Ok(entry.next_generation)
     }
 
+    /// Whether the sends of a channel are taken.
+    fn is_taken(&self, channel: u32) -> bool {
+        let entry = self.channels.get(&(false, channel));
+        entry.is_some_and(|entry| entry.is_live)
+    }
+
     /// A number for a shared receive queue, which no other on this completion queue ever has.
     ///
     /// # Errors
@@ -449,6 +455,12 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
 
     fn claim_receives(&self, channel: u32) -> Result<Claim, ProviderError> {
         Claim::new(self, WorkKind::Receive, channel)
+    }
+
+    fn is_claimed(&self, channel: u32) -> bool {
+        let world = self.context.fabric().lock();
+        let state = world.completion_queues.get(self.key);
+        state.is_some_and(|state| state.is_taken(channel))
     }
 
     fn poll<F: FnMut(Completion)>(&mut self, mut each: F) -> Result<u32, ProviderError> {

@@ -65,6 +65,8 @@ impl Metrics {
     /// What a Worker counted, and its channels, as far as it was polled.
     pub fn worker<P: Provider>(&mut self, labels: &Labels, worker: &mut Worker<P>) {
         self.statistics(labels, &worker.statistics().snapshot());
+        self.families
+            .add(&names::NOT_DESTROYED, labels, worker.not_destroyed().into());
         let ids: Vec<_> = worker.channels().collect();
         for channel in ids {
             if let Some(channel) = worker.channel(channel) {

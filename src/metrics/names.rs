@@ -109,6 +109,10 @@ pub(super) static BATCH_REQUESTS: Description = described(
     Kind::Histogram,
     "Requests that one doorbell was for.",
 );
+pub(super) static NOT_DESTROYED: Description = gauge(
+    "doorbell_worker_not_destroyed_queue_pairs",
+    "Queue pairs that the device would not destroy, each with its memory, its place and its room in the queues.",
+);
 pub(super) static CHANNELS: Description = gauge("doorbell_channels", "Channels by peer and state.");
 pub(super) static CHANNEL_CREDITS: Description = gauge(
     "doorbell_channel_credits",

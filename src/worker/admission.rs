@@ -10,7 +10,7 @@ use doorbell_core::sync::AtomicU32;
 use doorbell_core::wire::CreditWord;
 use doorbell_hotpath::{Grants, WindowWord};
 
-use super::places::{Entry, Listed};
+use super::places::{Entry, Listed, Room};
 use super::{CREDIT_WORD_BYTES, QueuePairNumber, Reservation, Worker};
 use crate::ChannelConfig;
 use crate::bring_up::{Place, Supplied, Supply, send_depth};
@@ -28,16 +28,17 @@ impl<P: Provider> Worker<P> {
         let is_shared = shared.is_some();
         let receives_most = shared.map_or(self.receives.completions.depth(), |shared| shared.promisable());
         let entries = &mut self.places.entries;
-        let promised = entries.iter().filter_map(|entry| entry.reserved.upgrade());
-        let (sends_left, receives_left) = promised.fold(
-            (self.sends.completions.depth(), receives_most),
-            |(sends, receives), held| {
-                (
-                    sends.saturating_sub(held.sends),
-                    receives.saturating_sub(held.receives),
-                )
-            },
-        );
+        let completions = &self.sends.completions;
+        let is_free = |at: usize, entry: &Entry<_>| !entry.is_promised() && !is_claimed::<P>(completions, at);
+        let (mut sends_left, mut receives_left, mut free) = (completions.depth(), receives_most, None);
+        for (at, entry) in entries.iter().enumerate() {
+            if is_free(at, entry) {
+                free = free.or(Some(at));
+                continue;
+            }
+            sends_left = sends_left.saturating_sub(entry.room.sends);
+            receives_left = receives_left.saturating_sub(entry.room.receives);
+        }
         if is_shared && receives > receives_left {
             return Err(ConnectError::NoShare { receives_left });
         }
@@ -47,9 +48,6 @@ impl<P: Provider> Worker<P> {
                 receives_left,
             });
         }
-        let free = entries
-            .iter()
-            .position(|entry| entry.reserved.strong_count() == 0);
         let at = free.unwrap_or(entries.len());
         let index = u32::try_from(at).ok().filter(|index| *index < self.channels_max);
         let index = index.ok_or(ConnectError::TooManyChannels)?;
@@ -58,6 +56,7 @@ impl<P: Provider> Worker<P> {
                 generation: 0,
                 listed: Listed::default(),
                 reserved: Weak::new(),
+                room: Room { sends, receives },
                 is_admitted: false,
                 channel: None,
                 closed: None,
@@ -70,18 +69,16 @@ impl<P: Provider> Worker<P> {
         };
         let reservation = Arc::new(Reservation {
             id,
-            sends,
-            receives,
             is_refused: AtomicU32::new(0),
             qpn: Arc::new(QueuePairNumber::none()),
         });
         entry.reserved = Arc::downgrade(&reservation);
+        entry.room = Room { sends, receives };
         entry.is_admitted = false;
         // One more of each than its peer may use: of shared receives it is kept, too, that a peer took more.
         let on_their_way = entries.iter().filter(|entry| entry.awaits_admission());
-        let promised = on_their_way.filter_map(|entry| entry.reserved.upgrade());
-        let early = promised.fold(0_usize, |sum, held| {
-            sum.saturating_add(held.receives as usize).saturating_add(1)
+        let early = on_their_way.fold(0_usize, |sum, entry| {
+            sum.saturating_add(entry.room.receives as usize).saturating_add(1)
         });
         self.receives.early.make_room(early);
         Ok(reservation)
@@ -183,6 +180,11 @@ impl<P: Provider> Worker<P> {
         entry.is_admitted = true;
         Ok(id)
     }
+}
+
+/// Whether a queue pair has a place, or the promise of it.
+pub(super) fn is_claimed<P: Provider>(completions: &P::CompletionQueue, at: usize) -> bool {
+    u32::try_from(at).is_ok_and(|channel| completions.is_claimed(channel))
 }
 
 /// The word in which a channel's peer announces receives, for us and as the peer is told.

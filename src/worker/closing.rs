@@ -60,7 +60,7 @@ pub enum CloseProgress {
     Unknown,
     /// Go on polling.
     UnderWay,
-    /// It is gone: cleanly, or with what went wrong.
+    /// It is gone: cleanly, or with what went wrong. With [`CloseError::NotDestroyed`] it is not, and will not be.
     Closed(Result<(), CloseError>),
 }
 
@@ -115,7 +115,7 @@ impl<P: Provider> Worker<P> {
     ///
     /// # Errors
     /// Something was not done by the deadline, the device refused, or polling failed. The
-    /// channel is closed all the same, and its memory goes home.
+    /// channel is closed all the same, and its memory goes home, but for [`CloseError::NotDestroyed`].
     pub fn close(
         &mut self,
         id: ChannelId,
@@ -157,12 +157,17 @@ impl<P: Provider> Worker<P> {
                 }
                 _ => {
                     let closed = self.closing.swap_remove(at);
-                    if let Some(shared) = &mut self.receives.shared {
+                    let gone = closed.reservation.id;
+                    let is_left = outcome == Err(CloseError::NotDestroyed);
+                    // A queue pair that is left may take the receives it was granted.
+                    if let Some(shared) = self.receives.shared.as_mut().filter(|_| !is_left) {
                         shared.release(closed.granted);
                     }
-                    let gone = closed.reservation.id;
                     match &outcome {
                         Ok(()) => tell!(debug, "channel closed", channel = gone.index),
+                        Err(reason) if is_left => {
+                            tell!(error, "channel not closed", channel = gone.index, reason = reason);
+                        }
                         Err(reason) => tell!(warn, "channel closed", channel = gone.index, reason = reason),
                     }
                     if let Some(entry) = self.places.entries.get_mut(gone.index as usize) {
@@ -237,6 +242,10 @@ impl<P: Provider> Worker<P> {
             },
             // The list of closings holds it, and the clone that the caller passed.
             Stage::Destroying if Arc::strong_count(reservation) > 2 => (Some(stage), outcome),
+            // Its end, if it came, was before the reaper let go of the reservation, which was seen.
+            Stage::Destroying if self.sends.completions.is_claimed(id.index) => {
+                (None, Err(CloseError::NotDestroyed))
+            }
             Stage::Destroying => {
                 let sends = self.sends.completions.depth();
                 let receives = self.receives.completions.depth();
@@ -301,6 +310,9 @@ pub enum CloseError {
     Poll(ProviderError),
     /// Not everything was done by the deadline.
     TimedOut,
+    /// The device would not destroy the queue pair. It is there as long as the process is, with all it may use: its memory,
+    /// which stays registered, its place on the Worker, and its room in the completion queues.
+    NotDestroyed,
 }
 
 impl fmt::Display for CloseError {
@@ -309,6 +321,9 @@ impl fmt::Display for CloseError {
             Self::Unknown => f.write_str("there is no such channel"),
             Self::Provider(error) => write!(f, "the queue pair could not be failed: {error}"),
             Self::Poll(error) => write!(f, "while closing, the completion queue cannot be polled: {error}"),
+            Self::NotDestroyed => {
+                f.write_str("the device would not destroy the queue pair, which stays with its memory")
+            }
             Self::TimedOut => f.write_str("not everything in flight was done before the deadline"),
         }
     }

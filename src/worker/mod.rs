@@ -96,8 +96,6 @@ const CREDIT_WORD_BYTES: usize = size_of::<u64>();
 #[derive(Debug)]
 pub(crate) struct Reservation {
     pub(crate) id: ChannelId,
-    sends: u32,
-    receives: u32,
     /// Whether the half that receives found the peer out, and the other has not yet failed the queue pair.
     is_refused: AtomicU32,
     /// The number of its queue pair, once that is made: on whichever thread.
@@ -314,6 +312,18 @@ impl<P: Provider> Worker<P> {
     /// The channels there are.
     pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
         self.places.names()
+    }
+
+    /// How many queue pairs of channels, or of connections that came to nothing, the device would not destroy
+    /// ([`CloseError::NotDestroyed`]).
+    #[must_use]
+    pub fn not_destroyed(&self) -> u32 {
+        let places = self.places.entries.iter().enumerate();
+        let left = places.filter(|(at, entry)| {
+            !entry.is_promised() && admission::is_claimed::<P>(&self.sends.completions, *at)
+        });
+        // There are no more places than channels.
+        u32::try_from(left.count()).unwrap_or(u32::MAX)
     }
 
     /// What it counts, with all its channels. A clone may be read on any thread, at any time.

@@ -18,13 +18,22 @@ pub(super) struct Places<C: Send + 'static> {
 pub(super) struct Entry<C> {
     pub(super) generation: u32,
     pub(super) listed: Listed,
-    /// What is promised to the channel, from before it exists until it is gone.
+    /// That it is promised to a channel, from before that exists until it is gone.
     pub(super) reserved: Weak<Reservation>,
+    /// Completions that were promised with it.
+    pub(super) room: Room,
     /// Whether the channel it is promised to was put here, and may be gone again.
     pub(super) is_admitted: bool,
     pub(super) channel: Option<C>,
     /// How the last channel here was closed, by its generation.
     pub(super) closed: Option<(u32, Result<(), CloseError>)>,
+}
+
+/// How many completions a channel has room for in the queues.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub(super) sends: u32,
+    pub(super) receives: u32,
 }
 
 /// The lists a channel is on.
@@ -73,9 +82,15 @@ impl<C: Held + Send + 'static> Places<C> {
 }
 
 impl<C> Entry<C> {
+    /// Whether it is promised to a channel. One that is not may be taken all the same: by a queue pair that the device would
+    /// not destroy.
+    pub(super) fn is_promised(&self) -> bool {
+        self.reserved.strong_count() > 0
+    }
+
     /// Whether a connection on its way may yet become the channel here.
     pub(super) fn awaits_admission(&self) -> bool {
-        !self.is_admitted && self.reserved.strong_count() > 0
+        !self.is_admitted && self.is_promised()
     }
 }
 

@@ -420,6 +420,14 @@ pub trait CompletionQueue: Send + Sized + 'static {
     /// As for [`CompletionQueue::claim_sends`].
     fn claim_receives(&self, channel: u32) -> Result<Self::Claim, ProviderError>;
 
+    /// Whether the sends of this channel are promised, or some queue pair's. They are for good where that was dropped and
+    /// the device would not destroy it.
+    ///
+    /// # Ordering
+    /// By a lock, which the end of a queue pair takes, too: who sees anything that was done behind that end sees the
+    /// channel free.
+    fn is_claimed(&self, channel: u32) -> bool;
+
     /// The file descriptor that becomes readable after [`CompletionQueue::arm`], where the
     /// queue was made with notification and the provider has it.
     fn notification_fd(&self) -> Option<i32>;

@@ -60,6 +60,7 @@ impl<P: Provider> Worker<P> {
                 generation: entry.generation,
                 listed: entry.listed,
                 reserved: entry.reserved.clone(),
+                room: entry.room,
                 is_admitted: entry.is_admitted,
                 channel: send,
                 closed: entry.closed,
@@ -68,6 +69,7 @@ impl<P: Provider> Worker<P> {
                 generation: entry.generation,
                 listed: entry.listed,
                 reserved: entry.reserved,
+                room: entry.room,
                 is_admitted: entry.is_admitted,
                 channel: receive,
                 closed: None,
@@ -135,6 +137,7 @@ impl<P: Provider> SendWorker<P> {
                     is_unannounced: send.listed.is_unannounced,
                 },
                 reserved: send.reserved,
+                room: send.room,
                 is_admitted: send.is_admitted,
                 channel: send
                     .channel
