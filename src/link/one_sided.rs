@@ -448,6 +448,13 @@ impl<P: Provider, N: Network> Link<P, N> {
                 self.session.blocked(rail);
                 None
             }
+            // Nobody will tell what became of it: it ends, or goes again, as what a rail had that failed.
+            Posted::InDoubt => {
+                let epoch = self.session.rail_epoch(rail);
+                let chance = u64::from(epoch.to_u32());
+                self.session.given_up(rail, epoch, now, chance);
+                None
+            }
         }
     }
 
@@ -506,7 +513,9 @@ impl<P: Provider, N: Network> Link<P, N> {
             return Some(rail);
         }
         let bytes = length.saturating_add(SESSION_HEADER_BYTES);
-        if self.took(rail, outcome, bytes, Some(id), now).is_some() {
+        let may_be_posted = matches!(outcome, Posted::Done(_) | Posted::InDoubt);
+        self.took(rail, outcome, bytes, Some(id), now);
+        if may_be_posted {
             self.one_sided.requests.posted(id, rail, epoch);
         }
         None
@@ -554,9 +563,10 @@ fn post<P: Provider>(worker: &mut Worker<P>, at: At, operation: Operation, lease
     match channel.post(operation, lease, PostFlags::SIGNALED) {
         Ok(ticket) => Posted::Done(ticket),
         Err(error) => {
-            if let Some(lease) = error.item {
-                worker.release(lease);
-            }
+            let Some(lease) = error.item else {
+                return Posted::InDoubt;
+            };
+            worker.release(lease);
             match error.kind {
                 SendErrorKind::Refused(PushError::State(_)) => Posted::Blocked,
                 kind => posted(Err(kind)),

@@ -46,6 +46,8 @@ pub(super) enum Posted {
     Done(Ticket),
     Blocked,
     Failed,
+    /// The device refused it without saying so of this one: it may have it.
+    InDoubt,
 }
 
 impl<P: Provider, N: Network> Link<P, N> {

@@ -297,7 +297,7 @@ fn act<P: Provider, N: Network>(
             link.session.did(action, now);
         }
         Posted::Blocked => link.session.blocked(rail),
-        Posted::Failed => {
+        Posted::Failed | Posted::InDoubt => {
             if let Some(at) = link.rail_mut(rail).and_then(super::rail::LinkRail::lose) {
                 close(rail, at);
             }
