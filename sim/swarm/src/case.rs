@@ -4,7 +4,7 @@ use core::str::FromStr as _;
 
 use anyhow::{Context as _, Result};
 use doorbell::vocabulary::provider::DataInOrder;
-use doorbell_sim::plan::{Action, Clause, Effect, Which};
+use doorbell_sim::plan::{Action, Clause, Effect, PacketRule, Which};
 use doorbell_sim::{Plan, Quirks};
 use serde::{Deserialize, Serialize};
 
@@ -242,6 +242,19 @@ impl Case {
                 _ => None,
             });
         Ok(ends.collect())
+    }
+
+    /// How late a packet may come at most.
+    pub(crate) fn latest_ns(&self) -> Result<u64> {
+        let delays = self.plan()?.clauses.into_iter().map(|clause| match clause {
+            Clause::Packets(PacketRule {
+                effect: Effect::Delay(late_ns),
+                ..
+            }) => late_ns,
+            _ => 0,
+        });
+        // Several rules may strike one.
+        Ok(delays.sum())
     }
 
     pub(crate) fn to_text(&self) -> Result<String> {

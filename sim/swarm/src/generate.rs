@@ -7,7 +7,7 @@ use crate::generate_links::linked;
 use crate::station::address;
 
 /// How many cases are of links.
-const LINKED_PER_MILLION: u32 = 150_000;
+const LINKED_PER_MILLION: u32 = 110_000;
 
 /// Nothing of a plan begins later than this, nor lasts longer.
 const TROUBLE_NS: u64 = 20_000_000;

@@ -2,7 +2,7 @@
 
 use doorbell_sim::Random;
 
-use crate::case::{Ask, Case, Device, HostCase, LinksCase, Operation, Order, What};
+use crate::case::{Ask, Case, Device, HostCase, LineCase, LinksCase, Operation, Order, What};
 use crate::generate::{any_host, lines, one_of, ordinal, pick};
 use crate::station::address;
 
@@ -40,7 +40,7 @@ pub(crate) fn linked(random: &mut Random) -> Case {
             is_one_device,
         }),
         operations: operations(random, lines.len(), may_end),
-        plan: plan(random, &hosts, is_one_device),
+        plan: plan(random, &lines[0], &hosts, is_one_device),
         hosts,
         lines,
     }
@@ -68,6 +68,18 @@ fn operations(random: &mut Random, lines: usize, may_end: bool) -> Vec<Operation
         .collect();
     let may_stop = random.happens(400_000);
     let has_windows = random.happens(800_000);
+    // Early, so that most faults find some of these under way.
+    if has_windows && random.happens(600_000) {
+        for line in 0..lines {
+            let end = pick(random, 2);
+            let mut push = |end, what| operations.push(Operation { line, end, what });
+            push(0, What::Pass { ns: 10_000_000 });
+            push(end, What::Grant { is_read_only: false });
+            push(0, What::Pass { ns: 5_000_000 });
+            let (window, what, count) = (0, Ask::Write, Ask::ALL.len() as u8);
+            push(1 - end, What::Ask { window, what, count });
+        }
+    }
     for _ in 0..50 + pick(random, 150) {
         let bytes_most = one_of(random, &[64, 1000, 6000]);
         let ns_most = one_of(random, &[100_000, 3_000_000, 30_000_000]);
@@ -110,7 +122,7 @@ fn operations(random: &mut Random, lines: usize, may_end: bool) -> Vec<Operation
 }
 
 /// A fifth goes without faults.
-fn plan(random: &mut Random, hosts: &[HostCase], is_one_device: bool) -> String {
+fn plan(random: &mut Random, line: &LineCase, hosts: &[HostCase], is_one_device: bool) -> String {
     let mut clauses = Vec::new();
     if random.happens(200_000) {
         return String::new();
@@ -120,11 +132,7 @@ fn plan(random: &mut Random, hosts: &[HostCase], is_one_device: bool) -> String 
         let number = pick(random, hosts.len());
         let subnet = pick(random, 2);
         let any = |random: &mut Random| any_host(random, hosts.len());
-        let port = if is_one_device {
-            format!("sim0:{}", subnet + 1)
-        } else {
-            format!("sim{subnet}:1")
-        };
+        let port = port(subnet, is_one_device);
         let action = match random.below(9) {
             0..3 => format!("link {}/{port}-{}/{port} down", any(random), any(random)),
             3 => format!("link {}-{} down", any(random), any(random)),
@@ -138,6 +146,9 @@ fn plan(random: &mut Random, hosts: &[HostCase], is_one_device: bool) -> String 
             }
         };
         clauses.push(format!("at {at}ns {action} for {lasts}ns"));
+    }
+    if random.happens(800_000) {
+        clauses.push(one_sided(random, line, hosts.len(), is_one_device));
     }
     for _ in 0..random.below(3) {
         let effect = one_of(random, &["drop", "duplicate", "reorder", "corrupt"]);
@@ -156,4 +167,39 @@ fn plan(random: &mut Random, hosts: &[HostCase], is_one_device: bool) -> String 
         clauses.push(format!("fail {nth} post of h{number} with 12"));
     }
     clauses.join("; ")
+}
+
+/// What strikes one-sided requests that are under way as their rail fails: atomics of which nothing is heard, and WRITEs that come
+/// when their rail was given up, and its other end is still there.
+fn one_sided(random: &mut Random, line: &LineCase, hosts: usize, is_one_device: bool) -> String {
+    let port = port(pick(random, 2), is_one_device);
+    let from = any_host(random, hosts);
+    let how = random.below(10);
+    if how < 3 {
+        return format!("drop every 1st result of {from}/{port}->any");
+    }
+    // Those between go again in time, so that the rail stays up until it is cut, or a post of it fails.
+    let nth = ordinal(2 + random.below(2));
+    let (given_up_ns, fault) = if how < 7 {
+        let (at, lasts) = (random.below(TROUBLE_NS), TROUBLE_NS / 2);
+        let tries = u64::from(line.retry_count) + 1;
+        (
+            tries * (4096 << line.timeout),
+            format!("at {at}ns link {from}/{port}-any/{port} down for {lasts}ns"),
+        )
+    } else {
+        let nth = ordinal(20 + random.below(100));
+        (0, format!("fail every {nth} unclear-post of {from} with 5"))
+    };
+    let late_ns = given_up_ns + 1 + random.below(40_000_000);
+    format!("delay every {nth} write of any/{port}->any by {late_ns}ns; {fault}")
+}
+
+/// The port of a host in a subnet, as plans name it.
+fn port(subnet: usize, is_one_device: bool) -> String {
+    if is_one_device {
+        format!("sim0:{}", subnet + 1)
+    } else {
+        format!("sim{subnet}:1")
+    }
 }

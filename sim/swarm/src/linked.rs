@@ -560,6 +560,12 @@ impl<'c> LinkedRun<'c> {
             seat.stops_until_ns = 0;
         }
         self.ask_no_more();
+        // What is late comes, and is nobody's any more.
+        self.pass(
+            self.case
+                .latest_ns()
+                .map_err(|error| failure("set-up", error.to_string()))?,
+        )?;
         // As whoever is told by its device that something changed.
         (0..self.seats.len()).try_for_each(|host| self.refresh(host))?;
         (0..self.case.lines.len()).try_for_each(|line| self.reroute(line))

@@ -19,11 +19,16 @@ const CELLS: usize = 3;
 const ONCE: usize = CELLS;
 /// The word that is added to.
 const SUM: usize = ONCE + 1;
+/// The bits that additions have.
+const ADDED: u64 = 0x5555_5555_5555_5555;
 /// All words; what is behind those stays as it was.
 const WORDS: usize = 8;
 
 /// How many requests follow one that an operation asks.
 const AGAIN: u32 = 150;
+
+/// Additions of a window that are under way at once, at most.
+const ADDS_MAX: usize = 4;
 
 /// Windows that an end of a link grants at most.
 const GRANTS_MAX: usize = 6;
@@ -64,12 +69,25 @@ struct Word {
     seen: u64,
 }
 
-/// A word that is added to.
-#[derive(Default)]
+/// A word that is added to: each addition is of a bit of its own, and the one above is never added. So what is there tells
+/// which were done, however many are in doubt, and what is done twice adds a bit that is not due.
+#[derive(Debug, Default)]
 struct Sum {
-    done: u64,
-    /// Those that may have been done.
-    perhaps: u64,
+    /// What was there when it was looked at last.
+    there: u64,
+    /// What may be added yet, by requests under way or, late, by those that ended unknown.
+    due: u64,
+    /// Of requests under way, what was seen to be added.
+    came: Vec<Came>,
+}
+
+/// What was added, and to what.
+#[derive(Clone, Copy, Debug)]
+struct Came {
+    bit: u64,
+    before: u64,
+    /// What was added since it was looked at before.
+    with: u64,
 }
 
 /// A request that has no end yet.
@@ -84,14 +102,43 @@ enum Asked {
         word: usize,
         floor: u64,
     },
-    Add,
+    Add {
+        bit: u64,
+    },
+}
+
+impl Sum {
+    /// What the next addition adds, where there is something left for it.
+    fn next(&self) -> Option<u64> {
+        let taken = self.came.iter().fold(self.due, |taken, came| taken | came.bit);
+        let free = ADDED & !taken;
+        (free != 0).then_some(free & free.wrapping_neg())
+    }
+
+    /// Looks at what is there.
+    fn look(&mut self, there: u64, open: u64) -> Verdict {
+        let with = there.wrapping_sub(self.there);
+        ensure(with & !self.due == 0, "atomic", || {
+            format!("{with:x} was added where {:x} was due", self.due)
+        })?;
+        let bits = (0..u64::BITS)
+            .map(|bit| 1 << bit)
+            .filter(|bit| with & open & bit != 0);
+        let before = self.there;
+        self.came.extend(bits.map(|bit| Came { bit, before, with }));
+        self.due &= !with;
+        self.there = there;
+        Ok(())
+    }
+
+    /// A request ended; what it added and was seen to.
+    fn end(&mut self, bit: u64) -> Option<Came> {
+        let at = self.came.iter().position(|came| came.bit == bit)?;
+        Some(self.came.swap_remove(at))
+    }
 }
 
 impl Granted {
-    fn is_asking(&self, is_same: impl Fn(&Asked) -> bool) -> bool {
-        self.open.iter().any(|(_, asked)| is_same(asked))
-    }
-
     /// Takes the end of a request, with what it brought.
     fn end(&mut self, asked: Asked, end: RequestEnd, data: Option<&[u8]>) -> Verdict {
         let word = data.and_then(|data| Some(u64::from_ne_bytes(data.try_into().ok()?)));
@@ -114,12 +161,16 @@ impl Granted {
                     format!("a READ brought {data:?}, of {floor} to {most}")
                 })
             }
-            (Asked::Add, RequestEnd::Done) => {
-                let Sum { done, perhaps } = self.sum;
-                self.sum.done += 1;
-                let is_right = word.is_some_and(|word| (done..=done + perhaps).contains(&word));
+            (Asked::Add { bit }, RequestEnd::Done) => {
+                if self.memory.is_none() {
+                    return Ok(());
+                }
+                let came = self.sum.end(bit);
+                let is_right = came
+                    .zip(word)
+                    .is_some_and(|(came, word)| word.wrapping_sub(came.before) & !(came.with & !bit) == 0);
                 ensure(is_right, "atomic", || {
-                    format!("{data:?} before {done} additions, and {perhaps} perhaps")
+                    format!("{bit:x} is added to {word:x?}, and was seen to be so: {came:x?}")
                 })
             }
             (
@@ -135,10 +186,15 @@ impl Granted {
                 self.may_be_late = true;
                 Ok(())
             }
-            (Asked::Add, RequestEnd::Unknown { was_posted, .. }) => {
-                self.sum.perhaps += u64::from(was_posted);
+            (Asked::Add { bit }, RequestEnd::Unknown { was_posted, .. }) => {
                 self.may_be_late |= was_posted;
-                Ok(())
+                let came = self.sum.end(bit);
+                if !was_posted {
+                    self.sum.due &= !bit;
+                }
+                ensure(was_posted || came.is_none(), "atomic", || {
+                    format!("{came:x?}, which was not posted")
+                })
             }
             (Asked::Read { .. }, RequestEnd::Unknown { .. }) => Ok(()),
         }
@@ -171,16 +227,11 @@ impl Granted {
             })?;
             word.seen = value;
         }
-        let adding = self
-            .open
-            .iter()
-            .filter(|(_, asked)| matches!(asked, Asked::Add))
-            .count() as u64;
-        let Sum { done, perhaps } = self.sum;
-        let sum = there[SUM];
-        ensure((done..=done + perhaps + adding).contains(&sum), "atomic", || {
-            format!("{sum} in a word with {done} additions, and {perhaps} perhaps")
-        })?;
+        let adding = self.open.iter().fold(0, |bits, (_, asked)| match asked {
+            Asked::Add { bit } => bits | bit,
+            _ => bits,
+        });
+        self.sum.look(there[SUM], adding)?;
         ensure(there[SUM + 1..] == [0; WORDS - SUM - 1], "made up", || {
             format!("{there:?}")
         })?;
@@ -300,15 +351,23 @@ impl LinkedRun<'_> {
                 let floor = window.words[word].seen;
                 (word, Request::Read(8), Asked::Read { word, floor })
             }
-            Ask::Add => (SUM, Request::FetchAndAdd(1), Asked::Add),
+            Ask::Add => match window.sum.next() {
+                Some(bit) => (SUM, Request::FetchAndAdd(bit), Asked::Add { bit }),
+                None => return Ok(()),
+            },
         };
-        // One at a time of each word: of those that are under way at once no order is told.
-        let is_busy = window.is_asking(|open| match (open, &asked) {
+        // One WRITE at a time of each word: of those that are under way at once no order is told.
+        let alike = window.open.iter().filter(|(_, open)| match (open, &asked) {
             (Asked::Write { word: open, .. }, Asked::Write { word, .. }) => open == word,
-            (Asked::Add, Asked::Add) => true,
+            (Asked::Add { .. }, Asked::Add { .. }) => true,
             _ => false,
         });
-        if is_busy {
+        let most = match asked {
+            Asked::Write { .. } => 1,
+            Asked::Add { .. } => ADDS_MAX,
+            Asked::Read { .. } => usize::MAX,
+        };
+        if alike.count() >= most {
             return Ok(());
         }
         let may = window.access == RemoteAccess::ALL || what == Ask::Read;
@@ -323,8 +382,10 @@ impl LinkedRun<'_> {
                         window.number
                     )
                 })?;
-                if let Asked::Write { word, number } = asked {
-                    window.words[word].asked = number;
+                match asked {
+                    Asked::Write { word, number } => window.words[word].asked = number,
+                    Asked::Add { bit } => window.sum.due |= bit,
+                    Asked::Read { .. } => {}
                 }
                 window.open.push((request, asked));
                 Ok(())
@@ -391,6 +452,7 @@ impl LinkedRun<'_> {
             ));
         };
         let window = &mut self.windows[index];
+        window.check()?;
         let (_, asked) = window.open.swap_remove(at);
         if let RequestEnd::Unknown { reason, .. } = told {
             let may_be = match reason {
@@ -417,7 +479,7 @@ impl LinkedRun<'_> {
             Asked::Write { word: ONCE, .. } => self.ask_of(index, 0, Ask::WriteOnce),
             Asked::Write { word, .. } => self.ask_of(index, word, Ask::Write),
             Asked::Read { word, .. } => self.ask_of(index, word, Ask::Read),
-            Asked::Add => self.ask_of(index, 0, Ask::Add),
+            Asked::Add { .. } => self.ask_of(index, 0, Ask::Add),
         }
     }
 
@@ -430,11 +492,6 @@ impl LinkedRun<'_> {
             }
             if hosts[1 - window.end] == host && !window.open.is_empty() {
                 window.may_be_late = true;
-                let adding = window
-                    .open
-                    .iter()
-                    .filter(|(_, asked)| matches!(asked, Asked::Add));
-                window.sum.perhaps += adding.count() as u64;
                 window.open.clear();
             }
         }
