@@ -41,6 +41,7 @@ impl State {
                         self.note_over(rank, link, reason);
                     }
                     self.events.push(MeshEvent::LinkLost { rank, reason });
+                    self.has_lost_link = true;
                     self.announce();
                 }
             }
@@ -93,6 +94,7 @@ impl State {
             let before = self.neighbours.iter().filter(|before| other(before));
             self.unwanted.extend(before.map(|before| before.link));
             self.neighbours.retain(|before| !other(before));
+            self.has_lost_link = true;
             is_taken = false;
         }
         let all = self.known();

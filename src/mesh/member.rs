@@ -21,6 +21,8 @@ pub(super) struct Member {
     /// How many it takes from `acknowledged` on.
     room: u32,
     resend_at: Option<Deadline>,
+    /// When a message goes for which it has no room, as far as is known: what it said since may be lost.
+    probe_at: Option<Deadline>,
     /// What came and was not taken: frames, of which the message begins behind the headers.
     arrived: VecDeque<Vec<u8>>,
     /// The number of the next message from it.
@@ -63,10 +65,10 @@ impl Member {
         };
     }
 
-    /// Whether one more message is taken in.
+    /// Whether one more message is taken in. Where there is no room for any, one is, to ask for room with.
     pub(super) fn has_room(&self, config: &MeshConfig) -> bool {
         let kept = u32::try_from(self.kept.len()).unwrap_or(u32::MAX);
-        kept < config.window.min(self.room)
+        kept < config.window.min(self.room.max(1))
     }
 
     /// The number of the next message that is taken in.
@@ -88,16 +90,27 @@ impl Member {
         self.kept.push_back(frame);
     }
 
-    /// The frame that is to be sent next. It says how far this member got.
-    pub(super) fn unsent(&mut self, config: &MeshConfig) -> Option<&[u8]> {
+    /// The frame that is to be sent next. It says how far this member got. One for which there is no room goes after some time
+    /// all the same: whoever refuses it says how much room there is, which may have been said before and lost.
+    pub(super) fn unsent(&mut self, now: Instant, config: &MeshConfig) -> Option<&[u8]> {
         let grant = self.grant(config);
         let frame = self.kept.get_mut(self.sent)?;
+        if self.room == 0 {
+            let after = || Deadline::after(now, config.resend_after);
+            let is_due = self.probe_at.get_or_insert_with(after).has_passed(now);
+            is_due.then_some(())?;
+        }
         grant.put_into(frame);
         Some(frame)
     }
 
     pub(super) fn did_send(&mut self, now: Instant, config: &MeshConfig) {
         self.did_grant();
+        if self.room == 0 {
+            // It goes once there is room, and until then as rarely.
+            self.probe_at = None;
+            return;
+        }
         self.sent = self.sent.saturating_add(1);
         self.resend_at
             .get_or_insert_with(|| Deadline::after(now, config.resend_after));
@@ -135,6 +148,9 @@ impl Member {
         } else {
             self.room.max(grant.room)
         };
+        if self.room > 0 || self.kept.is_empty() {
+            self.probe_at = None;
+        }
         if came > 0 {
             self.resend_at = (self.sent > 0).then(|| Deadline::after(now, config.resend_after));
         }
@@ -188,7 +204,8 @@ impl Member {
 
     /// When to poll again at the latest: to tell it how far it got, or to send again.
     pub(super) fn wake(&self) -> Option<Deadline> {
-        self.grant_at.into_iter().chain(self.resend_at).min()
+        let (grant, resend) = (self.grant_at.into_iter(), self.resend_at);
+        grant.chain(resend).chain(self.probe_at).min()
     }
 
     /// How far it got: the number of the message that is expected, and how many are taken from it on.

@@ -103,6 +103,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             state: State {
                 routes: map.routes(config.rank),
                 is_map_new: false,
+                has_lost_link: false,
                 map,
                 config: *config,
                 reached: Ranks::NONE.with(config.rank),
@@ -185,6 +186,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             }
             // It was started again, which is known here before its link says so.
             state.unwanted.push(state.neighbours.swap_remove(place).link);
+            state.has_lost_link = true;
             state.announce();
         }
         match connect(&mut self.links) {

@@ -18,7 +18,9 @@ impl State {
             return;
         }
         let routes = self.map.routes(self.config.rank);
-        if routes == self.routes {
+        // Another link may lead the same way.
+        let has_lost_link = core::mem::take(&mut self.has_lost_link);
+        if routes == self.routes && !has_lost_link {
             return;
         }
         self.routes = routes;
@@ -101,7 +103,7 @@ impl State {
             if member.is_resend_due(now) {
                 self.counts.sent_again = self.counts.sent_again.saturating_add(member.send_again());
             }
-            while let Some(frame) = member.unsent(&self.config) {
+            while let Some(frame) = member.unsent(now, &self.config) {
                 if links.send(link, frame).is_err() {
                     break;
                 }

@@ -21,6 +21,8 @@ pub(super) struct State {
     pub(super) routes: Routes,
     /// Whether the map may have changed since ways were looked for.
     pub(super) is_map_new: bool,
+    /// Whether a link was lost since then, and with it what it had taken.
+    pub(super) has_lost_link: bool,
     pub(super) reached: Ranks,
     /// How many announcements this member made.
     pub(super) announced: u32,

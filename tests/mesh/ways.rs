@@ -258,6 +258,31 @@ fn a_member_that_is_lost_between_two_costs_them_no_message() {
     assert!(is_given_up);
 }
 
+/// What a member said of the room it has is lost with a link between others, and its own ways are what they were. Nothing of
+/// that is told it: whoever waits for room asks.
+#[test]
+fn room_that_is_told_and_lost_on_its_way_is_asked_for() {
+    let cables = [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4), (4, 5)];
+    let mut world = World::new(6, &cables, "at 100ms link h1/sim2-h3/sim2 down");
+    world.joined();
+    // What the last says to the first goes over the cable that breaks.
+    assert_eq!(world.member(4).mesh.routes().next(rank(0)), Some(rank(3)));
+    for number in 0..20 {
+        world.member(0).outbox.push_back((rank(5), message(0, 5, number)));
+    }
+    world.run(ms(101), |_| false);
+    world.member(5).take();
+    let taken = world.member(5).inbox[0].len();
+    assert!((1..20).contains(&taken), "{taken}");
+    let all = world.run(ms(5000), |world| {
+        world.member(5).take();
+        world.member(5).inbox[0].len() == 20
+    });
+    let sent: Vec<_> = (0..20).map(|number| message(0, 5, number)).collect();
+    assert!(world.member(5).inbox[0] == sent);
+    assert!(all);
+}
+
 #[test]
 fn a_member_that_is_started_again_is_told_of_and_talked_to() {
     let mut world = World::new(4, &LINE, "");
