@@ -23,6 +23,8 @@ pub(super) struct Member {
     resend_at: Option<Deadline>,
     /// When a message goes for which it has no room, as far as is known: what it said since may be lost.
     probe_at: Option<Deadline>,
+    /// Whether the link that leads to it took no more when it was last asked.
+    pub(super) is_refused: bool,
     /// What came and was not taken: frames, of which the message begins behind the headers.
     arrived: VecDeque<Vec<u8>>,
     /// The number of the next message from it.
@@ -202,10 +204,16 @@ impl Member {
         (self.owes_grant, self.grant_at) = (self.started.is_some(), None);
     }
 
-    /// When to poll again at the latest: to tell it how far it got, or to send again.
-    pub(super) fn wake(&self) -> Option<Deadline> {
-        let (grant, resend) = (self.grant_at.into_iter(), self.resend_at);
-        grant.chain(resend).chain(self.probe_at).min()
+    /// When to poll again at the latest: to tell it how far it got, to send, or to send again. What a link refused waits for
+    /// a completion, which comes before that link takes more.
+    pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
+        let has_unsent = self.sent < self.kept.len() && (self.room > 0 || self.probe_at.is_none());
+        let can_go = (has_unsent || self.owes_grant) && !self.is_refused;
+        let is_untimed = self.has_news && self.grant_at.is_none() && !self.owes_grant;
+        let at_once = (can_go || is_untimed).then(|| Deadline::at(now));
+        let probe = self.probe_at.filter(|_| !self.is_refused);
+        let timers = self.grant_at.into_iter().chain(self.resend_at).chain(probe);
+        timers.chain(at_once).min()
     }
 
     /// How far it got: the number of the message that is expected, and how many are taken from it on.

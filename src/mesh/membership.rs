@@ -377,12 +377,13 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         &self.links
     }
 
-    /// When to poll again at the latest, if no completion comes before, and no peer that is to be let in. While members are asked for
+    /// When to poll again at the latest, if no completion comes before, and no peer that is to be let in: at once where messages
+    /// were sent or received since the last poll of which others are to hear. While members are asked for
     /// their handles or links are made that is soon: what comes over the network meanwhile makes nothing readable that could be
     /// watched.
     #[must_use]
     pub fn wake(&self, now: Instant) -> Option<Deadline> {
-        let members = self.state.members.iter().filter_map(Member::wake);
+        let members = self.state.wake(now).into_iter();
         let links = self.links.wake(now);
         let sought = self.sought.iter().map(Sought::wake);
         let is_asking = self.links.is_connecting() || self.sought.iter().any(Sought::is_asking);

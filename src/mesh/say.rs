@@ -103,8 +103,10 @@ impl State {
             if member.is_resend_due(now) {
                 self.counts.sent_again = self.counts.sent_again.saturating_add(member.send_again());
             }
+            member.is_refused = false;
             while let Some(frame) = member.unsent(now, &self.config) {
                 if links.send(link, frame).is_err() {
+                    member.is_refused = true;
                     break;
                 }
                 member.did_send(now, &self.config);
@@ -121,6 +123,8 @@ impl State {
                     RelayHeader::new(self.config.rank, rank, self.config.hops_max, Kind::Grant as u16);
                 if links.send(link, &pair.to_bytes(header)).is_ok() {
                     member.did_grant();
+                } else {
+                    member.is_refused = true;
                 }
             }
         }

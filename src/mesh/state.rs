@@ -3,6 +3,7 @@
 use doorbell_core::rank::{Rank, Ranks};
 use doorbell_core::route::{ANNOUNCEMENT_BYTES, Announcement, Map, RELAY_HEADER_BYTES, RelayHeader, Routes};
 use doorbell_core::session::FinalReason;
+use doorbell_core::{Deadline, Instant};
 
 use super::config::{MeshConfig, MeshSendError};
 use super::frame::{Kind, PAIR_HEADER_BYTES, PairHeader};
@@ -149,6 +150,14 @@ impl State {
     /// Whether something is still to be said of who this is, or who is whose neighbour.
     pub(super) fn has_to_say(&self) -> bool {
         self.is_map_new || self.neighbours.iter().any(Neighbour::has_to_say)
+    }
+
+    /// When to poll again at the latest for the members that a link leads to.
+    pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
+        let others = self.reached.without(self.config.rank);
+        let led_to = others.iter().filter(|rank| self.link_towards(*rank).is_some());
+        let members = led_to.filter_map(|rank| self.members.get(rank.index()));
+        members.filter_map(|member| member.wake(now)).min()
     }
 
     /// The link that leads nearer to a member.

@@ -258,6 +258,44 @@ fn a_member_that_is_lost_between_two_costs_them_no_message() {
     assert!(is_given_up);
 }
 
+/// Nothing else comes that would wake a member which has something to say.
+#[test]
+fn who_sends_or_receives_is_to_be_polled_at_once_and_then_no_more() {
+    let mut world = World::new(2, &[(0, 1)], "");
+    world.joined();
+    world.run(ms(100), |_| false);
+    let is_at_once = |world: &mut World, at: usize| {
+        let now = world.fabric.now();
+        world
+            .member(at)
+            .mesh
+            .wake(now)
+            .is_some_and(|wake| wake.has_passed(now))
+    };
+    // Less than half a window that is taken is told after some time, half of one at once.
+    for (count, is_told_later) in [(1, true), (4, false)] {
+        assert!(!is_at_once(&mut world, 0) && !is_at_once(&mut world, 1));
+        for number in 0..count {
+            let said = message(0, 1, number);
+            world.member(0).mesh.send(rank(1), &said, &[]).unwrap();
+        }
+        assert!(is_at_once(&mut world, 0), "what was sent");
+        world.run(ms(100), |_| false);
+        assert!(!is_at_once(&mut world, 0) && !is_at_once(&mut world, 1));
+        world.member(1).take();
+        assert!(is_at_once(&mut world, 1), "what was taken of {count}");
+        world.member(1).poll();
+        let now = world.fabric.now();
+        let wake = world.member(1).mesh.wake(now).unwrap().instant();
+        let later = now.after(crate::world::config(1, 2, 1).acknowledge_after);
+        assert!(
+            wake > now && (wake <= later || !is_told_later),
+            "{count}: {wake:?}"
+        );
+        world.run(ms(100), |_| false);
+    }
+}
+
 /// What a member said of the room it has is lost with a link between others, and its own ways are what they were. Nothing of
 /// that is told it: whoever waits for room asks.
 #[test]

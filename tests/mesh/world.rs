@@ -216,15 +216,16 @@ impl World {
         let until = self.fabric.now().after(span);
         loop {
             let now = self.fabric.now();
+            self.members.iter_mut().flatten().for_each(Member::poll);
+            // It may take messages, after which members may have to be polled sooner.
+            if is_done(self) {
+                return true;
+            }
             let mut next: Instant = until;
-            for member in self.members.iter_mut().flatten() {
-                member.poll();
+            for member in self.members.iter().flatten() {
                 if let Some(wake) = member.mesh.wake(now) {
                     next = next.min(wake.instant().max(now.after(Duration::from_nanos(1))));
                 }
-            }
-            if is_done(self) {
-                return true;
             }
             if now >= until {
                 return false;
