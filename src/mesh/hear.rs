@@ -4,6 +4,7 @@ use doorbell_core::Instant;
 use doorbell_core::rank::Rank;
 use doorbell_core::route::{Announcement, Heard, RELAY_HEADER_BYTES, RelayHeader};
 use doorbell_core::session::SessionEvent;
+use doorbell_core::wire::Field;
 
 use super::frame::{Join, Kind, PAIR_HEADER_BYTES, PairHeader};
 use super::membership::MeshEvent;
@@ -55,13 +56,20 @@ impl State {
     }
 
     fn hear_frame(&mut self, link: LinkId, frame: &[u8], now: Instant) {
-        let Ok((header, body)) = RelayHeader::parse(frame) else {
-            self.drop_one();
-            return;
+        let neighbour = self.neighbour_mut(link);
+        let was_joined = neighbour.is_some_and(|neighbour| neighbour.was_joined);
+        let (header, body) = match RelayHeader::parse(frame) {
+            Ok(read) => read,
+            // As of another mesh: nothing it will say can be read.
+            Err(error) if error.field == Field::Version && !was_joined => {
+                self.turn_away(link);
+                return;
+            }
+            Err(_) => {
+                self.drop_one();
+                return;
+            }
         };
-        let was_joined = self
-            .neighbour_mut(link)
-            .is_some_and(|neighbour| neighbour.was_joined);
         match Kind::from_wire(header.kind()) {
             Some(Kind::Join) => self.hear_join(link, header.source(), body),
             Some(Kind::Announcement) if was_joined => self.hear_announcement(link, body),
@@ -107,8 +115,7 @@ impl State {
         let own = config.rank;
         let is_who = neighbour.rank.map_or(rank > own, |expected| expected == rank);
         let Some(join) = join.filter(|_| is_who && !is_taken && !neighbour.was_joined) else {
-            self.unwanted.push(link);
-            self.events.push(MeshEvent::TurnedAway);
+            self.turn_away(link);
             return;
         };
         (neighbour.rank, neighbour.was_joined) = (Some(rank), true);
@@ -118,6 +125,12 @@ impl State {
         }
         self.meet(rank, join.started);
         self.announce();
+    }
+
+    /// Ends the link to somebody who is no member.
+    fn turn_away(&mut self, link: LinkId) {
+        self.unwanted.push(link);
+        self.events.push(MeshEvent::TurnedAway);
     }
 
     fn hear_announcement(&mut self, link: LinkId, body: &[u8]) {

@@ -171,14 +171,14 @@ mod plain {
         let mut rest = bytes.to_vec();
         let [version, source, destination, hops_left] = numbers(&mut rest, [1, 1, 1, 1])?;
         let [kind, reserved] = numbers(&mut rest, [2, 2])?;
-        if version != 1 || source > 63 || destination > 63 || reserved != 0 {
+        if version != 2 || source > 63 || destination > 63 || reserved != 0 {
             return None;
         }
         let said = match kind {
             1 => numbers(&mut rest, [8, 8, 1])?.to_vec(),
             2 => {
                 let [version, rank, reserved] = numbers(&mut rest, [1, 1, 2])?;
-                if version != 1 || rank > 63 || reserved != 0 {
+                if version != 2 || rank > 63 || reserved != 0 {
                     return None;
                 }
                 let [sequence, started, neighbours, without_rail] = numbers(&mut rest, [4, 8, 8, 8])?;

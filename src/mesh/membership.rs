@@ -47,7 +47,8 @@ pub enum MeshEvent {
         /// Why.
         reason: FinalReason,
     },
-    /// Somebody who is no member was turned away: another mesh, another count of ranks, or a rank that is none or taken.
+    /// Somebody who is no member was turned away: another mesh, another count of ranks, a rank that is none or taken, or frames of another
+    /// version.
     TurnedAway,
 }
 

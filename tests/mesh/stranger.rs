@@ -256,7 +256,7 @@ fn announcement(whose: u8, sequence: u32, started: u64, neighbours: u64) -> Vec<
     // Later ones say that no rail leads to any of them.
     let without_rail = if sequence > 2 { neighbours } else { 0 };
     let parts = [
-        &[1, whose, 0, 0][..],
+        &[2, whose, 0, 0][..],
         &sequence.to_be_bytes(),
         &started.to_be_bytes(),
         &neighbours.to_be_bytes(),
@@ -267,7 +267,7 @@ fn announcement(whose: u8, sequence: u32, started: u64, neighbours: u64) -> Vec<
 
 fn frame(kind: u8, source: u8, destination: u8, hops_left: u8, parts: &[&[u8]]) -> Vec<u8> {
     [
-        &[1, source, destination, hops_left, 0, kind, 0, 0][..],
+        &[2, source, destination, hops_left, 0, kind, 0, 0][..],
         &parts.concat(),
     ]
     .concat()

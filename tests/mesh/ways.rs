@@ -349,10 +349,17 @@ fn a_member_that_is_started_again_is_told_of_and_talked_to() {
     all_come(&mut world, 10, 2000);
 }
 
-/// Of each two the one of the higher rank connects: who connects here, and says that it is of a lower one, is none.
+/// Of each two the one of the higher rank connects: who connects here, and says that it is of a lower one, is none; nor is who says so in
+/// another version.
 #[test]
 fn who_links_to_a_member_is_of_a_higher_rank() {
-    for (claimed, is_member) in [(0, false), (1, false), (2, true)] {
+    for (version, claimed, is_member) in [
+        (2, 0, false),
+        (2, 1, false),
+        (2, 2, true),
+        (1, 2, false),
+        (3, 2, false),
+    ] {
         let mut world = World::of_hosts(3, &[(0, 1)], "");
         world.begin(1, 1);
         let host = world.hosts[0].clone();
@@ -365,7 +372,7 @@ fn who_links_to_a_member_is_of_a_higher_rank() {
         let link = links.connect(&node, &workers, &handle).unwrap();
         // Of this mesh, started at 1, of 3.
         let join = [
-            &[1, claimed, claimed, 0, 0, 1, 0, 0][..],
+            &[version, claimed, claimed, 0, 0, 1, 0, 0][..],
             &[0; 8],
             &1_u64.to_be_bytes(),
             &[3],
@@ -379,9 +386,9 @@ fn who_links_to_a_member_is_of_a_higher_rank() {
             let is_heard = (claimed != 1).then(|| member.mesh.started(rank(claimed.into())));
             member.events.contains(&MeshEvent::TurnedAway) || is_heard.flatten().is_some()
         });
-        assert!(has_said && is_known, "{claimed}");
+        assert!(has_said && is_known, "{version} {claimed}");
         let was_turned_away = world.member(1).events.contains(&MeshEvent::TurnedAway);
-        assert_eq!(was_turned_away, !is_member, "{claimed}");
+        assert_eq!(was_turned_away, !is_member, "{version} {claimed}");
     }
 }
 

@@ -12,13 +12,13 @@ use crate::wire::{Field, Part, Reason, WireError};
 /// The size of an [`Announcement`] on the wire, in bytes.
 pub const ANNOUNCEMENT_BYTES: usize = 32;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// A member's neighbours, as it says.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
-/// | 0 | 1 | version | 1 |
+/// | 0 | 1 | version | 2 |
 /// | 1 | 1 | rank | whose neighbours, 0 to 63 |
 /// | 2 | 2 | reserved | 0 |
 /// | 4 | 4 | sequence | counts what it said since it started |
@@ -66,6 +66,10 @@ impl Announcement {
     /// The first field that is wrong.
     pub fn parse(bytes: &[u8]) -> Result<&Self, WireError> {
         let wrong = |field, offset, reason| WireError::new(Part::Announcement, field, offset, reason);
+        // First: another version may be of another length.
+        if bytes.first().is_some_and(|version| *version != VERSION) {
+            return Err(wrong(Field::Version, 0, Reason::Unknown));
+        }
         let Ok(announcement) = Self::ref_from_bytes(bytes) else {
             return Err(if bytes.len() < ANNOUNCEMENT_BYTES {
                 wrong(Field::Trailing, bytes.len(), Reason::Truncated)
@@ -73,9 +77,6 @@ impl Announcement {
                 wrong(Field::Trailing, ANNOUNCEMENT_BYTES, Reason::TooLong)
             });
         };
-        if announcement.version != VERSION {
-            return Err(wrong(Field::Version, 0, Reason::Unknown));
-        }
         if Rank::new(announcement.rank).is_none() {
             return Err(wrong(Field::Rank, 1, Reason::OutOfRange));
         }

@@ -12,13 +12,13 @@ use crate::wire::{Field, Part, Reason, WireError};
 /// The size of a [`RelayHeader`] on the wire, in bytes.
 pub const RELAY_HEADER_BYTES: usize = 8;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// From whom a message is, to whom, and how far it may still go.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
-/// | 0 | 1 | version | 1 |
+/// | 0 | 1 | version | 2 |
 /// | 1 | 1 | source | rank, 0 to 63 |
 /// | 2 | 1 | destination | rank, 0 to 63 |
 /// | 3 | 1 | hops left | hops it may still take; with 0 it is not passed on |
@@ -57,12 +57,13 @@ impl RelayHeader {
     /// The first field that is wrong.
     pub fn parse(bytes: &[u8]) -> Result<(&Self, &[u8]), WireError> {
         let wrong = |field, offset, reason| WireError::new(Part::Relay, field, offset, reason);
+        // First: another version may be of another length.
+        if bytes.first().is_some_and(|version| *version != VERSION) {
+            return Err(wrong(Field::Version, 0, Reason::Unknown));
+        }
         let Ok((header, message)) = Self::ref_from_prefix(bytes) else {
             return Err(wrong(Field::Trailing, bytes.len(), Reason::Truncated));
         };
-        if header.version != VERSION {
-            return Err(wrong(Field::Version, 0, Reason::Unknown));
-        }
         if Rank::new(header.source).is_none() {
             return Err(wrong(Field::Rank, 1, Reason::OutOfRange));
         }
@@ -123,6 +124,7 @@ mod tests {
     use super::RelayHeader;
     use crate::Rank;
     use crate::route::Announcement;
+    use crate::wire::Field;
 
     #[test]
     fn a_message_goes_no_further_than_it_may() {
@@ -133,7 +135,22 @@ mod tests {
         assert_eq!(passed.passed_on(), None);
         let bytes = [&header.to_bytes()[..], b"rest"].concat();
         assert_eq!(RelayHeader::parse(&bytes), Ok((&header, b"rest".as_slice())));
-        assert_eq!(bytes[..8], [1, 0, 63, 1, 0, 7, 0, 0]);
+        assert_eq!(bytes[..8], [2, 0, 63, 1, 0, 7, 0, 0]);
+    }
+
+    #[test]
+    fn another_version_is_told_whatever_its_length() {
+        let bytes = [1; 40];
+        for length in [1, 8, 24, 32, 40] {
+            let relay = RelayHeader::parse(&bytes[..length]).unwrap_err();
+            assert_eq!((relay.field, relay.offset), (Field::Version, 0), "{length}");
+            let announcement = Announcement::parse(&bytes[..length]).unwrap_err();
+            assert_eq!(
+                (announcement.field, announcement.offset),
+                (Field::Version, 0),
+                "{length}"
+            );
+        }
     }
 
     proptest! {
@@ -144,7 +161,7 @@ mod tests {
             }
             if let Ok(announcement) = Announcement::parse(&bytes) {
                 prop_assert_eq!(announcement.to_bytes().to_vec(), bytes.clone());
-                prop_assert_eq!(bytes[0], 1);
+                prop_assert_eq!(bytes[0], 2);
             }
         }
     }
