@@ -30,11 +30,12 @@ pub struct MeshConfig {
     pub message_bytes_max: usize,
     /// How many hops a message takes at most. Default 16.
     pub hops_max: u8,
-    /// How long a message may be on its way before it goes again. Default 500 ms: links lose nothing, so it is for
-    /// those that were with a member that is lost.
+    /// How long a message may be on its way before it goes again. Default 500 ms: a link loses nothing while it lasts, so it is
+    /// for those that were with a member, or kept for a link, that is lost.
     pub resend_after: Duration,
     /// How long it may take until a member is told what came of it, and a link's peer too, where no message goes that way meanwhile
-    /// which says so. Default 10 ms: rounds of a collective take less. After half a window it is told in any case.
+    /// which says so. Default 10 ms: rounds of a collective take less. After half a window it is told in any case. Less than `resend_after`, and than
+    /// a link's [`dead_after`](doorbell_core::session::SessionConfig::dead_after): else messages go again, and rails are given up, that nothing is wrong with.
     pub acknowledge_after: Duration,
     /// What its links are made with, all but `acknowledge_after` of their sessions, for which that of the mesh stands.
     pub link: LinkConfig,
@@ -84,7 +85,9 @@ impl MeshConfig {
         let is_whole = self.window > 0 && self.hops_max > 0 && self.message_bytes_max > 0;
         let is_carried =
             self.link.message_bytes_max >= self.frame_bytes_max() && self.link.links_max >= links;
-        if is_whole && is_carried {
+        let session = &self.link.session;
+        let is_told_in_time = self.acknowledge_after < self.resend_after.min(session.dead_after);
+        if is_whole && is_carried && is_told_in_time {
             Ok(())
         } else {
             Err(MeshError::Configuration {
@@ -106,7 +109,7 @@ pub enum MeshError {
         ranks: u8,
     },
     /// Caller misuse: a window, a count of hops or a length of zero, fewer links than ranks, or links whose messages are
-    /// shorter than the frames of the mesh.
+    /// shorter than the frames of the mesh; or what came is told no sooner than messages go again or rails are given up.
     Configuration {
         /// The bytes a link has to carry in a message.
         frame_bytes_max: usize,
@@ -121,8 +124,8 @@ impl fmt::Display for MeshError {
             Self::NoSuchRank { rank, ranks } => write!(f, "there is no rank {rank} among {ranks}"),
             Self::Configuration { frame_bytes_max } => write!(
                 f,
-                "a mesh needs a window, hops and a message length above zero, a link for each rank, and links that carry \
-                 {frame_bytes_max} bytes in a message"
+                "a mesh needs a window, hops and a message length above zero, a link for each rank, links that carry \
+                 {frame_bytes_max} bytes in a message, and acknowledge_after below resend_after and dead_after"
             ),
             Self::Link(error) => fmt::Display::fmt(error, f),
         }

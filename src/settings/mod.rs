@@ -368,6 +368,12 @@ impl Settings {
                 "mesh.resend_after",
                 mesh.acknowledge_after < mesh.resend_after,
             ),
+            // It is that of a mesh's links, too.
+            (
+                "mesh.acknowledge_after",
+                "link.dead_after",
+                mesh.acknowledge_after < session.dead_after,
+            ),
         ];
         if let Some((less, more, _)) = pairs.into_iter().find(|(.., is_right)| !is_right) {
             let (ours, theirs) = (self.value_text(less), self.value_text(more));

@@ -331,6 +331,23 @@ fn a_contradiction_names_both_places() {
     settings.check().unwrap();
 }
 
+/// What a mesh tells only after that time its links tell then, too.
+#[test]
+fn what_a_mesh_tells_late_contradicts_when_its_links_give_up() {
+    let mut settings = Settings::default();
+    let mut of = |after: &str| {
+        settings
+            .argument("--set", "mesh.acknowledge_after", after)
+            .unwrap();
+        settings.check().map_err(|error| error.to_string())
+    };
+    assert_eq!(of("119ms"), Ok(()));
+    assert_eq!(
+        of("120ms").unwrap_err(),
+        "--set: mesh.acknowledge_after: it is 120ms, and more than link.dead_after allows, which is 120ms (default)"
+    );
+}
+
 /// All of it is there from the beginning of a link.
 #[test]
 fn memory_of_a_link_beyond_all_bounds_is_a_contradiction() {
