@@ -175,7 +175,7 @@ impl Routes {
         self.from
     }
 
-    /// How many hops it is to a member: 0 to itself, 1 to a neighbour; `None` where no way leads.
+    /// How many hops it is to a member: 0 to itself, 1 to a neighbour, or more while the link to it is gone round; `None` where no way leads.
     #[must_use]
     pub fn hops(&self, to: Rank) -> Option<u8> {
         self.hops.get(to.index()).copied().flatten()
