@@ -171,3 +171,23 @@ impl fmt::Display for MeshSendError {
 }
 
 impl core::error::Error for MeshSendError {}
+
+#[cfg(test)]
+mod tests {
+    use super::{Duration, MeshConfig, Rank};
+
+    #[test]
+    fn what_came_is_told_before_it_goes_again_and_before_rails_are_given_up() {
+        let (at, past) = (Duration::from_millis(10), Duration::from_millis(11));
+        let is_right = |resend_after, dead_after| {
+            let mut config = MeshConfig::new(Rank::FIRST, 2, 0);
+            config.acknowledge_after = at;
+            config.resend_after = resend_after;
+            config.link.session.dead_after = dead_after;
+            config.check().is_ok()
+        };
+        assert!(is_right(past, past));
+        assert!(!is_right(at, past));
+        assert!(!is_right(past, at));
+    }
+}
