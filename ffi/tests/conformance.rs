@@ -2,7 +2,10 @@
 //! installed one, whose two ends are then queue pairs of that one device.
 //!
 //! `DOORBELL_NETDEV` names the network device under it, which is taken down and given addresses. The device itself is
-//! removed and made anew.
+//! removed and made anew. Where packets are to be disturbed, the ends are two devices of their own (`wire`).
+
+#[path = "conformance/wire.rs"]
+mod wire;
 
 use core::cell::RefCell;
 use core::time::Duration;
@@ -10,7 +13,9 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::Instant;
 
-use doorbell_conformance::{End, Kernel, Options, Patience, ProviderName, Rig, Run, Subject, Trouble, run};
+use doorbell_conformance::{
+    Disturbance, End, Kernel, Options, Patience, ProviderName, Rig, Run, Struck, Subject, Trouble, run,
+};
 use doorbell_core::provider::{
     AddressVector, CompletionQueueConfig, Context as _, ProtectionDomain as _, Provider as _, QueuePair as _,
     QueuePairConfig, ReadyToReceive, RemoteAccess,
@@ -19,6 +24,7 @@ use doorbell_core::{Gid, Mtu, PortReport, Psn};
 use doorbell_fake::{Control, Value};
 use doorbell_ffi::Rdma;
 use rdma_sys::ibv_event_type;
+use wire::{Wire, ended_in_time};
 
 /// One port, of which both ends are.
 struct Device {
@@ -31,6 +37,8 @@ struct Device {
     started: Instant,
     /// The command that removes the device.
     removal: RefCell<Option<Child>>,
+    /// What is between ends that are disturbed.
+    wire: RefCell<Option<Wire>>,
 }
 
 /// The device that is wanted.
@@ -88,6 +96,7 @@ impl Device {
             patience,
             started: Instant::now(),
             removal: RefCell::default(),
+            wire: RefCell::default(),
         })
     }
 
@@ -153,9 +162,6 @@ impl Device {
     }
 }
 
-/// How long the removal of a device may take once nobody has it open.
-const REMOVAL_MAX: Duration = Duration::from_secs(20);
-
 fn succeed(command: &mut Command) -> Result<(), Trouble> {
     let output = command.output().map_err(trouble)?;
     if output.status.success() {
@@ -182,6 +188,20 @@ impl Rig for Device {
             gid,
         };
         Ok([end(), end()])
+    }
+
+    fn disturbed_ends(&self, how: Disturbance) -> Result<Option<[End<Rdma>; 2]>, Trouble> {
+        if wanted().is_none() {
+            return Ok(None);
+        }
+        let mut wire = self.wire.borrow_mut();
+        // There is one at a time.
+        drop(wire.take());
+        wire.insert(Wire::new(how)?).ends(self.rdma).map(Some)
+    }
+
+    fn struck(&self) -> Result<Option<Struck>, Trouble> {
+        self.wire.borrow().as_ref().map(Wire::struck).transpose()
     }
 
     fn patience(&self) -> Patience {
@@ -224,23 +244,7 @@ impl Rig for Device {
         let Some(mut removal) = self.removal.take() else {
             return Ok(());
         };
-        let began = Instant::now();
-        let ended = loop {
-            if let Some(ended) = removal.try_wait().map_err(trouble)? {
-                break ended;
-            }
-            if began.elapsed() >= REMOVAL_MAX {
-                removal.kill().map_err(trouble)?;
-                // What hangs in the kernel does not die of it: nobody waits for it here.
-                return Err(Trouble(format!(
-                    "the removal has not ended within {REMOVAL_MAX:?}"
-                )));
-            }
-            thread::sleep(Duration::from_millis(10));
-        };
-        if !ended.success() {
-            return Err(Trouble(format!("the removal ended with {ended}")));
-        }
+        ended_in_time(&mut removal)?;
         let netdev = self.netdev.as_deref().unwrap_or_default();
         let mut command = Command::new("rdma");
         command.args([

@@ -5,12 +5,14 @@
 #[expect(dead_code, reason = "another test program uses all of it")]
 mod rig;
 
+use core::time::Duration;
 use std::collections::BTreeSet;
 
 use doorbell_conformance::{
-    Case, DEVIATIONS, Deviation, OUT_OF_REACH, Options, ROWS, Run, Subject, cases, run,
+    Case, DEVIATIONS, Deviation, Disturbance, End, OUT_OF_REACH, Options, Patience, ROWS, Rig, Run, Struck,
+    Subject, Trouble, cases, run,
 };
-use doorbell_sim::Quirks;
+use doorbell_sim::{Host, Quirks};
 use rig::{SUBJECTS, Simulated};
 
 /// The names of the cases that fail when a fabric with these quirks is taken for this one.
@@ -65,6 +67,69 @@ fn a_deviation_that_does_not_occur_fails() {
             "the book taken for {subject}"
         );
     }
+}
+
+/// A fabric by the book that is to disturb packets, and strikes none.
+struct Idle(Simulated);
+
+impl Rig for Idle {
+    type P = Host;
+
+    fn ends(&self) -> Result<[End<Host>; 2], Trouble> {
+        self.0.ends()
+    }
+
+    fn disturbed_ends(&self, _: Disturbance) -> Result<Option<[End<Host>; 2]>, Trouble> {
+        self.0.ends().map(Some)
+    }
+
+    fn struck(&self) -> Result<Option<Struck>, Trouble> {
+        Ok(Some(Struck::default()))
+    }
+
+    fn patience(&self) -> Patience {
+        self.0.patience()
+    }
+
+    fn now(&self) -> Duration {
+        self.0.now()
+    }
+
+    fn set_port(&self, up: bool) -> Result<(), Trouble> {
+        self.0.set_port(up)
+    }
+
+    fn change_address(&self) -> Result<(), Trouble> {
+        self.0.change_address()
+    }
+
+    fn break_device(&self) -> Result<(), Trouble> {
+        self.0.break_device()
+    }
+
+    fn mend_device(&self) -> Result<(), Trouble> {
+        self.0.mend_device()
+    }
+}
+
+#[test]
+fn a_case_in_which_no_packet_is_struck_fails() {
+    let (book, quirks) = SUBJECTS[0];
+    let mut sum = Run::default();
+    let idle = Idle(Simulated::new(quirks));
+    run(&idle, book, &Options::default(), &mut sum, &mut std::io::sink()).unwrap();
+    let why = sum.failed().concat();
+    let observed: Vec<&str> = why.lines().filter(|line| line.contains("observed: ")).collect();
+    assert_eq!(observed.len(), 3, "{why}");
+    assert!(
+        observed[0].ends_with("packets: none lost and none repeated"),
+        "{why}"
+    );
+    assert!(observed[1].ends_with("packets: 0 lost, 0 gap told"), "{why}");
+    assert!(
+        observed[2].ends_with("packets: none lost and none repeated"),
+        "{why}"
+    );
 }
 
 #[test]

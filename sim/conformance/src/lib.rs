@@ -24,5 +24,5 @@ pub use cases::{Case, OUT_OF_REACH, OutOfReach, ROWS, cases};
 pub use deviation::{Deviation, Kernel, ProviderName, Subject, Verdict, judge};
 pub use known::DEVIATIONS;
 pub use notes::{Notes, Trouble};
-pub use rig::{End, Patience, Rig};
+pub use rig::{Disturbance, End, Patience, Rig, Struck};
 pub use run::{Options, Run, run};

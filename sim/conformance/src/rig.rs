@@ -18,11 +18,19 @@ pub trait Rig {
     /// There are none.
     fn ends(&self) -> Result<[End<Self::P>; 2], Trouble>;
 
-    /// The two, with packets lost and repeated between them; `None` where the rig cannot do that.
+    /// The two, with packets between them disturbed; `None` where the rig cannot do that.
     ///
     /// # Errors
     /// There are none.
-    fn disturbed_ends(&self) -> Result<Option<[End<Self::P>; 2]>, Trouble> {
+    fn disturbed_ends(&self, _how: Disturbance) -> Result<Option<[End<Self::P>; 2]>, Trouble> {
+        Ok(None)
+    }
+
+    /// What became of packets between those that were disturbed last; `None` where the rig cannot do that.
+    ///
+    /// # Errors
+    /// It cannot be counted.
+    fn struck(&self) -> Result<Option<Struck>, Trouble> {
         Ok(None)
     }
 
@@ -68,6 +76,27 @@ pub trait Rig {
             Err(error) => Err(Trouble(format!("no child: {error}"))),
         }
     }
+}
+
+/// What is done to packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a rig that disturbs does all of it")]
+pub enum Disturbance {
+    /// Some are lost, some come twice, and some late, either way.
+    LostAndRepeated,
+    /// Of those from the first end the thirteenth is lost, and nothing else happens until it has been sent twice as many.
+    Gap,
+}
+
+/// What became of packets: counted, so that a case in which nothing happened to any cannot pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Struck {
+    /// How many were lost.
+    pub lost: u64,
+    /// How many came that had come before.
+    pub repeated: u64,
+    /// How often the second end told the first that there is a gap.
+    pub gaps: u64,
 }
 
 /// One of the two.

@@ -12,8 +12,8 @@ use doorbell_core::provider::{
 };
 use doorbell_core::{Gid, Mtu, Psn, QpState, Qpn, Ticket, WcStatus};
 
-use crate::notes::{Notes, Trouble, event_name, list, statuses};
-use crate::rig::{End, Patience, Rig};
+use crate::notes::{Notes, Trouble, either, event_name, list, statuses};
+use crate::rig::{Disturbance, End, Patience, Rig, Struck};
 
 pub(crate) const SLOTS: u32 = 64;
 pub(crate) const SLOT_BYTES: u32 = 256;
@@ -478,13 +478,30 @@ pub(crate) fn connected<R: Rig>(rig: &R) -> Result<[Side<R::P>; 2], Trouble> {
     connected_as(rig, [USUAL; 2])
 }
 
-/// Both sides, connected where packets are lost and repeated. Where the rig cannot do that, they are left alone, which is
-/// noted: it is not what the book's words are about.
-pub(crate) fn disturbed<R: Rig>(rig: &R, wish: Wish, notes: &mut Notes) -> Result<[Side<R::P>; 2], Trouble> {
-    let (ends, packets) = match rig.disturbed_ends()? {
-        Some(ends) => (ends, "lost and repeated"),
-        None => (rig.ends()?, "left alone"),
+/// Both sides, connected where packets are disturbed. Where the rig cannot do that they are left alone, of which
+/// [`note_struck`] tells.
+pub(crate) fn disturbed<R: Rig>(rig: &R, how: Disturbance, wish: Wish) -> Result<[Side<R::P>; 2], Trouble> {
+    let ends = match rig.disturbed_ends(how)? {
+        Some(ends) => ends,
+        None => rig.ends()?,
     };
-    notes.put("packets", packets);
     connect(both(ends, [wish; 2], rig.patience())?)
+}
+
+/// Notes what became of packets there, in these words: where nothing did, they are not what the book says.
+pub(crate) fn note_struck<R: Rig>(
+    rig: &R,
+    notes: &mut Notes,
+    words: impl FnOnce(Struck) -> String,
+) -> Result<(), Trouble> {
+    let struck = rig.struck()?;
+    notes.put("packets", struck.map_or("left alone".to_owned(), words));
+    Ok(())
+}
+
+/// The words for [`Disturbance::LostAndRepeated`].
+pub(crate) fn lost_and_repeated(struck: Struck) -> String {
+    let lost = either(struck.lost > 0, "lost", "none lost");
+    let repeated = either(struck.repeated > 0, "repeated", "none repeated");
+    format!("{lost} and {repeated}")
 }

@@ -32,11 +32,15 @@ const REQUIRED: [&str; 9] = [
     "rdma_rxe",
 ];
 
-/// What is loaded if the kernel has it: shaping, connection manager, and the
-/// checksums rxe of older kernels asks the crypto layer for.
-const WELCOME: [&str; 6] = [
+/// What is loaded if the kernel has it: shaping, what drops every n-th packet that
+/// comes in, connection manager, and the checksums rxe of older kernels asks the
+/// crypto layer for.
+const WELCOME: [&str; 9] = [
     "sch_netem",
     "sch_tbf",
+    "sch_ingress",
+    "cls_flower",
+    "act_gact",
     "rdma_ucm",
     "ib_umad",
     "crc32_generic",

@@ -7,9 +7,9 @@ use core::cell::RefCell;
 use core::net::IpAddr;
 use core::time::Duration;
 
-use doorbell_conformance::{End, Kernel, Patience, ProviderName, Rig, Subject, Trouble};
+use doorbell_conformance::{Disturbance, End, Kernel, Patience, ProviderName, Rig, Struck, Subject, Trouble};
 use doorbell_sim::plan::{self, Action, Name};
-use doorbell_sim::{Fabric, Host, Plan, Quirks};
+use doorbell_sim::{Fabric, Frame, Host, Plan, Quirks};
 
 /// What the near end has.
 const ADDRESS: &str = "10.0.0.1";
@@ -17,8 +17,17 @@ const ADDRESS: &str = "10.0.0.1";
 const ANOTHER: &str = "10.0.0.3";
 
 /// Packets that are lost, come twice, or late.
-const DISTURBANCE: &str = "seed 7; drop every 7th packet of any->any; duplicate every 5th packet of any->any; \
+const LOST_AND_REPEATED: &str = "seed 7; drop every 7th packet of any->any; duplicate every 5th packet of any->any; \
                            reorder every 11th packet of any->any; corrupt every 13th packet of any->any";
+/// One that is lost.
+const GAP: &str = "drop 13th packet of a->b";
+/// More packets than any case sends.
+const PACKETS_MAX: usize = 1 << 16;
+/// Where the base transport header begins in a frame: behind those of Ethernet, IPv4 and UDP.
+const BASE_HEADER: usize = 14 + 20 + 8;
+/// An opcode, and behind its header the syndrome that says where a packet is missing.
+const ACKNOWLEDGE: u8 = 0x11;
+const SEQUENCE_ERROR: u8 = 0x60;
 
 /// Two hosts on one subnet, with an MTU like a software device's.
 pub(crate) struct Simulated {
@@ -76,8 +85,32 @@ impl Rig for Simulated {
         self.hosts(plan(self.plan)?)
     }
 
-    fn disturbed_ends(&self) -> Result<Option<[End<Host>; 2]>, Trouble> {
-        self.hosts(plan(DISTURBANCE)?).map(Some)
+    fn disturbed_ends(&self, how: Disturbance) -> Result<Option<[End<Host>; 2]>, Trouble> {
+        let text = match how {
+            Disturbance::LostAndRepeated => LOST_AND_REPEATED,
+            Disturbance::Gap => GAP,
+        };
+        let ends = self.hosts(plan(text)?)?;
+        self.fabric.borrow().capture(PACKETS_MAX);
+        Ok(Some(ends))
+    }
+
+    fn struck(&self) -> Result<Option<Struck>, Trouble> {
+        let fabric = self.fabric.borrow();
+        let tally = fabric
+            .audit()
+            .map_err(|violation| Trouble(violation.to_string()))?;
+        let (packets, frames) = (tally.packets, fabric.take_captured());
+        let tells_gap = |frame: &&Frame| {
+            let at = |offset: usize| frame.bytes.get(BASE_HEADER.saturating_add(offset));
+            at(0) == Some(&ACKNOWLEDGE) && at(12) == Some(&SEQUENCE_ERROR)
+        };
+        Ok(Some(Struck {
+            lost: packets.lost.saturating_add(packets.corrupt),
+            // Copies leave no port.
+            repeated: packets.sent.saturating_sub(frames.len() as u64),
+            gaps: frames.iter().filter(tells_gap).count() as u64,
+        }))
     }
 
     fn patience(&self) -> Patience {

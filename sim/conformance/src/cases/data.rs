@@ -9,8 +9,8 @@ use doorbell_core::provider::{
 
 use super::table;
 use crate::notes::{either, list};
-use crate::side::{QUICK, SLOT_BYTES, Wish, connected, disturbed};
-use crate::{Notes, Rig, Trouble};
+use crate::side::{QUICK, SLOT_BYTES, Wish, connected, disturbed, lost_and_repeated, note_struck};
+use crate::{Disturbance, Notes, Rig, Trouble};
 
 table! {
     17 s17_a_send_consumes_one_receive
@@ -42,7 +42,7 @@ table! {
         => "sent: SUCCESS; fetched: 1; behind it: 42; received: done";
     18 s18_a_fenced_write_waits_for_the_read
         "what a fenced WRITE replaces, the READ before it has seen"
-        => "packets: lost and repeated; READs: 20 of what was there; window: 20 times written";
+        => "READs: 20 of what was there; window: 20 times written; packets: lost and repeated";
     19 s19_a_read_behind_a_write_sees_it
         "a WRITE's completion does not tell that a processor sees the bytes; a READ behind it does"
         => "written: SUCCESS; read back: 20 of 20; by the processor then: 20 of 20";
@@ -258,7 +258,7 @@ fn s18_a_fenced_write_waits_for_the_read<R: Rig>(rig: &R, notes: &mut Notes) -> 
         retry_count: 6,
         ..QUICK
     };
-    let [mut near, mut far] = disturbed(rig, patient, notes)?;
+    let [mut near, mut far] = disturbed(rig, Disturbance::LostAndRepeated, patient)?;
     let (mut seen, mut written) = (0_u32, 0_u32);
     for round in 0..20_u8 {
         far.window.copy_in(0, &[round; 200])?;
@@ -274,7 +274,7 @@ fn s18_a_fenced_write_waits_for_the_read<R: Rig>(rig: &R, notes: &mut Notes) -> 
     }
     notes.put("READs", format_args!("{seen} of what was there"));
     notes.put("window", format_args!("{written} times written"));
-    Ok(())
+    note_struck(rig, notes, lost_and_repeated)
 }
 
 fn s19_a_read_behind_a_write_sees_it<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
