@@ -82,7 +82,7 @@ pub trait Rig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a rig that disturbs does all of it")]
 pub enum Disturbance {
-    /// Some are lost, some come twice, and some late, either way.
+    /// Some are lost, and some come twice, either way.
     LostAndRepeated,
     /// Of those from the first end the thirteenth is lost, and nothing else happens until it has been sent twice as many.
     Gap,
