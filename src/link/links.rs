@@ -406,7 +406,8 @@ impl<P: Provider, N: Network> Links<P, N> {
             door.poll(workers, |at| core.routes.set(at, Whose::Unclaimed(until)));
         }
         for (index, worker) in workers.iter_mut().enumerate() {
-            worker.poll(|turn, event| {
+            // Through, since a rail is judged by it: of one that answered nothing may be left in a queue.
+            worker.poll_through(|turn, event| {
                 if let Some((turn, event)) = core.dispatch(index, turn, event, now, &mut each) {
                     other(index, turn, event);
                 }

@@ -62,6 +62,27 @@ impl<P: Provider> Worker<P> {
         Ok(self.poll_queues(&mut each)?.completions())
     }
 
+    /// Polls as [`Worker::poll`] does, and again until nothing had completed: what had before the call is all told then, however
+    /// much that is. Where more comes all the time, it ends behind twice what the queues hold.
+    ///
+    /// # Errors
+    /// As for [`Worker::poll`].
+    pub(crate) fn poll_through(
+        &mut self,
+        mut each: impl FnMut(Turn<'_, P>, Event<P>),
+    ) -> Result<(), ProviderError> {
+        let [sends, receives] = [self.sends.completions.depth(), self.receives.completions.depth()];
+        let taken_max = sends.saturating_add(receives).saturating_mul(2);
+        let mut taken = 0_u32;
+        while taken < taken_max {
+            match self.poll_with_closings(&mut each)?.completions() {
+                0 => break,
+                count => taken = taken.saturating_add(count),
+            }
+        }
+        Ok(())
+    }
+
     /// As [`Worker::poll`], saying all that happened.
     #[inline]
     pub(super) fn poll_with_closings(
