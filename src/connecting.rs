@@ -3,104 +3,42 @@
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd as _, BorrowedFd};
-use std::sync::Arc;
 
 use doorbell_core::handshake::Timing;
 use doorbell_core::network::{Network, Stream as _, Waited};
-use doorbell_core::provider::{Provider, ProviderError};
-use doorbell_core::wire::{AdvertisedRail, Handle};
+use doorbell_core::provider::Provider;
+use doorbell_core::wire::{AdvertisedRail, Handle, InstanceId};
 use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
 
-use crate::dial::{Dial, Way};
-use crate::edge::makers::Commission;
-use crate::edge::signal::Signal;
+use crate::dial::Dial;
 use crate::error::ConnectError;
 use crate::node::{Connection, Draw};
 use crate::rails::Rails;
 use crate::tell::tell;
 use crate::{ChannelConfig, Node, Tcp, Worker};
 
-/// A connection on its way to a listener. It advances while it is polled, and waits neither for the peer nor, on a
-/// [`Node::open`], for its own device: that node's threads look at the ports, and make and connect the queue pair.
+/// A connection on its way to a listener. It advances while it is polled, and never waits for the peer; what its own
+/// device takes to make and connect a queue pair, it takes on this thread.
 ///
 /// The Workers may be polled meanwhile. The peer knows first that the connection stands, and may send at once: what
 /// comes before [`Connecting::poll`] said so is told by the first poll of its Worker afterwards.
 ///
-/// Dropped before it is there, it undoes what it made, beside this thread too; the peer sees the stream end.
+/// Dropped before it is there, it undoes what it made; the peer sees the stream end.
 #[must_use = "it advances by being polled"]
 pub struct Connecting<P: Provider = Rdma, N: Network = Tcp> {
-    stage: Stage<P, N>,
-    config: ChannelConfig,
-    deadline: Deadline,
-}
-
-enum Stage<P: Provider, N: Network> {
-    /// The ports are being looked at.
-    Looking(Commission<(Way, SocketAddr)>, Arc<Signal>),
-    Dialing(Box<Dialing<P, N>>),
-}
-
-struct Dialing<P: Provider, N: Network> {
     dial: Dial<P>,
     stream: N::Stream,
     to: SocketAddr,
+    deadline: Deadline,
 }
-
-/// What it is to go to, before the ports were looked at.
-pub(crate) enum Aim {
-    /// The listener that handed this out, over whichever rail is best.
-    Listener(Handle),
-    /// Whatever listens there.
-    Address(SocketAddr),
-    /// One rail of the listener's, over one port of ours.
-    Rail {
-        handle: Handle,
-        device: String,
-        port: u8,
-        peer: AdvertisedRail,
-    },
-}
-
-impl Aim {
-    /// The way there, and where it begins.
-    fn way(&self, rails: Rails) -> Result<(Way, SocketAddr), ConnectError> {
-        let (rails, to, listener, only) = match self {
-            Self::Listener(handle) => {
-                let to = dial_address(&rails, handle)?;
-                (rails, to, Some(handle.instance()), None)
-            }
-            Self::Address(to) => (rails, *to, None, None),
-            Self::Rail {
-                handle,
-                device,
-                port,
-                peer,
-            } => {
-                let ours = rails.of_port(device, *port, peer)?;
-                let to = SocketAddr::new(peer.address().address(), handle.port().get());
-                (ours, to, Some(handle.instance()), Some(*peer))
-            }
-        };
-        let way = Way {
-            rails,
-            listener,
-            only,
-        };
-        Ok((way, to))
-    }
-}
-
-/// `ETIMEDOUT`.
-const TIMED_OUT: i32 = 110;
 
 impl<P: Provider, N: Network> Node<P, N> {
     /// Begins to connect to the listener that handed out `handle`, over the rail of the Workers' devices
     /// that reaches it best. [`Connecting::poll`] goes on with it.
     ///
     /// # Errors
-    /// A Worker is another Node's, or the system gave no descriptor. That no rail reaches it, or that a device or the
-    /// network refuses at once, [`Connecting::poll`] tells; and this does where the Node has no threads to look.
+    /// No rail reaches it, or a device or the network refuses at once.
     pub fn begin_connect(
         &self,
         workers: &[Worker<P>],
@@ -108,7 +46,9 @@ impl<P: Provider, N: Network> Node<P, N> {
         config: &ChannelConfig,
         deadline: Deadline,
     ) -> Result<Connecting<P, N>, ConnectError> {
-        self.begin(workers, Aim::Listener(*handle), config, deadline)
+        let rails = Rails::scan(self, workers)?;
+        let to = dial_address(&rails, handle)?;
+        self.begin(rails, to, Some(handle.instance()), config, deadline)
     }
 
     /// Begins to connect to whatever listener is at a TCP address.
@@ -122,38 +62,33 @@ impl<P: Provider, N: Network> Node<P, N> {
         config: &ChannelConfig,
         deadline: Deadline,
     ) -> Result<Connecting<P, N>, ConnectError> {
-        self.begin(workers, Aim::Address(address), config, deadline)
+        let rails = Rails::scan(self, workers)?;
+        self.begin(rails, address, None, config, deadline)
     }
 
-    pub(crate) fn begin(
+    /// Begins to connect over one rail of ours, alone in `rails`, to one of the peer's.
+    pub(crate) fn begin_connect_over(
         &self,
-        workers: &[Worker<P>],
-        aim: Aim,
+        rails: Rails,
+        to: AdvertisedRail,
+        handle: &Handle,
         config: &ChannelConfig,
         deadline: Deadline,
     ) -> Result<Connecting<P, N>, ConnectError> {
-        let look = Rails::look(self, workers)?;
-        let stage = match self.makers().signal().map_err(ConnectError::Tcp)? {
-            None => self.dial(aim.way(look()?)?, config, deadline, None)?,
-            Some(signal) => {
-                let looking = self.makers().make(None, Some(&signal), move || aim.way(look()?));
-                Stage::Looking(looking, signal)
-            }
-        };
-        Ok(Connecting {
-            stage,
-            config: *config,
-            deadline,
-        })
+        let address = SocketAddr::new(to.address().address(), handle.port().get());
+        let mut connecting = self.begin(rails, address, Some(handle.instance()), config, deadline)?;
+        connecting.dial.keep_to(to);
+        Ok(connecting)
     }
 
-    fn dial(
+    fn begin(
         &self,
-        (way, to): (Way, SocketAddr),
+        rails: Rails,
+        to: SocketAddr,
+        listener: Option<InstanceId>,
         config: &ChannelConfig,
         deadline: Deadline,
-        signal: Option<Arc<Signal>>,
-    ) -> Result<Stage<P, N>, ConnectError> {
+    ) -> Result<Connecting<P, N>, ConnectError> {
         let now: Instant = self.network.now();
         let draw = Draw::new(&self.network)?;
         let timing = Timing {
@@ -162,9 +97,14 @@ impl<P: Provider, N: Network> Node<P, N> {
         };
         self.trust().check_address(to.ip())?;
         tell!(debug, "connecting", to = to);
-        let dial = Dial::new(self, way, config, timing, &draw, now, signal)?;
+        let dial = Dial::new(self, listener, rails, config, timing, &draw, now)?;
         let stream = self.network.connect(to)?;
-        Ok(Stage::Dialing(Box::new(Dialing { dial, stream, to })))
+        Ok(Connecting {
+            dial,
+            stream,
+            to,
+            deadline,
+        })
     }
 
     /// Connects to the listener that handed out `handle`, over the rail of the Workers'
@@ -207,60 +147,23 @@ impl<P: Provider, N: Network> Connecting<P, N> {
         node: &Node<P, N>,
         workers: &mut [Worker<P>],
     ) -> Option<Result<Connection, ConnectError>> {
-        let outcome = self.advance(node, workers)?;
-        match (&outcome, &self.stage) {
-            (Ok(connection), Stage::Dialing(dialing)) => {
-                tell!(info, "connected", to = dialing.to, worker = connection.worker);
-            }
-            (Err(reason), Stage::Dialing(dialing)) => {
-                tell!(warn, "not connected", to = dialing.to, reason = reason);
-            }
-            (Err(reason), Stage::Looking(..)) => tell!(warn, "not connected", reason = reason),
-            (Ok(_), Stage::Looking(..)) => {}
+        let outcome = self.dial.poll(node.network.now(), &mut self.stream, workers)?;
+        let outcome = match outcome {
+            // That nobody answers at all is another thing than a peer that says nothing.
+            Err(_) if self.stream.is_connecting() => Err(ConnectError::Unanswered(self.to)),
+            outcome => outcome,
+        };
+        match &outcome {
+            Ok(connection) => tell!(info, "connected", to = self.to, worker = connection.worker),
+            Err(reason) => tell!(warn, "not connected", to = self.to, reason = reason),
         }
         Some(outcome)
-    }
-
-    fn advance(
-        &mut self,
-        node: &Node<P, N>,
-        workers: &mut [Worker<P>],
-    ) -> Option<Result<Connection, ConnectError>> {
-        if let Stage::Looking(looking, signal) = &self.stage {
-            // Before the look, so that what is found meanwhile is told again.
-            signal.take();
-            let found = match looking.take() {
-                Ok(None) if !self.deadline.has_passed(node.network.now()) => return None,
-                Ok(None) => Err(ConnectError::Provider(ProviderError {
-                    call: "looking at the ports of the devices",
-                    errno: TIMED_OUT,
-                })),
-                Ok(Some(way)) => node.dial(way, &self.config, self.deadline, Some(Arc::clone(signal))),
-                Err(error) => Err(error),
-            };
-            match found {
-                Ok(stage) => self.stage = stage,
-                Err(error) => return Some(Err(error)),
-            }
-        }
-        let Stage::Dialing(dialing) = &mut self.stage else {
-            return None;
-        };
-        let Dialing { dial, stream, to } = &mut **dialing;
-        match dial.poll(node.network.now(), stream, workers, node.makers())? {
-            // That nobody answers at all is another thing than a peer that says nothing.
-            Err(_) if stream.is_connecting() => Some(Err(ConnectError::Unanswered(*to))),
-            outcome => Some(outcome),
-        }
     }
 
     /// When to poll again at the latest, whatever comes.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
-        match &self.stage {
-            Stage::Looking(..) => self.deadline,
-            Stage::Dialing(dialing) => dialing.dial.deadline().min(self.deadline),
-        }
+        self.dial.deadline().min(self.deadline)
     }
 
     /// Waits until polling may get further, or the deadline of what goes on now.
@@ -268,40 +171,18 @@ impl<P: Provider, N: Network> Connecting<P, N> {
     /// # Errors
     /// The network cannot wait.
     pub fn wait(&self, node: &Node<P, N>) -> Result<(), ConnectError> {
-        let (stream, signal) = self.awaited();
-        if let Some(signal) = signal {
-            let span = self.deadline().remaining(node.network.now());
-            return signal.wait(span).map_err(ConnectError::Tcp);
-        }
-        Ok(node.network.wait(None, stream.into_iter(), self.deadline())?)
+        let stream = Waited {
+            stream: &self.stream,
+            has_unsent: self.dial.has_unsent(),
+        };
+        let streams = core::iter::once(stream);
+        Ok(node.network.wait(None, streams, self.deadline())?)
     }
 
-    /// Whether what is waited for is waited for to take bytes: the stream is not up yet, or there is something unsent.
+    /// Whether the stream is waited for to take bytes: it is not up yet, or there is something unsent.
     #[must_use]
     pub fn awaits_room(&self) -> bool {
-        match self.awaited() {
-            (Some(stream), None) => stream.stream.is_connecting() || stream.has_unsent,
-            _ => false,
-        }
-    }
-
-    /// The stream, once there is one; and where it is a thread of the Node's turn and not the peer's, what that raises.
-    fn awaited(&self) -> (Option<Waited<'_, N::Stream>>, Option<&Signal>) {
-        match &self.stage {
-            Stage::Looking(_, signal) => (None, Some(signal)),
-            Stage::Dialing(dialing) => {
-                let stream = Waited {
-                    stream: &dialing.stream,
-                    has_unsent: dialing.dial.has_unsent(),
-                };
-                (Some(stream), dialing.dial.awaited())
-            }
-        }
-    }
-
-    /// What becomes readable once a thread of the Node's has done what is waited for, if that is so.
-    pub(crate) fn making(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.awaited().1?.descriptor())
+        self.stream.is_connecting() || self.dial.has_unsent()
     }
 
     fn finish(mut self, node: &Node<P, N>, workers: &mut [Worker<P>]) -> Result<Connection, ConnectError> {
@@ -315,17 +196,10 @@ impl<P: Provider, N: Network> Connecting<P, N> {
 }
 
 impl<P: Provider> Connecting<P, Tcp> {
-    /// What an event loop watches: for input, and for output where [`Connecting::awaits_room`] says so. Ask again
-    /// after each poll: while a thread of the Node's has something to do for it, it is another one than the stream's.
+    /// What an event loop watches: for input, and for output where [`Connecting::awaits_room`] says so.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        match &self.stage {
-            Stage::Looking(_, signal) => signal.descriptor(),
-            Stage::Dialing(dialing) => {
-                let signal = dialing.dial.awaited();
-                signal.map_or_else(|| dialing.stream.as_fd(), Signal::descriptor)
-            }
-        }
+        self.stream.as_fd()
     }
 }
 
@@ -352,6 +226,7 @@ fn dial_address(rails: &Rails, handle: &Handle) -> Result<SocketAddr, ConnectErr
 impl<P: Provider, N: Network> fmt::Debug for Connecting<P, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connecting")
+            .field("to", &self.to)
             .field("deadline", &self.deadline())
             .finish_non_exhaustive()
     }

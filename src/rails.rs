@@ -1,7 +1,6 @@
 //! The rails of a set of Workers: what they can be reached on, and which reaches a peer.
 
 use core::fmt;
-use std::sync::Arc;
 
 use doorbell_core::network::Network;
 use doorbell_core::port::Unusable;
@@ -72,28 +71,11 @@ impl Rails {
         node: &Node<P, N>,
         workers: &[Worker<P>],
     ) -> Result<Self, ConnectError> {
-        Self::look(node, workers)?()
-    }
-
-    /// What looks at them as soon as it is called, on whichever thread: devices are opened for it, which takes
-    /// milliseconds.
-    ///
-    /// # Errors
-    /// A Worker is another Node's.
-    pub(crate) fn look<P: Provider, N: Network>(
-        node: &Node<P, N>,
-        workers: &[Worker<P>],
-    ) -> Result<impl FnOnce() -> Result<Self, ConnectError> + Send + use<P, N>, ConnectError> {
         if workers.iter().any(|worker| worker.node != node.instance()) {
             return Err(ConnectError::OtherTrust);
         }
-        let provider = Arc::clone(&node.provider);
-        let devices: Vec<_> = workers.iter().map(|worker| worker.device().to_owned()).collect();
-        let filter = node.rail_filter.clone();
-        Ok(move || {
-            let devices: Vec<_> = devices.iter().map(String::as_str).collect();
-            Ok(Self::of_devices(&*provider, &devices, &filter)?)
-        })
+        let devices: Vec<_> = workers.iter().map(Worker::device).collect();
+        Ok(Self::of_devices(&node.provider, &devices, &node.rail_filter)?)
     }
 
     /// The same, of the devices of Workers that are on other threads: one for each.
@@ -184,36 +166,12 @@ impl Rails {
     }
 
     /// The rail of this index alone.
-    fn only(&self, index: usize) -> Option<Self> {
+    pub(crate) fn only(&self, index: usize) -> Option<Self> {
         Some(Self {
             local: vec![self.local.get(index)?.clone()],
             workers: vec![*self.workers.get(index)?],
             advertised: vec![*self.advertised.get(index)?],
         })
-    }
-
-    /// The one rail of a port of ours that reaches this one of the peer's.
-    ///
-    /// # Errors
-    /// None does: why not, for each of ours.
-    pub(crate) fn of_port(
-        &self,
-        device: &str,
-        port: u8,
-        peer: &AdvertisedRail,
-    ) -> Result<Self, ConnectError> {
-        let peer = core::slice::from_ref(peer);
-        let ours = (0..self.advertised.len())
-            .filter(|index| self.port_of(*index) == Some((device, port)))
-            .filter_map(|index| self.only(index))
-            .find(|rails| rails.route(peer).is_ok());
-        match ours {
-            Some(rails) => Ok(rails),
-            None => {
-                self.route(peer)?;
-                Err(ConnectError::NoRails)
-            }
-        }
     }
 
     /// The device and port of the rail of this index, which stay where its address does not.

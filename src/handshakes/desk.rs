@@ -142,9 +142,10 @@ impl<P: Provider> Desk<P> {
         self.asked_count.store(asked.len() as u64, Ordering::Relaxed);
     }
 
-    /// What wakes the handshakes, where they may sleep.
-    pub(super) fn told_to_handshakes(&self) -> Option<&Arc<Signal>> {
-        Some(&self.signals.as_ref()?.handshakes)
+    pub(super) fn tell_handshakes(&self) {
+        if let Some(signals) = &self.signals {
+            signals.handshakes.raise();
+        }
     }
 
     fn tell_accepting(&self) {
@@ -213,9 +214,7 @@ impl<P: Provider> Desk<P> {
             Err(error) => Entry::Denied(error),
         };
         drop(entry);
-        if let Some(handshakes) = self.told_to_handshakes() {
-            handshakes.raise();
-        }
+        self.tell_handshakes();
     }
 
     /// The Worker's side: does what there is to do for it, once each, and gives a connection if there is one.

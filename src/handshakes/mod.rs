@@ -38,7 +38,7 @@ pub use limits::HandshakeLimits;
 use limits::{Crowd, Guest, Guests};
 use refusals::Refusals;
 pub(crate) use told::ToldRefusals;
-use under_way::{Around, UnderWay};
+use under_way::{Around, Making, UnderWay};
 
 /// How many peers one poll takes in at most, so that those there are get their turn.
 const TAKEN_IN_MAX: usize = 32;
@@ -91,7 +91,7 @@ pub struct Handshakes<P: Provider = Rdma, N: Network = Tcp> {
     under_way: Vec<Box<UnderWay<P, N>>>,
     refusals: Refusals<N>,
     told: ToldRefusals,
-    makers: Makers,
+    making: Making,
     acceptor: N::Acceptor,
     handle: Handle,
     instance: InstanceId,
@@ -141,7 +141,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
             under_way: Vec::new(),
             refusals: Refusals::new(),
             told: ToldRefusals::default(),
-            makers,
+            making: Making::new(makers, limits.making),
             acceptor: port.acceptor,
             handle: port.handle,
             instance: port.instance,
@@ -359,7 +359,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
             Some((at, rails)) if !Deadline::after(*at, RAILS_MAX_AGE).has_passed(now) => rails,
             _ => {
                 let devices: Vec<_> = self.desks.iter().map(|desk| desk.device()).collect();
-                let rails = Rails::of_devices(self.node.provider(), &devices, &self.node.rail_filter)?;
+                let rails = Rails::of_devices(&self.node.provider, &devices, &self.node.rail_filter)?;
                 &self.rails.insert((now, rails)).1
             }
         };
@@ -380,7 +380,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         let mut around = Around {
             desks: &self.desks,
             next_desk: &mut self.next_desk,
-            makers: &self.makers,
+            making: &mut self.making,
         };
         let (guests, counts, told) = (&mut self.guests, &self.counts, &mut self.told);
         self.under_way.retain_mut(|one| {

@@ -1,8 +1,6 @@
 //! Connecting the rails of a link: each between one port of ours and one rail of the peer's, looked for anew each time.
 
 use core::net::{IpAddr, Ipv6Addr};
-use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
 use doorbell_core::Instant;
 use doorbell_core::handshake::{Cause, HandshakeError};
@@ -14,30 +12,18 @@ use doorbell_core::wire::{AdvertisedRail, Handle, RejectReason, Resumption};
 use super::config::LinkConfig;
 use super::rail::{At, Between, LinkRail};
 use super::state::Link;
-use crate::connecting::Aim;
-use crate::edge::makers::Commission;
-use crate::edge::signal::Signal;
 use crate::error::ConnectError;
 use crate::rails::Rails;
 use crate::tell::tell;
 use crate::{ChannelConfig, Connecting, Connection, Node, Worker};
 
-/// Rails that are being looked for.
-pub(super) struct Finding {
-    making: Commission<Vec<(Between, u32)>>,
-    /// Raised once they are found, where that is done on another thread.
-    signal: Option<Arc<Signal>>,
-}
-
-impl Finding {
-    /// What becomes readable once they are found.
-    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.signal.as_ref()?.descriptor())
-    }
-}
-
 /// The rails of a link to be, and the speed of each.
-pub(super) fn rails_to(rails: &Rails, peers: &[AdvertisedRail]) -> Result<Vec<(Between, u32)>, ConnectError> {
+pub(super) fn rails_to<P: Provider, N: Network>(
+    node: &Node<P, N>,
+    workers: &[Worker<P>],
+    peers: &[AdvertisedRail],
+) -> Result<Vec<(Between, u32)>, ConnectError> {
+    let rails = Rails::scan(node, workers)?;
     let found: Vec<_> = rails
         .pairs(peers)
         .iter()
@@ -88,48 +74,21 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         self.handle = Some(*handle);
         let rails: Vec<_> = handle.rails().iter().collect();
-        self.look_for(node, workers, rails, now);
+        self.go_by(node, workers, &rails, now);
         self.ask_for_rails();
         true
     }
 
-    /// Goes by these rails of the peer, once our ports were looked at.
-    pub(super) fn look_for(
+    /// Goes by these rails of the peer.
+    pub(super) fn go_by(
         &mut self,
         node: &Node<P, N>,
         workers: &[Worker<P>],
-        peers: Vec<AdvertisedRail>,
+        peers: &[AdvertisedRail],
         now: Instant,
     ) {
         // Where nothing reaches it now, rails are tried as before.
-        if let (Ok(look), Ok(signal)) = (Rails::look(node, workers), node.makers().signal()) {
-            let making = node
-                .makers()
-                .make(None, signal.as_ref(), move || rails_to(&look()?, &peers));
-            // What was looked for before is of no more use.
-            self.finding = Some(Finding { making, signal });
-            self.take_found(now);
-        }
-    }
-
-    /// Goes by what was found, if our ports were looked at. Says whether nothing is looked for any more.
-    pub(super) fn take_found(&mut self, now: Instant) -> bool {
-        let Some(finding) = &self.finding else {
-            return true;
-        };
-        let found = match finding.making.take() {
-            Ok(None) => return false,
-            Ok(Some(found)) => found,
-            Err(_) => Vec::new(),
-        };
-        self.finding = None;
-        self.go_by(found, now);
-        true
-    }
-
-    /// Goes by these rails.
-    pub(super) fn go_by(&mut self, found: Vec<(Between, u32)>, now: Instant) {
-        for (between, speed_mbps) in found {
+        for (between, speed_mbps) in rails_to(node, workers, peers).unwrap_or_default() {
             let is_of_port = |rail: &&mut LinkRail<P, N>| {
                 let known = rail.between.as_ref();
                 known.is_some_and(|known| (&known.device, known.port) == (&between.device, between.port))
@@ -160,6 +119,16 @@ impl<P: Provider, N: Network> Link<P, N> {
         let (Some(between), Some(handle)) = (between, &self.handle) else {
             return Err(ConnectError::NoRails);
         };
+        let rails = Rails::scan(node, workers)?;
+        let ours = (0..rails.advertised().len())
+            .filter(|index| rails.port_of(*index) == Some((between.device.as_str(), between.port)))
+            .filter_map(|index| rails.only(index))
+            .find(|rails| rails.route(core::slice::from_ref(&between.peer)).is_ok());
+        let Some(ours) = ours else {
+            // It reaches the peer no more: why not, for each of ours.
+            rails.route(core::slice::from_ref(&between.peer))?;
+            return Err(ConnectError::NoRails);
+        };
         let deadline = node.within(config.session.attach_within);
         // The handshake proves it; what is said first on the connection has to be the same.
         let channel = ChannelConfig {
@@ -170,13 +139,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             }),
             ..config.channel
         };
-        let aim = Aim::Rail {
-            handle: *handle,
-            device: between.device.clone(),
-            port: between.port,
-            peer: between.peer,
-        };
-        node.begin(workers, aim, &channel, deadline)
+        node.begin_connect_over(ours, between.peer, handle, &channel, deadline)
     }
 
     /// Goes on with the rails that are being connected; `made` gets each channel that came of it.

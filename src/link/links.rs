@@ -215,9 +215,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         let now = node.network.now();
         for link in self.core.links_mut() {
             if let Some(handle) = link.handle {
-                let listed: Vec<_> = handle.rails().iter().collect();
-                link.go_by(rails_to(&rails, &listed).unwrap_or_default(), now);
-                link.ask_for_rails();
+                link.reroute(node, workers, &handle, now);
             }
         }
         Ok(handle)
@@ -257,8 +255,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     }
 
     /// Begins a link to the process that handed out a handle, over every pair of rails by which it is reached: where the handle
-    /// has no room for all of its rails, it is asked for them. Its events say when it is there. The ports are looked at on this
-    /// thread, which takes a device milliseconds.
+    /// has no room for all of its rails, it is asked for them. Its events say when it is there.
     ///
     /// # Errors
     /// No rail reaches it: each with its reason. Or there are too many links, or there is no memory for another.
@@ -268,18 +265,8 @@ impl<P: Provider, N: Network> Links<P, N> {
         workers: &[Worker<P>],
         handle: &Handle,
     ) -> Result<LinkId, LinkError> {
-        self.connect_over(node, &Rails::scan(node, workers)?, handle)
-    }
-
-    /// The same, over rails that were looked at.
-    pub(crate) fn connect_over(
-        &mut self,
-        node: &Node<P, N>,
-        our_rails: &Rails,
-        handle: &Handle,
-    ) -> Result<LinkId, LinkError> {
         let listed: Vec<_> = handle.rails().iter().collect();
-        let rails = match rails_to(our_rails, &listed) {
+        let rails = match rails_to(node, workers, &listed) {
             // Those that reach it may be among those that it says when it is asked.
             Err(ConnectError::NoRoute(_)) if handle.has_more() => Vec::new(),
             Err(ConnectError::NoRoute(report)) => return Err(LinkError::NoRoute(report)),
@@ -362,7 +349,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     }
 
     /// Polls the Workers and moves every link as far as it can; `each` gets every event with its link. No peer is waited
-    /// for, nor, on a [`Node::open`], our device where a rail is connected from here.
+    /// for; where a rail is connected from here, what our device takes to make and connect its queue pair is taken on this thread.
     ///
     /// # Errors
     /// A Worker cannot be polled, and is of no further use.
@@ -447,15 +434,9 @@ impl<P: Provider, N: Network> Links<P, N> {
     }
 
     /// What an event loop watches for input, beside the Workers' own: where handshakes have a thread, a peer that is to be
-    /// let in makes one readable; and where a thread looks at the ports for a link, or makes a queue pair for a rail that is
-    /// connected from here, that it is done does. These are others after a poll.
+    /// let in makes one readable.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let links = || self.core.links().map(|(_, link)| link);
-        let rails = links().flat_map(|link| &link.rails);
-        let making = rails.filter_map(|rail| rail.connecting.as_ref()?.making());
-        let finding = links().filter_map(|link| link.finding.as_ref()?.descriptor());
-        let door = self.door.iter().flat_map(Door::descriptors);
-        door.chain(making).chain(finding)
+        self.door.iter().flat_map(Door::descriptors)
     }
 
     /// The links there are.

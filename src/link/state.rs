@@ -10,7 +10,6 @@ use doorbell_core::wire::{Attach, Handle, InstanceId, SESSION_HEADER_BYTES, Sess
 use doorbell_core::{Instant, Ticket};
 
 use super::config::{LinkConfig, LinkError};
-use super::dialing::Finding;
 use super::moved::ToldMoved;
 use super::one_sided::OneSided;
 use super::question::Question;
@@ -23,8 +22,6 @@ pub(super) struct Link<P: Provider, N: Network> {
     pub(super) rails: Vec<LinkRail<P, N>>,
     /// Where the peer is, on the side that connects.
     pub(super) handle: Option<Handle>,
-    /// The rails that are being looked for, where the peer is reached by others.
-    pub(super) finding: Option<Finding>,
     /// The question for the rails that it has no room for.
     pub(super) question: Question<N>,
     /// The process that began it, on the side that is connected to.
@@ -72,7 +69,6 @@ impl<P: Provider, N: Network> Link<P, N> {
             session: Session::new(config.session, role, id, tables, now),
             rails,
             handle: None,
-            finding: None,
             question: Question::default(),
             peer: None,
             out: Store::new(retained, config.fragment_bytes())?,

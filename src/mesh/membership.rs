@@ -150,19 +150,6 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         rank: Rank,
         handle: &Handle,
     ) -> Result<bool, MeshError> {
-        self.connect_by(node, workers, (rank, handle), |links| {
-            links.connect(node, workers, handle)
-        })
-    }
-
-    /// The same, where a link to it is begun like this.
-    pub(super) fn connect_by(
-        &mut self,
-        node: &Node<P, N>,
-        workers: &[Worker<P>],
-        (rank, handle): (Rank, &Handle),
-        connect: impl FnOnce(&mut Links<P, N>) -> Result<LinkId, LinkError>,
-    ) -> Result<bool, MeshError> {
         let state = &mut self.state;
         if rank.number() >= state.config.ranks {
             return Err(MeshError::NoSuchRank {
@@ -190,7 +177,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             state.has_lost_link = true;
             state.announce();
         }
-        match connect(&mut self.links) {
+        match self.links.connect(node, workers, handle) {
             Ok(link) => {
                 state.neighbours.push(Neighbour::new(link, instance, Some(rank)));
                 state.note_not_begun(rank, None);

@@ -7,15 +7,12 @@ use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
 use doorbell_core::rank::Rank;
 use doorbell_core::session::Backoff;
-use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
 
 use super::config::MeshError;
 use super::membership::Mesh;
 use super::unlinked::NotLinked;
-use crate::edge::makers::Commission;
 use crate::error::ConnectError;
-use crate::rails::Rails;
 use crate::tell::tell;
 use crate::{Asking, Node, Worker};
 
@@ -27,8 +24,6 @@ pub(super) struct Sought<N: Network> {
     rank: Rank,
     address: SocketAddr,
     asking: Option<Asking<N>>,
-    /// What it answered, while our ports are looked at.
-    looking: Option<(Handle, Commission<Rails>)>,
     /// Not before.
     next: Deadline,
     attempts_failed: u32,
@@ -42,7 +37,6 @@ impl<N: Network> Sought<N> {
             rank,
             address,
             asking: None,
-            looking: None,
             next: Deadline::at(Instant::from_ns(0)),
             attempts_failed: 0,
             failure: None,
@@ -59,7 +53,7 @@ impl<N: Network> Sought<N> {
     }
 
     pub(super) const fn is_asking(&self) -> bool {
-        self.asking.is_some() || self.looking.is_some()
+        self.asking.is_some()
     }
 
     /// Why it was not found.
@@ -97,12 +91,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             };
             if is_linked {
                 (sought.asking, sought.attempts_failed, sought.failure) = (None, 0, None);
-                sought.looking = None;
                 sought.next = Deadline::after(now, backoff.longest);
-                continue;
-            }
-            if sought.looking.is_some() {
-                self.link_to_found(index, node, workers);
                 continue;
             }
             // What is not secret differs from member to member all the same.
@@ -122,35 +111,12 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 Some(Ok(handle)) => {
                     (sought.asking, sought.failure) = (None, None);
                     sought.next = Deadline::after(now, ANSWERED_WITHIN);
-                    if let Ok(look) = Rails::look(node, workers) {
-                        sought.looking = Some((handle, node.makers().make(None, None, look)));
-                        self.link_to_found(index, node, workers);
+                    // Where no rail reaches it others are to be between, until one does: that is noted where it is found.
+                    if let Err(MeshError::Link(error)) = self.connect(node, workers, rank, &handle) {
+                        self.state.note_not_begun(rank, Some(error));
                     }
                 }
             }
-        }
-    }
-
-    /// Links to one that answered, once our ports were looked at.
-    fn link_to_found(&mut self, index: usize, node: &Node<P, N>, workers: &[Worker<P>]) {
-        let Some(sought) = self.sought.get_mut(index) else {
-            return;
-        };
-        let (rank, looking) = (sought.rank, &mut sought.looking);
-        let found = match looking.as_ref().map(|(_, look)| look.take()) {
-            None | Some(Ok(None)) => return,
-            Some(Ok(Some(rails))) => Ok(rails),
-            Some(Err(error)) => Err(error),
-        };
-        let Some((handle, _)) = looking.take() else {
-            return;
-        };
-        let outcome = self.connect_by(node, workers, (rank, &handle), |links| {
-            links.connect_over(node, &found?, &handle)
-        });
-        // Where no rail reaches it others are to be between, until one does: that is noted where it is found.
-        if let Err(MeshError::Link(error)) = outcome {
-            self.state.note_not_begun(rank, Some(error));
         }
     }
 }
