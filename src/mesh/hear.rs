@@ -199,7 +199,10 @@ impl State {
             counts.dropped = counts.dropped.saturating_add(1);
             return;
         }
-        member.hear_grant(pair.grant, now, config, pool);
+        if !member.hear_grant(pair.grant, now, config, pool) {
+            counts.dropped = counts.dropped.saturating_add(1);
+            return;
+        }
         if !member.hear(pair.sequence, config, || pool.fill(&[frame])) {
             counts.out_of_turn = counts.out_of_turn.saturating_add(1);
         }
@@ -219,8 +222,11 @@ impl State {
             return;
         };
         let is_of_now = member.started == Some(pair.source_started);
-        if is_of_now && pair.destination_started == config.started {
-            member.hear_grant(pair.grant, now, config, pool);
+        if is_of_now
+            && pair.destination_started == config.started
+            && !member.hear_grant(pair.grant, now, config, pool)
+        {
+            counts.dropped = counts.dropped.saturating_add(1);
         }
     }
 

@@ -182,6 +182,9 @@ mod plain {
                     return None;
                 }
                 let [sequence, started, neighbours, without_rail] = numbers(&mut rest, [4, 8, 8, 8])?;
+                if without_rail & neighbours != without_rail {
+                    return None;
+                }
                 vec![rank, sequence, started, neighbours, without_rail]
             }
             3 | 4 => numbers(&mut rest, [8, 8, 4, 4, 4])?.to_vec(),

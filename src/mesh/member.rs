@@ -18,6 +18,8 @@ pub(super) struct Member {
     acknowledged: u32,
     /// How many of those kept were sent.
     sent: usize,
+    /// How many of those kept were ever sent, those to be sent again included: of no more it can say that they came.
+    sent_once: usize,
     /// How many it takes from `acknowledged` on.
     room: u32,
     resend_at: Option<Deadline>,
@@ -108,6 +110,7 @@ impl Member {
 
     pub(super) fn did_send(&mut self, now: Instant, config: &MeshConfig) {
         self.did_grant();
+        self.sent_once = self.sent_once.max(self.sent.saturating_add(1));
         if self.room == 0 {
             // It goes once there is room, and until then as rarely.
             self.probe_at = None;
@@ -130,18 +133,27 @@ impl Member {
         self.resend_at.is_some_and(|at| at.has_passed(now))
     }
 
-    /// Takes in how many it has, and how many more it takes. What no honest member says is left alone.
-    pub(super) fn hear_grant(&mut self, grant: Grant, now: Instant, config: &MeshConfig, pool: &mut Pool) {
+    /// Takes in how many it has, and how many more it takes; what is older than is known changes nothing. Says whether it is of what
+    /// was sent: no honest member says anything else.
+    pub(super) fn hear_grant(
+        &mut self,
+        grant: Grant,
+        now: Instant,
+        config: &MeshConfig,
+        pool: &mut Pool,
+    ) -> bool {
         let came = grant.expected.wrapping_sub(self.acknowledged);
-        let kept = u32::try_from(self.kept.len()).unwrap_or(u32::MAX);
-        if came > kept {
-            return;
+        let sent_once = u32::try_from(self.sent_once).unwrap_or(u32::MAX);
+        if came > sent_once {
+            let is_older = came > u32::MAX / 2;
+            return is_older;
         }
         for _ in 0..came {
             if let Some(frame) = self.kept.pop_front() {
                 pool.give_back(frame);
             }
             self.sent = self.sent.saturating_sub(1);
+            self.sent_once = self.sent_once.saturating_sub(1);
         }
         self.acknowledged = grant.expected;
         // Of two that expect the same message, the one with less room is the older one, and came another way.
@@ -156,6 +168,7 @@ impl Member {
         if came > 0 {
             self.resend_at = (self.sent > 0).then(|| Deadline::after(now, config.resend_after));
         }
+        true
     }
 
     /// Takes in a message, where it is the next one; says whether it is.
@@ -228,5 +241,39 @@ impl Member {
     pub(super) const fn did_grant(&mut self) {
         (self.owes_grant, self.has_news, self.grant_at) = (false, false, None);
         self.untold = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use doorbell_core::Instant;
+    use doorbell_core::rank::Rank;
+
+    use super::{Grant, Member, MeshConfig, Pool};
+
+    #[test]
+    fn what_was_not_sent_has_not_come_whoever_says_so() {
+        let config = MeshConfig::new(Rank::FIRST, 2, 1);
+        let (now, mut pool) = (Instant::from_ns(1), Pool::new(64));
+        let mut member = Member::default();
+        member.begin(1, config.window, &mut pool);
+        let mut hear = |member: &mut Member, expected| {
+            let grant = Grant { expected, room: 16 };
+            let is_true = member.hear_grant(grant, now, &config, &mut pool);
+            (is_true, member.counts().waiting)
+        };
+        (0..3).for_each(|_| member.keep(vec![0; 64]));
+        assert_eq!(hear(&mut member, 1), (false, 3));
+        member.did_send(now, &config);
+        member.did_send(now, &config);
+        assert_eq!(hear(&mut member, 3), (false, 3));
+        assert_eq!(hear(&mut member, 1), (true, 2));
+        // Older, by another way.
+        assert_eq!(hear(&mut member, 0), (true, 2));
+        // What is to go again may have come all the same.
+        assert_eq!(member.send_again(), 1);
+        assert_eq!(hear(&mut member, 3), (false, 2));
+        assert_eq!(hear(&mut member, 2), (true, 1));
+        assert_eq!(hear(&mut member, 3), (false, 1));
     }
 }

@@ -66,7 +66,8 @@ pub struct MeshCounts {
     pub out_of_turn: u64,
     /// Frames passed on for others.
     pub relayed: u64,
-    /// Frames dropped: of those who are no members, that went too far, or for which there is no way.
+    /// Frames dropped: of those who are no members, that went too far, for which there is no way, or that say of a message that it
+    /// came which was not sent.
     pub dropped: u64,
 }
 

@@ -40,7 +40,8 @@ pub struct Announcement {
 const_assert_eq!(size_of::<Announcement>(), ANNOUNCEMENT_BYTES);
 
 impl Announcement {
-    /// What a member says: of its neighbours, `without_rail` are those whose link has no rail for now. `started` is a time that is later for each start of it, of a clock that starts do not set back.
+    /// What a member says: of its neighbours, `without_rail` are those whose link has no rail for now; with others in it, it is not
+    /// read again. `started` is a time that is later for each start of it, of a clock that starts do not set back.
     #[must_use]
     pub const fn new(
         rank: Rank,
@@ -83,6 +84,13 @@ impl Announcement {
         if announcement.reserved != [0; 2] {
             return Err(wrong(Field::Reserved, 2, Reason::NotZero));
         }
+        if !announcement
+            .without_rail()
+            .and_not(announcement.neighbours())
+            .is_empty()
+        {
+            return Err(wrong(Field::WithoutRail, 24, Reason::Mismatch));
+        }
         Ok(announcement)
     }
 
@@ -121,5 +129,37 @@ impl Announcement {
     #[must_use]
     pub const fn without_rail(&self) -> Ranks {
         Ranks::from_bits(self.without_rail.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Announcement;
+    use crate::rank::{Rank, Ranks};
+    use crate::wire::{Field, Reason};
+
+    #[test]
+    fn nobody_is_without_a_rail_who_is_no_neighbour() {
+        let of = |without_rail| {
+            Announcement::new(
+                Rank::FIRST,
+                1,
+                1,
+                Ranks::first(4).without(Rank::FIRST),
+                without_rail,
+            )
+            .to_bytes()
+        };
+        let neighbours = Ranks::first(4).without(Rank::FIRST);
+        for rank in (0..64).filter_map(Rank::new) {
+            let bytes = of(Ranks::NONE.with(rank));
+            let read = Announcement::parse(&bytes).map_err(|error| (error.field, error.offset, error.reason));
+            let is_neighbour = neighbours.contains(rank);
+            assert_eq!(read.is_ok(), is_neighbour, "{rank}");
+            if !is_neighbour {
+                assert_eq!(read.err(), Some((Field::WithoutRail, 24, Reason::Mismatch)));
+            }
+        }
+        assert!(Announcement::parse(&of(neighbours)).is_ok());
     }
 }

@@ -156,6 +156,8 @@ pub enum Field {
     GrantAccess,
     /// The window that is granted.
     GrantWindow,
+    /// The neighbours that no rail leads to for now.
+    WithoutRail,
 }
 
 /// Why a field is wrong.
@@ -306,6 +308,7 @@ impl fmt::Display for Field {
             Self::GrantNumber => "number of the grant",
             Self::GrantAccess => "access that is granted",
             Self::GrantWindow => "window that is granted",
+            Self::WithoutRail => "neighbours without a rail",
         })
     }
 }
