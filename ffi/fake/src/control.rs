@@ -137,9 +137,8 @@ const FAIL: u32 = 1;
 const GIVE: u32 = 2;
 const LACK: u32 = 3;
 const CALLS: u32 = 4;
-const HOLD_DESTROYS: u32 = 5;
-const HOLD: u32 = 6;
-const LET_GO: u32 = 7;
+const HOLD: u32 = 5;
+const LET_GO: u32 = 6;
 
 /// The one function behind [`Control`]; see there. Gives a count where one is asked for, else 0.
 #[unsafe(no_mangle)]
@@ -150,8 +149,7 @@ extern "C" fn doorbell_fake_control(command: u32, which: u32, first: u32, second
         GIVE => faults::give(which, first),
         LACK => faults::lack(which),
         CALLS => return faults::calls(which),
-        HOLD_DESTROYS => faults::hold_destroys(),
-        HOLD => faults::hold(which, first),
+        HOLD => faults::hold(),
         LET_GO => return faults::let_go(),
         _ => {}
     }
@@ -224,15 +222,10 @@ impl Control {
     /// Has calls that destroy something take long: on other threads than this until [`Control::let_go`]. On this one
     /// they are counted, and go through: who waits for itself would never end.
     pub fn hold_destroys(self) {
-        (self.entry)(HOLD_DESTROYS, 0, 0, 0);
+        (self.entry)(HOLD, 0, 0, 0);
     }
 
-    /// Has a call take long, in the same way, after it was made `after` times more.
-    pub fn hold(self, call: Call, after: u32) {
-        (self.entry)(HOLD, call as u32, after, 0);
-    }
-
-    /// Lets calls go on that are held. Says how many of them were made by the thread that had them held.
+    /// Lets calls go on that destroy something. Says how many were made by the thread that had them held.
     pub fn let_go(self) -> u32 {
         (self.entry)(LET_GO, 0, 0, 0)
     }
