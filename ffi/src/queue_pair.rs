@@ -152,6 +152,10 @@ impl doorbell_core::provider::QueuePair for QueuePair {
         self.shared.live_on()?;
         let from = self.shared.state();
         self.modify(CALL, from, QpState::Reset, &mut no_attributes())?;
+        // Soft-RoCE of Linux 6.10 to 7.2 takes note of where its send queue ends before it empties it, and would begin
+        // the next life with the empty slots between: zero-length WRITEs, and PSNs that the first request then shares.
+        // In RESET nothing is left to empty, so a second one notes the right place.
+        self.modify(CALL, QpState::Reset, QpState::Reset, &mut no_attributes())?;
         // A queue pair in RESET has no requests (InfiniBand Architecture volume 1, section 10.3.1.1): the device is
         // done with all of them, and the slots may be used again.
         send.forget();

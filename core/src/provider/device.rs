@@ -384,8 +384,8 @@ pub trait QueuePair: Send + Sized + 'static {
     /// it holds would be lost to the others.
     ///
     /// # Errors
-    /// The halves are another's (`EINVAL`), it was reset a million times (`EBUSY`), or the device refused; nothing
-    /// changed.
+    /// The halves are another's (`EINVAL`), it was reset a million times (`EBUSY`), or the device refused; no slot went
+    /// home, and it may be tried again.
     fn reset(
         &mut self,
         send: &mut Self::SendQueue,

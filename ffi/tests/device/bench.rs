@@ -180,6 +180,11 @@ impl Bench {
 
     /// The same, of their control sides alone.
     pub(crate) fn connect_controls(&self, one: &mut QueuePair, other: &mut QueuePair) {
+        self.connect_with(one, other, RemoteAccess::ALL);
+    }
+
+    /// The same, each letting its peer do what is said.
+    pub(crate) fn connect_with(&self, one: &mut QueuePair, other: &mut QueuePair, access: RemoteAccess) {
         let (psn_one, psn_other) = (0x00ff_fffd, 0x12_3456);
         let (to_one, to_other) = (
             self.receive_from(other.qpn(), psn_other),
@@ -189,7 +194,7 @@ impl Bench {
             (one, to_one, Self::send_with(psn_one)),
             (other, to_other, Self::send_with(psn_other)),
         ] {
-            end.initialize(self.port.port, RemoteAccess::ALL).expect("INIT");
+            end.initialize(self.port.port, access).expect("INIT");
             end.ready_to_receive(&receive).expect("RTR");
             end.ready_to_send(&send).expect("RTS");
         }
@@ -197,6 +202,7 @@ impl Bench {
 }
 
 /// Polls until `count` completions came, in order.
+#[track_caller]
 pub(crate) fn poll(queue: &mut CompletionQueue, count: usize) -> Vec<Completion> {
     let deadline = Instant::now() + PATIENCE;
     let mut polled = Vec::new();
@@ -215,6 +221,7 @@ pub(crate) fn poll(queue: &mut CompletionQueue, count: usize) -> Vec<Completion>
 }
 
 /// The one completion that comes, a success.
+#[track_caller]
 pub(crate) fn poll_success(queue: &mut CompletionQueue) -> Completion {
     let completion = poll(queue, 1).pop().unwrap();
     assert!(completion.status().is_success(), "{completion:?}");

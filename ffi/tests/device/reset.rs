@@ -2,11 +2,11 @@
 
 use doorbell_core::QpState;
 use doorbell_core::provider::{
-    CompletionQueue as _, Operation, PostFlags, QueuePair as _, ReceiveQueue as _, SendBatch as _,
-    SendQueue as _,
+    CompletionQueue as _, Operation, PostFlags, QueuePair as _, ReceiveQueue as _, RemoteAccess,
+    SendBatch as _, SendQueue as _,
 };
 
-use super::bench::{End, bench, poll_success, post_receives, slot_with};
+use super::bench::{End, bench, poll_success, post_receives, retire_sends, slot_with, take_arrival};
 use super::lifetimes::nothing_refused;
 
 fn send(end: &mut End, arena: &mut doorbell_ffi::Arena, bytes: &[u8]) {
@@ -59,6 +59,37 @@ fn a_reset_sends_all_slots_home() {
     };
     other.parts.receive.retire(came, each).unwrap();
     assert_eq!(bytes, b"again");
+    drop((one, other, arena));
+    nothing_refused();
+}
+
+/// What the device still had to send when it was reset is forgotten: the first request of the next life is the first
+/// that is sent.
+#[test]
+fn what_was_under_way_at_a_reset_is_not_sent_later() {
+    let Some(bench) = bench("what_was_under_way_at_a_reset_is_not_sent_later") else {
+        return;
+    };
+    let mut arena = bench.arena(8, 64);
+    let (mut one, mut other) = bench.pair();
+    for round in 0..10_u8 {
+        let parts = &mut other.parts;
+        parts.control.reset(&mut parts.send, &mut parts.receive).unwrap();
+        // Nobody answers.
+        send(&mut one, &mut arena, b"lost");
+        let parts = &mut one.parts;
+        parts.control.reset(&mut parts.send, &mut parts.receive).unwrap();
+        // What is left of the request would be an empty WRITE on Soft-RoCE, which is refused then.
+        let (ours, theirs) = (&mut one.parts.control, &mut other.parts.control);
+        bench.connect_with(ours, theirs, RemoteAccess::READ);
+        post_receives(&mut other.parts.receive, &mut arena, 1);
+        send(&mut one, &mut arena, &[round; 7]);
+        let sent = poll_success(&mut one.sends);
+        retire_sends(&mut one, &mut arena, sent);
+        let came = poll_success(&mut other.receives);
+        assert_eq!(take_arrival(&mut other, came).1, [[round; 7]]);
+    }
+    assert_eq!(arena.free_slots(), 8);
     drop((one, other, arena));
     nothing_refused();
 }
