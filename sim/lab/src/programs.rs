@@ -100,7 +100,8 @@ pub(crate) fn build_rival(rival: Rival) -> Result<PathBuf> {
 
 /// Builds the program by MPI, with what is installed for that first.
 fn build_mpi() -> Result<PathBuf> {
-    setup::install_missing(|need| need.file == "mpicc").context("Open MPI cannot be compared with")?;
+    setup::install_missing(|need| need.package == "libopenmpi-dev")
+        .context("Open MPI cannot be compared with")?;
     let workspace = workspace()?;
     let folder = workspace.join("target/lab/rivals");
     fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
