@@ -252,6 +252,29 @@ fn orderings_have_names() {
     }
 }
 
+/// An ordering is documented with its partner by name; so is what else has such a name.
+#[test]
+fn constants_that_documentation_names_exist() {
+    let words = |text: &str| -> Vec<String> {
+        let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let named = words.filter(|word| word.contains('_') && !word.contains(char::is_lowercase));
+        named.map(str::to_owned).collect()
+    };
+    let paths = ["core/src", "hotpath/src"]
+        .map(|folder| sources(&root().join(folder)))
+        .concat();
+    let lines = paths.iter().flat_map(|path| code(path));
+    let used: BTreeSet<_> = lines.flat_map(|(_, line)| words(&line)).collect();
+    for path in paths {
+        let text = fs::read_to_string(&path).unwrap();
+        for line in text.lines().filter(|line| line.trim_start().starts_with("//")) {
+            for name in line.split('`').skip(1).step_by(2).flat_map(words) {
+                assert!(used.contains(&name), "{}: {name}", path.display());
+            }
+        }
+    }
+}
+
 #[test]
 fn nothing_allocates_or_needs_std_below_the_control_plane() {
     for folder in ["core/src", "hotpath/src"] {

@@ -52,7 +52,8 @@ impl<R: Deref<Target: Ring>> Consumer<R> {
     /// # Errors
     /// Somebody has it.
     ///
-    /// Ordering: the claim pairs with the drop of the half before: `RING_CLAIM`, `RING_UNCLAIM`.
+    /// Ordering: the claim pairs with the drop of the half before: `SPSC_CLAIM` with `SPSC_UNCLAIM`, `MPSC_CLAIM`
+    /// with `MPSC_UNCLAIM`.
     pub fn claim(ring: R) -> Result<Self, ClaimError> {
         ring.claim_consumer()?;
         let head = ring.lane().resume();
