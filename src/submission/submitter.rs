@@ -11,6 +11,7 @@ use super::desk::{Desk, Taker};
 use super::intake::{Intake, LastOfAll, RequestProducer};
 use super::request::Request;
 use super::{Submission, SubmitError, SubmitErrorKind};
+use crate::edge::reaper::{Reaped, Reaper};
 use crate::{Arena, ChannelId, Lease};
 
 /// Submits requests to a [`Worker`](crate::Worker) from a thread of its own, without a lock.
@@ -23,15 +24,17 @@ use crate::{Arena, ChannelId, Lease};
 /// failed comes back through [`Submitter::failure`], and its memory is taken until then. So whoever runs
 /// out of memory looks there.
 ///
-/// It may go at any time: what it submitted is still sent.
+/// It may go at any time: what it submitted is still sent. Dropped, it returns in bounded time: memory that goes with
+/// it, its own or that of another that shared its ring, is let go of on another thread.
 pub struct Submitter<P: Provider = Rdma> {
     requests: RequestProducer,
     failures: Taker<P>,
     arena: Arena<P>,
     /// Which of those that share the ring it is.
     who: u16,
-    desk: Arc<Desk<P>>,
-    intake: Arc<Intake<P>>,
+    // Who is the last to let go of these frees memory that the device has: so they go to the reaper.
+    desk: Reaped<Arc<Desk<P>>>,
+    intake: Reaped<Arc<Intake<P>>>,
 }
 
 impl<P: Provider> Submitter<P> {
@@ -41,6 +44,7 @@ impl<P: Provider> Submitter<P> {
         last: &Arc<LastOfAll>,
         who: usize,
         arena: Arena<P>,
+        reaper: &Reaper,
     ) -> Option<Self> {
         let desk = intake.desks.get(who)?;
         Some(Self {
@@ -48,8 +52,8 @@ impl<P: Provider> Submitter<P> {
             failures: desk.taker()?,
             arena,
             who: u16::try_from(who).ok()?,
-            desk: Arc::clone(desk),
-            intake: Arc::clone(intake),
+            desk: reaper.keep(Arc::clone(desk)),
+            intake: reaper.keep(Arc::clone(intake)),
         })
     }
 

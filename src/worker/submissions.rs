@@ -499,7 +499,7 @@ impl<P: Provider> Submissions<P> {
         });
         let submitters: Option<Vec<_>> = (0..)
             .zip(arenas)
-            .map(|(who, arena)| Submitter::new(&intake, &last, who, arena))
+            .map(|(who, arena)| Submitter::new(&intake, &last, who, arena, maker.reaper))
             .collect();
         let submitters = submitters.ok_or(invalid)?;
         let all = entries.len();

@@ -7,7 +7,8 @@
 use core::time::Duration;
 
 use doorbell::{
-    ArenaConfig, CloseProgress, Lease, Node, RemoteAccess, Trust, WindowConfig, Worker, WorkerConfig, within,
+    ArenaConfig, CloseProgress, Lease, Node, RemoteAccess, SubmitterConfig, Trust, WindowConfig, Worker,
+    WorkerConfig, within,
 };
 use doorbell_fake::{Call, Control};
 use doorbell_ffi::Rdma;
@@ -33,9 +34,7 @@ fn round(control: Control, run: impl FnOnce(&Node, Worker, Worker)) {
             submitters,
             ..
         } = end;
-        assert_eq!(destroys_here(control, move || drop(window)), 0);
-        // The caller's own, who chooses where they go.
-        drop(submitters);
+        assert_eq!(destroys_here(control, move || drop((submitters, window))), 0);
         worker
     });
     run(&node, a, b);
@@ -107,7 +106,18 @@ fn who_drops_destroys_nothing() {
             assert_eq!(here, 0, "{order}");
         });
     }
-    // Rings, in front of their Workers and behind them.
+    // Submitters behind their Worker, one after the other: the last of those that share a ring has kept the memory of
+    // all, which were given up before.
+    round(control, |node, mut a, b| {
+        let mut submitters = vec![a.submitter(&SubmitterConfig::default()).unwrap()];
+        submitters.extend(a.submitters(3, &SubmitterConfig::default()).unwrap());
+        drop((a, b));
+        for submitter in submitters {
+            assert!(node.settle(within(SOON)));
+            assert_eq!(destroys_here(control, move || drop(submitter)), 0);
+        }
+    });
+    // Rings and submitters, in front of their Workers and behind them.
     for is_first in [true, false] {
         control.heal();
         let mut pair = Pair::connect().unwrap();
@@ -117,22 +127,24 @@ fn who_drops_destroys_nothing() {
         let submitters = (a.submitters, b.submitters);
         let here = destroys_here(control, move || {
             if is_first {
-                drop((windows, rings, a.worker, b.worker));
+                drop((windows, submitters, rings, a.worker, b.worker));
             } else {
-                drop((a.worker, b.worker, rings, windows));
+                drop((a.worker, b.worker, rings, submitters, windows));
             }
         });
         assert_eq!(here, 0);
-        drop(submitters);
         all_destroyed(control, node);
     }
     // Without a reaper it is all here: what is counted is there to be counted.
     control.heal();
     let trust = Trust::unauthenticated_on_purpose();
     let node = Node::with_provider(Rdma::load().unwrap(), trust).unwrap();
-    let worker = node.workers(&WorkerConfig::default()).unwrap().remove(0);
+    let mut worker = node.workers(&WorkerConfig::default()).unwrap().remove(0);
+    let submitters = worker.submitters(2, &SubmitterConfig::default()).unwrap();
     let window = worker.window(&WindowConfig::new(64, RemoteAccess::READ)).unwrap();
     assert_eq!(destroys_here(control, move || drop(window)), 1);
-    assert!(destroys_here(control, move || drop(worker)) > 5);
+    assert!(destroys_here(control, move || drop(worker)) > 3);
+    // The memory of each, and what that stood on.
+    assert!(destroys_here(control, move || drop(submitters)) > 2);
     all_destroyed(control, node);
 }
