@@ -12,7 +12,7 @@ use doorbell_ffi::Rdma;
 
 use crate::edge::reaper::Reaper;
 use crate::error::ConnectError;
-use crate::handshakes::desk::Desk;
+use crate::handshakes::desk::{Desk, Grant, Granted};
 use crate::handshakes::{Counts, HandshakeCounts};
 use crate::{ChannelId, Worker};
 
@@ -63,7 +63,17 @@ impl<P: Provider> Acceptances<P> {
     /// their connections is left ([`ConnectError::ListenerClosed`]).
     #[inline]
     pub fn poll_accept(&mut self, worker: &mut Worker<P>) -> Result<Option<ChannelId>, ConnectError> {
-        self.desk.look(worker)
+        self.poll_accept_where(worker, Granted::of)
+    }
+
+    /// The same; whether a place is to be had, `grant` says.
+    #[inline]
+    pub(crate) fn poll_accept_where(
+        &mut self,
+        worker: &mut Worker<P>,
+        grant: impl Grant<P>,
+    ) -> Result<Option<ChannelId>, ConnectError> {
+        self.desk.look(worker, grant)
     }
 
     /// Whether a place is asked for, which the next poll grants.

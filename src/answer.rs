@@ -38,6 +38,8 @@ pub(crate) struct Wanted {
     pub(crate) rail: NodeRail,
     pub(crate) rail_index: u8,
     pub(crate) peer: Endpoint,
+    /// The process that it is.
+    pub(crate) peer_instance: Option<InstanceId>,
     pub(crate) config: ChannelConfig,
     pub(crate) psn: Psn,
 }
@@ -127,6 +129,7 @@ impl Answer {
                     rail: rail.ok_or(ConnectError::NoRails)?,
                     rail_index: prepare.local_rail,
                     peer: prepare.peer,
+                    peer_instance: self.machine.peer_instance(),
                     config: self.config,
                     psn: self.psn,
                 }))

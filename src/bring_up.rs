@@ -360,7 +360,8 @@ pub(crate) fn reject_for(error: &ConnectError) -> Reject {
         | ConnectError::NoShare { .. }
         | ConnectError::NoMemory
         | ConnectError::TooManyChannels
-        | ConnectError::TooManyUnaccepted => Reject::new(RejectReason::BUSY),
+        | ConnectError::TooManyUnaccepted
+        | ConnectError::TooManyLinks => Reject::new(RejectReason::BUSY),
         ConnectError::ListenerClosed => Reject::new(RejectReason::CLOSING),
         _ => Reject::new(RejectReason::PARAMETERS),
     }

@@ -110,6 +110,8 @@ pub enum ConnectError {
     OtherWorkers,
     /// As many connections as may be wait to be accepted, or are about to.
     TooManyUnaccepted,
+    /// There are as many links as there may be, those included that peers are on their way to begin.
+    TooManyLinks,
     /// The handshakes are over, and none of their connections is left: none comes any more.
     ListenerClosed,
     /// One of the Workers is another Node's: of another trust domain.
@@ -162,6 +164,9 @@ impl fmt::Display for ConnectError {
             Self::OtherWorkers => f.write_str("the Workers are not those the handshake began with"),
             Self::TooManyUnaccepted => {
                 f.write_str("as many connections as there is room for wait to be accepted")
+            }
+            Self::TooManyLinks => {
+                f.write_str("there are as many links as links_max, with those that peers are about to begin")
             }
             Self::ListenerClosed => f.write_str("no more connections are accepted"),
             Self::OtherTrust => f.write_str("a Worker is another Node's, and so of another trust domain"),

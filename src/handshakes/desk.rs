@@ -24,7 +24,7 @@ use crate::answer::{Made, Wanted};
 use crate::bring_up::{Ground, Place, Ready, Supply, admit_to};
 use crate::edge::signal::Signal;
 use crate::error::ConnectError;
-use crate::{ChannelId, Worker};
+use crate::{ChannelId, Worker, worker};
 
 type Queue = AcceptQueue<Box<[AcceptSlot]>>;
 
@@ -79,10 +79,33 @@ pub(crate) struct Granted<P: Provider> {
 }
 
 impl<P: Provider> Granted<P> {
+    /// Takes it from the Worker.
+    pub(crate) fn of(worker: &mut Worker<P>, wanted: &Wanted) -> Result<Self, ConnectError> {
+        let place = worker.place(&wanted.config)?;
+        let supply = worker.supply(&place.reservation, wanted.peer.credit.start, &wanted.config)?;
+        Ok(Self { supply, place })
+    }
+
+    /// What is there until this is given up, and whatever comes of it is closed.
+    pub(crate) const fn reservation(&self) -> &Arc<worker::Reservation> {
+        &self.place.reservation
+    }
+
     /// Makes the queue pair that is wanted. On any thread.
     pub(crate) fn make(self, wanted: &Wanted, desk: &Desk<P>) -> Result<Made<P>, ConnectError> {
         wanted.make(self.place, self.supply, &desk.ground)
     }
+}
+
+/// Gives a peer its place on the Worker, or says why not.
+pub(crate) trait Grant<P: Provider>:
+    FnOnce(&mut Worker<P>, &Wanted) -> Result<Granted<P>, ConnectError>
+{
+}
+
+impl<P: Provider, F> Grant<P> for F where
+    F: FnOnce(&mut Worker<P>, &Wanted) -> Result<Granted<P>, ConnectError>
+{
 }
 
 impl<P: Provider> Desk<P> {
@@ -193,7 +216,7 @@ impl<P: Provider> Desk<P> {
     }
 
     /// The Worker's side: grants the place that was asked for first, if any was.
-    fn serve(&self, worker: &mut Worker<P>) {
+    fn serve(&self, worker: &mut Worker<P>, grant: impl Grant<P>) {
         let Some(mut asked) = tried(self.asked.try_lock()) else {
             return;
         };
@@ -217,12 +240,17 @@ impl<P: Provider> Desk<P> {
         self.tell_handshakes();
     }
 
-    /// The Worker's side: does what there is to do for it, once each, and gives a connection if there is one.
+    /// The Worker's side: does what there is to do for it, once each, and gives a connection if there is one. Whether a
+    /// place is to be had, `grant` says.
     ///
     /// # Errors
     /// It is another Worker, or no more connections come.
     #[inline]
-    pub(crate) fn look(&self, worker: &mut Worker<P>) -> Result<Option<ChannelId>, ConnectError> {
+    pub(crate) fn look(
+        &self,
+        worker: &mut Worker<P>,
+        grant: impl Grant<P>,
+    ) -> Result<Option<ChannelId>, ConnectError> {
         if let Some(signals) = &self.signals {
             // Before the look, so that what is told of meanwhile is told again.
             signals.accepting.take();
@@ -232,7 +260,7 @@ impl<P: Provider> Desk<P> {
             if !self.ground.is_of(worker) {
                 return Err(ConnectError::OtherWorkers);
             }
-            self.serve(worker);
+            self.serve(worker, grant);
             self.tell_accepting_of_left();
         }
         match AcceptQueue::take(&*self.queue) {
@@ -288,12 +316,6 @@ fn tried<T>(outcome: Result<T, TryLockError<T>>) -> Option<T> {
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
-}
-
-fn grant<P: Provider>(worker: &mut Worker<P>, wanted: &Wanted) -> Result<Granted<P>, ConnectError> {
-    let place = worker.place(&wanted.config)?;
-    let supply = worker.supply(&place.reservation, wanted.peer.credit.start, &wanted.config)?;
-    Ok(Granted { supply, place })
 }
 
 /// A place among those that wait to be accepted, for one handshake. Dropped, all that was asked for or granted is

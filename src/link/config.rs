@@ -24,7 +24,8 @@ pub struct LinkConfig {
     pub ahead: u32,
     /// The longest message that is taken. Default 1 MiB, which a link has memory for.
     pub message_bytes_max: usize,
-    /// Links at most, those that peers begin among them. Default 64.
+    /// Links at most, those that peers begin among them: from before their peers are told yes. Default 64. Beyond that a peer is
+    /// told that we are busy, and comes again; never one whose link is here, and that brings another rail of it.
     pub links_max: u32,
     /// One-sided requests of a link at most that have no end yet. Default 16, 64 KiB of memory: each has that of a fragment,
     /// which is the most it writes or reads.
@@ -108,7 +109,9 @@ impl fmt::Display for LinkError {
                 "a Worker's slots hold {slot_bytes} bytes, and the longest frame has {frame_bytes}: make slot_bytes \
                  larger, or fragment_bytes smaller"
             ),
-            Self::TooManyLinks => f.write_str("there are as many links as links_max"),
+            Self::TooManyLinks => {
+                f.write_str("there are as many links as links_max, with those that peers are about to begin")
+            }
             Self::Entropy(errno) => write!(f, "the system gave no random bytes (errno {errno})"),
             Self::NoMemory { bytes } => {
                 write!(f, "there is no memory for {bytes} bytes that a link is to keep")

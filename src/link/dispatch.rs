@@ -8,6 +8,7 @@ use doorbell_core::session::{HealthState, Role};
 use doorbell_core::wire::{AttachParameters, InstanceId, Refusal, RefusalReason, SessionFrame};
 use doorbell_core::{Deadline, Instant, WcStatus};
 
+use super::arrivals::Who;
 use super::links::{LinkEvent, LinkId};
 use super::rail::At;
 use super::state::Link;
@@ -132,6 +133,7 @@ impl<P: Provider, N: Network> Core<P, N> {
                 turn.release(message);
             }
             (Event::Received { message, .. }, Whose::Unclaimed(_)) => {
+                self.arrivals.forget(at);
                 self.claim(at, message.payload(), &mut turn, now, each);
                 turn.release(message);
             }
@@ -206,9 +208,11 @@ impl<P: Provider, N: Network> Core<P, N> {
         each: &mut impl FnMut(LinkId, LinkEvent<'_>),
     ) -> Result<(), RefusalReason> {
         // Another process has no part in it, whatever it knows of its name.
-        let known = self
-            .links()
-            .find(|(_, link)| link.session.id() == said.session && link.peer == Some(peer));
+        let who = Who {
+            session: said.session,
+            peer,
+        };
+        let known = self.links().find(|(_, link)| link.who() == Some(who));
         let known = known.map(|(id, _)| id);
         let id = match known {
             Some(id) => id,

@@ -12,7 +12,9 @@ use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{AdvertisedRail, Handle, InstanceId};
 
+use super::dispatch::Whose;
 use super::rail::At;
+use super::table::Core;
 use super::told::tell_closed;
 use crate::error::ConnectError;
 use crate::listener::handle_of;
@@ -117,8 +119,8 @@ impl<P: Provider, N: Network> Door<P, N> {
         self.acceptances.iter().filter_map(Acceptances::descriptor)
     }
 
-    /// Goes on as far as it can; `accepted` gets each connection.
-    pub(super) fn poll(&mut self, workers: &mut [Worker<P>], mut accepted: impl FnMut(At)) {
+    /// Goes on as far as it can. Until `until` the connections that come have time to say what they are for.
+    pub(super) fn poll(&mut self, workers: &mut [Worker<P>], core: &mut Core<P, N>, until: Deadline) {
         loop {
             if let Advancing::Here(handshakes) = &mut self.handshakes {
                 handshakes.poll();
@@ -127,11 +129,15 @@ impl<P: Provider, N: Network> Door<P, N> {
             for (index, (acceptances, worker)) in self.acceptances.iter_mut().zip(&mut *workers).enumerate() {
                 for _ in 0..ACCEPTED_MAX {
                     let is_asked = acceptances.is_asked();
-                    match acceptances.poll_accept(worker) {
-                        Ok(Some(channel)) => accepted(At {
-                            worker: index,
-                            channel,
-                        }),
+                    let grant = |worker: &mut _, wanted: &_| core.grant((index, worker), wanted);
+                    match acceptances.poll_accept_where(worker, grant) {
+                        Ok(Some(channel)) => {
+                            let at = At {
+                                worker: index,
+                                channel,
+                            };
+                            core.routes.set(at, Whose::Unclaimed(until));
+                        }
                         Ok(None) if is_asked => has_granted = true,
                         Ok(None) => break,
                         Err(error @ (ConnectError::ListenerClosed | ConnectError::OtherWorkers)) => {

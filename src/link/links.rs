@@ -15,9 +15,10 @@ use doorbell_core::wire::{Handle, RemoteWindow};
 use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
 
+use super::arrivals::Arrivals;
 use super::config::{LinkConfig, LinkError};
 use super::dialing::rails_to;
-use super::dispatch::{Routes, Whose};
+use super::dispatch::Routes;
 use super::door::Door;
 use super::one_sided::Request;
 use super::report::Gone;
@@ -154,6 +155,7 @@ impl<P: Provider, N: Network> Links<P, N> {
             places: Vec::new(),
             gone: Gone::default(),
             closing: Vec::new(),
+            arrivals: Arrivals::default(),
             chance: 0,
             moved: None,
         };
@@ -390,7 +392,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         let Self { core, door } = self;
         if let Some(door) = door {
             let until = Deadline::after(now, core.config.session.attach_within);
-            door.poll(workers, |at| core.routes.set(at, Whose::Unclaimed(until)));
+            door.poll(workers, core, until);
         }
         for (index, worker) in workers.iter_mut().enumerate() {
             // Through, since a rail is judged by it: of one that answered nothing may be left in a queue.

@@ -3,6 +3,7 @@
 //! What is to be done, `doorbell_core::session` decides. Here it is done, with channels of Workers and the handshake that
 //! makes them: [`Links`] holds all links of one thread's Workers, and polls them.
 
+mod arrivals;
 mod config;
 mod dialing;
 mod dispatch;

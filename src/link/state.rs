@@ -9,6 +9,7 @@ use doorbell_core::session::{
 use doorbell_core::wire::{Attach, Handle, InstanceId, SESSION_HEADER_BYTES, SessionFrame, SessionHeader};
 use doorbell_core::{Instant, Ticket};
 
+use super::arrivals::Who;
 use super::config::{LinkConfig, LinkError};
 use super::moved::ToldMoved;
 use super::one_sided::OneSided;
@@ -79,6 +80,12 @@ impl<P: Provider, N: Network> Link<P, N> {
             one_sided: OneSided::new(config)?,
             told_moved: ToldMoved::default(),
         })
+    }
+
+    /// Whose it is, on the side that is connected to.
+    pub(super) fn who(&self) -> Option<Who> {
+        let session = self.session.id();
+        self.peer.map(|peer| Who { session, peer })
     }
 
     pub(super) fn rail_mut(&mut self, rail: u8) -> Option<&mut LinkRail<P, N>> {

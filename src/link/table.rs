@@ -6,6 +6,7 @@ use doorbell_core::session::{Action, SessionEvent};
 use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
 
+use super::arrivals::Arrivals;
 use super::config::LinkConfig;
 use super::dispatch::{Routes, Whose};
 use super::links::{LinkEvent, LinkId};
@@ -27,6 +28,7 @@ pub(super) struct Core<P: Provider, N: Network> {
     /// What links counted that are over.
     pub(super) gone: Gone,
     pub(super) closing: Vec<Ending>,
+    pub(super) arrivals: Arrivals,
     pub(super) chance: u64,
     /// How this process is reached, where that is not what its first handle said.
     pub(super) moved: Option<Handle>,
@@ -80,13 +82,14 @@ impl<P: Provider, N: Network> Core<P, N> {
         place.map_or_else(Vec::new, |place| core::mem::take(&mut place.before))
     }
 
-    /// Puts a link in; `None` where there are as many as may be.
+    /// Puts a link in; `None` where there are as many as may be, or are to be.
     pub(super) fn add(&mut self, link: Link<P, N>) -> Option<LinkId> {
+        if !self.has_room_for(link.who()) {
+            return None;
+        }
         let free = self.places.iter().position(|place| place.link.is_none());
         let at = free.unwrap_or(self.places.len());
-        let index = u32::try_from(at)
-            .ok()
-            .filter(|index| *index < self.config.links_max)?;
+        let index = u32::try_from(at).ok()?;
         if free.is_none() {
             self.places.push(Place {
                 generation: 0,
@@ -132,6 +135,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             _ => None,
         };
         self.routes.remove(at);
+        self.arrivals.forget(at);
         self.closing.push(Ending { at, by, of });
     }
 

@@ -6,6 +6,7 @@ mod crowd;
 #[path = "../fabric/mod.rs"]
 mod fabric;
 mod failing;
+mod full;
 mod keys;
 mod moved;
 mod one_sided;

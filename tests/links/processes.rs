@@ -125,7 +125,7 @@ impl Process {
         Ok(())
     }
 
-    fn poll(&mut self, now: Instant) {
+    pub(crate) fn poll(&mut self, now: Instant) {
         let Self {
             links,
             workers,

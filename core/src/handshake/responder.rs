@@ -115,6 +115,12 @@ impl<A: Authenticator> Responder<A> {
         &self.peer_rails
     }
 
+    /// The instance the peer says it is, `None` before its Hello has come. With keys it is proven once the Connect is.
+    #[must_use]
+    pub fn peer_instance(&self) -> Option<InstanceId> {
+        self.hello.map(|(hello, _)| hello.initiator)
+    }
+
     /// Answers [`Step::Prepare`]: the queue pair is in RTS and its receives are posted.
     ///
     /// `local` says what this side's port has; the peer is told the lower MTU of both.

@@ -1,0 +1,109 @@
+//! Peers on their way: from before they are told yes until they say on their connection what it is for.
+//!
+//! A link has its place among [`LinkConfig::links_max`](super::LinkConfig::links_max) from here on, so that none is refused for want
+//! of one who was told yes.
+
+use std::sync::{Arc, Weak};
+
+use doorbell_core::network::Network;
+use doorbell_core::provider::Provider;
+use doorbell_core::wire::{InstanceId, SessionId};
+
+use super::rail::At;
+use super::table::Core;
+use crate::answer::Wanted;
+use crate::error::ConnectError;
+use crate::handshakes::desk::Granted;
+use crate::worker::{Reservation, Worker};
+
+/// Whose link it is: another process has no part in a session, whatever it knows of its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Who {
+    pub(super) session: SessionId,
+    pub(super) peer: InstanceId,
+}
+
+/// A connection that is not there yet, or of which its peer has not said what it is for.
+#[derive(Debug)]
+struct Arrival {
+    at: At,
+    who: Who,
+    /// Gone with the connection, or with the handshake that comes to nothing.
+    place: Weak<Reservation>,
+}
+
+/// All there are.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals {
+    list: Vec<Arrival>,
+}
+
+impl Arrivals {
+    /// A peer got a place on a Worker.
+    fn note(&mut self, at: At, who: Who, place: &Arc<Reservation>) {
+        self.list.retain(|one| one.place.strong_count() > 0);
+        let place = Arc::downgrade(place);
+        self.list.push(Arrival { at, who, place });
+    }
+
+    /// Its connection is a link's by now, or given up.
+    pub(super) fn forget(&mut self, at: At) {
+        self.list.retain(|one| one.at != at);
+    }
+
+    /// Who there is: each once, however many rails it comes by.
+    fn each(&self) -> impl Iterator<Item = Who> {
+        let is_there = |one: &&Arrival| one.place.strong_count() > 0;
+        (1..).zip(&self.list).filter_map(move |(through, one)| {
+            let mut before = self.list.iter().take(through).filter(is_there);
+            let first = before.find(|other| other.who == one.who)?;
+            (first.at == one.at).then_some(one.who)
+        })
+    }
+}
+
+impl<P: Provider, N: Network> Core<P, N> {
+    /// Gives a peer its place on a Worker, where there is one for its link, too: so it is told before a queue pair is made.
+    pub(super) fn grant(
+        &mut self,
+        (index, worker): (usize, &mut Worker<P>),
+        wanted: &Wanted,
+    ) -> Result<Granted<P>, ConnectError> {
+        let resumption = wanted.peer.session.zip(wanted.peer_instance);
+        // One that names no session is none of a link, and refused by what it says.
+        let who = resumption.map(|(resumption, peer)| Who {
+            session: resumption.session,
+            peer,
+        });
+        if who.is_some_and(|who| !self.is_known(who) && !self.has_room_for(Some(who))) {
+            return Err(ConnectError::TooManyLinks);
+        }
+        let granted = Granted::of(worker, wanted)?;
+        if let Some(who) = who {
+            let place = granted.reservation();
+            let at = At {
+                worker: index,
+                channel: place.id,
+            };
+            self.arrivals.note(at, who, place);
+        }
+        Ok(granted)
+    }
+
+    fn is_known(&self, who: Who) -> bool {
+        self.links().any(|(_, link)| link.who() == Some(who))
+    }
+
+    /// Whether there is a place for a link, beside those that others are on their way to.
+    pub(super) fn has_room_for(&self, who: Option<Who>) -> bool {
+        let most = usize::try_from(self.config.links_max).unwrap_or(usize::MAX);
+        let links = self.links().count();
+        // Who is known, or comes by several rails, need be told apart only where places are few.
+        if links.saturating_add(self.arrivals.list.len()) < most {
+            return true;
+        }
+        let others = self.arrivals.each();
+        let others = others.filter(|other| Some(*other) != who && !self.is_known(*other));
+        links.saturating_add(others.count()) < most
+    }
+}

@@ -1,0 +1,131 @@
+//! Links where there are as many as may be: another is refused before anything is made for it, and those there are stay whole.
+
+use doorbell::ConnectError;
+use doorbell::vocabulary::session::{HealthState, SessionEvent};
+use doorbell_sim::{Host, PortConfig};
+
+use crate::fabric::port;
+use crate::processes::{A, B, Process, Two, config, ms, ports};
+
+/// What the listener refused one of them for, last.
+fn refused(two: &Two) -> Option<ConnectError> {
+    two.process(B).links.take_handshake_failure()
+}
+
+/// A process on a host of its own that goes on beside the two.
+struct Third {
+    process: Process,
+    _host: Host,
+}
+
+impl Third {
+    /// On a subnet with both.
+    fn begins(two: &Two, ports: Vec<PortConfig>) -> Self {
+        let host = two.fabric.host("c", ports).unwrap();
+        let mut process = Process::on(&host, &config(), false);
+        process.connect(&two.process(B).handle.unwrap());
+        Self { process, _host: host }
+    }
+
+    fn is_up(&self) -> bool {
+        self.process.saw(SessionEvent::RailUp { rail: 0 }).is_some()
+    }
+}
+
+/// Two processes, and B lets so many links be.
+fn with_room_for(links_max: u32, plan: &str) -> Two {
+    let mut two = Two::waiting(2, plan);
+    let mut own = config();
+    own.links_max = links_max;
+    two.processes[B] = None;
+    two.processes[B] = Some(Process::on(&two.hosts[B], &own, true));
+    two
+}
+
+/// Runs all three; says how many queue pairs there were at most.
+fn run(
+    two: &mut Two,
+    third: &mut Third,
+    until: u64,
+    is_done: impl Fn(&Two, &Third) -> bool,
+) -> (bool, usize) {
+    let mut most = 0;
+    let is_done = two.run(ms(until), |two| {
+        third.process.poll(two.fabric.now());
+        most = most.max(two.fabric.queue_pairs());
+        is_done(two, third)
+    });
+    (is_done, most)
+}
+
+#[test]
+fn with_all_places_taken_another_link_is_refused_before_it_costs_a_queue_pair_and_rails_of_the_first_come_back()
+ {
+    let plan = "at 200ms link a/sim1-b/sim1 down for 200ms; at 1s link a/sim0-b/sim0 down for 300ms; at 1s link a/sim1-b/sim1 down for 300ms";
+    let mut two = with_room_for(1, plan);
+    two.begin();
+    two.connected(2);
+    two.sends_every = [Some(ms(1)), Some(ms(1))];
+    let before = two.process(B).links.handshakes();
+    assert!(refused(&two).is_none());
+
+    // Two at either end of each rail, and the one that asks for a third.
+    let mut third = Third::begins(&two, vec![port("sim0", "10.0.0.3/24")]);
+    let (_, most) = run(&mut two, &mut third, 190, |_, _| false);
+    assert_eq!(most, 5);
+    let after = two.process(B).links.handshakes();
+    assert!(
+        after.failed > before.failed && after.connected == before.connected,
+        "{after:?}"
+    );
+    let why = refused(&two);
+    assert!(matches!(why, Some(ConnectError::TooManyLinks)), "{why:?}");
+
+    // A rail that failed is let in again, and so is the link when it had none left.
+    let state = |two: &Two, rail| {
+        let process = two.process(A);
+        process.links.rail_state(process.link.unwrap(), rail)
+    };
+    let (is_down, _) = run(&mut two, &mut third, 400, |two, _| {
+        state(two, 1) == HealthState::Down
+    });
+    assert!(is_down);
+    let (is_up, _) = run(&mut two, &mut third, 1000, |two, _| {
+        state(two, 1) == HealthState::Up
+    });
+    assert!(is_up, "{:?}", two.process(A).events);
+    let is_back = |two: &Two, _: &_| two.process(A).saw(SessionEvent::Recovered).is_some();
+    assert!(
+        run(&mut two, &mut third, 5000, is_back).0,
+        "{:?}",
+        two.process(A).events
+    );
+    assert!(!third.is_up() && third.process.over.is_none());
+
+    // Who was refused comes in as soon as there is room.
+    assert!(two.settle(ms(6000)), "{:?} {:?}", two.counts(A), two.counts(B));
+    let (link, deadline) = (two.process(A).link.unwrap(), two.deadline(ms(500)));
+    two.process_mut(A).links.close(link, deadline);
+    assert!(two.run(ms(7000), |two| two.process(B).over.is_some()));
+    two.process_mut(B).over = None;
+    let (is_in, _) = run(&mut two, &mut third, 9900, |_, third| third.is_up());
+    assert!(is_in, "{:?}", third.process.events);
+    two.fabric.audit().unwrap();
+}
+
+#[test]
+fn a_place_is_taken_by_who_is_on_the_way_and_of_two_the_other_never_hears_yes() {
+    let mut two = with_room_for(1, "");
+    two.begin();
+    // Both of A's rails, and one of the third, are on their way at once.
+    let mut third = Third::begins(&two, ports(2, 1, 10_000));
+    let (_, most) = run(&mut two, &mut third, 300, |_, _| false);
+    let counts = two.process(B).links.handshakes();
+    assert!(counts.failed > 0, "{counts:?}");
+    assert!(matches!(refused(&two), Some(ConnectError::TooManyLinks)));
+    // It was not told yes and then refused.
+    assert_eq!((counts.connected, most), (2, 5));
+    assert!(!third.is_up());
+    assert!(two.process(A).over.is_none() && third.process.over.is_none());
+    two.fabric.audit().unwrap();
+}
