@@ -31,7 +31,8 @@
 //! from one to the other, and does for them what they ask for. Windows of packet numbers,
 //! acknowledgements, going back after a loss, waiting for receivers, retries, answers that are
 //! given again: all that verbs promise of a reliable connection is done by packets here, as
-//! devices do it. What devices do otherwise than the architecture are [`Quirks`].
+//! devices do it. A datagram that cannot be sent leaves its sender in SQE, with its receives. What
+//! devices do otherwise than the architecture (bring it to ERR then, say) are [`Quirks`].
 //!
 //! # Oracles
 //! Everything that is conserved is counted, and what changes hands is sealed;
@@ -61,8 +62,8 @@
 //!
 //! # What it is not
 //! There are no descriptors: completion queues can be armed and slept at, but not put into an
-//! event loop. There are reliable connections and datagrams, without memory windows; a datagram's
-//! sender that fails is in ERR, and never in SQE. Vendors' error words are zero.
+//! event loop. There are reliable connections and datagrams, without memory windows. Vendors' error
+//! words are zero.
 
 mod capture;
 mod completion;
