@@ -71,6 +71,11 @@ pub fn ring_invitation(bytes: &[u8]) {
     wire::ring::check(bytes);
 }
 
+/// The route header in front of a datagram.
+pub fn grh(bytes: &[u8]) {
+    wire::grh::check(bytes);
+}
+
 /// A frame of a session.
 pub fn session(bytes: &[u8]) {
     wire::session::check(bytes);

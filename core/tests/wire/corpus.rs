@@ -62,6 +62,11 @@ fn ring_invitations() {
     replay("ring_invitation", oracle::ring::check);
 }
 
+#[test]
+fn route_headers() {
+    replay("grh", oracle::grh::check);
+}
+
 /// Handshakes on a wire, as the sequence's check reads them: a byte for what happens, with the side in its
 /// highest bit, and what that takes.
 fn conversations() -> [(&'static str, Vec<u8>); 7] {
@@ -167,6 +172,7 @@ fn seeds_are_what_this_version_writes() {
     for (name, invitation) in ["trailer", "immediate"].iter().zip(samples::invitations()) {
         seeds.push(("ring_invitation", name, invitation.to_bytes().to_vec()));
     }
+    seeds.extend(samples::route_headers().map(|(name, bytes)| ("grh", name, bytes.to_vec())));
     for (names, frames) in [
         (
             &["hello", "welcome", "connect", "accept", "ready", "reject"][..],

@@ -84,6 +84,13 @@ fn ring_invitations() {
 }
 
 #[test]
+fn route_headers() {
+    for (_, good) in samples::route_headers() {
+        every_byte(&good, oracle::grh::check);
+    }
+}
+
+#[test]
 fn session_frames() {
     for (_, good) in samples::session_frames() {
         every_byte(&good, oracle::session::check);

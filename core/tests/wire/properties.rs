@@ -7,7 +7,7 @@ use doorbell_core::wire::{
     AdvertisedRail, Connect, CreditWord, Endpoint, EndpointParameters, Fit, Frame, FrameBuffer, Handle,
     InstanceId, PrivateData, Rails, Reject, RejectReason, Resumption, SessionId, SpeedClass, Tag,
 };
-use doorbell_core::{Gid, IpPrefix, Mtu, Psn, Qpn, Rkey};
+use doorbell_core::{Gid, Grh, IpPrefix, Mtu, Psn, Qpn, Rkey};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::{Strategy, any, prop_assert, prop_assert_eq, proptest};
@@ -154,6 +154,25 @@ proptest! {
         oracle::text::check(&bytes);
         oracle::ring::check(&bytes);
         oracle::session::check(&bytes);
+        oracle::grh::check(&bytes);
+    }
+
+    #[test]
+    fn route_headers_survive(
+        is_v4 in any::<bool>(),
+        [traffic_class, hop_limit] in any::<[u8; 2]>(),
+        [mut source, destination] in any::<[[u8; 16]; 2]>(),
+    ) {
+        // By chance what stands from here on could be an IPv4 header with its checksum.
+        source[12] |= 0x80;
+        let gid = |address: [u8; 16]| {
+            let [.., a, b, c, d] = address;
+            if is_v4 { Gid::from_ip(Ipv4Addr::new(a, b, c, d).into()) } else { Gid(address) }
+        };
+        let grh = Grh { source: gid(source), destination: gid(destination), traffic_class, hop_limit };
+        let header = oracle::grh::written(is_v4, &grh);
+        prop_assert_eq!(Grh::parse(&header), Some(grh));
+        oracle::grh::check(&header);
     }
 
     /// Bytes that are nearly right reach further than made-up ones.

@@ -11,7 +11,9 @@ use doorbell_core::wire::{
     Publication, Refusal, RefusalReason, Reject, RejectReason, RemoteWindow, Resumption, RingInvitation,
     SessionHeader, SessionId, SpeedClass, TAG_BYTES, Tag, VersionRange, Welcome,
 };
-use doorbell_core::{Gid, IpPrefix, Mtu, Psn, Qpn, Rkey};
+use doorbell_core::{Gid, Grh, IpPrefix, Mtu, Psn, Qpn, Rkey};
+
+use crate::oracle;
 
 pub(crate) fn prefix(text: &str) -> IpPrefix {
     let (address, bits) = text.split_once('/').unwrap();
@@ -255,5 +257,35 @@ pub(crate) fn session_frames() -> [(&'static str, Vec<u8>); 12] {
         ),
         ("fence", FenceFrame::ask(&fence()).to_bytes().to_vec()),
         ("fenced", FenceFrame::answer(&fence()).to_bytes().to_vec()),
+    ]
+}
+
+/// What may stand in front of a datagram.
+pub(crate) fn route_headers() -> [(&'static str, [u8; 40]); 6] {
+    let written = |is_v4, source: &str, destination: &str| {
+        let gid = |text: &str| Gid::from_ip(text.parse().unwrap());
+        let grh = Grh {
+            source: gid(source),
+            destination: gid(destination),
+            traffic_class: 0x28,
+            hop_limit: 17,
+        };
+        oracle::grh::written(is_v4, &grh)
+    };
+    let v4 = written(true, "10.0.0.1", "10.0.0.2");
+    let (mut unchecked, mut behind_v6) = (v4, v4);
+    unchecked[30..32].fill(0);
+    behind_v6[0] = 0x60;
+    // A word longer, and its checksum as much less: no header of a device's, so the IPv6 one it is.
+    let mut like_options = behind_v6;
+    like_options[20] += 1;
+    like_options[30] -= 1;
+    [
+        ("v4", v4),
+        ("v4_unchecked", unchecked),
+        ("v4_behind_v6", behind_v6),
+        ("v6", written(false, "fd00::1", "fd00::2")),
+        ("v6_like_options", like_options),
+        ("v6_like_v4", written(false, "fd00::4500:1", "fd00::2")),
     ]
 }

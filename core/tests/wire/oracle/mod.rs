@@ -2,6 +2,7 @@
 
 mod choices;
 pub(crate) mod frames;
+pub(crate) mod grh;
 pub(crate) mod handle;
 pub(crate) mod handshake;
 pub(crate) mod keys;

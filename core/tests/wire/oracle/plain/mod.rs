@@ -1,9 +1,11 @@
 //! A second reading of the wire format, from `docs/wire-format.md` and nothing else: slow and obvious, one
-//! field after the other, without reasons for what it refuses.
+//! field after the other, without reasons for what it refuses. So is that of the header in front of a datagram, from the
+//! tables of others.
 //!
-//! Whatever bytes there are, it and `doorbell_core::wire` have to agree: accepted or refused, and every field.
+//! Whatever bytes there are, it and `doorbell_core` have to agree: accepted or refused, and every field.
 
 pub(crate) mod frames;
+pub(crate) mod grh;
 pub(crate) mod handle;
 pub(crate) mod mac;
 pub(crate) mod rails;
