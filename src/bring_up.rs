@@ -361,7 +361,8 @@ pub(crate) fn reject_for(error: &ConnectError) -> Reject {
         | ConnectError::NoMemory
         | ConnectError::TooManyChannels
         | ConnectError::TooManyUnaccepted
-        | ConnectError::TooManyLinks => Reject::new(RejectReason::BUSY),
+        | ConnectError::TooManyLinks
+        | ConnectError::TooManyLinksFrom(_) => Reject::new(RejectReason::BUSY),
         ConnectError::ListenerClosed => Reject::new(RejectReason::CLOSING),
         _ => Reject::new(RejectReason::PARAMETERS),
     }

@@ -112,6 +112,8 @@ pub enum ConnectError {
     TooManyUnaccepted,
     /// There are as many links as there may be, those included that peers are on their way to begin.
     TooManyLinks,
+    /// The peer has begun as many links from this address as one may.
+    TooManyLinksFrom(IpAddr),
     /// The handshakes are over, and none of their connections is left: none comes any more.
     ListenerClosed,
     /// One of the Workers is another Node's: of another trust domain.
@@ -167,6 +169,9 @@ impl fmt::Display for ConnectError {
             }
             Self::TooManyLinks => {
                 f.write_str("there are as many links as links_max, with those that peers are about to begin")
+            }
+            Self::TooManyLinksFrom(address) => {
+                write!(f, "there are as many links from {address} as links_per_address")
             }
             Self::ListenerClosed => f.write_str("no more connections are accepted"),
             Self::OtherTrust => f.write_str("a Worker is another Node's, and so of another trust domain"),

@@ -13,6 +13,7 @@ use super::rail::At;
 use super::table::Core;
 use crate::answer::Wanted;
 use crate::error::ConnectError;
+use crate::handshakes::Guest;
 use crate::handshakes::desk::Granted;
 use crate::worker::{Reservation, Worker};
 
@@ -28,6 +29,7 @@ pub(super) struct Who {
 struct Arrival {
     at: At,
     who: Who,
+    from: Guest,
     /// Gone with the connection, or with the handshake that comes to nothing.
     place: Weak<Reservation>,
 }
@@ -40,10 +42,10 @@ pub(super) struct Arrivals {
 
 impl Arrivals {
     /// A peer got a place on a Worker.
-    fn note(&mut self, at: At, who: Who, place: &Arc<Reservation>) {
+    fn note(&mut self, at: At, (who, from): (Who, Guest), place: &Arc<Reservation>) {
         self.list.retain(|one| one.place.strong_count() > 0);
         let place = Arc::downgrade(place);
-        self.list.push(Arrival { at, who, place });
+        self.list.push(Arrival { at, who, from, place });
     }
 
     /// Its connection is a link's by now, or given up.
@@ -51,9 +53,10 @@ impl Arrivals {
         self.list.retain(|one| one.at != at);
     }
 
-    /// Who there is: each once, however many rails it comes by.
-    fn each(&self) -> impl Iterator<Item = Who> {
-        let is_there = |one: &&Arrival| one.place.strong_count() > 0;
+    /// Who there is, or is from there: each once, however many rails it comes by.
+    fn each(&self, from: Option<Guest>) -> impl Iterator<Item = Who> {
+        let is_there =
+            move |one: &&Arrival| one.place.strong_count() > 0 && from.is_none_or(|from| one.from == from);
         (1..).zip(&self.list).filter_map(move |(through, one)| {
             let mut before = self.list.iter().take(through).filter(is_there);
             let first = before.find(|other| other.who == one.who)?;
@@ -75,8 +78,15 @@ impl<P: Provider, N: Network> Core<P, N> {
             session: resumption.session,
             peer,
         });
-        if who.is_some_and(|who| !self.is_known(who) && !self.has_room_for(Some(who))) {
-            return Err(ConnectError::TooManyLinks);
+        let address = wanted.peer.gid.to_ip();
+        let from = Guest::at(address);
+        if let Some(who) = who.filter(|who| !self.is_known(*who)) {
+            if !self.has_room_for(Some(who)) {
+                return Err(ConnectError::TooManyLinks);
+            }
+            if !self.has_room_from(from, who) {
+                return Err(ConnectError::TooManyLinksFrom(address));
+            }
         }
         let granted = Granted::of(worker, wanted)?;
         if let Some(who) = who {
@@ -85,7 +95,7 @@ impl<P: Provider, N: Network> Core<P, N> {
                 worker: index,
                 channel: place.id,
             };
-            self.arrivals.note(at, who, place);
+            self.arrivals.note(at, (who, from), place);
         }
         Ok(granted)
     }
@@ -102,8 +112,21 @@ impl<P: Provider, N: Network> Core<P, N> {
         if links.saturating_add(self.arrivals.list.len()) < most {
             return true;
         }
-        let others = self.arrivals.each();
+        let others = self.arrivals.each(None);
         let others = others.filter(|other| Some(*other) != who && !self.is_known(*other));
         links.saturating_add(others.count()) < most
+    }
+
+    /// Whether there is a place for one more that is begun from there. Who is on its way has one, whichever of its rails it comes by.
+    fn has_room_from(&self, from: Guest, who: Who) -> bool {
+        let most = usize::try_from(self.config.links_per_address).unwrap_or(usize::MAX);
+        let begun = self.links().filter(|(_, link)| {
+            let mut leads = link.rails.iter().filter_map(|rail| rail.leads);
+            link.peer.is_some() && leads.any(|leads| Guest::at(leads.peer) == from)
+        });
+        let others = self.arrivals.each(Some(from));
+        let others = others.filter(|other| !self.is_known(*other));
+        self.arrivals.each(None).any(|other| other == who)
+            || begun.count().saturating_add(others.count()) < most
     }
 }

@@ -37,7 +37,8 @@ pub struct MeshConfig {
     /// which says so. Default 10 ms: rounds of a collective take less. After half a window it is told in any case. Less than `resend_after`, and than
     /// a link's [`dead_after`](doorbell_core::session::SessionConfig::dead_after): else messages go again, and rails are given up, that nothing is wrong with.
     pub acknowledge_after: Duration,
-    /// What its links are made with, all but `acknowledge_after` of their sessions, for which that of the mesh stands.
+    /// What its links are made with, all but `acknowledge_after` of their sessions, for which that of the mesh stands; and of one address
+    /// they are as many as members in any case.
     pub link: LinkConfig,
 }
 
@@ -63,6 +64,8 @@ impl MeshConfig {
     pub(super) fn links(&self) -> LinkConfig {
         let mut link = self.link;
         link.session.acknowledge_after = self.acknowledge_after;
+        // All of them may be processes of one host.
+        link.links_per_address = link.links_per_address.max(self.ranks.into());
         link
     }
 

@@ -115,6 +115,7 @@ keys!(LINK, "link.", [link] {
     "ahead": PLACES => ahead;
     "message_bytes_max": Kind::bytes(1, U32) => message_bytes_max;
     "links_max": DEPTH => links_max;
+    "links_per_address": DEPTH => links_per_address;
     "requests": PLACES => requests;
 });
 

@@ -21,7 +21,10 @@ struct Third {
 impl Third {
     /// On a subnet with both.
     fn begins(two: &Two, ports: Vec<PortConfig>) -> Self {
-        let host = two.fabric.host("c", ports).unwrap();
+        Self::on(two, two.fabric.host("c", ports).unwrap())
+    }
+
+    fn on(two: &Two, host: Host) -> Self {
         let mut process = Process::on(&host, &config(), false);
         process.connect(&two.process(B).handle.unwrap());
         Self { process, _host: host }
@@ -32,11 +35,11 @@ impl Third {
     }
 }
 
-/// Two processes, and B lets so many links be.
-fn with_room_for(links_max: u32, plan: &str) -> Two {
+/// Two processes, and B lets so many links be, and of one address so many.
+fn with_room_for((links_max, links_per_address): (u32, u32), plan: &str) -> Two {
     let mut two = Two::waiting(2, plan);
     let mut own = config();
-    own.links_max = links_max;
+    (own.links_max, own.links_per_address) = (links_max, links_per_address);
     two.processes[B] = None;
     two.processes[B] = Some(Process::on(&two.hosts[B], &own, true));
     two
@@ -62,7 +65,7 @@ fn run(
 fn with_all_places_taken_another_link_is_refused_before_it_costs_a_queue_pair_and_rails_of_the_first_come_back()
  {
     let plan = "at 200ms link a/sim1-b/sim1 down for 200ms; at 1s link a/sim0-b/sim0 down for 300ms; at 1s link a/sim1-b/sim1 down for 300ms";
-    let mut two = with_room_for(1, plan);
+    let mut two = with_room_for((1, 1), plan);
     two.begin();
     two.connected(2);
     two.sends_every = [Some(ms(1)), Some(ms(1))];
@@ -115,7 +118,7 @@ fn with_all_places_taken_another_link_is_refused_before_it_costs_a_queue_pair_an
 
 #[test]
 fn a_place_is_taken_by_who_is_on_the_way_and_of_two_the_other_never_hears_yes() {
-    let mut two = with_room_for(1, "");
+    let mut two = with_room_for((1, 1), "");
     two.begin();
     // Both of A's rails, and one of the third, are on their way at once.
     let mut third = Third::begins(&two, ports(2, 1, 10_000));
@@ -128,4 +131,32 @@ fn a_place_is_taken_by_who_is_on_the_way_and_of_two_the_other_never_hears_yes() 
     assert!(!third.is_up());
     assert!(two.process(A).over.is_none() && third.process.over.is_none());
     two.fabric.audit().unwrap();
+}
+
+#[test]
+fn an_address_has_no_more_links_than_one_may_though_there_are_places_left() {
+    let mut two = with_room_for((4, 1), "");
+    two.begin();
+    // Its second rail is at another address, and of the same link.
+    two.connected(2);
+    two.sends_every = [Some(ms(1)), None];
+    let mut again = Third::on(&two, two.hosts[A].clone());
+    // Four of the first link, and at the second process one for each rail that it tries.
+    let (is_in, most) = run(&mut two, &mut again, 300, |_, again| again.is_up());
+    assert!(!is_in && most <= 6, "{most}");
+    let why = refused(&two);
+    assert!(matches!(why, Some(ConnectError::TooManyLinksFrom(_))), "{why:?}");
+    // Somebody else is let in beside it, and the second process once the first is gone.
+    let link = two.process_mut(B).link.take().unwrap();
+    let mut other = Third::begins(&two, vec![port("sim0", "10.0.0.3/24")]);
+    let (is_in, _) = run(&mut two, &mut other, 600, |_, other| other.is_up());
+    assert!(is_in, "{:?}", other.process.events);
+    assert_ne!(two.process_mut(B).link.replace(link), None);
+    assert!(two.settle(ms(1000)), "{:?} {:?}", two.counts(A), two.counts(B));
+    let (link, deadline) = (two.process(A).link.unwrap(), two.deadline(ms(500)));
+    two.process_mut(A).links.close(link, deadline);
+    assert!(two.run(ms(2000), |two| two.process(B).over.is_some()));
+    two.process_mut(B).over = None;
+    let (is_in, _) = run(&mut two, &mut again, 9000, |_, again| again.is_up());
+    assert!(is_in, "{:?}", again.process.events);
 }
