@@ -13,13 +13,14 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use doorbell::vocabulary::collective::{Collective, Data};
 use doorbell::vocabulary::{Rank, Ranks};
 use doorbell::{
-    AsyncEvent, Group, Handle, Mesh, MeshConfig, MeshEvent, Node, SettingSource, SettingValues, Settings,
-    Worker, WorkerConfig,
+    Group, Handle, Mesh, MeshConfig, MeshEvent, Node, SettingSource, SettingValues, Settings, Worker,
+    WorkerConfig,
 };
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::address::anywhere;
+use crate::changes;
 use crate::configured::Configured;
 use crate::handle_file;
 use crate::log;
@@ -339,16 +340,7 @@ impl Member {
             return Ok(());
         }
         self.looked_at = Some(Instant::now());
-        let mut has_changed = false;
-        for worker in &mut self.workers {
-            while let Some(event) = worker.next_event()? {
-                has_changed |= matches!(
-                    event,
-                    AsyncEvent::PortActive(_) | AsyncEvent::PortError(_) | AsyncEvent::GidChange(_)
-                );
-            }
-        }
-        if has_changed {
+        if changes::were_told(&mut self.workers)? {
             self.given.clear();
             if let Some(handle) = self.mesh.refresh(&self.node, &self.workers)? {
                 self.leave_handle(&handle)?;

@@ -8,9 +8,11 @@ use doorbell::vocabulary::provider::{Provider, Window as _};
 use doorbell::vocabulary::session::{PushRefusal, SessionCounts, SessionEvent};
 use doorbell::{Handle, LinkConfig, LinkEvent, LinkId, Links, Network, Node, Worker};
 
+use super::LOOK_EVERY;
 use super::reach::{Asking, Op, Opened};
 use super::stream::{HEADER_BYTES, Incoming, Outgoing, Wish};
 use super::watch::{Watch, span};
+use crate::changes;
 use crate::report::Failure;
 
 /// Messages that are given to the link in one turn at most.
@@ -71,6 +73,10 @@ pub(super) struct End<P: Provider, N: Network> {
     pub(super) is_wanted: bool,
     /// How long closing may take.
     close_within: Duration,
+    /// When the devices were last asked what changed.
+    looked_at: Option<Instant>,
+    /// How this side is reached now, where that is not what its handle said.
+    pub(super) moved: Option<Handle>,
 }
 
 impl<P: Provider, N: Network> End<P, N> {
@@ -102,6 +108,8 @@ impl<P: Provider, N: Network> End<P, N> {
             others: 0,
             is_wanted: false,
             close_within: config.session.recover_within,
+            looked_at: None,
+            moved: None,
         })
     }
 
@@ -124,6 +132,7 @@ impl<P: Provider, N: Network> End<P, N> {
     pub(super) fn turn(&mut self) -> Result<bool, Failure> {
         let before = self.now();
         self.watch.polled(before);
+        self.look(before)?;
         self.remember();
         let has_sent = self.send(before);
         let (mut has_come, mut events) = (false, Vec::new());
@@ -190,6 +199,19 @@ impl<P: Provider, N: Network> End<P, N> {
             self.watch.saw(event, heard_at, now);
         }
         Ok(has_sent || has_come || !events.is_empty())
+    }
+
+    /// Goes by what devices say has changed, now and then.
+    fn look(&mut self, now: Instant) -> Result<(), Failure> {
+        if self.looked_at.is_some_and(|at| span(at, now) < LOOK_EVERY) {
+            return Ok(());
+        }
+        self.looked_at = Some(now);
+        if changes::were_told(&mut self.workers)? {
+            let handle = self.links.refresh(&self.node, &self.workers)?;
+            self.moved = handle.or(self.moved);
+        }
+        Ok(())
     }
 
     /// Opens windows to the other side, where it has said that it wants some.

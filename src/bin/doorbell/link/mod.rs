@@ -31,7 +31,7 @@ use reach::Op;
 use report::{Ending, Judged, Report};
 use stream::Wish;
 
-/// How often a file is looked at for the handle it does not have yet.
+/// How often a file is looked at for the handle it does not have yet, and devices are asked what changed.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// How long it sleeps when there was nothing to be done: hosts of a lab share processors with the kernel's work for
@@ -244,9 +244,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn listen<P: Provider>(end: &mut End<P, Tcp>, arguments: &Arguments) -> Result<(), Failure> {
     let address = arguments.listen.unwrap_or_else(|| anywhere(0));
     let handle = end.links.listen(&end.node, &end.workers, address)?;
+    say_handle(&handle, arguments)
+}
+
+/// Tells how this side is reached.
+fn say_handle(handle: &Handle, arguments: &Arguments) -> Result<(), Failure> {
     eprintln!("{handle}");
     if let Some(path) = &arguments.handle_file {
-        handle_file::leave(path, &handle).map_err(|error| format!("{}: {error}", path.display()))?;
+        handle_file::leave(path, handle).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     Ok(())
 }
@@ -273,6 +278,9 @@ fn stream<P: Provider, N: Network>(end: &mut End<P, N>, arguments: &Arguments) -
     while !end.is_over() {
         if !end.turn()? {
             thread::sleep(NAP);
+        }
+        if let Some(handle) = end.moved.take() {
+            say_handle(&handle, arguments)?;
         }
         if notes.is_none() && end.watch.connected_at.is_some() {
             notes = Some(drill::begin(arguments.orders.clone())?);

@@ -68,7 +68,11 @@ fn two(plan: &str, wish: Wish) -> (Fabric, [Side; 2]) {
 
 /// Lets both run to their ends, or so long; gives their reports.
 fn run(plan: &str, wish: Wish, judged: &Judged) -> [serde_json::Value; 2] {
-    let (fabric, mut sides) = two(plan, wish);
+    let (fabric, sides) = two(plan, wish);
+    go_on(&fabric, sides, judged)
+}
+
+fn go_on(fabric: &Fabric, mut sides: [Side; 2], judged: &Judged) -> [serde_json::Value; 2] {
     let until = Instant::from_ns(0).after(Duration::from_secs(8));
     while fabric.now() < until && !sides.iter().all(End::is_over) {
         let mut next = fabric.now().after(Duration::from_millis(2));
@@ -123,6 +127,21 @@ fn both_send_and_account_for_all() {
         (&true.into(), &true.into())
     );
     assert_eq!(number(&listener, "/sent/messages"), 0);
+}
+
+#[test]
+fn a_listener_whose_address_changes_is_connected_by_the_new_one() {
+    let (fabric, mut sides) = two("at 300ms gid b/sim1:1 10.0.1.2 becomes 10.0.1.99", WISH);
+    // Handshakes go by what the listener's ports were up to a second ago.
+    let amount = Amount::For(Duration::from_secs(4));
+    sides[0].part = Part::Client { amount, wish: WISH };
+    let [client, listener] = go_on(&fabric, sides, &JUDGED);
+    for report in [&client, &listener] {
+        assert_eq!(report["passed"], true, "{report:#}");
+        assert_eq!(number(report, "/reconnects"), 0, "{report:#}");
+        assert_eq!(number(report, "/rails/1/ups"), 2, "{report:#}");
+        assert_eq!(number(report, "/rails/1/downs"), 1, "{report:#}");
+    }
 }
 
 #[test]
