@@ -79,7 +79,9 @@ pub(crate) fn run(args: &FuzzArgs) -> Result<bool> {
     let folder = programs::workspace()?.join("fuzz");
     let targets = chosen(&built::targets(&folder)?, &args.targets)?;
     let Some(compiler) = built::compiler() else {
-        println!("UNTESTED: fuzzing: libFuzzer needs a C++ compiler, and here is none (c++, or CXX)");
+        println!(
+            "UNTESTED: fuzzing: no C++ compiler for libFuzzer (c++, or CXX); `cargo lab setup` installs one"
+        );
         return Ok(true);
     };
     let programs = step_saying("building the fuzz targets", || {

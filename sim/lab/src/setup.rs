@@ -44,7 +44,7 @@ const fn on_demand(file: &'static str, package: &'static str, without: &'static 
 }
 
 /// All of them.
-pub(crate) const NEEDS: [Need; 20] = [
+pub(crate) const NEEDS: [Need; 21] = [
     need(
         "qemu-system-x86_64",
         "qemu-system-x86",
@@ -102,6 +102,7 @@ pub(crate) const NEEDS: [Need; 20] = [
         false,
         "instructions of a step cannot be counted",
     ),
+    need("c++", "g++", false, "what a peer can send cannot be fuzzed"),
     need(
         "tshark",
         "tshark",
