@@ -1,5 +1,6 @@
 //! A run with packets of every kind over links that lose, double and change some, as files to look at: the
-//! timeline as a picture and as text, and the packets for Wireshark (`tshark --disable-protocol rpcordma -r packets.pcap`).
+//! timeline as a picture and as text, and the packets for Wireshark
+//! (`tshark --disable-protocol rpcordma --disable-heuristic eth_over_ib -r packets.pcap`).
 //!
 //! `cargo run -p doorbell-sim --example timeline [DIRECTORY]`
 #![expect(

@@ -49,9 +49,10 @@ const SECOND_NS: u64 = 1_000_000_000;
 
 /// Frames as a file that Wireshark reads: pcap, with times in nanoseconds.
 ///
-/// Its dissector of RPC over RDMA is to be turned off (`tshark --disable-protocol rpcordma`, or Analyze, Enabled Protocols):
-/// any SEND is its own where the fourth word is below five, whatever stands around that, and what does not fit then it
-/// calls malformed, as it does every SEND without a fourth word.
+/// Two of its dissectors are to be turned off (`tshark --disable-protocol rpcordma --disable-heuristic eth_over_ib`, or Analyze,
+/// Enabled Protocols). To RPC over RDMA any SEND is its own where the fourth word is below five, whatever stands around that, and
+/// what does not fit then it calls malformed, as it does every SEND without a fourth word. To Ethernet over InfiniBand
+/// whatever begins with an Ethernet type and two zeros is: as a count of 6 does, little-endian.
 ///
 /// Source: the pcap file format of tcpdump, pcap-savefile(5).
 #[must_use]

@@ -16,6 +16,11 @@ mod case;
 mod closed_pipe;
 mod connect;
 mod datagrams;
+#[cfg(test)]
+mod dissected;
+#[cfg(test)]
+#[path = "../../tests/dissection/mod.rs"]
+mod dissection;
 mod failure;
 mod finish;
 mod generate;

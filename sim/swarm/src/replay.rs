@@ -11,7 +11,7 @@ use crate::generate::generate;
 use crate::run::{Keep, run_caught};
 
 /// Packets that are kept at most.
-const FRAMES_MAX: usize = 200_000;
+pub(crate) const FRAMES_MAX: usize = 200_000;
 
 /// Arguments of `cargo lab replay`.
 #[derive(Clone, Debug, clap::Args)]
@@ -22,8 +22,8 @@ pub(crate) struct ReplayArgs {
     /// What goes wrong is as this file says, a plan in text, and not as the seed or file has it
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
-    /// Write its packets to this file, as Wireshark reads them without its dissector of RPC over RDMA, which takes many
-    /// SENDs for its own and calls them malformed: `tshark --disable-protocol rpcordma -r FILE`
+    /// Write its packets to this file, as Wireshark reads them without two of its dissectors, which take many messages for
+    /// their own and call them malformed: `tshark --disable-protocol rpcordma --disable-heuristic eth_over_ib -r FILE`
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Write what happened to this file: a picture where it ends in .svg, else text
@@ -74,7 +74,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<bool> {
     if let Some(path) = &args.pcap {
         write(path, &pcap(&outcome.frames))?;
         println!(
-            "{} packets in {file}; to read them: tshark --disable-protocol rpcordma -r {file}",
+            "{} packets in {file}; to read them: tshark --disable-protocol rpcordma --disable-heuristic eth_over_ib -r {file}",
             outcome.frames.len(),
             file = path.display(),
         );
