@@ -6,34 +6,38 @@ use core::fmt;
 use core::time::Duration;
 
 use doorbell::{
-    Deadline, Event, Lease, Operation, PostFlags, RemoteAddress, RingChannel, SendErrorKind, SubmitErrorKind,
-    Turn, Wait, Window as _, Woken, Worker, within,
+    Deadline, Event, Lease, LocalWindow, Operation, PostFlags, RemoteAddress, RingChannel, SendErrorKind,
+    SubmitErrorKind, Turn, Wait, Window as _, Woken, Worker, within,
 };
+use doorbell_core::wire::RING_TRAILER_BYTES;
 
 use crate::{End, Pair};
 
 /// Bytes of a message: its number, and filling.
-const MESSAGE_BYTES: usize = 64;
+pub(crate) const MESSAGE_BYTES: usize = 64;
+
+/// Bytes of one that goes through a ring.
+const RINGED_BYTES: u32 = 64 + RING_TRAILER_BYTES;
 
 /// The words that messages with one carry: to be answered, and not.
 const ANSWER_THIS: u32 = 1;
-const NO_ANSWER: u32 = 2;
+pub(crate) const NO_ANSWER: u32 = 2;
 
 /// So many rounds go between two that run the queues full.
-const ROUNDS_TO_FLOOD: u64 = 16;
+pub(crate) const ROUNDS_TO_FLOOD: u64 = 16;
 
 /// Polls for what a phase posted, at most. Everything is done after a few.
-const POLLS_MAX: u32 = 10_000;
+pub(crate) const POLLS_MAX: u32 = 10_000;
 
 /// How long is waited for nothing.
-const A_MOMENT: Duration = Duration::from_millis(1);
+pub(crate) const A_MOMENT: Duration = Duration::from_millis(1);
 
 /// Requests of a batch.
 const BATCH: u64 = 8;
 
 /// Traffic that does not flow as it should: a proof of anything would mean nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stuck(&'static str);
+pub struct Stuck(pub(crate) &'static str);
 
 impl fmt::Display for Stuck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -65,6 +69,8 @@ pub struct Traffic {
     requests: u64,
     rounds: u64,
     would_block: u64,
+    /// Messages of the rings that immediates told of.
+    told: u64,
     is_wrong: bool,
 }
 
@@ -85,6 +91,7 @@ impl Traffic {
             requests: 0,
             rounds: 0,
             would_block: 0,
+            told: 0,
             is_wrong: false,
         }
     }
@@ -99,6 +106,12 @@ impl Traffic {
     #[must_use]
     pub const fn would_block(&self) -> u64 {
         self.would_block
+    }
+
+    /// What told of the messages of the rings so far: where bytes do not land in order, each of them an immediate.
+    #[must_use]
+    pub const fn rings_are_told_by(&self) -> &'static str {
+        if self.told > 0 { "immediates" } else { "trailers" }
     }
 
     /// Goes on until so many requests more are posted and done.
@@ -122,20 +135,29 @@ impl Traffic {
         for how in [Wait::Busy, Wait::SPIN_THEN_SLEEP] {
             self.flood(Side::A)?;
             self.settle()?;
-            let Pair { a, b, .. } = &mut self.pair;
-            let mut ends = [Woken::Progress; 2];
-            for (end, woken) in [a, b].into_iter().zip(&mut ends) {
-                let mut waits = 0..POLLS_MAX;
-                while *woken == Woken::Progress && waits.next().is_some() {
-                    *woken = end
-                        .worker
-                        .wait_open(how, within(A_MOMENT), |_, _| ())
-                        .map_err(|_| Stuck("a Worker cannot be waited for"))?;
-                }
+            self.outlast(how)?;
+        }
+        Ok(())
+    }
+
+    /// Waits at both ends until nothing came for a moment.
+    ///
+    /// # Errors
+    /// A Worker cannot be waited for, or it did not wait until the end.
+    pub fn outlast(&mut self, how: Wait) -> Result<(), Stuck> {
+        let Pair { a, b, .. } = &mut self.pair;
+        let mut ends = [Woken::Progress; 2];
+        for (end, woken) in [a, b].into_iter().zip(&mut ends) {
+            let mut waits = 0..POLLS_MAX;
+            while *woken == Woken::Progress && waits.next().is_some() {
+                *woken = end
+                    .worker
+                    .wait_open(how, within(A_MOMENT), |_, _| ())
+                    .map_err(|_| Stuck("a Worker cannot be waited for"))?;
             }
-            if ends != [Woken::Deadline; 2] {
-                return Err(Stuck("a wait does not end"));
-            }
+        }
+        if ends != [Woken::Deadline; 2] {
+            return Err(Stuck("a wait does not end"));
         }
         Ok(())
     }
@@ -204,7 +226,7 @@ impl Traffic {
         let number = self.number();
         let bytes = message(number);
         let (from, to) = self.ends(of);
-        let target = part_of(to, MESSAGE_BYTES as u64)?;
+        let target = part_of(&to.window, MESSAGE_BYTES as u64)?;
         let mut leases = [const { None }; 7];
         for place in &mut leases {
             *place = Some(filled(&mut from.worker, number)?);
@@ -258,7 +280,10 @@ impl Traffic {
     fn one_sided(&mut self, of: Side) -> Result<(), Stuck> {
         let refused = Stuck("a one-sided request was refused");
         let (from, to) = self.ends(of);
-        let (bytes, remote) = (part_of(to, MESSAGE_BYTES as u64)?, part_of(to, 8)?);
+        let (bytes, remote) = (
+            part_of(&to.window, MESSAGE_BYTES as u64)?,
+            part_of(&to.window, 8)?,
+        );
         let operations = [
             Operation::Read(bytes),
             Operation::FetchAndAdd { remote, add: 1 },
@@ -311,7 +336,7 @@ impl Traffic {
         let refused = Stuck("a submission was refused");
         let number = self.number();
         let (from, to) = self.ends(of);
-        let target = part_of(to, MESSAGE_BYTES as u64)?;
+        let target = part_of(&to.window, MESSAGE_BYTES as u64)?;
         let End {
             worker,
             channel,
@@ -411,6 +436,7 @@ impl Traffic {
             rings: [ring_a, ring_b],
             owed: [by_a, by_b],
             requests,
+            told,
             is_wrong,
             ..
         } = self;
@@ -422,6 +448,13 @@ impl Traffic {
             Event::Received { message, immediate } => {
                 *is_wrong |= !take(turn, message, immediate, requests);
                 theirs.messages = theirs.messages.wrapping_sub(1);
+            }
+            Event::Written {
+                payload_bytes: RINGED_BYTES,
+                immediate,
+            } => {
+                ring.note_written(immediate);
+                *told = told.wrapping_add(1);
             }
             Event::Written {
                 payload_bytes,
@@ -509,7 +542,7 @@ fn take(mut turn: Turn<'_>, message: Lease, immediate: Option<u32>, requests: &m
 }
 
 /// A message of this number: every word of it.
-fn message(number: u64) -> [u8; MESSAGE_BYTES] {
+pub(crate) fn message(number: u64) -> [u8; MESSAGE_BYTES] {
     let mut bytes = [0; MESSAGE_BYTES];
     for word in bytes.chunks_exact_mut(size_of::<u64>()) {
         word.copy_from_slice(&number.to_le_bytes());
@@ -518,7 +551,7 @@ fn message(number: u64) -> [u8; MESSAGE_BYTES] {
 }
 
 /// The number of a message; none where its words differ, or there are none.
-fn number_of(bytes: &[u8]) -> u64 {
+pub(crate) fn number_of(bytes: &[u8]) -> u64 {
     let mut words = bytes.chunks_exact(size_of::<u64>());
     let first = words.next().unwrap_or_default();
     if words.any(|word| word != first) {
@@ -535,7 +568,8 @@ fn filled(worker: &mut Worker, number: u64) -> Result<Lease, Stuck> {
     Ok(lease)
 }
 
-fn part_of(end: &End, bytes: u64) -> Result<RemoteAddress, Stuck> {
-    let window = end.window.remote();
+/// The first bytes of a window, for its peer.
+pub(crate) fn part_of(window: &LocalWindow, bytes: u64) -> Result<RemoteAddress, Stuck> {
+    let window = window.remote();
     RemoteAddress::within(&window, 0, bytes).ok_or(Stuck("the window is too small"))
 }

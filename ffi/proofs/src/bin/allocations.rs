@@ -10,7 +10,7 @@ use core::hint::black_box;
 use std::alloc::System;
 use std::process::ExitCode;
 
-use doorbell_proofs::{Pair, Traffic, arguments};
+use doorbell_proofs::{Apart, Pair, Traffic, arguments};
 
 /// The system's allocator, with a count of each thread's calls.
 struct Counting;
@@ -59,20 +59,26 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut pair = Pair::connect()?;
     let rings = pair.rings()?;
     let mut traffic = Traffic::new(pair, rings);
+    let mut apart = Apart::new(Pair::connect()?)?;
     let half = told.requests.div_ceil(2);
+    let quarter = told.requests.div_ceil(4);
     let before = CALLS.get();
     traffic.run(half)?;
+    apart.run(quarter)?;
     if told.plant {
         drop(black_box(Box::new(0_u8)));
     }
+    apart.wait()?;
+    apart.run(quarter)?;
     traffic.wait()?;
     traffic.run(half)?;
     let calls = CALLS.get().wrapping_sub(before);
     println!(
         "{calls} calls of the allocator, {} requests, {} times back-pressure",
-        traffic.requests(),
-        traffic.would_block()
+        traffic.requests().saturating_add(apart.requests()),
+        traffic.would_block().saturating_add(apart.would_block())
     );
+    println!("rings are told by {}", traffic.rings_are_told_by());
     Ok(if calls == 0 {
         ExitCode::SUCCESS
     } else {

@@ -10,7 +10,7 @@ use core::ptr;
 use std::io;
 use std::process::ExitCode;
 
-use doorbell_proofs::{Pair, Traffic, arguments};
+use doorbell_proofs::{Apart, Pair, Traffic, arguments};
 
 /// Requests before anything is counted: every lease and every place of every queue is used by then.
 const WARM_UP: u64 = 20_000;
@@ -65,17 +65,24 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut pair = Pair::connect()?;
     let rings = pair.rings()?;
     let mut traffic = Traffic::new(pair, rings);
+    let mut apart = Apart::new(Pair::connect()?)?;
     traffic.run(WARM_UP)?;
     traffic.wait()?;
+    apart.run(WARM_UP)?;
+    apart.wait()?;
     keep_what_was_touched();
     // Once, so that the function itself is in place.
     faults()?;
     let half = told.requests.div_ceil(2);
+    let quarter = told.requests.div_ceil(4);
     let before = faults()?;
     traffic.run(half)?;
+    apart.run(quarter)?;
     if told.plant {
         touch_a_fresh_page()?;
     }
+    apart.wait()?;
+    apart.run(quarter)?;
     traffic.wait()?;
     traffic.run(half)?;
     let after = faults()?;
@@ -85,9 +92,10 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     });
     println!(
         "{minor} minor page faults, {major} major, {} requests, {} times back-pressure",
-        traffic.requests(),
-        traffic.would_block()
+        traffic.requests().saturating_add(apart.requests()),
+        traffic.would_block().saturating_add(apart.would_block())
     );
+    println!("rings are told by {}", traffic.rings_are_told_by());
     Ok(if minor == 0 && major == 0 {
         ExitCode::SUCCESS
     } else {

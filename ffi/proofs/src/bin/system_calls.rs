@@ -7,7 +7,7 @@ use core::error::Error;
 use core::time::Duration;
 
 use doorbell::within;
-use doorbell_proofs::{Pair, Traffic, allow_only_verdict, arguments};
+use doorbell_proofs::{Apart, Pair, Stuck, Traffic, allow_only_verdict, arguments};
 
 /// What is written in the end, and nothing else can be.
 static VERDICT: &[u8] = b"no system call\n";
@@ -15,8 +15,8 @@ static VERDICT: &[u8] = b"no system call\n";
 /// Requests before the filter: what is looked up once is found by then.
 const WARM_UP: u64 = 1000;
 
-/// Waits at each end and of each kind: fewer polls than between two looks at the clock, which not every host has without
-/// a call.
+/// Waits for what is there, at each end and of each kind: fewer polls than between two looks at the clock, which not
+/// every host has without a call.
 const WAITS: u32 = 32;
 
 /// Further away than this takes.
@@ -27,18 +27,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut pair = Pair::connect()?;
     let rings = pair.rings()?;
     let mut traffic = Traffic::new(pair, rings);
+    let mut apart = Apart::new(Pair::connect()?)?;
     traffic.run(WARM_UP)?;
+    apart.run(WARM_UP)?;
+    println!("rings are told by {}", traffic.rings_are_told_by());
     let half = told.requests.div_ceil(2);
+    let quarter = told.requests.div_ceil(4);
     let deadline = within(PATIENCE);
     allow_only_verdict(VERDICT)?;
-    let found = (0..WAITS).try_for_each(|_| traffic.find(deadline));
-    let flowed = found.and_then(|()| traffic.run(half)).and_then(|()| {
+    let mut run = || {
+        for _ in 0..WAITS {
+            traffic.find(deadline)?;
+            apart.find(deadline)?;
+        }
+        traffic.run(half)?;
+        apart.run(quarter)?;
         if told.plant {
             // SAFETY: takes nothing (sched_yield(2)).
             unsafe { libc::sched_yield() };
         }
+        apart.run(quarter)?;
         traffic.run(half)
-    });
+    };
+    let flowed: Result<(), Stuck> = run();
     if flowed.is_ok() {
         // SAFETY: readable bytes, and as many as are said (write(2)).
         unsafe { libc::write(libc::STDOUT_FILENO, VERDICT.as_ptr().cast(), VERDICT.len()) };
