@@ -15,6 +15,9 @@ const POLLS_PER_LOOK: u32 = 256;
 pub enum Wait {
     /// Polls without rest: no call into the kernel, the least latency, and a whole processor.
     /// The default, since whoever polls a device has a processor for it.
+    ///
+    /// Once in 256 polls it asks the clock, which where the kernel's vDSO has it is no call either. A host whose clock
+    /// source is none for the vDSO (`hpet`, `acpi_pm`) makes one there, and only there.
     #[default]
     Busy,
     /// Polls for a while, then has the queues armed and sleeps. The queues must have been made

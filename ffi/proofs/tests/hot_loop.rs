@@ -95,3 +95,16 @@ fn a_system_call_is_fatal() {
     assert_eq!(output.status.signal(), Some(libc::SIGSYS), "{said}");
     assert!(!says(&output, "no system call"), "{said}");
 }
+
+#[test]
+fn a_long_busy_wait_asks_the_clock_without_a_system_call() {
+    let (output, said) = run(env!("CARGO_BIN_EXE_system_calls"), &["--requests", FEW]);
+    if says(&output, "SKIPPED") {
+        eprintln!(
+            "SKIPPED: a_long_busy_wait_asks_the_clock_without_a_system_call: here it is one to tell the time"
+        );
+        return;
+    }
+    assert!(says(&output, "waits look at the clock"), "{said}");
+    assert!(output.status.success(), "{said}");
+}

@@ -1,12 +1,14 @@
-//! Proves that the data path makes no system call, nor a wait that finds something at once: they run under a filter that
-//! kills the process for any but writing the verdict and exiting.
+//! Proves that the data path makes no system call, nor a wait that finds something at once, nor, where the clock is read
+//! without one, a busy wait however long: they run under a filter that kills the process for any but writing the verdict
+//! and exiting.
 //!
 //! `--plant` calls `sched_yield` half way, which must kill it.
 
 use core::error::Error;
 use core::time::Duration;
+use std::io;
 
-use doorbell::within;
+use doorbell::{Wait, within};
 use doorbell_proofs::{Apart, Pair, Stuck, Traffic, allow_only_verdict, arguments};
 
 /// What is written in the end, and nothing else can be.
@@ -24,6 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(3600);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let told = arguments()?;
+    let is_clock_free = is_clock_free()?;
     let mut pair = Pair::connect()?;
     let rings = pair.rings()?;
     let mut traffic = Traffic::new(pair, rings);
@@ -31,6 +34,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     traffic.run(WARM_UP)?;
     apart.run(WARM_UP)?;
     println!("rings are told by {}", traffic.rings_are_told_by());
+    if is_clock_free {
+        println!("waits look at the clock");
+    } else {
+        println!("SKIPPED: waits that look at the clock: on this host that is a system call");
+    }
     let half = told.requests.div_ceil(2);
     let quarter = told.requests.div_ceil(4);
     let deadline = within(PATIENCE);
@@ -39,6 +47,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         for _ in 0..WAITS {
             traffic.find(deadline)?;
             apart.find(deadline)?;
+        }
+        if is_clock_free {
+            traffic.outlast(Wait::Busy)?;
+            apart.outlast(Wait::Busy)?;
         }
         traffic.run(half)?;
         apart.run(quarter)?;
@@ -57,4 +69,39 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Nothing may be dropped or flushed any more.
     // SAFETY: ends the process (_exit(2)).
     unsafe { libc::_exit(i32::from(flowed.is_err())) }
+}
+
+/// Whether this host tells the time without a system call, as the vDSO of most does: a child that may make none asks the
+/// C library, past what is to be proven.
+fn is_clock_free() -> io::Result<bool> {
+    // SAFETY: no other thread is there yet, so that the child may go on as this process would (fork(2)).
+    let child = unsafe { libc::fork() };
+    match child {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            let mut now = libc::timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            let is_filtered = allow_only_verdict(VERDICT).is_ok();
+            // SAFETY: a writable structure that outlives the call (clock_gettime(2)).
+            let status = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+            // SAFETY: ends the child (_exit(2)).
+            unsafe { libc::_exit(i32::from(!is_filtered || status != 0)) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: a writable integer (waitpid(2)).
+            if unsafe { libc::waitpid(child, &raw mut status, 0) } != child {
+                return Err(io::Error::last_os_error());
+            }
+            if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSYS {
+                return Ok(false);
+            }
+            if !libc::WIFEXITED(status) || libc::WEXITSTATUS(status) != 0 {
+                return Err(io::Error::other("the child that asks the clock failed"));
+            }
+            Ok(true)
+        }
+    }
 }
