@@ -83,19 +83,19 @@ fn begin(channel: &mut Channel) -> Batch<'_> {
 
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
-fn push<const N: usize>(batch: &mut Batch<'_>, operation: Operation, leases: [Lease; N]) -> bool {
+pub(crate) fn push<const N: usize>(batch: &mut Batch<'_>, operation: Operation, leases: [Lease; N]) -> bool {
     batch.push(operation, leases, PostFlags::SIGNALED).is_ok()
 }
 
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
-fn push_inline<'q>(batch: &mut Batch<'q>, operation: Operation, bytes: &'q [u8]) -> bool {
+pub(crate) fn push_inline<'q>(batch: &mut Batch<'q>, operation: Operation, bytes: &'q [u8]) -> bool {
     batch.push_inline(operation, bytes, PostFlags::empty()).is_ok()
 }
 
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
-fn ring(batch: Batch<'_>) -> Result<u32, PostError> {
+pub(crate) fn ring(batch: Batch<'_>) -> Result<u32, PostError> {
     batch.ring()
 }
 
@@ -167,7 +167,7 @@ fn failure(submitter: &mut Submitter) -> Option<Submission> {
     submitter.failure()
 }
 
-const A_MOMENT: Duration = Duration::from_millis(1);
+pub(crate) const A_MOMENT: Duration = Duration::from_millis(1);
 
 /// What polling told.
 #[derive(Debug, Default)]

@@ -1,13 +1,13 @@
 //! Workers taken apart: sending on the one half, polling each, and what it leaves to those who submit to it.
 
 use doorbell::{
-    ArenaConfig, Batch, ChannelId, Event, Lease, Operation, PostFlags, ReceiveHalf, ReceiveWorker, SendHalf,
-    SendWorker, Turn,
+    ArenaConfig, Batch, ChannelId, Deadline, Event, Lease, Operation, PostFlags, ReceiveHalf, ReceiveWorker,
+    SendHalf, SendWorker, Turn, Wait, WaitError, Woken, within,
 };
 use doorbell_core::provider::ProviderError;
 use doorbell_proofs::Pair;
 
-use crate::channel::{fill, given_back};
+use crate::channel::{A_MOMENT, fill, given_back, push, push_inline, ring};
 
 #[cfg(feature = "panic_free")]
 use no_panic::no_panic;
@@ -56,6 +56,15 @@ fn begin_by_half(half: &mut SendHalf) -> Batch<'_> {
 
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
+fn submit_to_half(half: &mut SendHalf, operation: Operation, lease: Lease) -> Option<Lease> {
+    match half.submit(operation, lease, PostFlags::empty()) {
+        Ok(()) => None,
+        Err(error) => error.item,
+    }
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
 fn poll_sending(half: &mut SendWorker, done: &mut u64) -> Result<u32, ProviderError> {
     half.poll(|_: Turn<'_, _, SendHalf>, event| {
         if let Event::Done { .. } = event {
@@ -75,30 +84,76 @@ fn poll_receiving(half: &mut ReceiveWorker, received: &mut u64) -> Result<u32, P
     })
 }
 
-/// Three messages, each in its way; says whether all went.
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn wait_sending(
+    half: &mut SendWorker,
+    how: Wait,
+    deadline: Deadline,
+    done: &mut u64,
+) -> Result<Woken, WaitError> {
+    half.wait(how, deadline, |_: Turn<'_, _, SendHalf>, event| {
+        if let Event::Done { .. } = event {
+            *done = done.wrapping_add(1);
+        }
+    })
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn wait_receiving(
+    half: &mut ReceiveWorker,
+    how: Wait,
+    deadline: Deadline,
+    received: &mut u64,
+) -> Result<Woken, WaitError> {
+    half.wait(how, deadline, |mut turn: Turn<'_, _, ReceiveHalf>, event| {
+        if let Event::Received { message, .. } = event {
+            *received = received.wrapping_add(1);
+            turn.release(message);
+        }
+    })
+}
+
+/// Messages of a round, each in its way.
+const MESSAGES: u64 = 6;
+
+/// Sends them; says whether all went.
 fn messages(worker: &mut SendWorker, channel: ChannelId) -> Option<bool> {
     let bytes = [1; 64];
-    let (mut one, mut two, spare) = (
-        lease_of_half(worker)?,
-        lease_of_half(worker)?,
-        lease_of_half(worker)?,
-    );
+    let mut leases = [const { None }; 6];
+    for place in &mut leases {
+        let mut lease = lease_of_half(worker)?;
+        *place = fill(&mut lease, &bytes).then_some(lease);
+    }
+    let [
+        Some(one),
+        Some(two),
+        Some(header),
+        Some(page),
+        Some(own),
+        Some(spare),
+    ] = leases
+    else {
+        return None;
+    };
     release_to_half(worker, spare);
-    let is_filled = fill(&mut one, &bytes) && fill(&mut two, &bytes);
     let half = worker.channel(channel)?;
-    drop(begin_by_half(half));
-    let is_sent = is_filled
-        && send_by_half(half, one).is_none()
+    let is_sent = send_by_half(half, one).is_none()
         && post_by_half(half, Operation::SendWithImmediate(1), two).is_none()
-        && post_inline_by_half(half, Operation::Send, &bytes);
-    Some(is_sent)
+        && post_inline_by_half(half, Operation::Send, &bytes)
+        && submit_to_half(half, Operation::Send, own).is_none();
+    let mut batch = begin_by_half(half);
+    let is_staged =
+        push(&mut batch, Operation::Send, [header, page]) && push_inline(&mut batch, Operation::Send, &bytes);
+    Some(is_sent && is_staged && ring(batch) == Ok(2))
 }
 
 /// Runs all of it; says whether it did what it should.
 pub(crate) fn run(pair: Pair) -> bool {
     let Pair { a, b, .. } = pair;
     let (to, back) = (a.channel, b.channel);
-    let arena = ArenaConfig::new(16, 64);
+    let arena = ArenaConfig::new(32, 64);
     let (Ok((mut a_sends, mut a_receives)), Ok((mut b_sends, mut b_receives))) =
         (a.worker.split(&arena), b.worker.split(&arena))
     else {
@@ -109,11 +164,13 @@ pub(crate) fn run(pair: Pair) -> bool {
     for _ in 0..100 {
         for (half, channel) in [(&mut a_sends, to), (&mut b_sends, back)] {
             if messages(half, channel) == Some(true) {
-                sent = sent.wrapping_add(3);
+                sent = sent.wrapping_add(MESSAGES);
             }
         }
         // Receives are announced by the half that sends, once the other has told of them.
         let polled = [
+            poll_sending(&mut a_sends, &mut done),
+            poll_sending(&mut b_sends, &mut done),
             poll_receiving(&mut a_receives, &mut received),
             poll_receiving(&mut b_receives, &mut received),
             poll_sending(&mut a_sends, &mut done),
@@ -123,6 +180,18 @@ pub(crate) fn run(pair: Pair) -> bool {
             return false;
         }
     }
+    // Nothing but what is on its way: each waits until its deadline in the end, awake and asleep.
+    for how in [Wait::Busy, Wait::SPIN_THEN_SLEEP] {
+        for (sending, receiving) in [(&mut a_sends, &mut a_receives), (&mut b_sends, &mut b_receives)] {
+            let mut waits = 0..1000;
+            let over = Ok(Woken::Deadline);
+            let is_over = waits.any(|_| wait_sending(sending, how, within(A_MOMENT), &mut done) == over)
+                && waits.any(|_| wait_receiving(receiving, how, within(A_MOMENT), &mut received) == over);
+            if !is_over {
+                return false;
+            }
+        }
+    }
     let mut submitters = a.submitters;
-    sent == 600 && received == sent && done > 0 && given_back(&mut submitters, to, a_sends)
+    sent == 200 * MESSAGES && received == sent && done > 0 && given_back(&mut submitters, to, a_sends)
 }

@@ -8,6 +8,7 @@ mod channel;
 mod halves;
 mod queues;
 mod rings;
+mod windows;
 mod words;
 
 use core::error::Error;
@@ -24,6 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         queues::run(&mut Bare::new(queues::DEPTH)?),
         rings::run(),
         words::run(),
+        windows::run(&mut pair.b.window),
         halves::run(pair),
         black_box(planted(&[7], black_box(0))) == 7,
     ];
