@@ -94,6 +94,7 @@ pub use doorbell_hotpath::{FirstCause, RingReadError, Statistics, StatisticsSnap
 pub use edge::background::Background;
 pub use edge::clock::within;
 pub use edge::metrics_server::MetricsServer;
+pub use edge::port_counters::PortCounters;
 pub use edge::tcp::{Tcp, TcpAcceptor, TcpHandshake};
 pub use error::{ConnectError, NodeError};
 pub use event::{ChannelState, Event};

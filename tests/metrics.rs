@@ -2,7 +2,7 @@
 
 mod fabric;
 
-use doorbell::{Event, Labels, Metrics};
+use doorbell::{Event, Labels, Metrics, PortCounters};
 use fabric::{End, pair};
 
 /// The value of a series; nothing where it is not there.
@@ -71,4 +71,16 @@ fn a_channel_that_failed_is_one() {
     let state = |state| format!("doorbell_channels{{host=\"here\",peer=\"127.0.0.2\",state=\"{state}\"}}");
     assert_eq!(value(&metrics, &state("open")), Some(0), "{metrics}");
     assert_eq!(value(&metrics, &state("failed")), Some(1), "{metrics}");
+}
+
+#[test]
+fn of_a_simulated_port_the_kernel_counts_nothing_and_nothing_is_said() {
+    let (mut a, _b) = pair();
+    let device = a.worker().device().to_owned();
+    let mut metrics = of(&mut a);
+    assert_eq!(PortCounters::of_device(&device), []);
+    for port in PortCounters::of_device(&device) {
+        metrics.port_counters(&port);
+    }
+    assert!(!metrics.to_string().contains("hw_counter"), "{metrics}");
 }

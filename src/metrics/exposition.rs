@@ -61,6 +61,14 @@ impl Families {
         }
     }
 
+    /// Sets a counter that is kept elsewhere.
+    pub(super) fn set(&mut self, description: &'static Description, labels: &Labels, value: u64) {
+        let family = self.family(description, || Series::Numbers(BTreeMap::new()));
+        if let Series::Numbers(series) = &mut family.series {
+            series.insert(labels.clone(), value);
+        }
+    }
+
     /// Adds to a histogram.
     pub(super) fn add_buckets(
         &mut self,

@@ -19,7 +19,8 @@ use doorbell_core::session::{HealthState, SessionCounts};
 use doorbell_hotpath::StatisticsSnapshot;
 
 use crate::{
-    ChannelState, HandshakeCounts, LinkId, LinkRailCounts, Links, Mesh, MeshCounts, Refusals, Worker,
+    ChannelState, HandshakeCounts, LinkId, LinkRailCounts, Links, Mesh, MeshCounts, PortCounters, Refusals,
+    Worker,
 };
 use exposition::Families;
 pub use labels::{LabelError, Labels};
@@ -86,6 +87,18 @@ impl Metrics {
         for (name, value) in [("open", is_open), ("failed", !is_open)] {
             self.families
                 .add(&names::CHANNELS, &labels.and("state", name), value.into());
+        }
+    }
+
+    /// What the kernel counts at a port, its device sending again with it. It is of the port and not of who asks: what was
+    /// said of it before is replaced, and nothing adds up.
+    pub fn port_counters(&mut self, port: &PortCounters) {
+        let labels = Labels::NONE
+            .and("device", &port.device)
+            .and("port", &port.port.to_string());
+        for (name, value) in &port.counters {
+            self.families
+                .set(&names::PORT_COUNTER, &labels.and("counter", name), *value);
         }
     }
 

@@ -95,6 +95,10 @@ counters! {
     }
 }
 
+pub(super) static PORT_COUNTER: Description = counter(
+    "doorbell_port_hw_counter_total",
+    "What the kernel counts at a port, of all that use it: the files of its hw_counters in sysfs.",
+);
 pub(super) static LINK_RAILS: Description = gauge("doorbell_link_rails", "Rails of links by state.");
 pub(super) static MESH_ROUTE: Description = gauge(
     "doorbell_mesh_route_hops",

@@ -7,7 +7,7 @@ use doorbell_core::session::SessionCounts;
 use doorbell_hotpath::Statistics;
 
 use super::{LabelError, Labels, Metrics};
-use crate::{HandshakeCounts, MeshCounts};
+use crate::{HandshakeCounts, MeshCounts, PortCounters};
 
 /// A series: its name, and its labels in their order.
 type Key = (String, Vec<(String, String)>);
@@ -266,6 +266,39 @@ fn links_and_meshes() {
         ("doorbell_mesh_dropped_frames_total", None, 0.0),
     ] {
         assert_eq!(samples[&key(name, labels.as_slice())], value, "{name} {labels:?}");
+    }
+}
+
+#[test]
+fn counters_of_a_port_are_its_own_and_are_not_added_up() {
+    let port = |device: &str, port, value| PortCounters {
+        device: device.into(),
+        port,
+        counters: vec![("rcvd_rnr_err".into(), value), ("a\"\n\\".into(), 1)],
+    };
+    let mut metrics = Metrics::default();
+    for port in [
+        port("rxe0", 1, 3),
+        port("rxe0", 2, 4),
+        port("rxe\"1", 1, 5),
+        port("rxe0", 1, 6),
+    ] {
+        metrics.port_counters(&port);
+    }
+    let samples = parse(&metrics.to_string());
+    assert_eq!(samples.len(), 6);
+    for (device, port, counter, value) in [
+        ("rxe0", "1", "rcvd_rnr_err", 6.0),
+        ("rxe0", "2", "rcvd_rnr_err", 4.0),
+        ("rxe\"1", "1", "rcvd_rnr_err", 5.0),
+        ("rxe0", "1", "a\"\n\\", 1.0),
+    ] {
+        let labels = [("device", device), ("port", port), ("counter", counter)];
+        assert_eq!(
+            samples[&key("doorbell_port_hw_counter_total", &labels)],
+            value,
+            "{labels:?}"
+        );
     }
 }
 
