@@ -43,8 +43,8 @@ pub struct PortCounters {
 }
 
 impl PortCounters {
-    /// Those of each port of a device: none where the kernel has no such device, as of a simulated one, does not
-    /// show it in this network namespace, or counts nothing there.
+    /// Those of each port of a device: none where the kernel has no such device, as of a simulated one, shows it
+    /// in this network namespace without them, or counts nothing there.
     ///
     /// A counter that cannot be read, or is no number, is not there. It reads a file for each counter, for which some devices
     /// ask their firmware: that is not for a thread that polls.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod address;
+mod board;
 mod changes;
 mod closed_pipe;
 mod config;

@@ -13,13 +13,14 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use doorbell::vocabulary::collective::{Collective, Data};
 use doorbell::vocabulary::{Rank, Ranks};
 use doorbell::{
-    Group, Handle, Mesh, MeshConfig, MeshEvent, Node, SettingSource, SettingValues, Settings, Worker,
+    Group, Handle, Labels, Mesh, MeshConfig, MeshEvent, Node, SettingSource, SettingValues, Settings, Worker,
     WorkerConfig,
 };
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::address::anywhere;
+use crate::board::Board;
 use crate::changes;
 use crate::configured::Configured;
 use crate::handle_file;
@@ -28,11 +29,9 @@ use crate::opened;
 use crate::peers::{Peers, trust_of};
 use crate::report::{Failure, print};
 
-mod board;
 mod content;
 mod missing;
 
-use board::Board;
 use content::Content;
 use missing::Missing;
 
@@ -282,13 +281,13 @@ impl Member {
         opened::say_passed_over(&node, values.log)?;
         let workers = node.workers(&worker_config(settings, arguments.ranks))?;
         let mesh = Mesh::new(&node, &workers, &config)?;
-        let board = values.metrics.map(Board::start).transpose()?;
+        let board = values.metrics.map(|at| Board::start(at, &workers));
         Ok(Self {
             node,
             workers,
             mesh,
             timeout: values.timeout,
-            board,
+            board: board.transpose()?,
             folder: arguments.handles.clone(),
             looked_at: None,
             read_at: None,
@@ -440,7 +439,11 @@ impl Member {
             self.is_closed = true;
         }
         if let Some(board) = &mut self.board {
-            board.note(&self.mesh, &mut self.workers);
+            let mesh = &self.mesh;
+            board.note(&mut self.workers, |metrics| {
+                metrics.mesh(&Labels::NONE, mesh);
+                metrics.handshakes(&Labels::NONE, &mesh.links().handshakes());
+            });
         }
         // Hosts of a lab share processors, with the kernel's work for Soft-RoCE, too.
         thread::yield_now();

@@ -7,9 +7,10 @@ use std::thread;
 use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
-use doorbell::{Handle, LinkConfig, LogLevel, Network, RailFilter, RemoteAccess, Tcp, WorkerConfig};
+use doorbell::{Handle, Labels, LinkConfig, LogLevel, Network, RailFilter, RemoteAccess, Tcp, WorkerConfig};
 
 use crate::address::anywhere;
+use crate::board::Board;
 use crate::handle_file;
 use crate::opened;
 use crate::peers::Peers;
@@ -140,6 +141,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(4..=512))]
     depth: u32,
 
+    /// Tell what is counted, as Prometheus reads it, at http://ADDR:PORT/metrics, to whoever asks; `doorbell status` does
+    #[arg(long, value_name = "ADDR:PORT")]
+    metrics: Option<SocketAddr>,
+
     /// Print one JSON document
     #[arg(long)]
     json: bool,
@@ -218,13 +223,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     // Of each rail's channel the receives and what is sent, and that of one that is on its way out.
     own.slots = arguments.depth.saturating_mul(4);
     let workers = node.workers(&own)?;
+    // It tells until what became of the link is known.
+    let board = arguments.metrics.map(|at| Board::start(at, &workers));
+    let mut board = board.transpose()?;
     let config = arguments.config();
     let mut end = End::new(node, workers, &config, arguments.part(&config)?)?;
     match &arguments.peer {
         Some(peer) => end.connect(&handle(peer, arguments.timeout)?)?,
         None => listen(&mut end, arguments)?,
     }
-    let is_hanging = stream(&mut end, arguments)?;
+    let is_hanging = stream(&mut end, arguments, board.as_mut())?;
     end.watch.ended(end.now());
     let judged = Judged {
         ending: arguments.expect_end,
@@ -273,7 +281,11 @@ fn handle(peer: &str, timeout: Duration) -> Result<Handle, Failure> {
 }
 
 /// Goes on until the link is over; says whether it hangs.
-fn stream<P: Provider, N: Network>(end: &mut End<P, N>, arguments: &Arguments) -> Result<bool, Failure> {
+fn stream<P: Provider, N: Network>(
+    end: &mut End<P, N>,
+    arguments: &Arguments,
+    mut board: Option<&mut Board>,
+) -> Result<bool, Failure> {
     let (began, mut notes) = (end.now(), None);
     while !end.is_over() {
         if !end.turn()? {
@@ -281,6 +293,13 @@ fn stream<P: Provider, N: Network>(end: &mut End<P, N>, arguments: &Arguments) -
         }
         if let Some(handle) = end.moved.take() {
             say_handle(&handle, arguments)?;
+        }
+        if let Some(board) = &mut board {
+            let links = &end.links;
+            board.note(&mut end.workers, |metrics| {
+                metrics.links(&Labels::NONE, links);
+                metrics.handshakes(&Labels::NONE, &links.handshakes());
+            });
         }
         if notes.is_none() && end.watch.connected_at.is_some() {
             notes = Some(drill::begin(arguments.orders.clone())?);

@@ -1,6 +1,7 @@
 //! What a scraper is told of a measurement as it goes on.
 
 use core::net::{IpAddr, SocketAddr};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use doorbell::vocabulary::provider::Provider;
@@ -9,6 +10,7 @@ use doorbell::{
 };
 
 use super::error::PerfError;
+use crate::board::add_ports;
 
 /// Where the two sides of a measurement note what can be read of them; of nobody where nobody asks for it.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +30,8 @@ struct Board {
     /// What Workers that are gone counted.
     past: Metrics,
     workers: Vec<(Labels, Arc<Statistics>)>,
+    /// Of which Workers there were.
+    devices: BTreeSet<String>,
     channels: Vec<(Labels, IpAddr)>,
     handshakes: HandshakeCounts,
 }
@@ -59,6 +63,7 @@ impl Metering {
     fn counters(&self, device: &str, part: Part, statistics: &Arc<Statistics>) {
         self.note(|board| {
             board.settle();
+            board.devices.insert(device.to_owned());
             board.workers.push((labels(device, part), Arc::clone(statistics)));
         });
     }
@@ -98,9 +103,11 @@ impl Metering {
 
     /// What a scraper is told now.
     fn text(&self) -> String {
-        let mut text = String::new();
-        self.note(|board| text = board.metrics().to_string());
-        text
+        let (mut metrics, mut devices) = Default::default();
+        self.note(|board| (metrics, devices) = (board.metrics(), board.devices.clone()));
+        // Files are read while nobody waits for the board.
+        add_ports(&mut metrics, &devices);
+        metrics.to_string()
     }
 
     fn note(&self, note: impl FnOnce(&mut Board)) {

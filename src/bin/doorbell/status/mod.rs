@@ -1,6 +1,6 @@
 //! `doorbell status`: a node or a member of a mesh as it is now, from the metrics it tells.
 //!
-//! How they are had is in [`scrape`], what is made of two samples in [`table`].
+//! How they are had is in [`scrape`], what is made of two samples in [`table`], of ports in [`ports`].
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -14,6 +14,7 @@ use crate::configured::Configured;
 use crate::report::Failure;
 use crate::value::{Place, parse_seconds};
 
+mod ports;
 mod scrape;
 mod table;
 
@@ -26,9 +27,9 @@ const PORT: u16 = 9400;
 /// How long a name may take to be looked up.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
-/// Show how a running node is: members and ways, rails with their rates, links, channels, Workers
+/// Show how a running node is: members and ways, rails with their rates, links, channels, Workers, retries of ports
 ///
-/// It asks where the node tells its metrics (`doorbell mesh --metrics`, and `lat`, `bw` and `pingpong`; a program that embeds
+/// It asks where the node tells its metrics (`doorbell mesh --metrics`, and `link`, `lat`, `bw` and `pingpong`; a program that embeds
 /// doorbell by MetricsServer), and shows what became of one interval. Where nobody answers any more it says so, and goes
 /// on asking.
 ///

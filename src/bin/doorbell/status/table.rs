@@ -4,6 +4,7 @@ use core::fmt::Write as _;
 
 use serde::Serialize;
 
+use super::ports::Port;
 use super::scrape::{Labels, Sample, plain, total};
 
 /// A node over one interval. What it does not tell is not there.
@@ -19,6 +20,7 @@ pub(super) struct Report {
     rails: Vec<Rail>,
     workers: Vec<Worker>,
     channels: Vec<Channels>,
+    ports: Vec<Port>,
 }
 
 #[derive(Debug, Serialize)]
@@ -240,6 +242,7 @@ impl Report {
             rails: between.rails(),
             workers: between.workers(),
             channels: between.channels(),
+            ports: Port::all(now, |name, labels| between.rate(name, labels)),
         }
     }
 
@@ -265,6 +268,9 @@ impl Report {
                 "links: {} connected, {} without a rail; sent again {}, rails given up {}, without any rail {} times",
                 links.connected, links.without_rail, links.sent_again, links.dead_rails, links.recoveries
             );
+        }
+        for port in &self.ports {
+            port.write(&mut text);
         }
         if text.is_empty() && self.workers.is_empty() && self.channels.is_empty() {
             return "it tells nothing of doorbell, or nothing yet\n".into();
@@ -360,7 +366,7 @@ impl Report {
     }
 }
 
-fn rate(per_s: Option<f64>) -> String {
+pub(super) fn rate(per_s: Option<f64>) -> String {
     per_s.map_or_else(|| "-".into(), |per_s| format!("{per_s:.0}"))
 }
 
@@ -416,6 +422,8 @@ doorbell_mesh_route_hops{member="2",by=""} 0
 doorbell_mesh_route_hops{member="1",by="1"} 1
 doorbell_mesh_member_sent_messages_total{member="1"} 50
 doorbell_worker_requests_total{device="rxe0"} 1000
+doorbell_port_hw_counter_total{device="rxe0",port="1",counter="rcvd_rnr_err"} 4
+doorbell_port_hw_counter_total{device="rxe0",port="1",counter="send_rnr_err"} 0
 doorbell_channels{device="rxe0",peer="10.0.0.2",state="open"} 1
 doorbell_channels{device="rxe0",peer="10.0.0.2",state="failed"} 0
 "#;
@@ -433,6 +441,7 @@ doorbell_channels{device="rxe0",peer="10.0.0.2",state="failed"} 0
             .replace("10.0.0.2\"} 100\n", "10.0.0.2\"} 300\n")
             .replace("\"} 1000000\n", "\"} 9000000\n")
             .replace("{member=\"1\"} 50", "{member=\"1\"} 90")
+            .replace("\"rcvd_rnr_err\"} 4", "\"rcvd_rnr_err\"} 10")
             .replace(
                 "requests_total{device=\"rxe0\"} 1000",
                 "requests_total{device=\"rxe0\"} 7",
@@ -440,6 +449,7 @@ doorbell_channels{device="rxe0",peer="10.0.0.2",state="failed"} 0
         let report = report(BEFORE, &now);
         let expected = "mesh: 3 of 3 members reached; passed on 0 (0/s), dropped 0, sent again 0\n\
              links: 2 connected, 0 without a rail; sent again 0, rails given up 0, without any rail 0 times\n\
+             retries at rxe0 port 1: rcvd_rnr_err 10 (3/s)\n\
              \n\
              member  way           sent/s  received/s  waiting  sent again\n\
              1       direct        20      -           0        0\n\
