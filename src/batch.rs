@@ -8,12 +8,14 @@ use doorbell_core::provider::{Operation, PostError, PostFlags, Provider, Refused
 use doorbell_ffi::Rdma;
 
 use crate::channel::SendErrorKind;
+use crate::worker::Notice;
 use crate::{Lease, SendError};
 
 /// Requests staged on a channel for one doorbell. Dropping it rings nothing: the leases go
 /// home to the Worker.
 pub struct Batch<'q, P: Provider = Rdma> {
     pub(crate) inner: doorbell_hotpath::Batch<'q, P::SendQueue, Arc<P::Window>>,
+    pub(crate) notice: &'q mut Notice,
 }
 
 impl<'q, P: Provider> Batch<'q, P> {
@@ -31,9 +33,12 @@ impl<'q, P: Provider> Batch<'q, P> {
         let slots = leases.map(|lease| lease.slot);
         self.inner
             .push(operation, slots, flags)
-            .map_err(|Refused { reason, item }| SendError {
-                kind: reason.into(),
-                item: Some(item.map(|slot| Lease { slot })),
+            .map_err(|Refused { reason, item }| {
+                self.notice.note_refused(reason);
+                SendError {
+                    kind: reason.into(),
+                    item: Some(item.map(|slot| Lease { slot })),
+                }
             })
     }
 
@@ -48,7 +53,10 @@ impl<'q, P: Provider> Batch<'q, P> {
         bytes: &'q [u8],
         flags: PostFlags,
     ) -> Result<Ticket, SendErrorKind> {
-        Ok(self.inner.push_inline(operation, bytes, flags)?)
+        self.inner.push_inline(operation, bytes, flags).map_err(|reason| {
+            self.notice.note_refused(reason);
+            reason.into()
+        })
     }
 
     /// How many requests are staged.
@@ -64,7 +72,7 @@ impl<'q, P: Provider> Batch<'q, P> {
     /// The device took only part; the leases of the rest went home to the Worker.
     #[inline(always)]
     pub fn ring(self) -> Result<u32, PostError> {
-        self.inner.ring()
+        self.inner.ring().inspect_err(|_| self.notice.note_not_posted())
     }
 
     /// Rings the doorbell once; says how many requests were posted.
@@ -76,6 +84,7 @@ impl<'q, P: Provider> Batch<'q, P> {
     pub fn ring_returning(self, mut unposted: impl FnMut(Ticket, Lease<P>)) -> Result<u32, PostError> {
         self.inner
             .ring_returning(|ticket, slot| unposted(ticket, Lease { slot }))
+            .inspect_err(|_| self.notice.note_not_posted())
     }
 }
 

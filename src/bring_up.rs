@@ -20,7 +20,7 @@ use crate::half::{Receiving, Sending};
 use crate::node::Connection;
 use crate::rails::NodeRail;
 use crate::submission::Records;
-use crate::worker::Reservation;
+use crate::worker::{Notice, Reservation};
 use crate::{ChannelConfig, ChannelId, Peer, ReceiveHalf, SendHalf, Worker};
 
 /// What queue pairs of a Worker are made from, that threads beside its own may have, too.
@@ -326,6 +326,7 @@ pub(crate) fn admit_to<P: Provider>(
         reservation,
     } = ready;
     let peer = Peer { established };
+    let notice = Notice::new(&worker.sends.noticed, reservation.id.index);
     let channel = worker.admit(Channel {
         receive: ReceiveHalf {
             receiver,
@@ -337,6 +338,7 @@ pub(crate) fn admit_to<P: Provider>(
             is_closed: false,
             sender,
             control,
+            notice,
             reservation,
             peer,
             port,

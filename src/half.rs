@@ -9,10 +9,10 @@ use doorbell_core::provider::{
 };
 use doorbell_core::{QpState, Ticket, WcStatus};
 use doorbell_ffi::Rdma;
-use doorbell_hotpath::{FirstCause, Grants, Receiver, Sender, Share, Statistics, Unposted};
+use doorbell_hotpath::{FirstCause, Grants, Receiver, Sender, Share, Statistics, Unposted, UnpostedReason};
 
 use crate::submission::{Deferred, Records};
-use crate::worker::Reservation;
+use crate::worker::{Notice, Reservation};
 use crate::{Batch, ChannelId, ChannelState, Event, Lease, Peer, SendError, SendErrorKind, SubmissionError};
 
 /// A send queue with its signaling and its credits.
@@ -83,6 +83,7 @@ pub struct SendHalf<P: Provider = Rdma> {
     // The queue goes before the control side: the order in which nothing is left to fail.
     pub(crate) sender: Sending<P>,
     pub(crate) control: P::QueuePair,
+    pub(crate) notice: Notice,
     pub(crate) reservation: Arc<Reservation>,
     pub(crate) peer: Peer,
     /// The port of the device that it is on.
@@ -146,6 +147,7 @@ impl<P: Provider> SendHalf<P> {
     pub fn batch(&mut self) -> Batch<'_, P> {
         Batch {
             inner: self.sender.stage(),
+            notice: &mut self.notice,
         }
     }
 
@@ -178,7 +180,7 @@ impl<P: Provider> SendHalf<P> {
         self.sender
             .post_one(operation, lease.slot, flags)
             .map_err(|Unposted { reason, slot, .. }| SendError {
-                kind: reason.into(),
+                kind: unposted(&mut self.notice, reason),
                 item: slot.map(|slot| Lease { slot }),
             })
     }
@@ -240,9 +242,9 @@ impl<P: Provider> SendHalf<P> {
     /// The bytes are the caller's still.
     #[inline]
     pub fn post_inline(&mut self, operation: Operation, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
-        Ok(self
-            .sender
-            .post_inline_one(operation, bytes, PostFlags::empty())?)
+        self.sender
+            .post_inline_one(operation, bytes, PostFlags::empty())
+            .map_err(|reason| unposted(&mut self.notice, reason))
     }
 
     /// Fails the queue pair, so that everything posted on either half is flushed and comes back
@@ -253,6 +255,16 @@ impl<P: Provider> SendHalf<P> {
     pub fn shut(&mut self) -> Result<(), ProviderError> {
         self.control.fail()
     }
+}
+
+/// Has the Worker notice what it is to look at, where a request was not posted by itself; why it was not.
+#[inline]
+fn unposted(notice: &mut Notice, reason: UnpostedReason) -> SendErrorKind {
+    match reason {
+        UnpostedReason::Push(reason) => notice.note_refused(reason),
+        UnpostedReason::Post(_) => notice.note_not_posted(),
+    }
+    reason.into()
 }
 
 impl<P: Provider> ReceiveHalf<P> {

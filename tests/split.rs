@@ -196,6 +196,40 @@ fn joined_again_channels_are_closed_and_made() {
 }
 
 #[test]
+fn credits_that_were_wanted_end_a_wait_after_taking_apart_and_joining() {
+    const SHORT: Duration = Duration::from_millis(5);
+    let (node, mut a, mut b) = pair_apart(Notify::Never);
+    for is_known in [false, true] {
+        // Refused while apart, waited for together.
+        flood(&mut a);
+        if is_known {
+            let short = node.within(SHORT);
+            assert_eq!(a.sending.wait(Wait::Busy, short, |_, _| {}), Ok(Woken::Deadline));
+        }
+        let mut worker = a.join();
+        assert!(!b.received().is_empty());
+        polled(&mut b);
+        let long = node.within(LONG);
+        assert_eq!(worker.wait(Wait::Busy, long, |_, _| {}), Ok(Woken::Progress));
+        // The other way round.
+        let id = worker.channels().next().unwrap();
+        let channel = worker.channel(id).unwrap();
+        while channel.post_inline(Operation::Send, &7_u32.to_be_bytes()).is_ok() {}
+        while worker.poll(|_, _| {}).unwrap() > 0 {}
+        if is_known {
+            let short = node.within(SHORT);
+            assert_eq!(worker.wait(Wait::Busy, short, |_, _| {}), Ok(Woken::Deadline));
+        }
+        a = Halves::of(worker);
+        assert!(!b.received().is_empty());
+        polled(&mut b);
+        assert_eq!(a.sending.wait(Wait::Busy, long, |_, _| {}), Ok(Woken::Progress));
+    }
+    a.join();
+    b.join();
+}
+
+#[test]
 fn only_the_two_halves_of_one_worker_are_joined() {
     let (_node, mut a, mut b) = pair_apart(Notify::Never);
     let not_a_pair = a.sending.join(b.receiving).unwrap_err();

@@ -2,16 +2,17 @@
 //! `idle_instructions WHAT CHANNELS POLLS`, with a libibverbs whose queue pairs find each other in one process.
 //!
 //! WHAT is `empty` (nothing comes), `send` (a message is sent and known done), `receive` (one is received, its memory
-//! given back and posted again), or `shared` (the same with receives that all channels share). Everything is as it is by
-//! default but for the depths, which let the channels fit into one completion queue. Only what the Worker does
+//! given back and posted again), `shared` (the same with receives that all channels share), or `refused` (a message is
+//! refused for want of a credit, and a wait finds nothing until it looks at the clock and gives up). Everything is as it is
+//! by default but for the depths, which let the channels fit into one completion queue. Only what the Worker does
 //! is in the functions `measured_…`.
 
 use core::error::Error;
 use core::time::Duration;
 
 use doorbell::{
-    ChannelConfig, ChannelId, Event, Listener, Node, Operation, SharedReceivesConfig, Trust, Worker,
-    WorkerConfig, within,
+    ChannelConfig, ChannelId, Event, Listener, Node, Operation, SendErrorKind, SharedReceivesConfig, Trust,
+    Wait, Woken, Worker, WorkerConfig, within,
 };
 
 type Failure = Box<dyn Error>;
@@ -46,6 +47,12 @@ fn main() -> Result<(), Failure> {
     // One in the middle: neither the first nor the last that is looked at, were all of them.
     let (here, there) = pairs.get(pairs.len() / 2).copied().ok_or("no channel")?;
     let (worker, peer) = (first(&mut workers)?, first(&mut peers)?);
+    if what == "refused" {
+        // The peer takes none of them, and so announces no more receives.
+        while worker.channel(here).ok_or("closed")?.credits() > 0 {
+            send_through(worker, here)?;
+        }
+    }
     for _ in 0..polls {
         match what.as_str() {
             "empty" => measured_empty(worker)?,
@@ -63,6 +70,7 @@ fn main() -> Result<(), Failure> {
                 measured_receive(worker)?;
                 peer.poll(|_, _| {})?;
             }
+            "refused" => measured_refused(worker, here)?,
             other => return Err(format!("there is no {other}").into()),
         }
     }
@@ -94,6 +102,17 @@ fn send(worker: &mut Worker, channel: ChannelId) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Sends a message, and polls until it is known done.
+#[inline(always)]
+fn send_through(worker: &mut Worker, channel: ChannelId) -> Result<(), Failure> {
+    send(worker, channel)?;
+    let mut is_done = false;
+    while !is_done {
+        worker.poll(|_, event| is_done |= matches!(event, Event::Done { .. }))?;
+    }
+    Ok(())
+}
+
 #[inline(never)]
 fn measured_empty(worker: &mut Worker) -> Result<(), Failure> {
     match worker.poll(|_, _| {})? {
@@ -104,12 +123,21 @@ fn measured_empty(worker: &mut Worker) -> Result<(), Failure> {
 
 #[inline(never)]
 fn measured_send(worker: &mut Worker, channel: ChannelId) -> Result<(), Failure> {
-    send(worker, channel)?;
-    let mut is_done = false;
-    while !is_done {
-        worker.poll(|_, event| is_done |= matches!(event, Event::Done { .. }))?;
+    send_through(worker, channel)
+}
+
+#[inline(never)]
+fn measured_refused(worker: &mut Worker, channel: ChannelId) -> Result<(), Failure> {
+    let open = worker.channel(channel).ok_or("closed")?;
+    // Room there is: all that was sent is done.
+    if open.post_inline(Operation::Send, &MESSAGE) != Err(SendErrorKind::WouldBlock) {
+        return Err("there were to be no credits".into());
     }
-    Ok(())
+    let now = worker.within(Duration::ZERO);
+    match worker.wait(Wait::Busy, now, |_, _| {})? {
+        Woken::Deadline => Ok(()),
+        _ => Err("something came".into()),
+    }
 }
 
 #[inline(never)]

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use doorbell_core::in_place;
+use doorbell_core::provider::PushError;
 use doorbell_core::sync::AtomicU32;
 use doorbell_hotpath::{DueList, ToldFlag};
 
@@ -17,6 +18,54 @@ pub(super) fn due(channels: usize) -> Arc<Due> {
     let mut flags: Box<[_]> = (0..channels).map(|_| ToldFlag::new()).collect();
     in_place::put(&mut flags, ToldFlag::new);
     Arc::new(DueList::new(links, flags))
+}
+
+/// By which a channel, that does not know its Worker, has it look at what waits or would be told by nothing: so nobody
+/// looks through all the others for it.
+#[derive(Debug)]
+pub(crate) struct Notice {
+    list: Arc<Due>,
+    channel: u32,
+    /// Whether the Worker was told that a message wants a credit, and goes on looking for it: a message may be
+    /// refused over and over.
+    is_wanting: bool,
+}
+
+impl Notice {
+    /// Of the channel of this index.
+    pub(crate) fn new(list: &Arc<Due>, channel: u32) -> Self {
+        Self {
+            list: Arc::clone(list),
+            channel,
+            is_wanting: false,
+        }
+    }
+
+    /// A request was not staged.
+    #[inline]
+    pub(crate) fn note_refused(&mut self, reason: PushError) {
+        if reason == PushError::NoCredit && !self.is_wanting {
+            self.is_wanting = true;
+            self.list.tell(self.channel);
+        }
+    }
+
+    /// The device refused a doorbell, of which it may have taken a part.
+    #[cold]
+    pub(crate) fn note_not_posted(&self) {
+        self.list.tell(self.channel);
+    }
+
+    /// Whether the Worker is to go on looking whether credits came: as long as the channel wants them. Where channels of
+    /// two places were exchanged, the one of this place is waited for.
+    #[inline]
+    pub(super) fn keep_wanting(&mut self, list: &Arc<Due>, channel: u32, wants: bool) -> bool {
+        if self.channel != channel || !Arc::ptr_eq(&self.list, list) {
+            return true;
+        }
+        self.is_wanting = wants;
+        wants
+    }
 }
 
 /// Channels, by their indices.

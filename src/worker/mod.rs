@@ -35,7 +35,7 @@ use crate::channel::{Channel, ChannelId};
 use crate::edge::reaper::{Reaped, Reaper};
 use crate::{Lease, LocalWindow, Notify, WorkerConfig};
 
-pub(crate) use channel_list::Due;
+pub(crate) use channel_list::{Due, Notice};
 use closing::Closing;
 pub use closing::{CloseError, CloseProgress};
 use device_events::DeviceEvents;

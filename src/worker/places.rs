@@ -43,6 +43,8 @@ pub(super) struct Listed {
     pub(super) is_hungry: bool,
     /// Of those with receives to announce.
     pub(super) is_unannounced: bool,
+    /// Of those that want credits.
+    pub(super) is_wanting: bool,
 }
 
 impl Listed {
@@ -51,6 +53,14 @@ impl Listed {
     pub(super) fn note_unannounced(&mut self, index: u32, unannounced: &mut ChannelList) {
         if !self.is_unannounced {
             self.is_unannounced = unannounced.put(index);
+        }
+    }
+
+    /// Puts a channel on the list of those that want credits, once.
+    #[inline]
+    pub(super) fn note_wanting(&mut self, index: u32, wanting: &mut ChannelList) {
+        if !self.is_wanting {
+            self.is_wanting = wanting.put(index);
         }
     }
 }

@@ -1,19 +1,20 @@
 //! Polling: completions in bulk, each to its channel, and receives posted again. The same for a
 //! whole Worker and for the halves of one.
 
+use std::sync::Arc;
+
 use doorbell_core::provider::{Arena, Completion, CompletionQueue, Provider, ProviderError};
 use doorbell_core::{Ticket, WorkKind};
 use doorbell_hotpath::{Outcome, Statistics};
 
-use super::channel_list::ChannelList;
+use super::channel_list::{ChannelList, Due, due};
 use super::early::Early;
 use super::places::{Entry, Listed};
 use super::shared::{Around, Shared};
 use super::submissions::Submissions;
-use super::waiting::Wanting;
 use super::{Turn, Worker};
 use crate::edge::reaper::Reaped;
-use crate::half::{Receives, Sends};
+use crate::half::{Receives, SendHalf, Sends};
 use crate::{Event, Lease};
 
 /// What polls sends: the completion queue, and what it keeps from one poll to the next.
@@ -23,9 +24,11 @@ pub(crate) struct SendSide<P: Provider> {
     pub(super) fetched: Vec<(Ticket, Lease<P>)>,
     /// Channels that have receives to announce, and nothing yet that goes out.
     pub(super) unannounced: ChannelList,
-    /// How many post calls had been refused when channels were last looked through for what is untold.
-    refusals: u64,
-    pub(super) wanting: Wanting,
+    /// Channels that had themselves noticed since the last poll: a message was refused for want of a credit, or the device
+    /// refused a doorbell.
+    pub(crate) noticed: Arc<Due>,
+    /// Channels on which a message was refused for want of a credit.
+    pub(super) wanting: ChannelList,
     pub(super) submissions: Submissions<P>,
 }
 
@@ -123,7 +126,7 @@ impl<P: Provider> Worker<P> {
         } else {
             0
         };
-        sends.look_for_untold(places, statistics);
+        sends.look_noticed(places);
         // Late, so that an answer given above carries what would go by itself here.
         if !sends.unannounced.is_empty() {
             sends.announce(places, arena, each);
@@ -374,32 +377,43 @@ impl<P: Provider> SendSide<P> {
             completions,
             fetched: Vec::new(),
             unannounced: ChannelList::default(),
-            refusals: 0,
-            wanting: Wanting::new(),
+            noticed: due(channels_max as usize),
+            wanting: ChannelList::default(),
             submissions: Submissions::new(channels_max, submissions_per_poll),
         }
     }
 
-    /// Lists channels for an announcement of which the device took a part of a doorbell, once post calls were refused: a
-    /// signaled one tells of that part.
+    /// Lists the channels that had themselves noticed: those that want credits; and for an announcement, which is
+    /// signaled, those of whose doorbell the device took a part.
     #[inline]
-    pub(super) fn look_for_untold<C: Sends<P>>(&mut self, places: &mut [Entry<C>], statistics: &Statistics) {
-        let refusals = statistics.refused.value();
-        if self.refusals != refusals {
-            self.refusals = refusals;
-            self.list_untold(places);
+    pub(super) fn look_noticed<C: Sends<P>>(&mut self, places: &mut [Entry<C>]) {
+        if !self.noticed.is_empty() {
+            self.list_noticed(places);
         }
     }
 
     #[cold]
-    fn list_untold<C: Sends<P>>(&mut self, places: &mut [Entry<C>]) {
-        for (index, entry) in (0..).zip(places) {
-            if let Some((listed, channel)) = entry.split_open() {
-                if channel.send_half().sender.has_untold() {
-                    listed.note_unannounced(index, &mut self.unannounced);
-                }
+    fn list_noticed<C: Sends<P>>(&mut self, places: &mut [Entry<C>]) {
+        let Self {
+            noticed,
+            unannounced,
+            wanting,
+            ..
+        } = self;
+        noticed.take(|index| {
+            let entry = places.get_mut(index as usize);
+            let Some((listed, channel)) = entry.and_then(Entry::split) else {
+                return;
+            };
+            let is_open = channel.is_open();
+            let SendHalf { sender, notice, .. } = channel.send_half();
+            if notice.keep_wanting(noticed, index, sender.wants_credits()) {
+                listed.note_wanting(index, wanting);
             }
-        }
+            if is_open && sender.has_untold() {
+                listed.note_unannounced(index, unannounced);
+            }
+        });
     }
 
     /// Announces receives of channels on which nothing went out to carry that, or to tell of what is untold.

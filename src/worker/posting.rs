@@ -105,6 +105,7 @@ fn ring<P: Provider>(
         records,
         deferred,
         inline_alone_bytes_max,
+        notice,
         ..
     } = half;
     let mut deferred = deferred.as_deref_mut().filter(|_| with_own);
@@ -157,6 +158,7 @@ fn ring<P: Provider>(
     match outcome {
         Ok(_) => false,
         Err(error) => {
+            notice.note_not_posted();
             let own = deferred.filter(|_| first.is_some());
             give_back(queue, inlets, own, unposted, is_own_refused, error)
         }

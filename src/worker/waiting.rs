@@ -9,14 +9,13 @@ use std::os::fd::BorrowedFd;
 use doorbell_core::provider::{CompletionQueue, Provider, ProviderError};
 use doorbell_core::{Clock, Deadline, Instant};
 use doorbell_ffi::Rdma;
-use doorbell_hotpath::{Statistics, Wait, Waitable, Waiter, Woken, prepare_sleep};
+use doorbell_hotpath::{Wait, Waitable, Waiter, Woken, prepare_sleep};
 
-use super::channel_list::ChannelList;
 use super::places::Entry;
 use super::polling::{Polled, SendSide};
 use super::submissions::Submissions;
 use super::{Turn, Worker};
-use crate::half::Sends;
+use crate::half::{SendHalf, Sends};
 use crate::{Event, Notify};
 
 /// No sleep is longer while something is awaited that no completion tells: credits, memory for
@@ -39,80 +38,40 @@ impl Waiting {
     }
 }
 
-/// Who waits for credits.
-#[derive(Debug)]
-pub(super) struct Wanting {
-    /// Channels on which a message was refused for want of a credit, as of `refusals`.
-    channels: ChannelList,
-    /// How many requests had been refused when the list was made.
-    refusals: u64,
-}
-
-impl Wanting {
-    pub(super) fn new() -> Self {
-        Self {
-            channels: ChannelList::default(),
-            refusals: 0,
-        }
-    }
-
-    /// Makes room for so many channels.
-    pub(super) fn make_room(&mut self, channels: usize) {
-        self.channels.make_room(channels);
-    }
-
-    /// Whether nobody does, as of the last look.
-    pub(super) fn is_empty(&self) -> bool {
-        self.channels.is_empty()
-    }
-}
-
 impl<P: Provider> SendSide<P> {
     /// Looks for credits of channels that want some; says how many of them have some now.
     #[inline]
-    pub(super) fn credits_came<C: Sends<P>>(
-        &mut self,
-        places: &mut [Entry<C>],
-        statistics: &Statistics,
-    ) -> u32 {
-        let refusals = statistics.would_block.value();
-        if self.wanting.refusals != refusals {
-            self.find_wanting(places);
-            self.wanting.refusals = refusals;
-        }
+    pub(super) fn credits_came<C: Sends<P>>(&mut self, places: &mut [Entry<C>]) -> u32 {
         if self.wanting.is_empty() {
             return 0;
         }
         self.find_credits(places)
     }
 
-    /// Lists the channels that want credits. Room for all of them was made at admission.
-    #[cold]
-    fn find_wanting<C: Sends<P>>(&mut self, places: &mut [Entry<C>]) {
-        self.wanting.channels.retain(|_| false);
-        for (index, entry) in (0..).zip(places) {
-            let channel = entry.channel.as_mut();
-            if channel.is_some_and(|channel| channel.send_half().sender.wants_credits()) {
-                self.wanting.channels.put(index);
-            }
-        }
-    }
-
-    /// Says how many of the channels that wanted credits have some now, or are gone.
+    /// Says how many of the channels that wanted credits have some now.
     #[cold]
     fn find_credits<C: Sends<P>>(&mut self, places: &mut [Entry<C>]) -> u32 {
+        let Self { wanting, noticed, .. } = self;
         let mut came = 0_u32;
-        self.wanting.channels.retain(|index| {
-            let entry = places.get_mut(index as usize);
-            let channel = entry.and_then(|entry| entry.channel.as_mut());
-            channel.is_some_and(|channel| {
-                let sender = &mut channel.send_half().sender;
-                let has_some = sender.credits_came();
-                came = came.saturating_add(u32::from(has_some));
-                sender.wants_credits()
-            })
+        wanting.retain(|index| {
+            let Some(entry) = places.get_mut(index as usize) else {
+                return false;
+            };
+            entry.listed.is_wanting = false;
+            let Some((listed, channel)) = entry.split() else {
+                return false;
+            };
+            let SendHalf { sender, notice, .. } = channel.send_half();
+            came = came.saturating_add(u32::from(sender.credits_came()));
+            listed.is_wanting = notice.keep_wanting(noticed, index, sender.wants_credits());
+            listed.is_wanting
         });
         came
+    }
+
+    /// Whether credits are awaited, which no completion tells.
+    fn awaits_credits(&self) -> bool {
+        !self.wanting.is_empty() || !self.noticed.is_empty()
     }
 }
 
@@ -207,7 +166,7 @@ impl<P: Provider> Sleeper<P> for Worker<P> {
         Some(&mut self.sends.completions)
     }
     fn sleep(&self) -> Sleep<'_, P> {
-        let quiet = self.sends.wanting.is_empty()
+        let quiet = !self.sends.awaits_credits()
             && !self.receives.awaits_memory()
             && self.sends.unannounced.is_empty()
             && self.closing.is_empty();
@@ -322,7 +281,7 @@ impl<P: Provider> Worker<P> {
             return events;
         }
         let places = &mut self.places.entries;
-        self.sends.credits_came(places, &self.statistics)
+        self.sends.credits_came(places)
     }
 }
 

@@ -1,13 +1,100 @@
 //! What waits for credits, and who sleeps meanwhile.
 
+use core::mem;
 use core::time::Duration;
 use std::thread;
 
-use doorbell::{Event, Notify, Submitter, Wait, Woken};
+use doorbell::{Channel, Event, Lease, Notify, Operation, PostFlags, SendErrorKind, Submitter, Wait, Woken};
 use doorbell_sim::Host;
 
-use super::{config, home, hub, numbers, submit, until};
-use crate::fabric::{LONG, pair_notified, small};
+use super::{Hub, config, home, hub, numbers, submit, until};
+use crate::fabric::{LONG, SOON, pair_notified, small};
+
+const SHORT: Duration = Duration::from_millis(5);
+
+/// Sends until the end at `at` has no receive left.
+fn exhaust(hub: &mut Hub, at: usize) {
+    let id = hub.ids[at];
+    while hub.worker.channel(id).unwrap().credits() > 0 {
+        let channel = hub.worker.channel(id).unwrap();
+        channel
+            .post_inline(Operation::Send, &7_u32.to_be_bytes())
+            .unwrap();
+        hub.poll();
+    }
+    while hub.worker.poll(|_, _| {}).unwrap() > 0 {}
+}
+
+fn wait(hub: &mut Hub, span: Duration) -> Woken {
+    let deadline = hub.worker.within(span);
+    hub.worker.wait(Wait::Busy, deadline, |_, _| {}).unwrap()
+}
+
+#[test]
+fn credits_end_a_wait_whichever_channel_was_refused_and_however() {
+    type Refused = fn(&mut Channel<Host>, Lease<Host>) -> SendErrorKind;
+    let ways: [Refused; 4] = [
+        |channel, lease| channel.send(lease).unwrap_err().kind,
+        |channel, _| channel.post_inline(Operation::Send, b"x").unwrap_err(),
+        |channel, lease| {
+            let mut batch = channel.batch();
+            let pushed = batch.push(Operation::Send, [lease], PostFlags::empty());
+            pushed.unwrap_err().kind
+        },
+        |channel, _| {
+            let mut batch = channel.batch();
+            batch
+                .push_inline(Operation::Send, b"x", PostFlags::empty())
+                .unwrap_err()
+        },
+    ];
+    let mut deep = small();
+    deep.send_depth = 64;
+    let mut hub = hub(3, deep);
+    for (at, way) in [2, 0, 1, 2].into_iter().zip(ways) {
+        exhaust(&mut hub, at);
+        // However often it is tried, polled between or not.
+        for is_polled in [false, true, false] {
+            let lease = hub.worker.lease().unwrap();
+            let channel = hub.worker.channel(hub.ids[at]).unwrap();
+            assert_eq!(way(channel, lease), SendErrorKind::WouldBlock);
+            if is_polled {
+                hub.poll();
+            }
+        }
+        assert_eq!(wait(&mut hub, SHORT), Woken::Deadline);
+        assert!(!numbers(&mut hub.ends[at]).is_empty());
+        assert_eq!(wait(&mut hub, SOON), Woken::Progress);
+        // Told once.
+        assert_eq!(wait(&mut hub, SHORT), Woken::Deadline);
+    }
+}
+
+#[test]
+fn a_channel_that_wanted_credits_and_was_exchanged_is_waited_for() {
+    let mut deep = small();
+    deep.send_depth = 64;
+    let mut hub = hub(2, deep);
+    let (here, there) = (hub.ids[0], hub.ends[1].id());
+    let exchange = |hub: &mut Hub| {
+        let here = hub.worker.channel(here).unwrap();
+        mem::swap(here, hub.ends[1].worker().channel(there).unwrap());
+    };
+    for is_known in [false, true] {
+        exhaust(&mut hub, 0);
+        let channel = hub.worker.channel(here).unwrap();
+        let refused = channel.post_inline(Operation::Send, b"x");
+        assert_eq!(refused, Err(SendErrorKind::WouldBlock));
+        if is_known {
+            hub.poll();
+        }
+        exchange(&mut hub);
+        assert_eq!(wait(&mut hub, SHORT), Woken::Deadline);
+        exchange(&mut hub);
+        assert!(!numbers(&mut hub.ends[0]).is_empty());
+        assert_eq!(wait(&mut hub, SOON), Woken::Progress);
+    }
+}
 
 #[test]
 fn a_channel_without_credits_holds_up_no_other() {

@@ -112,7 +112,7 @@ where
     ///
     /// # Errors
     /// As for [`Batch::push_inline`] and [`Batch::ring`].
-    #[inline]
+    #[inline(always)]
     pub fn post_inline_one(
         &mut self,
         operation: Operation,

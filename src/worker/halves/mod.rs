@@ -135,6 +135,7 @@ impl<P: Provider> SendWorker<P> {
                 listed: Listed {
                     is_hungry: receive.listed.is_hungry,
                     is_unannounced: send.listed.is_unannounced,
+                    is_wanting: send.listed.is_wanting,
                 },
                 reserved: send.reserved,
                 room: send.room,

@@ -84,8 +84,7 @@ impl<P: Provider> SendWorker<P> {
             let submissions = &mut self.sends.submissions;
             unsent = submissions.run(&mut self.places.entries, arena, each);
         }
-        self.sends
-            .look_for_untold(&mut self.places.entries, &self.statistics);
+        self.sends.look_noticed(&mut self.places.entries);
         // Late, so that what was sent above carries what would go by itself here.
         self.take_due();
         if let (false, Some(arena)) = (self.sends.unannounced.is_empty(), &mut self.arena.inner) {
@@ -154,9 +153,7 @@ impl<P: Provider> SendWorker<P> {
         if events > 0 {
             return Ok(events);
         }
-        Ok(self
-            .sends
-            .credits_came(&mut self.places.entries, &self.statistics))
+        Ok(self.sends.credits_came(&mut self.places.entries))
     }
 
     /// The RDMA device it works on.

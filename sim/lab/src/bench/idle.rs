@@ -10,7 +10,7 @@ use crate::setup;
 use crate::steps::step;
 
 /// What is polled for.
-const WHAT: [&str; 4] = ["empty", "send", "receive", "shared"];
+const WHAT: [&str; 5] = ["empty", "send", "receive", "shared", "refused"];
 
 /// Channels of the Worker: the first is what the others are held against, the last what counts.
 const CHANNELS: [u32; 4] = [1, 16, 256, 1024];

@@ -144,7 +144,7 @@ const SIDEWAY: Source = Source::Rival(Rival::Sideway);
 const IBVERBS: Source = Source::Rival(Rival::Ibverbs);
 
 /// Every row, in the order of the table.
-pub(super) static ROWS: [Row; 40] = [
+pub(super) static ROWS: [Row; 41] = [
     posting(
         "posting-guard-1",
         "64 B message by the bare posting guard, 1 a doorbell",
@@ -399,6 +399,11 @@ pub(super) static ROWS: [Row; 40] = [
         "idle-shared",
         "the same where 1,024 channels share their receives",
         "shared",
+    ),
+    idle(
+        "idle-refused",
+        "a send refused for want of credit and a wait of 256 polls in vain, with 1,024 channels",
+        "refused",
     ),
     handle(
         "handle-header",
