@@ -2,6 +2,8 @@
 //!
 //! No socket and no clock is here: both come with each poll.
 
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+
 use doorbell_core::handshake::{Agreed, Established, Io, Responder, ResponderConfig, Step, Timing};
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{Endpoint, InstanceId, Reject, VersionRange};
@@ -20,7 +22,11 @@ pub(crate) struct Answer {
     rails: Rails,
     config: ChannelConfig,
     psn: Psn,
+    from: IpAddr,
 }
+
+/// Of peers whose stream has no address.
+const UNKNOWN: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
 /// What an answer needs next.
 pub(crate) enum Next {
@@ -40,6 +46,8 @@ pub(crate) struct Wanted {
     pub(crate) peer: Endpoint,
     /// The process that it is.
     pub(crate) peer_instance: Option<InstanceId>,
+    /// Where its stream comes from, which it cannot make up, as it can its rails.
+    pub(crate) from: IpAddr,
     pub(crate) config: ChannelConfig,
     pub(crate) psn: Psn,
 }
@@ -94,7 +102,14 @@ impl Answer {
             rails,
             config: *config,
             psn: draw.psn,
+            from: UNKNOWN,
         })
+    }
+
+    /// The peer's stream comes from there.
+    pub(crate) fn coming_from(mut self, address: Option<SocketAddr>) -> Self {
+        self.from = address.map_or(UNKNOWN, |address| address.ip().to_canonical());
+        self
     }
 
     /// When to poll again at the latest.
@@ -130,6 +145,7 @@ impl Answer {
                     rail_index: prepare.local_rail,
                     peer: prepare.peer,
                     peer_instance: self.machine.peer_instance(),
+                    from: self.from,
                     config: self.config,
                     psn: self.psn,
                 }))

@@ -19,7 +19,7 @@ pub struct WorkerConfig {
     /// far as it has room for all they may post. Default 4,096: sixteen channels of default depth, and little
     /// enough for every device.
     pub completion_depth: u32,
-    /// Channels at most. Default 1,024: more than a port of most hosts has peers, for 8 KiB. Each has a word of eight bytes in which its peer announces
+    /// Channels at most. Default 1,024: more than a port of most hosts has peers, for 16 KiB. Each has a word of eight bytes in which its peer announces
     /// receives; they are registered together with the Worker.
     pub channels_max: u32,
     /// Receives that all channels share. Default none: each channel has a receive queue of its own,

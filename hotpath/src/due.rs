@@ -1,5 +1,5 @@
-//! Channels that have receives to announce: told by the thread that receives, taken by the one
-//! that sends.
+//! Channels for which there is something to do: receives to announce, told by the thread that receives and taken by the
+//! one that sends; what was submitted; and who was refused, which the one that sends tells itself.
 //!
 //! A channel is on the list once at most, however often it is told of. What was done before it was
 //! told, such as counting receives in the [`Grants`](crate::Grants), is seen by whoever takes it.

@@ -43,7 +43,8 @@ pub enum Woken {
     /// Something happened, and was handed over.
     Progress,
     /// The deadline passed. What the last poll may have found was handed over all the same: so
-    /// a deadline holds in the middle of a flood, too.
+    /// a deadline holds in the middle of a flood, too. The next wait ends by [`Woken::Progress`] for it, since not all that
+    /// happens is an event: credits come without one.
     Deadline,
 }
 
@@ -105,13 +106,24 @@ pub struct Waiter {
     /// Polls so far, wrapping. It goes on from wait to wait, so that the clock is looked at
     /// however many of them end at once.
     polls: u32,
+    /// Something happened that no wait has told yet.
+    owes_progress: bool,
 }
 
 impl Waiter {
     /// A new one.
     #[must_use]
     pub const fn new() -> Self {
-        Self { polls: 0 }
+        Self {
+            polls: 0,
+            owes_progress: false,
+        }
+    }
+
+    /// Has the next wait end by [`Woken::Progress`]: somebody else polled meanwhile, and what that found, who waits would not
+    /// be told of.
+    pub const fn owe_progress(&mut self) {
+        self.owes_progress = true;
     }
 
     /// Waits until something happened, or the deadline passed.
@@ -122,12 +134,14 @@ impl Waiter {
     pub fn wait<W: Waitable>(&mut self, how: Wait, what: &mut W) -> Result<Woken, W::Error> {
         let mut spun = 0_u32;
         loop {
-            let happened = what.poll()?;
+            let happened = what.poll()? > 0 || self.owes_progress;
             self.polls = self.polls.wrapping_add(1);
             if self.polls % POLLS_PER_LOOK == 0 && what.is_over() {
+                self.owes_progress = happened;
                 return Ok(Woken::Deadline);
             }
-            if happened > 0 {
+            if happened {
+                self.owes_progress = false;
                 return Ok(Woken::Progress);
             }
             match how {

@@ -37,18 +37,14 @@ impl Default for HandshakeLimits {
     }
 }
 
-/// Who has handshakes under way, or links, as far as limits go: a host, or a network that one host may have all of.
+/// Who has handshakes under way, as far as limits go: a host, or a network that one host may have all of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Guest(IpAddr);
 
 impl Guest {
     /// Whose address this is. Peers without one are all the same.
     pub(crate) fn of(address: Option<SocketAddr>) -> Self {
-        Self::at(address.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), |address| address.ip()))
-    }
-
-    /// Whose address this is.
-    pub(crate) fn at(address: IpAddr) -> Self {
+        let address = address.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), |address| address.ip());
         Self(match address.to_canonical() {
             IpAddr::V6(address) => {
                 let [a, b, c, d, ..] = address.segments();

@@ -34,9 +34,8 @@ use crate::{Acceptances, ChannelConfig, Node, Tcp, Trust, Worker};
 pub(crate) use counts::Counts;
 pub use counts::HandshakeCounts;
 use desk::{Desk, Signals};
-pub(crate) use limits::Guest;
 pub use limits::HandshakeLimits;
-use limits::{Crowd, Guests};
+use limits::{Crowd, Guest, Guests};
 use refusals::Refusals;
 pub(crate) use told::ToldRefusals;
 use under_way::{Around, Making, UnderWay};
@@ -311,6 +310,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         match self.begin(now, trust) {
             Ok(answer) => {
                 self.counts.note_begun();
+                let answer = answer.coming_from(address);
                 self.under_way
                     .push(Box::new(UnderWay::new(stream, guest, answer)));
             }

@@ -3,6 +3,7 @@
 //! A link has its place among [`LinkConfig::links_max`](super::LinkConfig::links_max) from here on, so that none is refused for want
 //! of one who was told yes.
 
+use core::net::IpAddr;
 use std::sync::{Arc, Weak};
 
 use doorbell_core::network::Network;
@@ -13,7 +14,6 @@ use super::rail::At;
 use super::table::Core;
 use crate::answer::Wanted;
 use crate::error::ConnectError;
-use crate::handshakes::Guest;
 use crate::handshakes::desk::Granted;
 use crate::worker::{Reservation, Worker};
 
@@ -29,7 +29,8 @@ pub(super) struct Who {
 struct Arrival {
     at: At,
     who: Who,
-    from: Guest,
+    /// Where its stream comes from, and not what it says of its rails: of that it could claim another's.
+    from: IpAddr,
     /// Gone with the connection, or with the handshake that comes to nothing.
     place: Weak<Reservation>,
 }
@@ -42,19 +43,20 @@ pub(super) struct Arrivals {
 
 impl Arrivals {
     /// A peer got a place on a Worker.
-    fn note(&mut self, at: At, (who, from): (Who, Guest), place: &Arc<Reservation>) {
+    fn note(&mut self, at: At, (who, from): (Who, IpAddr), place: &Arc<Reservation>) {
         self.list.retain(|one| one.place.strong_count() > 0);
         let place = Arc::downgrade(place);
         self.list.push(Arrival { at, who, from, place });
     }
 
-    /// Its connection is a link's by now, or given up.
-    pub(super) fn forget(&mut self, at: At) {
-        self.list.retain(|one| one.at != at);
+    /// Its connection is a link's by now, or given up. Says where it came from.
+    pub(super) fn forget(&mut self, at: At) -> Option<IpAddr> {
+        let place = self.list.iter().position(|one| one.at == at)?;
+        Some(self.list.remove(place).from)
     }
 
     /// Who there is, or is from there: each once, however many rails it comes by.
-    fn each(&self, from: Option<Guest>) -> impl Iterator<Item = Who> {
+    fn each(&self, from: Option<IpAddr>) -> impl Iterator<Item = Who> {
         let is_there =
             move |one: &&Arrival| one.place.strong_count() > 0 && from.is_none_or(|from| one.from == from);
         (1..).zip(&self.list).filter_map(move |(through, one)| {
@@ -78,14 +80,13 @@ impl<P: Provider, N: Network> Core<P, N> {
             session: resumption.session,
             peer,
         });
-        let address = wanted.peer.gid.to_ip();
-        let from = Guest::at(address);
+        let from = wanted.from;
         if let Some(who) = who.filter(|who| !self.is_known(*who)) {
             if !self.has_room_for(Some(who)) {
                 return Err(ConnectError::TooManyLinks);
             }
             if !self.has_room_from(from, who) {
-                return Err(ConnectError::TooManyLinksFrom(address));
+                return Err(ConnectError::TooManyLinksFrom(from));
             }
         }
         let granted = Granted::of(worker, wanted)?;
@@ -117,16 +118,16 @@ impl<P: Provider, N: Network> Core<P, N> {
         links.saturating_add(others.count()) < most
     }
 
-    /// Whether there is a place for one more that is begun from there. Who is on its way has one, whichever of its rails it comes by.
-    fn has_room_from(&self, from: Guest, who: Who) -> bool {
+    /// Whether there is a place for one more that is begun from there. Who is on its way from there has one; by another address of
+    /// its host it comes again, once the link is known.
+    fn has_room_from(&self, from: IpAddr, who: Who) -> bool {
         let most = usize::try_from(self.config.links_per_address).unwrap_or(usize::MAX);
         let begun = self.links().filter(|(_, link)| {
-            let mut leads = link.rails.iter().filter_map(|rail| rail.leads);
-            link.peer.is_some() && leads.any(|leads| Guest::at(leads.peer) == from)
+            let mut came_from = link.rails.iter().filter_map(|rail| rail.from);
+            came_from.any(|other| other == from)
         });
         let others = self.arrivals.each(Some(from));
-        let others = others.filter(|other| !self.is_known(*other));
-        self.arrivals.each(None).any(|other| other == who)
-            || begun.count().saturating_add(others.count()) < most
+        let others = others.filter(|other| *other != who && !self.is_known(*other));
+        begun.count().saturating_add(others.count()) < most
     }
 }

@@ -27,8 +27,8 @@ pub struct LinkConfig {
     /// Links at most, those that peers begin among them: from before their peers are told yes. Default 64. Beyond that a peer is
     /// told that we are busy, and comes again; never one whose link is here, and that brings another rail of it.
     pub links_max: u32,
-    /// Of these, begun by peers at one address at most; of IPv6, in one network of 64 bits. Default 32, half of all: one host never
-    /// has every place. A link with rails at several addresses counts at each. What is beyond is told that we are busy, as beyond
+    /// Of these, begun by peers from one address at most, as their handshakes' streams have it. Default 32, half of all: of a host with one
+    /// address. A link whose rails came from several counts at each. What is beyond is told that we are busy, as beyond
     /// [`LinkConfig::links_max`]. In a mesh, where each member has one, no fewer than there are members.
     pub links_per_address: u32,
     /// One-sided requests of a link at most that have no end yet. Default 16, 64 KiB of memory: each has that of a fragment,

@@ -133,8 +133,8 @@ impl<P: Provider, N: Network> Core<P, N> {
                 turn.release(message);
             }
             (Event::Received { message, .. }, Whose::Unclaimed(_)) => {
-                self.arrivals.forget(at);
-                self.claim(at, message.payload(), &mut turn, now, each);
+                let from = self.arrivals.forget(at);
+                self.claim((at, from), message.payload(), &mut turn, now, each);
                 turn.release(message);
             }
             (Event::Done { through }, Whose::Rail(id, rail)) => {
@@ -173,7 +173,7 @@ impl<P: Provider, N: Network> Core<P, N> {
     /// Takes the first a peer says on a connection it made.
     fn claim(
         &mut self,
-        at: At,
+        (at, from): (At, Option<IpAddr>),
         bytes: &[u8],
         turn: &mut Turn<'_, P>,
         now: Instant,
@@ -188,7 +188,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             Err(RefusalReason::CONTRADICTION)
         } else {
             let peer = (turn.channel.peer().instance(), turn.channel.peer().address());
-            self.take_offer((at, turn.channel.port()), peer, &said, now, each)
+            self.take_offer((at, turn.channel.port(), from), peer, &said, now, each)
         };
         if let Err(reason) = outcome {
             tell_refused(reason);
@@ -201,7 +201,7 @@ impl<P: Provider, N: Network> Core<P, N> {
 
     fn take_offer(
         &mut self,
-        (at, port): (At, u8),
+        (at, port, from): (At, u8, Option<IpAddr>),
         (peer, address): (InstanceId, IpAddr),
         said: &AttachParameters,
         now: Instant,
@@ -250,7 +250,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             link.session.given_up(other, through, now, 0);
         }
         let replaced = link.rail_mut(offer.rail).and_then(|rail| {
-            rail.port = port;
+            (rail.port, rail.from) = (port, from);
             rail.attach(at, address)
         });
         if let Some(old) = replaced {

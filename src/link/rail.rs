@@ -59,6 +59,8 @@ pub(super) struct LinkRail<P: Provider, N: Network> {
     pub(super) at: Option<At>,
     /// The port of the device that its channel is on, where the peer connected.
     pub(super) port: u8,
+    /// Where the stream of its handshake came from, where the peer connected.
+    pub(super) from: Option<IpAddr>,
     /// Where its channel leads, or led.
     pub(super) leads: Option<Leads>,
     pub(super) counts: LinkRailCounts,
@@ -118,6 +120,7 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
             not_connected: None,
             at: None,
             port: 0,
+            from: None,
             leads: None,
             counts: LinkRailCounts::default(),
             in_flight: room_in_line(places)?,

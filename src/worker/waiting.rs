@@ -266,6 +266,11 @@ impl<P: Provider> Worker<P> {
         self.wait_until(Wait::Busy, deadline, |worker| worker.poll_all(&mut each))
     }
 
+    /// Has the next wait end at once, since what came while we waited for something of ours was told to nobody.
+    pub(crate) fn owe_progress(&mut self) {
+        self.waiting.waiter.owe_progress();
+    }
+
     /// Polls, and looks for credits of channels that want some; says whether anything happened.
     #[inline]
     fn poll_all(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {

@@ -25,7 +25,7 @@ fn apart(run: impl FnOnce(Halves<doorbell::Rdma>, Halves<doorbell::Rdma>)) {
     let _alone = ALONE.lock();
     let before = leaks();
     let Pair { a, b, node, .. } = Pair::connect().unwrap();
-    drop((a.window, b.window));
+    drop((a.window, b.window, a.submitters, b.submitters));
     run(Halves::of(a.worker), Halves::of(b.worker));
     assert!(node.settle(within(SOON)), "the reaper is done");
     assert_eq!(leaks(), before);
