@@ -231,20 +231,16 @@ impl<P: Provider> RingChannel<P> {
         mut each: impl FnMut(Turn<'_, P>, Event<P>),
     ) -> Result<Self, RingError> {
         let mut opening = Self::begin_open(worker, channel, config, deadline)?;
-        let outcome = loop {
-            match opening.go_on(worker) {
-                Ok(None) => {}
-                Ok(Some(ring)) => break Ok(ring),
-                Err(error) => break Err(error),
+        loop {
+            if let Some(ring) = opening.go_on(worker)? {
+                return Ok(ring);
             }
-            let waited = worker.wait_busily(deadline, |turn, event| opening.sift(turn, event, &mut each));
-            if let Err(error) = waited {
-                break Err(RingError::Poll(error));
-            }
-        };
-        // Credits of other channels may have come meanwhile, which are no event.
-        worker.owe_progress();
-        outcome
+            // Not a wait: that credits of other channels came is told by the next one, once.
+            worker
+                .poll(|turn, event| opening.sift(turn, event, &mut each))
+                .map_err(RingError::Poll)?;
+            core::hint::spin_loop();
+        }
     }
 
     /// `None` where the words that tell of what was read do not lie within the windows: never, for

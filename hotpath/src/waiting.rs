@@ -120,12 +120,6 @@ impl Waiter {
         }
     }
 
-    /// Has the next wait end by [`Woken::Progress`]: somebody else polled meanwhile, and what that found, who waits would not
-    /// be told of.
-    pub const fn owe_progress(&mut self) {
-        self.owes_progress = true;
-    }
-
     /// Waits until something happened, or the deadline passed.
     ///
     /// # Errors

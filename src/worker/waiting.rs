@@ -254,23 +254,6 @@ impl<P: Provider> Worker<P> {
         self.prepare(|worker| worker.poll_all(&mut each))
     }
 
-    /// Waits as [`Worker::wait`] does by [`Wait::Busy`], which any Worker can.
-    ///
-    /// # Errors
-    /// A completion queue failed.
-    pub(crate) fn wait_busily(
-        &mut self,
-        deadline: Deadline,
-        mut each: impl FnMut(Turn<'_, P>, Event<P>),
-    ) -> Result<Woken, ProviderError> {
-        self.wait_until(Wait::Busy, deadline, |worker| worker.poll_all(&mut each))
-    }
-
-    /// Has the next wait end at once, since what came while we waited for something of ours was told to nobody.
-    pub(crate) fn owe_progress(&mut self) {
-        self.waiting.waiter.owe_progress();
-    }
-
     /// Polls, and looks for credits of channels that want some; says whether anything happened.
     #[inline]
     fn poll_all(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {

@@ -138,16 +138,6 @@ fn what_a_deadline_left_untold_ends_the_next_wait() {
 }
 
 #[test]
-fn what_another_poll_found_ends_the_next_wait() {
-    let mut script = completing_at(&[]);
-    script.over_at = Some(1);
-    let mut waiter = Waiter::new();
-    waiter.owe_progress();
-    assert_eq!(waiter.wait(Wait::Busy, &mut script), Ok(Woken::Progress));
-    assert_eq!(waiter.wait(Wait::Busy, &mut script), Ok(Woken::Deadline));
-}
-
-#[test]
 fn it_spins_so_often_and_then_arms_polls_and_sleeps() {
     let how = Wait::SpinThenSleep { spins: 3 };
     // One, three more in vain, one after arming, and one after the sleep.
