@@ -23,6 +23,8 @@ mod operations;
 mod peers;
 mod perf;
 mod pingpong;
+#[path = "../../src/bin/doorbell/port_counts.rs"]
+mod port_counts;
 mod programs;
 mod scenario;
 #[path = "../../tests/settings/oracle.rs"]

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
-use doorbell::{Labels, Metrics, MetricsServer, PortCounters, Worker};
+use doorbell::{Labels, Metrics, MetricsServer, Worker};
 
+use crate::port_counts::add_ports;
 use crate::report::Failure;
 
 /// How old what is told may be.
@@ -64,14 +65,5 @@ impl Board {
         }
         gather(&mut metrics);
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(metrics);
-    }
-}
-
-/// Adds what the kernel counts at the ports of these devices.
-pub(crate) fn add_ports<'d>(metrics: &mut Metrics, devices: impl IntoIterator<Item = &'d String>) {
-    for device in devices {
-        for port in PortCounters::of_device(device) {
-            metrics.port_counters(&port);
-        }
     }
 }

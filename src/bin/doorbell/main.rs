@@ -22,6 +22,7 @@ mod opened;
 mod peers;
 mod perf;
 mod pingpong;
+mod port_counts;
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]
 mod replay;

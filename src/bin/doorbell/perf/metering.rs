@@ -10,7 +10,7 @@ use doorbell::{
 };
 
 use super::error::PerfError;
-use crate::board::add_ports;
+use crate::port_counts::add_ports;
 
 /// Where the two sides of a measurement note what can be read of them; of nobody where nobody asks for it.
 #[derive(Clone, Debug, Default)]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use doorbell::{Labels, Metrics, MetricsServer, Statistics};
 
 use super::source::Source;
-use crate::board::add_ports;
+use crate::port_counts::add_ports;
 use crate::report::Failure;
 
 /// On which device, which rail, what is counted on it, and who is at the other end, once that is known.
