@@ -228,6 +228,8 @@ impl World {
 
     /// Trouble ends, everybody receives, and everything that was posted ends.
     fn finish(mut self) -> Ended {
+        // With all of it out there would be no memory to receive into.
+        self.sides.iter_mut().for_each(Side::attach_all);
         self.fabric.run_for(Duration::from_millis(25));
         for _ in 0..60 {
             for us in 0..2 {

@@ -362,6 +362,13 @@ impl Side {
         }
     }
 
+    /// Attaches whatever is detached.
+    pub(crate) fn attach_all(&mut self) {
+        while !self.detached.is_empty() {
+            self.attach(0, 1);
+        }
+    }
+
     /// Drops one part. What was under way by it is nobody's to judge any more.
     pub(crate) fn drop_part(&mut self, part: usize) {
         match part {
