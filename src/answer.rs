@@ -2,7 +2,7 @@
 //!
 //! No socket and no clock is here: both come with each poll.
 
-use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 
 use doorbell_core::handshake::{Agreed, Established, Io, Responder, ResponderConfig, Step, Timing};
 use doorbell_core::provider::Provider;
@@ -11,6 +11,7 @@ use doorbell_core::{Deadline, Instant, Psn};
 
 use crate::bring_up::{self, Agreement, Ground, Place, Ready, Supply};
 use crate::error::ConnectError;
+use crate::handshakes::source;
 use crate::node::{Connection, Draw};
 use crate::rails::{NodeRail, Rails};
 use crate::{ChannelConfig, Trust, Worker};
@@ -24,9 +25,6 @@ pub(crate) struct Answer {
     psn: Psn,
     from: IpAddr,
 }
-
-/// Of peers whose stream has no address.
-const UNKNOWN: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
 /// What an answer needs next.
 pub(crate) enum Next {
@@ -102,13 +100,13 @@ impl Answer {
             rails,
             config: *config,
             psn: draw.psn,
-            from: UNKNOWN,
+            from: source(None),
         })
     }
 
     /// The peer's stream comes from there.
     pub(crate) fn coming_from(mut self, address: Option<SocketAddr>) -> Self {
-        self.from = address.map_or(UNKNOWN, |address| address.ip().to_canonical());
+        self.from = source(address);
         self
     }
 

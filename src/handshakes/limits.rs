@@ -37,15 +37,21 @@ impl Default for HandshakeLimits {
     }
 }
 
+/// Where a stream comes from, for limits. Those without an address all come from the same place.
+pub(crate) fn source(address: Option<SocketAddr>) -> IpAddr {
+    address.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), |address| {
+        address.ip().to_canonical()
+    })
+}
+
 /// Who has handshakes under way, as far as limits go: a host, or a network that one host may have all of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Guest(IpAddr);
 
 impl Guest {
-    /// Whose address this is. Peers without one are all the same.
+    /// Whose address this is.
     pub(crate) fn of(address: Option<SocketAddr>) -> Self {
-        let address = address.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), |address| address.ip());
-        Self(match address.to_canonical() {
+        Self(match source(address) {
             IpAddr::V6(address) => {
                 let [a, b, c, d, ..] = address.segments();
                 IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))

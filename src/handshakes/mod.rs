@@ -35,6 +35,7 @@ pub(crate) use counts::Counts;
 pub use counts::HandshakeCounts;
 use desk::{Desk, Signals};
 pub use limits::HandshakeLimits;
+pub(crate) use limits::source;
 use limits::{Crowd, Guest, Guests};
 use refusals::Refusals;
 pub(crate) use told::ToldRefusals;
