@@ -50,6 +50,9 @@ pub(crate) struct FuzzArgs {
     /// How long each is run; as many at a time as there are cores
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
+    /// What libFuzzer draws from: the same inputs again, as far as the time goes; by default it chooses
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    seed: Option<u32>,
     /// Watch memory by AddressSanitizer, too: slower, and for what is not safe Rust, which is in other packages alone
     #[arg(long)]
     sanitizer: bool,
@@ -62,6 +65,8 @@ pub(crate) struct FuzzArgs {
 #[derive(Debug, Serialize)]
 struct Summary {
     seconds_each: u32,
+    /// What libFuzzer drew from, where it was told.
+    seed: Option<u32>,
     /// How many were run at a time.
     at_a_time: usize,
     has_sanitizer: bool,
@@ -88,7 +93,11 @@ pub(crate) fn run(args: &FuzzArgs) -> Result<bool> {
         let programs = built::build(&folder, args.sanitizer)?;
         Ok((programs, format!("libFuzzer by {compiler}")))
     })?;
-    let fuzzer = Fuzzer { folder, programs };
+    let fuzzer = Fuzzer {
+        folder,
+        programs,
+        seed: args.seed,
+    };
     let planted = step_saying("looking for what is planted", || {
         let outcome = fuzzer.planted()?;
         let said = outcome.to_string();
@@ -99,6 +108,7 @@ pub(crate) fn run(args: &FuzzArgs) -> Result<bool> {
         .min(targets.len());
     let summary = Summary {
         seconds_each: args.seconds,
+        seed: args.seed,
         at_a_time,
         has_sanitizer: args.sanitizer,
         planted,
@@ -125,6 +135,7 @@ fn chosen(known: &[String], asked: &[String]) -> Result<Vec<String>> {
 struct Fuzzer {
     folder: PathBuf,
     programs: PathBuf,
+    seed: Option<u32>,
 }
 
 impl Fuzzer {
@@ -205,6 +216,9 @@ impl Fuzzer {
             .arg(format!("-rss_limit_mb={MEMORY_MIB}"))
             .arg(format!("-artifact_prefix={}/", artifacts.display()))
             .arg("-print_final_stats=1");
+        if let Some(seed) = self.seed {
+            command.arg(format!("-seed={seed}"));
+        }
         let dictionary = self.folder.join("dictionaries").join(format!("{corpus}.dict"));
         if dictionary.exists() {
             command.arg(format!("-dict={}", dictionary.display()));
