@@ -37,6 +37,10 @@ pub struct MeshConfig {
     /// which says so. Default 10 ms: rounds of a collective take less. After half a window it is told in any case. Less than `resend_after`, and than
     /// a link's [`dead_after`](doorbell_core::session::SessionConfig::dead_after): else messages go again, and rails are given up, that nothing is wrong with.
     pub acknowledge_after: Duration,
+    /// How long a link that was lost again within this of coming back must be there, once it is back, before it is a way beside others again.
+    /// Default 5 s, RIP's longest wait between triggered updates (RFC 2453, section 3.10.1): a cable that flaps has all members look for other ways twice,
+    /// and then no more until it is steady. Where no other way is left it is the way at once.
+    pub hold_down: Duration,
     /// What its links are made with, all but `acknowledge_after` of their sessions, for which that of the mesh stands; and of one address
     /// they are as many as members in any case.
     pub link: LinkConfig,
@@ -56,6 +60,7 @@ impl MeshConfig {
             hops_max: 16,
             resend_after: Duration::from_millis(500),
             acknowledge_after: Duration::from_millis(10),
+            hold_down: Duration::from_secs(5),
             link: LinkConfig::default(),
         }
     }

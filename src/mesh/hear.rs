@@ -28,6 +28,11 @@ impl State {
                 let is_without_rail = event == SessionEvent::Recovering;
                 if let Some(neighbour) = self.neighbour_mut(link) {
                     neighbour.is_without_rail = is_without_rail;
+                    match neighbour.joined() {
+                        Some(rank) if is_without_rail => self.note_lost(rank, now),
+                        Some(rank) => self.note_back(rank, now),
+                        None => {}
+                    }
                     self.announce();
                 }
             }
@@ -37,13 +42,13 @@ impl State {
                     .iter()
                     .position(|neighbour| neighbour.link == link);
                 if let Some(place) = place {
-                    let rank = self.neighbours.swap_remove(place).rank;
+                    let neighbour = self.neighbours.swap_remove(place);
+                    let rank = neighbour.rank;
                     if let Some(rank) = rank {
                         self.note_over(rank, link, reason);
                     }
                     self.events.push(MeshEvent::LinkLost { rank, reason });
-                    self.has_lost_link = true;
-                    self.announce();
+                    self.lose(&neighbour, now);
                 }
             }
             // A mesh grants nothing, and asks for nothing.
@@ -71,7 +76,7 @@ impl State {
             }
         };
         match Kind::from_wire(header.kind()) {
-            Some(Kind::Join) => self.hear_join(link, header.source(), body),
+            Some(Kind::Join) => self.hear_join(link, header.source(), body, now),
             Some(Kind::Announcement) if was_joined => self.hear_announcement(link, body),
             Some(kind @ (Kind::Data | Kind::Grant)) if was_joined => {
                 if header.destination() != self.config.rank {
@@ -86,7 +91,7 @@ impl State {
         }
     }
 
-    fn hear_join(&mut self, link: LinkId, rank: Rank, body: &[u8]) {
+    fn hear_join(&mut self, link: LinkId, rank: Rank, body: &[u8], now: Instant) {
         let config = self.config;
         let join = Join::parse(body).filter(|join| {
             let is_ours = join.mesh == config.mesh && join.ranks == config.ranks;
@@ -102,7 +107,8 @@ impl State {
             let before = self.neighbours.iter().filter(|before| other(before));
             self.unwanted.extend(before.map(|before| before.link));
             self.neighbours.retain(|before| !other(before));
-            self.has_lost_link = true;
+            self.lost_links = self.lost_links.with(rank);
+            self.note_lost(rank, now);
             is_taken = false;
         }
         let all = self.known();
@@ -120,10 +126,14 @@ impl State {
         };
         (neighbour.rank, neighbour.was_joined) = (Some(rank), true);
         neighbour.untold = all;
+        let is_there = neighbour.joined().is_some() && !neighbour.is_without_rail;
         if let Some(attempts) = self.attempts.get_mut(rank.index()) {
             *attempts = Attempts::default();
         }
         self.meet(rank, join.started);
+        if is_there {
+            self.note_back(rank, now);
+        }
         self.announce();
     }
 

@@ -14,6 +14,7 @@ use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
 
 use super::config::{MeshConfig, MeshError, MeshSendError};
+use super::hold_down::HoldDown;
 use super::member::{Member, MeshMemberCounts};
 use super::neighbour::Neighbour;
 use super::pool::Pool;
@@ -38,6 +39,9 @@ pub enum MeshEvent {
     Reachable(Rank),
     /// No way leads to this member any more.
     Unreachable(Rank),
+    /// The link to this member came back, and not for the first time in short: while there is another way it is gone round, until it has been there for
+    /// [`MeshConfig::hold_down`].
+    HeldDown(Rank),
     /// This member was started again: what was under way between it and this one is gone.
     Restarted(Rank),
     /// A link is over; to a member, where it was known.
@@ -66,6 +70,8 @@ pub struct MeshCounts {
     pub out_of_turn: u64,
     /// Frames passed on for others.
     pub relayed: u64,
+    /// Announcements sent, of who is whose neighbour: its own, and those of others that it passed on.
+    pub announcements: u64,
     /// Frames dropped: of those who are no members, that went too far, for which there is no way, or that say of a message that it
     /// came which was not sent.
     pub dropped: u64,
@@ -105,11 +111,13 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             state: State {
                 routes: map.routes(config.rank),
                 is_map_new: false,
-                has_lost_link: false,
+                lost_links: Ranks::NONE,
                 map,
                 config: *config,
                 reached: Ranks::NONE.with(config.rank),
                 announced: 0,
+                said: (Ranks::NONE, Ranks::NONE),
+                hold_downs: vec![HoldDown::default(); ranks],
                 announcements: vec![None; ranks],
                 neighbours: Vec::new(),
                 members: (0..ranks).map(|_| Member::default()).collect(),
@@ -174,9 +182,9 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 return Ok(true);
             }
             // It was started again, which is known here before its link says so.
-            state.unwanted.push(state.neighbours.swap_remove(place).link);
-            state.has_lost_link = true;
-            state.announce();
+            let before = state.neighbours.swap_remove(place);
+            state.unwanted.push(before.link);
+            state.lose(&before, node.network().now());
         }
         match self.links.connect(node, workers, handle) {
             Ok(link) => {
@@ -259,8 +267,9 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         let Self { links, state, .. } = self;
         links.take_in(workers, now, |id, event| state.hear(id, event, now), |_, _, _| {})?;
         // Between the two halves, so that what is said goes in this poll, what came in it and is passed on included.
+        state.let_up(now);
         state.find_ways();
-        state.say(links);
+        state.say(links, now);
         state.pass_on(links);
         state.transmit(links, now);
         links.go_on(node, workers, now, |id, event| state.hear(id, event, now));
@@ -403,6 +412,11 @@ fn tell_event(event: &MeshEvent) {
     match event {
         MeshEvent::Reachable(rank) => tell!(info, "a way leads to a member", rank = rank),
         MeshEvent::Unreachable(rank) => tell!(warn, "no way leads to a member", rank = rank),
+        MeshEvent::HeldDown(rank) => tell!(
+            warn,
+            "the link to a member comes and goes, and is gone round until it stays",
+            rank = rank
+        ),
         MeshEvent::Restarted(rank) => tell!(warn, "a member was started again", rank = rank),
         MeshEvent::LinkLost {
             rank: Some(rank),

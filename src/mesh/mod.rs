@@ -10,6 +10,7 @@ mod config;
 mod frame;
 mod group;
 mod hear;
+mod hold_down;
 #[cfg(test)]
 mod hostile;
 mod member;

@@ -3,6 +3,7 @@
 use doorbell_core::Instant;
 use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
+use doorbell_core::rank::{Rank, Ranks};
 use doorbell_core::route::RelayHeader;
 
 use super::frame::{Join, Kind, PairHeader};
@@ -14,16 +15,18 @@ impl State {
     /// The ways as they are now, and what follows where they changed.
     pub(super) fn find_ways(&mut self) {
         // Looking takes longer than all the rest of a poll that finds nothing.
-        if !core::mem::take(&mut self.is_map_new) {
+        if !core::mem::take(&mut self.is_map_new) && self.lost_links.is_empty() {
             return;
         }
         let routes = self.map.routes(self.config.rank);
+        let before = core::mem::replace(&mut self.routes, routes);
+        let is_other = |rank: &Rank| {
+            (self.routes.hops(*rank), self.routes.next(*rank)) != (before.hops(*rank), before.next(*rank))
+        };
+        let all = Ranks::first(self.config.ranks);
         // Another link may lead the same way.
-        let has_lost_link = core::mem::take(&mut self.has_lost_link);
-        if routes == self.routes && !has_lost_link {
-            return;
-        }
-        self.routes = routes;
+        let other = core::mem::take(&mut self.lost_links);
+        let other = all.iter().filter(is_other).fold(other, Ranks::with);
         let reached = self.routes.reached();
         for rank in reached.and_not(self.reached).iter() {
             self.events.push(MeshEvent::Reachable(rank));
@@ -34,26 +37,32 @@ impl State {
             self.counts.dropped = self.counts.dropped.saturating_add(dropped);
         }
         self.reached = reached;
-        // What went another way may be lost, and what was said of it.
-        for member in &mut self.members {
+        // What went another way may be lost, and what was said of it; and so may be what went through one to whom another way leads. Nothing
+        // else goes again: where ways change elsewhere, members have what they had.
+        for rank in all.iter() {
+            let through = before.between(rank).with(rank);
+            let member = self.members.get_mut(rank.index());
+            let Some(member) = member.filter(|_| !through.and(other).is_empty()) else {
+                continue;
+            };
             self.counts.sent_again = self.counts.sent_again.saturating_add(member.send_again());
             member.grant_again();
         }
     }
 
     /// Says who this is and who is whose neighbour, where that is to be said.
-    pub(super) fn say<P: Provider, N: Network>(&mut self, links: &mut Links<P, N>) {
+    pub(super) fn say<P: Provider, N: Network>(&mut self, links: &mut Links<P, N>, now: Instant) {
         let config = self.config;
         let join = Join {
             mesh: config.mesh,
             started: config.started,
             ranks: config.ranks,
         };
-        let mut is_new = false;
+        let mut new = Ranks::NONE;
         for neighbour in self.neighbours.iter_mut().filter(|neighbour| neighbour.is_up) {
             if !neighbour.has_joined {
                 neighbour.has_joined = links.send(neighbour.link, &join.to_bytes(config.rank)).is_ok();
-                is_new |= neighbour.joined().is_some();
+                new = neighbour.joined().map_or(new, |rank| new.with(rank));
             }
             let Some(to) = neighbour.joined() else { continue };
             let header = RelayHeader::new(config.rank, to, 0, Kind::Announcement as u16).to_bytes();
@@ -68,9 +77,11 @@ impl State {
                     break;
                 }
                 neighbour.untold = neighbour.untold.without(rank);
+                self.counts.announcements = self.counts.announcements.saturating_add(1);
             }
         }
-        if is_new {
+        if !new.is_empty() {
+            new.iter().for_each(|rank| self.note_back(rank, now));
             self.announce();
         }
     }

@@ -7,6 +7,7 @@ use doorbell_core::{Deadline, Instant};
 
 use super::config::{MeshConfig, MeshSendError};
 use super::frame::{Kind, PAIR_HEADER_BYTES, PairHeader};
+use super::hold_down::HoldDown;
 use super::member::Member;
 use super::membership::{MeshCounts, MeshEvent};
 use super::neighbour::Neighbour;
@@ -22,11 +23,15 @@ pub(super) struct State {
     pub(super) routes: Routes,
     /// Whether the map may have changed since ways were looked for.
     pub(super) is_map_new: bool,
-    /// Whether a link was lost since then, and with it what it had taken.
-    pub(super) has_lost_link: bool,
+    /// To whom a link was lost since then, and with it what it had taken.
+    pub(super) lost_links: Ranks,
     pub(super) reached: Ranks,
     /// How many announcements this member made.
     pub(super) announced: u32,
+    /// Of what the last one said: the neighbours, and those without a rail.
+    pub(super) said: (Ranks, Ranks),
+    /// How steady the links to each are.
+    pub(super) hold_downs: Vec<HoldDown>,
     /// The latest announcement of each.
     pub(super) announcements: Vec<Option<[u8; ANNOUNCEMENT_BYTES]>>,
     pub(super) neighbours: Vec<Neighbour>,
@@ -115,17 +120,56 @@ impl State {
         }
     }
 
-    /// Says anew who the neighbours are.
+    /// Notes that something goes over the link to a member again, or for the first time.
+    pub(super) fn note_back(&mut self, rank: Rank, now: Instant) {
+        let hold_down = self.config.hold_down;
+        let held = self.hold_downs.get_mut(rank.index());
+        if held.is_some_and(|held| held.is_back(now, hold_down)) {
+            self.events.push(MeshEvent::HeldDown(rank));
+        }
+    }
+
+    /// Notes that nothing goes over the link to a member any more.
+    pub(super) fn note_lost(&mut self, rank: Rank, now: Instant) {
+        let hold_down = self.config.hold_down;
+        if let Some(held) = self.hold_downs.get_mut(rank.index()) {
+            held.lost(now, hold_down);
+        }
+    }
+
+    /// A link to a neighbour is over, and with it what it had taken.
+    pub(super) fn lose(&mut self, neighbour: &Neighbour, now: Instant) {
+        if let Some(rank) = neighbour.joined() {
+            self.lost_links = self.lost_links.with(rank);
+            self.note_lost(rank, now);
+        }
+        self.announce();
+    }
+
+    /// Has links that were held down for long enough as ways again.
+    pub(super) fn let_up(&mut self, now: Instant) {
+        let held = self.hold_downs.iter_mut();
+        if held.filter_map(|held| held.is_over(now).then_some(())).count() > 0 {
+            self.announce();
+        }
+    }
+
+    /// Says anew who the neighbours are, where that has changed.
     pub(super) fn announce(&mut self) {
         let own = self.config.rank;
         let (mut neighbours, mut without_rail) = (Ranks::NONE, Ranks::NONE);
         for neighbour in &self.neighbours {
             let Some(rank) = neighbour.joined() else { continue };
             neighbours = neighbours.with(rank);
-            if neighbour.is_without_rail {
+            let held = self.hold_downs.get(rank.index());
+            if neighbour.is_without_rail || held.is_some_and(HoldDown::is_held) {
                 without_rail = without_rail.with(rank);
             }
         }
+        if self.said == (neighbours, without_rail) {
+            return;
+        }
+        self.said = (neighbours, without_rail);
         self.announced = self.announced.wrapping_add(1);
         let announcement =
             Announcement::new(own, self.config.started, self.announced, neighbours, without_rail);
@@ -149,15 +193,17 @@ impl State {
 
     /// Whether something is still to be said of who this is, or who is whose neighbour.
     pub(super) fn has_to_say(&self) -> bool {
-        self.is_map_new || self.neighbours.iter().any(Neighbour::has_to_say)
+        let is_new = self.is_map_new || !self.lost_links.is_empty();
+        is_new || self.neighbours.iter().any(Neighbour::has_to_say)
     }
 
-    /// When to poll again at the latest for the members that a link leads to.
+    /// When to poll again at the latest for the members that a link leads to, and for links that are held down.
     pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
         let others = self.reached.without(self.config.rank);
         let led_to = others.iter().filter(|rank| self.link_towards(*rank).is_some());
         let members = led_to.filter_map(|rank| self.members.get(rank.index()));
-        members.filter_map(|member| member.wake(now)).min()
+        let held = self.hold_downs.iter().filter_map(HoldDown::until);
+        members.filter_map(|member| member.wake(now)).chain(held).min()
     }
 
     /// The link that leads nearer to a member.

@@ -70,6 +70,7 @@ counters! {
         sent_again: "doorbell_mesh_sent_again_messages_total", "Messages that went again.";
         out_of_turn: "doorbell_mesh_out_of_turn_messages_total", "Messages that came again, or ahead of one that was lost.";
         relayed: "doorbell_mesh_relayed_frames_total", "Frames passed on for others.";
+        announcements: "doorbell_mesh_announcements_total", "Announcements sent of who is whose neighbour.";
         dropped: "doorbell_mesh_dropped_frames_total", "Frames dropped: of no member, gone too far, or without a way.";
     }
 }

@@ -127,6 +127,7 @@ keys!(MESH, "mesh.", [mesh] {
     "hops_max": Kind::count(1, 64) => hops_max;
     "resend_after": SPAN => resend_after;
     "acknowledge_after": SPAN => acknowledge_after;
+    "hold_down": SPAN => hold_down;
 });
 
 keys!(HANDSHAKES, "handshakes.", [link.handshakes] {

@@ -87,6 +87,8 @@ pub struct MeshSettings {
     pub resend_after: Duration,
     /// [`MeshConfig::acknowledge_after`].
     pub acknowledge_after: Duration,
+    /// [`MeshConfig::hold_down`].
+    pub hold_down: Duration,
 }
 
 impl Default for MeshSettings {
@@ -97,6 +99,7 @@ impl Default for MeshSettings {
             hops_max,
             resend_after,
             acknowledge_after,
+            hold_down,
             ..
         } = MeshConfig::new(doorbell_core::Rank::FIRST, 1, 0);
         Self {
@@ -105,6 +108,7 @@ impl Default for MeshSettings {
             hops_max,
             resend_after,
             acknowledge_after,
+            hold_down,
         }
     }
 }
@@ -118,12 +122,14 @@ impl SettingValues {
             hops_max,
             resend_after,
             acknowledge_after,
+            hold_down,
         } = self.mesh;
         mesh.window = window;
         mesh.message_bytes_max = message_bytes_max;
         mesh.hops_max = hops_max;
         mesh.resend_after = resend_after;
         mesh.acknowledge_after = acknowledge_after;
+        mesh.hold_down = hold_down;
         mesh.link = self.link;
     }
 }

@@ -14,6 +14,7 @@ mod fabric;
 #[path = "../../core/tests/wire/oracle/choices.rs"]
 mod choices;
 mod collectives;
+mod flapping;
 mod found;
 mod packets;
 #[path = "../../fuzz/replay.rs"]

@@ -97,29 +97,31 @@ impl Map {
             from,
             hops: [None; RANKS_MAX as usize],
             through: [Ranks::NONE; RANKS_MAX as usize],
+            between: [Ranks::NONE; RANKS_MAX as usize],
         };
         // How far it is to each that was found, and to whom the way is known.
         let mut far = [u16::MAX; RANKS_MAX as usize];
         let mut open = Ranks::NONE.with(from);
         let mut known = Ranks::NONE;
         set(&mut far, from, 0);
-        routes.note(from, 0, Ranks::NONE);
+        routes.note(from, 0, Ranks::NONE, Ranks::NONE);
         while let Some(at) = open.iter().min_by_key(|rank| get(&far, *rank)) {
             (open, known) = (open.without(at), known.with(at));
             let hops = routes.hops(at).unwrap_or(0).saturating_add(1);
             for rank in self.neighbours(at).and_not(known).iter() {
                 let so_far = get(&far, at).saturating_add(self.hop(at, rank));
-                let through = if at == from {
-                    Ranks::NONE.with(rank)
+                let (through, between) = if at == from {
+                    (Ranks::NONE.with(rank), Ranks::NONE)
                 } else {
-                    routes.through(at)
+                    (routes.through(at), routes.between(at).with(at))
                 };
                 let before = get(&far, rank);
                 if so_far < before {
-                    routes.note(rank, hops, through);
+                    routes.note(rank, hops, through, between);
                 } else if so_far == before {
-                    // The first steps of all shortest ways to it.
-                    routes.note(rank, hops, routes.through(rank).or(through));
+                    // The first steps of all shortest ways to it, and all others.
+                    let through = routes.through(rank).or(through);
+                    routes.note(rank, hops, through, routes.between(rank).or(between));
                 }
                 set(&mut far, rank, so_far.min(before));
                 open = open.with(rank);
@@ -166,6 +168,8 @@ pub struct Routes {
     hops: [Option<u8>; RANKS_MAX as usize],
     /// The first steps of all shortest ways to each.
     through: [Ranks; RANKS_MAX as usize],
+    /// Who is on any of them.
+    between: [Ranks; RANKS_MAX as usize],
 }
 
 impl Routes {
@@ -203,17 +207,25 @@ impl Routes {
             .fold(Ranks::NONE, Ranks::with)
     }
 
+    /// Who is between it and a member on any of the shortest ways: what goes to that one may be with any of them.
+    #[must_use]
+    pub fn between(&self, to: Rank) -> Ranks {
+        self.between.get(to.index()).copied().unwrap_or_default()
+    }
+
     fn through(&self, to: Rank) -> Ranks {
         self.through.get(to.index()).copied().unwrap_or_default()
     }
 
-    fn note(&mut self, rank: Rank, hops: u8, through: Ranks) {
-        if let (Some(to_hops), Some(to_through)) = (
+    fn note(&mut self, rank: Rank, hops: u8, through: Ranks, between: Ranks) {
+        if let (Some(to_hops), Some(to_through), Some(to_between)) = (
             self.hops.get_mut(rank.index()),
             self.through.get_mut(rank.index()),
+            self.between.get_mut(rank.index()),
         ) {
             *to_hops = Some(hops);
             *to_through = through;
+            *to_between = between;
         }
     }
 }

@@ -102,6 +102,25 @@ fn whoever_is_no_member_is_not_heard() {
     assert_eq!(map.neighbours(rank(0)), Ranks::NONE.with(rank(1)));
 }
 
+#[test]
+fn who_is_between_is_so_on_any_of_the_shortest_ways() {
+    let map = map(6, &[(0, 1), (1, 2), (1, 3), (2, 4), (3, 4), (4, 5)]);
+    let routes = map.routes(rank(0));
+    let between = |to| {
+        routes
+            .between(rank(to))
+            .iter()
+            .map(Rank::number)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        [between(0), between(1), between(3)],
+        [[].to_vec(), [].to_vec(), [1].to_vec()]
+    );
+    assert_eq!(between(4), [1, 2, 3]);
+    assert_eq!(between(5), [1, 2, 3, 4]);
+}
+
 /// Says that of two neighbours the one has no rail to the other for now; the other has not noticed.
 fn cut(map: &mut Map, one: u8, other: u8, sequence: u32) {
     let (neighbours, other) = (map.neighbours(rank(one)), Ranks::NONE.with(rank(other)));
