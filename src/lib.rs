@@ -104,8 +104,8 @@ pub use lease::{Lease, TooLong};
 pub use link::{LinkConfig, LinkError, LinkEvent, LinkId, LinkRailCounts, LinkRailReport, Links, Request};
 pub use listener::{HANDSHAKES_MAX, Listener};
 pub use mesh::{
-    Group, GroupError, Mesh, MeshConfig, MeshCounts, MeshError, MeshEvent, MeshMemberCounts, MeshSendError,
-    NotLinked, Polled, Running,
+    Group, GroupError, Leaving, Mesh, MeshConfig, MeshCounts, MeshError, MeshEvent, MeshMemberCounts,
+    MeshSendError, NotLinked, Polled, Running,
 };
 pub use metrics::{LabelError, Labels, Metrics};
 pub use node::{Connection, Node};

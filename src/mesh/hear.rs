@@ -3,7 +3,7 @@
 use doorbell_core::Instant;
 use doorbell_core::rank::Rank;
 use doorbell_core::route::{Announcement, Heard, RELAY_HEADER_BYTES, RelayHeader};
-use doorbell_core::session::SessionEvent;
+use doorbell_core::session::{FinalReason, SessionEvent};
 use doorbell_core::wire::Field;
 
 use super::frame::{Join, Kind, PAIR_HEADER_BYTES, PairHeader};
@@ -43,6 +43,7 @@ impl State {
                     .position(|neighbour| neighbour.link == link);
                 if let Some(place) = place {
                     let neighbour = self.neighbours.swap_remove(place);
+                    self.was_left |= reason == FinalReason::PeerClosed && neighbour.joined().is_some();
                     let rank = neighbour.rank;
                     if let Some(rank) = rank {
                         self.note_over(rank, link, reason);

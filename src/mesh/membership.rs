@@ -127,6 +127,9 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 pool: Pool::new(config.frame_bytes_max()),
                 events: Vec::new(),
                 unwanted: Vec::new(),
+                is_parting: false,
+                was_left: false,
+                closing: None,
                 counts: MeshCounts::default(),
             },
         })
@@ -263,7 +266,9 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         mut each: impl FnMut(MeshEvent),
     ) -> Result<(), ProviderError> {
         let now = node.network().now();
-        self.seek(node, workers, now);
+        if self.state.closing.is_none() {
+            self.seek(node, workers, now);
+        }
         let Self { links, state, .. } = self;
         links.take_in(workers, now, |id, event| state.hear(id, event, now), |_, _, _| {})?;
         // Between the two halves, so that what is said goes in this poll, what came in it and is passed on included.
@@ -281,11 +286,32 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         for link in state.unwanted.drain(..) {
             links.close(link, Deadline::after(now, TURN_AWAY_WITHIN));
         }
+        if let Some(deadline) = state.closing {
+            // Who links to this one only now is told, too.
+            let neighbours = state.neighbours.iter();
+            neighbours.for_each(|neighbour| links.close(neighbour.link, deadline));
+        }
         for event in state.events.drain(..) {
-            tell_event(&event);
+            // That members go is what parting is.
+            if !state.is_parting {
+                tell_event(&event);
+            }
             each(event);
         }
         Ok(())
+    }
+
+    /// Closes all links, each once what it has taken is acknowledged, and by the deadline in any case. No member is linked to any more.
+    pub(super) fn close(&mut self, deadline: Deadline) {
+        self.state.closing = Some(deadline);
+        let neighbours = self.state.neighbours.iter();
+        neighbours.for_each(|neighbour| self.links.close(neighbour.link, deadline));
+    }
+
+    /// Whether its links are being closed, since it leaves ([`Group::leave`](crate::Group::leave)): members that are not linked any more are not to be connected to.
+    #[must_use]
+    pub const fn is_closing(&self) -> bool {
+        self.state.closing.is_some()
     }
 
     /// Takes a message of two parts to be sent to a member; later polls send it, and again where it is lost on its way.

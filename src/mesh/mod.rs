@@ -13,6 +13,7 @@ mod hear;
 mod hold_down;
 #[cfg(test)]
 mod hostile;
+mod leaving;
 mod member;
 mod membership;
 mod neighbour;
@@ -25,6 +26,7 @@ mod unlinked;
 
 pub use config::{MeshConfig, MeshError, MeshSendError};
 pub use group::{Group, GroupError, Polled, Running};
+pub use leaving::Leaving;
 pub use member::MeshMemberCounts;
 pub use membership::{Mesh, MeshCounts, MeshEvent};
 pub use unlinked::NotLinked;

@@ -45,6 +45,12 @@ pub(super) struct State {
     pub(super) events: Vec<MeshEvent>,
     /// Links to be closed.
     pub(super) unwanted: Vec<LinkId>,
+    /// Whether all have what this member said, and it says no more.
+    pub(super) is_parting: bool,
+    /// Whether a member closed its link to this one.
+    pub(super) was_left: bool,
+    /// By when all links are to be closed, where they are to be.
+    pub(super) closing: Option<Deadline>,
     pub(super) counts: MeshCounts,
 }
 

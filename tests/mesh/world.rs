@@ -47,6 +47,8 @@ pub(crate) struct Member {
     /// What is still to be sent, in order.
     pub(crate) outbox: VecDeque<(Rank, Vec<u8>)>,
     pub(crate) inbox: Vec<Vec<Vec<u8>>>,
+    /// As by SIGSTOP: its device goes on.
+    pub(crate) is_stopped: bool,
 }
 
 impl Member {
@@ -69,10 +71,14 @@ impl Member {
             handle,
             events: Vec::new(),
             outbox: VecDeque::new(),
+            is_stopped: false,
         }
     }
 
     pub(crate) fn poll(&mut self) {
+        if self.is_stopped {
+            return;
+        }
         let events = &mut self.events;
         self.mesh
             .poll(&self.node, &mut self.workers, |event| events.push(event))
@@ -222,7 +228,8 @@ impl World {
                 return true;
             }
             let mut next: Instant = until;
-            for member in self.members.iter().flatten() {
+            let going = self.members.iter().flatten();
+            for member in going.filter(|member| !member.is_stopped) {
                 if let Some(wake) = member.mesh.wake(now) {
                     next = next.min(wake.instant().max(now.after(Duration::from_nanos(1))));
                 }

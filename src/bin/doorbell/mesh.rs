@@ -13,8 +13,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use doorbell::vocabulary::collective::{Collective, Data};
 use doorbell::vocabulary::{Rank, Ranks};
 use doorbell::{
-    Group, Handle, Labels, Mesh, MeshConfig, MeshEvent, Node, SettingSource, SettingValues, Settings, Worker,
-    WorkerConfig,
+    Clock as _, Deadline, Group, GroupError, Handle, Labels, Mesh, MeshConfig, MeshEvent, Node,
+    SettingSource, SettingValues, Settings, Worker, WorkerConfig,
 };
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -40,9 +40,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// How often it is looked for those that are reached through others alone.
 const READ_EVERY: Duration = Duration::from_secs(1);
-
-/// How long a member that is done goes on polling: others may need it between them to get done.
-const LINGER: Duration = Duration::from_secs(1);
 
 /// Requests in flight, and receives, of each channel.
 const DEPTH: u32 = 64;
@@ -102,7 +99,7 @@ pub(crate) struct Arguments {
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rounds: u32,
 
-    /// The longest to wait until all members are there, and for any round [default: 30, or as set]
+    /// The longest to wait until all members are there, for any round, and in the end until all have what this one sent [default: 30, or as set]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: Option<u64>,
 
@@ -231,7 +228,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     }
     let report = report(arguments, &member.mesh, &content, &times);
-    member.leave(&mut group)?;
+    member.leave(group)?;
     print(&report, arguments.json, text)
 }
 
@@ -335,7 +332,7 @@ impl Member {
     /// Says anew what devices say has changed, and looks for members in the folder that no link leads to.
     fn look(&mut self) -> Result<(), Failure> {
         let is_due = |at: Option<Instant>, every| at.is_none_or(|at| at.elapsed() >= every);
-        if !is_due(self.looked_at, LOOK_EVERY) {
+        if !is_due(self.looked_at, LOOK_EVERY) || self.mesh.is_closing() {
             return Ok(());
         }
         self.looked_at = Some(Instant::now());
@@ -404,19 +401,30 @@ impl Member {
         Ok(())
     }
 
-    /// Waits until nobody needs this member any more.
-    fn leave(&mut self, group: &mut Group) -> Result<(), Failure> {
-        let mut nothing = Data {
-            input: None,
-            output: &mut [],
-            element_bytes: 1,
-        };
-        self.collective(group, Collective::Barrier, &mut nothing)?;
-        let begin = Instant::now();
-        while begin.elapsed() < LINGER {
-            self.poll()?;
+    /// Waits until nobody needs this member any more. Who is stopped meanwhile is waited for as long as for anything.
+    fn leave(&mut self, group: Group) -> Result<(), Failure> {
+        let now = self.node.network().now();
+        let mut leaving = group.leave(Deadline::after(now, self.timeout));
+        loop {
+            match leaving.poll(&self.node, &mut self.mesh) {
+                Ok(false) => self.poll()?,
+                Ok(true) => return Ok(()),
+                // What was to be done is done here.
+                Err(GroupError::TimedOut) => {
+                    let others = self.mesh.reached().without(self.mesh.rank()).iter();
+                    let without: Vec<_> = others
+                        .filter(|rank| self.mesh.member_counts(*rank).waiting > 0)
+                        .map(Rank::number)
+                        .collect();
+                    eprintln!(
+                        "doorbell: after {} s not all members were done: ranks {without:?} may not have all that this one sent",
+                        self.timeout.as_secs()
+                    );
+                    return Ok(());
+                }
+                Err(error) => return Err(error.into()),
+            }
         }
-        Ok(())
     }
 
     fn poll(&mut self) -> Result<(), Failure> {

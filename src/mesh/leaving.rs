@@ -1,0 +1,118 @@
+//! Leaving a mesh once nobody needs this member any more, which is known and not guessed.
+//!
+//! A member is needed as long as somebody may not have its last words, or lies behind it and has last words of its own. So it waits until
+//! all have acknowledged what it sent, and then until all have waited for that: a barrier says so. Of two that pass it one is gone first, and may be the
+//! other's way to the rest; but nobody closes a link before the barrier is passed, so whose link is closed knows as much.
+
+use core::mem;
+
+use doorbell_core::Deadline;
+use doorbell_core::collective::{Collective, Data};
+use doorbell_core::network::Network;
+use doorbell_core::provider::Provider;
+use doorbell_core::rank::Ranks;
+
+use super::group::{Group, GroupError, Running};
+use super::membership::Mesh;
+use crate::Node;
+
+/// A member on its way out of a mesh, with all others: begun by [`Group::leave`].
+///
+/// A peer that is stopped for a while is waited for; one to whom no way leads any more, which its link says after
+/// [`recover_within`](doorbell_core::session::SessionConfig::recover_within), is not.
+#[derive(Debug)]
+#[must_use = "it advances by being polled"]
+pub struct Leaving {
+    group: Group,
+    deadline: Deadline,
+    phase: Phase,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Somebody does not have all of this member's words yet.
+    Words,
+    /// Somebody may wait for that.
+    Others(Running),
+    /// A member is lost, so that nobody will say of all others that they have all: who has not sends again until then, through this member.
+    Without(GroupError, Deadline),
+    /// The links are being closed.
+    Links,
+}
+
+impl Group {
+    /// Leaves the mesh with all other members, who are to do the same: there are no collectives any more, and links are closed once nobody
+    /// needs them. By the deadline it is over in any case.
+    pub const fn leave(self, deadline: Deadline) -> Leaving {
+        Leaving {
+            group: self,
+            deadline,
+            phase: Phase::Words,
+        }
+    }
+}
+
+impl Leaving {
+    /// Goes on as far as it can; `true` once nobody needs this member any more and its links are closed. The mesh is to be polled in
+    /// between.
+    ///
+    /// # Errors
+    /// [`GroupError::TimedOut`] at the deadline: [`Mesh::member_counts`] says of each member what it has not acknowledged. Or a
+    /// member was lost: then it was waited for twice [`resend_after`](crate::MeshConfig::resend_after), in which whoever still has something to
+    /// say through this member has said it.
+    pub fn poll<P: Provider, N: Network>(
+        &mut self,
+        node: &Node<P, N>,
+        mesh: &mut Mesh<P, N>,
+    ) -> Result<bool, GroupError> {
+        let now = node.network().now();
+        if let Phase::Words = self.phase {
+            let others = Ranks::first(mesh.ranks()).and(mesh.reached());
+            let mut others = others.without(mesh.rank()).iter();
+            if others.all(|rank| mesh.member_counts(rank).waiting == 0) {
+                mesh.state.is_parting = true;
+                self.phase = Phase::Others(self.group.begin(mesh, Collective::Barrier, &mut nothing())?);
+            }
+        }
+        if let Phase::Others(running) = &mut self.phase {
+            let passed = match running.poll(&self.group, mesh, &mut nothing(), |_, _| {}) {
+                _ if mesh.state.was_left => Ok(true),
+                outcome => outcome,
+            };
+            match passed {
+                Ok(false) => {}
+                Ok(true) => {
+                    mesh.close(self.deadline);
+                    self.phase = Phase::Links;
+                }
+                Err(error) => {
+                    let again = mesh.state.config.resend_after.saturating_mul(2);
+                    self.phase = Phase::Without(error, Deadline::after(now, again));
+                }
+            }
+        }
+        if let Phase::Without(error, until) = &mut self.phase
+            && (until.has_passed(now) || mesh.state.was_left)
+        {
+            return Err(mem::replace(error, GroupError::TimedOut));
+        }
+        if let Phase::Links = self.phase
+            && mesh.state.neighbours.is_empty()
+        {
+            return Ok(true);
+        }
+        if self.deadline.has_passed(now) {
+            return Err(GroupError::TimedOut);
+        }
+        Ok(false)
+    }
+}
+
+/// What a barrier moves.
+const fn nothing() -> Data<'static> {
+    Data {
+        input: None,
+        output: &mut [],
+        element_bytes: 1,
+    }
+}

@@ -1,0 +1,179 @@
+//! Members that leave when all is done: nobody goes while somebody needs it, and nobody waits for longer.
+
+use core::time::Duration;
+
+use doorbell::{Deadline, Group, GroupError, Leaving, LinkConfig};
+
+use crate::world::{World, config, ms, rank};
+
+const RING: &[(usize, usize)] = &[(0, 1), (1, 2), (2, 3), (3, 0)];
+const LINE: &[(usize, usize)] = &[(0, 1), (1, 2), (2, 3)];
+/// Messages of each to each.
+const WORDS: u8 = 3;
+
+/// Members who have something to say to all others, and go once they have heard as much.
+struct Parting {
+    world: World,
+    groups: Vec<Option<Group>>,
+    leaving: Vec<Option<Leaving>>,
+    inbox: Vec<Vec<Vec<Vec<u8>>>>,
+    failed: Vec<Option<GroupError>>,
+    deadline: Deadline,
+}
+
+impl Parting {
+    fn new(cables: &[(usize, usize)], within: Duration) -> Self {
+        let mut world = World::made(4, cables, "", |at| {
+            let mut config = config(at, 4, 1);
+            config.link.session.recover_within = LinkConfig::default().session.recover_within;
+            config
+        });
+        world.joined();
+        let deadline = Deadline::after(world.fabric.now(), within);
+        let groups = (0..4).map(|at| Some(Group::new(&world.member(at).mesh).unwrap()));
+        Self {
+            groups: groups.collect(),
+            leaving: (0..4).map(|_| None).collect(),
+            inbox: vec![vec![Vec::new(); 4]; 4],
+            failed: (0..4).map(|_| None).collect(),
+            deadline,
+            world,
+        }
+    }
+
+    fn says(&mut self, from: usize) {
+        for number in 0..WORDS {
+            for to in (0..4).filter(|to| *to != from) {
+                self.world
+                    .member(from)
+                    .mesh
+                    .send(rank(to), &[number], &[from as u8])
+                    .unwrap();
+            }
+        }
+    }
+
+    fn has_heard(&self, at: usize) -> bool {
+        (0..4).all(|from| from == at || self.inbox[at][from].len() == usize::from(WORDS))
+    }
+
+    /// Lets time pass until all are gone, or so long; says which. Who is done is gone at once.
+    fn run(&mut self, span: Duration) -> bool {
+        let Self {
+            world,
+            groups,
+            leaving,
+            inbox,
+            failed,
+            deadline,
+        } = self;
+        world.run(span, |world| {
+            for at in 0..4 {
+                let Some(member) = world.members[at].as_mut().filter(|member| !member.is_stopped) else {
+                    continue;
+                };
+                for from in (0..4).filter(|from| *from != at) {
+                    let heard = &mut inbox[at][from];
+                    while heard.len() < usize::from(WORDS)
+                        && let Ok(Some(message)) = member.mesh.receive(rank(from), <[u8]>::to_vec)
+                    {
+                        heard.push(message);
+                    }
+                }
+                let has_heard = (0..4).all(|from| from == at || inbox[at][from].len() == usize::from(WORDS));
+                if has_heard && let Some(group) = groups[at].take() {
+                    leaving[at] = Some(group.leave(*deadline));
+                }
+                match leaving[at]
+                    .as_mut()
+                    .map(|leaving| leaving.poll(&member.node, &mut member.mesh))
+                {
+                    None | Some(Ok(false)) => {}
+                    Some(Ok(true)) => world.members[at] = None,
+                    Some(Err(error)) => {
+                        failed[at] = Some(error);
+                        world.members[at] = None;
+                    }
+                }
+            }
+            world.members.iter().all(Option::is_none)
+        })
+    }
+
+    fn checked(&self) {
+        for to in 0..4 {
+            for from in (0..4).filter(|from| *from != to) {
+                let said: Vec<_> = (0..WORDS).map(|number| vec![number, from as u8]).collect();
+                assert_eq!(self.inbox[to][from], said, "from {from} to {to}");
+            }
+        }
+        assert!(self.failed.iter().all(Option::is_none), "{:?}", self.failed);
+    }
+}
+
+#[test]
+fn who_is_needed_by_nobody_goes_and_does_not_wait() {
+    for cables in [RING, LINE] {
+        let mut all = Parting::new(cables, ms(10_000));
+        (0..4).for_each(|at| all.says(at));
+        assert!(all.run(ms(300)), "{:?}", all.leaving);
+        all.checked();
+        all.world.fabric.audit().unwrap();
+    }
+}
+
+/// Its last words to others are said; what others have for it, and for those behind it, is under way.
+#[test]
+fn a_member_that_is_stopped_for_three_seconds_at_the_end_gets_all() {
+    for (cables, stopped) in [(RING, 3), (LINE, 3), (LINE, 1)] {
+        let mut all = Parting::new(cables, ms(10_000));
+        all.says(stopped);
+        assert!(!all.run(ms(100)));
+        all.world.member(stopped).is_stopped = true;
+        (0..4).filter(|at| *at != stopped).for_each(|at| all.says(at));
+        assert!(!all.run(ms(3000)));
+        let is_there = all.world.members.iter().all(Option::is_some);
+        assert!(
+            is_there && !all.has_heard(stopped),
+            "{stopped}: {:?}",
+            all.leaving
+        );
+        all.world.member(stopped).is_stopped = false;
+        assert!(all.run(ms(1000)), "{stopped}: {:?}", all.leaving);
+        all.checked();
+    }
+}
+
+#[test]
+fn a_member_that_never_goes_on_is_waited_for_until_the_deadline() {
+    let mut all = Parting::new(LINE, ms(5000));
+    all.says(3);
+    assert!(!all.run(ms(100)));
+    all.world.member(3).is_stopped = true;
+    (0..3).for_each(|at| all.says(at));
+    assert!(!all.run(ms(4800)));
+    assert!(all.world.members.iter().all(Option::is_some));
+    all.run(ms(300));
+    assert!(all.world.members[..3].iter().all(Option::is_none));
+    for failed in &all.failed[..3] {
+        assert!(matches!(failed, Some(GroupError::TimedOut)), "{failed:?}");
+    }
+}
+
+#[test]
+fn a_member_that_is_lost_at_the_end_holds_nobody_up_until_the_deadline() {
+    let mut all = Parting::new(RING, ms(60_000));
+    all.says(3);
+    assert!(!all.run(ms(100)));
+    all.world.members[3] = None;
+    (0..3).for_each(|at| all.says(at));
+    let lost = LinkConfig::default().session.recover_within + config(0, 4, 1).resend_after * 2;
+    assert!(all.run(lost + ms(1000)), "{:?}", all.leaving);
+    for to in 0..3 {
+        assert!(
+            all.has_heard(to) && matches!(all.failed[to], Some(GroupError::Collective(_))),
+            "{:?}",
+            all.failed
+        );
+    }
+}
