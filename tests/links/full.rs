@@ -25,7 +25,17 @@ impl Third {
     }
 
     fn on(two: &Two, host: Host) -> Self {
-        let mut process = Process::on(&host, &config(), false);
+        let process = Process::on(&host, &config(), false);
+        Self::with(two, process, host)
+    }
+
+    /// Its devices are one host's, and its streams come from another.
+    fn between(two: &Two, devices: Host, streams: &Host) -> Self {
+        let process = Process::between(&devices, streams, &config(), false);
+        Self::with(two, process, devices)
+    }
+
+    fn with(two: &Two, mut process: Process, host: Host) -> Self {
         process.connect(&two.process(B).handle.unwrap());
         Self { process, _host: host }
     }
@@ -159,4 +169,33 @@ fn an_address_has_no_more_links_than_one_may_though_there_are_places_left() {
     two.process_mut(B).over = None;
     let (is_in, _) = run(&mut two, &mut again, 9000, |_, again| again.is_up());
     assert!(is_in, "{:?}", again.process.events);
+}
+
+/// What a peer says in its hello it can make up; where its stream comes from it cannot.
+#[test]
+fn who_claims_the_address_of_another_takes_its_own_share_and_not_that_ones() {
+    let mut two = with_room_for((4, 1), "");
+    let other = two.fabric.host("c", vec![port("sim0", "10.0.0.3/24")]).unwrap();
+    let own = two.fabric.host("d", vec![port("sim0", "10.0.0.4/24")]).unwrap();
+    let mut liar = Third::between(&two, other.clone(), &own);
+    let (is_in, _) = run(&mut two, &mut liar, 100, |_, liar| liar.is_up());
+    assert!(is_in, "{:?}", liar.process.events);
+    // B goes on with it, whatever else is accepted.
+    assert!(run(&mut two, &mut liar, 200, |two, _| two.process(B).link.is_some()).0);
+    two.process_mut(B).link = None;
+
+    // Who has that address has all of its share, though the other's rails say the same.
+    let mut honest = Third::on(&two, other);
+    let (is_in, _) = run(&mut two, &mut honest, 500, |_, honest| honest.is_up());
+    assert!(is_in, "{:?} {:?}", honest.process.events, refused(&two));
+    assert!(run(&mut two, &mut honest, 600, |two, _| two.process(B).link.is_some()).0);
+    two.process_mut(B).link = None;
+
+    // And nothing is left of the share of where the other's stream came from.
+    let mut again = Third::on(&two, own);
+    let (is_in, _) = run(&mut two, &mut again, 1000, |_, again| again.is_up());
+    let why = refused(&two);
+    let is_of_own =
+        matches!(why, Some(ConnectError::TooManyLinksFrom(from)) if from.to_string() == "10.0.0.4");
+    assert!(!is_in && is_of_own, "{why:?}");
 }

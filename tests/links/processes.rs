@@ -79,10 +79,15 @@ fn message(number: u64, bytes: usize) -> Vec<u8> {
 
 impl Process {
     pub(crate) fn on(host: &Host, config: &LinkConfig, listens: bool) -> Self {
+        Self::between(host, host, config, listens)
+    }
+
+    /// With the devices of one host, and the streams of another: what it says of its rails is not where its streams come from.
+    pub(crate) fn between(devices: &Host, streams: &Host, config: &LinkConfig, listens: bool) -> Self {
         // All of it with proofs, as it is to be used.
         let key = Key::new(1, SECRET).unwrap();
         let trust = Trust::keys(KeyRing::new(key));
-        let node = Arc::new(Node::with(host.clone(), host.clone(), trust).unwrap());
+        let node = Arc::new(Node::with(devices.clone(), streams.clone(), trust).unwrap());
         let mut own = WorkerConfig::default();
         own.slots = 128;
         own.slot_bytes = 4096;
