@@ -28,7 +28,8 @@ pub struct MeshConfig {
     pub window: u32,
     /// The longest message. Default 16 KiB: with its headers it goes in two fragments.
     pub message_bytes_max: usize,
-    /// How many hops a message takes at most. Default 16.
+    /// Members that a message goes through on its way, at most. Default 62, as many as the largest mesh can have between two. A member that is further
+    /// is out of reach; with fewer than the ranks without two, which a line needs, that may come to be when a cable breaks, and is said at the start.
     pub hops_max: u8,
     /// How long a message may be on its way before it goes again. Default 500 ms: a link loses nothing while it lasts, so it is
     /// for those that were with a member, or kept for a link, that is lost.
@@ -57,7 +58,7 @@ impl MeshConfig {
             started,
             window: 16,
             message_bytes_max: 16 << 10,
-            hops_max: 16,
+            hops_max: RANKS_MAX - 2,
             resend_after: Duration::from_millis(500),
             acknowledge_after: Duration::from_millis(10),
             hold_down: Duration::from_secs(5),
@@ -72,6 +73,12 @@ impl MeshConfig {
         // All of them may be processes of one host.
         link.links_per_address = link.links_per_address.max(self.ranks.into());
         link
+    }
+
+    /// Members that a message has to go through where all of them are in a line.
+    #[must_use]
+    pub const fn hops_needed(&self) -> u8 {
+        self.ranks.saturating_sub(2)
     }
 
     /// The longest frame: a message and what stands in front of it.

@@ -104,6 +104,14 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             Ranks::NONE,
             Ranks::NONE,
         ));
+        if config.hops_max < config.hops_needed() {
+            tell!(
+                warn,
+                "members may be out of reach: with hops_max messages go through fewer than a line of all has between its ends",
+                hops_max = config.hops_max,
+                needed = config.hops_needed()
+            );
+        }
         let ranks = usize::from(config.ranks);
         Ok(Self {
             links: Links::new(node, workers, &config.links())?,
@@ -352,7 +360,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         self.state.config.message_bytes_max
     }
 
-    /// To whom a way leads, this member included.
+    /// To whom a way leads, this member included, by which messages may go that far.
     #[must_use]
     pub const fn reached(&self) -> Ranks {
         self.state.reached

@@ -27,7 +27,10 @@ impl State {
         // Another link may lead the same way.
         let other = core::mem::take(&mut self.lost_links);
         let other = all.iter().filter(is_other).fold(other, Ranks::with);
-        let reached = self.routes.reached();
+        // A frame is dropped by the member behind those that it may go through.
+        let hops_max = self.config.hops_max.saturating_add(1);
+        let is_near = |rank: &Rank| self.routes.hops(*rank).is_some_and(|hops| hops <= hops_max);
+        let reached = all.iter().filter(is_near).fold(Ranks::NONE, Ranks::with);
         for rank in reached.and_not(self.reached).iter() {
             self.events.push(MeshEvent::Reachable(rank));
         }

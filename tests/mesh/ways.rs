@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use doorbell::vocabulary::session::{DETECTION_MAX, FinalReason};
-use doorbell::{Labels, LinkConfig, Links, MeshEvent, Metrics, Node, Trust, WorkerConfig};
+use doorbell::{Labels, LinkConfig, Links, MeshConfig, MeshEvent, Metrics, Node, Trust, WorkerConfig};
 
 use crate::world::{World, ms, rank};
 
@@ -160,6 +160,38 @@ fn in_a_ring_and_in_a_line_others_pass_on_what_is_not_theirs() {
             "{counts:?}"
         );
         world.fabric.audit().unwrap();
+    }
+}
+
+/// Of what goes through too many nothing would come, and whoever sends it would wait for ever.
+#[test]
+fn a_member_behind_as_many_as_a_message_may_go_through_is_reached_and_one_behind_more_is_not() {
+    for (hops_max, is_reached) in [(2, true), (1, false)] {
+        let mut world = World::made(4, &LINE, "", |at| {
+            let mut config = crate::world::config(at, 4, 1);
+            assert_eq!(config.hops_needed(), 2);
+            assert!(config.hops_max >= MeshConfig::new(rank(0), 64, 1).hops_needed());
+            config.hops_max = hops_max;
+            config
+        });
+        world.run(ms(300), |_| false);
+        for (at, far) in [(0, rank(3)), (3, rank(0))] {
+            let mesh = &mut world.member(at).mesh;
+            assert_eq!(mesh.routes().hops(far), Some(3));
+            assert_eq!(mesh.reached().contains(far), is_reached);
+            assert_eq!(mesh.reached().len(), 3 + u32::from(is_reached));
+            assert_eq!(mesh.send(far, &[1], &[2]).is_ok(), is_reached);
+        }
+        world.run(ms(300), |world| {
+            world
+                .members
+                .iter_mut()
+                .flatten()
+                .for_each(|member| member.take());
+            false
+        });
+        let came = |at: usize, from: usize| world.members[at].as_ref().unwrap().inbox[from].len();
+        assert_eq!([came(0, 3), came(3, 0)], [usize::from(is_reached); 2]);
     }
 }
 

@@ -58,6 +58,22 @@ fn assert_told(log: &str, all: &[&str]) {
 }
 
 #[test]
+fn a_mesh_in_which_messages_may_not_go_as_far_as_members_may_be_says_so_at_the_start() {
+    let told = |hops_max| {
+        Log::of(LevelFilter::WARN, || {
+            World::made(4, &[(0, 1), (1, 2), (2, 3)], "", |at| {
+                let mut config = world::config(at, 4, 1);
+                config.hops_max = hops_max;
+                config
+            });
+        })
+    };
+    let words = "WARN doorbell: members may be out of reach .. hops_max=1 .. needed=2";
+    assert_told(&told(1), &[words]);
+    assert!(!told(2).contains("out of reach"));
+}
+
+#[test]
 fn a_mesh_tells_who_comes_and_goes_and_by_which_rails() {
     let log = Log::of(LevelFilter::INFO, || {
         let mut world = World::new(3, &[(0, 1), (1, 2)], "at 30ms link h0/sim0-h1/sim0 down");

@@ -13,7 +13,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use doorbell::vocabulary::collective::{Collective, Data};
 use doorbell::vocabulary::{Rank, Ranks};
 use doorbell::{
-    Clock as _, Deadline, Group, GroupError, Handle, Labels, Mesh, MeshConfig, MeshEvent, Node,
+    Clock as _, Deadline, Group, GroupError, Handle, Labels, LogLevel, Mesh, MeshConfig, MeshEvent, Node,
     SettingSource, SettingValues, Settings, Worker, WorkerConfig,
 };
 use hdrhistogram::Histogram;
@@ -276,6 +276,14 @@ impl Member {
         values.configure(&mut config);
         let node = opened::node(trust_of(values)?, &values.rails)?;
         opened::say_passed_over(&node, values.log)?;
+        if config.hops_max < config.hops_needed() && matches!(values.log, LogLevel::Off | LogLevel::Error) {
+            eprintln!(
+                "doorbell: mesh.hops_max is {}, and a line of {} members has {} between its ends: members that are further are out of reach",
+                config.hops_max,
+                config.ranks,
+                config.hops_needed()
+            );
+        }
         let workers = node.workers(&worker_config(settings, arguments.ranks))?;
         let mesh = Mesh::new(&node, &workers, &config)?;
         let board = values.metrics.map(|at| Board::start(at, &workers));
