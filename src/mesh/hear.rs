@@ -43,7 +43,9 @@ impl State {
                     .position(|neighbour| neighbour.link == link);
                 if let Some(place) = place {
                     let neighbour = self.neighbours.swap_remove(place);
-                    self.was_left |= reason == FinalReason::PeerClosed && neighbour.joined().is_some();
+                    // Who passed the barrier passed it with this member in it: whose link is closed before goes for reasons of its own.
+                    let is_left = reason == FinalReason::PeerClosed && neighbour.joined().is_some();
+                    self.was_left |= self.is_parting && is_left;
                     let rank = neighbour.rank;
                     if let Some(rank) = rank {
                         self.note_over(rank, link, reason);

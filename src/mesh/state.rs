@@ -47,7 +47,7 @@ pub(super) struct State {
     pub(super) unwanted: Vec<LinkId>,
     /// Whether all have what this member said, and it says no more.
     pub(super) is_parting: bool,
-    /// Whether a member closed its link to this one.
+    /// Whether a member closed its link to this one while it was parting.
     pub(super) was_left: bool,
     /// By when all links are to be closed, where they are to be.
     pub(super) closing: Option<Deadline>,
