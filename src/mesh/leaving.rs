@@ -82,7 +82,7 @@ impl Leaving {
             match passed {
                 Ok(false) => {}
                 Ok(true) => {
-                    mesh.close(self.deadline);
+                    mesh.close(now, self.deadline);
                     self.phase = Phase::Links;
                 }
                 Err(error) => {

@@ -309,11 +309,16 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         Ok(())
     }
 
-    /// Closes all links, each once what it has taken is acknowledged, and by the deadline in any case. No member is linked to any more.
-    pub(super) fn close(&mut self, deadline: Deadline) {
+    /// Closes all links, each once what it has taken is acknowledged, and by the deadline in any case; at once where it has no rail and others lead to
+    /// whoever is there, who is told by those. No member is linked to any more.
+    pub(super) fn close(&mut self, now: Instant, deadline: Deadline) {
         self.state.closing = Some(deadline);
-        let neighbours = self.state.neighbours.iter();
-        neighbours.for_each(|neighbour| self.links.close(neighbour.link, deadline));
+        for neighbour in &self.state.neighbours {
+            let is_gone_round = |rank| self.state.routes.next(rank).is_some_and(|next| next != rank);
+            let is_idle = neighbour.is_without_rail && neighbour.joined().is_some_and(is_gone_round);
+            let deadline = if is_idle { Deadline::at(now) } else { deadline };
+            self.links.close(neighbour.link, deadline);
+        }
     }
 
     /// Whether its links are being closed, since it leaves ([`Group::leave`](crate::Group::leave)): members that are not linked any more are not to be connected to.

@@ -23,7 +23,11 @@ struct Parting {
 
 impl Parting {
     fn new(cables: &[(usize, usize)], within: Duration) -> Self {
-        let mut world = World::made(4, cables, "", |at| {
+        Self::with(cables, "", within)
+    }
+
+    fn with(cables: &[(usize, usize)], plan: &str, within: Duration) -> Self {
+        let mut world = World::made(4, cables, plan, |at| {
             let mut config = config(at, 4, 1);
             config.link.session.recover_within = LinkConfig::default().session.recover_within;
             config
@@ -120,6 +124,18 @@ fn who_is_needed_by_nobody_goes_and_does_not_wait() {
         all.checked();
         all.world.fabric.audit().unwrap();
     }
+}
+
+/// Its link would be tried again for ten seconds.
+#[test]
+fn a_cable_that_is_cut_and_gone_round_holds_nobody_up() {
+    let mut all = Parting::with(RING, "at 100ms link h1/sim1-h2/sim1 down", ms(60_000));
+    let now = all.world.fabric.now();
+    assert!(!all.run(Duration::from_nanos(101_000_000 - now.to_ns())));
+    // Some of it is on the cable, and stays there.
+    (0..4).for_each(|at| all.says(at));
+    assert!(all.run(ms(1000)), "{:?}", all.leaving);
+    all.checked();
 }
 
 /// Its last words to others are said; what others have for it, and for those behind it, is under way.
