@@ -9,6 +9,7 @@ use doorbell::{
 };
 use doorbell_sim::Host;
 
+use crate::bounds::CONNECT_WITHIN;
 use crate::case::What;
 use crate::failure::{Verdict, ensure, failure};
 use crate::line::{Connection, Kind, Posted, Sent, bounded};
@@ -17,9 +18,6 @@ use crate::run::Run;
 use crate::station::{
     CELL_BYTES, CELLS, CELLS_AT, COUNTER_AT, REGION_BYTES, RESTING_AT, RESTING_BYTES, channel_config,
 };
-
-/// How long a peer may take to connect.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 type Lease = doorbell::Lease<Host>;
 
@@ -125,7 +123,7 @@ impl Run<'_> {
         let config = channel_config(case, 0, number).map_err(|error| failure("set-up", error.to_string()))?;
         let handle = *self.lines[line].listener.handle();
         let station = &self.stations[from];
-        let deadline = station.node.within(PATIENCE);
+        let deadline = station.node.within(CONNECT_WITHIN);
         match station
             .node
             .begin_connect(&station.workers, &handle, &config, deadline)

@@ -50,6 +50,15 @@ impl Flow {
         self.sent.push(bytes);
         self.open.push_back(last);
     }
+
+    /// Whether a message has to come yet, or be told of: how far they are.
+    pub(crate) fn awaits(&self) -> Option<u64> {
+        let sent = self.sent.len();
+        if self.done == sent && self.received == sent {
+            return None;
+        }
+        Some((self.done + self.received) as u64)
+    }
 }
 
 impl Bond {
@@ -111,6 +120,11 @@ impl Bond {
             .all(|at| at.id.is_some() && !at.has_gone() && !at.is_closing)
     }
 
+    /// One of its ends goes, or has gone.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ends.iter().any(|at| at.has_gone() || at.is_closing)
+    }
+
     /// Nobody has it any more.
     pub(crate) fn is_over(&self) -> bool {
         self.ends.iter().all(|at| at.has_gone() || at.id.is_none()) && self.ends[0].has_gone()
@@ -118,8 +132,7 @@ impl Bond {
 
     /// Nothing is awaited of it.
     pub(crate) fn is_quiet(&self) -> bool {
-        let is_done = |flow: &Flow| flow.done == flow.sent.len() && flow.received == flow.sent.len();
-        self.is_over() || self.is_whole() && self.flows.iter().all(is_done)
+        self.is_over() || self.is_whole() && self.flows.iter().all(|flow| flow.awaits().is_none())
     }
 
     /// The end that began it has sent nothing.

@@ -16,6 +16,7 @@ use doorbell::vocabulary::{Gid, Psn, Qkey, Qpn};
 use doorbell::{Ticket, WcStatus};
 use doorbell_sim::Host;
 
+use crate::bounds::datagrams_ns;
 use crate::case::HostCase;
 use crate::failure::{Verdict, ensure, failure};
 use crate::line::bounded;
@@ -389,7 +390,8 @@ impl Run<'_> {
 
     /// Once faults have stopped, what either end of a line sends to posted receives comes.
     pub(crate) fn correspond(&mut self) -> Verdict {
-        self.until("liveness", "a datagram did not leave", |run| {
+        let within_ns = datagrams_ns(self.case);
+        self.until_within(within_ns, "liveness", "a datagram did not leave", |run| {
             let mut offices = run
                 .stations
                 .iter()
@@ -407,16 +409,21 @@ impl Run<'_> {
                 };
                 let hosts = self.case.lines[line].hosts;
                 let before = self.mails[line][end].sent.len();
-                self.until("liveness", "there are no receives for datagrams", |run| {
-                    let office = run.stations[hosts[1 - end]].offices[subnet].as_ref();
-                    office.is_none_or(|office| office.receive.in_flight() == DEPTH)
-                })?;
+                self.until_within(
+                    within_ns,
+                    "liveness",
+                    "there are no receives for datagrams",
+                    |run| {
+                        let office = run.stations[hosts[1 - end]].offices[subnet].as_ref();
+                        office.is_none_or(|office| office.receive.in_flight() == DEPTH)
+                    },
+                )?;
                 self.mail(line, end, LAST, 64)?;
                 let mail = &self.mails[line][end];
                 ensure(mail.sent.len() == before + usize::from(LAST), "liveness", || {
                     format!("line {line} end {end} cannot send datagrams")
                 })?;
-                self.until("lost", "a datagram did not come", |run| {
+                self.until_within(within_ns, "lost", "a datagram did not come", |run| {
                     let mail = &run.mails[line][end];
                     mail.came.len() == mail.sent.len() && mail.came[before..].iter().all(|came| *came == 1)
                 })?;

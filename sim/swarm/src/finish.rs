@@ -7,16 +7,11 @@ use doorbell::{CloseProgress, Deadline};
 use doorbell_sim::Fabric;
 use doorbell_sim::plan::{Action, End, Name};
 
+use crate::bounds::{Bounds, CLOSE_WITHIN, STEP_NS};
 use crate::failure::{Verdict, ensure, failure};
 use crate::line::Line;
 use crate::run::Run;
 use crate::station::{SUBMITTER_SLOTS, Station};
-
-/// What is posted ends within so much time once faults stopped: all retries, and the deadlines of closing.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Time does not pass in larger steps than this while somebody waits.
-const STEP_NS: u64 = 2_000_000;
 
 /// How long whoever cannot send waits between two attempts: not so short that who never can is found late.
 const STUCK_STEP: Duration = Duration::from_micros(200);
@@ -32,10 +27,10 @@ impl Run<'_> {
         self.reconnect()?;
         self.is_settled = true;
         self.talk()?;
-        let told = self.end_signaled()?;
+        self.end_signaled()?;
         self.correspond()?;
         self.until("liveness", "what was posted last is not done", |run| {
-            run.is_quiet() && told.iter().all(|[line, end]| run.is_told(*line, *end))
+            run.is_quiet() && run.told.iter().all(|[line, end]| run.is_told(*line, *end))
         })?;
         self.until("lost", "what was sent did not come", |run| run.is_all_heard())?;
         // What was given back last is posted again by the next poll.
@@ -77,22 +72,41 @@ impl Run<'_> {
         (0..self.stations.len()).try_for_each(|host| self.poll(host))
     }
 
-    /// Goes on until this holds.
+    /// Goes on until this holds, while nothing that is awaited takes longer than it may. Where none of that says what is
+    /// missing, all of it may pass once.
     pub(crate) fn until(
         &mut self,
         oracle: &'static str,
         what: &str,
         holds: impl Fn(&mut Self) -> bool,
     ) -> Verdict {
-        let deadline = Deadline::after(self.fabric.now(), PATIENCE);
+        let within_ns = self.bounds.iter().map(Bounds::whole_ns).max();
+        self.until_within(within_ns.unwrap_or(0), oracle, what, holds)
+    }
+
+    /// The same, of what has a bound by itself.
+    pub(crate) fn until_within(
+        &mut self,
+        within_ns: u64,
+        oracle: &'static str,
+        what: &str,
+        holds: impl Fn(&mut Self) -> bool,
+    ) -> Verdict {
+        let deadline = Deadline::after(self.fabric.now(), Duration::from_nanos(within_ns));
         loop {
             self.poll_all()?;
             if holds(self) {
                 return Ok(());
             }
+            self.check_late()?;
             let now = self.fabric.now();
             if deadline.has_passed(now) {
-                return Err(failure(oracle, format!("{what}: {}", self.describe())));
+                let within_ms = within_ns as f64 / 1e6;
+                let described = self.describe();
+                return Err(failure(
+                    oracle,
+                    format!("{what} after {within_ms:.3} ms: {described}"),
+                ));
             }
             let next_ns = self.fabric.next_at().map_or(u64::MAX, |at| at.to_ns());
             let span_ns = next_ns
@@ -222,20 +236,19 @@ impl Run<'_> {
     }
 
     /// Ends that are open send one message more, of which they are to be told, and so of all before it: whatever their line
-    /// leaves unsignaled. Says which ends have sent it: those for which there was memory.
-    fn end_signaled(&mut self) -> Verdict<Vec<[usize; 2]>> {
-        let mut told = Vec::new();
+    /// leaves unsignaled. Those have sent it for which there was memory.
+    fn end_signaled(&mut self) -> Verdict {
         for line in 0..self.lines.len() {
             for end in 0..2 {
                 let before = self.sent(line, end);
                 let sent = |run: &Self| run.sent(line, end);
                 self.go_on([line, end], 1, sent, |run| run.send_signaled(line, end))?;
                 if self.sent(line, end) > before {
-                    told.push([line, end]);
+                    self.told.push([line, end]);
                 }
             }
         }
-        Ok(told)
+        Ok(())
     }
 
     /// Whether an end was told of everything it posted, or is there no more.
@@ -256,7 +269,8 @@ impl Run<'_> {
         let Some(already) = sent(self) else {
             return Ok(());
         };
-        let deadline = Deadline::after(self.fabric.now(), PATIENCE);
+        let bound_ns = self.bounds[line].send_ns;
+        let mut since = self.fabric.now();
         while let Some(before) = sent(self).filter(|sent| *sent < already + more) {
             send(self)?;
             let is_stuck = sent(self) == Some(before);
@@ -270,9 +284,18 @@ impl Run<'_> {
             };
             self.fabric.run_for(step);
             self.poll_all()?;
-            let late = deadline.has_passed(self.fabric.now());
-            ensure(!late, "liveness", || {
-                format!("line {line} end {end} cannot send: {}", self.describe())
+            self.check_late()?;
+            let now = self.fabric.now();
+            if !is_stuck {
+                since = now;
+            }
+            let took_ns = now.to_ns().saturating_sub(since.to_ns());
+            ensure(took_ns <= bound_ns, "liveness", || {
+                let [took_ms, bound_ms] = [took_ns, bound_ns].map(|span_ns| span_ns as f64 / 1e6);
+                let described = self.describe();
+                format!(
+                    "line {line} end {end} cannot send for {took_ms:.3} ms, and has {bound_ms:.3} ms: {described}"
+                )
             })?;
         }
         Ok(())
@@ -365,7 +388,7 @@ impl Run<'_> {
                 };
                 at.is_closing = true;
                 let worker = &mut self.stations[host].workers[at.worker];
-                let deadline = worker.within(Duration::from_millis(50));
+                let deadline = worker.within(CLOSE_WITHIN);
                 let begun = worker.begin_close(at.id, deadline);
                 begun.map_err(|error| failure("close", error.to_string()))?;
             }

@@ -10,15 +10,16 @@ use anyhow::Context as _;
 use doorbell::vocabulary::Instant;
 use doorbell::vocabulary::session::{PushRefusal, RequestEnd, RequestId, SessionEvent};
 use doorbell::{
-    AsyncEvent, Clock as _, Deadline, Handle, Key, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node,
-    RemoteAccess, Trust, Worker,
+    AsyncEvent, Clock as _, Handle, Key, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node, RemoteAccess,
+    Trust, Worker,
 };
 use doorbell_sim::{Fabric, Host};
 
+use crate::awaited::Watch;
 use crate::bond::Bond;
+use crate::bounds::LinkBounds;
 use crate::case::{Ask, Case, Excuses, What};
 use crate::failure::{Verdict, ensure, failure};
-use crate::finish::whole_again;
 use crate::line::bounded;
 use crate::station::{ports, worker_config};
 use crate::trace::Trace;
@@ -29,19 +30,13 @@ const TCP_PORT: u16 = 4000;
 /// The longest message.
 const MESSAGE_BYTES_MAX: usize = 8192;
 
-/// What there is to do is done within so much time once faults stopped: longer than a link tries to recover.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Messages each end sends once faults have stopped.
-const LAST_MESSAGES: usize = 12;
-
 /// A host, and the process on it that has links.
 pub(crate) struct Seat {
     host: Host,
     /// None where a rail was missing when it was to begin.
     pub(crate) process: Option<Process>,
     /// It stands still until then.
-    stops_until_ns: u64,
+    pub(crate) stops_until_ns: u64,
 }
 
 /// In this order it goes.
@@ -65,19 +60,22 @@ enum Heard {
 /// A run under way.
 pub(crate) struct LinkedRun<'c> {
     pub(crate) case: &'c Case,
-    fabric: Fabric,
+    pub(crate) fabric: Fabric,
     pub(crate) seats: Vec<Seat>,
     /// All there were, over or not; named by their number, from 1.
     pub(crate) bonds: Vec<Bond>,
     /// All there were.
     pub(crate) windows: Vec<Granted>,
     /// Links that were accepted and have brought nothing yet, by host.
-    strangers: Vec<(usize, LinkId)>,
-    excuses: Excuses,
+    pub(crate) strangers: Vec<(usize, LinkId)>,
+    pub(crate) excuses: Excuses,
     /// Nothing at all goes wrong, and nobody ends anything.
     pub(crate) is_untroubled: bool,
     trace: &'c mut Trace,
     pub(crate) messages: u64,
+    /// The time there is for what is awaited of a link.
+    pub(crate) bounds: LinkBounds,
+    pub(crate) watch: Watch,
 }
 
 impl<'c> LinkedRun<'c> {
@@ -107,6 +105,8 @@ impl<'c> LinkedRun<'c> {
             is_untroubled,
             trace,
             messages: 0,
+            bounds: LinkBounds::of(case, &link_config(case)?)?,
+            watch: Watch::default(),
         })
     }
 
@@ -149,7 +149,7 @@ impl<'c> LinkedRun<'c> {
         self.finish()
     }
 
-    fn audit(&self) -> Verdict {
+    pub(crate) fn audit(&self) -> Verdict {
         let audited = self.fabric.audit().map(|_| ());
         audited.map_err(|violation| failure("audit", violation.to_string()))
     }
@@ -165,7 +165,7 @@ impl<'c> LinkedRun<'c> {
         self.bonds[at].has_initiator().then_some(at)
     }
 
-    fn connect(&mut self, line: usize) -> Verdict {
+    pub(crate) fn connect(&mut self, line: usize) -> Verdict {
         if self.current(line).is_some() {
             return Ok(());
         }
@@ -188,7 +188,7 @@ impl<'c> LinkedRun<'c> {
     }
 
     /// Sends one more from an end, if it is taken.
-    fn send(&mut self, line: usize, end: usize, bytes: u16) -> Verdict {
+    pub(crate) fn send(&mut self, line: usize, end: usize, bytes: u16) -> Verdict {
         let host = self.case.lines[line].hosts[end];
         let Some(bond) = self.current(line).map(|at| &mut self.bonds[at]) else {
             return Ok(());
@@ -211,7 +211,7 @@ impl<'c> LinkedRun<'c> {
         Ok(())
     }
 
-    fn close(&mut self, line: usize, end: usize, within: Duration) {
+    pub(crate) fn close(&mut self, line: usize, end: usize, within: Duration) {
         let host = self.case.lines[line].hosts[end];
         let Some(at) = self.current(line) else {
             return;
@@ -240,7 +240,7 @@ impl<'c> LinkedRun<'c> {
     }
 
     /// The process of a host looks at its ports again: whoever is to find it from now on does so by what it says then.
-    fn refresh(&mut self, host: usize) -> Verdict {
+    pub(crate) fn refresh(&mut self, host: usize) -> Verdict {
         let Some(process) = &mut self.seats[host].process else {
             return Ok(());
         };
@@ -258,7 +258,7 @@ impl<'c> LinkedRun<'c> {
     }
 
     /// Whoever began the link of a line has it go by what leads to the other process now.
-    fn reroute(&mut self, line: usize) -> Verdict {
+    pub(crate) fn reroute(&mut self, line: usize) -> Verdict {
         let [from, to] = self.case.lines[line].hosts;
         let bond = self.current(line).map(|at| &self.bonds[at]);
         let Some((id, is_same)) = bond.and_then(|bond| Some((bond.id(0)?, bond.is_same_process(1)))) else {
@@ -279,7 +279,7 @@ impl<'c> LinkedRun<'c> {
     }
 
     /// Lets time pass, while hosts poll.
-    fn pass(&mut self, span_ns: u64) -> Verdict {
+    pub(crate) fn pass(&mut self, span_ns: u64) -> Verdict {
         let until_ns = self.fabric.now().to_ns().saturating_add(span_ns);
         while self.fabric.now().to_ns() < until_ns {
             self.step(until_ns)?;
@@ -288,7 +288,7 @@ impl<'c> LinkedRun<'c> {
     }
 
     /// All poll, and time passes until something happens, not beyond this.
-    fn step(&mut self, until_ns: u64) -> Verdict {
+    pub(crate) fn step(&mut self, until_ns: u64) -> Verdict {
         let mut next_ns = until_ns;
         for host in 0..self.seats.len() {
             self.poll(host)?;
@@ -493,163 +493,6 @@ impl<'c> LinkedRun<'c> {
         })?;
         self.bonds[at].accept(id)?;
         Ok(at)
-    }
-
-    /// Faults stop: all is delivered and done, who is open has all its rails again and can talk, and closing leaves nothing.
-    fn finish(&mut self) -> Verdict {
-        self.stop_faults()?;
-        self.until("liveness", "what was sent is not done", Self::is_quiet)?;
-        self.settle_windows();
-        for line in 0..self.case.lines.len() {
-            self.connect(line)?;
-        }
-        self.until("liveness", "what is to be linked is not", |run| {
-            (0..run.case.lines.len()).all(|line| {
-                let bond = run.current(line).map(|at| &run.bonds[at]);
-                bond.is_some_and(Bond::is_whole)
-            })
-        })?;
-        for number in 0..LAST_MESSAGES {
-            for line in 0..self.case.lines.len() {
-                for end in 0..2 {
-                    self.send(line, end, 100 * (number as u16 + 1))?;
-                }
-            }
-            self.pass(500_000)?;
-        }
-        self.until("liveness", "what was sent last is not done", Self::is_quiet)?;
-        self.until("rails", "a rail is not up again", Self::are_rails_up)?;
-        self.check_counts()?;
-        self.audit()?;
-        for line in 0..self.case.lines.len() {
-            self.close(line, line % 2, Duration::from_secs(2));
-        }
-        self.until("liveness", "a link is not over", |run| {
-            run.strangers.is_empty() && run.bonds.iter().all(Bond::is_over)
-        })?;
-        // A handshake that its peer gave up ends by its deadline, and has memory until then.
-        self.until(
-            "conserved",
-            "a channel is not closed, or a slot not home",
-            Self::is_all_home,
-        )?;
-        self.check_rejected()
-    }
-
-    fn is_all_home(&mut self) -> bool {
-        let hosts = &self.case.hosts;
-        self.seats.iter_mut().zip(hosts).all(|(seat, case)| {
-            let workers = seat.process.iter_mut().flat_map(|process| &mut process.workers);
-            workers.into_iter().all(|worker| {
-                let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
-                let found = leases.len();
-                leases.into_iter().for_each(|lease| worker.release(lease));
-                found == case.slots as usize && worker.channels().count() == 0
-            })
-        })
-    }
-
-    fn stop_faults(&mut self) -> Verdict {
-        let ends = self.case.fault_ends_ns();
-        for ends_ns in ends.map_err(|error| failure("set-up", error.to_string()))? {
-            let left_ns = ends_ns.saturating_sub(self.fabric.now().to_ns());
-            self.pass(left_ns.saturating_add(1))?;
-        }
-        whole_again(&self.fabric)?;
-        for seat in &mut self.seats {
-            seat.stops_until_ns = 0;
-        }
-        self.ask_no_more();
-        // What is late comes, and is nobody's any more.
-        self.pass(
-            self.case
-                .latest_ns()
-                .map_err(|error| failure("set-up", error.to_string()))?,
-        )?;
-        // As whoever is told by its device that something changed.
-        (0..self.seats.len()).try_for_each(|host| self.refresh(host))?;
-        (0..self.case.lines.len()).try_for_each(|line| self.reroute(line))
-    }
-
-    fn until(
-        &mut self,
-        oracle: &'static str,
-        what: &str,
-        mut holds: impl FnMut(&mut Self) -> bool,
-    ) -> Verdict {
-        let deadline = Deadline::after(self.fabric.now(), PATIENCE);
-        while !holds(self) {
-            let now = self.fabric.now();
-            if deadline.has_passed(now) {
-                let bonds: Vec<_> = self.bonds.iter().filter(|bond| !bond.is_over()).collect();
-                return Err(failure(oracle, format!("{what}: {bonds:?}")));
-            }
-            self.step(now.to_ns().saturating_add(10_000_000))?;
-        }
-        Ok(())
-    }
-
-    /// All that was sent is done, and has come. Of a link that ends at one end nothing is awaited but that the other does.
-    fn is_quiet(&mut self) -> bool {
-        self.seats.iter().all(|seat| seat.process.is_some())
-            && self.bonds.iter().all(Bond::is_quiet)
-            && self.are_windows_quiet()
-    }
-
-    /// A rail that was up once is so again at both ends; where nothing hindered that, there is one for each subnet that
-    /// both hosts are in.
-    fn are_rails_up(&mut self) -> bool {
-        self.bonds.iter().filter(|bond| !bond.is_over()).all(|bond| {
-            let hosts = self.case.lines[bond.line].hosts;
-            let [a, b] = hosts.map(|host| self.case.hosts[host].subnets);
-            let due = if self.excuses.ports {
-                0
-            } else {
-                (a & b).count_ones()
-            };
-            bond.rails.len() >= due as usize
-                && (0..2).all(|end| {
-                    let process = self.seats[hosts[end]].process.as_ref();
-                    let states = process.zip(bond.id(end)).map(|(process, id)| {
-                        let state = |rail: &u8| process.links.rail_state(id, *rail);
-                        bond.rails
-                            .iter()
-                            .all(|rail| state(rail) == doorbell::vocabulary::session::HealthState::Up)
-                    });
-                    states.unwrap_or(false)
-                })
-        })
-    }
-
-    /// No frame came over a connection that is not of its epoch: each is of one, and in order.
-    fn check_counts(&self) -> Verdict {
-        for bond in self.bonds.iter().filter(|bond| !bond.is_over()) {
-            for end in 0..2 {
-                let host = self.case.lines[bond.line].hosts[end];
-                let process = self.seats[host].process.as_ref();
-                let counts = process
-                    .zip(bond.id(end))
-                    .map(|(process, id)| process.links.counts(id));
-                let old = counts.map_or(0, |counts| counts.old_epoch);
-                ensure(old == 0, "epoch", || {
-                    format!("{old} frames of another epoch came to h{host}")
-                })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// No completion was of nobody.
-    fn check_rejected(&self) -> Verdict {
-        for (number, seat) in self.seats.iter().enumerate() {
-            for worker in seat.process.iter().flat_map(|process| &process.workers) {
-                let rejected = worker.statistics().snapshot().rejected;
-                ensure(rejected == 0, "rejected", || {
-                    format!("a Worker of h{number} rejected {rejected} completions")
-                })?;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -10,7 +10,9 @@
 )]
 
 mod act;
+mod awaited;
 mod bond;
+mod bounds;
 mod case;
 #[path = "../../../src/bin/doorbell/closed_pipe.rs"]
 mod closed_pipe;
@@ -23,6 +25,7 @@ mod dissected;
 mod dissection;
 mod failure;
 mod finish;
+mod finish_links;
 mod generate;
 mod generate_links;
 mod hear;

@@ -1,7 +1,5 @@
 //! Rings beside a channel: opened as soon as an end is there, written by operations, read as the host polls.
 
-use core::time::Duration;
-
 use doorbell::vocabulary::provider::PushError;
 use doorbell::{
     ChannelId, Publication, RingChannel, RingConfig, RingError, RingOpening, RingReadError, SendErrorKind,
@@ -9,14 +7,12 @@ use doorbell::{
 use doorbell_sim::Host;
 
 use crate::act::Place;
+use crate::bounds::RINGS_WITHIN;
 use crate::case::{Excuses, RingCase};
 use crate::failure::{Verdict, ensure, failure};
 use crate::line::{Connection, Flow, Kind, Sent, bounded};
 use crate::pattern::{HEADER_BYTES, Label, RINGED};
 use crate::run::Run;
-
-/// How long a peer may take to open its ring: longer than any plan lasts.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Messages read at each poll at most: fewer than most rings hold, so that they fill.
 const READS_MAX: usize = 3;
@@ -98,7 +94,7 @@ impl Run<'_> {
         let mut config = RingConfig::default();
         (config.cells, config.cell_bytes) = (cells, cell_bytes);
         let worker = &mut self.stations[case.hosts[end]].workers[worker];
-        let deadline = worker.within(PATIENCE);
+        let deadline = worker.within(RINGS_WITHIN);
         RingChannel::begin_open(worker, id, &config, deadline)
             .map(|opening| Rings::Opening(Box::new(opening)))
             .map_err(|error| failure("ring", error.to_string()))

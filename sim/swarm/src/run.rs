@@ -11,6 +11,8 @@ use doorbell::vocabulary::provider::AsyncEvent;
 use doorbell::{ChannelId, Event};
 use doorbell_sim::{Fabric, Frame, Host, LinkConfig, Tally, Timeline};
 
+use crate::awaited::Watch;
+use crate::bounds::Bounds;
 use crate::case::{Case, Excuses, LineCase, What};
 use crate::datagrams::Mail;
 use crate::failure::{Failure, Verdict, ensure, failure};
@@ -179,6 +181,11 @@ pub(crate) struct Run<'c> {
     pub(crate) is_calm: bool,
     /// What it had broken has come to its end, too: who is connected is connected well.
     pub(crate) is_settled: bool,
+    /// The time there is for what is awaited, of each line.
+    pub(crate) bounds: Vec<Bounds>,
+    pub(crate) watch: Watch,
+    /// Ends that are to be told of all they posted, whatever their lines leave unsignaled.
+    pub(crate) told: Vec<[usize; 2]>,
 }
 
 /// An event, with whose it is.
@@ -217,6 +224,13 @@ impl<'c> Run<'c> {
             messages: 0,
             is_calm: false,
             is_settled: false,
+            bounds: case
+                .lines
+                .iter()
+                .map(|line| Bounds::of(case, line))
+                .collect::<anyhow::Result<_>>()?,
+            watch: Watch::default(),
+            told: Vec::new(),
         })
     }
 

@@ -515,6 +515,20 @@ impl LinkedRun<'_> {
         self.windows.iter_mut().for_each(|window| window.again = 0);
     }
 
+    /// The windows of which something is asked that has not ended: of which link, the end that asked, and what
+    /// tells it from others and is another with each request that ends, as long as none is asked.
+    pub(crate) fn windows_awaited(&self) -> impl Iterator<Item = (usize, usize, u64)> {
+        let windows = self.windows.iter().enumerate();
+        let awaited = windows.filter(|(_, window)| !window.open.is_empty());
+        awaited.map(|(at, window)| {
+            (
+                window.bond,
+                1 - window.end,
+                (at as u64) << 16 | window.open.len() as u64,
+            )
+        })
+    }
+
     /// Whether everything asked of windows has ended.
     pub(crate) fn are_windows_quiet(&self) -> bool {
         self.windows.iter().all(|window| window.open.is_empty())

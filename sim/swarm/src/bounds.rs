@@ -1,0 +1,239 @@
+//! How long what is awaited may take once faults have stopped: of each line by what it is configured with, computed
+//! here from the books and the documentation, and not asked of what is judged.
+
+use core::time::Duration;
+
+use doorbell::LinkConfig;
+use doorbell_sim::Quirks;
+
+use crate::case::{Case, LineCase, What};
+use crate::station::{RESTING_BYTES, channel_config};
+
+/// Time does not pass in larger steps than this while somebody waits.
+pub(crate) const STEP_NS: u64 = 2_000_000;
+
+/// How long a peer may take to connect.
+pub(crate) const CONNECT_WITHIN: Duration = Duration::from_secs(3);
+
+/// How long a peer may take to open its ring: longer than any plan lasts.
+pub(crate) const RINGS_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long channels have to close in the end.
+pub(crate) const CLOSE_WITHIN: Duration = Duration::from_millis(50);
+
+/// The same of links.
+pub(crate) const CLOSE_LINK_WITHIN: Duration = Duration::from_secs(2);
+
+/// A closing ends so much behind its deadline (`Worker::close`).
+const FLUSHED_WITHIN: Duration = Duration::from_millis(500);
+
+/// What is done between two polls is seen by the second, and what follows from it done by the third.
+const POLLS_NS: u64 = 2 * STEP_NS;
+
+/// How much time there is for what is awaited of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    /// From when a request is the oldest of its end until it is done, or its queue pair has failed.
+    ///
+    /// - Each attempt takes one acknowledgement timeout, 4.096 us * 2^timeout (rounded up to the device's step), and there
+    ///   are `retry_count` + 1 of them. Whatever the peer answers gives all of them back (S13), but then the request is
+    ///   another, or its packets go on without a loss: faults have stopped, and nothing else loses any.
+    /// - A receiver that is not ready, which shared receives alone may leave, is waited for `rnr_retry` + 1 times, each as
+    ///   long as its `min_rnr_timer` says (S12). With 7 that has no end of its own: then there is one wait more than it
+    ///   takes the receiver to poll, which posts.
+    /// - The train: at most `send_depth` requests of this end are outstanding. Those in front were waited for before this one
+    ///   was the oldest; those up to the next that is signaled have to be done for anybody to be told of this. Each may
+    ///   need a round trip of its own (a fence, a READ depth of one). Ahead of it on the wire may be whatever all ends of
+    ///   all lines have outstanding, each with the longest message.
+    pub(crate) request_ns: u64,
+    /// Until a channel that sends has a credit again, or fails: its own request, and the peer's that brings credits.
+    pub(crate) send_ns: u64,
+    /// Until an attempt to connect ended: by its deadline.
+    pub(crate) connect_ns: u64,
+    /// Until a handshake of the side that listens ended: twice the time of a stage, or five seconds where that is more
+    /// (`ChannelConfig::handshake_stage`).
+    pub(crate) handshake_ns: u64,
+    /// Until the rings of an end are open, or will not be: by their deadline.
+    pub(crate) rings_ns: u64,
+    /// Until a channel that is being closed is gone: the longest deadline of a closing, and what flushing may take.
+    pub(crate) close_ns: u64,
+}
+
+impl Bounds {
+    pub(crate) fn of(case: &Case, line: &LineCase) -> anyhow::Result<Self> {
+        let config = channel_config(line, 0, 0)?;
+        let quirks = case.device.quirks();
+        let silence_ns = timer_ns(4096 << config.timeout, &quirks);
+        let not_ready_ns = timer_ns(not_ready_ns(config.min_rnr_timer), &quirks);
+        let not_ready_ns = match config.rnr_retry {
+            7 => STEP_NS + not_ready_ns,
+            retries => (u64::from(retries) + 1) * not_ready_ns,
+        };
+        let attempts = u64::from(config.retry_count) + 1;
+        let round_trips = u64::from(config.send_depth) + 1;
+        let request_ns = attempts * silence_ns
+            + not_ready_ns
+            + round_trips * 2 * case.latency_ns
+            + wire_ns(case)
+            + POLLS_NS;
+        let stages = config
+            .handshake_stage
+            .saturating_mul(2)
+            .max(Duration::from_secs(5));
+        let closes = case
+            .operations
+            .iter()
+            .filter_map(|operation| match operation.what {
+                What::Close { within_ns } => Some(within_ns),
+                _ => None,
+            });
+        let closes_ns = closes.fold(ns(CLOSE_WITHIN), u64::max);
+        Ok(Self {
+            request_ns,
+            send_ns: 2 * request_ns,
+            connect_ns: ns(CONNECT_WITHIN) + POLLS_NS,
+            handshake_ns: ns(stages) + POLLS_NS,
+            rings_ns: ns(RINGS_WITHIN) + POLLS_NS,
+            close_ns: closes_ns.saturating_add(ns(FLUSHED_WITHIN) + POLLS_NS),
+        })
+    }
+
+    /// All of it, one after the other: an attempt fails, a channel is closed, another is made, and used.
+    pub(crate) fn whole_ns(&self) -> u64 {
+        let all = [self.connect_ns, self.handshake_ns, self.rings_ns, self.close_ns];
+        all.into_iter().fold(2 * self.send_ns, u64::saturating_add)
+    }
+}
+
+/// How long as many datagrams as there are receives for are under way at most.
+pub(crate) fn datagrams_ns(case: &Case) -> u64 {
+    2 * case.latency_ns + wire_ns(case) + POLLS_NS
+}
+
+/// All that all lines may have outstanding, one behind the other through one port: every message as long as any may be,
+/// and twice that, since of 256 bytes in a packet headers may be as many again.
+fn wire_ns(case: &Case) -> u64 {
+    let slots = case.hosts.iter().map(|host| u64::from(host.slot_bytes));
+    let longest = slots.fold(RESTING_BYTES as u64, u64::max);
+    let requests: u64 = case.lines.iter().map(|line| 2 * u64::from(line.send_depth)).sum();
+    let bits = 8 * 2 * longest * requests;
+    1_000 * bits / u64::from(case.bandwidth_mbps.max(1))
+}
+
+/// A device's timer, which may be coarse.
+fn timer_ns(span_ns: u64, quirks: &Quirks) -> u64 {
+    span_ns.max(1).next_multiple_of(quirks.timer_step_ns.max(1))
+}
+
+/// How long a receiver that is not ready asks to wait, by its code. Source: InfiniBand Architecture volume 1, section
+/// 9.7.5.2.8: 0.01 ms, then two steps to each doubling; 0 is the longest.
+const fn not_ready_ns(code: u8) -> u64 {
+    let hundredths_ms = match code {
+        0 => 65_536,
+        1 => 1,
+        _ => (2 + (code & 1) as u64) << (code / 2 - 1),
+    };
+    10_000 * hundredths_ms
+}
+
+pub(crate) fn ns(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// How much time there is for what is awaited of a link. All are configured alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkBounds {
+    /// Until a rail carries again, or for the first time.
+    ///
+    /// That it is gone tells its queue pair when its retries are used up, or the session: idle until the heartbeat, which
+    /// goes unanswered for `dead_after`. An attempt to connect it that faults spoiled ends `attach_within` after it began, and
+    /// its attachment by then again; the next comes after the longest wait, and may take both once more. Then it proves
+    /// itself.
+    pub(crate) rail_ns: u64,
+    /// From one message that came or was done to the next: a rail, and then a train of all that is retained, each fragment of
+    /// which may wait for its acknowledgement, which may be put off.
+    pub(crate) message_ns: u64,
+    /// Until a request of a window ends: it waits for a rail that leads there as long as a link tries to recover, in vain where
+    /// the window was withdrawn and a rail failed before that was heard; what was posted by then ends with its rail.
+    pub(crate) window_ns: u64,
+    /// From when one end of a link goes until both are gone: it says so within its deadline, or the other end notices, and
+    /// tries to recover for as long as it may.
+    pub(crate) end_ns: u64,
+    /// Until what a handshake has that its peer gave up is home: it ends, and is closed.
+    pub(crate) home_ns: u64,
+}
+
+impl LinkBounds {
+    pub(crate) fn of(case: &Case, config: &LinkConfig) -> anyhow::Result<Self> {
+        let line = case.lines.first();
+        let line = line.ok_or_else(|| anyhow::anyhow!("there is no line"))?;
+        let channel = Bounds::of(case, line)?;
+        let session = &config.session;
+        let polls_every_ns = case.links.map_or(0, |links| links.polls_every_ns);
+        let polls_ns = 4 * polls_every_ns.max(10_000_000);
+        let gone_ns = ns(session.heartbeat_idle + session.dead_after).max(channel.request_ns) + polls_ns;
+        let attempt_ns = 2 * ns(session.attach_within);
+        let proofs_ns = u64::from(session.fail_back_proofs) * ns(session.fail_back_interval);
+        let rail_ns = gone_ns + 2 * attempt_ns + ns(session.backoff.longest) + proofs_ns + polls_ns;
+        let put_off_ns = u64::from(config.retained) * (ns(session.acknowledge_after) + polls_every_ns);
+        let closes = case
+            .operations
+            .iter()
+            .filter_map(|operation| match operation.what {
+                What::Close { within_ns } => Some(within_ns),
+                _ => None,
+            });
+        let closes_ns = closes.fold(ns(CLOSE_LINK_WITHIN), u64::max);
+        Ok(Self {
+            rail_ns,
+            message_ns: rail_ns + put_off_ns + channel.request_ns,
+            window_ns: ns(session.recover_within) + gone_ns + polls_ns,
+            end_ns: closes_ns.saturating_add(gone_ns + ns(session.recover_within) + polls_ns),
+            home_ns: channel.handshake_ns + channel.close_ns + polls_ns,
+        })
+    }
+
+    /// All of it, one after the other.
+    pub(crate) const fn whole_ns(&self) -> u64 {
+        let carried_ns = self.rail_ns.saturating_add(self.message_ns);
+        carried_ns.saturating_add(self.end_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Bounds, not_ready_ns};
+    use crate::case::Device;
+    use crate::generate::generate;
+
+    #[test]
+    fn what_receivers_ask_for_is_as_in_the_book() {
+        let hundredths_ms = [65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96];
+        for (code, span) in hundredths_ms.into_iter().enumerate() {
+            assert_eq!(not_ready_ns(code as u8), span * 10_000, "{code}");
+        }
+        assert_eq!(not_ready_ns(31), 491_520_000);
+    }
+
+    #[test]
+    fn a_line_has_the_time_that_its_retries_take_and_little_more() {
+        let mut case = generate(3);
+        case.device = Device::Iba;
+        let mut line = case.lines[0].clone();
+        (line.timeout, line.retry_count) = (14, 6);
+        let long = Bounds::of(&case, &line).unwrap();
+        let retries_ns = 7 * (4096 << 14);
+        assert!(
+            long.request_ns > retries_ns && long.request_ns < retries_ns + retries_ns / 4,
+            "{long:?}"
+        );
+        (line.timeout, line.retry_count) = (12, 3);
+        let short = Bounds::of(&case, &line).unwrap();
+        assert_eq!(long.request_ns - short.request_ns, retries_ns - 4 * (4096 << 12));
+        // A device that counts in steps of 4 ms.
+        case.device = Device::Rxe61;
+        line.timeout = 1;
+        let coarse = Bounds::of(&case, &line).unwrap();
+        assert!(coarse.request_ns > 4 * 4_000_000, "{coarse:?}");
+    }
+}

@@ -1,0 +1,199 @@
+//! The end of a run of links: faults stop, and then all that was sent is done and has come, every rail is up again, and
+//! closing leaves nothing.
+
+use core::time::Duration;
+
+use doorbell::Deadline;
+use doorbell::vocabulary::session::HealthState;
+
+use crate::bond::Bond;
+use crate::bounds::CLOSE_LINK_WITHIN;
+use crate::failure::{Verdict, ensure, failure};
+use crate::finish::whole_again;
+use crate::linked::LinkedRun;
+
+/// Messages each end sends once faults have stopped.
+const LAST_MESSAGES: usize = 12;
+
+impl LinkedRun<'_> {
+    /// Faults stop: all is delivered and done, who is open has all its rails again and can talk, and closing leaves nothing.
+    pub(crate) fn finish(&mut self) -> Verdict {
+        self.stop_faults()?;
+        self.until("liveness", "what was sent is not done", Self::is_quiet)?;
+        self.settle_windows();
+        for line in 0..self.case.lines.len() {
+            self.connect(line)?;
+        }
+        self.until("liveness", "what is to be linked is not", |run| {
+            (0..run.case.lines.len()).all(|line| {
+                let bond = run.current(line).map(|at| &run.bonds[at]);
+                bond.is_some_and(Bond::is_whole)
+            })
+        })?;
+        for number in 0..LAST_MESSAGES {
+            for line in 0..self.case.lines.len() {
+                for end in 0..2 {
+                    self.send(line, end, 100 * (number as u16 + 1))?;
+                }
+            }
+            self.pass(500_000)?;
+        }
+        self.until("liveness", "what was sent last is not done", Self::is_quiet)?;
+        self.until("rails", "a rail is not up again", Self::are_rails_up)?;
+        self.check_counts()?;
+        self.audit()?;
+        for line in 0..self.case.lines.len() {
+            self.close(line, line % 2, CLOSE_LINK_WITHIN);
+        }
+        self.until("liveness", "a link is not over", |run| {
+            run.strangers.is_empty() && run.bonds.iter().all(Bond::is_over)
+        })?;
+        // A handshake that its peer gave up ends by its deadline, and has memory until then.
+        self.until_within(
+            self.bounds.home_ns,
+            "conserved",
+            "a channel is not closed, or a slot not home",
+            Self::is_all_home,
+        )?;
+        self.check_rejected()
+    }
+
+    fn is_all_home(&mut self) -> bool {
+        let hosts = &self.case.hosts;
+        self.seats.iter_mut().zip(hosts).all(|(seat, case)| {
+            let workers = seat.process.iter_mut().flat_map(|process| &mut process.workers);
+            workers.into_iter().all(|worker| {
+                let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
+                let found = leases.len();
+                leases.into_iter().for_each(|lease| worker.release(lease));
+                found == case.slots as usize && worker.channels().count() == 0
+            })
+        })
+    }
+
+    fn stop_faults(&mut self) -> Verdict {
+        let ends = self.case.fault_ends_ns();
+        for ends_ns in ends.map_err(|error| failure("set-up", error.to_string()))? {
+            let left_ns = ends_ns.saturating_sub(self.fabric.now().to_ns());
+            self.pass(left_ns.saturating_add(1))?;
+        }
+        whole_again(&self.fabric)?;
+        for seat in &mut self.seats {
+            seat.stops_until_ns = 0;
+        }
+        self.ask_no_more();
+        // What is late comes, and is nobody's any more.
+        self.pass(
+            self.case
+                .latest_ns()
+                .map_err(|error| failure("set-up", error.to_string()))?,
+        )?;
+        // As whoever is told by its device that something changed.
+        (0..self.seats.len()).try_for_each(|host| self.refresh(host))?;
+        (0..self.case.lines.len()).try_for_each(|line| self.reroute(line))
+    }
+
+    /// Goes on until this holds, while nothing that is awaited takes longer than it may. Where none of that says what is
+    /// missing, all of it may pass once.
+    fn until(&mut self, oracle: &'static str, what: &str, holds: impl FnMut(&mut Self) -> bool) -> Verdict {
+        self.until_within(self.bounds.whole_ns(), oracle, what, holds)
+    }
+
+    /// The same, of what has a bound by itself.
+    fn until_within(
+        &mut self,
+        within_ns: u64,
+        oracle: &'static str,
+        what: &str,
+        mut holds: impl FnMut(&mut Self) -> bool,
+    ) -> Verdict {
+        let deadline = Deadline::after(self.fabric.now(), Duration::from_nanos(within_ns));
+        while !holds(self) {
+            self.check_late()?;
+            let now = self.fabric.now();
+            if deadline.has_passed(now) {
+                let bonds: Vec<_> = self.bonds.iter().filter(|bond| !bond.is_over()).collect();
+                let within_ms = within_ns as f64 / 1e6;
+                return Err(failure(
+                    oracle,
+                    format!("{what} after {within_ms:.3} ms: {bonds:?}"),
+                ));
+            }
+            self.step(now.to_ns().saturating_add(10_000_000))?;
+        }
+        Ok(())
+    }
+
+    /// All that was sent is done, and has come. Of a link that ends at one end nothing is awaited but that the other does.
+    fn is_quiet(&mut self) -> bool {
+        self.seats.iter().all(|seat| seat.process.is_some())
+            && self.bonds.iter().all(Bond::is_quiet)
+            && self.are_windows_quiet()
+    }
+
+    /// A rail that was up once is so again at both ends; where nothing hindered that, there is one for each subnet that
+    /// both hosts are in.
+    fn are_rails_up(&mut self) -> bool {
+        self.bonds.iter().filter(|bond| !bond.is_over()).all(|bond| {
+            let hosts = self.case.lines[bond.line].hosts;
+            let [a, b] = hosts.map(|host| self.case.hosts[host].subnets);
+            let due = if self.excuses.ports {
+                0
+            } else {
+                (a & b).count_ones()
+            };
+            bond.rails.len() >= due as usize
+                && (0..2).all(|end| self.is_there(bond, end))
+                && self.rails_down(bond).next().is_none()
+        })
+    }
+
+    fn is_there(&self, bond: &Bond, end: usize) -> bool {
+        let host = self.case.lines[bond.line].hosts[end];
+        self.seats[host].process.is_some() && bond.id(end).is_some()
+    }
+
+    /// The rails that were up once and are not, by the ends that say so.
+    pub(crate) fn rails_down(&self, bond: &Bond) -> impl Iterator<Item = (usize, u8)> {
+        (0..2).flat_map(move |end| {
+            let host = self.case.lines[bond.line].hosts[end];
+            let link = self.seats[host].process.as_ref().zip(bond.id(end));
+            let is_down = move |rail: &u8| {
+                link.is_some_and(|(process, id)| process.links.rail_state(id, *rail) != HealthState::Up)
+            };
+            let rails = bond.rails.iter().copied();
+            rails.filter(is_down).map(move |rail| (end, rail))
+        })
+    }
+
+    /// No frame came over a connection that is not of its epoch: each is of one, and in order.
+    fn check_counts(&self) -> Verdict {
+        for bond in self.bonds.iter().filter(|bond| !bond.is_over()) {
+            for end in 0..2 {
+                let host = self.case.lines[bond.line].hosts[end];
+                let process = self.seats[host].process.as_ref();
+                let counts = process
+                    .zip(bond.id(end))
+                    .map(|(process, id)| process.links.counts(id));
+                let old = counts.map_or(0, |counts| counts.old_epoch);
+                ensure(old == 0, "epoch", || {
+                    format!("{old} frames of another epoch came to h{host}")
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// No completion was of nobody.
+    fn check_rejected(&self) -> Verdict {
+        for (number, seat) in self.seats.iter().enumerate() {
+            for worker in seat.process.iter().flat_map(|process| &process.workers) {
+                let rejected = worker.statistics().snapshot().rejected;
+                ensure(rejected == 0, "rejected", || {
+                    format!("a Worker of h{number} rejected {rejected} completions")
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
