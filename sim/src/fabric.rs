@@ -171,6 +171,13 @@ impl Fabric {
         self.lock().repeated(host, device, qpn)
     }
 
+    /// How many receives are posted to a queue pair of a host's device, and took no message yet. `None` where there is no
+    /// such queue pair, or it receives nothing, or has its receives from a shared receive queue.
+    #[must_use]
+    pub fn receives_posted(&self, host: &str, device: &str, qpn: Qpn) -> Option<usize> {
+        self.lock().receives_posted(host, device, qpn)
+    }
+
     /// How many queue pairs there are.
     #[must_use]
     pub fn queue_pairs(&self) -> usize {

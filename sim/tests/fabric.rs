@@ -537,6 +537,32 @@ fn memory_is_registered_until_the_last_of_it_is_gone() {
 }
 
 #[test]
+fn the_receives_of_a_queue_pair_are_counted_while_it_may_receive() {
+    let fabric = Fabric::new();
+    let [mut a, mut b] = ["10.0.0.1/24", "10.0.0.2/24"].map(|address| {
+        let host = fabric.host(address, vec![port("a", &[address])]).unwrap();
+        One::new(&host, "a", 1)
+    });
+    let qpn = b.qpn();
+    let posted = |qpn| fabric.receives_posted("10.0.0.2/24", "a", qpn);
+    assert_eq!(posted(qpn), None);
+    assert_eq!(a.connect(1, 0, gid("10.0.0.2"), b.qpn()), 0);
+    assert_eq!(b.connect(1, 0, gid("10.0.0.1"), a.qpn()), 0);
+    assert_eq!(posted(qpn), Some(0));
+    b.post_receives(2);
+    assert_eq!(posted(qpn), Some(2));
+    a.send(7);
+    while posted(qpn) == Some(2) {
+        std::thread::yield_now();
+    }
+    assert_eq!(posted(qpn), Some(1));
+    assert_eq!(fabric.receives_posted("10.0.0.2/24", "b", qpn), None);
+    assert_eq!(fabric.receives_posted("nobody", "a", qpn), None);
+    drop(b);
+    assert_eq!(posted(qpn), None);
+}
+
+#[test]
 fn each_host_may_have_a_thread_of_its_own() {
     const COUNT: u32 = 2000;
     let fabric = Fabric::new();

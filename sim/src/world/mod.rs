@@ -335,6 +335,16 @@ impl World {
         self.repeated.iter().filter(is_of).count() as u64
     }
 
+    /// How many receives of its own a queue pair of a host's device has that may receive.
+    pub(crate) fn receives_posted(&self, host: &str, device: &str, qpn: Qpn) -> Option<usize> {
+        let host = self.hosts.iter().position(|known| known.name == host)?;
+        let device = self.find_device(HostId(host), device)?;
+        let key = self.devices.get(device.0)?.numbers.find(qpn)?;
+        let qp = self.queue_pairs.get(key)?;
+        let receives = matches!(qp.state, QpState::ReadyToReceive | QpState::ReadyToSend);
+        (receives && qp.shared.is_none()).then(|| qp.receives.counts()[0])
+    }
+
     /// Takes the next receive, of its own or of those it shares.
     fn take_receive(&mut self, key: QueuePairKey) -> Option<Receive> {
         let qp = self.queue_pairs.get_mut(key)?;

@@ -4,7 +4,7 @@ use doorbell_sim::Random;
 
 use crate::case::{Case, Device, HostCase, LineCase, Operation, Order, RingCase, What};
 use crate::generate_links::linked;
-use crate::station::address;
+use crate::station::{MOVED, address};
 
 /// How many cases are of links.
 const LINKED_PER_MILLION: u32 = 110_000;
@@ -243,7 +243,7 @@ fn trouble(random: &mut Random, hosts: &[HostCase], device: Device) -> Option<St
             } else {
                 subnets >> 1
             };
-            let [old, new] = [0, 100].map(|offset| address(number + offset, port));
+            let [old, new] = [0, MOVED].map(|offset| address(number + offset, port));
             let change = format!("gid h{number}/sim{port} {old} becomes {new}");
             // Half of them stay.
             if random.happens(500_000) {

@@ -4,7 +4,7 @@ use doorbell_sim::Random;
 
 use crate::case::{Ask, Case, Device, HostCase, LineCase, LinksCase, Operation, Order, What};
 use crate::generate::{any_host, lines, one_of, ordinal, pick};
-use crate::station::address;
+use crate::station::{MOVED, address};
 
 /// Nothing of a plan begins later than this, nor lasts longer: rails are given up after 120 ms, and connected again
 /// after 10 ms to a second.
@@ -141,7 +141,7 @@ fn plan(random: &mut Random, line: &LineCase, hosts: &[HostCase], is_one_device:
             7 => format!("slow {} by {}ns", any(random), random.below(5000)),
             _ if hosts[number].subnets >> subnet & 1 == 0 => continue,
             _ => {
-                let [old, new] = [0, 100].map(|offset| address(number + offset, subnet as u8));
+                let [old, new] = [0, MOVED].map(|offset| address(number + offset, subnet as u8));
                 format!("gid h{number}/{port} {old} becomes {new}")
             }
         };

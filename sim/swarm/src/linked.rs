@@ -10,8 +10,8 @@ use anyhow::Context as _;
 use doorbell::vocabulary::Instant;
 use doorbell::vocabulary::session::{PushRefusal, RequestEnd, RequestId, SessionEvent};
 use doorbell::{
-    AsyncEvent, Clock as _, Handle, Key, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node, RemoteAccess,
-    Trust, Worker,
+    AsyncEvent, ChannelState, Clock as _, Handle, Key, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node,
+    RemoteAccess, Trust, Worker,
 };
 use doorbell_sim::{Fabric, Host};
 
@@ -21,7 +21,7 @@ use crate::bounds::LinkBounds;
 use crate::case::{Ask, Case, Excuses, What};
 use crate::failure::{Verdict, ensure, failure};
 use crate::line::bounded;
-use crate::station::{ports, worker_config};
+use crate::station::{of_address, ports, worker_config};
 use crate::trace::Trace;
 use crate::windows::Granted;
 
@@ -73,6 +73,8 @@ pub(crate) struct LinkedRun<'c> {
     pub(crate) is_untroubled: bool,
     trace: &'c mut Trace,
     pub(crate) messages: u64,
+    /// How often the credits of a channel were looked at beside what its peer has posted.
+    pub(crate) credits_compared: u64,
     /// The time there is for what is awaited of a link.
     pub(crate) bounds: LinkBounds,
     pub(crate) watch: Watch,
@@ -105,6 +107,7 @@ impl<'c> LinkedRun<'c> {
             is_untroubled,
             trace,
             messages: 0,
+            credits_compared: 0,
             bounds: LinkBounds::of(case, &link_config(case)?)?,
             watch: Watch::default(),
         })
@@ -149,9 +152,45 @@ impl<'c> LinkedRun<'c> {
         self.finish()
     }
 
-    pub(crate) fn audit(&self) -> Verdict {
+    /// The oracles of the fabric, and of what each end of a rail knows of the other.
+    pub(crate) fn audit(&mut self) -> Verdict {
         let audited = self.fabric.audit().map(|_| ());
-        audited.map_err(|violation| failure("audit", violation.to_string()))
+        audited.map_err(|violation| failure("audit", violation.to_string()))?;
+        // No channel of a link has shared receives, which alone could be others'.
+        ensure(self.fabric.receivers_not_ready() == 0, "credits", || {
+            "a message was sent that its receiver had no receive for".into()
+        })?;
+        self.check_credits()
+    }
+
+    /// No channel believes in more receives than its peer's queue pair has posted. Where that is gone, or failed, nothing is
+    /// to be compared with: it has none, and the channel is about to hear of it.
+    fn check_credits(&mut self) -> Verdict {
+        let is_one_device = self.case.links.is_some_and(|links| links.is_one_device);
+        for (host, seat) in self.seats.iter_mut().enumerate() {
+            for worker in seat.process.iter_mut().flat_map(|process| &mut process.workers) {
+                let ids: Vec<_> = worker.channels().collect();
+                for id in ids {
+                    let channel = worker.channel(id);
+                    let Some(channel) = channel.filter(|channel| channel.state() == ChannelState::Open)
+                    else {
+                        continue;
+                    };
+                    let (peer, credits) = (channel.peer(), channel.credits() as usize);
+                    let Some((of, subnet)) = of_address(peer.address()) else {
+                        continue;
+                    };
+                    let device = if is_one_device { 0 } else { subnet };
+                    let (of, device) = (format!("h{of}"), format!("sim{device}"));
+                    let posted = self.fabric.receives_posted(&of, &device, peer.qpn());
+                    self.credits_compared += u64::from(posted.is_some());
+                    ensure(posted.is_none_or(|posted| credits <= posted), "credits", || {
+                        format!("h{host} has {credits} credits, where {of} has {posted:?} receives posted")
+                    })?;
+                }
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn note(&mut self, host: usize, what: core::fmt::Arguments<'_>) {
@@ -537,4 +576,26 @@ fn link_config(case: &Case) -> anyhow::Result<LinkConfig> {
     config.channel.retry_count = line.retry_count;
     config.channel.remote = RemoteAccess::ALL;
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::LinkedRun;
+    use crate::generate::generate;
+    use crate::run::{Keep, fabric};
+    use crate::trace::Trace;
+
+    #[test]
+    fn credits_of_links_are_looked_at_beside_what_their_peers_have_posted() {
+        let linked = (0..).map(generate).filter(|case| case.links.is_some());
+        let mut compared = 0;
+        for case in linked.take(3) {
+            let fabric = fabric(&case, Keep::default()).unwrap();
+            let mut trace = Trace::new(false);
+            let mut run = LinkedRun::new(&case, &fabric, &mut trace).unwrap();
+            assert_eq!(run.run(), Ok(()));
+            compared += run.credits_compared;
+        }
+        assert!(compared >= 10, "{compared}");
+    }
 }

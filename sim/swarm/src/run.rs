@@ -126,7 +126,7 @@ fn nothing_is_left(fabric: &Fabric) -> Verdict {
 }
 
 /// The fabric of a case.
-fn fabric(case: &Case, keep: Keep) -> anyhow::Result<Fabric> {
+pub(crate) fn fabric(case: &Case, keep: Keep) -> anyhow::Result<Fabric> {
     let link = LinkConfig {
         latency_ns: case.latency_ns,
         bandwidth_mbps: Some(case.bandwidth_mbps),

@@ -59,9 +59,22 @@ pub(crate) struct Station {
     pub(crate) seen: Vec<(usize, ChannelId)>,
 }
 
+/// The address of a host that gets another is that of the host with a number so much higher: there are fewer.
+pub(crate) const MOVED: usize = 100;
+
 /// Where a host's device is.
 pub(crate) fn address(host: usize, port: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, port, host as u8 + 1)
+}
+
+/// Whose an address is: the host and its subnet, also where it is another than in the beginning.
+pub(crate) fn of_address(address: IpAddr) -> Option<(usize, u8)> {
+    let IpAddr::V4(address) = address else {
+        return None;
+    };
+    let [.., port, number] = address.octets();
+    let number = usize::from(number).checked_sub(1)?;
+    Some((number % MOVED, port))
 }
 
 impl Station {
