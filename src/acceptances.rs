@@ -13,6 +13,7 @@ use doorbell_ffi::Rdma;
 use crate::edge::reaper::Reaper;
 use crate::error::ConnectError;
 use crate::handshakes::desk::{Desk, Grant, Granted};
+use crate::handshakes::places::look_until;
 use crate::handshakes::{Counts, HandshakeCounts};
 use crate::{ChannelId, Worker};
 
@@ -87,22 +88,23 @@ impl<P: Provider> Acceptances<P> {
     /// As for [`Acceptances::poll_accept`]; or there was none by the deadline ([`ConnectError::TimedOut`], with why
     /// the last handshake failed, if any did); or its handshakes have no thread of their own, and are polled.
     pub fn accept(&mut self, worker: &mut Worker<P>, deadline: Deadline) -> Result<ChannelId, ConnectError> {
-        loop {
-            if let Some(channel) = self.poll_accept(worker)? {
-                return Ok(channel);
-            }
+        let desk = &self.desk;
+        let rest = |worker: &mut Worker<P>| {
             let now = worker.context().now();
             if deadline.has_passed(now) {
-                return Err(ConnectError::TimedOut {
-                    last_failure: self.counts.take_failure().map(Box::new),
-                });
+                return Ok(false);
             }
-            let signal = self.desk.signal().ok_or(ProviderError {
+            let signal = desk.signal().ok_or(ProviderError {
                 call: "accept (the handshakes are polled, and so is this)",
                 errno: NOT_SUPPORTED,
             })?;
             signal.wait(deadline.remaining(now)).map_err(ConnectError::Tcp)?;
-        }
+            Ok(true)
+        };
+        let accepted = look_until(worker, |worker| desk.look(worker, Granted::of), rest)?;
+        accepted.ok_or_else(|| ConnectError::TimedOut {
+            last_failure: self.counts.take_failure().map(Box::new),
+        })
     }
 
     /// What an event loop watches for input, to poll then until there is no more. `None` where the handshakes have no

@@ -6,9 +6,15 @@
 mod counts;
 pub(crate) mod desk;
 mod limits;
+pub(crate) mod places;
 mod refusals;
 mod told;
 mod under_way;
+
+/// Where `places` has its locks from, which the models replace.
+mod locks {
+    pub(super) use std::sync::{Arc, Mutex, MutexGuard};
+}
 
 use core::fmt;
 use core::net::SocketAddr;

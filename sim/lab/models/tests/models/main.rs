@@ -6,6 +6,7 @@
 
 mod accept;
 mod credits;
+mod desk;
 mod detached;
 mod due;
 mod free_list;

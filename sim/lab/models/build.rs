@@ -1,0 +1,42 @@
+//! Writes `src/handshakes/places.rs` for the models of the desk, as it is shipped, and with one thing wrong in each of other
+//! forms, for them to fail of.
+//!
+//! A step that is not found exactly once fails the build: the file has changed, and what is wrong has to change with it.
+
+use core::error::Error;
+use std::env;
+use std::fs;
+use std::path::Path;
+
+include!("wrong.rs");
+
+fn main() -> Result<(), Box<dyn Error>> {
+    const PLACES: &str = "../../../src/handshakes/places.rs";
+    println!("cargo::rerun-if-changed={PLACES}");
+    println!("cargo::rerun-if-changed=wrong.rs");
+    let text = fs::read_to_string(PLACES)?;
+    // What is included is inside a module, and documents none.
+    let shipped: String = text
+        .split_inclusive('\n')
+        .filter(|line| !line.starts_with("//!"))
+        .collect();
+    let out = env::var("OUT_DIR")?;
+    fs::write(Path::new(&out).join("shipped.rs"), &shipped)?;
+    for wrong in WRONG {
+        let mut text = shipped.clone();
+        for (right, instead) in wrong.steps {
+            if text.matches(right).count() != 1 {
+                return Err(format!("{}: {right:?} is not there once", wrong.name).into());
+            }
+            text = text.replace(right, instead);
+        }
+        fs::write(Path::new(&out).join(format!("{}.rs", wrong.name)), text)?;
+    }
+    let names: Vec<_> = WRONG.iter().map(|wrong| wrong.name).collect();
+    fs::write(
+        Path::new(&out).join("wrong.rs"),
+        format!("wrong! {{ {} }}\n", names.join(" ")),
+    )?;
+    println!("cargo::rustc-env=WRONG_PLACES={}", names.join(" "));
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! What the models of the desk are made of: signals as threads wake each other by them, what goes over places, and locks
+//! that are none.
+
+use core::ops::{Deref, DerefMut};
+use std::sync::TryLockError;
+
+use doorbell_hotpath::ToldFlag;
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use loom::sync::{Arc, Condvar, Mutex};
+
+/// As `src/edge/signal.rs`, with what an `eventfd` and waiting for it do.
+pub(crate) struct Bell {
+    flag: ToldFlag,
+    is_readable: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Bell {
+    pub(crate) fn new() -> Self {
+        Self {
+            flag: ToldFlag::new(),
+            is_readable: Mutex::new(false),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn raise(&self) {
+        if self.flag.tell() {
+            *self.is_readable.lock().unwrap() = true;
+            self.changed.notify_one();
+        }
+    }
+
+    pub(crate) fn take(&self) {
+        self.flag
+            .take_heard(|| core::mem::take(&mut *self.is_readable.lock().unwrap()));
+    }
+
+    /// Sleeps until it is readable. Where nobody wakes it any more, loom says that it is a deadlock.
+    pub(crate) fn wait(&self) {
+        let mut is_readable = self.is_readable.lock().unwrap();
+        while !*is_readable {
+            is_readable = self.changed.wait(is_readable).unwrap();
+        }
+    }
+}
+
+/// How many things there are that somebody has, or that lie at a place.
+#[derive(Clone)]
+pub(crate) struct Ledger(Arc<AtomicUsize>);
+
+impl Ledger {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(AtomicUsize::new(0)))
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// A thing for whoever has this number.
+    pub(crate) fn thing(&self, number: u32) -> Thing {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        let thing = Thing {
+            number,
+            memory: UnsafeCell::new(()),
+            ledger: self.clone(),
+        };
+        thing.memory.with_mut(|_| ());
+        thing
+    }
+}
+
+/// What goes over a place, with a witness for its memory.
+pub(crate) struct Thing {
+    number: u32,
+    memory: UnsafeCell<()>,
+    ledger: Ledger,
+}
+
+impl Thing {
+    pub(crate) fn read(&self) -> u32 {
+        self.memory.with(|_| ());
+        self.number
+    }
+}
+
+impl Drop for Thing {
+    fn drop(&mut self) {
+        self.memory.with_mut(|_| ());
+        self.ledger.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A lock that keeps nobody out: whoever comes second finds nothing, and what one of them puts back is lost.
+#[derive(Default)]
+pub(crate) struct Torn<T>(Mutex<T>);
+
+pub(crate) struct TornGuard<'t, T> {
+    torn: &'t Torn<T>,
+    value: Option<T>,
+}
+
+impl<T: Default> Torn<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> Result<TornGuard<'_, T>, std::sync::PoisonError<TornGuard<'_, T>>> {
+        let value = Some(core::mem::take(&mut *self.0.lock().unwrap()));
+        Ok(TornGuard { torn: self, value })
+    }
+
+    pub(crate) fn try_lock(&self) -> Result<TornGuard<'_, T>, TryLockError<TornGuard<'_, T>>> {
+        Ok(self.lock()?)
+    }
+}
+
+impl<T> Deref for TornGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.value.as_ref().unwrap()
+    }
+}
+
+impl<T> DerefMut for TornGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.value.as_mut().unwrap()
+    }
+}
+
+impl<T> Drop for TornGuard<'_, T> {
+    fn drop(&mut self) {
+        if let Some(value) = self.value.take() {
+            // What is there is let go behind the lock.
+            let other = core::mem::replace(&mut *self.torn.0.lock().unwrap(), value);
+            drop(other);
+        }
+    }
+}
+
+/// A word where a lock was: nothing is ordered by it.
+pub(crate) struct Unordered(AtomicBool);
+
+pub(crate) struct UnorderedGuard<'u> {
+    word: &'u AtomicBool,
+    value: bool,
+}
+
+impl Unordered {
+    pub(crate) fn new(value: bool) -> Self {
+        Self(AtomicBool::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> Result<UnorderedGuard<'_>, std::sync::PoisonError<UnorderedGuard<'_>>> {
+        let value = self.0.load(Ordering::Relaxed);
+        Ok(UnorderedGuard { word: &self.0, value })
+    }
+}
+
+impl Deref for UnorderedGuard<'_> {
+    type Target = bool;
+
+    fn deref(&self) -> &bool {
+        &self.value
+    }
+}
+
+impl DerefMut for UnorderedGuard<'_> {
+    fn deref_mut(&mut self) -> &mut bool {
+        &mut self.value
+    }
+}
+
+impl Drop for UnorderedGuard<'_> {
+    fn drop(&mut self) {
+        if self.value {
+            self.word.store(true, Ordering::Relaxed);
+        }
+    }
+}

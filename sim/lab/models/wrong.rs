@@ -1,0 +1,191 @@
+// What is done wrong with the places of a desk, one thing at a time. Included by the build.
+
+/// A mistake: each of these stands in the file once, and something else instead.
+struct Wrong {
+    name: &'static str,
+    steps: &'static [(&'static str, &'static str)],
+}
+
+const WRONG: &[Wrong] = &[
+    // Wake-ups.
+    Wrong {
+        name: "asked_untold",
+        steps: &[(
+            "        places.signals.tell_accepting();\n        Ok(Place {",
+            "        Ok(Place {",
+        )],
+    },
+    Wrong {
+        name: "told_before_it_is_asked_for",
+        steps: &[
+            (
+                "        let mut asked = places.asked();",
+                "        places.signals.tell_accepting();\n        let mut asked = places.asked();",
+            ),
+            (
+                "        drop(asked);\n        places.signals.tell_accepting();\n        Ok(Place {",
+                "        drop(asked);\n        Ok(Place {",
+            ),
+        ],
+    },
+    Wrong {
+        name: "asked_uncounted",
+        steps: &[("        places.count_asked(&asked);\n", "")],
+    },
+    Wrong {
+        name: "signal_taken_behind_the_look",
+        steps: &[
+            ("        self.signals.take_accepting();\n", ""),
+            (
+                "        match AcceptQueue::take(&*self.queue) {",
+                "        let taken = AcceptQueue::take(&*self.queue);\n        self.signals.take_accepting();\n        match taken {",
+            ),
+        ],
+    },
+    Wrong {
+        name: "answered_untold",
+        steps: &[(
+            "                self.signals.tell_handshakes();\n",
+            "                let _ = false.then(|| self.signals.tell_handshakes());\n",
+        )],
+    },
+    Wrong {
+        name: "told_before_it_is_answered",
+        steps: &[
+            (
+                "            if self.serve(|wanted|",
+                "            self.signals.tell_handshakes();\n            if self.serve(|wanted|",
+            ),
+            ("                self.signals.tell_handshakes();\n", ""),
+        ],
+    },
+    Wrong {
+        name: "left_unlooked_at",
+        steps: &[(
+            "            if self.is_asked() {\n",
+            "            if false && self.is_asked() {\n",
+        )],
+    },
+    Wrong {
+        name: "published_untold",
+        steps: &[(
+            "                drop(self.places.abandon());\n            }\n            \
+             self.places.signals.tell_accepting();\n",
+            "                drop(self.places.abandon());\n            }\n",
+        )],
+    },
+    Wrong {
+        name: "closed_untold",
+        steps: &[(
+            "        self.queue.close();\n        self.signals.tell_accepting();\n",
+            "        self.queue.close();\n",
+        )],
+    },
+    Wrong {
+        name: "given_up_last_untold",
+        steps: &[(
+            "        if self.places.queue.is_closed() {\n",
+            "        if false && self.places.queue.is_closed() {\n",
+        )],
+    },
+    // What is there, and whose it is.
+    Wrong {
+        name: "published_before_it_is_there",
+        steps: &[(
+            "            self.places.exchange(place.index(), Entry::Connected(connected));\n            \
+                 place.publish();\n",
+            "            let index = place.index();\n            place.publish();\n            \
+                 self.places.exchange(index, Entry::Connected(connected));\n",
+        )],
+    },
+    Wrong {
+        name: "withdrawn_and_left_there",
+        steps: &[(
+            "        drop(asked);\n        self.exchange(index, Entry::Empty);\n",
+            "        drop(asked);\n",
+        )],
+    },
+    Wrong {
+        name: "abandoned_unlooked_at",
+        steps: &[(
+            "            if is_abandoned {\n",
+            "            if false && is_abandoned {\n",
+        )],
+    },
+    Wrong {
+        name: "abandoned_behind_the_last_look",
+        steps: &[
+            (
+                "        *self.abandoned() = true;\n        self.queue.close();\n",
+                "        self.queue.close();\n",
+            ),
+            (
+                "        }\n        left\n",
+                "        }\n        *self.abandoned() = true;\n        left\n",
+            ),
+        ],
+    },
+    Wrong {
+        name: "abandoned_is_looked_at_first",
+        steps: &[
+            ("            let is_abandoned = *self.places.abandoned();\n", ""),
+            (
+                "            self.places.exchange(place.index(), Entry::Connected(connected));\n",
+                "            let is_abandoned = *self.places.abandoned();\n            \
+                 self.places.exchange(place.index(), Entry::Connected(connected));\n",
+            ),
+        ],
+    },
+    // Locks that are none.
+    Wrong {
+        name: "asked_without_a_lock",
+        steps: &[
+            (
+                "use super::locks::{Arc, Mutex, MutexGuard};",
+                "use super::locks::{Arc, Mutex, MutexGuard, Torn, TornGuard};",
+            ),
+            (
+                "    asked: Mutex<VecDeque<u32>>,",
+                "    asked: Torn<VecDeque<u32>>,",
+            ),
+            ("asked: Mutex::new(VecDeque", "asked: Torn::new(VecDeque"),
+            ("fn asked(&self) -> MutexGuard<", "fn asked(&self) -> TornGuard<"),
+        ],
+    },
+    Wrong {
+        name: "places_without_a_lock",
+        steps: &[
+            (
+                "use super::locks::{Arc, Mutex, MutexGuard};",
+                "use super::locks::{Arc, Mutex, MutexGuard, Torn, TornGuard};",
+            ),
+            (
+                "    table: Box<[Mutex<Entry<W, A, C>>]>,",
+                "    table: Box<[Torn<Entry<W, A, C>>]>,",
+            ),
+            ("Mutex::new(Entry::Empty)", "Torn::new(Entry::Empty)"),
+            (
+                "-> Option<MutexGuard<'_, Entry<W, A, C>>>",
+                "-> Option<TornGuard<'_, Entry<W, A, C>>>",
+            ),
+        ],
+    },
+    Wrong {
+        name: "abandoned_without_a_lock",
+        steps: &[
+            (
+                "use super::locks::{Arc, Mutex, MutexGuard};",
+                "use super::locks::{Arc, Mutex, MutexGuard, Unordered, UnorderedGuard};",
+            ),
+            ("    is_abandoned: Mutex<bool>,", "    is_abandoned: Unordered,"),
+            (
+                "is_abandoned: Mutex::new(false)",
+                "is_abandoned: Unordered::new(false)",
+            ),
+            (
+                "fn abandoned(&self) -> MutexGuard<'_, bool>",
+                "fn abandoned(&self) -> UnorderedGuard<'_>",
+            ),
+        ],
+    },
+];

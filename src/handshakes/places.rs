@@ -1,0 +1,289 @@
+//! The places of a desk: asked for, granted or denied, published and taken. What goes over them is a parameter, and so is what
+//! wakes either side.
+//!
+//! The models compile this file with loom's locks (`sim/lab/models/tests/models/desk.rs`), and with each of its steps
+//! done wrong: so locks come from `super::locks`, and nothing else of the crate is named here.
+
+use std::collections::VecDeque;
+use std::sync::{PoisonError, TryLockError};
+
+use doorbell_core::accept_queue::{AcceptQueue, AcceptSlot, Reservation, ReserveError, TakeError};
+use doorbell_core::sync::{AtomicU64, Ordering};
+
+use super::locks::{Arc, Mutex, MutexGuard};
+
+type Queue = AcceptQueue<Box<[AcceptSlot]>>;
+
+/// What wakes either side.
+pub(crate) trait Wakes {
+    /// The handshakes have something to do.
+    fn tell_handshakes(&self);
+
+    /// The Worker's thread has.
+    fn tell_accepting(&self);
+
+    /// The Worker's thread is about to look.
+    fn take_accepting(&self);
+}
+
+/// What the handshakes and a Worker share.
+pub(crate) struct Places<W, A, C, S> {
+    queue: Arc<Queue>,
+    /// One for each place of the queue; whose turn it is with one, the queue and what is in it say.
+    table: Box<[Mutex<Entry<W, A, C>>]>,
+    /// Places that were asked for and not looked at yet, the first in front.
+    asked: Mutex<VecDeque<u32>>,
+    /// How many those are, for who looks without the lock.
+    asked_count: AtomicU64,
+    /// Whether nobody accepts any more. Locked behind a publishing, and before what was published is taken away: of the two,
+    /// the later sees what the other did.
+    is_abandoned: Mutex<bool>,
+    pub(crate) signals: S,
+}
+
+/// What is at a place.
+#[derive(Default)]
+pub(crate) enum Entry<W, A, C> {
+    #[default]
+    Empty,
+    /// A channel on the Worker is wanted.
+    Asked(W),
+    /// What the Worker says.
+    Answered(A),
+    /// A peer that was told yes, and knows.
+    Connected(C),
+}
+
+impl<W, A, C, S: Wakes> Places<W, A, C, S> {
+    pub(crate) fn new(places: u32, signals: S) -> Self {
+        let places = places.max(1);
+        Self {
+            queue: Arc::new(AcceptQueue::new((0..places).map(|_| AcceptSlot::new()).collect())),
+            table: (0..places).map(|_| Mutex::new(Entry::Empty)).collect(),
+            asked: Mutex::new(VecDeque::with_capacity(places as usize)),
+            asked_count: AtomicU64::new(0),
+            is_abandoned: Mutex::new(false),
+            signals,
+        }
+    }
+
+    pub(crate) const fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
+    /// No more places are given: of none that is reserved a peer is told from here on.
+    pub(crate) fn close(&self) {
+        self.queue.close();
+        self.signals.tell_accepting();
+    }
+
+    fn asked(&self) -> MutexGuard<'_, VecDeque<u32>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn abandoned(&self) -> MutexGuard<'_, bool> {
+        self.is_abandoned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn entry(&self, index: u32) -> Option<MutexGuard<'_, Entry<W, A, C>>> {
+        let entry = self.table.get(index as usize)?;
+        Some(entry.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts something at a place and gives what was there, to be dropped where nothing is locked: it may hold
+    /// a queue pair.
+    fn exchange(&self, index: u32, entry: Entry<W, A, C>) -> Option<Entry<W, A, C>> {
+        let mut place = self.entry(index)?;
+        Some(core::mem::replace(&mut *place, entry))
+    }
+
+    /// Relaxed: it only says that a look is worth it; the locks order what is looked at.
+    fn count_asked(&self, asked: &VecDeque<u32>) {
+        self.asked_count.store(asked.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Asks for a channel on the Worker.
+    ///
+    /// # Errors
+    /// As many connections as may be are on their way to it, or wait to be accepted; or nobody accepts any more.
+    pub(crate) fn ask(places: &Arc<Self>, wanted: W) -> Result<Place<W, A, C, S>, ReserveError> {
+        let place = AcceptQueue::reserve(Arc::clone(&places.queue))?;
+        let index = place.index();
+        places.exchange(index, Entry::Asked(wanted));
+        let mut asked = places.asked();
+        asked.push_back(index);
+        places.count_asked(&asked);
+        drop(asked);
+        places.signals.tell_accepting();
+        Ok(Place {
+            places: Arc::clone(places),
+            place: Some(place),
+        })
+    }
+
+    /// Takes back what was asked for, granted or denied.
+    fn withdraw(&self, index: u32) {
+        let mut asked = self.asked();
+        asked.retain(|other| *other != index);
+        self.count_asked(&asked);
+        drop(asked);
+        self.exchange(index, Entry::Empty);
+    }
+
+    /// The Worker's side: whether a place is asked for.
+    pub(crate) fn is_asked(&self) -> bool {
+        // Relaxed: see where it is stored.
+        self.asked_count.load(Ordering::Relaxed) > 0
+    }
+
+    /// The Worker's side: answers the place that was asked for first, if any was, and takes the connection that was first
+    /// published, if there is one.
+    ///
+    /// # Errors
+    /// The Worker is not the one that answers here, or no more connections come.
+    #[inline]
+    pub(crate) fn look<K>(
+        &self,
+        worker: &mut K,
+        is_ours: impl Fn(&K) -> bool,
+        answer: impl FnOnce(&mut K, &W) -> A,
+    ) -> Result<Option<C>, LookError> {
+        // Before the look, so that what is told of meanwhile is told again.
+        self.signals.take_accepting();
+        if self.is_asked() {
+            if !is_ours(worker) {
+                return Err(LookError::OtherWorkers);
+            }
+            if self.serve(|wanted| answer(worker, wanted)).is_some() {
+                self.signals.tell_handshakes();
+            }
+            // Others were asked for, too, or one of these locks was somebody's.
+            if self.is_asked() {
+                self.signals.tell_accepting();
+            }
+        }
+        match AcceptQueue::take(&*self.queue) {
+            Ok(taken) => match self.exchange(taken.index(), Entry::Empty) {
+                // Of another Worker it is lost, and its peer told by the end of its queue pair.
+                _ if !is_ours(worker) => Err(LookError::OtherWorkers),
+                Some(Entry::Connected(connected)) => Ok(Some(connected)),
+                _ => Ok(None),
+            },
+            Err(TakeError::Closed) => Err(LookError::Closed),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Answers the place that was asked for first, if there is one and nobody has it locked.
+    fn serve(&self, answer: impl FnOnce(&W) -> A) -> Option<()> {
+        let mut asked = tried(self.asked.try_lock())?;
+        let place = asked.front().and_then(|index| self.table.get(*index as usize))?;
+        let mut entry = tried(place.try_lock())?;
+        asked.pop_front();
+        self.count_asked(&asked);
+        drop(asked);
+        let Entry::Asked(wanted) = &*entry else {
+            return None;
+        };
+        *entry = Entry::Answered(answer(wanted));
+        Some(())
+    }
+
+    /// The Worker's side, which is going: takes the connections that nobody accepts any more, to be dropped where it
+    /// takes nobody's time.
+    pub(crate) fn abandon(&self) -> Vec<Entry<W, A, C>> {
+        *self.abandoned() = true;
+        self.queue.close();
+        let mut left = Vec::new();
+        while let Ok(taken) = AcceptQueue::take(&*self.queue) {
+            left.extend(self.exchange(taken.index(), Entry::Empty));
+        }
+        left
+    }
+}
+
+/// Why there was nothing to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LookError {
+    /// Another Worker's thread looked.
+    OtherWorkers,
+    /// No more connections come.
+    Closed,
+}
+
+/// What was locked at once; a lock is never left with a thing half done.
+fn tried<T>(outcome: Result<T, TryLockError<T>>) -> Option<T> {
+    match outcome {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Looks until something is found, and rests in between; none where `rest` says that it is too late.
+///
+/// # Errors
+/// Of either.
+pub(crate) fn look_until<K, T, E>(
+    worker: &mut K,
+    mut look: impl FnMut(&mut K) -> Result<Option<T>, E>,
+    mut rest: impl FnMut(&mut K) -> Result<bool, E>,
+) -> Result<Option<T>, E> {
+    loop {
+        if let Some(found) = look(worker)? {
+            return Ok(Some(found));
+        }
+        if !rest(worker)? {
+            return Ok(None);
+        }
+    }
+}
+
+/// A place among those that wait to be accepted, for one handshake. Dropped, all that was asked for or granted is
+/// given up.
+pub(crate) struct Place<W, A, C, S: Wakes> {
+    places: Arc<Places<W, A, C, S>>,
+    /// There until it is published.
+    place: Option<Reservation<Arc<Queue>>>,
+}
+
+impl<W, A, C, S: Wakes> Place<W, A, C, S> {
+    /// What the Worker says, once.
+    pub(crate) fn answer(&self) -> Option<A> {
+        let mut entry = self.places.entry(self.place.as_ref()?.index())?;
+        if let Entry::Asked(_) = &*entry {
+            return None;
+        }
+        match core::mem::take(&mut *entry) {
+            Entry::Answered(answer) => Some(answer),
+            _ => None,
+        }
+    }
+
+    /// Hands the connection over.
+    pub(crate) fn publish(mut self, connected: C) {
+        if let Some(place) = self.place.take() {
+            self.places.exchange(place.index(), Entry::Connected(connected));
+            place.publish();
+            let is_abandoned = *self.places.abandoned();
+            if is_abandoned {
+                drop(self.places.abandon());
+            }
+            self.places.signals.tell_accepting();
+        }
+    }
+}
+
+impl<W, A, C, S: Wakes> Drop for Place<W, A, C, S> {
+    fn drop(&mut self) {
+        let Some(place) = self.place.take() else {
+            return;
+        };
+        self.places.withdraw(place.index());
+        drop(place);
+        // Where it was the last, whoever accepts waits for nobody any more. Closing told before.
+        if self.places.queue.is_closed() {
+            self.places.signals.tell_accepting();
+        }
+    }
+}
