@@ -91,15 +91,12 @@ impl Leaving {
                 }
             }
         }
-        if let Phase::Without(error, until) = &mut self.phase
-            && (until.has_passed(now) || mesh.state.was_left)
-        {
-            return Err(mem::replace(error, GroupError::TimedOut));
-        }
-        if let Phase::Links = self.phase
-            && mesh.state.neighbours.is_empty()
-        {
-            return Ok(true);
+        match &mut self.phase {
+            Phase::Without(error, until) if until.has_passed(now) || mesh.state.was_left => {
+                return Err(mem::replace(error, GroupError::TimedOut));
+            }
+            Phase::Links if mesh.state.neighbours.is_empty() => return Ok(true),
+            _ => {}
         }
         if self.deadline.has_passed(now) {
             return Err(GroupError::TimedOut);

@@ -78,14 +78,15 @@ impl Parting {
                 };
                 for from in (0..4).filter(|from| *from != at) {
                     let heard = &mut inbox[at][from];
-                    while heard.len() < usize::from(WORDS)
-                        && let Ok(Some(message)) = member.mesh.receive(rank(from), <[u8]>::to_vec)
-                    {
+                    while heard.len() < usize::from(WORDS) {
+                        let Ok(Some(message)) = member.mesh.receive(rank(from), <[u8]>::to_vec) else {
+                            break;
+                        };
                         heard.push(message);
                     }
                 }
                 let has_heard = (0..4).all(|from| from == at || inbox[at][from].len() == usize::from(WORDS));
-                if has_heard && let Some(group) = groups[at].take() {
+                if let Some(group) = groups[at].take_if(|_| has_heard) {
                     leaving[at] = Some(group.leave(*deadline));
                 }
                 match leaving[at]
