@@ -137,8 +137,9 @@ const FAIL: u32 = 1;
 const GIVE: u32 = 2;
 const LACK: u32 = 3;
 const CALLS: u32 = 4;
-const HOLD: u32 = 5;
-const LET_GO: u32 = 6;
+const HOLD_DESTROYS: u32 = 5;
+const HOLD: u32 = 6;
+const LET_GO: u32 = 7;
 
 /// The one function behind [`Control`]; see there. Gives a count where one is asked for, else 0.
 #[unsafe(no_mangle)]
@@ -149,7 +150,8 @@ extern "C" fn doorbell_fake_control(command: u32, which: u32, first: u32, second
         GIVE => faults::give(which, first),
         LACK => faults::lack(which),
         CALLS => return faults::calls(which),
-        HOLD => faults::hold(),
+        HOLD_DESTROYS => faults::hold_destroys(),
+        HOLD => faults::hold(which, first),
         LET_GO => return faults::let_go(),
         _ => {}
     }
@@ -222,10 +224,15 @@ impl Control {
     /// Has calls that destroy something take long: on other threads than this until [`Control::let_go`]. On this one
     /// they are counted, and go through: who waits for itself would never end.
     pub fn hold_destroys(self) {
-        (self.entry)(HOLD, 0, 0, 0);
+        (self.entry)(HOLD_DESTROYS, 0, 0, 0);
     }
 
-    /// Lets calls go on that destroy something. Says how many were made by the thread that had them held.
+    /// Has a call take long, in the same way, after it was made `after` times more.
+    pub fn hold(self, call: Call, after: u32) {
+        (self.entry)(HOLD, call as u32, after, 0);
+    }
+
+    /// Lets calls go on that are held. Says how many of them were made by the thread that had them held.
     pub fn let_go(self) -> u32 {
         (self.entry)(LET_GO, 0, 0, 0)
     }

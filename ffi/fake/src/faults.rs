@@ -32,15 +32,35 @@ const IS_GIVEN: u64 = 1 << 32;
 
 static LACKING: AtomicU32 = AtomicU32::new(0);
 
-/// Calls that destroy something are held, but on the thread that asked for it.
+/// Calls are held, but on the thread that asked for it.
 struct Held {
     by: Option<ThreadId>,
+    /// Calls of this one, from the one of this number on; of none, all that destroy something.
+    of: Option<(u32, u32)>,
     /// How many that thread made meanwhile.
     there: u32,
 }
 
-static HELD: Mutex<Held> = Mutex::new(Held { by: None, there: 0 });
+impl Held {
+    /// Whether the call of this number is.
+    fn is(&self, call: Call, number: u32) -> bool {
+        let is_meant = match self.of {
+            None => call.destroys(),
+            Some((held, from)) => held == call as u32 && number >= from,
+        };
+        is_meant && self.by.is_some()
+    }
+}
+
+static HELD: Mutex<Held> = Mutex::new(Held {
+    by: None,
+    of: None,
+    there: 0,
+});
 static LET_GO: Condvar = Condvar::new();
+
+/// Whether any are held.
+static IS_HELD: AtomicBool = AtomicBool::new(false);
 
 /// Whether a test ever asked for anything: until then the data path counts nothing.
 static WATCHED: AtomicBool = AtomicBool::new(false);
@@ -89,29 +109,42 @@ fn held() -> MutexGuard<'static, Held> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) fn hold() {
+pub(crate) fn hold_destroys() {
+    start_holding(None);
+}
+
+pub(crate) fn hold(call: u32, after: u32) {
+    let from = calls(call).wrapping_add(after).wrapping_add(1);
+    start_holding(Some((call, from)));
+}
+
+fn start_holding(of: Option<(u32, u32)>) {
     *held() = Held {
         by: Some(thread::current().id()),
+        of,
         there: 0,
     };
+    IS_HELD.store(true, Ordering::Relaxed);
     WATCHED.store(true, Ordering::Relaxed);
 }
 
 pub(crate) fn let_go() -> u32 {
     let mut held = held();
     held.by = None;
+    IS_HELD.store(false, Ordering::Relaxed);
     LET_GO.notify_all();
     held.there
 }
 
-/// Waits as long as calls that destroy something are held.
-fn pass_held() {
+/// Waits as long as the call of this number is held.
+#[cold]
+fn pass_held(call: Call, number: u32) {
     let mut held = held();
-    if held.by == Some(thread::current().id()) {
+    if held.is(call, number) && held.by == Some(thread::current().id()) {
         held.there = held.there.saturating_add(1);
         return;
     }
-    while held.by.is_some() {
+    while held.is(call, number) {
         held = LET_GO.wait(held).unwrap_or_else(PoisonError::into_inner);
     }
 }
@@ -127,9 +160,6 @@ pub(crate) fn due(call: Call) -> Option<c_int> {
     if !WATCHED.load(Ordering::Relaxed) {
         return None;
     }
-    if call.destroys() {
-        pass_held();
-    }
     count(call)
 }
 
@@ -137,6 +167,9 @@ pub(crate) fn due(call: Call) -> Option<c_int> {
 fn count(call: Call) -> Option<c_int> {
     let fault = FAULTS.get(call as usize)?;
     let number = fault.calls.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    if IS_HELD.load(Ordering::Relaxed) {
+        pass_held(call, number);
+    }
     (fault.fails_at.load(Ordering::Relaxed) == number).then(|| fault.errno.load(Ordering::Relaxed))
 }
 
