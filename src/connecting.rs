@@ -2,35 +2,104 @@
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
 
+use doorbell_core::Deadline;
 use doorbell_core::handshake::Timing;
 use doorbell_core::network::{Network, Stream as _, Waited};
 use doorbell_core::provider::Provider;
-use doorbell_core::wire::{AdvertisedRail, Handle, InstanceId};
-use doorbell_core::{Deadline, Instant};
+use doorbell_core::wire::{AdvertisedRail, Handle};
 use doorbell_ffi::Rdma;
 
-use crate::dial::Dial;
+use crate::dial::{Dial, Way};
+use crate::edge::signal::Signal;
 use crate::error::ConnectError;
+use crate::look::{LOOKED_WITHIN, Looking};
 use crate::node::{Connection, Draw};
 use crate::rails::Rails;
 use crate::tell::tell;
 use crate::{ChannelConfig, Node, Tcp, Worker};
 
-/// A connection on its way to a listener. It advances while it is polled, and never waits for the peer; what its own
-/// device takes to make and connect a queue pair, it takes on this thread.
+/// A connection on its way to a listener. It advances while it is polled, and waits neither for the peer nor, on a
+/// [`Node::open`], for its own device: that node's threads look at the ports, and make and connect the queue pair.
 ///
 /// The Workers may be polled meanwhile. The peer knows first that the connection stands, and may send at once: what
 /// comes before [`Connecting::poll`] said so is told by the first poll of its Worker afterwards.
 ///
-/// Dropped before it is there, it undoes what it made; the peer sees the stream end.
+/// Dropped before it is there, it undoes what it made, beside this thread too; the peer sees the stream end.
 #[must_use = "it advances by being polled"]
 pub struct Connecting<P: Provider = Rdma, N: Network = Tcp> {
+    stage: Stage<P, N>,
+    config: ChannelConfig,
+    patience: Patience,
+}
+
+/// How long it may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    /// All of it, the look at our ports too.
+    Until(Deadline),
+    /// From when our ports were looked at, which is not the peer's time.
+    OnceLooked(Duration),
+}
+
+enum Stage<P: Provider, N: Network> {
+    /// The ports are being looked at, by a thread that raises this.
+    Looking(Looking, Box<Aim>, Arc<Signal>),
+    Dialing(Box<Dialing<P, N>>),
+}
+
+struct Dialing<P: Provider, N: Network> {
     dial: Dial<P>,
     stream: N::Stream,
     to: SocketAddr,
     deadline: Deadline,
+}
+
+/// What it is to go to, before the ports were looked at.
+pub(crate) enum Aim {
+    /// The listener that handed this out, over whichever rail is best.
+    Listener(Handle),
+    /// Whatever listens there.
+    Address(SocketAddr),
+    /// One rail of the listener's, over one port of ours.
+    Rail {
+        handle: Handle,
+        device: String,
+        port: u8,
+        peer: AdvertisedRail,
+    },
+}
+
+impl Aim {
+    /// The way there, and where it begins.
+    fn way(&self, rails: Rails) -> Result<(Way, SocketAddr), ConnectError> {
+        let (rails, to, listener, only) = match self {
+            Self::Listener(handle) => {
+                let to = dial_address(&rails, handle)?;
+                (rails, to, Some(handle.instance()), None)
+            }
+            Self::Address(to) => (rails, *to, None, None),
+            Self::Rail {
+                handle,
+                device,
+                port,
+                peer,
+            } => {
+                let ours = rails.of_port(device, *port, peer)?;
+                let to = SocketAddr::new(peer.address().address(), handle.port().get());
+                (ours, to, Some(handle.instance()), Some(*peer))
+            }
+        };
+        let way = Way {
+            rails,
+            listener,
+            only,
+        };
+        Ok((way, to))
+    }
 }
 
 impl<P: Provider, N: Network> Node<P, N> {
@@ -38,7 +107,8 @@ impl<P: Provider, N: Network> Node<P, N> {
     /// that reaches it best. [`Connecting::poll`] goes on with it.
     ///
     /// # Errors
-    /// No rail reaches it, or a device or the network refuses at once.
+    /// A Worker is another Node's, or the system gave no descriptor. That no rail reaches it, or that a device or the
+    /// network refuses at once, [`Connecting::poll`] tells; and this does where the Node has no threads to look.
     pub fn begin_connect(
         &self,
         workers: &[Worker<P>],
@@ -46,9 +116,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         config: &ChannelConfig,
         deadline: Deadline,
     ) -> Result<Connecting<P, N>, ConnectError> {
-        let rails = Rails::scan(self, workers)?;
-        let to = dial_address(&rails, handle)?;
-        self.begin(rails, to, Some(handle.instance()), config, deadline)
+        self.begin(workers, Aim::Listener(*handle), config, Patience::Until(deadline))
     }
 
     /// Begins to connect to whatever listener is at a TCP address.
@@ -62,34 +130,46 @@ impl<P: Provider, N: Network> Node<P, N> {
         config: &ChannelConfig,
         deadline: Deadline,
     ) -> Result<Connecting<P, N>, ConnectError> {
-        let rails = Rails::scan(self, workers)?;
-        self.begin(rails, address, None, config, deadline)
+        self.begin(workers, Aim::Address(address), config, Patience::Until(deadline))
     }
 
-    /// Begins to connect over one rail of ours, alone in `rails`, to one of the peer's.
-    pub(crate) fn begin_connect_over(
+    pub(crate) fn begin(
         &self,
-        rails: Rails,
-        to: AdvertisedRail,
-        handle: &Handle,
+        workers: &[Worker<P>],
+        aim: Aim,
         config: &ChannelConfig,
-        deadline: Deadline,
+        patience: Patience,
     ) -> Result<Connecting<P, N>, ConnectError> {
-        let address = SocketAddr::new(to.address().address(), handle.port().get());
-        let mut connecting = self.begin(rails, address, Some(handle.instance()), config, deadline)?;
-        connecting.dial.keep_to(to);
-        Ok(connecting)
+        let stage = match self.makers().signal().map_err(ConnectError::Tcp)? {
+            None => self.dial(aim.way(Rails::scan(self, workers)?)?, config, patience, None)?,
+            Some(signal) => {
+                let until = match patience {
+                    Patience::Until(deadline) => deadline,
+                    Patience::OnceLooked(_) => self.within(LOOKED_WITHIN),
+                };
+                let looking = Looking::begin(self, workers, Some(&signal), until)?;
+                Stage::Looking(looking, Box::new(aim), signal)
+            }
+        };
+        Ok(Connecting {
+            stage,
+            config: *config,
+            patience,
+        })
     }
 
-    fn begin(
+    fn dial(
         &self,
-        rails: Rails,
-        to: SocketAddr,
-        listener: Option<InstanceId>,
+        (way, to): (Way, SocketAddr),
         config: &ChannelConfig,
-        deadline: Deadline,
-    ) -> Result<Connecting<P, N>, ConnectError> {
-        let now: Instant = self.network.now();
+        patience: Patience,
+        signal: Option<Arc<Signal>>,
+    ) -> Result<Stage<P, N>, ConnectError> {
+        let now = self.network.now();
+        let deadline = match patience {
+            Patience::Until(deadline) => deadline,
+            Patience::OnceLooked(span) => Deadline::after(now, span),
+        };
         let draw = Draw::new(&self.network)?;
         let timing = Timing {
             stage: config.handshake_stage,
@@ -97,14 +177,14 @@ impl<P: Provider, N: Network> Node<P, N> {
         };
         self.trust().check_address(to.ip())?;
         tell!(debug, "connecting", to = to);
-        let dial = Dial::new(self, listener, rails, config, timing, &draw, now)?;
+        let dial = Dial::new(self, way, config, timing, &draw, now, signal)?;
         let stream = self.network.connect(to)?;
-        Ok(Connecting {
+        Ok(Stage::Dialing(Box::new(Dialing {
             dial,
             stream,
             to,
             deadline,
-        })
+        })))
     }
 
     /// Connects to the listener that handed out `handle`, over the rail of the Workers'
@@ -147,23 +227,60 @@ impl<P: Provider, N: Network> Connecting<P, N> {
         node: &Node<P, N>,
         workers: &mut [Worker<P>],
     ) -> Option<Result<Connection, ConnectError>> {
-        let outcome = self.dial.poll(node.network.now(), &mut self.stream, workers)?;
-        let outcome = match outcome {
-            // That nobody answers at all is another thing than a peer that says nothing.
-            Err(_) if self.stream.is_connecting() => Err(ConnectError::Unanswered(self.to)),
-            outcome => outcome,
-        };
-        match &outcome {
-            Ok(connection) => tell!(info, "connected", to = self.to, worker = connection.worker),
-            Err(reason) => tell!(warn, "not connected", to = self.to, reason = reason),
+        let outcome = self.advance(node, workers)?;
+        match (&outcome, &self.stage) {
+            (Ok(connection), Stage::Dialing(dialing)) => {
+                tell!(info, "connected", to = dialing.to, worker = connection.worker);
+            }
+            (Err(reason), Stage::Dialing(dialing)) => {
+                tell!(warn, "not connected", to = dialing.to, reason = reason);
+            }
+            (Err(reason), Stage::Looking(..)) => tell!(warn, "not connected", reason = reason),
+            (Ok(_), Stage::Looking(..)) => {}
         }
         Some(outcome)
+    }
+
+    fn advance(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &mut [Worker<P>],
+    ) -> Option<Result<Connection, ConnectError>> {
+        if let Err(error) = self.look(node, workers) {
+            return Some(Err(error));
+        }
+        let Stage::Dialing(dialing) = &mut self.stage else {
+            return None;
+        };
+        let Dialing { dial, stream, to, .. } = &mut **dialing;
+        match dial.poll(node.network.now(), stream, workers, node.makers())? {
+            // That nobody answers at all is another thing than a peer that says nothing.
+            Err(_) if stream.is_connecting() => Some(Err(ConnectError::Unanswered(*to))),
+            outcome => Some(outcome),
+        }
+    }
+
+    /// Begins to dial, if our ports were looked at.
+    fn look(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), ConnectError> {
+        let Stage::Looking(looking, aim, signal) = &self.stage else {
+            return Ok(());
+        };
+        // Before the look, so that what is found meanwhile is told again.
+        signal.take();
+        if let Some(rails) = looking.take(node, workers) {
+            let signal = Some(Arc::clone(signal));
+            self.stage = node.dial(aim.way(rails?)?, &self.config, self.patience, signal)?;
+        }
+        Ok(())
     }
 
     /// When to poll again at the latest, whatever comes.
     #[must_use]
     pub fn deadline(&self) -> Deadline {
-        self.dial.deadline().min(self.deadline)
+        match &self.stage {
+            Stage::Looking(looking, ..) => looking.deadline(),
+            Stage::Dialing(dialing) => dialing.dial.deadline().min(dialing.deadline),
+        }
     }
 
     /// Waits until polling may get further, or the deadline of what goes on now.
@@ -171,18 +288,39 @@ impl<P: Provider, N: Network> Connecting<P, N> {
     /// # Errors
     /// The network cannot wait.
     pub fn wait(&self, node: &Node<P, N>) -> Result<(), ConnectError> {
-        let stream = Waited {
-            stream: &self.stream,
-            has_unsent: self.dial.has_unsent(),
-        };
-        let streams = core::iter::once(stream);
-        Ok(node.network.wait(None, streams, self.deadline())?)
+        if let Some(signal) = self.making() {
+            let span = self.deadline().remaining(node.network.now());
+            return signal.wait(span).map_err(ConnectError::Tcp);
+        }
+        let stream = self.waited().into_iter();
+        Ok(node.network.wait(None, stream, self.deadline())?)
     }
 
-    /// Whether the stream is waited for to take bytes: it is not up yet, or there is something unsent.
+    /// Whether what is waited for is waited for to take bytes: the stream is not up yet, or there is something unsent.
     #[must_use]
     pub fn awaits_room(&self) -> bool {
-        self.stream.is_connecting() || self.dial.has_unsent()
+        let stream = self.waited().filter(|_| self.making().is_none());
+        stream.is_some_and(|waited| waited.stream.is_connecting() || waited.has_unsent)
+    }
+
+    /// The stream, once there is one.
+    fn waited(&self) -> Option<Waited<'_, N::Stream>> {
+        match &self.stage {
+            Stage::Looking(..) => None,
+            Stage::Dialing(dialing) => Some(Waited {
+                stream: &dialing.stream,
+                has_unsent: dialing.dial.has_unsent(),
+            }),
+        }
+    }
+
+    /// What is raised once a thread of the Node's has done what is waited for, where it is that thread's turn and not the
+    /// peer's.
+    pub(crate) fn making(&self) -> Option<&Signal> {
+        match &self.stage {
+            Stage::Looking(.., signal) => Some(signal),
+            Stage::Dialing(dialing) => dialing.dial.awaited(),
+        }
     }
 
     fn finish(mut self, node: &Node<P, N>, workers: &mut [Worker<P>]) -> Result<Connection, ConnectError> {
@@ -196,10 +334,17 @@ impl<P: Provider, N: Network> Connecting<P, N> {
 }
 
 impl<P: Provider> Connecting<P, Tcp> {
-    /// What an event loop watches: for input, and for output where [`Connecting::awaits_room`] says so.
+    /// What an event loop watches: for input, and for output where [`Connecting::awaits_room`] says so. Ask again
+    /// after each poll: while a thread of the Node's has something to do for it, it is another one than the stream's.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        match &self.stage {
+            Stage::Looking(.., signal) => signal.descriptor(),
+            Stage::Dialing(dialing) => {
+                let signal = dialing.dial.awaited();
+                signal.map_or_else(|| dialing.stream.as_fd(), Signal::descriptor)
+            }
+        }
     }
 }
 
@@ -226,7 +371,6 @@ fn dial_address(rails: &Rails, handle: &Handle) -> Result<SocketAddr, ConnectErr
 impl<P: Provider, N: Network> fmt::Debug for Connecting<P, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connecting")
-            .field("to", &self.to)
             .field("deadline", &self.deadline())
             .finish_non_exhaustive()
     }

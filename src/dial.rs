@@ -1,14 +1,20 @@
 //! The connecting side: the handshake's answers, made of rails and queue pairs.
 //!
-//! No socket and no clock is here: both come with each poll.
+//! No socket and no clock is here: both come with each poll. What a device takes long for is done by `Makers`, so that
+//! polling takes microseconds: the Worker promises what is its own, and the queue pair is made of that elsewhere.
+
+use std::sync::Arc;
 
 use doorbell_core::handshake::{Agreed, Initiator, InitiatorConfig, Io, Step, Timing};
 use doorbell_core::provider::Provider;
 use doorbell_core::rail::RailPair;
-use doorbell_core::wire::{AdvertisedRail, InstanceId, VersionRange};
+use doorbell_core::wire::{AdvertisedRail, Endpoint, InstanceId, VersionRange};
 use doorbell_core::{Deadline, Instant, Psn};
 
-use crate::bring_up::{self, Agreement, Ground, Pending, Ready};
+use crate::bring_up::{self, Agreement, Ground, Pending, Ready, Supply};
+use crate::edge::makers::{Commission, Makers, Whom};
+use crate::edge::reaper::Reaped;
+use crate::edge::signal::Signal;
 use crate::error::ConnectError;
 use crate::node::{Connection, Draw};
 use crate::rails::{NoRoute, NodeRail, Rails};
@@ -24,27 +30,60 @@ pub(crate) struct Dial<P: Provider> {
     psn: Psn,
     /// The one rail of the peer's it is to go to, where it is not the best that is looked for.
     to: Option<AdvertisedRail>,
+    /// Raised once what is being made is there, where it is made on another thread.
+    signal: Option<Arc<Signal>>,
     stage: Stage<P>,
 }
 
+/// How far its queue pair is. Given up, it is destroyed where that takes nobody's time.
 enum Stage<P: Provider> {
     Started,
-    Offered(NodeRail, Pending<P>),
-    Prepared(usize, Ready<P>),
+    /// It is being made, for this rail of the peer's.
+    Offering(NodeRail, u8, Commission<Pending<P>>),
+    Offered(NodeRail, Reaped<Pending<P>>),
+    /// It is being connected.
+    Preparing(usize, Commission<Ready<P>>),
+    Prepared(usize, Reaped<Ready<P>>),
     Over,
+}
+
+/// What it is connected with. The receives come first: with its queue pair goes its place, and whoever has that next wants them.
+struct Parts<P: Provider> {
+    supply: Supply<P>,
+    pending: Pending<P>,
+}
+
+impl<P: Provider> Stage<P> {
+    const fn take(&mut self) -> Self {
+        core::mem::replace(self, Self::Over)
+    }
+}
+
+/// Whom it goes to, and over what.
+pub(crate) struct Way {
+    pub(crate) rails: Rails,
+    /// The listener that is meant, where it is known.
+    pub(crate) listener: Option<InstanceId>,
+    /// The one rail of the peer's it is to go to, and no other.
+    pub(crate) only: Option<AdvertisedRail>,
 }
 
 impl<P: Provider> Dial<P> {
     pub(crate) fn new(
         node: &Node<P, impl Network>,
-        listener: Option<InstanceId>,
-        rails: Rails,
+        way: Way,
         config: &ChannelConfig,
         timing: Timing,
         draw: &Draw,
         now: Instant,
+        signal: Option<Arc<Signal>>,
     ) -> Result<Self, ConnectError> {
         let trust = node.trust();
+        let Way {
+            rails,
+            listener,
+            only,
+        } = way;
         let initiator = InitiatorConfig {
             instance: node.instance(),
             listener,
@@ -60,14 +99,10 @@ impl<P: Provider> Dial<P> {
             rails,
             config: *config,
             psn: draw.psn,
-            to: None,
+            to: only,
+            signal,
             stage: Stage::Started,
         })
-    }
-
-    /// Goes to this rail of the peer's, and no other.
-    pub(crate) fn keep_to(&mut self, rail: AdvertisedRail) {
-        self.to = Some(rail);
     }
 
     /// When to poll again at the latest.
@@ -80,50 +115,81 @@ impl<P: Provider> Dial<P> {
         self.machine.has_unsent()
     }
 
+    /// What is raised once it can get on, while that is not the peer's turn.
+    pub(crate) fn awaited(&self) -> Option<&Signal> {
+        let is_making = matches!(self.stage, Stage::Offering(..) | Stage::Preparing(..));
+        self.signal.as_deref().filter(|_| is_making)
+    }
+
     /// Moves as far as it can; the outcome once there is one.
     pub(crate) fn poll(
         &mut self,
         now: Instant,
         io: &mut impl Io,
         workers: &mut [Worker<P>],
+        makers: &Makers,
     ) -> Option<Result<Connection, ConnectError>> {
+        if let Some(signal) = &self.signal {
+            // Before the look, so that what is made meanwhile is told again.
+            signal.take();
+        }
         loop {
             let answered = match self.machine.poll(now, io) {
-                Step::ChooseRail => self.offer(now, workers),
-                Step::Prepare(prepare) => {
-                    let agreement = Agreement {
-                        peer: prepare.peer,
-                        agreed: match &self.stage {
-                            Stage::Offered(_, pending) => {
-                                Agreed::between(&pending.local.parameters, &prepare.peer.parameters)
-                            }
-                            _ => return Some(Err(ConnectError::NoRails)),
-                        },
-                    };
-                    self.prepare(now, &agreement, workers)
-                }
+                Step::ChooseRail => self.offer(now, workers, makers),
+                Step::Prepare(prepare) => self.prepare(now, prepare.peer, workers, makers),
                 Step::Connected(established) => {
-                    let Stage::Prepared(worker, ready) = core::mem::replace(&mut self.stage, Stage::Over)
-                    else {
+                    let Stage::Prepared(worker, ready) = self.stage.take() else {
                         return Some(Err(ConnectError::NoRails));
                     };
-                    return Some(bring_up::admit(ready, workers, worker, established));
+                    return Some(bring_up::admit(
+                        Reaped::into_inner(ready),
+                        workers,
+                        worker,
+                        established,
+                    ));
                 }
                 Step::Failed(error) => return Some(Err(error.into())),
                 _ => return None,
             };
-            if let Err(error) = answered {
-                // The peer is told once, as far as the stream still takes it; what is told to
-                // our caller is the cause and not that we gave up.
-                if self.machine.reject(bring_up::reject_for(&error)).is_ok() {
-                    self.machine.poll(now, io);
+            match answered {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => {
+                    // The peer is told once, as far as the stream still takes it; what is told to
+                    // our caller is the cause and not that we gave up.
+                    if self.machine.reject(bring_up::reject_for(&error)).is_ok() {
+                        self.machine.poll(now, io);
+                    }
+                    return Some(Err(error));
                 }
-                return Some(Err(error));
             }
         }
     }
 
-    fn offer(&mut self, now: Instant, workers: &mut [Worker<P>]) -> Result<(), ConnectError> {
+    /// Gets on with a queue pair to offer; says whether it is offered.
+    fn offer(
+        &mut self,
+        now: Instant,
+        workers: &mut [Worker<P>],
+        makers: &Makers,
+    ) -> Result<bool, ConnectError> {
+        if let Stage::Started = self.stage {
+            self.stage = self.begin_offer(workers, makers)?;
+        }
+        let Stage::Offering(rail, peer_rail, making) = &self.stage else {
+            return Err(ConnectError::NoRails);
+        };
+        let (rail, peer_rail) = (*rail, *peer_rail);
+        let Some(pending) = making.take()? else {
+            return Ok(false);
+        };
+        let local = pending.local;
+        self.stage = Stage::Offered(rail, pending);
+        self.machine.offer(now, local, peer_rail)?;
+        Ok(true)
+    }
+
+    fn begin_offer(&self, workers: &mut [Worker<P>], makers: &Makers) -> Result<Stage<P>, ConnectError> {
         let pair = self.route()?;
         self.trust.check_rail(self.machine.peer_rails().get(pair.peer))?;
         let rail = self.rails.get(pair.local).ok_or(ConnectError::NoRails)?;
@@ -135,12 +201,14 @@ impl<P: Provider> Dial<P> {
         }
         let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
         let index = |index| u8::try_from(index).map_err(|_| ConnectError::NoRails);
+        let (rail_index, peer_rail) = (index(pair.local)?, index(pair.peer)?);
         let place = worker.place(&self.config)?;
         let ground = Ground::of(worker);
-        let pending = bring_up::prepare(place, &ground, &rail, index(pair.local)?, &self.config, self.psn)?;
-        self.machine.offer(now, pending.local, index(pair.peer)?)?;
-        self.stage = Stage::Offered(rail, pending);
-        Ok(())
+        let (config, psn) = (self.config, self.psn);
+        let making = makers.make(self.whom()?, self.signal.as_ref(), move || {
+            bring_up::prepare(place, &ground, &rail, rail_index, &config, psn)
+        });
+        Ok(Stage::Offering(rail, peer_rail, making))
     }
 
     fn route(&self) -> Result<RailPair, NoRoute> {
@@ -157,21 +225,74 @@ impl<P: Provider> Dial<P> {
         Ok(pair)
     }
 
+    /// Gets on with connecting the queue pair to the peer's; says whether it is ready.
     fn prepare(
         &mut self,
         now: Instant,
-        agreement: &Agreement,
+        peer: Endpoint,
         workers: &mut [Worker<P>],
-    ) -> Result<(), ConnectError> {
-        let Stage::Offered(rail, pending) = core::mem::replace(&mut self.stage, Stage::Over) else {
+        makers: &Makers,
+    ) -> Result<bool, ConnectError> {
+        if let Stage::Offered(..) = self.stage {
+            self.stage = self.begin_prepare(peer, workers, makers)?;
+        }
+        let Stage::Preparing(worker, making) = &self.stage else {
             return Err(ConnectError::NoRails);
         };
-        let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
-        let supply = worker.supply(&pending.reservation, agreement.peer.credit.start, &self.config)?;
-        let ground = Ground::of(worker);
-        let ready = bring_up::connect(pending, supply, &ground, &rail, &self.config, agreement)?;
+        let worker = *worker;
+        let Some(ready) = making.take()? else {
+            return Ok(false);
+        };
+        self.stage = Stage::Prepared(worker, ready);
         self.machine.ready(now)?;
-        self.stage = Stage::Prepared(rail.worker, ready);
-        Ok(())
+        Ok(true)
+    }
+
+    fn begin_prepare(
+        &mut self,
+        peer: Endpoint,
+        workers: &mut [Worker<P>],
+        makers: &Makers,
+    ) -> Result<Stage<P>, ConnectError> {
+        let Stage::Offered(rail, pending) = &self.stage else {
+            return Err(ConnectError::NoRails);
+        };
+        let (rail, config, whom) = (*rail, self.config, self.whom()?);
+        let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
+        let supply = worker.supply(&pending.reservation, peer.credit.start, &config)?;
+        let ground = Ground::of(worker);
+        let agreement = Agreement {
+            peer,
+            agreed: Agreed::between(&pending.local.parameters, &peer.parameters),
+        };
+        // Not before: what fails above leaves it where it is destroyed elsewhere.
+        let Stage::Offered(_, pending) = self.stage.take() else {
+            return Err(ConnectError::NoRails);
+        };
+        let pending = Reaped::into_inner(pending);
+        let parts = Parts { supply, pending };
+        let making = makers.make(whom, self.signal.as_ref(), move || {
+            parts.connect(&ground, &rail, &config, &agreement)
+        });
+        Ok(Stage::Preparing(rail.worker, making))
+    }
+
+    /// Who is not to keep others from having theirs made: by whichever of its rails it is reached, it is the same one.
+    fn whom(&self) -> Result<Whom, ConnectError> {
+        let peer = self.machine.peer_instance();
+        peer.map(Whom::Peer).ok_or(ConnectError::NoRails)
+    }
+}
+
+impl<P: Provider> Parts<P> {
+    /// A method, so that what is not connected after all ends as a whole.
+    fn connect(
+        self,
+        ground: &Ground<P>,
+        rail: &NodeRail,
+        config: &ChannelConfig,
+        agreement: &Agreement,
+    ) -> Result<Ready<P>, ConnectError> {
+        bring_up::connect(self.pending, self.supply, ground, rail, config, agreement)
     }
 }

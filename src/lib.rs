@@ -52,6 +52,7 @@ mod handshakes;
 mod lease;
 mod link;
 mod listener;
+mod look;
 mod mesh;
 mod metrics;
 mod node;

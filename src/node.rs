@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::time::Duration;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use doorbell_core::network::{Network, NetworkError};
 use doorbell_core::port::Unusable;
@@ -12,21 +12,29 @@ use doorbell_core::wire::{InstanceId, Nonce};
 use doorbell_core::{Deadline, PortReport, Psn};
 use doorbell_ffi::Rdma;
 
+use crate::edge::makers::Makers;
 use crate::edge::reaper::Reaper;
-use crate::error::NodeError;
+use crate::error::{ConnectError, NodeError};
+use crate::look::Looks;
 use crate::rails::{rails_of, sort};
 use crate::tell::tell;
 use crate::{ChannelId, RailFilter, Tcp, Trust, Worker, WorkerConfig};
 
+/// Threads that make the queue pairs of those who connect, as many as [`HandshakeLimits::making`](crate::HandshakeLimits)
+/// has for peers: a neighbour that does not resolve holds one of them up for seconds.
+const MAKERS: usize = 4;
+
 /// A host's RDMA stack, and the network its connections are made over.
 pub struct Node<P: Provider = Rdma, N: Network = Tcp> {
-    pub(crate) provider: P,
+    pub(crate) provider: Arc<P>,
     pub(crate) network: N,
     /// Random for each start, so that peers tell this one from the one before.
     instance: InstanceId,
     /// Which of its rails are used.
     pub(crate) rail_filter: RailFilter,
     trust: RwLock<Trust>,
+    makers: Makers,
+    pub(crate) looks: Looks,
     reaper: Reaper,
 }
 
@@ -69,22 +77,25 @@ fn random<const BYTES: usize>(network: &impl Network) -> Result<[u8; BYTES], Unr
 
 impl Node<Rdma> {
     /// The RDMA stack of this host, on libibverbs, for peers that are trusted like this. A thread of its own
-    /// destroys what is closed: calls of milliseconds.
+    /// destroys what is closed, and four make the queue pairs of [`Connecting`](crate::Connecting): calls of milliseconds.
     ///
     /// # Errors
     /// libibverbs is not there: the error names the package to install. Or the system gave no
     /// thread or no random bytes.
     pub fn open(trust: Trust) -> Result<Self, NodeError> {
         let mut node = Self::with_provider(Rdma::load().map_err(NodeError::Library)?, trust)?;
-        node.reaper =
-            Reaper::background().map_err(|error| NodeError::Thread(error.raw_os_error().unwrap_or(0)))?;
+        let no_thread = |error: std::io::Error| NodeError::Thread(error.raw_os_error().unwrap_or(0));
+        node.reaper = Reaper::background().map_err(no_thread)?;
+        let makers = Makers::background(MAKERS, &node.reaper).map_err(no_thread)?;
+        // Who drops the Node may be polling others, and waits for no call of a device.
+        node.makers = makers.detached();
         Ok(node)
     }
 }
 
 impl<P: Provider> Node<P> {
     /// A host on another provider, whose connections are made over this host's network. What is closed is
-    /// destroyed at once, on the thread that closes it.
+    /// destroyed at once, on the thread that closes it, and queue pairs are made on the thread that connects.
     ///
     /// # Errors
     /// The system gave no random bytes.
@@ -95,7 +106,7 @@ impl<P: Provider> Node<P> {
 
 impl<P: Provider, N: Network> Node<P, N> {
     /// A host on another provider and another network: a simulated one. What is closed is destroyed at
-    /// once, on the thread that closes it.
+    /// once, on the thread that closes it, and queue pairs are made on the thread that connects.
     ///
     /// # Errors
     /// The network gave no random bytes.
@@ -103,11 +114,13 @@ impl<P: Provider, N: Network> Node<P, N> {
         let drawn = random(&network).map_err(|Unrandom(errno)| NodeError::Entropy(errno))?;
         let instance = InstanceId::new(u64::from_le_bytes(drawn)).ok_or(NodeError::Entropy(0))?;
         Ok(Self {
-            provider,
+            provider: Arc::new(provider),
             network,
             instance,
             rail_filter: RailFilter::default(),
             trust: RwLock::new(trust),
+            makers: Makers::default(),
+            looks: Looks::default(),
             reaper: Reaper::default(),
         })
     }
@@ -127,7 +140,7 @@ impl<P: Provider, N: Network> Node<P, N> {
 
     /// The provider.
     #[must_use]
-    pub const fn provider(&self) -> &P {
+    pub fn provider(&self) -> &P {
         &self.provider
     }
 
@@ -143,9 +156,12 @@ impl<P: Provider, N: Network> Node<P, N> {
         self.network.within(span)
     }
 
-    /// Waits until what was closed or dropped before is destroyed; says whether it is, by the deadline.
+    /// Waits until what was closed, dropped or given up before is destroyed; says whether it is, by the deadline. Who connects
+    /// still is not waited for.
     pub fn settle(&self, deadline: Deadline) -> bool {
-        self.reaper.settle(deadline.remaining(self.network.now()))
+        let patience = || deadline.remaining(self.network.now());
+        // What is given up while it is made is the reaper's behind that.
+        self.makers.settle(patience()) && self.reaper.settle(patience())
     }
 
     /// Looks at every port of every device, usable or not.
@@ -256,6 +272,23 @@ impl<P: Provider, N: Network> Node<P, N> {
 
     pub(crate) const fn instance(&self) -> InstanceId {
         self.instance
+    }
+
+    /// What makes queue pairs for those who connect, and looks at the ports for them.
+    pub(crate) const fn makers(&self) -> &Makers {
+        &self.makers
+    }
+
+    /// Whether these Workers are its own.
+    ///
+    /// # Errors
+    /// One is another Node's.
+    pub(crate) fn check(&self, workers: &[Worker<P>]) -> Result<(), ConnectError> {
+        let is_own = |worker: &Worker<P>| worker.node == self.instance;
+        match workers.iter().all(is_own) {
+            true => Ok(()),
+            false => Err(ConnectError::OtherTrust),
+        }
     }
 
     /// What destroys for its Workers.

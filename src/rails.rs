@@ -63,7 +63,7 @@ impl fmt::Display for NoRoute {
 impl core::error::Error for NoRoute {}
 
 impl Rails {
-    /// Looks at the ports of the Workers' devices now.
+    /// Looks at the ports of the Workers' devices now, on this thread: devices are opened for it, which takes milliseconds.
     ///
     /// # Errors
     /// A Worker is another Node's, or the devices could not be listed.
@@ -71,11 +71,9 @@ impl Rails {
         node: &Node<P, N>,
         workers: &[Worker<P>],
     ) -> Result<Self, ConnectError> {
-        if workers.iter().any(|worker| worker.node != node.instance()) {
-            return Err(ConnectError::OtherTrust);
-        }
+        node.check(workers)?;
         let devices: Vec<_> = workers.iter().map(Worker::device).collect();
-        Ok(Self::of_devices(&node.provider, &devices, &node.rail_filter)?)
+        Ok(Self::of_devices(node.provider(), &devices, &node.rail_filter)?)
     }
 
     /// The same, of the devices of Workers that are on other threads: one for each.
@@ -84,16 +82,34 @@ impl Rails {
         devices: &[&str],
         filter: &RailFilter,
     ) -> Result<Self, ProviderError> {
-        let worker_of = |name: &str| devices.iter().position(|device| *device == name);
         let mut found = Vec::new();
         provider.scan(
             &mut |report| {
-                if worker_of(report.device.as_str()).is_some() {
+                if devices.contains(&report.device.as_str()) {
                     found.extend(rails_of(report, filter));
                 }
             },
             &mut |_, _| {},
         )?;
+        Ok(Self::of_found(found, devices))
+    }
+
+    /// The same, of ports that were looked at.
+    pub(crate) fn of_reports<P: Provider>(
+        reports: &[PortReport],
+        workers: &[Worker<P>],
+        filter: &RailFilter,
+    ) -> Self {
+        let devices: Vec<_> = workers.iter().map(Worker::device).collect();
+        let of_them = reports
+            .iter()
+            .filter(|report| devices.contains(&report.device.as_str()));
+        let found = of_them.flat_map(|report| rails_of(report, filter)).collect();
+        Self::of_found(found, &devices)
+    }
+
+    fn of_found(mut found: Vec<LocalRail>, devices: &[&str]) -> Self {
+        let worker_of = |name: &str| devices.iter().position(|device| *device == name);
         sort(&mut found);
         for rail in &found {
             if let Err(reason) = rail.source {
@@ -119,7 +135,7 @@ impl Rails {
             rails.workers.push(worker);
             rails.advertised.push(advertised);
         }
-        Ok(rails)
+        rails
     }
 
     /// What a peer is told, in order.
@@ -166,12 +182,36 @@ impl Rails {
     }
 
     /// The rail of this index alone.
-    pub(crate) fn only(&self, index: usize) -> Option<Self> {
+    fn only(&self, index: usize) -> Option<Self> {
         Some(Self {
             local: vec![self.local.get(index)?.clone()],
             workers: vec![*self.workers.get(index)?],
             advertised: vec![*self.advertised.get(index)?],
         })
+    }
+
+    /// The one rail of a port of ours that reaches this one of the peer's.
+    ///
+    /// # Errors
+    /// None does: why not, for each of ours.
+    pub(crate) fn of_port(
+        &self,
+        device: &str,
+        port: u8,
+        peer: &AdvertisedRail,
+    ) -> Result<Self, ConnectError> {
+        let peer = core::slice::from_ref(peer);
+        let ours = (0..self.advertised.len())
+            .filter(|index| self.port_of(*index) == Some((device, port)))
+            .filter_map(|index| self.only(index))
+            .find(|rails| rails.route(peer).is_ok());
+        match ours {
+            Some(rails) => Ok(rails),
+            None => {
+                self.route(peer)?;
+                Err(ConnectError::NoRails)
+            }
+        }
     }
 
     /// The device and port of the rail of this index, which stay where its address does not.

@@ -57,7 +57,7 @@ impl Background {
         limits: &HandshakeLimits,
     ) -> io::Result<(Self, Vec<Acceptances<P>>)> {
         let signal = Arc::new(Signal::new()?);
-        let makers = Makers::background(limits.making)?;
+        let makers = Makers::background(limits.making, node.reaper())?;
         let (handshakes, acceptances) =
             Handshakes::new(port, node, workers, limits, makers, || signals(&signal))?;
         let stop = Arc::new(Stop {

@@ -1,102 +1,340 @@
-//! Where queue pairs are made: calls that take milliseconds, and seconds where a neighbour does not answer, kept
-//! off the thread that talks to peers.
+//! Where queue pairs are made, and ports looked at: calls that take milliseconds, and seconds where a neighbour does
+//! not answer, kept off the threads that poll and off those that talk to peers.
 
+use core::fmt;
+use core::net::IpAddr;
+use core::panic::AssertUnwindSafe;
+use core::time::Duration;
+use std::collections::VecDeque;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::panic::catch_unwind;
+use std::sync::mpsc::{self, TryRecvError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-type Job = Box<dyn FnOnce() + Send>;
+use doorbell_core::provider::ProviderError;
+use doorbell_core::wire::InstanceId;
 
-/// Does what it is handed, as much at a time as it has threads. Dropped, it waits until all is done.
+use super::reaper::{Reaped, Reaper};
+use super::signal::Signal;
+use crate::error::ConnectError;
+
+/// Whom a job is for, as far as it may keep others from theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whom {
+    /// A peer that came from this address.
+    Guest(IpAddr),
+    /// A peer that is connected to, by whichever of its rails.
+    Peer(InstanceId),
+    /// All: a look at the ports, which comes behind what is made of one.
+    All,
+}
+
+/// What comes of a call of a device that panicked.
+pub(crate) const PANICKED: ProviderError = ProviderError {
+    call: "call of a device that panicked",
+    errno: CANCELED,
+};
+
+/// `ECANCELED`.
+const CANCELED: i32 = 125;
+
+/// Makes what it is asked for, as much at a time as it has threads, and of that for one peer half at most. What waits is
+/// bounded by what there is to make it of: each queue pair has a place of a Worker's, and a look is for all who ask.
+///
+/// Dropped, it waits until all is done, unless it is [detached](Makers::detached).
 #[derive(Debug, Default)]
 pub(crate) struct Makers {
-    /// `None` does it at once, where it is handed over.
-    to: Option<mpsc::Sender<Job>>,
+    /// `None` makes it at once, where it is asked for.
+    jobs: Option<Arc<Jobs>>,
     threads: Vec<JoinHandle<()>>,
+    reaper: Reaper,
 }
 
 impl Makers {
-    /// Makers with so many threads.
+    /// Makers with so many threads. What they made and nobody wants any more is the reaper's.
     ///
     /// # Errors
     /// The system gave no thread.
-    pub(crate) fn background(threads: usize) -> io::Result<Self> {
-        let (to, from) = mpsc::channel::<Job>();
-        let from = Arc::new(Mutex::new(from));
+    pub(crate) fn background(threads: usize, reaper: &Reaper) -> io::Result<Self> {
+        let threads = threads.max(1);
+        let jobs = Arc::new(Jobs {
+            for_one: threads.div_ceil(2),
+            state: Mutex::default(),
+            added: Condvar::new(),
+            done: Condvar::new(),
+        });
         let mut makers = Self {
-            to: Some(to),
+            jobs: Some(Arc::clone(&jobs)),
             threads: Vec::new(),
+            reaper: reaper.clone(),
         };
-        for _ in 0..threads.max(1) {
-            let from = Arc::clone(&from);
+        for _ in 0..threads {
+            let jobs = Arc::clone(&jobs);
             let thread = thread::Builder::new()
                 .name("doorbell-maker".into())
-                .spawn(move || {
-                    while let Some(job) = next(&from) {
-                        job();
-                    }
-                })?;
+                .spawn(move || jobs.work())?;
             makers.threads.push(thread);
         }
         Ok(makers)
     }
 
-    /// Hands something over to be done.
-    pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
-        match &self.to {
-            // Where all threads are gone, having panicked, the send fails and drops it here.
-            Some(to) => drop(to.send(Box::new(job))),
-            None => job(),
-        }
+    /// The same, but whoever drops it does not wait: the threads end by themselves, once all is done.
+    pub(crate) fn detached(mut self) -> Self {
+        self.threads.clear();
+        self
     }
-}
 
-/// The next job, for one of the threads; none where nobody hands over more.
-fn next(from: &Mutex<mpsc::Receiver<Job>>) -> Option<Job> {
-    from.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+    /// Whether it has threads, and not all is made where it is asked for.
+    pub(crate) const fn is_background(&self) -> bool {
+        self.jobs.is_some()
+    }
+
+    /// Has something made. Whoever wants it looks for it now and then, and may wait for `signal` between.
+    pub(crate) fn make<T: Send + 'static>(
+        &self,
+        whom: Whom,
+        signal: Option<&Arc<Signal>>,
+        make: impl FnOnce() -> Result<T, ConnectError> + Send + 'static,
+    ) -> Commission<T> {
+        let (to, from) = mpsc::sync_channel(1);
+        let delivery = Delivery {
+            to,
+            told: Told(signal.cloned()),
+        };
+        let reaper = self.reaper.clone();
+        // Where nobody waits for it any more, it goes to the reaper from here.
+        let run = move || delivery.hand_over(make().map(|made| reaper.keep(made)));
+        let queued = match &self.jobs {
+            Some(jobs) => {
+                let run: Box<dyn FnOnce() + Send> = Box::new(run);
+                Some((Arc::clone(jobs), jobs.add(whom, self.reaper.keep(run))))
+            }
+            None => {
+                run();
+                None
+            }
+        };
+        Commission { from, queued }
+    }
+
+    /// What whoever has something made may wait for: nothing where it is made at once.
+    ///
+    /// # Errors
+    /// The system gave no descriptor.
+    pub(crate) fn signal(&self) -> io::Result<Option<Arc<Signal>>> {
+        let signal = self.is_background().then(Signal::new);
+        Ok(signal.transpose()?.map(Arc::new))
+    }
+
+    /// Waits until nothing is made any more that nobody wants, but no longer than `patience`; says whether that is so. It is
+    /// the reaper's then.
+    pub(crate) fn settle(&self, patience: Duration) -> bool {
+        let Some(jobs) = &self.jobs else {
+            return true;
+        };
+        let waited = jobs
+            .done
+            .wait_timeout_while(jobs.state(), patience, |state| !state.is_settled());
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.is_settled()
+    }
 }
 
 impl Drop for Makers {
     fn drop(&mut self) {
-        self.to = None;
+        if let Some(jobs) = &self.jobs {
+            jobs.state().is_over = true;
+            jobs.added.notify_all();
+        }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::Makers;
-    use core::time::Duration;
-    use std::sync::mpsc;
+/// Something that is being made. Dropped, it is no longer wanted: where no thread has begun yet, none does, and what it was to
+/// be made of, or what was made of it, goes to the reaper.
+#[derive(Debug)]
+pub(crate) struct Commission<T: Send + 'static> {
+    from: mpsc::Receiver<Result<Reaped<T>, ConnectError>>,
+    queued: Option<(Arc<Jobs>, u64)>,
+}
 
-    #[test]
-    fn one_that_takes_long_holds_up_no_other() {
-        let makers = Makers::background(2).unwrap();
-        let (to, from) = mpsc::channel();
-        let (go, wait) = mpsc::channel::<()>();
-        let last = to.clone();
-        makers.run(move || {
-            let _ = wait.recv();
-            last.send(9).unwrap();
-        });
-        for number in 0..3 {
-            let to = to.clone();
-            makers.run(move || to.send(number).unwrap());
+impl<T: Send + 'static> Commission<T> {
+    /// What came of it, once; `None` while it is made.
+    ///
+    /// # Errors
+    /// It came to nothing.
+    pub(crate) fn take(&self) -> Result<Option<Reaped<T>>, ConnectError> {
+        match self.from.try_recv() {
+            Ok(made) => made.map(Some),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(ConnectError::Provider(PANICKED)),
         }
-        for number in 0..3 {
-            assert_eq!(from.recv_timeout(Duration::from_secs(20)), Ok(number));
-        }
-        go.send(()).unwrap();
-        drop(makers);
-        assert_eq!(from.try_recv(), Ok(9));
-    }
-
-    #[test]
-    fn without_threads_it_is_done_at_once() {
-        let (to, from) = mpsc::channel();
-        Makers::default().run(move || to.send(1).unwrap());
-        assert_eq!(from.try_recv(), Ok(1));
     }
 }
+
+impl<T: Send + 'static> Drop for Commission<T> {
+    fn drop(&mut self) {
+        if let Some((jobs, number)) = &self.queued {
+            jobs.give_up(*number);
+        }
+    }
+}
+
+/// Where what was made goes to. The order is that of their ends: who is told finds out, also that a call panicked.
+struct Delivery<T: Send + 'static> {
+    to: mpsc::SyncSender<Result<Reaped<T>, ConnectError>>,
+    told: Told,
+}
+
+impl<T: Send + 'static> Delivery<T> {
+    fn hand_over(self, made: Result<Reaped<T>, ConnectError>) {
+        let Self { to, told } = self;
+        let _ = to.send(made);
+        drop(to);
+        drop(told);
+    }
+}
+
+/// Raises a signal once it is dropped.
+struct Told(Option<Arc<Signal>>);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if let Some(signal) = &self.0 {
+            signal.raise();
+        }
+    }
+}
+
+/// What there is to do.
+struct Jobs {
+    /// How many of those at a time are of one peer at most.
+    for_one: usize,
+    state: Mutex<State>,
+    added: Condvar,
+    done: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// The first in front.
+    waiting: VecDeque<Job>,
+    /// Those that are being done.
+    running: Vec<Running>,
+    /// How many there were so far, which names them.
+    count: u64,
+    is_over: bool,
+}
+
+struct Job {
+    number: u64,
+    whom: Whom,
+    // Undone where that takes nobody's time.
+    make: Reaped<Box<dyn FnOnce() + Send>>,
+}
+
+struct Running {
+    number: u64,
+    whom: Whom,
+    is_wanted: bool,
+}
+
+impl State {
+    fn is_settled(&self) -> bool {
+        self.running.iter().all(|job| job.is_wanted)
+    }
+
+    /// The job whose turn it is: those of looks come last.
+    fn turn(&self, for_one: usize) -> Option<usize> {
+        let has_room = |job: &Job| {
+            let same = self.running.iter().filter(|other| other.whom == job.whom);
+            // Of looks one at a time, so that all who ask meanwhile have one to share.
+            same.count() < if job.whom == Whom::All { 1 } else { for_one }
+        };
+        let turn = |is_look| {
+            let mut waiting = self.waiting.iter();
+            waiting.position(|job| (job.whom == Whom::All) == is_look && has_room(job))
+        };
+        turn(false).or_else(|| turn(true))
+    }
+}
+
+impl Jobs {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a job behind the others, and gives its number.
+    fn add(&self, whom: Whom, make: Reaped<Box<dyn FnOnce() + Send>>) -> u64 {
+        let mut state = self.state();
+        let number = state.count;
+        state.count = number.wrapping_add(1);
+        state.waiting.push_back(Job { number, whom, make });
+        drop(state);
+        // One is enough: what has no room now has it where another is done, by the thread that did it.
+        self.added.notify_one();
+        number
+    }
+
+    /// Nobody wants it any more.
+    fn give_up(&self, number: u64) {
+        let mut state = self.state();
+        if let Some(running) = state.running.iter_mut().find(|job| job.number == number) {
+            running.is_wanted = false;
+        }
+        let at = state.waiting.iter().position(|job| job.number == number);
+        let job = at.and_then(|at| state.waiting.remove(at));
+        let is_over = state.is_over;
+        drop(state);
+        drop(job);
+        if is_over {
+            // It may have been what the threads had yet to do.
+            self.added.notify_all();
+        }
+    }
+
+    /// What each of the threads does.
+    fn work(&self) {
+        while let Some(Job { number, make, .. }) = self.next() {
+            // A provider that panics costs who asked, and nobody else.
+            let _ = catch_unwind(AssertUnwindSafe(|| Reaped::into_inner(make)()));
+            self.state().running.retain(|job| job.number != number);
+            self.done.notify_all();
+        }
+    }
+
+    /// The next job, for one of the threads; none where nobody asks for more.
+    fn next(&self) -> Option<Job> {
+        let mut state = self.state();
+        loop {
+            let at = state.turn(self.for_one);
+            if let Some(job) = at.and_then(|at| state.waiting.remove(at)) {
+                state.running.push(Running {
+                    number: job.number,
+                    whom: job.whom,
+                    is_wanted: true,
+                });
+                return Some(job);
+            }
+            if state.is_over && state.waiting.is_empty() {
+                self.added.notify_all();
+                return None;
+            }
+            state = self.added.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl fmt::Debug for Jobs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Jobs")
+            .field("for_one", &self.for_one)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -137,8 +137,9 @@ impl<P: Provider> Desk<P> {
         self.places.close();
     }
 
-    pub(super) fn tell_handshakes(&self) {
-        self.places.signals.tell_handshakes();
+    /// What wakes the handshakes, where they may sleep.
+    pub(super) fn told_to_handshakes(&self) -> Option<&Arc<Signal>> {
+        Some(&self.places.signals.as_ref()?.handshakes)
     }
 
     /// Asks for a channel on the Worker.

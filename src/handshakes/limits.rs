@@ -59,6 +59,11 @@ impl Guest {
             v4 @ IpAddr::V4(_) => v4,
         })
     }
+
+    /// The one address that stands for all of its own.
+    pub(super) const fn address(self) -> IpAddr {
+        self.0
+    }
 }
 
 impl fmt::Display for Guest {

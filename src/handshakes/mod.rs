@@ -45,7 +45,7 @@ pub(crate) use limits::source;
 use limits::{Crowd, Guest, Guests};
 use refusals::Refusals;
 pub(crate) use told::ToldRefusals;
-use under_way::{Around, Making, UnderWay};
+use under_way::{Around, UnderWay};
 
 /// How many peers one poll takes in at most, so that those there are get their turn.
 const TAKEN_IN_MAX: usize = 32;
@@ -98,7 +98,7 @@ pub struct Handshakes<P: Provider = Rdma, N: Network = Tcp> {
     under_way: Vec<Box<UnderWay<P, N>>>,
     refusals: Refusals<N>,
     told: ToldRefusals,
-    making: Making,
+    makers: Makers,
     acceptor: N::Acceptor,
     handle: Handle,
     instance: InstanceId,
@@ -148,7 +148,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
             under_way: Vec::new(),
             refusals: Refusals::new(),
             told: ToldRefusals::default(),
-            making: Making::new(makers, limits.making),
+            makers,
             acceptor: port.acceptor,
             handle: port.handle,
             instance: port.instance,
@@ -367,7 +367,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
             Some((at, rails)) if !Deadline::after(*at, RAILS_MAX_AGE).has_passed(now) => rails,
             _ => {
                 let devices: Vec<_> = self.desks.iter().map(|desk| desk.device()).collect();
-                let rails = Rails::of_devices(&self.node.provider, &devices, &self.node.rail_filter)?;
+                let rails = Rails::of_devices(self.node.provider(), &devices, &self.node.rail_filter)?;
                 &self.rails.insert((now, rails)).1
             }
         };
@@ -388,7 +388,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         let mut around = Around {
             desks: &self.desks,
             next_desk: &mut self.next_desk,
-            making: &mut self.making,
+            makers: &self.makers,
         };
         let (guests, counts, told) = (&mut self.guests, &self.counts, &mut self.told);
         self.under_way.retain_mut(|one| {

@@ -1,7 +1,6 @@
 //! One handshake that is under way beside the threads that accept, and its queue pair.
 
-use std::sync::mpsc::{self, TryRecvError};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use doorbell_core::accept_queue::ReserveError;
 use doorbell_core::network::{Network, Waited};
@@ -9,11 +8,12 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{Reject, RejectReason};
 use doorbell_core::{Deadline, Instant};
 
-use super::desk::{Desk, Granted, Seat};
+use super::desk::{Desk, Seat};
 use super::limits::Guest;
 use crate::answer::{Answer, Made, Next, Wanted};
 use crate::bring_up::{self, Ready};
-use crate::edge::makers::Makers;
+use crate::edge::makers::{Commission, Makers, Whom};
+use crate::edge::reaper::Reaped;
 use crate::error::ConnectError;
 
 /// A peer, and how far it is.
@@ -32,10 +32,8 @@ enum Stage<P: Provider> {
     Talking,
     /// The Worker was asked for a place.
     Asking(Seat<P>),
-    /// The Worker gave one, and a queue pair can be made as soon as others are done.
-    Granted(Box<Granted<P>>, Seat<P>),
-    /// It is being made.
-    Making(mpsc::Receiver<Result<Made<P>, ConnectError>>, Seat<P>),
+    /// The Worker gave one, and a queue pair is being made.
+    Making(Commission<Made<P>>, Seat<P>),
     /// The peer was told yes.
     Told(Box<Ready<P>>, Seat<P>),
 }
@@ -44,7 +42,7 @@ enum Stage<P: Provider> {
 pub(super) struct Around<'h, P: Provider> {
     pub(super) desks: &'h [Arc<Desk<P>>],
     pub(super) next_desk: &'h mut usize,
-    pub(super) making: &'h mut Making,
+    pub(super) makers: &'h Makers,
 }
 
 impl<P: Provider, N: Network> UnderWay<P, N> {
@@ -135,34 +133,27 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                     Ok(false)
                 }
                 Some(granted) => {
-                    self.stage = Stage::Granted(granted?, seat);
+                    let (granted, wanted, desk) = (granted?, *wanted, Arc::clone(seat.desk()));
+                    let whom = Whom::Guest(self.guest.address());
+                    let signal = seat.desk().told_to_handshakes();
+                    let making = around
+                        .makers
+                        .make(whom, signal, move || granted.make(&wanted, &desk));
+                    self.stage = Stage::Making(making, seat);
                     Ok(true)
                 }
             },
-            Stage::Granted(granted, seat) => {
-                match around.making.begin(self.guest, *granted, wanted, seat.desk()) {
-                    Ok(made) => {
-                        self.stage = Stage::Making(made, seat);
-                        Ok(true)
-                    }
-                    Err(granted) => {
-                        self.stage = Stage::Granted(Box::new(granted), seat);
-                        Ok(false)
-                    }
-                }
-            }
-            Stage::Making(made, seat) => match made.try_recv() {
-                Ok(made) => {
-                    let Made { local, ready } = made?;
+            Stage::Making(making, seat) => match making.take()? {
+                Some(made) => {
+                    let Made { local, ready } = Reaped::into_inner(made);
                     self.answer.accept(now, local)?;
                     self.stage = Stage::Told(Box::new(ready), seat);
                     Ok(true)
                 }
-                Err(TryRecvError::Empty) => {
-                    self.stage = Stage::Making(made, seat);
+                None => {
+                    self.stage = Stage::Making(making, seat);
                     Ok(false)
                 }
-                Err(TryRecvError::Disconnected) => Err(ConnectError::ListenerClosed),
             },
             told @ Stage::Told(..) => {
                 self.stage = told;
@@ -207,93 +198,5 @@ impl<P: Provider> Around<'_, P> {
             ReserveError::Full => ConnectError::TooManyUnaccepted,
             _ => ConnectError::ListenerClosed,
         })
-    }
-}
-
-/// The queue pairs that are being made.
-pub(super) struct Making {
-    makers: Makers,
-    at_a_time: usize,
-    /// For whom, as long as it lasts: given up too.
-    running: Vec<(Guest, Weak<()>)>,
-}
-
-impl Making {
-    pub(super) const fn new(makers: Makers, at_a_time: usize) -> Self {
-        Self {
-            makers,
-            at_a_time: if at_a_time == 0 { 1 } else { at_a_time },
-            running: Vec::new(),
-        }
-    }
-
-    /// Whether another may be made for this address now: half of those at a time are an address's at most.
-    fn has_room(&mut self, guest: Guest) -> bool {
-        self.running.retain(|(_, running)| running.strong_count() > 0);
-        let own = self.running.iter().filter(|(other, _)| *other == guest).count();
-        self.running.len() < self.at_a_time && own < self.at_a_time.div_ceil(2)
-    }
-
-    /// Has a queue pair made, and says where it will be.
-    ///
-    /// # Errors
-    /// Others are made first.
-    fn begin<P: Provider>(
-        &mut self,
-        guest: Guest,
-        granted: Granted<P>,
-        wanted: &Wanted,
-        desk: &Arc<Desk<P>>,
-    ) -> Result<mpsc::Receiver<Result<Made<P>, ConnectError>>, Granted<P>> {
-        if !self.has_room(guest) {
-            return Err(granted);
-        }
-        let running = Arc::new(());
-        self.running.push((guest, Arc::downgrade(&running)));
-        let (to, from) = mpsc::sync_channel(1);
-        let (wanted, desk) = (*wanted, Arc::clone(desk));
-        self.makers.run(move || {
-            // Where nobody waits for it any more, it is undone here.
-            let _ = to.send(granted.make(&wanted, &desk));
-            drop(running);
-            desk.tell_handshakes();
-        });
-        Ok(from)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Guest, Making};
-    use crate::edge::makers::Makers;
-    use std::sync::Arc;
-
-    #[test]
-    fn half_of_those_at_a_time_are_an_address_s_at_most() {
-        let guest = |last: u8| Guest::of(Some(([10, 0, 0, last], 1).into()));
-        let mut making = Making::new(Makers::default(), 4);
-        let mut running = Vec::new();
-        let mut begin = |making: &mut Making, guest| {
-            let has_room = making.has_room(guest);
-            if has_room {
-                let job = Arc::new(());
-                making.running.push((guest, Arc::downgrade(&job)));
-                running.push(job);
-            }
-            has_room
-        };
-        // One whose neighbour does not answer leaves the others half of them.
-        assert_eq!(
-            [1, 1, 1].map(|last| begin(&mut making, guest(last))),
-            [true, true, false]
-        );
-        assert_eq!(
-            [2, 3, 4].map(|last| begin(&mut making, guest(last))),
-            [true, true, false]
-        );
-        running.remove(0);
-        assert!(making.has_room(guest(1)) && making.has_room(guest(4)));
-        // Where one is made at a time, it is anybody's.
-        assert!(Making::new(Makers::default(), 0).has_room(guest(1)));
     }
 }

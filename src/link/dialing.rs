@@ -1,29 +1,50 @@
 //! Connecting the rails of a link: each between one port of ours and one rail of the peer's, looked for anew each time.
 
 use core::net::{IpAddr, Ipv6Addr};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
-use doorbell_core::Instant;
 use doorbell_core::handshake::{Cause, HandshakeError};
 use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
 use doorbell_core::session::{Epoch, FinalReason};
 use doorbell_core::wire::{AdvertisedRail, Handle, RejectReason, Resumption};
+use doorbell_core::{Deadline, Instant};
 
 use super::config::LinkConfig;
 use super::rail::{At, Between, LinkRail};
 use super::state::Link;
+use crate::connecting::{Aim, Patience};
+use crate::edge::signal::Signal;
 use crate::error::ConnectError;
+use crate::look::{LOOKED_WITHIN, Looking};
 use crate::rails::Rails;
 use crate::tell::tell;
 use crate::{ChannelConfig, Connecting, Connection, Node, Worker};
 
+/// Rails that are being looked for: our ports are looked at.
+pub(super) struct Finding {
+    looking: Looking,
+    /// Those of the peer's.
+    peers: Vec<AdvertisedRail>,
+    /// Raised once they can be found, where our ports are looked at on another thread.
+    signal: Option<Arc<Signal>>,
+}
+
+impl Finding {
+    /// What becomes readable once they can be found.
+    pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.signal.as_ref()?.descriptor())
+    }
+
+    /// When to poll again at the latest.
+    pub(super) const fn deadline(&self) -> Deadline {
+        self.looking.deadline()
+    }
+}
+
 /// The rails of a link to be, and the speed of each.
-pub(super) fn rails_to<P: Provider, N: Network>(
-    node: &Node<P, N>,
-    workers: &[Worker<P>],
-    peers: &[AdvertisedRail],
-) -> Result<Vec<(Between, u32)>, ConnectError> {
-    let rails = Rails::scan(node, workers)?;
+pub(super) fn rails_to(rails: &Rails, peers: &[AdvertisedRail]) -> Result<Vec<(Between, u32)>, ConnectError> {
     let found: Vec<_> = rails
         .pairs(peers)
         .iter()
@@ -74,21 +95,56 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         self.handle = Some(*handle);
         let rails: Vec<_> = handle.rails().iter().collect();
-        self.go_by(node, workers, &rails, now);
+        self.look_for(node, workers, rails, now);
         self.ask_for_rails();
         true
     }
 
-    /// Goes by these rails of the peer.
-    pub(super) fn go_by(
+    /// Goes by these rails of the peer, once our ports were looked at.
+    pub(super) fn look_for(
         &mut self,
         node: &Node<P, N>,
         workers: &[Worker<P>],
-        peers: &[AdvertisedRail],
+        peers: Vec<AdvertisedRail>,
         now: Instant,
     ) {
+        // What was looked for before is of no more use.
+        self.finding = None;
+        let Ok(signal) = node.makers().signal() else {
+            return;
+        };
+        let until = Deadline::after(now, LOOKED_WITHIN);
+        if let Ok(looking) = Looking::begin(node, workers, signal.as_ref(), until) {
+            self.finding = Some(Finding {
+                looking,
+                peers,
+                signal,
+            });
+            self.take_found(node, workers, now);
+        }
+    }
+
+    /// Goes by what was found, if our ports were looked at. Says whether nothing is looked for any more.
+    pub(super) fn take_found(&mut self, node: &Node<P, N>, workers: &[Worker<P>], now: Instant) -> bool {
+        let Some(finding) = &self.finding else {
+            return true;
+        };
+        if let Some(signal) = &finding.signal {
+            signal.take();
+        }
+        let Some(looked) = finding.looking.take(node, workers) else {
+            return false;
+        };
+        let found = looked.and_then(|rails| rails_to(&rails, &finding.peers));
+        self.finding = None;
         // Where nothing reaches it now, rails are tried as before.
-        for (between, speed_mbps) in rails_to(node, workers, peers).unwrap_or_default() {
+        self.go_by(found.unwrap_or_default(), now);
+        true
+    }
+
+    /// Goes by these rails.
+    pub(super) fn go_by(&mut self, found: Vec<(Between, u32)>, now: Instant) {
+        for (between, speed_mbps) in found {
             let is_of_port = |rail: &&mut LinkRail<P, N>| {
                 let known = rail.between.as_ref();
                 known.is_some_and(|known| (&known.device, known.port) == (&between.device, between.port))
@@ -119,17 +175,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         let (Some(between), Some(handle)) = (between, &self.handle) else {
             return Err(ConnectError::NoRails);
         };
-        let rails = Rails::scan(node, workers)?;
-        let ours = (0..rails.advertised().len())
-            .filter(|index| rails.port_of(*index) == Some((between.device.as_str(), between.port)))
-            .filter_map(|index| rails.only(index))
-            .find(|rails| rails.route(core::slice::from_ref(&between.peer)).is_ok());
-        let Some(ours) = ours else {
-            // It reaches the peer no more: why not, for each of ours.
-            rails.route(core::slice::from_ref(&between.peer))?;
-            return Err(ConnectError::NoRails);
-        };
-        let deadline = node.within(config.session.attach_within);
+        let patience = Patience::OnceLooked(config.session.attach_within);
         // The handshake proves it; what is said first on the connection has to be the same.
         let channel = ChannelConfig {
             session: Some(Resumption {
@@ -139,7 +185,13 @@ impl<P: Provider, N: Network> Link<P, N> {
             }),
             ..config.channel
         };
-        node.begin_connect_over(ours, between.peer, handle, &channel, deadline)
+        let aim = Aim::Rail {
+            handle: *handle,
+            device: between.device.clone(),
+            port: between.port,
+            peer: between.peer,
+        };
+        node.begin(workers, aim, &channel, patience)
     }
 
     /// Goes on with the rails that are being connected; `made` gets each channel that came of it.

@@ -217,7 +217,11 @@ impl<P: Provider, N: Network> Links<P, N> {
         let now = node.network.now();
         for link in self.core.links_mut() {
             if let Some(handle) = link.handle {
-                link.reroute(node, workers, &handle, now);
+                let listed: Vec<_> = handle.rails().iter().collect();
+                // What is being looked for is of before.
+                link.finding = None;
+                link.go_by(rails_to(&rails, &listed).unwrap_or_default(), now);
+                link.ask_for_rails();
             }
         }
         Ok(handle)
@@ -257,7 +261,8 @@ impl<P: Provider, N: Network> Links<P, N> {
     }
 
     /// Begins a link to the process that handed out a handle, over every pair of rails by which it is reached: where the handle
-    /// has no room for all of its rails, it is asked for them. Its events say when it is there.
+    /// has no room for all of its rails, it is asked for them. Its events say when it is there. The ports are looked at on this
+    /// thread, which takes a device milliseconds.
     ///
     /// # Errors
     /// No rail reaches it: each with its reason. Or there are too many links, or there is no memory for another.
@@ -267,8 +272,18 @@ impl<P: Provider, N: Network> Links<P, N> {
         workers: &[Worker<P>],
         handle: &Handle,
     ) -> Result<LinkId, LinkError> {
+        self.connect_over(node, &Rails::scan(node, workers)?, handle)
+    }
+
+    /// The same, over rails that were looked at.
+    pub(crate) fn connect_over(
+        &mut self,
+        node: &Node<P, N>,
+        our_rails: &Rails,
+        handle: &Handle,
+    ) -> Result<LinkId, LinkError> {
         let listed: Vec<_> = handle.rails().iter().collect();
-        let rails = match rails_to(node, workers, &listed) {
+        let rails = match rails_to(our_rails, &listed) {
             // Those that reach it may be among those that it says when it is asked.
             Err(ConnectError::NoRoute(_)) if handle.has_more() => Vec::new(),
             Err(ConnectError::NoRoute(report)) => return Err(LinkError::NoRoute(report)),
@@ -351,7 +366,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     }
 
     /// Polls the Workers and moves every link as far as it can; `each` gets every event with its link. No peer is waited
-    /// for; where a rail is connected from here, what our device takes to make and connect its queue pair is taken on this thread.
+    /// for, nor, on a [`Node::open`], our device where a rail is connected from here.
     ///
     /// # Errors
     /// A Worker cannot be polled, and is of no further use.
@@ -429,16 +444,26 @@ impl<P: Provider, N: Network> Links<P, N> {
             .flat_map(|(_, link)| &link.rails)
             .filter_map(|rail| Some(rail.connecting.as_ref()?.deadline()));
         let questions = self.core.links().filter_map(|(_, link)| link.question.wake());
+        let finding = self
+            .core
+            .links()
+            .filter_map(|(_, link)| Some(link.finding.as_ref()?.deadline()));
         let door = self.door.as_ref().and_then(Door::deadline);
         let unclaimed = self.core.routes.unclaimed().map(|(_, until)| until);
-        let all = sessions.chain(connecting).chain(questions);
+        let all = sessions.chain(connecting).chain(questions).chain(finding);
         all.chain(door).chain(unclaimed).min()
     }
 
     /// What an event loop watches for input, beside the Workers' own: where handshakes have a thread, a peer that is to be
-    /// let in makes one readable.
+    /// let in makes one readable; and where a thread looks at the ports for a link, or makes a queue pair for a rail that is
+    /// connected from here, that it is done does. These are others after a poll.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.door.iter().flat_map(Door::descriptors)
+        let links = || self.core.links().map(|(_, link)| link);
+        let rails = links().flat_map(|link| &link.rails);
+        let making = rails.filter_map(|rail| Some(rail.connecting.as_ref()?.making()?.descriptor()));
+        let finding = links().filter_map(|link| link.finding.as_ref()?.descriptor());
+        let door = self.door.iter().flat_map(Door::descriptors);
+        door.chain(making).chain(finding)
     }
 
     /// The links there are.

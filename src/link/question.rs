@@ -18,6 +18,8 @@ pub(super) struct Question<N: Network> {
     next: Option<Deadline>,
     /// How often it was put without an answer that helps: each time at another address.
     failed: u32,
+    /// Whether it was answered, and what reaches the rails in the answer is not known yet.
+    is_open: bool,
 }
 
 impl<N: Network> Default for Question<N> {
@@ -26,6 +28,7 @@ impl<N: Network> Default for Question<N> {
             asking: None,
             next: None,
             failed: 0,
+            is_open: false,
         }
     }
 }
@@ -102,7 +105,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Goes by what the peer answered.
+    /// Goes by what the peer answered, and by what was found since.
     pub(super) fn hear_answer(
         &mut self,
         node: &Node<P, N>,
@@ -110,20 +113,27 @@ impl<P: Provider, N: Network> Link<P, N> {
         (now, random): (Instant, u64),
         config: &LinkConfig,
     ) {
-        let Some(answer) = self.question.asking.as_mut().and_then(|asking| asking.poll(node)) else {
-            return;
-        };
-        let instance = self.handle.map(|handle| handle.instance());
-        let asked = self.question.asking.take();
-        if let Some(asked) = asked.filter(|_| answer.is_ok_and(|handle| Some(handle.instance()) == instance))
-        {
-            self.go_by(node, workers, asked.rails(), now);
-            if self.rails.iter().any(|rail| rail.between.is_some()) {
-                self.question.failed = 0;
-                return;
+        if let Some(answer) = self.question.asking.as_mut().and_then(|asking| asking.poll(node)) {
+            let instance = self.handle.map(|handle| handle.instance());
+            let asked = self.question.asking.take();
+            let is_its = answer.is_ok_and(|handle| Some(handle.instance()) == instance);
+            match asked.filter(|_| is_its) {
+                Some(asked) => {
+                    self.look_for(node, workers, asked.rails().to_vec(), now);
+                    self.question.is_open = true;
+                }
+                // It did not answer, or another process did.
+                None => self.question.again((now, random), config),
             }
         }
-        // It did not answer, another process did, or no rail of ours reaches any of its as things are.
-        self.question.again((now, random), config);
+        if !self.take_found(node, workers, now) || !core::mem::take(&mut self.question.is_open) {
+            return;
+        }
+        if self.rails.iter().any(|rail| rail.between.is_some()) {
+            self.question.failed = 0;
+        } else {
+            // No rail of ours reaches any of its as things are.
+            self.question.again((now, random), config);
+        }
     }
 }

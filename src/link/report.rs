@@ -96,12 +96,12 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.core.take_before(id)
     }
 
-    /// Whether a rail of any link is being connected, or a peer asked for its rails.
+    /// Whether a rail of any link is being connected or looked for, or a peer asked for its rails.
     pub(crate) fn is_connecting(&self) -> bool {
         let mut links = self.core.links().map(|(_, link)| link);
         links.any(|link| {
             let mut rails = link.rails.iter();
-            link.question.is_asked() || rails.any(|rail| rail.connecting.is_some())
+            link.question.is_asked() || link.finding.is_some() || rails.any(|rail| rail.connecting.is_some())
         })
     }
 }

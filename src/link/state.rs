@@ -11,6 +11,7 @@ use doorbell_core::{Instant, Ticket};
 
 use super::arrivals::Who;
 use super::config::{LinkConfig, LinkError};
+use super::dialing::Finding;
 use super::moved::ToldMoved;
 use super::one_sided::OneSided;
 use super::question::Question;
@@ -23,6 +24,8 @@ pub(super) struct Link<P: Provider, N: Network> {
     pub(super) rails: Vec<LinkRail<P, N>>,
     /// Where the peer is, on the side that connects.
     pub(super) handle: Option<Handle>,
+    /// The rails that are being looked for, where the peer is reached by others.
+    pub(super) finding: Option<Finding>,
     /// The question for the rails that it has no room for.
     pub(super) question: Question<N>,
     /// The process that began it, on the side that is connected to.
@@ -70,6 +73,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             session: Session::new(config.session, role, id, tables, now),
             rails,
             handle: None,
+            finding: None,
             question: Question::default(),
             peer: None,
             out: Store::new(retained, config.fragment_bytes())?,

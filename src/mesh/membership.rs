@@ -170,6 +170,19 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         rank: Rank,
         handle: &Handle,
     ) -> Result<bool, MeshError> {
+        self.connect_by(node, workers, (rank, handle), |links| {
+            links.connect(node, workers, handle)
+        })
+    }
+
+    /// The same, where a link to it is begun like this.
+    pub(super) fn connect_by(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &[Worker<P>],
+        (rank, handle): (Rank, &Handle),
+        connect: impl FnOnce(&mut Links<P, N>) -> Result<LinkId, LinkError>,
+    ) -> Result<bool, MeshError> {
         let state = &mut self.state;
         if rank.number() >= state.config.ranks {
             return Err(MeshError::NoSuchRank {
@@ -197,7 +210,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             state.unwanted.push(before.link);
             state.lose(&before, node.network().now());
         }
-        match self.links.connect(node, workers, handle) {
+        match connect(&mut self.links) {
             Ok(link) => {
                 state.neighbours.push(Neighbour::new(link, instance, Some(rank)));
                 state.note_not_begun(rank, None);

@@ -7,12 +7,14 @@ use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
 use doorbell_core::rank::Rank;
 use doorbell_core::session::Backoff;
+use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
 
 use super::config::MeshError;
 use super::membership::Mesh;
 use super::unlinked::NotLinked;
 use crate::error::ConnectError;
+use crate::look::{LOOKED_WITHIN, Looking};
 use crate::tell::tell;
 use crate::{Asking, Node, Worker};
 
@@ -24,6 +26,8 @@ pub(super) struct Sought<N: Network> {
     rank: Rank,
     address: SocketAddr,
     asking: Option<Asking<N>>,
+    /// What it answered, while our ports are looked at.
+    looking: Option<(Handle, Looking)>,
     /// Not before.
     next: Deadline,
     attempts_failed: u32,
@@ -37,6 +41,7 @@ impl<N: Network> Sought<N> {
             rank,
             address,
             asking: None,
+            looking: None,
             next: Deadline::at(Instant::from_ns(0)),
             attempts_failed: 0,
             failure: None,
@@ -49,11 +54,13 @@ impl<N: Network> Sought<N> {
 
     /// When to poll again at the latest.
     pub(super) fn wake(&self) -> Deadline {
-        self.asking.as_ref().map_or(self.next, Asking::deadline)
+        let looking = self.looking.as_ref().map(|(_, looking)| looking.deadline());
+        let asking = self.asking.as_ref().map(Asking::deadline);
+        looking.or(asking).unwrap_or(self.next)
     }
 
     pub(super) const fn is_asking(&self) -> bool {
-        self.asking.is_some()
+        self.asking.is_some() || self.looking.is_some()
     }
 
     /// Why it was not found.
@@ -91,7 +98,12 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             };
             if is_linked {
                 (sought.asking, sought.attempts_failed, sought.failure) = (None, 0, None);
+                sought.looking = None;
                 sought.next = Deadline::after(now, backoff.longest);
+                continue;
+            }
+            if sought.looking.is_some() {
+                self.link_to_found(index, node, workers, now);
                 continue;
             }
             // What is not secret differs from member to member all the same.
@@ -111,12 +123,38 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 Some(Ok(handle)) => {
                     (sought.asking, sought.failure) = (None, None);
                     sought.next = Deadline::after(now, ANSWERED_WITHIN);
-                    // Where no rail reaches it others are to be between, until one does: that is noted where it is found.
-                    if let Err(MeshError::Link(error)) = self.connect(node, workers, rank, &handle) {
-                        self.state.note_not_begun(rank, Some(error));
+                    let until = Deadline::after(now, LOOKED_WITHIN);
+                    // Whoever waits for the mesh looks now and then, without a signal.
+                    if let Ok(looking) = Looking::begin(node, workers, None, until) {
+                        sought.looking = Some((handle, looking));
+                        self.link_to_found(index, node, workers, now);
                     }
                 }
             }
+        }
+    }
+
+    /// Links to one that answered, once our ports were looked at.
+    fn link_to_found(&mut self, index: usize, node: &Node<P, N>, workers: &[Worker<P>], now: Instant) {
+        let Some(sought) = self.sought.get_mut(index) else {
+            return;
+        };
+        let Some((handle, looking)) = &sought.looking else {
+            return;
+        };
+        let Some(found) = looking.take(node, workers) else {
+            return;
+        };
+        let (rank, handle) = (sought.rank, *handle);
+        sought.looking = None;
+        // A link is to come of it from now on: the look was not the member's time.
+        sought.next = Deadline::after(now, ANSWERED_WITHIN);
+        let outcome = self.connect_by(node, workers, (rank, &handle), |links| {
+            links.connect_over(node, &found?, &handle)
+        });
+        // Where no rail reaches it others are to be between, until one does: that is noted where it is found.
+        if let Err(MeshError::Link(error)) = outcome {
+            self.state.note_not_begun(rank, Some(error));
         }
     }
 }

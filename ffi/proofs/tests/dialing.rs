@@ -1,0 +1,484 @@
+//! Who connects by polling makes no call of a device that looks at its ports, or makes or destroys a queue pair, over `ffi` on the
+//! fake libibverbs: such calls are held, on every thread but the one that polls, and it goes on all the same.
+//!
+//! One test, since calls are held, and counted, for the whole process.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use core::net::{Ipv4Addr, SocketAddr};
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+
+use doorbell::vocabulary::handshake::{HandshakeError, Stage};
+use doorbell::vocabulary::rank::Rank;
+use doorbell::{
+    Acceptances, Background, ChannelConfig, ChannelId, ConnectError, Connecting, Connection, Event, Handle,
+    HandshakeLimits, LinkConfig, LinkEvent, Links, Listener, Mesh, MeshConfig, Node, Operation, Trust,
+    Worker, WorkerConfig, within,
+};
+use doorbell_fake::{Call, Control};
+use doorbell_ffi::leaks;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// How long calls are held at least: what a neighbour takes that does not resolve at once.
+const HELD: Duration = Duration::from_secs(1);
+
+/// No poll takes longer while they are: far more than it takes on a busy machine, and far less than they do.
+const PROMPT: Duration = Duration::from_millis(400);
+
+/// Changes of state of queue pairs in front of an initiator's to ready-to-receive: its own to INIT, and its peer's three.
+const BEFORE_READY_TO_RECEIVE: u32 = 4;
+
+fn open() -> Arc<Node> {
+    Arc::new(Node::open(Trust::unauthenticated_on_purpose()).unwrap())
+}
+
+/// Nothing is left of what was made since all was healed, by the deadline.
+fn all_destroyed(control: Control) {
+    let began = Instant::now();
+    for (made, destroyed) in Call::LIVES {
+        while control.calls(made) != control.calls(destroyed) {
+            assert!(began.elapsed() < SOON, "{destroyed:?}");
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn config() -> ChannelConfig {
+    let mut config = ChannelConfig::default();
+    config.send_depth = 8;
+    config.receive_depth = 8;
+    config.handshake_stage = SOON;
+    config
+}
+
+fn worker(node: &Node, channels_max: u32) -> Worker {
+    let mut config = WorkerConfig::default();
+    config.slots = 64;
+    config.slot_bytes = 64;
+    config.channels_max = channels_max;
+    node.workers(&config).unwrap().remove(0)
+}
+
+/// One that listens and one that connects, both polled by this thread, with a channel between the two and room for another.
+struct Two {
+    control: Control,
+    node: Arc<Node>,
+    hub: Worker,
+    own: [Worker; 1],
+    background: Background,
+    acceptances: Acceptances,
+    first: Option<ChannelId>,
+    received: u32,
+    longest_poll: Duration,
+}
+
+impl Two {
+    fn new(control: Control) -> Self {
+        control.heal();
+        let node = open();
+        let (hub, own) = (worker(&node, 8), [worker(&node, 2)]);
+        let hubs = core::slice::from_ref(&hub);
+        let listener = Listener::bind(&node, hubs, "127.0.0.1:0".parse().unwrap(), &config()).unwrap();
+        let limits = HandshakeLimits::default();
+        let (background, mut acceptances) = listener.background(&node, hubs, &limits).unwrap();
+        let mut two = Self {
+            control,
+            node,
+            hub,
+            own,
+            background,
+            acceptances: acceptances.remove(0),
+            first: None,
+            received: 0,
+            longest_poll: Duration::ZERO,
+        };
+        let mut dial = two.dial(SOON);
+        let made = two.until(&mut dial, |_| false).unwrap().unwrap();
+        two.first = Some(made.channel);
+        two
+    }
+
+    fn dial(&self, patience: Duration) -> Connecting {
+        let to = self.background.address();
+        self.node
+            .begin_connect_at(&self.own, to, &config(), within(patience))
+            .unwrap()
+    }
+
+    /// Polls all there is once, with a message on its way.
+    fn poll(&mut self, dial: Option<&mut Connecting>) -> Option<Result<Connection, ConnectError>> {
+        let began = Instant::now();
+        let outcome = dial.and_then(|dial| dial.poll(&self.node, &mut self.own));
+        let _ = self.acceptances.poll_accept(&mut self.hub).unwrap();
+        let [own] = &mut self.own;
+        if let Some(channel) = self.first.and_then(|first| own.channel(first)) {
+            let _ = channel.post_inline(Operation::Send, &[0; 8]);
+        }
+        own.poll(|_, event| drop(event)).unwrap();
+        let received = &mut self.received;
+        self.hub
+            .poll(|_, event| {
+                *received = received.saturating_add(u32::from(matches!(event, Event::Received { .. })));
+            })
+            .unwrap();
+        self.longest_poll = self.longest_poll.max(began.elapsed());
+        outcome
+    }
+
+    /// Polls until there is an outcome, or this is so.
+    fn until(
+        &mut self,
+        dial: &mut Connecting,
+        is_so: impl Fn(&Self) -> bool,
+    ) -> Option<Result<Connection, ConnectError>> {
+        let began = Instant::now();
+        while !is_so(self) {
+            assert!(began.elapsed() < SOON, "{dial:?}");
+            let outcome = self.poll(Some(dial));
+            if outcome.is_some() {
+                return outcome;
+            }
+        }
+        None
+    }
+
+    /// Goes on with a dial until it waits for a held call, the first one after `after` others.
+    fn hold(&mut self, call: Call, after: u32, patience: Duration) -> Connecting {
+        let held = self.control.calls(call).saturating_add(after).saturating_add(1);
+        self.control.hold(call, after);
+        let mut dial = self.dial(patience);
+        let outcome = self.until(&mut dial, |two| two.control.calls(call) >= held);
+        assert!(outcome.is_none(), "{outcome:?}");
+        (self.received, self.longest_poll) = (0, Duration::ZERO);
+        dial
+    }
+
+    /// Nothing that was held was called here, and what else there was to do went on.
+    fn let_go(&self, case: &str) {
+        assert_eq!(self.control.let_go(), 0, "{case}");
+        assert!(self.received > 100, "{case}: {}", self.received);
+        assert!(self.longest_poll < PROMPT, "{case}: {:?}", self.longest_poll);
+    }
+
+    /// Connects on the one place there is, and ends all of it.
+    fn connects(mut self) {
+        assert!(self.node.settle(within(SOON)));
+        let mut dial = self.dial(SOON);
+        let made = self.until(&mut dial, |_| false);
+        assert!(matches!(made, Some(Ok(_))), "{made:?}");
+        self.end();
+    }
+
+    fn end(self) {
+        assert!(self.background.stop(within(SOON)));
+        drop((self.acceptances, self.hub, self.own));
+        assert!(self.node.settle(within(SOON)));
+        drop(self.node);
+        all_destroyed(self.control);
+    }
+}
+
+/// However long it takes, it succeeds once it is done, and says so to who sleeps.
+fn taking_long(control: Control, call: Call, after: u32) {
+    let case = format!("{call:?} after {after}");
+    let mut two = Two::new(control);
+    let mut dial = two.hold(call, after, SOON);
+    let began = Instant::now();
+    let outcome = two.until(&mut dial, |_| began.elapsed() > HELD);
+    assert!(outcome.is_none(), "{case}: {outcome:?}");
+    two.let_go(&case);
+    let began = Instant::now();
+    dial.wait(&two.node).unwrap();
+    assert!(began.elapsed() < SOON / 4, "{case}");
+    let made = two.until(&mut dial, |_| false).unwrap().unwrap();
+    let [own] = &mut two.own;
+    let second = own.channel(made.channel).unwrap();
+    second.post_inline(Operation::Send, &[1; 8]).unwrap();
+    two.end();
+}
+
+/// Its deadline passes meanwhile, and what is made behind that is undone.
+fn taking_too_long(control: Control, after: u32, stage: Stage) {
+    let case = format!("too long after {after}");
+    let mut two = Two::new(control);
+    let mut dial = two.hold(Call::ModifyQp, after, HELD);
+    let outcome = two.until(&mut dial, |_| false).unwrap();
+    match outcome {
+        Err(ConnectError::Handshake(HandshakeError { stage: at, .. })) => assert_eq!(at, stage, "{case}"),
+        other => panic!("{case}: {other:?}"),
+    }
+    drop(dial);
+    two.let_go(&case);
+    two.connects();
+}
+
+/// The ports are not looked at by its deadline.
+fn looked_at_too_late(control: Control) {
+    let mut two = Two::new(control);
+    let mut dial = two.hold(Call::OpenDevice, 0, HELD);
+    match two.until(&mut dial, |_| false).unwrap() {
+        Err(ConnectError::Provider(error)) => assert!(error.call.starts_with("look at the ports"), "{error}"),
+        other => panic!("{other:?}"),
+    }
+    drop(dial);
+    two.let_go("looked at too late");
+    two.connects();
+}
+
+/// Of those who ask while the ports are looked at all have one look, the next: that under way may have passed by what they are to see.
+fn looks_are_shared(control: Control) {
+    let mut two = Two::new(control);
+    let before = control.calls(Call::OpenDevice);
+    let first = two.hold(Call::OpenDevice, 0, SOON);
+    let mut others: Vec<_> = (0..8).map(|_| two.dial(SOON)).collect();
+    let given_up = others.pop().unwrap();
+    for _ in 0..100 {
+        for dial in &mut others {
+            assert!(two.poll(Some(dial)).is_none());
+        }
+    }
+    drop((first, given_up));
+    two.let_go("looks are shared");
+    // One of them has the place there is.
+    let began = Instant::now();
+    while !others.is_empty() {
+        assert!(began.elapsed() < SOON, "{others:?}");
+        others.retain_mut(|dial| two.poll(Some(dial)).is_none());
+    }
+    let looks = control.calls(Call::OpenDevice).wrapping_sub(before);
+    // Who listens looks by itself, once in a second.
+    assert!((2..=4).contains(&looks), "{looks}");
+    two.end();
+}
+
+/// It is given up meanwhile, and so is all the rest: nobody who drops waits.
+fn given_up(control: Control, call: Call, after: u32) {
+    let case = format!("given up at {call:?} after {after}");
+    let mut two = Two::new(control);
+    let dial = two.hold(call, after, SOON);
+    while two.received <= 100 {
+        let _ = two.poll(None);
+    }
+    let began = Instant::now();
+    drop(dial);
+    let Two {
+        node,
+        hub,
+        own,
+        background,
+        acceptances,
+        ..
+    } = two;
+    // Its own are not held.
+    assert!(background.stop(within(SOON)), "{case}");
+    drop((acceptances, hub, own, node));
+    assert!(began.elapsed() < PROMPT, "{case}");
+    assert_eq!(control.let_go(), 0, "{case}");
+    all_destroyed(control);
+}
+
+/// It is given up while it is its peer's turn: its queue pair is destroyed elsewhere.
+fn given_up_between(control: Control) {
+    let mut two = Two::new(control);
+    let before = control.calls(Call::ModifyQp);
+    let mut dial = two.dial(SOON);
+    // The peer needs a place, and gets none.
+    while control.calls(Call::ModifyQp) == before || !two.node.settle(within(Duration::ZERO)) {
+        let outcome = dial.poll(&two.node, &mut two.own);
+        assert!(outcome.is_none(), "{outcome:?}");
+    }
+    assert!(dial.poll(&two.node, &mut two.own).is_none());
+    control.hold_destroys();
+    drop(dial);
+    assert_eq!(control.let_go(), 0);
+    two.connects();
+}
+
+/// What a side of a link has.
+struct Side {
+    node: Arc<Node>,
+    workers: Vec<Worker>,
+    links: Links,
+    received: u32,
+}
+
+impl Side {
+    fn new(attach_within: Duration) -> Self {
+        let node = open();
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        let mut config = LinkConfig::default();
+        config.session.attach_within = attach_within;
+        config.channel.handshake_stage = SOON;
+        let links = Links::new(&node, &workers, &config).unwrap();
+        Self {
+            node,
+            workers,
+            links,
+            received: 0,
+        }
+    }
+
+    fn poll(&mut self) {
+        let received = &mut self.received;
+        let each = |_, event: LinkEvent<'_>| {
+            *received = received.saturating_add(u32::from(matches!(event, LinkEvent::Received { .. })));
+        };
+        self.links.poll(&self.node, &mut self.workers, each).unwrap();
+    }
+}
+
+/// A link is connected while another one goes on.
+fn links(control: Control) {
+    control.heal();
+    let (mut a, mut b) = (Side::new(SOON), Side::new(SOON));
+    let any = "[::]:0".parse().unwrap();
+    let handle: Handle = b.links.listen(&b.node, &b.workers, any).unwrap();
+    let first = a.links.connect(&a.node, &a.workers, &handle).unwrap();
+    let began = Instant::now();
+    while b.received == 0 {
+        assert!(began.elapsed() < SOON);
+        let _ = a.links.send(first, b"hello");
+        a.poll();
+        b.poll();
+    }
+    control.hold(Call::ModifyQp, BEFORE_READY_TO_RECEIVE);
+    let held = control
+        .calls(Call::ModifyQp)
+        .saturating_add(BEFORE_READY_TO_RECEIVE)
+        .saturating_add(1);
+    let second = a.links.connect(&a.node, &a.workers, &handle).unwrap();
+    let (mut since, mut longest) = (None, Duration::ZERO);
+    let began = Instant::now();
+    while since.is_none_or(|since: Instant| since.elapsed() < HELD) {
+        assert!(began.elapsed() < SOON);
+        if since.is_none() && control.calls(Call::ModifyQp) >= held {
+            (since, b.received) = (Some(Instant::now()), 0);
+        }
+        let _ = a.links.send(first, b"hello again");
+        let poll = Instant::now();
+        a.poll();
+        longest = longest.max(poll.elapsed());
+        b.poll();
+    }
+    assert!(!a.links.is_connected(second) && a.links.is_connected(first));
+    assert_eq!(a.links.descriptors().count(), 1);
+    assert_eq!(control.let_go(), 0);
+    assert!(b.received > 100, "{}", b.received);
+    assert!(longest < PROMPT, "{longest:?}");
+    while !a.links.is_connected(second) {
+        assert!(began.elapsed() < SOON);
+        a.poll();
+        b.poll();
+    }
+    assert_eq!(a.links.descriptors().count(), 0);
+    // Reached by others, perhaps: our ports are looked at again.
+    control.hold(Call::OpenDevice, 0);
+    assert!(a.links.reroute(&a.node, &a.workers, first, &handle));
+    a.poll();
+    assert_eq!(a.links.descriptors().count(), 1);
+    assert_eq!(control.let_go(), 0);
+    while a.links.descriptors().count() > 0 {
+        assert!(began.elapsed() < SOON);
+        a.poll();
+        b.poll();
+    }
+    drop((a, b));
+    all_destroyed(control);
+}
+
+/// A rail's time to attach is its peer's: what our ports take to be looked at is not of it.
+fn looked_at_for_longer_than_a_rail_has(control: Control) {
+    control.heal();
+    let (mut a, mut b) = (Side::new(HELD / 2), Side::new(SOON));
+    let any = "[::]:0".parse().unwrap();
+    let handle: Handle = b.links.listen(&b.node, &b.workers, any).unwrap();
+    let link = a.links.connect(&a.node, &a.workers, &handle).unwrap();
+    let before = control.calls(Call::OpenDevice);
+    control.hold(Call::OpenDevice, 0);
+    let began = Instant::now();
+    while began.elapsed() < HELD {
+        a.poll();
+        b.poll();
+        // It is not given up meanwhile, and begun again.
+        assert_eq!(a.links.descriptors().count(), 1);
+    }
+    let looks = control.calls(Call::OpenDevice).wrapping_sub(before);
+    assert_eq!(control.let_go(), 0);
+    while !a.links.is_connected(link) {
+        assert!(began.elapsed() < SOON);
+        a.poll();
+        b.poll();
+    }
+    assert_eq!((looks, b.links.handshakes().begun), (1, 1));
+    drop((a, b));
+    all_destroyed(control);
+}
+
+/// A member that was asked where it is reached is linked to.
+fn mesh(control: Control) {
+    control.heal();
+    let mut sides = [0, 1].map(|number| {
+        let node = open();
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        let mut config = MeshConfig::new(Rank::new(number).unwrap(), 2, 1);
+        config.link.session.attach_within = SOON;
+        let mesh = Mesh::new(&node, &workers, &config).unwrap();
+        (node, workers, mesh)
+    });
+    let [(node, workers, mesh), _] = &mut sides;
+    let handle = mesh.listen(node, workers, "[::]:0".parse().unwrap()).unwrap();
+    let [_, (.., mesh)] = &mut sides;
+    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, handle.port().get()));
+    mesh.connect_at(Rank::new(0).unwrap(), at).unwrap();
+    let poll = |sides: &mut [(Arc<Node>, Vec<Worker>, Mesh); 2]| {
+        for (node, workers, mesh) in sides {
+            mesh.poll(node, workers, |_| {}).unwrap();
+        }
+    };
+    // The one that is asked looks first, to be able to answer.
+    let held = control.calls(Call::OpenDevice).saturating_add(2);
+    control.hold(Call::OpenDevice, 1);
+    let began = Instant::now();
+    while control.calls(Call::OpenDevice) < held {
+        assert!(began.elapsed() < SOON);
+        poll(&mut sides);
+    }
+    for _ in 0..100 {
+        poll(&mut sides);
+    }
+    assert_eq!(control.let_go(), 0);
+    while !sides.iter().all(|(.., mesh)| mesh.reached().len() == 2) {
+        assert!(began.elapsed() < SOON);
+        poll(&mut sides);
+    }
+    drop(sides);
+    all_destroyed(control);
+}
+
+#[test]
+fn who_connects_waits_for_no_device() {
+    let path = doorbell_fake::library_path().unwrap();
+    rdma_sys::load_from(&path).unwrap();
+    drop(open());
+    let control = Control::of(&path).unwrap();
+    let before = leaks();
+
+    taking_long(control, Call::OpenDevice, 0);
+    taking_long(control, Call::CreateQp, 0);
+    taking_long(control, Call::ModifyQp, 0);
+    taking_long(control, Call::ModifyQp, BEFORE_READY_TO_RECEIVE);
+    taking_too_long(control, 0, Stage::ChooseRail);
+    taking_too_long(control, BEFORE_READY_TO_RECEIVE, Stage::Prepare);
+    looked_at_too_late(control);
+    looks_are_shared(control);
+    given_up(control, Call::OpenDevice, 0);
+    given_up(control, Call::CreateQp, 0);
+    given_up(control, Call::ModifyQp, BEFORE_READY_TO_RECEIVE);
+    given_up_between(control);
+    links(control);
+    looked_at_for_longer_than_a_rail_has(control);
+    mesh(control);
+    assert_eq!(leaks(), before);
+}

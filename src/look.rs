@@ -1,0 +1,261 @@
+//! Looks at the ports of a Node's devices, by its makers: for all who ask before it begins it is the same one.
+
+use core::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use doorbell_core::network::Network;
+use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::{Deadline, PortReport};
+
+use crate::edge::makers::{Commission, Makers, PANICKED, Whom};
+use crate::edge::signal::Signal;
+use crate::error::ConnectError;
+use crate::rails::Rails;
+use crate::{Node, Worker};
+
+/// The look that is yet to begin, where there is one.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    next: Mutex<Weak<Look>>,
+}
+
+impl Looks {
+    /// Has the ports looked at from now on: by a look of its own where the makers have no threads, else by one that has not
+    /// begun, which raises this signal.
+    fn ask<P: Provider>(
+        &self,
+        provider: &Arc<P>,
+        makers: &Makers,
+        signal: Option<&Arc<Signal>>,
+    ) -> Arc<Look> {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(look) = next.upgrade().filter(|look| look.is_joined(signal)) {
+            return look;
+        }
+        let look = Arc::new(Look::default());
+        look.is_joined(signal);
+        if makers.is_background() {
+            *next = Arc::downgrade(&look);
+        }
+        drop(next);
+        let looking = Begun(Arc::downgrade(&look));
+        let provider = Arc::clone(provider);
+        let job = makers.make(Whom::All, None, move || {
+            looking.look(&*provider);
+            Ok(())
+        });
+        look.state().job = Some(job);
+        look
+    }
+}
+
+/// One look. Once nobody waits for it any more, it is taken off the makers.
+#[derive(Debug, Default)]
+struct Look(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    has_begun: bool,
+    outcome: Option<Result<Arc<[PortReport]>, ProviderError>>,
+    /// What those wait for who asked.
+    signals: Vec<Arc<Signal>>,
+    job: Option<Commission<()>>,
+}
+
+impl Look {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has another one told of it; not where it has begun, and may have passed by what the other is to see.
+    fn is_joined(&self, signal: Option<&Arc<Signal>>) -> bool {
+        let mut state = self.state();
+        if !state.has_begun {
+            state.signals.extend(signal.cloned());
+        }
+        !state.has_begun
+    }
+
+    fn end(&self, outcome: Result<Arc<[PortReport]>, ProviderError>) {
+        let mut state = self.state();
+        state.outcome.get_or_insert(outcome);
+        let signals = core::mem::take(&mut state.signals);
+        drop(state);
+        for signal in signals {
+            signal.raise();
+        }
+    }
+}
+
+/// A look that is being done, or is about to be. It ends with this, however that comes about.
+struct Begun(Weak<Look>);
+
+impl Begun {
+    fn look(&self, provider: &impl Provider) {
+        let Some(look) = self.0.upgrade() else {
+            return;
+        };
+        look.state().has_begun = true;
+        drop(look);
+        let mut reports = Vec::new();
+        let looked = provider.scan(&mut |report| reports.push(report.clone()), &mut |_, _| {});
+        if let Some(look) = self.0.upgrade() {
+            look.end(looked.map(|()| reports.into()));
+        }
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        // Nothing where it has an end.
+        if let Some(look) = self.0.upgrade() {
+            look.end(Err(PANICKED));
+        }
+    }
+}
+
+/// How long a look may take that is waited for without a deadline of the caller's: devices answer in milliseconds, and threads get to run
+/// in this, however many others do.
+pub(crate) const LOOKED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Our ports, that are being looked at for somebody.
+#[derive(Debug)]
+pub(crate) struct Looking {
+    look: Arc<Look>,
+    until: Deadline,
+}
+
+/// `ETIMEDOUT`.
+const TIMED_OUT: i32 = 110;
+
+impl Looking {
+    /// Has the ports looked at for these Workers, by the deadline, and the signal raised where that is done on another thread.
+    ///
+    /// # Errors
+    /// A Worker is another Node's.
+    pub(crate) fn begin<P: Provider, N: Network>(
+        node: &Node<P, N>,
+        workers: &[Worker<P>],
+        signal: Option<&Arc<Signal>>,
+        until: Deadline,
+    ) -> Result<Self, ConnectError> {
+        node.check(workers)?;
+        let look = node.looks.ask(&node.provider, node.makers(), signal);
+        Ok(Self { look, until })
+    }
+
+    /// What was found, for the same Workers; `None` while they are looked at.
+    pub(crate) fn take<P: Provider, N: Network>(
+        &self,
+        node: &Node<P, N>,
+        workers: &[Worker<P>],
+    ) -> Option<Result<Rails, ConnectError>> {
+        match &self.look.state().outcome {
+            Some(Ok(reports)) => Some(Ok(Rails::of_reports(reports, workers, &node.rail_filter))),
+            Some(Err(error)) => Some(Err((*error).into())),
+            None if self.until.has_passed(node.network.now()) => {
+                Some(Err(ConnectError::Provider(ProviderError {
+                    call: "look at the ports of the devices",
+                    errno: TIMED_OUT,
+                })))
+            }
+            None => None,
+        }
+    }
+
+    /// When it comes to nothing.
+    pub(crate) const fn deadline(&self) -> Deadline {
+        self.until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Begun, Look, Looks};
+    use crate::edge::makers::{Makers, Whom};
+    use crate::edge::reaper::Reaper;
+    use crate::edge::signal::Signal;
+    use crate::{Tcp, within};
+    use core::time::Duration;
+    use doorbell_core::{Clock as _, IpPrefix};
+    use doorbell_sim::{Fabric, Host, PortConfig};
+    use std::sync::{Arc, mpsc};
+
+    const SOON: Duration = Duration::from_secs(20);
+
+    fn provider() -> Arc<Host> {
+        let prefix = IpPrefix::new([10, 0, 0, 1].into(), 24).unwrap();
+        let port = PortConfig::new("sim0", &[prefix]);
+        Arc::new(Fabric::new().host("host", vec![port]).unwrap())
+    }
+
+    /// Makers of one thread, which is busy until what is given with them is gone.
+    fn busy() -> (Makers, mpsc::Sender<()>) {
+        let makers = Makers::background(1, &Reaper::default()).unwrap();
+        let (busy, until) = mpsc::channel::<()>();
+        let (began, begins) = mpsc::channel();
+        let guest = Whom::Guest([10, 0, 0, 1].into());
+        let job = makers.make(guest, None, move || {
+            began.send(()).unwrap();
+            Ok(until.recv().is_ok())
+        });
+        begins.recv_timeout(SOON).unwrap();
+        drop(job);
+        (makers, busy)
+    }
+
+    fn told(signal: &Signal) {
+        let too_late = within(SOON);
+        signal.wait(SOON).unwrap();
+        assert!(!too_late.has_passed(Tcp.now()));
+    }
+
+    #[test]
+    fn all_who_ask_before_it_begins_have_the_same_one() {
+        let (provider, looks) = (provider(), Looks::default());
+        let (makers, busy) = busy();
+        let signals = [0; 2].map(|_| makers.signal().unwrap().unwrap());
+        let [one, other] = signals
+            .each_ref()
+            .map(|signal| looks.ask(&provider, &makers, Some(signal)));
+        assert!(Arc::ptr_eq(&one, &other));
+        drop(busy);
+        for signal in &signals {
+            told(signal);
+        }
+        let reports = one.state().outcome.clone().unwrap().unwrap();
+        assert_eq!(reports.len(), 1);
+        let next = looks.ask(&provider, &makers, None);
+        assert!(!Arc::ptr_eq(&one, &next));
+    }
+
+    #[test]
+    fn who_asks_while_it_goes_on_has_the_next() {
+        let (provider, looks) = (provider(), Looks::default());
+        let (makers, _busy) = busy();
+        let one = looks.ask(&provider, &makers, None);
+        one.state().has_begun = true;
+        let next = looks.ask(&provider, &makers, None);
+        assert!(!Arc::ptr_eq(&one, &next));
+        assert!(Arc::ptr_eq(&next, &looks.ask(&provider, &makers, None)));
+    }
+
+    #[test]
+    fn without_threads_each_who_asks_looks_at_once() {
+        let (provider, looks) = (provider(), Looks::default());
+        let makers = Makers::default();
+        let one = looks.ask(&provider, &makers, None);
+        assert!(one.state().outcome.is_some());
+        assert!(!Arc::ptr_eq(&one, &looks.ask(&provider, &makers, None)));
+    }
+
+    #[test]
+    fn one_that_panics_comes_to_nothing_and_says_so() {
+        let signal = Arc::new(Signal::new().unwrap());
+        let look = Arc::new(Look::default());
+        assert!(look.is_joined(Some(&signal)));
+        drop(Begun(Arc::downgrade(&look)));
+        assert!(matches!(look.state().outcome, Some(Err(_))));
+        told(&signal);
+    }
+}
