@@ -71,6 +71,8 @@ impl Look {
     fn is_joined(&self, signal: Option<&Arc<Signal>>) -> bool {
         let mut state = self.state();
         if !state.has_begun {
+            // A look that is long in coming keeps no descriptors of those who gave up.
+            state.signals.retain(|signal| Arc::strong_count(signal) > 1);
             state.signals.extend(signal.cloned());
         }
         !state.has_begun
@@ -227,6 +229,21 @@ mod tests {
         assert_eq!(reports.len(), 1);
         let next = looks.ask(&provider, &makers, None);
         assert!(!Arc::ptr_eq(&one, &next));
+    }
+
+    #[test]
+    fn who_gave_up_has_no_signal_in_it() {
+        let (provider, looks) = (provider(), Looks::default());
+        let (makers, _busy) = busy();
+        let [one, .., last] = [0; 3].map(|_| {
+            let signal = makers.signal().unwrap().unwrap();
+            (looks.ask(&provider, &makers, Some(&signal)), signal)
+        });
+        let kept = one.0.state().signals.len();
+        assert!(Arc::ptr_eq(&one.0, &last.0) && kept == 3);
+        drop(last.1);
+        assert!(one.0.is_joined(None));
+        assert_eq!(one.0.state().signals.len(), 1);
     }
 
     #[test]

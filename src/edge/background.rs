@@ -115,7 +115,8 @@ impl Background {
     }
 
     /// Ends it, and waits until all is gone: the port, what is under way, and the threads. Says whether it is, by
-    /// the deadline; else it goes on ending by itself, which is no longer than a call of the device takes.
+    /// the deadline; else it goes on ending by itself, which is no longer than a call of the device takes. What was made of a handshake that came to nothing is the
+    /// reaper's: [`Node::settle`](crate::Node::settle) waits for that.
     pub fn stop(mut self, deadline: Deadline) -> bool {
         self.end(deadline.remaining(Tcp.now()))
     }

@@ -135,10 +135,24 @@ impl<P: Provider, N: Network> Link<P, N> {
         let Some(looked) = finding.looking.take(node, workers) else {
             return false;
         };
+        let is_late = looked.is_err() && finding.looking.deadline().has_passed(now);
         let found = looked.and_then(|rails| rails_to(&rails, &finding.peers));
-        self.finding = None;
-        // Where nothing reaches it now, rails are tried as before.
-        self.go_by(found.unwrap_or_default(), now);
+        let peers = self.finding.take().map(|finding| finding.peers);
+        match (found, peers) {
+            (Ok(found), _) => self.go_by(found, now),
+            // The peer says once where it is by now. A look that is late is the pace of those that follow.
+            (Err(reason), Some(peers)) if is_late => {
+                tell!(
+                    warn,
+                    "the ports are not looked at in time: once more",
+                    reason = reason
+                );
+                self.look_for(node, workers, peers, now);
+                return false;
+            }
+            // Where nothing reaches it now, rails are tried as before.
+            (Err(reason), _) => tell!(warn, "rails stay as they are", reason = reason),
+        }
         true
     }
 

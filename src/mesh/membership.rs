@@ -326,6 +326,8 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     /// whoever is there, who is told by those. No member is linked to any more.
     pub(super) fn close(&mut self, now: Instant, deadline: Deadline) {
         self.state.closing = Some(deadline);
+        // Nothing is waited for on their account.
+        self.sought.clear();
         for neighbour in &self.state.neighbours {
             let is_gone_round = |rank| self.state.routes.next(rank).is_some_and(|next| next != rank);
             let is_idle = neighbour.is_without_rail && neighbour.joined().is_some_and(is_gone_round);

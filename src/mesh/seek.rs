@@ -125,9 +125,12 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                     sought.next = Deadline::after(now, ANSWERED_WITHIN);
                     let until = Deadline::after(now, LOOKED_WITHIN);
                     // Whoever waits for the mesh looks now and then, without a signal.
-                    if let Ok(looking) = Looking::begin(node, workers, None, until) {
-                        sought.looking = Some((handle, looking));
-                        self.link_to_found(index, node, workers, now);
+                    match Looking::begin(node, workers, None, until) {
+                        Ok(looking) => {
+                            sought.looking = Some((handle, looking));
+                            self.link_to_found(index, node, workers, now);
+                        }
+                        Err(error) => self.state.note_not_begun(rank, Some(error.into())),
                     }
                 }
             }

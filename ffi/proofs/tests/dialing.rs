@@ -22,10 +22,10 @@ use doorbell_ffi::leaks;
 const SOON: Duration = Duration::from_secs(20);
 
 /// How long calls are held at least: what a neighbour takes that does not resolve at once.
-const HELD: Duration = Duration::from_secs(1);
+const HELD: Duration = Duration::from_secs(3);
 
 /// No poll takes longer while they are: far more than it takes on a busy machine, and far less than they do.
-const PROMPT: Duration = Duration::from_millis(400);
+const PROMPT: Duration = Duration::from_millis(1500);
 
 /// Changes of state of queue pairs in front of an initiator's to ready-to-receive: its own to INIT, and its peer's three.
 const BEFORE_READY_TO_RECEIVE: u32 = 4;
