@@ -1,6 +1,7 @@
 //! Windows that the two sides of a link let each other reach: ours, told on every connection, and the peer's, with the key
 //! each connection has for them.
 
+use core::mem;
 use std::collections::VecDeque;
 
 use doorbell_core::Ticket;
@@ -23,6 +24,8 @@ const WORD_ALIGN_MASK: u64 = 7;
 #[derive(Debug, Default)]
 pub(super) struct Ours {
     grants: Vec<Grant>,
+    /// Those withdrawn last, which the peer's device was told: the peer may lose that with the connection, before it looks.
+    ended: VecDeque<Grant>,
     next: u32,
 }
 
@@ -37,8 +40,8 @@ struct Grant {
     told: [Epoch; RAILS],
     /// For each rail, the connection on which it was told that it is withdrawn, and as which request.
     told_withdrawn: [Option<(Epoch, Ticket)>; RAILS],
-    /// Whether the peer has been told so: what told it completed.
-    is_withdrawal_done: bool,
+    /// The rail and connection on which the peer's device was told so: what told it completed.
+    withdrawal_done: Option<(u8, Epoch)>,
 }
 
 impl Grant {
@@ -66,7 +69,7 @@ impl Ours {
             is_withdrawn: false,
             told: [Epoch::NONE; RAILS],
             told_withdrawn: [None; RAILS],
-            is_withdrawal_done: false,
+            withdrawal_done: None,
         });
         Some(number)
     }
@@ -78,14 +81,14 @@ impl Ours {
     }
 
     /// What is to be told on a rail's connection, on this Worker's device. What was withdrawn is told on whichever there is until
-    /// it has been said once: the one on which the peer was let know it may be gone.
+    /// it has been said once, since the one on which the peer was let know it may be gone; and again once that one is lost.
     pub(super) fn untold(&self, rail: u8, worker: usize, epoch: Epoch) -> Option<Granted> {
         let index = usize::from(rail);
         self.grants.iter().find_map(|grant| {
             let window = if grant.is_withdrawn {
                 let told_so = grant.told_withdrawn.get(index).copied().flatten();
                 let was_told_so = told_so.is_some_and(|(of, _)| of == epoch);
-                (grant.was_told() && !grant.is_withdrawal_done && !was_told_so).then_some(None)
+                (grant.was_told() && grant.withdrawal_done.is_none() && !was_told_so).then_some(None)
             } else {
                 let was_told = grant.told.get(index) == Some(&epoch);
                 let window = grant.windows.iter().find(|(of, _)| *of == worker);
@@ -126,15 +129,45 @@ impl Ours {
     pub(super) fn completed(&mut self, rail: u8, epoch: Epoch, through: Ticket) {
         for grant in &mut self.grants {
             let told = grant.told_withdrawn.get(usize::from(rail)).copied().flatten();
-            grant.is_withdrawal_done |=
-                told.is_some_and(|(of, ticket)| of == epoch && is_through(through, ticket));
+            if told.is_some_and(|(of, ticket)| of == epoch && is_through(through, ticket)) {
+                grant.withdrawal_done = Some((rail, epoch));
+            }
         }
     }
 
-    /// Forgets what was withdrawn and the peer does not know, or not any more.
-    pub(super) fn forget(&mut self) {
-        self.grants
-            .retain(|grant| !grant.is_withdrawn || grant.was_told() && !grant.is_withdrawal_done);
+    /// Says that a rail's connection is lost. What was withdrawn last, and said on it, is to be said again.
+    pub(super) fn lost(&mut self, rail: u8) {
+        for mut ended in mem::take(&mut self.ended) {
+            if ended.withdrawal_done.is_some_and(|(of, _)| of == rail) {
+                ended.withdrawal_done = None;
+                // In front of what was granted since: the peer has as many as it may.
+                self.grants.insert(0, ended);
+            } else {
+                self.ended.push_back(ended);
+            }
+        }
+    }
+
+    /// Forgets what was withdrawn and the peer does not know; what its device was told is put by, if the connection is there, of those
+    /// that rails have now.
+    pub(super) fn forget(&mut self, connections: &[Option<Epoch>]) {
+        let is_there =
+            |(rail, epoch): &(u8, Epoch)| connections.get(usize::from(*rail)) == Some(&Some(*epoch));
+        let mut place = 0_usize;
+        while let Some(grant) = self.grants.get_mut(place) {
+            grant.withdrawal_done = grant.withdrawal_done.filter(is_there);
+            if !grant.is_withdrawn || grant.was_told() && grant.withdrawal_done.is_none() {
+                place = place.saturating_add(1);
+                continue;
+            }
+            let over = self.grants.remove(place);
+            if over.was_told() {
+                if self.ended.len() >= usize::from(SESSION_GRANTS_MAX) {
+                    self.ended.pop_front();
+                }
+                self.ended.push_back(over);
+            }
+        }
     }
 }
 
@@ -334,7 +367,7 @@ mod tests {
         theirs.hear(0, &told);
         ours.did_tell(0, &told, ticket(5));
         ours.withdraw(number);
-        ours.forget();
+        ours.forget(&[Some(epoch(1))]);
         let withdrawn = ours.untold(0, 0, epoch(1)).unwrap();
         assert_eq!(withdrawn.window, None);
         assert_eq!(theirs.hear(0, &withdrawn), Change::Withdrawn);
@@ -343,18 +376,18 @@ mod tests {
         ours.did_tell(0, &withdrawn, ticket(6));
         assert_eq!(ours.untold(0, 0, epoch(1)), None);
         ours.completed(0, epoch(1), ticket(5));
-        ours.forget();
+        ours.forget(&[Some(epoch(1))]);
         assert_eq!(ours.grants.len(), 1);
         ours.completed(0, epoch(1), ticket(6));
         assert_eq!(ours.untold(1, 0, epoch(2)), None);
-        ours.forget();
+        ours.forget(&[Some(epoch(1))]);
         assert!(ours.grants.is_empty());
         let next = ours.grant(&[], RemoteAccess::ALL).unwrap();
         assert_ne!(next, number);
         // Of what was never told, there is nothing to say.
         ours.withdraw(next);
         assert_eq!(ours.untold(0, 0, epoch(1)), None);
-        ours.forget();
+        ours.forget(&[Some(epoch(1))]);
         assert!(ours.grants.is_empty());
     }
 
@@ -367,17 +400,65 @@ mod tests {
         ours.did_tell(0, &told, ticket(1));
         // No rail stands; then the one on which it was told is lost before it completed.
         ours.withdraw(number);
-        ours.forget();
+        ours.forget(&[None, Some(epoch(4))]);
         let lost = ours.untold(0, 0, epoch(2)).unwrap();
         ours.did_tell(0, &lost, ticket(3));
         ours.completed(0, epoch(3), ticket(9));
-        ours.forget();
+        ours.forget(&[None, Some(epoch(4))]);
         let withdrawn = ours.untold(1, 4, epoch(4)).unwrap();
         assert_eq!((withdrawn.number, withdrawn.window), (number, None));
         assert_eq!(theirs.hear(1, &withdrawn), Change::Withdrawn);
         ours.did_tell(1, &withdrawn, ticket(2));
         ours.completed(1, epoch(4), ticket(2));
-        ours.forget();
+        ours.forget(&[None, Some(epoch(4))]);
+        assert!(ours.grants.is_empty());
+    }
+
+    #[test]
+    fn what_is_withdrawn_is_told_again_where_its_connection_is_lost() {
+        let (mut ours, mut theirs) = (Ours::default(), Theirs::default());
+        let number = ours.grant(&[(0, window(7))], RemoteAccess::ALL).unwrap();
+        let told = ours.untold(0, 0, epoch(1)).unwrap();
+        theirs.hear(0, &told);
+        ours.did_tell(0, &told, ticket(1));
+        ours.withdraw(number);
+        // The peer's device has it, and the peer does not look before its queue pair is gone.
+        let unseen = ours.untold(0, 0, epoch(1)).unwrap();
+        ours.did_tell(0, &unseen, ticket(2));
+        ours.completed(0, epoch(1), ticket(2));
+        ours.forget(&[Some(epoch(1))]);
+        assert!(ours.grants.is_empty());
+        ours.lost(1);
+        assert_eq!(ours.untold(1, 0, epoch(2)), None);
+        ours.lost(0);
+        let again = ours.untold(1, 0, epoch(2)).unwrap();
+        assert_eq!(theirs.hear(1, &again), Change::Withdrawn);
+        ours.did_tell(1, &again, ticket(1));
+        // That it completed is found when the connection is lost already.
+        ours.completed(1, epoch(2), ticket(1));
+        ours.forget(&[None, None]);
+        let again = ours.untold(0, 0, epoch(3)).unwrap();
+        assert_eq!(theirs.hear(0, &again), Change::None);
+        ours.did_tell(0, &again, ticket(1));
+        ours.completed(0, epoch(3), ticket(1));
+        ours.forget(&[Some(epoch(3))]);
+        assert_eq!((ours.grants.len(), ours.untold(1, 0, epoch(4))), (0, None));
+    }
+
+    #[test]
+    fn no_more_is_kept_of_what_was_withdrawn_than_a_peer_has() {
+        let mut ours = Ours::default();
+        for position in 1..=u64::from(SESSION_GRANTS_MAX) * 2 {
+            let number = ours.grant(&[(0, window(7))], RemoteAccess::ALL).unwrap();
+            let told = ours.untold(0, 0, epoch(1)).unwrap();
+            ours.did_tell(0, &told, ticket(position));
+            ours.withdraw(number);
+            let withdrawn = ours.untold(0, 0, epoch(1)).unwrap();
+            ours.did_tell(0, &withdrawn, ticket(position));
+            ours.completed(0, epoch(1), ticket(position));
+            ours.forget(&[Some(epoch(1))]);
+        }
+        assert_eq!(ours.ended.len(), usize::from(SESSION_GRANTS_MAX));
         assert!(ours.grants.is_empty());
     }
 

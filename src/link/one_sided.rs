@@ -309,7 +309,8 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.one_sided.fences.look(|at| is_there(workers, at));
         self.say_beside(workers, ours, now);
         self.post_requests(workers, now);
-        self.one_sided.ours.forget();
+        let OneSided { ours, seen, .. } = &mut self.one_sided;
+        ours.forget(seen);
         self.session.await_beside(self.one_sided.is_any_open());
     }
 
@@ -322,6 +323,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             };
             if *seen != epoch && seen.is_some() {
                 self.one_sided.requests.rail_lost(index, now);
+                self.one_sided.ours.lost(index);
             }
             *seen = epoch;
             if let Some(epoch) = epoch.filter(|_| self.session.rail_state(index) != HealthState::Down) {
