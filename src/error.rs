@@ -84,6 +84,8 @@ pub enum ConnectError {
     Unanswered(SocketAddr),
     /// The device refused.
     Provider(ProviderError),
+    /// Our ports were not looked at before the deadline: a device does not answer, or the machine has no time for the threads that ask it.
+    PortsTimedOut,
     /// The completion queues have no room for another channel of this depth.
     NoRoom {
         /// Sends there is room for.
@@ -136,6 +138,9 @@ impl fmt::Display for ConnectError {
             Self::Tcp(error) => write!(f, "TCP: {error}"),
             Self::Unanswered(address) => write!(f, "nobody answers at {address} (TCP): is the host up?"),
             Self::Provider(error) => fmt::Display::fmt(error, f),
+            Self::PortsTimedOut => {
+                f.write_str("the ports of the devices were not looked at before the deadline")
+            }
             Self::NoRoom {
                 sends_left,
                 receives_left,

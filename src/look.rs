@@ -127,9 +127,6 @@ pub(crate) struct Looking {
     until: Deadline,
 }
 
-/// `ETIMEDOUT`.
-const TIMED_OUT: i32 = 110;
-
 impl Looking {
     /// Has the ports looked at for these Workers, by the deadline, and the signal raised where that is done on another thread.
     ///
@@ -155,12 +152,7 @@ impl Looking {
         match &self.look.state().outcome {
             Some(Ok(reports)) => Some(Ok(Rails::of_reports(reports, workers, &node.rail_filter))),
             Some(Err(error)) => Some(Err((*error).into())),
-            None if self.until.has_passed(node.network.now()) => {
-                Some(Err(ConnectError::Provider(ProviderError {
-                    call: "look at the ports of the devices",
-                    errno: TIMED_OUT,
-                })))
-            }
+            None if self.until.has_passed(node.network.now()) => Some(Err(ConnectError::PortsTimedOut)),
             None => None,
         }
     }

@@ -421,6 +421,7 @@ fn dial<P: Provider, N: Network>(
     terms: &Terms,
 ) -> Result<(Connection, Target), PerfError> {
     let begun = Instant::now();
+    let mut was_refused = false;
     loop {
         let error = match target {
             Target::Handle(handle) => {
@@ -442,16 +443,20 @@ fn dial<P: Provider, N: Network>(
                             };
                             return Ok((connection, found));
                         }
-                        // The next address may lead to it.
-                        Err(error) if tcp_errno(&error).is_some() => last = error,
-                        Err(error) => return Err(error.into()),
+                        Err(error) => last = error,
+                    }
+                    // Else the next address may lead to it.
+                    if tcp_errno(&last).is_none() {
+                        break;
                     }
                 }
                 last
             }
         };
         let waited = begun.elapsed();
-        if tcp_errno(&error) != Some(ECONNREFUSED) {
+        // What an attempt came to that the deadline cut short says less than those before it did.
+        was_refused = tcp_errno(&error) == Some(ECONNREFUSED) || was_refused && waited >= terms.timeout;
+        if !was_refused {
             return Err(error.into());
         }
         if waited.saturating_add(RETRY_EVERY) >= terms.timeout {
