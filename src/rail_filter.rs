@@ -187,12 +187,17 @@ impl fmt::Display for RuleFault {
     }
 }
 
+/// Of a rule so many characters are shown.
+const SHOWN_MAX: usize = 80;
+
 impl fmt::Display for RailFilterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // From a file or the environment, and to a terminal, where it is to move nothing.
+        let shown: String = self.text.escape_debug().take(SHOWN_MAX).collect();
         write!(
             f,
-            "rule {} of the rail filter, `{}` at byte {}: {}",
-            self.rule, self.text, self.offset, self.fault
+            "rule {} of the rail filter, `{shown}` at byte {}: {}",
+            self.rule, self.offset, self.fault
         )
     }
 }

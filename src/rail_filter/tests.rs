@@ -146,3 +146,11 @@ fn a_rule_that_names_nothing_is_found() {
     let idle: Vec<_> = filter("mlx5_1,manual,^mlx5_9,10.1.0.0/16").idle(&here).collect();
     assert_eq!(idle, [(2, "manual".to_owned()), (3, "^mlx5_9".to_owned())]);
 }
+
+#[test]
+fn what_is_told_of_a_rule_moves_nothing_on_a_terminal_and_is_short() {
+    let rule = format!("^ml\u{1b}[2J{}=ens*", "x".repeat(4096));
+    let told = rule.parse::<RailFilter>().unwrap_err().to_string();
+    assert!(told.contains(r"`^ml\u{1b}[2Jxx"), "{told}");
+    assert!(!told.contains(char::is_control) && told.len() < 256, "{told}");
+}
