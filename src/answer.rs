@@ -2,19 +2,22 @@
 //!
 //! No socket and no clock is here: both come with each poll.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 
-use doorbell_core::handshake::{Agreed, Established, Io, Responder, ResponderConfig, Step, Timing};
+use doorbell_core::handshake::{Agreed, Established, Io, Responder, ResponderConfig, Step};
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{Endpoint, InstanceId, Reject, VersionRange};
 use doorbell_core::{Deadline, Instant, Psn};
 
 use crate::bring_up::{self, Agreement, Ground, Place, Ready, Supply};
+use crate::edge::makers::{Commission, Makers, Whom};
+use crate::edge::reaper::Reaped;
 use crate::error::ConnectError;
-use crate::handshakes::source;
+use crate::handshakes::Settings;
+use crate::handshakes::desk::Granted;
 use crate::node::{Connection, Draw};
 use crate::rails::{NodeRail, Rails};
-use crate::{ChannelConfig, Trust, Worker};
+use crate::{ChannelConfig, Network, Trust, Worker};
 
 /// What is said to one peer, and heard of it.
 pub(crate) struct Answer {
@@ -77,37 +80,32 @@ pub(crate) struct Made<P: Provider> {
 }
 
 impl Answer {
-    pub(crate) fn new(
+    /// The handshake with a peer whose stream comes from this address.
+    pub(crate) fn new<N: Network>(
+        network: &N,
         instance: InstanceId,
         rails: Rails,
-        config: &ChannelConfig,
+        settings: &Settings,
         trust: Trust,
-        timing: Timing,
-        draw: &Draw,
-        now: Instant,
+        from: IpAddr,
     ) -> Result<Self, ConnectError> {
+        let draw = Draw::new(network)?;
         let responder = ResponderConfig {
             instance,
             nonce: draw.nonce,
-            timing,
+            timing: settings.timing,
             versions: VersionRange::OURS,
         };
-        let machine = Responder::with(responder, trust.clone(), rails.advertised(), now)
+        let machine = Responder::with(responder, trust.clone(), rails.advertised(), network.now())
             .map_err(|_| ConnectError::NoRails)?;
         Ok(Self {
             machine,
             trust,
             rails,
-            config: *config,
+            config: settings.config,
             psn: draw.psn,
-            from: source(None),
+            from,
         })
-    }
-
-    /// The peer's stream comes from there.
-    pub(crate) fn coming_from(mut self, address: Option<SocketAddr>) -> Self {
-        self.from = source(address);
-        self
     }
 
     /// When to poll again at the latest.
@@ -167,16 +165,28 @@ impl Answer {
     }
 }
 
-/// A peer's connection on its way, whose queue pair is made where it is polled.
+/// A peer's connection on its way to one of these Workers.
 pub(crate) struct Answering<P: Provider> {
     answer: Answer,
-    /// The queue pair in RTS and its Worker, once the peer has said where it is.
-    ready: Option<(usize, Ready<P>)>,
+    stage: Stage<P>,
+}
+
+/// How far its queue pair is. Given up, it is destroyed where that takes nobody's time.
+enum Stage<P: Provider> {
+    /// None is wanted yet.
+    Talking,
+    /// It is being made, on this Worker.
+    Making(usize, Commission<Made<P>>),
+    /// The peer was told yes.
+    Told(usize, Box<Reaped<Made<P>>>),
 }
 
 impl<P: Provider> Answering<P> {
     pub(crate) const fn new(answer: Answer) -> Self {
-        Self { answer, ready: None }
+        Self {
+            answer,
+            stage: Stage::Talking,
+        }
     }
 
     /// When to poll again at the latest.
@@ -189,39 +199,74 @@ impl<P: Provider> Answering<P> {
         self.answer.has_unsent()
     }
 
+    /// Whether its queue pair is being made.
+    pub(crate) const fn is_making(&self) -> bool {
+        matches!(self.stage, Stage::Making(..))
+    }
+
     /// Moves as far as it can; the outcome once there is one.
     pub(crate) fn poll(
         &mut self,
         now: Instant,
         io: &mut impl Io,
         workers: &mut [Worker<P>],
+        makers: &Makers,
     ) -> Option<Result<Connection, ConnectError>> {
         loop {
             let wanted = match self.answer.poll(now, io) {
                 Ok(Next::Nothing) => return None,
                 Ok(Next::QueuePair(wanted)) => wanted,
                 Ok(Next::Admission(established)) => {
-                    let (worker, ready) = self.ready.take()?;
+                    let Stage::Told(worker, made) = core::mem::replace(&mut self.stage, Stage::Talking)
+                    else {
+                        return Some(Err(ConnectError::OtherWorkers));
+                    };
+                    let Made { ready, .. } = Reaped::into_inner(*made);
                     return Some(bring_up::admit(ready, workers, worker, established));
                 }
                 Err(error) => return Some(Err(error)),
             };
-            if let Err(error) = self.make(now, &wanted, workers) {
-                // The peer is told once; what is told to our caller is the cause and not that we gave up.
-                self.answer.refuse(now, io, bring_up::reject_for(&error));
-                return Some(Err(error));
+            match self.prepare(now, &wanted, workers, makers) {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => {
+                    // The peer is told once; what is told to our caller is the cause and not that we gave up.
+                    self.answer.refuse(now, io, bring_up::reject_for(&error));
+                    return Some(Err(error));
+                }
             }
         }
     }
 
-    fn make(&mut self, now: Instant, wanted: &Wanted, workers: &mut [Worker<P>]) -> Result<(), ConnectError> {
+    /// Gets on with the queue pair; says whether it did.
+    fn prepare(
+        &mut self,
+        now: Instant,
+        wanted: &Wanted,
+        workers: &mut [Worker<P>],
+        makers: &Makers,
+    ) -> Result<bool, ConnectError> {
+        if let Stage::Talking = self.stage {
+            self.stage = Self::begin(wanted, workers, makers)?;
+        }
+        let Stage::Making(worker, making) = &self.stage else {
+            return Ok(false);
+        };
+        let worker = *worker;
+        let Some(made) = making.take()? else {
+            return Ok(false);
+        };
+        self.answer.accept(now, made.local)?;
+        self.stage = Stage::Told(worker, Box::new(made));
+        Ok(true)
+    }
+
+    fn begin(wanted: &Wanted, workers: &mut [Worker<P>], makers: &Makers) -> Result<Stage<P>, ConnectError> {
         let at = wanted.rail.worker;
         let worker = workers.get_mut(at).ok_or(ConnectError::OtherWorkers)?;
-        let place = worker.place(&wanted.config)?;
-        let supply = worker.supply(&place.reservation, wanted.peer.credit.start, &wanted.config)?;
-        let Made { local, ready } = wanted.make(place, supply, &Ground::of(worker))?;
-        self.answer.accept(now, local)?;
-        self.ready = Some((at, ready));
-        Ok(())
+        let (granted, ground, wanted) = (Granted::of(worker, wanted)?, Ground::of(worker), *wanted);
+        let whom = Whom::Guest(wanted.from);
+        let making = makers.make(whom, None, move || granted.make(&wanted, &ground));
+        Ok(Stage::Making(at, making))
     }
 }

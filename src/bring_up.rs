@@ -362,7 +362,9 @@ pub(crate) fn reject_for(error: &ConnectError) -> Reject {
         | ConnectError::NoShare { .. }
         | ConnectError::NoMemory
         | ConnectError::TooManyChannels
+        | ConnectError::TooManyChannelsFrom(_)
         | ConnectError::TooManyUnaccepted
+        | ConnectError::PortsTimedOut
         | ConnectError::TooManyLinks
         | ConnectError::TooManyLinksFrom(_) => Reject::new(RejectReason::BUSY),
         ConnectError::ListenerClosed => Reject::new(RejectReason::CLOSING),

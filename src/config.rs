@@ -22,6 +22,9 @@ pub struct WorkerConfig {
     /// Channels at most. Default 1,024: more than a port of most hosts has peers, for 16 KiB. Each has a word of eight bytes in which its peer announces
     /// receives; they are registered together with the Worker.
     pub channels_max: u32,
+    /// Of these, of peers that connected from one address at most, as the streams of their handshakes have it; those on their way
+    /// among them. Default: no limit but that of all, since it is for a Worker whose peers are not one's own.
+    pub channels_per_address: u32,
     /// Receives that all channels share. Default none: each channel has a receive queue of its own,
     /// and then no peer can take what another was granted.
     pub shared_receives: Option<SharedReceivesConfig>,
@@ -100,6 +103,7 @@ impl Default for WorkerConfig {
             slot_bytes: 4096,
             completion_depth: 4096,
             channels_max: 1024,
+            channels_per_address: u32::MAX,
             shared_receives: None,
             notify: Notify::Never,
             placement: PlacementConfig::DEFAULT,

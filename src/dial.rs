@@ -202,7 +202,7 @@ impl<P: Provider> Dial<P> {
         let worker = workers.get_mut(rail.worker).ok_or(ConnectError::OtherWorkers)?;
         let index = |index| u8::try_from(index).map_err(|_| ConnectError::NoRails);
         let (rail_index, peer_rail) = (index(pair.local)?, index(pair.peer)?);
-        let place = worker.place(&self.config)?;
+        let place = worker.place(&self.config, None)?;
         let ground = Ground::of(worker);
         let (config, psn) = (self.config, self.psn);
         let making = makers.make(self.whom()?, self.signal.as_ref(), move || {

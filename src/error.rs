@@ -102,6 +102,8 @@ pub enum ConnectError {
     NoMemory,
     /// The Worker has as many channels as it was made for.
     TooManyChannels,
+    /// The Worker has as many channels of peers from this address as one may have.
+    TooManyChannelsFrom(IpAddr),
     /// No peer was connected in time.
     TimedOut {
         /// Why the last one that tried was not.
@@ -159,6 +161,12 @@ impl fmt::Display for ConnectError {
                  smaller receive_depth",
             ),
             Self::TooManyChannels => f.write_str("the Worker has as many channels as its channels_max"),
+            Self::TooManyChannelsFrom(address) => {
+                write!(
+                    f,
+                    "the Worker has as many channels from {address} as its channels_per_address"
+                )
+            }
             Self::TimedOut { last_failure: None } => f.write_str("no peer connected before the deadline"),
             Self::TimedOut {
                 last_failure: Some(error),

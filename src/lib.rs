@@ -52,6 +52,7 @@ mod handshakes;
 mod lease;
 mod link;
 mod listener;
+mod lobby;
 mod look;
 mod mesh;
 mod metrics;
@@ -102,11 +103,14 @@ pub use event::{ChannelState, Event};
 pub use half::{ReceiveHalf, SendHalf};
 pub use handshakes::{HandshakeCounts, HandshakeLimits, Handshakes};
 pub use lease::{Lease, TooLong};
-pub use link::{LinkConfig, LinkError, LinkEvent, LinkId, LinkRailCounts, LinkRailReport, Links, Request};
+pub use link::{
+    LinkConfig, LinkError, LinkEvent, LinkId, LinkRailCounts, LinkRailReport, Links, NotConnected, RailEnds,
+    Request,
+};
 pub use listener::{HANDSHAKES_MAX, Listener};
 pub use mesh::{
     Group, GroupError, Leaving, Mesh, MeshConfig, MeshCounts, MeshError, MeshEvent, MeshMemberCounts,
-    MeshSendError, NotLinked, Polled, Running,
+    MeshSendError, NotLinked, Running,
 };
 pub use metrics::{LabelError, Labels, Metrics};
 pub use node::{Connection, Node};
@@ -124,7 +128,7 @@ pub use submission::{Submission, SubmissionError, SubmitError, SubmitErrorKind, 
 #[cfg(feature = "snapshot")]
 pub use topology::SnapshotError;
 pub use topology::{
-    ArpFacts, InterfaceFacts, Map, NeighbourFacts, NeighbourState, PortFacts, Reach, Topology,
+    ArpFacts, InterfaceFacts, Map, NeighbourFacts, NeighbourState, PortFacts, Reach, RouteFacts, Topology,
 };
 pub use trust::{KEY_BYTES_MIN, Key, KeyError, KeyRing, KeyRingError, Refusals, Trust};
 pub use window::LocalWindow;

@@ -6,20 +6,21 @@ use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 use std::sync::Arc;
 
-use doorbell_core::handshake::{Io as _, Timing};
 use doorbell_core::network::{Acceptor as _, Network, Stream as _, Waited};
 use doorbell_core::provider::Provider;
-use doorbell_core::wire::{AdvertisedRail, Fit, FrameBuffer, Handle, InstanceId, NoRails};
+use doorbell_core::wire::{AdvertisedRail, Fit, Handle, InstanceId, NoRails};
 use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
 
 use crate::answer::{Answer, Answering};
 use crate::bring_up::reject_for;
 use crate::edge::background::Background;
-use crate::edge::makers::Makers;
+use crate::edge::makers::LOOK_AGAIN;
 use crate::error::ConnectError;
-use crate::handshakes::{HandshakeLimits, Handshakes, Port, Settings, ToldRefusals, timing};
-use crate::node::{Connection, Draw};
+use crate::handshakes::{HandshakeLimits, Handshakes, Port, Settings, ToldRefusals, source};
+use crate::lobby::{Lobby, tell_reject};
+use crate::look::Looking;
+use crate::node::Connection;
 use crate::rails::Rails;
 use crate::tell::tell;
 use crate::trust::Refusals;
@@ -37,9 +38,12 @@ pub struct Listener<P: Provider = Rdma, N: Network = Tcp> {
     address: SocketAddr,
     handle: Handle,
     instance: InstanceId,
-    config: ChannelConfig,
-    timing: Timing,
+    settings: Settings,
+    /// Those whose handshakes begin once our ports were looked at.
+    arrived: Lobby<(N::Stream, IpAddr, Trust)>,
     under_way: Vec<(N::Stream, Answering<P>)>,
+    /// When to look again for what a thread of the Node's does.
+    again: Option<Deadline>,
     /// Why nobody more was taken in, until our caller is told.
     untold: Option<ConnectError>,
     failed: u64,
@@ -70,9 +74,10 @@ impl<P: Provider, N: Network> Listener<P, N> {
             address,
             handle,
             instance: node.instance(),
-            config: *config,
-            timing: timing(config),
+            settings: Settings::new(config),
+            arrived: Lobby::new(),
             under_way: Vec::new(),
+            again: None,
             untold: None,
             failed: 0,
             refusals: Refusals::default(),
@@ -87,13 +92,12 @@ impl<P: Provider, N: Network> Listener<P, N> {
         let broken_off = u64::try_from(self.under_way.len()).unwrap_or(u64::MAX);
         self.failed = self.failed.saturating_add(broken_off);
         self.under_way.clear();
-        self.config = *config;
-        self.timing = timing(config);
+        self.settings = Settings::new(config);
     }
 
     /// Takes the handshakes off the threads that accept: they advance by polling what this gives, on whichever
-    /// thread, and each Worker's thread accepts by its [`Acceptances`], in the order of the Workers. Queue
-    /// pairs are made where the handshakes are polled. Handshakes under way are broken off.
+    /// thread, and each Worker's thread accepts by its [`Acceptances`], in the order of the Workers. What a
+    /// device takes long for is done as by [`Listener::poll_accept`]. Handshakes under way are broken off.
     ///
     /// The Workers are of the devices it was bound for; of one device there may be several, which have their turns.
     pub fn aside(
@@ -102,7 +106,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         workers: &[Worker<P>],
         limits: &HandshakeLimits,
     ) -> (Handshakes<P, N>, Vec<Acceptances<P>>) {
-        let outcome = Handshakes::new(self.into_port(), node, workers, limits, Makers::default(), || {
+        let outcome = Handshakes::new(self.into_port(), node, workers, limits, None, || {
             Ok::<_, Infallible>(None)
         });
         match outcome {
@@ -116,7 +120,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
             acceptor: self.acceptor,
             handle: self.handle,
             instance: self.instance,
-            settings: Settings::new(&self.config),
+            settings: self.settings,
         }
     }
 
@@ -145,8 +149,8 @@ impl<P: Provider, N: Network> Listener<P, N> {
     }
 
     /// Takes new peers, moves every handshake as far as it can, and gives one outcome if
-    /// there is one: a channel, or why a peer did not become one. No peer is waited for; queue pairs are made and connected on
-    /// this thread, unlike by [`Listener::background`].
+    /// there is one: a channel, or why a peer did not become one. No peer is waited for, nor, on a [`Node::open`], a device: that
+    /// node's threads look at the ports for the peers that come, and make and connect the queue pairs.
     ///
     /// Where the port fails, the handshakes under way go on: each outcome that is there by now is given
     /// before the failure is.
@@ -175,9 +179,25 @@ impl<P: Provider, N: Network> Listener<P, N> {
         if self.untold.is_none() {
             self.untold = self.take_new(node, workers).err();
         }
+        let outcome = match self.begin(node, workers) {
+            Ok(()) => self.move_on(node, workers),
+            Err(error) => Some(Err(error)),
+        };
+        let is_awaited =
+            self.arrived.is_looking() || self.under_way.iter().any(|(_, answer)| answer.is_making());
+        self.again = is_awaited.then(|| Deadline::after(node.network.now(), LOOK_AGAIN));
+        outcome
+    }
+
+    /// Moves the handshakes up to the first outcome.
+    fn move_on(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &mut [Worker<P>],
+    ) -> Option<Result<Connection, ConnectError>> {
         for index in 0..self.under_way.len() {
             let (stream, answer) = self.under_way.get_mut(index)?;
-            if let Some(outcome) = answer.poll(node.network.now(), stream, workers) {
+            if let Some(outcome) = answer.poll(node.network.now(), stream, workers, node.makers()) {
                 self.under_way.swap_remove(index);
                 match &outcome {
                     Ok(connection) => tell!(info, "accepted", worker = connection.worker),
@@ -209,7 +229,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
                 None => self.untold.take_if(|error| !is_of_port(error)),
             };
             let is_late = deadline.has_passed(node.network.now());
-            let is_last = is_late || self.under_way.is_empty();
+            let is_last = is_late || self.count() == 0;
             if let Some(error) = self.untold.take_if(|error| is_last && is_of_port(error)) {
                 return Err(error);
             }
@@ -242,50 +262,85 @@ impl<P: Provider, N: Network> Listener<P, N> {
     }
 
     /// When to poll again at the latest, whatever comes; `None` where no handshake is under way and nothing
-    /// is to be told.
+    /// is to be told. In a millisecond where a thread of the Node's has something to do for one of them.
     #[must_use]
     pub fn deadline(&self) -> Option<Deadline> {
         let under_way = self.under_way.iter().map(|(_, answer)| answer.deadline());
-        under_way.chain(self.told.deadline()).min()
+        let others = self.again.into_iter().chain(self.told.deadline());
+        under_way.chain(self.arrived.deadline()).chain(others).min()
     }
 
     /// Whether as many handshakes are under way as may be.
     fn is_full(&self) -> bool {
-        self.under_way.len() >= HANDSHAKES_MAX
+        self.count() >= HANDSHAKES_MAX
+    }
+
+    /// The peers that were taken in.
+    fn count(&self) -> usize {
+        self.under_way.len().saturating_add(self.arrived.len())
     }
 
     fn take_new(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), ConnectError> {
-        // Looked at once however many come, since it opens devices.
-        let mut rails = None;
         let trust = node.trust();
         // However many are refused, the others have their turn.
         for _ in 0..HANDSHAKES_MAX {
             if self.is_full() {
                 break;
             }
-            let Some(mut stream) = node.network.accept(&self.acceptor)? else {
+            let Some(stream) = node.network.accept(&self.acceptor)? else {
                 break;
             };
             // One that is gone already is found out by its handshake.
-            let allowed = stream
-                .peer_address()
-                .map_or(Ok(()), |at| trust.check_address(at.ip()));
+            let address = stream.peer_address();
+            let allowed = address.map_or(Ok(()), |at| trust.check_address(at.ip()));
             if let Err(error) = allowed {
-                // Nothing is read of it, and nothing is kept for it. What the stream takes at once, it is told.
-                let reject = FrameBuffer::reject(&reject_for(&error));
-                let _ = stream.write(reject.as_bytes());
-                self.count_failed(node.network.now(), &error);
+                // Nothing is read of it, and nothing is kept for it.
+                self.refuse(node.network.now(), stream, &error);
                 continue;
             }
-            match self.begin(node, workers, &trust, stream, &mut rails) {
-                Ok(handshake) => self.under_way.push(handshake),
+            if let Err(error) = node.check(workers) {
+                self.refuse(node.network.now(), stream, &error);
+                return Err(error);
+            }
+            // As long as a stage may take for which it is our turn.
+            let until = node.within(self.settings.timing.stage);
+            let arrived = (stream, source(address), trust.clone());
+            self.arrived.enter(arrived, || Looking::beside(node, None, until));
+        }
+        Ok(())
+    }
+
+    /// Begins the handshakes of those for whom our ports were looked at.
+    ///
+    /// # Errors
+    /// It came to nothing, of one at least; all are told.
+    fn begin(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), ConnectError> {
+        if !self.arrived.is_looking() {
+            return Ok(());
+        }
+        let devices: Vec<_> = workers.iter().map(Worker::device).collect();
+        let Some((arrived, rails)) = self.arrived.leave(node, &devices) else {
+            return Ok(());
+        };
+        let mut outcome = Ok(());
+        for (stream, from, trust) in arrived {
+            let answer = rails.clone().map_err(ConnectError::from).and_then(|rails| {
+                Answer::new(&node.network, self.instance, rails, &self.settings, trust, from)
+            });
+            match answer {
+                Ok(answer) => self.under_way.push((stream, Answering::new(answer))),
                 Err(error) => {
-                    self.count_failed(node.network.now(), &error);
-                    return Err(error);
+                    self.refuse(node.network.now(), stream, &error);
+                    outcome = outcome.and(Err(error));
                 }
             }
         }
-        Ok(())
+        outcome
+    }
+
+    fn refuse(&mut self, now: Instant, mut stream: N::Stream, error: &ConnectError) {
+        tell_reject(&mut stream, &reject_for(error));
+        self.count_failed(now, error);
     }
 
     fn count_failed(&mut self, now: Instant, error: &ConnectError) {
@@ -294,31 +349,6 @@ impl<P: Provider, N: Network> Listener<P, N> {
         }
         self.failed = self.failed.saturating_add(1);
         self.refusals.count(error);
-    }
-
-    fn begin(
-        &self,
-        node: &Node<P, N>,
-        workers: &[Worker<P>],
-        trust: &Trust,
-        stream: N::Stream,
-        rails: &mut Option<Rails>,
-    ) -> Result<(N::Stream, Answering<P>), ConnectError> {
-        let rails = match rails {
-            Some(rails) => rails,
-            None => rails.insert(Rails::scan(node, workers)?),
-        };
-        let draw = Draw::new(&node.network)?;
-        let answer = Answer::new(
-            self.instance,
-            rails.clone(),
-            &self.config,
-            trust.clone(),
-            self.timing,
-            &draw,
-            node.network.now(),
-        )?;
-        Ok((stream, Answering::new(answer)))
     }
 }
 

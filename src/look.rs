@@ -120,6 +120,22 @@ impl Drop for Begun {
 /// in this, however many others do.
 pub(crate) const LOOKED_WITHIN: Duration = Duration::from_secs(5);
 
+/// Why there is nothing to go by.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NotLooked {
+    Failed(ProviderError),
+    TimedOut,
+}
+
+impl From<NotLooked> for ConnectError {
+    fn from(reason: NotLooked) -> Self {
+        match reason {
+            NotLooked::Failed(error) => error.into(),
+            NotLooked::TimedOut => Self::PortsTimedOut,
+        }
+    }
+}
+
 /// Our ports, that are being looked at for somebody.
 #[derive(Debug)]
 pub(crate) struct Looking {
@@ -139,8 +155,17 @@ impl Looking {
         until: Deadline,
     ) -> Result<Self, ConnectError> {
         node.check(workers)?;
+        Ok(Self::beside(node, signal, until))
+    }
+
+    /// The same, for Workers that may be on other threads.
+    pub(crate) fn beside<P: Provider, N: Network>(
+        node: &Node<P, N>,
+        signal: Option<&Arc<Signal>>,
+        until: Deadline,
+    ) -> Self {
         let look = node.looks.ask(&node.provider, node.makers(), signal);
-        Ok(Self { look, until })
+        Self { look, until }
     }
 
     /// What was found, for the same Workers; `None` while they are looked at.
@@ -149,10 +174,21 @@ impl Looking {
         node: &Node<P, N>,
         workers: &[Worker<P>],
     ) -> Option<Result<Rails, ConnectError>> {
+        let devices: Vec<_> = workers.iter().map(Worker::device).collect();
+        let found = self.take_of(node, &devices)?;
+        Some(found.map_err(ConnectError::from))
+    }
+
+    /// The same, of the device of each Worker.
+    pub(crate) fn take_of<P: Provider, N: Network>(
+        &self,
+        node: &Node<P, N>,
+        devices: &[&str],
+    ) -> Option<Result<Rails, NotLooked>> {
         match &self.look.state().outcome {
-            Some(Ok(reports)) => Some(Ok(Rails::of_reports(reports, workers, &node.rail_filter))),
-            Some(Err(error)) => Some(Err((*error).into())),
-            None if self.until.has_passed(node.network.now()) => Some(Err(ConnectError::PortsTimedOut)),
+            Some(Ok(reports)) => Some(Ok(Rails::of_reports(reports, devices, &node.rail_filter))),
+            Some(Err(error)) => Some(Err(NotLooked::Failed(*error))),
+            None if self.until.has_passed(node.network.now()) => Some(Err(NotLooked::TimedOut)),
             None => None,
         }
     }

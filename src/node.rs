@@ -20,7 +20,7 @@ use crate::rails::{rails_of, sort};
 use crate::tell::tell;
 use crate::{ChannelId, RailFilter, Tcp, Trust, Worker, WorkerConfig};
 
-/// Threads that make the queue pairs of those who connect, as many as [`HandshakeLimits::making`](crate::HandshakeLimits)
+/// Threads that make the queue pairs of those who connect, or accept by polling, as many as [`HandshakeLimits::making`](crate::HandshakeLimits)
 /// has for peers: a neighbour that does not resolve holds one of them up for seconds.
 const MAKERS: usize = 4;
 
@@ -77,7 +77,8 @@ fn random<const BYTES: usize>(network: &impl Network) -> Result<[u8; BYTES], Unr
 
 impl Node<Rdma> {
     /// The RDMA stack of this host, on libibverbs, for peers that are trusted like this. A thread of its own
-    /// destroys what is closed, and four make the queue pairs of [`Connecting`](crate::Connecting): calls of milliseconds.
+    /// destroys what is closed, and five look at the ports and make the queue pairs of those who connect or accept by
+    /// polling ([`Connecting`](crate::Connecting), [`Listener`](crate::Listener)): calls of milliseconds.
     ///
     /// # Errors
     /// libibverbs is not there: the error names the package to install. Or the system gave no
@@ -86,7 +87,7 @@ impl Node<Rdma> {
         let mut node = Self::with_provider(Rdma::load().map_err(NodeError::Library)?, trust)?;
         let no_thread = |error: std::io::Error| NodeError::Thread(error.raw_os_error().unwrap_or(0));
         node.reaper = Reaper::background().map_err(no_thread)?;
-        let makers = Makers::background(MAKERS, &node.reaper).map_err(no_thread)?;
+        let makers = Makers::beside_looks(MAKERS, &node.reaper).map_err(no_thread)?;
         // Who drops the Node may be polling others, and waits for no call of a device.
         node.makers = makers.detached();
         Ok(node)
@@ -95,7 +96,7 @@ impl Node<Rdma> {
 
 impl<P: Provider> Node<P> {
     /// A host on another provider, whose connections are made over this host's network. What is closed is
-    /// destroyed at once, on the thread that closes it, and queue pairs are made on the thread that connects.
+    /// destroyed at once, on the thread that closes it, and queue pairs are made on the thread that connects or accepts.
     ///
     /// # Errors
     /// The system gave no random bytes.
@@ -106,7 +107,7 @@ impl<P: Provider> Node<P> {
 
 impl<P: Provider, N: Network> Node<P, N> {
     /// A host on another provider and another network: a simulated one. What is closed is destroyed at
-    /// once, on the thread that closes it, and queue pairs are made on the thread that connects.
+    /// once, on the thread that closes it, and queue pairs are made on the thread that connects or accepts.
     ///
     /// # Errors
     /// The network gave no random bytes.
@@ -196,8 +197,8 @@ impl<P: Provider, N: Network> Node<P, N> {
         Ok(self.scan()?.rails(&self.rail_filter))
     }
 
-    /// The ports that nothing is connected over though no rule leaves them out, and the devices that could not be looked
-    /// at: each once, with its reason. Nothing where no port can be used at all: [`Node::workers`] then fails with the
+    /// The ports that nothing is connected over, or not over all addresses since they are too many, though no rule leaves them
+    /// out, and the devices that could not be looked at: each once, with its reason. Nothing where no port can be used at all: [`Node::workers`] then fails with the
     /// reasons.
     ///
     /// # Errors
@@ -274,7 +275,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         self.instance
     }
 
-    /// What makes queue pairs for those who connect, and looks at the ports for them.
+    /// What makes queue pairs for those who connect or accept by polling, and looks at the ports for them.
     pub(crate) const fn makers(&self) -> &Makers {
         &self.makers
     }
@@ -336,11 +337,14 @@ impl Scan {
         let of_ports = self.ports.iter().filter_map(|report| {
             let is_of = |rail: &&LocalRail| rail.device == report.device && rail.port == report.port;
             let sources = rails.iter().filter(is_of).map(|rail| rail.source);
-            if sources.clone().any(|source| source.is_ok()) {
-                return None;
-            }
+            let is_used = sources.clone().any(|source| source.is_ok());
             let mut reasons = sources.filter_map(Result::err);
-            let reason = reasons.find(|reason| !matches!(reason, Unusable::LeftOut { .. }))?;
+            let reason = reasons.find(|reason| match reason {
+                Unusable::LeftOut { .. } => false,
+                // That nothing could be connected over addresses of a port is told of one that is used, too.
+                Unusable::BeyondGidsMax(_) | Unusable::BeyondRailsMax => true,
+                _ => !is_used,
+            })?;
             Some(format!("{} port {}: {reason}", report.device, report.port))
         });
         of_ports.chain(self.failed()).collect()
@@ -381,7 +385,46 @@ impl<P: Provider, N: Network> fmt::Debug for Node<P, N> {
 #[cfg(test)]
 mod tests {
     use super::{RailFilter, Scan};
+    use doorbell_core::port::{Name, PORT_GIDS_MAX};
     use doorbell_core::provider::ProviderError;
+    use doorbell_core::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortReport, PortState};
+
+    /// A port that is used, with more addresses than are.
+    #[test]
+    fn addresses_that_are_too_many_are_told() {
+        let mut port = PortReport {
+            device: Name::try_from("mlx5_0").unwrap(),
+            port: 1,
+            state: PortState::ACTIVE,
+            is_ethernet: true,
+            active_mtu: Some(Mtu::B4096),
+            mtu_max: Some(Mtu::B4096),
+            speed_mbps: 100_000,
+            numa_node: None,
+            gids: Default::default(),
+            gids_left_out: 0,
+        };
+        let entry = |index: u8| GidEntry {
+            index: index.into(),
+            gid: Gid::from_ip([10, 0, 0, index].into()),
+            kind: GidKind::RoceV2Ipv4,
+            interface: Some(Name::try_from("eth0").unwrap()),
+            address: Some(IpPrefix::new([10, 0, 0, index].into(), 24).unwrap()),
+        };
+        let told = |port: &PortReport| {
+            let scan = Scan {
+                ports: vec![port.clone()],
+                failures: Vec::new(),
+            };
+            scan.passed_over(&RailFilter::default())
+        };
+        let most = u8::try_from(PORT_GIDS_MAX).unwrap();
+        port.take_gids((0..most).map(entry));
+        assert!(told(&port).is_empty());
+        port.take_gids((0..most + 2).map(entry));
+        let why = "2 more of its GIDs could be used: those behind the first 64 are not";
+        assert_eq!(told(&port), [format!("mlx5_0 port 1: {why}")]);
+    }
 
     #[test]
     fn a_device_that_cannot_be_looked_at_is_not_passed_over() {

@@ -4,7 +4,7 @@ use core::fmt;
 
 use doorbell_core::network::Network;
 use doorbell_core::port::Unusable;
-use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::provider::Provider;
 use doorbell_core::rail::{
     Candidate, Lane, LocalRail, NotChosen, PairedRails, RailPair, RailSource, Verdict, choose, pairs,
 };
@@ -73,42 +73,18 @@ impl Rails {
     ) -> Result<Self, ConnectError> {
         node.check(workers)?;
         let devices: Vec<_> = workers.iter().map(Worker::device).collect();
-        Ok(Self::of_devices(node.provider(), &devices, &node.rail_filter)?)
+        let mut reports = Vec::new();
+        let provider = node.provider();
+        provider.scan(&mut |report| reports.push(report.clone()), &mut |_, _| {})?;
+        Ok(Self::of_reports(&reports, &devices, &node.rail_filter))
     }
 
-    /// The same, of the devices of Workers that are on other threads: one for each.
-    pub(crate) fn of_devices<P: Provider>(
-        provider: &P,
-        devices: &[&str],
-        filter: &RailFilter,
-    ) -> Result<Self, ProviderError> {
-        let mut found = Vec::new();
-        provider.scan(
-            &mut |report| {
-                if devices.contains(&report.device.as_str()) {
-                    found.extend(rails_of(report, filter));
-                }
-            },
-            &mut |_, _| {},
-        )?;
-        Ok(Self::of_found(found, devices))
-    }
-
-    /// The same, of ports that were looked at.
-    pub(crate) fn of_reports<P: Provider>(
-        reports: &[PortReport],
-        workers: &[Worker<P>],
-        filter: &RailFilter,
-    ) -> Self {
-        let devices: Vec<_> = workers.iter().map(Worker::device).collect();
+    /// The same, of ports that were looked at, and of the device of each Worker.
+    pub(crate) fn of_reports(reports: &[PortReport], devices: &[&str], filter: &RailFilter) -> Self {
         let of_them = reports
             .iter()
             .filter(|report| devices.contains(&report.device.as_str()));
-        let found = of_them.flat_map(|report| rails_of(report, filter)).collect();
-        Self::of_found(found, &devices)
-    }
-
-    fn of_found(mut found: Vec<LocalRail>, devices: &[&str]) -> Self {
+        let mut found: Vec<_> = of_them.flat_map(|report| rails_of(report, filter)).collect();
         let worker_of = |name: &str| devices.iter().position(|device| *device == name);
         sort(&mut found);
         for rail in &found {

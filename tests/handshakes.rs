@@ -4,7 +4,7 @@
 mod fabric;
 mod failing;
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
@@ -57,6 +57,13 @@ impl Hub {
     }
 
     fn with(limits: &HandshakeLimits, shared: Option<SharedReceivesConfig>) -> Self {
+        let mut own = WorkerConfig::default();
+        own.slots = SLOTS;
+        own.shared_receives = shared;
+        Self::on(limits, &own)
+    }
+
+    fn on(limits: &HandshakeLimits, own: &WorkerConfig) -> Self {
         let link = LinkConfig {
             latency_ns: LATENCY.as_nanos() as u64,
             bandwidth_mbps: None,
@@ -71,10 +78,7 @@ impl Hub {
             errno: EMFILE,
         };
         let node = Arc::new(Node::with(host, network, Trust::unauthenticated_on_purpose()).unwrap());
-        let mut own = WorkerConfig::default();
-        own.slots = SLOTS;
-        own.shared_receives = shared;
-        let mut workers = node.workers(&own).unwrap();
+        let mut workers = node.workers(own).unwrap();
         let listener = Listener::bind(&node, &workers, at(), &config()).unwrap();
         let (handshakes, mut acceptances) = listener.aside(&node, &workers, limits);
         Self {
@@ -338,6 +342,33 @@ fn one_too_many_of_an_address_is_told_so_at_once_and_when_to_come_again() {
     hub.run(Duration::from_millis(retry_after_ms.into()));
     hub.connect(&mut guest).0.unwrap();
     drop(silent);
+    hub.end(vec![guest, other]);
+}
+
+#[test]
+fn one_address_has_no_more_channels_than_it_may_and_has_them_again_once_they_are_closed() {
+    let mut own = WorkerConfig::default();
+    (own.slots, own.channels_per_address) = (SLOTS, 2);
+    let mut hub = Hub::on(&HandshakeLimits::default(), &own);
+    let [mut guest, mut other] = [1, 2].map(|number| Guest::new(&hub, number));
+    for _ in 0..2 {
+        hub.connect(&mut guest).0.unwrap();
+    }
+    let (outcome, took) = hub.connect(&mut guest);
+    assert_eq!(rejection(outcome).0, RejectReason::BUSY);
+    assert!(took <= 6 * LATENCY + LATENCY / 2, "{took:?}");
+    let why = hub.handshakes.as_ref().unwrap().take_failure();
+    let from = [10, 1, 0, 1];
+    assert!(
+        matches!(why, Some(ConnectError::TooManyChannelsFrom(address)) if address == IpAddr::from(from)),
+        "{why:?}"
+    );
+    hub.connect(&mut other).0.unwrap();
+    let now = hub.worker.within(Duration::ZERO);
+    let first = hub.accepted.remove(0);
+    hub.worker.begin_close(first, now).unwrap();
+    hub.run(LATENCY);
+    hub.connect(&mut guest).0.unwrap();
     hub.end(vec![guest, other]);
 }
 

@@ -11,7 +11,7 @@ use crate::{Gid, IpPrefix, Mtu};
 /// The longest name of an RDMA device or network interface, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 
-/// How many GIDs of one port are looked at.
+/// How many GIDs of one port are kept: those that can be used before others.
 pub const PORT_GIDS_MAX: usize = 64;
 
 /// The name of an RDMA device or network interface, of [`NAME_BYTES_MAX`] bytes at most.
@@ -159,6 +159,8 @@ pub struct PortReport {
     pub numa_node: Option<u16>,
     /// The entries of the GID table that are filled, in order.
     pub gids: Vec<GidEntry, PORT_GIDS_MAX>,
+    /// How many more entries can be used and found no room among them.
+    pub gids_left_out: u32,
 }
 
 /// Why a port, or an entry of its GID table, cannot carry a connection.
@@ -181,6 +183,8 @@ pub enum Unusable {
     GidIndexTooLarge(u32),
     /// It has an address that no peer could use.
     NotAdvertisable(NotAdvertisable),
+    /// So many GIDs that can be used stand behind the first [`PORT_GIDS_MAX`] of their port.
+    BeyondGidsMax(u32),
     /// As many rails as a peer may be told of come before it.
     BeyondRailsMax,
     /// The settings of this side leave it out.
@@ -206,6 +210,10 @@ impl fmt::Display for Unusable {
             Self::UnknownMtu => f.write_str("the port reports an MTU that is not defined"),
             Self::GidIndexTooLarge(index) => write!(f, "its GID has index {index}, beyond 255"),
             Self::NotAdvertisable(reason) => write!(f, "no peer could use its address: {reason}"),
+            Self::BeyondGidsMax(count) => write!(
+                f,
+                "{count} more of its GIDs could be used: those behind the first {PORT_GIDS_MAX} are not"
+            ),
             Self::BeyondRailsMax => write!(
                 f,
                 "{RAILS_MAX} rails come before it, as many as a peer is told of"
@@ -226,9 +234,23 @@ impl fmt::Display for Unusable {
 impl PortReport {
     /// The entries of the GID table that can carry a connection, best first not implied.
     pub fn usable_gids(&self) -> impl Iterator<Item = &GidEntry> {
-        self.gids
-            .iter()
-            .filter(|entry| entry.is_roce_v2() && entry.address.is_some())
+        self.gids.iter().filter(|entry| entry.is_usable())
+    }
+
+    /// Takes these entries of the GID table for its own. Where they are too many, those that can be used stay, then those
+    /// that say most of why others cannot; how many that can be used had no room is counted.
+    pub fn take_gids(&mut self, entries: impl Iterator<Item = GidEntry> + Clone) {
+        self.gids.clear();
+        self.gids_left_out = 0;
+        for rank in 0..=GidEntry::RANK_LAST {
+            for entry in entries.clone().filter(|entry| entry.rank() == rank) {
+                if let Err(entry) = self.gids.push(entry) {
+                    let is_lost = u32::from(entry.is_usable());
+                    self.gids_left_out = self.gids_left_out.saturating_add(is_lost);
+                }
+            }
+        }
+        self.gids.sort_unstable_by_key(|entry| entry.index);
     }
 
     /// Whether the port can carry a connection.
@@ -265,11 +287,33 @@ impl GidEntry {
     pub const fn is_roce_v2(&self) -> bool {
         matches!(self.kind, GidKind::RoceV2Ipv4 | GidKind::RoceV2Ipv6)
     }
+
+    /// Whether it can carry a connection: a RoCEv2 entry that is an address of its interface.
+    #[must_use]
+    pub const fn is_usable(&self) -> bool {
+        self.is_roce_v2() && self.address.is_some()
+    }
+
+    /// What it says of its port: the lower, the more ([`PortReport::usability`]).
+    const fn rank(&self) -> u8 {
+        match (
+            self.is_roce_v2(),
+            self.address.is_some(),
+            self.interface.is_some(),
+        ) {
+            (true, true, _) => 0,
+            (true, false, true) => 1,
+            (true, false, false) => 2,
+            _ => Self::RANK_LAST,
+        }
+    }
+
+    const RANK_LAST: u8 = 3;
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{GidEntry, GidKind, Name, PortReport, PortState, Unusable};
+    use super::{GidEntry, GidKind, Name, PORT_GIDS_MAX, PortReport, PortState, Unusable};
     use crate::{Gid, IpPrefix, Mtu};
     use core::net::{IpAddr, Ipv4Addr};
 
@@ -294,7 +338,49 @@ mod tests {
             speed_mbps: 10_000,
             numa_node: None,
             gids,
+            gids_left_out: 0,
         }
+    }
+
+    /// RoCEv1 beside each as an mlx5 port has it, and others' in front: none of them takes the place of what can be used.
+    #[test]
+    fn what_can_be_used_has_room_before_what_cannot() {
+        let usable = port().gids[0].clone();
+        let entry = |index, alter: fn(&mut GidEntry)| {
+            let mut entry = GidEntry {
+                index,
+                ..usable.clone()
+            };
+            alter(&mut entry);
+            entry
+        };
+        let table = |pairs: u32| {
+            let elsewhere = (0..40).map(|index| entry(index, |it| (it.interface, it.address) = (None, None)));
+            let both = (0..pairs).flat_map(|pair| {
+                let index = 40 + 2 * pair;
+                [
+                    entry(index, |it| it.kind = GidKind::RoceV1),
+                    entry(index + 1, |_| ()),
+                ]
+            });
+            elsewhere.chain(both).collect::<std::vec::Vec<_>>()
+        };
+        for (pairs, left_out) in [(33, 0), (64, 0), (65, 1), (70, 6)] {
+            let mut port = port();
+            port.take_gids(table(pairs).into_iter());
+            assert_eq!(port.usable_gids().count(), (pairs - left_out) as usize);
+            assert_eq!((port.gids.len(), port.gids_left_out), (PORT_GIDS_MAX, left_out));
+            assert!(port.gids.is_sorted_by_key(|entry| entry.index));
+        }
+        // What says why there is none stays, too.
+        let mut bare = port();
+        let v1 = (0..100).map(|index| entry(index, |it| it.kind = GidKind::RoceV1));
+        bare.take_gids(
+            v1.chain([entry(100, |it| it.address = None)])
+                .collect::<std::vec::Vec<_>>()
+                .into_iter(),
+        );
+        assert_eq!(bare.usability(), Err(Unusable::NoAddress));
     }
 
     #[test]

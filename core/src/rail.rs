@@ -47,7 +47,8 @@ pub struct RailSource {
 }
 
 impl LocalRail {
-    /// The rails of a port: one for each GID that can be used, or one that says why there is none.
+    /// The rails of a port: one for each GID that can be used, or one that says why there is none; and one for those that
+    /// could be used and are too many.
     pub fn of_port(report: &PortReport) -> impl Iterator<Item = Self> {
         let unusable = match (report.usability(), report.active_mtu) {
             (Err(reason), _) => Some(reason),
@@ -69,7 +70,11 @@ impl LocalRail {
             .filter_map(source)
             .filter(move |_| unusable.is_none())
             .map(Ok);
-        unusable.map(Err).into_iter().chain(usable).map(|source| Self {
+        let left_out = Some(report.gids_left_out)
+            .filter(|count| *count > 0 && unusable.is_none())
+            .map(|count| Err(Unusable::BeyondGidsMax(count)));
+        let sources = unusable.map(Err).into_iter().chain(usable).chain(left_out);
+        sources.map(|source| Self {
             device: report.device.clone(),
             port: report.port,
             speed_mbps: report.speed_mbps,

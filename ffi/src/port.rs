@@ -31,14 +31,7 @@ pub(crate) fn report(
 ) -> Result<PortReport, ProviderError> {
     let attributes = query(context, port)?;
     let sysfs = Sysfs::new(Path::new(CLASS), context.name());
-    let mut gids = heapless::Vec::new();
-    for found in gid_table(context, &sysfs, port, &attributes) {
-        // What does not fit is beyond what a report holds (`PORT_GIDS_MAX`).
-        if gids.push(found.entry(interfaces)).is_err() {
-            break;
-        }
-    }
-    Ok(PortReport {
+    let mut report = PortReport {
         device: context.name().clone(),
         port,
         state: PortState(attributes.state.0),
@@ -47,8 +40,12 @@ pub(crate) fn report(
         mtu_max: mtu(attributes.max_mtu),
         speed_mbps: speed_mbps(attributes.active_speed, attributes.active_width),
         numa_node: sysfs.numa_node(),
-        gids,
-    })
+        gids: Default::default(),
+        gids_left_out: 0,
+    };
+    let table = gid_table(context, &sysfs, port, &attributes);
+    report.take_gids(table.iter().map(|found| found.entry(interfaces)));
+    Ok(report)
 }
 
 #[doc(alias = "ibv_query_port")]

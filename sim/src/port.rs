@@ -78,6 +78,7 @@ impl PortConfig {
             speed_mbps: self.speed_mbps,
             numa_node: self.numa_node,
             gids: Default::default(),
+            gids_left_out: 0,
         };
         for (index, address) in (0_u8..).zip(&self.addresses) {
             let entry = GidEntry {

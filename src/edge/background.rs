@@ -15,6 +15,7 @@ use doorbell_core::{Clock as _, Deadline};
 use super::makers::Makers;
 use super::signal::Signal;
 use super::tcp::Tcp;
+use super::watch::Watch;
 use crate::error::ConnectError;
 use crate::handshakes::{Counts, HandshakeCounts, HandshakeLimits, Handshakes, Port, Settings, signals};
 use crate::{Acceptances, ChannelConfig, Node, Worker};
@@ -59,7 +60,8 @@ impl Background {
         let signal = Arc::new(Signal::new()?);
         let makers = Makers::background(limits.making, node.reaper())?;
         let (handshakes, acceptances) =
-            Handshakes::new(port, node, workers, limits, makers, || signals(&signal))?;
+            Handshakes::new(port, node, workers, limits, Some(makers), || signals(&signal))?;
+        let watch = Watch::new(&signal)?;
         let stop = Arc::new(Stop {
             is_asked: AtomicU32::new(0),
             signal,
@@ -69,7 +71,7 @@ impl Background {
             handle: *handshakes.handle(),
             address: handshakes.address(),
             counts: Arc::clone(handshakes.counting()),
-            settings: Arc::clone(handshakes.settings()),
+            settings: Arc::clone(handshakes.shared_settings()),
             stop: Arc::clone(&stop),
             over,
             thread: None,
@@ -77,7 +79,7 @@ impl Background {
         let thread = thread::Builder::new()
             .name("doorbell-handshakes".into())
             .spawn(move || {
-                run(handshakes, &stop);
+                run(handshakes, watch, &stop);
                 drop(alive);
             })?;
         background.thread = Some(thread);
@@ -133,22 +135,19 @@ impl Background {
     }
 }
 
-fn run<P: Provider>(mut handshakes: Handshakes<P, Tcp>, stop: &Stop) {
+fn run<P: Provider>(mut handshakes: Handshakes<P, Tcp>, mut watch: Watch, stop: &Stop) {
     let mut ready = Vec::new();
-    // Relaxed: see where it is stored.
-    while stop.is_asked.load(Ordering::Relaxed) == 0 {
+    loop {
         // Before what it may be raised for is looked at.
         stop.signal.take();
+        // Relaxed: see where it is stored.
+        if stop.is_asked.load(Ordering::Relaxed) != 0 {
+            break;
+        }
         handshakes.poll_due();
         let deadline = handshakes.deadline();
         let span = deadline.map_or(Duration::MAX, |deadline| deadline.remaining(Tcp.now()));
-        let waited = Tcp::wait_beside(
-            &stop.signal,
-            handshakes.waited_port(),
-            handshakes.waited(),
-            span,
-            &mut ready,
-        );
+        let waited = watch.wait(handshakes.waited_port(), handshakes.waited(), span, &mut ready);
         if waited.is_err() {
             // Out of memory, perhaps. All of them are looked at.
             thread::sleep(NAP);

@@ -30,6 +30,9 @@ pub(crate) enum Whom {
     All,
 }
 
+/// When to look again for what is made, where nothing says that it is there: queue pairs take milliseconds.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
 /// What comes of a call of a device that panicked.
 pub(crate) const PANICKED: ProviderError = ProviderError {
     call: "call of a device that panicked",
@@ -57,9 +60,22 @@ impl Makers {
     /// # Errors
     /// The system gave no thread.
     pub(crate) fn background(threads: usize, reaper: &Reaper) -> io::Result<Self> {
-        let threads = threads.max(1);
+        Self::start(threads.max(1), 0, reaper)
+    }
+
+    /// The same, with one thread more that is for looks alone: with the others held up by neighbours that do not resolve, who
+    /// comes from elsewhere would wait for a look.
+    ///
+    /// # Errors
+    /// The system gave no thread.
+    pub(crate) fn beside_looks(threads: usize, reaper: &Reaper) -> io::Result<Self> {
+        Self::start(threads.max(1), 1, reaper)
+    }
+
+    fn start(making: usize, looking: usize, reaper: &Reaper) -> io::Result<Self> {
         let jobs = Arc::new(Jobs {
-            for_one: threads.div_ceil(2),
+            for_all: making,
+            for_one: making.div_ceil(2),
             state: Mutex::default(),
             added: Condvar::new(),
             done: Condvar::new(),
@@ -69,7 +85,7 @@ impl Makers {
             threads: Vec::new(),
             reaper: reaper.clone(),
         };
-        for _ in 0..threads {
+        for _ in 0..making.saturating_add(looking) {
             let jobs = Arc::clone(&jobs);
             let thread = thread::Builder::new()
                 .name("doorbell-maker".into())
@@ -211,7 +227,9 @@ impl Drop for Told {
 
 /// What there is to do.
 struct Jobs {
-    /// How many of those at a time are of one peer at most.
+    /// How many are done at a time at most that are no looks.
+    for_all: usize,
+    /// How many of those are of one peer at most.
     for_one: usize,
     state: Mutex<State>,
     added: Condvar,
@@ -248,11 +266,16 @@ impl State {
     }
 
     /// The job whose turn it is: those of looks come last.
-    fn turn(&self, for_one: usize) -> Option<usize> {
+    fn turn(&self, for_all: usize, for_one: usize) -> Option<usize> {
+        let made = self.running.iter().filter(|job| job.whom != Whom::All);
+        let may_make = made.count() < for_all;
         let has_room = |job: &Job| {
             let same = self.running.iter().filter(|other| other.whom == job.whom);
             // Of looks one at a time, so that all who ask meanwhile have one to share.
-            same.count() < if job.whom == Whom::All { 1 } else { for_one }
+            match job.whom {
+                Whom::All => same.count() == 0,
+                _ => may_make && same.count() < for_one,
+            }
         };
         let turn = |is_look| {
             let mut waiting = self.waiting.iter();
@@ -310,7 +333,7 @@ impl Jobs {
     fn next(&self) -> Option<Job> {
         let mut state = self.state();
         loop {
-            let at = state.turn(self.for_one);
+            let at = state.turn(self.for_all, self.for_one);
             if let Some(job) = at.and_then(|at| state.waiting.remove(at)) {
                 state.running.push(Running {
                     number: job.number,
@@ -331,6 +354,7 @@ impl Jobs {
 impl fmt::Debug for Jobs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Jobs")
+            .field("for_all", &self.for_all)
             .field("for_one", &self.for_one)
             .finish_non_exhaustive()
     }

@@ -15,3 +15,4 @@ mod settings;
 pub(crate) mod signal;
 mod survey;
 pub(crate) mod tcp;
+mod watch;

@@ -8,12 +8,17 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use doorbell_core::handshake::{Io, IoError};
 use doorbell_core::network::{Acceptor, Network, NetworkError, Stream, Waited};
+use doorbell_core::sync::{AtomicU64, Ordering};
 use doorbell_core::{Clock, Deadline, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
-use super::signal::Signal;
+/// How many peers may wait to be taken in, as far as `net.core.somaxconn` lets them: four times what is under way at most by
+/// default, a few KiB of the kernel's each. Of one more the kernel drops the first packet, and it tries again a second later.
+///
+/// Source: `listen(2)`.
+const ARRIVED_MAX: i32 = 1024;
 
 /// The network of this host: TCP, the clock and the random bytes of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,30 +72,6 @@ impl Network for Tcp {
     }
 }
 
-impl Tcp {
-    /// Waits as [`Network::wait`] does, and for a signal, too; `ready` is made to tell of each stream whether
-    /// something came.
-    pub(super) fn wait_beside<'s>(
-        signal: &Signal,
-        acceptor: Option<&'s TcpAcceptor>,
-        streams: impl Iterator<Item = Waited<'s, TcpHandshake>>,
-        span: Duration,
-        ready: &mut Vec<bool>,
-    ) -> Result<(), NetworkError> {
-        let descriptor = signal.descriptor();
-        let signal = PollFd::new(&descriptor, PollFlags::IN);
-        let acceptor = acceptor.map(|acceptor| PollFd::new(&acceptor.listener, PollFlags::IN));
-        let streams = streams.map(|waited| waited.stream.interest(waited.has_unsent));
-        let mut fds: Vec<_> = core::iter::once(signal).chain(acceptor).collect();
-        let others = fds.len();
-        fds.extend(streams);
-        wait_at(&mut fds, span)?;
-        ready.clear();
-        ready.extend(fds.iter().skip(others).map(|fd| !fd.revents().is_empty()));
-        Ok(())
-    }
-}
-
 fn wait_at(fds: &mut [PollFd<'_>], span: Duration) -> Result<(), NetworkError> {
     let timeout = Timespec {
         tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
@@ -103,7 +84,7 @@ fn wait_at(fds: &mut [PollFd<'_>], span: Duration) -> Result<(), NetworkError> {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what errors are mapped by")]
-fn refused(error: io::Error) -> NetworkError {
+pub(super) fn refused(error: io::Error) -> NetworkError {
     NetworkError {
         errno: error.raw_os_error().unwrap_or(0),
     }
@@ -119,6 +100,8 @@ pub struct TcpAcceptor {
 impl TcpAcceptor {
     fn bind(at: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(at)?;
+        // Again, since std asks for 128.
+        rustix::net::listen(&listener, ARRIVED_MAX)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         Ok(Self { listener, address })
@@ -164,6 +147,8 @@ pub struct TcpHandshake {
     stream: TcpStream,
     /// Whether the connection is not known to be up yet.
     connecting: bool,
+    /// What a `Watch` knows it by, and lowest whether room is waited for; zero where none knows it.
+    watched: AtomicU64,
 }
 
 impl TcpHandshake {
@@ -184,7 +169,11 @@ impl TcpHandshake {
         let stream = TcpStream::from(socket);
         // The frames are small and each awaits an answer.
         stream.set_nodelay(true)?;
-        Ok(Self { stream, connecting })
+        Ok(Self {
+            stream,
+            connecting,
+            watched: AtomicU64::new(0),
+        })
     }
 
     /// Takes an accepted stream.
@@ -194,6 +183,7 @@ impl TcpHandshake {
         Ok(Self {
             stream,
             connecting: false,
+            watched: AtomicU64::new(0),
         })
     }
 
@@ -205,6 +195,19 @@ impl TcpHandshake {
             (false, false) => PollFlags::IN,
         };
         PollFd::new(&self.stream, flags)
+    }
+
+    /// By which number a `Watch` knows it, and whether that waits for room, too.
+    pub(super) fn watched(&self) -> Option<(u64, bool)> {
+        // Relaxed: one thread waits for it.
+        let word = self.watched.load(Ordering::Relaxed);
+        (word != 0).then_some((word >> 1, word & 1 == 1))
+    }
+
+    /// That a `Watch` knows it by this number, which is not zero.
+    pub(super) fn note_watched(&self, number: u64, awaits_room: bool) {
+        let word = number << 1 | u64::from(awaits_room);
+        self.watched.store(word, Ordering::Relaxed);
     }
 
     fn check_connected(&mut self) -> Result<(), IoError> {
@@ -278,5 +281,28 @@ impl Io for TcpHandshake {
         self.check_connected()?;
         // std sends with MSG_NOSIGNAL, so that a closed peer is an error and no signal.
         self.stream.write(bytes).map_err(|error| classify(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ARRIVED_MAX, Acceptor as _, Network as _, Tcp};
+    use core::time::Duration;
+    use std::fs;
+    use std::net::TcpStream;
+
+    #[test]
+    fn hundreds_that_come_at_once_wait_and_none_is_dropped() {
+        let allowed = fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+        if allowed.trim().parse::<i32>().unwrap() < ARRIVED_MAX {
+            println!("SKIPPED: this host lets fewer wait");
+            return;
+        }
+        let acceptor = Tcp.listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let arrived: Vec<_> = (0..300)
+            .map(|_| TcpStream::connect_timeout(&acceptor.address(), Duration::from_millis(900)).unwrap())
+            .collect();
+        let taken = core::iter::from_fn(|| Tcp.accept(&acceptor).unwrap());
+        assert_eq!(taken.count(), arrived.len());
     }
 }

@@ -85,7 +85,7 @@ pub(crate) struct Granted<P: Provider> {
 impl<P: Provider> Granted<P> {
     /// Takes it from the Worker.
     pub(crate) fn of(worker: &mut Worker<P>, wanted: &Wanted) -> Result<Self, ConnectError> {
-        let place = worker.place(&wanted.config)?;
+        let place = worker.place(&wanted.config, Some(wanted.from))?;
         let supply = worker.supply(&place.reservation, wanted.peer.credit.start, &wanted.config)?;
         Ok(Self { supply, place })
     }
@@ -96,8 +96,8 @@ impl<P: Provider> Granted<P> {
     }
 
     /// Makes the queue pair that is wanted. On any thread.
-    pub(crate) fn make(self, wanted: &Wanted, desk: &Desk<P>) -> Result<Made<P>, ConnectError> {
-        wanted.make(self.place, self.supply, &desk.ground)
+    pub(crate) fn make(self, wanted: &Wanted, ground: &Ground<P>) -> Result<Made<P>, ConnectError> {
+        wanted.make(self.place, self.supply, ground)
     }
 }
 
@@ -135,6 +135,11 @@ impl<P: Provider> Desk<P> {
     /// No more places are given: of none that is reserved a peer is told from here on.
     pub(crate) fn close(&self) {
         self.places.close();
+    }
+
+    /// What its Worker's queue pairs are made from.
+    pub(super) const fn ground(&self) -> &Ground<P> {
+        &self.ground
     }
 
     /// What wakes the handshakes, where they may sleep.

@@ -15,14 +15,16 @@ pub struct HandshakeLimits {
     /// under way a peer is let in where others have more than it does: then the oldest that has
     /// not yet said a word goes, of the address that has most.
     pub under_way: usize,
-    /// Of these, from one address at most; of IPv6, from one network of 64 bits, which is what a single host may
-    /// have. Default 64, as many as one host is likely to have processes that connect at once.
+    /// Of these, from one address at most; of IPv6, from one network of 64 bits, which a single host may have all of: in one that
+    /// has as many, too, a peer is let in where another address has more than its own. Default 64, as many as one host is
+    /// likely to have processes that connect at once.
     pub per_address: usize,
     /// Connections of each Worker that wait to be accepted, and handshakes that have come as far as a queue pair, at
     /// most. Default 64. Each has its receives and its place on the Worker already.
     pub unaccepted: u32,
     /// Queue pairs made at a time, at least 1, each on a thread of its own: a peer whose neighbour entry does not
-    /// resolve holds one up for seconds, and half of them at most are an address's. Default 4.
+    /// resolve holds one up for seconds, and half of them at most are an address's. Default 4. Not for
+    /// [`Listener::aside`](crate::Listener::aside), which has the Node's threads for that.
     pub making: usize,
 }
 
@@ -44,43 +46,65 @@ pub(crate) fn source(address: Option<SocketAddr>) -> IpAddr {
     })
 }
 
-/// Who has handshakes under way, as far as limits go: a host, or a network that one host may have all of.
+/// Who has handshakes under way, as far as limits go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Guest(IpAddr);
+pub(crate) struct Guest {
+    /// What one host may have all of: the address itself, or of IPv6 its network of 64 bits.
+    network: IpAddr,
+    address: IpAddr,
+}
 
 impl Guest {
     /// Whose address this is.
     pub(crate) fn of(address: Option<SocketAddr>) -> Self {
-        Self(match source(address) {
-            IpAddr::V6(address) => {
-                let [a, b, c, d, ..] = address.segments();
+        let address = source(address);
+        let network = match address {
+            IpAddr::V6(v6) => {
+                let [a, b, c, d, ..] = v6.segments();
                 IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
             }
-            v4 @ IpAddr::V4(_) => v4,
-        })
+            IpAddr::V4(_) => address,
+        };
+        Self { network, address }
     }
 
-    /// The one address that stands for all of its own.
     pub(super) const fn address(self) -> IpAddr {
-        self.0
+        self.address
     }
 }
 
 impl fmt::Display for Guest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
+        fmt::Display::fmt(&self.address, f)
     }
 }
 
 /// Which limit a peer would be beyond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Crowd {
-    /// There are as many handshakes as may be; none has more than this one of them.
+    /// There are as many handshakes as may be; nobody has more than this one of them.
     All,
-    /// There are, and this one has more of them than its share.
-    AllBut(Guest),
-    /// The address has as many as one may have.
+    /// There are, in all or of the network, and one of these may make room.
+    AllBut(Crowding),
+    /// The address has as many as one may have, or its network has, and nobody there has more.
     Address,
+}
+
+/// Who has more than their share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Crowding {
+    Network(IpAddr),
+    Address(IpAddr),
+}
+
+impl Crowding {
+    /// Whether this one is among them.
+    pub(super) fn has(self, guest: Guest) -> bool {
+        match self {
+            Self::Network(network) => guest.network == network,
+            Self::Address(address) => guest.address == address,
+        }
+    }
 }
 
 /// How many handshakes of whom are under way.
@@ -104,20 +128,56 @@ impl Guests {
         self.counts.get(&guest).copied().unwrap_or_default()
     }
 
+    /// Those of a network, each with its count.
+    fn of_network(&self, network: IpAddr) -> impl Iterator<Item = (Guest, usize)> {
+        let of_it = self
+            .counts
+            .iter()
+            .filter(move |(guest, _)| guest.network == network);
+        of_it.map(|(guest, count)| (*guest, *count))
+    }
+
+    fn count_of_network(&self, network: IpAddr) -> usize {
+        self.of_network(network)
+            .fold(0, |sum, (_, count)| sum.saturating_add(count))
+    }
+
+    /// The network that has most, and how many. Those of one stand together.
+    fn most_of_a_network(&self) -> Option<(IpAddr, usize)> {
+        let (mut most, mut last) = (None, None);
+        for (guest, count) in &self.counts {
+            let sum = match last {
+                Some((network, sum)) if network == guest.network => count.saturating_add(sum),
+                _ => *count,
+            };
+            last = Some((guest.network, sum));
+            most = most.max(last.map(|(network, sum)| (sum, network)));
+        }
+        most.map(|(count, network)| (network, count))
+    }
+
     /// Lets one more in.
     ///
     /// # Errors
     /// It is one too many.
     pub(crate) fn enter(&mut self, guest: Guest) -> Result<(), Crowd> {
         let own = self.count(guest);
-        if own >= self.limits.per_address {
-            return Err(Crowd::Address);
+        let of_network = self.count_of_network(guest.network);
+        // Of two that have the same none is to make room for the other, and then the other for it.
+        if of_network >= self.limits.per_address {
+            let most = self.of_network(guest.network).max_by_key(|(_, count)| *count);
+            return Err(match most {
+                Some((other, count)) if count > own.saturating_add(1) => {
+                    Crowd::AllBut(Crowding::Address(other.address))
+                }
+                _ => Crowd::Address,
+            });
         }
         if self.total >= self.limits.under_way {
-            let most = self.counts.iter().max_by_key(|(_, count)| **count);
-            // Of two that have the same none is to make room for the other, and then the other for it.
-            return Err(match most {
-                Some((other, count)) if *count > own.saturating_add(1) => Crowd::AllBut(*other),
+            return Err(match self.most_of_a_network() {
+                Some((other, count)) if count > of_network.saturating_add(1) => {
+                    Crowd::AllBut(Crowding::Network(other))
+                }
                 _ => Crowd::All,
             });
         }
@@ -138,7 +198,7 @@ impl Guests {
 
 #[cfg(test)]
 mod tests {
-    use super::{Crowd, Guest, Guests, HandshakeLimits};
+    use super::{Crowd, Crowding, Guest, Guests, HandshakeLimits};
 
     fn guest(address: &str) -> Guest {
         Guest::of(Some(address.parse().unwrap()))
@@ -153,12 +213,33 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_a_host_or_what_one_host_may_have() {
+    fn what_one_host_may_have_is_an_address_or_a_network_of_64_bits() {
+        let network = |address| guest(address).network;
         assert_eq!(guest("10.0.0.1:1"), guest("10.0.0.1:2"));
         assert_eq!(guest("10.0.0.1:1"), guest("[::ffff:10.0.0.1]:2"));
-        assert_ne!(guest("10.0.0.1:1"), guest("10.0.0.2:1"));
-        assert_eq!(guest("[2001:db8::1]:1"), guest("[2001:db8::ffff:1]:1"));
-        assert_ne!(guest("[2001:db8::1]:1"), guest("[2001:db8:0:1::1]:1"));
+        assert_ne!(network("10.0.0.1:1"), network("10.0.0.2:1"));
+        assert_eq!(network("[2001:db8::1]:1"), network("[2001:db8::ffff:1]:1"));
+        assert_ne!(network("[2001:db8::1]:1"), network("[2001:db8:0:1::1]:1"));
+    }
+
+    #[test]
+    fn in_a_network_that_has_all_it_may_an_address_with_more_makes_room() {
+        let mut guests = guests(10, 3);
+        let [many, few, third] = ["[fd00::66]:1", "[fd00::3]:1", "[fd00::4]:1"].map(guest);
+        for _ in 0..3 {
+            assert_eq!(guests.enter(many), Ok(()));
+        }
+        assert_eq!(guests.enter(many), Err(Crowd::Address));
+        let crowding = Crowding::Address(many.address);
+        assert_eq!(guests.enter(few), Err(Crowd::AllBut(crowding)));
+        assert!(crowding.has(many) && !crowding.has(few));
+        guests.leave(many);
+        assert_eq!(guests.enter(few), Ok(()));
+        // Two and one: with one more of these nobody would have less than before.
+        assert_eq!(guests.enter(few), Err(Crowd::Address));
+        assert_eq!(guests.enter(third), Err(Crowd::AllBut(crowding)));
+        // Another network has places of its own.
+        assert_eq!(guests.enter(guest("[fd00:1::1]:1")), Ok(()));
     }
 
     #[test]
@@ -179,10 +260,12 @@ mod tests {
         for _ in 0..4 {
             assert_eq!(guests.enter(many), Ok(()));
         }
-        assert_eq!(guests.enter(few), Err(Crowd::AllBut(many)));
+        let crowding = Crowding::Network(many.network);
+        assert_eq!(guests.enter(few), Err(Crowd::AllBut(crowding)));
+        assert!(crowding.has(many) && !crowding.has(few));
         guests.leave(many);
         assert_eq!(guests.enter(few), Ok(()));
-        assert_eq!(guests.enter(few), Err(Crowd::AllBut(many)));
+        assert_eq!(guests.enter(few), Err(Crowd::AllBut(crowding)));
         guests.leave(many);
         assert_eq!(guests.enter(few), Ok(()));
         // Two and two: nobody has more than its share.

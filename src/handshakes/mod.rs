@@ -29,10 +29,11 @@ use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
 
 use crate::answer::Answer;
-use crate::edge::makers::Makers;
+use crate::edge::makers::{LOOK_AGAIN, Makers};
 use crate::edge::signal::Signal;
 use crate::error::ConnectError;
-use crate::node::Draw;
+use crate::lobby::{Lobby, tell_reject};
+use crate::look::Looking;
 use crate::rails::Rails;
 use crate::tell::tell;
 use crate::{Acceptances, ChannelConfig, Node, Tcp, Trust, Worker};
@@ -42,7 +43,7 @@ pub use counts::HandshakeCounts;
 use desk::{Desk, Signals};
 pub use limits::HandshakeLimits;
 pub(crate) use limits::source;
-use limits::{Crowd, Guest, Guests};
+use limits::{Crowd, Crowding, Guest, Guests};
 use refusals::Refusals;
 pub(crate) use told::ToldRefusals;
 use under_way::{Around, UnderWay};
@@ -87,7 +88,8 @@ pub(crate) fn timing(config: &ChannelConfig) -> Timing {
 /// Every handshake at one port, and the port.
 ///
 /// They advance while [`Handshakes::poll`] runs, on whatever thread, and are accepted by the [`Acceptances`] that came
-/// with them, each on its Worker's thread. [`Listener::background`](crate::Listener::background) is the same with a
+/// with them, each on its Worker's thread. On a [`Node::open`] no device is waited for: that node's threads look at the ports, and
+/// make the queue pairs. [`Listener::background`](crate::Listener::background) is the same with a
 /// thread that polls.
 ///
 /// Dropped, it gives up the port and all that is under way, and tells the peers that were not told yes. What waits
@@ -96,9 +98,14 @@ pub struct Handshakes<P: Provider = Rdma, N: Network = Tcp> {
     node: Arc<Node<P, N>>,
     /// Each by itself: it is 10 KiB, and leaves from anywhere.
     under_way: Vec<Box<UnderWay<P, N>>>,
+    /// Those whose handshakes begin once our ports were looked at.
+    arrived: Lobby<Arrived<N>>,
     refusals: Refusals<N>,
     told: ToldRefusals,
-    makers: Makers,
+    /// Its own, where they are not the Node's.
+    makers: Option<Makers>,
+    /// When to look again for what threads do of whom nothing tells.
+    again: Option<Deadline>,
     acceptor: N::Acceptor,
     handle: Handle,
     instance: InstanceId,
@@ -112,6 +119,13 @@ pub struct Handshakes<P: Provider = Rdma, N: Network = Tcp> {
     /// Nobody is taken in before, and how long it then is the next time.
     rest: Option<Deadline>,
     next_rest: Duration,
+}
+
+/// A peer that was let in.
+struct Arrived<N: Network> {
+    stream: N::Stream,
+    guest: Guest,
+    trust: Trust,
 }
 
 /// What a listener hands over.
@@ -130,7 +144,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         node: &Arc<Node<P, N>>,
         workers: &[Worker<P>],
         limits: &HandshakeLimits,
-        makers: Makers,
+        makers: Option<Makers>,
         signal: impl Fn() -> Result<Option<Signals>, E>,
     ) -> Result<(Self, Vec<Acceptances<P>>), E> {
         let mut desks = Vec::with_capacity(workers.len());
@@ -146,9 +160,11 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         let handshakes = Self {
             node: Arc::clone(node),
             under_way: Vec::new(),
+            arrived: Lobby::new(),
             refusals: Refusals::new(),
             told: ToldRefusals::default(),
             makers,
+            again: None,
             acceptor: port.acceptor,
             handle: port.handle,
             instance: port.instance,
@@ -185,7 +201,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
     /// How many are under way.
     #[must_use]
     pub fn under_way(&self) -> usize {
-        self.under_way.len()
+        self.under_way.len().saturating_add(self.arrived.len())
     }
 
     /// Why the last handshake that failed did, or why nobody could be taken in; once.
@@ -198,7 +214,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         &self.counts
     }
 
-    pub(crate) const fn settings(&self) -> &Arc<Mutex<Settings>> {
+    pub(crate) const fn shared_settings(&self) -> &Arc<Mutex<Settings>> {
         &self.settings
     }
 
@@ -214,9 +230,18 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
     pub(crate) fn poll_due(&mut self) {
         let now = self.node.network.now();
         self.take_in(now);
+        self.begin_arrived(now);
         self.advance(now);
         self.refusals.poll(now);
         self.told.poll(now);
+        let is_awaited = self.arrived.is_looking() || self.under_way.iter().any(|one| one.is_making());
+        let is_told = self.signal().is_some();
+        self.again = (is_awaited && !is_told).then(|| Deadline::after(now, LOOK_AGAIN));
+    }
+
+    /// What is raised once a thread has done something for it, where it may sleep.
+    fn signal(&self) -> Option<&Arc<Signal>> {
+        self.desks.first()?.told_to_handshakes()
     }
 
     /// When to poll again at the latest, whatever comes; `None` where nothing is under way.
@@ -224,7 +249,9 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
     pub fn deadline(&self) -> Option<Deadline> {
         let under_way = self.under_way.iter().map(|one| one.deadline());
         let told = self.refusals.deadline().into_iter().chain(self.told.deadline());
-        under_way.chain(told).chain(self.rest).min()
+        let arrived = self.arrived.deadline().into_iter();
+        let others = arrived.chain(self.again).chain(self.rest);
+        under_way.chain(told).chain(others).min()
     }
 
     /// Waits until something comes from a peer, or the deadline. What the Workers' threads grant meanwhile does not
@@ -314,18 +341,15 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
             self.turn_away(now, stream);
             return;
         }
-        match self.begin(now, trust) {
-            Ok(answer) => {
-                self.counts.note_begun();
-                let answer = answer.coming_from(address);
-                self.under_way
-                    .push(Box::new(UnderWay::new(stream, guest, answer)));
-            }
-            Err(error) => {
-                self.guests.leave(guest);
-                let reject = crate::bring_up::reject_for(&error);
-                self.counts.note_failed(error);
-                self.refusals.refuse(now, stream, &reject);
+        // As long as a stage may take for which it is our turn.
+        let until = Deadline::after(now, self.settings().timing.stage);
+        let arrived = Arrived { stream, guest, trust };
+        match self.fresh_rails(now) {
+            Some(rails) => self.begin(now, arrived, Ok(rails)),
+            None => {
+                let signal = self.signal().cloned();
+                self.arrived
+                    .enter(arrived, || Looking::beside(&self.node, signal.as_ref(), until));
             }
         }
     }
@@ -338,7 +362,8 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
 
     /// That there are too many, with when to come again: when the next of them has had its time.
     fn busy(&self, now: Instant) -> Reject {
-        let next = self.under_way.iter().map(|one| one.deadline()).min();
+        let under_way = self.under_way.iter().map(|one| one.deadline());
+        let next = under_way.chain(self.arrived.deadline()).min();
         let left = next.map_or(Duration::ZERO, |next| next.remaining(now));
         let left_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
         Reject {
@@ -347,48 +372,84 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         }
     }
 
-    /// Turns the oldest peer of an address away that has not yet said a word; says whether there was one.
-    fn make_room(&mut self, now: Instant, guest: Guest) -> bool {
+    /// Turns the oldest peer of these away that has not yet said a word; says whether there was one.
+    fn make_room(&mut self, now: Instant, crowding: Crowding) -> bool {
         let mut under_way = self.under_way.iter();
-        let Some(at) = under_way.position(|one| one.guest == guest && one.is_silent()) else {
-            return false;
-        };
-        let one = self.under_way.remove(at);
+        let (guest, stream) =
+            if let Some(at) = under_way.position(|one| crowding.has(one.guest) && one.is_silent()) {
+                let one = self.under_way.remove(at);
+                (one.guest, one.into_stream())
+            } else {
+                let arrived = self.arrived.waiting();
+                let Some(at) = arrived.iter().position(|one| crowding.has(one.guest)) else {
+                    return false;
+                };
+                let Arrived { stream, guest, .. } = arrived.remove(at);
+                (guest, stream)
+            };
         self.guests.leave(guest);
-        self.turn_away(now, one.into_stream());
+        self.turn_away(now, stream);
         true
     }
 
-    fn begin(&mut self, now: Instant, trust: Trust) -> Result<Answer, ConnectError> {
+    fn settings(&self) -> Settings {
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the last look found, where that was not long ago.
+    fn fresh_rails(&self, now: Instant) -> Option<Rails> {
+        let (at, rails) = self.rails.as_ref()?;
+        let is_fresh = !Deadline::after(*at, RAILS_MAX_AGE).has_passed(now);
+        is_fresh.then(|| rails.clone())
+    }
+
+    /// Begins the handshakes of those for whom our ports were looked at.
+    fn begin_arrived(&mut self, now: Instant) {
+        if !self.arrived.is_looking() {
+            return;
+        }
+        let devices: Vec<_> = self.desks.iter().map(|desk| desk.device()).collect();
+        let Some((arrived, rails)) = self.arrived.leave(&self.node, &devices) else {
+            return;
+        };
+        if let Ok(rails) = &rails {
+            self.rails = Some((now, rails.clone()));
+        }
+        for one in arrived {
+            self.begin(now, one, rails.clone().map_err(ConnectError::from));
+        }
+    }
+
+    fn begin(&mut self, now: Instant, arrived: Arrived<N>, rails: Result<Rails, ConnectError>) {
+        let Arrived { stream, guest, trust } = arrived;
+        match rails.and_then(|rails| self.answer(guest, trust, rails)) {
+            Ok(answer) => {
+                self.counts.note_begun();
+                self.under_way
+                    .push(Box::new(UnderWay::new(stream, guest, answer)));
+            }
+            Err(error) => {
+                self.guests.leave(guest);
+                let reject = crate::bring_up::reject_for(&error);
+                self.counts.note_failed(error);
+                self.refusals.refuse(now, stream, &reject);
+            }
+        }
+    }
+
+    fn answer(&self, guest: Guest, trust: Trust, rails: Rails) -> Result<Answer, ConnectError> {
         if self.desks.iter().any(|desk| desk.node() != self.node.instance()) {
             return Err(ConnectError::OtherTrust);
         }
-        let rails = match &self.rails {
-            Some((at, rails)) if !Deadline::after(*at, RAILS_MAX_AGE).has_passed(now) => rails,
-            _ => {
-                let devices: Vec<_> = self.desks.iter().map(|desk| desk.device()).collect();
-                let rails = Rails::of_devices(self.node.provider(), &devices, &self.node.rail_filter)?;
-                &self.rails.insert((now, rails)).1
-            }
-        };
-        let settings = *self.settings.lock().unwrap_or_else(PoisonError::into_inner);
-        let draw = Draw::new(&self.node.network)?;
-        Answer::new(
-            self.instance,
-            rails.clone(),
-            &settings.config,
-            trust,
-            settings.timing,
-            &draw,
-            now,
-        )
+        let (network, settings) = (&self.node.network, self.settings());
+        Answer::new(network, self.instance, rails, &settings, trust, guest.address())
     }
 
     fn advance(&mut self, now: Instant) {
         let mut around = Around {
             desks: &self.desks,
             next_desk: &mut self.next_desk,
-            makers: &self.makers,
+            makers: self.makers.as_ref().unwrap_or_else(|| self.node.makers()),
         };
         let (guests, counts, told) = (&mut self.guests, &self.counts, &mut self.told);
         self.under_way.retain_mut(|one| {
@@ -423,6 +484,9 @@ impl<P: Provider, N: Network> Drop for Handshakes<P, N> {
             one.break_off(now);
         }
         self.under_way.clear();
+        for one in self.arrived.waiting() {
+            tell_reject(&mut one.stream, &Reject::new(RejectReason::CLOSING));
+        }
         for desk in &self.desks {
             desk.close();
         }
@@ -433,7 +497,7 @@ impl<P: Provider, N: Network> fmt::Debug for Handshakes<P, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handshakes")
             .field("address", &self.address())
-            .field("under_way", &self.under_way.len())
+            .field("under_way", &self.under_way())
             .field("counts", &self.counts)
             .finish_non_exhaustive()
     }

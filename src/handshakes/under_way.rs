@@ -11,7 +11,7 @@ use doorbell_core::{Deadline, Instant};
 use super::desk::{Desk, Seat};
 use super::limits::Guest;
 use crate::answer::{Answer, Made, Next, Wanted};
-use crate::bring_up::{self, Ready};
+use crate::bring_up;
 use crate::edge::makers::{Commission, Makers, Whom};
 use crate::edge::reaper::Reaped;
 use crate::error::ConnectError;
@@ -26,7 +26,7 @@ pub(super) struct UnderWay<P: Provider, N: Network> {
     pub(super) is_due: bool,
 }
 
-/// How far its queue pair is.
+/// How far its queue pair is. Given up, it is destroyed where that takes nobody's time.
 enum Stage<P: Provider> {
     /// None is wanted yet.
     Talking,
@@ -35,7 +35,7 @@ enum Stage<P: Provider> {
     /// The Worker gave one, and a queue pair is being made.
     Making(Commission<Made<P>>, Seat<P>),
     /// The peer was told yes.
-    Told(Box<Ready<P>>, Seat<P>),
+    Told(Box<Reaped<Made<P>>>, Seat<P>),
 }
 
 /// What a handshake has beside its peer.
@@ -67,6 +67,11 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         }
     }
 
+    /// Whether its queue pair is being made.
+    pub(super) const fn is_making(&self) -> bool {
+        matches!(self.stage, Stage::Making(..))
+    }
+
     /// Whether its peer has not said a word yet.
     pub(super) fn is_silent(&self) -> bool {
         matches!(self.stage, Stage::Talking) && !self.answer.has_heard()
@@ -94,10 +99,10 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                 Ok(Next::Nothing) => return None,
                 Ok(Next::QueuePair(wanted)) => wanted,
                 Ok(Next::Admission(established)) => {
-                    let Stage::Told(ready, seat) = core::mem::replace(&mut self.stage, Stage::Talking) else {
+                    let Stage::Told(made, seat) = core::mem::replace(&mut self.stage, Stage::Talking) else {
                         return Some(Err(ConnectError::OtherWorkers));
                     };
-                    seat.publish(*ready, established);
+                    seat.publish(Reaped::into_inner(*made).ready, established);
                     return Some(Ok(()));
                 }
                 Err(error) => return Some(Err(error)),
@@ -138,16 +143,15 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                     let signal = seat.desk().told_to_handshakes();
                     let making = around
                         .makers
-                        .make(whom, signal, move || granted.make(&wanted, &desk));
+                        .make(whom, signal, move || granted.make(&wanted, desk.ground()));
                     self.stage = Stage::Making(making, seat);
                     Ok(true)
                 }
             },
             Stage::Making(making, seat) => match making.take()? {
                 Some(made) => {
-                    let Made { local, ready } = Reaped::into_inner(made);
-                    self.answer.accept(now, local)?;
-                    self.stage = Stage::Told(Box::new(ready), seat);
+                    self.answer.accept(now, made.local)?;
+                    self.stage = Stage::Told(Box::new(made), seat);
                     Ok(true)
                 }
                 None => {

@@ -101,8 +101,9 @@ impl<P: Provider, N: Network> Core<P, N> {
         Ok(granted)
     }
 
+    /// Whether its link is here, or was: then it needs no other.
     fn is_known(&self, who: Who) -> bool {
-        self.links().any(|(_, link)| link.who() == Some(who))
+        self.links().any(|(_, link)| link.who() == Some(who)) || self.ended.why(who).is_some()
     }
 
     /// Whether there is a place for a link, beside those that others are on their way to.

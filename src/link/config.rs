@@ -3,7 +3,7 @@
 use core::fmt;
 
 use doorbell_core::session::{SESSION_WINDOW_MAX, SessionConfig, TRANSPORT_RETRY_COUNT, TRANSPORT_TIMEOUT};
-use doorbell_core::wire::{HANDLE_BYTES_MAX, SESSION_HEADER_BYTES};
+use doorbell_core::wire::{HANDLE_BYTES_MAX, SESSION_ATTACH_BYTES, SESSION_HEADER_BYTES};
 
 use crate::error::ConnectError;
 use crate::{ChannelConfig, HandshakeLimits, NoRoute};
@@ -15,7 +15,9 @@ pub struct LinkConfig {
     /// What sessions go by: times, and the length of a fragment.
     pub session: SessionConfig,
     /// What each rail's channel is made with. Default that of a channel, with a timeout and retries that find a dead
-    /// peer in time ([`TRANSPORT_TIMEOUT`], [`TRANSPORT_RETRY_COUNT`]).
+    /// peer in time ([`TRANSPORT_TIMEOUT`], [`TRANSPORT_RETRY_COUNT`]). A rail is judged by what completes on it, so each request
+    /// does: [`ChannelConfig::unsignaled_max`] is 0 or 1. [`ChannelConfig::inline_bytes_max`] has room for what is said first on a
+    /// connection, [`SESSION_ATTACH_BYTES`].
     pub channel: ChannelConfig,
     /// Fragments a link keeps until the peer acknowledges them. Default 512, 2 MiB of memory: nearly two of the longest
     /// messages, so that one is sent while the one before is acknowledged.
@@ -66,6 +68,23 @@ impl LinkConfig {
         longest.saturating_add(SESSION_HEADER_BYTES)
     }
 
+    /// Checks that rails work with channels as these are.
+    pub(crate) fn check_channel(&self) -> Result<(), LinkError> {
+        let ChannelConfig {
+            unsignaled_max,
+            inline_bytes_max,
+            ..
+        } = self.channel;
+        if unsignaled_max > 1 {
+            return Err(LinkError::Unsignaled(unsignaled_max));
+        }
+        let is_room = usize::try_from(inline_bytes_max).is_ok_and(|bytes| bytes >= SESSION_ATTACH_BYTES);
+        match is_room {
+            true => Ok(()),
+            false => Err(LinkError::InlineTooShort(inline_bytes_max)),
+        }
+    }
+
     pub(super) fn fragment_bytes(&self) -> usize {
         usize::try_from(self.session.fragment_bytes.max(1)).unwrap_or(usize::MAX)
     }
@@ -90,6 +109,12 @@ pub enum LinkError {
         /// Bytes of the longest frame: a fragment with its header, or a handle with one where that is longer.
         frame_bytes: usize,
     },
+    /// [`ChannelConfig::unsignaled_max`] of [`LinkConfig::channel`] is this: rails would be taken for dead, since of a few requests
+    /// none completes.
+    Unsignaled(u32),
+    /// [`ChannelConfig::inline_bytes_max`] of [`LinkConfig::channel`] is this: less than [`SESSION_ATTACH_BYTES`], which are said
+    /// first on each connection.
+    InlineTooShort(u32),
     /// There are as many links as there may be.
     TooManyLinks,
     /// The system gave no random bytes: its error number.
@@ -114,6 +139,15 @@ impl fmt::Display for LinkError {
                 "a Worker's slots hold {slot_bytes} bytes, and the longest frame has {frame_bytes}: make slot_bytes \
                  larger, or fragment_bytes smaller"
             ),
+            Self::Unsignaled(most) => write!(
+                f,
+                "channel.unsignaled_max is {most}, and a rail is judged by what completes: make it 0"
+            ),
+            Self::InlineTooShort(most) => write!(
+                f,
+                "channel.inline_bytes_max is {most}, and what is said first on a rail has {SESSION_ATTACH_BYTES} bytes: \
+                 make it no less"
+            ),
             Self::TooManyLinks => {
                 f.write_str("there are as many links as links_max, with those that peers are about to begin")
             }
@@ -135,7 +169,7 @@ impl From<ConnectError> for LinkError {
 
 #[cfg(test)]
 mod tests {
-    use super::LinkConfig;
+    use super::{LinkConfig, LinkError};
     use doorbell_core::wire::{HANDLE_BYTES_MAX, SESSION_HEADER_BYTES};
 
     #[test]
@@ -145,5 +179,23 @@ mod tests {
         assert_eq!(config.frame_bytes(), fragment + SESSION_HEADER_BYTES);
         config.session.fragment_bytes = 64;
         assert_eq!(config.frame_bytes(), HANDLE_BYTES_MAX + SESSION_HEADER_BYTES);
+    }
+
+    #[test]
+    fn channels_that_no_rail_works_with_are_refused() {
+        let mut config = LinkConfig::default();
+        config.channel.unsignaled_max = 1;
+        config.channel.inline_bytes_max = 40;
+        assert!(config.check_channel().is_ok());
+        config.channel.unsignaled_max = 2;
+        let refused = config.check_channel();
+        assert!(matches!(refused, Err(LinkError::Unsignaled(2))), "{refused:?}");
+        config.channel.unsignaled_max = 0;
+        config.channel.inline_bytes_max = 39;
+        let refused = config.check_channel();
+        assert!(
+            matches!(refused, Err(LinkError::InlineTooShort(39))),
+            "{refused:?}"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! Connecting the rails of a link: each between one port of ours and one rail of the peer's, looked for anew each time.
 
-use core::net::{IpAddr, Ipv6Addr};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use doorbell_core::wire::{AdvertisedRail, Handle, RejectReason, Resumption};
 use doorbell_core::{Deadline, Instant};
 
 use super::config::LinkConfig;
-use super::rail::{At, Between, LinkRail};
+use super::rail::{At, Between, LinkRail, NotConnected};
 use super::state::Link;
 use crate::connecting::{Aim, Patience};
 use crate::edge::signal::Signal;
@@ -32,6 +33,38 @@ pub(super) struct Finding {
 }
 
 impl Finding {
+    /// Has our ports looked at, for these rails of a peer's.
+    ///
+    /// # Errors
+    /// A Worker is another Node's, or the system gave no descriptor.
+    pub(super) fn begin<P: Provider, N: Network>(
+        node: &Node<P, N>,
+        workers: &[Worker<P>],
+        peers: Vec<AdvertisedRail>,
+        now: Instant,
+    ) -> Result<Self, ConnectError> {
+        let signal = node.makers().signal().map_err(ConnectError::Tcp)?;
+        let until = Deadline::after(now, LOOKED_WITHIN);
+        let looking = Looking::begin(node, workers, signal.as_ref(), until)?;
+        Ok(Self {
+            looking,
+            peers,
+            signal,
+        })
+    }
+
+    /// Our rails, once our ports were looked at.
+    pub(super) fn take<P: Provider, N: Network>(
+        &self,
+        node: &Node<P, N>,
+        workers: &[Worker<P>],
+    ) -> Option<Result<Rails, ConnectError>> {
+        if let Some(signal) = &self.signal {
+            signal.take();
+        }
+        self.looking.take(node, workers)
+    }
+
     /// What becomes readable once they can be found.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.signal.as_ref()?.descriptor())
@@ -87,17 +120,32 @@ impl<P: Provider, N: Network> Link<P, N> {
         handle: &Handle,
         now: Instant,
     ) -> bool {
-        let is_same = self
-            .handle
-            .is_some_and(|known| known.instance() == handle.instance());
-        if !is_same {
-            return false;
+        let is_same = self.takes_handle(handle);
+        if is_same {
+            self.look_for(node, workers, handle.rails().iter().collect(), now);
+            self.ask_for_rails();
         }
-        self.handle = Some(*handle);
-        let rails: Vec<_> = handle.rails().iter().collect();
-        self.look_for(node, workers, rails, now);
-        self.ask_for_rails();
-        true
+        is_same
+    }
+
+    /// The same, over rails of ours that were looked at.
+    pub(super) fn reroute_over(&mut self, our_rails: &Rails, handle: &Handle, now: Instant) {
+        if self.takes_handle(handle) {
+            // What is being looked for is of the handle before.
+            self.finding = None;
+            let listed: Vec<_> = handle.rails().iter().collect();
+            self.go_by_rails(our_rails, &listed, now);
+            self.ask_for_rails();
+        }
+    }
+
+    /// Has this handle for its peer's, if it is one of the same process; says whether it is.
+    fn takes_handle(&mut self, handle: &Handle) -> bool {
+        let known = self
+            .handle
+            .as_mut()
+            .filter(|known| known.instance() == handle.instance());
+        known.map(|known| *known = *handle).is_some()
     }
 
     /// Goes by these rails of the peer, once our ports were looked at.
@@ -110,17 +158,12 @@ impl<P: Provider, N: Network> Link<P, N> {
     ) {
         // What was looked for before is of no more use.
         self.finding = None;
-        let Ok(signal) = node.makers().signal() else {
-            return;
-        };
-        let until = Deadline::after(now, LOOKED_WITHIN);
-        if let Ok(looking) = Looking::begin(node, workers, signal.as_ref(), until) {
-            self.finding = Some(Finding {
-                looking,
-                peers,
-                signal,
-            });
-            self.take_found(node, workers, now);
+        match Finding::begin(node, workers, peers, now) {
+            Ok(finding) => {
+                self.finding = Some(finding);
+                self.take_found(node, workers, now);
+            }
+            Err(reason) => self.not_found(reason),
         }
     }
 
@@ -129,10 +172,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         let Some(finding) = &self.finding else {
             return true;
         };
-        if let Some(signal) = &finding.signal {
-            signal.take();
-        }
-        let Some(looked) = finding.looking.take(node, workers) else {
+        let Some(looked) = finding.take(node, workers) else {
             return false;
         };
         let is_late = looked.is_err() && finding.looking.deadline().has_passed(now);
@@ -147,24 +187,58 @@ impl<P: Provider, N: Network> Link<P, N> {
                     "the ports are not looked at in time: once more",
                     reason = reason
                 );
+                self.note_unreached(reason);
                 self.look_for(node, workers, peers, now);
                 return false;
             }
             // Where nothing reaches it now, rails are tried as before.
-            (Err(reason), _) => tell!(warn, "rails stay as they are", reason = reason),
+            (Err(reason), _) => self.not_found(reason),
         }
         true
     }
 
+    /// Notes that no rail was found. A link that has none, and whose peer has said all of its, is over.
+    fn not_found(&mut self, why: ConnectError) {
+        tell!(warn, "rails stay as they are", reason = why);
+        self.note_unreached(why);
+        let has_said_all = !self.handle.as_ref().is_some_and(Handle::has_more);
+        if self.unreached.is_some() && has_said_all {
+            self.session.fail(FinalReason::Unreachable);
+        }
+    }
+
+    /// Notes why there is no rail, where there is none.
+    fn note_unreached(&mut self, why: ConnectError) {
+        if self.rails.iter().all(|rail| rail.between.is_none()) {
+            self.unreached = Some(NotConnected { between: None, why });
+        }
+    }
+
+    /// Goes by those of our rails that reach some of these.
+    pub(super) fn go_by_rails(&mut self, our_rails: &Rails, peers: &[AdvertisedRail], now: Instant) {
+        match rails_to(our_rails, peers) {
+            Ok(found) => self.go_by(found, now),
+            // What is being looked for may be found all the same: that look may be a later one.
+            Err(_) if self.finding.is_some() => {}
+            Err(reason) => self.not_found(reason),
+        }
+    }
+
     /// Goes by these rails.
     pub(super) fn go_by(&mut self, found: Vec<(Between, u32)>, now: Instant) {
+        if !found.is_empty() {
+            self.unreached = None;
+        }
         for (between, speed_mbps) in found {
-            let is_of_port = |rail: &&mut LinkRail<P, N>| {
+            let is_of_port = |rail: &LinkRail<P, N>| {
                 let known = rail.between.as_ref();
                 known.is_some_and(|known| (&known.device, known.port) == (&between.device, between.port))
             };
-            if let Some(rail) = self.rails.iter_mut().find(is_of_port) {
-                rail.between = Some(between);
+            let mut known = (0_u8..).zip(&mut self.rails);
+            if let Some((index, rail)) = known.find(|(_, rail)| is_of_port(rail)) {
+                if rail.goes_to(between) {
+                    self.session.readdressed(index);
+                }
             } else if let Some(rail) = self.session.add_rail(speed_mbps, now) {
                 if let Some(rail) = self.rail_mut(rail) {
                     rail.between = Some(between);
@@ -208,30 +282,28 @@ impl<P: Provider, N: Network> Link<P, N> {
         node.begin(workers, aim, &channel, patience)
     }
 
-    /// Goes on with the rails that are being connected; `made` gets each channel that came of it.
+    /// Goes on with the rails that are being connected; `made` gets each channel that came of it. Who is there instead of the peer
+    /// has so long to say so.
     pub(super) fn poll_connecting(
         &mut self,
         node: &Node<P, N>,
         workers: &mut [Worker<P>],
         (now, random): (Instant, u64),
-        frame_bytes: usize,
+        (frame_bytes, within): (usize, Duration),
         mut made: impl FnMut(u8, At),
     ) {
         let mut has_failed = false;
         for (index, rail) in (0_u8..).zip(&mut self.rails) {
             if self.session.over().is_some() {
-                rail.connecting = None;
+                (rail.connecting, rail.asking) = (None, None);
             }
-            let Some(outcome) = rail
+            let outcome = rail
                 .connecting
                 .as_mut()
-                .and_then(|connecting| connecting.poll(node, workers))
-            else {
-                continue;
-            };
-            rail.connecting = None;
-            match outcome {
-                Ok(Connection { worker, channel }) => {
+                .and_then(|connecting| connecting.poll(node, workers));
+            let failed = match (outcome, &self.handle) {
+                (Some(Ok(Connection { worker, channel })), _) => {
+                    rail.connecting = None;
                     let at = At { worker, channel };
                     let peer = rail
                         .between
@@ -243,18 +315,65 @@ impl<P: Provider, N: Network> Link<P, N> {
                     if !takes(workers, at, frame_bytes) {
                         self.session.fail(FinalReason::Unsuitable);
                     }
+                    continue;
                 }
-                Err(error) => {
-                    self.session.connect_failed(index, is_gone(&error), now, random);
-                    rail.note_failure(error);
-                    has_failed = true;
+                (Some(Err(error)), Some(handle)) => {
+                    rail.connecting = None;
+                    rail.ask_who_is_there(node, error, handle, Deadline::after(now, within))
                 }
+                (None, Some(handle)) => rail.hear_who_is_there(node, handle),
+                (_, None) => None,
+            };
+            if let Some((error, is_another)) = failed {
+                // Of where it is to go now nothing is known.
+                let was_readdressed = core::mem::take(&mut rail.is_readdressed);
+                let is_another = is_another && !was_readdressed;
+                self.session.connect_failed(index, is_another, now, random);
+                rail.note_failure(error);
+                has_failed = true;
             }
         }
         if has_failed {
             // Of rails that the handle has no room for nobody says that they are others by now.
             self.ask_for_rails();
         }
+    }
+}
+
+impl<P: Provider, N: Network> LinkRail<P, N> {
+    /// What an attempt to connect that failed says: its failure, and whether another process is there, by its own proof. A
+    /// [`RejectReason::STALE_HANDLE`] proves nothing: who says so is asked who it is, and `None` is the answer until it has said that.
+    fn ask_who_is_there(
+        &mut self,
+        node: &Node<P, N>,
+        why: ConnectError,
+        handle: &Handle,
+        by: Deadline,
+    ) -> Option<(ConnectError, bool)> {
+        let ConnectError::Handshake(HandshakeError { cause, .. }) = &why else {
+            return Some((why, false));
+        };
+        let is_said = match cause {
+            Cause::StaleHandle { .. } => return Some((why, true)),
+            Cause::RejectedByPeer(reject) => reject.reason == RejectReason::STALE_HANDLE,
+            _ => false,
+        };
+        let between = self.between.as_ref().filter(|_| is_said);
+        let to =
+            between.map(|between| SocketAddr::new(between.peer.address().address(), handle.port().get()));
+        let Some(asking) = to.and_then(|to| node.begin_ask(to, by).ok()) else {
+            return Some((why, false));
+        };
+        self.asking = Some((asking, why));
+        None
+    }
+
+    /// The same, once it has said who it is, or has not in time.
+    fn hear_who_is_there(&mut self, node: &Node<P, N>, handle: &Handle) -> Option<(ConnectError, bool)> {
+        let answer = self.asking.as_mut()?.0.poll(node)?;
+        let (_, why) = self.asking.take()?;
+        let is_another = answer.is_ok_and(|found| found.instance() != handle.instance());
+        Some((why, is_another))
     }
 }
 
@@ -266,16 +385,4 @@ pub(super) fn takes<P: Provider>(workers: &mut [Worker<P>], at: At, frame_bytes:
         .is_some_and(|channel| {
             usize::try_from(channel.peer().message_bytes_max()).is_ok_and(|bytes| bytes >= frame_bytes)
         })
-}
-
-/// Whether the process that handed out the handle is not there any more, and another is.
-fn is_gone(error: &ConnectError) -> bool {
-    match error {
-        ConnectError::Handshake(HandshakeError { cause, .. }) => match cause {
-            Cause::StaleHandle { .. } => true,
-            Cause::RejectedByPeer(reject) => reject.reason == RejectReason::STALE_HANDLE,
-            _ => false,
-        },
-        _ => false,
-    }
 }

@@ -23,6 +23,8 @@ pub(super) enum Whose {
     Rail(LinkId, u8),
     /// A peer made it, and has not yet said what for.
     Unclaimed(Deadline),
+    /// It was a rail of a link that is over, of which the peer is being told.
+    Ended,
 }
 
 /// Whether what a peer says first on a connection is what it said, and perhaps proved, in the handshake.
@@ -88,7 +90,7 @@ impl Routes {
             .flatten()
             .filter_map(|(at, whose)| match whose {
                 Whose::Unclaimed(until) => Some((*at, *until)),
-                Whose::Rail(..) => None,
+                Whose::Rail(..) | Whose::Ended => None,
             })
     }
 }
@@ -125,8 +127,9 @@ impl<P: Provider, N: Network> Core<P, N> {
         };
         match (event, whose) {
             (Event::Received { message, .. }, Whose::Rail(id, rail)) => {
+                let random = self.draw();
                 if let Some(link) = self.link_mut(id) {
-                    link.take(rail, message.payload(), now, |message| {
+                    link.take(rail, message.payload(), (now, random), |message| {
                         each(id, LinkEvent::Received { message });
                     });
                 }
@@ -137,6 +140,7 @@ impl<P: Provider, N: Network> Core<P, N> {
                 self.claim((at, from), message.payload(), &mut turn, now, each);
                 turn.release(message);
             }
+            (Event::Received { message, .. }, Whose::Ended) => turn.release(message),
             (Event::Done { through }, Whose::Rail(id, rail)) => {
                 if let Some(link) = self.link_mut(id) {
                     link.completed(rail, through, now);
@@ -214,6 +218,9 @@ impl<P: Provider, N: Network> Core<P, N> {
         };
         let known = self.links().find(|(_, link)| link.who() == Some(who));
         let known = known.map(|(id, _)| id);
+        if let (None, Some(reason)) = (known, self.ended.why(who)) {
+            return Err(reason);
+        }
         let id = match known {
             Some(id) => id,
             None if !said.begins => return Err(RefusalReason::UNKNOWN_SESSION),

@@ -3,6 +3,7 @@
 use doorbell_core::session::{Epoch, SESSION_RAILS_MAX};
 
 use super::rail::At;
+use crate::{CloseError, CloseProgress};
 
 /// Answers that are owed, and what they wait for.
 #[derive(Debug, Default)]
@@ -65,10 +66,19 @@ impl Fences {
     }
 }
 
+/// Whether a channel that is closed is still there, so that what its peer writes by it may come: its device may neither have failed
+/// nor destroyed its queue pair.
+pub(super) fn is_there(progress: CloseProgress) -> bool {
+    matches!(
+        progress,
+        CloseProgress::UnderWay | CloseProgress::Closed(Err(CloseError::NotDestroyed))
+    )
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{At, Fences};
-    use crate::ChannelId;
+    use super::{At, Fences, is_there};
+    use crate::{ChannelId, CloseError, CloseProgress};
     use doorbell_core::session::Epoch;
 
     const fn epoch(number: u32) -> Epoch {
@@ -113,5 +123,15 @@ mod tests {
         assert_eq!((fences.due(1), fences.is_any_owed()), (None, true));
         fences.look(|_| false);
         assert_eq!((fences.due(1), fences.is_open(1)), (Some(epoch(2)), false));
+    }
+    #[test]
+    fn a_channel_whose_queue_pair_could_not_be_destroyed_is_there_for_good() {
+        assert!(is_there(CloseProgress::UnderWay));
+        assert!(is_there(CloseProgress::Closed(Err(CloseError::NotDestroyed))));
+        // However badly it went otherwise, it is gone; and its place may be another's by now.
+        for gone in [Ok(()), Err(CloseError::TimedOut)] {
+            assert!(!is_there(CloseProgress::Closed(gone)));
+        }
+        assert!(!is_there(CloseProgress::Unknown));
     }
 }

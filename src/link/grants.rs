@@ -74,6 +74,11 @@ impl Ours {
         Some(number)
     }
 
+    /// Whether the peer was ever let reach anything.
+    pub(super) const fn has_granted(&self) -> bool {
+        self.next > 0
+    }
+
     pub(super) fn withdraw(&mut self, number: u32) {
         for grant in self.grants.iter_mut().filter(|grant| grant.number == number) {
             grant.is_withdrawn = true;

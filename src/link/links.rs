@@ -17,14 +17,16 @@ use doorbell_ffi::Rdma;
 
 use super::arrivals::Arrivals;
 use super::config::{LinkConfig, LinkError};
-use super::dialing::rails_to;
+use super::dialing::{Finding, rails_to};
 use super::dispatch::Routes;
 use super::door::Door;
+use super::ended::Ended;
 use super::one_sided::Request;
+use super::rail::LinkRail;
 use super::report::Gone;
 use super::state::Link;
 use super::table::Core;
-use super::told::tell_begun;
+use super::told::{tell_begun, tell_late};
 use crate::error::ConnectError;
 use crate::rails::Rails;
 use crate::{Acceptances, Event, HandshakeCounts, Listener, Node, Tcp, Turn, Worker};
@@ -125,14 +127,22 @@ pub enum LinkEvent<'m> {
 pub struct Links<P: Provider = Rdma, N: Network = Tcp> {
     pub(super) core: Core<P, N>,
     door: Option<Door<P, N>>,
+    /// Our ports, that are looked at since something changed.
+    refreshing: Option<Finding>,
+    /// What came of that, until it is told.
+    refreshed: Option<Result<(), ConnectError>>,
+    /// How this process is led to, where nobody was told that yet.
+    untold: Option<Handle>,
 }
 
 impl<P: Provider, N: Network> Links<P, N> {
-    /// No link yet, on these Workers: the same are to be given in each call, in the same order.
+    /// No link yet, on these Workers: the same are to be given in each call, in the same order. The ports are looked at on this
+    /// thread, which takes a device milliseconds.
     ///
     /// # Errors
-    /// A Worker's slots are too small for the longest frame, the rails cannot be looked at, or there is no chance.
+    /// No rail would work with such channels, a Worker's slots are too small for the longest frame, the rails cannot be looked at, or there is no chance.
     pub fn new(node: &Node<P, N>, workers: &[Worker<P>], config: &LinkConfig) -> Result<Self, LinkError> {
+        config.check_channel()?;
         let frame_bytes = config.frame_bytes();
         let small = workers
             .iter()
@@ -156,11 +166,18 @@ impl<P: Provider, N: Network> Links<P, N> {
             gone: Gone::default(),
             closing: Vec::new(),
             arrivals: Arrivals::default(),
+            ended: Ended::default(),
             chance: 0,
             moved: None,
         };
         core.chance = drawn(node)?;
-        Ok(Self { core, door: None })
+        Ok(Self {
+            core,
+            door: None,
+            refreshing: None,
+            refreshed: None,
+            untold: None,
+        })
     }
 
     /// Lets peers begin links, at this address. Their handshakes advance as the links are polled, and nobody's waits for
@@ -196,16 +213,56 @@ impl<P: Provider, N: Network> Links<P, N> {
         Ok(Listener::bind(node, workers, address, &self.core.config.channel)?)
     }
 
-    /// Looks at the ports of the Workers' devices again, as is to be done where a device says that one of its ports or its
+    /// Has the ports of the Workers' devices looked at again, as is to be done where a device says that one of its ports or its
     /// addresses changed (`PortActive`, `PortError`, `GidChange` of [`AsyncEvent`](crate::AsyncEvent)). Links that were begun here
     /// get the rails that are new, as far as one of the peer's is reached by them. Peers that connected are told how this
-    /// process is reached now, over any rail that stands, and connect by that what is to be connected. The handle, where it
-    /// is another than before: for whoever is to find this process, and has no link to it.
+    /// process is reached now, over any rail that stands, and connect by that what is to be connected. On a [`Node::open`] a
+    /// thread of its looks, and polling goes on with what it saw; [`Links::take_refreshed`] tells what came of it.
+    ///
+    /// # Errors
+    /// A Worker is another Node's, or the system gave no descriptor.
+    pub fn refresh(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), LinkError> {
+        let now = node.network.now();
+        // A look that has begun may have passed by what changed since.
+        self.refreshing = Some(Finding::begin(node, workers, Vec::new(), now)?);
+        self.go_on_refreshing(node, workers, now);
+        Ok(())
+    }
+
+    /// What came of the last [`Links::refresh`], once: the handle, where it is another than before, for whoever is to find this
+    /// process and has no link to it. `None` while the ports are looked at.
     ///
     /// # Errors
     /// The devices could not be listed.
-    pub fn refresh(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<Option<Handle>, LinkError> {
-        let rails = Rails::scan(node, workers)?;
+    pub fn take_refreshed(&mut self) -> Option<Result<Option<Handle>, LinkError>> {
+        let refreshed = self.refreshed.take()?;
+        Some(refreshed.map(|()| self.untold.take()).map_err(LinkError::Connect))
+    }
+
+    /// Goes by what was seen, if our ports were looked at again.
+    fn go_on_refreshing(&mut self, node: &Node<P, N>, workers: &[Worker<P>], now: Instant) {
+        let Some(looked) = self
+            .refreshing
+            .as_ref()
+            .and_then(|finding| finding.take(node, workers))
+        else {
+            return;
+        };
+        self.refreshing = None;
+        if let Err(ConnectError::PortsTimedOut) = &looked {
+            tell_late();
+            // What was to be seen still is.
+            if self.refresh(node, workers).is_ok() {
+                return;
+            }
+        }
+        self.refreshed = Some(looked.map(|rails| {
+            self.untold = self.go_by(node, &rails, now).or(self.untold);
+        }));
+    }
+
+    /// Goes by these rails of ours. The handle, where it is another than before.
+    fn go_by(&mut self, node: &Node<P, N>, rails: &Rails, now: Instant) -> Option<Handle> {
         for (worker, speed_mbps) in self.core.speeds_mbps.iter_mut().enumerate() {
             *speed_mbps = rails.speed_mbps_of(worker);
         }
@@ -213,18 +270,25 @@ impl<P: Provider, N: Network> Links<P, N> {
             .door
             .as_mut()
             .and_then(|door| door.refresh(rails.advertised(), node.instance()));
-        self.core.moved = handle.or(self.core.moved);
-        let now = node.network.now();
+        if let Some(handle) = handle {
+            let before = self.core.moved.map_or(Sequence(0), |(_, number)| number);
+            self.core.moved = Some((handle, before.plus(1)));
+        }
         for link in self.core.links_mut() {
             if let Some(handle) = link.handle {
                 let listed: Vec<_> = handle.rails().iter().collect();
-                // What is being looked for is of before.
-                link.finding = None;
-                link.go_by(rails_to(&rails, &listed).unwrap_or_default(), now);
+                link.go_by_rails(rails, &listed, now);
                 link.ask_for_rails();
             }
         }
-        Ok(handle)
+        handle
+    }
+
+    /// The same, over rails of ours that were looked at.
+    pub(crate) fn reroute_over(&mut self, our_rails: &Rails, (id, handle): (LinkId, &Handle), now: Instant) {
+        if let Some(link) = self.core.link_mut(id) {
+            link.reroute_over(our_rails, handle, now);
+        }
     }
 
     /// Goes by another handle of the process a link leads to, whose rails are others by now: connections that stand stay, and
@@ -261,18 +325,27 @@ impl<P: Provider, N: Network> Links<P, N> {
     }
 
     /// Begins a link to the process that handed out a handle, over every pair of rails by which it is reached: where the handle
-    /// has no room for all of its rails, it is asked for them. Its events say when it is there. The ports are looked at on this
-    /// thread, which takes a device milliseconds.
+    /// has no room for all of its rails, it is asked for them. Its events say when it is there. On a [`Node::open`] a thread of
+    /// its looks at our ports: where no rail reaches the process the link is over then, as
+    /// [`FinalReason::Unreachable`](doorbell_core::session::FinalReason), and [`Links::not_connected`] says why.
     ///
     /// # Errors
-    /// No rail reaches it: each with its reason. Or there are too many links, or there is no memory for another.
+    /// There are too many links, or there is no memory for another. Where the Node has no threads: no rail reaches it, each with
+    /// its reason.
     pub fn connect(
         &mut self,
         node: &Node<P, N>,
         workers: &[Worker<P>],
         handle: &Handle,
     ) -> Result<LinkId, LinkError> {
-        self.connect_over(node, &Rails::scan(node, workers)?, handle)
+        let listed = handle.rails().iter().collect();
+        let finding = Finding::begin(node, workers, listed, node.network.now())?;
+        if let Some(rails) = finding.take(node, workers) {
+            return self.connect_over(node, &rails?, handle);
+        }
+        let mut link = self.begin(node, handle)?;
+        link.finding = Some(finding);
+        self.put(link)
     }
 
     /// The same, over rails that were looked at.
@@ -289,22 +362,23 @@ impl<P: Provider, N: Network> Links<P, N> {
             Err(ConnectError::NoRoute(report)) => return Err(LinkError::NoRoute(report)),
             found => found.map_err(LinkError::Connect)?,
         };
+        let mut link = self.begin(node, handle)?;
+        link.go_by(rails, node.network.now());
+        self.put(link)
+    }
+
+    /// A link to the process that handed out a handle, without a rail yet.
+    fn begin(&self, node: &Node<P, N>, handle: &Handle) -> Result<Link<P, N>, LinkError> {
         let session = SessionId::new(drawn(node)?).ok_or(LinkError::Entropy(0))?;
-        let now = node.network.now();
-        let mut link = Link::new(&self.core.config, Role::Initiator, session, now)?;
+        let mut link = Link::new(&self.core.config, Role::Initiator, session, node.network.now())?;
         link.handle = Some(*handle);
         link.ask_for_rails();
-        let rails_count = rails.len();
-        for (between, speed_mbps) in rails {
-            let Some(rail) = link.session.add_rail(speed_mbps, now) else {
-                break;
-            };
-            if let Some(rail) = link.rail_mut(rail) {
-                rail.between = Some(between);
-            }
-        }
+        Ok(link)
+    }
+
+    fn put(&mut self, link: Link<P, N>) -> Result<LinkId, LinkError> {
         let id = self.core.add(link).ok_or(LinkError::TooManyLinks)?;
-        tell_begun(id, rails_count);
+        tell_begun(id);
         Ok(id)
     }
 
@@ -404,7 +478,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         mut each: impl FnMut(LinkId, LinkEvent<'_>),
         mut other: impl FnMut(usize, Turn<'_, P>, Event<P>),
     ) -> Result<(), ProviderError> {
-        let Self { core, door } = self;
+        let Self { core, door, .. } = self;
         if let Some(door) = door {
             let until = Deadline::after(now, core.config.session.attach_within);
             door.poll(workers, core, until);
@@ -428,6 +502,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         now: Instant,
         mut each: impl FnMut(LinkId, LinkEvent<'_>),
     ) {
+        self.go_on_refreshing(node, workers, now);
         // What was given up is shut before anybody is told so.
         self.core.close_channels(workers, now);
         self.core.advance(node, workers, now, &mut each);
@@ -442,12 +517,12 @@ impl<P: Provider, N: Network> Links<P, N> {
             .core
             .links()
             .flat_map(|(_, link)| &link.rails)
-            .filter_map(|rail| Some(rail.connecting.as_ref()?.deadline()));
-        let questions = self.core.links().filter_map(|(_, link)| link.question.wake());
-        let finding = self
-            .core
-            .links()
-            .filter_map(|(_, link)| Some(link.finding.as_ref()?.deadline()));
+            .filter_map(LinkRail::connecting_until);
+        let links = || self.core.links().map(|(_, link)| link);
+        let questions = links().filter(|link| link.finding.is_none());
+        let questions = questions.filter_map(|link| link.question.wake());
+        let finding = links().filter_map(|link| link.finding.as_ref());
+        let finding = finding.chain(&self.refreshing).map(Finding::deadline);
         let door = self.door.as_ref().and_then(Door::deadline);
         let unclaimed = self.core.routes.unclaimed().map(|(_, until)| until);
         let all = sessions.chain(connecting).chain(questions).chain(finding);
@@ -461,7 +536,8 @@ impl<P: Provider, N: Network> Links<P, N> {
         let links = || self.core.links().map(|(_, link)| link);
         let rails = links().flat_map(|link| &link.rails);
         let making = rails.filter_map(|rail| Some(rail.connecting.as_ref()?.making()?.descriptor()));
-        let finding = links().filter_map(|link| link.finding.as_ref()?.descriptor());
+        let finding = links().filter_map(|link| link.finding.as_ref());
+        let finding = finding.chain(&self.refreshing).filter_map(Finding::descriptor);
         let door = self.door.iter().flat_map(Door::descriptors);
         door.chain(making).chain(finding)
     }

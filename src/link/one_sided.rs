@@ -8,7 +8,7 @@ use doorbell_core::provider::{
 };
 use doorbell_core::session::{
     Epoch, FinalReason, HealthState, KeptRequest, Repeat, RequestEnd, RequestId, RequestRefusal, Requests,
-    Role, SESSION_RAILS_MAX, Violation,
+    Role, SESSION_RAILS_MAX, Sequence, Violation,
 };
 use doorbell_core::wire::{
     Fence, FenceFrame, Grant, Handle, SESSION_HEADER_BYTES, SessionFrame, SessionHeader,
@@ -16,13 +16,13 @@ use doorbell_core::wire::{
 use doorbell_core::{Deadline, Instant, Ticket};
 
 use super::config::{LinkConfig, LinkError};
-use super::fences::Fences;
+use super::fences::{Fences, is_there};
 use super::grants::{Change, Ours, Theirs, is_of_word};
 use super::links::LinkEvent;
 use super::rail::At;
 use super::state::{Link, Posted, posted};
 use super::store::Store;
-use crate::{CloseProgress, Lease, SendErrorKind, Worker};
+use crate::{Lease, SendErrorKind, Worker};
 
 /// What is asked of a window of the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +97,9 @@ pub(super) struct OneSided {
     seen: [Option<Epoch>; SESSION_RAILS_MAX as usize],
     pub(super) fences: Fences,
     pub(super) news: Vec<News>,
-    /// How the peer is reached now, as it said.
+    /// How the peer is reached now, as it said, and which of its handles that is, by its count.
     pub(super) moved: Option<Handle>,
+    moved_last: Sequence,
 }
 
 impl OneSided {
@@ -116,6 +117,7 @@ impl OneSided {
             fences: Fences::default(),
             news: Vec::new(),
             moved: None,
+            moved_last: Sequence(0),
         })
     }
 
@@ -268,7 +270,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Goes by what the peer said beside its messages.
-    pub(super) fn hear_beside(&mut self, rail: u8, frame: &SessionFrame<'_>, now: Instant) {
+    pub(super) fn hear_beside(&mut self, rail: u8, frame: &SessionFrame<'_>, (now, random): (Instant, u64)) {
         match frame {
             SessionFrame::Grant(granted) => {
                 let number = granted.number;
@@ -287,18 +289,27 @@ impl<P: Provider, N: Network> Link<P, N> {
                 }
             }
             SessionFrame::Fence(fence) => {
-                let chance = u64::from(fence.through.to_u32());
-                self.session.given_up(fence.rail, fence.through, now, chance);
+                self.session.given_up(fence.rail, fence.through, now, random);
                 self.one_sided.fences.asked(fence.rail, fence.through);
             }
             SessionFrame::Fenced(fence) => self.one_sided.requests.fenced(fence.rail, fence.through),
-            SessionFrame::Moved(_, handle) => self.one_sided.moved = Some(handle.to_handle()),
+            // One that was held up on its rail is of before.
+            SessionFrame::Moved(header, handle) if header.sequence() > self.one_sided.moved_last => {
+                self.one_sided.moved_last = header.sequence();
+                self.one_sided.moved = Some(handle.to_handle());
+            }
             _ => {}
         }
     }
 
     /// Does what there is to do beside messages, as far as rails take it.
-    pub(super) fn go_on_beside(&mut self, workers: &mut [Worker<P>], ours: Option<&Handle>, now: Instant) {
+    pub(super) fn go_on_beside(
+        &mut self,
+        workers: &mut [Worker<P>],
+        ours: Option<&(Handle, Sequence)>,
+        turn: (Instant, u64),
+    ) {
+        let (now, _) = turn;
         if let Some(reason) = self.session.over() {
             // Its rails are shut by now, and did not fail.
             self.one_sided.requests.over(reason);
@@ -306,9 +317,12 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         self.note_rails(now);
         self.one_sided.requests.look_at_deadlines(now);
-        self.one_sided.fences.look(|at| is_there(workers, at));
-        self.say_beside(workers, ours, now);
-        self.post_requests(workers, now);
+        let progress = |at: At| Some(workers.get(at.worker)?.close_progress(at.channel));
+        self.one_sided
+            .fences
+            .look(|at| progress(at).is_some_and(is_there));
+        self.say_beside(workers, ours, turn);
+        self.post_requests(workers, turn);
         let OneSided { ours, seen, .. } = &mut self.one_sided;
         ours.forget(seen);
         self.session.await_beside(self.one_sided.is_any_open());
@@ -350,14 +364,19 @@ impl<P: Provider, N: Network> Link<P, N> {
         rails.min_by_key(|(rail, ..)| self.session.rail_state(*rail) != HealthState::Up)
     }
 
-    fn say_beside(&mut self, workers: &mut [Worker<P>], ours: Option<&Handle>, now: Instant) {
+    fn say_beside(
+        &mut self,
+        workers: &mut [Worker<P>],
+        ours: Option<&(Handle, Sequence)>,
+        turn: (Instant, u64),
+    ) {
         for rail in 0..SESSION_RAILS_MAX {
             while let Some((at, epoch)) = self.open_rail(rail) {
                 let Some(granted) = self.one_sided.ours.untold(rail, at.worker, epoch) else {
                     break;
                 };
                 let bytes = Grant::new(&granted).to_bytes();
-                let Some(ticket) = self.say((rail, at), &bytes, workers, now) else {
+                let Some(ticket) = self.say((rail, at), &bytes, workers, turn) else {
                     break;
                 };
                 self.one_sided.ours.did_tell(rail, &granted, ticket);
@@ -367,7 +386,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             let due = self.one_sided.fences.due(rail);
             if let (Some(through), Some((over, at, epoch))) = (due, self.any_rail()) {
                 let answer = FenceFrame::answer(&Fence { epoch, rail, through });
-                if self.say((over, at), &answer.to_bytes(), workers, now).is_some() {
+                if self.say((over, at), &answer.to_bytes(), workers, turn).is_some() {
                     self.one_sided.fences.answered(rail);
                 }
             }
@@ -377,18 +396,23 @@ impl<P: Provider, N: Network> Link<P, N> {
             (self.one_sided.requests.fence_due(), self.any_rail())
         {
             let ask = FenceFrame::ask(&Fence { epoch, rail, through });
-            if self.say((over, at), &ask.to_bytes(), workers, now).is_none() {
+            if self.say((over, at), &ask.to_bytes(), workers, turn).is_none() {
                 break;
             }
             self.one_sided.requests.fence_asked(rail);
         }
-        self.say_moved(workers, ours, now);
+        self.say_moved(workers, ours, turn);
     }
 
     /// Tells the peer how this process is reached now, on each connection once.
-    fn say_moved(&mut self, workers: &mut [Worker<P>], ours: Option<&Handle>, now: Instant) {
+    fn say_moved(
+        &mut self,
+        workers: &mut [Worker<P>],
+        ours: Option<&(Handle, Sequence)>,
+        turn: (Instant, u64),
+    ) {
         // Of the side that connects the peer connects to nothing.
-        let Some(handle) = ours.filter(|_| self.session.role() == Role::Responder) else {
+        let Some((handle, number)) = ours.filter(|_| self.session.role() == Role::Responder) else {
             return;
         };
         let Some((rail, at, epoch)) = self.any_rail() else {
@@ -397,9 +421,9 @@ impl<P: Provider, N: Network> Link<P, N> {
         if self.told_moved.was_told(handle, rail, epoch) {
             return;
         }
-        let header = SessionHeader::moved(epoch).to_bytes();
+        let header = SessionHeader::moved(epoch, *number).to_bytes();
         let bytes = [&header, handle.as_bytes()].concat();
-        if self.say((rail, at), &bytes, workers, now).is_some() {
+        if self.say((rail, at), &bytes, workers, turn).is_some() {
             self.told_moved.did_tell(handle, rail, epoch);
         }
     }
@@ -410,7 +434,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         (rail, at): (u8, At),
         bytes: &[u8],
         workers: &mut [Worker<P>],
-        now: Instant,
+        turn: (Instant, u64),
     ) -> Option<Ticket> {
         let worker = workers.get_mut(at.worker)?;
         let outcome = match worker.lease() {
@@ -423,7 +447,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 }
             },
         };
-        self.took(rail, outcome, bytes.len(), None, now)
+        self.took(rail, outcome, bytes.len(), None, turn)
     }
 
     /// Notes what became of something that was to be posted; as which request, if it is on its way. What failed, its completion
@@ -434,7 +458,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         outcome: Posted,
         bytes: usize,
         request: Option<RequestId>,
-        now: Instant,
+        (now, random): (Instant, u64),
     ) -> Option<Ticket> {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         match outcome {
@@ -453,15 +477,15 @@ impl<P: Provider, N: Network> Link<P, N> {
             // Nobody will tell what became of it: it ends, or goes again, as what a rail had that failed.
             Posted::InDoubt => {
                 let epoch = self.session.rail_epoch(rail);
-                let chance = u64::from(epoch.to_u32());
-                self.session.given_up(rail, epoch, now, chance);
+                self.session.given_up(rail, epoch, now, random);
                 None
             }
         }
     }
 
     /// Posts what waits for a rail, the oldest first as far as places go. What no device takes holds up nothing behind it.
-    fn post_requests(&mut self, workers: &mut [Worker<P>], now: Instant) {
+    fn post_requests(&mut self, workers: &mut [Worker<P>], turn: (Instant, u64)) {
+        let (now, _) = turn;
         let mut from = 0;
         loop {
             let requests = &self.one_sided.requests;
@@ -471,7 +495,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             };
             from = id.place().saturating_add(1);
             let mut refused = [false; SESSION_RAILS_MAX as usize];
-            while let Some(rail) = self.post_request((id, window), &refused, workers, now) {
+            while let Some(rail) = self.post_request((id, window), &refused, workers, turn) {
                 if let Some(refused) = refused.get_mut(usize::from(rail)) {
                     *refused = true;
                 }
@@ -486,7 +510,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         (id, window): (RequestId, u32),
         but: &[bool],
         workers: &mut [Worker<P>],
-        now: Instant,
+        turn: (Instant, u64),
     ) -> Option<u8> {
         let others = (0_u8..).zip(but).filter(|(_, refused)| !**refused);
         let over = others.filter_map(|(rail, _)| {
@@ -516,18 +540,12 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
         let bytes = length.saturating_add(SESSION_HEADER_BYTES);
         let may_be_posted = matches!(outcome, Posted::Done(_) | Posted::InDoubt);
-        self.took(rail, outcome, bytes, Some(id), now);
+        self.took(rail, outcome, bytes, Some(id), turn);
         if may_be_posted {
             self.one_sided.requests.posted(id, rail, epoch);
         }
         None
     }
-}
-
-/// Whether a channel that is on its way out is still there.
-fn is_there<P: Provider>(workers: &[Worker<P>], at: At) -> bool {
-    let worker = workers.get(at.worker);
-    worker.is_some_and(|worker| worker.close_progress(at.channel) == CloseProgress::UnderWay)
 }
 
 /// What is open of the best rails there are: where all of these are full, it is waited for them, and those in doubt are
@@ -579,8 +597,35 @@ fn post<P: Provider>(worker: &mut Worker<P>, at: At, operation: Operation, lease
 
 #[cfg(test)]
 mod tests {
+    use super::super::config::LinkConfig;
+    use super::super::state::Link;
     use super::open_of_best;
+    use doorbell_core::Instant;
     use doorbell_core::session::HealthState::{Down, FailingBack, Suspect, Up};
+    use doorbell_core::session::{Action, Role, SessionId};
+    use doorbell_core::wire::{Fence, SessionFrame};
+    use doorbell_sim::Host;
+
+    #[test]
+    fn a_rail_given_up_at_the_peers_word_is_connected_again_after_a_wait_by_chance() {
+        let now = Instant::from_ns(0);
+        let again = |random| {
+            let id = SessionId::new(7).unwrap();
+            let link = Link::new(&LinkConfig::default(), Role::Initiator, id, now);
+            let mut link: Link<Host, Host> = link.unwrap();
+            let rail = link.session.add_rail(1000, now).unwrap();
+            let Some(Action::Connect { epoch, .. }) = link.session.poll_action(now, 0) else {
+                panic!("it is not connected");
+            };
+            link.session.connected(rail, now);
+            let through = epoch;
+            let fence = SessionFrame::Fence(Fence { epoch, rail, through });
+            link.hear_beside(rail, &fence, (now, random));
+            link.session.wake(now).unwrap().instant().to_ns()
+        };
+        let half_ns = LinkConfig::default().session.backoff.first.as_nanos() as u64 / 2;
+        assert_eq!([again(0), again(3_000_000)], [half_ns, half_ns + 3_000_000]);
+    }
 
     #[test]
     fn a_request_waits_for_the_best_rails_and_goes_over_any_of_them() {

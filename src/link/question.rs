@@ -72,8 +72,10 @@ impl<P: Provider, N: Network> Link<P, N> {
         if self.session.over().is_some() {
             self.question = Question::default();
         }
+        // Which rail of ours leads there is known once our ports were looked at.
+        let is_free = !self.question.is_asked() && self.finding.is_none();
         let is_due = self.question.next.is_some_and(|next| next.has_passed(now));
-        let Some(handle) = self.handle.filter(|_| is_due && !self.question.is_asked()) else {
+        let Some(handle) = self.handle.filter(|_| is_due && is_free) else {
             return;
         };
         // Where a rail of ours leads, first.

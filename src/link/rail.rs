@@ -1,18 +1,19 @@
 //! A rail of a link: its channel, the one that is being made, and what is in flight.
 
+use core::fmt;
 use core::net::IpAddr;
 use std::collections::VecDeque;
 
-use doorbell_core::Ticket;
 use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
 use doorbell_core::session::RequestId;
 use doorbell_core::wire::AdvertisedRail;
+use doorbell_core::{Deadline, Ticket};
 
 use super::config::LinkError;
 use super::store::room_in_line;
 use crate::error::ConnectError;
-use crate::{ChannelId, Connecting};
+use crate::{Asking, ChannelId, Connecting};
 
 /// A channel that is a rail's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,13 +32,33 @@ pub(super) struct Between {
 
 /// Why a rail could not be connected when that was last tried.
 #[derive(Debug)]
-pub(crate) struct NotConnected {
-    /// Our device and its port.
-    pub(crate) device: String,
-    pub(crate) port: u8,
+#[non_exhaustive]
+pub struct NotConnected {
+    /// Between which of our ports and which address of the peer's; `None` where no rail of ours reaches any of the peer's.
+    pub between: Option<RailEnds>,
+    /// Why.
+    pub why: ConnectError,
+}
+
+/// The two ends of a rail of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RailEnds {
+    /// Our device.
+    pub device: String,
+    /// Its port.
+    pub port: u8,
     /// The address of the peer's rail.
-    pub(crate) peer: IpAddr,
-    pub(crate) why: ConnectError,
+    pub peer: IpAddr,
+}
+
+impl fmt::Display for NotConnected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(RailEnds { device, port, peer }) = &self.between {
+            write!(f, "from {device} port {port} to {peer}: ")?;
+        }
+        fmt::Display::fmt(&self.why, f)
+    }
 }
 
 /// Something that was posted.
@@ -54,6 +75,10 @@ pub(super) struct LinkRail<P: Provider, N: Network> {
     /// Of the side that connects.
     pub(super) between: Option<Between>,
     pub(super) connecting: Option<Connecting<P, N>>,
+    /// The question who is there, to one that says it is another than the peer, and what it said.
+    pub(super) asking: Option<(Asking<N>, ConnectError)>,
+    /// Whether it is to lead to another address than it is being connected to, or than is asked.
+    pub(super) is_readdressed: bool,
     /// Until it is connected.
     pub(super) not_connected: Option<NotConnected>,
     pub(super) at: Option<At>,
@@ -117,6 +142,8 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         Ok(Self {
             between: None,
             connecting: None,
+            asking: None,
+            is_readdressed: false,
             not_connected: None,
             at: None,
             port: 0,
@@ -128,6 +155,15 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         })
     }
 
+    /// Has it connected between these from now on. Says whether that leads to another address than before.
+    pub(super) fn goes_to(&mut self, between: Between) -> bool {
+        let leads = |between: &Between| between.peer.address().address();
+        let is_other = self.between.as_ref().map(leads) != Some(leads(&between));
+        self.is_readdressed |= is_other && (self.connecting.is_some() || self.asking.is_some());
+        self.between = Some(between);
+        is_other
+    }
+
     /// Makes a channel to this address the rail's; gives the one it had.
     pub(super) fn attach(&mut self, at: At, peer: IpAddr) -> Option<At> {
         let old = self.lose();
@@ -137,18 +173,26 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         });
         self.counts.connections = self.counts.connections.wrapping_add(1);
         self.at = Some(at);
+        self.is_readdressed = false;
         self.not_connected = None;
         old
     }
 
+    /// When to look at the latest what became of its being connected, if it is.
+    pub(super) fn connecting_until(&self) -> Option<Deadline> {
+        let connecting = self.connecting.as_ref().map(Connecting::deadline);
+        let asking = self.asking.as_ref().map(|(asking, _)| asking.deadline());
+        connecting.or(asking)
+    }
+
     /// Notes why it could not be connected.
     pub(super) fn note_failure(&mut self, why: ConnectError) {
-        self.not_connected = self.between.as_ref().map(|between| NotConnected {
+        let between = self.between.as_ref().map(|between| RailEnds {
             device: between.device.clone(),
             port: between.port,
             peer: between.peer.address().address(),
-            why,
         });
+        self.not_connected = Some(NotConnected { between, why });
     }
 
     /// Forgets its channel, which failed or is given up.

@@ -85,10 +85,12 @@ impl<P: Provider, N: Network> Links<P, N> {
         })
     }
 
-    /// Why rails of a link are not connected, each as it was last tried.
-    pub(crate) fn not_connected(&self, id: LinkId) -> impl Iterator<Item = &NotConnected> {
-        let rails = self.core.link(id).into_iter().flat_map(|link| &link.rails);
-        rails.filter_map(|rail| rail.not_connected.as_ref())
+    /// Why a link has no rail, or lacks some, each as it was last tried: also of one that is over, until another is over that
+    /// had its place.
+    pub fn not_connected(&self, id: LinkId) -> impl Iterator<Item = &NotConnected> {
+        let link = self.core.link(id).into_iter();
+        let before = self.core.before(id).unwrap_or_default();
+        link.flat_map(Link::not_connected).chain(before)
     }
 
     /// The same of a link that is over; once.
@@ -101,7 +103,9 @@ impl<P: Provider, N: Network> Links<P, N> {
         let mut links = self.core.links().map(|(_, link)| link);
         links.any(|link| {
             let mut rails = link.rails.iter();
-            link.question.is_asked() || link.finding.is_some() || rails.any(|rail| rail.connecting.is_some())
+            link.question.is_asked()
+                || link.finding.is_some()
+                || rails.any(|rail| rail.connecting_until().is_some())
         })
     }
 }

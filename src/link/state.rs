@@ -6,7 +6,9 @@ use doorbell_core::session::{
     Action, FinalReason, Kept, PushRefusal, Received, RequestId, Retained, Role, SESSION_RAILS_MAX, Sequence,
     Session, SessionId, Violation,
 };
-use doorbell_core::wire::{Attach, Handle, InstanceId, SESSION_HEADER_BYTES, SessionFrame, SessionHeader};
+use doorbell_core::wire::{
+    Attach, Handle, InstanceId, Refusal, SESSION_HEADER_BYTES, SessionFrame, SessionHeader,
+};
 use doorbell_core::{Instant, Ticket};
 
 use super::arrivals::Who;
@@ -15,7 +17,7 @@ use super::dialing::Finding;
 use super::moved::ToldMoved;
 use super::one_sided::OneSided;
 use super::question::Question;
-use super::rail::{At, LinkRail};
+use super::rail::{At, LinkRail, NotConnected};
 use super::store::{Store, room_for};
 use crate::{Channel, Lease, SendErrorKind, Worker};
 
@@ -26,6 +28,8 @@ pub(super) struct Link<P: Provider, N: Network> {
     pub(super) handle: Option<Handle>,
     /// The rails that are being looked for, where the peer is reached by others.
     pub(super) finding: Option<Finding>,
+    /// Why there is none that reaches it, where none does or it is not known yet.
+    pub(super) unreached: Option<NotConnected>,
     /// The question for the rails that it has no room for.
     pub(super) question: Question<N>,
     /// The process that began it, on the side that is connected to.
@@ -74,6 +78,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             rails,
             handle: None,
             finding: None,
+            unreached: None,
             question: Question::default(),
             peer: None,
             out: Store::new(retained, config.fragment_bytes())?,
@@ -90,6 +95,13 @@ impl<P: Provider, N: Network> Link<P, N> {
     pub(super) fn who(&self) -> Option<Who> {
         let session = self.session.id();
         self.peer.map(|peer| Who { session, peer })
+    }
+
+    /// Why it has no rail, or lacks some.
+    pub(super) fn not_connected(&self) -> impl Iterator<Item = &NotConnected> {
+        let rails = self.rails.iter();
+        let rails = rails.filter_map(|rail| rail.not_connected.as_ref());
+        self.unreached.iter().chain(rails)
     }
 
     pub(super) fn rail_mut(&mut self, rail: u8) -> Option<&mut LinkRail<P, N>> {
@@ -126,7 +138,14 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 
     /// Takes what came over a rail; `deliver` gets each message that is whole.
-    pub(super) fn take(&mut self, rail: u8, bytes: &[u8], now: Instant, mut deliver: impl FnMut(&[u8])) {
+    pub(super) fn take(
+        &mut self,
+        rail: u8,
+        bytes: &[u8],
+        turn: (Instant, u64),
+        mut deliver: impl FnMut(&[u8]),
+    ) {
+        let (now, _) = turn;
         if let Some(rail) = self.rail_mut(rail) {
             rail.did_receive(bytes.len());
         }
@@ -140,7 +159,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         };
         let SessionFrame::Data(header, payload) = frame else {
             if received == Received::Beside {
-                self.hear_beside(rail, &frame, now);
+                self.hear_beside(rail, &frame, turn);
             }
             return;
         };
@@ -197,6 +216,19 @@ impl<P: Provider, N: Network> Link<P, N> {
             }
         }
         true
+    }
+
+    /// Says on a channel that a rail had why the session is over, where its peer is to be told. Says whether that is to be waited
+    /// for: not where the peer may write to memory of ours, which it may no more.
+    pub(super) fn say_last(&self, rail: u8, at: At, workers: &mut [Worker<P>]) -> bool {
+        let worker = workers.get_mut(at.worker);
+        let channel = worker.and_then(|worker| worker.channel(at.channel));
+        let (Some(reason), Some(channel)) = (self.session.last_word(), channel) else {
+            return false;
+        };
+        let refusal = Refusal::new(self.session.rail_epoch(rail), reason).to_bytes();
+        let is_said = channel.post_inline(Operation::Send, &refusal).is_ok();
+        is_said && !self.one_sided.ours.has_granted()
     }
 
     /// Posts what the session asks for on a rail's channel.

@@ -2,13 +2,14 @@
 
 use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
-use doorbell_core::session::{Action, SessionEvent};
+use doorbell_core::session::{Action, Sequence, SessionEvent};
 use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
 
 use super::arrivals::Arrivals;
 use super::config::LinkConfig;
 use super::dispatch::{Routes, Whose};
+use super::ended::Ended;
 use super::links::{LinkEvent, LinkId};
 use super::rail::{At, NotConnected};
 use super::report::Gone;
@@ -29,9 +30,11 @@ pub(super) struct Core<P: Provider, N: Network> {
     pub(super) gone: Gone,
     pub(super) closing: Vec<Ending>,
     pub(super) arrivals: Arrivals,
+    /// Links that peers had begun, and may come back to.
+    pub(super) ended: Ended,
     pub(super) chance: u64,
-    /// How this process is reached, where that is not what its first handle said.
-    pub(super) moved: Option<Handle>,
+    /// How this process is reached, where that is not what its first handle said, and the how-manieth other handle it is.
+    pub(super) moved: Option<(Handle, Sequence)>,
 }
 
 /// A channel to be closed.
@@ -75,7 +78,13 @@ impl<P: Provider, N: Network> Core<P, N> {
         self.places.iter_mut().filter_map(|place| place.link.as_mut())
     }
 
-    /// Why rails of a link that is over were not connected, where no other has ended at its place since; once.
+    /// Why rails of a link that is over were not connected, where no other has ended at its place since.
+    pub(super) fn before(&self, id: LinkId) -> Option<&[NotConnected]> {
+        let place = self.places.get(id.index as usize)?;
+        (place.generation == id.generation.wrapping_add(1)).then_some(&place.before)
+    }
+
+    /// The same; once.
     pub(super) fn take_before(&mut self, id: LinkId) -> Vec<NotConnected> {
         let place = self.places.get_mut(id.index as usize);
         let place = place.filter(|place| place.generation == id.generation.wrapping_add(1));
@@ -109,7 +118,8 @@ impl<P: Provider, N: Network> Core<P, N> {
             place.generation = place.generation.wrapping_add(1);
             let mut link = place.link.take()?;
             let rails = link.rails.iter_mut();
-            place.before = rails.filter_map(|rail| rail.not_connected.take()).collect();
+            let rails = rails.filter_map(|rail| rail.not_connected.take());
+            place.before = link.unreached.take().into_iter().chain(rails).collect();
             Some(link)
         }) else {
             return;
@@ -118,6 +128,9 @@ impl<P: Provider, N: Network> Core<P, N> {
             if let Some(at) = rail.detach() {
                 self.give_up(at, Deadline::at(now));
             }
+        }
+        if let (Some(who), Some(reason)) = (link.who(), link.session.over()) {
+            self.ended.note(who, reason.as_told());
         }
         self.gone.add(&link);
         let Self { gone, places, .. } = self;
@@ -179,23 +192,36 @@ impl<P: Provider, N: Network> Core<P, N> {
             let index = u32::try_from(index).unwrap_or(u32::MAX);
             let id = LinkId { index, generation };
             link.hear_answer(node, workers, (now, random), config);
-            link.poll_connecting(node, workers, (now, random), config.frame_bytes(), |rail, at| {
+            let terms = (config.frame_bytes(), config.session.attach_within);
+            link.poll_connecting(node, workers, (now, random), terms, |rail, at| {
                 routes.set(at, Whose::Rail(id, rail));
             });
             link.session.begin_turn();
             link.session.await_beside(link.one_sided.is_any_open());
             while let Some(action) = link.session.poll_action(now, random) {
-                act(link, &action, node, workers, config, (now, random), |rail, at| {
-                    routes.remove(at);
-                    let (by, of) = (Deadline::at(now), Some((id, rail)));
-                    closing.push(Ending { at, by, of });
-                });
+                act(
+                    link,
+                    &action,
+                    node,
+                    workers,
+                    config,
+                    (now, random),
+                    |rail, at, by| {
+                        if by.has_passed(now) {
+                            routes.remove(at);
+                        } else {
+                            routes.set(at, Whose::Ended);
+                        }
+                        let of = Some((id, rail));
+                        closing.push(Ending { at, by, of });
+                    },
+                );
             }
             if let Some(handle) = link.one_sided.moved.take() {
                 link.reroute(node, workers, &handle, now);
             }
             link.put_question(node, (now, random), config);
-            link.go_on_beside(workers, moved.as_ref(), now);
+            link.go_on_beside(workers, moved.as_ref(), (now, random));
             let mut is_over = false;
             while let Some(event) = link.session.poll_event() {
                 if let SessionEvent::Final { .. } = event {
@@ -250,7 +276,7 @@ fn act<P: Provider, N: Network>(
     workers: &mut [Worker<P>],
     config: &LinkConfig,
     (now, random): (Instant, u64),
-    mut close: impl FnMut(u8, At),
+    mut close: impl FnMut(u8, At, Deadline),
 ) {
     let rail = match *action {
         Action::Connect { rail, epoch } => {
@@ -276,7 +302,12 @@ fn act<P: Provider, N: Network>(
                 false => rail.lose(),
             });
             if let Some(at) = had {
-                close(rail, at);
+                let is_said = link.say_last(rail, at, workers);
+                let by = match is_said {
+                    true => Deadline::after(now, config.session.dead_after),
+                    false => Deadline::at(now),
+                };
+                close(rail, at, by);
             }
             return;
         }
@@ -303,7 +334,7 @@ fn act<P: Provider, N: Network>(
         Posted::Blocked => link.session.blocked(rail),
         Posted::Failed | Posted::InDoubt => {
             if let Some(at) = link.rail_mut(rail).and_then(super::rail::LinkRail::lose) {
-                close(rail, at);
+                close(rail, at, Deadline::at(now));
             }
             link.session.failed(rail, now, random);
         }

@@ -8,9 +8,14 @@ use crate::ChannelState;
 use crate::error::ConnectError;
 use crate::tell::tell;
 
-/// It was begun here, over so many rails.
-pub(super) fn tell_begun(link: LinkId, rails: usize) {
-    tell!(info, "link begun", link = link, rails = rails);
+/// It was begun here.
+pub(super) fn tell_begun(link: LinkId) {
+    tell!(info, "link begun", link = link);
+}
+
+/// Our ports are looked at once more.
+pub(super) fn tell_late() {
+    tell!(warn, "the ports are not looked at in time: once more");
 }
 
 /// A peer began it.

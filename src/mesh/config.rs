@@ -21,10 +21,10 @@ pub struct MeshConfig {
     /// Names the mesh: a member of another is turned away.
     pub mesh: u64,
     /// Later for each start of this member: the time of day in any unit does. By it the others know a member that
-    /// was started again.
+    /// was started again; one that says an earlier time than before is turned away ([`NotLinked::StartedBefore`](crate::NotLinked::StartedBefore)).
     pub started: u64,
     /// Messages to one member that it has not taken yet, at most. Default 16. Of each pair of members so many are kept by
-    /// whoever sends, whoever takes, and whoever is between.
+    /// whoever sends and whoever takes, and up to four times as many frames by whoever is between: some go again before the first is passed on.
     pub window: u32,
     /// The longest message. Default 16 KiB: with its headers it goes in two fragments.
     pub message_bytes_max: usize,
@@ -165,6 +165,8 @@ pub enum MeshSendError {
     Unreachable(Rank),
     /// It was started again since the group was made.
     Restarted(Rank),
+    /// It gave up the group, and is in a later one.
+    Regrouped(Rank),
     /// Caller misuse: no such rank, or this one itself.
     NoSuchRank(Rank),
     /// Caller misuse: more bytes than [`MeshConfig::message_bytes_max`].
@@ -179,6 +181,7 @@ impl fmt::Display for MeshSendError {
             }
             Self::Unreachable(rank) => write!(f, "no way leads to rank {rank}"),
             Self::Restarted(rank) => write!(f, "rank {rank} was started again"),
+            Self::Regrouped(rank) => write!(f, "rank {rank} gave up the group, and is in a later one"),
             Self::NoSuchRank(rank) => write!(f, "rank {rank} is no other member"),
             Self::TooLong => f.write_str("longer than messages may be"),
         }

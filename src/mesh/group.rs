@@ -1,37 +1,33 @@
 //! Collectives over a mesh.
 
+use core::cmp::Ordering;
 use core::fmt;
 
-use doorbell_core::Deadline;
-use doorbell_core::collective::{Collective, CollectiveError, Data, Exchange, Progress};
+use doorbell_core::collective::{
+    Collective, CollectiveError, CollectiveHeader, Data, Exchange, GroupId, Progress,
+};
 use doorbell_core::network::Network;
-use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::provider::Provider;
 use doorbell_core::rank::{Rank, Ranks};
 use doorbell_ffi::Rdma;
 
 use super::config::MeshSendError;
 use super::membership::Mesh;
-use crate::{Node, Tcp, Worker};
+use crate::Tcp;
 
 /// All members of a mesh, doing the same collectives in the same order.
 ///
 /// It holds to the members as they were when it was made: one that is started again, or cannot be reached any more,
-/// ends the collective that is under way on every rank that waits for it, and the group is of no further use.
+/// ends the collective that is under way on every rank that is not done with it, and the group is of no further use. All then make
+/// another one, and begin where all of them can: what each of them brings to the first collective of a group is up to them.
+///
+/// What is left over of a group on its way is not taken in a later one. All tell groups apart without a word between them: by
+/// the starts of their members, and those of the same starts by their number.
 #[derive(Debug)]
 pub struct Group {
-    started: Vec<u64>,
+    id: GroupId,
+    started: Vec<Option<u64>>,
     operation: u32,
-}
-
-/// What is polled while a collective is waited for.
-#[derive(Debug)]
-pub struct Polled<'a, P: Provider = Rdma, N: Network = Tcp> {
-    /// The mesh.
-    pub mesh: &'a mut Mesh<P, N>,
-    /// The node it was made on.
-    pub node: &'a Node<P, N>,
-    /// The Workers it was made on, in the same order.
-    pub workers: &'a mut [Worker<P>],
 }
 
 /// A collective under way.
@@ -47,12 +43,10 @@ pub struct Running {
 pub enum GroupError {
     /// Some members cannot be reached: no group of all can be made.
     Missing(Ranks),
-    /// It was not done by the deadline. Others may still wait: the group is of no further use.
+    /// Not all were done by the deadline.
     TimedOut,
     /// Why the collective cannot be done.
     Collective(CollectiveError<MeshSendError>),
-    /// A Worker cannot be polled.
-    Provider(ProviderError),
 }
 
 impl fmt::Display for GroupError {
@@ -61,7 +55,6 @@ impl fmt::Display for GroupError {
             Self::Missing(ranks) => write!(f, "no way leads to ranks {ranks:?}"),
             Self::TimedOut => f.write_str("the collective was not done by the deadline"),
             Self::Collective(error) => fmt::Display::fmt(error, f),
-            Self::Provider(error) => fmt::Display::fmt(error, f),
         }
     }
 }
@@ -75,18 +68,24 @@ impl From<CollectiveError<MeshSendError>> for GroupError {
 }
 
 impl Group {
-    /// All members of a mesh. Every one of them makes its group, and makes as many, in the same order.
+    /// All members of a mesh. Every one of them makes its group, and makes as many, in the same order, since the last of them was
+    /// started: of those made before the last one is of use. Who made fewer, since a collective took too long for another one
+    /// alone, hears so from whom it waits for ([`MeshSendError::Regrouped`]), and makes the next. A collective in which some only send, as
+    /// [`Collective::Broadcast`], tells these nothing: who gave up alone begins with one in which all receive, such as [`Collective::Barrier`].
     ///
     /// # Errors
     /// [`GroupError::Missing`]: poll the mesh until all are reached.
-    pub fn new<P: Provider, N: Network>(mesh: &Mesh<P, N>) -> Result<Self, GroupError> {
+    pub fn new<P: Provider, N: Network>(mesh: &mut Mesh<P, N>) -> Result<Self, GroupError> {
         let missing = Ranks::first(mesh.ranks()).and_not(mesh.reached());
         if !missing.is_empty() {
             return Err(GroupError::Missing(missing));
         }
-        let all = Ranks::first(mesh.ranks());
+        let all = Ranks::first(mesh.ranks()).iter();
+        let started: Vec<_> = all.map(|rank| mesh.started(rank)).collect();
+        mesh.state.group = mesh.state.group.next(started.iter().copied().flatten());
         Ok(Self {
-            started: all.iter().map(|rank| mesh.started(rank).unwrap_or(0)).collect(),
+            id: mesh.state.group,
+            started,
             operation: 0,
         })
     }
@@ -102,32 +101,19 @@ impl Group {
         data: &mut Data<'_>,
     ) -> Result<Running, GroupError> {
         let at = (mesh.rank(), mesh.ranks());
-        let progress = Progress::begin(collective, self.operation, at, data)?;
+        let progress = Progress::begin(collective, (self.id, self.operation), at, data)?;
         self.operation = self.operation.wrapping_add(1);
         Ok(Running { progress })
     }
 
-    /// Does a collective, polling the mesh until it is done, or the deadline.
-    ///
-    /// # Errors
-    /// It is not done, and why.
-    pub fn run<P: Provider, N: Network>(
-        &mut self,
-        polled: &mut Polled<'_, P, N>,
-        collective: Collective,
-        data: &mut Data<'_>,
-        mut combine: impl FnMut(&mut [u8], &[u8]),
-        deadline: Deadline,
-    ) -> Result<(), GroupError> {
-        let Polled { mesh, node, workers } = polled;
-        let mut running = self.begin(mesh, collective, data)?;
-        while !running.poll(self, mesh, data, &mut combine)? {
-            mesh.poll(node, workers, |_| {}).map_err(GroupError::Provider)?;
-            if deadline.has_passed(node.network().now()) {
-                return Err(GroupError::TimedOut);
-            }
+    /// Takes what is left over of groups before this one, for nobody.
+    pub(super) fn pass_over<P: Provider, N: Network>(&self, mesh: &mut Mesh<P, N>) {
+        let others = Ranks::first(mesh.ranks()).without(mesh.rank());
+        let mut members = Members { group: self, mesh };
+        for from in others.iter() {
+            // What is of a later group, or who is lost, ends nothing here.
+            let _ = members.pass_over(from);
         }
-        Ok(())
     }
 }
 
@@ -145,7 +131,12 @@ impl Running {
         combine: impl FnMut(&mut [u8], &[u8]),
     ) -> Result<bool, GroupError> {
         let mut members = Members { group, mesh };
-        Ok(self.progress.poll(&mut members, data, combine)?)
+        let is_done = self.progress.poll(&mut members, data, combine)?;
+        // Who is needed may be waiting for another one, or have given up on it. Of those who leave some are gone once they are not needed.
+        if !is_done && !members.mesh.state.is_parting {
+            members.check_all().map_err(CollectiveError::Exchange)?;
+        }
+        Ok(is_done)
     }
 }
 
@@ -157,10 +148,36 @@ struct Members<'a, P: Provider = Rdma, N: Network = Tcp> {
 
 impl<P: Provider, N: Network> Members<'_, P, N> {
     fn check(&self, rank: Rank) -> Result<(), MeshSendError> {
-        if self.mesh.started(rank) == self.group.started.get(rank.index()).copied() {
+        if self.group.started.get(rank.index()) == Some(&self.mesh.started(rank)) {
             Ok(())
         } else {
             Err(MeshSendError::Restarted(rank))
+        }
+    }
+
+    /// Whether all are there as they were.
+    fn check_all(&mut self) -> Result<(), MeshSendError> {
+        let all = Ranks::first(self.mesh.ranks());
+        all.iter().try_for_each(|rank| self.check(rank))?;
+        match all.and_not(self.mesh.reached()).iter().next() {
+            None => Ok(()),
+            Some(rank) => Err(MeshSendError::Unreachable(rank)),
+        }
+    }
+
+    /// Takes what a member sent in groups before this one, for nobody; what it sent in a later one stays for that.
+    fn pass_over(&mut self, from: Rank) -> Result<(), MeshSendError> {
+        loop {
+            let next = self.mesh.state.next_from(from).map(CollectiveHeader::parse);
+            // What is no message of a collective is for the collective to say.
+            let Some(Ok((header, _))) = next else {
+                return Ok(());
+            };
+            match header.group().cmp(&self.group.id) {
+                Ordering::Less => drop(self.mesh.receive(from, |_| ())?),
+                Ordering::Equal => return Ok(()),
+                Ordering::Greater => return Err(MeshSendError::Regrouped(from)),
+            }
         }
     }
 }
@@ -183,6 +200,7 @@ impl<P: Provider, N: Network> Exchange for Members<'_, P, N> {
 
     fn receive<R>(&mut self, from: Rank, look: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, MeshSendError> {
         self.check(from)?;
+        self.pass_over(from)?;
         self.mesh.receive(from, look)
     }
 }

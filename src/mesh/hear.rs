@@ -6,11 +6,11 @@ use doorbell_core::route::{Announcement, Heard, RELAY_HEADER_BYTES, RelayHeader}
 use doorbell_core::session::{FinalReason, SessionEvent};
 use doorbell_core::wire::Field;
 
-use super::frame::{Join, Kind, PAIR_HEADER_BYTES, PairHeader};
+use super::frame::{Join, Kind, PairHeader};
 use super::membership::MeshEvent;
 use super::neighbour::Neighbour;
 use super::state::State;
-use super::unlinked::Attempts;
+use super::unlinked::{Attempts, NotLinked};
 use crate::{LinkEvent, LinkId};
 
 impl State {
@@ -80,7 +80,9 @@ impl State {
         };
         match Kind::from_wire(header.kind()) {
             Some(Kind::Join) => self.hear_join(link, header.source(), body, now),
-            Some(Kind::Announcement) if was_joined => self.hear_announcement(link, body),
+            Some(Kind::Announcement) if was_joined => self.hear_announcement(link, body, now),
+            // Links carry more, and what is for another is kept.
+            Some(Kind::Data | Kind::Grant) if frame.len() > self.config.frame_bytes_max() => self.drop_one(),
             Some(kind @ (Kind::Data | Kind::Grant)) if was_joined => {
                 if header.destination() != self.config.rank {
                     self.keep_for_another(*header, frame);
@@ -101,12 +103,12 @@ impl State {
             is_ours && rank.number() < config.ranks && rank != config.rank
         });
         // A link of a start before is over, though that is not known yet.
-        let is_later = |join: &Join| {
-            self.members.get(rank.index()).and_then(|member| member.started) < Some(join.started)
-        };
+        let known = self.started(rank);
+        let is_later = join.as_ref().is_some_and(|join| known < Some(join.started));
+        let is_earlier = join.as_ref().is_some_and(|join| Some(join.started) < known);
         let other = |other: &Neighbour| other.link != link && other.rank == Some(rank) && other.was_joined;
         let mut is_taken = self.neighbours.iter().any(other);
-        if is_taken && join.as_ref().is_some_and(is_later) {
+        if is_taken && is_later {
             let before = self.neighbours.iter().filter(|before| other(before));
             self.unwanted.extend(before.map(|before| before.link));
             self.neighbours.retain(|before| !other(before));
@@ -123,11 +125,19 @@ impl State {
         // Of each two the one of the higher rank connects.
         let own = config.rank;
         let is_who = neighbour.rank.map_or(rank > own, |expected| expected == rank);
-        let Some(join) = join.filter(|_| is_who && !is_taken && !neighbour.was_joined) else {
+        let is_first = !neighbour.was_joined && neighbour.outdated.is_none();
+        let Some(join) = join.filter(|_| is_who && !is_taken && is_first) else {
             self.turn_away(link);
             return;
         };
+        if is_earlier {
+            neighbour.turn_away_as(rank);
+            self.note_start(Some(rank), NotLinked::StartedBefore);
+            self.events.push(MeshEvent::StartedBefore(rank));
+            return;
+        }
         (neighbour.rank, neighbour.was_joined) = (Some(rank), true);
+        neighbour.started = join.started;
         neighbour.untold = all;
         let is_there = neighbour.joined().is_some() && !neighbour.is_without_rail;
         if let Some(attempts) = self.attempts.get_mut(rank.index()) {
@@ -146,13 +156,17 @@ impl State {
         self.events.push(MeshEvent::TurnedAway);
     }
 
-    fn hear_announcement(&mut self, link: LinkId, body: &[u8]) {
+    fn hear_announcement(&mut self, link: LinkId, body: &[u8], now: Instant) {
         let Ok(announcement) = Announcement::parse(body) else {
             self.drop_one();
             return;
         };
         let rank = announcement.rank();
-        // What others say of this one it knows better.
+        // What others say of this one it knows better, but that there was a later start of it.
+        if rank == self.config.rank && announcement.started() > self.config.started {
+            let other = self.neighbour_mut(link).and_then(|neighbour| neighbour.rank);
+            self.note_start(other, NotLinked::StartedLater);
+        }
         if rank == self.config.rank || self.map.hear(announcement) != Heard::News {
             return;
         }
@@ -166,6 +180,29 @@ impl State {
             .filter(|neighbour| neighbour.link != link);
         others.for_each(|neighbour| neighbour.untold = neighbour.untold.with(rank));
         self.meet(rank, announcement.started());
+        self.turn_away_earlier(rank, announcement.started(), now);
+    }
+
+    /// Turns away who is linked as a member that started later, as is heard now: that link is one of before, or of somebody whose clock
+    /// was set back.
+    fn turn_away_earlier(&mut self, rank: Rank, started: u64, now: Instant) {
+        let is_earlier =
+            |other: &&mut Neighbour| other.rank == Some(rank) && other.was_joined && other.started < started;
+        let Some(neighbour) = self.neighbours.iter_mut().find(is_earlier) else {
+            return;
+        };
+        neighbour.turn_away_as(rank);
+        self.note_start(Some(rank), NotLinked::StartedBefore);
+        self.lost_links = self.lost_links.with(rank);
+        self.note_lost(rank, now);
+        self.announce();
+    }
+
+    /// Notes which of the starts of a member and this one is why there is no link.
+    fn note_start(&mut self, rank: Option<Rank>, why: NotLinked<'static>) {
+        if let Some(attempts) = rank.and_then(|rank| self.attempts.get_mut(rank.index())) {
+            attempts.start = Some(why);
+        }
     }
 
     /// A member was heard of that started then.
@@ -207,12 +244,7 @@ impl State {
         };
         let is_of_now =
             member.started == Some(pair.source_started) && pair.destination_started == config.started;
-        let is_short = body.len() <= PAIR_HEADER_BYTES.saturating_add(config.message_bytes_max);
-        if !is_of_now || !is_short {
-            counts.dropped = counts.dropped.saturating_add(1);
-            return;
-        }
-        if !member.hear_grant(pair.grant, now, config, pool) {
+        if !is_of_now || !member.hear_grant(pair.grant, now, config, pool) {
             counts.dropped = counts.dropped.saturating_add(1);
             return;
         }

@@ -208,7 +208,8 @@ mod plain {
         let mut rest = message.to_vec();
         let [version, collective, step, reserved] = numbers(&mut rest, [1, 1, 1, 1])?;
         let [operation, offset, _] = numbers(&mut rest, [4, 4, 4])?;
-        let is_one = version == 1 && (1..=6).contains(&collective) && reserved == 0;
+        numbers(&mut rest, [8, 8, 8])?;
+        let is_one = version == 2 && (1..=6).contains(&collective) && reserved == 0;
         is_one.then_some((step, operation, offset, rest))
     }
 
@@ -229,7 +230,7 @@ mod plain {
 
 #[cfg(test)]
 mod tests {
-    use doorbell_core::collective::{Collective, CollectiveHeader};
+    use doorbell_core::collective::{Collective, CollectiveHeader, GroupId};
     use doorbell_core::rank::{Rank, Ranks};
     use doorbell_core::route::{Announcement, RelayHeader};
 
@@ -257,7 +258,8 @@ mod tests {
             },
         };
         let grant = PairHeader { sequence: 0, ..pair };
-        let collective = CollectiveHeader::new(Collective::AllReduce, 9, 2, 4096, 8192);
+        let group = GroupId::default().next([u64::MAX, 1_700_000_000]);
+        let collective = CollectiveHeader::new(Collective::AllReduce, (group, 9), 2, 4096, 8192);
         let data = pair.to_bytes(header(Kind::Data)).to_vec();
         [
             ("join", join.to_bytes(from).to_vec()),
@@ -302,7 +304,7 @@ mod tests {
     #[test]
     fn frames_changed_anywhere_keep_every_promise() {
         for (_, frame) in frames() {
-            for at in 0..frame.len().min(52) {
+            for at in 0..frame.len().min(76) {
                 for bit in 0..8 {
                     let mut changed = frame.clone();
                     changed[at] ^= 1 << bit;

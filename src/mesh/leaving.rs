@@ -66,6 +66,8 @@ impl Leaving {
         mesh: &mut Mesh<P, N>,
     ) -> Result<bool, GroupError> {
         let now = node.network().now();
+        // Whoever sent what is left over waits until it is taken, and is waited for.
+        self.group.pass_over(mesh);
         if let Phase::Words = self.phase {
             let others = Ranks::first(mesh.ranks()).and(mesh.reached());
             let mut others = others.without(mesh.rank()).iter();

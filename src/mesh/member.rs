@@ -190,6 +190,11 @@ impl Member {
         is_next
     }
 
+    /// The frame of the next message that was not taken, which stays.
+    pub(super) fn next(&self) -> Option<&[u8]> {
+        self.arrived.front().map(Vec::as_slice)
+    }
+
     /// The frame of the next message that was not taken.
     pub(super) fn take(&mut self, config: &MeshConfig) -> Option<Vec<u8>> {
         let frame = self.arrived.pop_front()?;

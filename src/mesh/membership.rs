@@ -4,6 +4,7 @@ use core::fmt;
 use core::net::SocketAddr;
 use std::sync::Arc;
 
+use doorbell_core::collective::GroupId;
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::rank::{Rank, Ranks};
@@ -19,9 +20,10 @@ use super::member::{Member, MeshMemberCounts};
 use super::neighbour::Neighbour;
 use super::pool::Pool;
 use super::relay::Relay;
-use super::seek::Sought;
+use super::seek::{Found, Sought};
 use super::state::State;
 use super::unlinked::{Attempts, NotLinked};
+use crate::rails::Rails;
 use crate::tell::tell;
 use crate::{LinkError, LinkId, Links, Node, Tcp, Worker};
 
@@ -44,6 +46,9 @@ pub enum MeshEvent {
     HeldDown(Rank),
     /// This member was started again: what was under way between it and this one is gone.
     Restarted(Rank),
+    /// Who says that it is this member, and was started before that was last heard of, is turned away: the clock of its host was set
+    /// back. One that is started later is let in.
+    StartedBefore(Rank),
     /// A link is over; to a member, where it was known.
     LinkLost {
         /// Who was there.
@@ -62,7 +67,7 @@ pub enum MeshEvent {
 pub struct MeshCounts {
     /// Messages taken in to be sent.
     pub sent: u64,
-    /// Messages that were given to the application.
+    /// Messages that were given to the application, or passed over as of a group that is given up.
     pub received: u64,
     /// Messages that went again.
     pub sent_again: u64,
@@ -83,6 +88,8 @@ pub struct Mesh<P: Provider = Rdma, N: Network = Tcp> {
     pub(super) state: State,
     /// Members that are found by their address.
     pub(super) sought: Vec<Sought<N>>,
+    /// Members whose handles are known, and to which links are to be begun.
+    pub(super) found: Vec<Found>,
 }
 
 impl<P: Provider, N: Network> Mesh<P, N> {
@@ -116,6 +123,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         Ok(Self {
             links: Links::new(node, workers, &config.links())?,
             sought: Vec::new(),
+            found: Vec::new(),
             state: State {
                 routes: map.routes(config.rank),
                 is_map_new: false,
@@ -134,6 +142,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 relay: Relay::new(config.ranks, config.window),
                 pool: Pool::new(config.frame_bytes_max()),
                 events: Vec::new(),
+                group: GroupId::default(),
                 unwanted: Vec::new(),
                 is_parting: false,
                 was_left: false,
@@ -158,41 +167,47 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     }
 
     /// Links to a member by its handle, over all rails that reach it. Of each two the one of the higher rank does; the other
-    /// one need do nothing, and nothing happens where it does, nor where there is a link by this handle. Says whether a rail reaches it, or may once it has
-    /// said all of its rails: where none does, others are to be between.
+    /// one need do nothing, and nothing happens where it does, nor where there is a link by this handle. Where no rail reaches
+    /// it, others are to be between, and [`Mesh::not_linked`] says why. On a [`Node::open`] a thread of its looks at our ports, and polling begins
+    /// the link.
     ///
     /// # Errors
-    /// There is no such rank, or no link can be begun.
+    /// There is no such rank, or no link can be begun; what is known only later [`Mesh::not_linked`] tells.
     pub fn connect(
         &mut self,
         node: &Node<P, N>,
         workers: &[Worker<P>],
         rank: Rank,
         handle: &Handle,
-    ) -> Result<bool, MeshError> {
-        self.connect_by(node, workers, (rank, handle), |links| {
-            links.connect(node, workers, handle)
-        })
+    ) -> Result<(), MeshError> {
+        if !self.is_to_connect(rank)? {
+            return Ok(());
+        }
+        match self.find(node, workers, (rank, handle), node.network().now()) {
+            Err(error @ LinkError::NoRoute(_)) => self.state.note_not_begun(rank, Some(error)),
+            outcome => outcome?,
+        }
+        Ok(())
     }
 
-    /// The same, where a link to it is begun like this.
-    pub(super) fn connect_by(
+    /// Whether this one is to connect to a member: of each two the one of the higher rank.
+    fn is_to_connect(&self, rank: Rank) -> Result<bool, MeshError> {
+        let MeshConfig { rank: own, ranks, .. } = self.state.config;
+        match rank.number() < ranks {
+            true => Ok(rank < own),
+            false => Err(MeshError::NoSuchRank { rank, ranks }),
+        }
+    }
+
+    /// Links to a member over these rails of ours.
+    pub(super) fn link_over(
         &mut self,
         node: &Node<P, N>,
-        workers: &[Worker<P>],
+        our_rails: &Rails,
         (rank, handle): (Rank, &Handle),
-        connect: impl FnOnce(&mut Links<P, N>) -> Result<LinkId, LinkError>,
-    ) -> Result<bool, MeshError> {
+        now: Instant,
+    ) -> Result<(), LinkError> {
         let state = &mut self.state;
-        if rank.number() >= state.config.ranks {
-            return Err(MeshError::NoSuchRank {
-                rank,
-                ranks: state.config.ranks,
-            });
-        }
-        if rank >= state.config.rank {
-            return Ok(true);
-        }
         let instance = Some(handle.instance());
         if let Some(place) = state
             .neighbours
@@ -202,26 +217,18 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             let known = state.neighbours.get(place);
             if let Some(neighbour) = known.filter(|neighbour| neighbour.instance == instance) {
                 // Its rails may be others.
-                self.links.reroute(node, workers, neighbour.link, handle);
-                return Ok(true);
+                self.links.reroute_over(our_rails, (neighbour.link, handle), now);
+                return Ok(());
             }
             // It was started again, which is known here before its link says so.
             let before = state.neighbours.swap_remove(place);
             state.unwanted.push(before.link);
-            state.lose(&before, node.network().now());
+            state.lose(&before, now);
         }
-        match connect(&mut self.links) {
-            Ok(link) => {
-                state.neighbours.push(Neighbour::new(link, instance, Some(rank)));
-                state.note_not_begun(rank, None);
-                Ok(true)
-            }
-            Err(error @ LinkError::NoRoute(_)) => {
-                state.note_not_begun(rank, Some(error));
-                Ok(false)
-            }
-            Err(error) => Err(error.into()),
-        }
+        let link = self.links.connect_over(node, our_rails, handle)?;
+        state.neighbours.push(Neighbour::new(link, instance, Some(rank)));
+        state.note_not_begun(rank, None);
+        Ok(())
     }
 
     /// Links to a member that listens at a TCP address, of whatever network: it is asked there for its handle, until there is a link, and
@@ -231,25 +238,29 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     /// # Errors
     /// There is no such rank.
     pub fn connect_at(&mut self, rank: Rank, address: SocketAddr) -> Result<(), MeshError> {
-        let config = &self.state.config;
-        if rank.number() >= config.ranks {
-            let ranks = config.ranks;
-            return Err(MeshError::NoSuchRank { rank, ranks });
-        }
-        if rank < config.rank {
+        if self.is_to_connect(rank)? {
             self.sought.retain(|sought| !sought.is(rank));
             self.sought.push(Sought::new(rank, address));
         }
         Ok(())
     }
 
-    /// Looks at the ports of the Workers' devices again, as [`Links::refresh`] does where a device said that something
-    /// changed: members that are linked are told, and the handle is for those that are not.
+    /// Has the ports of the Workers' devices looked at again, as [`Links::refresh`] does where a device said that something
+    /// changed: members that are linked are told.
     ///
     /// # Errors
-    /// The devices could not be listed.
-    pub fn refresh(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<Option<Handle>, MeshError> {
+    /// As for [`Links::refresh`].
+    pub fn refresh(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), MeshError> {
         Ok(self.links.refresh(node, workers)?)
+    }
+
+    /// What came of the last [`Mesh::refresh`], once: the handle, where it is another than before, for members that are not linked.
+    /// `None` while the ports are looked at.
+    ///
+    /// # Errors
+    /// As for [`Links::take_refreshed`].
+    pub fn take_refreshed(&mut self) -> Option<Result<Option<Handle>, MeshError>> {
+        Some(self.links.take_refreshed()?.map_err(MeshError::Link))
     }
 
     /// Whether a link leads to a member, over which something goes now.
@@ -328,6 +339,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         self.state.closing = Some(deadline);
         // Nothing is waited for on their account.
         self.sought.clear();
+        self.found.clear();
         for neighbour in &self.state.neighbours {
             let is_gone_round = |rank| self.state.routes.next(rank).is_some_and(|next| next != rank);
             let is_idle = neighbour.is_without_rail && neighbour.joined().is_some_and(is_gone_round);
@@ -398,10 +410,10 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         &self.state.map
     }
 
-    /// When a member started that was heard of.
+    /// When a member started, this one or another that was heard of.
     #[must_use]
     pub fn started(&self, rank: Rank) -> Option<u64> {
-        self.state.members.get(rank.index())?.started
+        self.state.started(rank)
     }
 
     /// What was counted.
@@ -437,8 +449,11 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     pub fn wake(&self, now: Instant) -> Option<Deadline> {
         let members = self.state.wake(now).into_iter();
         let links = self.links.wake(now);
-        let sought = self.sought.iter().map(Sought::wake);
-        let is_asking = self.links.is_connecting() || self.sought.iter().any(Sought::is_asking);
+        let is_found = |sought: &&Sought<N>| self.found.iter().any(|found| found.is(sought.rank()));
+        let sought = self.sought.iter().filter(|sought| !is_found(sought));
+        let sought = sought.map(Sought::wake);
+        let is_asking = !self.found.is_empty() || self.sought.iter().any(Sought::is_asking);
+        let is_asking = is_asking || self.links.is_connecting();
         let is_soon = is_asking || self.state.has_to_say();
         let soon = is_soon.then(|| Deadline::after(now, ASK_EVERY));
         members.chain(links).chain(sought).chain(soon).min()
@@ -472,6 +487,11 @@ fn tell_event(event: &MeshEvent) {
             rank = rank
         ),
         MeshEvent::Restarted(rank) => tell!(warn, "a member was started again", rank = rank),
+        MeshEvent::StartedBefore(rank) => tell!(
+            warn,
+            "a member was turned away: it says that it was started earlier than it was last heard of",
+            rank = rank
+        ),
         MeshEvent::LinkLost {
             rank: Some(rank),
             reason,

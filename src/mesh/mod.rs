@@ -25,7 +25,7 @@ mod state;
 mod unlinked;
 
 pub use config::{MeshConfig, MeshError, MeshSendError};
-pub use group::{Group, GroupError, Polled, Running};
+pub use group::{Group, GroupError, Running};
 pub use leaving::Leaving;
 pub use member::MeshMemberCounts;
 pub use membership::{Mesh, MeshCounts, MeshEvent};

@@ -22,6 +22,10 @@ pub(super) struct Neighbour {
     pub(super) has_joined: bool,
     /// Whether it said who it is.
     pub(super) was_joined: bool,
+    /// When it started, as it said.
+    pub(super) started: u64,
+    /// Who it says it is, where a later start of that one is known: it is told so, and turned away.
+    pub(super) outdated: Option<Rank>,
     /// Of whom it is to be told the neighbours.
     pub(super) untold: Ranks,
 }
@@ -36,13 +40,22 @@ impl Neighbour {
             is_without_rail: false,
             has_joined: false,
             was_joined: false,
+            started: 0,
+            outdated: None,
             untold: Ranks::NONE,
         }
     }
 
+    /// Has it told why it is turned away: as this member, of whom a later start is known.
+    pub(super) fn turn_away_as(&mut self, rank: Rank) {
+        self.was_joined = false;
+        (self.outdated, self.untold) = (Some(rank), Ranks::NONE.with(rank));
+    }
+
     /// Whether it can be told who this is, or who is whose neighbour, and was not yet.
     pub(super) fn has_to_say(&self) -> bool {
-        let is_untold = !self.has_joined || (self.was_joined && !self.untold.is_empty());
+        let is_heard = self.was_joined || self.outdated.is_some();
+        let is_untold = !self.has_joined || (is_heard && !self.untold.is_empty());
         is_untold && self.is_up && !self.is_without_rail
     }
 

@@ -9,7 +9,7 @@ use super::pool::Pool;
 /// Frames to be passed on, in the order they came, by whom they are for.
 ///
 /// There can be no more than a window of messages and a few grants between two members, since nobody sends more that were not
-/// taken; so what waits here is bounded, and taking it in never has to wait for passing on: rings do not lock up.
+/// taken; so what waits here is bounded, as is the length of each, and taking it in never has to wait for passing on: rings do not lock up.
 #[derive(Debug)]
 pub(super) struct Relay {
     waiting: Vec<VecDeque<(Rank, Vec<u8>)>>,

@@ -4,7 +4,7 @@ use doorbell_core::Instant;
 use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
 use doorbell_core::rank::{Rank, Ranks};
-use doorbell_core::route::RelayHeader;
+use doorbell_core::route::{Announcement, RelayHeader};
 
 use super::frame::{Join, Kind, PairHeader};
 use super::membership::MeshEvent;
@@ -66,6 +66,23 @@ impl State {
             if !neighbour.has_joined {
                 neighbour.has_joined = links.send(neighbour.link, &join.to_bytes(config.rank)).is_ok();
                 new = neighbour.joined().map_or(new, |rank| new.with(rank));
+            }
+            if let Some(rank) = neighbour.outdated {
+                if !neighbour.has_to_say() || !neighbour.has_joined {
+                    continue;
+                }
+                // So that it can say why: of what is told of it, it looks at the start alone.
+                let later = self.members.get(rank.index()).and_then(|member| member.started);
+                let later = Announcement::new(rank, later.unwrap_or(0), 0, Ranks::NONE, Ranks::NONE);
+                let header = RelayHeader::new(config.rank, rank, 0, Kind::Announcement as u16);
+                let frame = self.pool.fill(&[&header.to_bytes(), &later.to_bytes()]);
+                if links.send(neighbour.link, &frame).is_ok() {
+                    // It is being closed: nothing else is said there.
+                    neighbour.is_up = false;
+                    self.unwanted.push(neighbour.link);
+                }
+                self.pool.give_back(frame);
+                continue;
             }
             let Some(to) = neighbour.joined() else { continue };
             let header = RelayHeader::new(config.rank, to, 0, Kind::Announcement as u16).to_bytes();

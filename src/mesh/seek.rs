@@ -10,13 +10,12 @@ use doorbell_core::session::Backoff;
 use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
 
-use super::config::MeshError;
 use super::membership::Mesh;
 use super::unlinked::NotLinked;
 use crate::error::ConnectError;
 use crate::look::{LOOKED_WITHIN, Looking};
 use crate::tell::tell;
-use crate::{Asking, Node, Worker};
+use crate::{Asking, LinkError, Node, Worker};
 
 /// How long a member may take to answer, and how long a link may take to come of it.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
@@ -26,13 +25,30 @@ pub(super) struct Sought<N: Network> {
     rank: Rank,
     address: SocketAddr,
     asking: Option<Asking<N>>,
-    /// What it answered, while our ports are looked at.
-    looking: Option<(Handle, Looking)>,
     /// Not before.
     next: Deadline,
     attempts_failed: u32,
     /// Why the last question came to nothing, until one is answered.
     failure: Option<ConnectError>,
+}
+
+/// A member whose handle is known, while our ports are looked at.
+pub(super) struct Found {
+    rank: Rank,
+    handle: Handle,
+    look: Look,
+}
+
+enum Look {
+    On(Looking),
+    /// It failed, and is done again then: whoever gave the handle does so once.
+    Again(Deadline),
+}
+
+impl Found {
+    pub(super) const fn is(&self, rank: Rank) -> bool {
+        self.rank.number() == rank.number()
+    }
 }
 
 impl<N: Network> Sought<N> {
@@ -41,7 +57,6 @@ impl<N: Network> Sought<N> {
             rank,
             address,
             asking: None,
-            looking: None,
             next: Deadline::at(Instant::from_ns(0)),
             attempts_failed: 0,
             failure: None,
@@ -52,15 +67,18 @@ impl<N: Network> Sought<N> {
         self.rank.number() == rank.number()
     }
 
+    pub(super) const fn rank(&self) -> Rank {
+        self.rank
+    }
+
     /// When to poll again at the latest.
     pub(super) fn wake(&self) -> Deadline {
-        let looking = self.looking.as_ref().map(|(_, looking)| looking.deadline());
         let asking = self.asking.as_ref().map(Asking::deadline);
-        looking.or(asking).unwrap_or(self.next)
+        asking.unwrap_or(self.next)
     }
 
     pub(super) const fn is_asking(&self) -> bool {
-        self.asking.is_some() || self.looking.is_some()
+        self.asking.is_some()
     }
 
     /// Why it was not found.
@@ -87,23 +105,22 @@ impl<N: Network> Sought<N> {
 impl<P: Provider, N: Network> Mesh<P, N> {
     /// Asks those that no link leads to, and links to those that answered.
     pub(super) fn seek(&mut self, node: &Node<P, N>, workers: &[Worker<P>], now: Instant) {
+        self.link_to_found(node, workers, now);
         let backoff = self.state.config.link.session.backoff;
         for index in 0..self.sought.len() {
             let Some(rank) = self.sought.get(index).map(|sought| sought.rank) else {
                 break;
             };
+            if self.found.iter().any(|found| found.rank == rank) {
+                continue;
+            }
             let is_linked = self.is_linked(rank);
             let Some(sought) = self.sought.get_mut(index) else {
                 break;
             };
             if is_linked {
                 (sought.asking, sought.attempts_failed, sought.failure) = (None, 0, None);
-                sought.looking = None;
                 sought.next = Deadline::after(now, backoff.longest);
-                continue;
-            }
-            if sought.looking.is_some() {
-                self.link_to_found(index, node, workers, now);
                 continue;
             }
             // What is not secret differs from member to member all the same.
@@ -123,41 +140,68 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 Some(Ok(handle)) => {
                     (sought.asking, sought.failure) = (None, None);
                     sought.next = Deadline::after(now, ANSWERED_WITHIN);
-                    let until = Deadline::after(now, LOOKED_WITHIN);
-                    // Whoever waits for the mesh looks now and then, without a signal.
-                    match Looking::begin(node, workers, None, until) {
-                        Ok(looking) => {
-                            sought.looking = Some((handle, looking));
-                            self.link_to_found(index, node, workers, now);
-                        }
-                        Err(error) => self.state.note_not_begun(rank, Some(error.into())),
+                    // Where no rail reaches it others are to be between, until one does.
+                    if let Err(error) = self.find(node, workers, (rank, &handle), now) {
+                        self.state.note_not_begun(rank, Some(error));
                     }
                 }
             }
         }
     }
 
-    /// Links to one that answered, once our ports were looked at.
-    fn link_to_found(&mut self, index: usize, node: &Node<P, N>, workers: &[Worker<P>], now: Instant) {
-        let Some(sought) = self.sought.get_mut(index) else {
-            return;
+    /// Links to a member by its handle, once our ports were looked at: at once where the Node has no threads.
+    pub(super) fn find(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &[Worker<P>],
+        (rank, handle): (Rank, &Handle),
+        now: Instant,
+    ) -> Result<(), LinkError> {
+        let until = Deadline::after(now, LOOKED_WITHIN);
+        // Whoever waits for the mesh looks now and then, without a signal.
+        let looking = Looking::begin(node, workers, None, until)?;
+        // By this one from now on.
+        self.found.retain(|found| found.rank != rank);
+        match looking.take(node, workers) {
+            Some(rails) => self.link_over(node, &rails?, (rank, handle), now),
+            None => {
+                let handle = *handle;
+                let look = Look::On(looking);
+                self.found.push(Found { rank, handle, look });
+                Ok(())
+            }
+        }
+    }
+
+    /// Links to those for which our ports were looked at.
+    fn link_to_found(&mut self, node: &Node<P, N>, workers: &[Worker<P>], now: Instant) {
+        let looked = |found: &Found| match &found.look {
+            Look::On(looking) => looking.take(node, workers).map(Some),
+            Look::Again(at) => at.has_passed(now).then_some(None),
         };
-        let Some((handle, looking)) = &sought.looking else {
-            return;
-        };
-        let Some(found) = looking.take(node, workers) else {
-            return;
-        };
-        let (rank, handle) = (sought.rank, *handle);
-        sought.looking = None;
-        // A link is to come of it from now on: the look was not the member's time.
-        sought.next = Deadline::after(now, ANSWERED_WITHIN);
-        let outcome = self.connect_by(node, workers, (rank, &handle), |links| {
-            links.connect_over(node, &found?, &handle)
-        });
-        // Where no rail reaches it others are to be between, until one does: that is noted where it is found.
-        if let Err(MeshError::Link(error)) = outcome {
-            self.state.note_not_begun(rank, Some(error));
+        while let Some((at, looked)) = self
+            .found
+            .iter()
+            .enumerate()
+            .find_map(|(at, found)| Some((at, looked(found)?)))
+        {
+            let Found { rank, handle, .. } = self.found.swap_remove(at);
+            let outcome = match looked {
+                None => self.find(node, workers, (rank, &handle), now),
+                Some(Ok(rails)) => self.link_over(node, &rails, (rank, &handle), now),
+                Some(Err(error)) => {
+                    let look = Look::Again(Deadline::after(now, ANSWERED_WITHIN));
+                    self.found.push(Found { rank, handle, look });
+                    Err(error.into())
+                }
+            };
+            // A link is to come of it from now on: the look was not the member's time.
+            if let Some(sought) = self.sought.iter_mut().find(|sought| sought.is(rank)) {
+                sought.next = Deadline::after(now, ANSWERED_WITHIN);
+            }
+            if let Err(error) = outcome {
+                self.state.note_not_begun(rank, Some(error));
+            }
         }
     }
 }

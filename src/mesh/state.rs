@@ -1,5 +1,6 @@
 //! What a member knows and keeps, all but its links; and what is asked of that.
 
+use doorbell_core::collective::GroupId;
 use doorbell_core::rank::{Rank, Ranks};
 use doorbell_core::route::{ANNOUNCEMENT_BYTES, Announcement, Map, RELAY_HEADER_BYTES, RelayHeader, Routes};
 use doorbell_core::session::FinalReason;
@@ -43,6 +44,8 @@ pub(super) struct State {
     pub(super) relay: Relay,
     pub(super) pool: Pool,
     pub(super) events: Vec<MeshEvent>,
+    /// The last group that was made of all members.
+    pub(super) group: GroupId,
     /// Links to be closed.
     pub(super) unwanted: Vec<LinkId>,
     /// Whether all have what this member said, and it says no more.
@@ -104,11 +107,23 @@ impl State {
                 Err(MeshSendError::Unreachable(from))
             };
         };
-        let begin = RELAY_HEADER_BYTES.saturating_add(PAIR_HEADER_BYTES);
-        let seen = look(frame.get(begin..).unwrap_or_default());
+        let seen = look(message_of(&frame));
         pool.give_back(frame);
         counts.received = counts.received.saturating_add(1);
         Ok(Some(seen))
+    }
+
+    /// The message of a member that is received next.
+    pub(super) fn next_from(&self, from: Rank) -> Option<&[u8]> {
+        Some(message_of(self.members.get(from.index())?.next()?))
+    }
+
+    /// When a member started, this one or another that was heard of.
+    pub(super) fn started(&self, rank: Rank) -> Option<u64> {
+        if rank == self.config.rank {
+            return Some(self.config.started);
+        }
+        self.members.get(rank.index())?.started
     }
 
     /// Notes why no link was begun to a member, or that one was.
@@ -231,4 +246,10 @@ impl State {
     pub(super) fn drop_one(&mut self) {
         self.counts.dropped = self.counts.dropped.saturating_add(1);
     }
+}
+
+/// What is behind the headers of a frame of data.
+fn message_of(frame: &[u8]) -> &[u8] {
+    let begin = RELAY_HEADER_BYTES.saturating_add(PAIR_HEADER_BYTES);
+    frame.get(begin..).unwrap_or_default()
 }

@@ -1,13 +1,12 @@
 //! Why no link leads to a member: what came of the last attempts, kept until there is one.
 
 use core::fmt;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 
 use doorbell_core::session::FinalReason;
 
-use crate::LinkError;
 use crate::error::ConnectError;
-use crate::link::NotConnected;
+use crate::{LinkError, NotConnected};
 
 /// A reason why no link leads to a member, as the last attempt left it.
 #[derive(Clone, Copy, Debug)]
@@ -22,19 +21,15 @@ pub enum NotLinked<'m> {
     },
     /// By its handle no link could be begun. Where that is for want of a rail, others are to be between.
     NotBegun(&'m LinkError),
-    /// A rail of its link could not be connected.
-    NotConnected {
-        /// Our device.
-        device: &'m str,
-        /// Its port.
-        port: u8,
-        /// The address of the member's rail.
-        peer: IpAddr,
-        /// Why.
-        why: &'m ConnectError,
-    },
+    /// Its link has no rail, or a rail of it could not be connected.
+    NotConnected(&'m NotConnected),
     /// The link there was is over.
     Over(FinalReason),
+    /// It said that it was started before it was last heard of, and was turned away: its clock was set back.
+    StartedBefore,
+    /// It has heard of a later start of this member, and turned it away: the clock was set back. One that is started with a later
+    /// [`MeshConfig::started`](crate::MeshConfig::started) is let in.
+    StartedLater,
     /// There is a link, on which it has not said who it is.
     Silent,
 }
@@ -44,13 +39,14 @@ impl fmt::Display for NotLinked<'_> {
         match self {
             Self::NotFound { address, why } => write!(f, "asked at {address}: {why}"),
             Self::NotBegun(why) => fmt::Display::fmt(why, f),
-            Self::NotConnected {
-                device,
-                port,
-                peer,
-                why,
-            } => write!(f, "from {device} port {port} to {peer}: {why}"),
+            Self::NotConnected(rail) => fmt::Display::fmt(rail, f),
             Self::Over(reason) => write!(f, "the last link is over: {reason}"),
+            Self::StartedBefore => {
+                f.write_str("turned away: it says that it was started earlier than it was last heard of")
+            }
+            Self::StartedLater => f.write_str(
+                "it turned this member away, of which it knows a later start: the clock was set back",
+            ),
             Self::Silent => f.write_str("linked, and it has not said who it is"),
         }
     }
@@ -62,6 +58,8 @@ pub(super) struct Attempts {
     pub(super) not_begun: Option<LinkError>,
     /// Why the last link is over.
     pub(super) over: Option<FinalReason>,
+    /// What is wrong with the starts.
+    pub(super) start: Option<NotLinked<'static>>,
     /// Of its rails those that were not connected.
     pub(super) rails: Vec<NotConnected>,
 }
@@ -75,13 +73,9 @@ impl Attempts {
         let mut rails = rails.peekable();
         let has_later = rails.peek().is_some();
         let before = self.rails.iter().filter(move |_| !has_later);
-        let rails = rails.chain(before).map(|rail| NotLinked::NotConnected {
-            device: &rail.device,
-            port: rail.port,
-            peer: rail.peer,
-            why: &rail.why,
-        });
+        let rails = rails.chain(before).map(NotLinked::NotConnected);
         let not_begun = self.not_begun.iter().map(NotLinked::NotBegun);
-        not_begun.chain(rails).chain(self.over.map(NotLinked::Over))
+        let reasons = not_begun.chain(rails).chain(self.start);
+        reasons.chain(self.over.map(NotLinked::Over))
     }
 }

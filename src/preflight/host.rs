@@ -59,17 +59,25 @@ pub(super) fn findings(topology: &Topology, all: &[Topology], found: &mut Vec<Fi
         host.found.push(finding);
     }
     host.shared_subnets(&rails);
+    host.source_routes(&rails);
     host.neighbours(&rails, all);
+    host.peers(&rails);
 }
 
 /// A host that is looked at.
-struct Host<'h> {
-    topology: &'h Topology,
-    found: &'h mut Vec<Finding>,
+pub(super) struct Host<'h> {
+    pub(super) topology: &'h Topology,
+    pub(super) found: &'h mut Vec<Finding>,
 }
 
 impl Host<'_> {
-    fn finding(&self, severity: Severity, kind: FindingKind, subject: &str, what: &str) -> Finding {
+    pub(super) fn finding(
+        &self,
+        severity: Severity,
+        kind: FindingKind,
+        subject: &str,
+        what: &str,
+    ) -> Finding {
         Finding::new((severity, kind), &self.topology.host, subject, what)
     }
 
@@ -218,18 +226,28 @@ impl Host<'_> {
         interfaces: &[&InterfaceFacts],
     ) {
         for rail in rails {
-            if let Err(reason @ (Unusable::GidIndexTooLarge(_) | Unusable::NotAdvertisable(_))) = rail.source
-            {
-                let what = reason.to_string();
-                let finding = self
-                    .finding(Severity::Warning, FindingKind::PortUnusable, name, &what)
-                    .because("this address is passed over");
-                self.found.push(finding);
-            }
+            let (reason, passed_over) = match rail.source {
+                Err(reason @ (Unusable::GidIndexTooLarge(_) | Unusable::NotAdvertisable(_))) => {
+                    (reason, "this address is passed over")
+                }
+                Err(reason @ Unusable::BeyondGidsMax(_)) => (reason, "these addresses are passed over"),
+                _ => continue,
+            };
+            let finding = self
+                .finding(
+                    Severity::Warning,
+                    FindingKind::PortUnusable,
+                    name,
+                    &reason.to_string(),
+                )
+                .because(passed_over);
+            self.found.push(finding);
         }
         for interface in interfaces {
             let has_gid = |ip: IpAddr| port.report.usable_gids().any(|entry| entry.gid.to_ip() == ip);
-            for address in interface.routable().filter(|address| !has_gid(address.address())) {
+            let missing = interface.routable().filter(|address| !has_gid(address.address()));
+            // Which of them have a GID that found no room is not known.
+            for address in missing.filter(|_| port.report.gids_left_out == 0) {
                 self.gid_missing(name, &interface.name, &address.to_string());
             }
         }
@@ -331,59 +349,6 @@ impl Host<'_> {
         }
     }
 
-    /// Interfaces that share a subnet, and answer for each other.
-    fn shared_subnets(&mut self, rails: &[LocalRail]) {
-        let topology = self.topology;
-        let on: Vec<_> = rails
-            .iter()
-            .filter_map(|rail| Some((rail.source.ok()?.address, topology.interface_of(rail)?)))
-            .filter(|(address, _)| address.address().is_ipv4() && !is_link_local(address.address()))
-            .collect();
-        let mut told: Vec<&str> = Vec::new();
-        for (address, interface) in &on {
-            // A port may have the GIDs of another's interface, so that one is there twice.
-            let others: BTreeSet<&str> = on
-                .iter()
-                .filter(|(other, at)| {
-                    at.name != interface.name
-                        && (other.contains(address.address()) || address.contains(other.address()))
-                })
-                .map(|(_, at)| at.name.as_str())
-                .collect();
-            let wrong = wrong_settings(interface);
-            if others.is_empty() || wrong.is_empty() || told.contains(&interface.name.as_str()) {
-                continue;
-            }
-            told.push(&interface.name);
-            let are: Vec<String> = wrong
-                .iter()
-                .map(|(name, is, _)| format!("{name} is {is}"))
-                .collect();
-            let what = format!(
-                "{} is in subnet {} with {}, and {}",
-                interface.name,
-                address.subnet(),
-                others.into_iter().collect::<Vec<_>>().join(", "),
-                are.join(", ")
-            );
-            let sets: Vec<String> = wrong
-                .iter()
-                .map(|(name, _, want)| format!("net.ipv4.conf.{}.{name}={want}", interface.name))
-                .collect();
-            let finding = self.finding(Severity::Error, FindingKind::ArpNotHardened, &interface.name, &what)
-                .because(
-                    "any of them answers for the address of any other: packets arrive at the wrong port, \
-                     and connections end in a retry error",
-                )
-                .so(format!(
-                    "sysctl -w {}; and a rule for each address (`ip rule add from ADDRESS table N`, with the subnet's \
-                     route by its interface in table N), so that each has a way of its own; or a subnet for each",
-                    sets.join(" ")
-                ));
-            self.found.push(finding);
-        }
-    }
-
     /// Neighbours nobody answers for.
     fn neighbours(&mut self, rails: &[LocalRail], all: &[Topology]) {
         let topology = self.topology;
@@ -393,12 +358,21 @@ impl Host<'_> {
                 NeighbourState::Incomplete => "has not been answered for yet",
                 NeighbourState::Failed => "is not answered for",
             };
+            let is_known = topology
+                .neighbours
+                .iter()
+                .any(|it| it.address == neighbour.address && it.state == NeighbourState::Known);
+            let is_awaited = topology.peers.contains(&neighbour.address) && !is_known;
             let is_at = |rail: &&LocalRail| {
-                topology
-                    .interface_of(rail)
-                    .is_some_and(|it| it.name == neighbour.netdev)
+                let interface = topology.interface_of(rail);
+                interface.is_some_and(|it| it.name == neighbour.netdev)
             };
-            let Some(rail) = rails.iter().filter(|rail| rail.source.is_ok()).find(is_at) else {
+            let could_be = |rail: &&LocalRail| {
+                let source = rail.source.ok();
+                is_awaited && source.is_some_and(|it| it.address.contains(neighbour.address))
+            };
+            let mut usable = rails.iter().filter(|rail| rail.source.is_ok());
+            let Some(rail) = usable.clone().find(is_at).or_else(|| usable.find(could_be)) else {
                 continue;
             };
             let is_of = |other: &Topology| {
@@ -411,10 +385,12 @@ impl Host<'_> {
                     })
             };
             let peer = all.iter().find(|other| is_of(other));
-            let (severity, whose) = match peer {
-                Some(peer) => (Severity::Error, format!(" of {}", peer.host)),
-                None => (Severity::Warning, String::new()),
+            let severity = if is_awaited || peer.is_some() {
+                Severity::Error
+            } else {
+                Severity::Warning
             };
+            let whose = peer.map_or_else(String::new, |peer| format!(" of {}", peer.host));
             let what = format!(
                 "the neighbour {}{whose} {seen} on {}",
                 neighbour.address, neighbour.netdev
@@ -426,24 +402,40 @@ impl Host<'_> {
             self.found.push(finding);
         }
     }
-}
 
-/// The settings that let an interface answer for others, each with its value and what it should be.
-fn wrong_settings(interface: &InterfaceFacts) -> Vec<(&'static str, u8, u8)> {
-    let arp = &interface.arp;
-    let mut wrong = Vec::new();
-    let mut want = |name, is: Option<u8>, want, is_good: fn(u8) -> bool| {
-        if let Some(is) = is.filter(|is| !is_good(*is)) {
-            wrong.push((name, is, want));
+    /// Peers that are to be reached, and that no rail could reach.
+    fn peers(&mut self, rails: &[LocalRail]) {
+        let topology = self.topology;
+        let subnets: BTreeSet<String> = rails
+            .iter()
+            .filter_map(|rail| Some(rail.source.ok()?.address.subnet().to_string()))
+            .collect();
+        // Without any rail that is what is found.
+        if subnets.is_empty() {
+            return;
         }
-    };
-    want("arp_announce", arp.announce, 2, |is| is == 2);
-    want("arp_ignore", arp.ignore, 1, |is| is > 0);
-    want("arp_filter", arp.filter, 1, |is| is > 0);
-    // Without a check, and with the strict one, packets that come the wrong way are dropped or seen to be
-    // wrong; the loose one hides them.
-    want("rp_filter", arp.rp_filter, 1, |is| is < 2);
-    wrong
+        let subnets = subnets.into_iter().collect::<Vec<_>>().join(", ");
+        let peers: BTreeSet<IpAddr> = topology.peers.iter().copied().collect();
+        for peer in peers.into_iter().filter(|peer| !topology.has_address(*peer)) {
+            let subject = format!("to {peer}");
+            let is_in = |rail: &LocalRail| rail.source.is_ok_and(|source| source.address.contains(peer));
+            if is_link_local(peer) {
+                let what = "it is a link-local address";
+                let finding = self
+                    .finding(Severity::Warning, FindingKind::NotLookedAt, &subject, what)
+                    .because("it does not say which link it is on: whether it is there was not asked")
+                    .so("name another address of that host");
+                self.found.push(finding);
+            } else if !rails.iter().any(is_in) {
+                let what = "it is in no subnet of a rail";
+                let finding = self
+                    .finding(Severity::Error, FindingKind::NotReached, &subject, what)
+                    .because(format!("a rail reaches its own subnet alone; those here are {subnets}"))
+                    .so("give both hosts an address in one subnet, on one link; see that the rail filter leaves it in");
+                self.found.push(finding);
+            }
+        }
+    }
 }
 
 fn has_default(pkeys: &[u16]) -> bool {

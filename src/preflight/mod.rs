@@ -8,6 +8,7 @@ use crate::topology::{Map, Topology};
 
 mod between;
 mod host;
+mod shared;
 
 #[cfg(test)]
 mod tests;
@@ -62,6 +63,8 @@ pub enum FindingKind {
     NeighbourUnresolved,
     /// Several interfaces are in one subnet, and answer for each other.
     ArpNotHardened,
+    /// Several interfaces are in one subnet, and packets from the address of one leave by another.
+    SourceRoute,
     /// The port has no partition key where a queue pair looks for it.
     PkeyMissing,
     /// The partition keys of two ends do not go together.
@@ -70,7 +73,7 @@ pub enum FindingKind {
     PrefixOneSided,
     /// Two hosts have one address.
     AddressTwice,
-    /// Two hosts do not reach each other by rails of theirs.
+    /// Two hosts do not reach each other by rails of theirs, or a peer is in no subnet of a rail.
     NotReached,
 }
 
@@ -96,6 +99,7 @@ impl FindingKind {
             Self::MtuUnequal => "mtu-unequal",
             Self::NeighbourUnresolved => "neighbour-unresolved",
             Self::ArpNotHardened => "arp-not-hardened",
+            Self::SourceRoute => "source-route",
             Self::PkeyMissing => "pkey-missing",
             Self::PkeyMismatch => "pkey-mismatch",
             Self::PrefixOneSided => "prefix-one-sided",

@@ -1,10 +1,15 @@
 //! Each finding with facts that show it, and with facts one step away that do not.
 
+#[cfg(feature = "snapshot")]
+mod snapshot;
+
 use doorbell_core::port::Name;
 use doorbell_core::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortReport, PortState};
 
 use super::{Finding, FindingKind, Severity, preflight};
-use crate::topology::{ArpFacts, InterfaceFacts, NeighbourFacts, NeighbourState, PortFacts, Topology};
+use crate::topology::{
+    ArpFacts, InterfaceFacts, NeighbourFacts, NeighbourState, PortFacts, RouteFacts, Topology,
+};
 
 fn prefix(text: &str) -> IpPrefix {
     text.parse().unwrap()
@@ -23,6 +28,7 @@ fn port(device: &str, netdev: &str, address: &str) -> (PortFacts, InterfaceFacts
         speed_mbps: 100_000,
         numa_node: None,
         gids: Default::default(),
+        gids_left_out: 0,
     };
     let kind = if address.address().is_ipv4() {
         GidKind::RoceV2Ipv4
@@ -192,6 +198,19 @@ fn no_address_a_missing_gid_and_another_namespace() {
     let finding = with(|_, interface| interface.addresses.push(prefix("10.0.7.1/24")));
     assert_eq!(finding.kind, FindingKind::GidMissing);
     assert_eq!(finding.what, "the address 10.0.7.1/24 of eth1 has no RoCEv2 GID");
+    // What found no room has one.
+    let finding = with(|port, interface| {
+        interface.addresses.push(prefix("10.0.7.1/24"));
+        port.report.gids_left_out = 1;
+    });
+    assert_eq!(
+        (finding.kind, finding.severity),
+        (FindingKind::PortUnusable, Severity::Warning)
+    );
+    assert_eq!(
+        finding.what,
+        "1 more of its GIDs could be used: those behind the first 64 are not"
+    );
     fine(|host| {
         let (mut port, mut interface) = second();
         let mut entry = port.report.gids[0].clone();
@@ -318,13 +337,121 @@ fn neighbours_nobody_answers_for() {
 }
 
 #[test]
-fn interfaces_that_answer_for_each_other() {
-    let hardened = ArpFacts {
-        announce: Some(2),
-        ignore: Some(1),
-        filter: Some(1),
-        rp_filter: Some(1),
+fn a_peer_that_is_named_has_to_be_there() {
+    let named = |peers: &[&str], neighbours: &[(&str, NeighbourState, &str)]| {
+        let mut host = one();
+        host.peers = peers.iter().map(|peer| peer.parse().unwrap()).collect();
+        let facts = neighbours.iter().map(|(address, state, netdev)| NeighbourFacts {
+            netdev: (*netdev).to_owned(),
+            address: address.parse().unwrap(),
+            state: *state,
+        });
+        host.neighbours = facts.collect();
+        let found = preflight(&[host]).into_iter();
+        found.map(|it| (it.severity, it.kind)).collect::<Vec<_>>()
     };
+    let (failed, known) = (NeighbourState::Failed, NeighbourState::Known);
+    let unresolved = [(Severity::Error, FindingKind::NeighbourUnresolved)];
+    assert_eq!(named(&["10.0.0.9"], &[("10.0.0.9", failed, "eth0")]), unresolved);
+    let incomplete = NeighbourState::Incomplete;
+    assert_eq!(
+        named(&["10.0.0.9"], &[("10.0.0.9", incomplete, "eth0")]),
+        unresolved
+    );
+    assert_eq!(named(&["10.0.0.9"], &[("10.0.0.9", known, "eth0")]), []);
+    // By whichever interface it was asked for; one that answers is enough.
+    assert_eq!(named(&["10.0.0.9"], &[("10.0.0.9", failed, "eth9")]), unresolved);
+    let both = [("10.0.0.9", failed, "eth0"), ("10.0.0.9", known, "eth9")];
+    let passing = [(Severity::Warning, FindingKind::NeighbourUnresolved)];
+    assert_eq!(named(&["10.0.0.9"], &both), passing);
+    // Another that is not named is no matter.
+    assert_eq!(named(&["10.0.0.8"], &[("10.0.0.9", failed, "eth0")]), passing);
+    let not_reached = [(Severity::Error, FindingKind::NotReached)];
+    assert_eq!(named(&["10.1.0.7", "10.1.0.7"], &[]), not_reached);
+    assert_eq!(named(&["fd00::7"], &[]), not_reached);
+    // An address of this host, and one that does not say where it is.
+    assert_eq!(named(&["10.0.0.1"], &[]), []);
+    let not_asked = [(Severity::Warning, FindingKind::NotLookedAt)];
+    assert_eq!(named(&["fe80::7"], &[]), not_asked);
+    // What is left out reaches nobody.
+    let mut left = host(
+        "a",
+        &[
+            ("mlx5_0", "eth0", "10.0.0.1/24"),
+            ("mlx5_1", "eth1", "10.1.0.1/24"),
+        ],
+    );
+    left.peers = vec!["10.1.0.7".parse().unwrap()];
+    assert_eq!(kinds(&[left.clone()]), []);
+    left.rail_filter = "^mlx5_1".parse().unwrap();
+    let found = preflight(&[left]);
+    assert_eq!(found[0].kind, FindingKind::NotReached);
+    assert_eq!(
+        found[0].why,
+        "a rail reaches its own subnet alone; those here are 10.0.0.0/24"
+    );
+}
+
+#[test]
+fn a_hardened_interface_without_a_way_of_its_own() {
+    let mut shared = host(
+        "a",
+        &[
+            ("mlx5_0", "eth0", "10.0.0.1/24"),
+            ("mlx5_1", "eth1", "10.0.0.2/24"),
+        ],
+    );
+    let route = |from: &str, to: &str, netdev: Option<&str>| RouteFacts {
+        from: from.parse().unwrap(),
+        to: to.parse().unwrap(),
+        netdev: netdev.map(str::to_owned),
+    };
+    for interface in &mut shared.interfaces {
+        interface.arp = HARDENED;
+    }
+    let by = |netdev| {
+        let mut by = shared.clone();
+        by.routes.push(route("10.0.0.1", "10.0.0.3", Some("eth0")));
+        by.routes.push(route("10.0.0.2", "10.0.0.3", netdev));
+        // Of an address that is no rail's it is no matter.
+        by.routes.push(route("10.0.0.5", "10.0.0.3", None));
+        by
+    };
+    assert_eq!(kinds(&[by(Some("eth1"))]), []);
+    let finding = only(&[by(Some("eth0"))]);
+    assert_eq!(
+        finding.to_string(),
+        "error[source-route] a: eth1: packets from 10.0.0.2 to its subnet leave by eth0, not by eth1, \
+         where arp_filter is 1, rp_filter is 1\n  \
+         why: eth1 then neither answers for this address nor takes what is sent to it: nothing is connected over it\n  \
+         do:  ip route add 10.0.0.0/24 dev eth1 src 10.0.0.2 table N; ip rule add from 10.0.0.2 table N; with an N of \
+         its own for each interface; or a subnet for each"
+    );
+    assert!(
+        only(&[by(None)])
+            .what
+            .starts_with("packets from 10.0.0.2 to its subnet have no way, ")
+    );
+    // It is told once of an address.
+    let mut twice = by(Some("eth0"));
+    twice.routes.push(route("10.0.0.2", "10.0.1.1", Some("eth0")));
+    assert_eq!(kinds(&[twice]), [FindingKind::SourceRoute]);
+    // Without what makes it fail there is something else to find.
+    let mut open = by(Some("eth0"));
+    (open.interfaces[1].arp.filter, open.interfaces[1].arp.rp_filter) = (Some(0), Some(2));
+    assert_eq!(kinds(&[open]), [FindingKind::ArpNotHardened]);
+}
+
+const HARDENED: ArpFacts = ArpFacts {
+    announce: Some(2),
+    ignore: Some(1),
+    filter: Some(1),
+    rp_filter: Some(1),
+};
+
+#[test]
+fn interfaces_that_answer_for_each_other() {
+    let hardened = HARDENED;
     let mut shared = host(
         "a",
         &[
@@ -515,70 +642,4 @@ fn the_worst_is_told_first() {
         kinds(&[host]),
         [FindingKind::PkeyMissing, FindingKind::NotLookedAt]
     );
-}
-
-#[cfg(feature = "snapshot")]
-mod snapshot {
-    use super::{host, one};
-    use crate::SnapshotError;
-    use crate::topology::{NeighbourFacts, NeighbourState, Topology};
-
-    #[test]
-    fn a_snapshot_is_read_as_it_was_written() {
-        let mut topology = host(
-            "a",
-            &[
-                ("mlx5_0", "eth0", "10.0.0.1/24"),
-                ("mlx5_1", "eth1", "fd00::1/64"),
-            ],
-        );
-        topology.kernel = "6.1.0".into();
-        topology.taken_unix_s = 1_700_000_000;
-        topology.rail_filter = "mlx5_*,^10.9.0.0/16".parse().unwrap();
-        topology.ports[1].report.gids[0].interface = None;
-        topology.ports[1].report.gids[0].address = None;
-        topology.ports[0].node_guid = Some("0002:c903:0000:0001".into());
-        topology.ports[0].pkeys = None;
-        topology.neighbours.push(NeighbourFacts {
-            netdev: "eth0".into(),
-            address: "fe80::2".parse().unwrap(),
-            state: NeighbourState::Incomplete,
-        });
-        topology.failures.push("what \"was\" <not> there".into());
-        let text = topology.to_json().unwrap();
-        assert_eq!(Topology::from_json(&text).unwrap(), topology);
-        // What a later release adds is passed over.
-        let more = text.replacen('{', "{\"new\": [1],", 1);
-        assert_eq!(Topology::from_json(&more).unwrap(), topology);
-    }
-
-    #[test]
-    fn what_is_no_snapshot_is_refused_with_its_place() {
-        let text = one().to_json().unwrap();
-        let read = |text: &str| Topology::from_json(text).unwrap_err();
-        for cut in 0..text.trim_end().len() {
-            assert!(matches!(read(&text[..cut]), SnapshotError::Json(_)), "{cut}");
-        }
-        let bent = |from: &str, to: &str| {
-            assert!(text.contains(from), "{from} in {text}");
-            read(&text.replace(from, to)).to_string()
-        };
-        assert_eq!(
-            bent("\"doorbell_topology\": 1", "\"doorbell_topology\": 2"),
-            "a snapshot of format 2, where 1 is known"
-        );
-        assert_eq!(
-            bent("10.0.0.1/24", "10.0.0.1/33"),
-            "the address of GID 1 of mlx5_0:1: `10.0.0.1/33` means nothing there"
-        );
-        assert!(bent("::ffff:10.0.0.1", "::ffff:10.0.0.2").contains("`10.0.0.1/24` means nothing there"));
-        assert!(
-            bent("\"active_mtu_bytes\": 4096", "\"active_mtu_bytes\": 4095").contains("the MTU of mlx5_0:1")
-        );
-        assert!(bent("\"rail_filter\": \"\"", "\"rail_filter\": \",\"").starts_with("rail_filter: `,`"));
-        let entry = &text[text.find("\"gids\": [").unwrap() + 9..];
-        let entry = &entry[..entry.find(']').unwrap()];
-        let many = vec![entry; 65].join(",");
-        assert!(bent(entry, &many).contains("at most 64"));
-    }
 }

@@ -90,6 +90,7 @@ keys!(WORKER, "worker.", [worker] {
     "slot_bytes": Kind::bytes(64, 1 << 30) => slot_bytes;
     "completion_depth": DEPTH => completion_depth;
     "channels_max": DEPTH => channels_max;
+    "channels_per_address": Kind::count(1, U32) => channels_per_address;
     "shared_receives": Kind::count(0, 1 << 16) => shared_receives;
     "notify": Kind::Text("\"never\", \"every\" or \"solicited\"") => notify;
     "submissions_per_poll": Kind::count(1, U32) => submissions_per_poll;

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use doorbell_core::IpPrefix;
 
-use crate::{ChannelConfig, LinkConfig, MeshConfig, RailFilter, WorkerConfig};
+use crate::{ChannelConfig, LinkConfig, LinkError, MeshConfig, RailFilter, WorkerConfig};
 pub use error::{SettingSource, SettingsError, SettingsFault};
 pub(crate) use file::FILE_BYTES_MAX;
 use keys::Key;
@@ -343,7 +343,8 @@ impl Settings {
     /// Whether what is set goes together.
     ///
     /// # Errors
-    /// Two settings contradict each other, or ask together for more memory than a link may have; where both came from is said.
+    /// Two settings contradict each other, or ask together for more memory than a link may have; where both came from is said. Or no
+    /// link would work with one.
     pub fn check(&self) -> Result<(), SettingsError> {
         if self.values.unauthenticated && self.values.key_file.is_some() {
             let of = self.source_of("key_file");
@@ -390,6 +391,13 @@ impl Settings {
             ));
         }
         let link = &self.values.link;
+        if let Err(reason) = link.check_channel() {
+            let name = match reason {
+                LinkError::Unsignaled(_) => "link.channel.unsignaled_max",
+                _ => "link.channel.inline_bytes_max",
+            };
+            return Err(self.contradiction(name, reason.to_string()));
+        }
         let kept = [
             ("link.retained", link.retained),
             ("link.ahead", link.ahead),

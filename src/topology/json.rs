@@ -8,7 +8,7 @@ use doorbell_core::port::{Name, NameTooLong, PORT_GIDS_MAX};
 use doorbell_core::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortReport, PortState};
 use serde::{Deserialize, Serialize};
 
-use super::{ArpFacts, InterfaceFacts, NeighbourFacts, NeighbourState, PortFacts, Topology};
+use super::{ArpFacts, InterfaceFacts, NeighbourFacts, NeighbourState, PortFacts, RouteFacts, Topology};
 
 /// The version this writes, and the only one it reads. Fields may be added without a new one.
 const FORMAT: u32 = 1;
@@ -83,6 +83,10 @@ struct Document {
     ports: Vec<Port>,
     interfaces: Vec<Interface>,
     neighbours: Vec<Neighbour>,
+    #[serde(default)]
+    routes: Vec<Route>,
+    #[serde(default)]
+    peers: Vec<String>,
     failures: Vec<String>,
 }
 
@@ -104,6 +108,8 @@ struct Port {
     netdevs: Vec<String>,
     pkeys: Option<Vec<u16>>,
     gids: Vec<Entry>,
+    #[serde(default)]
+    gids_left_out: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -146,6 +152,13 @@ struct Neighbour {
     state: State,
 }
 
+#[derive(Serialize, Deserialize)]
+struct Route {
+    from: String,
+    to: String,
+    netdev: Option<String>,
+}
+
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
@@ -177,6 +190,11 @@ impl From<&Topology> for Document {
                 NeighbourState::Failed => State::Failed,
             },
         };
+        let route = |route: &RouteFacts| Route {
+            from: route.from.to_string(),
+            to: route.to.to_string(),
+            netdev: route.netdev.clone(),
+        };
         Self {
             doorbell_topology: FORMAT,
             host: topology.host.clone(),
@@ -186,6 +204,8 @@ impl From<&Topology> for Document {
             ports: topology.ports.iter().map(Port::from).collect(),
             interfaces: topology.interfaces.iter().map(Interface::from).collect(),
             neighbours: topology.neighbours.iter().map(neighbour).collect(),
+            routes: topology.routes.iter().map(route).collect(),
+            peers: topology.peers.iter().map(ToString::to_string).collect(),
             failures: topology.failures.clone(),
         }
     }
@@ -206,6 +226,14 @@ impl TryFrom<Document> for Topology {
                 },
             })
         };
+        let route = |route: Route| {
+            Ok(RouteFacts {
+                from: parse("where a route is from", &route.from)?,
+                to: parse("where a route goes", &route.to)?,
+                netdev: route.netdev,
+            })
+        };
+        let peer = |peer: String| parse("the address of a peer", &peer);
         Ok(Self {
             rail_filter: parse("rail_filter", &document.rail_filter)?,
             host: document.host,
@@ -226,6 +254,8 @@ impl TryFrom<Document> for Topology {
                 .into_iter()
                 .map(neighbour)
                 .collect::<Result<_, _>>()?,
+            routes: document.routes.into_iter().map(route).collect::<Result<_, _>>()?,
+            peers: document.peers.into_iter().map(peer).collect::<Result<_, _>>()?,
             failures: document.failures,
         })
     }
@@ -265,6 +295,7 @@ impl From<&PortFacts> for Port {
             netdevs: facts.netdevs.clone(),
             pkeys: facts.pkeys.clone(),
             gids: report.gids.iter().map(entry).collect(),
+            gids_left_out: report.gids_left_out,
         }
     }
 }
@@ -290,6 +321,7 @@ impl Port {
             speed_mbps: self.speed_mbps,
             numa_node: self.numa_node,
             gids: Default::default(),
+            gids_left_out: self.gids_left_out,
         };
         for entry in &self.gids {
             report.gids.push(entry.facts(&place)?).map_err(|_| {

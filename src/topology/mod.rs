@@ -40,6 +40,10 @@ pub struct Topology {
     pub interfaces: Vec<InterfaceFacts>,
     /// What it knows of hosts on its links.
     pub neighbours: Vec<NeighbourFacts>,
+    /// By which interface it sends, where several are in one subnet.
+    pub routes: Vec<RouteFacts>,
+    /// Peers that it is to reach: of these it is an error that nobody answers for one, or that it is in no subnet of a rail.
+    pub peers: Vec<IpAddr>,
     /// What could not be looked at, and why.
     pub failures: Vec<String>,
 }
@@ -112,6 +116,17 @@ pub struct NeighbourFacts {
     pub state: NeighbourState,
 }
 
+/// By which interface the kernel sends from an address of this host to one of the same subnet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteFacts {
+    /// The address of this host.
+    pub from: IpAddr,
+    /// That of another host.
+    pub to: IpAddr,
+    /// The interface; none where such a packet is not sent.
+    pub netdev: Option<String>,
+}
+
 /// Whether a neighbour's hardware address is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -165,20 +180,22 @@ impl Topology {
     pub(crate) fn in_reach(&self, peers: &[IpAddr]) -> Vec<(IpAddr, IpAddr)> {
         let rails = self.rails();
         let subnets = rails.iter().filter_map(|rail| Some(rail.source.ok()?.address));
-        let is_ours = |peer: IpAddr| {
-            let mut addresses = self.interfaces.iter().flat_map(|interface| &interface.addresses);
-            addresses.any(|address| address.address() == peer)
-        };
         let mut found: Vec<(IpAddr, IpAddr)> = Vec::new();
         for peer in peers.iter().copied() {
             let is_known = found.iter().any(|(_, known)| *known == peer);
-            if is_known || is_ours(peer) || is_link_local(peer) {
+            if is_known || self.has_address(peer) || is_link_local(peer) {
                 continue;
             }
             let own = subnets.clone().find(|subnet| subnet.contains(peer));
             found.extend(own.map(|own| (own.address(), peer)));
         }
         found
+    }
+
+    /// Whether an interface has this address.
+    pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
+        let mut addresses = self.interfaces.iter().flat_map(|interface| &interface.addresses);
+        addresses.any(|address| address.address() == ip)
     }
 
     /// The port of a device.

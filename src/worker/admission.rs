@@ -1,5 +1,6 @@
 //! Admission: a channel gets a place, and room for all it may post, before it is made.
 
+use core::net::IpAddr;
 use std::sync::{Arc, Weak};
 
 use doorbell_core::in_place;
@@ -19,11 +20,21 @@ use crate::error::ConnectError;
 use crate::half::Held;
 
 impl<P: Provider> Worker<P> {
-    /// Promises a place and room for completions to a channel that is to be made.
+    /// Promises a place and room for completions to a channel that is to be made; of a peer that connects, from an address.
     ///
     /// # Errors
     /// The completion queues or the shared receives have no room, or there are too many channels.
-    pub(crate) fn reserve(&mut self, sends: u32, receives: u32) -> Result<Arc<Reservation>, ConnectError> {
+    pub(crate) fn reserve(
+        &mut self,
+        sends: u32,
+        receives: u32,
+        from: Option<IpAddr>,
+    ) -> Result<Arc<Reservation>, ConnectError> {
+        let is_limited = self.channels_per_address < self.channels_max;
+        let from = from.filter(|_| is_limited);
+        if let Some(from) = from.filter(|from| self.channels_from(*from) >= self.channels_per_address) {
+            return Err(ConnectError::TooManyChannelsFrom(from));
+        }
         let shared = self.receives.shared.as_mut();
         let is_shared = shared.is_some();
         let receives_most = shared.map_or(self.receives.completions.depth(), |shared| shared.promisable());
@@ -69,6 +80,7 @@ impl<P: Provider> Worker<P> {
         };
         let reservation = Arc::new(Reservation {
             id,
+            from,
             is_refused: AtomicU32::new(0),
             qpn: Arc::new(QueuePairNumber::none()),
         });
@@ -84,13 +96,25 @@ impl<P: Provider> Worker<P> {
         Ok(reservation)
     }
 
+    /// How many places peers have that connected from an address.
+    fn channels_from(&self, from: IpAddr) -> u32 {
+        let reserved = self.places.entries.iter();
+        let reserved = reserved.filter_map(|entry| entry.reserved.upgrade());
+        let of_it = reserved.filter(|reserved| reserved.from == Some(from));
+        u32::try_from(of_it.count()).unwrap_or(u32::MAX)
+    }
+
     /// Promises all that a channel is made from which only this thread may touch. It takes microseconds, and
     /// calls no device.
     ///
     /// # Errors
     /// As for [`Worker::reserve`], or the place of a channel that was closed is not swept yet.
-    pub(crate) fn place(&mut self, config: &ChannelConfig) -> Result<Place<P>, ConnectError> {
-        let reservation = self.reserve(send_depth(config), config.receive_depth)?;
+    pub(crate) fn place(
+        &mut self,
+        config: &ChannelConfig,
+        from: Option<IpAddr>,
+    ) -> Result<Place<P>, ConnectError> {
+        let reservation = self.reserve(send_depth(config), config.receive_depth, from)?;
         let channel = reservation.id.index;
         let (word, credit) = credit_word(&self.credit_words, channel)?;
         let sends = self.sends.completions.claim_sends(channel)?;

@@ -17,6 +17,7 @@ mod submitting;
 mod waiting;
 
 use core::fmt;
+use core::net::IpAddr;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -65,6 +66,7 @@ pub struct Worker<P: Provider = Rdma> {
     /// The Node it is of: its trust domain.
     pub(crate) node: InstanceId,
     channels_max: u32,
+    channels_per_address: u32,
     pub(crate) statistics: Arc<Statistics>,
     closing: Vec<Closing>,
     waiting: Waiting,
@@ -96,6 +98,8 @@ const CREDIT_WORD_BYTES: usize = size_of::<u64>();
 #[derive(Debug)]
 pub(crate) struct Reservation {
     pub(crate) id: ChannelId,
+    /// Where the peer's stream came from, if it connected.
+    from: Option<IpAddr>,
     /// Whether the half that receives found the peer out, and the other has not yet failed the queue pair.
     is_refused: AtomicU32,
     /// The number of its queue pair, once that is made: on whichever thread.
@@ -239,6 +243,7 @@ impl<P: Provider> Worker<P> {
             device,
             node,
             channels_max,
+            channels_per_address: config.channels_per_address,
             statistics,
             closing: Vec::new(),
             waiting: Waiting::new(config.notify),

@@ -121,6 +121,11 @@ fn a_link_that_cannot_recover_ends_and_so_does_each_message() {
         assert_eq!(process.done + process.unknown, process.sent);
         assert!(process.unknown > 0);
     }
+    // What is done is with the other side.
+    for (one, other) in [(A, B), (B, A)] {
+        let (done, delivered) = (two.process(one).done, two.process(other).delivered);
+        assert!(done > 0 && done <= delivered, "{done} {delivered}");
+    }
     two.run(ms(13_000), |two| two.fabric.queue_pairs() == 0);
     assert_eq!(two.fabric.queue_pairs(), 0);
     two.fabric.audit().unwrap();

@@ -3,6 +3,8 @@
 
 mod anything;
 mod crowd;
+mod elsewhere;
+mod ended;
 #[path = "../fabric/mod.rs"]
 mod fabric;
 mod failing;

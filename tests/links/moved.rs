@@ -35,8 +35,13 @@ fn refreshed(two: &mut Two) -> Handle {
             .any(|event| matches!(event, AsyncEvent::GidChange(1))),
         "{events:?}"
     );
-    let handle = links.refresh(node, workers).unwrap().unwrap();
-    assert_eq!(links.refresh(node, workers).unwrap(), None);
+    let mut refreshed = || {
+        links.refresh(node, workers).unwrap();
+        links.take_refreshed().unwrap().unwrap()
+    };
+    let handle = refreshed().unwrap();
+    assert_eq!(refreshed(), None);
+    assert!(links.take_refreshed().is_none());
     assert_eq!(links.handle(), Some(&handle));
     let addresses: Vec<_> = handle
         .rails()
@@ -76,7 +81,8 @@ fn whoever_connected_has_a_port_that_is_new_by_looking_again() {
         links, workers, node, ..
     } = two.process_mut(A);
     // It listens to nobody, and has no handle to tell.
-    assert_eq!(links.refresh(node, workers).unwrap(), None);
+    links.refresh(node, workers).unwrap();
+    assert_eq!(links.take_refreshed().unwrap().unwrap(), None);
     assert!(
         two.run(ms(200), |two| ups(two, 1) == 1),
         "{:?}",

@@ -15,7 +15,7 @@ use doorbell_sim::{Host, Quirks};
 use crate::anything::{Chance, plan, seeds};
 use crate::processes::{A, Aside, B, Process, Two, config, ms, ports_of_one_device};
 
-type Memory = LocalWindow<Host>;
+pub(crate) type Memory = LocalWindow<Host>;
 
 /// Words of the window that are written, each with numbers that only grow; behind them one that is added to.
 const CELLS: u64 = 4;
@@ -23,7 +23,7 @@ const SUM: u64 = CELLS * 8;
 const BYTES: usize = 4096;
 
 /// A link whose rails are up, and a window of B's that A may reach.
-fn granted(plan: &str, access: RemoteAccess) -> (Two, Memory, u32) {
+pub(crate) fn granted(plan: &str, access: RemoteAccess) -> (Two, Memory, u32) {
     let mut two = Two::between([1, 2].map(ports_of_one_device), plan, None);
     two.connected(2);
     let memory = memory(&two);

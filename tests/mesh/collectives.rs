@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use doorbell::vocabulary::Rank;
 use doorbell::vocabulary::collective::{Collective, CollectiveError, Data, block_bytes};
 use doorbell::{Group, GroupError, MeshSendError, Running};
 
@@ -11,6 +12,15 @@ const RING: &[(usize, usize)] = &[(0, 1), (1, 2), (2, 3), (3, 0)];
 
 /// All that the ends say to each other goes through both others.
 const LINE: &[(usize, usize)] = &[(0, 1), (1, 2), (2, 3)];
+
+pub(crate) const COLLECTIVES: [Collective; 6] = [
+    Collective::Barrier,
+    Collective::Broadcast(Rank::new(2).unwrap()),
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::AllReduce,
+    Collective::AllToAll,
+];
 
 fn add(to: &mut [u8], from: &[u8]) {
     for (to, from) in to.chunks_exact_mut(4).zip(from.chunks_exact(4)) {
@@ -27,66 +37,113 @@ fn brought(of: usize, elements: usize) -> Vec<u8> {
 
 /// A collective on all members, each with what it has.
 pub(crate) struct Everyone {
+    collective: Collective,
     groups: Vec<Group>,
     running: Vec<Option<Running>>,
     outputs: Vec<Vec<u8>>,
     inputs: Vec<Vec<u8>>,
-    failed: Vec<Option<GroupError>>,
-    needs_input: bool,
+    pub(crate) failed: Vec<Option<GroupError>>,
 }
 
 impl Everyone {
     pub(crate) fn begin(world: &mut World, collective: Collective, elements: usize) -> Self {
         let ranks = world.hosts.len();
-        let inputs: Vec<_> = (0..ranks).map(|of| brought(of, elements)).collect();
+        Self::bringing(
+            world,
+            collective,
+            (0..ranks).map(|of| brought(of, elements)).collect(),
+        )
+    }
+
+    /// The same, with this of each.
+    pub(crate) fn bringing(world: &mut World, collective: Collective, inputs: Vec<Vec<u8>>) -> Self {
+        let ranks = world.hosts.len();
         let mut all = Self {
+            collective,
             groups: (0..ranks)
-                .map(|at| Group::new(&world.member(at).mesh).unwrap())
+                .map(|at| Group::new(&mut world.member(at).mesh).unwrap())
                 .collect(),
             running: Vec::new(),
             outputs: inputs.clone(),
             inputs,
             failed: (0..ranks).map(|_| None).collect(),
-            needs_input: collective == Collective::AllToAll,
         };
         for at in 0..ranks {
-            let mut data = Data {
-                input: all.needs_input.then_some(all.inputs[at].as_slice()),
-                output: &mut all.outputs[at],
-                element_bytes: 4,
-            };
-            let running = all.groups[at]
-                .begin(&world.member(at).mesh, collective, &mut data)
-                .unwrap();
+            let running = all.begin_at(world, at);
             all.running.push(Some(running));
         }
         all
     }
 
+    fn begin_at(&mut self, world: &mut World, at: usize) -> Running {
+        let needs_input = self.collective == Collective::AllToAll;
+        let mut data = Data {
+            input: needs_input.then_some(self.inputs[at].as_slice()),
+            output: &mut self.outputs[at],
+            element_bytes: 4,
+        };
+        let mesh = &world.member(at).mesh;
+        self.groups[at].begin(mesh, self.collective, &mut data).unwrap()
+    }
+
+    /// Has one give up what it does, and begin anew in a group of its own making.
+    pub(crate) fn again(&mut self, world: &mut World, at: usize) {
+        self.groups[at] = Group::new(&mut world.member(at).mesh).unwrap();
+        self.outputs[at].clone_from(&self.inputs[at]);
+        self.failed[at] = None;
+        self.running[at] = Some(self.begin_at(world, at));
+    }
+
     /// Polls everybody; says whether all are done, or failed.
     pub(crate) fn poll(&mut self, world: &mut World) -> bool {
-        for (at, member) in world.members.iter_mut().enumerate() {
-            let (Some(member), Some(running)) = (member, &mut self.running[at]) else {
-                continue;
-            };
-            let mut data = Data {
-                input: self.needs_input.then_some(self.inputs[at].as_slice()),
-                output: &mut self.outputs[at],
-                element_bytes: 4,
-            };
-            match running.poll(&self.groups[at], &mut member.mesh, &mut data, add) {
-                Ok(false) => {}
-                Ok(true) => self.running[at] = None,
-                Err(error) => {
-                    self.failed[at] = Some(error);
-                    self.running[at] = None;
-                }
+        let polled = (0..self.running.len()).map(|at| self.poll_at(world, at));
+        polled.filter(|is_done| !is_done).count() == 0
+    }
+
+    /// Polls one; says whether it is done, or failed, or gone.
+    pub(crate) fn poll_at(&mut self, world: &mut World, at: usize) -> bool {
+        let (Some(member), Some(running)) = (&mut world.members[at], &mut self.running[at]) else {
+            return true;
+        };
+        let needs_input = self.collective == Collective::AllToAll;
+        let mut data = Data {
+            input: needs_input.then_some(self.inputs[at].as_slice()),
+            output: &mut self.outputs[at],
+            element_bytes: 4,
+        };
+        match running.poll(&self.groups[at], &mut member.mesh, &mut data, add) {
+            Ok(false) => return false,
+            Ok(true) => {}
+            Err(error) => self.failed[at] = Some(error),
+        }
+        self.running[at] = None;
+        true
+    }
+
+    /// Looks whether all did it, and have what they are to have.
+    pub(crate) fn checked(&self, case: &str) {
+        let collective = self.collective;
+        assert!(
+            self.failed.iter().all(Option::is_none),
+            "{collective:?} {case}: {:?}",
+            self.failed
+        );
+        for (at, output) in self.outputs.iter().enumerate() {
+            for (place, bytes) in expected(collective, at, &self.inputs) {
+                let found = &output[place.clone()];
+                assert!(found == bytes, "{collective:?} {case}: rank {at}, {place:?}");
             }
         }
-        let lives = |at: &usize| world.members[*at].is_some();
-        (0..self.running.len())
-            .filter(lives)
-            .all(|at| self.running[at].is_none())
+    }
+}
+
+/// Who is lost, where that is why nothing came of it.
+pub(crate) fn lost_of(error: &GroupError) -> Option<Rank> {
+    match error {
+        GroupError::Collective(CollectiveError::Exchange(
+            MeshSendError::Unreachable(lost) | MeshSendError::Restarted(lost),
+        )) => Some(*lost),
+        _ => None,
     }
 }
 
@@ -119,32 +176,11 @@ fn all_get_what_they_are_to_get_in_a_ring_and_on_a_line() {
     for (cables, elements) in [(RING, 0), (RING, 4), (RING, 3000), (LINE, 4), (LINE, 3000)] {
         let mut world = World::new(4, cables, "drop every 97th packet of any->any");
         world.joined();
-        let whole: Vec<_> = (0..4).map(|of| brought(of, elements)).collect();
         // The groups of one mesh go on with the next.
-        for collective in [
-            Collective::Barrier,
-            Collective::Broadcast(rank(2)),
-            Collective::AllGather,
-            Collective::ReduceScatter,
-            Collective::AllReduce,
-            Collective::AllToAll,
-        ] {
+        for collective in COLLECTIVES {
             let mut all = Everyone::begin(&mut world, collective, elements);
-            let done = world.run(ms(20_000), |world| all.poll(world));
-            assert!(
-                done && all.failed.iter().all(Option::is_none),
-                "{collective:?} over {cables:?}: {:?}",
-                all.failed
-            );
-            for (at, output) in all.outputs.iter().enumerate() {
-                for (place, bytes) in expected(collective, at, &whole) {
-                    let found = &output[place.clone()];
-                    assert!(
-                        found == bytes,
-                        "{collective:?} over {cables:?}: rank {at}, {place:?}"
-                    );
-                }
-            }
+            assert!(world.run(ms(20_000), |world| all.poll(world)), "{collective:?}");
+            all.checked(&format!("over {cables:?}"));
         }
         let carried = |at: usize| world.members[at].as_ref().unwrap().mesh.counts().relayed;
         let between = if cables.len() == LINE.len() { 1..3 } else { 0..4 };
@@ -170,10 +206,6 @@ fn a_member_that_is_lost_ends_the_collective_on_all_that_wait_for_it() {
     assert!(ended, "somebody waits for ever");
     for at in 0..2 {
         let error = all.failed[at].as_ref().unwrap();
-        let is_cause = matches!(
-            error,
-            GroupError::Collective(CollectiveError::Exchange(MeshSendError::Unreachable(lost))) if *lost == rank(2)
-        );
-        assert!(is_cause, "{error}");
+        assert_eq!(lost_of(error), Some(rank(2)), "{error}");
     }
 }

@@ -34,7 +34,7 @@ impl Parting {
         });
         world.joined();
         let deadline = Deadline::after(world.fabric.now(), within);
-        let groups = (0..4).map(|at| Some(Group::new(&world.member(at).mesh).unwrap()));
+        let groups = (0..4).map(|at| Some(Group::new(&mut world.member(at).mesh).unwrap()));
         Self {
             groups: groups.collect(),
             leaving: (0..4).map(|_| None).collect(),

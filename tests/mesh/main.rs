@@ -16,6 +16,7 @@ mod choices;
 mod collectives;
 mod flapping;
 mod found;
+mod groups;
 mod leaving;
 mod packets;
 #[path = "../../fuzz/replay.rs"]

@@ -381,6 +381,79 @@ fn a_member_that_is_started_again_is_told_of_and_talked_to() {
     all_come(&mut world, 10, 2000);
 }
 
+/// As where the clock of its host was set back: what is said would be of a start that others do not go back to.
+#[test]
+fn a_member_that_says_it_was_started_before_it_was_is_turned_away_and_both_sides_know_why() {
+    let mut world = World::new(3, &[(0, 1), (1, 2), (2, 0)], "");
+    world.joined();
+    world.members[1] = None;
+    let is_gone = world.run(ms(5000), |world| {
+        [0, 2]
+            .iter()
+            .all(|at| !world.member(*at).mesh.reached().contains(rank(1)))
+    });
+    assert!(is_gone);
+    let tells = |world: &World, at: usize, of: usize, why: &str| {
+        let mesh = &world.members[at].as_ref().unwrap().mesh;
+        let mut reasons = mesh.not_linked(rank(of)).map(|reason| reason.to_string());
+        !mesh.reached().contains(rank(of)) && reasons.any(|reason| reason.contains(why))
+    };
+    let (before, later) = ("started earlier than it was", "a later start");
+    world.start(1, 0);
+    let is_told = world.run(ms(1000), |world| {
+        [0, 2].iter().all(|at| {
+            let is_told = world
+                .member(*at)
+                .events
+                .contains(&MeshEvent::StartedBefore(rank(1)));
+            is_told && tells(world, *at, 1, before) && tells(world, 1, *at, later)
+        })
+    });
+    assert!(is_told);
+    // Who knows nothing of before takes it for what it says, until it hears of that.
+    world.members[1] = None;
+    world.members[2] = None;
+    world.start(1, 0);
+    world.start(2, 2);
+    let is_told = world.run(ms(5000), |world| {
+        tells(world, 2, 1, before)
+            && tells(world, 1, 2, later)
+            && world.member(0).mesh.reached().contains(rank(2))
+    });
+    assert!(is_told);
+    world.members[1] = None;
+    world.start(1, 2);
+    world.joined();
+    fill(&mut world, 10);
+    all_come(&mut world, 10, 2000);
+}
+
+/// Links carry more than that: for whoever is between it is what a member may make it keep.
+#[test]
+fn what_is_longer_than_messages_may_be_is_not_passed_on() {
+    let mut world = World::made(3, &[(0, 1), (1, 2)], "", |at| {
+        let mut config = crate::world::config(at, 3, 1);
+        config.message_bytes_max += usize::from(at == 0);
+        config
+    });
+    world.joined();
+    let longest = world.member(1).mesh.message_bytes_max();
+    let says = |world: &mut World, bytes: usize| {
+        let sent = world.member(0).mesh.send(rank(2), &vec![7; bytes], &[]);
+        sent.unwrap();
+        world.run(ms(100), |_| false);
+        world.member(2).take();
+        let counts = |at: usize| world.members[at].as_ref().unwrap().mesh.counts();
+        (
+            world.members[2].as_ref().unwrap().inbox[0].len(),
+            counts(1).dropped,
+            counts(2).dropped,
+        )
+    };
+    assert_eq!(says(&mut world, longest), (1, 0, 0));
+    assert_eq!(says(&mut world, longest + 1), (1, 1, 0));
+}
+
 /// Of each two the one of the higher rank connects: who connects here, and says that it is of a lower one, is none; nor is who says so in
 /// another version.
 #[test]

@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use rustix::process::{Pid, Resource, prlimit};
+
 use crate::started::{Running, ended, program};
 
 const OLD: &str = "1:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
@@ -72,4 +74,26 @@ fn a_listener_takes_the_keys_of_the_moment() {
     assert!(listener.line_with("taken from now on").ends_with("[2]"));
     assert!(refusal(address, &old).contains(NOT_THAT));
     assert!(!refusal(address, &new).contains(NOT_THAT));
+}
+
+/// It is not the file's fault, and does not show in it.
+#[test]
+fn keys_that_could_not_be_read_for_a_moment_are_taken_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let ours = folder.path().join("ours");
+    put(&ours, OLD, 0o600);
+    let listen = ["lat", "--listen", "127.0.0.1:0", "--keep", "--timeout", "2"];
+    let listener = Running::start(program(
+        &[&listen[..], &["--key-file", ours.to_str().unwrap()]].concat(),
+    ));
+    listener.line_with("listening at ");
+    let process = Pid::from_raw(i32::try_from(listener.id()).unwrap());
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let mut none = limit;
+    none.current = Some(0);
+    prlimit(process, Resource::Nofile, none).unwrap();
+    put(&ours, NEW, 0o600);
+    listener.line_with("the keys stay as they are: ");
+    prlimit(process, Resource::Nofile, limit).unwrap();
+    assert!(listener.line_with("taken from now on").ends_with("[2]"));
 }

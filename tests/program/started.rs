@@ -58,7 +58,7 @@ impl Drop for Started {
 /// One that goes on, with what it says on standard error.
 pub(crate) struct Running {
     lines: Receiver<String>,
-    _process: Started,
+    process: Started,
 }
 
 impl Running {
@@ -78,8 +78,13 @@ impl Running {
         });
         Self {
             lines,
-            _process: Started(child),
+            process: Started(child),
         }
+    }
+
+    /// Its number.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.0.id()
     }
 
     /// The next line with these words; those before it are passed over.

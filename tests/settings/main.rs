@@ -331,6 +331,26 @@ fn a_contradiction_names_both_places() {
     settings.check().unwrap();
 }
 
+#[test]
+fn channels_that_no_link_works_with_are_named() {
+    let refused = [("unsignaled_max", "2", "1"), ("inline_bytes_max", "39", "40")];
+    for (name, wrong, right) in refused {
+        let key = format!("link.channel.{name}");
+        let mut settings = Settings::default();
+        settings.argument("--set", &key, wrong).unwrap();
+        let error = settings.check().unwrap_err().to_string();
+        let said = format!("--set: {key}: channel.{name} is {wrong}, and ");
+        assert!(error.starts_with(&said), "{error}");
+        settings.argument("--set", &key, right).unwrap();
+        settings.check().unwrap();
+        // Of channels that are no link's it is theirs to choose.
+        settings
+            .argument("--set", &format!("channel.{name}"), wrong)
+            .unwrap();
+        settings.check().unwrap();
+    }
+}
+
 /// What a mesh tells only after that time its links tell then, too.
 #[test]
 fn what_a_mesh_tells_late_contradicts_when_its_links_give_up() {

@@ -85,7 +85,7 @@ fn a_mesh_tells_who_comes_and_goes_and_by_which_rails() {
         &log,
         &[
             "INFO doorbell: rail chosen .. device=sim0 .. port=1 .. peers=10.1.0.1/24",
-            "INFO doorbell: link begun .. rails=1",
+            "INFO doorbell: link begun",
             "INFO doorbell: connected .. to=10.1.0.1:7000",
             "INFO doorbell: handshake done .. from=10.1.0.2",
             "INFO doorbell: link accepted",

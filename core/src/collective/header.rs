@@ -3,7 +3,7 @@
 use core::mem::size_of;
 
 use static_assertions::const_assert_eq;
-use zerocopy::big_endian::U32;
+use zerocopy::big_endian::{U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::wire::{Field, Part, Reason, WireError};
@@ -11,21 +11,48 @@ use crate::wire::{Field, Part, Reason, WireError};
 use super::Collective;
 
 /// The size of a [`CollectiveHeader`] on the wire, in bytes.
-pub const COLLECTIVE_HEADER_BYTES: usize = 16;
+pub const COLLECTIVE_HEADER_BYTES: usize = 40;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+
+/// Which of the groups of a mesh: all members know it alike without a word between them, and a later group has a greater one.
+///
+/// It is over once a member is started again, since starts only become later. Groups of the same starts are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct GroupId {
+    starts: u128,
+    number: u64,
+}
+
+impl GroupId {
+    /// The group after this one, of members that started then; after the default the first.
+    #[must_use]
+    pub fn next(self, starts: impl IntoIterator<Item = u64>) -> Self {
+        // Of each member one, and they are few: there is room for all.
+        let starts = starts
+            .into_iter()
+            .fold(0_u128, |sum, start| sum.wrapping_add(start.into()));
+        let before = if starts == self.starts { self.number } else { 0 };
+        Self {
+            starts,
+            number: before.wrapping_add(1),
+        }
+    }
+}
 
 /// Which message of which collective it is.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
-/// | 0 | 1 | version | 1 |
+/// | 0 | 1 | version | 2 |
 /// | 1 | 1 | collective | 1 barrier, 2 broadcast, 3 all-gather, 4 reduce-scatter, 5 all-reduce, 6 all-to-all |
 /// | 2 | 1 | step | from 0 |
 /// | 3 | 1 | reserved | 0 |
 /// | 4 | 4 | operation | counts the collectives of the group, modulo 2^32 |
 /// | 8 | 4 | offset | of the message's bytes in those of the step |
 /// | 12 | 4 | bytes | of the whole step between these two |
+/// | 16 | 16 | starts | the starts of all members of the group, added up |
+/// | 32 | 8 | group | counts the groups of members that started then, from 1 |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct CollectiveHeader {
@@ -36,14 +63,22 @@ pub struct CollectiveHeader {
     operation: U32,
     offset: U32,
     bytes: U32,
+    starts: U128,
+    group: U64,
 }
 
 const_assert_eq!(size_of::<CollectiveHeader>(), COLLECTIVE_HEADER_BYTES);
 
 impl CollectiveHeader {
-    /// The header of one message.
+    /// The header of one message, in an operation of a group.
     #[must_use]
-    pub const fn new(collective: Collective, operation: u32, step: u8, offset: u32, bytes: u32) -> Self {
+    pub const fn new(
+        collective: Collective,
+        (group, operation): (GroupId, u32),
+        step: u8,
+        offset: u32,
+        bytes: u32,
+    ) -> Self {
         Self {
             version: VERSION,
             collective: collective.to_wire(),
@@ -52,6 +87,8 @@ impl CollectiveHeader {
             operation: U32::new(operation),
             offset: U32::new(offset),
             bytes: U32::new(bytes),
+            starts: U128::new(group.starts),
+            group: U64::new(group.number),
         }
     }
 
@@ -80,6 +117,15 @@ impl CollectiveHeader {
     #[must_use]
     pub fn to_bytes(self) -> [u8; COLLECTIVE_HEADER_BYTES] {
         zerocopy::transmute!(self)
+    }
+
+    /// Which group it is of.
+    #[must_use]
+    pub const fn group(&self) -> GroupId {
+        GroupId {
+            starts: self.starts.get(),
+            number: self.group.get(),
+        }
     }
 
     /// Which collective of the group it is of.

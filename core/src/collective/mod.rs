@@ -2,7 +2,8 @@
 //!
 //! A [`Schedule`] says who sends what to whom. A [`Progress`] goes through it by polling, over anything that carries messages
 //! in order between two ranks ([`Exchange`]). Each message says which it is of which collective, so that ranks that do not
-//! call the same ones in the same order find out ([`CollectiveError::Mismatch`]), and nothing is taken for something else.
+//! call the same ones in the same order find out ([`CollectiveError::Mismatch`]), and nothing is taken for something else; and of which group, so that
+//! what is left over of one that failed is known ([`GroupId`]).
 //!
 //! What carries the messages, and what they are combined by, must not be known here.
 
@@ -12,7 +13,7 @@ mod schedule;
 
 use core::ops::Range;
 
-pub use header::{COLLECTIVE_HEADER_BYTES, CollectiveHeader};
+pub use header::{COLLECTIVE_HEADER_BYTES, CollectiveHeader, GroupId};
 pub use progress::{CollectiveError, Data, Exchange, Progress};
 pub use schedule::{Collective, Schedule, Step, Transfer};
 

@@ -6,7 +6,7 @@ use crate::rank::Rank;
 use crate::wire::WireError;
 
 use super::schedule::{Collective, Schedule, Step, Transfer};
-use super::{CollectiveHeader, block_bytes};
+use super::{CollectiveHeader, GroupId, block_bytes};
 
 /// Messages in order between this rank and each other one.
 pub trait Exchange {
@@ -98,7 +98,7 @@ impl<E: fmt::Debug + fmt::Display> core::error::Error for CollectiveError<E> {}
 #[derive(Clone, Debug)]
 pub struct Progress {
     collective: Collective,
-    operation: u32,
+    operation: (GroupId, u32),
     ranks: u8,
     data_bytes: usize,
     element_bytes: usize,
@@ -154,7 +154,7 @@ impl Half {
 }
 
 impl Progress {
-    /// Begins a collective. `operation` counts those of the group: the same on every rank, and another one each time.
+    /// Begins a collective. `operation` is the group and counts its collectives: the same on every rank, and another one each time.
     ///
     /// What needs no message is done here: of [`Collective::AllToAll`] the block for this rank itself.
     ///
@@ -162,7 +162,7 @@ impl Progress {
     /// [`CollectiveError::Misuse`].
     pub fn begin<E>(
         collective: Collective,
-        operation: u32,
+        operation: (GroupId, u32),
         (rank, ranks): (Rank, u8),
         data: &mut Data<'_>,
     ) -> Result<Self, CollectiveError<E>> {

@@ -5,13 +5,17 @@ use std::vec::Vec;
 use proptest::prelude::*;
 
 use super::{
-    COLLECTIVE_HEADER_BYTES, Collective, CollectiveError, CollectiveHeader, Data, Exchange, Progress,
-    block_bytes,
+    COLLECTIVE_HEADER_BYTES, Collective, CollectiveError, CollectiveHeader, Data, Exchange, GroupId,
+    Progress, block_bytes,
 };
 use crate::rank::Rank;
 
 fn rank(number: u8) -> Rank {
     Rank::new(number).unwrap()
+}
+
+fn group() -> GroupId {
+    GroupId::default().next([1, 1])
 }
 
 /// What is under way between each two ranks, from each to each.
@@ -98,7 +102,7 @@ fn run(
         .map(|at| {
             let index = usize::from(at);
             let mut data = data(needs_input, &inputs[index], &mut outputs[index]);
-            Progress::begin::<()>(collective, 7, (rank(at), ranks), &mut data).unwrap()
+            Progress::begin::<()>(collective, (group(), 7), (rank(at), ranks), &mut data).unwrap()
         })
         .collect();
     let mut draw = seed | 1;
@@ -138,7 +142,7 @@ fn what_is_sent_to_all_waits_for_nobody() {
         output: &mut output,
         element_bytes: 1,
     };
-    let begun = Progress::begin::<()>(Collective::AllToAll, 0, (rank(0), ranks), &mut data);
+    let begun = Progress::begin::<()>(Collective::AllToAll, (group(), 0), (rank(0), ranks), &mut data);
     let is_done = begun.unwrap().poll(&mut At(&mut wire, 0), &mut data, |_, _| {});
     assert_eq!(is_done, Ok(false));
     assert!((1..5).all(|to| wire.queue(0, to).len() == 1));
@@ -203,7 +207,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+    fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
         if let Ok((header, rest)) = CollectiveHeader::parse(&bytes) {
             prop_assert_eq!([&header.to_bytes(), rest].concat(), bytes);
         }
@@ -220,14 +224,14 @@ fn meets(message: &[u8]) -> Result<bool, CollectiveError<()>> {
         output: &mut output,
         element_bytes: 4,
     };
-    let mut progress = Progress::begin(Collective::AllGather, 3, (rank(0), 2), &mut data)?;
+    let mut progress = Progress::begin(Collective::AllGather, (group(), 3), (rank(0), 2), &mut data)?;
     progress.poll(&mut At(&mut wire, 0), &mut data, |_, _| {})
 }
 
 #[test]
 fn ranks_that_are_not_together_find_out() {
     let message = |operation, step, offset, bytes, payload: &[u8]| {
-        let header = CollectiveHeader::new(Collective::AllGather, operation, step, offset, bytes);
+        let header = CollectiveHeader::new(Collective::AllGather, (group(), operation), step, offset, bytes);
         [&header.to_bytes(), payload].concat()
     };
     assert_eq!(meets(&message(3, 0, 0, 4, &[1; 4])), Ok(true));
@@ -245,8 +249,26 @@ fn ranks_that_are_not_together_find_out() {
         is_mismatch(&message(3, 0, 0, 4, &[])),
         "nothing, where there is something to come"
     );
-    assert!(matches!(meets(&[0; 16]), Err(CollectiveError::Wire { .. })));
+    assert!(matches!(meets(&[0; 40]), Err(CollectiveError::Wire { .. })));
     assert!(matches!(meets(&[]), Err(CollectiveError::Wire { .. })));
+}
+
+#[test]
+fn a_later_group_is_greater_whoever_counts() {
+    // All survive but the last, which counts from nothing.
+    let before = group().next([1, 1]).next([1, 1]);
+    let after = before.next([1, 2]);
+    assert!(group() < before && before < after);
+    assert_eq!(GroupId::default().next([1, 2]), after);
+    assert!(after < after.next([1, 2]));
+    // Starts are of any size.
+    let last = GroupId::default().next([u64::MAX; 64]);
+    assert!(GroupId::default().next([u64::MAX - 1; 64]) < last);
+    let header = CollectiveHeader::new(Collective::Barrier, (last, 0), 0, 0, 0);
+    assert_eq!(
+        CollectiveHeader::parse(&header.to_bytes()).map(|(read, _)| read.group()),
+        Ok(last)
+    );
 }
 
 #[test]
@@ -258,7 +280,7 @@ fn what_makes_no_sense_is_refused() {
             output: &mut output,
             element_bytes,
         };
-        Progress::begin::<()>(collective, 0, (rank(at.0), at.1), &mut data).is_ok()
+        Progress::begin::<()>(collective, (group(), 0), (rank(at.0), at.1), &mut data).is_ok()
     };
     assert!(begin(Collective::AllReduce, (1, 2), None, 8, 4));
     assert!(!begin(Collective::AllReduce, (2, 2), None, 8, 4), "no such rank");
@@ -294,7 +316,8 @@ fn messages_that_hold_no_element_are_refused() {
         output: &mut output,
         element_bytes: 4,
     };
-    let mut progress = Progress::begin::<()>(Collective::AllReduce, 0, (rank(0), 2), &mut data).unwrap();
+    let mut progress =
+        Progress::begin::<()>(Collective::AllReduce, (group(), 0), (rank(0), 2), &mut data).unwrap();
     let polled = progress.poll(&mut At(&mut wire, 0), &mut data, |_, _| {});
     assert_eq!(polled, Err(CollectiveError::Misuse));
 }

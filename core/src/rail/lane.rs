@@ -15,7 +15,8 @@ pub const LANE_FACTOR: u64 = 4;
 #[expect(clippy::exhaustive_enums, reason = "it is near the fastest or it is not")]
 pub enum Lane {
     /// It is more than [`LANE_FACTOR`] times slower than the fastest, or its speed is not known and the
-    /// fastest's is: used where nothing else reaches.
+    /// fastest's is. It goes behind every fast one: alone where one pair is chosen and nothing else reaches
+    /// ([`choose`](super::choose)), last where all pairs are ([`pairs`](super::pairs)).
     Management,
     /// It is the fastest, or not much slower.
     Fast,

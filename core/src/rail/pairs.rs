@@ -1,7 +1,8 @@
 //! All pairs of rails by which two hosts reach each other: the rails that messages are striped over.
 //!
-//! Both sides compute it from what was advertised, and come to the same: nothing here depends on which
-//! side is ours.
+//! The side that connects computes it. Nothing here depends on which side is ours, so that two lists with the ports of both
+//! hosts give the same from either. Over the wire no ports are told: who connects takes each of the peer's rails for a port of
+//! its own, and may pair two that are on one. The peer knows, and refuses the second.
 
 use core::cmp::Ordering;
 use core::net::IpAddr;
@@ -18,7 +19,7 @@ pub struct Candidate {
     pub rail: AdvertisedRail,
     /// The port it is on, by a number that means nothing else: several addresses of one port are one link,
     /// and of them the best is used alone. Where a side did not tell its ports, each rail has a number of its
-    /// own ([`Candidate::each`]), and both sides have to treat it so.
+    /// own ([`Candidate::each`]).
     pub port: u8,
 }
 
@@ -81,7 +82,7 @@ impl Places {
 /// Pairs the rails of two hosts, each port in at most one pair, the best pair first.
 ///
 /// What is better is as in [`choose`](super::choose): the lane, then the prefix, then the speed of the slower end. Of
-/// equals those go first whose addresses do. Link-local addresses pair only where nothing else does. What one list says twice
+/// equals those go first whose addresses do. Management lanes are among the pairs, the last: when all others are gone, they are there. Link-local addresses pair only where nothing else does. What one list says twice
 /// counts once, and what stands behind the first [`RAILS_MAX`] not at all. No further pair can be added; where all hosts of a subnet have one prefix length, there
 /// is no other set with more pairs either.
 ///

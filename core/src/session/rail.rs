@@ -35,6 +35,8 @@ pub(super) struct Rail {
     pub(super) is_blocked: bool,
     /// Attempts to connect that failed since it was up.
     pub(super) attempts_failed: u32,
+    /// Whether, when it was last to be connected, another process than the peer's was there.
+    pub(super) leads_elsewhere: bool,
     /// Whether it was up, and failed.
     pub(super) has_failed: bool,
     /// Whether its connection is to be shut.
@@ -56,6 +58,7 @@ impl Rail {
             backlog_bytes: 0,
             is_blocked: false,
             attempts_failed: 0,
+            leads_elsewhere: false,
             has_failed: false,
             must_shut: false,
             stands_by: false,

@@ -116,10 +116,11 @@ impl SessionHeader {
         Self::new(SessionKind::Farewell, 0, epoch, end, expected)
     }
 
-    /// In front of the handle of the process its sender is, as it is reached now.
+    /// In front of the handle of the process its sender is, as it is reached now: the `number`-th, since one that was said over
+    /// another connection may have overtaken it.
     #[must_use]
-    pub const fn moved(epoch: Epoch) -> Self {
-        Self::beside(SessionKind::Moved, epoch)
+    pub const fn moved(epoch: Epoch, number: Sequence) -> Self {
+        Self::new(SessionKind::Moved, 0, epoch, number, Sequence(0))
     }
 
     /// Of what says nothing of messages.
@@ -140,7 +141,7 @@ impl SessionHeader {
     }
 
     /// Of data the fragment's number; of an attach the first that its sender still has; of a farewell the number after
-    /// the last.
+    /// the last; of moved that of the handle.
     #[must_use]
     pub const fn sequence(&self) -> Sequence {
         Sequence(self.sequence.get())
@@ -191,7 +192,7 @@ impl SessionHeader {
         }
         let has_sequence = matches!(
             kind,
-            SessionKind::Data | SessionKind::Attach | SessionKind::Farewell
+            SessionKind::Data | SessionKind::Attach | SessionKind::Farewell | SessionKind::Moved
         );
         if !has_sequence && self.sequence.get() != 0 {
             return Err(wrong(Field::Sequence, 8, Reason::NotZero));
@@ -287,7 +288,7 @@ impl Attach {
 /// The highest number a rail can have.
 pub(super) const RAIL_LAST: u8 = SESSION_RAILS_MAX.saturating_sub(1);
 
-/// Why a connection does not become a rail of a session.
+/// Why a connection does not become a rail of a session, or is none any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RefusalReason(pub u8);
 
@@ -300,13 +301,25 @@ impl RefusalReason {
     pub const CONTRADICTION: Self = Self(3);
     /// There is no room for another session.
     pub const NO_ROOM: Self = Self(4);
-    /// The session is over.
+    /// The session is over: it was closed.
     pub const OVER: Self = Self(5);
     /// Another rail of the session is on the port already: one port is one rail. It may be had once that one is lost.
     pub const PORT_IN_USE: Self = Self(6);
+    /// The session is over: it was given up, as there was no rail in time.
+    pub const GIVEN_UP: Self = Self(7);
+    /// The session is over: what was sent breaks the rules.
+    pub const BROKEN: Self = Self(8);
+    /// The session is over: a message was longer than those that are taken.
+    pub const TOO_LONG: Self = Self(9);
+
+    /// Whether the session is over by it, as the other side has ended it.
+    #[must_use]
+    pub const fn is_end(self) -> bool {
+        matches!(self, Self::OVER | Self::GIVEN_UP | Self::BROKEN | Self::TOO_LONG)
+    }
 }
 
-/// That a connection does not become a rail of a session; nothing comes after it.
+/// That a connection does not become a rail of a session, or is none any more, since the session is over; nothing comes after it.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
@@ -356,7 +369,7 @@ pub enum SessionFrame<'a> {
     /// The peer's last.
     Farewell(&'a SessionHeader),
     /// Where the peer is reached now.
-    Moved(Epoch, HandleRef<'a>),
+    Moved(&'a SessionHeader, HandleRef<'a>),
     /// Memory of the peer that may be reached, or may not any more.
     Grant(Granted),
     /// A rail's connection that the peer has given up.
@@ -409,7 +422,7 @@ impl<'a> SessionFrame<'a> {
                     let end = SESSION_HEADER_BYTES.saturating_add(handle.as_bytes().len());
                     return Err(wrong(Field::Trailing, end, Reason::TooLong));
                 }
-                Ok(Self::Moved(header.epoch(), handle))
+                Ok(Self::Moved(header, handle))
             }
             SessionKind::Grant => {
                 let grant = whole::<Grant>(bytes, &GRANT_LAYOUT)?;

@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use doorbell_core::session::{FinalReason, HealthState, SessionEvent};
+use doorbell_core::wire::RefusalReason;
 use doorbell_core::{Deadline, Instant};
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, any, prop_oneof, proptest};
@@ -100,7 +101,8 @@ proptest! {
         assert!(world_is_over, "{:?} {:?}", side.session.counts(), side.events.last());
         if let Some(reason) = side.is_over {
             assert_eq!(side.done + side.unknown, side.sent);
-            let known = [FinalReason::PeerRestarted, FinalReason::Refused(doorbell_core::wire::RefusalReason::UNKNOWN_SESSION)];
+            let unknown = RefusalReason::UNKNOWN_SESSION;
+            let known = [FinalReason::EndedByPeer(unknown), FinalReason::Refused(unknown)];
             assert!(known.contains(&reason), "{reason:?}");
         }
     }

@@ -1,11 +1,13 @@
 //! What a peer may send that lies: refused, and nothing worse.
 
-use doorbell_core::Instant;
+use core::time::Duration;
+
 use doorbell_core::session::{
     Action, Epoch, FinalReason, Kept, Received, Retained, Role, Sequence, Session, SessionConfig, SessionId,
     Violation,
 };
-use doorbell_core::wire::{Attach, AttachParameters, SessionFrame, SessionHeader};
+use doorbell_core::wire::{Attach, AttachParameters, Refusal, RefusalReason, SessionFrame, SessionHeader};
+use doorbell_core::{Deadline, Instant};
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, any, prop_oneof, proptest};
 
@@ -124,6 +126,38 @@ fn each_lie_has_its_name() {
         hear(&mut session, &data(1, 2, 0, true, true)),
         Err(Violation::FarewellEarly)
     );
+}
+
+#[test]
+fn a_peer_that_has_ended_it_says_why_and_nothing_else_of_a_rail_that_stands() {
+    let refusal = |epoch, reason| Refusal::new(Epoch::from_wire(epoch), reason).to_bytes();
+    for reason in 0..=u8::MAX {
+        let reason = RefusalReason(reason);
+        let mut session = responder(1);
+        assert_eq!(
+            hear(&mut session, &refusal(2, reason)).is_ok(),
+            reason.is_end(),
+            "{reason:?}"
+        );
+        // Of a connection before: it says nothing of this one.
+        assert_eq!(session.over().is_none(), reason.is_end());
+        let mut session = responder(1);
+        let heard = hear(&mut session, &refusal(1, reason));
+        let ended = match reason {
+            RefusalReason::OVER => FinalReason::PeerClosed,
+            reason if reason.is_end() => FinalReason::EndedByPeer(reason),
+            _ => FinalReason::Violation(Violation::Malformed),
+        };
+        assert_eq!(heard.is_ok(), reason.is_end());
+        assert_eq!(session.over(), Some(ended));
+        // Who is told so does not tell it back.
+        assert_eq!(session.last_word().is_none(), reason.is_end());
+    }
+    // One who has sent nothing that is open, and closes, has closed it.
+    let mut session = responder(0);
+    session.close(Deadline::after(NOW, Duration::from_secs(1)));
+    hear(&mut session, &refusal(1, RefusalReason::OVER)).unwrap();
+    assert_eq!(session.over(), Some(FinalReason::Closed));
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! When a rail that has no connection is connected again.
 
-use doorbell_core::session::{Action, Epoch, Kept, Retained, Role, Session, SessionConfig, SessionId};
+use doorbell_core::session::{
+    Action, Epoch, FinalReason, Kept, Retained, Role, Session, SessionConfig, SessionId,
+};
 use doorbell_core::wire::{Refusal, RefusalReason, SessionFrame};
 use doorbell_core::{Deadline, Instant};
 
@@ -64,4 +66,48 @@ fn what_the_peer_has_given_up_and_is_lost_here_is_no_attempt_that_failed() {
     session.connect_failed(0, false, again, 0);
     let wait = session.config().backoff.wait(2, 0);
     assert_eq!(session.wake(again), Some(Deadline::after(again, wait)));
+}
+
+#[test]
+fn another_process_at_one_address_ends_nothing_while_a_rail_may_lead_to_the_peer() {
+    let mut session = initiator(2);
+    let config = *session.config();
+    session.connect_failed(1, false, NOW, 0);
+    // What may say more is tried at once.
+    session.connect_failed(0, true, NOW, 0);
+    let connect = |rail, epoch| {
+        let epoch = Epoch::from_wire(epoch);
+        Some(Action::Connect { rail, epoch })
+    };
+    assert_eq!(session.poll_action(NOW, 0), connect(1, 3));
+    session.connect_failed(1, false, NOW, 0);
+    assert_eq!(session.poll_action(NOW, 0), None);
+    assert_eq!(session.over(), None);
+    // It may do so for as long as there is to recover.
+    let mut end = session;
+    let last = NOW.after(config.recover_within);
+    assert_eq!(end.poll_action(last, 0), None);
+    assert_eq!(end.over(), Some(FinalReason::PeerRestarted));
+}
+
+#[test]
+fn another_process_at_every_address_ends_it_and_only_where_all_say_so_last() {
+    let mut session = initiator(2);
+    session.connect_failed(0, true, NOW, 0);
+    assert_eq!(session.over(), None);
+    let soon = NOW.after(session.config().backoff.longest);
+    assert!(matches!(
+        session.poll_action(soon, 0),
+        Some(Action::Connect { rail: 0, .. })
+    ));
+    // The first is another by now, though not the peer's.
+    session.connect_failed(0, false, soon, 0);
+    session.connect_failed(1, true, soon, 0);
+    assert_eq!(session.over(), None);
+    assert!(matches!(
+        session.poll_action(soon, 0),
+        Some(Action::Connect { rail: 0, .. })
+    ));
+    session.connect_failed(0, true, soon, 0);
+    assert_eq!(session.over(), Some(FinalReason::PeerRestarted));
 }

@@ -271,6 +271,7 @@ fn a_port_has_a_rail_for_each_gid_that_can_be_used() {
         ]
         .into_iter()
         .collect(),
+        gids_left_out: 0,
     };
     let rails: Vec<LocalRail> = LocalRail::of_port(&report).collect();
     let indices: Vec<u32> = rails.iter().map(|rail| rail.source.unwrap().gid_index).collect();

@@ -240,7 +240,7 @@ pub(crate) fn session_frames() -> [(&'static str, Vec<u8>); 12] {
         (
             "moved",
             [
-                &SessionHeader::moved(epoch).to_bytes(),
+                &SessionHeader::moved(epoch, Sequence(2)).to_bytes(),
                 handle(&rails()[..1]).as_bytes(),
             ]
             .concat(),

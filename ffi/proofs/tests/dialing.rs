@@ -5,12 +5,16 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use core::net::{Ipv4Addr, SocketAddr};
+use core::num::NonZeroU16;
 use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
 use doorbell::vocabulary::handshake::{HandshakeError, Stage};
 use doorbell::vocabulary::rank::Rank;
+use doorbell::vocabulary::session::{FinalReason, SessionEvent};
+use doorbell::vocabulary::wire::{AdvertisedRail, InstanceId, SpeedClass};
+use doorbell::vocabulary::{Gid, IpPrefix};
 use doorbell::{
     Acceptances, Background, ChannelConfig, ChannelId, ConnectError, Connecting, Connection, Event, Handle,
     HandshakeLimits, LinkConfig, LinkEvent, Links, Listener, Mesh, MeshConfig, Node, Operation, Trust,
@@ -384,7 +388,67 @@ fn links(control: Control) {
         a.poll();
         b.poll();
     }
+    // For a link that is begun too, and where something changed.
+    control.hold(Call::OpenDevice, 0);
+    let third = a.links.connect(&a.node, &a.workers, &handle).unwrap();
+    a.links.refresh(&a.node, &a.workers).unwrap();
+    a.poll();
+    assert!(a.links.take_refreshed().is_none());
+    assert_eq!(a.links.descriptors().count(), 2);
+    assert_eq!(control.let_go(), 0);
+    while !a.links.is_connected(third) {
+        assert!(began.elapsed() < SOON);
+        a.poll();
+        b.poll();
+    }
+    let refreshed = loop {
+        if let Some(refreshed) = a.links.take_refreshed() {
+            break refreshed;
+        }
+        assert!(began.elapsed() < SOON);
+        a.poll();
+    };
+    // It listens to nobody.
+    assert_eq!(refreshed.unwrap(), None);
     drop((a, b));
+    all_destroyed(control);
+}
+
+/// Of a peer that no rail reaches that is told once our ports were looked at.
+fn a_link_to_nowhere(control: Control) {
+    control.heal();
+    let mut a = Side::new(SOON);
+    let elsewhere = IpPrefix::new(Ipv4Addr::new(198, 51, 100, 1).into(), 24).unwrap();
+    let gid = Gid::from_ip(elsewhere.address());
+    let rail = AdvertisedRail::new(elsewhere, gid, SpeedClass(7)).unwrap();
+    let port = NonZeroU16::new(7000).unwrap();
+    let mut handle = Handle::builder(port, InstanceId::new(1).unwrap());
+    let _ = handle.push(&rail);
+    let handle = handle.finish().unwrap();
+    control.hold(Call::OpenDevice, 0);
+    let link = a.links.connect(&a.node, &a.workers, &handle).unwrap();
+    a.poll();
+    assert_eq!(a.links.ids().count(), 1);
+    assert_eq!(a.links.not_connected(link).count(), 0);
+    assert_eq!(control.let_go(), 0);
+    let (began, mut over) = (Instant::now(), None);
+    while over.is_none() {
+        assert!(began.elapsed() < SOON);
+        let each = |id, event: LinkEvent<'_>| {
+            if let LinkEvent::Session(SessionEvent::Final { reason }) = event {
+                over = Some((id, reason));
+            }
+        };
+        a.links.poll(&a.node, &mut a.workers, each).unwrap();
+    }
+    assert_eq!(over, Some((link, FinalReason::Unreachable)));
+    let mut reasons = a.links.not_connected(link);
+    let reason = reasons.next().unwrap();
+    assert!(reason.between.is_none());
+    assert!(matches!(reason.why, ConnectError::NoRoute(_)), "{reason}");
+    assert!(reasons.next().is_none());
+    drop(reasons);
+    drop(a);
     all_destroyed(control);
 }
 
@@ -394,9 +458,10 @@ fn looked_at_for_longer_than_a_rail_has(control: Control) {
     let (mut a, mut b) = (Side::new(HELD / 2), Side::new(SOON));
     let any = "[::]:0".parse().unwrap();
     let handle: Handle = b.links.listen(&b.node, &b.workers, any).unwrap();
-    let link = a.links.connect(&a.node, &a.workers, &handle).unwrap();
     let before = control.calls(Call::OpenDevice);
-    control.hold(Call::OpenDevice, 0);
+    // Behind the look that the link is begun with.
+    control.hold(Call::OpenDevice, 1);
+    let link = a.links.connect(&a.node, &a.workers, &handle).unwrap();
     let began = Instant::now();
     while began.elapsed() < HELD {
         a.poll();
@@ -411,13 +476,13 @@ fn looked_at_for_longer_than_a_rail_has(control: Control) {
         a.poll();
         b.poll();
     }
-    assert_eq!((looks, b.links.handshakes().begun), (1, 1));
+    assert_eq!((looks, b.links.handshakes().begun), (2, 1));
     drop((a, b));
     all_destroyed(control);
 }
 
-/// A member that was asked where it is reached is linked to.
-fn mesh(control: Control) {
+/// A member whose handle is known, or that is asked for it, is linked to.
+fn mesh(control: Control, is_asked: bool) {
     control.heal();
     let mut sides = [0, 1].map(|number| {
         let node = open();
@@ -429,17 +494,26 @@ fn mesh(control: Control) {
     });
     let [(node, workers, mesh), _] = &mut sides;
     let handle = mesh.listen(node, workers, "[::]:0".parse().unwrap()).unwrap();
-    let [_, (.., mesh)] = &mut sides;
-    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, handle.port().get()));
-    mesh.connect_at(Rank::new(0).unwrap(), at).unwrap();
+    let [_, (node, workers, mesh)] = &mut sides;
+    let first = Rank::new(0).unwrap();
+    // One that is asked looks first, to be able to answer.
+    let before = u32::from(is_asked);
+    let held = control
+        .calls(Call::OpenDevice)
+        .saturating_add(before)
+        .saturating_add(1);
+    control.hold(Call::OpenDevice, before);
+    if is_asked {
+        let at = SocketAddr::from((Ipv4Addr::LOCALHOST, handle.port().get()));
+        mesh.connect_at(first, at).unwrap();
+    } else {
+        mesh.connect(node, workers, first, &handle).unwrap();
+    }
     let poll = |sides: &mut [(Arc<Node>, Vec<Worker>, Mesh); 2]| {
         for (node, workers, mesh) in sides {
             mesh.poll(node, workers, |_| {}).unwrap();
         }
     };
-    // The one that is asked looks first, to be able to answer.
-    let held = control.calls(Call::OpenDevice).saturating_add(2);
-    control.hold(Call::OpenDevice, 1);
     let began = Instant::now();
     while control.calls(Call::OpenDevice) < held {
         assert!(began.elapsed() < SOON);
@@ -479,6 +553,8 @@ fn who_connects_waits_for_no_device() {
     given_up_between(control);
     links(control);
     looked_at_for_longer_than_a_rail_has(control);
-    mesh(control);
+    a_link_to_nowhere(control);
+    mesh(control, true);
+    mesh(control, false);
     assert_eq!(leaks(), before);
 }

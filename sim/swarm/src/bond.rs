@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use doorbell::LinkId;
 use doorbell::vocabulary::session::{FinalReason, Sequence, SessionEvent};
+use doorbell::vocabulary::wire::RefusalReason;
 
 use crate::failure::{Verdict, ensure, failure};
 use crate::pattern::{LINKED, Label};
@@ -219,8 +220,10 @@ impl Bond {
                 let may_be = match reason {
                     FinalReason::Closed => is_closing,
                     FinalReason::PeerClosed => other.is_closing,
-                    FinalReason::PeerRestarted => has_other_gone,
-                    FinalReason::Unreachable => has_other_gone || clocks_jump,
+                    FinalReason::PeerRestarted => other.is_replaced,
+                    // What the other would say as it goes may be lost, and where this one is connected to it comes to nobody.
+                    FinalReason::Unreachable => other.has_gone() || clocks_jump,
+                    FinalReason::EndedByPeer(RefusalReason::GIVEN_UP) => other.is_over && clocks_jump,
                     _ => false,
                 };
                 ensure(may_be, "excuse", || {

@@ -284,7 +284,10 @@ impl<'c> LinkedRun<'c> {
             return Ok(());
         };
         let refreshed = process.links.refresh(&process.node, &process.workers);
+        // Without threads, the look is over with the call.
+        let refreshed = refreshed.and_then(|()| process.links.take_refreshed().transpose());
         let handle = refreshed.map_err(|error| failure("refresh", error.to_string()))?;
+        let handle = handle.flatten();
         process.handle = handle.unwrap_or(process.handle);
         let is_its = process.links.handle() == Some(&process.handle);
         ensure(is_its, "refresh", || {

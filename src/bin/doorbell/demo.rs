@@ -343,6 +343,7 @@ mod tests {
             speed_mbps: 2500,
             numa_node: None,
             gids: [entry].into_iter().collect(),
+            gids_left_out: 0,
         }
     }
 

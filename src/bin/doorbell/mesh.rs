@@ -212,7 +212,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     log::start(settings.values().log);
     let mut member = Member::open(arguments, rank, &settings)?;
     member.join(arguments)?;
-    let mut group = Group::new(&member.mesh)?;
+    let mut group = Group::new(&mut member.mesh)?;
     let mut content = Content::new(arguments.collective, rank, arguments.ranks, arguments.size)?;
     let longest_ns = u64::try_from(member.timeout.as_nanos())?;
     let mut times = Histogram::<u64>::new_with_bounds(1, longest_ns.max(2), 3)?;
@@ -346,9 +346,10 @@ impl Member {
         self.looked_at = Some(Instant::now());
         if changes::were_told(&mut self.workers)? {
             self.given.clear();
-            if let Some(handle) = self.mesh.refresh(&self.node, &self.workers)? {
-                self.leave_handle(&handle)?;
-            }
+            self.mesh.refresh(&self.node, &self.workers)?;
+        }
+        if let Some(handle) = self.mesh.take_refreshed().transpose()?.flatten() {
+            self.leave_handle(&handle)?;
         }
         let every = if self.mesh.reached() == Ranks::first(self.mesh.ranks()) {
             READ_EVERY

@@ -69,6 +69,7 @@ pub(crate) fn trust_of(values: &SettingValues) -> Result<Trusted, Box<dyn Error>
                 path: path.clone(),
                 only_from: only_from.clone(),
                 seen: None,
+                failed: None,
             };
             let trust = file.read()?.1;
             Ok(Trusted {
@@ -96,8 +97,10 @@ pub(crate) struct Trusted {
 pub(crate) struct KeyFile {
     path: PathBuf,
     only_from: Vec<IpPrefix>,
-    /// What it was before it was read.
+    /// What it was before it was read, where that went well.
     seen: Option<Stamp>,
+    /// What it was where that did not, and what was wrong.
+    failed: Option<(Option<Stamp>, String)>,
 }
 
 /// What changes where a file is written, is replaced, or becomes another's to read.
@@ -136,16 +139,26 @@ impl KeyFile {
         Ok(())
     }
 
-    /// What is in the file, if it is another than when it was read last.
+    /// What is in the file, if it is another than when it was read last. One that could not be read is read again each time,
+    /// since that may have had nothing to do with it (too many open files); what is wrong is given once.
     fn changed(&mut self) -> Option<Result<(Vec<u32>, Trust), KeyRingError>> {
-        (self.stamp() != self.seen).then(|| self.read())
+        let stamp = self.stamp();
+        if stamp == self.seen {
+            return None;
+        }
+        let read = self.read();
+        let failed = read.as_ref().err().map(|error| (stamp, error.to_string()));
+        let is_told = failed.is_some() && failed == self.failed;
+        self.failed = failed;
+        (!is_told).then_some(read)
     }
 
     /// The names of the keys in the file, and whom to trust by them.
     fn read(&mut self) -> Result<(Vec<u32>, Trust), KeyRingError> {
         // First: what changes while it is read is found changed by the next look.
-        self.seen = self.stamp();
+        let stamp = self.stamp();
         let ring = KeyRing::from_file(&self.path)?;
+        self.seen = stamp;
         let ids = ring.ids().collect();
         Ok((ids, Trust::keys(ring).only_from(&self.only_from)))
     }

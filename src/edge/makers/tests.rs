@@ -127,6 +127,24 @@ fn looks_are_one_at_a_time_and_come_last() {
 }
 
 #[test]
+fn who_holds_all_others_up_holds_no_look_up() {
+    let makers = Makers::beside_looks(2, &Reaper::default()).unwrap();
+    let (began, begins) = mpsc::channel();
+    let made = [(peer(1), 1), (peer(2), 2)].map(|(whom, number)| {
+        let made = slow(&makers, whom, number, &began);
+        assert_eq!(begins.recv_timeout(SOON), Ok(number));
+        made
+    });
+    let another = slow(&makers, peer(3), 3, &began);
+    let look = slow(&makers, Whom::All, 4, &began);
+    assert_eq!(begins.recv_timeout(SOON), Ok(4));
+    // Its thread makes nothing for a peer.
+    look.go.send(()).unwrap();
+    assert!(begins.recv_timeout(A_WHILE).is_err());
+    drop((made, another));
+}
+
+#[test]
 fn what_is_given_up_leaves_the_line_and_goes_to_the_reaper() {
     let reaper = Reaper::background().unwrap();
     let makers = Makers::background(1, &reaper).unwrap();

@@ -13,6 +13,8 @@ use crate::topology::{ArpFacts, InterfaceFacts, PortFacts, Topology};
 
 mod asking;
 mod neighbours;
+mod netlink;
+mod routes;
 
 /// Where things are looked up; elsewhere in tests.
 struct Roots<'r> {
@@ -53,8 +55,13 @@ impl Topology {
             failures.push(format!("neighbours: {error}"));
             Vec::new()
         });
+        let routes = routes::of_shared_subnets(&interfaces).unwrap_or_else(|error| {
+            failures.push(format!("routes: {error}"));
+            Vec::new()
+        });
         let mut topology = roots.look(&devices, &interfaces, &mut failures);
         topology.neighbours = neighbours;
+        topology.routes = routes;
         topology.failures = failures;
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         topology.taken_unix_s = since.map_or(0, |since| since.as_secs());

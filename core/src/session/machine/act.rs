@@ -45,7 +45,12 @@ where
     fn look_at_deadlines(&mut self, now: Instant) {
         match self.phase {
             Phase::Beginning { until } | Phase::Recovering { until } if until.has_passed(now) => {
-                self.end(FinalReason::Unreachable);
+                // Of two hosts behind one address one may be the peer's still; it had its time.
+                let is_another = self.rails.iter().any(|rail| rail.leads_elsewhere);
+                self.end(match is_another {
+                    true => FinalReason::PeerRestarted,
+                    false => FinalReason::Unreachable,
+                });
             }
             _ => {}
         }

@@ -31,21 +31,20 @@ where
             .filter(|rail| rail.phase == RailPhase::Connecting)
         {
             let has_said = false;
+            rail.leads_elsewhere = false;
             rail.attach(RailPhase::Attaching { until, has_said }, 0, now);
         }
     }
 
-    /// No connection could be made for a rail. `is_gone` says that the process it was for is not there any more.
-    pub fn connect_failed(&mut self, rail: u8, is_gone: bool, now: Instant, random: u64) {
-        if is_gone && !self.is_connected() {
-            self.end(FinalReason::PeerRestarted);
-            return;
-        }
+    /// No connection could be made for a rail. `is_another` says that another process than the peer's is where it leads. That ends
+    /// the session once it is so of every rail, and none is there: an address may lead elsewhere for a while.
+    pub fn connect_failed(&mut self, rail: u8, is_another: bool, now: Instant, random: u64) {
         let backoff = self.config.backoff;
         if let Some(rail) = self
             .rail_mut(rail)
             .filter(|rail| rail.phase == RailPhase::Connecting)
         {
+            rail.leads_elsewhere = is_another;
             rail.attempts_failed = rail.attempts_failed.saturating_add(1);
             let wait = backoff.wait(rail.attempts_failed, random);
             rail.phase = RailPhase::Detached {
@@ -53,6 +52,33 @@ where
             };
             // It may have been refused for this one's sake, of which the peer may know by now that it is lost.
             self.release_standing_by();
+            if is_another && !self.is_connected() {
+                self.look_for_another(now);
+            }
+        }
+    }
+
+    /// A rail is to lead to another address from now on: that another process was at the one before says nothing of it.
+    pub fn readdressed(&mut self, rail: u8) {
+        if let Some(rail) = self.rail_mut(rail) {
+            rail.leads_elsewhere = false;
+        }
+    }
+
+    /// Ends it where every rail leads to another process than the peer's. Those of which that is not known are tried at once.
+    fn look_for_another(&mut self, now: Instant) {
+        let mut is_everywhere = true;
+        for rail in &mut self.rails {
+            if rail.leads_elsewhere || rail.phase == RailPhase::Unused {
+                continue;
+            }
+            is_everywhere = false;
+            if let RailPhase::Detached { retry: Some(retry) } = &mut rail.phase {
+                *retry = (*retry).min(Deadline::at(now));
+            }
+        }
+        if is_everywhere {
+            self.end(FinalReason::PeerRestarted);
         }
     }
 
@@ -66,8 +92,8 @@ where
         speed_mbps: u32,
         now: Instant,
     ) -> Result<Offer, RefusalReason> {
-        if self.over().is_some() {
-            return Err(RefusalReason::OVER);
+        if let Some(reason) = self.over() {
+            return Err(reason.as_told());
         }
         if self.role != Role::Responder || said.session != self.id {
             return Err(RefusalReason::UNKNOWN_SESSION);

@@ -95,12 +95,14 @@ pub enum FinalReason {
     Closed,
     /// The peer closed it.
     PeerClosed,
-    /// The peer's process is gone; another is there, or none that knows the session.
+    /// The peer's process is gone: wherever it was, another is; or no rail could be had in time, and where one led, another is.
     PeerRestarted,
     /// No rail could be had in time.
     Unreachable,
     /// The peer refused it from the beginning.
     Refused(RefusalReason),
+    /// The peer's process has ended it, for this reason of its own, or does not know it any more.
+    EndedByPeer(RefusalReason),
     /// The peer did what no honest one does.
     Violation(Violation),
     /// The peer takes no message as long as a fragment is.
@@ -521,10 +523,40 @@ where
         }
     }
 
+    /// What the peer is to be told last on each connection that is shut: why it is over, where it was ended here, and without a
+    /// farewell.
+    pub fn last_word(&self) -> Option<RefusalReason> {
+        let reason = self.over()?;
+        let has_said = self.closing.is_some_and(|closing| closing.farewell.is_some());
+        match reason {
+            FinalReason::PeerClosed | FinalReason::EndedByPeer(_) | FinalReason::Refused(_) => None,
+            FinalReason::Closed if has_said => None,
+            _ => Some(reason.as_told()),
+        }
+    }
+
     fn window_told(&self) -> u32 {
         u32::try_from(self.inbox.window())
             .unwrap_or(u32::MAX)
             .min(SESSION_WINDOW_MAX)
+    }
+}
+
+impl FinalReason {
+    /// As the peer is told of it.
+    #[must_use]
+    pub const fn as_told(self) -> RefusalReason {
+        match self {
+            Self::Closed | Self::PeerClosed => RefusalReason::OVER,
+            Self::Violation(Violation::TooLong) => RefusalReason::TOO_LONG,
+            Self::Violation(_) => RefusalReason::BROKEN,
+            Self::PeerRestarted
+            | Self::Unreachable
+            | Self::Refused(_)
+            | Self::EndedByPeer(_)
+            | Self::Unsuitable
+            | Self::EpochsExhausted => RefusalReason::GIVEN_UP,
+        }
     }
 }
 
@@ -536,6 +568,19 @@ impl fmt::Display for FinalReason {
             Self::PeerRestarted => f.write_str("the peer's process is gone"),
             Self::Unreachable => f.write_str("the peer could not be reached in time"),
             Self::Refused(reason) => write!(f, "the peer refused it (reason {})", reason.0),
+            Self::EndedByPeer(reason) => match *reason {
+                RefusalReason::GIVEN_UP => f.write_str("the peer gave it up: nothing came of us in time"),
+                RefusalReason::BROKEN => {
+                    f.write_str("the peer ended it: by what it was sent, the rules were broken")
+                }
+                RefusalReason::TOO_LONG => {
+                    f.write_str("the peer ended it: a message was longer than those it takes")
+                }
+                RefusalReason::UNKNOWN_SESSION => {
+                    f.write_str("the peer has ended it, and does not know it any more")
+                }
+                RefusalReason(other) => write!(f, "the peer ended it (reason {other})"),
+            },
             Self::Violation(violation) => write!(f, "the peer broke the rules: {violation}"),
             Self::Unsuitable => f.write_str("the peer's receives are shorter than a fragment"),
             Self::EpochsExhausted => f.write_str("there were too many connections"),

@@ -50,6 +50,12 @@ where
                 }
                 Ok(Received::Nothing)
             }
+            SessionFrame::Refusal(of, reason) if reason.is_end() => {
+                if self.is_of(*of, epoch) {
+                    self.ended(*reason);
+                }
+                Ok(Received::Nothing)
+            }
             SessionFrame::Attach(_) | SessionFrame::Refusal(..) => Err(Violation::Malformed),
             SessionFrame::Data(header, payload) => {
                 if !self.is_of(header.epoch(), epoch) {
@@ -72,19 +78,25 @@ where
                 }
                 Ok(Received::Nothing)
             }
-            SessionFrame::Moved(of, _)
-            | SessionFrame::Grant(Granted { epoch: of, .. })
-            | SessionFrame::Fence(Fence { epoch: of, .. })
-            | SessionFrame::Fenced(Fence { epoch: of, .. }) => {
-                if !self.is_of(*of, epoch) {
-                    return Ok(Received::Nothing);
-                }
-                if matches!(phase, RailPhase::Attached { .. }) {
-                    Ok(Received::Beside)
-                } else {
-                    Err(Violation::Malformed)
-                }
-            }
+            SessionFrame::Moved(header, _) => self.take_beside((header.epoch(), epoch), phase),
+            SessionFrame::Grant(Granted { epoch: said, .. })
+            | SessionFrame::Fence(Fence { epoch: said, .. })
+            | SessionFrame::Fenced(Fence { epoch: said, .. }) => self.take_beside((*said, epoch), phase),
+        }
+    }
+
+    /// Takes what is no message and says nothing of any, over a connection that is attached.
+    fn take_beside(
+        &mut self,
+        (said, epoch): (Epoch, Epoch),
+        phase: RailPhase,
+    ) -> Result<Received, Violation> {
+        if !self.is_of(said, epoch) {
+            return Ok(Received::Nothing);
+        }
+        match phase {
+            RailPhase::Attached { .. } => Ok(Received::Beside),
+            _ => Err(Violation::Malformed),
         }
     }
 
@@ -174,14 +186,12 @@ where
         match reason {
             // The next has a higher one; this one is shut when its time to be answered is over.
             RefusalReason::OLD_EPOCH => {}
-            // It has heard the farewell, though nothing told so.
-            RefusalReason::OVER if self.closing.is_some() && self.has_nothing_open() => {
-                self.end(FinalReason::Closed);
-            }
-            RefusalReason::OVER => self.end(FinalReason::PeerClosed),
+            reason if reason.is_end() => self.ended(reason),
             // Of no matter to the rail that is there, or is about to be.
             RefusalReason::PORT_IN_USE => return self.stand_by(index),
-            RefusalReason::UNKNOWN_SESSION if self.was_attached => self.end(FinalReason::PeerRestarted),
+            RefusalReason::UNKNOWN_SESSION if self.was_attached => {
+                self.end(FinalReason::EndedByPeer(reason));
+            }
             reason if !self.was_attached => self.end(FinalReason::Refused(reason)),
             RefusalReason::CONTRADICTION => self.end(FinalReason::Violation(Violation::LetGo)),
             _ => {}
@@ -191,6 +201,16 @@ where
                 *until = crate::Deadline::at(Instant::from_ns(0));
             }
         }
+    }
+
+    /// The peer has ended the session.
+    fn ended(&mut self, reason: RefusalReason) {
+        self.end(match reason {
+            // It has heard the farewell, though nothing told so.
+            RefusalReason::OVER if self.closing.is_some() && self.has_nothing_open() => FinalReason::Closed,
+            RefusalReason::OVER => FinalReason::PeerClosed,
+            reason => FinalReason::EndedByPeer(reason),
+        });
     }
 
     /// Requests on a rail's connection completed, of so many bytes in all.

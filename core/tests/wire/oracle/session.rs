@@ -71,11 +71,11 @@ pub(crate) fn check(bytes: &[u8]) {
             let again = SessionHeader::farewell(header.epoch(), header.sequence(), header.expected());
             (5, again.to_bytes().to_vec())
         }
-        SessionFrame::Moved(epoch, handle) => {
+        SessionFrame::Moved(header, handle) => {
             let told = plain::handle::read(&bytes[24..]).unwrap();
             assert_eq!(told.length, handle.as_bytes().len());
-            assert_eq!(u64::from(epoch.to_u32()), plain.epoch);
-            let again = SessionHeader::moved(epoch).to_bytes();
+            assert_eq!(fields(header), plainly);
+            let again = SessionHeader::moved(header.epoch(), header.sequence()).to_bytes();
             (6, [&again, handle.as_bytes()].concat())
         }
         SessionFrame::Grant(granted) => {

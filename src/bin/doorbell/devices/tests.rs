@@ -33,6 +33,7 @@ fn port(device: &str, gids: Vec<GidEntry>) -> PortReport {
         speed_mbps: 2500,
         numa_node: None,
         gids: gids.into_iter().collect(),
+        gids_left_out: 0,
     }
 }
 

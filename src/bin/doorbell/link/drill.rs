@@ -7,6 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use doorbell::vocabulary::Instant;
+use doorbell::vocabulary::session::SESSION_RAILS_MAX;
 use doorbell::within;
 
 use crate::value::parse_seconds;
@@ -16,28 +17,49 @@ use crate::value::parse_seconds;
 pub(crate) struct Order {
     /// After the link stood.
     pub(super) after: Duration,
+    /// The rail that it makes fail, where that was said.
+    pub(super) rail: Option<u8>,
     pub(super) command: String,
 }
 
 impl Order {
-    /// Reads SECONDS=COMMAND.
+    /// Reads SECONDS=COMMAND, or SECONDS/RAIL=COMMAND.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (after, command) = text.split_once('=').ok_or("not SECONDS=COMMAND")?;
         if command.trim().is_empty() {
             return Err("no command behind the equals sign".into());
         }
+        let (after, rail) = match after.split_once('/') {
+            Some((after, rail)) => (after, Some(parse_rail(rail)?)),
+            None => (after, None),
+        };
         Ok(Self {
             after: parse_seconds(after)?,
+            rail,
             command: command.to_owned(),
         })
     }
 }
 
+fn parse_rail(text: &str) -> Result<u8, String> {
+    let rail = text.parse().ok().filter(|rail| *rail < SESSION_RAILS_MAX);
+    rail.ok_or_else(|| {
+        format!(
+            "`{text}` is no rail: they are 0 to {}",
+            SESSION_RAILS_MAX.saturating_sub(1)
+        )
+    })
+}
+
 /// What was done, in the order of time.
 #[derive(Debug)]
 pub(super) enum Note {
-    /// A command begins.
-    Begun { command: String, at: Instant },
+    /// A command begins, which makes this rail fail.
+    Begun {
+        command: String,
+        rail: Option<u8>,
+        at: Instant,
+    },
     /// It is over: how long it took, and what was wrong with it.
     Over { took: Duration, failure: Option<String> },
 }
@@ -51,7 +73,7 @@ pub(super) fn begin(mut orders: Vec<Order>) -> io::Result<Receiver<Note>> {
         for order in orders {
             let due = began.after(order.after);
             thread::sleep(Duration::from_nanos(due.to_ns().saturating_sub(now().to_ns())));
-            if carry_out(order.command, &notes).is_none() {
+            if carry_out(order, &notes).is_none() {
                 break;
             }
         }
@@ -60,15 +82,16 @@ pub(super) fn begin(mut orders: Vec<Order>) -> io::Result<Receiver<Note>> {
     Ok(noted)
 }
 
-fn carry_out(command: String, notes: &Sender<Note>) -> Option<()> {
+fn carry_out(order: Order, notes: &Sender<Note>) -> Option<()> {
+    let Order { rail, command, .. } = order;
     let mut shell = Command::new("sh");
-    // Standard output is the report's.
+    // Standard output is the report's. A command in it that fails ends it, and is told.
     shell
-        .args(["-c", &command])
+        .args(["-e", "-c", &command])
         .stdin(Stdio::null())
         .stdout(io::stderr());
     let at = now();
-    notes.send(Note::Begun { command, at }).ok()?;
+    notes.send(Note::Begun { command, rail, at }).ok()?;
     let failure = match shell.status() {
         Ok(status) if status.success() => None,
         Ok(status) => Some(status.to_string()),
@@ -94,20 +117,43 @@ mod tests {
         let order = Order::parse("1.5=ip link set dev eth0 down # a=b").unwrap();
         assert_eq!(order.after, Duration::from_millis(1500));
         assert_eq!(order.command, "ip link set dev eth0 down # a=b");
-        for wrong in ["", "1", "1=", "1= ", "=true", "-1=true", "soon=true"] {
+        assert_eq!(order.rail, None);
+        let order = Order::parse("2/1=ls /tmp").unwrap();
+        assert_eq!((order.rail, order.command.as_str()), (Some(1), "ls /tmp"));
+        let wrong = [
+            "",
+            "1",
+            "1=",
+            "1= ",
+            "=true",
+            "-1=true",
+            "soon=true",
+            "1/=true",
+            "1/99=true",
+            "/1=true",
+        ];
+        for wrong in wrong {
             assert!(Order::parse(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn they_are_done_by_time_and_their_failures_told() {
-        let orders = ["0.05=exit 3", "0.001=true"].map(|text| Order::parse(text).unwrap());
+        let orders = ["0.05=(exit 3); true", "0.001/1=true"].map(|text| Order::parse(text).unwrap());
         let before = now();
         let notes: Vec<Note> = begin(orders.to_vec()).unwrap().iter().collect();
         let [
-            Note::Begun { command, at: first },
+            Note::Begun {
+                command,
+                rail: Some(1),
+                at: first,
+            },
             Note::Over { failure: None, .. },
-            Note::Begun { at: second, .. },
+            Note::Begun {
+                rail: None,
+                at: second,
+                ..
+            },
             Note::Over {
                 failure: Some(failure),
                 ..

@@ -77,6 +77,8 @@ pub(super) struct End<P: Provider, N: Network> {
     looked_at: Option<Instant>,
     /// How this side is reached now, where that is not what its handle said.
     pub(super) moved: Option<Handle>,
+    /// Why it had no rail, or lacked some, when it was over.
+    pub(super) not_connected: Vec<String>,
 }
 
 impl<P: Provider, N: Network> End<P, N> {
@@ -110,6 +112,7 @@ impl<P: Provider, N: Network> End<P, N> {
             close_within: config.session.recover_within,
             looked_at: None,
             moved: None,
+            not_connected: Vec::new(),
         })
     }
 
@@ -163,8 +166,10 @@ impl<P: Provider, N: Network> End<P, N> {
                     has_come = true;
                 }
                 LinkEvent::Session(SessionEvent::Unknown {
-                    sequence, was_sent, ..
-                }) => outgoing.unknown(sequence, was_sent),
+                    sequence,
+                    was_sent,
+                    reason,
+                }) => outgoing.unknown(sequence, was_sent, reason),
                 LinkEvent::Session(event) => events.push(event),
                 LinkEvent::Granted { window, .. } => asking.granted(window),
                 LinkEvent::Withdrawn { window } => asking.withdrawn(window),
@@ -187,6 +192,10 @@ impl<P: Provider, N: Network> End<P, N> {
         let has_ended = events
             .iter()
             .any(|event| matches!(event, SessionEvent::Final { .. }));
+        if let Some(link) = self.link.filter(|_| has_ended) {
+            let rails = self.links.not_connected(link);
+            self.not_connected = rails.map(ToString::to_string).collect();
+        }
         for event in events.iter().copied() {
             // What a link that is over had is shut, and did not die.
             if has_ended && matches!(event, SessionEvent::RailDown { .. }) {
@@ -208,8 +217,10 @@ impl<P: Provider, N: Network> End<P, N> {
         }
         self.looked_at = Some(now);
         if changes::were_told(&mut self.workers)? {
-            let handle = self.links.refresh(&self.node, &self.workers)?;
-            self.moved = handle.or(self.moved);
+            self.links.refresh(&self.node, &self.workers)?;
+        }
+        if let Some(handle) = self.links.take_refreshed().transpose()?.flatten() {
+            self.moved = Some(handle);
         }
         Ok(())
     }

@@ -108,8 +108,9 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "peer")]
     one_way: bool,
 
-    /// Carry out a command by the shell, so long after the link stood; may be given many times
-    #[arg(long = "at", value_name = "SECONDS=COMMAND", value_parser = Order::parse)]
+    /// Carry out a command by the shell, `sh -e`, so long after the link stood; RAIL is the one that it makes fail; may be given
+    /// many times
+    #[arg(long = "at", value_name = "SECONDS[/RAIL]=COMMAND", value_parser = Order::parse)]
     orders: Vec<Order>,
 
     /// How the link is to end
@@ -121,9 +122,14 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     dead_after: Option<Duration>,
 
-    /// Fail unless a rail that dies after a command was silent for at most so long until that was known: the median
+    /// Fail unless a rail that dies after a command was silent for at most so long until that was known: the median. Where
+    /// commands say which rail they make fail, of these rails alone
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     detect_within: Option<Duration>,
+
+    /// Fail if for longer nothing came and nothing was done, up to the link's end where it is lost
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    outage_within: Option<Duration>,
 
     /// How long to go without any rail before the link is over [default: 10]
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
@@ -237,6 +243,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let judged = Judged {
         ending: arguments.expect_end,
         detect_within: arguments.detect_within,
+        outage_within: arguments.outage_within,
         is_hanging,
         orders: arguments.orders.len(),
     };

@@ -2,7 +2,7 @@
 //! from a number.
 
 use doorbell::vocabulary::provider::{Provider, Window};
-use doorbell::vocabulary::session::{RequestEnd, RequestId, RequestRefusal};
+use doorbell::vocabulary::session::{RequestEnd, RequestId, RequestRefusal, UnknownReason};
 use doorbell::{LocalWindow, RemoteAccess, Request, WindowConfig, Worker};
 use serde::Serialize;
 
@@ -198,7 +198,8 @@ pub(super) struct Asking {
     open: Vec<Open>,
     pub(super) asked: u64,
     pub(super) done: u64,
-    pub(super) unknown: u64,
+    /// Why it is not known of each that ended unknown.
+    pub(super) unknown: Vec<UnknownReason>,
     /// Of these, those that were never posted.
     pub(super) not_posted: u64,
     pub(super) bytes: u64,
@@ -288,8 +289,8 @@ impl Asking {
         }
         match end {
             RequestEnd::Done => self.count_done(),
-            RequestEnd::Unknown { was_posted, .. } => {
-                self.unknown = self.unknown.saturating_add(1);
+            RequestEnd::Unknown { was_posted, reason } => {
+                self.unknown.push(reason);
                 self.not_posted = self.not_posted.saturating_add(u64::from(!was_posted));
             }
         }

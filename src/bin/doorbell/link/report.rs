@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use doorbell::Network;
 use doorbell::vocabulary::provider::Provider;
-use doorbell::vocabulary::session::FinalReason;
+use doorbell::vocabulary::session::{FinalReason, UnknownReason};
 use serde::Serialize;
 
 use super::end::{End, Part};
@@ -27,6 +27,8 @@ pub(super) struct Judged {
     pub(super) ending: Ending,
     /// The longest the median of the detections may be.
     pub(super) detect_within: Option<Duration>,
+    /// The longest there may be without progress.
+    pub(super) outage_within: Option<Duration>,
     /// Whether it made no progress for too long.
     pub(super) is_hanging: bool,
     /// Commands there were to be carried out.
@@ -57,9 +59,9 @@ pub(super) struct Report {
     outage_ms: f64,
     /// The longest time between two polls: what cannot be known sooner.
     poll_pause_ms: f64,
-    /// From a command to the first rail that was declared dead after it.
+    /// From a command to the death of the rail that it was to make fail, or of the first one.
     detection_ms: Option<Spread>,
-    /// From a rail's last sign of life to when it was declared dead.
+    /// From the last sign of life of these rails to when they were declared dead.
     silence_ms: Option<Spread>,
     commands: Vec<Mark>,
     end: Option<String>,
@@ -72,7 +74,7 @@ pub(super) struct Report {
 struct Requests {
     taken: u64,
     done: u64,
-    unknown: u64,
+    unknown: usize,
     /// Of those that ended unknown.
     never_sent: u64,
 }
@@ -87,6 +89,8 @@ struct Sent {
 #[derive(Debug, Serialize)]
 struct Received {
     messages: u64,
+    /// The first and the last message among it, as requests are counted.
+    all: u64,
     bytes: u64,
     mb_per_second: f64,
     lost: u64,
@@ -131,13 +135,23 @@ impl OneSided {
             requests: Requests {
                 taken: asking.asked,
                 done: asking.done,
-                unknown: asking.unknown,
+                unknown: asking.unknown.len(),
                 never_sent: asking.not_posted,
             },
             mb_per_second: mb_per_second(asking.bytes, took),
             wrong: asking.wrong,
         })
     }
+}
+
+/// What ended unknown, and not for the reason the link is over for.
+fn of_another_reason<P: Provider, N: Network>(end: &End<P, N>) -> u64 {
+    let over = end.watch.over;
+    let messages = end.outgoing.unknown.iter().map(|reason| Some(*reason) == over);
+    let requests = end.asking.unknown.iter();
+    let requests = requests.map(|reason| Some(*reason) == over.map(UnknownReason::Over));
+    let others = messages.chain(requests).filter(|is_same| !is_same).count();
+    u64::try_from(others).unwrap_or(u64::MAX)
 }
 
 /// Pieces of this side's windows that are not as they have to be, where it was told how.
@@ -185,8 +199,9 @@ impl Report {
         };
         let rails = watch.rails(|rail| end.epoch(rail));
         let counts = end.counts;
-        let detection_ms = Spread::of(watch.detections_ms());
-        let silence_ms = Spread::of(watch.silences_ms());
+        let found = watch.found();
+        let detection_ms = Spread::of(found.iter().map(|death| death.after_ms).collect());
+        let silence_ms = Spread::of(found.iter().filter_map(|death| death.silent_ms).collect());
         let failures = failures(end, judged, silence_ms);
         Self {
             version: env!("CARGO_PKG_VERSION"),
@@ -198,7 +213,7 @@ impl Report {
             requests: Requests {
                 taken: outgoing.taken,
                 done: outgoing.done,
-                unknown: outgoing.unknown,
+                unknown: outgoing.unknown.len(),
                 never_sent: outgoing.not_sent,
             },
             sent: Sent {
@@ -208,6 +223,7 @@ impl Report {
             },
             received: Received {
                 messages: incoming.messages,
+                all: incoming.taken,
                 bytes: incoming.bytes,
                 mb_per_second: mb_per_second(incoming.bytes, took),
                 lost: incoming.lost,
@@ -269,13 +285,14 @@ impl Report {
         )?;
         writeln!(
             to,
-            "received {} messages, {:.2} MB/s: {} lost, {} again, {} wrong; the last one {}",
+            "received {} messages, {:.2} MB/s: {} lost, {} again, {} wrong; the last one {}; {} in all",
             received.messages,
             received.mb_per_second,
             received.lost,
             received.again,
             received.wrong,
-            if received.is_whole { "came" } else { "did not come" }
+            if received.is_whole { "came" } else { "did not come" },
+            received.all
         )?;
         if let Some(one_sided) = &self.one_sided {
             write_one_sided(to, one_sided)?;
@@ -416,6 +433,18 @@ fn failures<P: Provider, N: Network>(
         wrong_pieces(end),
         "pieces of windows are not as they were written",
     );
+    none_of(
+        of_another_reason(end),
+        "requests ended unknown for another reason than the link did",
+    );
+    if judged.detect_within.is_some() {
+        let is_found = |mark: &&Mark| mark.deaths.iter().any(|death| Some(death.rail) == mark.rail);
+        let said = watch.marks.iter().filter(|mark| mark.rail.is_some());
+        let missed = said.filter(|mark| !is_found(mark));
+        failures.extend(
+            missed.map(|mark| format!("`{}` made its rail fail, and that was not found", mark.command)),
+        );
+    }
     if judged.is_hanging {
         failures.push("it made no progress for too long, and did not end".into());
     }
@@ -427,17 +456,26 @@ fn failures<P: Provider, N: Network>(
         Ending::Closed => {
             if !is_closed {
                 failures.push("the link was not closed by the one that began it".into());
+                let rails = end.not_connected.iter();
+                failures.extend(rails.map(|why| format!("no rail {why}")));
             }
             if incoming.ended.is_none() {
                 failures.push("the peer's last message did not come".into());
             }
-            let unknown = outgoing.unknown.saturating_add(end.asking.unknown);
+            let unknown = outgoing.unknown.len().saturating_add(end.asking.unknown.len());
             if unknown > 0 {
                 failures.push(format!("{unknown} requests ended unknown"));
             }
         }
         Ending::Lost if is_closed => failures.push("the link was closed, and was to be lost".into()),
         Ending::Lost => {}
+    }
+    if let Some(limit) = judged.outage_within.filter(|limit| watch.outage > *limit) {
+        failures.push(format!(
+            "nothing came or was done for {:.1} ms, and {:.1} ms are allowed",
+            ms(watch.outage),
+            ms(limit)
+        ));
     }
     if let Some(limit) = judged.detect_within {
         match silence_ms {

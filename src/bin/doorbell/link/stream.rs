@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use doorbell::vocabulary::session::Sequence;
+use doorbell::vocabulary::session::{FinalReason, Sequence};
 
 use super::reach::Op;
 
@@ -121,7 +121,8 @@ pub(super) struct Outgoing {
     /// What was taken, the first and the last message among it, and what became of it.
     pub(super) taken: u64,
     pub(super) done: u64,
-    pub(super) unknown: u64,
+    /// Why it is not known of each that ended unknown.
+    pub(super) unknown: Vec<FinalReason>,
     /// Of what ended unknown, that which was never sent.
     pub(super) not_sent: u64,
     /// Ends that were told of nothing that was open.
@@ -138,7 +139,7 @@ impl Outgoing {
             open: VecDeque::new(),
             taken: 0,
             done: 0,
-            unknown: 0,
+            unknown: Vec::new(),
             not_sent: 0,
             wrong_ends: 0,
         }
@@ -193,10 +194,10 @@ impl Outgoing {
     }
 
     /// Of this message it will not be known.
-    pub(super) fn unknown(&mut self, last: Sequence, was_sent: bool) {
+    pub(super) fn unknown(&mut self, last: Sequence, was_sent: bool, reason: FinalReason) {
         if self.open.front() == Some(&last) {
             self.open.pop_front();
-            self.unknown = self.unknown.saturating_add(1);
+            self.unknown.push(reason);
             self.not_sent = self.not_sent.saturating_add(u64::from(!was_sent));
         } else {
             self.wrong_ends = self.wrong_ends.saturating_add(1);
@@ -220,6 +221,8 @@ pub(super) struct Incoming {
     pub(super) requests: u32,
     /// The number of the next.
     expected: u64,
+    /// What came, the first and the last message among it.
+    pub(super) taken: u64,
     pub(super) messages: u64,
     pub(super) bytes: u64,
     /// Numbers that were left out.
@@ -233,6 +236,7 @@ pub(super) struct Incoming {
 impl Incoming {
     /// Takes the next that came.
     pub(super) fn take(&mut self, message: &[u8]) {
+        self.taken = self.taken.saturating_add(1);
         let Some(kind) = Kind::parse(message).filter(|_| self.ended.is_none()) else {
             self.wrong = self.wrong.saturating_add(1);
             return;
@@ -266,7 +270,7 @@ impl Incoming {
 
 #[cfg(test)]
 mod tests {
-    use doorbell::vocabulary::session::Sequence;
+    use doorbell::vocabulary::session::{FinalReason, Sequence};
 
     use super::{HEADER_BYTES, Incoming, Op, Outgoing, Wish};
 
@@ -296,6 +300,7 @@ mod tests {
             (3, 300, Some(3))
         );
         assert_eq!((incoming.lost, incoming.again, incoming.wrong), (0, 0, 0));
+        assert_eq!(incoming.taken, 5);
     }
 
     #[test]
@@ -335,10 +340,11 @@ mod tests {
         outgoing.done_through(Sequence(2));
         assert_eq!((outgoing.done, outgoing.open()), (1, 3));
         outgoing.done_through(Sequence(4));
-        outgoing.unknown(Sequence(9), false);
-        assert_eq!((outgoing.done, outgoing.unknown, outgoing.not_sent), (3, 1, 1));
+        outgoing.unknown(Sequence(9), false, FinalReason::Unreachable);
+        assert_eq!((outgoing.done, outgoing.not_sent), (3, 1));
+        assert_eq!(outgoing.unknown, [FinalReason::Unreachable]);
         assert_eq!((outgoing.open(), outgoing.wrong_ends), (0, 0));
-        outgoing.unknown(Sequence(9), true);
-        assert_eq!((outgoing.unknown, outgoing.wrong_ends), (1, 1));
+        outgoing.unknown(Sequence(9), true, FinalReason::Closed);
+        assert_eq!((outgoing.unknown.len(), outgoing.wrong_ends), (1, 1));
     }
 }

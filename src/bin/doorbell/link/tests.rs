@@ -4,6 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::sync::Arc;
 
+use doorbell::vocabulary::session::{FinalReason, UnknownReason};
 use doorbell::vocabulary::{Instant, IpPrefix};
 use doorbell::{Node, Trust, WorkerConfig};
 use doorbell_sim::{Fabric, Host, LinkConfig as Wire, PortConfig};
@@ -23,6 +24,7 @@ const WISH: Wish = Wish {
 const JUDGED: Judged = Judged {
     ending: Ending::Closed,
     detect_within: None,
+    outage_within: None,
     is_hanging: false,
     orders: 0,
 };
@@ -88,7 +90,8 @@ fn go_on(fabric: &Fabric, mut sides: [Side; 2], judged: &Judged) -> [serde_json:
         }
     }
     fabric.audit().unwrap();
-    sides.map(|side| {
+    sides.map(|mut side| {
+        side.watch.ended(fabric.now());
         let report = Report::of(&side, judged);
         assert!(report.text().contains("the link "), "{}", report.text());
         serde_json::to_value(&report).unwrap()
@@ -246,8 +249,66 @@ fn a_link_that_is_lost_ends_each_request_and_is_a_failure_where_it_was_not_expec
         );
         assert!(number(report, "/requests/unknown") > 0);
     }
+    // What is done is with the other side.
+    for (one, other) in [(&client, &listener), (&listener, &client)] {
+        let (done, came) = (number(one, "/requests/done"), number(other, "/received/all"));
+        assert!(done <= came, "{one:#} {other:#}");
+    }
     let [client, _] = run("", WISH, &lost);
     assert_eq!(client["passed"], false);
+}
+
+#[test]
+fn an_outage_of_longer_than_allowed_is_a_failure() {
+    let within = |ms| Judged {
+        outage_within: Some(Duration::from_millis(ms)),
+        ending: Ending::Lost,
+        ..JUDGED
+    };
+    // Two seconds to recover, and what it takes until the rails are known to be dead.
+    let plan = "at 300ms link a-b down";
+    for report in run(plan, WISH, &within(2300)) {
+        assert_eq!(report["passed"], true, "{report:#}");
+    }
+    for report in run(plan, WISH, &within(2000)) {
+        let failures = report["failures"].to_string();
+        assert!(failures.contains("2000.0 ms are allowed"), "{failures}");
+    }
+}
+
+#[test]
+fn what_ends_unknown_for_another_reason_than_the_link_is_a_failure() {
+    let lost = Judged {
+        ending: Ending::Lost,
+        ..JUDGED
+    };
+    let failures = |spoil: fn(&mut Side)| {
+        let (_, [mut client, _]) = two("", WISH);
+        client.watch.over = Some(FinalReason::Unreachable);
+        client.outgoing.unknown.push(FinalReason::Unreachable);
+        client
+            .asking
+            .unknown
+            .push(UnknownReason::Over(FinalReason::Unreachable));
+        spoil(&mut client);
+        Report::of(&client, &lost).text()
+    };
+    assert!(!failures(|_| ()).contains("FAILED"));
+    let spoils: [fn(&mut Side); 3] = [
+        |side| side.outgoing.unknown.push(FinalReason::PeerRestarted),
+        |side| side.asking.unknown.push(UnknownReason::NoRail),
+        |side| {
+            let reason = FinalReason::PeerRestarted;
+            side.asking.unknown.push(UnknownReason::Over(reason));
+        },
+    ];
+    for spoil in spoils {
+        let text = failures(spoil);
+        assert!(
+            text.contains("FAILED: 1 requests ended unknown for another"),
+            "{text}"
+        );
+    }
 }
 
 #[test]

@@ -12,6 +12,8 @@ use super::drill::Note;
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Mark {
     pub(super) command: String,
+    /// The rail that it was to make fail, where that was said.
+    pub(super) rail: Option<u8>,
     /// How long it took; nothing where the run ended before.
     pub(super) took_ms: Option<f64>,
     pub(super) deaths: Vec<Death>,
@@ -91,10 +93,11 @@ impl Watch {
     /// A command began, or is over.
     pub(super) fn noted(&mut self, note: Note) {
         match note {
-            Note::Begun { command, at } => {
+            Note::Begun { command, rail, at } => {
                 self.marked_at = Some(at);
                 self.marks.push(Mark {
                     command,
+                    rail,
                     ..Mark::default()
                 });
             }
@@ -112,7 +115,7 @@ impl Watch {
 
     /// Messages came, or were done.
     pub(super) fn progress(&mut self, now: Instant) {
-        if let Some(before) = self.progress_at.replace(now) {
+        if let Some(before) = self.progress_at.replace(now).or(self.connected_at) {
             self.waited(before, now);
         }
     }
@@ -225,16 +228,16 @@ impl Watch {
             .collect()
     }
 
-    /// From each command to the first rail that was declared dead after it.
-    pub(super) fn detections_ms(&self) -> Vec<f64> {
-        let first = |mark: &Mark| mark.deaths.first().map(|death| death.after_ms);
-        self.marks.iter().filter_map(first).collect()
-    }
-
-    /// From the last sign of life of each rail that died after a command to when it was declared dead.
-    pub(super) fn silences_ms(&self) -> Vec<f64> {
-        let deaths = self.marks.iter().flat_map(|mark| &mark.deaths);
-        deaths.filter_map(|death| death.silent_ms).collect()
+    /// Of each command that was to make a rail fail, the first death of that rail; of no others, such as those that mend. Where no
+    /// command says which rail, of each the first death.
+    pub(super) fn found(&self) -> Vec<Death> {
+        let is_said = self.marks.iter().any(|mark| mark.rail.is_some());
+        let marks = self.marks.iter().filter(|mark| mark.rail.is_some() == is_said);
+        let first = |mark: &Mark| {
+            let is_it = |death: &&Death| mark.rail.is_none_or(|rail| rail == death.rail);
+            mark.deaths.iter().find(is_it).copied()
+        };
+        marks.filter_map(first).collect()
     }
 }
 
@@ -270,6 +273,7 @@ mod tests {
         watch.progress(at(100));
         watch.noted(Note::Begun {
             command: "cut".into(),
+            rail: None,
             at: at(110),
         });
         watch.saw(SessionEvent::RailDown { rail: 1 }, Some(at(112)), at(250));
@@ -280,6 +284,7 @@ mod tests {
         });
         watch.noted(Note::Begun {
             command: "mend".into(),
+            rail: None,
             at: at(400),
         });
         watch.noted(Note::Over {
@@ -298,14 +303,38 @@ mod tests {
             (1, 50.0, 200.0)
         );
         assert_eq!((watch.failovers, watch.fail_backs), (1, 1));
-        assert_eq!(
-            (watch.detections_ms(), watch.silences_ms()),
-            (vec![140.0], vec![138.0])
-        );
+        let [found] = watch.found()[..] else {
+            panic!("{watch:?}");
+        };
+        assert_eq!((found.after_ms, found.silent_ms), (140.0, Some(138.0)));
         assert_eq!(watch.failures, ["`mend`: exit status: 1"]);
         let rails = watch.rails(|rail| 10 + u32::from(rail));
         assert_eq!((rails[0].ups, rails[0].downs, rails[0].epoch), (1, 0, 10));
         assert_eq!((rails[1].ups, rails[1].downs, rails[1].epoch), (2, 1, 11));
+    }
+
+    #[test]
+    fn only_the_rail_that_a_command_was_to_make_fail_counts_as_found() {
+        let mut watch = Watch::default();
+        let mut is_done = |rail: Option<u8>, begun: u64, deaths: &[(u8, u64)]| {
+            let (command, at_begun) = ("a command".into(), at(begun));
+            watch.noted(Note::Begun {
+                command,
+                rail,
+                at: at_begun,
+            });
+            for &(rail, ms) in deaths {
+                watch.saw(SessionEvent::RailDown { rail }, Some(at(ms - 5)), at(ms));
+            }
+            let found = watch.found();
+            found.iter().map(|death| death.after_ms).collect::<Vec<_>>()
+        };
+        // Of a command that says no rail, the first one.
+        assert_eq!(is_done(None, 100, &[(0, 110), (1, 120)]), [10.0]);
+        assert_eq!(is_done(Some(1), 200, &[(0, 230), (1, 240), (1, 250)]), [40.0]);
+        // One that mends, and one whose rail was dead already.
+        assert_eq!(is_done(None, 300, &[(1, 330)]), [40.0]);
+        assert_eq!(is_done(Some(1), 400, &[(0, 430)]), [40.0]);
     }
 
     #[test]
@@ -340,6 +369,7 @@ mod tests {
             watch.progress(at(120));
             watch.noted(Note::Begun {
                 command: "cut".into(),
+                rail: None,
                 at: at(130),
             });
             if let Some(reason) = reason {

@@ -358,6 +358,7 @@ mod tests {
             speed_mbps: 2500,
             numa_node: None,
             gids: gids.into_iter().collect(),
+            gids_left_out: 0,
         }
     }
 

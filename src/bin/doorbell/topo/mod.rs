@@ -54,7 +54,7 @@ pub(crate) struct TopoArguments {
 /// Find what will fail, and why, before anything hangs
 ///
 /// It looks at this host, or with --snapshot at others, too, and at every two of them: ports, GIDs, MTU,
-/// partition keys, neighbours, ARP settings, prefix lengths. Each finding says what is so, what will come of it, and what
+/// partition keys, neighbours, ARP settings, routes, prefix lengths. Each finding says what is so, what will come of it, and what
 /// to do; docs/rails.md lists them. Nothing is changed, and nothing is sent but one datagram to each address of the peers that
 /// are named, by --peer or by --snapshot beside --here, and share a subnet with this host: so a neighbour nobody answers for is found,
 /// after a second.
@@ -66,7 +66,7 @@ pub(crate) struct PreflightArguments {
     #[command(flatten)]
     look: Look,
 
-    /// Ask for a peer of this host by its address; once for each
+    /// A peer that this host is to reach, by its address: it is asked for, and that it is not there will fail; once for each
     #[arg(long = "peer", value_name = "ADDRESS")]
     peers: Vec<IpAddr>,
 
@@ -200,6 +200,7 @@ impl Look {
                 _ => Err("--peer is asked for by this host: with --snapshot it needs --here".into()),
             };
         };
+        here.peers = peers.to_vec();
         let rails = others.iter().flat_map(Topology::rails);
         let of_rails = rails.filter_map(|rail| Some(rail.source.ok()?.address.address()));
         let peers: Vec<IpAddr> = peers.iter().copied().chain(of_rails).collect();

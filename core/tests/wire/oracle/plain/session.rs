@@ -52,7 +52,7 @@ pub(crate) fn read(bytes: &[u8]) -> Option<SessionFrame> {
         }
         5 => only_if(flags == 0)?,
         6 => {
-            only_if(flags == 0 && sequence == 0 && acknowledgement == 0)?;
+            only_if(flags == 0 && acknowledgement == 0)?;
             let handle = super::handle::read(bytes.get(24..)?)?;
             only_if(handle.length == bytes.len() - 24)?;
             cursor.take(handle.length)?;

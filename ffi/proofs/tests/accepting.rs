@@ -1,0 +1,346 @@
+//! Who accepts by polling makes no call of a device that looks at its ports, or makes or destroys a queue pair, over `ffi` on the
+//! fake libibverbs: as in `dialing.rs`, such calls are held on every thread but the one that polls.
+//!
+//! One test, since calls are held, and counted, for the whole process.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+
+use doorbell::vocabulary::handshake::{HandshakeError, Stage};
+use doorbell::{
+    Acceptances, ChannelConfig, ChannelId, ConnectError, Connecting, Event, HandshakeLimits, Handshakes,
+    Listener, Node, Operation, Trust, Worker, WorkerConfig, within,
+};
+use doorbell_fake::{Call, Control};
+use doorbell_ffi::leaks;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// How long calls are held at least.
+const HELD: Duration = Duration::from_secs(2);
+
+/// No poll takes longer while they are: far more than it takes on a busy machine, and less than they do.
+const PROMPT: Duration = Duration::from_millis(1500);
+
+/// How long a look at the ports is good for, and a little more.
+const LOOK_LASTS: Duration = Duration::from_millis(1100);
+
+/// What an initiator calls in front of who accepts: one look, one queue pair, and that brought to INIT.
+const INITIATORS: u32 = 1;
+
+/// A listener's way to accept.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    ByPolling,
+    Aside,
+}
+
+enum Accepting {
+    ByPolling(Box<Listener>),
+    Aside(Box<Handshakes>, Box<Acceptances>),
+}
+
+/// One that accepts and one that connects, both polled by this thread, with a channel between the two and room for another.
+struct Two {
+    control: Control,
+    node: Arc<Node>,
+    hub: Worker,
+    own: [Worker; 1],
+    accepting: Accepting,
+    to: SocketAddr,
+    first: Option<ChannelId>,
+    received: u32,
+    longest_poll: Duration,
+}
+
+/// What came of a peer, where it is accepted.
+type Outcome = Result<ChannelId, ConnectError>;
+
+fn config(stage: Duration) -> ChannelConfig {
+    let mut config = ChannelConfig::default();
+    config.send_depth = 8;
+    config.receive_depth = 8;
+    config.handshake_stage = stage;
+    config
+}
+
+fn worker(node: &Node) -> Worker {
+    let mut config = WorkerConfig::default();
+    config.slots = 64;
+    config.slot_bytes = 64;
+    config.channels_max = 2;
+    node.workers(&config).unwrap().remove(0)
+}
+
+/// Nothing is left of what was made since all was healed, by the deadline.
+fn all_destroyed(control: Control) {
+    let began = Instant::now();
+    for (made, destroyed) in Call::LIVES {
+        while control.calls(made) != control.calls(destroyed) {
+            assert!(began.elapsed() < SOON, "{destroyed:?}");
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Two {
+    /// The one that accepts has so long for each stage of a handshake.
+    fn new(control: Control, way: Way, stage: Duration) -> Self {
+        control.heal();
+        let node = Arc::new(Node::open(Trust::unauthenticated_on_purpose()).unwrap());
+        let (hub, own) = (worker(&node), [worker(&node)]);
+        let hubs = core::slice::from_ref(&hub);
+        let any = "127.0.0.1:0".parse().unwrap();
+        let listener = Listener::bind(&node, hubs, any, &config(stage)).unwrap();
+        let to = listener.address();
+        let accepting = match way {
+            Way::ByPolling => Accepting::ByPolling(Box::new(listener)),
+            Way::Aside => {
+                let (handshakes, mut acceptances) = listener.aside(&node, hubs, &HandshakeLimits::default());
+                Accepting::Aside(Box::new(handshakes), Box::new(acceptances.remove(0)))
+            }
+        };
+        let mut two = Self {
+            control,
+            node,
+            hub,
+            own,
+            accepting,
+            to,
+            first: None,
+            received: 0,
+            longest_poll: Duration::ZERO,
+        };
+        two.first = Some(two.connect());
+        two
+    }
+
+    fn dial(&self) -> Connecting {
+        self.node
+            .begin_connect_at(&self.own, self.to, &config(SOON), within(SOON))
+            .unwrap()
+    }
+
+    /// Polls all there is once but a dial, with a message on its way.
+    fn poll(&mut self) -> Option<Outcome> {
+        let began = Instant::now();
+        let outcome = match &mut self.accepting {
+            Accepting::ByPolling(listener) => listener
+                .poll_accept(&self.node, core::slice::from_mut(&mut self.hub))
+                .map(|made| made.map(|made| made.channel))
+                .transpose(),
+            Accepting::Aside(handshakes, acceptances) => {
+                handshakes.poll();
+                let accepted = acceptances.poll_accept(&mut self.hub).unwrap().map(Ok);
+                accepted.or_else(|| handshakes.take_failure().map(Err))
+            }
+        };
+        let [own] = &mut self.own;
+        if let Some(channel) = self.first.and_then(|first| own.channel(first)) {
+            let _ = channel.post_inline(Operation::Send, &[0; 8]);
+        }
+        own.poll(|_, event| drop(event)).unwrap();
+        let received = &mut self.received;
+        self.hub
+            .poll(|_, event| {
+                *received = received.saturating_add(u32::from(matches!(event, Event::Received { .. })));
+            })
+            .unwrap();
+        self.longest_poll = self.longest_poll.max(began.elapsed());
+        outcome
+    }
+
+    /// Polls until a peer is accepted, or comes to nothing, or this is so; the dial with it.
+    fn until(&mut self, dial: &mut Connecting, is_so: impl Fn(&Self) -> bool) -> Option<Outcome> {
+        let began = Instant::now();
+        while !is_so(self) {
+            assert!(began.elapsed() < SOON, "{dial:?}");
+            if let Some(made) = dial.poll(&self.node, &mut self.own) {
+                panic!("{made:?}");
+            }
+            let outcome = self.poll();
+            if outcome.is_some() {
+                return outcome;
+            }
+        }
+        None
+    }
+
+    /// Connects on the one place there is.
+    fn connect(&mut self) -> ChannelId {
+        let dial = self.dial();
+        self.finish(dial)
+    }
+
+    fn finish(&mut self, mut dial: Connecting) -> ChannelId {
+        let (began, mut accepted, mut made) = (Instant::now(), false, None);
+        while !accepted || made.is_none() {
+            assert!(began.elapsed() < SOON, "{dial:?}");
+            if made.is_none() {
+                made = dial.poll(&self.node, &mut self.own);
+            }
+            match self.poll() {
+                Some(Ok(_)) => accepted = true,
+                Some(Err(error)) => panic!("{error}"),
+                None => {}
+            }
+        }
+        made.unwrap().unwrap().channel
+    }
+
+    /// Goes on with a dial until who accepts waits for a held call, the first one after `after` others.
+    fn hold(&mut self, call: Call, after: u32) -> Connecting {
+        if call == Call::OpenDevice {
+            // What handshakes aside saw of the ports when the first came is too old by then.
+            std::thread::sleep(LOOK_LASTS);
+        }
+        let held = self.control.calls(call).saturating_add(after).saturating_add(1);
+        self.control.hold(call, after);
+        let mut dial = self.dial();
+        let outcome = self.until(&mut dial, |two| two.control.calls(call) >= held);
+        assert!(outcome.is_none(), "{outcome:?}");
+        (self.received, self.longest_poll) = (0, Duration::ZERO);
+        dial
+    }
+
+    /// Nothing that was held was called here, and what else there was to do went on.
+    fn let_go(&self, case: &str) {
+        assert_eq!(self.control.let_go(), 0, "{case}");
+        assert!(self.received > 100, "{case}: {}", self.received);
+        assert!(self.longest_poll < PROMPT, "{case}: {:?}", self.longest_poll);
+    }
+
+    /// Sleeps as who has nothing else to do than to accept.
+    fn wait(&self) {
+        match &self.accepting {
+            Accepting::ByPolling(listener) => listener.wait(&self.node, within(SOON)).unwrap(),
+            Accepting::Aside(handshakes, _) => handshakes.wait(within(SOON)).unwrap(),
+        }
+    }
+
+    fn end(self) {
+        drop((self.accepting, self.hub, self.own));
+        assert!(self.node.settle(within(SOON)));
+        drop(self.node);
+        all_destroyed(self.control);
+    }
+}
+
+/// However long it takes, it succeeds once it is done, and who sleeps meanwhile finds out.
+fn taking_long(control: Control, way: Way, call: Call, after: u32) {
+    let case = format!("{way:?}: {call:?} after {after}");
+    let mut two = Two::new(control, way, SOON);
+    let mut dial = two.hold(call, after);
+    let began = Instant::now();
+    let outcome = two.until(&mut dial, |_| began.elapsed() > HELD);
+    assert!(outcome.is_none(), "{case}: {outcome:?}");
+    let began = Instant::now();
+    two.wait();
+    two.let_go(&case);
+    two.wait();
+    assert!(began.elapsed() < SOON / 4, "{case}");
+    two.finish(dial);
+    two.end();
+}
+
+/// Its time passes meanwhile: the peer is told, and what is made behind that is undone.
+fn taking_too_long(control: Control, way: Way, call: Call, after: u32) {
+    let case = format!("{way:?}: {call:?} after {after} for too long");
+    let mut two = Two::new(control, way, HELD);
+    let mut dial = two.hold(call, after);
+    let outcome = two.until(&mut dial, |_| false).unwrap();
+    match outcome {
+        Err(ConnectError::PortsTimedOut) => assert_eq!(call, Call::OpenDevice, "{case}"),
+        Err(ConnectError::Handshake(HandshakeError { stage, .. })) => {
+            assert_eq!((call, stage), (Call::ModifyQp, Stage::Prepare), "{case}");
+        }
+        other => panic!("{case}: {other:?}"),
+    }
+    // It is told, and not left to wait.
+    let began = Instant::now();
+    while dial.poll(&two.node, &mut two.own).is_none() {
+        assert!(began.elapsed() < SOON / 2, "{case}");
+        let outcome = two.poll();
+        assert!(outcome.is_none(), "{case}: {outcome:?}");
+    }
+    drop(dial);
+    two.let_go(&case);
+    assert!(two.node.settle(within(SOON)), "{case}");
+    two.connect();
+    two.end();
+}
+
+/// All is given up meanwhile: nobody who drops waits.
+fn given_up(control: Control, way: Way, call: Call, after: u32) {
+    let case = format!("{way:?}: given up at {call:?} after {after}");
+    let mut two = Two::new(control, way, SOON);
+    let dial = two.hold(call, after);
+    while two.received <= 100 {
+        assert!(two.poll().is_none());
+    }
+    let began = Instant::now();
+    drop(dial);
+    let Two {
+        node,
+        hub,
+        own,
+        accepting,
+        ..
+    } = two;
+    drop((accepting, hub, own, node));
+    assert!(began.elapsed() < PROMPT, "{case}");
+    assert_eq!(control.let_go(), 0, "{case}");
+    all_destroyed(control);
+}
+
+/// A peer that was told yes goes: its queue pair is destroyed elsewhere.
+fn gone_when_told(control: Control, way: Way) {
+    let mut two = Two::new(control, way, SOON);
+    // Who connects waits for its own queue pair, once it was told.
+    let mut dial = two.hold(Call::ModifyQp, INITIATORS + 3);
+    let outcome = two.until(&mut dial, |two| two.received > 100);
+    assert!(outcome.is_none(), "{way:?}: {outcome:?}");
+    assert_eq!(control.let_go(), 0, "{way:?}");
+    control.hold_destroys();
+    drop(dial);
+    let began = Instant::now();
+    let outcome = loop {
+        assert!(began.elapsed() < SOON);
+        if let Some(outcome) = two.poll() {
+            break outcome;
+        }
+    };
+    assert!(
+        matches!(outcome, Err(ConnectError::Handshake(_))),
+        "{way:?}: {outcome:?}"
+    );
+    two.let_go(&format!("{way:?}: gone when told"));
+    assert!(two.node.settle(within(SOON)), "{way:?}");
+    two.connect();
+    two.end();
+}
+
+#[test]
+fn who_accepts_waits_for_no_device() {
+    let path = doorbell_fake::library_path().unwrap();
+    rdma_sys::load_from(&path).unwrap();
+    drop(Node::open(Trust::unauthenticated_on_purpose()).unwrap());
+    let control = Control::of(&path).unwrap();
+    let before = leaks();
+
+    for way in [Way::ByPolling, Way::Aside] {
+        taking_long(control, way, Call::OpenDevice, INITIATORS);
+        taking_long(control, way, Call::CreateQp, INITIATORS);
+        // To ready-to-receive, which asks for the neighbour.
+        taking_long(control, way, Call::ModifyQp, INITIATORS + 1);
+        taking_too_long(control, way, Call::OpenDevice, INITIATORS);
+        taking_too_long(control, way, Call::ModifyQp, INITIATORS + 1);
+        given_up(control, way, Call::OpenDevice, INITIATORS);
+        given_up(control, way, Call::ModifyQp, INITIATORS + 1);
+        gone_when_told(control, way);
+    }
+    assert_eq!(leaks(), before);
+}

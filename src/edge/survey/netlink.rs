@@ -1,0 +1,155 @@
+//! Questions to the kernel by rtnetlink, and what all its answers have in common.
+//!
+//! Source: `netlink(7)`, `rtnetlink(7)`.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::time::Duration;
+use std::os::fd::OwnedFd;
+
+use rustix::io::{Errno, Result};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
+
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_DUMP: u16 = 0x300;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+
+/// The length of a message's header.
+const HEADER_BYTES: usize = 16;
+
+/// How long the kernel is waited for, which answers at once, and how many parts its answer may have.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PARTS_MAX: usize = 4096;
+
+/// More than the kernel puts into one part.
+const PART_BYTES: usize = 64 << 10;
+
+/// A socket to ask on, one question after the other.
+#[derive(Debug)]
+pub(super) struct Netlink {
+    socket: OwnedFd,
+    part: Vec<u8>,
+}
+
+impl Netlink {
+    pub(super) fn open() -> Result<Self> {
+        let socket = socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+        Ok(Self {
+            socket,
+            part: vec![0; PART_BYTES],
+        })
+    }
+
+    /// Asks for all there is of a kind, and gives the messages of the answer to `each`, by type and body.
+    pub(super) fn dump(&mut self, kind: u16, body: &[u8], mut each: impl FnMut(u16, &[u8])) -> Result<()> {
+        send(
+            &self.socket,
+            &request(kind, NLM_F_REQUEST | NLM_F_DUMP, body),
+            SendFlags::empty(),
+        )?;
+        for _ in 0..PARTS_MAX {
+            if read_part(self.receive()?, &mut each)? {
+                return Ok(());
+            }
+        }
+        Err(Errno::MSGSIZE)
+    }
+
+    /// Asks for one thing, and gives the messages of the answer to `each`.
+    pub(super) fn ask(&mut self, kind: u16, body: &[u8], mut each: impl FnMut(u16, &[u8])) -> Result<()> {
+        send(
+            &self.socket,
+            &request(kind, NLM_F_REQUEST, body),
+            SendFlags::empty(),
+        )?;
+        read_part(self.receive()?, &mut each).map(|_| ())
+    }
+
+    fn receive(&mut self) -> Result<&[u8]> {
+        let (bytes, _) = recv(&self.socket, self.part.as_mut_slice(), RecvFlags::empty())?;
+        Ok(self.part.get(..bytes).unwrap_or_default())
+    }
+}
+
+fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+    let mut request = Vec::new();
+    let bytes = u32::try_from(HEADER_BYTES.saturating_add(body.len())).unwrap_or(0);
+    request.extend(bytes.to_ne_bytes());
+    request.extend(kind.to_ne_bytes());
+    request.extend(flags.to_ne_bytes());
+    // No number and no sender: nothing else is under way on this socket.
+    request.extend([0; 8]);
+    request.extend(body);
+    request
+}
+
+/// Reads one part of an answer; says whether it was the last of a dump.
+pub(super) fn read_part(mut part: &[u8], mut each: impl FnMut(u16, &[u8])) -> Result<bool> {
+    while !part.is_empty() {
+        let bytes = u32_at(part, 0).and_then(|bytes| usize::try_from(bytes).ok());
+        let bytes = bytes
+            .filter(|bytes| *bytes >= HEADER_BYTES)
+            .ok_or(Errno::BADMSG)?;
+        let message = part.get(..bytes).ok_or(Errno::BADMSG)?;
+        let body = message.get(HEADER_BYTES..).unwrap_or_default();
+        match u16_at(message, 4) {
+            Some(NLMSG_DONE) => return Ok(true),
+            Some(NLMSG_ERROR) => {
+                let errno = i32::from_ne_bytes(*body.first_chunk().ok_or(Errno::BADMSG)?);
+                return Err(Errno::from_raw_os_error(errno.wrapping_neg()));
+            }
+            Some(kind) => each(kind, body),
+            None => {}
+        }
+        part = part.get(aligned(bytes)..).unwrap_or_default();
+    }
+    Ok(false)
+}
+
+/// The value of the first attribute of this kind.
+pub(super) fn attribute(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    loop {
+        let bytes = usize::from(u16_at(attributes, 0)?);
+        let value = attributes.get(4..bytes)?;
+        if u16_at(attributes, 2)? == kind {
+            return Some(value);
+        }
+        attributes = attributes.get(aligned(bytes)..)?;
+    }
+}
+
+/// The address that a value is.
+pub(super) fn address_of(value: &[u8]) -> Option<IpAddr> {
+    match (<[u8; 4]>::try_from(value), <[u8; 16]>::try_from(value)) {
+        (Ok(v4), _) => Some(IpAddr::V4(Ipv4Addr::from(v4))),
+        (_, Ok(v6)) => Some(IpAddr::V6(Ipv6Addr::from(v6))),
+        _ => None,
+    }
+}
+
+/// Where what follows begins.
+pub(super) const fn aligned(bytes: usize) -> usize {
+    bytes.saturating_add(3) & !3
+}
+
+pub(super) fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
+}
+
+pub(super) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(*bytes.get(offset..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+pub(super) fn message(kind: u16, body: &[u8]) -> Vec<u8> {
+    let mut bytes = request(kind, 0, body);
+    bytes.resize(aligned(bytes.len()), 0);
+    bytes
+}
