@@ -4,12 +4,12 @@
 //! ```text
 //! host a$ cargo run --release --example handshakes -- serve --key-file keys --peers 400
 //! host b$ cargo run --release --example handshakes -- connect --key-file keys doorbell:... --count 200
-//! host c$ cargo run --release --example handshakes -- flood ADDRESS:PORT --silent 300 --seconds 60
+//! host c$ cargo run --release --example handshakes -- flood ADDRESS:PORT --from ADDRESS,ADDRESS,… --seconds 60
 //! host b$ cargo run --release --example handshakes -- connect --key-file keys doorbell:... --count 200
 //! ```
 //!
 //! `simulated` is who listens and who connects in this process, over TCP of this host, with devices that are simulated: it needs none.
-//! What it measures is a handshake without what a device takes.
+//! What it measures is a handshake without what a device takes, with `--flood` beside a flood from other addresses of the loopback.
 //!
 //! **The handshakes have threads of their own** ([`Listener::background`]). The thread of the Worker grants places and
 //! accepts what is done; it could carry traffic meanwhile. Here it closes each connection as soon as it has it, so
@@ -43,6 +43,7 @@ use doorbell::{
     Worker, WorkerConfig, within,
 };
 use doorbell_sim::{Fabric, Host, PortConfig};
+use flood::{Flood, Flooded};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -63,7 +64,7 @@ struct Arguments {
 enum Role {
     Serve(Serve),
     Connect(Connect),
-    Flood(flood::Flood),
+    Flood(Flood),
     Simulated(Simulated),
 }
 
@@ -109,6 +110,9 @@ struct Manner {
 struct Simulated {
     #[command(flatten)]
     manner: Manner,
+    /// Beside a flood.
+    #[arg(long)]
+    flood: bool,
 }
 
 /// Few and small: connections are what is measured.
@@ -320,8 +324,16 @@ fn retry_after(error: &ConnectError) -> Option<Duration> {
     }
 }
 
+/// What all came to that were in this process.
+#[derive(Debug, Serialize)]
+struct Beside {
+    #[serde(flatten)]
+    peers: All<Served, Connected>,
+    flood: Option<Flooded>,
+}
+
 impl Simulated {
-    fn run(&self) -> Result<All<Served, Connected>, Failure> {
+    fn run(&self) -> Result<Beside, Failure> {
         eprintln!("on simulated devices, over this host's TCP: no device takes part");
         let fabric = Fabric::new();
         let node = |name: &str, number: u8| -> Result<_, Failure> {
@@ -340,10 +352,43 @@ impl Simulated {
         thread::scope(|scope| {
             let serving = scope.spawn(move || serve.run(&listening, |handle| Ok(tell.send(*handle)?)));
             // Where there is none, who listens says why.
-            let connected = told.recv().map(|handle| self.manner.run(&connecting, &handle));
+            let handle = told.recv();
+            let (full, is_full) = mpsc::channel();
+            let flooding = handle.ok().filter(|_| self.flood).map(|handle| {
+                scope.spawn(move || {
+                    let port = handle.port().get();
+                    let from = (11..=16).map(|number| [127, 0, 0, number].into()).collect();
+                    let flood = Flood::new(([127, 0, 0, 1], port).into(), from, patience_s);
+                    flood.run(move || {
+                        let _ = full.send(());
+                    })
+                })
+            });
+            if flooding.is_some() {
+                // Or it has ended, and says why.
+                let _ = is_full.recv();
+            }
+            let connected = handle.map(|handle| self.manner.run(&connecting, &handle));
             let listened = serving.join().map_err(|_| "who listens panicked")??;
-            Ok((listened, vec![connected??]).into())
+            let flooded = flooding.map(|flooding| flooding.join().map_err(|_| "the flood panicked"));
+            Ok(Beside {
+                peers: (listened, vec![connected??]).into(),
+                flood: flooded.transpose()?.transpose()?,
+            })
         })
+    }
+}
+
+impl Report for Beside {
+    fn failures(&self) -> &[String] {
+        self.peers.failures()
+    }
+}
+
+impl Display for Beside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.peers.fmt(f)?;
+        self.flood.iter().try_for_each(|flood| flood.fmt(f))
     }
 }
 
@@ -390,26 +435,46 @@ fn main() -> ExitCode {
             let run = |node| connect.manner.run(&node, &connect.handle);
             output.conclude(PROGRAM, output.node().and_then(run))
         }
-        Role::Flood(flood) => output.conclude(PROGRAM, flood.run()),
+        Role::Flood(flood) => {
+            let flooded = flood.run(|| eprintln!("all places are taken"));
+            output.conclude(PROGRAM, flooded)
+        }
         Role::Simulated(simulated) => output.conclude(PROGRAM, simulated.run()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Manner, Simulated};
+    use super::{Beside, Manner, Simulated};
+
+    /// Twenty handshakes, on devices that are simulated.
+    fn twenty(at_once: usize, flood: bool) -> Beside {
+        let manner = Manner {
+            count: 20,
+            at_once,
+            patience_ms: 30_000,
+        };
+        let beside = Simulated { manner, flood }.run().unwrap();
+        let both = &beside.peers;
+        assert_eq!(both.failures, [""; 0]);
+        assert_eq!((both.listener.accepted, both.connected[0].handshakes), (20, 20));
+        beside
+    }
 
     #[test]
     fn each_who_connects_is_accepted_over_simulated_devices() {
-        for at_once in [1, 4] {
-            let manner = Manner {
-                count: 20,
-                at_once,
-                patience_ms: 30_000,
-            };
-            let both = Simulated { manner }.run().unwrap();
-            assert_eq!(both.failures, [""; 0]);
-            assert_eq!((both.listener.accepted, both.connected[0].handshakes), (20, 20));
-        }
+        twenty(1, false);
+        twenty(4, false);
+    }
+
+    #[test]
+    fn beside_a_flood_that_takes_all_places_each_is_accepted_too() {
+        let beside = twenty(4, true);
+        assert_eq!(beside.peers.connected[0].told_to_wait, 0);
+        let flooded = beside.flood.unwrap();
+        assert!(
+            flooded.malformed > 0 && flooded.out_of_turn > 0 && flooded.made_room > 0,
+            "{flooded:?}"
+        );
     }
 }

@@ -367,7 +367,7 @@ impl<'a> Runner<'a> {
             Line::Shell(line) => {
                 let line = line.fill(&values)?;
                 (
-                    vec!["sh".to_owned(), "-c".to_owned(), line.clone()],
+                    ["sh", "-e", "-c", &line].map(str::to_owned).to_vec(),
                     line.trim().to_owned(),
                 )
             }

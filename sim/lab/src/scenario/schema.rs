@@ -186,7 +186,7 @@ pub(super) enum ForEach {
     Link,
 }
 
-/// A program with its arguments, or a line for `sh -c`.
+/// A program with its arguments, or a line for `sh -e -c`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Argv(Vec<String>),

@@ -42,6 +42,17 @@ fn foreground_steps_run_one_after_the_other() {
 }
 
 #[test]
+fn a_script_ends_at_the_first_command_that_fails() {
+    let (report, folder) = run(&steps(&[(
+        "script",
+        "command = 'for code in 0 3 0; do echo $code; (exit $code); done; echo over'",
+    )]));
+    assert_eq!(report.verdict, Verdict::Failed);
+    assert_eq!(step(&report, "script").exit, Some(Exit::Code(3)));
+    assert_eq!(read(&folder, "script.stdout"), "0\n3\n");
+}
+
+#[test]
 fn a_step_waits_until_a_pattern_says_that_another_is_ready() {
     let (report, folder) = run(&steps(&[
         (
