@@ -18,6 +18,7 @@ use doorbell_core::wire::InstanceId;
 use super::reaper::{Reaped, Reaper};
 use super::signal::Signal;
 use crate::error::ConnectError;
+use crate::handshakes::network;
 
 /// Whom a job is for, as far as it may keep others from theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +43,8 @@ pub(crate) const PANICKED: ProviderError = ProviderError {
 /// `ECANCELED`.
 const CANCELED: i32 = 125;
 
-/// Makes what it is asked for, as much at a time as it has threads, and of that for one peer half at most. What waits is
+/// Makes what it is asked for, as much at a time as it has threads, and of that for one peer half at most; for all of one
+/// IPv6 network that a host may have all of, one less than all. What waits is
 /// bounded by what there is to make it of: each queue pair has a place of a Worker's, and a look is for all who ask.
 ///
 /// Dropped, it waits until all is done, unless it is [detached](Makers::detached).
@@ -76,6 +78,7 @@ impl Makers {
         let jobs = Arc::new(Jobs {
             for_all: making,
             for_one: making.div_ceil(2),
+            for_network: making.saturating_sub(1).max(1),
             state: Mutex::default(),
             added: Condvar::new(),
             done: Condvar::new(),
@@ -231,6 +234,8 @@ struct Jobs {
     for_all: usize,
     /// How many of those are of one peer at most.
     for_one: usize,
+    /// And of guests of one [`network`].
+    for_network: usize,
     state: Mutex<State>,
     added: Condvar,
     done: Condvar,
@@ -265,29 +270,37 @@ impl State {
         self.running.iter().all(|job| job.is_wanted)
     }
 
-    /// The job whose turn it is: those of looks come last.
-    fn turn(&self, for_all: usize, for_one: usize) -> Option<usize> {
-        let made = self.running.iter().filter(|job| job.whom != Whom::All);
-        let may_make = made.count() < for_all;
-        let has_room = |job: &Job| {
-            let same = self.running.iter().filter(|other| other.whom == job.whom);
-            // Of looks one at a time, so that all who ask meanwhile have one to share.
-            match job.whom {
-                Whom::All => same.count() == 0,
-                _ => may_make && same.count() < for_one,
-            }
-        };
-        let turn = |is_look| {
-            let mut waiting = self.waiting.iter();
-            waiting.position(|job| (job.whom == Whom::All) == is_look && has_room(job))
-        };
-        turn(false).or_else(|| turn(true))
+    fn count(&self, is_counted: impl Fn(Whom) -> bool) -> usize {
+        self.running.iter().filter(|job| is_counted(job.whom)).count()
     }
 }
 
 impl Jobs {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The job whose turn it is: those of looks come last.
+    fn turn(&self, state: &State) -> Option<usize> {
+        let may_make = state.count(|whom| whom != Whom::All) < self.for_all;
+        let has_room = |job: &Job| {
+            let of_it = state.count(|whom| whom == job.whom);
+            match job.whom {
+                // One at a time, so that all who ask meanwhile have one to share.
+                Whom::All => of_it == 0,
+                Whom::Peer(_) => may_make && of_it < self.for_one,
+                Whom::Guest(guest) => {
+                    let is_beside =
+                        |whom| matches!(whom, Whom::Guest(other) if network(other) == network(guest));
+                    may_make && of_it < self.for_one && state.count(is_beside) < self.for_network
+                }
+            }
+        };
+        let turn = |is_look| {
+            let mut waiting = state.waiting.iter();
+            waiting.position(|job| (job.whom == Whom::All) == is_look && has_room(job))
+        };
+        turn(false).or_else(|| turn(true))
     }
 
     /// Puts a job behind the others, and gives its number.
@@ -333,7 +346,7 @@ impl Jobs {
     fn next(&self) -> Option<Job> {
         let mut state = self.state();
         loop {
-            let at = state.turn(self.for_all, self.for_one);
+            let at = self.turn(&state);
             if let Some(job) = at.and_then(|at| state.waiting.remove(at)) {
                 state.running.push(Running {
                     number: job.number,
@@ -356,6 +369,7 @@ impl fmt::Debug for Jobs {
         f.debug_struct("Jobs")
             .field("for_all", &self.for_all)
             .field("for_one", &self.for_one)
+            .field("for_network", &self.for_network)
             .finish_non_exhaustive()
     }
 }

@@ -23,7 +23,7 @@ pub struct HandshakeLimits {
     /// most. Default 64. Each has its receives and its place on the Worker already.
     pub unaccepted: u32,
     /// Queue pairs made at a time, at least 1, each on a thread of its own: a peer whose neighbour entry does not
-    /// resolve holds one up for seconds, and half of them at most are an address's. Default 4. Not for
+    /// resolve holds one up for seconds, so half of them at most are an address's, and all but one a network's of 64 bits. Default 4. Not for
     /// [`Listener::aside`](crate::Listener::aside), which has the Node's threads for that.
     pub making: usize,
 }
@@ -46,10 +46,20 @@ pub(crate) fn source(address: Option<SocketAddr>) -> IpAddr {
     })
 }
 
+/// What one host may have all of: the address itself, or of IPv6 its network of 64 bits.
+pub(crate) const fn network(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(v6) => {
+            let [a, b, c, d, ..] = v6.segments();
+            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+        }
+        IpAddr::V4(_) => address,
+    }
+}
+
 /// Who has handshakes under way, as far as limits go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Guest {
-    /// What one host may have all of: the address itself, or of IPv6 its network of 64 bits.
     network: IpAddr,
     address: IpAddr,
 }
@@ -58,14 +68,10 @@ impl Guest {
     /// Whose address this is.
     pub(crate) fn of(address: Option<SocketAddr>) -> Self {
         let address = source(address);
-        let network = match address {
-            IpAddr::V6(v6) => {
-                let [a, b, c, d, ..] = v6.segments();
-                IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-            }
-            IpAddr::V4(_) => address,
-        };
-        Self { network, address }
+        Self {
+            network: network(address),
+            address,
+        }
     }
 
     pub(super) const fn address(self) -> IpAddr {

@@ -106,6 +106,24 @@ fn half_of_those_at_a_time_are_a_peer_s_at_most() {
 }
 
 #[test]
+fn a_network_that_one_host_may_have_leaves_the_others_one() {
+    let makers = Makers::background(4, &Reaper::default()).unwrap();
+    let (began, begins) = mpsc::channel();
+    let of = |address: &str| Whom::Guest(address.parse().unwrap());
+    let mut all: Vec<_> = (1..=4)
+        .map(|number| slow(&makers, of(&format!("fd00::{}", number / 3)), number, &began))
+        .collect();
+    all.push(slow(&makers, of("fd00:0:0:1::1"), 5, &began));
+    let mut first: Vec<_> = (0..4).map(|_| begins.recv_timeout(SOON).unwrap()).collect();
+    first.sort_unstable();
+    assert_eq!(first, [1, 2, 3, 5]);
+    // With one of the network done, it is the next one's turn.
+    all[0].go.send(()).unwrap();
+    assert_eq!(begins.recv_timeout(SOON), Ok(4));
+    drop(all);
+}
+
+#[test]
 fn looks_are_one_at_a_time_and_come_last() {
     let makers = Makers::background(2, &Reaper::default()).unwrap();
     let (began, begins) = mpsc::channel();
