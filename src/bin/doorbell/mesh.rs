@@ -41,6 +41,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How often it is looked for those that are reached through others alone.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
+/// Between two polls while members are still to come: the threads that make queue pairs have the processors, of which
+/// the hosts of a lab have few.
+const NAP: Duration = Duration::from_millis(1);
+
 /// Requests in flight, and receives, of each channel.
 const DEPTH: u32 = 64;
 
@@ -329,6 +333,7 @@ impl Member {
             if waited > self.timeout {
                 return Err(self.missing.text(&self.mesh, waited).into());
             }
+            thread::sleep(NAP);
         }
     }
 
