@@ -31,7 +31,7 @@ use crate::error::ConnectError;
 use crate::rails::Rails;
 use crate::{Acceptances, Event, HandshakeCounts, Listener, Node, Tcp, Turn, Worker};
 
-/// Names a link. It names nothing once the link's end was told.
+/// Names a link. Once the link's end was told it names only that end, and nothing after another link ended at the same place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LinkId {
     pub(super) index: u32,
@@ -386,9 +386,13 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// what is returned.
     ///
     /// # Errors
-    /// [`PushRefusal::Full`] and [`PushRefusal::Recovering`] are back-pressure: poll, and try again.
+    /// [`PushRefusal::Full`] and [`PushRefusal::Recovering`] are back-pressure: poll, and try again. [`PushRefusal::Over`] says why
+    /// the link is over, also after its end was told, until another link has ended that had its place: then
+    /// it is [`PushRefusal::Closing`], as for a link there never was.
     pub fn send(&mut self, id: LinkId, message: &[u8]) -> Result<Sequence, PushRefusal> {
-        let link = self.core.link_mut(id).ok_or(PushRefusal::Closing)?;
+        let Some(link) = self.core.link_mut(id) else {
+            return Err(self.core.over(id).map_or(PushRefusal::Closing, PushRefusal::Over));
+        };
         link.push(message)
     }
 
@@ -419,7 +423,8 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// are done that have no end yet is not told.
     ///
     /// # Errors
-    /// [`RequestRefusal::Full`] is back-pressure: poll, and try again.
+    /// [`RequestRefusal::Full`] is back-pressure: poll, and try again. [`RequestRefusal::Over`] says why the link is over, for as long as
+    /// [`Links::send`] does.
     pub fn request(
         &mut self,
         node: &Node<P, N>,
@@ -427,7 +432,12 @@ impl<P: Provider, N: Network> Links<P, N> {
         (window, offset): (u32, u64),
         request: &Request<'_>,
     ) -> Result<RequestId, RequestRefusal> {
-        let link = self.core.link_mut(id).ok_or(RequestRefusal::Closing)?;
+        let Some(link) = self.core.link_mut(id) else {
+            return Err(self
+                .core
+                .over(id)
+                .map_or(RequestRefusal::Closing, RequestRefusal::Over));
+        };
         link.ask((window, offset), request, node.network.now())
     }
 

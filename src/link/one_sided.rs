@@ -226,7 +226,10 @@ impl<P: Provider, N: Network> Link<P, N> {
         request: &Request<'_>,
         now: Instant,
     ) -> Result<RequestId, RequestRefusal> {
-        if self.session.over().is_some() || self.session.is_closing() {
+        if let Some(reason) = self.session.over() {
+            return Err(RequestRefusal::Over(reason));
+        }
+        if self.session.is_closing() {
             return Err(RequestRefusal::Closing);
         }
         self.one_sided.begin(at, request, now)

@@ -2,7 +2,7 @@
 
 use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
-use doorbell_core::session::{Action, Sequence, SessionEvent};
+use doorbell_core::session::{Action, FinalReason, Sequence, SessionEvent};
 use doorbell_core::wire::Handle;
 use doorbell_core::{Deadline, Instant};
 
@@ -51,6 +51,8 @@ pub(super) struct Place<P: Provider, N: Network> {
     link: Option<Link<P, N>>,
     /// Why rails of the link before were not connected.
     before: Vec<NotConnected>,
+    /// Why that one is over.
+    over: Option<FinalReason>,
 }
 
 impl<P: Provider, N: Network> Core<P, N> {
@@ -76,6 +78,14 @@ impl<P: Provider, N: Network> Core<P, N> {
 
     pub(super) fn links_mut(&mut self) -> impl Iterator<Item = &mut Link<P, N>> {
         self.places.iter_mut().filter_map(|place| place.link.as_mut())
+    }
+
+    /// Why a link is over, where no other has ended at its place since.
+    pub(super) fn over(&self, id: LinkId) -> Option<FinalReason> {
+        let place = self.places.get(id.index as usize)?;
+        place
+            .over
+            .filter(|_| place.generation == id.generation.wrapping_add(1))
     }
 
     /// Why rails of a link that is over were not connected, where no other has ended at its place since.
@@ -104,6 +114,7 @@ impl<P: Provider, N: Network> Core<P, N> {
                 generation: 0,
                 link: None,
                 before: Vec::new(),
+                over: None,
             });
         }
         let place = self.places.get_mut(at)?;
@@ -119,6 +130,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             let mut link = place.link.take()?;
             let rails = link.rails.iter_mut();
             let rails = rails.filter_map(|rail| rail.not_connected.take());
+            place.over = link.session.over();
             place.before = link.unreached.take().into_iter().chain(rails).collect();
             Some(link)
         }) else {

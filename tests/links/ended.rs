@@ -1,6 +1,6 @@
 //! Links that one side ends by itself: what the other is told of it.
 
-use doorbell::vocabulary::session::{FinalReason, Violation};
+use doorbell::vocabulary::session::{FinalReason, PushRefusal, RequestRefusal, Violation};
 use doorbell::vocabulary::wire::RefusalReason;
 use doorbell::{LinkConfig, RemoteAccess};
 
@@ -60,6 +60,7 @@ fn who_sends_a_message_that_is_too_long_for_its_peer_learns_that() {
 fn whose_peer_closes_with_something_open_learns_that_it_was_closed() {
     for closing in [A, B] {
         let mut two = linked([config(); 2], "");
+        let links = [A, B].map(|at| two.process(at).link.unwrap());
         // As SIGSTOP does: nothing is acknowledged.
         two.process_mut(1 - closing).is_stopped = true;
         two.process_mut(closing).send().unwrap();
@@ -69,8 +70,39 @@ fn whose_peer_closes_with_something_open_learns_that_it_was_closed() {
         let ends = ends(&mut two, 1000);
         assert_eq!(ends[closing], Some(FinalReason::Closed));
         assert_eq!(ends[1 - closing], Some(FinalReason::PeerClosed));
+        for at in [A, B] {
+            let over = ends[at].unwrap();
+            assert_eq!(
+                two.process_mut(at).refusals(links[at]),
+                (PushRefusal::Over(over), RequestRefusal::Over(over))
+            );
+        }
         two.fabric.audit().unwrap();
     }
+}
+
+#[test]
+fn why_a_link_is_over_is_said_to_who_sends_until_the_next_one_at_its_place_is() {
+    let closed = (
+        PushRefusal::Over(FinalReason::Closed),
+        RequestRefusal::Over(FinalReason::Closed),
+    );
+    let never = (PushRefusal::Closing, RequestRefusal::Closing);
+    let mut two = linked([config(); 2], "");
+    let first = two.process(A).link.unwrap();
+    close(&mut two, A, 100);
+    assert_eq!(ends(&mut two, 500)[A], Some(FinalReason::Closed));
+    for at in [A, B] {
+        two.process_mut(at).over = None;
+    }
+    two.begin();
+    let second = two.process(A).link.unwrap();
+    assert!(two.run(ms(1000), |two| two.process(A).links.is_connected(second)));
+    assert_eq!(two.process_mut(A).refusals(first), closed);
+    close(&mut two, A, 100);
+    assert_eq!(ends(&mut two, 2000)[A], Some(FinalReason::Closed));
+    assert_eq!(two.process_mut(A).refusals(first), never);
+    assert_eq!(two.process_mut(A).refusals(second), closed);
 }
 
 #[test]

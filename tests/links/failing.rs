@@ -1,6 +1,6 @@
 //! Links whose rails fail.
 
-use doorbell::vocabulary::session::{FinalReason, HealthState, PushRefusal, SessionEvent};
+use doorbell::vocabulary::session::{FinalReason, HealthState, PushRefusal, RequestRefusal, SessionEvent};
 
 use crate::processes::{A, B, Two, ms};
 
@@ -108,6 +108,7 @@ fn without_any_rail_it_recovers_and_nothing_is_lost() {
 fn a_link_that_cannot_recover_ends_and_so_does_each_message() {
     let mut two = Two::new(1, "at 50ms link a-b down");
     two.connected(1);
+    let links = [A, B].map(|at| two.process(at).link.unwrap());
     two.sends_every = [Some(ms(1)), Some(ms(1))];
     assert!(two.run(ms(12_000), |two| {
         two.processes
@@ -120,6 +121,11 @@ fn a_link_that_cannot_recover_ends_and_so_does_each_message() {
         assert_eq!(process.over, Some(FinalReason::Unreachable));
         assert_eq!(process.done + process.unknown, process.sent);
         assert!(process.unknown > 0);
+        let over = FinalReason::Unreachable;
+        assert_eq!(
+            two.process_mut(at).refusals(links[at]),
+            (PushRefusal::Over(over), RequestRefusal::Over(over))
+        );
     }
     // What is done is with the other side.
     for (one, other) in [(A, B), (B, A)] {

@@ -5,10 +5,12 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use doorbell::vocabulary::Instant;
-use doorbell::vocabulary::session::{FinalReason, PushRefusal, RequestEnd, RequestId, SessionEvent};
+use doorbell::vocabulary::session::{
+    FinalReason, PushRefusal, RequestEnd, RequestId, RequestRefusal, SessionEvent,
+};
 use doorbell::{
-    Deadline, Handle, Key, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node, RemoteAccess, Trust, Worker,
-    WorkerConfig,
+    Deadline, Handle, Key, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node, RemoteAccess, Request, Trust,
+    Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, LinkConfig as Wire, PortConfig, Quirks};
 
@@ -128,6 +130,14 @@ impl Process {
         self.open.push_back(last.0);
         self.sent += 1;
         Ok(())
+    }
+
+    /// Why nothing is sent on a link, and nothing asked.
+    pub(crate) fn refusals(&mut self, link: LinkId) -> (PushRefusal, RequestRefusal) {
+        let asked = self
+            .links
+            .request(&self.node, link, (0, 0), &Request::Write(b"late"));
+        (self.links.send(link, b"late").unwrap_err(), asked.unwrap_err())
     }
 
     pub(crate) fn poll(&mut self, now: Instant) {

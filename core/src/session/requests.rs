@@ -97,18 +97,21 @@ pub enum RequestRefusal {
     OutOfRange,
     /// Caller misuse: the window is not granted for this.
     NotGranted,
-    /// The session is being closed, or over.
+    /// The session is being closed.
     Closing,
+    /// The session is over.
+    Over(FinalReason),
 }
 
 impl core::fmt::Display for RequestRefusal {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
+            Self::Over(reason) => return write!(f, "the session is over: {reason}"),
             Self::Full => "there are as many requests as may be: poll, and try again",
             Self::NoWindow => "the peer has granted no such window, or withdrawn it",
             Self::OutOfRange => "not within the window, not aligned, or too long",
             Self::NotGranted => "the window is not granted for this",
-            Self::Closing => "the link is being closed, or over",
+            Self::Closing => "the session is being closed",
         })
     }
 }

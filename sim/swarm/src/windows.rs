@@ -393,7 +393,7 @@ impl LinkedRun<'_> {
             Err(RequestRefusal::Full) => Ok(()),
             Err(RequestRefusal::NoWindow) if window.is_over => Ok(()),
             Err(RequestRefusal::NotGranted) if !may => Ok(()),
-            Err(RequestRefusal::Closing) if !self.bonds[bond].is_whole() => Ok(()),
+            Err(RequestRefusal::Closing | RequestRefusal::Over(_)) if !self.bonds[bond].is_whole() => Ok(()),
             Err(refusal) => Err(failure("refused", format!("{what:?}: {refusal}"))),
         }
     }
