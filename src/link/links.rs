@@ -299,6 +299,11 @@ impl<P: Provider, N: Network> Links<P, N> {
         link.is_some_and(|link| link.reroute(node, workers, handle, node.network.now()))
     }
 
+    /// Chance that need not be secret, and is another in each process.
+    pub(crate) fn draw(&mut self) -> u64 {
+        self.core.draw()
+    }
+
     /// What leads peers here; `None` where none are let in.
     pub fn handle(&self) -> Option<&Handle> {
         self.door.as_ref()?.handle()

@@ -84,7 +84,7 @@ pub struct MeshCounts {
 
 /// A member of a mesh.
 pub struct Mesh<P: Provider = Rdma, N: Network = Tcp> {
-    links: Links<P, N>,
+    pub(super) links: Links<P, N>,
     pub(super) state: State,
     /// Members that are found by their address.
     pub(super) sought: Vec<Sought<N>>,

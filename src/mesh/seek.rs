@@ -123,20 +123,18 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 sought.next = Deadline::after(now, backoff.longest);
                 continue;
             }
-            // What is not secret differs from member to member all the same.
-            let chance = now.to_ns() ^ self.state.config.started ^ u64::from(rank.number());
             let Some(asking) = &mut sought.asking else {
                 if sought.next.has_passed(now) {
                     match node.begin_ask(sought.address, Deadline::after(now, ANSWERED_WITHIN)) {
                         Ok(asking) => sought.asking = Some(asking),
-                        Err(error) => sought.failed(error, &backoff, now, chance),
+                        Err(error) => sought.failed(error, &backoff, now, self.links.draw()),
                     }
                 }
                 continue;
             };
             match asking.poll(node) {
                 None => {}
-                Some(Err(error)) => sought.failed(error, &backoff, now, chance),
+                Some(Err(error)) => sought.failed(error, &backoff, now, self.links.draw()),
                 Some(Ok(handle)) => {
                     (sought.asking, sought.failure) = (None, None);
                     sought.next = Deadline::after(now, ANSWERED_WITHIN);

@@ -1,5 +1,7 @@
 //! Links whose rails fail.
 
+use std::collections::BTreeSet;
+
 use doorbell::vocabulary::session::{FinalReason, HealthState, PushRefusal, RequestRefusal, SessionEvent};
 
 use crate::processes::{A, B, Two, ms};
@@ -135,6 +137,51 @@ fn a_link_that_cannot_recover_ends_and_so_does_each_message() {
     two.run(ms(13_000), |two| two.fabric.queue_pairs() == 0);
     assert_eq!(two.fabric.queue_pairs(), 0);
     two.fabric.audit().unwrap();
+}
+
+/// Those whose peer went do not all come again at one moment. Each is in a world of its own, which differ by chance alone.
+#[test]
+fn no_two_try_again_at_the_same_times() {
+    let tried = [1, 2].map(|seed| {
+        let mut two = Two::waiting(1, &format!("seed {seed}"));
+        let handle = two.process(B).handle.unwrap();
+        two.processes[B] = None;
+        two.process_mut(A).connect(&handle);
+        let mut tried = BTreeSet::new();
+        two.run(ms(300), |two| {
+            let process = two.process(A);
+            let mut failures = process.links.not_connected(process.link.unwrap());
+            // Since the first time, which is that of both.
+            if failures.next().is_some() {
+                tried.extend(
+                    process
+                        .links
+                        .wake(two.fabric.now())
+                        .map(|wake| wake.instant().to_ns()),
+                );
+            }
+            false
+        });
+        tried
+    });
+    assert!(tried.iter().all(|tried| tried.len() > 3), "{tried:?}");
+    assert!(tried[0].is_disjoint(&tried[1]), "{tried:?}");
+}
+
+/// The same of those that lost a rail.
+#[test]
+fn a_rail_that_is_lost_is_connected_again_after_a_wait_by_chance() {
+    let tried = [1, 2].map(|seed| {
+        let mut two = Two::new(1, &format!("seed {seed}; at 50ms link a-b down"));
+        two.connected(1);
+        let down = SessionEvent::RailDown { rail: 0 };
+        assert!(two.run(ms(300), |two| two.process(A).saw(down).is_some()));
+        let now = two.fabric.now();
+        (now, two.process(A).links.wake(now))
+    });
+    let [(first, one), (second, other)] = tried;
+    assert_eq!(first, second);
+    assert_ne!(one, other);
 }
 
 #[test]

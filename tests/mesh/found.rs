@@ -1,6 +1,7 @@
 //! Members that are found by the addresses they listen at.
 
 use core::net::SocketAddr;
+use std::collections::BTreeSet;
 
 use doorbell::vocabulary::session::FinalReason;
 use doorbell::{LinkError, NotLinked};
@@ -104,6 +105,31 @@ fn of_who_is_not_linked_the_reasons_are_told_until_it_is() {
     assert!(world.run(ms(3000), |world| {
         world.member(1).mesh.started(rank(0)) == Some(2) && told(world).is_empty()
     }));
+}
+
+/// Those that lost a member at one moment do not all ask for it at one moment.
+#[test]
+fn no_two_ask_at_the_same_times_for_who_is_not_there() {
+    let mut world = World::of_hosts(3, &[(0, 1), (0, 2)], "");
+    for (at, cable) in [(1, 0), (2, 1)] {
+        world.begin(at, 1);
+        let nobody = SocketAddr::from(([10, 1, cable, 1], PORT));
+        world.member(at).mesh.connect_at(rank(0), nobody).unwrap();
+    }
+    let mut next = [const { BTreeSet::new() }; 2];
+    world.run(ms(300), |world| {
+        let now = world.fabric.now();
+        for (next, at) in next.iter_mut().zip([1, 2]) {
+            let mesh = &world.member(at).mesh;
+            // Since the first time, which is that of both.
+            if mesh.not_linked(rank(0)).next().is_some() {
+                next.extend(mesh.wake(now).map(|wake| wake.instant().to_ns()));
+            }
+        }
+        false
+    });
+    assert!(next.iter().all(|next| next.len() > 3), "{next:?}");
+    assert!(next[0].is_disjoint(&next[1]), "{next:?}");
 }
 
 /// Nothing becomes readable by what a member answers: who sleeps until the mesh is to be polled finds it all the same.

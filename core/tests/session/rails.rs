@@ -1,5 +1,7 @@
 //! When a rail that has no connection is connected again.
 
+use core::time::Duration;
+
 use doorbell_core::session::{
     Action, Epoch, FinalReason, Kept, Retained, Role, Session, SessionConfig, SessionId,
 };
@@ -66,6 +68,18 @@ fn what_the_peer_has_given_up_and_is_lost_here_is_no_attempt_that_failed() {
     session.connect_failed(0, false, again, 0);
     let wait = session.config().backoff.wait(2, 0);
     assert_eq!(session.wake(again), Some(Deadline::after(again, wait)));
+}
+
+#[test]
+fn a_rail_that_could_not_be_connected_waits_as_long_as_chance_says() {
+    for (random, drawn_ns) in [(0, 0), (3_000_001, 3_000_001), (7_000_000, 1_999_999)] {
+        let mut session = initiator(1);
+        session.connect_failed(0, false, NOW, random);
+        let backoff = session.config().backoff;
+        let wait = backoff.wait(1, random);
+        assert_eq!(wait, backoff.first / 2 + Duration::from_nanos(drawn_ns));
+        assert_eq!(session.wake(NOW), Some(Deadline::after(NOW, wait)));
+    }
 }
 
 #[test]
