@@ -196,6 +196,7 @@ impl<'a> Runner<'a> {
         for index in pass.steps {
             self.tracked.remove(index);
         }
+        let (mut moved_at, mut before) = (Instant::now(), None);
         loop {
             self.start_what_can(&mut pending, pass)?;
             self.turn(pass.warmup)?;
@@ -203,18 +204,44 @@ impl<'a> Runner<'a> {
                 self.stop(None, pass.warmup)?;
                 return Ok(false);
             }
-            let busy = self
-                .tracked
-                .iter()
-                .any(|(&index, tracked)| !tracked.done && !self.step(index).background);
-            if pending.is_empty() && !busy {
+            let running = || {
+                let left = self.tracked.iter().filter(|(_, tracked)| !tracked.done);
+                left.map(|(&index, _)| self.step(index))
+            };
+            if pending.is_empty() && running().all(|step| step.background) {
                 break;
+            }
+            // What has a deadline ends by it, and something may follow from that.
+            let has_end = running().any(|step| step.deadline.is_some());
+            let now = Some((pending.len(), running().count()));
+            if has_end || now != before {
+                (moved_at, before) = (Instant::now(), now);
+            } else if moved_at.elapsed() > END_WITHIN {
+                self.fail_awaited(&pending);
             }
         }
         if pass.setup {
             return Ok(true);
         }
         self.settle(pass.steps, pass.warmup)
+    }
+
+    /// Fails what does not end while these wait for that.
+    fn fail_awaited(&mut self, pending: &[usize]) {
+        let awaited = pending.iter().flat_map(|&index| &self.step(index).wait_for);
+        let ends: Vec<usize> = awaited
+            .filter(|wait| wait.until == Until::Exit)
+            .map(|wait| wait.step)
+            .collect();
+        for index in ends {
+            if self.tracked.get(&index).is_some_and(|tracked| !tracked.done) {
+                let seconds = END_WITHIN.as_secs();
+                self.fail(
+                    index,
+                    format!("had not ended by itself {seconds} s after all others, which wait for it"),
+                );
+            }
+        }
     }
 
     /// Lets background steps that must end by themselves do so, and stops the others.

@@ -1,5 +1,6 @@
 //! Scenarios as a whole: files that are refused, and runs on plain local processes.
 
+mod kernels;
 mod mutated;
 mod refused;
 mod reports;

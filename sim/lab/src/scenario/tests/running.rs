@@ -269,6 +269,36 @@ fn what_must_end_by_itself_fails_when_it_does_not() {
 }
 
 #[test]
+fn what_others_wait_for_without_end_fails() {
+    let (report, _folder) = run(&steps(&[
+        ("server", "command = 'sleep 300'\nbackground = true"),
+        ("first", "command = 'sleep 1'"),
+        ("second", "command = 'true'\nwait_for = ['server:exit']"),
+        ("third", "command = 'true'"),
+    ]));
+    let expected =
+        "step `server` on host `a`: had not ended by itself 10 s after all others, which wait for it";
+    assert_eq!(report.failures.len(), 1, "{:?}", report.failures);
+    assert!(report.failures[0].starts_with(expected), "{:?}", report.failures);
+}
+
+#[test]
+fn what_others_wait_for_has_the_time_of_whom_it_may_wait_for() {
+    let (report, _folder) = run(&steps(&[
+        (
+            "client",
+            "command = 'sleep 11; touch {out}/over'\nbackground = true\nat_end = 'wait'\ndeadline_s = 60",
+        ),
+        (
+            "server",
+            "command = 'until test -e {out}/over; do sleep 0.1; done'\nbackground = true",
+        ),
+        ("one", "command = 'true'\nwait_for = ['server:exit']"),
+    ]));
+    assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.failures);
+}
+
+#[test]
 fn output_is_asked_for_and_forbidden() {
     let (report, _folder) = run(&steps(&[(
         "one",

@@ -1,0 +1,32 @@
+//! The repository's own files: which of them are tests on several kernels.
+
+use super::check;
+use crate::programs;
+
+/// What the documentation says of kernels beside the newest one rests on these.
+const OF_SEVERAL_KERNELS: [&str; 13] = [
+    "handshake-flood",
+    "link-detection",
+    "link-ends",
+    "link-faults",
+    "link-gone",
+    "link-rails",
+    "mesh-line",
+    "mesh-ring",
+    "mesh-triangle",
+    "netdev-moved-plain",
+    "shared-subnet",
+    "shared-subnet-unhardened",
+    "topology",
+];
+
+#[test]
+fn what_is_promised_of_several_kernels_is_tested_on_them() {
+    let folder = programs::workspace().unwrap().join("sim/scenarios");
+    for name in OF_SEVERAL_KERNELS {
+        let scenario = check::load(&folder.join(format!("{name}.toml"))).unwrap();
+        let mut kernels = scenario.test_on;
+        kernels.dedup();
+        assert!(kernels.len() >= 2, "{name} is tested on {kernels:?} alone");
+    }
+}
