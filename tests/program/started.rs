@@ -1,7 +1,7 @@
 //! A process of the program, and what it says.
 
 use core::time::Duration;
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead as _, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -57,27 +57,20 @@ impl Drop for Started {
 
 /// One that goes on, with what it says on standard error.
 pub(crate) struct Running {
-    lines: Receiver<String>,
+    said: Lines,
     process: Started,
 }
 
 impl Running {
-    pub(crate) fn start(mut command: Command) -> Self {
-        let mut child = command
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let errors = BufReader::new(child.stderr.take().unwrap());
-        let (to, lines) = channel();
-        thread::spawn(move || {
-            errors
-                .lines()
-                .map_while(Result::ok)
-                .try_for_each(|line| to.send(line))
-        });
+    pub(crate) fn start(command: Command) -> Self {
+        Self::start_to(command, Stdio::null())
+    }
+
+    /// The same, with its output to there.
+    pub(crate) fn start_to(mut command: Command, out: Stdio) -> Self {
+        let mut child = command.stdout(out).stderr(Stdio::piped()).spawn().unwrap();
         Self {
-            lines,
+            said: Lines::of(child.stderr.take().unwrap()),
             process: Started(child),
         }
     }
@@ -87,13 +80,41 @@ impl Running {
         self.process.0.id()
     }
 
+    pub(crate) fn said(&self) -> &Lines {
+        &self.said
+    }
+
     /// The next line with these words; those before it are passed over.
     pub(crate) fn line_with(&self, words: &str) -> String {
+        self.said.until(words, |line| line.contains(words))
+    }
+}
+
+/// What a process writes somewhere, line by line.
+pub(crate) struct Lines(Receiver<String>);
+
+impl Lines {
+    pub(crate) fn of(read: impl Read + Send + 'static) -> Self {
+        let read = BufReader::new(read);
+        let (to, lines) = channel();
+        thread::spawn(move || {
+            read.lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| to.send(line))
+        });
+        Self(lines)
+    }
+
+    pub(crate) fn next(&self) -> String {
+        self.until("a line", |_| true)
+    }
+
+    fn until(&self, what: &str, is_it: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let line = self.lines.recv_timeout(deadline - Instant::now());
-            let line = line.unwrap_or_else(|error| panic!("{words:?} was not said: {error}"));
-            if line.contains(words) {
+            let line = self.0.recv_timeout(deadline - Instant::now());
+            let line = line.unwrap_or_else(|error| panic!("{what:?} was not said: {error}"));
+            if is_it(&line) {
                 return line;
             }
         }

@@ -72,6 +72,12 @@ impl Device {
         self.number
     }
 
+    /// Whether its port is down.
+    pub(crate) fn is_down(&self) -> bool {
+        let up = settings().devices.saturating_sub(settings().down);
+        self.number as usize >= up
+    }
+
     /// A GUID that is administered locally, in network byte order.
     pub(crate) fn guid(&self) -> u64 {
         (0x0200_00ff_fe00_0000 | u64::from(self.number)).to_be()

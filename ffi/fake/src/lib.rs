@@ -38,6 +38,7 @@
 //! | variable | meaning | default |
 //! |---|---|---|
 //! | `DOORBELL_FAKE_DEVICES` | how many devices there are | 1 |
+//! | `DOORBELL_FAKE_DOWN` | how many of them, the last ones, have a port that is down | 0 |
 //! | `DOORBELL_FAKE_INTERFACE` | the network interface they are on | the first with an address that is no loopback; else the loopback |
 //! | `DOORBELL_FAKE_ORDER` | `relaxed`: bytes of a WRITE land in no order, and the device says so | in order |
 

@@ -4,6 +4,7 @@ use core::ffi::c_int;
 
 use rdma_sys::{ibv_context, ibv_gid, ibv_gid_entry, ibv_mtu, ibv_port_attr, ibv_port_state};
 
+use crate::context::OpenDevice;
 use crate::control::{Call, Value};
 use crate::{faults, interfaces};
 
@@ -51,7 +52,7 @@ pub(crate) fn attributes(port: u32) -> Result<ibv_port_attr, c_int> {
 
 /// The operation behind `ibv_query_port`, in the extended context.
 pub(crate) unsafe extern "C" fn query_extended(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     port: u8,
     place: *mut ibv_port_attr,
     bytes: usize,
@@ -59,10 +60,14 @@ pub(crate) unsafe extern "C" fn query_extended(
     if let Some(error) = faults::due(Call::QueryPort) {
         return error;
     }
-    let attributes = match attributes(u32::from(port)) {
+    let mut attributes = match attributes(u32::from(port)) {
         Ok(attributes) => attributes,
         Err(error) => return error,
     };
+    // SAFETY: an open device's, as callers of verbs vouch (ibv_query_port(3)).
+    if unsafe { OpenDevice::of(context) }.device().is_down() {
+        attributes.state = ibv_port_state::IBV_PORT_DOWN;
+    }
     // A caller may know a shorter structure; the fields after the common part stay its own.
     let bytes = bytes.min(size_of::<ibv_port_attr>());
     // SAFETY: the caller has room for the bytes it says (verbs_context.query_port).

@@ -1,0 +1,163 @@
+//! `doorbell status` as it goes on: what it shows of each interval, and of a node that is gone for a while.
+
+use core::net::SocketAddr;
+use std::fs::File;
+use std::io::{Read, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::Stdio;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use serde_json::Value;
+
+use crate::started::{Lines, PATIENCE, Running, program};
+
+/// A node of which metrics are asked, one connection after the other.
+struct Node(TcpListener);
+
+impl Node {
+    /// At an address that is no outgoing connection's, so that it is free when the node comes back, and that nobody who
+    /// asks there while it is away connects to itself.
+    fn begin() -> Self {
+        Self::at(([127, 94, 0, 1], 0).into())
+    }
+
+    fn at(address: SocketAddr) -> Self {
+        Self(TcpListener::bind(address).unwrap())
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.0.local_addr().unwrap()
+    }
+
+    /// Who asks next; all of the question is read.
+    fn asked(&self) -> TcpStream {
+        let patience = Timespec::try_from(PATIENCE).unwrap();
+        let waited = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&patience));
+        assert_eq!(waited, Ok(1), "nobody asks");
+        let (mut stream, _) = self.0.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let (mut question, mut byte) = (Vec::new(), [0]);
+        while !question.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut byte).unwrap();
+            question.push(byte[0]);
+        }
+        stream
+    }
+
+    /// Says how many messages it has passed on.
+    fn answers(&self, relayed: u32) {
+        let text = format!(
+            "doorbell_mesh_members 3\ndoorbell_mesh_reached_members 2\ndoorbell_mesh_relayed_frames_total {relayed}\n"
+        );
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", text.len());
+        self.asked().write_all((head + &text).as_bytes()).unwrap();
+    }
+}
+
+/// What is looked at, and what it shows.
+fn watching(
+    node: &Node,
+    options: &[&str],
+    out: Stdio,
+    shown: impl Read + Send + 'static,
+) -> (Running, Lines) {
+    let address = node.address().to_string();
+    let arguments = [&["status", &address, "--interval", "0.1"], options].concat();
+    (Running::start_to(program(&arguments), out), Lines::of(shown))
+}
+
+/// Both ends of something that is no terminal.
+fn pipe() -> (Stdio, UnixStream) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    (OwnedFd::from(theirs).into(), ours)
+}
+
+/// The same of a terminal.
+fn terminal() -> (Stdio, File) {
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    unlockpt(&ours).unwrap();
+    let theirs = ioctl_tiocgptpeer(&ours, OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    (theirs.into(), ours.into())
+}
+
+#[test]
+fn a_node_that_is_gone_for_a_while_is_asked_until_it_answers_again() {
+    let node = Node::begin();
+    let (out, shown) = pipe();
+    let (running, shown) = watching(&node, &["--json"], out, shown);
+    let mesh = || -> Value {
+        let report: Value = serde_json::from_str(&shown.next()).unwrap();
+        report["mesh"].clone()
+    };
+    node.answers(10);
+    node.answers(30);
+    let first = mesh();
+    assert_eq!(first["relayed"], 30.0);
+    assert!(first["relayed_per_s"].as_f64().unwrap() > 0.0, "{first}");
+    node.answers(30);
+    assert_eq!(mesh()["relayed_per_s"], 0.0);
+
+    let address = node.address();
+    drop(node);
+    let lost = running.said().next();
+    assert!(
+        lost.starts_with("doorbell: ") && lost.ends_with("; asking again"),
+        "{lost}"
+    );
+    let node = Node::at(address);
+    // Who is there and answers nothing is as good as gone, and that is said already.
+    drop(node.asked());
+    drop(node.asked());
+    node.answers(7);
+    node.answers(7);
+    assert_eq!(running.said().next(), "doorbell: it answers again");
+    let again = mesh();
+    // Of what was before nothing is made: it was another process's.
+    assert_eq!(
+        (&again["relayed"], &again["relayed_per_s"]),
+        (&Value::from(7.0), &Value::from(0.0))
+    );
+
+    // Said each time.
+    drop(node.asked());
+    assert!(running.said().next().ends_with("; asking again"));
+    node.answers(8);
+    node.answers(8);
+    assert_eq!(running.said().next(), "doorbell: it answers again");
+}
+
+#[test]
+fn a_table_takes_the_place_of_the_one_before_on_a_terminal_alone() {
+    const CLEAR: &str = "\x1b[H\x1b[J";
+    let told = |shown: &Lines, clear: &str| {
+        let begin = format!("{clear}mesh: 2 of 3 members reached; passed on ");
+        let table = shown.next();
+        assert!(table.starts_with(&begin), "{table:?}");
+        // A table ends with an empty line.
+        assert_eq!(shown.next(), "");
+        table
+    };
+    let node = Node::begin();
+    let (out, shown) = terminal();
+    let (running, shown) = watching(&node, &[], out, shown);
+    node.answers(1);
+    for relayed in [2, 3] {
+        node.answers(relayed);
+        assert!(told(&shown, CLEAR).contains(&format!("passed on {relayed} (")));
+    }
+    drop(node.asked());
+    assert!(running.said().next().ends_with("; asking again"));
+    drop(running);
+
+    let (out, shown) = pipe();
+    let (_running, shown) = watching(&node, &[], out, shown);
+    node.answers(1);
+    node.answers(2);
+    told(&shown, "");
+    // The next is at once.
+    node.answers(3);
+    told(&shown, "");
+}
