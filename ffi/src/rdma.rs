@@ -171,7 +171,6 @@ impl fmt::Debug for Rdma {
 
 /// One device, as found.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct DeviceReport {
     /// Its name.
     pub name: Name,

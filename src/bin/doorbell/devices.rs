@@ -103,16 +103,7 @@ fn listing(only: Option<&str>) -> Result<Listing, Failure> {
     let devices = found
         .iter()
         .filter(|device| is_wanted(&device.name))
-        .map(|device| {
-            let mut described = Device::new(&device.name, device.quirks, &device.ports);
-            described.driver.clone_from(&device.driver);
-            described.firmware.clone_from(&device.firmware);
-            described.pci_address.clone_from(&device.pci_address);
-            described.sysfs_path = device.device_path.as_ref().map(|path| path.display().to_string());
-            described.numa_node = device.numa_node;
-            described.failures = device.failures.iter().map(ToString::to_string).collect();
-            described
-        })
+        .map(Device::of)
         .collect();
     let kernel_only = kernel_only.into_iter().filter(|name| is_wanted(name)).collect();
     Ok(Listing::new(library, devices, kernel_only, &missing(kernel)))

@@ -207,8 +207,10 @@ fn entries(folder: &Path) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Interface, Roots};
-    use crate::topology::ArpFacts;
+    use super::{DeviceReport, Interface, Roots};
+    use crate::topology::{ArpFacts, PortFacts};
+    use doorbell_core::port::{PortReport, PortState};
+    use doorbell_core::provider::ProviderError;
     use std::fs;
     use std::path::Path;
     use tempfile::TempDir;
@@ -267,6 +269,60 @@ mod tests {
         let facts = roots(folder.path()).interface(&interface(8), &mut failures);
         assert_eq!((facts.is_up, facts.mtu_bytes), (None, None));
         assert_eq!(failures.len(), 1);
+    }
+
+    #[test]
+    fn a_port_has_what_was_found_of_its_device() {
+        let folder = TempDir::new().unwrap();
+        write(&folder, "mlx5_0/node_guid", "0002:c903:0000:0001\n");
+        let quirks = doorbell_ffi::Quirks {
+            provider: doorbell_ffi::ProviderKind::Other,
+            extended: true,
+            retry_count_max: 7,
+            timer_min_us: 0,
+            stale_completions: false,
+        };
+        let failure = ProviderError {
+            call: "ibv_query_port",
+            errno: 5,
+        };
+        let report = |port| PortReport {
+            device: "mlx5_0".try_into().unwrap(),
+            port,
+            state: PortState::ACTIVE,
+            is_ethernet: true,
+            active_mtu: None,
+            mtu_max: None,
+            speed_mbps: 100_000,
+            numa_node: Some(1),
+            gids: Default::default(),
+            gids_left_out: 0,
+        };
+        let device = DeviceReport {
+            name: "mlx5_0".try_into().unwrap(),
+            quirks,
+            driver: Some("mlx5_core".into()),
+            firmware: Some("16.35.2000".into()),
+            device_path: Some("/sys/devices/pci0000:3a/0000:3b:00.1".into()),
+            pci_address: Some("0000:3b:00.1".into()),
+            numa_node: Some(1),
+            ports: vec![report(1), report(2)],
+            failures: vec![failure],
+        };
+        let mut failures = Vec::new();
+        let topology = roots(folder.path()).look(&[device], &[], &mut failures);
+        let facts = |number| PortFacts {
+            report: report(number),
+            node_guid: Some("0002:c903:0000:0001".into()),
+            driver: Some("mlx5_core".into()),
+            firmware: Some("16.35.2000".into()),
+            pci_address: Some("0000:3b:00.1".into()),
+            sysfs_path: Some("/sys/devices/pci0000:3a/0000:3b:00.1".into()),
+            netdevs: Vec::new(),
+            pkeys: None,
+        };
+        assert_eq!(topology.ports, [facts(1), facts(2)]);
+        assert_eq!(failures, [format!("mlx5_0: {failure}")]);
     }
 
     #[test]

@@ -19,6 +19,11 @@ fn a_snapshot_is_read_as_it_was_written() {
     topology.ports[1].report.gids[0].interface = None;
     topology.ports[1].report.gids[0].address = None;
     topology.ports[0].node_guid = Some("0002:c903:0000:0001".into());
+    topology.ports[0].driver = Some("mlx5_core".into());
+    topology.ports[0].firmware = Some("16.35.2000".into());
+    topology.ports[0].pci_address = Some("0000:3b:00.1".into());
+    topology.ports[0].sysfs_path = Some("/sys/devices/pci0000:3a/0000:3b:00.1".into());
+    topology.ports[0].report.numa_node = Some(1);
     topology.ports[0].pkeys = None;
     topology.neighbours.push(NeighbourFacts {
         netdev: "eth0".into(),

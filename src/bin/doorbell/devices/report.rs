@@ -5,7 +5,7 @@ use core::net::IpAddr;
 
 use doorbell::PortReport;
 use doorbell::vocabulary::port::{GidEntry, GidKind, Unusable};
-use doorbell_ffi::{ProviderKind, Quirks};
+use doorbell_ffi::{DeviceReport, ProviderKind, Quirks};
 use serde::Serialize;
 
 use super::HOW_TO_GET_ONE;
@@ -149,7 +149,20 @@ impl Listing {
 }
 
 impl Device {
-    /// Of what its ports say; where it is in the machine is for the caller to add.
+    /// Of all that was found of it.
+    pub(super) fn of(found: &DeviceReport) -> Self {
+        Self {
+            driver: found.driver.clone(),
+            firmware: found.firmware.clone(),
+            pci_address: found.pci_address.clone(),
+            sysfs_path: found.device_path.as_ref().map(|path| path.display().to_string()),
+            numa_node: found.numa_node,
+            failures: found.failures.iter().map(ToString::to_string).collect(),
+            ..Self::new(&found.name, found.quirks, &found.ports)
+        }
+    }
+
+    /// Of what its ports say, without where it is in the machine.
     pub(super) fn new(name: &str, quirks: Quirks, ports: &[PortReport]) -> Self {
         Self {
             name: name.to_owned(),

@@ -4,8 +4,9 @@ use core::net::IpAddr;
 
 use doorbell::PortReport;
 use doorbell::vocabulary::port::Name;
+use doorbell::vocabulary::provider::ProviderError;
 use doorbell::vocabulary::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortState};
-use doorbell_ffi::{ProviderKind, Quirks};
+use doorbell_ffi::{DeviceReport, ProviderKind, Quirks};
 
 use super::report::{Device, Library, Listing};
 
@@ -185,4 +186,36 @@ fn json_has_the_documented_shape() {
     assert_eq!(down["ports"][0]["usable"], false);
     assert_eq!(down["ports"][0]["speed_gbps"], serde_json::Value::Null);
     assert_eq!(down["ports"][0]["reason"], "the port is DOWN, not ACTIVE");
+}
+
+#[test]
+fn all_that_was_found_of_a_device_is_said() {
+    let found = DeviceReport {
+        name: Name::try_from("mlx5_0").unwrap(),
+        quirks: RXE,
+        driver: Some("mlx5_core".into()),
+        firmware: Some("16.35.2000".into()),
+        device_path: Some("/sys/devices/pci0000:3a/0000:3b:00.1".into()),
+        pci_address: Some("0000:3b:00.1".into()),
+        numa_node: Some(1),
+        ports: vec![port("mlx5_0", vec![])],
+        failures: vec![ProviderError {
+            call: "ibv_query_port",
+            errno: 5,
+        }],
+    };
+    let said = serde_json::to_value(Device::of(&found)).unwrap();
+    for (key, value) in [
+        ("name", "mlx5_0"),
+        ("driver", "mlx5_core"),
+        ("firmware", "16.35.2000"),
+        ("sysfs_path", "/sys/devices/pci0000:3a/0000:3b:00.1"),
+        ("pci_address", "0000:3b:00.1"),
+    ] {
+        assert_eq!(said[key], value, "{key}");
+    }
+    assert_eq!(said["numa_node"], 1);
+    assert_eq!(said["ports"].as_array().unwrap().len(), 1);
+    let failure = said["failures"][0].as_str().unwrap();
+    assert!(failure.starts_with("ibv_query_port failed"), "{failure}");
 }
