@@ -204,13 +204,14 @@ impl<P: Provider> Answering<P> {
         matches!(self.stage, Stage::Making(..))
     }
 
-    /// Moves as far as it can; the outcome once there is one.
+    /// Moves as far as it can; the outcome once there is one. A peer for which there is no room is told `busy`.
     pub(crate) fn poll(
         &mut self,
         now: Instant,
         io: &mut impl Io,
         workers: &mut [Worker<P>],
         makers: &Makers,
+        busy: Reject,
     ) -> Option<Result<Connection, ConnectError>> {
         loop {
             let wanted = match self.answer.poll(now, io) {
@@ -231,7 +232,8 @@ impl<P: Provider> Answering<P> {
                 Ok(false) => return None,
                 Err(error) => {
                     // The peer is told once; what is told to our caller is the cause and not that we gave up.
-                    self.answer.refuse(now, io, bring_up::reject_for(&error));
+                    let reject = bring_up::reject_or(&error, busy);
+                    self.answer.refuse(now, io, reject);
                     return Some(Err(error));
                 }
             }

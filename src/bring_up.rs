@@ -292,6 +292,13 @@ pub(crate) struct Ready<P: Provider> {
     reservation: Arc<Reservation>,
 }
 
+impl<P: Provider> Ready<P> {
+    /// Says that its peer is ready, too, and waits for nothing more.
+    pub(crate) fn note_finished(&self) {
+        self.reservation.note_finished();
+    }
+}
+
 /// Admits the channel to one of these Workers.
 ///
 /// # Errors
@@ -349,6 +356,15 @@ pub(crate) fn admit_to<P: Provider>(
     Ok(channel)
 }
 
+/// What a peer is told when our side fails; `busy` where there is no room for it.
+pub(crate) fn reject_or(error: &ConnectError, busy: Reject) -> Reject {
+    let reject = reject_for(error);
+    if reject.reason == RejectReason::BUSY {
+        return busy;
+    }
+    reject
+}
+
 /// What a peer is told when our side fails.
 pub(crate) fn reject_for(error: &ConnectError) -> Reject {
     match error {
@@ -364,6 +380,7 @@ pub(crate) fn reject_for(error: &ConnectError) -> Reject {
         | ConnectError::TooManyChannels
         | ConnectError::TooManyChannelsFrom(_)
         | ConnectError::TooManyUnaccepted
+        | ConnectError::TooManyUnfinishedFrom(_)
         | ConnectError::PortsTimedOut
         | ConnectError::TooManyLinks
         | ConnectError::TooManyLinksFrom(_) => Reject::new(RejectReason::BUSY),

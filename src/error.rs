@@ -114,6 +114,8 @@ pub enum ConnectError {
     OtherWorkers,
     /// As many connections as may be wait to be accepted, or are about to.
     TooManyUnaccepted,
+    /// Handshakes from this address that are not finished, or from its network, hold as much as they leave to others.
+    TooManyUnfinishedFrom(IpAddr),
     /// There are as many links as there may be, those included that peers are on their way to begin.
     TooManyLinks,
     /// The peer has begun as many links from this address as one may.
@@ -179,6 +181,12 @@ impl fmt::Display for ConnectError {
             Self::OtherWorkers => f.write_str("the Workers are not those the handshake began with"),
             Self::TooManyUnaccepted => {
                 f.write_str("as many connections as there is room for wait to be accepted")
+            }
+            Self::TooManyUnfinishedFrom(address) => {
+                write!(
+                    f,
+                    "unfinished handshakes from {address} hold as much as they leave to others"
+                )
             }
             Self::TooManyLinks => {
                 f.write_str("there are as many links as links_max, with those that peers are about to begin")

@@ -17,7 +17,7 @@ use crate::bring_up::reject_for;
 use crate::edge::background::Background;
 use crate::edge::makers::LOOK_AGAIN;
 use crate::error::ConnectError;
-use crate::handshakes::{HandshakeLimits, Handshakes, Port, Settings, ToldRefusals, source};
+use crate::handshakes::{HandshakeLimits, Handshakes, Port, Settings, ToldRefusals, busy, source};
 use crate::lobby::{Lobby, tell_reject};
 use crate::look::Looking;
 use crate::node::Connection;
@@ -195,9 +195,11 @@ impl<P: Provider, N: Network> Listener<P, N> {
         node: &Node<P, N>,
         workers: &mut [Worker<P>],
     ) -> Option<Result<Connection, ConnectError>> {
+        let deadlines = self.under_way.iter().map(|(_, answer)| answer.deadline());
+        let busy = busy(node.network.now(), deadlines);
         for index in 0..self.under_way.len() {
             let (stream, answer) = self.under_way.get_mut(index)?;
-            if let Some(outcome) = answer.poll(node.network.now(), stream, workers, node.makers()) {
+            if let Some(outcome) = answer.poll(node.network.now(), stream, workers, node.makers(), busy) {
                 self.under_way.swap_remove(index);
                 match &outcome {
                     Ok(connection) => tell!(info, "accepted", worker = connection.worker),

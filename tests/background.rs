@@ -4,6 +4,7 @@
 //! One test, since it counts the descriptors and threads of the process.
 
 mod fabric;
+mod stranger;
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -14,19 +15,24 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::vocabulary::handshake::Cause;
+use doorbell::vocabulary::handshake::{Cause, Io, IoError};
 use doorbell::vocabulary::wire::RejectReason;
 use doorbell::{
-    Acceptances, Background, ChannelConfig, ConnectError, HandshakeLimits, Listener, Node, Worker, within,
+    Acceptances, Background, ChannelConfig, ConnectError, HandshakeLimits, Listener, Node, Worker,
+    WorkerConfig, within,
 };
 use doorbell_sim::{Fabric, Host};
 use fabric::{SOON, port, small, tcp_node, workers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use stranger::{Heard, Stranger};
 
 /// A real one gets through in this, whatever others do. Alone it takes about a millisecond.
 const PROMPT: Duration = Duration::from_secs(2);
+
+/// Connections there is memory for.
+const PLACES: usize = 16;
 
 struct Hub {
     fabric: Fabric,
@@ -46,7 +52,9 @@ fn patient() -> ChannelConfig {
 fn hub(limits: &HandshakeLimits) -> Hub {
     let fabric = Fabric::new();
     let node = Arc::new(tcp_node(&fabric, "hub", vec![port("hub", "127.0.0.1/8")]));
-    let mut workers = workers(&node);
+    let mut own = WorkerConfig::default();
+    own.slots = PLACES as u32 * patient().receive_depth;
+    let mut workers = node.workers(&own).unwrap();
     let any = "127.0.0.1:0".parse().unwrap();
     let listener = Listener::bind(&node, &workers, any, &patient()).unwrap();
     let (background, mut acceptances) = listener.background(&node, &workers, limits).unwrap();
@@ -68,20 +76,71 @@ fn stream_from(last: u8, to: SocketAddr) -> TcpStream {
     TcpStream::from(socket)
 }
 
-/// Silent ones, half a word, nonsense, and some that go at once.
+/// Silent ones, the magic number, half a Hello, a whole one, nonsense, and some that go at once.
 fn rabble(to: SocketAddr, count: usize) -> Vec<TcpStream> {
     let mut streams = Vec::new();
+    let hello = Stranger::new(Ipv4Addr::new(127, 9, 0, 1).into(), 0).hello();
+    let (half, _) = hello.split_at(hello.len() / 2);
     for turn in 0..count {
         let mut stream = stream_from(1 + (turn % 8) as u8, to);
-        match turn % 4 {
+        match turn % 6 {
             0 => {}
-            1 => stream.write_all(b"DBHS").unwrap(),
-            2 => drop(stream.write_all(&[0xff; 600])),
+            1 => stream.write_all(b"DBLF").unwrap(),
+            2 => stream.write_all(half).unwrap(),
+            3 => stream.write_all(&hello).unwrap(),
+            4 => drop(stream.write_all(&[0xff; 600])),
             _ => continue,
         }
         streams.push(stream);
     }
     streams
+}
+
+/// A stream that gives what is there.
+struct Polled(TcpStream);
+
+impl Io for Polled {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, IoError> {
+        self.0.read(buffer).map_err(|_| IoError::WouldBlock)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError> {
+        self.0.write(bytes).map_err(|_| IoError::WouldBlock)
+    }
+}
+
+/// So many peers of one address stop after Connect: half of the places there is memory for are theirs, and the others are told
+/// that we are busy. Says whom to keep.
+fn crowd(hub: &mut Hub, count: usize) -> Vec<(Stranger, Polled)> {
+    let _host = hub.fabric.host("c66", vec![port("c66", "127.9.0.66/8")]).unwrap();
+    let one = |number| {
+        let stream = stream_from(66, hub.background.address());
+        stream.set_nonblocking(true).unwrap();
+        (
+            Stranger::new(Ipv4Addr::new(127, 9, 0, 66).into(), number),
+            Polled(stream),
+        )
+    };
+    let mut crowd: Vec<_> = (0..).map(one).take(count).collect();
+    let (mut kept, mut refused, began) = (Vec::new(), 0, Instant::now());
+    while let Some((mut stranger, mut stream)) = crowd.pop() {
+        assert!(began.elapsed() < SOON, "{} {refused}", kept.len());
+        assert!(hub.acceptances.poll_accept(&mut hub.worker).unwrap().is_none());
+        match stranger.connect(&mut stream) {
+            Heard::Accept => kept.push((stranger, stream)),
+            Heard::Refused(reject) => {
+                assert!(
+                    reject.reason == RejectReason::BUSY && reject.detail > 0,
+                    "{reject}"
+                );
+                refused += 1;
+            }
+            Heard::End => panic!("{} {refused}", kept.len()),
+            Heard::Nothing | Heard::Welcome => crowd.insert(0, (stranger, stream)),
+        }
+    }
+    assert_eq!((kept.len(), refused), (PLACES / 2, count - PLACES / 2));
+    kept
 }
 
 /// Connects so many peers one after the other on a thread of theirs; says how long the slowest took.
@@ -236,6 +295,9 @@ fn in_the_background() {
         let mut hub = hub(&HandshakeLimits::default());
         real_peers_get_through(&mut hub, 11, 0);
         real_peers_get_through(&mut hub, 13, 300);
+        let crowd = crowd(&mut hub, 40);
+        real_peers_get_through(&mut hub, 15, 0);
+        drop(crowd);
         an_event_loop_is_told(&mut hub);
         // With some under way, it ends at once, all of it.
         let silent = rabble(hub.background.address(), 40);
@@ -256,7 +318,7 @@ fn in_the_background() {
         assert!(node.settle(within(SOON)));
         assert_eq!(fabric.queue_pairs(), 0);
         let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
-        assert_eq!(leases.len(), 64);
+        assert_eq!(leases.len(), PLACES * 16);
         fabric.audit().unwrap();
     }
     one_too_many_is_told();

@@ -122,6 +122,15 @@ impl<Slots: AsRef<[AcceptSlot]>> AcceptQueue<Slots> {
         self.slots().len()
     }
 
+    /// How many places nobody holds: others reserve them and leave theirs meanwhile.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        // Relaxed: nothing is done by it that a place would be needed for.
+        let held = held(self.counts.load(Ordering::Relaxed));
+        self.capacity()
+            .saturating_sub(usize::try_from(held).unwrap_or(usize::MAX))
+    }
+
     /// Reserves a place: before the peer is told yes.
     ///
     /// # Errors

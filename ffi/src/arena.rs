@@ -237,13 +237,6 @@ impl Arena {
         })
     }
 
-    /// How many slots are home now, those that came back from elsewhere included.
-    pub fn free_slots(&mut self) -> u32 {
-        self.collect();
-        // At most `slots`, which is a u32.
-        u32::try_from(self.home).unwrap_or(u32::MAX)
-    }
-
     /// Takes home what was dropped elsewhere.
     #[cold]
     fn collect(&mut self) {
@@ -323,6 +316,12 @@ impl doorbell_core::provider::Arena for Arena {
 
     fn slots(&self) -> u32 {
         self.slots
+    }
+
+    fn free_slots(&mut self) -> u32 {
+        self.collect();
+        // At most `slots`, which is a u32.
+        u32::try_from(self.home).unwrap_or(u32::MAX)
     }
 
     fn slot_bytes(&self) -> u32 {

@@ -230,13 +230,6 @@ impl Arena {
         })
     }
 
-    /// How many slots are home now, those that came back from elsewhere included.
-    pub fn free_slots(&mut self) -> u32 {
-        self.collect();
-        // At most `slots`, which is a u32.
-        u32::try_from(self.free.len()).unwrap_or(u32::MAX)
-    }
-
     fn collect(&mut self) {
         self.free.append(&mut self.home.returned());
     }
@@ -330,6 +323,12 @@ impl doorbell_core::provider::Arena for Arena {
 
     fn slots(&self) -> u32 {
         self.slots
+    }
+
+    fn free_slots(&mut self) -> u32 {
+        self.collect();
+        // At most `slots`, which is a u32.
+        u32::try_from(self.free.len()).unwrap_or(u32::MAX)
     }
 
     fn slot_bytes(&self) -> u32 {

@@ -11,14 +11,16 @@
 //! it waits out one of those moments.
 
 use core::fmt;
+use core::net::IpAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use doorbell_core::accept_queue::ReserveError;
 use doorbell_core::handshake::Established;
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::InstanceId;
 
+use super::limits::Unfinished;
 use super::places::{self, LookError, Places, Wakes};
 use crate::answer::{Made, Wanted};
 use crate::bring_up::{Ground, Place, Ready, Supply, admit_to};
@@ -38,6 +40,8 @@ pub(crate) struct Desk<P: Provider> {
     /// The Node its Worker is of.
     node: InstanceId,
     places: Arc<PlacesOf<P>>,
+    /// Where those come from who have a place and are not connected yet.
+    seated: Mutex<Vec<IpAddr>>,
 }
 
 /// What wakes either side.
@@ -119,6 +123,7 @@ impl<P: Provider> Desk<P> {
             device: worker.device().into(),
             node: worker.node,
             places: Arc::new(Places::new(places, signals)),
+            seated: Mutex::default(),
         }
     }
 
@@ -150,12 +155,30 @@ impl<P: Provider> Desk<P> {
     /// Asks for a channel on the Worker.
     ///
     /// # Errors
-    /// As many connections as may be are on their way to it, or wait to be accepted; or nobody accepts any more.
-    pub(crate) fn ask(self: &Arc<Self>, wanted: &Wanted) -> Result<Seat<P>, ReserveError> {
+    /// As many connections as may be are on their way to it, or wait to be accepted; or of one address as many; or nobody
+    /// accepts any more.
+    pub(crate) fn ask(self: &Arc<Self>, wanted: &Wanted) -> Result<Seat<P>, ConnectError> {
+        let (queue, from) = (self.places.queue(), wanted.from);
+        let mut seated = self.seated();
+        let left = queue.free().checked_sub(1).filter(|_| !queue.is_closed());
+        let unfinished = Unfinished::of(from, seated.iter().copied());
+        if left.is_some_and(|left| !unfinished.may_be_more(left)) {
+            return Err(ConnectError::TooManyUnfinishedFrom(from));
+        }
+        let place = Places::ask(&self.places, Box::new(*wanted)).map_err(|error| match error {
+            ReserveError::Full => ConnectError::TooManyUnaccepted,
+            _ => ConnectError::ListenerClosed,
+        })?;
+        seated.push(from);
+        let desk = Arc::clone(self);
         Ok(Seat {
-            place: Places::ask(&self.places, Box::new(*wanted))?,
-            desk: Arc::clone(self),
+            place,
+            seated: Seated { desk, from },
         })
+    }
+
+    fn seated(&self) -> MutexGuard<'_, Vec<IpAddr>> {
+        self.seated.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The Worker's side: does what there is to do for it, once each, and gives a connection if there is one. Whether a
@@ -209,12 +232,27 @@ impl<P: Provider> Desk<P> {
 pub(crate) struct Seat<P: Provider> {
     // Given up before the desk may be gone.
     place: PlaceOf<P>,
+    seated: Seated<P>,
+}
+
+/// That somebody from there has a place, until it is connected or given up.
+struct Seated<P: Provider> {
     desk: Arc<Desk<P>>,
+    from: IpAddr,
+}
+
+impl<P: Provider> Drop for Seated<P> {
+    fn drop(&mut self) {
+        let mut seated = self.desk.seated();
+        if let Some(at) = seated.iter().position(|from| *from == self.from) {
+            seated.swap_remove(at);
+        }
+    }
 }
 
 impl<P: Provider> Seat<P> {
     pub(crate) const fn desk(&self) -> &Arc<Desk<P>> {
-        &self.desk
+        &self.seated.desk
     }
 
     /// What the Worker says, once.
@@ -224,6 +262,7 @@ impl<P: Provider> Seat<P> {
 
     /// Hands the connection over.
     pub(crate) fn publish(self, ready: Ready<P>, established: Established) {
+        ready.note_finished();
         self.place.publish(Box::new(Done { ready, established }));
     }
 }

@@ -2,12 +2,20 @@
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
 use std::collections::BTreeMap;
+
+use doorbell_core::wire::{Reject, RejectReason};
+use doorbell_core::{Deadline, Instant};
 
 /// How many handshakes there may be beside the threads that accept.
 ///
 /// A peer beyond a limit is told at once that we are busy, and when to come again; never one that was told yes. Each
 /// costs a descriptor and about 12 KiB.
+///
+/// Beside these numbers, of what is scarce (places of connections that wait, and what each [`Worker`](crate::Worker) has of channels,
+/// completions and memory) one address never holds more in handshakes that are not finished than is left for others: half
+/// where all is free. It does not matter how many it finishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandshakeLimits {
@@ -82,6 +90,48 @@ impl Guest {
 impl fmt::Display for Guest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.address, f)
+    }
+}
+
+/// When to come again, as peers are told that are turned away: no sooner and no later.
+const RETRY_AFTER_MS: core::ops::RangeInclusive<u32> = 50..=5_000;
+
+/// That there are too many, with when to come again: when the next of those under way has had its time.
+pub(crate) fn busy(now: Instant, under_way: impl Iterator<Item = Deadline>) -> Reject {
+    let left = under_way.min().map_or(Duration::ZERO, |next| next.remaining(now));
+    let left_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
+    Reject {
+        reason: RejectReason::BUSY,
+        detail: left_ms.clamp(*RETRY_AFTER_MS.start(), *RETRY_AFTER_MS.end()),
+    }
+}
+
+/// Handshakes of one address, and of all its network, that were granted something and are not finished.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unfinished {
+    of_address: usize,
+    of_network: usize,
+}
+
+impl Unfinished {
+    /// Those of an address, of all that there are.
+    pub(crate) fn of(address: IpAddr, all: impl Iterator<Item = IpAddr>) -> Self {
+        let (mut of_address, mut of_network) = (0_usize, 0_usize);
+        let own = network(address);
+        for other in all.filter(|other| network(*other) == own) {
+            of_network = of_network.saturating_add(1);
+            of_address = of_address.saturating_add(usize::from(other == address));
+        }
+        Self {
+            of_address,
+            of_network,
+        }
+    }
+
+    /// Whether the address may have one more where so many are left then: it never holds more than others still can have,
+    /// and with several addresses of its network not the last one.
+    pub(crate) const fn may_be_more(self, left: usize) -> bool {
+        self.of_network == 0 || self.of_address < left
     }
 }
 
@@ -204,7 +254,7 @@ impl Guests {
 
 #[cfg(test)]
 mod tests {
-    use super::{Crowd, Crowding, Guest, Guests, HandshakeLimits};
+    use super::{Crowd, Crowding, Guest, Guests, HandshakeLimits, Unfinished};
 
     fn guest(address: &str) -> Guest {
         Guest::of(Some(address.parse().unwrap()))
@@ -246,6 +296,31 @@ mod tests {
         assert_eq!(guests.enter(third), Err(Crowd::AllBut(crowding)));
         // Another network has places of its own.
         assert_eq!(guests.enter(guest("[fd00:1::1]:1")), Ok(()));
+    }
+
+    /// How many each of these gets of so many, one after the other.
+    fn shares<const N: usize>(of: usize, addresses: [&str; N]) -> [usize; N] {
+        let mut held = Vec::new();
+        addresses.map(|address| {
+            let (address, before) = (address.parse().unwrap(), held.len());
+            while held.len() < of {
+                if !Unfinished::of(address, held.iter().copied()).may_be_more(of - held.len() - 1) {
+                    break;
+                }
+                held.push(address);
+            }
+            held.len() - before
+        })
+    }
+
+    #[test]
+    fn nobody_has_more_unfinished_than_is_left_for_others_and_a_network_never_the_last() {
+        let v4 = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"];
+        assert_eq!(shares(8, v4), [4, 2, 1, 1, 0]);
+        assert_eq!(shares(64, v4), [32, 16, 8, 4, 2]);
+        assert_eq!((shares(1, v4), shares(2, v4)), ([1, 0, 0, 0, 0], [1, 1, 0, 0, 0]));
+        let v6 = ["fd00::1", "fd00::2", "fd00::3", "fd00::4", "fd00:0:0:1::1"];
+        assert_eq!(shares(8, v6), [4, 2, 1, 0, 1]);
     }
 
     #[test]

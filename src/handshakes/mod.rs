@@ -43,7 +43,7 @@ pub use counts::HandshakeCounts;
 use desk::{Desk, Signals};
 pub use limits::HandshakeLimits;
 use limits::{Crowd, Crowding, Guest, Guests};
-pub(crate) use limits::{network, source};
+pub(crate) use limits::{Unfinished, busy, network, source};
 use refusals::Refusals;
 pub(crate) use told::ToldRefusals;
 use under_way::{Around, UnderWay};
@@ -56,9 +56,6 @@ const RAILS_MAX_AGE: Duration = Duration::from_secs(1);
 
 /// How long nobody is taken in after that failed, at first and at most.
 const REST: core::ops::RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(1);
-
-/// When to come again, as peers are told that are turned away: no sooner and no later.
-const RETRY_AFTER_MS: core::ops::RangeInclusive<u32> = 50..=5_000;
 
 /// What handshakes are made with that begin from now on.
 #[derive(Clone, Copy, Debug)]
@@ -360,16 +357,10 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         self.refusals.refuse(now, stream, &reject);
     }
 
-    /// That there are too many, with when to come again: when the next of them has had its time.
+    /// That there are too many, with when to come again.
     fn busy(&self, now: Instant) -> Reject {
         let under_way = self.under_way.iter().map(|one| one.deadline());
-        let next = under_way.chain(self.arrived.deadline()).min();
-        let left = next.map_or(Duration::ZERO, |next| next.remaining(now));
-        let left_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
-        Reject {
-            reason: RejectReason::BUSY,
-            detail: left_ms.clamp(*RETRY_AFTER_MS.start(), *RETRY_AFTER_MS.end()),
-        }
+        busy(now, under_way.chain(self.arrived.deadline()))
     }
 
     /// Turns the oldest peer of these away that has not yet said a word; says whether there was one.
@@ -446,7 +437,9 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
     }
 
     fn advance(&mut self, now: Instant) {
+        let busy = self.busy(now);
         let mut around = Around {
+            busy,
             desks: &self.desks,
             next_desk: &mut self.next_desk,
             makers: self.makers.as_ref().unwrap_or_else(|| self.node.makers()),

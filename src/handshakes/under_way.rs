@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use doorbell_core::accept_queue::ReserveError;
 use doorbell_core::network::{Network, Waited};
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{Reject, RejectReason};
@@ -43,6 +42,8 @@ pub(super) struct Around<'h, P: Provider> {
     pub(super) desks: &'h [Arc<Desk<P>>],
     pub(super) next_desk: &'h mut usize,
     pub(super) makers: &'h Makers,
+    /// What a peer is told for which there is no room.
+    pub(super) busy: Reject,
 }
 
 impl<P: Provider, N: Network> UnderWay<P, N> {
@@ -112,8 +113,8 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                 Ok(false) => return None,
                 Err(error) => {
                     // The peer is told once; what is kept is the cause, and not that we gave up.
-                    self.answer
-                        .refuse(now, &mut self.stream, bring_up::reject_for(&error));
+                    let reject = bring_up::reject_or(&error, around.busy);
+                    self.answer.refuse(now, &mut self.stream, reject);
                     return Some(Err(error));
                 }
             }
@@ -183,7 +184,7 @@ impl<P: Provider> Around<'_, P> {
         let count = self.desks.iter().filter(of_device).count();
         let first = self.next_desk.checked_rem(count).unwrap_or_default();
         *self.next_desk = self.next_desk.wrapping_add(1);
-        let mut refused = ReserveError::Closed;
+        let mut refused = ConnectError::ListenerClosed;
         for desk in self
             .desks
             .iter()
@@ -194,13 +195,10 @@ impl<P: Provider> Around<'_, P> {
         {
             match desk.ask(wanted) {
                 Ok(seat) => return Ok(seat),
-                Err(ReserveError::Full) => refused = ReserveError::Full,
-                Err(_) => {}
+                Err(ConnectError::ListenerClosed) => {}
+                Err(error) => refused = error,
             }
         }
-        Err(match refused {
-            ReserveError::Full => ConnectError::TooManyUnaccepted,
-            _ => ConnectError::ListenerClosed,
-        })
+        Err(refused)
     }
 }

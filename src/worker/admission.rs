@@ -18,12 +18,14 @@ use crate::bring_up::{Place, Supplied, Supply, send_depth};
 use crate::channel::{Channel, ChannelId};
 use crate::error::ConnectError;
 use crate::half::Held;
+use crate::handshakes::Unfinished;
 
 impl<P: Provider> Worker<P> {
     /// Promises a place and room for completions to a channel that is to be made; of a peer that connects, from an address.
     ///
     /// # Errors
-    /// The completion queues or the shared receives have no room, or there are too many channels.
+    /// The completion queues or the shared receives have no room, there are too many channels, or the address has as much as it
+    /// leaves to others, and its handshakes are not finished.
     pub(crate) fn reserve(
         &mut self,
         sends: u32,
@@ -31,8 +33,8 @@ impl<P: Provider> Worker<P> {
         from: Option<IpAddr>,
     ) -> Result<Arc<Reservation>, ConnectError> {
         let is_limited = self.channels_per_address < self.channels_max;
-        let from = from.filter(|_| is_limited);
-        if let Some(from) = from.filter(|from| self.channels_from(*from) >= self.channels_per_address) {
+        let limited = from.filter(|_| is_limited);
+        if let Some(from) = limited.filter(|from| self.channels_from(*from) >= self.channels_per_address) {
             return Err(ConnectError::TooManyChannelsFrom(from));
         }
         let shared = self.receives.shared.as_mut();
@@ -42,11 +44,13 @@ impl<P: Provider> Worker<P> {
         let completions = &self.sends.completions;
         let is_free = |at: usize, entry: &Entry<_>| !entry.is_promised() && !is_claimed::<P>(completions, at);
         let (mut sends_left, mut receives_left, mut free) = (completions.depth(), receives_most, None);
+        let mut places_left = self.channels_max;
         for (at, entry) in entries.iter().enumerate() {
             if is_free(at, entry) {
                 free = free.or(Some(at));
                 continue;
             }
+            places_left = places_left.saturating_sub(1);
             sends_left = sends_left.saturating_sub(entry.room.sends);
             receives_left = receives_left.saturating_sub(entry.room.receives);
         }
@@ -62,6 +66,20 @@ impl<P: Provider> Worker<P> {
         let at = free.unwrap_or(entries.len());
         let index = u32::try_from(at).ok().filter(|index| *index < self.channels_max);
         let index = index.ok_or(ConnectError::TooManyChannels)?;
+        if let Some(from) = from {
+            let room = [
+                (places_left, 1),
+                (sends_left, sends),
+                (receives_left, receives),
+                // Shared receives have theirs.
+                (self.arena.free_slots(), if is_shared { 0 } else { receives }),
+            ];
+            let left = room.into_iter().filter_map(|(left, each)| left.checked_div(each));
+            let left = left.min().unwrap_or(u32::MAX).saturating_sub(1);
+            if !unfinished(entries, from).may_be_more(left as usize) {
+                return Err(ConnectError::TooManyUnfinishedFrom(from));
+            }
+        }
         if free.is_none() {
             entries.push(Entry {
                 generation: 0,
@@ -82,6 +100,7 @@ impl<P: Provider> Worker<P> {
             id,
             from,
             is_refused: AtomicU32::new(0),
+            is_finished: AtomicU32::new(0),
             qpn: Arc::new(QueuePairNumber::none()),
         });
         entry.reserved = Arc::downgrade(&reservation);
@@ -204,6 +223,14 @@ impl<P: Provider> Worker<P> {
         entry.is_admitted = true;
         Ok(id)
     }
+}
+
+/// Handshakes from an address that have a place here and are not finished: those of which a queue pair is still being made or
+/// destroyed, too, though their peer is gone.
+fn unfinished<C>(entries: &[Entry<C>], from: IpAddr) -> Unfinished {
+    let on_their_way = entries.iter().filter(|entry| entry.awaits_admission());
+    let reserved = on_their_way.filter_map(|entry| entry.reserved.upgrade());
+    Unfinished::of(from, reserved.filter_map(|reserved| reserved.unfinished()))
 }
 
 /// Whether a queue pair has a place, or the promise of it.

@@ -102,6 +102,8 @@ pub(crate) struct Reservation {
     from: Option<IpAddr>,
     /// Whether the half that receives found the peer out, and the other has not yet failed the queue pair.
     is_refused: AtomicU32,
+    /// Whether the peer's handshake is finished, and the channel waits to be admitted.
+    is_finished: AtomicU32,
     /// The number of its queue pair, once that is made: on whichever thread.
     qpn: Arc<QueuePairNumber>,
 }
@@ -127,6 +129,19 @@ impl Reservation {
     pub(crate) fn note_queue_pair(&self, qpn: Qpn) {
         // Relaxed, as the load.
         self.qpn.0.store(qpn.to_u32(), Ordering::Relaxed);
+    }
+
+    /// Says that the peer has done its part of the handshake.
+    pub(crate) fn note_finished(&self) {
+        // Relaxed: whoever asks for a place behind it does so by way of a lock.
+        self.is_finished.store(1, Ordering::Relaxed);
+    }
+
+    /// Where the peer's stream came from, while it still has a part to do.
+    fn unfinished(&self) -> Option<IpAddr> {
+        // Relaxed, as the store.
+        self.from
+            .filter(|_| self.is_finished.load(Ordering::Relaxed) == 0)
     }
 
     /// Says that the queue pair is to be failed; then the channel is put on the list by which the other half

@@ -18,9 +18,11 @@ fn full_is_full_until_a_place_is_left() {
     let second = AcceptQueue::reserve(&queue).unwrap();
     assert_ne!(first.index(), second.index());
     assert_eq!(AcceptQueue::reserve(&queue).err(), Some(ReserveError::Full));
+    assert_eq!(queue.free(), 0);
     // Given up, it is another's at once.
     let freed = second.index();
     drop(second);
+    assert_eq!(queue.free(), 1);
     let second = AcceptQueue::reserve(&queue).unwrap();
     assert_eq!(second.index(), freed);
     // Published and taken, it is held until what was there has gone.
@@ -28,6 +30,7 @@ fn full_is_full_until_a_place_is_left() {
     assert_eq!(AcceptQueue::reserve(&queue).err(), Some(ReserveError::Full));
     let taken = AcceptQueue::take(&queue).unwrap();
     assert_eq!(AcceptQueue::reserve(&queue).err(), Some(ReserveError::Full));
+    assert_eq!(queue.free(), 0);
     let index = taken.index();
     drop(taken);
     assert_eq!(AcceptQueue::reserve(&queue).unwrap().index(), index);

@@ -79,6 +79,9 @@ pub trait Arena: Send + Sized + 'static {
     /// How many slots there are in all.
     fn slots(&self) -> u32;
 
+    /// How many slots are home now, those that came back from elsewhere included.
+    fn free_slots(&mut self) -> u32;
+
     /// How many bytes each slot holds.
     fn slot_bytes(&self) -> u32;
 

@@ -55,6 +55,9 @@ impl Arena for Memory {
     fn slots(&self) -> u32 {
         unreachable!()
     }
+    fn free_slots(&mut self) -> u32 {
+        unreachable!()
+    }
     fn slot_bytes(&self) -> u32 {
         unreachable!()
     }

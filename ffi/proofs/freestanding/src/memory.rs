@@ -104,6 +104,9 @@ impl Arena for Memory {
     fn slots(&self) -> u32 {
         SLOTS
     }
+    fn free_slots(&mut self) -> u32 {
+        SLOTS.saturating_sub(self.out)
+    }
     fn slot_bytes(&self) -> u32 {
         SLOT_BYTES
     }

@@ -1,0 +1,339 @@
+//! Peers that come as far as they are let, and stop there: what they hold is not all there is, and nobody else waits for them.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use doorbell::vocabulary::network::Network as _;
+use doorbell::vocabulary::wire::RejectReason;
+use doorbell::{
+    ConnectError, Connection, HandshakeLimits, Listener, Node, SharedReceivesConfig, Worker, WorkerConfig,
+};
+use doorbell_sim::{Fabric, Host, LinkConfig, Stream};
+
+use crate::fabric::{node, port};
+use crate::hub::{Guest, Hub, LATENCY, STAGE, at, config, is_undisturbed};
+use crate::stranger::{Dripping, Heard, Stranger};
+
+/// Latencies until who looks once in each has all that is said to it.
+const ROUNDS: u32 = 16;
+
+/// Peers of one address, each with what it heard last.
+struct Crowd(Vec<(Stream, Stranger, Heard)>);
+
+impl Crowd {
+    /// So many from a host of this number, each of whom connects at once.
+    fn new(fabric: &Fabric, host: u8, count: u32) -> Self {
+        let (name, address) = (format!("c{host}"), format!("10.1.0.{host}/8"));
+        let host_of_it = fabric.host(&name, vec![port(&name, &address)]).unwrap();
+        let address = IpAddr::from([10, 1, 0, host]);
+        let one = |number| {
+            let stranger = Stranger::new(address, 1000 * u32::from(host) + number);
+            (host_of_it.connect(at()).unwrap(), stranger, Heard::Nothing)
+        };
+        Self((0..count).map(one).collect())
+    }
+
+    fn poll(&mut self) {
+        for (stream, stranger, heard) in &mut self.0 {
+            if let Heard::Nothing | Heard::Welcome = heard {
+                *heard = stranger.connect(stream);
+            }
+        }
+    }
+
+    /// How many were told yes, and how many that we are busy and when to come again.
+    fn told(&self) -> (usize, usize) {
+        let mut told = (0, 0);
+        for (.., heard) in &self.0 {
+            match heard {
+                Heard::Accept => told.0 += 1,
+                Heard::Refused(reject) => {
+                    assert_eq!(reject.reason, RejectReason::BUSY);
+                    assert!(reject.detail > 0, "{reject}");
+                    told.1 += 1;
+                }
+                heard => panic!("{heard:?}"),
+            }
+        }
+        told
+    }
+
+    /// Goes on beside the hub until each has heard.
+    fn settle(&mut self, hub: &mut Hub) {
+        for _ in 0..ROUNDS {
+            hub.run(LATENCY);
+            self.poll();
+        }
+    }
+}
+
+/// A Worker with room for so many channels, whichever room it is that ends.
+fn with_room_for(channels: u32) -> [WorkerConfig; 4] {
+    let [mut memory, mut shared, mut places, mut completions] = [WorkerConfig::default(); 4];
+    memory.slots = 16 * channels;
+    let mut receives = SharedReceivesConfig::default();
+    receives.depth = 16 * channels;
+    shared.shared_receives = Some(receives);
+    places.channels_max = channels;
+    // Of sends alone, one more each, to announce receives.
+    completions.completion_depth = 17 * channels;
+    completions.shared_receives = Some(SharedReceivesConfig::default());
+    [memory, shared, places, completions]
+}
+
+#[test]
+fn who_stops_after_connect_holds_half_of_what_there_is_room_for_and_nobody_else_waits() {
+    for own in with_room_for(8) {
+        let mut hub = Hub::on(&HandshakeLimits::default(), &own);
+        let mut crowd = Crowd::new(&hub.fabric, 66, 20);
+        crowd.settle(&mut hub);
+        assert_eq!(crowd.told(), (4, 16), "{own:?}");
+        let why = hub.handshakes.as_ref().unwrap().take_failure();
+        let from = IpAddr::from([10, 1, 0, 66]);
+        assert!(
+            matches!(why, Some(ConnectError::TooManyUnfinishedFrom(address)) if address == from),
+            "{why:?}"
+        );
+        // Another of its kind has half of the rest.
+        let mut second = Crowd::new(&hub.fabric, 67, 20);
+        second.settle(&mut hub);
+        assert_eq!(second.told(), (2, 18), "{own:?}");
+        let mut guests = Vec::new();
+        for number in 1..=2 {
+            let mut guest = Guest::new(&hub, number);
+            let (outcome, took) = hub.connect(&mut guest);
+            outcome.unwrap();
+            assert!(is_undisturbed(took), "{took:?} {own:?}");
+            guests.push(guest);
+        }
+        // They have their time, and no more.
+        hub.run(STAGE);
+        assert_eq!(hub.handshakes.as_ref().unwrap().under_way(), 0);
+        for number in 3..=8 {
+            let mut guest = Guest::new(&hub, number);
+            // A share that was given up is free again once somebody asked for one and the queue was seen empty.
+            let outcome = hub.connect(&mut guest).0;
+            let outcome = if own.shared_receives.is_some() && number == 3 {
+                outcome.or_else(|_| hub.connect(&mut guest).0)
+            } else {
+                outcome
+            };
+            outcome.unwrap();
+            guests.push(guest);
+        }
+        drop((crowd, second));
+        hub.end(guests);
+    }
+}
+
+#[test]
+fn who_stops_after_connect_holds_half_of_the_places_to_be_accepted() {
+    let [own, ..] = with_room_for(256);
+    let mut hub = Hub::on(&HandshakeLimits::default(), &own);
+    let mut crowd = Crowd::new(&hub.fabric, 66, 64);
+    crowd.settle(&mut hub);
+    assert_eq!(crowd.told(), (32, 32));
+    let mut second = Crowd::new(&hub.fabric, 67, 64);
+    second.settle(&mut hub);
+    assert_eq!(second.told(), (16, 48));
+    let mut guest = Guest::new(&hub, 1);
+    let (outcome, took) = hub.connect(&mut guest);
+    outcome.unwrap();
+    assert!(is_undisturbed(took), "{took:?}");
+    drop((crowd, second));
+    hub.end(vec![guest]);
+}
+
+#[test]
+fn who_connects_again_and_again_may_have_all() {
+    for own in with_room_for(8) {
+        let mut hub = Hub::on(&HandshakeLimits::default(), &own);
+        let mut guest = Guest::new(&hub, 1);
+        let mut again = WorkerConfig::default();
+        again.slots = 256;
+        guest.workers = guest.node.workers(&again).unwrap();
+        for number in 0..8 {
+            let (outcome, took) = hub.connect(&mut guest);
+            assert!(
+                outcome.is_ok() && is_undisturbed(took),
+                "{number}: {outcome:?} {own:?}"
+            );
+        }
+        hub.run(LATENCY);
+        assert_eq!(hub.accepted.len(), 8);
+        hub.end(vec![guest]);
+    }
+}
+
+#[test]
+fn who_is_connected_and_waits_to_be_accepted_is_finished() {
+    for own in with_room_for(2) {
+        let mut limits = HandshakeLimits::default();
+        limits.unaccepted = 2;
+        let mut hub = Hub::on(&limits, &own);
+        hub.accepts = false;
+        let mut guest = Guest::new(&hub, 1);
+        for number in 1..=2 {
+            let mut connecting = guest.begin(&hub);
+            let mut wait = |hub: &mut Hub| {
+                let mut outcome = None;
+                for _ in 0..ROUNDS {
+                    hub.run(LATENCY);
+                    outcome = outcome.or_else(|| guest.poll(&mut connecting));
+                }
+                outcome
+            };
+            assert!(wait(&mut hub).is_none());
+            // The Worker's thread gives a place before it accepts who came before.
+            let acceptances = hub.acceptances.as_mut().unwrap();
+            let before = acceptances.poll_accept(&mut hub.worker).unwrap();
+            assert_eq!(before.is_some(), number == 2);
+            hub.accepted.extend(before);
+            let outcome = wait(&mut hub);
+            assert!(matches!(outcome, Some(Ok(_))), "{number}: {outcome:?} {own:?}");
+        }
+        hub.accepts = true;
+        hub.run(LATENCY);
+        assert_eq!(hub.accepted.len(), 2);
+        hub.end(vec![guest]);
+    }
+}
+
+#[test]
+fn a_hello_byte_by_byte_is_taken_and_nobody_waits_for_it() {
+    let mut hub = Hub::new(&HandshakeLimits::default());
+    let host = hub.guest(66);
+    let of = host.network().connect(at()).unwrap();
+    let mut stream = Dripping { of, has_room: false };
+    let mut stranger = Stranger::new([10, 1, 0, 66].into(), 0);
+    let mut guest = Guest::new(&hub, 1);
+    let mut bytes = 0;
+    let heard = loop {
+        let heard = stranger.greet(&mut stream);
+        if heard != Heard::Nothing {
+            break heard;
+        }
+        hub.run(LATENCY);
+        stream.has_room = true;
+        bytes += 1;
+        if bytes % 20 == 0 {
+            let (outcome, took) = hub.connect(&mut guest);
+            outcome.unwrap();
+            assert!(is_undisturbed(took), "{took:?}");
+        }
+    };
+    assert_eq!((heard, hub.accepted.len()), (Heard::Welcome, 3));
+    let length = Stranger::new([10, 1, 0, 66].into(), 0).hello().len();
+    assert!(bytes > length, "{bytes}");
+    drop((stream, host));
+    hub.end(vec![guest]);
+}
+
+/// A host that accepts by polling its listener, on the thread that polls all else.
+struct InPlace {
+    fabric: Fabric,
+    node: Node<Host, Host>,
+    workers: Vec<Worker<Host>>,
+    listener: Listener<Host, Host>,
+    refused: Vec<ConnectError>,
+}
+
+impl InPlace {
+    fn on(own: &WorkerConfig) -> Self {
+        let link = LinkConfig {
+            latency_ns: LATENCY.as_nanos() as u64,
+            bandwidth_mbps: None,
+        };
+        let fabric = Fabric::builder().link(link).driven().build();
+        let node = node(&fabric, "hub", vec![port("hub", "10.0.0.1/8")]);
+        let workers = node.workers(own).unwrap();
+        let listener = Listener::bind(&node, &workers, at(), &config()).unwrap();
+        Self {
+            fabric,
+            node,
+            workers,
+            listener,
+            refused: Vec::new(),
+        }
+    }
+
+    /// Says how many were accepted.
+    fn poll(&mut self) -> usize {
+        let mut accepted = 0;
+        loop {
+            match self.listener.poll_accept(&self.node, &mut self.workers) {
+                Ok(None) => return accepted,
+                Ok(Some(_)) => accepted += 1,
+                Err(error) => self.refused.push(error),
+            }
+        }
+    }
+
+    /// A host with memory for many connections.
+    fn guest(&self) -> (Node<Host, Host>, Vec<Worker<Host>>) {
+        let guest = node(&self.fabric, "c1", vec![port("c1", "10.1.0.1/8")]);
+        let workers = guest.workers(&WorkerConfig::default()).unwrap();
+        (guest, workers)
+    }
+
+    /// Connects one, and says how long that took.
+    fn connect(
+        &mut self,
+        guest: &Node<Host, Host>,
+        workers: &mut [Worker<Host>],
+    ) -> (Result<Connection, ConnectError>, Duration) {
+        let (began, deadline) = (self.fabric.now(), guest.within(STAGE));
+        let handle = self.listener.handle();
+        let mut connecting = guest.begin_connect(workers, handle, &config(), deadline).unwrap();
+        loop {
+            self.poll();
+            if let Some(outcome) = connecting.poll(guest, workers) {
+                let took = Duration::from_nanos(self.fabric.now().to_ns() - began.to_ns());
+                return (outcome, took);
+            }
+            self.fabric.run_for(LATENCY / 64);
+        }
+    }
+}
+
+#[test]
+fn in_place_who_stops_after_connect_holds_half_and_nobody_else_waits() {
+    for own in with_room_for(8) {
+        let mut hub = InPlace::on(&own);
+        let mut crowds = [(66, 4), (67, 2)].map(|(host, yes)| (Crowd::new(&hub.fabric, host, 20), yes));
+        for (crowd, yes) in &mut crowds {
+            for _ in 0..ROUNDS {
+                hub.fabric.run_for(LATENCY);
+                hub.poll();
+                crowd.poll();
+            }
+            assert_eq!(crowd.told(), (*yes, 20 - *yes), "{own:?}");
+        }
+        let of_it = |error: &ConnectError| matches!(error, ConnectError::TooManyUnfinishedFrom(_));
+        assert!(
+            hub.refused.len() == 34 && hub.refused.iter().all(of_it),
+            "{:?}",
+            hub.refused
+        );
+        let (guest, mut workers) = hub.guest();
+        let (outcome, took) = hub.connect(&guest, &mut workers);
+        outcome.unwrap();
+        assert!(is_undisturbed(took), "{took:?} {own:?}");
+    }
+}
+
+#[test]
+fn in_place_who_connects_again_and_again_may_have_all() {
+    for own in with_room_for(8) {
+        let mut hub = InPlace::on(&own);
+        let (guest, mut workers) = hub.guest();
+        for number in 0..8 {
+            let (outcome, took) = hub.connect(&guest, &mut workers);
+            assert!(
+                outcome.is_ok() && is_undisturbed(took),
+                "{number}: {outcome:?} {own:?}"
+            );
+        }
+        assert!(hub.refused.is_empty(), "{:?}", hub.refused);
+    }
+}
