@@ -2,7 +2,7 @@
 
 use doorbell_core::QpState;
 use doorbell_core::provider::{
-    CompletionQueue as _, Operation, PostFlags, QueuePair as _, ReceiveQueue as _, RemoteAccess,
+    Arena as _, CompletionQueue as _, Operation, PostFlags, QueuePair as _, ReceiveQueue as _, RemoteAccess,
     SendBatch as _, SendQueue as _,
 };
 
