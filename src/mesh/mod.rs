@@ -23,6 +23,7 @@ mod say;
 mod seek;
 mod state;
 mod unlinked;
+mod ways;
 
 pub use config::{MeshConfig, MeshError, MeshSendError};
 pub use group::{Group, GroupError, Running};

@@ -201,6 +201,7 @@ impl Metrics {
             .add(&names::MESH_REACHED, labels, mesh.reached().len().into());
         self.families
             .add(&names::MESH_MEMBERS, labels, mesh.ranks().into());
+        let ways = mesh.ways();
         let all = (0..mesh.ranks()).filter_map(Rank::new);
         for rank in all.filter(|rank| *rank != mesh.rank()) {
             let labels = labels.and("member", &rank.to_string());
@@ -209,8 +210,10 @@ impl Metrics {
                 self.families.add(description, &labels, value);
             }
             self.families.add(&names::MESH_WAITING, &labels, counts.waiting);
-            let next = mesh.routes().next(rank).map(|next| next.to_string());
-            let by = labels.and("by", next.as_deref().unwrap_or_default());
+            let by = ways
+                .get(&rank)
+                .map_or_else(String::new, |by| one_after_another(by));
+            let by = labels.and("by", &by);
             let hops = mesh.routes().hops(rank).unwrap_or_default();
             self.families.add(&names::MESH_ROUTE, &by, hops.into());
         }
@@ -225,6 +228,12 @@ impl Metrics {
             self.families.add(description, labels, value);
         }
     }
+}
+
+/// Those who pass on, in order.
+fn one_after_another(by: &[Rank]) -> String {
+    let by: Vec<_> = by.iter().map(Rank::to_string).collect();
+    by.join(", ")
 }
 
 /// Of a rail of a link.

@@ -103,7 +103,7 @@ pub(super) static PORT_COUNTER: Description = counter(
 pub(super) static LINK_RAILS: Description = gauge("doorbell_link_rails", "Rails of links by state.");
 pub(super) static MESH_ROUTE: Description = gauge(
     "doorbell_mesh_route_hops",
-    "Hops to a member by the shortest way, and which member is first on it; 0 where there is none.",
+    "Hops to a member by the shortest way, and which members pass on in between, in order; 0 where there is none.",
 );
 pub(super) static MESH_WAITING: Description = gauge(
     "doorbell_mesh_member_waiting_messages",

@@ -117,7 +117,7 @@ fn what_a_member_and_its_links_count_is_rendered() {
             "doorbell_mesh_member_sent_again_messages_total{rank=\"1\",member=\"0\"}",
             0,
         ),
-        ("doorbell_mesh_route_hops{rank=\"1\",member=\"2\",by=\"2\"}", 1),
+        ("doorbell_mesh_route_hops{rank=\"1\",member=\"2\",by=\"\"}", 1),
         (
             "doorbell_link_rails{rank=\"1\",member=\"0\",rail=\"sim0\",peer=\"10.1.0.1\",state=\"up\"}",
             1,
@@ -149,6 +149,17 @@ fn in_a_ring_and_in_a_line_others_pass_on_what_is_not_theirs() {
         world.joined();
         let far = world.member(0).mesh.routes();
         assert_eq!((1..4).filter_map(|to| far.hops(rank(to))).max(), Some(hops));
+        let by = if hops == 3 { vec![1, 2] } else { vec![] };
+        let mesh = &world.member(0).mesh;
+        assert_eq!(
+            mesh.ways()[&rank(3)],
+            by.iter().map(|at| rank(*at)).collect::<Vec<_>>()
+        );
+        let mut metrics = Metrics::default();
+        metrics.mesh(&Labels::NONE, mesh);
+        let by = if hops == 3 { "1, 2" } else { "" };
+        let told = format!("doorbell_mesh_route_hops{{member=\"3\",by=\"{by}\"}} ");
+        assert!(metrics.to_string().contains(&told), "{metrics}");
         fill(&mut world, 60);
         all_come(&mut world, 60, 1000);
         let counts: Vec<_> = (0..4).map(|at| world.member(at).mesh.counts()).collect();

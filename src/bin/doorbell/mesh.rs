@@ -174,8 +174,21 @@ struct Report {
 struct Way {
     to: u8,
     hops: u8,
-    /// Who is asked first.
-    by: u8,
+    /// Who passes on what goes there, in order.
+    by: Vec<u8>,
+}
+
+impl Way {
+    fn text(&self) -> String {
+        let hops = if self.hops == 1 { "hop" } else { "hops" };
+        let way = format!("to rank {}: {} {hops}", self.to, self.hops);
+        let by: Vec<_> = self.by.iter().map(u8::to_string).collect();
+        match by.as_slice() {
+            [] => way,
+            [one] => format!("{way}, by rank {one}"),
+            all => format!("{way}, by ranks {}", all.join(", ")),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -509,12 +522,12 @@ fn handle_path(folder: &Path, rank: Rank) -> PathBuf {
 }
 
 fn report(arguments: &Arguments, mesh: &Mesh, content: &Content, times: &Histogram<u64>) -> Report {
-    let routes = mesh.routes();
+    let mut by = mesh.ways();
     let ways = mesh.reached().without(mesh.rank()).iter().filter_map(|to| {
         Some(Way {
             to: to.number(),
-            hops: routes.hops(to)?,
-            by: routes.next(to)?.number(),
+            hops: mesh.routes().hops(to)?,
+            by: by.remove(&to)?.into_iter().map(Rank::number).collect(),
         })
     });
     #[expect(clippy::cast_precision_loss, reason = "a round takes less than months")]
@@ -554,12 +567,7 @@ fn text(report: &Report) -> String {
         report.rank, report.ranks, report.version, report.neighbours
     );
     for way in &report.ways {
-        let hops = if way.hops == 1 { "hop" } else { "hops" };
-        let _ = writeln!(
-            text,
-            "  to rank {}: {} {hops}, by rank {}",
-            way.to, way.hops, way.by
-        );
+        let _ = writeln!(text, "  {}", way.text());
     }
     let Times { min, p50, p99, max } = report.round_us;
     let name = clap::ValueEnum::to_possible_value(&report.collective);
@@ -579,8 +587,28 @@ fn text(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{check_peers, parse_peer};
+    use super::{Way, check_peers, parse_peer};
     use doorbell::vocabulary::Rank;
+
+    #[test]
+    fn ways_are_told_whole() {
+        let told = |hops, by: &[u8]| {
+            let way = Way {
+                to: 7,
+                hops,
+                by: by.to_vec(),
+            };
+            (way.text(), serde_json::to_string(&way).unwrap())
+        };
+        for (hops, by, text, json) in [
+            (1, &[][..], "to rank 7: 1 hop", "[]"),
+            (2, &[3], "to rank 7: 2 hops, by rank 3", "[3]"),
+            (3, &[3, 5], "to rank 7: 3 hops, by ranks 3, 5", "[3,5]"),
+        ] {
+            let json = format!(r#"{{"to":7,"hops":{hops},"by":{json}}}"#);
+            assert_eq!(told(hops, by), (text.to_owned(), json));
+        }
+    }
 
     #[test]
     fn who_connects_is_told_of_lower_ranks_and_of_each_once() {

@@ -47,7 +47,7 @@ struct Member {
     member: String,
     /// By the shortest way; 0 where there is none.
     hops: f64,
-    /// Who is first on it.
+    /// Who passes on, in order.
     by: String,
     sent_per_s: Option<f64>,
     received_per_s: Option<f64>,
@@ -417,9 +417,9 @@ doorbell_link_rail_sent_bytes_total{member="1",rail="rxe0",peer="10.0.0.2"} 1000
 doorbell_mesh_members 3
 doorbell_mesh_reached_members 3
 doorbell_mesh_relayed_frames_total 0
-doorbell_mesh_route_hops{member="10",by="1"} 2
+doorbell_mesh_route_hops{member="10",by="1, 7"} 3
 doorbell_mesh_route_hops{member="2",by=""} 0
-doorbell_mesh_route_hops{member="1",by="1"} 1
+doorbell_mesh_route_hops{member="1",by=""} 1
 doorbell_mesh_member_sent_messages_total{member="1"} 50
 doorbell_worker_requests_total{device="rxe0"} 1000
 doorbell_port_hw_counter_total{device="rxe0",port="1",counter="rcvd_rnr_err"} 4
@@ -451,10 +451,10 @@ doorbell_channels{device="rxe0",peer="10.0.0.2",state="failed"} 0
              links: 2 connected, 0 without a rail; sent again 0, rails given up 0, without any rail 0 times\n\
              retries at rxe0 port 1: rcvd_rnr_err 10 (3/s)\n\
              \n\
-             member  way           sent/s  received/s  waiting  sent again\n\
-             1       direct        20      -           0        0\n\
-             2       none          -       -           0        0\n\
-             10      2 hops, by 1  -       -           0        0\n\
+             member  way              sent/s  received/s  waiting  sent again\n\
+             1       direct           20      -           0        0\n\
+             2       none             -       -           0        0\n\
+             10      3 hops, by 1, 7  -       -           0        0\n\
              \n\
              rail  member  peer      state  sent/s  MB/s out  MB/s in  connected  lost\n\
              rxe0  1       10.0.0.2  up     100     4.00      -        0          0\n\
@@ -468,7 +468,7 @@ doorbell_channels{device="rxe0",peer="10.0.0.2",state="failed"} 0
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["interval_s"], 2.0);
         assert_eq!(json["rails"][0]["sent_bytes_per_s"], 4_000_000.0);
-        assert_eq!(json["members"][2]["by"], "1");
+        assert_eq!(json["members"][2]["by"], "1, 7");
         // What began anew has no rate.
         assert!(json["workers"][0]["requests_per_s"].is_null());
     }
