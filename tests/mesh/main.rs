@@ -17,6 +17,7 @@ mod collectives;
 mod flapping;
 mod found;
 mod groups;
+mod largest;
 mod leaving;
 mod packets;
 #[path = "../../fuzz/replay.rs"]

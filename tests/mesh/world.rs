@@ -145,15 +145,21 @@ impl World {
 
     /// Their hosts, before any of them is started.
     pub(crate) fn of_hosts(ranks: usize, cables: &[(usize, usize)], plan: &str) -> Self {
+        Self::on_subnets(ranks, plan, |at| {
+            let cables = (0..).zip(cables);
+            let of_it = cables.filter(|(_, cable)| cable.0 == at || cable.1 == at);
+            of_it.map(|(number, _)| number).collect()
+        })
+    }
+
+    /// The same of hosts with a port on each of these subnets: device `simK` is on the K-th.
+    pub(crate) fn on_subnets(ranks: usize, plan: &str, subnets: impl Fn(usize) -> Vec<usize>) -> Self {
         let fabric = Fabric::builder().plan(plan.parse().unwrap()).driven().build();
         let hosts: Vec<_> = (0..ranks)
             .map(|at| {
-                let ports = (0..)
-                    .zip(cables)
-                    .filter(|(_, cable)| cable.0 == at || cable.1 == at);
-                let ports = ports.map(|(number, _): (usize, _)| {
-                    port(&format!("sim{number}"), &format!("10.1.{number}.{}/24", at + 1))
-                });
+                let ports = subnets(at)
+                    .into_iter()
+                    .map(|number| port(&format!("sim{number}"), &format!("10.1.{number}.{}/24", at + 1)));
                 fabric.host(&format!("h{at}"), ports.collect()).unwrap()
             })
             .collect();
@@ -215,6 +221,26 @@ impl World {
 
     pub(crate) fn member(&mut self, at: usize) -> &mut Member {
         self.members[at].as_mut().unwrap()
+    }
+
+    /// Lets time pass until it is done, or so long; says which. Everybody is polled once in a step of so long.
+    pub(crate) fn run_in_steps(
+        &mut self,
+        span: Duration,
+        step: Duration,
+        mut is_done: impl FnMut(&mut Self) -> bool,
+    ) -> bool {
+        let until = self.fabric.now().after(span);
+        loop {
+            self.members.iter_mut().flatten().for_each(Member::poll);
+            if is_done(self) {
+                return true;
+            }
+            if self.fabric.now() >= until {
+                return false;
+            }
+            self.fabric.run_for(step);
+        }
     }
 
     /// Lets time pass until it is done, or so long; says which.
