@@ -92,15 +92,9 @@ impl Rdma {
             Err(error) => failures.push(error),
         }
         DeviceReport {
-            name: entry.name.clone(),
-            quirks: self.quirks_of(&entry.name),
-            driver: sysfs.driver(),
-            firmware: sysfs.firmware(),
-            device_path: sysfs.device_path(),
-            pci_address: sysfs.pci_address(),
-            numa_node: sysfs.numa_node(),
             ports,
             failures,
+            ..DeviceReport::shown(entry.name.clone(), self.quirks_of(&entry.name), &sysfs)
         }
     }
 
@@ -192,6 +186,23 @@ pub struct DeviceReport {
     pub failures: Vec<ProviderError>,
 }
 
+impl DeviceReport {
+    /// What sysfs shows of a device whose ports are yet to be looked at.
+    fn shown(name: Name, quirks: Quirks, sysfs: &Sysfs) -> Self {
+        Self {
+            name,
+            quirks,
+            driver: sysfs.driver(),
+            firmware: sysfs.firmware(),
+            device_path: sysfs.device_path(),
+            pci_address: sysfs.pci_address(),
+            numa_node: sysfs.numa_node(),
+            ports: Vec::new(),
+            failures: Vec::new(),
+        }
+    }
+}
+
 /// The devices that libibverbs lists, as long as the list lives.
 struct DeviceList {
     first: NonNull<*mut rdma_sys::ibv_device>,
@@ -248,5 +259,36 @@ impl Drop for DeviceList {
         // SAFETY: what `ibv_get_device_list` gave, freed once; open contexts hold their device by
         // themselves (ibv_get_device_list(3)).
         unsafe { rdma_sys::ibv_free_device_list(self.first.as_ptr()) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{DeviceReport, Name, ProviderKind, Sysfs, quirks};
+    use std::fs;
+    use tempfile::TempDir;
+
+    #[test]
+    fn a_report_has_what_sysfs_shows() {
+        let root = TempDir::new().unwrap();
+        let (class, device) = (root.path().join("class"), root.path().join("0000:3b:00.1"));
+        let (shown, driver) = (class.join("mlx5_0"), root.path().join("mlx5_core"));
+        for folder in [&shown, &device, &driver] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        fs::write(device.join("numa_node"), "1\n").unwrap();
+        fs::write(shown.join("fw_ver"), "16.35.2000\n").unwrap();
+        std::os::unix::fs::symlink(&device, shown.join("device")).unwrap();
+        std::os::unix::fs::symlink(&driver, device.join("driver")).unwrap();
+        let report = DeviceReport::shown(
+            Name::try_from("mlx5_0").unwrap(),
+            quirks(ProviderKind::Other, None),
+            &Sysfs::new(&class, "mlx5_0"),
+        );
+        assert_eq!(report.driver.as_deref(), Some("mlx5_core"));
+        assert_eq!(report.firmware.as_deref(), Some("16.35.2000"));
+        assert_eq!(report.device_path, fs::canonicalize(&device).ok());
+        assert_eq!(report.pci_address.as_deref(), Some("0000:3b:00.1"));
+        assert_eq!(report.numa_node, Some(1));
     }
 }
