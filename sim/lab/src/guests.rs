@@ -171,7 +171,7 @@ impl GuestCluster {
     /// took it for and how its clock then ran.
     fn counter_khz(&self) -> Result<Option<u32>> {
         let machine = self.machines.first().context("no machine")?;
-        let rate = machine.clock_rate()?;
+        let rate = machine.exact_clock_rate()?;
         let argv = vec!["dmesg".to_owned()];
         let mut dmesg = machine.spawn(
             None,

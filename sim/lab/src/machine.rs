@@ -161,9 +161,27 @@ impl Machine {
     ///
     /// It is gone, or there was no first reading.
     pub(crate) fn clock_rate(&self) -> Result<f64> {
-        let first = self.clock.context("the machine's clock was never read")?;
-        clock::wait_since(first);
-        Ok(clock::rate(first, self.read_clock()?))
+        let first = self.first_reading()?;
+        clock::rate_since(first, |span| self.read_clock_after(first, span))
+    }
+
+    /// The same, over as long as it takes to correct another clock by it.
+    ///
+    /// # Errors
+    ///
+    /// As above.
+    pub(crate) fn exact_clock_rate(&self) -> Result<f64> {
+        let first = self.first_reading()?;
+        Ok(clock::rate(first, self.read_clock_after(first, clock::EXACT)?))
+    }
+
+    fn first_reading(&self) -> Result<clock::Reading> {
+        self.clock.context("the machine's clock was never read")
+    }
+
+    fn read_clock_after(&self, first: clock::Reading, span: Duration) -> Result<clock::Reading> {
+        clock::wait_since(first, span);
+        self.read_clock()
     }
 
     fn read_clock(&self) -> Result<clock::Reading> {
