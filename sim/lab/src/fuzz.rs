@@ -142,11 +142,6 @@ impl Fuzzer {
     /// Looks for the planted mistake.
     fn planted(&self) -> Result<Outcome> {
         let (target, corpus) = PLANTED;
-        // What an earlier run has found would be found again at once, without any fuzzing.
-        let kept = self.kept("findings", target);
-        if kept.exists() {
-            fs::remove_dir_all(&kept).with_context(|| format!("cannot empty {}", kept.display()))?;
-        }
         let outcome = self.fuzz(target, corpus, PLANTED_S)?;
         ensure!(
             outcome
@@ -205,7 +200,7 @@ impl Fuzzer {
             "no seed in {}",
             seeds.display()
         );
-        let (interesting, artifacts) = (self.kept("findings", target), self.kept("artifacts", target));
+        let (interesting, artifacts) = (self.interesting(target)?, self.kept("artifacts", target));
         for folder in [&interesting, &artifacts] {
             fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
@@ -245,6 +240,17 @@ impl Fuzzer {
         let said = fs::read(&log).with_context(|| format!("cannot read {}", log.display()))?;
         Outcome::read(target, status, &String::from_utf8_lossy(&said))
             .with_context(|| format!("`{target}` did not run; what it said is in {}", log.display()))
+    }
+
+    /// The folder of what is new to a target, which libFuzzer begins with, too. It is emptied where the same is to come of a seed, and for
+    /// what is planted, which would be found again at once, without any fuzzing.
+    fn interesting(&self, target: &str) -> Result<PathBuf> {
+        let what = if self.seed.is_some() { "seeded" } else { "findings" };
+        let folder = self.kept(what, target);
+        if (self.seed.is_some() || target == PLANTED.0) && folder.exists() {
+            fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+        }
+        Ok(folder)
     }
 
     /// A folder beside the corpus that is not kept in the repository.
@@ -300,5 +306,25 @@ mod tests {
         assert_eq!(chosen(&known, &names(&["frames"])).unwrap(), names(&["frames"]));
         let error = chosen(&known, &names(&["planted"])).unwrap_err();
         assert_eq!(error.to_string(), "no target `planted`; there are handle, frames");
+    }
+
+    #[test]
+    fn of_a_seed_nothing_is_begun_with_that_an_earlier_run_has_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let begun_with = |seed, target| {
+            let fuzzer = Fuzzer {
+                folder: folder.path().to_owned(),
+                programs: PathBuf::new(),
+                seed,
+            };
+            let interesting = fuzzer.interesting(target).unwrap();
+            let found = fs::read_dir(&interesting).map_or(0, Iterator::count);
+            fs::create_dir_all(&interesting).unwrap();
+            fs::write(interesting.join("found"), "").unwrap();
+            found
+        };
+        let runs = [Some(1), None, Some(1), None];
+        assert_eq!(runs.map(|seed| begun_with(seed, "handle")), [0, 0, 0, 1]);
+        assert_eq!(runs.map(|seed| begun_with(seed, PLANTED.0)), [0; 4]);
     }
 }
