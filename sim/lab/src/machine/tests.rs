@@ -124,7 +124,7 @@ fn a_guest_that_dies_at_once_is_not_waited_for() {
 fn a_guest_that_connects_and_says_nothing_is_killed_too() {
     let stage = Stage::new();
     let _agent = UnixStream::connect(stage.folder.path().join("agent")).unwrap();
-    let shown = message(stage.adopt(stage.qemu("echo booting; exec sleep 100"), 500, LAZY));
+    let shown = message(stage.adopt(stage.qemu("echo booting; exec sleep 100"), 3000, LAZY));
     assert!(
         shown.contains("did not boot within") && shown.contains("booting"),
         "{shown}"
