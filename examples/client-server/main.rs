@@ -20,7 +20,7 @@
 #[path = "../around/mod.rs"]
 #[expect(
     dead_code,
-    reason = "it is of several examples; this one is over soon, and its API tells of failures"
+    reason = "it is of several examples; this one's API tells of failures"
 )]
 mod around;
 mod endpoint;
@@ -37,8 +37,8 @@ use doorbell::vocabulary::provider::Provider;
 use doorbell::{Handle, Network, Node};
 use serde::Serialize;
 
-use around::{All, Failure, Latencies, Output, Percentiles, Report, mix, simulated, words};
-use endpoint::{Endpoint, Error, Round, Settings, Why};
+use around::{All, Failure, Latencies, Output, Percentiles, Progress, Report, mix, simulated, words};
+use endpoint::{Endpoint, Error, Round, Settings};
 
 const PROGRAM: &str = "client-server";
 
@@ -209,6 +209,10 @@ fn serve<P: Provider>(
                 break;
             }
         }
+        // What nobody is left to hear is no round.
+        if served.left_early == served.clients {
+            break;
+        }
         served.rounds += 1;
     }
     while endpoint.peers().next().is_some() && served.failures.is_empty() {
@@ -218,11 +222,10 @@ fn serve<P: Provider>(
                 endpoint.send(client, &question, within())?;
                 served.answered += 1;
             }
-            Err(Error::Gone { peer, why }) => {
-                if why != Why::Left {
-                    served.failures.push(format!("{peer} {why}"));
-                }
-                endpoint.disconnect(peer, within())?;
+            // It says why, of one that did not leave.
+            Err(Error::Gone { peer, .. }) => {
+                let lost = endpoint.disconnect(peer, within()).err();
+                served.failures.extend(lost.map(|error| error.to_string()));
             }
             Err(error) => served.failures.push(error.to_string()),
         }
@@ -257,7 +260,7 @@ fn join<P: Provider>(
         .random(&mut name)
         .map_err(|error| format!("no name can be drawn: {error:?}"))?;
     let mut hearing = Hearing::new(u64::from_le_bytes(name), size as usize);
-    let mut times = Latencies::new()?;
+    let (mut times, mut progress) = (Latencies::new()?, Progress::new());
     let rounds = manner.leave_after.map_or(rounds, |leave| leave.min(rounds));
     for number in 0..rounds {
         let said = statement(hearing.name, number, hearing.bytes);
@@ -265,6 +268,7 @@ fn join<P: Provider>(
         let round = endpoint.all_to_all(server, &said, within())?;
         times.note(began.elapsed());
         hearing.check(number, &round);
+        progress.tell(Instant::now(), || format!("round {number} of {rounds}"));
     }
     let is_leaving = manner.leave_after.is_some();
     let mut answers = 0;

@@ -16,14 +16,15 @@ use super::{CHANNELS, CLOSED, Failure, MESSAGES, Message, PATIENCE, SUBMITTERS, 
 /// Slots of each submitter, which is how much of it is under way at most.
 const SLOTS: u32 = 32;
 
-/// What became of what a thread submitted in the end.
+/// More than one poll takes is submitted within this once nobody polls, or it never is.
+const FILLED_WITHIN: Duration = Duration::from_secs(5);
+
+/// What became of what a thread submitted while the Worker went.
 #[derive(Clone, Copy, Default)]
 struct Fates {
-    /// While the Worker went.
-    late: u32,
-    /// Of these, posted and not known how they ended.
+    /// Posted and not known how they ended.
     unknown: u32,
-    /// Of these, never posted.
+    /// Never posted.
     given_back: u32,
 }
 
@@ -38,6 +39,8 @@ struct Signals {
     settled: AtomicU32,
     /// The Worker is about to go.
     goes: AtomicBool,
+    /// Messages submitted since then.
+    late: AtomicU32,
 }
 
 /// A thread that submits.
@@ -141,8 +144,11 @@ impl<P: Provider> Sending<'_, P> {
     fn send_late(&mut self) -> Result<(), Failure> {
         let last = self.channels.last().copied().ok_or("no channel")?;
         // With all memory under way, there is nothing more to submit.
-        while self.fates.late < SLOTS && self.submit(last, Message::Late)? {
-            self.fates.late += 1;
+        for _ in 0..SLOTS {
+            if !self.submit(last, Message::Late)? {
+                break;
+            }
+            self.signals.late.fetch_add(1, Ordering::Relaxed);
         }
         self.settle()
     }
@@ -249,7 +255,10 @@ pub(super) fn run<P: Provider, N: Network>(node: &Node<P, N>, handle: &Handle) -
         };
         signals.goes.store(true, Ordering::Release);
         // Meanwhile the rings fill. Of what is in them one poll posts a part, and nobody asks how that ends.
-        thread::sleep(Duration::from_millis(50));
+        let (share, since) = (worker_config().submissions_per_poll, Instant::now());
+        while signals.late.load(Ordering::Relaxed) <= share && since.elapsed() < FILLED_WITHIN {
+            thread::sleep(Duration::from_millis(1));
+        }
         if let Some(worker) = workers.get_mut(at) {
             let _polled = worker.poll(|_, _| {});
         }
@@ -261,7 +270,6 @@ pub(super) fn run<P: Provider, N: Network>(node: &Node<P, N>, handle: &Handle) -
     let mut all = Fates::default();
     for fates in fates {
         let fates = fates.map_err(|_| "a thread panicked")??;
-        all.late += fates.late;
         all.unknown += fates.unknown;
         all.given_back += fates.given_back;
     }
@@ -272,7 +280,9 @@ pub(super) fn run<P: Provider, N: Network>(node: &Node<P, N>, handle: &Handle) -
     );
     println!(
         "{} messages as the Worker went, {} unknown, {} given back",
-        all.late, all.unknown, all.given_back
+        signals.late.load(Ordering::Relaxed),
+        all.unknown,
+        all.given_back
     );
     println!("all memory is home");
     Ok(())
