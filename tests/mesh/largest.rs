@@ -19,7 +19,7 @@ fn together(subnets: impl Fn(usize) -> Vec<usize>, collectives: &[Collective]) -
         world.start(at, 1);
     }
     let all = RANKS as u32;
-    let is_joined = world.run_in_steps(ms(2000), STEP, |world| {
+    let is_joined = world.run_in_steps(ms(100), STEP, |world| {
         let mut members = world.members.iter().flatten();
         members.all(|member| member.mesh.reached().len() == all)
     });
@@ -31,7 +31,7 @@ fn together(subnets: impl Fn(usize) -> Vec<usize>, collectives: &[Collective]) -
     assert!(is_joined, "{:?}", reached.collect::<Vec<_>>());
     for collective in collectives {
         let mut all = Everyone::begin(&mut world, *collective, 4 * RANKS);
-        let is_done = world.run_in_steps(ms(5000), STEP, |world| all.poll(world));
+        let is_done = world.run_in_steps(ms(500), STEP, |world| all.poll(world));
         assert!(is_done, "{collective:?}: {:?}", all.failed);
         all.checked("of all there may be");
     }
