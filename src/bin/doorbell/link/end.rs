@@ -189,6 +189,14 @@ impl<P: Provider, N: Network> End<P, N> {
         if has_come {
             self.watch.progress(now);
         }
+        if let Part::Client {
+            amount: Amount::Messages(count),
+            ..
+        } = self.part
+        {
+            let done = self.outgoing.done.saturating_add(self.asking.done);
+            self.watch.done(done, count, now);
+        }
         let has_ended = events
             .iter()
             .any(|event| matches!(event, SessionEvent::Final { .. }));

@@ -127,6 +127,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     detect_within: Option<Duration>,
 
+    /// Of the commands that say which rail they make fail, how many have to be followed by its death, and not by its return
+    /// before the next command [default: each]
+    #[arg(long, value_name = "N", requires = "detect_within")]
+    detect_at_least: Option<usize>,
+
     /// Fail if for longer nothing came and nothing was done, up to the link's end where it is lost
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     outage_within: Option<Duration>,
@@ -243,6 +248,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let judged = Judged {
         ending: arguments.expect_end,
         detect_within: arguments.detect_within,
+        detect_at_least: arguments.detect_at_least,
         outage_within: arguments.outage_within,
         is_hanging,
         orders: arguments.orders.len(),

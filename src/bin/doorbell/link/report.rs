@@ -27,6 +27,8 @@ pub(super) struct Judged {
     pub(super) ending: Ending,
     /// The longest the median of the detections may be.
     pub(super) detect_within: Option<Duration>,
+    /// Of the commands that say which rail they make fail, how many it has to follow; where this says nothing, each.
+    pub(super) detect_at_least: Option<usize>,
     /// The longest there may be without progress.
     pub(super) outage_within: Option<Duration>,
     /// Whether it made no progress for too long.
@@ -84,6 +86,9 @@ struct Sent {
     messages: u64,
     bytes: u64,
     mb_per_second: f64,
+    /// The same from when a quarter was done to when three quarters were, where it was said how many: without the begin, when not
+    /// every rail is up, and without the end.
+    middle_mb_per_second: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -220,6 +225,7 @@ impl Report {
                 messages: outgoing.messages,
                 bytes: outgoing.bytes,
                 mb_per_second: mb_per_second(outgoing.bytes, took),
+                middle_mb_per_second: middle_mb_per_second(end),
             },
             received: Received {
                 messages: incoming.messages,
@@ -275,14 +281,18 @@ impl Report {
         let (sent, received, requests) = (&self.sent, &self.received, &self.requests);
         writeln!(
             to,
-            "sent {} messages, {:.2} MB/s; of {} requests {} done, {} unknown, of which {} never sent",
+            "sent {} messages, {:.2} MB/s; of {} requests {} done, {} unknown, of which {} never sent; {} may have come",
             sent.messages,
             sent.mb_per_second,
             requests.taken,
             requests.done,
             requests.unknown,
-            requests.never_sent
+            requests.never_sent,
+            requests.taken.saturating_sub(requests.never_sent)
         )?;
+        if let Some(middle) = sent.middle_mb_per_second {
+            writeln!(to, "in the middle half {middle:.4} MB/s")?;
+        }
         writeln!(
             to,
             "received {} messages, {:.2} MB/s: {} lost, {} again, {} wrong; the last one {}; {} in all",
@@ -438,12 +448,21 @@ fn failures<P: Provider, N: Network>(
         "requests ended unknown for another reason than the link did",
     );
     if judged.detect_within.is_some() {
-        let is_found = |mark: &&Mark| mark.deaths.iter().any(|death| Some(death.rail) == mark.rail);
+        let is_found = |mark: &&Mark| mark.death().is_some();
         let said = watch.marks.iter().filter(|mark| mark.rail.is_some());
-        let missed = said.filter(|mark| !is_found(mark));
-        failures.extend(
-            missed.map(|mark| format!("`{}` made its rail fail, and that was not found", mark.command)),
-        );
+        let (found, missed): (Vec<_>, Vec<_>) = said.partition(is_found);
+        match judged.detect_at_least {
+            Some(least) if found.len() < least => failures.push(format!(
+                "{} commands were followed by the death of the rail they made fail, and {least} have to be",
+                found.len()
+            )),
+            Some(_) => {}
+            None => failures.extend(
+                missed
+                    .iter()
+                    .map(|mark| format!("`{}` made its rail fail, and that was not found", mark.command)),
+            ),
+        }
     }
     if judged.is_hanging {
         failures.push("it made no progress for too long, and did not end".into());
@@ -489,6 +508,18 @@ fn failures<P: Provider, N: Network>(
         }
     }
     failures
+}
+
+/// What was done between the quarters, where there are both.
+fn middle_mb_per_second<P: Provider, N: Network>(end: &End<P, N>) -> Option<f64> {
+    let Part::Client { wish, .. } = end.part else {
+        return None;
+    };
+    let [(first, from), (second, to)] = end.watch.middle?;
+    let bytes = second
+        .saturating_sub(first)
+        .saturating_mul(u64::from(wish.message_bytes));
+    Some(mb_per_second(bytes, span(from, to)))
 }
 
 #[expect(

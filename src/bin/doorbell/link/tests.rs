@@ -4,11 +4,12 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::sync::Arc;
 
-use doorbell::vocabulary::session::{FinalReason, UnknownReason};
+use doorbell::vocabulary::session::{FinalReason, SessionEvent, UnknownReason};
 use doorbell::vocabulary::{Instant, IpPrefix};
 use doorbell::{Node, Trust, WorkerConfig};
 use doorbell_sim::{Fabric, Host, LinkConfig as Wire, PortConfig};
 
+use super::drill::Note;
 use super::end::{Amount, End, Part};
 use super::reach::Op;
 use super::report::{Ending, Judged, Report};
@@ -24,6 +25,7 @@ const WISH: Wish = Wish {
 const JUDGED: Judged = Judged {
     ending: Ending::Closed,
     detect_within: None,
+    detect_at_least: None,
     outage_within: None,
     is_hanging: false,
     orders: 0,
@@ -330,6 +332,48 @@ fn what_has_no_end_or_was_not_done_is_a_failure() {
     ] {
         assert!(failures.contains(what), "{failures}");
     }
+}
+
+#[test]
+fn as_many_cuts_have_to_be_found_as_are_asked_for() {
+    let (_, [mut client, _]) = two("", WISH);
+    for (ms, is_found) in [(10, true), (20, false), (30, true)] {
+        let at = Instant::from_ns(ms * 1_000_000);
+        let (command, rail) = ("cut".into(), Some(1));
+        client.watch.noted(Note::Begun { command, rail, at });
+        // Of a rail that was not cut it says nothing.
+        let rail = u8::from(is_found);
+        let now = at.after(Duration::from_millis(5));
+        client.watch.saw(SessionEvent::RailDown { rail }, Some(at), now);
+    }
+    let text = |detect_at_least| {
+        let judged = Judged {
+            detect_within: Some(Duration::from_millis(200)),
+            detect_at_least,
+            ..JUDGED
+        };
+        Report::of(&client, &judged).text()
+    };
+    let (each, too_few) = (
+        "`cut` made its rail fail",
+        "2 commands were followed by the death",
+    );
+    let says = |text: String| [each, too_few].map(|what| text.contains(what));
+    assert_eq!(says(text(None)), [true, false]);
+    assert_eq!(says(text(Some(3))), [false, true]);
+    assert_eq!(says(text(Some(2))), [false, false]);
+}
+
+#[test]
+fn the_middle_half_has_neither_begin_nor_end() {
+    let (fabric, mut sides) = two("", WISH);
+    let amount = Amount::Messages(100);
+    sides[0].part = Part::Client { amount, wish: WISH };
+    let [client, listener] = go_on(&fabric, sides, &JUDGED);
+    let middle = client["sent"]["middle_mb_per_second"].as_f64().unwrap();
+    // 100 a second, of 10,000 bytes each.
+    assert!((0.97..1.03).contains(&middle), "{client:#}");
+    assert_eq!(listener["sent"]["middle_mb_per_second"], serde_json::Value::Null);
 }
 
 #[test]

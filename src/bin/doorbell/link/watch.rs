@@ -25,6 +25,20 @@ pub(super) struct Mark {
     pub(super) over_after_ms: Option<f64>,
 }
 
+impl Mark {
+    /// The death that this command led to: of the rail that it was to make fail the last one, unless that rail came back before the next
+    /// command, as it does when it died of something else. Where no rail was said, the first one.
+    pub(super) fn death(&self) -> Option<Death> {
+        let Some(rail) = self.rail else {
+            return self.deaths.first().copied();
+        };
+        let mut last_first = self.deaths.iter().rev();
+        let last = last_first.find(|death| death.rail == rail).copied()?;
+        let is_back = |up: &Up| up.rail == rail && up.after_ms > last.after_ms;
+        (!self.ups.iter().any(is_back)).then_some(last)
+    }
+}
+
 /// A rail that was declared dead.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Death {
@@ -70,6 +84,10 @@ pub(super) struct Watch {
     /// When a message last came or was done.
     pub(super) progress_at: Option<Instant>,
     pub(super) outage: Duration,
+    /// How many were done when a quarter of them was, and when that was.
+    quarter: Option<(u64, Instant)>,
+    /// The same, and that of three quarters.
+    pub(super) middle: Option<[(u64, Instant); 2]>,
     polled_at: Option<Instant>,
     /// The longest time between two polls.
     pub(super) pause: Duration,
@@ -117,6 +135,17 @@ impl Watch {
     pub(super) fn progress(&mut self, now: Instant) {
         if let Some(before) = self.progress_at.replace(now).or(self.connected_at) {
             self.waited(before, now);
+        }
+    }
+
+    /// So many of the messages there are to be were done by now.
+    pub(super) fn done(&mut self, done: u64, of: u64, now: Instant) {
+        let is_past = |quarters: u64| done.saturating_mul(4) >= of.saturating_mul(quarters);
+        if self.quarter.is_none() && is_past(1) {
+            self.quarter = Some((done, now));
+        }
+        if let Some(quarter) = self.quarter.filter(|_| self.middle.is_none() && is_past(3)) {
+            self.middle = Some([quarter, (done, now)]);
         }
     }
 
@@ -228,16 +257,12 @@ impl Watch {
             .collect()
     }
 
-    /// Of each command that was to make a rail fail, the first death of that rail; of no others, such as those that mend. Where no
+    /// Of each command that was to make a rail fail, the death of that rail; of no others, such as those that mend. Where no
     /// command says which rail, of each the first death.
     pub(super) fn found(&self) -> Vec<Death> {
         let is_said = self.marks.iter().any(|mark| mark.rail.is_some());
         let marks = self.marks.iter().filter(|mark| mark.rail.is_some() == is_said);
-        let first = |mark: &Mark| {
-            let is_it = |death: &&Death| mark.rail.is_none_or(|rail| rail == death.rail);
-            mark.deaths.iter().find(is_it).copied()
-        };
-        marks.filter_map(first).collect()
+        marks.filter_map(Mark::death).collect()
     }
 }
 
@@ -316,7 +341,7 @@ mod tests {
     #[test]
     fn only_the_rail_that_a_command_was_to_make_fail_counts_as_found() {
         let mut watch = Watch::default();
-        let mut is_done = |rail: Option<u8>, begun: u64, deaths: &[(u8, u64)]| {
+        let mut is_done = |rail: Option<u8>, begun: u64, deaths: &[(u8, u64)], up: Option<u64>| {
             let (command, at_begun) = ("a command".into(), at(begun));
             watch.noted(Note::Begun {
                 command,
@@ -326,15 +351,24 @@ mod tests {
             for &(rail, ms) in deaths {
                 watch.saw(SessionEvent::RailDown { rail }, Some(at(ms - 5)), at(ms));
             }
+            if let Some(ms) = up {
+                watch.saw(SessionEvent::RailUp { rail: 1 }, None, at(ms));
+            }
             let found = watch.found();
             found.iter().map(|death| death.after_ms).collect::<Vec<_>>()
         };
         // Of a command that says no rail, the first one.
-        assert_eq!(is_done(None, 100, &[(0, 110), (1, 120)]), [10.0]);
-        assert_eq!(is_done(Some(1), 200, &[(0, 230), (1, 240), (1, 250)]), [40.0]);
-        // One that mends, and one whose rail was dead already.
-        assert_eq!(is_done(None, 300, &[(1, 330)]), [40.0]);
-        assert_eq!(is_done(Some(1), 400, &[(0, 430)]), [40.0]);
+        assert_eq!(is_done(None, 100, &[(0, 110), (1, 120)], None), [10.0]);
+        // It died before the command did anything, and was up again.
+        assert_eq!(
+            is_done(Some(1), 200, &[(0, 230), (1, 240), (1, 250)], None),
+            [50.0]
+        );
+        // One that mends, one whose rail was dead already, and one whose rail came back by itself.
+        assert_eq!(is_done(None, 300, &[(1, 330)], Some(340)), [50.0]);
+        assert_eq!(is_done(Some(1), 400, &[(0, 430)], None), [50.0]);
+        assert_eq!(is_done(Some(1), 500, &[(1, 530)], Some(560)), [50.0]);
+        assert_eq!(is_done(Some(1), 600, &[(1, 630)], Some(620)), [50.0, 30.0]);
     }
 
     #[test]
@@ -384,6 +418,19 @@ mod tests {
         never.saw(SessionEvent::Connected, None, at(90));
         never.ended(at(1000));
         assert_eq!(never.outage, Duration::from_millis(910));
+    }
+
+    #[test]
+    fn the_middle_half_is_from_the_first_quarter_to_the_third() {
+        let mut watch = Watch::default();
+        for (done, ms) in [(0, 10), (24, 20), (26, 30), (74, 40)] {
+            watch.done(done, 100, at(ms));
+        }
+        assert_eq!(watch.middle, None);
+        for (done, ms) in [(75, 50), (100, 60)] {
+            watch.done(done, 100, at(ms));
+        }
+        assert_eq!(watch.middle, Some([(26, at(30)), (75, at(50))]));
     }
 
     #[test]
