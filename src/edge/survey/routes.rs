@@ -4,6 +4,7 @@
 //! include/uapi/linux/rtnetlink.h.
 
 use core::net::{IpAddr, Ipv4Addr};
+use std::collections::BTreeSet;
 
 use doorbell_core::IpPrefix;
 use doorbell_ffi::Interface;
@@ -51,8 +52,8 @@ fn ways(interfaces: &[Interface]) -> Vec<(Ipv4Addr, Ipv4Addr)> {
         });
         each.filter(|(_, it)| !is_link_local(it.address()) && !it.address().is_loopback())
     };
-    let is_ours = |ip: Ipv4Addr| all().any(|(_, address)| address.address() == IpAddr::V4(ip));
-    let mut ways = Vec::new();
+    let ours: BTreeSet<_> = all().map(|(_, address)| address.address()).collect();
+    let (mut ways, mut asked) = (Vec::new(), BTreeSet::new());
     for (index, address) in all() {
         for (other_index, other) in all() {
             let is_shared = address.contains(other.address()) || other.contains(address.address());
@@ -68,7 +69,14 @@ fn ways(interfaces: &[Interface]) -> Vec<(Ipv4Addr, Ipv4Addr)> {
             } else {
                 address
             };
-            let way = hosts_of(shared).find(|ip| !is_ours(*ip)).map(|to| (from, to));
+            // However many share it.
+            if !asked.insert((from, shared.subnet().address(), shared.prefix_bits())) {
+                continue;
+            }
+            let mut hosts = hosts_of(shared);
+            let way = hosts
+                .find(|ip| !ours.contains(&IpAddr::V4(*ip)))
+                .map(|to| (from, to));
             ways.extend(way.filter(|way| !ways.contains(way)));
         }
     }
@@ -171,6 +179,22 @@ mod tests {
         ] {
             assert!(asked(&none).is_empty(), "{none:?}");
         }
+    }
+
+    /// As many interfaces as a host with a network for each of its guests may have: their pairs times their addresses is too much to look through.
+    #[test]
+    fn a_subnet_that_many_interfaces_share_is_asked_about_once_for_each() {
+        let many: Vec<_> = (1..=250_u8)
+            .map(|host| Interface {
+                name: format!("eth{host}"),
+                index: u32::from(host),
+                addresses: vec![format!("10.0.0.{host}/24").parse().unwrap()],
+            })
+            .collect();
+        let expected: Vec<_> = (1..=250)
+            .map(|host| (Ipv4Addr::new(10, 0, 0, host), Ipv4Addr::new(10, 0, 0, 251)))
+            .collect();
+        assert_eq!(ways(&many), expected);
     }
 
     #[test]
