@@ -3,6 +3,7 @@
 //! No socket and no clock is here: both come with each poll.
 
 use core::net::IpAddr;
+use std::sync::Arc;
 
 use doorbell_core::handshake::{Agreed, Established, Io, Responder, ResponderConfig, Step};
 use doorbell_core::provider::Provider;
@@ -62,6 +63,9 @@ impl Wanted {
         ground: &Ground<P>,
     ) -> Result<Made<P>, ConnectError> {
         let (rail, config) = (&self.rail, &self.config);
+        // Declared before the memory, so that it goes behind that where something fails.
+        let _reservation = Arc::clone(&place.reservation);
+        let supply = supply;
         let pending = bring_up::prepare(place, ground, rail, self.rail_index, config, self.psn)?;
         let local = pending.local;
         let agreement = Agreement {
