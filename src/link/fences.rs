@@ -12,7 +12,17 @@ pub(super) struct Fences {
     /// was to be shut.
     owed: [Option<(Epoch, bool)>; SESSION_RAILS_MAX as usize],
     /// Channels of rails that were given up and that their device did not shut: until they are gone, the peer may write by them.
-    open: Vec<(u8, At)>,
+    open: Vec<Open>,
+}
+
+/// A channel that its device did not shut.
+#[derive(Debug)]
+struct Open {
+    /// The rail that had it.
+    rail: u8,
+    at: At,
+    /// Whether its queue pair could not be destroyed either: nothing ends it but the device.
+    is_for_good: bool,
 }
 
 impl Fences {
@@ -27,17 +37,25 @@ impl Fences {
 
     /// A channel that a rail had could not be shut.
     pub(super) fn not_shut(&mut self, rail: u8, at: At) {
-        self.open.push((rail, at));
+        self.open.push(Open {
+            rail,
+            at,
+            is_for_good: false,
+        });
     }
 
-    /// Looks which of these channels are still there.
-    pub(super) fn look(&mut self, mut is_there: impl FnMut(At) -> bool) {
-        self.open.retain(|(_, at)| is_there(*at));
+    /// Looks which of these channels are still there, by how far each is closed.
+    pub(super) fn look(&mut self, mut progress: impl FnMut(At) -> Option<CloseProgress>) {
+        self.open.retain_mut(|open| {
+            let progress = progress(open.at);
+            open.is_for_good = progress == Some(NOT_DESTROYED);
+            progress.is_some_and(is_there)
+        });
     }
 
     /// Whether the peer may still write by a channel that this rail had.
     pub(super) fn is_open(&self, rail: u8) -> bool {
-        self.open.iter().any(|(of, _)| *of == rail)
+        self.open.iter().any(|open| open.rail == rail)
     }
 
     /// Up to which of a rail's connections the peer is to be told now that nothing of them is taken.
@@ -60,24 +78,26 @@ impl Fences {
         }
     }
 
-    /// Whether an answer is owed.
-    pub(super) fn is_any_owed(&self) -> bool {
-        self.owed.iter().any(Option::is_some)
+    /// Whether an answer is owed that may go soon: none does while a channel of its rail is there for good.
+    pub(super) fn is_any_to_go(&self) -> bool {
+        let is_for_good = |rail| self.open.iter().any(|open| open.rail == rail && open.is_for_good);
+        let mut owed = (0_u8..).zip(&self.owed).filter(|(_, owed)| owed.is_some());
+        owed.any(|(rail, _)| !is_for_good(rail))
     }
 }
+
+/// How the closing of a channel ended whose queue pair its device does not destroy.
+const NOT_DESTROYED: CloseProgress = CloseProgress::Closed(Err(CloseError::NotDestroyed));
 
 /// Whether a channel that is closed is still there, so that what its peer writes by it may come: its device may neither have failed
 /// nor destroyed its queue pair.
 pub(super) fn is_there(progress: CloseProgress) -> bool {
-    matches!(
-        progress,
-        CloseProgress::UnderWay | CloseProgress::Closed(Err(CloseError::NotDestroyed))
-    )
+    matches!(progress, CloseProgress::UnderWay | NOT_DESTROYED)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{At, Fences, is_there};
+    use super::{At, Fences, NOT_DESTROYED, is_there};
     use crate::{ChannelId, CloseError, CloseProgress};
     use doorbell_core::session::Epoch;
 
@@ -96,7 +116,7 @@ mod tests {
     fn an_answer_is_due_in_the_turn_after() {
         let mut fences = Fences::default();
         fences.asked(1, epoch(5));
-        assert!(fences.is_any_owed());
+        assert!(fences.is_any_to_go());
         assert_eq!(fences.due(1), None);
         fences.end_turn();
         assert_eq!((fences.due(0), fences.due(1)), (None, Some(epoch(5))));
@@ -105,7 +125,7 @@ mod tests {
         fences.end_turn();
         assert_eq!(fences.due(1), Some(epoch(5)));
         fences.answered(1);
-        assert_eq!((fences.due(1), fences.is_any_owed()), (None, false));
+        assert_eq!((fences.due(1), fences.is_any_to_go()), (None, false));
     }
 
     #[test]
@@ -119,15 +139,24 @@ mod tests {
         fences.end_turn();
         assert_eq!((fences.due(0), fences.due(1)), (Some(epoch(2)), None));
         assert!(!fences.is_open(0) && fences.is_open(1));
-        fences.look(|of| of == at(8));
-        assert_eq!((fences.due(1), fences.is_any_owed()), (None, true));
-        fences.look(|_| false);
+        let under_way = |of| (of == at(8)).then_some(CloseProgress::UnderWay);
+        fences.look(under_way);
+        fences.answered(0);
+        assert_eq!((fences.due(1), fences.is_any_to_go()), (None, true));
+        // That may last, and costs nothing meanwhile.
+        fences.look(|of| (of == at(8)).then_some(NOT_DESTROYED));
+        assert_eq!((fences.due(1), fences.is_any_to_go()), (None, false));
+        fences.asked(0, epoch(3));
+        assert!(fences.is_any_to_go());
+        fences.look(|_| None);
         assert_eq!((fences.due(1), fences.is_open(1)), (Some(epoch(2)), false));
+        assert!(fences.is_any_to_go());
     }
+
     #[test]
     fn a_channel_whose_queue_pair_could_not_be_destroyed_is_there_for_good() {
         assert!(is_there(CloseProgress::UnderWay));
-        assert!(is_there(CloseProgress::Closed(Err(CloseError::NotDestroyed))));
+        assert!(is_there(NOT_DESTROYED));
         // However badly it went otherwise, it is gone; and its place may be another's by now.
         for gone in [Ok(()), Err(CloseError::TimedOut)] {
             assert!(!is_there(CloseProgress::Closed(gone)));

@@ -16,7 +16,7 @@ use doorbell_core::wire::{
 use doorbell_core::{Deadline, Instant, Ticket};
 
 use super::config::{LinkConfig, LinkError};
-use super::fences::{Fences, is_there};
+use super::fences::Fences;
 use super::grants::{Change, Ours, Theirs, is_of_word};
 use super::links::LinkEvent;
 use super::rail::At;
@@ -235,8 +235,11 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.one_sided.begin(at, request, now)
     }
 
-    /// When to poll again at the latest.
+    /// When to poll again at the latest: now, where it is over, since its end is yet to be told.
     pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
+        if self.session.over().is_some() {
+            return Some(Deadline::at(now));
+        }
         let session = self.session.wake(now)?;
         let soon = Deadline::after(now, SOON);
         let requests = self
@@ -247,7 +250,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 true => soon,
                 false => wake,
             });
-        let owed = self.one_sided.fences.is_any_owed().then_some(soon);
+        let owed = self.one_sided.fences.is_any_to_go().then_some(soon);
         core::iter::once(session).chain(requests).chain(owed).min()
     }
 
@@ -296,8 +299,9 @@ impl<P: Provider, N: Network> Link<P, N> {
                 self.one_sided.fences.asked(fence.rail, fence.through);
             }
             SessionFrame::Fenced(fence) => self.one_sided.requests.fenced(fence.rail, fence.through),
-            // One that was held up on its rail is of before.
-            SessionFrame::Moved(header, handle) if header.sequence() > self.one_sided.moved_last => {
+            // One that was held up on its rail is of before. The same one again is gone by again: it is told on each connection, also for
+            // whoever could make nothing of it, or has gone by another handle since.
+            SessionFrame::Moved(header, handle) if header.sequence() >= self.one_sided.moved_last => {
                 self.one_sided.moved_last = header.sequence();
                 self.one_sided.moved = Some(handle.to_handle());
             }
@@ -321,9 +325,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.note_rails(now);
         self.one_sided.requests.look_at_deadlines(now);
         let progress = |at: At| Some(workers.get(at.worker)?.close_progress(at.channel));
-        self.one_sided
-            .fences
-            .look(|at| progress(at).is_some_and(is_there));
+        self.one_sided.fences.look(progress);
         self.say_beside(workers, ours, turn);
         self.post_requests(workers, turn);
         let OneSided { ours, seen, .. } = &mut self.one_sided;

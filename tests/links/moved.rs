@@ -4,7 +4,8 @@ use core::net::SocketAddr;
 use std::sync::Arc;
 
 use doorbell::vocabulary::PortState;
-use doorbell::vocabulary::session::{HealthState, SessionEvent};
+use doorbell::vocabulary::session::{FinalReason, HealthState, SessionEvent};
+use doorbell::vocabulary::wire::Fit;
 use doorbell::{AsyncEvent, Handle, HandshakeLimits, Key, KeyRing, Listener, Node, Trust};
 use doorbell_sim::Host;
 
@@ -66,6 +67,62 @@ fn a_listener_whose_address_changes_says_so_and_is_connected_by_the_new_one() {
     assert!(two.settle(ms(6000)), "{:?} {:?}", two.counts(A), two.counts(B));
     assert_eq!(two.process(A).saw(SessionEvent::Recovering), None);
     two.fabric.audit().unwrap();
+}
+
+#[test]
+fn who_goes_by_an_older_handle_again_is_told_anew_on_the_next_connection() {
+    let plan =
+        format!("{CHANGED}\nat 5100ms port a/sim0:1 down for 1000ms\nat 8000ms port b/sim1:1 down for 500ms");
+    let mut two = Two::new(2, &plan);
+    two.connected(2);
+    let old = two.process(B).handle.unwrap();
+    two.sends_every = [Some(ms(1)), Some(ms(1))];
+    refreshed(&mut two);
+    assert!(two.run(ms(5000), |two| ups(two, 0) == 2));
+    let Process {
+        links,
+        workers,
+        node,
+        link,
+        ..
+    } = two.process_mut(A);
+    assert!(links.reroute(node, workers, link.unwrap(), &old));
+    // Its connection is lost, and there is none at the address of before.
+    two.run(ms(8000), |_| false);
+    assert_eq!((ups(&two, 0), ups(&two, 1)), (2, 1));
+    assert!(
+        two.run(ms(20_000), |two| ups(two, 0) == 3),
+        "{:?}",
+        two.process(A).events
+    );
+    assert!(two.settle(ms(21_000)), "{:?} {:?}", two.counts(A), two.counts(B));
+    two.fabric.audit().unwrap();
+}
+
+/// Nothing else comes by which its end would be told.
+#[test]
+fn a_link_that_is_over_by_another_handle_wakes_who_polls() {
+    let mut two = Two::waiting(1, "");
+    let whole = two.process(B).handle.unwrap();
+    // As long as it may have more rails, one of them may be reached.
+    let mut partial = Handle::builder(whole.port(), whole.instance());
+    while partial.push(&whole.rails().iter().next().unwrap()) == Fit::Included {}
+    let filter = "^sim*".parse().unwrap();
+    let node = &mut two.process_mut(A).node;
+    Arc::get_mut(node).unwrap().set_rail_filter(filter);
+    two.process_mut(A).connect(&partial.finish().unwrap());
+    let now = two.fabric.now();
+    let Process {
+        links,
+        workers,
+        node,
+        link,
+        ..
+    } = two.process_mut(A);
+    assert!(links.reroute(node, workers, link.unwrap(), &whole));
+    assert!(links.wake(now).unwrap().has_passed(now));
+    two.run(ms(5), |two| two.process(A).over.is_some());
+    assert_eq!(two.process(A).over, Some(FinalReason::Unreachable));
 }
 
 #[test]
