@@ -25,11 +25,36 @@ use crate::{ChannelConfig, Connecting, Connection, Node, Worker};
 
 /// Rails that are being looked for: our ports are looked at.
 pub(super) struct Finding {
-    looking: Looking,
+    look: Look,
     /// Those of the peer's.
     peers: Vec<AdvertisedRail>,
-    /// Raised once they can be found, where our ports are looked at on another thread.
-    signal: Option<Arc<Signal>>,
+    /// Whether something changed since the look began, which may have passed by it: another one follows.
+    is_again: bool,
+    /// How many looks came to nothing, one after the other.
+    failed: u32,
+}
+
+enum Look {
+    On {
+        looking: Looking,
+        /// Raised once they can be found, where our ports are looked at on another thread.
+        signal: Option<Arc<Signal>>,
+    },
+    /// None could be had: the next begins then.
+    Again(Deadline),
+}
+
+impl Look {
+    fn begin<P: Provider, N: Network>(
+        node: &Node<P, N>,
+        workers: &[Worker<P>],
+        now: Instant,
+    ) -> Result<Self, ConnectError> {
+        let signal = node.makers().signal().map_err(ConnectError::Tcp)?;
+        let until = Deadline::after(now, LOOKED_WITHIN);
+        let looking = Looking::begin(node, workers, signal.as_ref(), until)?;
+        Ok(Self::On { looking, signal })
+    }
 }
 
 impl Finding {
@@ -43,14 +68,24 @@ impl Finding {
         peers: Vec<AdvertisedRail>,
         now: Instant,
     ) -> Result<Self, ConnectError> {
-        let signal = node.makers().signal().map_err(ConnectError::Tcp)?;
-        let until = Deadline::after(now, LOOKED_WITHIN);
-        let looking = Looking::begin(node, workers, signal.as_ref(), until)?;
         Ok(Self {
-            looking,
+            look: Look::begin(node, workers, now)?,
             peers,
-            signal,
+            is_again: false,
+            failed: 0,
         })
+    }
+
+    /// Has another look follow the one that is under way, for these rails. What comes of that one is gone by all the same: were it
+    /// given up, nothing would come of changes that follow each other faster than our ports are looked at.
+    pub(super) fn follow(&mut self, peers: Vec<AdvertisedRail>) {
+        self.peers = peers;
+        self.is_again = true;
+    }
+
+    /// Whether another look is to follow.
+    pub(super) const fn is_again(&self) -> bool {
+        self.is_again
     }
 
     /// Our rails, once our ports were looked at.
@@ -59,20 +94,34 @@ impl Finding {
         node: &Node<P, N>,
         workers: &[Worker<P>],
     ) -> Option<Result<Rails, ConnectError>> {
-        if let Some(signal) = &self.signal {
+        let Look::On { looking, signal } = &self.look else {
+            return None;
+        };
+        if let Some(signal) = signal {
             signal.take();
         }
-        self.looking.take(node, workers)
+        looking.take(node, workers)
     }
 
     /// What becomes readable once they can be found.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.signal.as_ref()?.descriptor())
+        match &self.look {
+            Look::On { signal, .. } => Some(signal.as_ref()?.descriptor()),
+            Look::Again(_) => None,
+        }
     }
 
     /// When to poll again at the latest.
     pub(super) const fn deadline(&self) -> Deadline {
-        self.looking.deadline()
+        match &self.look {
+            Look::On { looking, .. } => looking.deadline(),
+            Look::Again(at) => *at,
+        }
+    }
+
+    /// Whether a look is under way.
+    const fn is_on(&self) -> bool {
+        matches!(self.look, Look::On { .. })
     }
 }
 
@@ -156,45 +205,88 @@ impl<P: Provider, N: Network> Link<P, N> {
         peers: Vec<AdvertisedRail>,
         now: Instant,
     ) {
-        // What was looked for before is of no more use.
-        self.finding = None;
-        match Finding::begin(node, workers, peers, now) {
-            Ok(finding) => {
-                self.finding = Some(finding);
-                self.take_found(node, workers, now);
-            }
-            Err(reason) => self.not_found(reason),
+        match &mut self.finding {
+            Some(finding) if finding.is_on() => finding.follow(peers),
+            _ => self.look(node, workers, (peers, 0), now),
         }
+        self.take_found(node, workers, now);
+    }
+
+    /// Has our ports looked at for these rails of the peer, after so many looks that came to nothing.
+    fn look(
+        &mut self,
+        node: &Node<P, N>,
+        workers: &[Worker<P>],
+        (peers, failed): (Vec<AdvertisedRail>, u32),
+        now: Instant,
+    ) {
+        match Look::begin(node, workers, now) {
+            Ok(look) => {
+                self.finding = Some(Finding {
+                    look,
+                    peers,
+                    is_again: false,
+                    failed,
+                });
+            }
+            Err(why) => self.look_later((peers, failed), why, now),
+        }
+    }
+
+    /// Has our ports looked at a while later, since they could not be now. That says nothing of the peer, which says once where it is.
+    fn look_later(&mut self, (peers, failed): (Vec<AdvertisedRail>, u32), why: ConnectError, now: Instant) {
+        tell!(
+            warn,
+            "our ports are not looked at: once more, later",
+            reason = why
+        );
+        self.note_unreached(why);
+        let failed = failed.saturating_add(1);
+        let chance = now.to_ns() ^ self.session.id().to_u64();
+        self.finding = Some(Finding {
+            look: Look::Again(Deadline::after(now, self.backoff.wait(failed, chance))),
+            peers,
+            is_again: false,
+            failed,
+        });
     }
 
     /// Goes by what was found, if our ports were looked at. Says whether nothing is looked for any more.
     pub(super) fn take_found(&mut self, node: &Node<P, N>, workers: &[Worker<P>], now: Instant) -> bool {
-        let Some(finding) = &self.finding else {
+        let due = self
+            .finding
+            .take_if(|finding| !finding.is_on() && finding.deadline().has_passed(now));
+        if let Some(Finding { peers, failed, .. }) = due {
+            self.look(node, workers, (peers, failed), now);
+        }
+        let finding = self.finding.as_ref();
+        let Some(looked) = finding.and_then(|finding| finding.take(node, workers)) else {
+            return self.finding.is_none();
+        };
+        let Some(Finding {
+            peers,
+            is_again,
+            failed,
+            ..
+        }) = self.finding.take()
+        else {
             return true;
         };
-        let Some(looked) = finding.take(node, workers) else {
-            return false;
-        };
-        let is_late = looked.is_err() && finding.looking.deadline().has_passed(now);
-        let found = looked.and_then(|rails| rails_to(&rails, &finding.peers));
-        let peers = self.finding.take().map(|finding| finding.peers);
-        match (found, peers) {
-            (Ok(found), _) => self.go_by(found, now),
-            // The peer says once where it is by now. A look that is late is the pace of those that follow.
-            (Err(reason), Some(peers)) if is_late => {
-                tell!(
-                    warn,
-                    "the ports are not looked at in time: once more",
-                    reason = reason
-                );
-                self.note_unreached(reason);
-                self.look_for(node, workers, peers, now);
+        match looked.map(|rails| rails_to(&rails, &peers)) {
+            Ok(Ok(found)) => self.go_by(found, now),
+            // One that was not there yet may be by the look that follows.
+            Ok(Err(reason)) if is_again => self.note_unreached(reason),
+            // Where nothing reaches it now, rails are tried as before.
+            Ok(Err(reason)) => self.not_found(reason),
+            Err(reason) => {
+                self.look_later((peers, failed), reason, now);
                 return false;
             }
-            // Where nothing reaches it now, rails are tried as before.
-            (Err(reason), _) => self.not_found(reason),
         }
-        true
+        if is_again {
+            self.look(node, workers, (peers, 0), now);
+        }
+        self.finding.is_none()
     }
 
     /// Notes that no rail was found. A link that has none, and whose peer has said all of its, is over.

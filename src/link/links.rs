@@ -223,14 +223,16 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// A Worker is another Node's, or the system gave no descriptor.
     pub fn refresh(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), LinkError> {
         let now = node.network.now();
-        // A look that has begun may have passed by what changed since.
-        self.refreshing = Some(Finding::begin(node, workers, Vec::new(), now)?);
+        match &mut self.refreshing {
+            Some(refreshing) => refreshing.follow(Vec::new()),
+            None => self.refreshing = Some(Finding::begin(node, workers, Vec::new(), now)?),
+        }
         self.go_on_refreshing(node, workers, now);
         Ok(())
     }
 
-    /// What came of the last [`Links::refresh`], once: the handle, where it is another than before, for whoever is to find this
-    /// process and has no link to it. `None` while the ports are looked at.
+    /// What came of [`Links::refresh`], once for each look: the handle, where it is another than before, for whoever is to find this
+    /// process and has no link to it. `None` while the ports are looked at. Where it was called again meanwhile, another look follows.
     ///
     /// # Errors
     /// The devices could not be listed.
@@ -241,24 +243,27 @@ impl<P: Provider, N: Network> Links<P, N> {
 
     /// Goes by what was seen, if our ports were looked at again.
     fn go_on_refreshing(&mut self, node: &Node<P, N>, workers: &[Worker<P>], now: Instant) {
-        let Some(looked) = self
-            .refreshing
-            .as_ref()
-            .and_then(|finding| finding.take(node, workers))
-        else {
+        let refreshing = self.refreshing.as_ref();
+        let Some(looked) = refreshing.and_then(|finding| finding.take(node, workers)) else {
             return;
         };
-        self.refreshing = None;
-        if let Err(ConnectError::PortsTimedOut) = &looked {
+        let is_again = self.refreshing.take().is_some_and(|finding| finding.is_again());
+        let is_late = matches!(looked, Err(ConnectError::PortsTimedOut));
+        if is_late {
             tell_late();
-            // What was to be seen still is.
-            if self.refresh(node, workers).is_ok() {
-                return;
-            }
         }
-        self.refreshed = Some(looked.map(|rails| {
+        // What was to be seen still is.
+        let begun = match is_late || is_again {
+            true => Finding::begin(node, workers, Vec::new(), now).map(|next| self.refreshing = Some(next)),
+            false => Ok(()),
+        };
+        if is_late && begun.is_ok() {
+            return;
+        }
+        let seen = looked.map(|rails| {
             self.untold = self.go_by(node, &rails, now).or(self.untold);
-        }));
+        });
+        self.refreshed = Some(seen.and(begun));
     }
 
     /// Goes by these rails of ours. The handle, where it is another than before.
@@ -345,7 +350,12 @@ impl<P: Provider, N: Network> Links<P, N> {
     ) -> Result<LinkId, LinkError> {
         let listed = handle.rails().iter().collect();
         let finding = Finding::begin(node, workers, listed, node.network.now())?;
-        if let Some(rails) = finding.take(node, workers) {
+        // Where a thread looks, what comes of it is told by polling, however soon that is.
+        let looked = match finding.descriptor() {
+            None => finding.take(node, workers),
+            Some(_) => None,
+        };
+        if let Some(rails) = looked {
             return self.connect_over(node, &rails?, handle);
         }
         let mut link = self.begin(node, handle)?;

@@ -3,8 +3,8 @@
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, Provider};
 use doorbell_core::session::{
-    Action, FinalReason, Kept, PushRefusal, Received, RequestId, Retained, Role, SESSION_RAILS_MAX, Sequence,
-    Session, SessionId, Violation,
+    Action, Backoff, FinalReason, Kept, PushRefusal, Received, RequestId, Retained, Role, SESSION_RAILS_MAX,
+    Sequence, Session, SessionId, Violation,
 };
 use doorbell_core::wire::{
     Attach, Handle, InstanceId, Refusal, SESSION_HEADER_BYTES, SessionFrame, SessionHeader,
@@ -28,6 +28,8 @@ pub(super) struct Link<P: Provider, N: Network> {
     pub(super) handle: Option<Handle>,
     /// The rails that are being looked for, where the peer is reached by others.
     pub(super) finding: Option<Finding>,
+    /// How soon our ports are looked at again, where they could not be.
+    pub(super) backoff: Backoff,
     /// Why there is none that reaches it, where none does or it is not known yet.
     pub(super) unreached: Option<NotConnected>,
     /// The question for the rails that it has no room for.
@@ -78,6 +80,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             rails,
             handle: None,
             finding: None,
+            backoff: config.session.backoff,
             unreached: None,
             question: Question::default(),
             peer: None,

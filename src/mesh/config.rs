@@ -131,6 +131,8 @@ pub enum MeshError {
     },
     /// No link, with why.
     Link(LinkError),
+    /// Caller misuse: the links are being closed, since this member leaves ([`Mesh::is_closing`](crate::Mesh::is_closing)).
+    Closing,
 }
 
 impl fmt::Display for MeshError {
@@ -143,6 +145,7 @@ impl fmt::Display for MeshError {
                  {frame_bytes_max} bytes in a message, and acknowledge_after below resend_after and dead_after"
             ),
             Self::Link(error) => fmt::Display::fmt(error, f),
+            Self::Closing => f.write_str("this member leaves, and links to nobody any more"),
         }
     }
 }

@@ -172,7 +172,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     /// the link.
     ///
     /// # Errors
-    /// There is no such rank, or no link can be begun; what is known only later [`Mesh::not_linked`] tells.
+    /// There is no such rank, this member leaves, or no link can be begun; what is known only later [`Mesh::not_linked`] tells.
     pub fn connect(
         &mut self,
         node: &Node<P, N>,
@@ -194,6 +194,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     fn is_to_connect(&self, rank: Rank) -> Result<bool, MeshError> {
         let MeshConfig { rank: own, ranks, .. } = self.state.config;
         match rank.number() < ranks {
+            true if self.is_closing() => Err(MeshError::Closing),
             true => Ok(rank < own),
             false => Err(MeshError::NoSuchRank { rank, ranks }),
         }
@@ -236,7 +237,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     /// rails. Of each two the one of the higher rank does; where the other one does, nothing happens.
     ///
     /// # Errors
-    /// There is no such rank.
+    /// There is no such rank, or this member leaves.
     pub fn connect_at(&mut self, rank: Rank, address: SocketAddr) -> Result<(), MeshError> {
         if self.is_to_connect(rank)? {
             self.sought.retain(|sought| !sought.is(rank));
@@ -254,8 +255,8 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         Ok(self.links.refresh(node, workers)?)
     }
 
-    /// What came of the last [`Mesh::refresh`], once: the handle, where it is another than before, for members that are not linked.
-    /// `None` while the ports are looked at.
+    /// What came of [`Mesh::refresh`], once for each look: the handle, where it is another than before, for members that are not
+    /// linked. `None` while the ports are looked at.
     ///
     /// # Errors
     /// As for [`Links::take_refreshed`].
@@ -452,11 +453,14 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         let is_found = |sought: &&Sought<N>| self.found.iter().any(|found| found.is(sought.rank()));
         let sought = self.sought.iter().filter(|sought| !is_found(sought));
         let sought = sought.map(Sought::wake);
-        let is_asking = !self.found.is_empty() || self.sought.iter().any(Sought::is_asking);
+        let again = self.found.iter().filter_map(Found::again);
+        let is_looking = self.found.iter().any(|found| found.again().is_none());
+        let is_asking = is_looking || self.sought.iter().any(Sought::is_asking);
         let is_asking = is_asking || self.links.is_connecting();
         let is_soon = is_asking || self.state.has_to_say();
         let soon = is_soon.then(|| Deadline::after(now, ASK_EVERY));
-        members.chain(links).chain(sought).chain(soon).min()
+        let all = members.chain(links).chain(sought).chain(again);
+        all.chain(soon).min()
     }
 }
 

@@ -41,13 +41,21 @@ pub(super) struct Found {
 
 enum Look {
     On(Looking),
-    /// It failed, and is done again then: whoever gave the handle does so once.
+    /// Nothing came of it, and it is done again then: whoever gave the handle does so once.
     Again(Deadline),
 }
 
 impl Found {
     pub(super) const fn is(&self, rank: Rank) -> bool {
         self.rank.number() == rank.number()
+    }
+
+    /// When our ports are looked at again, where they are not looked at now.
+    pub(super) const fn again(&self) -> Option<Deadline> {
+        match self.look {
+            Look::On(_) => None,
+            Look::Again(at) => Some(at),
+        }
     }
 }
 
@@ -187,17 +195,18 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             let outcome = match looked {
                 None => self.find(node, workers, (rank, &handle), now),
                 Some(Ok(rails)) => self.link_over(node, &rails, (rank, &handle), now),
-                Some(Err(error)) => {
-                    let look = Look::Again(Deadline::after(now, ANSWERED_WITHIN));
-                    self.found.push(Found { rank, handle, look });
-                    Err(error.into())
-                }
+                Some(Err(error)) => Err(error.into()),
             };
             // A link is to come of it from now on: the look was not the member's time.
             if let Some(sought) = self.sought.iter_mut().find(|sought| sought.is(rank)) {
                 sought.next = Deadline::after(now, ANSWERED_WITHIN);
             }
             if let Err(error) = outcome {
+                // That no rail reaches it is of the handle; all else is of this process, and may pass.
+                if !matches!(error, LinkError::NoRoute(_)) {
+                    let look = Look::Again(Deadline::after(now, ANSWERED_WITHIN));
+                    self.found.push(Found { rank, handle, look });
+                }
                 self.state.note_not_begun(rank, Some(error));
             }
         }

@@ -1,8 +1,9 @@
 //! Members that leave when all is done: nobody goes while somebody needs it, and nobody waits for longer.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 
-use doorbell::{Deadline, Group, GroupError, Leaving, LinkConfig};
+use doorbell::{Deadline, Group, GroupError, Leaving, LinkConfig, MeshError};
 
 use crate::world::{World, config, ms, rank};
 
@@ -19,6 +20,8 @@ struct Parting {
     inbox: Vec<Vec<Vec<Vec<u8>>>>,
     failed: Vec<Option<GroupError>>,
     deadline: Deadline,
+    /// Whether one that leaves was asked to link to somebody, and did not.
+    has_refused: bool,
 }
 
 impl Parting {
@@ -41,6 +44,7 @@ impl Parting {
             inbox: vec![vec![Vec::new(); 4]; 4],
             failed: (0..4).map(|_| None).collect(),
             deadline,
+            has_refused: false,
             world,
         }
     }
@@ -70,6 +74,7 @@ impl Parting {
             inbox,
             failed,
             deadline,
+            has_refused,
         } = self;
         world.run(span, |world| {
             for at in 0..4 {
@@ -93,6 +98,12 @@ impl Parting {
                     .as_mut()
                     .map(|leaving| leaving.poll(&member.node, &mut member.mesh))
                 {
+                    Some(Ok(false)) if member.mesh.is_closing() => {
+                        let to = SocketAddr::from(([10, 0, 0, 1], 7000));
+                        let refused = member.mesh.connect_at(rank(0), to);
+                        assert!(matches!(refused, Err(MeshError::Closing)), "{refused:?}");
+                        *has_refused = true;
+                    }
                     None | Some(Ok(false)) => {}
                     Some(Ok(true)) => world.members[at] = None,
                     Some(Err(error)) => {
@@ -106,6 +117,7 @@ impl Parting {
     }
 
     fn checked(&self) {
+        assert!(self.has_refused);
         for to in 0..4 {
             for from in (0..4).filter(|from| *from != to) {
                 let said: Vec<_> = (0..WORDS).map(|number| vec![number, from as u8]).collect();

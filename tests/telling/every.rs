@@ -10,7 +10,7 @@ const NOT_HELD: [(&str, &str); 4] = [
         "on a simulated fabric a Node has no threads to look at ports, and connecting does not begin",
     ),
     (
-        "WARN doorbell: the ports are not looked at in time: once more .. reason=",
+        "WARN doorbell: our ports are not looked at: once more, later .. reason=",
         "a simulated device answers at once",
     ),
     (

@@ -16,9 +16,9 @@ use doorbell::vocabulary::session::{FinalReason, SessionEvent};
 use doorbell::vocabulary::wire::{AdvertisedRail, InstanceId, SpeedClass};
 use doorbell::vocabulary::{Gid, IpPrefix};
 use doorbell::{
-    Acceptances, Background, ChannelConfig, ChannelId, ConnectError, Connecting, Connection, Event, Handle,
-    HandshakeLimits, LinkConfig, LinkEvent, Links, Listener, Mesh, MeshConfig, Node, Operation, Trust,
-    Worker, WorkerConfig, within,
+    Acceptances, Background, ChannelConfig, ChannelId, Clock as _, ConnectError, Connecting, Connection,
+    Deadline, Event, Handle, HandshakeLimits, LinkConfig, LinkError, LinkEvent, Links, Listener, Mesh,
+    MeshConfig, Node, NotLinked, Operation, Trust, Worker, WorkerConfig, within,
 };
 use doorbell_fake::{Call, Control};
 use doorbell_ffi::leaks;
@@ -414,17 +414,22 @@ fn links(control: Control) {
     all_destroyed(control);
 }
 
-/// Of a peer that no rail reaches that is told once our ports were looked at.
-fn a_link_to_nowhere(control: Control) {
-    control.heal();
-    let mut a = Side::new(SOON);
+/// A handle that no rail of ours leads to.
+fn nowhere() -> Handle {
     let elsewhere = IpPrefix::new(Ipv4Addr::new(198, 51, 100, 1).into(), 24).unwrap();
     let gid = Gid::from_ip(elsewhere.address());
     let rail = AdvertisedRail::new(elsewhere, gid, SpeedClass(7)).unwrap();
     let port = NonZeroU16::new(7000).unwrap();
     let mut handle = Handle::builder(port, InstanceId::new(1).unwrap());
     let _ = handle.push(&rail);
-    let handle = handle.finish().unwrap();
+    handle.finish().unwrap()
+}
+
+/// Of a peer that no rail reaches that is told once our ports were looked at.
+fn a_link_to_nowhere(control: Control) {
+    control.heal();
+    let mut a = Side::new(SOON);
+    let handle = nowhere();
     control.hold(Call::OpenDevice, 0);
     let link = a.links.connect(&a.node, &a.workers, &handle).unwrap();
     a.poll();
@@ -448,6 +453,67 @@ fn a_link_to_nowhere(control: Control) {
     assert!(matches!(reason.why, ConnectError::NoRoute(_)), "{reason}");
     assert!(reasons.next().is_none());
     drop(reasons);
+    drop(a);
+    all_destroyed(control);
+}
+
+/// A look of ours that fails says nothing of the peer: it is done again, and what that finds is gone by.
+fn a_link_whose_first_look_fails(control: Control) {
+    control.heal();
+    let mut a = Side::new(SOON);
+    control.fail(Call::GetDeviceList, 0, libc::EMFILE);
+    let link = a.links.connect(&a.node, &a.workers, &nowhere()).unwrap();
+    let (began, mut over, mut failure) = (Instant::now(), None, None);
+    while over.is_none() {
+        assert!(began.elapsed() < SOON);
+        let each = |_, event: LinkEvent<'_>| {
+            if let LinkEvent::Session(SessionEvent::Final { reason }) = event {
+                over = Some(reason);
+            }
+        };
+        a.links.poll(&a.node, &mut a.workers, each).unwrap();
+        let mut reasons = a.links.not_connected(link);
+        if let Some(ConnectError::Provider(error)) = reasons.next().map(|reason| &reason.why) {
+            failure = Some(error.errno);
+        }
+    }
+    assert_eq!(
+        (over, failure),
+        (Some(FinalReason::Unreachable), Some(libc::EMFILE))
+    );
+    let why = a.links.not_connected(link).next().map(|reason| &reason.why);
+    assert!(matches!(why, Some(ConnectError::NoRoute(_))), "{why:?}");
+    drop(a);
+    all_destroyed(control);
+}
+
+/// Changes that follow each other faster than ports are looked at: what was seen is gone by all the same.
+fn changes_faster_than_looks(control: Control) {
+    control.heal();
+    let mut a = Side::new(SOON);
+    // Each takes longer than to call again.
+    let (began, mut seen) = (Instant::now(), 0_u32);
+    while seen < 3 {
+        assert!(began.elapsed() < SOON);
+        control.hold(Call::OpenDevice, 0);
+        a.links.refresh(&a.node, &a.workers).unwrap();
+        a.poll();
+        seen = seen.saturating_add(u32::from(a.links.take_refreshed().is_some()));
+        a.links.refresh(&a.node, &a.workers).unwrap();
+        assert_eq!(control.let_go(), 0);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Then there is one more, and no other.
+    let mut is_told = false;
+    while a.links.descriptors().count() > 0 {
+        assert!(began.elapsed() < SOON);
+        a.poll();
+        is_told |= a
+            .links
+            .take_refreshed()
+            .is_some_and(|refreshed| refreshed.is_ok());
+    }
+    assert!(is_told);
     drop(a);
     all_destroyed(control);
 }
@@ -531,6 +597,76 @@ fn mesh(control: Control, is_asked: bool) {
     all_destroyed(control);
 }
 
+/// A member whose handle is known is linked to as soon as there is a place for the link.
+fn mesh_without_room(control: Control) {
+    control.heal();
+    let mut sides = [0, 1].map(|number| {
+        let node = open();
+        let workers = node.workers(&WorkerConfig::default()).unwrap();
+        let mut config = MeshConfig::new(Rank::new(number).unwrap(), 2, 1);
+        config.link.session.attach_within = SOON;
+        config.link.links_max = 2;
+        let mesh = Mesh::new(&node, &workers, &config).unwrap();
+        (node, workers, mesh)
+    });
+    let handles = sides
+        .each_mut()
+        .map(|(node, workers, mesh)| mesh.listen(node, workers, "[::]:0".parse().unwrap()).unwrap());
+    let poll = |sides: &mut [(Arc<Node>, Vec<Worker>, Mesh); 2]| {
+        for (node, workers, mesh) in sides {
+            mesh.poll(node, workers, |_| {}).unwrap();
+        }
+    };
+    let mut strangers = Side::new(SOON);
+    for _ in 0..2 {
+        strangers
+            .links
+            .connect(&strangers.node, &strangers.workers, &handles[1])
+            .unwrap();
+    }
+    let began = Instant::now();
+    while sides[1].2.links().ids().count() < 2 {
+        assert!(began.elapsed() < SOON);
+        strangers.poll();
+        poll(&mut sides);
+    }
+    let first = Rank::new(0).unwrap();
+    let [_, (node, workers, mesh)] = &mut sides;
+    control.hold(Call::OpenDevice, 0);
+    mesh.connect(node, workers, first, &handles[0]).unwrap();
+    assert_eq!(control.let_go(), 0);
+    let is_refused = |mesh: &Mesh| {
+        let mut reasons = mesh.not_linked(first);
+        reasons.any(|reason| matches!(reason, NotLinked::NotBegun(LinkError::TooManyLinks)))
+    };
+    while !is_refused(&sides[1].2) {
+        assert!(began.elapsed() < SOON);
+        strangers.poll();
+        poll(&mut sides);
+    }
+    // Nobody has to poll for it more often than it is tried.
+    let wakes_soon = |(node, _, mesh): &(Arc<Node>, Vec<Worker>, Mesh)| {
+        let now = node.network().now();
+        let soon = Deadline::after(now, Duration::from_millis(2));
+        mesh.wake(now).is_some_and(|wake| wake <= soon)
+    };
+    while wakes_soon(&sides[1]) {
+        assert!(began.elapsed() < SOON);
+        strangers.poll();
+        poll(&mut sides);
+    }
+    for id in strangers.links.ids().collect::<Vec<_>>() {
+        strangers.links.close(id, within(SOON));
+    }
+    while !sides.iter().all(|(.., mesh)| mesh.reached().len() == 2) {
+        assert!(began.elapsed() < SOON);
+        strangers.poll();
+        poll(&mut sides);
+    }
+    drop((sides, strangers));
+    all_destroyed(control);
+}
+
 #[test]
 fn who_connects_waits_for_no_device() {
     let path = doorbell_fake::library_path().unwrap();
@@ -554,7 +690,10 @@ fn who_connects_waits_for_no_device() {
     links(control);
     looked_at_for_longer_than_a_rail_has(control);
     a_link_to_nowhere(control);
+    a_link_whose_first_look_fails(control);
+    changes_faster_than_looks(control);
     mesh(control, true);
     mesh(control, false);
+    mesh_without_room(control);
     assert_eq!(leaks(), before);
 }
