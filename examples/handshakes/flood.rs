@@ -67,6 +67,8 @@ pub(crate) struct Flooded {
     pub(crate) turned_away: u64,
     /// Of these, those that had been let in, and went so that another had their place.
     pub(crate) made_room: u64,
+    /// It ended with the listener, and not with its time.
+    pub(crate) listener_gone: bool,
     failures: Vec<String>,
 }
 
@@ -104,8 +106,7 @@ impl Flood {
         let each = Duration::from_secs(1) / self.per_second.max(1);
         let (mut turn, mut due) = (0, Instant::now());
         let end = due + Duration::from_secs(self.seconds);
-        let mut is_gone = false;
-        while !is_gone && Instant::now() < end {
+        while !flooded.listener_gone && Instant::now() < end {
             for _ in 0..OPENED_MAX {
                 if Instant::now() < due {
                     break;
@@ -118,7 +119,7 @@ impl Flood {
                 }
                 match self.open(mix(turn), stays, &hello)? {
                     Some(stream) => streams.push(stream),
-                    None => is_gone = true,
+                    None => flooded.listener_gone = true,
                 }
                 flooded.opened += 1;
             }
@@ -128,7 +129,7 @@ impl Flood {
                     return true;
                 }
                 let next = stream.go_on(&mut flooded);
-                is_gone |= next == Next::Gone;
+                flooded.listener_gone |= next == Next::Gone;
                 next == Next::Stays
             });
             if flooded.made_room > 0 {
@@ -335,14 +336,19 @@ impl Display for Flooded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} streams, {} taken; told: {} no frame, {} out of turn, {} too late, {} too many, of which {} made room",
+            "{} streams, {} taken; told: {} no frame, {} out of turn, {} too late, {} too many, of which {} made room; {}",
             self.opened,
             self.taken,
             self.malformed,
             self.out_of_turn,
             self.timed_out,
             self.turned_away,
-            self.made_room
+            self.made_room,
+            if self.listener_gone {
+                "then the listener was gone"
+            } else {
+                "the listener is still there"
+            }
         )
     }
 }

@@ -473,7 +473,10 @@ mod tests {
         assert_eq!(beside.peers.connected[0].told_to_wait, 0);
         let flooded = beside.flood.unwrap();
         assert!(
-            flooded.malformed > 0 && flooded.out_of_turn > 0 && flooded.made_room > 0,
+            flooded.malformed > 0
+                && flooded.out_of_turn > 0
+                && flooded.made_room > 0
+                && flooded.listener_gone,
             "{flooded:?}"
         );
     }
