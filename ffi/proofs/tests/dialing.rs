@@ -25,10 +25,14 @@ use doorbell_ffi::leaks;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// How long calls are held at least: what a neighbour takes that does not resolve at once.
+/// How long calls are held that are to be too late.
 const HELD: Duration = Duration::from_secs(3);
 
-/// No poll takes longer while they are: far more than it takes on a busy machine, and far less than they do.
+/// And how many polls are made meanwhile where they are not. If each of them waited for but a moment, there would not be so many by
+/// the deadline; if one waited for as long as the call takes, there would be no other.
+const POLLS: u32 = 5000;
+
+/// No poll takes longer meanwhile.
 const PROMPT: Duration = Duration::from_millis(1500);
 
 /// Changes of state of queue pairs in front of an initiator's to ready-to-receive: its own to INIT, and its peer's three.
@@ -36,6 +40,15 @@ const BEFORE_READY_TO_RECEIVE: u32 = 4;
 
 fn open() -> Arc<Node> {
     Arc::new(Node::open(Trust::unauthenticated_on_purpose()).unwrap())
+}
+
+/// Runs a case that says how long its longest poll took: once more where that was too long, since a machine that stands still for
+/// a while does not do so twice in a place.
+fn prompt(case: impl Fn() -> Duration) {
+    if case() >= PROMPT {
+        let longest = case();
+        assert!(longest < PROMPT, "{longest:?}");
+    }
 }
 
 /// Nothing is left of what was made since all was healed, by the deadline.
@@ -75,6 +88,7 @@ struct Two {
     acceptances: Acceptances,
     first: Option<ChannelId>,
     received: u32,
+    polls: u32,
     longest_poll: Duration,
 }
 
@@ -96,6 +110,7 @@ impl Two {
             acceptances: acceptances.remove(0),
             first: None,
             received: 0,
+            polls: 0,
             longest_poll: Duration::ZERO,
         };
         let mut dial = two.dial(SOON);
@@ -127,6 +142,7 @@ impl Two {
                 *received = received.saturating_add(u32::from(matches!(event, Event::Received { .. })));
             })
             .unwrap();
+        self.polls = self.polls.saturating_add(1);
         self.longest_poll = self.longest_poll.max(began.elapsed());
         outcome
     }
@@ -155,15 +171,15 @@ impl Two {
         let mut dial = self.dial(patience);
         let outcome = self.until(&mut dial, |two| two.control.calls(call) >= held);
         assert!(outcome.is_none(), "{outcome:?}");
-        (self.received, self.longest_poll) = (0, Duration::ZERO);
+        (self.received, self.polls, self.longest_poll) = (0, 0, Duration::ZERO);
         dial
     }
 
-    /// Nothing that was held was called here, and what else there was to do went on.
-    fn let_go(&self, case: &str) {
+    /// Nothing that was held was called here, and what else there was to do went on; how long its longest poll took.
+    fn let_go(&self, case: &str) -> Duration {
         assert_eq!(self.control.let_go(), 0, "{case}");
         assert!(self.received > 100, "{case}: {}", self.received);
-        assert!(self.longest_poll < PROMPT, "{case}: {:?}", self.longest_poll);
+        self.longest_poll
     }
 
     /// Connects on the one place there is, and ends all of it.
@@ -185,14 +201,13 @@ impl Two {
 }
 
 /// However long it takes, it succeeds once it is done, and says so to who sleeps.
-fn taking_long(control: Control, call: Call, after: u32) {
+fn taking_long(control: Control, call: Call, after: u32) -> Duration {
     let case = format!("{call:?} after {after}");
     let mut two = Two::new(control);
     let mut dial = two.hold(call, after, SOON);
-    let began = Instant::now();
-    let outcome = two.until(&mut dial, |_| began.elapsed() > HELD);
+    let outcome = two.until(&mut dial, |two| two.polls > POLLS);
     assert!(outcome.is_none(), "{case}: {outcome:?}");
-    two.let_go(&case);
+    let longest = two.let_go(&case);
     let began = Instant::now();
     dial.wait(&two.node).unwrap();
     assert!(began.elapsed() < SOON / 4, "{case}");
@@ -201,10 +216,11 @@ fn taking_long(control: Control, call: Call, after: u32) {
     let second = own.channel(made.channel).unwrap();
     second.post_inline(Operation::Send, &[1; 8]).unwrap();
     two.end();
+    longest
 }
 
 /// Its deadline passes meanwhile, and what is made behind that is undone.
-fn taking_too_long(control: Control, after: u32, stage: Stage) {
+fn taking_too_long(control: Control, after: u32, stage: Stage) -> Duration {
     let case = format!("too long after {after}");
     let mut two = Two::new(control);
     let mut dial = two.hold(Call::ModifyQp, after, HELD);
@@ -214,12 +230,13 @@ fn taking_too_long(control: Control, after: u32, stage: Stage) {
         other => panic!("{case}: {other:?}"),
     }
     drop(dial);
-    two.let_go(&case);
+    let longest = two.let_go(&case);
     two.connects();
+    longest
 }
 
 /// The ports are not looked at by its deadline.
-fn looked_at_too_late(control: Control) {
+fn looked_at_too_late(control: Control) -> Duration {
     let mut two = Two::new(control);
     let mut dial = two.hold(Call::OpenDevice, 0, HELD);
     match two.until(&mut dial, |_| false).unwrap() {
@@ -227,13 +244,15 @@ fn looked_at_too_late(control: Control) {
         other => panic!("{other:?}"),
     }
     drop(dial);
-    two.let_go("looked at too late");
+    let longest = two.let_go("looked at too late");
     two.connects();
+    longest
 }
 
 /// Of those who ask while the ports are looked at all have one look, the next: that under way may have passed by what they are to see.
-fn looks_are_shared(control: Control) {
+fn looks_are_shared(control: Control) -> Duration {
     let mut two = Two::new(control);
+    let asked = Instant::now();
     let before = control.calls(Call::OpenDevice);
     let first = two.hold(Call::OpenDevice, 0, SOON);
     let mut others: Vec<_> = (0..8).map(|_| two.dial(SOON)).collect();
@@ -244,7 +263,7 @@ fn looks_are_shared(control: Control) {
         }
     }
     drop((first, given_up));
-    two.let_go("looks are shared");
+    let longest = two.let_go("looks are shared");
     // One of them has the place there is.
     let began = Instant::now();
     while !others.is_empty() {
@@ -253,12 +272,17 @@ fn looks_are_shared(control: Control) {
     }
     let looks = control.calls(Call::OpenDevice).wrapping_sub(before);
     // Who listens looks by itself, once in a second.
-    assert!((2..=4).contains(&looks), "{looks}");
+    let seconds = asked.elapsed().as_secs();
+    assert!(
+        (2..=seconds.saturating_add(4)).contains(&looks.into()),
+        "{looks} in {seconds} s"
+    );
     two.end();
+    longest
 }
 
 /// It is given up meanwhile, and so is all the rest: nobody who drops waits.
-fn given_up(control: Control, call: Call, after: u32) {
+fn given_up(control: Control, call: Call, after: u32) -> Duration {
     let case = format!("given up at {call:?} after {after}");
     let mut two = Two::new(control);
     let dial = two.hold(call, after, SOON);
@@ -278,9 +302,10 @@ fn given_up(control: Control, call: Call, after: u32) {
     // Its own are not held.
     assert!(background.stop(within(SOON)), "{case}");
     drop((acceptances, hub, own, node));
-    assert!(began.elapsed() < PROMPT, "{case}");
+    let took = began.elapsed();
     assert_eq!(control.let_go(), 0, "{case}");
     all_destroyed(control);
+    took
 }
 
 /// It is given up while it is its peer's turn: its queue pair is destroyed elsewhere.
@@ -334,7 +359,7 @@ impl Side {
 }
 
 /// A link is connected while another one goes on.
-fn links(control: Control) {
+fn links(control: Control) -> Duration {
     control.heal();
     let (mut a, mut b) = (Side::new(SOON), Side::new(SOON));
     let any = "[::]:0".parse().unwrap();
@@ -353,12 +378,14 @@ fn links(control: Control) {
         .saturating_add(BEFORE_READY_TO_RECEIVE)
         .saturating_add(1);
     let second = a.links.connect(&a.node, &a.workers, &handle).unwrap();
-    let (mut since, mut longest) = (None, Duration::ZERO);
+    let (mut polls, mut longest) = (0_u32, Duration::ZERO);
     let began = Instant::now();
-    while since.is_none_or(|since: Instant| since.elapsed() < HELD) {
+    while polls < POLLS {
         assert!(began.elapsed() < SOON);
-        if since.is_none() && control.calls(Call::ModifyQp) >= held {
-            (since, b.received) = (Some(Instant::now()), 0);
+        if control.calls(Call::ModifyQp) < held {
+            b.received = 0;
+        } else {
+            polls = polls.saturating_add(1);
         }
         let _ = a.links.send(first, b"hello again");
         let poll = Instant::now();
@@ -370,7 +397,6 @@ fn links(control: Control) {
     assert_eq!(a.links.descriptors().count(), 1);
     assert_eq!(control.let_go(), 0);
     assert!(b.received > 100, "{}", b.received);
-    assert!(longest < PROMPT, "{longest:?}");
     while !a.links.is_connected(second) {
         assert!(began.elapsed() < SOON);
         a.poll();
@@ -412,6 +438,7 @@ fn links(control: Control) {
     assert_eq!(refreshed.unwrap(), None);
     drop((a, b));
     all_destroyed(control);
+    longest
 }
 
 /// A handle that no rail of ours leads to.
@@ -675,19 +702,19 @@ fn who_connects_waits_for_no_device() {
     let control = Control::of(&path).unwrap();
     let before = leaks();
 
-    taking_long(control, Call::OpenDevice, 0);
-    taking_long(control, Call::CreateQp, 0);
-    taking_long(control, Call::ModifyQp, 0);
-    taking_long(control, Call::ModifyQp, BEFORE_READY_TO_RECEIVE);
-    taking_too_long(control, 0, Stage::ChooseRail);
-    taking_too_long(control, BEFORE_READY_TO_RECEIVE, Stage::Prepare);
-    looked_at_too_late(control);
-    looks_are_shared(control);
-    given_up(control, Call::OpenDevice, 0);
-    given_up(control, Call::CreateQp, 0);
-    given_up(control, Call::ModifyQp, BEFORE_READY_TO_RECEIVE);
+    prompt(|| taking_long(control, Call::OpenDevice, 0));
+    prompt(|| taking_long(control, Call::CreateQp, 0));
+    prompt(|| taking_long(control, Call::ModifyQp, 0));
+    prompt(|| taking_long(control, Call::ModifyQp, BEFORE_READY_TO_RECEIVE));
+    prompt(|| taking_too_long(control, 0, Stage::ChooseRail));
+    prompt(|| taking_too_long(control, BEFORE_READY_TO_RECEIVE, Stage::Prepare));
+    prompt(|| looked_at_too_late(control));
+    prompt(|| looks_are_shared(control));
+    prompt(|| given_up(control, Call::OpenDevice, 0));
+    prompt(|| given_up(control, Call::CreateQp, 0));
+    prompt(|| given_up(control, Call::ModifyQp, BEFORE_READY_TO_RECEIVE));
     given_up_between(control);
-    links(control);
+    prompt(|| links(control));
     looked_at_for_longer_than_a_rail_has(control);
     a_link_to_nowhere(control);
     a_link_whose_first_look_fails(control);
