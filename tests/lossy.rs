@@ -125,7 +125,7 @@ fn messages_arrive_once_and_in_order_over_bad_links() {
                 received[side] = receive(end, received[side]);
             }
             assert!(
-                begin.elapsed() < SOON,
+                begin.elapsed() < 6 * SOON,
                 "{plan}: {sent:?} sent, {received:?} received"
             );
         }

@@ -20,8 +20,9 @@ fn put(path: &Path, text: &str, mode: u32) {
     fs::rename(&beside, path).unwrap();
 }
 
-/// What a client with these keys is told. No message gets from one process to another here, so that it fails in any case.
-fn refusal(address: &str, keys: &Path) -> String {
+/// What a client with these keys is told. No message gets from one process to another here, so that it fails in any case: after so
+/// many seconds, unless it is refused.
+fn refusal(address: &str, keys: &Path, timeout_s: &str) -> String {
     let keys = keys.to_str().unwrap();
     let client = [
         "lat",
@@ -31,7 +32,7 @@ fn refusal(address: &str, keys: &Path) -> String {
         "--op",
         "send",
         "--timeout",
-        "2",
+        timeout_s,
     ];
     let (code, said) = ended(program(&client), Stdio::null());
     assert_eq!(code, Some(1), "{said}");
@@ -57,8 +58,10 @@ fn a_listener_takes_the_keys_of_the_moment() {
         .next()
         .unwrap();
     const NOT_THAT: &str = "it does not have that key";
-    assert!(!refusal(address, &old).contains(NOT_THAT));
-    assert!(refusal(address, &new).contains(NOT_THAT));
+    let is_refused = |keys: &Path| refusal(address, keys, "20").contains(NOT_THAT);
+    let is_let_in = |keys: &Path| !refusal(address, keys, "2").contains(NOT_THAT);
+    assert!(is_let_in(&old));
+    assert!(is_refused(&new));
 
     // One after the other, each told once: others may read it, it is not there, it is none of keys.
     put(&ours, NEW, 0o644);
@@ -67,13 +70,13 @@ fn a_listener_takes_the_keys_of_the_moment() {
     listener.line_with("the keys stay as they are: ");
     put(&ours, "2:1011", 0o600);
     listener.line_with("the keys stay as they are: ");
-    assert!(!refusal(address, &old).contains(NOT_THAT));
-    assert!(refusal(address, &new).contains(NOT_THAT));
+    assert!(is_let_in(&old));
+    assert!(is_refused(&new));
 
     put(&ours, NEW, 0o600);
     assert!(listener.line_with("taken from now on").ends_with("[2]"));
-    assert!(refusal(address, &old).contains(NOT_THAT));
-    assert!(!refusal(address, &new).contains(NOT_THAT));
+    assert!(is_refused(&old));
+    assert!(is_let_in(&new));
 }
 
 /// It is not the file's fault, and does not show in it.
