@@ -56,7 +56,7 @@ fn messages_to_and_fro_wake_either_side_however_it_waits() {
         let echo = thread::spawn(move || {
             let (mut messages, mut echoed) = (Vec::new(), 0);
             while echoed < rounds {
-                assert_eq!(wait(&mut a, how, SOON, &mut messages), Woken::Progress);
+                assert_eq!(wait(&mut a, how, LONG, &mut messages), Woken::Progress);
                 for message in messages.drain(..) {
                     let id = a.id();
                     a.worker().channel(id).unwrap().send(message).unwrap();
@@ -69,7 +69,7 @@ fn messages_to_and_fro_wake_either_side_however_it_waits() {
         for round in 0..rounds {
             send(&mut b, &round.to_be_bytes()).unwrap();
             while messages.is_empty() {
-                assert_eq!(wait(&mut b, how, SOON, &mut messages), Woken::Progress);
+                assert_eq!(wait(&mut b, how, LONG, &mut messages), Woken::Progress);
             }
             for message in messages.drain(..) {
                 assert_eq!(message.payload(), round.to_be_bytes());
@@ -161,14 +161,14 @@ fn credits_wake_who_was_refused_for_want_of_them() {
         let taking = thread::spawn(move || {
             thread::sleep(SHORT);
             let mut messages = Vec::new();
-            wait(&mut a, Wait::Busy, SOON, &mut messages);
+            wait(&mut a, Wait::Busy, LONG, &mut messages);
             messages.clear();
             // Announced once they are posted again.
             a.worker().poll(|_, _| {}).unwrap();
             a
         });
         let began = Instant::now();
-        assert_eq!(wait(&mut b, how, SOON, &mut Vec::new()), Woken::Progress);
+        assert_eq!(wait(&mut b, how, LONG, &mut Vec::new()), Woken::Progress);
         assert!(began.elapsed() < SOON, "{how:?}");
         send(&mut b, b"one more").unwrap();
         taking.join().unwrap();

@@ -124,6 +124,8 @@ pub(crate) fn small() -> ChannelConfig {
     config.send_depth = 16;
     config.receive_depth = 16;
     config.repost_batch = 4;
+    // The time of a fabric that nobody drives runs ahead of a thread that has no processor.
+    config.handshake_stage = LONG;
     config
 }
 

@@ -32,6 +32,7 @@ pub(crate) fn config() -> LinkConfig {
     let channel = config.channel;
     config.channel = small();
     (config.channel.timeout, config.channel.retry_count) = (channel.timeout, channel.retry_count);
+    config.channel.handshake_stage = channel.handshake_stage;
     config.channel.remote = RemoteAccess::ALL;
     config.session.fragment_bytes = 2048;
     config.retained = 64;

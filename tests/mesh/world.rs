@@ -28,6 +28,7 @@ pub(crate) fn config(at: usize, ranks: usize, started: u64) -> MeshConfig {
     let channel = config.link.channel;
     config.link.channel = small();
     (config.link.channel.timeout, config.link.channel.retry_count) = (channel.timeout, channel.retry_count);
+    config.link.channel.handshake_stage = channel.handshake_stage;
     config.link.session.fragment_bytes = 2048;
     // A member that is gone is given up while a test waits.
     config.link.session.recover_within = ms(300);
