@@ -17,11 +17,15 @@ fn run(arguments: &[&str]) -> All<Led, Followed> {
     all(&simulated).unwrap()
 }
 
+/// No follower is given up that a busy machine holds up.
+const PATIENT: [&str; 2] = ["--acknowledge-ms", "20000"];
+
 #[test]
 fn every_follower_has_every_entry() {
     // The window is gone round many times, and entries lie across its end.
     let small = ["--window-kib", "64", "--batch-kib", "8", "--entry-bytes", "100"];
-    let found = run(&[&small[..], &["--entries", "3000", "--followers", "3"]].concat());
+    let all = ["--entries", "3000", "--followers", "3"];
+    let found = run(&[&small[..], &all, &PATIENT].concat());
     assert_eq!(found.failures, [""; 0]);
     assert_eq!(found.listener.committed, 3000);
     assert_eq!(found.listener.commit_latency.unwrap().count, 3000);
@@ -42,7 +46,7 @@ fn every_follower_has_every_entry() {
 
 #[test]
 fn a_majority_goes_on_without_one() {
-    let found = run(&["--entries", "3000", "--leave-after", "1000"]);
+    let found = run(&[&["--entries", "3000", "--leave-after", "1000"][..], &PATIENT].concat());
     assert_eq!(found.failures, [""; 0]);
     assert_eq!(found.listener.committed, 3000);
     let lost = found.listener.followers.iter().filter(|row| row.lost.is_some());
@@ -55,7 +59,8 @@ fn a_majority_goes_on_without_one() {
 
 #[test]
 fn without_a_majority_it_says_so_and_ends() {
-    let found = run(&["--entries", "3000", "--leave-after", "1000", "--leavers", "2"]);
+    let two_leave = ["--entries", "3000", "--leave-after", "1000", "--leavers", "2"];
+    let found = run(&[&two_leave[..], &PATIENT].concat());
     let [failure] = found.failures.as_slice() else {
         panic!("{:?}", found.failures);
     };

@@ -54,7 +54,7 @@ fn a_lost_order_is_told_and_not_waited_for() {
         "--mute-every",
         "100",
         "--grace-ms",
-        "50",
+        "1000",
     ]);
     assert_eq!(found.connected[0].lost, 10);
     assert_eq!(found.failures, ["10 orders were lost: sent, and never answered"]);
