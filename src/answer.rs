@@ -14,8 +14,8 @@ use crate::bring_up::{self, Agreement, Ground, Place, Ready, Supply};
 use crate::edge::makers::{Commission, Makers, Whom};
 use crate::edge::reaper::Reaped;
 use crate::error::ConnectError;
-use crate::handshakes::Settings;
 use crate::handshakes::desk::Granted;
+use crate::handshakes::{Line, Settings};
 use crate::node::{Connection, Draw};
 use crate::rails::{NodeRail, Rails};
 use crate::{ChannelConfig, Network, Trust, Worker};
@@ -173,6 +173,7 @@ impl Answer {
 pub(crate) struct Answering<P: Provider> {
     answer: Answer,
     stage: Stage<P>,
+    line: Line,
 }
 
 /// How far its queue pair is. Given up, it is destroyed where that takes nobody's time.
@@ -186,16 +187,18 @@ enum Stage<P: Provider> {
 }
 
 impl<P: Provider> Answering<P> {
-    pub(crate) const fn new(answer: Answer) -> Self {
+    pub(crate) fn new(answer: Answer) -> Self {
         Self {
             answer,
             stage: Stage::Talking,
+            line: Line::default(),
         }
     }
 
     /// When to poll again at the latest.
     pub(crate) fn deadline(&self) -> Deadline {
-        self.answer.deadline()
+        let end = self.answer.deadline();
+        self.line.again().map_or(end, |again| again.min(end))
     }
 
     /// Whether to wait for room to write, too.
@@ -253,7 +256,19 @@ impl<P: Provider> Answering<P> {
         makers: &Makers,
     ) -> Result<bool, ConnectError> {
         if let Stage::Talking = self.stage {
-            self.stage = Self::begin(wanted, workers, makers)?;
+            if self.line.is_held(now) {
+                return Ok(false);
+            }
+            self.line.leave();
+            match Self::begin(wanted, workers, makers) {
+                Ok(making) => self.stage = making,
+                Err(ConnectError::TooManyUnfinishedFrom(_))
+                    if self.line.waits(now, self.answer.deadline()) =>
+                {
+                    return Ok(false);
+                }
+                Err(error) => return Err(error),
+            }
         }
         let Stage::Making(worker, making) = &self.stage else {
             return Ok(false);

@@ -135,6 +135,45 @@ impl Unfinished {
     }
 }
 
+/// How long a peer waits for others of its address at most, and between two looks. Those finish in milliseconds, or have
+/// no mind to.
+const IN_LINE: Duration = Duration::from_secs(1);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// A peer whose address has as much [`Unfinished`] as it leaves to others: its turn is once they are done. So many of one host
+/// that connect at once all come in, and those that never finish hold no more than their share.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Line {
+    again: Option<Deadline>,
+    until: Option<Deadline>,
+}
+
+impl Line {
+    /// When to look again whether it is its turn, where it is not.
+    pub(crate) const fn again(&self) -> Option<Deadline> {
+        self.again
+    }
+
+    /// Whether it is to wait at this moment.
+    pub(crate) fn is_held(&self, now: Instant) -> bool {
+        self.again.is_some_and(|again| !again.has_passed(now))
+    }
+
+    /// There was nothing for it: says whether it may wait for its turn, of a handshake that ends then; and not to its end, so that
+    /// it can still be told.
+    pub(crate) fn waits(&mut self, now: Instant, end: Deadline) -> bool {
+        let half = end.remaining(now).checked_div(2).unwrap_or_default();
+        let until = *self.until.get_or_insert(Deadline::after(now, half.min(IN_LINE)));
+        self.again = Some(Deadline::after(now, LOOK_AGAIN)).filter(|_| !until.has_passed(now));
+        self.again.is_some()
+    }
+
+    /// It has what it wanted, as far as it knows.
+    pub(crate) const fn leave(&mut self) {
+        self.again = None;
+    }
+}
+
 /// Which limit a peer would be beyond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Crowd {

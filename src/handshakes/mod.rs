@@ -43,7 +43,7 @@ pub use counts::HandshakeCounts;
 use desk::{Desk, Signals};
 pub use limits::HandshakeLimits;
 use limits::{Crowd, Crowding, Guest, Guests};
-pub(crate) use limits::{Unfinished, busy, network, source};
+pub(crate) use limits::{Line, Unfinished, busy, network, source};
 use refusals::Refusals;
 pub(crate) use told::ToldRefusals;
 use under_way::{Around, UnderWay};

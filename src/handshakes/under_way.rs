@@ -8,7 +8,7 @@ use doorbell_core::wire::{Reject, RejectReason};
 use doorbell_core::{Deadline, Instant};
 
 use super::desk::{Desk, Seat};
-use super::limits::Guest;
+use super::limits::{Guest, Line};
 use crate::answer::{Answer, Made, Next, Wanted};
 use crate::bring_up;
 use crate::edge::makers::{Commission, Makers, Whom};
@@ -21,6 +21,7 @@ pub(super) struct UnderWay<P: Provider, N: Network> {
     pub(super) guest: Guest,
     answer: Answer,
     stage: Stage<P>,
+    line: Line,
     /// Whether something came from the peer, or may have.
     pub(super) is_due: bool,
 }
@@ -47,18 +48,20 @@ pub(super) struct Around<'h, P: Provider> {
 }
 
 impl<P: Provider, N: Network> UnderWay<P, N> {
-    pub(super) const fn new(stream: N::Stream, guest: Guest, answer: Answer) -> Self {
+    pub(super) fn new(stream: N::Stream, guest: Guest, answer: Answer) -> Self {
         Self {
             stream,
             guest,
             answer,
             stage: Stage::Talking,
+            line: Line::default(),
             is_due: true,
         }
     }
 
     pub(super) fn deadline(&self) -> Deadline {
-        self.answer.deadline()
+        let end = self.answer.deadline();
+        self.line.again().map_or(end, |again| again.min(end))
     }
 
     pub(super) fn waited(&self) -> Waited<'_, N::Stream> {
@@ -123,6 +126,24 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 
     /// Gets on with the queue pair; says whether it did.
     fn prepare(
+        &mut self,
+        now: Instant,
+        wanted: &Wanted,
+        around: &mut Around<'_, P>,
+    ) -> Result<bool, ConnectError> {
+        if self.line.is_held(now) {
+            return Ok(false);
+        }
+        self.line.leave();
+        match self.get_on(now, wanted, around) {
+            Err(ConnectError::TooManyUnfinishedFrom(_)) if self.line.waits(now, self.answer.deadline()) => {
+                Ok(false)
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn get_on(
         &mut self,
         now: Instant,
         wanted: &Wanted,

@@ -17,6 +17,9 @@ use crate::stranger::{Dripping, Heard, Stranger};
 /// Latencies until who looks once in each has all that is said to it.
 const ROUNDS: u32 = 16;
 
+/// How long a peer waits for its turn before it is refused.
+const IN_LINE: Duration = Duration::from_secs(1);
+
 /// Peers of one address, each with what it heard last.
 struct Crowd(Vec<(Stream, Stranger, Heard)>);
 
@@ -41,6 +44,14 @@ impl Crowd {
         }
     }
 
+    /// How many wait for their turn.
+    fn waiting(&self) -> usize {
+        let heard = self.0.iter().map(|(.., heard)| heard);
+        heard
+            .filter(|heard| matches!(heard, Heard::Nothing | Heard::Welcome))
+            .count()
+    }
+
     /// How many were told yes, and how many that we are busy and when to come again.
     fn told(&self) -> (usize, usize) {
         let mut told = (0, 0);
@@ -58,11 +69,19 @@ impl Crowd {
         told
     }
 
-    /// Goes on beside the hub until each has heard.
-    fn settle(&mut self, hub: &mut Hub) {
-        for _ in 0..ROUNDS {
-            hub.run(LATENCY);
-            self.poll();
+    /// Goes on beside the hub until so many wait for their turn, and then until each has heard.
+    fn settle(&mut self, hub: &mut Hub, waiting: usize) {
+        self.settle_with(waiting, |span| hub.run(span));
+    }
+
+    fn settle_with(&mut self, waiting: usize, mut run: impl FnMut(Duration)) {
+        for rest in [Duration::ZERO, IN_LINE] {
+            run(rest);
+            for _ in 0..ROUNDS {
+                run(LATENCY);
+                self.poll();
+            }
+            assert_eq!(self.waiting(), if rest.is_zero() { waiting } else { 0 });
         }
     }
 }
@@ -86,7 +105,7 @@ fn who_stops_after_connect_holds_half_of_what_there_is_room_for_and_nobody_else_
     for own in with_room_for(8) {
         let mut hub = Hub::on(&HandshakeLimits::default(), &own);
         let mut crowd = Crowd::new(&hub.fabric, 66, 20);
-        crowd.settle(&mut hub);
+        crowd.settle(&mut hub, 16);
         assert_eq!(crowd.told(), (4, 16), "{own:?}");
         let why = hub.handshakes.as_ref().unwrap().take_failure();
         let from = IpAddr::from([10, 1, 0, 66]);
@@ -96,7 +115,7 @@ fn who_stops_after_connect_holds_half_of_what_there_is_room_for_and_nobody_else_
         );
         // Another of its kind has half of the rest.
         let mut second = Crowd::new(&hub.fabric, 67, 20);
-        second.settle(&mut hub);
+        second.settle(&mut hub, 18);
         assert_eq!(second.told(), (2, 18), "{own:?}");
         let mut guests = Vec::new();
         for number in 1..=2 {
@@ -131,10 +150,10 @@ fn who_stops_after_connect_holds_half_of_the_places_to_be_accepted() {
     let [own, ..] = with_room_for(256);
     let mut hub = Hub::on(&HandshakeLimits::default(), &own);
     let mut crowd = Crowd::new(&hub.fabric, 66, 64);
-    crowd.settle(&mut hub);
+    crowd.settle(&mut hub, 32);
     assert_eq!(crowd.told(), (32, 32));
     let mut second = Crowd::new(&hub.fabric, 67, 64);
-    second.settle(&mut hub);
+    second.settle(&mut hub, 48);
     assert_eq!(second.told(), (16, 48));
     let mut guest = Guest::new(&hub, 1);
     let (outcome, took) = hub.connect(&mut guest);
@@ -142,6 +161,34 @@ fn who_stops_after_connect_holds_half_of_the_places_to_be_accepted() {
     assert!(is_undisturbed(took), "{took:?}");
     drop((crowd, second));
     hub.end(vec![guest]);
+}
+
+#[test]
+fn who_connects_all_at_once_may_have_all_when_its_turn_has_come() {
+    for own in with_room_for(8) {
+        let mut limits = HandshakeLimits::default();
+        limits.unaccepted = 8;
+        let mut hub = Hub::on(&limits, &own);
+        let mut guest = Guest::new(&hub, 1);
+        let mut again = WorkerConfig::default();
+        again.slots = 256;
+        guest.workers = guest.node.workers(&again).unwrap();
+        let began = hub.fabric.now();
+        let mut connecting: Vec<_> = (0..8).map(|_| guest.begin(&hub)).collect();
+        while !connecting.is_empty() {
+            hub.run(LATENCY / 4);
+            connecting.retain_mut(|one| match guest.poll(one) {
+                Some(outcome) => outcome.is_err_and(|error| panic!("{error} {own:?}")),
+                None => true,
+            });
+        }
+        // Half of what is left, and so on: a look or two for each.
+        let took = Duration::from_nanos(hub.fabric.now().to_ns() - began.to_ns());
+        assert!(took < IN_LINE / 8, "{took:?} {own:?}");
+        hub.run(LATENCY);
+        assert_eq!(hub.accepted.len(), 8);
+        hub.end(vec![guest]);
+    }
 }
 
 #[test]
@@ -269,6 +316,17 @@ impl InPlace {
         }
     }
 
+    fn run(&mut self, span: Duration) {
+        let until = self.fabric.now().after(span);
+        loop {
+            self.poll();
+            if self.fabric.now() >= until {
+                return;
+            }
+            self.fabric.run_for(LATENCY);
+        }
+    }
+
     /// A host with memory for many connections.
     fn guest(&self) -> (Node<Host, Host>, Vec<Worker<Host>>) {
         let guest = node(&self.fabric, "c1", vec![port("c1", "10.1.0.1/8")]);
@@ -302,11 +360,7 @@ fn in_place_who_stops_after_connect_holds_half_and_nobody_else_waits() {
         let mut hub = InPlace::on(&own);
         let mut crowds = [(66, 4), (67, 2)].map(|(host, yes)| (Crowd::new(&hub.fabric, host, 20), yes));
         for (crowd, yes) in &mut crowds {
-            for _ in 0..ROUNDS {
-                hub.fabric.run_for(LATENCY);
-                hub.poll();
-                crowd.poll();
-            }
+            crowd.settle_with(20 - *yes, |span| hub.run(span));
             assert_eq!(crowd.told(), (*yes, 20 - *yes), "{own:?}");
         }
         let of_it = |error: &ConnectError| matches!(error, ConnectError::TooManyUnfinishedFrom(_));
@@ -319,6 +373,32 @@ fn in_place_who_stops_after_connect_holds_half_and_nobody_else_waits() {
         let (outcome, took) = hub.connect(&guest, &mut workers);
         outcome.unwrap();
         assert!(is_undisturbed(took), "{took:?} {own:?}");
+    }
+}
+
+#[test]
+fn in_place_who_connects_all_at_once_may_have_all_when_its_turn_has_come() {
+    for own in with_room_for(8) {
+        let mut hub = InPlace::on(&own);
+        let (guest, mut workers) = hub.guest();
+        let deadline = guest.within(STAGE);
+        let handle = *hub.listener.handle();
+        let begin = || {
+            guest
+                .begin_connect(&workers, &handle, &config(), deadline)
+                .unwrap()
+        };
+        let mut connecting: Vec<_> = (0..8).map(|_| begin()).collect();
+        let until = hub.fabric.now().after(IN_LINE / 8);
+        while !connecting.is_empty() {
+            hub.run(LATENCY);
+            connecting.retain_mut(|one| match one.poll(&guest, &mut workers) {
+                Some(outcome) => outcome.is_err_and(|error| panic!("{error} {own:?}")),
+                None => true,
+            });
+            assert!(hub.fabric.now() < until, "{own:?}");
+        }
+        assert!(hub.refused.is_empty(), "{:?}", hub.refused);
     }
 }
 
