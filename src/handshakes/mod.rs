@@ -440,6 +440,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         let busy = self.busy(now);
         let mut around = Around {
             busy,
+            counts: &self.counts,
             desks: &self.desks,
             next_desk: &mut self.next_desk,
             makers: self.makers.as_ref().unwrap_or_else(|| self.node.makers()),
@@ -454,10 +455,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
             };
             guests.leave(one.guest);
             match outcome {
-                Ok(()) => {
-                    tell!(info, "handshake done", from = one.guest);
-                    counts.note_connected();
-                }
+                Ok(()) => tell!(info, "handshake done", from = one.guest),
                 Err(error) => {
                     if told.is_first(now, Some(&error)) {
                         tell!(warn, "handshake refused", from = one.guest, reason = error);

@@ -7,6 +7,7 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{Reject, RejectReason};
 use doorbell_core::{Deadline, Instant};
 
+use super::counts::Counts;
 use super::desk::{Desk, Seat};
 use super::limits::{Guest, Line};
 use crate::answer::{Answer, Made, Next, Wanted};
@@ -45,6 +46,7 @@ pub(super) struct Around<'h, P: Provider> {
     pub(super) makers: &'h Makers,
     /// What a peer is told for which there is no room.
     pub(super) busy: Reject,
+    pub(super) counts: &'h Counts,
 }
 
 impl<P: Provider, N: Network> UnderWay<P, N> {
@@ -106,6 +108,8 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                     let Stage::Told(made, seat) = core::mem::replace(&mut self.stage, Stage::Talking) else {
                         return Some(Err(ConnectError::OtherWorkers));
                     };
+                    // Before it may be accepted: who has accepted it finds it counted.
+                    around.counts.note_connected();
                     seat.publish(Reaped::into_inner(*made).ready, established);
                     return Some(Ok(()));
                 }
