@@ -197,8 +197,14 @@ impl<P: Provider> Answering<P> {
 
     /// When to poll again at the latest.
     pub(crate) fn deadline(&self) -> Deadline {
-        let end = self.answer.deadline();
-        self.line.again().map_or(end, |again| again.min(end))
+        self.line
+            .again()
+            .map_or(self.end(), |again| again.min(self.end()))
+    }
+
+    /// When its peer has had its time.
+    pub(crate) fn end(&self) -> Deadline {
+        self.answer.deadline()
     }
 
     /// Whether to wait for room to write, too.
@@ -211,7 +217,8 @@ impl<P: Provider> Answering<P> {
         matches!(self.stage, Stage::Making(..))
     }
 
-    /// Moves as far as it can; the outcome once there is one. A peer for which there is no room is told `busy`.
+    /// Moves as far as it can; the outcome once there is one. A peer for which there is no room is told `busy`;
+    /// where others of its address are to finish first, once it has waited for them, if it may.
     pub(crate) fn poll(
         &mut self,
         now: Instant,
@@ -219,6 +226,7 @@ impl<P: Provider> Answering<P> {
         workers: &mut [Worker<P>],
         makers: &Makers,
         busy: Reject,
+        may_wait: bool,
     ) -> Option<Result<Connection, ConnectError>> {
         loop {
             let wanted = match self.answer.poll(now, io) {
@@ -234,7 +242,7 @@ impl<P: Provider> Answering<P> {
                 }
                 Err(error) => return Some(Err(error)),
             };
-            match self.prepare(now, &wanted, workers, makers) {
+            match self.prepare(now, &wanted, workers, makers, may_wait) {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(error) => {
@@ -254,6 +262,7 @@ impl<P: Provider> Answering<P> {
         wanted: &Wanted,
         workers: &mut [Worker<P>],
         makers: &Makers,
+        may_wait: bool,
     ) -> Result<bool, ConnectError> {
         if let Stage::Talking = self.stage {
             if self.line.is_held(now) {
@@ -263,7 +272,7 @@ impl<P: Provider> Answering<P> {
             match Self::begin(wanted, workers, makers) {
                 Ok(making) => self.stage = making,
                 Err(ConnectError::TooManyUnfinishedFrom(_))
-                    if self.line.waits(now, self.answer.deadline()) =>
+                    if may_wait && self.line.waits(now, self.end()) =>
                 {
                     return Ok(false);
                 }

@@ -195,11 +195,15 @@ impl<P: Provider, N: Network> Listener<P, N> {
         node: &Node<P, N>,
         workers: &mut [Worker<P>],
     ) -> Option<Result<Connection, ConnectError>> {
-        let deadlines = self.under_way.iter().map(|(_, answer)| answer.deadline());
-        let busy = busy(node.network.now(), deadlines);
+        let ends = self.under_way.iter().map(|(_, answer)| answer.end());
+        let busy = busy(node.network.now(), ends);
+        // Who waits for others of its address keeps nobody else out.
+        let may_wait = self.count() < HANDSHAKES_MAX / 2;
         for index in 0..self.under_way.len() {
             let (stream, answer) = self.under_way.get_mut(index)?;
-            if let Some(outcome) = answer.poll(node.network.now(), stream, workers, node.makers(), busy) {
+            if let Some(outcome) =
+                answer.poll(node.network.now(), stream, workers, node.makers(), busy, may_wait)
+            {
                 self.under_way.swap_remove(index);
                 match &outcome {
                     Ok(connection) => tell!(info, "accepted", worker = connection.worker),

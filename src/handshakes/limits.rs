@@ -136,9 +136,9 @@ impl Unfinished {
 }
 
 /// How long a peer waits for others of its address at most, and between two looks. Those finish in milliseconds, or have
-/// no mind to.
-const IN_LINE: Duration = Duration::from_secs(1);
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// no mind to; and a rail of a link, which is given half a second, hears why it is refused.
+const IN_LINE: Duration = Duration::from_millis(250);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A peer whose address has as much [`Unfinished`] as it leaves to others: its turn is once they are done. So many of one host
 /// that connect at once all come in, and those that never finish hold no more than their share.

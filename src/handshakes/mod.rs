@@ -359,11 +359,12 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
 
     /// That there are too many, with when to come again.
     fn busy(&self, now: Instant) -> Reject {
-        let under_way = self.under_way.iter().map(|one| one.deadline());
+        let under_way = self.under_way.iter().map(|one| one.end());
         busy(now, under_way.chain(self.arrived.deadline()))
     }
 
-    /// Turns the oldest peer of these away that has not yet said a word; says whether there was one.
+    /// Turns the oldest peer of these away that has not yet said a word, or else one that waits for others of its address;
+    /// says whether there was one.
     fn make_room(&mut self, now: Instant, crowding: Crowding) -> bool {
         let mut under_way = self.under_way.iter();
         let (guest, stream) =
@@ -373,13 +374,26 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
             } else {
                 let arrived = self.arrived.waiting();
                 let Some(at) = arrived.iter().position(|one| crowding.has(one.guest)) else {
-                    return false;
+                    return self.make_room_in_line(now, crowding);
                 };
                 let Arrived { stream, guest, .. } = arrived.remove(at);
                 (guest, stream)
             };
         self.guests.leave(guest);
         self.turn_away(now, stream);
+        true
+    }
+
+    fn make_room_in_line(&mut self, now: Instant, crowding: Crowding) -> bool {
+        let mut under_way = self.under_way.iter();
+        let Some(at) = under_way.position(|one| crowding.has(one.guest) && one.is_in_line()) else {
+            return false;
+        };
+        let mut one = self.under_way.remove(at);
+        one.refuse(now, self.busy(now));
+        self.guests.leave(one.guest);
+        self.counts
+            .note_failed(ConnectError::TooManyUnfinishedFrom(one.guest.address()));
         true
     }
 

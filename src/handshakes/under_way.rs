@@ -61,9 +61,16 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         }
     }
 
+    /// When to poll again at the latest.
     pub(super) fn deadline(&self) -> Deadline {
-        let end = self.answer.deadline();
-        self.line.again().map_or(end, |again| again.min(end))
+        self.line
+            .again()
+            .map_or(self.end(), |again| again.min(self.end()))
+    }
+
+    /// When its peer has had its time.
+    pub(super) fn end(&self) -> Deadline {
+        self.answer.deadline()
     }
 
     pub(super) fn waited(&self) -> Waited<'_, N::Stream> {
@@ -81,6 +88,16 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
     /// Whether its peer has not said a word yet.
     pub(super) fn is_silent(&self) -> bool {
         matches!(self.stage, Stage::Talking) && !self.answer.has_heard()
+    }
+
+    /// Whether it waits until others of its address are done.
+    pub(super) const fn is_in_line(&self) -> bool {
+        matches!(self.stage, Stage::Talking) && self.line.again().is_some()
+    }
+
+    /// Tells its peer, which was not told yes.
+    pub(super) fn refuse(&mut self, now: Instant, reject: Reject) {
+        self.answer.refuse(now, &mut self.stream, reject);
     }
 
     /// Whether it may move: not where it is the peer's turn, and nothing came of it.
@@ -121,7 +138,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                 Err(error) => {
                     // The peer is told once; what is kept is the cause, and not that we gave up.
                     let reject = bring_up::reject_or(&error, around.busy);
-                    self.answer.refuse(now, &mut self.stream, reject);
+                    self.refuse(now, reject);
                     return Some(Err(error));
                 }
             }
@@ -196,7 +213,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
     pub(super) fn break_off(&mut self, now: Instant) {
         if !matches!(self.stage, Stage::Told(..)) {
             let closing = Reject::new(RejectReason::CLOSING);
-            self.answer.refuse(now, &mut self.stream, closing);
+            self.refuse(now, closing);
         }
     }
 }
@@ -221,6 +238,8 @@ impl<P: Provider> Around<'_, P> {
             match desk.ask(wanted) {
                 Ok(seat) => return Ok(seat),
                 Err(ConnectError::ListenerClosed) => {}
+                // That it may wait for.
+                Err(_) if matches!(refused, ConnectError::TooManyUnfinishedFrom(_)) => {}
                 Err(error) => refused = error,
             }
         }

@@ -120,7 +120,7 @@ impl Finding {
     }
 
     /// Whether a look is under way.
-    const fn is_on(&self) -> bool {
+    pub(super) const fn is_on(&self) -> bool {
         matches!(self.look, Look::On { .. })
     }
 }

@@ -6,6 +6,7 @@ use doorbell_core::network::Network;
 use doorbell_core::provider::Provider;
 use doorbell_core::session::{HealthState, SessionCounts};
 
+use super::dialing::Finding;
 use super::links::{LinkId, Links};
 use super::rail::{Leads, LinkRailCounts, NotConnected};
 use super::state::Link;
@@ -104,7 +105,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         links.any(|link| {
             let mut rails = link.rails.iter();
             link.question.is_asked()
-                || link.finding.is_some()
+                || link.finding.as_ref().is_some_and(Finding::is_on)
                 || rails.any(|rail| rail.connecting_until().is_some())
         })
     }

@@ -18,7 +18,7 @@ use crate::stranger::{Dripping, Heard, Stranger};
 const ROUNDS: u32 = 16;
 
 /// How long a peer waits for its turn before it is refused.
-const IN_LINE: Duration = Duration::from_secs(1);
+const IN_LINE: Duration = Duration::from_millis(250);
 
 /// Peers of one address, each with what it heard last.
 struct Crowd(Vec<(Stream, Stranger, Heard)>);
@@ -164,6 +164,24 @@ fn who_stops_after_connect_holds_half_of_the_places_to_be_accepted() {
 }
 
 #[test]
+fn who_waits_for_its_turn_makes_room_for_others() {
+    let [own, ..] = with_room_for(256);
+    let mut hub = Hub::on(&HandshakeLimits::default(), &own);
+    let mut crowds = [66, 67, 68, 69].map(|host| Crowd::new(&hub.fabric, host, 64));
+    for _ in 0..ROUNDS {
+        hub.run(LATENCY);
+        crowds.iter_mut().for_each(Crowd::poll);
+    }
+    assert_eq!(hub.handshakes.as_ref().unwrap().under_way(), 256);
+    let mut guest = Guest::new(&hub, 1);
+    let (outcome, took) = hub.connect(&mut guest);
+    outcome.unwrap();
+    assert!(is_undisturbed(took), "{took:?}");
+    drop(crowds);
+    hub.end(vec![guest]);
+}
+
+#[test]
 fn who_connects_all_at_once_may_have_all_when_its_turn_has_come() {
     for own in with_room_for(8) {
         let mut limits = HandshakeLimits::default();
@@ -184,7 +202,7 @@ fn who_connects_all_at_once_may_have_all_when_its_turn_has_come() {
         }
         // Half of what is left, and so on: a look or two for each.
         let took = Duration::from_nanos(hub.fabric.now().to_ns() - began.to_ns());
-        assert!(took < IN_LINE / 8, "{took:?} {own:?}");
+        assert!(took < IN_LINE / 2, "{took:?} {own:?}");
         hub.run(LATENCY);
         assert_eq!(hub.accepted.len(), 8);
         hub.end(vec![guest]);
@@ -358,11 +376,12 @@ impl InPlace {
 fn in_place_who_stops_after_connect_holds_half_and_nobody_else_waits() {
     for own in with_room_for(8) {
         let mut hub = InPlace::on(&own);
-        let mut crowds = [(66, 4), (67, 2)].map(|(host, yes)| (Crowd::new(&hub.fabric, host, 20), yes));
-        for (crowd, yes) in &mut crowds {
-            crowd.settle_with(20 - *yes, |span| hub.run(span));
-            assert_eq!(crowd.told(), (*yes, 20 - *yes), "{own:?}");
-        }
+        let _crowds = [(66, 4), (67, 2)].map(|(host, yes)| {
+            let mut crowd = Crowd::new(&hub.fabric, host, 20);
+            crowd.settle_with(20 - yes, |span| hub.run(span));
+            assert_eq!(crowd.told(), (yes, 20 - yes), "{own:?}");
+            crowd
+        });
         let of_it = |error: &ConnectError| matches!(error, ConnectError::TooManyUnfinishedFrom(_));
         assert!(
             hub.refused.len() == 34 && hub.refused.iter().all(of_it),
@@ -374,6 +393,22 @@ fn in_place_who_stops_after_connect_holds_half_and_nobody_else_waits() {
         outcome.unwrap();
         assert!(is_undisturbed(took), "{took:?} {own:?}");
     }
+}
+
+#[test]
+fn in_place_who_waits_for_its_turn_keeps_nobody_out() {
+    let [own, ..] = with_room_for(8);
+    let mut hub = InPlace::on(&own);
+    let mut crowd = Crowd::new(&hub.fabric, 66, 100);
+    for _ in 0..ROUNDS {
+        hub.run(LATENCY);
+        crowd.poll();
+    }
+    assert!(crowd.waiting() > 0);
+    let (guest, mut workers) = hub.guest();
+    let (outcome, took) = hub.connect(&guest, &mut workers);
+    outcome.unwrap();
+    assert!(is_undisturbed(took), "{took:?}");
 }
 
 #[test]
@@ -389,7 +424,7 @@ fn in_place_who_connects_all_at_once_may_have_all_when_its_turn_has_come() {
                 .unwrap()
         };
         let mut connecting: Vec<_> = (0..8).map(|_| begin()).collect();
-        let until = hub.fabric.now().after(IN_LINE / 8);
+        let until = hub.fabric.now().after(IN_LINE / 2);
         while !connecting.is_empty() {
             hub.run(LATENCY);
             connecting.retain_mut(|one| match one.poll(&guest, &mut workers) {
