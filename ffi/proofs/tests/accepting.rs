@@ -1,5 +1,5 @@
 //! Who accepts by polling makes no call of a device that looks at its ports, or makes or destroys a queue pair, over `ffi` on the
-//! fake libibverbs: as in `dialing.rs`, such calls are held on every thread but the one that polls.
+//! fake libibverbs: as in `dialing`, such calls are held on every thread but the one that polls.
 //!
 //! One test, since calls are held, and counted, for the whole process.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
@@ -11,22 +11,15 @@ use std::time::Instant;
 
 use doorbell::vocabulary::handshake::{HandshakeError, Stage};
 use doorbell::{
-    Acceptances, ChannelConfig, ChannelId, ConnectError, Connecting, Event, HandshakeLimits, Handshakes,
-    Listener, Node, Operation, Trust, Worker, WorkerConfig, within,
+    Acceptances, ChannelId, ConnectError, Connecting, Event, HandshakeLimits, Handshakes, Listener, Node,
+    Operation, Worker, within,
 };
 use doorbell_fake::{Call, Control};
 use doorbell_ffi::leaks;
 
-const SOON: Duration = Duration::from_secs(20);
+use held::{HELD, POLLS, SOON, all_destroyed, config, fake, open, prompt, worker};
 
-/// How long calls are held that are to be too late.
-const HELD: Duration = Duration::from_secs(3);
-
-/// And how many polls are made meanwhile where they are not, as in `dialing.rs`.
-const POLLS: u32 = 5000;
-
-/// No poll takes longer meanwhile.
-const PROMPT: Duration = Duration::from_millis(1500);
+mod held;
 
 /// How long a look at the ports is good for, and a little more.
 const LOOK_LASTS: Duration = Duration::from_millis(1100);
@@ -63,47 +56,12 @@ struct Two {
 /// What came of a peer, where it is accepted.
 type Outcome = Result<ChannelId, ConnectError>;
 
-fn config(stage: Duration) -> ChannelConfig {
-    let mut config = ChannelConfig::default();
-    config.send_depth = 8;
-    config.receive_depth = 8;
-    config.handshake_stage = stage;
-    config
-}
-
-fn worker(node: &Node) -> Worker {
-    let mut config = WorkerConfig::default();
-    config.slots = 64;
-    config.slot_bytes = 64;
-    config.channels_max = 2;
-    node.workers(&config).unwrap().remove(0)
-}
-
-/// Runs a case that says how long its longest poll took, and once more where that was too long, as in `dialing.rs`.
-fn prompt(case: impl Fn() -> Duration) {
-    if case() >= PROMPT {
-        let longest = case();
-        assert!(longest < PROMPT, "{longest:?}");
-    }
-}
-
-/// Nothing is left of what was made since all was healed, by the deadline.
-fn all_destroyed(control: Control) {
-    let began = Instant::now();
-    for (made, destroyed) in Call::LIVES {
-        while control.calls(made) != control.calls(destroyed) {
-            assert!(began.elapsed() < SOON, "{destroyed:?}");
-            std::thread::yield_now();
-        }
-    }
-}
-
 impl Two {
     /// The one that accepts has so long for each stage of a handshake.
     fn new(control: Control, way: Way, stage: Duration) -> Self {
         control.heal();
-        let node = Arc::new(Node::open(Trust::unauthenticated_on_purpose()).unwrap());
-        let (hub, own) = (worker(&node), [worker(&node)]);
+        let node = open();
+        let (hub, own) = (worker(&node, 2), [worker(&node, 2)]);
         let hubs = core::slice::from_ref(&hub);
         let any = "127.0.0.1:0".parse().unwrap();
         let listener = Listener::bind(&node, hubs, any, &config(stage)).unwrap();
@@ -342,10 +300,7 @@ fn gone_when_told(control: Control, way: Way) -> Duration {
 
 #[test]
 fn who_accepts_waits_for_no_device() {
-    let path = doorbell_fake::library_path().unwrap();
-    rdma_sys::load_from(&path).unwrap();
-    drop(Node::open(Trust::unauthenticated_on_purpose()).unwrap());
-    let control = Control::of(&path).unwrap();
+    let control = fake();
     let before = leaks();
 
     for way in [Way::ByPolling, Way::Aside] {

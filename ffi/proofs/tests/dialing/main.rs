@@ -1,0 +1,307 @@
+//! Who connects by polling makes no call of a device that looks at its ports, or makes or destroys a queue pair, over `ffi` on the
+//! fake libibverbs: such calls are held, on every thread but the one that polls, and it goes on all the same.
+//!
+//! One test, since calls are held, and counted, for the whole process.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
+
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+
+use doorbell::vocabulary::handshake::{HandshakeError, Stage};
+use doorbell::{
+    Acceptances, Background, ChannelId, ConnectError, Connecting, Connection, Event, HandshakeLimits,
+    Listener, Node, Operation, Worker, within,
+};
+use doorbell_fake::{Call, Control};
+use doorbell_ffi::leaks;
+
+use held::{HELD, POLLS, SOON, all_destroyed, config, fake, open, prompt, worker};
+use links::{
+    a_link_to_nowhere, a_link_whose_first_look_fails, changes_faster_than_looks, links,
+    looked_at_for_longer_than_a_rail_has,
+};
+use meshes::{mesh, mesh_without_room};
+
+#[path = "../held/mod.rs"]
+mod held;
+mod links;
+mod meshes;
+
+/// Changes of state of queue pairs in front of an initiator's to ready-to-receive: its own to INIT, and its peer's three.
+const BEFORE_READY_TO_RECEIVE: u32 = 4;
+
+/// One that listens and one that connects, both polled by this thread, with a channel between the two and room for another.
+struct Two {
+    control: Control,
+    node: Arc<Node>,
+    hub: Worker,
+    own: [Worker; 1],
+    background: Background,
+    acceptances: Acceptances,
+    first: Option<ChannelId>,
+    received: u32,
+    polls: u32,
+    longest_poll: Duration,
+}
+
+impl Two {
+    fn new(control: Control) -> Self {
+        control.heal();
+        let node = open();
+        let (hub, own) = (worker(&node, 8), [worker(&node, 2)]);
+        let hubs = core::slice::from_ref(&hub);
+        let listener = Listener::bind(&node, hubs, "127.0.0.1:0".parse().unwrap(), &config(SOON)).unwrap();
+        let limits = HandshakeLimits::default();
+        let (background, mut acceptances) = listener.background(&node, hubs, &limits).unwrap();
+        let mut two = Self {
+            control,
+            node,
+            hub,
+            own,
+            background,
+            acceptances: acceptances.remove(0),
+            first: None,
+            received: 0,
+            polls: 0,
+            longest_poll: Duration::ZERO,
+        };
+        let mut dial = two.dial(SOON);
+        let made = two.until(&mut dial, |_| false).unwrap().unwrap();
+        two.first = Some(made.channel);
+        two
+    }
+
+    fn dial(&self, patience: Duration) -> Connecting {
+        let to = self.background.address();
+        self.node
+            .begin_connect_at(&self.own, to, &config(SOON), within(patience))
+            .unwrap()
+    }
+
+    /// Polls all there is once, with a message on its way.
+    fn poll(&mut self, dial: Option<&mut Connecting>) -> Option<Result<Connection, ConnectError>> {
+        let began = Instant::now();
+        let outcome = dial.and_then(|dial| dial.poll(&self.node, &mut self.own));
+        let _ = self.acceptances.poll_accept(&mut self.hub).unwrap();
+        let [own] = &mut self.own;
+        if let Some(channel) = self.first.and_then(|first| own.channel(first)) {
+            let _ = channel.post_inline(Operation::Send, &[0; 8]);
+        }
+        own.poll(|_, event| drop(event)).unwrap();
+        let received = &mut self.received;
+        self.hub
+            .poll(|_, event| {
+                *received = received.saturating_add(u32::from(matches!(event, Event::Received { .. })));
+            })
+            .unwrap();
+        self.polls = self.polls.saturating_add(1);
+        self.longest_poll = self.longest_poll.max(began.elapsed());
+        outcome
+    }
+
+    /// Polls until there is an outcome, or this is so.
+    fn until(
+        &mut self,
+        dial: &mut Connecting,
+        is_so: impl Fn(&Self) -> bool,
+    ) -> Option<Result<Connection, ConnectError>> {
+        let began = Instant::now();
+        while !is_so(self) {
+            assert!(began.elapsed() < SOON, "{dial:?}");
+            let outcome = self.poll(Some(dial));
+            if outcome.is_some() {
+                return outcome;
+            }
+        }
+        None
+    }
+
+    /// Goes on with a dial until it waits for a held call, the first one after `after` others.
+    fn hold(&mut self, call: Call, after: u32, patience: Duration) -> Connecting {
+        let held = self.control.calls(call).saturating_add(after).saturating_add(1);
+        self.control.hold(call, after);
+        let mut dial = self.dial(patience);
+        let outcome = self.until(&mut dial, |two| two.control.calls(call) >= held);
+        assert!(outcome.is_none(), "{outcome:?}");
+        (self.received, self.polls, self.longest_poll) = (0, 0, Duration::ZERO);
+        dial
+    }
+
+    /// Nothing that was held was called here, and what else there was to do went on; how long its longest poll took.
+    fn let_go(&self, case: &str) -> Duration {
+        assert_eq!(self.control.let_go(), 0, "{case}");
+        assert!(self.received > 100, "{case}: {}", self.received);
+        self.longest_poll
+    }
+
+    /// Connects on the one place there is, and ends all of it.
+    fn connects(mut self) {
+        assert!(self.node.settle(within(SOON)));
+        let mut dial = self.dial(SOON);
+        let made = self.until(&mut dial, |_| false);
+        assert!(matches!(made, Some(Ok(_))), "{made:?}");
+        self.end();
+    }
+
+    fn end(self) {
+        assert!(self.background.stop(within(SOON)));
+        drop((self.acceptances, self.hub, self.own));
+        assert!(self.node.settle(within(SOON)));
+        drop(self.node);
+        all_destroyed(self.control);
+    }
+}
+
+/// However long it takes, it succeeds once it is done, and says so to who sleeps.
+fn taking_long(control: Control, call: Call, after: u32) -> Duration {
+    let case = format!("{call:?} after {after}");
+    let mut two = Two::new(control);
+    let mut dial = two.hold(call, after, SOON);
+    let outcome = two.until(&mut dial, |two| two.polls > POLLS);
+    assert!(outcome.is_none(), "{case}: {outcome:?}");
+    let longest = two.let_go(&case);
+    let began = Instant::now();
+    dial.wait(&two.node).unwrap();
+    assert!(began.elapsed() < SOON / 4, "{case}");
+    let made = two.until(&mut dial, |_| false).unwrap().unwrap();
+    let [own] = &mut two.own;
+    let second = own.channel(made.channel).unwrap();
+    second.post_inline(Operation::Send, &[1; 8]).unwrap();
+    two.end();
+    longest
+}
+
+/// Its deadline passes meanwhile, and what is made behind that is undone.
+fn taking_too_long(control: Control, after: u32, stage: Stage) -> Duration {
+    let case = format!("too long after {after}");
+    let mut two = Two::new(control);
+    let mut dial = two.hold(Call::ModifyQp, after, HELD);
+    let outcome = two.until(&mut dial, |_| false).unwrap();
+    match outcome {
+        Err(ConnectError::Handshake(HandshakeError { stage: at, .. })) => assert_eq!(at, stage, "{case}"),
+        other => panic!("{case}: {other:?}"),
+    }
+    drop(dial);
+    let longest = two.let_go(&case);
+    two.connects();
+    longest
+}
+
+/// The ports are not looked at by its deadline.
+fn looked_at_too_late(control: Control) -> Duration {
+    let mut two = Two::new(control);
+    let mut dial = two.hold(Call::OpenDevice, 0, HELD);
+    match two.until(&mut dial, |_| false).unwrap() {
+        Err(ConnectError::PortsTimedOut) => {}
+        other => panic!("{other:?}"),
+    }
+    drop(dial);
+    let longest = two.let_go("looked at too late");
+    two.connects();
+    longest
+}
+
+/// Of those who ask while the ports are looked at all have one look, the next: that under way may have passed by what they are to see.
+fn looks_are_shared(control: Control) -> Duration {
+    let mut two = Two::new(control);
+    let asked = Instant::now();
+    let before = control.calls(Call::OpenDevice);
+    let first = two.hold(Call::OpenDevice, 0, SOON);
+    let mut others: Vec<_> = (0..8).map(|_| two.dial(SOON)).collect();
+    let given_up = others.pop().unwrap();
+    for _ in 0..100 {
+        for dial in &mut others {
+            assert!(two.poll(Some(dial)).is_none());
+        }
+    }
+    drop((first, given_up));
+    let longest = two.let_go("looks are shared");
+    // One of them has the place there is.
+    let began = Instant::now();
+    while !others.is_empty() {
+        assert!(began.elapsed() < SOON, "{others:?}");
+        others.retain_mut(|dial| two.poll(Some(dial)).is_none());
+    }
+    let looks = control.calls(Call::OpenDevice).wrapping_sub(before);
+    // Who listens looks by itself, once in a second.
+    let seconds = asked.elapsed().as_secs();
+    assert!(
+        (2..=seconds.saturating_add(4)).contains(&looks.into()),
+        "{looks} in {seconds} s"
+    );
+    two.end();
+    longest
+}
+
+/// It is given up meanwhile, and so is all the rest: nobody who drops waits.
+fn given_up(control: Control, call: Call, after: u32) -> Duration {
+    let case = format!("given up at {call:?} after {after}");
+    let mut two = Two::new(control);
+    let dial = two.hold(call, after, SOON);
+    while two.received <= 100 {
+        let _ = two.poll(None);
+    }
+    let began = Instant::now();
+    drop(dial);
+    let Two {
+        node,
+        hub,
+        own,
+        background,
+        acceptances,
+        ..
+    } = two;
+    // Its own are not held.
+    assert!(background.stop(within(SOON)), "{case}");
+    drop((acceptances, hub, own, node));
+    let took = began.elapsed();
+    assert_eq!(control.let_go(), 0, "{case}");
+    all_destroyed(control);
+    took
+}
+
+/// It is given up while it is its peer's turn: its queue pair is destroyed elsewhere.
+fn given_up_between(control: Control) {
+    let mut two = Two::new(control);
+    let before = control.calls(Call::ModifyQp);
+    let mut dial = two.dial(SOON);
+    // The peer needs a place, and gets none.
+    while control.calls(Call::ModifyQp) == before || !two.node.settle(within(Duration::ZERO)) {
+        let outcome = dial.poll(&two.node, &mut two.own);
+        assert!(outcome.is_none(), "{outcome:?}");
+    }
+    assert!(dial.poll(&two.node, &mut two.own).is_none());
+    control.hold_destroys();
+    drop(dial);
+    assert_eq!(control.let_go(), 0);
+    two.connects();
+}
+
+#[test]
+fn who_connects_waits_for_no_device() {
+    let control = fake();
+    let before = leaks();
+
+    prompt(|| taking_long(control, Call::OpenDevice, 0));
+    prompt(|| taking_long(control, Call::CreateQp, 0));
+    prompt(|| taking_long(control, Call::ModifyQp, 0));
+    prompt(|| taking_long(control, Call::ModifyQp, BEFORE_READY_TO_RECEIVE));
+    prompt(|| taking_too_long(control, 0, Stage::ChooseRail));
+    prompt(|| taking_too_long(control, BEFORE_READY_TO_RECEIVE, Stage::Prepare));
+    prompt(|| looked_at_too_late(control));
+    prompt(|| looks_are_shared(control));
+    prompt(|| given_up(control, Call::OpenDevice, 0));
+    prompt(|| given_up(control, Call::CreateQp, 0));
+    prompt(|| given_up(control, Call::ModifyQp, BEFORE_READY_TO_RECEIVE));
+    given_up_between(control);
+    prompt(|| links(control));
+    looked_at_for_longer_than_a_rail_has(control);
+    a_link_to_nowhere(control);
+    a_link_whose_first_look_fails(control);
+    changes_faster_than_looks(control);
+    mesh(control, true);
+    mesh(control, false);
+    mesh_without_room(control);
+    assert_eq!(leaks(), before);
+}
