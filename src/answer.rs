@@ -197,9 +197,7 @@ impl<P: Provider> Answering<P> {
 
     /// When to poll again at the latest.
     pub(crate) fn deadline(&self) -> Deadline {
-        self.line
-            .again()
-            .map_or(self.end(), |again| again.min(self.end()))
+        self.line.deadline(self.end())
     }
 
     /// When its peer has had its time.
@@ -265,19 +263,11 @@ impl<P: Provider> Answering<P> {
         may_wait: bool,
     ) -> Result<bool, ConnectError> {
         if let Stage::Talking = self.stage {
-            if self.line.is_held(now) {
+            let (end, begin) = (self.end(), || Self::begin(wanted, workers, makers));
+            let Some(making) = self.line.turn(now, end, may_wait, begin)? else {
                 return Ok(false);
-            }
-            self.line.leave();
-            match Self::begin(wanted, workers, makers) {
-                Ok(making) => self.stage = making,
-                Err(ConnectError::TooManyUnfinishedFrom(_))
-                    if may_wait && self.line.waits(now, self.end()) =>
-                {
-                    return Ok(false);
-                }
-                Err(error) => return Err(error),
-            }
+            };
+            self.stage = making;
         }
         let Stage::Making(worker, making) = &self.stage else {
             return Ok(false);

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use doorbell_core::wire::{Reject, RejectReason};
 use doorbell_core::{Deadline, Instant};
 
+use crate::error::ConnectError;
+
 /// How many handshakes there may be beside the threads that accept.
 ///
 /// A peer beyond a limit is told at once that we are busy, and when to come again; never one that was told yes. Each
@@ -149,28 +151,43 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// When to look again whether it is its turn, where it is not.
-    pub(crate) const fn again(&self) -> Option<Deadline> {
-        self.again
+    /// Whether it waits for its turn.
+    pub(crate) const fn is_in_it(self) -> bool {
+        self.again.is_some()
     }
 
-    /// Whether it is to wait at this moment.
-    pub(crate) fn is_held(&self, now: Instant) -> bool {
-        self.again.is_some_and(|again| !again.has_passed(now))
+    /// When to move a handshake again at the latest that ends then.
+    pub(crate) fn deadline(self, end: Deadline) -> Deadline {
+        self.again.map_or(end, |again| again.min(end))
     }
 
-    /// There was nothing for it: says whether it may wait for its turn, of a handshake that ends then; and not to its end, so that
-    /// it can still be told.
-    pub(crate) fn waits(&mut self, now: Instant, end: Deadline) -> bool {
+    /// Takes what it wants, of a handshake that ends then; `None` where it is not its turn.
+    ///
+    /// # Errors
+    /// Those of `take`: that others hold too much only where it may not wait for them, or has for long enough.
+    pub(crate) fn turn<T>(
+        &mut self,
+        now: Instant,
+        end: Deadline,
+        may_wait: bool,
+        take: impl FnOnce() -> Result<T, ConnectError>,
+    ) -> Result<Option<T>, ConnectError> {
+        if self.again.is_some_and(|again| !again.has_passed(now)) {
+            return Ok(None);
+        }
+        self.again = None;
+        match take() {
+            Err(ConnectError::TooManyUnfinishedFrom(_)) if may_wait && self.waits(now, end) => Ok(None),
+            outcome => outcome.map(Some),
+        }
+    }
+
+    /// Whether it may wait for its turn; and not to the end, so that it can still be told.
+    fn waits(&mut self, now: Instant, end: Deadline) -> bool {
         let half = end.remaining(now).checked_div(2).unwrap_or_default();
         let until = *self.until.get_or_insert(Deadline::after(now, half.min(IN_LINE)));
         self.again = Some(Deadline::after(now, LOOK_AGAIN)).filter(|_| !until.has_passed(now));
         self.again.is_some()
-    }
-
-    /// It has what it wanted, as far as it knows.
-    pub(crate) const fn leave(&mut self) {
-        self.again = None;
     }
 }
 

@@ -63,9 +63,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 
     /// When to poll again at the latest.
     pub(super) fn deadline(&self) -> Deadline {
-        self.line
-            .again()
-            .map_or(self.end(), |again| again.min(self.end()))
+        self.line.deadline(self.end())
     }
 
     /// When its peer has had its time.
@@ -92,7 +90,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 
     /// Whether it waits until others of its address are done.
     pub(super) const fn is_in_line(&self) -> bool {
-        matches!(self.stage, Stage::Talking) && self.line.again().is_some()
+        matches!(self.stage, Stage::Talking) && self.line.is_in_it()
     }
 
     /// Tells its peer, which was not told yes.
@@ -152,16 +150,10 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         wanted: &Wanted,
         around: &mut Around<'_, P>,
     ) -> Result<bool, ConnectError> {
-        if self.line.is_held(now) {
-            return Ok(false);
-        }
-        self.line.leave();
-        match self.get_on(now, wanted, around) {
-            Err(ConnectError::TooManyUnfinishedFrom(_)) if self.line.waits(now, self.answer.deadline()) => {
-                Ok(false)
-            }
-            outcome => outcome,
-        }
+        let (mut line, end) = (self.line, self.end());
+        let moved = line.turn(now, end, true, || self.get_on(now, wanted, around));
+        self.line = line;
+        Ok(moved?.unwrap_or(false))
     }
 
     fn get_on(
