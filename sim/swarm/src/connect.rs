@@ -142,20 +142,20 @@ impl Run<'_> {
                     | ConnectError::TooManyChannels
             )
         };
-        // The peer had no room, and said so.
-        let is_refused = match error {
+        let is_excused = match error {
             ConnectError::Handshake(error) => match error.cause {
+                // The peer had no room, and said so.
                 Cause::RejectedByPeer(reject) | Cause::RejectedHere(reject) => {
                     reject.reason == RejectReason::BUSY
                 }
+                // A completion queue that was yet to overrun takes its Worker, and the handshakes under way there, with it.
+                Cause::PeerClosed => self.excuses.overruns,
                 _ => false,
             },
-            _ => false,
+            error => is_full(error),
         };
         let is_troubled = !self.is_calm && (self.excuses.may_fail() || self.excuses.clocks);
-        ensure(is_full(error) || is_refused || is_troubled, "connect", || {
-            error.to_string()
-        })
+        ensure(is_excused || is_troubled, "connect", || error.to_string())
     }
 
     /// Goes on with closings, and begins those that follow from what the other end did.
