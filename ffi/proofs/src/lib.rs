@@ -4,7 +4,7 @@
 //!   not do. Two Workers of one process, over the fake libibverbs, send each other everything there is; and so do
 //!   two that were taken apart. The tests run them once more where bytes do not land in order.
 //! - `panic_free`: that the hot functions cannot panic. It links only where the optimiser has found no way
-//!   to a panic in any of them, and `plant_panic` makes one.
+//!   to a panic in any of them; `planted_panic` is made to have one.
 //! - `freestanding`, a package of its own: that `core` and `hotpath` link without std and an allocator.
 //! - `cargo bench -p doorbell-proofs --bench posting`: what the posting guard costs over a loop by hand.
 //!

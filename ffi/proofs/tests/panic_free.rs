@@ -1,5 +1,5 @@
-//! The program whose hot functions must not be able to panic: it links and runs, and with a panic
-//! planted in one of them it does not link.
+//! The program whose hot functions must not be able to panic: it links and runs; and one with a panic planted in such a function, which
+//! does not link.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod building;
@@ -16,21 +16,27 @@ const DETECTED: &str = "ERROR[no-panic]: detected panic in function ";
 const INLINE_ALL: &str =
     "llvm-args=-inline-threshold=5000 -inlinehint-threshold=5000 -inlinecold-threshold=5000";
 
-/// The program with a feature.
-fn build_with(feature: &str) -> (bool, String) {
-    let program = ["--package", "doorbell-proofs", "--bin", "panic_free"];
+/// A program with a feature.
+fn build_with(program: &str, feature: &str) -> (bool, String) {
+    let program = ["--package", "doorbell-proofs", "--bin", program];
     build(&program, &["--features", feature, "--", "-C", INLINE_ALL])
 }
 
 #[test]
 fn the_hot_functions_cannot_panic() {
-    let (is_built, said) = build_with("panic_free");
+    let (is_built, said) = build_with("panic_free", "panic_free");
     assert!(is_built, "{said}");
     let output = Command::new(folder().join("panic_free")).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     assert_eq!(output.stdout, b"ran, and cannot panic\n");
+}
 
-    let (is_built, said) = build_with("plant_panic");
+#[test]
+fn a_function_that_can_panic_is_found() {
+    let (is_built, said) = build_with("planted_panic", "panic_free");
+    assert!(is_built, "{said}");
+
+    let (is_built, said) = build_with("planted_panic", "plant_panic");
     let detected: Vec<_> = said.split(DETECTED).skip(1).collect();
     assert!(!is_built, "{said}");
     assert!(!detected.is_empty(), "it failed for another reason: {said}");
