@@ -93,8 +93,14 @@ pub(crate) fn run(args: &TestArgs, how: &HowArgs, lab: &mut dyn Lab) -> Result<b
     }
     let mut tally = Tally::new(started.elapsed());
     let out = scenario::output_folder(None, "test")?;
-    for suite in native::SUITES {
-        tally.native(native::run(&suite, &headers, &out)?);
+    // Whoever is in want of one that does not build says so.
+    let build = || {
+        for run in runs.iter().filter(|run| run.left_out.is_none()) {
+            let _ = lab.programs(run.scenario.needs());
+        }
+    };
+    for ran in native::run_all(&headers, &out, build)? {
+        tally.native(ran);
     }
     for run in &runs {
         if let Some(why) = run.left_out {

@@ -1,4 +1,6 @@
 //! The tests that `cargo test` runs on this machine itself: started, shown as far as they fail, counted. All they say is in a log.
+//!
+//! Those of the workspace wait half of their time, and what the proofs wait for is a linker that has one thread: so both run at once.
 
 use core::time::Duration;
 use std::fs::File;
@@ -19,27 +21,25 @@ use crate::scenario::{TestCounts, count_tests};
 use crate::steps::say;
 
 /// Tests of one call of cargo.
-pub(super) struct Suite {
+struct Suite {
     name: &'static str,
     arguments: &'static [&'static str],
 }
 
-/// All of them.
-pub(super) const SUITES: [Suite; 2] = [
-    Suite {
-        name: "workspace",
-        // With what stands behind features, and so once: without them the library is another one, that tests the same.
-        arguments: &["test", "--no-fail-fast", "--features", "doorbell/cli"],
-    },
-    // Apart, since it builds what nobody else needs: `cargo test` by itself stays quick.
-    Suite {
-        name: "proofs",
-        arguments: &["test", "--no-fail-fast", "--package", "doorbell-proofs"],
-    },
-];
+/// With what stands behind features, and so once: without them the library is another one, that tests the same.
+const WORKSPACE: Suite = Suite {
+    name: "workspace",
+    arguments: &["test", "--no-fail-fast", "--features", "doorbell/cli"],
+};
 
-/// How long one suite may take, building it included: three times what it takes on two slow cores.
-const DEADLINE: Duration = Duration::from_secs(15 * 60);
+/// Apart, since it builds what nobody else needs: `cargo test` by itself stays quick.
+const PROOFS: Suite = Suite {
+    name: "proofs",
+    arguments: &["test", "--no-fail-fast", "--package", "doorbell-proofs"],
+};
+
+/// How long one suite may take, building it included: three times what it takes on two slow cores, with the other beside it.
+const DEADLINE: Duration = Duration::from_secs(20 * 60);
 
 /// Between looks at what has been written.
 const TURN: Duration = Duration::from_millis(50);
@@ -50,12 +50,35 @@ pub(super) type Ran = (Part, Vec<String>);
 /// Names folders of C headers that the bindings are compared with, beside the installed ones.
 const HEADERS_VARIABLE: &str = "DOORBELL_RDMA_HEADERS";
 
-/// Runs a suite.
+/// Runs all of them, and `meanwhile` beside the first. What the others show comes after it, so that no lines are between those of
+/// another.
 ///
 /// # Errors
 ///
 /// Cargo cannot be started, or its output cannot be kept.
-pub(super) fn run(suite: &Suite, headers: &Path, out: &Path) -> Result<Ran> {
+pub(super) fn run_all(headers: &Path, out: &Path, meanwhile: impl FnOnce()) -> Result<[Ran; 2]> {
+    let mut later = String::new();
+    let (workspace, proofs) = thread::scope(|scope| {
+        let workspace =
+            scope.spawn(|| run(&WORKSPACE, headers, out, |shown| output::write(shown.as_bytes())));
+        meanwhile();
+        let proofs = run(&PROOFS, headers, out, |shown| {
+            later.push_str(shown);
+            Ok(())
+        });
+        (workspace.join(), proofs)
+    });
+    output::write(later.as_bytes())?;
+    let workspace = workspace.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    Ok([workspace?, proofs?])
+}
+
+/// Runs a suite.
+///
+/// # Errors
+///
+/// Cargo cannot be started, or its output cannot be kept or shown.
+fn run(suite: &Suite, headers: &Path, out: &Path, mut show: impl FnMut(&str) -> Result<()>) -> Result<Ran> {
     let started = Instant::now();
     let mut command = Command::new("env");
     command
@@ -80,7 +103,7 @@ pub(super) fn run(suite: &Suite, headers: &Path, out: &Path) -> Result<Ran> {
         let before = written.len();
         file.read_to_end(&mut written)
             .with_context(|| format!("cannot read {}", log.display()))?;
-        output::write(shown.take(written.get(before..).unwrap_or_default()).as_bytes())?;
+        show(&shown.take(written.get(before..).unwrap_or_default()))?;
         if status.is_some() || started.elapsed() > DEADLINE {
             break status;
         }
