@@ -5,6 +5,7 @@
 use core::time::Duration;
 use std::fs::File;
 use std::io::Read as _;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::Command;
 use std::thread;
@@ -50,26 +51,27 @@ pub(super) type Ran = (Part, Vec<String>);
 /// Names folders of C headers that the bindings are compared with, beside the installed ones.
 const HEADERS_VARIABLE: &str = "DOORBELL_RDMA_HEADERS";
 
-/// Runs all of them, and `meanwhile` beside the first. What the others show comes after it, so that no lines are between those of
-/// another.
+/// Runs all of them at once, and `meanwhile` beside them. What the others show comes after the first, so that no lines are between those
+/// of another.
 ///
 /// # Errors
 ///
 /// Cargo cannot be started, or its output cannot be kept.
 pub(super) fn run_all(headers: &Path, out: &Path, meanwhile: impl FnOnce()) -> Result<[Ran; 2]> {
     let mut later = String::new();
-    let (workspace, proofs) = thread::scope(|scope| {
+    let [workspace, proofs] = thread::scope(|scope| {
         let workspace =
             scope.spawn(|| run(&WORKSPACE, headers, out, |shown| output::write(shown.as_bytes())));
-        meanwhile();
-        let proofs = run(&PROOFS, headers, out, |shown| {
-            later.push_str(shown);
-            Ok(())
+        let proofs = scope.spawn(|| {
+            run(&PROOFS, headers, out, |shown| {
+                later.push_str(shown);
+                Ok(())
+            })
         });
-        (workspace.join(), proofs)
+        meanwhile();
+        [workspace, proofs].map(|suite| suite.join().unwrap_or_else(|panic| resume_unwind(panic)))
     });
     output::write(later.as_bytes())?;
-    let workspace = workspace.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     Ok([workspace?, proofs?])
 }
 
