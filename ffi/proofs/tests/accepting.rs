@@ -11,13 +11,12 @@ use std::time::Instant;
 
 use doorbell::vocabulary::handshake::{HandshakeError, Stage};
 use doorbell::{
-    Acceptances, ChannelId, ConnectError, Connecting, Event, HandshakeLimits, Handshakes, Listener, Node,
-    Operation, Worker, within,
+    Acceptances, ChannelId, ConnectError, Connecting, HandshakeLimits, Handshakes, Listener, Node, within,
 };
 use doorbell_fake::{Call, Control};
 use doorbell_ffi::leaks;
 
-use held::{HELD, POLLS, SOON, all_destroyed, config, fake, open, prompt, worker};
+use held::{HELD, POLLS, SOON, Traffic, all_destroyed, config, fake, open, prompt, worker};
 
 mod held;
 
@@ -43,14 +42,9 @@ enum Accepting {
 struct Two {
     control: Control,
     node: Arc<Node>,
-    hub: Worker,
-    own: [Worker; 1],
+    traffic: Traffic,
     accepting: Accepting,
     to: SocketAddr,
-    first: Option<ChannelId>,
-    received: u32,
-    polls: u32,
-    longest_poll: Duration,
 }
 
 /// What came of a peer, where it is accepted.
@@ -61,7 +55,7 @@ impl Two {
     fn new(control: Control, way: Way, stage: Duration) -> Self {
         control.heal();
         let node = open();
-        let (hub, own) = (worker(&node, 2), [worker(&node, 2)]);
+        let (hub, own) = (worker(&node, 2), worker(&node, 2));
         let hubs = core::slice::from_ref(&hub);
         let any = "127.0.0.1:0".parse().unwrap();
         let listener = Listener::bind(&node, hubs, any, &config(stage)).unwrap();
@@ -76,22 +70,17 @@ impl Two {
         let mut two = Self {
             control,
             node,
-            hub,
-            own,
+            traffic: Traffic::new(hub, own),
             accepting,
             to,
-            first: None,
-            received: 0,
-            polls: 0,
-            longest_poll: Duration::ZERO,
         };
-        two.first = Some(two.connect());
+        two.traffic.first = Some(two.connect());
         two
     }
 
     fn dial(&self) -> Connecting {
         self.node
-            .begin_connect_at(&self.own, self.to, &config(SOON), within(SOON))
+            .begin_connect_at(&self.traffic.own, self.to, &config(SOON), within(SOON))
             .unwrap()
     }
 
@@ -100,28 +89,16 @@ impl Two {
         let began = Instant::now();
         let outcome = match &mut self.accepting {
             Accepting::ByPolling(listener) => listener
-                .poll_accept(&self.node, core::slice::from_mut(&mut self.hub))
+                .poll_accept(&self.node, core::slice::from_mut(&mut self.traffic.hub))
                 .map(|made| made.map(|made| made.channel))
                 .transpose(),
             Accepting::Aside(handshakes, acceptances) => {
                 handshakes.poll();
-                let accepted = acceptances.poll_accept(&mut self.hub).unwrap().map(Ok);
+                let accepted = acceptances.poll_accept(&mut self.traffic.hub).unwrap().map(Ok);
                 accepted.or_else(|| handshakes.take_failure().map(Err))
             }
         };
-        let [own] = &mut self.own;
-        if let Some(channel) = self.first.and_then(|first| own.channel(first)) {
-            let _ = channel.post_inline(Operation::Send, &[0; 8]);
-        }
-        own.poll(|_, event| drop(event)).unwrap();
-        let received = &mut self.received;
-        self.hub
-            .poll(|_, event| {
-                *received = received.saturating_add(u32::from(matches!(event, Event::Received { .. })));
-            })
-            .unwrap();
-        self.polls = self.polls.saturating_add(1);
-        self.longest_poll = self.longest_poll.max(began.elapsed());
+        self.traffic.poll(began);
         outcome
     }
 
@@ -130,7 +107,7 @@ impl Two {
         let began = Instant::now();
         while !is_so(self) {
             assert!(began.elapsed() < SOON, "{dial:?}");
-            if let Some(made) = dial.poll(&self.node, &mut self.own) {
+            if let Some(made) = dial.poll(&self.node, &mut self.traffic.own) {
                 panic!("{made:?}");
             }
             let outcome = self.poll();
@@ -152,7 +129,7 @@ impl Two {
         while !accepted || made.is_none() {
             assert!(began.elapsed() < SOON, "{dial:?}");
             if made.is_none() {
-                made = dial.poll(&self.node, &mut self.own);
+                made = dial.poll(&self.node, &mut self.traffic.own);
             }
             match self.poll() {
                 Some(Ok(_)) => accepted = true,
@@ -174,15 +151,8 @@ impl Two {
         let mut dial = self.dial();
         let outcome = self.until(&mut dial, |two| two.control.calls(call) >= held);
         assert!(outcome.is_none(), "{outcome:?}");
-        (self.received, self.polls, self.longest_poll) = (0, 0, Duration::ZERO);
+        self.traffic.count_anew();
         dial
-    }
-
-    /// Nothing that was held was called here, and what else there was to do went on; how long its longest poll took.
-    fn let_go(&self, case: &str) -> Duration {
-        assert_eq!(self.control.let_go(), 0, "{case}");
-        assert!(self.received > 100, "{case}: {}", self.received);
-        self.longest_poll
     }
 
     /// Sleeps as who has nothing else to do than to accept.
@@ -194,7 +164,7 @@ impl Two {
     }
 
     fn end(self) {
-        drop((self.accepting, self.hub, self.own));
+        drop((self.accepting, self.traffic));
         assert!(self.node.settle(within(SOON)));
         drop(self.node);
         all_destroyed(self.control);
@@ -206,11 +176,11 @@ fn taking_long(control: Control, way: Way, call: Call, after: u32) -> Duration {
     let case = format!("{way:?}: {call:?} after {after}");
     let mut two = Two::new(control, way, SOON);
     let mut dial = two.hold(call, after);
-    let outcome = two.until(&mut dial, |two| two.polls > POLLS);
+    let outcome = two.until(&mut dial, |two| two.traffic.polls > POLLS);
     assert!(outcome.is_none(), "{case}: {outcome:?}");
     let began = Instant::now();
     two.wait();
-    let longest = two.let_go(&case);
+    let longest = two.traffic.let_go(control, &case);
     two.wait();
     assert!(began.elapsed() < SOON / 4, "{case}");
     two.finish(dial);
@@ -233,13 +203,13 @@ fn taking_too_long(control: Control, way: Way, call: Call, after: u32) -> Durati
     }
     // It is told, and not left to wait.
     let began = Instant::now();
-    while dial.poll(&two.node, &mut two.own).is_none() {
+    while dial.poll(&two.node, &mut two.traffic.own).is_none() {
         assert!(began.elapsed() < SOON / 2, "{case}");
         let outcome = two.poll();
         assert!(outcome.is_none(), "{case}: {outcome:?}");
     }
     drop(dial);
-    let longest = two.let_go(&case);
+    let longest = two.traffic.let_go(control, &case);
     assert!(two.node.settle(within(SOON)), "{case}");
     two.connect();
     two.end();
@@ -251,19 +221,18 @@ fn given_up(control: Control, way: Way, call: Call, after: u32) -> Duration {
     let case = format!("{way:?}: given up at {call:?} after {after}");
     let mut two = Two::new(control, way, SOON);
     let dial = two.hold(call, after);
-    while two.received <= 100 {
+    while two.traffic.received <= 100 {
         assert!(two.poll().is_none());
     }
     let began = Instant::now();
     drop(dial);
     let Two {
         node,
-        hub,
-        own,
+        traffic,
         accepting,
         ..
     } = two;
-    drop((accepting, hub, own, node));
+    drop((accepting, traffic, node));
     let took = began.elapsed();
     assert_eq!(control.let_go(), 0, "{case}");
     all_destroyed(control);
@@ -275,7 +244,7 @@ fn gone_when_told(control: Control, way: Way) -> Duration {
     let mut two = Two::new(control, way, SOON);
     // Who connects waits for its own queue pair, once it was told.
     let mut dial = two.hold(Call::ModifyQp, INITIATORS + 3);
-    let outcome = two.until(&mut dial, |two| two.received > 100);
+    let outcome = two.until(&mut dial, |two| two.traffic.received > 100);
     assert!(outcome.is_none(), "{way:?}: {outcome:?}");
     assert_eq!(control.let_go(), 0, "{way:?}");
     control.hold_destroys();
@@ -291,7 +260,7 @@ fn gone_when_told(control: Control, way: Way) -> Duration {
         matches!(outcome, Err(ConnectError::Handshake(_))),
         "{way:?}: {outcome:?}"
     );
-    let longest = two.let_go(&format!("{way:?}: gone when told"));
+    let longest = two.traffic.let_go(control, &format!("{way:?}: gone when told"));
     assert!(two.node.settle(within(SOON)), "{way:?}");
     two.connect();
     two.end();

@@ -10,13 +10,13 @@ use std::time::Instant;
 
 use doorbell::vocabulary::handshake::{HandshakeError, Stage};
 use doorbell::{
-    Acceptances, Background, ChannelId, ConnectError, Connecting, Connection, Event, HandshakeLimits,
-    Listener, Node, Operation, Worker, within,
+    Acceptances, Background, ConnectError, Connecting, Connection, HandshakeLimits, Listener, Node,
+    Operation, within,
 };
 use doorbell_fake::{Call, Control};
 use doorbell_ffi::leaks;
 
-use held::{HELD, POLLS, SOON, all_destroyed, config, fake, open, prompt, worker};
+use held::{HELD, POLLS, SOON, Traffic, all_destroyed, config, fake, open, prompt, worker};
 use links::{
     a_link_to_nowhere, a_link_whose_first_look_fails, changes_faster_than_looks, links,
     looked_at_for_longer_than_a_rail_has,
@@ -35,21 +35,16 @@ const BEFORE_READY_TO_RECEIVE: u32 = 4;
 struct Two {
     control: Control,
     node: Arc<Node>,
-    hub: Worker,
-    own: [Worker; 1],
+    traffic: Traffic,
     background: Background,
     acceptances: Acceptances,
-    first: Option<ChannelId>,
-    received: u32,
-    polls: u32,
-    longest_poll: Duration,
 }
 
 impl Two {
     fn new(control: Control) -> Self {
         control.heal();
         let node = open();
-        let (hub, own) = (worker(&node, 8), [worker(&node, 2)]);
+        let (hub, own) = (worker(&node, 8), worker(&node, 2));
         let hubs = core::slice::from_ref(&hub);
         let listener = Listener::bind(&node, hubs, "127.0.0.1:0".parse().unwrap(), &config(SOON)).unwrap();
         let limits = HandshakeLimits::default();
@@ -57,46 +52,29 @@ impl Two {
         let mut two = Self {
             control,
             node,
-            hub,
-            own,
+            traffic: Traffic::new(hub, own),
             background,
             acceptances: acceptances.remove(0),
-            first: None,
-            received: 0,
-            polls: 0,
-            longest_poll: Duration::ZERO,
         };
         let mut dial = two.dial(SOON);
         let made = two.until(&mut dial, |_| false).unwrap().unwrap();
-        two.first = Some(made.channel);
+        two.traffic.first = Some(made.channel);
         two
     }
 
     fn dial(&self, patience: Duration) -> Connecting {
         let to = self.background.address();
         self.node
-            .begin_connect_at(&self.own, to, &config(SOON), within(patience))
+            .begin_connect_at(&self.traffic.own, to, &config(SOON), within(patience))
             .unwrap()
     }
 
     /// Polls all there is once, with a message on its way.
     fn poll(&mut self, dial: Option<&mut Connecting>) -> Option<Result<Connection, ConnectError>> {
         let began = Instant::now();
-        let outcome = dial.and_then(|dial| dial.poll(&self.node, &mut self.own));
-        let _ = self.acceptances.poll_accept(&mut self.hub).unwrap();
-        let [own] = &mut self.own;
-        if let Some(channel) = self.first.and_then(|first| own.channel(first)) {
-            let _ = channel.post_inline(Operation::Send, &[0; 8]);
-        }
-        own.poll(|_, event| drop(event)).unwrap();
-        let received = &mut self.received;
-        self.hub
-            .poll(|_, event| {
-                *received = received.saturating_add(u32::from(matches!(event, Event::Received { .. })));
-            })
-            .unwrap();
-        self.polls = self.polls.saturating_add(1);
-        self.longest_poll = self.longest_poll.max(began.elapsed());
+        let outcome = dial.and_then(|dial| dial.poll(&self.node, &mut self.traffic.own));
+        let _ = self.acceptances.poll_accept(&mut self.traffic.hub).unwrap();
+        self.traffic.poll(began);
         outcome
     }
 
@@ -124,15 +102,8 @@ impl Two {
         let mut dial = self.dial(patience);
         let outcome = self.until(&mut dial, |two| two.control.calls(call) >= held);
         assert!(outcome.is_none(), "{outcome:?}");
-        (self.received, self.polls, self.longest_poll) = (0, 0, Duration::ZERO);
+        self.traffic.count_anew();
         dial
-    }
-
-    /// Nothing that was held was called here, and what else there was to do went on; how long its longest poll took.
-    fn let_go(&self, case: &str) -> Duration {
-        assert_eq!(self.control.let_go(), 0, "{case}");
-        assert!(self.received > 100, "{case}: {}", self.received);
-        self.longest_poll
     }
 
     /// Connects on the one place there is, and ends all of it.
@@ -146,7 +117,7 @@ impl Two {
 
     fn end(self) {
         assert!(self.background.stop(within(SOON)));
-        drop((self.acceptances, self.hub, self.own));
+        drop((self.acceptances, self.traffic));
         assert!(self.node.settle(within(SOON)));
         drop(self.node);
         all_destroyed(self.control);
@@ -158,14 +129,14 @@ fn taking_long(control: Control, call: Call, after: u32) -> Duration {
     let case = format!("{call:?} after {after}");
     let mut two = Two::new(control);
     let mut dial = two.hold(call, after, SOON);
-    let outcome = two.until(&mut dial, |two| two.polls > POLLS);
+    let outcome = two.until(&mut dial, |two| two.traffic.polls > POLLS);
     assert!(outcome.is_none(), "{case}: {outcome:?}");
-    let longest = two.let_go(&case);
+    let longest = two.traffic.let_go(control, &case);
     let began = Instant::now();
     dial.wait(&two.node).unwrap();
     assert!(began.elapsed() < SOON / 4, "{case}");
     let made = two.until(&mut dial, |_| false).unwrap().unwrap();
-    let [own] = &mut two.own;
+    let [own] = &mut two.traffic.own;
     let second = own.channel(made.channel).unwrap();
     second.post_inline(Operation::Send, &[1; 8]).unwrap();
     two.end();
@@ -183,7 +154,7 @@ fn taking_too_long(control: Control, after: u32, stage: Stage) -> Duration {
         other => panic!("{case}: {other:?}"),
     }
     drop(dial);
-    let longest = two.let_go(&case);
+    let longest = two.traffic.let_go(control, &case);
     two.connects();
     longest
 }
@@ -197,7 +168,7 @@ fn looked_at_too_late(control: Control) -> Duration {
         other => panic!("{other:?}"),
     }
     drop(dial);
-    let longest = two.let_go("looked at too late");
+    let longest = two.traffic.let_go(control, "looked at too late");
     two.connects();
     longest
 }
@@ -216,7 +187,7 @@ fn looks_are_shared(control: Control) -> Duration {
         }
     }
     drop((first, given_up));
-    let longest = two.let_go("looks are shared");
+    let longest = two.traffic.let_go(control, "looks are shared");
     // One of them has the place there is.
     let began = Instant::now();
     while !others.is_empty() {
@@ -239,22 +210,21 @@ fn given_up(control: Control, call: Call, after: u32) -> Duration {
     let case = format!("given up at {call:?} after {after}");
     let mut two = Two::new(control);
     let dial = two.hold(call, after, SOON);
-    while two.received <= 100 {
+    while two.traffic.received <= 100 {
         let _ = two.poll(None);
     }
     let began = Instant::now();
     drop(dial);
     let Two {
         node,
-        hub,
-        own,
+        traffic,
         background,
         acceptances,
         ..
     } = two;
     // Its own are not held.
     assert!(background.stop(within(SOON)), "{case}");
-    drop((acceptances, hub, own, node));
+    drop((acceptances, traffic, node));
     let took = began.elapsed();
     assert_eq!(control.let_go(), 0, "{case}");
     all_destroyed(control);
@@ -268,10 +238,10 @@ fn given_up_between(control: Control) {
     let mut dial = two.dial(SOON);
     // The peer needs a place, and gets none.
     while control.calls(Call::ModifyQp) == before || !two.node.settle(within(Duration::ZERO)) {
-        let outcome = dial.poll(&two.node, &mut two.own);
+        let outcome = dial.poll(&two.node, &mut two.traffic.own);
         assert!(outcome.is_none(), "{outcome:?}");
     }
-    assert!(dial.poll(&two.node, &mut two.own).is_none());
+    assert!(dial.poll(&two.node, &mut two.traffic.own).is_none());
     control.hold_destroys();
     drop(dial);
     assert_eq!(control.let_go(), 0);

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use doorbell::{ChannelConfig, Node, Trust, Worker, WorkerConfig};
+use doorbell::{ChannelConfig, ChannelId, Event, Node, Operation, Trust, Worker, WorkerConfig};
 use doorbell_fake::{Call, Control};
 
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -66,4 +66,56 @@ pub(crate) fn worker(node: &Node, channels_max: u32) -> Worker {
     config.slot_bytes = 64;
     config.channels_max = channels_max;
     node.workers(&config).unwrap().remove(0)
+}
+
+/// What goes on while calls are held: messages on a channel between a Worker that is connected to and one that connects.
+pub(crate) struct Traffic {
+    pub(crate) hub: Worker,
+    pub(crate) own: [Worker; 1],
+    pub(crate) first: Option<ChannelId>,
+    pub(crate) received: u32,
+    pub(crate) polls: u32,
+    longest_poll: Duration,
+}
+
+impl Traffic {
+    pub(crate) const fn new(hub: Worker, own: Worker) -> Self {
+        Self {
+            hub,
+            own: [own],
+            first: None,
+            received: 0,
+            polls: 0,
+            longest_poll: Duration::ZERO,
+        }
+    }
+
+    /// Polls both, with a message on its way; all since it began is one poll.
+    pub(crate) fn poll(&mut self, began: Instant) {
+        let [own] = &mut self.own;
+        if let Some(channel) = self.first.and_then(|first| own.channel(first)) {
+            let _ = channel.post_inline(Operation::Send, &[0; 8]);
+        }
+        own.poll(|_, event| drop(event)).unwrap();
+        let received = &mut self.received;
+        self.hub
+            .poll(|_, event| {
+                *received = received.saturating_add(u32::from(matches!(event, Event::Received { .. })));
+            })
+            .unwrap();
+        self.polls = self.polls.saturating_add(1);
+        self.longest_poll = self.longest_poll.max(began.elapsed());
+    }
+
+    /// Counts from here.
+    pub(crate) const fn count_anew(&mut self) {
+        (self.received, self.polls, self.longest_poll) = (0, 0, Duration::ZERO);
+    }
+
+    /// Nothing that was held was called here, and what else there was to do went on; how long its longest poll took.
+    pub(crate) fn let_go(&self, control: Control, case: &str) -> Duration {
+        assert_eq!(control.let_go(), 0, "{case}");
+        assert!(self.received > 100, "{case}: {}", self.received);
+        self.longest_poll
+    }
 }
