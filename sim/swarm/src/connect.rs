@@ -133,16 +133,11 @@ impl Run<'_> {
 
     /// Whether an attempt to connect may come to this.
     pub(crate) fn excuse_connect(&self, error: &ConnectError) -> Verdict {
-        let is_full = |error: &ConnectError| {
-            matches!(
-                error,
-                ConnectError::NoRoom { .. }
-                    | ConnectError::NoShare { .. }
-                    | ConnectError::NoMemory
-                    | ConnectError::TooManyChannels
-            )
-        };
         let is_excused = match error {
+            ConnectError::NoRoom { .. }
+            | ConnectError::NoShare { .. }
+            | ConnectError::NoMemory
+            | ConnectError::TooManyChannels => true,
             ConnectError::Handshake(error) => match error.cause {
                 // The peer had no room, and said so.
                 Cause::RejectedByPeer(reject) | Cause::RejectedHere(reject) => {
@@ -152,7 +147,7 @@ impl Run<'_> {
                 Cause::PeerClosed => self.excuses.overruns,
                 _ => false,
             },
-            error => is_full(error),
+            _ => false,
         };
         let is_troubled = !self.is_calm && (self.excuses.may_fail() || self.excuses.clocks);
         ensure(is_excused || is_troubled, "connect", || error.to_string())
