@@ -376,6 +376,7 @@ pub(crate) fn reject_for(error: &ConnectError) -> Reject {
         ConnectError::NotAllowed(_) => Reject::new(RejectReason::NOT_ALLOWED),
         ConnectError::NoRoom { .. }
         | ConnectError::NoShare { .. }
+        | ConnectError::NoSlots { .. }
         | ConnectError::NoMemory
         | ConnectError::TooManyChannels
         | ConnectError::TooManyChannelsFrom(_)

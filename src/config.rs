@@ -10,9 +10,16 @@ use doorbell_core::wire::{PrivateData, Resumption};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerConfig {
-    /// Slots of registered memory, for receives and leases together. Default 1,024: four
-    /// channels of default depth with as much again to lease.
+    /// Slots of registered memory, for receives and leases together. Default 2,048: eight
+    /// channels of default depth with as much again to lease, 8 MiB.
     pub slots: u32,
+    /// The percentage of the slots that is kept for leases, at least one slot unless it is 0. Receives never
+    /// take these slots: a channel that would is refused ([`ConnectError::NoSlots`](crate::ConnectError)). So a lease that is
+    /// not to be had now ([`Worker::lease`](crate::Worker::lease)) is to be had later, as soon as a request ends or a message is
+    /// released. Default 12, an eighth: a burst of messages on one channel of
+    /// default depth, and 14 channels of that depth still fit into the default slots. With 0, receives may take
+    /// every slot, and then there is no lease as long as the channels live: for a Worker that sends nothing, or only inline.
+    pub lease_share_percent: u32,
     /// Bytes of each slot: the largest message. Default 4,096, a page and the largest path MTU.
     pub slot_bytes: u32,
     /// Completions each of the two completion queues holds. Channels are admitted only as
@@ -99,7 +106,8 @@ pub enum Notify {
 impl Default for WorkerConfig {
     fn default() -> Self {
         Self {
-            slots: 1024,
+            slots: 2048,
+            lease_share_percent: 12,
             slot_bytes: 4096,
             completion_depth: 4096,
             channels_max: 1024,

@@ -98,7 +98,17 @@ pub enum ConnectError {
         /// Receives there are that no channel has a share in.
         receives_left: u32,
     },
-    /// The Worker has no memory for all receives of the channel.
+    /// The Worker has too few slots for the receives of another channel, beside those kept for leases
+    /// ([`WorkerConfig::lease_share_percent`](crate::WorkerConfig)). Channels that are closed give theirs back.
+    NoSlots {
+        /// Receives there are slots for.
+        receives_left: u32,
+        /// All slots of the Worker.
+        slots: u32,
+        /// The slots of these that are kept for leases.
+        leases_kept: u32,
+    },
+    /// The Worker has slots for all receives of the channel, but too few of them are free now: the others are leased.
     NoMemory,
     /// The Worker has as many channels as it was made for.
     TooManyChannels,
@@ -158,9 +168,18 @@ impl fmt::Display for ConnectError {
                 "of the shared receives {receives_left} are left: make the depth of the Worker's \
                  shared_receives larger, or the channel's receive_depth smaller"
             ),
+            Self::NoSlots {
+                receives_left,
+                slots,
+                leases_kept,
+            } => write!(
+                f,
+                "the Worker's slots have room for {receives_left} more receives, of {slots} slots with \
+                 {leases_kept} kept for leases: give the Worker more slots, or the channel a smaller receive_depth"
+            ),
             Self::NoMemory => f.write_str(
-                "the Worker has no memory for the channel's receives: give it more slots, or the channel a \
-                 smaller receive_depth",
+                "too few of the Worker's slots are free now for the channel's receives: give leases and messages \
+                 back, and try again",
             ),
             Self::TooManyChannels => f.write_str("the Worker has as many channels as its channels_max"),
             Self::TooManyChannelsFrom(address) => {

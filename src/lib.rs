@@ -67,6 +67,7 @@ mod replay;
 mod ring_channel;
 #[cfg(feature = "settings")]
 mod settings;
+mod sizing;
 mod submission;
 mod tell;
 mod topology;

@@ -54,6 +54,7 @@ fn hub(limits: &HandshakeLimits) -> Hub {
     let node = Arc::new(tcp_node(&fabric, "hub", vec![port("hub", "127.0.0.1/8")]));
     let mut own = WorkerConfig::default();
     own.slots = PLACES as u32 * patient().receive_depth;
+    own.lease_share_percent = 0;
     let mut workers = node.workers(&own).unwrap();
     let any = "127.0.0.1:0".parse().unwrap();
     let listener = Listener::bind(&node, &workers, any, &patient()).unwrap();

@@ -198,7 +198,7 @@ fn keys_are_changed_without_a_restart_and_connections_stay() {
     let mut two = Two::new(with(&[old]), with(&[old]));
     // There is memory for as many channels as this makes.
     let mut more = WorkerConfig::default();
-    more.slots = 256;
+    more.slots = 512;
     (two.at_a, two.at_b) = (two.a.workers(&more).unwrap(), two.b.workers(&more).unwrap());
     assert_eq!(two.connects(), Some(1));
     let steps = [

@@ -30,6 +30,7 @@ fn main() -> Result<(), Failure> {
     let node = Node::open(Trust::unauthenticated_on_purpose())?;
     let mut config = WorkerConfig::default();
     config.slots = channels.saturating_mul(DEPTH).saturating_add(64);
+    config.lease_share_percent = 0;
     config.slot_bytes = 64;
     config.completion_depth = channels.saturating_mul(DEPTH.saturating_add(1));
     config.channels_max = channels;

@@ -87,6 +87,7 @@ keys!(GENERAL, "", [] {
 
 keys!(WORKER, "worker.", [worker] {
     "slots": DEPTH => slots;
+    "lease_share_percent": Kind::count(0, 100) => lease_share_percent;
     "slot_bytes": Kind::bytes(64, 1 << 30) => slot_bytes;
     "completion_depth": DEPTH => completion_depth;
     "channels_max": DEPTH => channels_max;

@@ -24,8 +24,8 @@ impl<P: Provider> Worker<P> {
     /// Promises a place and room for completions to a channel that is to be made; of a peer that connects, from an address.
     ///
     /// # Errors
-    /// The completion queues or the shared receives have no room, there are too many channels, or the address has as much as it
-    /// leaves to others, and its handshakes are not finished.
+    /// The completion queues, the slots or the shared receives have no room, there are too many channels, or the address has as
+    /// much as it leaves to others, and its handshakes are not finished.
     pub(crate) fn reserve(
         &mut self,
         sends: u32,
@@ -44,6 +44,9 @@ impl<P: Provider> Worker<P> {
         let completions = &self.sends.completions;
         let is_free = |at: usize, entry: &Entry<_>| !entry.is_promised() && !is_claimed::<P>(completions, at);
         let (mut sends_left, mut receives_left, mut free) = (completions.depth(), receives_most, None);
+        // Shared receives have their slots since the Worker was made.
+        let slots = if is_shared { u32::MAX } else { self.arena.slots() };
+        let mut slots_left = slots.saturating_sub(self.leases_kept);
         let mut places_left = self.channels_max;
         for (at, entry) in entries.iter().enumerate() {
             if is_free(at, entry) {
@@ -53,7 +56,11 @@ impl<P: Provider> Worker<P> {
             places_left = places_left.saturating_sub(1);
             sends_left = sends_left.saturating_sub(entry.room.sends);
             receives_left = receives_left.saturating_sub(entry.room.receives);
+            slots_left = slots_left.saturating_sub(entry.room.receives);
         }
+        let at = free.unwrap_or(entries.len());
+        let index = u32::try_from(at).ok().filter(|index| *index < self.channels_max);
+        let index = index.ok_or(ConnectError::TooManyChannels)?;
         if is_shared && receives > receives_left {
             return Err(ConnectError::NoShare { receives_left });
         }
@@ -63,16 +70,23 @@ impl<P: Provider> Worker<P> {
                 receives_left,
             });
         }
-        let at = free.unwrap_or(entries.len());
-        let index = u32::try_from(at).ok().filter(|index| *index < self.channels_max);
-        let index = index.ok_or(ConnectError::TooManyChannels)?;
+        if !is_shared && receives > slots_left {
+            return Err(ConnectError::NoSlots {
+                receives_left: slots_left,
+                slots,
+                leases_kept: self.leases_kept,
+            });
+        }
         if let Some(from) = from {
             let room = [
                 (places_left, 1),
                 (sends_left, sends),
                 (receives_left, receives),
                 // Shared receives have theirs.
-                (self.arena.free_slots(), if is_shared { 0 } else { receives }),
+                (
+                    self.arena.free_slots().min(slots_left),
+                    if is_shared { 0 } else { receives },
+                ),
             ];
             let left = room.into_iter().filter_map(|(left, each)| left.checked_div(each));
             let left = left.min().unwrap_or(u32::MAX).saturating_sub(1);

@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 use doorbell_core::provider::{
     Arena, ArenaConfig, CompletionQueueConfig, Context, MemoryError, Pages, Placement, ProtectionDomain,
-    Provider, RemoteAccess, WindowConfig,
+    Provider, ProviderError, RemoteAccess, WindowConfig,
 };
 use doorbell_core::sync::{AtomicU32, Ordering};
 use doorbell_core::wire::InstanceId;
@@ -67,6 +67,8 @@ pub struct Worker<P: Provider = Rdma> {
     pub(crate) node: InstanceId,
     channels_max: u32,
     channels_per_address: u32,
+    /// Slots that receives never take.
+    leases_kept: u32,
     pub(crate) statistics: Arc<Statistics>,
     closing: Vec<Closing>,
     waiting: Waiting,
@@ -171,7 +173,7 @@ pub struct Turn<'w, P: Provider = Rdma, C = Channel<P>> {
 }
 
 impl<P: Provider, C> Turn<'_, P, C> {
-    /// Leases memory; `None` is back-pressure.
+    /// Leases memory; `None` is back-pressure, as of [`Worker::lease`].
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
         self.arena.lease().map(|slot| Lease { slot })
@@ -183,6 +185,16 @@ impl<P: Provider, C> Turn<'_, P, C> {
         self.arena.release(lease.slot);
     }
 }
+
+/// How many slots are kept for leases.
+fn leases_kept(config: &WorkerConfig) -> u32 {
+    let percent = u64::from(config.lease_share_percent.min(100));
+    let kept = u64::from(config.slots).saturating_mul(percent).div_ceil(100);
+    // No more than there are slots.
+    u32::try_from(kept).unwrap_or(config.slots)
+}
+
+const EINVAL: i32 = 22;
 
 impl<P: Provider> Worker<P> {
     pub(crate) fn new(
@@ -210,6 +222,14 @@ impl<P: Provider> Worker<P> {
             slot_bytes: config.slot_bytes,
             placement: config.placement,
         })?;
+        let leases_kept = leases_kept(config);
+        let receives = config.shared_receives.map_or(0, |shared| shared.depth);
+        if receives > config.slots.saturating_sub(leases_kept) {
+            return Err(MemoryError::Provider(ProviderError {
+                call: "shared_receives (the Worker has fewer slots than receives and kept leases)",
+                errno: EINVAL,
+            }));
+        }
         let channels_max = config.channels_max.clamp(1, CHANNELS_MAX);
         let statistics = Arc::default();
         let shared = match &config.shared_receives {
@@ -259,6 +279,7 @@ impl<P: Provider> Worker<P> {
             node,
             channels_max,
             channels_per_address: config.channels_per_address,
+            leases_kept,
             statistics,
             closing: Vec::new(),
             waiting: Waiting::new(config.notify),
@@ -289,10 +310,18 @@ impl<P: Provider> Worker<P> {
         self.context.within(span)
     }
 
-    /// Leases memory; `None` is back-pressure.
+    /// Leases memory. `None` is back-pressure: every slot that is no receive is in flight, or in the hands of the application,
+    /// and there is a lease again once a request ends or a message is released. Never for ever, as long as
+    /// [`Worker::leases_kept`] is not 0.
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
         self.arena.lease().map(|slot| Lease { slot })
+    }
+
+    /// How many slots receives never take; see [`WorkerConfig::lease_share_percent`].
+    #[must_use]
+    pub const fn leases_kept(&self) -> u32 {
+        self.leases_kept
     }
 
     /// Gives memory back, cheaper than dropping it.

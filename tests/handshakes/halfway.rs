@@ -89,7 +89,7 @@ impl Crowd {
 /// A Worker with room for so many channels, whichever room it is that ends.
 fn with_room_for(channels: u32) -> [WorkerConfig; 4] {
     let [mut memory, mut shared, mut places, mut completions] = [WorkerConfig::default(); 4];
-    memory.slots = 16 * channels;
+    (memory.slots, memory.lease_share_percent) = (20 * channels, 20);
     let mut receives = SharedReceivesConfig::default();
     receives.depth = 16 * channels;
     shared.shared_receives = Some(receives);

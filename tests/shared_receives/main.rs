@@ -62,6 +62,8 @@ impl Hub {
         let node = fabric::node(&fabric, "hub", vec![fabric::port("simHub", "127.0.0.1/24")]);
         let mut config = WorkerConfig::default();
         config.slots = slots;
+        // Receives that starve are what many of these are about.
+        config.lease_share_percent = 0;
         config.slot_bytes = 256;
         config.shared_receives = Some(shared(depth, limit));
         let workers = node.workers(&config).unwrap();

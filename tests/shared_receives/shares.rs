@@ -65,6 +65,9 @@ fn a_worker_wants_a_slot_for_each_shared_receive() {
     assert!(matches!(error, NodeError::Memory(_)));
     assert!(error.to_string().contains("fewer slots than receives"), "{error}");
     config.slots = 16;
+    let error = node.workers(&config).unwrap_err();
+    assert!(error.to_string().contains("kept leases"), "{error}");
+    config.lease_share_percent = 0;
     config.shared_receives = Some(shared(16, 17));
     assert!(node.workers(&config).is_err(), "a limit beyond the depth");
     config.shared_receives = Some(shared(16, 16));
@@ -82,8 +85,9 @@ fn a_share_granted_for_nothing_is_given_to_another() {
         // One that learns what it may send, and then finds that it has no memory for what it is to receive.
         let peer = hub.host();
         let mut poor = WorkerConfig::default();
-        poor.slots = 4;
+        poor.slots = 16;
         let mut theirs = peer.workers(&poor).unwrap();
+        let _leased: Vec<_> = core::iter::from_fn(|| theirs[0].lease()).take(12).collect();
         let Hub {
             node,
             workers,

@@ -33,6 +33,7 @@ impl Hub {
         let node = Node::open(Trust::unauthenticated_on_purpose()).unwrap();
         let mut config = WorkerConfig::default();
         config.slots = slots;
+        config.lease_share_percent = 0;
         let mut shared = SharedReceivesConfig::default();
         shared.depth = depth;
         shared.limit = limit;

@@ -136,6 +136,7 @@ impl Run<'_> {
         let is_excused = match error {
             ConnectError::NoRoom { .. }
             | ConnectError::NoShare { .. }
+            | ConnectError::NoSlots { .. }
             | ConnectError::NoMemory
             | ConnectError::TooManyChannels => true,
             ConnectError::Handshake(error) => match error.cause {

@@ -169,6 +169,8 @@ pub(crate) fn ports(case: &Case, number: usize) -> Result<Vec<PortConfig>> {
 pub(crate) fn worker_config(case: &HostCase) -> WorkerConfig {
     let mut config = WorkerConfig::default();
     config.slots = case.slots;
+    // Receives may take all memory, so that the cases starve, too.
+    config.lease_share_percent = 0;
     config.slot_bytes = case.slot_bytes;
     config.completion_depth = 512;
     config.channels_max = 16;

@@ -41,6 +41,7 @@ pub struct SendWorker<P: Provider = Rdma> {
     pub(super) node: InstanceId,
     pub(super) channels_max: u32,
     pub(super) channels_per_address: u32,
+    pub(super) leases_kept: u32,
     pub(super) statistics: Arc<Statistics>,
     pub(super) waiting: Waiting,
     /// That it is one and the same tells that two halves were one Worker.

@@ -38,6 +38,7 @@ impl Hub {
         let hub = node(&fabric, "hub", "127.0.0.1");
         let mut config = WorkerConfig {
             slots: 8,
+            lease_share_percent: 0,
             ..WorkerConfig::default()
         };
         config.shared_receives = Some(SharedReceivesConfig {

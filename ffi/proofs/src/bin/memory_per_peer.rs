@@ -161,6 +161,7 @@ fn channel() -> ChannelConfig {
 fn worker(channels: u32) -> WorkerConfig {
     let mut config = WorkerConfig::default();
     config.slots = channels.saturating_mul(DEPTH).saturating_add(64);
+    config.lease_share_percent = 0;
     config.slot_bytes = SLOT_BYTES;
     config.completion_depth = channels.saturating_mul(2 * DEPTH + 2);
     config.channels_max = channels;

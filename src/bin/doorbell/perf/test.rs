@@ -496,7 +496,9 @@ impl Test {
             (Kind::Bandwidth, Role::Listener) => self.op == Op::Send,
         };
         let mut config = WorkerConfig::default();
+        // The exact number of both.
         config.slots = held.saturating_add(receives);
+        config.lease_share_percent = 0;
         config.slot_bytes = if whole_messages {
             self.place_bytes()
         } else {
