@@ -84,7 +84,7 @@ impl<P: Provider> Worker<P> {
                 (receives_left, receives),
                 // Shared receives have theirs.
                 (
-                    self.arena.free_slots().min(slots_left),
+                    self.arena.free_slots().saturating_sub(self.leases_kept),
                     if is_shared { 0 } else { receives },
                 ),
             ];
