@@ -6,17 +6,20 @@
 //! host b$ cargo run --example epoll -- doorbell:...
 //! ```
 //!
-//! It needs a device: what a loop watches is the device's descriptors, and a simulated host has none. `echo.rs` runs without.
+//! With `--simulated` both are in this process, each a host of a simulated fabric in real time: that needs no device.
 
 use core::error::Error;
 use core::time::Duration;
 use std::env;
 use std::os::fd::OwnedFd;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Instant;
 
 use doorbell::{
-    ChannelConfig, Event, Handle, Listener, Node, Notify, Trust, Turn, Worker, WorkerConfig, within,
+    ChannelConfig, Event, Handle, Listener, Node, Notify, Trust, Turn, Watched, Worker, WorkerConfig,
 };
+use doorbell_sim::Fabric;
 use rustix::event::{Timespec, epoll};
 
 const MESSAGES: u32 = 1000;
@@ -24,21 +27,49 @@ const MESSAGES: u32 = 1000;
 /// The longest either side takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn main() -> Result<(), Box<dyn Error>> {
-    if env::args().any(|argument| argument == "--simulated") {
-        return Err(
-            "a simulated host has no descriptors for epoll to watch: the example echo has --simulated".into(),
-        );
+/// Why a program cannot go on.
+type Failure = Box<dyn Error + Send + Sync>;
+
+fn main() -> Result<(), Failure> {
+    let argument = env::args().nth(1);
+    if argument.as_deref() == Some("--simulated") {
+        return simulated();
     }
     // For a network on which nobody is who should not be; elsewhere, `Trust::keys`.
     let node = Node::open(Trust::unauthenticated_on_purpose())?;
+    match argument {
+        None => serve(&node, |handle| {
+            println!("{handle}");
+            Ok(())
+        }),
+        Some(handle) => call(&node, &handle.parse()?),
+    }
+}
+
+/// Both on one machine: simulated devices, connected over TCP.
+fn simulated() -> Result<(), Failure> {
+    let [server, client] = Fabric::builder().real_time(doorbell::now).build().hosts()?;
+    let (handles, handle) = mpsc::channel();
+    thread::scope(|scope| {
+        let serving = scope.spawn(move || {
+            let node = Node::with_provider(server, Trust::unauthenticated_on_purpose())?;
+            serve(&node, |handle| Ok(handles.send(*handle)?))
+        });
+        // Where no handle comes, the server says why.
+        let called = handle.recv().map(|handle| {
+            let node = Node::with_provider(client, Trust::unauthenticated_on_purpose())?;
+            call(&node, &handle)
+        });
+        serving.join().map_err(|_| "the server panicked")??;
+        called?
+    })
+}
+
+/// What a Worker that sleeps is made with.
+fn config() -> WorkerConfig {
     let mut config = WorkerConfig::default();
     config.notify = Notify::Every;
-    let mut workers = node.workers(&config)?;
-    match env::args().nth(1) {
-        None => serve(&node, &mut workers),
-        Some(handle) => call(&node, &mut workers, &handle.parse()?),
-    }
+    config
 }
 
 /// The engine's loop. Its other sources would be added beside the Worker's.
@@ -48,7 +79,7 @@ struct Loop {
 }
 
 impl Loop {
-    fn over(worker: &Worker) -> Result<Self, Box<dyn Error>> {
+    fn over<P: Watched>(worker: &Worker<P>) -> Result<Self, Failure> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         for descriptor in worker.descriptors().ok_or("made without notification")? {
             // By levels: what is not taken wakes again.
@@ -62,7 +93,11 @@ impl Loop {
     }
 
     /// One turn: hands over what came, or sleeps where nothing did.
-    fn turn(&self, worker: &mut Worker, each: impl FnMut(Turn<'_>, Event)) -> Result<(), Box<dyn Error>> {
+    fn turn<P: Watched>(
+        &self,
+        worker: &mut Worker<P>,
+        each: impl FnMut(Turn<'_, P>, Event<P>),
+    ) -> Result<(), Failure> {
         let Some(sleep) = worker.ready_to_sleep(each)? else {
             return Ok(());
         };
@@ -83,11 +118,14 @@ impl Loop {
     }
 }
 
-fn serve(node: &Node, workers: &mut [Worker]) -> Result<(), Box<dyn Error>> {
-    let config = ChannelConfig::default();
-    let mut listener = Listener::bind(node, workers, "[::]:0".parse()?, &config)?;
-    println!("{}", listener.handle());
-    let peer = listener.accept(node, workers, within(PATIENCE))?;
+fn serve<P: Watched>(
+    node: &Node<P>,
+    announce: impl FnOnce(&Handle) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut workers = node.workers(&config())?;
+    let mut listener = Listener::bind(node, &workers, "[::]:0".parse()?, &ChannelConfig::default())?;
+    announce(listener.handle())?;
+    let peer = listener.accept(node, &mut workers, node.within(PATIENCE))?;
     let worker = workers.get_mut(peer.worker).ok_or("no such worker")?;
     let engine = Loop::over(worker)?;
     let mut echoed = 0;
@@ -105,14 +143,15 @@ fn serve(node: &Node, workers: &mut [Worker]) -> Result<(), Box<dyn Error>> {
         })?;
     }
     // The last echo is on its way: closing waits for it.
-    worker.close(peer.channel, within(Duration::from_secs(2)), |_, _| {})?;
+    worker.close(peer.channel, worker.within(Duration::from_secs(2)), |_, _| {})?;
     println!("{echoed} messages echoed");
     failed.map_or(Ok(()), |failure| Err(failure.into()))
 }
 
-fn call(node: &Node, workers: &mut [Worker], handle: &Handle) -> Result<(), Box<dyn Error>> {
-    let config = ChannelConfig::default();
-    let to = node.connect(workers, handle, &config, within(Duration::from_secs(10)))?;
+fn call<P: Watched>(node: &Node<P>, handle: &Handle) -> Result<(), Failure> {
+    let mut workers = node.workers(&config())?;
+    let deadline = node.within(Duration::from_secs(10));
+    let to = node.connect(&mut workers, handle, &ChannelConfig::default(), deadline)?;
     let worker = workers.get_mut(to.worker).ok_or("no such worker")?;
     let engine = Loop::over(worker)?;
     for number in 0..MESSAGES {
@@ -139,4 +178,12 @@ fn call(node: &Node, workers: &mut [Worker], handle: &Handle) -> Result<(), Box<
     }
     println!("{MESSAGES} messages came back unchanged");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn all_messages_come_back_over_the_simulated_fabric() {
+        super::simulated().unwrap();
+    }
 }

@@ -95,7 +95,7 @@ pub use doorbell_core::{Clock, Deadline, PortReport, Ticket, WcStatus};
 pub use doorbell_ffi::{Rdma, StableMemory};
 pub use doorbell_hotpath::{FirstCause, RingReadError, Statistics, StatisticsSnapshot, Wait, Woken};
 pub use edge::background::Background;
-pub use edge::clock::within;
+pub use edge::clock::{now, within};
 pub use edge::metrics_server::MetricsServer;
 pub use edge::port_counters::PortCounters;
 pub use edge::tcp::{Tcp, TcpAcceptor, TcpHandshake};
@@ -135,10 +135,15 @@ pub use trust::{KEY_BYTES_MIN, Key, KeyError, KeyRing, KeyRingError, Refusals, T
 pub use window::LocalWindow;
 pub use worker::{
     CloseError, CloseProgress, NotAPair, NotSplit, ReceiveWorker, SendWorker, SharedReceives, Sleep,
-    SplitError, Turn, WaitError, Worker,
+    SplitError, Turn, WaitError, Watched, Worker,
 };
 
 /// The README's example compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Those of the page on testing run.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/testing.md")]
+struct Testing;

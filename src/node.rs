@@ -105,6 +105,19 @@ impl<P: Provider> Node<P> {
     }
 }
 
+impl<H: Provider + Network + Clone> Node<H, H> {
+    /// A simulated host: one that has devices and a network in one. Time is the fabric's, connections with it.
+    ///
+    /// An event loop watches descriptors, which simulated streams have none of: such a program's hosts are made by
+    /// [`Node::with_provider`], on a fabric in real time.
+    ///
+    /// # Errors
+    /// The network gave no random bytes.
+    pub fn simulated(host: H, trust: Trust) -> Result<Self, NodeError> {
+        Self::with(host.clone(), host, trust)
+    }
+}
+
 impl<P: Provider, N: Network> Node<P, N> {
     /// A host on another provider and another network: a simulated one. What is closed is destroyed at
     /// once, on the thread that closes it, and queue pairs are made on the thread that connects or accepts.

@@ -1,12 +1,10 @@
 //! Hosts on a simulated fabric, all in this process, for an example that is tried without a device.
 
-use core::net::IpAddr;
 use std::sync::mpsc;
 use std::thread;
 
-use doorbell::vocabulary::IpPrefix;
 use doorbell::{Handle, Node, Trust};
-use doorbell_sim::{Fabric, Host, PortConfig};
+use doorbell_sim::{Fabric, Host};
 
 use super::Failure;
 
@@ -20,14 +18,10 @@ type Announce<'a> = &'a dyn Fn(&Handle) -> Result<(), Failure>;
 fn hosts(count: u8) -> Result<Vec<Simulated>, Failure> {
     eprintln!("on a simulated fabric: no device, no network, and times that mean nothing");
     let fabric = Fabric::new();
-    (1..=count)
-        .map(|number| {
-            let address = IpAddr::from([10, 0, 0, number]);
-            let prefix = IpPrefix::new(address, 24).map_err(|_| "no such subnet")?;
-            let port = PortConfig::new(&format!("sim{number}"), &[prefix]);
-            let host = fabric.host(&format!("host{number}"), vec![port])?;
-            let trust = Trust::unauthenticated_on_purpose();
-            Ok(Node::with(host.clone(), host, trust)?)
+    (0..count)
+        .map(|_| {
+            let [host] = fabric.hosts()?;
+            Ok(Node::simulated(host, Trust::unauthenticated_on_purpose())?)
         })
         .collect()
 }

@@ -4,7 +4,7 @@ use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ptr::{self, NonNull};
 use core::time::Duration;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use doorbell_core::WorkKind;
@@ -85,8 +85,9 @@ impl Drop for CompletionInner {
 /// A completion channel of one queue's own, with its descriptor, and what else wakes.
 struct Notifier {
     channel: NonNull<rdma_sys::ibv_comp_channel>,
-    fd: i32,
+    notification: Descriptor,
     waker: Waker,
+    waking: Descriptor,
     /// Open as long as the channel.
     context: ManuallyDrop<Arc<ContextInner>>,
 }
@@ -102,7 +103,8 @@ impl Notifier {
         let fd = unsafe { channel.as_ref() }.fd;
         let notifier = Self {
             channel,
-            fd,
+            notification: Descriptor(fd),
+            waking: Descriptor(waker.descriptor().as_raw_fd()),
             waker,
             context: ManuallyDrop::new(Arc::clone(context)),
         };
@@ -124,6 +126,19 @@ impl Drop for Notifier {
         }
         // SAFETY: dropped here once, after the channel that was made from it.
         unsafe { ManuallyDrop::drop(&mut self.context) };
+    }
+}
+
+/// A descriptor of a completion queue, lent to event loops.
+///
+/// It is found in a [`CompletionQueue`] alone, by reference.
+#[derive(Debug)]
+pub struct Descriptor(i32);
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: open as long as the notifier that it is a field of, out of which nothing moves or copies it.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
     }
 }
 
@@ -209,21 +224,6 @@ impl CompletionQueue {
         self.emptied
     }
 
-    /// The descriptor of its notifications, borrowed; `None` where it was made without.
-    #[must_use]
-    pub fn notification(&self) -> Option<BorrowedFd<'_>> {
-        let notifier = self.inner.notifier.as_ref()?;
-        // SAFETY: open as long as the channel, which lives at least as long as `self`.
-        Some(unsafe { BorrowedFd::borrow_raw(notifier.fd) })
-    }
-
-    /// The descriptor that becomes readable when a [`Waker`] wakes, borrowed; `None` where it was made
-    /// without notification.
-    #[must_use]
-    pub fn waking(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.inner.notifier.as_ref()?.waker.descriptor())
-    }
-
     /// Tells libibverbs that the notifications taken so far were seen.
     #[doc(alias = "ibv_ack_cq_events")]
     fn acknowledge_taken(&mut self) {
@@ -247,6 +247,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
     type Completion = Completion;
     type Waker = Waker;
     type Claim = Claim;
+    type Descriptor = Descriptor;
 
     #[inline]
     #[doc(alias = "ibv_poll_cq")]
@@ -300,8 +301,12 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         self.inner.channels().is_taken(WorkKind::Send, channel)
     }
 
-    fn notification_fd(&self) -> Option<i32> {
-        self.inner.notifier.as_ref().map(|notifier| notifier.fd)
+    fn notification(&self) -> Option<&Descriptor> {
+        Some(&self.inner.notifier.as_ref()?.notification)
+    }
+
+    fn waking(&self) -> Option<&Descriptor> {
+        Some(&self.inner.notifier.as_ref()?.waking)
     }
 
     #[doc(alias = "ibv_req_notify_cq")]
@@ -351,7 +356,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         }; 2]; N];
         for ([completions, wake_ups], queue) in entries.iter_mut().zip(queues) {
             let notifier = queue.notifier("ppoll")?;
-            completions.fd = notifier.fd;
+            completions.fd = notifier.notification.0;
             wake_ups.fd = notifier.waker.descriptor().as_raw_fd();
         }
         let entries = entries.as_flattened_mut();

@@ -51,7 +51,7 @@ pub use arena::Arena;
 pub use attacher::Attacher;
 pub use clock::now;
 pub use completion::Completion;
-pub use completion_queue::CompletionQueue;
+pub use completion_queue::{CompletionQueue, Descriptor};
 pub use context::Context;
 pub use datagram::{
     DatagramBatch, DatagramQueuePair, DatagramReceiveBatch, DatagramReceiveQueue, DatagramSendQueue,

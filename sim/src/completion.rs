@@ -3,13 +3,14 @@
 use core::fmt;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use doorbell_core::ledger::{Ledger, Origin};
 use doorbell_core::provider::{Arrival, ArrivalKind, AsyncEvent, CompletionQueueConfig, ProviderError};
 use doorbell_core::work_id::CHANNELS_MAX;
 use doorbell_core::{QpState, Qpn, Ticket, WcStatus, WorkId, WorkKind};
 
+use crate::descriptor::{Bells, Descriptor, Descriptors};
 use crate::errno::{EBUSY, EEXIST, EINVAL, EOPNOTSUPP, EOVERFLOW, failed};
 use crate::host::{ContextInner, LIMITS};
 use crate::id::Id;
@@ -139,6 +140,7 @@ pub(crate) struct CompletionState {
     notifications: u32,
     /// A wake-up that was not taken.
     is_woken: bool,
+    bells: Bells,
     channels: BTreeMap<(bool, u32), Channel>,
     /// What the next shared receive queue is told by.
     next_shared: u32,
@@ -181,8 +183,14 @@ impl CompletionState {
         if wakes {
             self.armed = None;
             self.notifications = self.notifications.saturating_add(1);
+            self.ring();
         }
         Ok(())
+    }
+
+    /// Lets its descriptors say whether there is something to be taken.
+    fn ring(&mut self) {
+        self.bells.set([self.notifications > 0, self.is_woken]);
     }
 
     /// Takes a channel; says at which generation its queue begins.
@@ -246,6 +254,7 @@ impl World {
             return;
         };
         self.news = true;
+        self.moved = true;
         let has_room = state.write(qpn, entry, quirks.failures_are_solicited).is_ok();
         let (is_first, owner) = (!state.is_failed, state.context);
         state.is_failed |= !has_room && !quirks.overrun_queues_work_on;
@@ -274,6 +283,8 @@ pub struct CompletionQueue {
     key: CompletionKey,
     depth: u32,
     notify: bool,
+    /// Once they were asked for; `None` where the system gave none.
+    descriptors: OnceLock<Option<Arc<Descriptors>>>,
     /// How many completions it gave out.
     polled: u64,
     /// What is being given out.
@@ -297,6 +308,7 @@ impl CompletionQueue {
             armed: None,
             notifications: 0,
             is_woken: false,
+            bells: Bells::default(),
             channels: BTreeMap::new(),
             next_shared: 0,
         };
@@ -308,6 +320,7 @@ impl CompletionQueue {
             key,
             depth: config.depth,
             notify: config.notify,
+            descriptors: OnceLock::new(),
             polled: 0,
             taken: Vec::with_capacity(POLL_MAX),
         })
@@ -319,6 +332,20 @@ impl CompletionQueue {
 
     pub(crate) const fn context(&self) -> &Arc<ContextInner> {
         &self.context
+    }
+
+    /// Its descriptors, where it can notify.
+    fn descriptors(&self) -> Option<&Descriptors> {
+        let make = || {
+            let made = Arc::new(Descriptors::new().ok()?);
+            let hang = |state: &mut CompletionState| {
+                state.bells.hang(&made);
+                state.ring();
+            };
+            self.with_notifier("descriptors", hang).ok()?;
+            Some(made)
+        };
+        self.descriptors.get_or_init(make).as_deref()
     }
 
     /// The ledger of a queue that is made now and completes here.
@@ -432,7 +459,9 @@ impl doorbell_core::provider::Waker for Waker {
         let mut world = self.context.fabric().lock();
         if let Some(queue) = world.completion_queues.get_mut(self.key) {
             queue.is_woken = true;
+            queue.ring();
         }
+        world.moved = true;
     }
 }
 
@@ -448,6 +477,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
     type Completion = Completion;
     type Waker = Waker;
     type Claim = Claim;
+    type Descriptor = Descriptor;
 
     fn claim_sends(&self, channel: u32) -> Result<Claim, ProviderError> {
         Claim::new(self, WorkKind::Send, channel)
@@ -508,9 +538,14 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         self.depth
     }
 
-    /// `None`: there are no descriptors in a simulation.
-    fn notification_fd(&self) -> Option<i32> {
-        None
+    /// It is made when it is first asked for. Where nobody drives the fabric, who sleeps at it lets no time pass: that takes
+    /// [`FabricBuilder::real_time`](crate::FabricBuilder::real_time).
+    fn notification(&self) -> Option<&Descriptor> {
+        Some(&self.descriptors()?.notification)
+    }
+
+    fn waking(&self) -> Option<&Descriptor> {
+        Some(&self.descriptors()?.waking)
     }
 
     fn arm(&mut self, solicited_only: bool) -> Result<(), ProviderError> {
@@ -524,7 +559,9 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
     fn acknowledge(&mut self) -> Result<u32, ProviderError> {
         self.with_notifier("acknowledge", |state| {
             state.is_woken = false;
-            core::mem::take(&mut state.notifications)
+            let taken = core::mem::take(&mut state.notifications);
+            state.ring();
+            taken
         })
     }
 

@@ -101,6 +101,11 @@ impl Events {
         Some((entry.at_ns, entry.event))
     }
 
+    /// How many were planned so far.
+    pub(crate) const fn planned(&self) -> u64 {
+        self.next_sequence
+    }
+
     /// How many are under way by themselves.
     pub(crate) const fn work(&self) -> usize {
         self.work

@@ -1,11 +1,12 @@
 //! The fabric: a handle to one world, behind one lock.
 
 use core::fmt;
+use core::net::IpAddr;
 use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use doorbell_core::Qpn;
 use doorbell_core::time::Instant;
+use doorbell_core::{IpPrefix, Qpn};
 
 use crate::Host;
 use crate::capture::{Capture, Frame};
@@ -15,6 +16,7 @@ use crate::oracle::{Tally, Violation};
 use crate::plan::{Action, Plan};
 use crate::port::{ConfigError, PortConfig};
 use crate::quirks::Quirks;
+use crate::real_time::RealTime;
 use crate::timeline::Timeline;
 use crate::world::World;
 
@@ -26,6 +28,7 @@ pub struct FabricBuilder {
     link: LinkConfig,
     quirks: Quirks,
     is_driven: bool,
+    clock: Option<fn() -> Instant>,
     plan: Plan,
 }
 
@@ -55,6 +58,14 @@ impl FabricBuilder {
         self
     }
 
+    /// Time is what this clock says, and passes while nobody calls, too: a thread of the fabric's own lets happen what is
+    /// due. It is for programs that sleep at descriptors, in an event loop, and for those that look at the clock of this
+    /// machine; their runs do not repeat. A clock that stands still for a while is caught up with, in order.
+    pub const fn real_time(mut self, clock: fn() -> Instant) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
     /// What goes wrong; and the seed, where the plan says it. The default is nothing.
     pub fn plan(mut self, plan: Plan) -> Self {
         self.seed = plan.seed.unwrap_or(self.seed);
@@ -65,10 +76,15 @@ impl FabricBuilder {
     /// A network without hosts.
     #[must_use]
     pub fn build(self) -> Fabric {
-        let mut world = World::new(self.seed, self.link, self.is_driven);
+        let is_driven = self.is_driven || self.clock.is_some();
+        let began_ns = self.clock.map_or(0, |clock| clock().to_ns());
+        let mut world = World::new(self.seed, self.link, is_driven, began_ns);
         world.follow(&self.plan);
+        let world = Arc::new(Mutex::new(world));
+        let start = |clock| Arc::new(RealTime::start(clock, &world));
         Fabric {
-            world: Arc::new(Mutex::new(world)),
+            real_time: self.clock.map(start),
+            world,
             quirks: self.quirks,
         }
     }
@@ -78,6 +94,7 @@ impl FabricBuilder {
 #[derive(Clone)]
 pub struct Fabric {
     world: Arc<Mutex<World>>,
+    real_time: Option<Arc<RealTime>>,
     quirks: Quirks,
 }
 
@@ -99,6 +116,33 @@ impl Fabric {
         FabricBuilder::default()
     }
 
+    /// Adds so many hosts in one subnet, each with one port: the nth host of the fabric is `hostN`, its device `simN`, and its
+    /// address 127.0.0.N, which is this machine's loopback, so that connections can be made over TCP, too.
+    ///
+    /// ```
+    /// let [server, client] = doorbell_sim::Fabric::new().hosts()?;
+    /// # assert_eq!([server.name(), client.name()], ["host1", "host2"]);
+    /// # Ok::<(), doorbell_sim::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// One of the addresses is taken, or there are more hosts than addresses (65,535); some of the hosts may be there then.
+    pub fn hosts<const N: usize>(&self) -> Result<[Host; N], ConfigError> {
+        let mut made = Vec::with_capacity(N);
+        while made.len() < N {
+            let number = self.lock().hosts().saturating_add(1);
+            let [high, low] = u16::try_from(number)
+                .map_err(|_| ConfigError::TooManyHosts(number))?
+                .to_be_bytes();
+            let address = IpAddr::from([127, 0, high, low]);
+            let prefix = IpPrefix::new(address, 16).map_err(|_| ConfigError::TooManyHosts(number))?;
+            let port = PortConfig::new(&format!("sim{number}"), &[prefix]);
+            made.push(self.host(&format!("host{number}"), vec![port])?);
+        }
+        made.try_into()
+            .map_err(|made: Vec<_>| ConfigError::TooManyHosts(made.len()))
+    }
+
     /// Adds a host with these ports. Two ports reach each other where each lies in the
     /// subnet of the other, and both are active.
     ///
@@ -117,7 +161,7 @@ impl Fabric {
         Ok(Host::new(self.clone(), host, name))
     }
 
-    /// What time it is: nanoseconds since the fabric was made.
+    /// What time it is: nanoseconds since the fabric was made; or what its clock says.
     #[must_use]
     pub fn now(&self) -> Instant {
         Instant::from_ns(self.lock().now_ns())
@@ -233,9 +277,14 @@ impl Fabric {
         self.lock().take_timeline()
     }
 
+    pub(crate) fn real_time(&self) -> Option<&RealTime> {
+        self.real_time.as_deref()
+    }
+
     pub(crate) fn lock(&self) -> Locked<'_> {
         // Nothing panics while it is held; were it so, each object would still be whole.
-        Locked::new(self.world.lock().unwrap_or_else(PoisonError::into_inner))
+        let world = self.world.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked::new(world, self.real_time.as_deref())
     }
 }
 

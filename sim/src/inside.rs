@@ -4,6 +4,7 @@ use core::cell::Cell;
 use core::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
 
+use crate::real_time::RealTime;
 use crate::world::World;
 
 thread_local! {
@@ -37,14 +38,28 @@ impl Drop for Inside {
 /// The world, locked.
 pub(crate) struct Locked<'w> {
     world: MutexGuard<'w, World>,
+    real_time: Option<&'w RealTime>,
     _inside: Inside,
 }
 
 impl<'w> Locked<'w> {
-    pub(crate) fn new(world: MutexGuard<'w, World>) -> Self {
-        Self {
+    pub(crate) fn new(world: MutexGuard<'w, World>, real_time: Option<&'w RealTime>) -> Self {
+        let mut locked = Self {
             world,
+            real_time,
             _inside: Inside::enter(),
+        };
+        if let Some(real_time) = real_time {
+            real_time.catch_up(&mut locked.world);
+        }
+        locked
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        if let Some(real_time) = self.real_time {
+            real_time.tell(&mut self.world);
         }
     }
 }

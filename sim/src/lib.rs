@@ -8,7 +8,7 @@
 //! way, and what is to happen next. It has a time of its own, in nanoseconds; what happens is
 //! ordered by when, and where that is the same by what was planned first. What is left to chance
 //! comes from one seed. There is no clock in it, no thread, and no order that a run could not
-//! repeat: one thread that makes the same calls sees the same things. Calls from several
+//! repeat (but for [real time](FabricBuilder::real_time)): one thread that makes the same calls sees the same things. Calls from several
 //! threads are taken one at a time.
 //!
 //! # Time
@@ -18,7 +18,9 @@
 //! when somebody looks for something and does not find it: an empty poll lets time pass, by
 //! a few timers at most, and by a microsecond where there are none. A fabric that is
 //! [driven](FabricBuilder::driven) moves only by [`Fabric::step`] and its like, and while somebody
-//! blocks: who sleeps at completion queues, or waits for the network, lets time pass.
+//! blocks: who sleeps at completion queues, or waits for the network, lets time pass. A fabric in
+//! [real time](FabricBuilder::real_time) follows a clock, and a thread keeps it going while everybody sleeps.
+//! Completion queues have descriptors for event loops: a program that sleeps at them needs real time.
 //!
 //! # Streams
 //! A host is a network, too ([`Network`](doorbell_core::network::Network)): connections are made over
@@ -61,13 +63,14 @@
 //! ```
 //!
 //! # What it is not
-//! There are no descriptors: completion queues can be armed and slept at, but not put into an
-//! event loop. There are reliable connections and datagrams, without memory windows. Vendors' error
-//! words are zero.
+//! Streams and devices' events have no descriptors: an event loop watches completion queues, and connects over TCP of
+//! this machine's loopback. There are reliable connections and datagrams, without memory windows. Vendors' error words
+//! are zero.
 
 mod capture;
 mod completion;
 mod datagram;
+mod descriptor;
 mod errno;
 mod event;
 mod fabric;
@@ -86,6 +89,7 @@ mod port;
 mod queue_pair;
 mod quirks;
 mod random;
+mod real_time;
 mod receive;
 mod requester;
 mod responder;
@@ -103,6 +107,7 @@ pub use completion::{Claim, Completion, CompletionQueue, Waker};
 pub use datagram::{
     DatagramBatch, DatagramQueuePair, DatagramReceiveBatch, DatagramReceiveQueue, DatagramSendQueue,
 };
+pub use descriptor::Descriptor;
 pub use fabric::{Fabric, FabricBuilder};
 pub use host::{Context, Host, ProtectionDomain};
 pub use inside::is_inside;

@@ -197,8 +197,11 @@ impl fmt::Debug for Acceptor {
 }
 
 impl Fabric {
-    /// Blocks until there is what somebody waits for, or up to this time: which passes meanwhile.
+    /// Blocks until there is what somebody waits for, or up to this time: which passes meanwhile, by itself or by its clock.
     pub(crate) fn wait(&self, is_found: impl Fn(&World) -> bool, until: Instant) {
+        if let Some(real_time) = self.real_time() {
+            return real_time.wait(is_found, until);
+        }
         let until_ns = until.to_ns();
         loop {
             let mut world = self.lock();

@@ -121,6 +121,8 @@ pub enum ConfigError {
     TooManyAddresses(usize),
     /// A device has more than 255 ports.
     TooManyPorts,
+    /// There is no address for this many hosts of [`Fabric::hosts`](crate::Fabric::hosts).
+    TooManyHosts(usize),
     /// Another port has this address, so a message would have two destinations.
     AddressTaken(IpAddr),
 }
@@ -138,6 +140,11 @@ impl fmt::Display for ConfigError {
                 write!(f, "a port has {addresses} addresses, more than {PORT_GIDS_MAX}")
             }
             Self::TooManyPorts => f.write_str("a device has more than 255 ports"),
+            Self::TooManyHosts(hosts) => write!(
+                f,
+                "there are no addresses for {hosts} hosts, but for {}",
+                u16::MAX
+            ),
             Self::AddressTaken(address) => write!(f, "two ports have the address {address}"),
         }
     }

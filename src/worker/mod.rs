@@ -46,7 +46,7 @@ use polling::{ReceiveSide, SendSide};
 use shared::Shared;
 pub use shared::SharedReceives;
 use waiting::Waiting;
-pub use waiting::{Sleep, WaitError};
+pub use waiting::{Sleep, WaitError, Watched};
 
 /// One thread's owner of a send and a receive completion queue of one device, of registered
 /// memory, and of all the channels that live on them. Polling costs the same however many

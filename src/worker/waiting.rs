@@ -4,7 +4,7 @@
 use core::fmt;
 use core::marker::PhantomData;
 use core::time::Duration;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use doorbell_core::provider::{CompletionQueue, Provider, ProviderError};
 use doorbell_core::{Clock, Deadline, Instant};
@@ -273,7 +273,7 @@ impl<P: Provider> Worker<P> {
     }
 }
 
-impl Worker<Rdma> {
+impl<P: Watched> Worker<P> {
     /// The descriptors that become readable when the receive or the send completion queue
     /// notifies, and when a [`Submitter`](crate::Submitter) submitted something, to be watched together;
     /// `None` where the Worker was made without notification.
@@ -283,12 +283,17 @@ impl Worker<Rdma> {
     pub fn descriptors(&self) -> Option<[BorrowedFd<'_>; 3]> {
         let sends = &self.sends.completions;
         Some([
-            self.receives.completions.notification()?,
-            sends.notification()?,
-            sends.waking()?,
+            self.receives.completions.notification()?.as_fd(),
+            sends.notification()?.as_fd(),
+            sends.waking()?.as_fd(),
         ])
     }
 }
+
+/// A provider with descriptors of the operating system, which an event loop watches: [`Rdma`], and a simulated host.
+pub trait Watched: Provider<CompletionQueue: CompletionQueue<Descriptor: AsFd>> {}
+
+impl<P: Provider<CompletionQueue: CompletionQueue<Descriptor: AsFd>>> Watched for P {}
 
 /// Leave to sleep: the Worker's completion queues are armed, and nothing is in them.
 #[must_use = "the Worker is armed: sleep, or poll on"]

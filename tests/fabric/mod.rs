@@ -48,8 +48,7 @@ pub(crate) fn node_that(
     ports: Vec<PortConfig>,
     trust: Trust,
 ) -> Node<Host, Host> {
-    let host = fabric.host(name, ports).unwrap();
-    Node::with(host.clone(), host, trust).unwrap()
+    Node::simulated(fabric.host(name, ports).unwrap(), trust).unwrap()
 }
 
 /// A host whose connections are made over TCP, in this machine's time.

@@ -395,6 +395,9 @@ pub trait CompletionQueue: Send + Sized + 'static {
     type Waker: Waker;
     /// A channel of it that was promised to a queue pair; dropped, it is free again.
     type Claim: Send + Sized + 'static;
+    /// A descriptor of the operating system that an event loop watches: one that lends itself (`AsFd`), where the
+    /// provider has any.
+    type Descriptor: Sized + 'static;
 
     /// Takes what completed, at most a provider's batch, and hands each to `each`. Zero
     /// means that nothing had completed.
@@ -428,9 +431,13 @@ pub trait CompletionQueue: Send + Sized + 'static {
     /// channel free.
     fn is_claimed(&self, channel: u32) -> bool;
 
-    /// The file descriptor that becomes readable after [`CompletionQueue::arm`], where the
+    /// The descriptor that becomes readable after [`CompletionQueue::arm`], where the
     /// queue was made with notification and the provider has it.
-    fn notification_fd(&self) -> Option<i32>;
+    fn notification(&self) -> Option<&Self::Descriptor>;
+
+    /// The descriptor that becomes readable when a [`Waker`] wakes, where the queue was made with notification and the
+    /// provider has it.
+    fn waking(&self) -> Option<&Self::Descriptor>;
 
     /// Asks for one notification at the next completion (or the next solicited or failed
     /// one). One-shot: poll again after arming, for what came in between (S23).

@@ -51,8 +51,9 @@ impl World {
         for clause in &plan.clauses {
             match clause {
                 Clause::At(step) => {
+                    let at_ns = self.began_ns.saturating_add(step.at_ns);
                     self.events
-                        .push(step.at_ns, Event::Step(self.faults.steps.len(), true));
+                        .push(at_ns, Event::Step(self.faults.steps.len(), true));
                     self.faults.steps.push(step.clone());
                 }
                 Clause::Packets(rule) => self.faults.packets.push(Fault::new(rule.clone())),
@@ -83,6 +84,7 @@ impl World {
     /// Has something happen now.
     pub(crate) fn perform(&mut self, action: &Action) {
         self.record_action(action);
+        self.moved = true;
         match action {
             Action::Link(a, b, up) => self.cut(a, b, !up),
             Action::Port(end, up) => self.set_port(end, *up),

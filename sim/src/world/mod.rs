@@ -51,6 +51,8 @@ pub(crate) type ContextKey = Key<ContextState>;
 /// Everything there is.
 pub(crate) struct World {
     now_ns: u64,
+    /// When the fabric was made, by its clock.
+    began_ns: u64,
     events: Events,
     /// Whether time passes only when it is told to.
     pub(crate) is_driven: bool,
@@ -83,6 +85,11 @@ pub(crate) struct World {
     repeated: Vec<(DeviceId, Qpn)>,
     /// Something completed, or was told, since this was last asked.
     pub(crate) news: bool,
+    /// Something happened that others may wait for, where real time passes; and up to which event planned that was told.
+    pub(crate) moved: bool,
+    told: u64,
+    /// Nobody has a handle to the fabric any more, where a thread drives it.
+    pub(crate) is_over: bool,
     /// Where packets are kept, when they are.
     pub(crate) capture: Option<Capture>,
     /// Where what happens is noted, when it is.
@@ -90,9 +97,10 @@ pub(crate) struct World {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, link: LinkConfig, is_driven: bool) -> Self {
+    pub(crate) fn new(seed: u64, link: LinkConfig, is_driven: bool, began_ns: u64) -> Self {
         Self {
-            now_ns: 0,
+            now_ns: began_ns,
+            began_ns,
             events: Events::default(),
             is_driven,
             random: Random::new(seed),
@@ -117,9 +125,23 @@ impl World {
             failing: VecDeque::new(),
             repeated: Vec::new(),
             news: false,
+            moved: false,
+            told: 0,
+            is_over: false,
             capture: None,
             recorder: None,
         }
+    }
+
+    /// Whether something happened or was planned since this was last asked.
+    pub(crate) fn has_moved(&mut self) -> bool {
+        let planned = core::mem::replace(&mut self.told, self.events.planned()) != self.events.planned();
+        core::mem::take(&mut self.moved) || planned
+    }
+
+    /// How many hosts there are.
+    pub(crate) fn hosts(&self) -> usize {
+        self.hosts.len()
     }
 
     /// How many devices and queue pairs there are.

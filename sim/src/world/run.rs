@@ -78,6 +78,7 @@ impl World {
         let (at_ns, event) = self.next(until_ns)?;
         // What was planned for a time that is past happens now.
         self.now_ns = self.now_ns.max(at_ns);
+        self.moved = true;
         if self.is_put_off(event) {
             return Some(event);
         }

@@ -1,11 +1,11 @@
 //! The half of a Worker that receives.
 
 use core::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use doorbell_core::Deadline;
-use doorbell_core::provider::{Arena as _, Placement, Provider, ProviderError};
+use doorbell_core::provider::{Arena as _, CompletionQueue as _, Placement, Provider, ProviderError};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{Statistics, Wait, Woken};
 
@@ -17,7 +17,7 @@ use crate::worker::device_events::DeviceEvents;
 use crate::worker::places::{Listed, Places};
 use crate::worker::polling::ReceiveSide;
 use crate::worker::submissions::Submissions;
-use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting};
+use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting, Watched};
 use crate::worker::{Turn, Under};
 use crate::{Event, Lease};
 
@@ -132,12 +132,12 @@ impl<P: Provider> ReceiveWorker<P> {
     }
 }
 
-impl ReceiveWorker<Rdma> {
+impl<P: Watched> ReceiveWorker<P> {
     /// The descriptor that becomes readable when the completion queue notifies; see
     /// [`Worker::descriptors`].
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.receives.completions.notification()
+        Some(self.receives.completions.notification()?.as_fd())
     }
 }
 

@@ -1,12 +1,12 @@
 //! The half of a Worker that sends.
 
 use core::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use doorbell_core::Deadline;
 use doorbell_core::provider::{
-    MemoryError, Placement, ProtectionDomain, Provider, ProviderError, WindowConfig,
+    CompletionQueue as _, MemoryError, Placement, ProtectionDomain, Provider, ProviderError, WindowConfig,
 };
 use doorbell_core::wire::InstanceId;
 use doorbell_ffi::Rdma;
@@ -19,7 +19,7 @@ use crate::worker::Due;
 use crate::worker::places::Places;
 use crate::worker::polling::SendSide;
 use crate::worker::submissions::Submissions;
-use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting};
+use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting, Watched};
 use crate::worker::{Turn, Under};
 use crate::{Arena, Event, Lease, LocalWindow};
 
@@ -222,14 +222,14 @@ impl<P: Provider> SendWorker<P> {
     }
 }
 
-impl SendWorker<Rdma> {
+impl<P: Watched> SendWorker<P> {
     /// The descriptors that become readable when the completion queue notifies, and when a
     /// [`Submitter`](crate::Submitter) submitted something, to be watched together; see
     /// [`Worker::descriptors`].
     #[must_use]
     pub fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
         let sends = &self.sends.completions;
-        Some([sends.notification()?, sends.waking()?])
+        Some([sends.notification()?.as_fd(), sends.waking()?.as_fd()])
     }
 }
 

@@ -190,7 +190,7 @@ fn s23_a_queue_made_without_cannot_be_armed<R: Rig>(rig: &R, notes: &mut Notes) 
     notes.put("sleep", word(sleep.is_err()));
     notes.put(
         "descriptor",
-        either(queue.notification_fd().is_none(), "none", "one"),
+        either(queue.notification().is_none(), "none", "one"),
     );
     Ok(())
 }
