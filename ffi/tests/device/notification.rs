@@ -14,7 +14,7 @@ use doorbell_ffi::{Arena, CompletionQueue};
 use super::bench::{Bench, End, PATIENCE, bench, config, poll, poll_success, post_receives};
 
 /// Whether the descriptor becomes readable within this time.
-fn readable(fd: &impl AsFd, within: Duration) -> bool {
+fn readable(fd: impl AsFd, within: Duration) -> bool {
     let mut entry = libc::pollfd {
         fd: fd.as_fd().as_raw_fd(),
         events: libc::POLLIN,
