@@ -10,21 +10,25 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod boot;
+mod busy;
 mod cache;
 #[path = "../../../src/bin/doorbell/closed_pipe.rs"]
 mod closed_pipe;
 mod cluster;
 mod conformance;
 mod control;
+mod course;
 mod demo;
 mod doctor;
 mod fuzz;
 mod guest;
 mod guests;
+mod harness;
 mod headers;
 mod kernel;
 mod leash;
 mod machine;
+mod native;
 mod output;
 mod process;
 mod programs;

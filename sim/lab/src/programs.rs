@@ -218,7 +218,7 @@ pub(crate) fn build_tests() -> Result<PathBuf> {
 }
 
 /// The name in a package's manifest.
-fn package(manifest: &Path) -> Option<String> {
+pub(crate) fn package(manifest: &Path) -> Option<String> {
     let text = fs::read_to_string(manifest).ok()?;
     let manifest: toml::Table = text.parse().ok()?;
     Some(manifest.get("package")?.get("name")?.as_str()?.to_owned())

@@ -16,6 +16,7 @@ use super::model::{
     Cell, Comparison, DEADLINE_DEFAULT, Line, Metric, MetricSource, READY_WITHIN_DEFAULT, ROUNDS_MAX, Ready,
     ReadyWhen, Scenario, Step, Table, Until, Wait, block_of,
 };
+use super::report::Goal;
 use super::schema::{self, AtEnd, Command, File, Link as LinkTable, Ready as ReadyTable, Step as StepTable};
 use super::template::{Template, list};
 use crate::kernel::Choice;
@@ -115,6 +116,7 @@ impl Checker<'_> {
         let metrics = self.metrics(&ids)?;
         let comparisons = self.comparisons(&metrics, &blocks)?;
         let tables = self.tables(&metrics)?;
+        let tested: Vec<_> = file.test_on.iter().chain(&file.all_on).cloned().collect();
         Ok(Scenario {
             path: self.source.path.to_owned(),
             name: name.clone(),
@@ -127,46 +129,51 @@ impl Checker<'_> {
             metrics,
             comparisons,
             tables,
-            test_on: self.test_on()?,
-            slow: file.slow.as_ref().is_some_and(|slow| *slow.get_ref()),
-            beside_others: file
-                .beside_others
-                .as_ref()
-                .is_some_and(|beside| *beside.get_ref()),
+            test_on: self.kernels("test_on", &file.test_on, &[])?,
+            all_on: self.kernels("all_on", &file.all_on, &file.test_on)?,
+            quick: self.of_tests("quick", file.quick.as_ref(), &file.test_on)?,
+            beside_others: self.of_tests("beside_others", file.beside_others.as_ref(), &tested)?,
             profile: file.profile,
         })
     }
 
-    /// The kernels it is tested on.
-    fn test_on(&self) -> Result<Vec<Choice>> {
+    /// The kernels of a list, none of which is in `others` as well.
+    fn kernels(
+        &self,
+        field: &str,
+        list: &[Spanned<String>],
+        others: &[Spanned<String>],
+    ) -> Result<Vec<Choice>> {
         let mut kernels = Vec::new();
-        for text in &self.file.test_on {
+        for text in list {
             let kernel: Choice = text
                 .get_ref()
                 .parse()
-                .map_err(|error| self.source.at(text, &format!("test_on: {error}")))?;
-            if kernels.contains(&kernel) {
-                let message = format!("test_on: `{kernel}` is named twice");
+                .map_err(|error| self.source.at(text, &format!("{field}: {error}")))?;
+            if kernels.contains(&kernel) || others.iter().any(|other| other.get_ref() == text.get_ref()) {
+                let message = format!("{field}: `{kernel}` is named twice");
                 return Err(self.source.at(text, &message));
             }
             kernels.push(kernel);
         }
-        let of_tests = [
-            (
-                &self.file.slow,
-                "slow: only what is part of `cargo lab test` (test_on) can be left out of it",
-            ),
-            (
-                &self.file.beside_others,
-                "beside_others: only what is part of `cargo lab test` (test_on) is run beside others",
-            ),
-        ];
-        for (key, message) in of_tests {
-            if let Some(key) = key.as_ref().filter(|_| kernels.is_empty()) {
-                return Err(self.source.at(key, message));
-            }
-        }
         Ok(kernels)
+    }
+
+    /// A flag that means something only for a scenario that is a test on some kernel.
+    fn of_tests(
+        &self,
+        field: &str,
+        flag: Option<&Spanned<bool>>,
+        kernels: &[Spanned<String>],
+    ) -> Result<bool> {
+        match flag {
+            Some(flag) if kernels.is_empty() => {
+                let message = format!("{field}: the scenario is no part of `cargo lab test` (test_on)");
+                Err(self.source.at(flag, &message))
+            }
+            Some(flag) => Ok(*flag.get_ref()),
+            None => Ok(false),
+        }
     }
 
     fn topology(&self) -> Result<Topology> {
@@ -421,7 +428,25 @@ impl Checker<'_> {
                 Some(scale) => *scale.get_ref(),
                 None => 1.0,
             };
+            let bound = |bound: &Option<Spanned<f64>>| bound.as_ref().map(|bound| *bound.get_ref());
+            let goal = Goal {
+                at_least: bound(&table.at_least),
+                at_most: bound(&table.at_most),
+            };
+            let is_bounded = [goal.at_least, goal.at_most].iter().any(Option::is_some);
+            if [goal.at_least, goal.at_most]
+                .iter()
+                .flatten()
+                .any(|bound| !bound.is_finite())
+                || matches!((goal.at_least, goal.at_most), (Some(least), Some(most)) if least > most)
+            {
+                let message = format!(
+                    "metric `{name}`: at_least and at_most must be finite, at_least not above at_most"
+                );
+                return Err(self.source.at(&table.name, &message));
+            }
             metrics.push(Metric {
+                goal: is_bounded.then_some(goal),
                 name: name.clone(),
                 step,
                 source,
@@ -480,6 +505,9 @@ impl Checker<'_> {
             {
                 return Err(fault("min and max must be above 0, and min not above max"));
             }
+            if table.goal && min.is_none() && max.is_none() {
+                return Err(fault("goal: there is no min and no max that could be one"));
+            }
             let name = table
                 .name
                 .clone()
@@ -490,6 +518,7 @@ impl Checker<'_> {
                 to,
                 min,
                 max,
+                is_goal: table.goal,
             });
         }
         Ok(comparisons)

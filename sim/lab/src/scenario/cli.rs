@@ -241,7 +241,7 @@ pub(crate) fn output_folder(given: Option<&Path>, name: &str) -> Result<PathBuf>
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default()
                 .as_secs();
-            runs_folder()?.join(format!("{name}-{seconds}"))
+            lab_folder()?.join("runs").join(format!("{name}-{seconds}"))
         }
     };
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
@@ -258,14 +258,18 @@ pub(crate) fn output_folder(given: Option<&Path>, name: &str) -> Result<PathBuf>
         .with_context(|| format!("cannot find {}", folder.display()))
 }
 
-/// `target/lab/runs`, found from this program's own place in the target folder.
-fn runs_folder() -> Result<PathBuf> {
+/// `target/lab`, found from this program's own place in the target folder.
+///
+/// # Errors
+///
+/// The program is not in a target folder.
+pub(crate) fn lab_folder() -> Result<PathBuf> {
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let target = program
         .ancestors()
         .nth(2)
         .context("this program is in no target folder; give --out")?;
-    Ok(target.join("lab").join("runs"))
+    Ok(target.join("lab"))
 }
 
 /// Prints the report, and writes its JSON where that is asked for.

@@ -152,6 +152,7 @@ mod unit_tests {
             ),
             unit: "us".to_owned(),
             scale: 1.0,
+            goal: None,
         }
     }
 
@@ -163,6 +164,7 @@ mod unit_tests {
             source,
             unit: "us".to_owned(),
             scale,
+            goal: None,
         }
     }
 

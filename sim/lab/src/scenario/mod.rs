@@ -29,10 +29,10 @@ mod template;
 mod tests;
 
 pub(crate) use cli::{
-    Lab, REPORT, Request, RunArgs, deliver, list, load, output_folder, perform, repository, run,
+    Lab, REPORT, Request, RunArgs, deliver, lab_folder, list, load, output_folder, perform, repository, run,
 };
 pub(crate) use measure::{TestCounts, tests as count_tests};
 pub(crate) use model::{Folders, Programs, Scenario};
-pub(crate) use report::{Report, Verdict};
+pub(crate) use report::{Goal, Report, Verdict};
 pub(crate) use schema::Profile;
-pub(crate) use table::{Detail, aligned};
+pub(crate) use table::{Detail, aligned, met, short};

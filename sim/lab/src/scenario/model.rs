@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use regex::Regex;
 
+use super::report::Goal;
 use super::schema::{AtEnd, ExpectExit, Profile};
 use super::template::Template;
 use crate::kernel::Choice;
@@ -72,10 +73,12 @@ pub(crate) struct Scenario {
     pub(super) metrics: Vec<Metric>,
     pub(super) comparisons: Vec<Comparison>,
     pub(super) tables: Vec<Table>,
-    /// The kernels on which it belongs to `cargo lab test`; none: not part of it.
+    /// The kernels on which it belongs to `cargo lab test`.
     pub(crate) test_on: Vec<Choice>,
-    /// Left out by `cargo lab test --quick`.
-    pub(crate) slow: bool,
+    /// Further kernels, for `cargo lab test --all` alone.
+    pub(crate) all_on: Vec<Choice>,
+    /// The one guest of `cargo lab test --quick`.
+    pub(crate) quick: bool,
     /// Run by `cargo lab test` at the same time as others.
     pub(crate) beside_others: bool,
     /// How our programs are built for it.
@@ -170,6 +173,8 @@ pub(super) struct Metric {
     pub(super) source: MetricSource,
     pub(super) unit: String,
     pub(super) scale: f64,
+    /// Reported as met or missed, never a failure.
+    pub(super) goal: Option<Goal>,
 }
 
 #[derive(Debug)]
@@ -190,6 +195,8 @@ pub(super) struct Comparison {
     pub(super) to: usize,
     pub(super) min: Option<f64>,
     pub(super) max: Option<f64>,
+    /// Whether the bounds are a goal, which is reported, instead of a condition of the run.
+    pub(super) is_goal: bool,
 }
 
 /// A table of figures.

@@ -140,6 +140,36 @@ pub(crate) struct MetricReport {
     pub(crate) rounds: Vec<f64>,
     /// Absent without rounds.
     pub(crate) summary: Option<Summary>,
+    /// The goal of the median.
+    pub(crate) goal: Option<Goal>,
+    /// Whether the goal is met; absent without a goal or without a figure.
+    pub(crate) met: Option<bool>,
+}
+
+/// Bounds that a figure should keep. A figure that misses them is reported and fails nothing: on a kernel under emulation,
+/// time is the machine's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Goal {
+    pub(crate) at_least: Option<f64>,
+    pub(crate) at_most: Option<f64>,
+}
+
+impl Goal {
+    /// Whether a figure keeps the bounds.
+    pub(crate) fn is_met(self, figure: f64) -> bool {
+        self.at_least.is_none_or(|bound| figure >= bound) && self.at_most.is_none_or(|bound| figure <= bound)
+    }
+}
+
+impl core::fmt::Display for Goal {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match (self.at_least, self.at_most) {
+            (Some(least), Some(most)) => write!(f, "{least} to {most}"),
+            (Some(least), None) => write!(f, "at least {least}"),
+            (None, Some(most)) => write!(f, "at most {most}"),
+            (None, None) => f.write_str("-"),
+        }
+    }
 }
 
 /// A table of the scenario's own, as it is printed.
@@ -164,6 +194,8 @@ pub(crate) struct ComparisonReport {
     pub(crate) to_command: String,
     pub(crate) min: Option<f64>,
     pub(crate) max: Option<f64>,
+    /// Whether the bounds are a goal: a ratio past them is reported and fails nothing.
+    pub(crate) is_goal: bool,
     /// Absent when a metric has no figures or the lower median is zero.
     pub(crate) result: Option<Ratio>,
     /// Whether the ratio lies within its bounds; absent without bounds or without a ratio.

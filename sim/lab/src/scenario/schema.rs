@@ -40,7 +40,9 @@ pub(super) struct File {
     pub(super) tables: Vec<Spanned<Table>>,
     #[serde(default)]
     pub(super) test_on: Vec<Spanned<String>>,
-    pub(super) slow: Option<Spanned<bool>>,
+    #[serde(default)]
+    pub(super) all_on: Vec<Spanned<String>>,
+    pub(super) quick: Option<Spanned<bool>>,
     pub(super) beside_others: Option<Spanned<bool>>,
     #[serde(default)]
     pub(super) profile: Profile,
@@ -128,6 +130,8 @@ pub(super) struct Metric {
     pub(super) pointer: Option<Spanned<String>>,
     pub(super) unit: String,
     pub(super) scale: Option<Spanned<f64>>,
+    pub(super) at_least: Option<Spanned<f64>>,
+    pub(super) at_most: Option<Spanned<f64>>,
 }
 
 /// `[[compare]]`
@@ -139,6 +143,8 @@ pub(super) struct Compare {
     pub(super) to: Spanned<String>,
     pub(super) min: Option<Spanned<f64>>,
     pub(super) max: Option<Spanned<f64>>,
+    #[serde(default)]
+    pub(super) goal: bool,
 }
 
 /// `[[tables]]`

@@ -40,16 +40,21 @@ pub(super) fn report(scenario: &Scenario, cluster: &dyn Cluster, out: &Path, fou
         .metrics
         .iter()
         .zip(figures)
-        .map(|(metric, rounds)| MetricReport {
-            name: metric.name.clone(),
-            unit: metric.unit.clone(),
-            step: scenario
-                .steps
-                .get(metric.step)
-                .map(|step| step.id.clone())
-                .unwrap_or_default(),
-            summary: Summary::of(&rounds),
-            rounds,
+        .map(|(metric, rounds)| {
+            let step = scenario.steps.get(metric.step);
+            let summary = Summary::of(&rounds);
+            MetricReport {
+                name: metric.name.clone(),
+                unit: metric.unit.clone(),
+                step: step.map(|step| step.id.clone()).unwrap_or_default(),
+                goal: metric.goal,
+                met: metric
+                    .goal
+                    .zip(summary)
+                    .map(|(goal, summary)| goal.is_met(summary.median)),
+                summary,
+                rounds,
+            }
         })
         .collect();
     let complete = failures.is_empty();
@@ -57,7 +62,7 @@ pub(super) fn report(scenario: &Scenario, cluster: &dyn Cluster, out: &Path, fou
     for comparison in &scenario.comparisons {
         if let Some(report) = compare(comparison, &metrics, &steps) {
             // A run that was cut short has failed already, for the reason that cut it short.
-            if let Some(failure) = bounds_failure(&report).filter(|_| complete) {
+            if let Some(failure) = bounds_failure(&report).filter(|_| complete && !comparison.is_goal) {
                 failures.push(failure);
             }
             comparisons.push(report);
@@ -127,6 +132,7 @@ fn compare(
         to_command: command(&second.step),
         min,
         max,
+        is_goal: comparison.is_goal,
         result,
         within_bounds,
     })

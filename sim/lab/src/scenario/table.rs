@@ -53,7 +53,7 @@ fn write_report(text: &mut String, report: &Report, detail: Detail, colour: Colo
             text.push('\n');
             text.push_str(&aligned(
                 &metrics,
-                &[true, true, false, false, false, false, false, false],
+                &[true, true, false, false, false, false, false, false, true, true],
             ));
         }
     }
@@ -173,12 +173,15 @@ fn steps(report: &Report) -> Vec<Vec<String>> {
 }
 
 fn metrics(report: &Report) -> Vec<Vec<String>> {
-    let head = ["metric", "unit", "rounds", "min", "q1", "median", "q3", "max"];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let mut head = vec!["metric", "unit", "rounds", "min", "q1", "median", "q3", "max"];
+    if report.metrics.iter().any(|metric| metric.goal.is_some()) {
+        head.extend(["goal", ""]);
+    }
+    let mut rows: Vec<Vec<String>> = vec![head.into_iter().map(str::to_owned).collect()];
     let in_table = |metric: &&MetricReport| {
         let mut shown = report.tables.iter().flat_map(|table| &table.metrics);
         // One figure is in the table as it is; of several, the table has the median alone.
-        metric.rounds.len() <= 1 && shown.any(|shown| *shown == metric.name)
+        metric.goal.is_none() && metric.rounds.len() <= 1 && shown.any(|shown| *shown == metric.name)
     };
     for metric in report.metrics.iter().filter(|metric| !in_table(metric)) {
         let mut row = vec![
@@ -198,6 +201,9 @@ fn metrics(report: &Report) -> Vec<Vec<String>> {
                 row.extend([min, q1, median, q3, max].map(|&figure| short(figure)));
             }
             None => row.extend(["-"; 5].map(str::to_owned)),
+        }
+        if let Some(goal) = metric.goal {
+            row.extend([goal.to_string(), metric.met.map_or("-", met).to_owned()]);
         }
         rows.push(row);
     }
@@ -252,6 +258,10 @@ fn write_comparison(text: &mut String, comparison: &ComparisonReport, report: &R
             } else {
                 result.ratio <= bound
             };
+            if comparison.is_goal {
+                writeln!(text, "  goal {word} {bound}: {}", met(held))?;
+                continue;
+            }
             writeln!(
                 text,
                 "  should be {word} {bound}: {}",
@@ -260,6 +270,11 @@ fn write_comparison(text: &mut String, comparison: &ComparisonReport, report: &R
         }
     }
     Ok(())
+}
+
+/// A goal is reported as one of these.
+pub(crate) fn met(is_met: bool) -> &'static str {
+    if is_met { "met" } else { "MISSED" }
 }
 
 /// Columns padded to the widest cell, two spaces between them; `left` says which are text.
@@ -293,7 +308,7 @@ fn counted(count: usize, thing: &str) -> String {
 }
 
 /// A figure with about four digits that mean something.
-pub(super) fn short(figure: f64) -> String {
+pub(crate) fn short(figure: f64) -> String {
     match figure.abs() {
         size if size >= 1000.0 || size == 0.0 => format!("{figure:.0}"),
         size if size >= 100.0 => format!("{figure:.1}"),

@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
 use super::Run;
-use super::in_lab::{Told, part};
+use super::in_lab::{Told, outcome, part};
 use super::tally::Part;
+use crate::course::Course;
 use crate::leash;
 use crate::scenario::{self, Lab};
 use crate::steps::say;
@@ -32,6 +32,7 @@ pub(super) fn run(
     how: &HowArgs,
     out: &Path,
     lab: &mut dyn Lab,
+    course: &Course,
 ) -> Vec<(Part, Vec<String>)> {
     let built = runs.iter().map(|run| lab.programs(run.scenario.needs()));
     let built: Vec<_> = runs.iter().zip(built).collect();
@@ -43,9 +44,11 @@ pub(super) fn run(
                 loop {
                     let taken = held(&next).next();
                     let Some((index, (run, built))) = taken else { break };
-                    let started = Instant::now();
-                    let told = built.and_then(|_| child(run, how, out));
-                    held(&parts).insert(index, part(run, told, started.elapsed()));
+                    let title = run.title();
+                    course.began(&title);
+                    let told = built.and_then(|_| child(run, how, &run.folder(out)));
+                    let took = course.ended(&title, outcome(&told));
+                    held(&parts).insert(index, part(run, told, took));
                 }
             });
         }
@@ -66,10 +69,9 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// # Errors
 ///
 /// It left no report.
-fn child(run: &Run<'_>, how: &HowArgs, out: &Path) -> Result<Told> {
+pub(crate) fn child(run: &Run<'_>, how: &HowArgs, folder: &Path) -> Result<Told> {
     let title = run.title();
-    let folder = run.folder(out);
-    let folder = scenario::output_folder(Some(&folder), &run.scenario.name)?;
+    let folder = scenario::output_folder(Some(folder), &run.scenario.name)?;
     let program = std::env::current_exe().context("cannot tell where this program is")?;
     let mut command = Command::new(program);
     command
@@ -84,7 +86,6 @@ fn child(run: &Run<'_>, how: &HowArgs, out: &Path) -> Result<Told> {
     let mut log = folder.clone().into_os_string();
     log.push(".log");
     let log = PathBuf::from(log);
-    let started = Instant::now();
     let mut process = leash::spawn_logging(&command, &log)?;
     let status = loop {
         match process.status() {
@@ -92,14 +93,12 @@ fn child(run: &Run<'_>, how: &HowArgs, out: &Path) -> Result<Told> {
             None => thread::sleep(LOOK),
         }
     };
-    let seconds = started.elapsed().as_secs_f64();
     if status.success() {
-        say(format_args!("{title} ({seconds:.1} s, beside others)"));
         return Told::read(&folder);
     }
     let said = fs::read(&log).unwrap_or_default();
     say(format_args!(
-        "{title}: failed after {seconds:.1} s; it said:\n{}",
+        "{title} failed with these lines:\n{}",
         String::from_utf8_lossy(&said)
     ));
     let told = Told::read(&folder)?;

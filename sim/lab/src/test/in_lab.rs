@@ -3,25 +3,58 @@
 use core::time::Duration;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 
-use super::tally::Part;
-use super::{Run, harness};
-use crate::scenario::{self, Detail, Lab, REPORT, TestCounts, Verdict};
-use crate::steps::step;
+use super::Run;
+use super::tally::{Failed, GoalRow, Part};
+use crate::course::Course;
+use crate::harness;
+use crate::scenario::{self, Detail, Goal, Lab, REPORT, TestCounts, Verdict, short};
 
 /// What a report says of tests.
 #[derive(Debug, Deserialize)]
-pub(super) struct Told {
+pub(crate) struct Told {
     kernel: String,
     verdict: Verdict,
     failures: Vec<String>,
     /// Absent when no step declares tests.
     tests: Option<TestCounts>,
     steps: Vec<ToldStep>,
+    #[serde(default)]
+    metrics: Vec<ToldMetric>,
+    #[serde(default)]
+    comparisons: Vec<ToldComparison>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ToldMetric {
+    name: String,
+    unit: String,
+    summary: Option<ToldSummary>,
+    goal: Option<Goal>,
+    met: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ToldSummary {
+    median: f64,
+}
+
+#[derive(Debug, Deserialize)]
+struct ToldComparison {
+    name: String,
+    min: Option<f64>,
+    max: Option<f64>,
+    is_goal: bool,
+    result: Option<ToldRatio>,
+    within_bounds: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ToldRatio {
+    ratio: f64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -36,14 +69,49 @@ impl Told {
     /// # Errors
     ///
     /// There is none: something before the run failed.
-    pub(super) fn read(folder: &Path) -> Result<Self> {
+    pub(crate) fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(REPORT);
         let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
         serde_json::from_slice(&text).with_context(|| format!("{} is no report", path.display()))
     }
 
-    pub(super) fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.verdict == Verdict::Failed
+    }
+
+    /// What went wrong, in words.
+    pub(crate) fn failures(&self) -> &[String] {
+        &self.failures
+    }
+
+    /// Figures with a goal: reported, and no failure if missed.
+    fn goals(&self) -> Vec<GoalRow> {
+        let metrics = self.metrics.iter().filter_map(|metric| {
+            Some(GoalRow {
+                name: metric.name.clone(),
+                figure: metric.summary.as_ref().map_or_else(
+                    || "-".to_owned(),
+                    |summary| format!("{} {}", short(summary.median), metric.unit),
+                ),
+                goal: metric.goal?.to_string(),
+                is_met: metric.met,
+            })
+        });
+        let compared = self.comparisons.iter().filter(|compared| compared.is_goal);
+        let compared = compared.map(|compared| GoalRow {
+            name: compared.name.clone(),
+            figure: compared
+                .result
+                .as_ref()
+                .map_or_else(|| "-".to_owned(), |result| short(result.ratio)),
+            goal: Goal {
+                at_least: compared.min,
+                at_most: compared.max,
+            }
+            .to_string(),
+            is_met: compared.within_bounds,
+        });
+        metrics.chain(compared).collect()
     }
 
     /// The tests of its steps, or itself as one. A run that failed is never without a failure.
@@ -71,9 +139,10 @@ impl Told {
 }
 
 /// Runs a scenario; gives its part, and the names of the tests that passed in it.
-pub(super) fn run(run: &Run<'_>, out: &Path, lab: &mut dyn Lab) -> (Part, Vec<String>) {
-    let started = Instant::now();
-    let told = step(run.title(), || {
+pub(super) fn run(run: &Run<'_>, out: &Path, lab: &mut dyn Lab, course: &Course) -> (Part, Vec<String>) {
+    let title = run.title();
+    course.began(&title);
+    let mut perform = || {
         let folder = run.folder(out);
         let folder = scenario::output_folder(Some(&folder), &run.scenario.name)?;
         let (report, cluster) = scenario::perform(run.scenario, run.kernel, &folder, lab)?;
@@ -83,18 +152,30 @@ pub(super) fn run(run: &Run<'_>, out: &Path, lab: &mut dyn Lab) -> (Part, Vec<St
             let _ = scenario::deliver(&report, Detail::Whole, None);
         }
         Told::read(&folder)
-    });
-    part(run, told, started.elapsed())
+    };
+    let told = perform();
+    let outcome = outcome(&told);
+    let took = course.ended(&title, outcome);
+    part(run, told, took)
+}
+
+/// One word for a run.
+pub(super) fn outcome(told: &Result<Told>) -> &'static str {
+    match told {
+        Ok(told) if !told.has_failed() => "passed",
+        _ => "FAILED",
+    }
 }
 
 /// The part that a run is, and the names of the tests that passed in it.
 pub(super) fn part(run: &Run<'_>, told: Result<Told>, took: Duration) -> (Part, Vec<String>) {
-    let (kernel, counts, failures, passed) = match told {
+    let (kernel, counts, failures, passed, goals) = match told {
         Ok(told) => (
             told.kernel.clone(),
             told.counts(),
             told.failures.clone(),
             told.passed(),
+            told.goals(),
         ),
         Err(error) => {
             let counts = TestCounts {
@@ -106,6 +187,7 @@ pub(super) fn part(run: &Run<'_>, told: Result<Told>, took: Duration) -> (Part, 
                 counts,
                 vec![format!("{error:#}")],
                 Vec::new(),
+                Vec::new(),
             )
         }
     };
@@ -115,7 +197,14 @@ pub(super) fn part(run: &Run<'_>, told: Result<Told>, took: Duration) -> (Part, 
         counts,
         ran_in_lab: 0,
         duration_s: took.as_secs_f64(),
-        failures,
+        goals,
+        failures: failures
+            .into_iter()
+            .map(|text| Failed {
+                text,
+                command: run.command(),
+            })
+            .collect(),
     };
     (part, passed)
 }
@@ -132,6 +221,8 @@ mod tests {
             failures: Vec::new(),
             tests,
             steps: Vec::new(),
+            metrics: Vec::new(),
+            comparisons: Vec::new(),
         };
         let counts = |passed, failed| TestCounts {
             passed,

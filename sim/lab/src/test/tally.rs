@@ -7,9 +7,8 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::native::Ran;
-use crate::kernel::Choice;
-use crate::scenario::{TestCounts, aligned};
+use super::run_native::Ran;
+use crate::scenario::{TestCounts, aligned, met};
 
 /// One part of the tests.
 #[derive(Debug, Serialize)]
@@ -21,7 +20,34 @@ pub(super) struct Part {
     /// Of those skipped, the ones that ran in the lab.
     pub(super) ran_in_lab: u64,
     pub(super) duration_s: f64,
-    pub(super) failures: Vec<String>,
+    /// Figures with a goal.
+    pub(super) goals: Vec<GoalRow>,
+    pub(super) failures: Vec<Failed>,
+}
+
+/// A failure, and the command that runs only that.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Failed {
+    pub(super) text: String,
+    pub(super) command: String,
+}
+
+/// A measured figure beside its goal.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct GoalRow {
+    pub(super) name: String,
+    pub(super) figure: String,
+    pub(super) goal: String,
+    pub(super) is_met: Option<bool>,
+}
+
+impl Part {
+    fn title(&self) -> String {
+        match &self.kernel {
+            Some(kernel) => format!("{} on {kernel}", self.name),
+            None => self.name.clone(),
+        }
+    }
 }
 
 /// All parts so far.
@@ -73,8 +99,8 @@ impl Tally {
     }
 
     /// Takes note of what was not run.
-    pub(super) fn left_out(&mut self, name: &str, kernel: &Choice, why: &str) {
-        self.left_out.push(format!("{name} on {kernel}: {why}"));
+    pub(super) fn left_out(&mut self, title: &str, why: &str) {
+        self.left_out.push(format!("{title}: {why}"));
     }
 
     /// The sum: each test once, and what was left out among the skipped.
@@ -89,6 +115,35 @@ impl Tally {
             total.add(counts);
         }
         total
+    }
+
+    /// Figures with a goal, which fail nothing.
+    fn render_goals(&self, text: &mut String) {
+        let mut rows = vec![
+            ["measured", "kernel", "figure", "goal", ""]
+                .map(str::to_owned)
+                .to_vec(),
+        ];
+        for part in &self.parts {
+            rows.extend(part.goals.iter().map(|row| {
+                vec![
+                    format!("{}: {}", part.name, row.name),
+                    part.kernel.clone().unwrap_or_else(|| "-".to_owned()),
+                    row.figure.clone(),
+                    row.goal.clone(),
+                    row.is_met.map_or("-", met).to_owned(),
+                ]
+            }));
+        }
+        if rows.len() > 1 {
+            // Writing to a string cannot fail.
+            let _ = writeln!(
+                text,
+                "\ngoals of time and rate, which fail no test on an emulated kernel:"
+            );
+            text.push_str(&aligned(&rows, &[true, true, false, true, true]));
+            text.push('\n');
+        }
     }
 
     pub(super) fn summary(&self) -> Summary<'_> {
@@ -127,18 +182,24 @@ impl Tally {
         for name in &self.left_out {
             let _ = writeln!(text, "left out, and counted as skipped: {name}");
         }
-        for part in &self.parts {
-            for failure in &part.failures {
-                let kernel = part.kernel.as_ref().map(|kernel| format!(" on {kernel}"));
-                let _ = writeln!(
-                    text,
-                    "FAILED: {}{}: {failure}",
-                    part.name,
-                    kernel.unwrap_or_default()
-                );
-            }
+        self.render_goals(&mut text);
+        let failures = || {
+            let parts = self.parts.iter();
+            parts.flat_map(|part| part.failures.iter().map(move |failure| (part, failure)))
+        };
+        for (part, failure) in failures() {
+            let _ = writeln!(text, "FAILED: {}: {}", part.title(), failure.text);
         }
         let _ = writeln!(text, "output: {}", out.display());
+        for (part, failure) in failures() {
+            let first = failure.text.lines().next().unwrap_or_default();
+            let _ = writeln!(
+                text,
+                "FAILED: {}: {first}\n  run only that: {}",
+                part.title(),
+                failure.command
+            );
+        }
         let _ = writeln!(text, "{}", self.total());
         text
     }
@@ -159,7 +220,13 @@ mod tests {
             },
             ran_in_lab: 0,
             duration_s: 1.0,
-            failures: (0..failed).map(|_| "broken".to_owned()).collect(),
+            goals: Vec::new(),
+            failures: (0..failed)
+                .map(|_| Failed {
+                    text: "broken\n  | in two lines".to_owned(),
+                    command: "cargo lab run".to_owned(),
+                })
+                .collect(),
         }
     }
 
@@ -173,8 +240,16 @@ mod tests {
             vec!["x".into(), "y".into()],
         );
         // The same tests on another kernel.
-        tally.in_lab(part("devices", Some("6.1"), 1, 1, 0), vec!["x".into()]);
-        tally.left_out("long", &"6.1".parse().unwrap(), "it is slow");
+        let goal = |is_met| GoalRow {
+            name: "outage".to_owned(),
+            figure: "2.00 s".to_owned(),
+            goal: "at most 1".to_owned(),
+            is_met: Some(is_met),
+        };
+        let mut on_another = part("devices", Some("6.1"), 1, 1, 0);
+        on_another.goals = vec![goal(false)];
+        tally.in_lab(on_another, vec!["x".into()]);
+        tally.left_out("long on 6.1", "only --all runs it");
         assert_eq!(tally.total().to_string(), "13 passed, 1 failed, 3 skipped");
         let text = tally.render(Path::new("OUT"));
         assert_eq!(
@@ -185,9 +260,13 @@ mod tests {
              devices  6.1          1       1        0      1.0\n\
              set-up took 0.0 s\n\
              native: 2 of the skipped ran in the lab, and count there only\n\
-             left out, and counted as skipped: long on 6.1: it is slow\n\
-             FAILED: devices on 6.1: broken\n\
+             left out, and counted as skipped: long on 6.1: only --all runs it\n\n\
+             goals of time and rate, which fail no test on an emulated kernel:\n\
+             measured         kernel  figure  goal\n\
+             devices: outage  6.1     2.00 s  at most 1  MISSED\n\n\
+             FAILED: devices on 6.1: broken\n  | in two lines\n\
              output: OUT\n\
+             FAILED: devices on 6.1: broken\n  run only that: cargo lab run\n\
              13 passed, 1 failed, 3 skipped\n"
         );
     }

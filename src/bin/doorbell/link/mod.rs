@@ -127,9 +127,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     detect_within: Option<Duration>,
 
-    /// Of the commands that say which rail they make fail, how many have to be followed by its death, and not by its return
-    /// before the next command [default: each]
-    #[arg(long, value_name = "N", requires = "detect_within")]
+    /// Fail unless at least so many of the commands that name a rail are followed by its death, and not by its return before
+    /// the next command [default with --detect-within: each]
+    #[arg(long, value_name = "N")]
     detect_at_least: Option<usize>,
 
     /// Fail if for longer nothing came and nothing was done, up to the link's end where it is lost

@@ -447,7 +447,7 @@ fn failures<P: Provider, N: Network>(
         of_another_reason(end),
         "requests ended unknown for another reason than the link did",
     );
-    if judged.detect_within.is_some() {
+    if judged.detect_within.is_some() || judged.detect_at_least.is_some() {
         let is_found = |mark: &&Mark| mark.death().is_some();
         let said = watch.marks.iter().filter(|mark| mark.rail.is_some());
         let (found, missed): (Vec<_>, Vec<_>) = said.partition(is_found);

@@ -346,14 +346,15 @@ fn as_many_cuts_have_to_be_found_as_are_asked_for() {
         let now = at.after(Duration::from_millis(5));
         client.watch.saw(SessionEvent::RailDown { rail }, Some(at), now);
     }
-    let text = |detect_at_least| {
+    let judge = |detect_within, detect_at_least| {
         let judged = Judged {
-            detect_within: Some(Duration::from_millis(200)),
+            detect_within,
             detect_at_least,
             ..JUDGED
         };
         Report::of(&client, &judged).text()
     };
+    let text = |least| judge(Some(Duration::from_millis(200)), least);
     let (each, too_few) = (
         "`cut` made its rail fail",
         "2 commands were followed by the death",
@@ -362,6 +363,10 @@ fn as_many_cuts_have_to_be_found_as_are_asked_for() {
     assert_eq!(says(text(None)), [true, false]);
     assert_eq!(says(text(Some(3))), [false, true]);
     assert_eq!(says(text(Some(2))), [false, false]);
+    // How many are found is judged with and without a limit of the time.
+    assert_eq!(says(judge(None, Some(3))), [false, true]);
+    assert_eq!(says(judge(None, Some(2))), [false, false]);
+    assert_eq!(says(judge(None, None)), [false, false]);
 }
 
 #[test]

@@ -207,6 +207,12 @@ fn metrics_without_exactly_one_capture() {
     assert!(
         refused(&format!("{STEP}{metric}pointer = '/a'\nscale = 0.0")).contains("scale: must be above 0")
     );
+    assert!(
+        refused(&format!(
+            "{STEP}{metric}pointer = '/a'\nat_least = 2\nat_most = 1"
+        ))
+        .contains("at_least not above at_most")
+    );
     let stranger = metric.replace("\"one\"", "\"two\"");
     assert!(refused(&format!("{STEP}{stranger}pointer = '/a'")).contains("metric `m`, step: no step `two`"));
 }
@@ -376,8 +382,22 @@ fn tests_on_what_is_no_kernel() {
         refused(&format!("test_on = [\"6.1\", \"6.1\"]\n{STEP}"))
             .starts_with("t.toml:4: test_on: `6.1` is named twice")
     );
-    assert!(refused(&format!("slow = true\n{STEP}")).starts_with("t.toml:4: slow: only what is part of"));
     assert!(
-        refused(&format!("beside_others = true\n{STEP}")).starts_with("t.toml:4: beside_others: only what")
+        refused(&format!(
+            "test_on = [\"6.1\"]\nall_on = [\"6.12\", \"6.1\"]\n{STEP}"
+        ))
+        .starts_with("t.toml:5: all_on: `6.1` is named twice")
+    );
+    for flag in ["quick", "beside_others"] {
+        let message = refused(&format!("{flag} = true\n{STEP}"));
+        assert!(
+            message.starts_with(&format!("t.toml:4: {flag}: the scenario is no part of")),
+            "{message}"
+        );
+    }
+    // A guest of `--quick` is one of the gate's.
+    assert!(
+        refused(&format!("all_on = [\"6.1\"]\nquick = true\n{STEP}"))
+            .contains("quick: the scenario is no part")
     );
 }

@@ -63,6 +63,32 @@ fn metrics_are_compared_round_by_round() {
 }
 
 #[test]
+fn a_goal_is_reported_as_met_or_missed_and_fails_nothing() {
+    let with = |metric: &str, compare: &str| {
+        let text = COMPARED.replacen("scale = 0.001", &format!("scale = 0.001\n{metric}"), 1);
+        let (report, _folder) = run(&format!("{text}{compare}"));
+        assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.failures);
+        let text = table::render(&report, Detail::Whole, Colour::Plain);
+        (report.metrics[0].met, report.comparisons[0].within_bounds, text)
+    };
+    let (met, within, text) = with("at_most = 15", "max = 1.5\ngoal = true");
+    assert_eq!((met, within), (Some(true), Some(true)));
+    assert!(
+        text.contains("at most 15  met") && text.contains("goal at most 1.5: met"),
+        "{text}"
+    );
+    let (met, within, text) = with("at_most = 14.9", "max = 1.49\ngoal = true");
+    assert_eq!((met, within), (Some(false), Some(false)));
+    assert!(
+        text.contains("at most 14.9  MISSED") && text.contains("goal at most 1.49: MISSED"),
+        "{text}"
+    );
+    let (met, _, text) = with("at_least = 15.1", "");
+    assert_eq!(met, Some(false));
+    assert!(text.contains("at least 15.1  MISSED"), "{text}");
+}
+
+#[test]
 fn a_ratio_at_its_bound_passes_and_one_past_it_fails() {
     let (report, _folder) = run(&format!("{COMPARED}max = 1.5"));
     assert_eq!(report.verdict, Verdict::Passed, "{:?}", report.failures);

@@ -1,0 +1,228 @@
+//! Running one test program: its own deadline, its log, and its results.
+
+use core::time::Duration;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+
+use super::{Kind, Program};
+use crate::harness;
+use crate::leash;
+use crate::programs;
+use crate::scenario::{TestCounts, count_tests};
+
+/// Names folders of C headers that the bindings are compared with, beside the installed ones.
+const HEADERS_VARIABLE: &str = "DOORBELL_RDMA_HEADERS";
+
+/// Between looks whether a program has ended.
+const TURN: Duration = Duration::from_millis(20);
+
+/// So many failed tests are shown in full: more have failed of one thing.
+const FAILURES_MAX: usize = 20;
+
+/// The result of one run of a program.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) counts: TestCounts,
+    pub(crate) failures: Vec<Failure>,
+    /// The tests that skipped themselves.
+    pub(crate) skipped: Vec<String>,
+}
+
+/// A failed test, or a program that failed without one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// The test's name; absent if the program itself failed.
+    pub(crate) test: Option<String>,
+    /// The program, the test, and the last lines of its output.
+    pub(crate) text: String,
+    /// The command that runs only that.
+    pub(crate) command: String,
+}
+
+/// Runs a program, with its output going to `log`. One that runs past its deadline is killed.
+///
+/// # Errors
+///
+/// The program cannot be started, or its output cannot be read.
+pub(crate) fn run(program: &Program, headers: &Path, log: &Path) -> Result<Ran> {
+    let mut leashed = leash::spawn_logging(&command(program, headers)?, log)?;
+    let deadline = Duration::from_secs(program.suite().deadline_s);
+    let began = Instant::now();
+    let status = loop {
+        let status = leashed.status();
+        if status.is_some() || began.elapsed() > deadline {
+            break status;
+        }
+        thread::sleep(TURN);
+    };
+    leashed.end();
+    let lines = fs::read(log).with_context(|| format!("cannot read {}", log.display()))?;
+    Ok(judge(program, status, &String::from_utf8_lossy(&lines)))
+}
+
+fn command(program: &Program, headers: &Path) -> Result<Command> {
+    let mut command = Command::new("env");
+    command.arg("-C");
+    match &program.kind {
+        Kind::Built {
+            executable, folder, ..
+        } => {
+            // As cargo runs them: in the package's folder, told of both.
+            command
+                .arg(folder)
+                .arg(executable)
+                .env("CARGO", programs::program())
+                .env("CARGO_MANIFEST_DIR", folder);
+        }
+        Kind::Documentation => {
+            command
+                .arg(programs::workspace()?)
+                .arg(programs::program())
+                .args(["test", "--doc", "--no-fail-fast"])
+                .args(program.suite().arguments)
+                .arg("--");
+        }
+    }
+    command
+        // The output of a test that passed says that it skipped itself, above all.
+        .arg("--show-output")
+        .env(HEADERS_VARIABLE, headers)
+        .env("CARGO_TERM_COLOR", "never");
+    Ok(command)
+}
+
+/// The result of a program that ended with `status`, or was killed at its deadline.
+fn judge(program: &Program, status: Option<ExitStatus>, lines: &str) -> Ran {
+    let name = &program.name;
+    let failure = |test: Option<&str>, text: String| Failure {
+        test: test.map(str::to_owned),
+        text,
+        command: program.command(test),
+    };
+    let mut failures: Vec<Failure> = harness::failed(lines)
+        .into_iter()
+        .map(|(test, last)| failure(Some(&test), format!("{name}: {test}{last}")))
+        .collect();
+    let more = failures.len().saturating_sub(FAILURES_MAX);
+    failures.truncate(FAILURES_MAX);
+    if more > 0 {
+        failures.push(failure(None, format!("{name}: {more} more tests failed")));
+    }
+    let counted = count_tests(lines);
+    let ended = match status {
+        None => {
+            let stuck = harness::unfinished(lines);
+            let stuck = if stuck.is_empty() {
+                String::new()
+            } else {
+                format!("; still running: {}", stuck.join(", "))
+            };
+            let seconds = program.suite().deadline_s;
+            Some(format!(
+                "ran past its deadline of {seconds} s and was killed{stuck}"
+            ))
+        }
+        Some(status) if !status.success() && failures.is_empty() => Some(format!("ended with {status}")),
+        Some(_) => counted.as_ref().err().map(|error| format!("{error:#}")),
+    };
+    if let Some(ended) = ended {
+        failures.push(failure(None, harness::ending(&format!("{name}: {ended}"), lines)));
+    }
+    let mut counts = counted.unwrap_or_default();
+    if !failures.is_empty() && counts.failed == 0 {
+        counts.failed = 1;
+    }
+    Ran {
+        counts,
+        failures,
+        skipped: harness::skipped(lines),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    /// A program that is this script.
+    fn script(folder: &Path, text: &str, suite: usize) -> Program {
+        let executable = folder.join("program");
+        fs::write(&executable, format!("#!/bin/sh\n{text}")).unwrap();
+        fs::set_permissions(&executable, fs::Permissions::from_mode(0o755)).unwrap();
+        Program {
+            name: "doorbell test script".to_owned(),
+            suite,
+            kind: Kind::Built {
+                executable,
+                folder: folder.to_owned(),
+                selector: ["-p", "doorbell", "--test", "script"].map(str::to_owned).to_vec(),
+            },
+        }
+    }
+
+    fn ran(text: &str) -> Ran {
+        let folder = tempfile::tempdir().unwrap();
+        let program = script(folder.path(), text, 0);
+        run(&program, Path::new("/headers"), &folder.path().join("log")).unwrap()
+    }
+
+    #[test]
+    fn a_program_runs_as_cargo_runs_it() {
+        let ran = ran("test \"$1\" = --show-output || exit 1\n\
+             test \"$PWD\" = \"$CARGO_MANIFEST_DIR\" && test \"$DOORBELL_RDMA_HEADERS\" = /headers || exit 2\n\
+             test -n \"$CARGO\" || exit 3\n\
+             echo 'test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out'\n");
+        assert_eq!(ran.failures, []);
+        assert_eq!(ran.counts.to_string(), "3 passed, 0 failed, 1 skipped");
+    }
+
+    #[test]
+    fn a_program_that_dies_is_a_failure_with_its_last_lines() {
+        let ran = ran("echo 'running 2 tests'; echo 'memory is gone'; kill -ABRT $$\n");
+        assert_eq!(ran.counts.failed, 1);
+        let [failure] = ran.failures.as_slice() else {
+            panic!("{:?}", ran.failures)
+        };
+        assert!(
+            failure
+                .text
+                .starts_with("doorbell test script: ended with signal: 6"),
+            "{}",
+            failure.text
+        );
+        assert!(failure.text.ends_with("\n  | memory is gone"), "{}", failure.text);
+        assert_eq!(failure.command, "cargo test -p doorbell --test script");
+    }
+
+    #[test]
+    fn a_program_without_a_result_is_a_failure() {
+        assert!(
+            ran("exit 0\n").failures[0]
+                .text
+                .contains("no line `test result: …`")
+        );
+    }
+
+    #[test]
+    fn a_program_past_its_deadline_is_a_failure_that_names_the_stuck_test() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = script(folder.path(), "", 0);
+        let lines = "running 3 tests\ntest a ... ok\ntest b has been running for over 60 seconds\n\
+                     test c has been running for over 60 seconds\ntest c ... ok\n";
+        let ran = judge(&program, None, lines);
+        let expected =
+            "doorbell test script: ran past its deadline of 600 s and was killed; still running: b\n";
+        assert!(
+            ran.failures[0].text.starts_with(expected),
+            "{}",
+            ran.failures[0].text
+        );
+        assert_eq!(ran.counts.failed, 1);
+    }
+}
