@@ -141,13 +141,38 @@ impl Reject {
     }
 }
 
+/// A number with a comma behind its thousands.
+struct Thousands(u32);
+
+impl fmt::Display for Thousands {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0 / 1_000, self.0 % 1_000) {
+            (0, small) => write!(f, "{small}"),
+            (large, small) => write!(f, "{},{small:03}", Self(large)),
+        }
+    }
+}
+
 impl fmt::Display for Reject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.reason)?;
-        if self.detail == 0 {
-            Ok(())
-        } else {
-            write!(f, " (detail {})", self.detail)
+        let Self { reason, detail } = *self;
+        write!(f, "{reason}")?;
+        if detail == 0 {
+            return Ok(());
+        }
+        match reason {
+            RejectReason::VERSION => {
+                let [.., oldest, newest] = detail.to_be_bytes();
+                write!(f, " (it speaks versions {oldest} to {newest})")
+            }
+            RejectReason::MALFORMED => write!(f, " (the field at byte {detail})"),
+            RejectReason::UNEXPECTED => write!(f, " (frame kind {detail})"),
+            RejectReason::TIMED_OUT => write!(f, " (stage {detail})"),
+            RejectReason::BUSY => write!(f, " (retry in {} ms)", Thousands(detail)),
+            RejectReason::QUEUE_PAIR => write!(f, " (errno {detail})"),
+            RejectReason::UNKNOWN_KEY => write!(f, " (key id {detail})"),
+            RejectReason::APPLICATION => write!(f, " (code {detail} of the application)"),
+            _ => write!(f, " (detail {detail})"),
         }
     }
 }

@@ -24,15 +24,15 @@ pub(crate) struct Board {
     told: Told,
     noted: Option<Instant>,
     /// It tells until this goes.
-    _server: MetricsServer,
+    server: MetricsServer,
 }
 
 impl Board {
-    /// Tells at this address, of the ports of these Workers' devices what the kernel counts now; says where.
+    /// Tells at this address, of the ports of these Workers' devices what the kernel counts now.
     ///
     /// # Errors
     /// The port cannot be had.
-    pub(crate) fn start(at: SocketAddr, workers: &[Worker]) -> Result<Self, Failure> {
+    pub(crate) fn start<P: Provider>(at: SocketAddr, workers: &[Worker<P>]) -> Result<Self, Failure> {
         let told = Told::default();
         let devices: BTreeSet<_> = workers.iter().map(|worker| worker.device().to_owned()).collect();
         let of_program = Arc::clone(&told);
@@ -43,12 +43,26 @@ impl Board {
             metrics.to_string()
         };
         let server = MetricsServer::start(at, render).map_err(|error| format!("metrics at {at}: {error}"))?;
-        eprintln!("metrics at http://{}/metrics", server.address());
         Ok(Self {
             told,
             noted: None,
-            _server: server,
+            server,
         })
+    }
+
+    /// Where it tells.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
+    /// As [`Board::start`], and says where on standard error.
+    ///
+    /// # Errors
+    /// The port cannot be had.
+    pub(crate) fn announced<P: Provider>(at: SocketAddr, workers: &[Worker<P>]) -> Result<Self, Failure> {
+        let board = Self::start(at, workers)?;
+        eprintln!("metrics at http://{}/metrics", board.address());
+        Ok(board)
     }
 
     /// Notes how it is now, where what was noted is old: the Workers, and what `gather` adds.

@@ -35,7 +35,6 @@ pub(crate) struct Arguments {
 
 #[derive(Serialize)]
 struct Report {
-    version: &'static str,
     settings: Vec<Row>,
     #[serde(skip)]
     text: String,
@@ -44,7 +43,8 @@ struct Report {
 #[derive(Serialize)]
 struct Row {
     key: &'static str,
-    value: String,
+    /// Of the type that a file of settings has for it; null where nothing is set.
+    value: Option<toml::Value>,
     /// What kind of place it came from.
     source: &'static str,
     /// Which: a line of a file, a variable, an option.
@@ -60,10 +60,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments
         .configured
         .settings(SettingValues::default(), &arguments.peers.said())?;
-    print(&report(&settings), arguments.json, |report| report.text.clone())
+    print("config", &report(&settings), arguments.json, |report| {
+        report.text.clone()
+    })
 }
 
 fn report(settings: &Settings) -> Report {
+    let text = settings.to_toml();
+    let file: toml::Table = text.parse().unwrap_or_default();
+    let in_file = |key: &str| {
+        let (first, rest) = key.split_once('.').unwrap_or((key, ""));
+        let rest = rest.split('.').filter(|name| !name.is_empty());
+        rest.fold(file.get(first), |value, name| value?.get(name))
+            .cloned()
+    };
     let rows = settings.iter().map(|setting| {
         let (source, is_place) = match setting.source {
             SettingSource::Default => ("default", false),
@@ -74,15 +84,14 @@ fn report(settings: &Settings) -> Report {
         };
         Row {
             key: setting.key,
-            value: setting.value,
+            value: in_file(setting.key),
             source,
             place: is_place.then(|| setting.source.to_string()),
             variable: setting.variable,
         }
     });
     Report {
-        version: env!("CARGO_PKG_VERSION"),
         settings: rows.collect(),
-        text: settings.to_toml(),
+        text,
     }
 }

@@ -4,24 +4,17 @@
 //! two ends are started, and the verdict is given.
 
 use core::fmt::Write as _;
-use core::net::IpAddr;
 use core::time::Duration;
-use std::sync::mpsc;
-use std::thread;
 
+use doorbell::vocabulary::Mtu;
 use doorbell::vocabulary::provider::{Context as _, Provider};
-use doorbell::vocabulary::{IpPrefix, Mtu};
-use doorbell::{Handle, KEY_BYTES_MIN, Key, KeyRing, Network, Node, NodeError, PortReport, Trust};
-use doorbell_sim::{Fabric, Host, PortConfig};
+use doorbell::{Network, Node, NodeError, PortReport};
 use serde::Serialize;
 
-use crate::address::anywhere;
-use crate::devices::HOW_TO_GET_ONE;
-use crate::perf::{
-    Between, Findings, Kind, Metering, Op, PerfError, Progress, Row, Server, Target, Terms, Test, drive,
-    table,
-};
-use crate::report::{Failure, print};
+use crate::devices::{HOW_TO_GET_ONE, advised};
+use crate::perf::{Findings, Kind, Metering, Op, Row, Terms, Test, both_ends, table};
+use crate::report::{Failure, print_outcome};
+use crate::simulated;
 
 /// Messages of a latency test that are timed, and before those.
 const LATENCY: (u64, u64) = (500, 50);
@@ -66,17 +59,17 @@ pub(crate) struct Arguments {
 /// Everything the demonstration tells.
 #[derive(Serialize)]
 struct Report {
-    version: &'static str,
     /// No RDMA device took part.
     simulated: bool,
     device: String,
-    /// Once they were connected.
-    between: Option<Between>,
+    /// The address of the RDMA port at the other end, once they were connected.
+    peer: Option<String>,
+    path_mtu_bytes: Option<u32>,
     tests: Vec<Row>,
     /// Operations that this device does not have.
     left_out: Vec<&'static str>,
-    messages_checked: u64,
-    passed: bool,
+    checked_messages: u64,
+    #[serde(skip)]
     error: Option<String>,
 }
 
@@ -86,69 +79,22 @@ struct Report {
 /// There is no usable device, or something did not work, or a byte was wrong.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let timeout = Duration::from_secs(arguments.timeout);
-    if arguments.simulated {
-        let [out, errors] = simulated_notice(arguments.json);
-        print!("{out}");
-        eprint!("{errors}");
-        let [near, far] = simulated(&trust()?)?;
-        let tests = tests(near.provider().open(SIMULATED_DEVICE)?.limits().atomics);
-        let report = measure(&near, || Ok(far), SIMULATED_DEVICE.into(), &tests, timeout, true)?;
-        return tell(&report, arguments);
-    }
-    let trust = trust()?;
-    let node = Node::open(trust.clone()).map_err(advised)?;
-    let ports = node.ports().map_err(advised)?;
-    let device = choose(&ports, arguments.device.as_deref())?;
-    let tests = tests(node.provider().open(&device)?.limits().atomics);
-    tell(
-        &measure(&node, || Node::open(trust), device, &tests, timeout, false)?,
-        arguments,
-    )
-}
-
-/// Both ends are here, so they have a key that is made for this run, and nobody else is let in.
-fn trust() -> Result<Trust, Failure> {
-    let mut secret = [0; KEY_BYTES_MIN];
-    getrandom::fill(&mut secret).map_err(|_| PerfError::Entropy)?;
-    Ok(Trust::keys(KeyRing::new(Key::new(1, &secret)?)))
-}
-
-/// The device of each simulated host.
-const SIMULATED_DEVICE: &str = "sim0";
-
-/// That nothing of it is real, as it is said before anything is measured: in the output, or, where a document is all of that,
-/// on standard error.
-fn simulated_notice(is_json: bool) -> [String; 2] {
-    const SIMULATED: &str = "SIMULATED: no RDMA device takes part, and no figure here is that of a device\n";
-    if is_json {
-        [String::new(), SIMULATED.to_owned()]
+    let trust = simulated::trust()?;
+    let mut report = if arguments.simulated {
+        simulated::say(arguments.json);
+        let [near, far] = simulated::two(&trust)?;
+        let tests = tests(near.provider().open(simulated::DEVICE)?.limits().atomics);
+        measure(&near, || Ok(far), simulated::DEVICE.into(), &tests, timeout)?
     } else {
-        [format!("{SIMULATED}\n"), String::new()]
-    }
-}
-
-/// Two hosts of one simulated subnet.
-fn simulated(trust: &Trust) -> Result<[Node<Host, Host>; 2], Failure> {
-    let fabric = Fabric::new();
-    let host = |name: &str, number: u8| -> Result<Node<Host, Host>, Failure> {
-        let prefix = IpPrefix::new(IpAddr::from([10, 0, 0, number]), 24).map_err(|_| "no such subnet")?;
-        let host = fabric.host(name, vec![PortConfig::new(SIMULATED_DEVICE, &[prefix])])?;
-        Ok(Node::with(host.clone(), host, trust.clone())?)
+        let node = Node::open(trust.clone()).map_err(|error| advised(&error))?;
+        let ports = node.ports().map_err(|error| advised(&error))?;
+        let device = choose(&ports, arguments.device.as_deref())?;
+        let tests = tests(node.provider().open(&device)?.limits().atomics);
+        measure(&node, || Node::open(trust), device, &tests, timeout)?
     };
-    Ok([host("near", 1)?, host("far", 2)?])
-}
-
-fn tell(report: &Report, arguments: &Arguments) -> Result<(), Failure> {
-    print(report, arguments.json, Report::to_text)?;
-    match &report.error {
-        None => Ok(()),
-        Some(error) => Err(format!("the demonstration failed: {error}").into()),
-    }
-}
-
-/// An error of the stack, with what can be done.
-fn advised(error: NodeError) -> Failure {
-    format!("{error}\n{}", HOW_TO_GET_ONE.trim_end()).into()
+    report.simulated = arguments.simulated;
+    let error = report.error.clone();
+    print_outcome("demo", &report, error, arguments.json, Report::to_text)
 }
 
 /// The device of this name, or the first, that has a usable port.
@@ -221,42 +167,16 @@ fn measure<P: Provider, N: Network>(
     device: String,
     tests: &[Test],
     timeout: Duration,
-    is_simulated: bool,
 ) -> Result<Report, Failure> {
-    let terms = &Terms {
+    let terms = Terms {
         device: Some(device.clone()),
         timeout,
         shared_receives: None,
+        duration: None,
         metering: Metering::default(),
     };
-    thread::scope(|scope| {
-        let (tell, told) = mpsc::channel();
-        let listening = scope.spawn(move || listen(&listening()?, terms, &tell));
-        // The thread says where it listens, or ends.
-        let driven = told.recv().ok().map(|handle| {
-            drive(node, &Target::Handle(handle), tests, terms, |test| {
-                Progress::on_stderr(format!("{} {} bytes", test.op, test.message_bytes), test.total())
-            })
-        });
-        let served = listening.join().map_err(|_| "the listening end panicked")?;
-        let report = conclude(device, tests, driven, served?);
-        Ok(Report {
-            simulated: is_simulated,
-            ..report
-        })
-    })
-}
-
-/// The listening end: a node of its own, that serves one client.
-fn listen<P: Provider, N: Network>(
-    node: &Node<P, N>,
-    terms: &Terms,
-    tell: &mpsc::Sender<Handle>,
-) -> Result<Findings, PerfError> {
-    let mut server = Server::bind(node, anywhere(0), terms)?;
-    // Were nobody there to be told, nobody would come either, and the deadline passes.
-    let _ = tell.send(*server.handle());
-    Ok(server.serve_one())
+    let (driven, served) = both_ends(node, listening, tests, &terms)?;
+    Ok(conclude(device, tests, driven, served))
 }
 
 fn conclude(device: String, tests: &[Test], driven: Option<Findings>, served: Findings) -> Report {
@@ -275,14 +195,13 @@ fn conclude(device: String, tests: &[Test], driven: Option<Findings>, served: Fi
         .into_iter()
         .filter(|op| tests.iter().all(|test| test.op != *op));
     Report {
-        version: env!("CARGO_PKG_VERSION"),
         simulated: false,
         device,
-        between: driven.between,
-        messages_checked: driven.rows.iter().map(checked).fold(0, u64::saturating_add),
+        peer: driven.between.as_ref().map(|between| between.peer.clone()),
+        path_mtu_bytes: driven.between.map(|between| between.path_mtu_bytes),
+        checked_messages: driven.rows.iter().map(checked).fold(0, u64::saturating_add),
         tests: driven.rows,
         left_out: left_out.map(Op::name).collect(),
-        passed: error.is_none(),
         error,
     }
 }
@@ -297,17 +216,19 @@ impl Report {
             "two ends on this host"
         };
         let _ = write!(text, "{}: {hosts}", self.device);
-        if let Some(Between {
-            peer, path_mtu_bytes, ..
-        }) = &self.between
-        {
+        if let (Some(peer), Some(path_mtu_bytes)) = (&self.peer, self.path_mtu_bytes) {
             let _ = write!(text, ", at {peer}, path MTU {path_mtu_bytes} bytes");
         }
-        let _ = write!(text, ", doorbell {}\n\n{}\n", self.version, table(&self.tests));
+        let _ = write!(
+            text,
+            ", doorbell {}\n\n{}\n",
+            env!("CARGO_PKG_VERSION"),
+            table(&self.tests)
+        );
         if !self.left_out.is_empty() {
             let _ = writeln!(text, "this device does not have {}", self.left_out.join(", "));
         }
-        let checked = self.messages_checked;
+        let checked = self.checked_messages;
         let _ = match &self.error {
             None => writeln!(text, "PASSED: every byte of {checked} messages is as it was sent"),
             Some(error) => writeln!(text, "FAILED after {checked} messages: {error}"),
@@ -320,6 +241,7 @@ impl Report {
 mod tests {
     use super::{Findings, choose, conclude, tests};
     use crate::perf::{Kind, Op};
+    use crate::simulated;
     use doorbell::PortReport;
     use doorbell::vocabulary::port::Name;
     use doorbell::vocabulary::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortState};
@@ -386,35 +308,14 @@ mod tests {
     }
 
     #[test]
-    fn a_simulated_run_says_so_first() {
-        for is_json in [false, true] {
-            let [out, errors] = super::simulated_notice(is_json);
-            let (said, silent) = if is_json { (errors, out) } else { (out, errors) };
-            assert!(said.starts_with("SIMULATED: no RDMA device takes part"), "{said}");
-            assert!(silent.is_empty());
-        }
-        let mut report = conclude("sim0".into(), &tests(true), None, Findings::nothing());
-        report.simulated = true;
-        let json = serde_json::to_value(&report).unwrap();
-        assert_eq!(json["simulated"], true);
-    }
-
-    #[test]
     fn two_simulated_hosts_connect_and_measure() {
-        let [near, far] = super::simulated(&super::trust().unwrap()).unwrap();
+        let [near, far] = simulated::two(&simulated::trust().unwrap()).unwrap();
         let timeout = core::time::Duration::from_secs(60);
         let mut few = tests(true);
         few.retain(|test| test.kind == Kind::Latency && test.op.is_atomic());
-        let report = super::measure(
-            &near,
-            || Ok(far),
-            super::SIMULATED_DEVICE.into(),
-            &few,
-            timeout,
-            true,
-        );
+        let report = super::measure(&near, || Ok(far), simulated::DEVICE.into(), &few, timeout);
         let report = report.map_err(|error| error.to_string()).unwrap();
-        assert!(report.passed && report.simulated, "{:?}", report.error);
+        assert_eq!(report.error, None);
         assert_eq!(report.tests.len(), few.len());
     }
 
@@ -422,7 +323,7 @@ mod tests {
     fn tests_that_were_not_run_are_no_success() {
         let all = tests(false);
         let report = conclude("rxe0".into(), &all, None, Findings::nothing());
-        assert!(!report.passed);
+        assert!(report.error.is_some());
         assert_eq!(report.left_out, ["fetch-add", "compare-swap"]);
         let text = report.to_text();
         assert!(

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use doorbell::{NodeError, Rdma};
 
-use crate::report::{Failure, print};
+use crate::report::{Failure, print_outcome};
 
 mod report;
 
@@ -63,13 +63,14 @@ const KERNEL: &str = "/sys/class/infiniband";
 /// There is no libibverbs, the device named does not exist, or none is usable and one was required.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let listing = listing(arguments.device.as_deref())?;
-    print(&listing, arguments.json, |listing| {
-        listing.to_text(arguments.verbose)
-    })?;
-    if arguments.require_usable && listing.ports_usable == 0 {
+    let is_missing = arguments.require_usable && listing.ports_usable == 0;
+    let error = is_missing.then(|| "no usable RDMA port".to_owned());
+    let text = |listing: &Listing| listing.to_text(arguments.verbose);
+    if error.is_some() && !arguments.json {
+        print!("{}", text(&listing));
         return Err("no usable RDMA port".into());
     }
-    Ok(())
+    print_outcome("devices", &listing, error, arguments.json, text)
 }
 
 /// Looks at all devices, or at one.
@@ -107,6 +108,16 @@ fn listing(only: Option<&str>) -> Result<Listing, Failure> {
         .collect();
     let kernel_only = kernel_only.into_iter().filter(|name| is_wanted(name)).collect();
     Ok(Listing::new(library, devices, kernel_only, &missing(kernel)))
+}
+
+/// An error of the stack, with what this machine lacks and how to get a device, where that is the cause.
+pub(crate) fn advised(error: &NodeError) -> String {
+    match error {
+        NodeError::Library(_) | NodeError::Provider(_) | NodeError::NothingUsable(_) => {
+            no_stack(&error.to_string(), &missing(Path::new(KERNEL)))
+        }
+        _ => error.to_string(),
+    }
 }
 
 /// The kernel has no RDMA at all: why, what it lacks, and what to do.

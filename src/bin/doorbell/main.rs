@@ -1,13 +1,15 @@
 //! The `doorbell` program: what RDMA devices there are, and how well they move bytes.
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 mod address;
 mod board;
 mod changes;
 mod closed_pipe;
+mod columns;
 mod config;
 mod configured;
 mod demo;
@@ -15,8 +17,10 @@ mod devices;
 mod handle_file;
 #[cfg(test)]
 mod hostile;
+mod keygen;
 mod link;
 mod log;
+mod manual;
 mod mesh;
 mod opened;
 mod peers;
@@ -27,6 +31,7 @@ mod port_counts;
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
 mod report;
+mod simulated;
 mod status;
 mod topo;
 mod value;
@@ -34,8 +39,9 @@ mod value;
 /// RDMA from the command line: devices, rails, latency, bandwidth, interoperation.
 ///
 /// Measurements need two processes: one listens, the other names it. Every payload byte is
-/// checked on arrival, outside the timed section. All reports come as text, or with --json as
-/// one JSON document on standard output.
+/// checked on arrival, outside the timed section. With --simulated both ends are in one process,
+/// and no device is needed. All reports come as text, or with --json as one JSON document on
+/// standard output, failures too (docs/json.md).
 #[derive(Parser)]
 #[command(name = "doorbell", version, max_term_width = 100)]
 struct Arguments {
@@ -56,11 +62,37 @@ enum Command {
     Status(status::Arguments),
     Config(config::Arguments),
     Demo(demo::Arguments),
+    Keygen(keygen::Arguments),
+    Completions(manual::CompletionsArguments),
+    Man(manual::ManArguments),
 }
 
 fn main() -> ExitCode {
     closed_pipe::heed(std::process::exit);
-    let outcome = match Arguments::parse().command {
+    let matches = match Arguments::command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return not_parsed(&error),
+    };
+    let (name, wants_json) = asked(&matches);
+    let command = match Arguments::from_arg_matches(&matches) {
+        Ok(Arguments { command }) => command,
+        Err(error) => return not_parsed(&error),
+    };
+    let Err(error) = run(command) else {
+        return ExitCode::SUCCESS;
+    };
+    if !error.is::<report::Reported>() {
+        if wants_json {
+            report::print_error(name, &error.to_string());
+        } else {
+            eprintln!("doorbell: {error}");
+        }
+    }
+    ExitCode::FAILURE
+}
+
+fn run(command: Command) -> Result<(), report::Failure> {
+    match command {
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Topo(arguments) => topo::topo(&arguments),
         Command::Preflight(arguments) => topo::check(&arguments),
@@ -72,14 +104,35 @@ fn main() -> ExitCode {
         Command::Status(arguments) => status::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),
         Command::Demo(arguments) => demo::run(&arguments),
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("doorbell: {error}");
-            ExitCode::FAILURE
+        Command::Keygen(arguments) => keygen::run(&arguments),
+        Command::Completions(arguments) => manual::completions(&arguments),
+        Command::Man(arguments) => manual::man(&arguments),
+    }
+}
+
+/// The name of the command, and whether its report is to be JSON.
+fn asked(matches: &ArgMatches) -> (&str, bool) {
+    matches
+        .subcommand()
+        .map_or(("doorbell", false), |(name, matches)| {
+            let json = matches.try_get_one::<bool>("json").ok().flatten();
+            (name, json.copied().unwrap_or(false))
+        })
+}
+
+/// Says why the command line is none, as JSON where it asks for that.
+fn not_parsed(error: &clap::Error) -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    let name = words.next().filter(|_| error.use_stderr());
+    if words.any(|word| word == OsStr::new("--json")) {
+        if let Some(name) = name.as_deref().and_then(OsStr::to_str) {
+            let text = error.to_string();
+            let text = text.split("\n\nFor more information").next().unwrap_or_default();
+            report::print_error(name, text.trim_start_matches("error: ").trim_end());
+            return ExitCode::from(2);
         }
     }
+    error.exit()
 }
 
 #[cfg(test)]

@@ -11,10 +11,11 @@ use std::thread;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use doorbell::vocabulary::collective::{Collective, Data};
+use doorbell::vocabulary::provider::Provider;
 use doorbell::vocabulary::{Rank, Ranks};
 use doorbell::{
-    Clock as _, Deadline, Group, GroupError, Handle, Labels, LogLevel, Mesh, MeshConfig, MeshEvent, Node,
-    SettingSource, SettingValues, Settings, Worker, WorkerConfig,
+    Clock as _, Deadline, Group, GroupError, Handle, Labels, LogLevel, Mesh, MeshConfig, MeshEvent, Network,
+    Node, SettingSource, SettingValues, Settings, Worker, WorkerConfig,
 };
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -31,9 +32,11 @@ use crate::report::{Failure, print};
 
 mod content;
 mod missing;
+mod simulated;
 
 use content::Content;
 use missing::Missing;
+pub(crate) use simulated::World;
 
 /// How often the folder is looked at for handles that are missing.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -68,15 +71,25 @@ const DEPTH: u32 = 64;
                         doorbell mesh --key-file keys --rank 1 --ranks 3 --listen '[::]:7500' --peer 0=10.1.0.1:7500\n  \
                         doorbell mesh --key-file keys --rank 2 --ranks 3 --peer 0=10.1.0.1:7500 --peer 1=10.1.0.2:7500\n  \
                         doorbell mesh --key-file keys --rank 0 --ranks 3 --handles /shared/mesh\n  \
+                        doorbell mesh --simulated --ranks 3\n  \
                         doorbell mesh --key-file keys --rank 1 --ranks 3 --handles /shared/mesh --collective all-reduce --size 1048576"
 )]
 pub(crate) struct Arguments {
     /// Which member this is, from 0
-    #[arg(short, long, value_parser = clap::value_parser!(u8).range(0..64))]
-    rank: u8,
+    #[arg(
+        long,
+        value_parser = clap::value_parser!(u8).range(0..64),
+        required_unless_present = "simulated"
+    )]
+    rank: Option<u8>,
+
+    /// Run all members in this process, on hosts of a simulated fabric: no device is needed, every byte is checked, and the
+    /// times measure this program alone
+    #[arg(long, conflicts_with_all = ["rank", "peer", "listen", "handles", "metrics", "key_file", "unauthenticated"])]
+    simulated: bool,
 
     /// How many members there are
-    #[arg(short = 'n', long, value_parser = clap::value_parser!(u8).range(1..=64))]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=64))]
     ranks: u8,
 
     /// A member of a lower rank, and the TCP address it listens at; once for each
@@ -84,7 +97,7 @@ pub(crate) struct Arguments {
     peer: Vec<(u8, SocketAddr)>,
 
     /// The TCP address to listen at; by default any port of all addresses, for members that find the handle in the folder
-    #[arg(long, value_name = "ADDRESS:PORT", required_unless_present_any = ["handles", "peer"])]
+    #[arg(long, value_name = "ADDRESS:PORT", required_unless_present_any = ["handles", "peer", "simulated"])]
     listen: Option<SocketAddr>,
 
     /// The folder for the handles of all members
@@ -92,7 +105,7 @@ pub(crate) struct Arguments {
     handles: Option<PathBuf>,
 
     /// What to do together
-    #[arg(short, long, value_enum, default_value_t = Which::AllToAll)]
+    #[arg(long, value_enum, default_value_t = Which::AllToAll)]
     collective: Which,
 
     /// Bytes that each member has for each other one; a multiple of 4 for those that add
@@ -100,7 +113,7 @@ pub(crate) struct Arguments {
     size: u32,
 
     /// How often it is timed; a tenth as often goes before, untimed
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(short = 'n', long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     rounds: u32,
 
     /// The longest to wait until all members are there, for any round, and in the end until all have what this one sent [default: 30, or as set]
@@ -155,16 +168,17 @@ impl Which {
 
 #[derive(Serialize)]
 struct Report {
-    version: &'static str,
+    /// No RDMA device takes part.
+    simulated: bool,
     rank: u8,
     ranks: u8,
     neighbours: Vec<u8>,
     ways: Vec<Way>,
     collective: Which,
-    size_bytes: u32,
+    message_bytes: u32,
     rounds: u32,
-    bytes_checked: u64,
-    round_us: Times,
+    checked_bytes: u64,
+    round: Times,
     relayed: u64,
     sent_again: u64,
 }
@@ -172,6 +186,7 @@ struct Report {
 /// How another member is reached.
 #[derive(Serialize)]
 struct Way {
+    #[serde(rename = "rank")]
     to: u8,
     hops: u8,
     /// Who passes on what goes there, in order.
@@ -193,10 +208,10 @@ impl Way {
 
 #[derive(Serialize)]
 struct Times {
-    min: f64,
-    p50: f64,
-    p99: f64,
-    max: f64,
+    min_ns: u64,
+    p50_ns: u64,
+    p99_ns: u64,
+    max_ns: u64,
 }
 
 /// Everything that is polled.
@@ -218,15 +233,21 @@ struct Member {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let rank = Rank::new(arguments.rank)
+    let number = arguments.rank.unwrap_or(0);
+    let rank = Rank::new(number)
         .filter(|rank| rank.number() < arguments.ranks)
-        .ok_or_else(|| format!("there is no rank {} among {}", arguments.rank, arguments.ranks))?;
+        .ok_or_else(|| format!("there is no rank {number} among {}", arguments.ranks))?;
     if arguments.size % 4 != 0 {
         return Err("--size is to be a multiple of 4".into());
     }
     check_peers(&arguments.peer, rank, arguments.ranks)?;
     let settings = arguments.settings()?;
     log::start(settings.values().log);
+    if arguments.simulated {
+        crate::simulated::say(arguments.json);
+        let report = simulated::run(arguments, &settings)?;
+        return print("mesh", &report, arguments.json, text);
+    }
     let mut member = Member::open(arguments, rank, &settings)?;
     member.join(arguments)?;
     let mut group = Group::new(&mut member.mesh)?;
@@ -246,15 +267,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     let report = report(arguments, &member.mesh, &content, &times);
     member.leave(group)?;
-    print(&report, arguments.json, text)
+    print("mesh", &report, arguments.json, text)
 }
 
 impl Arguments {
     /// What is in effect of the settings, where nothing else is said with what a mesh of hosts takes.
     fn settings(&self) -> Result<Settings, Failure> {
-        let mut own = SettingValues::default();
-        own.link.channel.send_depth = DEPTH;
-        own.link.channel.receive_depth = DEPTH;
         let timeout = self.timeout.map(|seconds| format!("{seconds}s"));
         let metrics = self.metrics.map(|address| address.to_string());
         let [key_file, unauthenticated] = self.peers.said();
@@ -264,8 +282,24 @@ impl Arguments {
             ("--timeout", "timeout", timeout),
             ("--metrics", "metrics", metrics),
         ];
-        self.configured.settings(own, &said)
+        self.configured.settings(own_values(), &said)
     }
+}
+
+/// The defaults of a member.
+fn own_values() -> SettingValues {
+    let mut own = SettingValues::default();
+    own.link.channel.send_depth = DEPTH;
+    own.link.channel.receive_depth = DEPTH;
+    own
+}
+
+/// The settings of members that nobody sets anything of.
+///
+/// # Errors
+/// None that is known of.
+pub(crate) fn simulated_settings() -> Result<Settings, Failure> {
+    Configured::default().settings(own_values(), &[])
 }
 
 /// What the Workers of a member are made with: as much memory as its links need, where none is set.
@@ -301,9 +335,9 @@ impl Member {
                 config.hops_needed()
             );
         }
-        let workers = node.workers(&worker_config(settings, arguments.ranks))?;
+        let workers = opened::workers(&node, &worker_config(settings, arguments.ranks))?;
         let mesh = Mesh::new(&node, &workers, &config)?;
-        let board = values.metrics.map(|at| Board::start(at, &workers));
+        let board = values.metrics.map(|at| Board::announced(at, &workers));
         Ok(Self {
             node,
             workers,
@@ -521,7 +555,12 @@ fn handle_path(folder: &Path, rank: Rank) -> PathBuf {
     folder.join(format!("{rank}.handle"))
 }
 
-fn report(arguments: &Arguments, mesh: &Mesh, content: &Content, times: &Histogram<u64>) -> Report {
+fn report<P: Provider, N: Network>(
+    arguments: &Arguments,
+    mesh: &Mesh<P, N>,
+    content: &Content,
+    times: &Histogram<u64>,
+) -> Report {
     let mut by = mesh.ways();
     let ways = mesh.reached().without(mesh.rank()).iter().filter_map(|to| {
         Some(Way {
@@ -530,11 +569,9 @@ fn report(arguments: &Arguments, mesh: &Mesh, content: &Content, times: &Histogr
             by: by.remove(&to)?.into_iter().map(Rank::number).collect(),
         })
     });
-    #[expect(clippy::cast_precision_loss, reason = "a round takes less than months")]
-    let us = |ns: u64| ns as f64 / 1000.0;
     Report {
-        version: env!("CARGO_PKG_VERSION"),
-        rank: arguments.rank,
+        simulated: arguments.simulated,
+        rank: mesh.rank().number(),
         ranks: arguments.ranks,
         neighbours: mesh
             .map()
@@ -544,14 +581,14 @@ fn report(arguments: &Arguments, mesh: &Mesh, content: &Content, times: &Histogr
             .collect(),
         ways: ways.collect(),
         collective: arguments.collective,
-        size_bytes: arguments.size,
+        message_bytes: arguments.size,
         rounds: arguments.rounds,
-        bytes_checked: content.bytes_checked(),
-        round_us: Times {
-            min: us(times.min()),
-            p50: us(times.value_at_quantile(0.5)),
-            p99: us(times.value_at_quantile(0.99)),
-            max: us(times.max()),
+        checked_bytes: content.bytes_checked(),
+        round: Times {
+            min_ns: times.min(),
+            p50_ns: times.value_at_quantile(0.5),
+            p99_ns: times.value_at_quantile(0.99),
+            max_ns: times.max(),
         },
         relayed: mesh.counts().relayed,
         sent_again: mesh.counts().sent_again,
@@ -564,23 +601,33 @@ fn text(report: &Report) -> String {
     let _ = writeln!(
         text,
         "rank {} of {}, doorbell {}; neighbours: {:?}",
-        report.rank, report.ranks, report.version, report.neighbours
+        report.rank,
+        report.ranks,
+        env!("CARGO_PKG_VERSION"),
+        report.neighbours
     );
     for way in &report.ways {
         let _ = writeln!(text, "  {}", way.text());
     }
-    let Times { min, p50, p99, max } = report.round_us;
+    let Times {
+        min_ns,
+        p50_ns,
+        p99_ns,
+        max_ns,
+    } = report.round;
+    #[expect(clippy::cast_precision_loss, reason = "a round takes less than months")]
+    let [min, p50, p99, max] = [min_ns, p50_ns, p99_ns, max_ns].map(|ns| ns as f64 / 1000.0);
     let name = clap::ValueEnum::to_possible_value(&report.collective);
     let name = name.as_ref().map_or("", clap::builder::PossibleValue::get_name);
     let _ = writeln!(
         text,
         "{name}, {} bytes for each, {} rounds: min {min:.1} us, p50 {p50:.1} us, p99 {p99:.1} us, max {max:.1} us",
-        report.size_bytes, report.rounds
+        report.message_bytes, report.rounds
     );
     let _ = writeln!(
         text,
         "every byte of {} checked: all as sent; {} messages passed on for others, {} sent again",
-        report.bytes_checked, report.relayed, report.sent_again
+        report.checked_bytes, report.relayed, report.sent_again
     );
     text
 }
@@ -605,7 +652,7 @@ mod tests {
             (2, &[3], "to rank 7: 2 hops, by rank 3", "[3]"),
             (3, &[3, 5], "to rank 7: 3 hops, by ranks 3, 5", "[3,5]"),
         ] {
-            let json = format!(r#"{{"to":7,"hops":{hops},"by":{json}}}"#);
+            let json = format!(r#"{{"rank":7,"hops":{hops},"by":{json}}}"#);
             assert_eq!(told(hops, by), (text.to_owned(), json));
         }
     }

@@ -17,14 +17,15 @@ use crate::configured::{Configured, Said};
 /// How often the file of keys is looked at again.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What is said to who says neither.
-const NEITHER: &str = "whom to take for a peer is not said: who has a key, by --key-file FILE (key_file, DOORBELL_KEY_FILE), or \
-    whoever reaches the port, by --unauthenticated (unauthenticated = true, DOORBELL_UNAUTHENTICATED=true)";
+/// The error where the command line names no peers.
+const NEITHER: &str = "no peer is trusted yet. A peer proves to have a key by --key-file FILE (key_file, DOORBELL_KEY_FILE); \
+    `doorbell keygen FILE` makes one. Everyone who reaches the port is a peer by --unauthenticated \
+    (unauthenticated = true, DOORBELL_UNAUTHENTICATED=true)";
 
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct Peers {
     /// Take no peer but one that has a key of this file, and prove to have its first one; both sides name theirs.
-    /// A line is ID:HEXADECIMAL, with 32 bytes or more, and the file is its owner's alone (mode 0600). When it is
+    /// `doorbell keygen FILE` makes one. A line is ID:HEXADECIMAL, with 32 bytes or more, and the file is its owner's alone (mode 0600). When it is
     /// replaced or changed, its keys hold within a second for peers to come; if it is not good, those before stay
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -71,7 +72,7 @@ pub(crate) fn trust_of(values: &SettingValues) -> Result<Trusted, Box<dyn Error>
                 seen: None,
                 failed: None,
             };
-            let trust = file.read()?.1;
+            let trust = file.read().map_err(advised)?.1;
             Ok(Trusted {
                 trust,
                 file: Some(file),
@@ -82,6 +83,16 @@ pub(crate) fn trust_of(values: &SettingValues) -> Result<Trusted, Box<dyn Error>
             file: None,
         }),
         None => Err(NEITHER.into()),
+    }
+}
+
+/// Why a file is none of keys, with how one is made where there is none.
+fn advised(error: KeyRingError) -> Box<dyn Error> {
+    match &error {
+        KeyRingError::File { path, error: cause } if cause.kind() == io::ErrorKind::NotFound => {
+            format!("{error}; `doorbell keygen {path}` makes a file with a new key").into()
+        }
+        _ => error.into(),
     }
 }
 

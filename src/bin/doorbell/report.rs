@@ -1,20 +1,108 @@
-//! How a report reaches whoever asked: text for people, or one JSON document.
+//! How a report reaches its reader: as text for people, or as one JSON document. docs/json.md has the names of the fields.
+
+use core::fmt;
 
 use serde::Serialize;
 
-/// What every command ends with when it cannot go on.
+/// Why a command cannot go on.
 pub(crate) type Failure = Box<dyn core::error::Error>;
 
+/// A failure that the report of the command has printed already.
+#[derive(Debug)]
+pub(crate) struct Reported;
+
+impl fmt::Display for Reported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the report says why")
+    }
+}
+
+impl core::error::Error for Reported {}
+
+/// The fields that every document of every command has, in front of the command's own.
+#[derive(Serialize)]
+struct Document<'r, R: Serialize> {
+    version: &'static str,
+    command: &'r str,
+    passed: bool,
+    /// Why it did not pass.
+    error: Option<String>,
+    #[serde(flatten)]
+    report: R,
+}
+
+#[derive(Serialize)]
+struct Nothing {}
+
+impl<'r, R: Serialize> Document<'r, R> {
+    fn new(command: &'r str, report: R, error: Option<String>) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION"),
+            command,
+            passed: error.is_none(),
+            error,
+            report,
+        }
+    }
+}
+
 /// Prints `report` as JSON, or `text` of it.
+///
+/// # Errors
+/// The report cannot be written as JSON.
 pub(crate) fn print<R: Serialize>(
+    command: &str,
     report: &R,
     json: bool,
     text: impl FnOnce(&R) -> String,
 ) -> Result<(), Failure> {
     if json {
-        println!("{}", serde_json::to_string_pretty(report)?);
+        println!("{}", pretty(&Document::new(command, report, None))?);
     } else {
         print!("{}", text(report));
     }
     Ok(())
+}
+
+/// Prints `report` of a command that may have failed. The text says why, as the document does.
+///
+/// # Errors
+/// [`Reported`] where `error` says why the command failed.
+pub(crate) fn print_outcome<R: Serialize>(
+    command: &str,
+    report: &R,
+    error: Option<String>,
+    json: bool,
+    text: impl FnOnce(&R) -> String,
+) -> Result<(), Failure> {
+    let has_failed = error.is_some();
+    if json {
+        println!("{}", pretty(&Document::new(command, report, error))?);
+    } else {
+        print!("{}", text(report));
+    }
+    if has_failed { Err(Reported.into()) } else { Ok(()) }
+}
+
+/// Prints `report` as a document in one line, for a command that prints many.
+///
+/// # Errors
+/// The report cannot be written as JSON.
+pub(crate) fn print_line<R: Serialize>(command: &str, report: &R) -> Result<(), Failure> {
+    let document = Document::new(command, report, None);
+    println!("{}", serde_json::to_string(&document)?);
+    Ok(())
+}
+
+/// Prints the document of a command that failed before it had a report.
+pub(crate) fn print_error(command: &str, error: &str) {
+    let document = Document::new(command, Nothing {}, Some(error.to_owned()));
+    // Text under names is always JSON.
+    if let Ok(document) = pretty(&document) {
+        println!("{document}");
+    }
+}
+
+fn pretty<R: Serialize>(document: &Document<'_, R>) -> serde_json::Result<String> {
+    serde_json::to_string_pretty(document)
 }

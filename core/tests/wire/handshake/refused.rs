@@ -51,7 +51,7 @@ fn a_rejection_reaches_the_other_side_with_its_reason() {
         assert!(
             other
                 .to_string()
-                .contains("its queue pair could not be set up (detail 12)")
+                .contains("its queue pair could not be set up (errno 12)")
         );
     }
 }

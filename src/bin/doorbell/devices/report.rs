@@ -9,6 +9,7 @@ use doorbell_ffi::{DeviceReport, ProviderKind, Quirks};
 use serde::Serialize;
 
 use super::HOW_TO_GET_ONE;
+use crate::columns::{Align, aligned};
 
 /// Everything `doorbell devices` tells.
 #[derive(Serialize)]
@@ -33,6 +34,7 @@ pub(super) struct Library {
 /// One device.
 #[derive(Serialize)]
 pub(super) struct Device {
+    #[serde(rename = "device")]
     pub(super) name: String,
     pub(super) provider: &'static str,
     pub(super) driver: Option<String>,
@@ -58,12 +60,12 @@ pub(super) struct DeviceQuirks {
 /// One port.
 #[derive(Serialize)]
 pub(super) struct Port {
-    pub(super) number: u8,
+    pub(super) port: u8,
     pub(super) state: String,
     pub(super) link_layer: &'static str,
     pub(super) active_mtu_bytes: Option<u32>,
     pub(super) mtu_max_bytes: Option<u32>,
-    pub(super) speed_gbps: Option<f64>,
+    pub(super) speed_mbps: Option<u32>,
     pub(super) usable: bool,
     /// Why it is not.
     pub(super) reason: Option<String>,
@@ -81,7 +83,7 @@ pub(super) struct Gid {
     ip: IpAddr,
     /// With the prefix length of its interface.
     pub(super) address: Option<String>,
-    pub(super) interface: Option<String>,
+    pub(super) netdev: Option<String>,
     pub(super) usable: bool,
     /// Why it is not.
     pub(super) reason: Option<String>,
@@ -243,7 +245,7 @@ impl Port {
     fn new(report: &PortReport) -> Self {
         let usability = report.usability();
         Self {
-            number: report.port,
+            port: report.port,
             state: report.state.to_string(),
             link_layer: if report.is_ethernet {
                 "Ethernet"
@@ -252,7 +254,7 @@ impl Port {
             },
             active_mtu_bytes: report.active_mtu.map(|mtu| mtu.bytes()),
             mtu_max_bytes: report.mtu_max.map(|mtu| mtu.bytes()),
-            speed_gbps: (report.speed_mbps > 0).then(|| f64::from(report.speed_mbps) / 1000.0),
+            speed_mbps: Some(report.speed_mbps).filter(|mbps| *mbps > 0),
             usable: usability.is_ok(),
             reason: usability.err().map(|reason| reason.to_string()),
             gids: report
@@ -265,14 +267,14 @@ impl Port {
 
     fn write(&self, text: &mut String, verbose: bool) {
         let bytes = |bytes: Option<u32>| bytes.map_or("unknown".to_owned(), |bytes| bytes.to_string());
-        let speed = self
-            .speed_gbps
-            .map_or("speed unknown".to_owned(), |gbps| format!("{gbps} Gb/s"));
+        let speed = self.speed_mbps.map_or("speed unknown".to_owned(), |mbps| {
+            format!("{} Gb/s", f64::from(mbps) / 1000.0)
+        });
         line(
             text,
             format_args!(
                 "  port {}  {}  {}  MTU {} (max {})  {speed}  {}",
-                self.number,
+                self.port,
                 self.state,
                 self.link_layer,
                 bytes(self.active_mtu_bytes),
@@ -283,35 +285,24 @@ impl Port {
         if self.gids.is_empty() {
             line(text, format_args!("    the GID table is empty"));
         }
-        let rows: Vec<[String; 5]> = self
-            .gids
-            .iter()
-            .map(|gid| {
-                let address = gid.address.clone().unwrap_or_else(|| gid.ip.to_string());
-                [
-                    format!("GID {}", gid.index),
-                    gid.kind.clone(),
-                    address,
-                    gid.interface.as_deref().unwrap_or("-").to_owned(),
-                    verdict(gid.reason.as_deref()),
-                ]
-            })
-            .collect();
-        let width = |column: usize| {
-            rows.iter()
-                .filter_map(|row| Some(row.get(column)?.chars().count()))
-                .max()
-                .unwrap_or(0)
-        };
-        let (index, kind, address, interface) = (width(0), width(1), width(2), width(3));
-        for (row, gid) in rows.iter().zip(&self.gids) {
-            let [a, b, c, d, e] = row;
-            line(
-                text,
-                format_args!("    {a:<index$}  {b:<kind$}  {c:<address$}  {d:<interface$}  {e}"),
-            );
+        let index_width = self.gids.iter().map(|gid| gid.index.to_string().len()).max();
+        let index_width = index_width.unwrap_or(0);
+        let rows = self.gids.iter().map(|gid| {
+            let address = gid.address.clone().unwrap_or_else(|| gid.ip.to_string());
+            [
+                format!("GID {}", gid.index),
+                gid.kind.clone(),
+                address,
+                gid.netdev.as_deref().unwrap_or("-").to_owned(),
+                verdict(gid.reason.as_deref()),
+            ]
+        });
+        let rows = aligned("    ", Align::Left, rows);
+        for (row, gid) in rows.lines().zip(&self.gids) {
+            line(text, format_args!("{row}"));
             if verbose {
-                line(text, format_args!("    {:index$}  raw {}", "", gid.gid));
+                let width = "GID ".len().saturating_add(index_width);
+                line(text, format_args!("    {:width$}  raw {}", "", gid.gid));
             }
         }
     }
@@ -326,7 +317,7 @@ impl Gid {
             kind: entry.kind.to_string(),
             ip: entry.gid.to_ip(),
             address: entry.address.map(|address| address.to_string()),
-            interface: entry.interface.as_ref().map(ToString::to_string),
+            netdev: entry.interface.as_ref().map(ToString::to_string),
             usable: reason.is_none(),
             reason,
         }

@@ -171,12 +171,12 @@ fn json_has_the_documented_shape() {
     assert_eq!(port["state"], "ACTIVE");
     assert_eq!(port["link_layer"], "Ethernet");
     assert_eq!(port["active_mtu_bytes"], 1024);
-    assert_eq!(port["speed_gbps"], 2.5);
+    assert_eq!(port["speed_mbps"], 2500);
     assert_eq!(
         port["gids"][1],
         serde_json::json!({
             "index": 1, "gid": "::ffff:10.0.0.1", "kind": "RoCEv2/IPv4", "address": "10.0.0.1/24",
-            "interface": "eth0", "usable": true, "reason": null,
+            "netdev": "eth0", "usable": true, "reason": null,
         })
     );
     let down = &json["devices"][2];
@@ -184,7 +184,7 @@ fn json_has_the_documented_shape() {
     assert_eq!(down["numa_node"], 1);
     assert_eq!(down["quirks"]["retry_count_max"], 7);
     assert_eq!(down["ports"][0]["usable"], false);
-    assert_eq!(down["ports"][0]["speed_gbps"], serde_json::Value::Null);
+    assert_eq!(down["ports"][0]["speed_mbps"], serde_json::Value::Null);
     assert_eq!(down["ports"][0]["reason"], "the port is DOWN, not ACTIVE");
 }
 
@@ -206,7 +206,7 @@ fn all_that_was_found_of_a_device_is_said() {
     };
     let said = serde_json::to_value(Device::of(&found)).unwrap();
     for (key, value) in [
-        ("name", "mlx5_0"),
+        ("device", "mlx5_0"),
         ("driver", "mlx5_core"),
         ("firmware", "16.35.2000"),
         ("sysfs_path", "/sys/devices/pci0000:3a/0000:3b:00.1"),

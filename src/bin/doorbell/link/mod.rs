@@ -14,13 +14,14 @@ use crate::board::Board;
 use crate::handle_file;
 use crate::opened;
 use crate::peers::Peers;
-use crate::report::{Failure, print};
+use crate::report::{Failure, print_outcome};
 use crate::value::{parse_bytes, parse_seconds};
 
 mod drill;
 mod end;
 mod reach;
 mod report;
+mod simulated;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -59,9 +60,11 @@ const REMOTE: RemoteAccess = RemoteAccess {
 /// else 1.
 #[derive(clap::Args, Clone, Debug)]
 #[command(
+    group(clap::ArgGroup::new("drives").args(["peer", "simulated"])),
     after_help = "Examples:\n  doorbell link --key-file keys --handle-file /shared/handle\n  \
     doorbell link @/shared/handle --key-file keys --seconds 10 --size 64K\n  \
     doorbell link @/shared/handle --key-file keys --at '2=ip link set dev eth1 down' --at '4=ip link set dev eth1 up'\n  \
+    doorbell link --simulated --op read\n  \
     doorbell link @/shared/handle --key-file keys --op write --size 2K --json"
 )]
 pub(crate) struct Arguments {
@@ -69,21 +72,26 @@ pub(crate) struct Arguments {
     #[arg(value_name = "HANDLE")]
     peer: Option<String>,
 
+    /// Run both ends in this process, on two hosts of a simulated fabric with two rails: no device is needed, every byte is
+    /// checked, and the times are those of the fabric
+    #[arg(long, conflicts_with_all = ["orders", "metrics", "rails", "key_file", "unauthenticated"])]
+    simulated: bool,
+
     /// Where to listen [default: any port of every address]
-    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "peer")]
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "drives")]
     listen: Option<SocketAddr>,
 
     /// Leave the handle in FILE
-    #[arg(long, value_name = "FILE", conflicts_with = "peer")]
+    #[arg(long, value_name = "FILE", conflicts_with = "drives")]
     handle_file: Option<PathBuf>,
 
     /// What to do
-    #[arg(long, value_enum, default_value_t = Op::Send, requires = "peer")]
+    #[arg(long, value_enum, default_value_t = Op::Send, requires = "drives")]
     op: Op,
 
     /// Bytes of a message, or of a WRITE or READ, which has no more than a fragment of a message, 4072; K and M stand for 1024 and
     /// 1024^2 [default: 64K, and 4072 of a WRITE or READ]
-    #[arg(short, long, value_name = "BYTES", value_parser = parse_size, requires = "peer")]
+    #[arg(short, long, value_name = "BYTES", value_parser = parse_size, requires = "drives")]
     size: Option<u32>,
 
     /// How many messages to send, or WRITEs or READs to do
@@ -91,21 +99,21 @@ pub(crate) struct Arguments {
         short = 'n',
         long,
         value_name = "N",
-        requires = "peer",
+        requires = "drives",
         conflicts_with = "seconds"
     )]
     count: Option<u64>,
 
-    /// How long to send, and until all commands are carried out [default: 5]
-    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds, requires = "peer")]
+    /// How long to send, and until all commands are carried out [default: 5, and 0.2 with --simulated]
+    #[arg(short = 'D', long, visible_alias = "duration", value_name = "SECONDS", value_parser = parse_seconds, requires = "drives")]
     seconds: Option<Duration>,
 
     /// Messages a second, each way, at most; 0 for as many as go
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "peer")]
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "drives")]
     rate: u32,
 
     /// Have the other side send nothing but its last message
-    #[arg(long, requires = "peer")]
+    #[arg(long, requires = "drives")]
     one_way: bool,
 
     /// Carry out a command by the shell, `sh -e`, so long after the link stood; RAIL is the one that it makes fail; may be given
@@ -149,7 +157,7 @@ pub(crate) struct Arguments {
     rails: Option<RailFilter>,
 
     /// Requests in flight, and receives, of each rail
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(4..=512))]
+    #[arg(short = 't', long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(4..=512))]
     depth: u32,
 
     /// Tell what is counted, as Prometheus reads it, at http://ADDR:PORT/metrics, to whoever asks; `doorbell status` does
@@ -194,10 +202,14 @@ impl Arguments {
     }
 
     fn part(&self, config: &LinkConfig) -> Result<Part, Failure> {
-        if self.peer.is_none() {
+        if self.peer.is_none() && !self.simulated {
             return Ok(Part::Listener);
         }
-        let time = self.seconds.unwrap_or(Duration::from_secs(5));
+        let time = self.seconds.unwrap_or(if self.simulated {
+            Duration::from_millis(200)
+        } else {
+            Duration::from_secs(5)
+        });
         let is_one_sided = self.op.is_one_sided();
         let most = config.session.fragment_bytes;
         let size = self.size.unwrap_or(if is_one_sided { most } else { 64 << 10 });
@@ -226,40 +238,49 @@ fn transport_timeout(dead_after: Duration, retry_count: u8) -> u8 {
         .unwrap_or(1)
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let rails = arguments.rails.clone().unwrap_or_default();
-    let node = opened::node(arguments.peers.trust()?, &rails)?;
-    opened::say_passed_over(&node, LogLevel::Off)?;
+/// What the Workers of an end are made with.
+fn worker_config(arguments: &Arguments) -> WorkerConfig {
     let mut own = WorkerConfig::default();
     // Of each rail's channel the receives and what is sent, and that of one that is on its way out.
     own.slots = arguments.depth.saturating_mul(4);
-    let workers = node.workers(&own)?;
-    // It tells until what became of the link is known.
-    let board = arguments.metrics.map(|at| Board::start(at, &workers));
-    let mut board = board.transpose()?;
+    own
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    // What is wrong with the command line is said before anything is opened.
     let config = arguments.config();
-    let mut end = End::new(node, workers, &config, arguments.part(&config)?)?;
-    match &arguments.peer {
-        Some(peer) => end.connect(&handle(peer, arguments.timeout)?)?,
-        None => listen(&mut end, arguments)?,
+    let part = arguments.part(&config)?;
+    if arguments.simulated {
+        crate::simulated::say(arguments.json);
+        return conclude(&simulated::run(arguments, &config, part)?, arguments);
+    }
+    let trusted = arguments.peers.trust()?;
+    let named = arguments.peer.as_deref().filter(|peer| !peer.starts_with('@'));
+    let named = named.map(|peer| handle(peer, arguments.timeout)).transpose()?;
+    let rails = arguments.rails.clone().unwrap_or_default();
+    let node = opened::node(trusted, &rails)?;
+    opened::say_passed_over(&node, LogLevel::Off)?;
+    let workers = opened::workers(&node, &worker_config(arguments))?;
+    // It tells until what became of the link is known.
+    let board = arguments.metrics.map(|at| Board::announced(at, &workers));
+    let mut board = board.transpose()?;
+    let mut end = End::new(node, workers, &config, part)?;
+    match (&arguments.peer, named) {
+        (Some(_), Some(handle)) => end.connect(&handle)?,
+        (Some(peer), None) => end.connect(&handle(peer, arguments.timeout)?)?,
+        (None, _) => listen(&mut end, arguments)?,
     }
     let is_hanging = stream(&mut end, arguments, board.as_mut())?;
     end.watch.ended(end.now());
     let judged = Judged {
-        ending: arguments.expect_end,
-        detect_within: arguments.detect_within,
-        detect_at_least: arguments.detect_at_least,
-        outage_within: arguments.outage_within,
         is_hanging,
-        orders: arguments.orders.len(),
+        ..Judged::of(arguments)
     };
-    let report = Report::of(&end, &judged);
-    print(&report, arguments.json, Report::text)?;
-    if report.passed {
-        Ok(())
-    } else {
-        Err("the link was not as it has to be: see the report".into())
-    }
+    conclude(&Report::of(&end, &judged), arguments)
+}
+
+fn conclude(report: &Report, arguments: &Arguments) -> Result<(), Failure> {
+    print_outcome("link", report, report.error(), arguments.json, Report::text)
 }
 
 fn listen<P: Provider>(end: &mut End<P, Tcp>, arguments: &Arguments) -> Result<(), Failure> {
@@ -280,7 +301,7 @@ fn say_handle(handle: &Handle, arguments: &Arguments) -> Result<(), Failure> {
 /// The handle that was named, or comes to be in the file that was.
 fn handle(peer: &str, timeout: Duration) -> Result<Handle, Failure> {
     let Some(path) = peer.strip_prefix('@') else {
-        return Ok(peer.parse()?);
+        return Ok(peer.parse().map_err(|error| format!("{peer}: {error}"))?);
     };
     let begin = Instant::now();
     loop {

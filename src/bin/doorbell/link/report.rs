@@ -8,6 +8,7 @@ use doorbell::vocabulary::provider::Provider;
 use doorbell::vocabulary::session::{FinalReason, UnknownReason};
 use serde::Serialize;
 
+use super::Arguments;
 use super::end::{End, Part};
 use super::reach::Op;
 use super::watch::{Mark, RailReport, ms, span};
@@ -37,14 +38,31 @@ pub(super) struct Judged {
     pub(super) orders: usize,
 }
 
+impl Judged {
+    /// As the command line says, of a run that does not hang.
+    pub(super) fn of(arguments: &Arguments) -> Self {
+        Self {
+            ending: arguments.expect_end,
+            detect_within: arguments.detect_within,
+            detect_at_least: arguments.detect_at_least,
+            outage_within: arguments.outage_within,
+            is_hanging: false,
+            orders: arguments.orders.len(),
+        }
+    }
+}
+
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    version: &'static str,
+    /// No RDMA device takes part.
+    pub(super) simulated: bool,
     role: &'static str,
     /// From when the link stood to the last message.
-    seconds: f64,
+    duration_s: f64,
     requests: Requests,
+    #[serde(rename = "outgoing")]
     sent: Sent,
+    #[serde(rename = "incoming")]
     received: Received,
     one_sided: Option<OneSided>,
     rails: Vec<RailReport>,
@@ -68,6 +86,7 @@ pub(super) struct Report {
     commands: Vec<Mark>,
     end: Option<String>,
     failures: Vec<String>,
+    #[serde(skip)]
     pub(super) passed: bool,
 }
 
@@ -85,10 +104,10 @@ struct Requests {
 struct Sent {
     messages: u64,
     bytes: u64,
-    mb_per_second: f64,
+    bytes_per_second: f64,
     /// The same from when a quarter was done to when three quarters were, where it was said how many: without the begin, when not
     /// every rail is up, and without the end.
-    middle_mb_per_second: Option<f64>,
+    middle_bytes_per_second: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -97,7 +116,7 @@ struct Received {
     /// The first and the last message among it, as requests are counted.
     all: u64,
     bytes: u64,
-    mb_per_second: f64,
+    bytes_per_second: f64,
     lost: u64,
     again: u64,
     wrong: u64,
@@ -111,7 +130,7 @@ struct OneSided {
     windows: usize,
     /// Of the side that listens, what it was told of.
     requests: Requests,
-    mb_per_second: f64,
+    bytes_per_second: f64,
     /// READs that brought what is not there; of the side that listens, pieces of its windows that are not as WRITEs have to leave them.
     wrong: u64,
 }
@@ -129,7 +148,7 @@ impl OneSided {
                 op: wish.op,
                 windows: opened.windows(),
                 requests,
-                mb_per_second: 0.0,
+                bytes_per_second: 0.0,
                 wrong: wrong_pieces(end),
             });
         }
@@ -143,7 +162,7 @@ impl OneSided {
                 unknown: asking.unknown.len(),
                 never_sent: asking.not_posted,
             },
-            mb_per_second: mb_per_second(asking.bytes, took),
+            bytes_per_second: bytes_per_second(asking.bytes, took),
             wrong: asking.wrong,
         })
     }
@@ -179,8 +198,8 @@ struct Fragments {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Spread {
     count: usize,
-    median: f64,
-    longest: f64,
+    median_ms: f64,
+    longest_ms: f64,
 }
 
 impl Spread {
@@ -189,8 +208,8 @@ impl Spread {
         let middle = figures.len().checked_sub(1)? / 2;
         Some(Self {
             count: figures.len(),
-            median: *figures.get(middle)?,
-            longest: *figures.last()?,
+            median_ms: *figures.get(middle)?,
+            longest_ms: *figures.last()?,
         })
     }
 }
@@ -209,12 +228,12 @@ impl Report {
         let silence_ms = Spread::of(found.iter().filter_map(|death| death.silent_ms).collect());
         let failures = failures(end, judged, silence_ms);
         Self {
-            version: env!("CARGO_PKG_VERSION"),
+            simulated: false,
             role: match end.part {
                 Part::Client { .. } => "client",
                 Part::Listener => "listener",
             },
-            seconds: took.as_secs_f64(),
+            duration_s: took.as_secs_f64(),
             requests: Requests {
                 taken: outgoing.taken,
                 done: outgoing.done,
@@ -224,14 +243,14 @@ impl Report {
             sent: Sent {
                 messages: outgoing.messages,
                 bytes: outgoing.bytes,
-                mb_per_second: mb_per_second(outgoing.bytes, took),
-                middle_mb_per_second: middle_mb_per_second(end),
+                bytes_per_second: bytes_per_second(outgoing.bytes, took),
+                middle_bytes_per_second: middle_bytes_per_second(end),
             },
             received: Received {
                 messages: incoming.messages,
                 all: incoming.taken,
                 bytes: incoming.bytes,
-                mb_per_second: mb_per_second(incoming.bytes, took),
+                bytes_per_second: bytes_per_second(incoming.bytes, took),
                 lost: incoming.lost,
                 again: incoming.again,
                 wrong: incoming.wrong,
@@ -264,6 +283,19 @@ impl Report {
         }
     }
 
+    /// What failed, in one line.
+    pub(super) fn error(&self) -> Option<String> {
+        (!self.passed).then(|| self.failures.join("; "))
+    }
+
+    /// Adds what failed at the other end of a link whose ends are both here.
+    pub(super) fn add_failures_of(&mut self, other: &Self) {
+        let failures = other.failures.iter();
+        self.failures
+            .extend(failures.map(|failure| format!("the other end: {failure}")));
+        self.passed &= other.passed;
+    }
+
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a String does not fail.
@@ -276,28 +308,30 @@ impl Report {
         writeln!(
             to,
             "link over {rails}, doorbell {}, {}, {:.2} s",
-            self.version, self.role, self.seconds
+            env!("CARGO_PKG_VERSION"),
+            self.role,
+            self.duration_s
         )?;
         let (sent, received, requests) = (&self.sent, &self.received, &self.requests);
         writeln!(
             to,
             "sent {} messages, {:.2} MB/s; of {} requests {} done, {} unknown, of which {} never sent; {} may have come",
             sent.messages,
-            sent.mb_per_second,
+            sent.bytes_per_second / 1e6,
             requests.taken,
             requests.done,
             requests.unknown,
             requests.never_sent,
             requests.taken.saturating_sub(requests.never_sent)
         )?;
-        if let Some(middle) = sent.middle_mb_per_second {
-            writeln!(to, "in the middle half {middle:.4} MB/s")?;
+        if let Some(middle) = sent.middle_bytes_per_second {
+            writeln!(to, "in the middle half {:.4} MB/s", middle / 1e6)?;
         }
         writeln!(
             to,
             "received {} messages, {:.2} MB/s: {} lost, {} again, {} wrong; the last one {}; {} in all",
             received.messages,
-            received.mb_per_second,
+            received.bytes_per_second / 1e6,
             received.lost,
             received.again,
             received.wrong,
@@ -347,13 +381,13 @@ impl Report {
         ] {
             if let Some(Spread {
                 count,
-                median,
-                longest,
+                median_ms,
+                longest_ms,
             }) = spread
             {
                 writeln!(
                     to,
-                    "{what}: median of {count} {median:.1} ms, longest {longest:.1} ms"
+                    "{what}: median of {count} {median_ms:.1} ms, longest {longest_ms:.1} ms"
                 )?;
             }
         }
@@ -376,7 +410,7 @@ fn write_one_sided(to: &mut String, one_sided: &OneSided) -> core::fmt::Result {
         op,
         windows,
         requests,
-        mb_per_second,
+        bytes_per_second,
         wrong,
     } = one_sided;
     let (what, windows) = match op {
@@ -385,8 +419,12 @@ fn write_one_sided(to: &mut String, one_sided: &OneSided) -> core::fmt::Result {
     };
     writeln!(
         to,
-        "{} {what} of {windows}, {mb_per_second:.2} MB/s: {} done, {} unknown, of which {} never posted; {wrong} wrong",
-        requests.taken, requests.done, requests.unknown, requests.never_sent
+        "{} {what} of {windows}, {:.2} MB/s: {} done, {} unknown, of which {} never posted; {wrong} wrong",
+        requests.taken,
+        bytes_per_second / 1e6,
+        requests.done,
+        requests.unknown,
+        requests.never_sent
     )
 }
 
@@ -499,9 +537,9 @@ fn failures<P: Provider, N: Network>(
     if let Some(limit) = judged.detect_within {
         match silence_ms {
             None => failures.push("no rail was declared dead after a command".into()),
-            Some(spread) if spread.median > ms(limit) => failures.push(format!(
+            Some(spread) if spread.median_ms > ms(limit) => failures.push(format!(
                 "a dead rail was silent for {:.1} ms until that was known (median), and {:.1} ms are allowed",
-                spread.median,
+                spread.median_ms,
                 ms(limit)
             )),
             Some(_) => {}
@@ -511,7 +549,7 @@ fn failures<P: Provider, N: Network>(
 }
 
 /// What was done between the quarters, where there are both.
-fn middle_mb_per_second<P: Provider, N: Network>(end: &End<P, N>) -> Option<f64> {
+fn middle_bytes_per_second<P: Provider, N: Network>(end: &End<P, N>) -> Option<f64> {
     let Part::Client { wish, .. } = end.part else {
         return None;
     };
@@ -519,18 +557,18 @@ fn middle_mb_per_second<P: Provider, N: Network>(end: &End<P, N>) -> Option<f64>
     let bytes = second
         .saturating_sub(first)
         .saturating_mul(u64::from(wish.message_bytes));
-    Some(mb_per_second(bytes, span(from, to)))
+    Some(bytes_per_second(bytes, span(from, to)))
 }
 
 #[expect(
     clippy::cast_precision_loss,
     reason = "for people: bytes beyond 2^53 are petabytes"
 )]
-fn mb_per_second(bytes: u64, took: Duration) -> f64 {
+fn bytes_per_second(bytes: u64, took: Duration) -> f64 {
     if took.is_zero() {
         return 0.0;
     }
-    bytes as f64 / 1e6 / took.as_secs_f64()
+    bytes as f64 / took.as_secs_f64()
 }
 
 /// A number and what it counts.

@@ -5,28 +5,39 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::io;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use doorbell::vocabulary::Mtu;
 use doorbell::{SettingValues, Settings};
 
 use super::error::PerfError;
 use super::metering::Metering;
 use super::terms::{Target, Terms};
-use super::test::{ATOMIC_BYTES, Kind, Op, Plant, Test};
+use super::test::{ATOMIC_BYTES, Kind, Op, Plant, RING_MESSAGE_BYTES_MAX, Test};
 use crate::address::{anywhere, resolve};
 use crate::configured::Configured;
 use crate::peers::Peers;
-use crate::value::{Place, parse_bytes, parse_bytes_or_none, parse_mtu};
+use crate::value::{Place, parse_bytes, parse_bytes_or_none, parse_mtu, parse_seconds};
 
 /// How long the peer may be silent, where nothing says so.
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Messages that are timed where nothing says how many.
+const LATENCY_ITERATIONS: u64 = 1000;
+const BANDWIDTH_ITERATIONS: u64 = 5000;
+
+/// The powers of two that `--all` measures: those of perftest.
+const ALL_SIZES: core::ops::RangeInclusive<u32> = 1..=23;
+
+/// What one test moves on a simulated fabric at most, in bytes, but for so many messages; where nothing says how many.
+const LIGHT_BYTES: u64 = 4 << 20;
+const LIGHT_ITERATIONS_MIN: u64 = 4;
 
 /// Where to listen, and to look, where no port is given.
 const PORT: u16 = 18700;
 
 /// Measure latency: one message at a time
 ///
-/// Without HOST this side listens; with it, it runs the tests with the side that listens
+/// Without HOST this side listens. With HOST it runs the tests with the side that listens
 /// there, which takes every setting from it. Both check all payload bytes, outside the timed
 /// sections, and both fail when either saw a wrong one.
 ///
@@ -45,25 +56,34 @@ pub(crate) struct LatArguments {
     what: What,
     /// Bytes of a message; K and M stand for 1024 and 1024^2. Several with commas. Atomics
     /// have 8 [default: 64]
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, value_delimiter = ',', requires = "peer")]
-    size: Vec<u32>,
-    /// Messages that are timed
     #[arg(
+        short,
         long,
-        short = 'n',
-        value_name = "N",
-        default_value_t = 1000,
-        requires = "peer"
+        value_name = "BYTES",
+        value_parser = parse_bytes,
+        value_delimiter = ',',
+        requires = "drives",
+        conflicts_with = "all"
     )]
-    iterations: u64,
+    size: Vec<u32>,
+    /// Messages that are timed [default: 1000]
+    #[arg(
+        short = 'n',
+        long,
+        visible_alias = "iters",
+        value_name = "N",
+        requires = "drives",
+        conflicts_with = "duration"
+    )]
+    iterations: Option<u64>,
     /// Messages before those
-    #[arg(long, value_name = "N", default_value_t = 100, requires = "peer")]
+    #[arg(long, value_name = "N", default_value_t = 100, requires = "drives")]
     warmup: u64,
 }
 
 /// Measure bandwidth and message rate: many messages in flight
 ///
-/// Without HOST this side listens; with it, it runs the tests with the side that listens
+/// Without HOST this side listens. With HOST it runs the tests with the side that listens
 /// there, which takes every setting from it. Both check all payload bytes, outside the timed
 /// sections, and both fail when either saw a wrong one.
 ///
@@ -81,41 +101,63 @@ pub(crate) struct BwArguments {
     what: What,
     /// Bytes of a message; K and M stand for 1024 and 1024^2. Several with commas. Atomics
     /// have 8 [default: 64K]
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, value_delimiter = ',', requires = "peer")]
-    size: Vec<u32>,
-    /// Messages that are timed
     #[arg(
+        short,
         long,
-        short = 'n',
-        value_name = "N",
-        default_value_t = 5000,
-        requires = "peer"
+        value_name = "BYTES",
+        value_parser = parse_bytes,
+        value_delimiter = ',',
+        requires = "drives",
+        conflicts_with = "all"
     )]
-    iterations: u64,
+    size: Vec<u32>,
+    /// Messages that are timed [default: 5000]
+    #[arg(
+        short = 'n',
+        long,
+        visible_alias = "iters",
+        value_name = "N",
+        requires = "drives",
+        conflicts_with = "duration"
+    )]
+    iterations: Option<u64>,
     /// Messages before those
-    #[arg(long, value_name = "N", default_value_t = 256, requires = "peer")]
+    #[arg(long, value_name = "N", default_value_t = 256, requires = "drives")]
     warmup: u64,
     /// Requests posted with one doorbell
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "peer")]
+    #[arg(
+        short = 'l',
+        long,
+        visible_alias = "post-list",
+        value_name = "N",
+        default_value_t = 1,
+        requires = "drives"
+    )]
     batch: u32,
     /// WRITE from this many buffers again and again, each message to the place of one before it: memory that
     /// stays in the caches, as with ib_write_bw, which has one buffer. Of each place the last message of a
     /// round is checked. 0 for a buffer for each message
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "peer")]
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "drives")]
     buffers: u32,
 }
 
 const EXAMPLES_LAT: &str = "Examples:\n  \
     doorbell lat --key-file keys                                   on one host\n  \
     doorbell lat 10.0.0.1 --key-file keys --op send --size 64      on the other\n  \
-    doorbell lat 10.0.0.1 --unauthenticated --size 8,4K -n 10000 --json";
+    doorbell lat 10.0.0.1 --unauthenticated --size 8,4K -n 10000 --json\n  \
+    doorbell lat 10.0.0.1 --key-file keys --op write -a            every size, in one table\n  \
+    doorbell lat --simulated --op send,read                        on no device\n\n\
+    As in perftest: -a -d -D -F -I -l -m -n -q -s -t -x.";
 const EXAMPLES_BW: &str = "Examples:\n  \
     doorbell bw --key-file keys                                    on one host\n  \
     doorbell bw 10.0.0.1 --key-file keys --op write --size 1M      on the other\n  \
-    doorbell bw 10.0.0.1 --unauthenticated --op send --size 64 --batch 16 --json";
+    doorbell bw 10.0.0.1 --unauthenticated --op send --size 64 --batch 16 --json\n  \
+    doorbell bw --simulated --op write -a                          on no device\n\n\
+    As in perftest: -a -d -D -F -I -l -m -n -q -s -t -x.";
 
 /// What both commands take.
 #[derive(Args, Clone, Debug)]
+#[command(group(ArgGroup::new("drives").args(["peer", "simulated"])))]
 pub(super) struct Common {
     #[command(flatten)]
     peers: Peers,
@@ -123,15 +165,22 @@ pub(super) struct Common {
     /// side listens
     #[arg(value_name = "HOST")]
     pub(super) peer: Option<String>,
+    /// Run both ends in this process, on two hosts of a simulated fabric: no device is needed, every byte is checked, and the
+    /// figures measure this program alone
+    #[arg(long, conflicts_with_all = ["listen", "keep", "device", "gid_index", "metrics"])]
+    pub(super) simulated: bool,
     /// Where to listen [default: port 18700 of every address]
-    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "peer")]
+    #[arg(long, value_name = "ADDR:PORT", conflicts_with = "drives")]
     listen: Option<SocketAddr>,
     /// Go on listening after the first client, until interrupted
-    #[arg(long, conflicts_with = "peer")]
+    #[arg(long, conflicts_with = "drives")]
     pub(super) keep: bool,
     /// The RDMA device to use; else any that is usable
-    #[arg(long, value_name = "NAME")]
+    #[arg(short, long, visible_alias = "ib-dev", value_name = "NAME")]
     device: Option<String>,
+    /// Use the rail of this GID index alone; else the one whose subnet has the peer
+    #[arg(short = 'x', long, value_name = "INDEX")]
+    pub(super) gid_index: Option<u32>,
     /// How long the peer may be silent, and how long to look for it or wait for it [default: 30, or as set]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: Option<u64>,
@@ -158,24 +207,51 @@ struct What {
         value_enum,
         value_delimiter = ',',
         default_value = "all",
-        requires = "peer"
+        requires = "drives"
     )]
     op: Vec<OpChoice>,
+    /// Measure every power of two from 2 bytes to 8 MiB, in one table
+    #[arg(short, long, requires = "drives")]
+    all: bool,
+    /// Time about this many seconds of each test instead of a number of messages, by a short test before it
+    #[arg(short = 'D', long, value_name = "SECONDS", value_parser = parse_seconds, requires = "drives")]
+    duration: Option<Duration>,
+    /// Connections under test: one, as perftest has by default
+    #[arg(short = 'q', long, value_name = "N", value_parser = parse_one_connection, requires = "drives")]
+    qp: Option<u32>,
+    /// Taken for perftest's sake: no warning about CPU frequency is given here
+    #[arg(short = 'F', long)]
+    cpu_freq: bool,
     /// Messages up to this size go inline, copied into the request; 0 for none
-    #[arg(long, value_name = "BYTES", value_parser = parse_bytes_or_none, default_value = "220", requires = "peer")]
+    #[arg(
+        short = 'I',
+        long,
+        visible_alias = "inline-size",
+        value_name = "BYTES",
+        value_parser = parse_bytes_or_none,
+        default_value = "220",
+        requires = "drives"
+    )]
     inline: u32,
     /// Requests in flight at most; for latency, the length of the queue
-    #[arg(long, value_name = "N", default_value_t = 128, requires = "peer")]
+    #[arg(
+        short = 't',
+        long,
+        visible_alias = "tx-depth",
+        value_name = "N",
+        default_value_t = 128,
+        requires = "drives"
+    )]
     depth: u32,
     /// Requests in a row that may go without a completion of their own; at most half the
     /// queue whatever this says, and 0 for none
-    #[arg(long, value_name = "N", default_value_t = 64, requires = "peer")]
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "drives")]
     unsignaled: u32,
     /// The path MTU at most: 256, 512, 1024, 2048 or 4096; both ports may make it less
-    #[arg(long, value_name = "BYTES", value_parser = parse_mtu, default_value = "4096", requires = "peer")]
+    #[arg(short, long, value_name = "BYTES", value_parser = parse_mtu, default_value = "4096", requires = "drives")]
     mtu: Mtu,
     /// The IP traffic class: DSCP in the upper six bits
-    #[arg(long, value_name = "CLASS", default_value_t = 0, requires = "peer")]
+    #[arg(long, value_name = "CLASS", default_value_t = 0, requires = "drives")]
     traffic_class: u8,
     /// Self-test: have one bit of one message flipped by one side, or by the only one that
     /// sends; the run must then fail on both
@@ -185,7 +261,7 @@ struct What {
         value_enum,
         num_args = 0..=1,
         default_missing_value = "client",
-        requires = "peer"
+        requires = "drives"
     )]
     plant_corruption: Option<Plant>,
 }
@@ -248,8 +324,14 @@ impl Common {
             device: self.device.clone(),
             timeout: self.timeout.map_or(TIMEOUT, Duration::from_secs),
             shared_receives: self.shared_receives,
+            duration: None,
             metering: Metering::default(),
         }
+    }
+
+    /// Whether this side says what is measured.
+    pub(super) const fn drives(&self) -> bool {
+        self.peer.is_some() || self.simulated
     }
 
     /// Where to listen.
@@ -261,7 +343,15 @@ impl Common {
 impl LatArguments {
     /// What holds for all of them.
     pub(crate) fn terms(&self) -> Terms {
-        self.common.terms()
+        Terms {
+            duration: self.what.duration,
+            ..self.common.terms()
+        }
+    }
+
+    /// Whether a simulated fabric carries it, and the number of messages is ours to choose.
+    const fn is_light(&self) -> bool {
+        self.common.simulated && self.iterations.is_none()
     }
 
     /// The tests in the order they are run.
@@ -269,15 +359,24 @@ impl LatArguments {
     /// # Errors
     /// A setting is beyond its bounds.
     pub(crate) fn tests(&self) -> Result<Vec<Test>, PerfError> {
-        let each = self.what.test(Kind::Latency, self.iterations, self.warmup, 1);
-        self.what.tests(each, &self.size, 64)
+        let iterations = self.iterations.unwrap_or(LATENCY_ITERATIONS);
+        let each = self.what.test(Kind::Latency, iterations, self.warmup, 1);
+        self.what.tests(each, &self.size, 64, self.is_light())
     }
 }
 
 impl BwArguments {
     /// What holds for all of them.
     pub(crate) fn terms(&self) -> Terms {
-        self.common.terms()
+        Terms {
+            duration: self.what.duration,
+            ..self.common.terms()
+        }
+    }
+
+    /// Whether a simulated fabric carries it, and the number of messages is ours to choose.
+    const fn is_light(&self) -> bool {
+        self.common.simulated && self.iterations.is_none()
     }
 
     /// The tests in the order they are run.
@@ -285,13 +384,14 @@ impl BwArguments {
     /// # Errors
     /// A setting is beyond its bounds.
     pub(crate) fn tests(&self) -> Result<Vec<Test>, PerfError> {
+        let iterations = self.iterations.unwrap_or(BANDWIDTH_ITERATIONS);
         let each = Test {
             buffers: self.buffers,
             ..self
                 .what
-                .test(Kind::Bandwidth, self.iterations, self.warmup, self.batch)
+                .test(Kind::Bandwidth, iterations, self.warmup, self.batch)
         };
-        self.what.tests(each, &self.size, 64 << 10)
+        self.what.tests(each, &self.size, 64 << 10, self.is_light())
     }
 }
 
@@ -314,27 +414,55 @@ impl What {
         }
     }
 
-    /// One test for each operation and size; atomics have but one size.
-    fn tests(&self, each: Test, sizes: &[u32], default_bytes: u32) -> Result<Vec<Test>, PerfError> {
+    /// One test for each operation and size; atomics have but one size. A light one moves few bytes where messages are long.
+    fn tests(
+        &self,
+        each: Test,
+        sizes: &[u32],
+        default_bytes: u32,
+        is_light: bool,
+    ) -> Result<Vec<Test>, PerfError> {
+        let all: Vec<u32> = ALL_SIZES.map(|power| 1 << power).collect();
         let default = [default_bytes];
-        let sizes = if sizes.is_empty() { &default } else { sizes };
+        let sizes = match sizes {
+            _ if self.all => &all,
+            [] => &default[..],
+            sizes => sizes,
+        };
         let mut tests = Vec::new();
         for op in self.op.iter().flat_map(|choice| choice.ops()).copied() {
             if (each.kind, op) == (Kind::Bandwidth, Op::Ring) {
                 return Err(PerfError::NoBandwidthOf(op));
             }
             let sizes = if op.is_atomic() { &[ATOMIC_BYTES] } else { sizes };
-            for message_bytes in sizes.iter().copied() {
-                let test = Test {
+            let is_left_out = |bytes: &u32| self.all && op == Op::Ring && *bytes > RING_MESSAGE_BYTES_MAX;
+            for message_bytes in sizes.iter().copied().filter(|bytes| !is_left_out(bytes)) {
+                let mut test = Test {
                     op,
                     message_bytes,
                     ..each
                 };
+                if is_light {
+                    let most = LIGHT_BYTES
+                        .checked_div(message_bytes.into())
+                        .unwrap_or(LIGHT_BYTES);
+                    test.iterations = test.iterations.min(most.max(LIGHT_ITERATIONS_MIN));
+                    test.warmup = test.warmup.min(test.iterations);
+                }
                 test.check()?;
                 tests.push(test);
             }
         }
         Ok(tests)
+    }
+}
+
+/// How many connections are measured at a time.
+fn parse_one_connection(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(1) => Ok(1),
+        Ok(_) => Err("one connection is measured at a time: run the command once for each".into()),
+        Err(_) => Err("not a number".into()),
     }
 }
 

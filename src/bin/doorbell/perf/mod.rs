@@ -29,21 +29,26 @@ pub(crate) use error::PerfError;
 #[cfg(test)]
 pub(crate) use message::{Message, Setup};
 pub(crate) use metering::Metering;
-pub(crate) use progress::Progress;
-pub(crate) use report::{Between, Report, Row, table};
+use progress::Progress;
+pub(crate) use report::{Report, Row, table};
 pub(crate) use session::{Findings, Server, drive};
 pub(crate) use terms::{Target, Terms};
 pub(crate) use test::{Kind, Op, Role, Test};
 
 use core::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 
+use crate::address::anywhere;
+use crate::devices::advised;
 use crate::log;
 use crate::opened;
 use crate::peers::{Trusted, trust_of};
-use crate::report::{Failure, print};
+use crate::report::{Failure, Reported, print_outcome};
+use crate::simulated;
 use arguments::Common;
-use doorbell::{MetricsServer, Node, SettingValues};
+use doorbell::vocabulary::provider::Provider;
+use doorbell::{Handle, MetricsServer, Network, Node, NodeError, SettingValues};
 
 /// Runs `doorbell lat`.
 pub(crate) fn lat(arguments: &LatArguments) -> Result<(), Failure> {
@@ -65,28 +70,78 @@ fn run(
     terms: &Terms,
     tests: impl FnOnce() -> Result<Vec<Test>, PerfError>,
 ) -> Result<(), Failure> {
+    // What is wrong with the command line is said before anything is opened.
     let settings = common.settings()?;
     let values = settings.values();
+    let tests = common.drives().then(tests).transpose()?;
     log::start(values.log);
-    let trusted = trust_of(values)?;
-    // It tells until the last test is over.
-    let (metering, _server) = metering(values.metrics)?;
-    let terms = &Terms {
-        metering,
+    let terms = Terms {
         timeout: values.timeout,
         ..terms.clone()
     };
-    let Some(peer) = &common.peer else {
-        let node = open(values, trusted, terms)?;
+    if common.simulated {
+        return simulate(kind, common, &terms, &tests.unwrap_or_default());
+    }
+    let trusted = trust_of(values)?;
+    let target = common.peer.as_deref();
+    let target = target
+        .map(|peer| arguments::target(peer, terms.timeout))
+        .transpose()?;
+    // It tells until the last test is over.
+    let (metering, _server) = metering(values.metrics)?;
+    let terms = &Terms { metering, ..terms };
+    let node = open(values, trusted, common, terms)?;
+    let Some(target) = target else {
         return listen(kind, common, &node, terms);
     };
-    // What is wrong with the command line is said before anything is opened.
-    let (tests, target) = (tests()?, arguments::target(peer, terms.timeout)?);
-    let node = open(values, trusted, terms)?;
-    let findings = drive(&node, &target, &tests, terms, |test| {
-        Progress::on_stderr(format!("{} {} bytes", test.op, test.message_bytes), test.total())
-    });
+    let findings = drive(&node, &target, &tests.unwrap_or_default(), terms, shown);
     conclude(kind, Role::Client, findings, common)
+}
+
+/// The progress of one test, on standard error.
+fn shown(test: &Test) -> Progress {
+    Progress::on_stderr(format!("{} {} bytes", test.op, test.message_bytes), test.total())
+}
+
+/// Both ends here, on hosts of a simulated fabric.
+fn simulate(kind: Kind, common: &Common, terms: &Terms, tests: &[Test]) -> Result<(), Failure> {
+    simulated::say(common.json);
+    let [near, far] = simulated::two(&simulated::trust()?)?;
+    let (driven, served) = both_ends(&near, || Ok(far), tests, terms)?;
+    let mut findings = driven.unwrap_or_else(Findings::nothing);
+    findings.failure = findings.failure.or(served.failure);
+    conclude(kind, Role::Client, findings, common)
+}
+
+/// Starts the listening end in a thread of its own, and drives the tests from this one. Gives what each end found: nothing of
+/// the driving one where the other could not listen.
+///
+/// # Errors
+/// The listening end has no node.
+pub(crate) fn both_ends<P: Provider, N: Network>(
+    node: &Node<P, N>,
+    listening: impl FnOnce() -> Result<Node<P, N>, NodeError> + Send,
+    tests: &[Test],
+    terms: &Terms,
+) -> Result<(Option<Findings>, Findings), Failure> {
+    let listen = |tell: &mpsc::Sender<Handle>| -> Result<Findings, PerfError> {
+        let node = listening()?;
+        let mut server = Server::bind(&node, anywhere(0), terms)?;
+        // Were nobody there to be told, nobody would come either, and the deadline passes.
+        let _ = tell.send(*server.handle());
+        Ok(server.serve_one())
+    };
+    thread::scope(|scope| {
+        let (tell, told) = mpsc::channel();
+        let listening = scope.spawn(move || listen(&tell));
+        // The thread says where it listens, or ends.
+        let driven = told
+            .recv()
+            .ok()
+            .map(|handle| drive(node, &Target::Handle(handle), tests, terms, shown));
+        let served = listening.join().map_err(|_| "the listening end panicked")?;
+        Ok((driven, served?))
+    })
 }
 
 /// Tells of the measurement where that was asked for; says where.
@@ -100,8 +155,17 @@ fn metering(at: Option<SocketAddr>) -> Result<(Metering, Option<MetricsServer>),
 }
 
 /// A node on the rails that settings name.
-fn open(values: &SettingValues, trusted: Trusted, terms: &Terms) -> Result<Arc<Node>, Failure> {
-    let node = opened::node(trusted, &values.rails)?;
+fn open(
+    values: &SettingValues,
+    trusted: Trusted,
+    common: &Common,
+    terms: &Terms,
+) -> Result<Arc<Node>, Failure> {
+    let rails = match common.gid_index {
+        None => values.rails.clone(),
+        Some(index) => opened::rail_of_gid(terms.device.as_deref(), index)?,
+    };
+    let node = opened::node(trusted, &rails)?;
     if terms.device.is_none() {
         opened::say_passed_over(&node, values.log)?;
     }
@@ -123,28 +187,33 @@ fn listen(kind: Kind, common: &Common, node: &Node, terms: &Terms) -> Result<(),
             return outcome;
         }
         if let Err(error) = outcome {
-            eprintln!("doorbell: {error}");
+            if !error.is::<Reported>() {
+                eprintln!("doorbell: {error}");
+            }
         }
     }
 }
 
 /// Reports what was found; fails where the measurement did.
 fn conclude(kind: Kind, role: Role, findings: Findings, common: &Common) -> Result<(), Failure> {
+    let error = findings.failure.as_ref().map(|failure| match failure {
+        PerfError::Node(error) => advised(error),
+        failure => failure.to_string(),
+    });
     let report = Report {
-        version: env!("CARGO_PKG_VERSION"),
+        simulated: common.simulated,
         kind,
         role,
         between: findings.between,
         shared_receives: common.shared_receives,
         tests: findings.rows,
-        passed: findings.failure.is_none(),
-        error: findings.failure.as_ref().map(ToString::to_string),
+        error: error.clone(),
     };
-    // Without a connection there is nothing to tell but the error.
-    if report.between.is_some() || common.json {
-        print(&report, common.json, Report::text)?;
+    match error {
+        // Without a connection there is nothing to tell but the error.
+        Some(error) if report.between.is_none() && !common.json => Err(error.into()),
+        error => print_outcome(kind.command(), &report, error, common.json, Report::text),
     }
-    findings.failure.map_or(Ok(()), |error| Err(error.into()))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What a measurement found, as a table for people and as JSON.
 
 use core::fmt::Write;
+use core::time::Duration;
 
 use doorbell::vocabulary::provider::Provider;
 use serde::Serialize;
@@ -12,11 +13,13 @@ use super::latency::Latency;
 use super::link::Tally;
 use super::pattern::Mismatch;
 use super::test::{Kind, Role, Test};
+use crate::columns::{Align, aligned};
 
 /// Everything a measurement found on one side.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
-    pub(crate) version: &'static str,
+    /// No RDMA device takes part.
+    pub(crate) simulated: bool,
     pub(crate) kind: Kind,
     pub(crate) role: Role,
     #[serde(flatten)]
@@ -25,8 +28,7 @@ pub(crate) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) shared_receives: Option<u32>,
     pub(crate) tests: Vec<Row>,
-    pub(crate) passed: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip)]
     pub(crate) error: Option<String>,
 }
 
@@ -65,6 +67,21 @@ pub(crate) struct Row {
 pub(crate) enum Figures {
     Latency(Latency),
     Bandwidth(Bandwidth),
+}
+
+impl Figures {
+    /// How long the timed sections were together.
+    pub(super) fn timed(&self) -> Duration {
+        match self {
+            Self::Latency(latency) => {
+                let round_trips = if latency.is_one_way { 2.0 } else { 1.0 };
+                #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+                let ns = latency.mean_ns * round_trips * latency.count as f64;
+                Duration::try_from_secs_f64(ns / 1e9).unwrap_or(Duration::MAX)
+            }
+            Self::Bandwidth(bandwidth) => Duration::from_nanos(bandwidth.elapsed_ns),
+        }
+    }
 }
 
 impl Between {
@@ -109,7 +126,7 @@ impl Report {
             path_mtu_bytes,
         }) = &self.between
         {
-            let version = self.version;
+            let version = env!("CARGO_PKG_VERSION");
             push(
                 &mut text,
                 format_args!("{device} to {peer}, path MTU {path_mtu_bytes} bytes, doorbell {version}\n"),
@@ -143,46 +160,41 @@ pub(crate) fn table(rows: &[Row]) -> String {
 }
 
 fn latencies(text: &mut String, rows: &[Row]) {
-    let mut late = 0_u64;
-    let latencies = rows.iter().filter_map(|row| match row.figures {
-        Some(Figures::Latency(latency)) => Some((row, latency)),
-        _ => None,
-    });
-    for (index, (row, latency)) in latencies.enumerate() {
-        if index == 0 {
-            push(
-                text,
-                format_args!(
-                    "{:<12} {:>9} {:>9} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}  us\n",
-                    "latency", "bytes", "count", "min", "p50", "p99", "p99.9", "max", "mean"
-                ),
-            );
-        }
-        let Latency {
-            count,
-            is_one_way,
-            min_ns,
-            p50_ns,
-            p99_ns,
-            p99_9_ns,
-            max_ns,
-            mean_ns,
-            ..
-        } = latency;
-        let [min, p50, p99, p99_9, max, mean] =
-            [min_ns, p50_ns, p99_ns, p99_9_ns, max_ns, mean_ns].map(micros);
-        late = late.saturating_add(latency.late);
-        push(
-            text,
-            format_args!(
-                "{:<12} {:>9} {count:>9} {min:>10} {p50:>10} {p99:>10} {p99_9:>10} {max:>10} {mean:>10}  {}{}\n",
-                row.test.op,
-                row.test.message_bytes,
-                if is_one_way { "one way" } else { "round trip" },
-                if row.inline { ", inline" } else { "" },
-            ),
-        );
-    }
+    let latencies: Vec<_> = rows
+        .iter()
+        .filter_map(|row| match row.figures {
+            Some(Figures::Latency(latency)) => Some((row, latency)),
+            _ => None,
+        })
+        .collect();
+    let head = [
+        "latency", "bytes", "count", "min", "p50", "p99", "p99.9", "max", "mean", "us",
+    ];
+    write_table(
+        text,
+        head,
+        latencies.iter().map(|(row, latency)| {
+            let way = if latency.is_one_way {
+                "one way"
+            } else {
+                "round trip"
+            };
+            [
+                row.test.op.to_string(),
+                row.test.message_bytes.to_string(),
+                latency.count.to_string(),
+                micros(latency.min_ns),
+                micros(latency.p50_ns),
+                micros(latency.p99_ns),
+                micros(latency.p99_9_ns),
+                micros(latency.max_ns),
+                micros(latency.mean_ns),
+                format!("{way}{}", if row.inline { ", inline" } else { "" }),
+            ]
+        }),
+    );
+    let late = latencies.iter().map(|(_, latency)| latency.late);
+    let late = late.fold(0, u64::saturating_add);
     if late > 0 {
         push(
             text,
@@ -198,70 +210,67 @@ fn bandwidths(text: &mut String, rows: &[Row]) {
         Some(Figures::Bandwidth(bandwidth)) => Some((row, bandwidth)),
         _ => None,
     });
-    for (index, (row, bandwidth)) in bandwidths.enumerate() {
-        if index == 0 {
-            push(
-                text,
-                format_args!(
-                    "{:<12} {:>9} {:>9} {:>6} {:>6} {:>9} {:>12} {:>11} {:>11}\n",
-                    "bandwidth",
-                    "bytes",
-                    "count",
-                    "depth",
-                    "batch",
-                    "doorbells",
-                    "messages/s",
-                    "MB/s",
-                    "MiB/s"
-                ),
-            );
-        }
-        let Bandwidth {
-            messages,
-            doorbells,
-            messages_per_second,
-            bytes_per_second,
-            ..
-        } = bandwidth;
-        push(
-            text,
-            format_args!(
-                "{:<12} {:>9} {messages:>9} {:>6} {:>6} {doorbells:>9} {messages_per_second:>12.0} {:>11.2} {:>11.2}{}\n",
-                row.test.op,
-                row.test.message_bytes,
-                row.test.depth,
-                row.test.batch,
-                bytes_per_second / 1e6,
-                bytes_per_second / 1_048_576.0,
-                if row.inline { "  inline" } else { "" },
-            ),
-        );
-    }
+    let head = [
+        "bandwidth",
+        "bytes",
+        "count",
+        "depth",
+        "batch",
+        "doorbells",
+        "messages/s",
+        "MB/s",
+        "MiB/s",
+        "",
+    ];
+    write_table(
+        text,
+        head,
+        bandwidths.map(|(row, bandwidth)| {
+            [
+                row.test.op.to_string(),
+                row.test.message_bytes.to_string(),
+                bandwidth.messages.to_string(),
+                row.test.depth.to_string(),
+                row.test.batch.to_string(),
+                bandwidth.doorbells.to_string(),
+                format!("{:.0}", bandwidth.messages_per_second),
+                format!("{:.2}", bandwidth.bytes_per_second / 1e6),
+                format!("{:.2}", bandwidth.bytes_per_second / 1_048_576.0),
+                if row.inline { "inline" } else { "" }.to_owned(),
+            ]
+        }),
+    );
 }
 
 fn served(text: &mut String, rows: &[Row]) {
     let served = rows.iter().filter(|row| row.figures.is_none());
-    for (index, row) in served.enumerate() {
-        if index == 0 {
-            push(
-                text,
-                format_args!(
-                    "{:<12} {:>9} {:>12} {:>15} {:>8}\n",
-                    "served", "bytes", "checked", "checked by peer", "corrupt"
-                ),
-            );
-        }
-        push(
-            text,
-            format_args!(
-                "{:<12} {:>9} {:>12} {:>15} {:>8}\n",
-                row.test.op,
-                row.test.message_bytes,
-                row.checked_messages,
-                row.checked_messages_by_peer.unwrap_or(0),
-                row.corrupt_messages,
-            ),
-        );
+    let head = ["served", "bytes", "checked", "checked by peer", "corrupt", ""];
+    write_table(
+        text,
+        head,
+        served.map(|row| {
+            [
+                row.test.op.to_string(),
+                row.test.message_bytes.to_string(),
+                row.checked_messages.to_string(),
+                row.checked_messages_by_peer.unwrap_or(0).to_string(),
+                row.corrupt_messages.to_string(),
+                String::new(),
+            ]
+        }),
+    );
+}
+
+/// A table under its head; nothing where there is no row.
+fn write_table<const COLUMNS: usize>(
+    text: &mut String,
+    head: [&str; COLUMNS],
+    rows: impl Iterator<Item = [String; COLUMNS]>,
+) {
+    let mut rows = rows.peekable();
+    if rows.peek().is_some() {
+        let head = core::iter::once(head.map(str::to_owned));
+        text.push_str(&aligned("", Align::Figures, head.chain(rows)));
     }
 }
 

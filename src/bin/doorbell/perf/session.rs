@@ -25,7 +25,7 @@ use super::progress::Progress;
 use super::report::{Between, Figures, Row};
 use super::source::Source;
 use super::terms::{Target, Terms};
-use super::test::{Kind, Role, Test};
+use super::test::{ITERATIONS_MAX, Kind, Role, Test};
 use super::{bandwidth, latency};
 
 /// Between two attempts to connect where nobody listens yet.
@@ -97,19 +97,65 @@ pub(crate) fn drive<P: Provider, N: Network>(
         let mut control = Control::new(workers, connection.worker, connection.channel, terms.timeout);
         findings.between = Some(Between::of(&mut control)?);
         for test in tests {
-            drive_one(
-                node,
-                &mut control,
-                &target,
-                test,
-                terms,
-                &mut progress(test),
-                &mut findings.rows,
-            )?;
+            let mut run = |test: &Test, rows: &mut Vec<Row>| {
+                drive_one(
+                    node,
+                    &mut control,
+                    &target,
+                    test,
+                    terms,
+                    &mut progress(test),
+                    rows,
+                )
+            };
+            let test = match terms.duration {
+                Some(duration) => lasting(test, duration, &mut run)?,
+                None => *test,
+            };
+            run(&test, &mut findings.rows)?;
         }
         control.send(&Message::Finished)
     })();
     findings.ended(outcome)
+}
+
+/// The test with as many iterations as take about so long, by shorter ones that are run before.
+fn lasting(
+    test: &Test,
+    duration: Duration,
+    run: &mut impl FnMut(&Test, &mut Vec<Row>) -> Result<(), PerfError>,
+) -> Result<Test, PerfError> {
+    /// A part of the whole that is long enough to go by.
+    const PART: u128 = 20;
+    let mut sample = Test {
+        iterations: 16,
+        warmup: test.warmup.min(16),
+        ..*test
+    };
+    loop {
+        let mut rows = Vec::new();
+        run(&sample, &mut rows)?;
+        let figures = rows.pop().and_then(|row| row.figures);
+        let took = figures.map_or(Duration::MAX, |figures| figures.timed());
+        let took_ns = took.as_nanos().max(1);
+        let fitting = duration
+            .as_nanos()
+            .saturating_mul(sample.iterations.into())
+            .checked_div(took_ns)
+            .map_or(1, |fitting| u64::try_from(fitting).unwrap_or(u64::MAX))
+            .clamp(1, ITERATIONS_MAX);
+        if took_ns.saturating_mul(PART) >= duration.as_nanos() || fitting <= sample.iterations {
+            return Ok(Test {
+                iterations: fitting,
+                ..*test
+            });
+        }
+        // No more than the whole would take, however short the last one was.
+        sample.iterations = sample
+            .iterations
+            .saturating_mul(16)
+            .min(fitting.div_ceil(10).max(17));
+    }
 }
 
 fn drive_one<P: Provider, N: Network>(

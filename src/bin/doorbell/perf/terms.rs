@@ -40,6 +40,8 @@ pub(crate) struct Terms {
     /// Whether the connections under test receive in a shared receive queue, and then how many receives it
     /// has more than the connection's share.
     pub(crate) shared_receives: Option<u32>,
+    /// How long each test is to be timed, instead of its number of iterations.
+    pub(crate) duration: Option<Duration>,
     /// Where it is noted what is counted.
     pub(crate) metering: Metering,
 }

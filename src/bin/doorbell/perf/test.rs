@@ -14,7 +14,7 @@ use serde::Serialize;
 /// The longest message of a test.
 pub(crate) const MESSAGE_BYTES_MAX: u32 = 16 << 20;
 /// The longest message through a ring: with as many cells as a ring has by default, 16 MiB of them.
-const RING_MESSAGE_BYTES_MAX: u32 = 64 << 10;
+pub(crate) const RING_MESSAGE_BYTES_MAX: u32 = 64 << 10;
 /// Messages of one round of a bandwidth test at most.
 pub(crate) const ROUND_MESSAGES_MAX: u64 = 4096;
 /// Iterations at most, with the warm-up: what takes a fast device a day.
@@ -42,6 +42,16 @@ pub(crate) enum Kind {
     Latency,
     /// Messages in a time, many in flight.
     Bandwidth,
+}
+
+impl Kind {
+    /// The command that measures it.
+    pub(crate) const fn command(self) -> &'static str {
+        match self {
+            Self::Latency => "lat",
+            Self::Bandwidth => "bw",
+        }
+    }
 }
 
 /// The operation under test.
@@ -145,7 +155,7 @@ pub(crate) struct Test {
     /// message of a round.
     pub(crate) buffers: u32,
     pub(crate) traffic_class: u8,
-    #[serde(serialize_with = "mtu_bytes")]
+    #[serde(rename = "mtu_max_bytes", serialize_with = "mtu_bytes")]
     pub(crate) mtu_max: Mtu,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) plant: Option<Plant>,

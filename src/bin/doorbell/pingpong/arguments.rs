@@ -64,17 +64,23 @@ pub(crate) struct Arguments {
     pub(super) rx_depth: Option<u32>,
 
     /// Messages each side sends; the same on both sides
-    #[arg(short = 'n', long, default_value_t = 1000, value_name = "COUNT",
+    #[arg(short = 'n', long, visible_alias = "iterations", default_value_t = 1000, value_name = "COUNT",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) iters: u32,
 
-    /// The service level
-    #[arg(short = 'l', long, visible_alias = "sl", default_value_t = 0, value_name = "LEVEL",
+    /// The service level: `-l` of ibv_rc_pingpong, and `-S` as in perftest
+    #[arg(short = 'S', long, visible_alias = "sl", default_value_t = 0, value_name = "LEVEL",
           value_parser = clap::value_parser!(u8).range(..16))]
     pub(super) service_level: u8,
 
     /// The index of our GID [default: by rule, see above]
-    #[arg(short, long, visible_alias = "gid-idx", value_name = "INDEX")]
+    #[arg(
+        short = 'x',
+        visible_short_alias = 'g',
+        long,
+        visible_alias = "gid-idx",
+        value_name = "INDEX"
+    )]
     pub(super) gid_index: Option<u8>,
 
     /// Sleep until a completion notifies, instead of polling

@@ -9,9 +9,10 @@ use std::thread;
 
 use doorbell::vocabulary::Psn;
 use doorbell::vocabulary::provider::{Context as _, Provider};
-use doorbell::{PortReport, Rdma};
+use doorbell::{NodeError, PortReport, Rdma};
 use doorbell_ffi::Context;
 
+use crate::devices::advised;
 use crate::report::{Failure, print};
 
 mod arguments;
@@ -42,12 +43,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     // It tells until the last message came.
     let metering = arguments.metrics.map(Metering::start).transpose()?;
     let metering = metering.as_ref();
-    let rdma = Rdma::load()?;
+    let rdma = Rdma::load().map_err(|error| advised(&NodeError::Library(error)))?;
     let report = match &arguments.host {
         Some(host) => client(&rdma, arguments, host, metering)?,
         None => server(&rdma, arguments, metering)?,
     };
-    print(&report, arguments.json, Report::to_text)
+    print("pingpong", &report, arguments.json, Report::to_text)
 }
 
 fn client(
@@ -108,14 +109,14 @@ fn ports(rdma: &Rdma) -> Result<Vec<PortReport>, Failure> {
     rdma.scan(&mut |report| ports.push(report.clone()), &mut |device, error| {
         failed.push(format!("{device}: {error}"));
     })
-    .map_err(|error| format!("{error}; see `doorbell devices`"))?;
+    .map_err(|error| advised(&NodeError::Provider(error)))?;
     if ports.is_empty() {
         let why = if failed.is_empty() {
-            "there is none; see `doorbell devices`".to_owned()
+            "there is none".to_owned()
         } else {
             failed.join("; ")
         };
-        return Err(format!("no RDMA device: {why}").into());
+        return Err(advised(&NodeError::NothingUsable(why)).into());
     }
     Ok(ports)
 }

@@ -18,19 +18,19 @@ pub(super) struct Report {
     gid_index: u8,
     gid_kind: String,
     gid_reason: String,
-    local: End,
-    remote: End,
+    local_end: End,
+    peer_end: End,
     message_bytes: u32,
     iterations: u32,
     receive_depth: u32,
-    mtu_bytes: u32,
+    path_mtu_bytes: u32,
     inline: bool,
     events: bool,
     /// Both directions together, as the stock program counts.
     total_bytes: u64,
-    seconds: f64,
-    mbit_per_second: f64,
-    usec_per_iteration: f64,
+    duration_s: f64,
+    bytes_per_second: f64,
+    iteration_ns: f64,
     /// Of every message the length was checked; whether of the last every byte was too.
     content_checked: bool,
 }
@@ -73,7 +73,7 @@ impl Report {
         let total_bytes = u64::from(plan.message_bytes)
             .saturating_mul(plan.iterations.into())
             .saturating_mul(2);
-        let seconds = done.took.as_secs_f64();
+        let duration_s = done.took.as_secs_f64();
         Self {
             role: match done.role {
                 Role::Server => "server",
@@ -84,18 +84,18 @@ impl Report {
             gid_index: source.gid_index,
             gid_kind: source.kind.to_string(),
             gid_reason: source.why.to_string(),
-            local: (&done.local).into(),
-            remote: (&done.remote).into(),
+            local_end: (&done.local).into(),
+            peer_end: (&done.remote).into(),
             message_bytes: plan.message_bytes,
             iterations: plan.iterations,
             receive_depth: plan.receive_depth,
-            mtu_bytes: plan.mtu.bytes(),
+            path_mtu_bytes: plan.mtu.bytes(),
             inline: done.inline,
             events: plan.events,
             total_bytes,
-            seconds,
-            mbit_per_second: megabits(total_bytes) / seconds,
-            usec_per_iteration: seconds * 1e6 / f64::from(plan.iterations),
+            duration_s,
+            bytes_per_second: figure(total_bytes) / duration_s,
+            iteration_ns: duration_s * 1e9 / f64::from(plan.iterations),
             content_checked: done.role == Role::Client || plan.page_bytes.is_some(),
         }
     }
@@ -119,14 +119,14 @@ impl Report {
             self.gid_index,
             self.gid_kind,
             self.gid_reason,
-            self.local.to_text(),
-            self.remote.to_text(),
+            self.local_end.to_text(),
+            self.peer_end.to_text(),
             self.total_bytes,
-            self.seconds,
-            self.mbit_per_second,
+            self.duration_s,
+            self.bytes_per_second * 8.0 / 1e6,
             self.iterations,
-            self.seconds,
-            self.usec_per_iteration,
+            self.duration_s,
+            self.iteration_ns / 1e3,
             self.message_bytes,
         );
         text
@@ -141,8 +141,8 @@ impl End {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a figure to read: 53 bits are enough")]
-fn megabits(bytes: u64) -> f64 {
-    bytes as f64 * 8.0 / 1e6
+fn figure(bytes: u64) -> f64 {
+    bytes as f64
 }
 
 #[cfg(test)]
@@ -210,8 +210,8 @@ mod tests {
         let json = serde_json::to_value(report(Role::Server)).unwrap();
         assert_eq!(json["role"], "server");
         assert_eq!(json["total_bytes"], 8_192_000);
-        assert_eq!(json["usec_per_iteration"], 500.0);
-        assert_eq!(json["remote"]["qpn"], 0x12);
+        assert_eq!(json["iteration_ns"], 500_000.0);
+        assert_eq!(json["peer_end"]["qpn"], 0x12);
         assert_eq!(json["content_checked"], false);
     }
 }

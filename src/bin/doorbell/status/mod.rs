@@ -11,11 +11,13 @@ use doorbell::SettingValues;
 
 use crate::address::resolve;
 use crate::configured::Configured;
-use crate::report::Failure;
+use crate::report::{Failure, print_line};
 use crate::value::{Place, parse_seconds};
 
+mod numbers;
 mod ports;
 mod scrape;
+mod simulated;
 mod table;
 
 use scrape::{Sample, plain, scrape};
@@ -38,11 +40,16 @@ const LOOK_UP: Duration = Duration::from_secs(5);
 #[command(after_help = "Examples:\n  \
                         doorbell mesh --key-file keys --rank 0 --ranks 3 --handles /shared --metrics 127.0.0.1:9400\n  \
                         doorbell status 127.0.0.1:9400\n  \
-                        doorbell status 127.0.0.1:9400 --once --json")]
+                        doorbell status 127.0.0.1:9400 --once --json\n  \
+                        doorbell status --simulated --once")]
 pub(crate) struct Arguments {
     /// Where metrics are told: ADDR:PORT or HOST:PORT [default: as set]
     #[arg(value_name = "ADDR:PORT")]
     address: Option<String>,
+
+    /// Show the first member of a mesh of three that runs in this process, on hosts of a simulated fabric: no device is needed
+    #[arg(long, conflicts_with = "address")]
+    simulated: bool,
 
     /// How long an interval is
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
@@ -67,6 +74,10 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let settings = arguments.configured.settings(SettingValues::default(), &[])?;
     let addresses = match (&arguments.address, settings.values().metrics) {
+        _ if arguments.simulated => {
+            crate::simulated::say(arguments.json);
+            vec![simulated::begin()?]
+        }
         (Some(named), _) => addresses(named)?,
         (None, Some(set)) => vec![set],
         (None, None) => return Err("whom to ask? Name where metrics are told, as in 127.0.0.1:9400".into()),
@@ -81,7 +92,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         match scrape(&addresses) {
             Ok(now) => {
                 if let Some(before) = &before {
-                    shown.show(&Report::new(before, &now))?;
+                    let mut report = Report::new(before, &now);
+                    report.simulated = arguments.simulated;
+                    shown.show(&report)?;
                     if arguments.once {
                         return Ok(());
                     }
@@ -126,7 +139,7 @@ impl Shown {
             eprintln!("doorbell: it answers again");
         }
         if self.is_json {
-            println!("{}", serde_json::to_string(report)?);
+            print_line("status", report)?;
         } else {
             let clear = if self.clears { "\x1b[H\x1b[J" } else { "" };
             println!("{clear}{}", report.text());

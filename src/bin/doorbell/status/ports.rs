@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::numbers::{counts, number};
 use super::scrape::{Labels, Sample, plain};
 use super::table::rate;
 
@@ -38,10 +39,12 @@ const RETRIES: &[&str] = &[
 #[derive(Debug, Serialize)]
 pub(super) struct Port {
     device: String,
+    #[serde(serialize_with = "number")]
     port: String,
+    #[serde(serialize_with = "counts")]
     counters: BTreeMap<String, f64>,
     /// Those that tell of retries, and are not zero: how fast each grew.
-    retries_per_s: BTreeMap<String, Option<f64>>,
+    retries_per_second: BTreeMap<String, Option<f64>>,
 }
 
 impl Port {
@@ -56,10 +59,11 @@ impl Port {
                 device,
                 port: number,
                 counters: BTreeMap::new(),
-                retries_per_s: BTreeMap::new(),
+                retries_per_second: BTreeMap::new(),
             });
             if RETRIES.contains(&counter.as_str()) && value > 0.0 {
-                port.retries_per_s.insert(counter.clone(), grew(SERIES, labels));
+                port.retries_per_second
+                    .insert(counter.clone(), grew(SERIES, labels));
             }
             port.counters.insert(counter, value);
         }
@@ -68,7 +72,7 @@ impl Port {
 
     /// One line of what went again, where something did.
     pub(super) fn write(&self, text: &mut String) {
-        let retries = self.retries_per_s.iter().map(|(counter, per_s)| {
+        let retries = self.retries_per_second.iter().map(|(counter, per_s)| {
             let count = self.counters.get(counter).copied().unwrap_or_default();
             format!("{counter} {count} ({}/s)", rate(*per_s))
         });
@@ -129,10 +133,10 @@ mod tests {
              retries at rxe0 port 10: duplicate_request 1 (-/s)\n"
         );
         let json = serde_json::to_value(&ports).unwrap();
-        assert_eq!(json[0]["counters"]["sent_pkts"], 12.0);
-        assert_eq!(json[0]["retries_per_s"]["rcvd_rnr_err"], 2.0);
-        assert_eq!((&json[1]["port"], &json[2]["port"]), (&"2".into(), &"10".into()));
-        assert_eq!(json[1]["retries_per_s"], serde_json::json!({}));
+        assert_eq!(json[0]["counters"]["sent_pkts"], 12);
+        assert_eq!(json[0]["retries_per_second"]["rcvd_rnr_err"], 2.0);
+        assert_eq!((&json[1]["port"], &json[2]["port"]), (&2.into(), &10.into()));
+        assert_eq!(json[1]["retries_per_second"], serde_json::json!({}));
     }
 
     #[test]

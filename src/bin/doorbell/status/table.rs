@@ -4,13 +4,16 @@ use core::fmt::Write as _;
 
 use serde::Serialize;
 
+use super::numbers::{count, number, numbers, optional_number};
 use super::ports::Port;
 use super::scrape::{Labels, Sample, plain, total};
+use crate::columns::{Align, aligned};
 
 /// A node over one interval. What it does not tell is not there.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    version: &'static str,
+    /// No RDMA device takes part.
+    pub(super) simulated: bool,
     interval_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     mesh: Option<Mesh>,
@@ -25,46 +28,65 @@ pub(super) struct Report {
 
 #[derive(Debug, Serialize)]
 struct Mesh {
+    #[serde(serialize_with = "count", rename = "ranks")]
     members: f64,
+    #[serde(serialize_with = "count")]
     reached: f64,
-    relayed_per_s: Option<f64>,
+    relayed_per_second: Option<f64>,
+    #[serde(serialize_with = "count")]
     relayed: f64,
+    #[serde(serialize_with = "count")]
     dropped: f64,
+    #[serde(serialize_with = "count")]
     sent_again: f64,
 }
 
 #[derive(Debug, Serialize)]
 struct Links {
+    #[serde(serialize_with = "count")]
     connected: f64,
+    #[serde(serialize_with = "count")]
     without_rail: f64,
+    #[serde(serialize_with = "count")]
     sent_again: f64,
+    #[serde(serialize_with = "count")]
     dead_rails: f64,
+    #[serde(serialize_with = "count")]
     recoveries: f64,
 }
 
 #[derive(Debug, Serialize)]
 struct Member {
+    #[serde(serialize_with = "number", rename = "rank")]
     member: String,
     /// By the shortest way; 0 where there is none.
+    #[serde(serialize_with = "count")]
     hops: f64,
-    /// Who passes on, in order.
+    /// The ranks that pass on, in order.
+    #[serde(serialize_with = "numbers")]
     by: String,
-    sent_per_s: Option<f64>,
-    received_per_s: Option<f64>,
+    sent_per_second: Option<f64>,
+    received_per_second: Option<f64>,
+    #[serde(serialize_with = "count")]
     waiting: f64,
+    #[serde(serialize_with = "count")]
     sent_again: f64,
 }
 
 #[derive(Debug, Serialize)]
 struct Rail {
+    #[serde(rename = "device")]
     rail: String,
     peer: String,
+    #[serde(serialize_with = "optional_number", rename = "rank")]
     member: Option<String>,
     state: String,
-    sent_per_s: Option<f64>,
-    sent_bytes_per_s: Option<f64>,
-    received_bytes_per_s: Option<f64>,
+    sent_per_second: Option<f64>,
+    sent_bytes_per_second: Option<f64>,
+    received_bytes_per_second: Option<f64>,
+    #[serde(serialize_with = "count")]
     connections: f64,
+    #[serde(serialize_with = "count", rename = "connections_lost")]
     failures: f64,
 }
 
@@ -72,18 +94,21 @@ struct Rail {
 struct Worker {
     /// What tells it from others.
     labels: Labels,
-    requests_per_s: Option<f64>,
-    sent_bytes_per_s: Option<f64>,
-    received_per_s: Option<f64>,
-    received_bytes_per_s: Option<f64>,
-    would_block_per_s: Option<f64>,
+    requests_per_second: Option<f64>,
+    sent_bytes_per_second: Option<f64>,
+    received_per_second: Option<f64>,
+    received_bytes_per_second: Option<f64>,
+    would_block_per_second: Option<f64>,
+    #[serde(serialize_with = "count")]
     rejected: f64,
 }
 
 #[derive(Debug, Serialize)]
 struct Channels {
     peer: String,
+    #[serde(serialize_with = "count")]
     open: f64,
+    #[serde(serialize_with = "count")]
     failed: f64,
 }
 
@@ -127,7 +152,7 @@ impl Between<'_> {
         Some(Mesh {
             members: self.now.sum("doorbell_mesh_members")?,
             reached: self.total("doorbell_mesh_reached_members"),
-            relayed_per_s: self.rate_of_all("doorbell_mesh_relayed_frames_total"),
+            relayed_per_second: self.rate_of_all("doorbell_mesh_relayed_frames_total"),
             relayed: self.total("doorbell_mesh_relayed_frames_total"),
             dropped: self.total("doorbell_mesh_dropped_frames_total"),
             sent_again: self.total("doorbell_mesh_sent_again_messages_total"),
@@ -155,8 +180,8 @@ impl Between<'_> {
                     member: of.get("member").cloned().unwrap_or_default(),
                     hops,
                     by,
-                    sent_per_s: self.rate("doorbell_mesh_member_sent_messages_total", &of),
-                    received_per_s: self.rate("doorbell_mesh_member_received_messages_total", &of),
+                    sent_per_second: self.rate("doorbell_mesh_member_sent_messages_total", &of),
+                    received_per_second: self.rate("doorbell_mesh_member_received_messages_total", &of),
                     waiting: self.value("doorbell_mesh_member_waiting_messages", &of),
                     sent_again: self.value("doorbell_mesh_member_sent_again_messages_total", &of),
                 }
@@ -180,9 +205,9 @@ impl Between<'_> {
                 peer: of.get("peer").cloned().unwrap_or_default(),
                 member: of.get("member").cloned(),
                 state,
-                sent_per_s: self.rate("doorbell_link_rail_sent_requests_total", &of),
-                sent_bytes_per_s: self.rate("doorbell_link_rail_sent_bytes_total", &of),
-                received_bytes_per_s: self.rate("doorbell_link_rail_received_bytes_total", &of),
+                sent_per_second: self.rate("doorbell_link_rail_sent_requests_total", &of),
+                sent_bytes_per_second: self.rate("doorbell_link_rail_sent_bytes_total", &of),
+                received_bytes_per_second: self.rate("doorbell_link_rail_received_bytes_total", &of),
                 connections: self.value("doorbell_link_rail_connections_total", &of),
                 failures: self.value("doorbell_link_rail_failures_total", &of),
             }
@@ -194,11 +219,11 @@ impl Between<'_> {
         let all = self.now.all("doorbell_worker_requests_total");
         let workers = all.map(|(labels, _)| Worker {
             labels: labels.clone(),
-            requests_per_s: self.rate("doorbell_worker_requests_total", labels),
-            sent_bytes_per_s: self.rate("doorbell_worker_sent_bytes_total", labels),
-            received_per_s: self.rate("doorbell_worker_received_messages_total", labels),
-            received_bytes_per_s: self.rate("doorbell_worker_received_bytes_total", labels),
-            would_block_per_s: self.rate("doorbell_worker_would_block_total", labels),
+            requests_per_second: self.rate("doorbell_worker_requests_total", labels),
+            sent_bytes_per_second: self.rate("doorbell_worker_sent_bytes_total", labels),
+            received_per_second: self.rate("doorbell_worker_received_messages_total", labels),
+            received_bytes_per_second: self.rate("doorbell_worker_received_bytes_total", labels),
+            would_block_per_second: self.rate("doorbell_worker_would_block_total", labels),
             rejected: self.value("doorbell_worker_rejected_completions_total", labels),
         });
         workers.collect()
@@ -234,7 +259,7 @@ impl Report {
             seconds: now.at.saturating_duration_since(before.at).as_secs_f64(),
         };
         Self {
-            version: env!("CARGO_PKG_VERSION"),
+            simulated: false,
             interval_s: between.seconds,
             mesh: between.mesh(),
             links: between.links(),
@@ -257,7 +282,7 @@ impl Report {
                 mesh.reached,
                 mesh.members,
                 mesh.relayed,
-                rate(mesh.relayed_per_s),
+                rate(mesh.relayed_per_second),
                 mesh.dropped,
                 mesh.sent_again
             );
@@ -299,8 +324,8 @@ impl Report {
             [
                 plain(&member.member),
                 way,
-                rate(member.sent_per_s),
-                rate(member.received_per_s),
+                rate(member.sent_per_second),
+                rate(member.received_per_second),
                 member.waiting.to_string(),
                 member.sent_again.to_string(),
             ]
@@ -316,9 +341,9 @@ impl Report {
                 rail.member.as_deref().map_or_else(|| "-".to_owned(), plain),
                 plain(&rail.peer),
                 plain(&rail.state).replace('_', " "),
-                rate(rail.sent_per_s),
-                megabytes(rail.sent_bytes_per_s),
-                megabytes(rail.received_bytes_per_s),
+                rate(rail.sent_per_second),
+                megabytes(rail.sent_bytes_per_second),
+                megabytes(rail.received_bytes_per_second),
                 rail.connections.to_string(),
                 rail.failures.to_string(),
             ]
@@ -345,11 +370,11 @@ impl Report {
             });
             [
                 labels.collect::<Vec<_>>().join(" "),
-                rate(worker.requests_per_s),
-                megabytes(worker.sent_bytes_per_s),
-                rate(worker.received_per_s),
-                megabytes(worker.received_bytes_per_s),
-                rate(worker.would_block_per_s),
+                rate(worker.requests_per_second),
+                megabytes(worker.sent_bytes_per_second),
+                rate(worker.received_per_second),
+                megabytes(worker.received_bytes_per_second),
+                rate(worker.would_block_per_second),
                 worker.rejected.to_string(),
             ]
         });
@@ -380,23 +405,11 @@ fn write_rows<const COLUMNS: usize>(
     head: [&str; COLUMNS],
     rows: impl Iterator<Item = [String; COLUMNS]>,
 ) {
-    let rows: Vec<_> = core::iter::once(head.map(str::to_owned)).chain(rows).collect();
-    if rows.len() < 2 {
-        return;
-    }
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    text.push('\n');
-    for row in &rows {
-        let mut line = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = width(column);
-            let _ = write!(line, "{cell:<width$}  ");
-        }
-        text.push_str(line.trim_end());
+    let mut rows = rows.peekable();
+    if rows.peek().is_some() {
         text.push('\n');
+        let head = head.map(str::to_owned);
+        text.push_str(&aligned("", Align::Left, core::iter::once(head).chain(rows)));
     }
 }
 
@@ -467,10 +480,10 @@ doorbell_channels{device="rxe0",peer="10.0.0.2",state="failed"} 0
         assert_eq!(report.text(), expected);
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["interval_s"], 2.0);
-        assert_eq!(json["rails"][0]["sent_bytes_per_s"], 4_000_000.0);
-        assert_eq!(json["members"][2]["by"], "1, 7");
+        assert_eq!(json["rails"][0]["sent_bytes_per_second"], 4_000_000.0);
+        assert_eq!(json["members"][2]["by"], serde_json::json!([1, 7]));
         // What began anew has no rate.
-        assert!(json["workers"][0]["requests_per_s"].is_null());
+        assert!(json["workers"][0]["requests_per_second"].is_null());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use doorbell::{Map, RailFilter, Rdma, SettingValues, Severity, Topology, preflig
 
 use crate::configured::Configured;
 use crate::log;
-use crate::report::{Failure, print};
+use crate::report::{Failure, print, print_outcome};
 
 mod report;
 mod svg;
@@ -26,7 +26,7 @@ mod tests;
 /// on each host, bring the files together, and see the whole:
 ///
 ///   doorbell topo --save a.json                         on each host
-///   doorbell topo -s a.json -s b.json --svg mesh.svg
+///   doorbell topo --snapshot a.json --snapshot b.json --svg mesh.svg
 ///
 /// Each rail has its address, interface, speed, MTU, lane, NUMA node and PCI address, or the reason
 /// why it is not used. For every two hosts there are the pairs of rails that messages go by, the best
@@ -83,7 +83,7 @@ pub(crate) struct PreflightArguments {
 #[derive(clap::Args)]
 struct Look {
     /// Look at the host in FILE (of `doorbell topo --save`); once for each host
-    #[arg(short, long = "snapshot", value_name = "FILE")]
+    #[arg(long = "snapshot", value_name = "FILE")]
     snapshots: Vec<PathBuf>,
 
     /// With --snapshot: at this host, too
@@ -110,11 +110,13 @@ const SNAPSHOT_BYTES_MAX: u64 = 16 << 20;
 /// # Errors
 /// A host cannot be looked at, or a file not be read or written.
 pub(crate) fn topo(arguments: &TopoArguments) -> Result<(), Failure> {
+    if arguments.save.is_some() && !arguments.look.is_here() {
+        return Err("--save writes what this host has: with --snapshot it needs --here".into());
+    }
     let hosts = arguments.look.hosts()?;
     if let Some(path) = &arguments.save {
         // This host is the last, if it was looked at.
-        let here = hosts.last().filter(|_| arguments.look.is_here());
-        let here = here.ok_or("--save writes what this host has: with --snapshot it needs --here")?;
+        let here = hosts.last().ok_or("--save: no host was looked at")?;
         let mut text = here.to_json()?;
         text.push('\n');
         write(path, &text)?;
@@ -125,7 +127,7 @@ pub(crate) fn topo(arguments: &TopoArguments) -> Result<(), Failure> {
     }
     let findings = preflight(&hosts);
     let report = report::Report::new(&map, &findings);
-    print(&report, arguments.json, |report| {
+    print("topo", &report, arguments.json, |report| {
         text::topology(report, &findings)
     })
 }
@@ -135,21 +137,27 @@ pub(crate) fn topo(arguments: &TopoArguments) -> Result<(), Failure> {
 /// # Errors
 /// Something will, or a host cannot be looked at.
 pub(crate) fn check(arguments: &PreflightArguments) -> Result<(), Failure> {
+    if !arguments.peers.is_empty() && !arguments.look.is_here() {
+        return Err("--peer is asked for by this host: with --snapshot it needs --here".into());
+    }
     let mut hosts = arguments.look.hosts()?;
     arguments.look.ask(&mut hosts, &arguments.peers)?;
     let findings = preflight(&hosts);
     let report = report::Report::new(&Map::new(&hosts), &findings);
-    print(&report, arguments.json, |_| text::findings(&findings))?;
     let bad = if arguments.strict {
         Severity::Warning
     } else {
         Severity::Error
     };
-    match findings.iter().filter(|finding| finding.severity >= bad).count() {
-        0 => Ok(()),
-        1 => Err("1 finding stands in the way".into()),
-        count => Err(format!("{count} findings stand in the way").into()),
-    }
+    let error = match findings.iter().filter(|finding| finding.severity >= bad).count() {
+        0 => None,
+        1 => Some("1 finding stands in the way".to_owned()),
+        count => Some(format!("{count} findings stand in the way")),
+    };
+    // The text counts the findings itself.
+    print_outcome("preflight", &report, error, arguments.json, |_| {
+        text::findings(&findings)
+    })
 }
 
 impl Look {
@@ -195,10 +203,7 @@ impl Look {
     /// Has this host, the last where it is looked at, ask for these peers and the rails of the others.
     fn ask(&self, hosts: &mut [Topology], peers: &[IpAddr]) -> Result<(), Failure> {
         let Some((here, others)) = hosts.split_last_mut().filter(|_| self.is_here()) else {
-            return match peers {
-                [] => Ok(()),
-                _ => Err("--peer is asked for by this host: with --snapshot it needs --here".into()),
-            };
+            return Ok(());
         };
         here.peers = peers.to_vec();
         let rails = others.iter().flat_map(Topology::rails);

@@ -28,8 +28,8 @@ pub(super) struct Rail {
     pub(super) address: Option<String>,
     pub(super) subnet: Option<String>,
     pub(super) netdev: Option<String>,
-    pub(super) speed_mbps: u32,
-    pub(super) mtu_bytes: Option<u32>,
+    pub(super) speed_mbps: Option<u32>,
+    pub(super) active_mtu_bytes: Option<u32>,
     pub(super) numa_node: Option<u16>,
     pub(super) pci_address: Option<String>,
     /// None where it is not used.
@@ -51,16 +51,16 @@ pub(super) struct Reach {
 
 #[derive(Serialize)]
 pub(super) struct Pair {
-    pub(super) local: String,
-    pub(super) peer: String,
-    pub(super) speed_mbps: u64,
+    pub(super) local_rail: String,
+    pub(super) peer_rail: String,
+    pub(super) speed_mbps: Option<u64>,
     pub(super) lane: String,
 }
 
 /// A rail of the first that is in no pair.
 #[derive(Serialize)]
 pub(super) struct Without {
-    pub(super) rail: String,
+    pub(super) local_rail: String,
     pub(super) reason: String,
 }
 
@@ -123,8 +123,8 @@ impl Rail {
             netdev: topology
                 .interface_of(rail)
                 .map(|interface| interface.name.clone()),
-            speed_mbps: rail.speed_mbps,
-            mtu_bytes: source.map(|source| source.mtu.bytes()),
+            speed_mbps: Some(rail.speed_mbps).filter(|mbps| *mbps > 0),
+            active_mtu_bytes: source.map(|source| source.mtu.bytes()),
             numa_node: port.and_then(|port| port.report.numa_node),
             pci_address: port.and_then(|port| port.pci_address.clone()),
             lane: lane.map(|lane| lane.to_string()),
@@ -155,9 +155,9 @@ impl Reach {
                 .iter()
                 .filter_map(|paired| {
                     Some(Pair {
-                        local: rail(from, paired.pair.local)?,
-                        peer: rail(to, paired.pair.peer)?,
-                        speed_mbps: paired.speed.to_mbps(),
+                        local_rail: rail(from, paired.pair.local)?,
+                        peer_rail: rail(to, paired.pair.peer)?,
+                        speed_mbps: Some(paired.speed.to_mbps()).filter(|mbps| *mbps > 0),
                         lane: paired.lane.to_string(),
                     })
                 })
@@ -167,7 +167,7 @@ impl Reach {
                 .iter()
                 .filter_map(|(index, reason)| {
                     Some(Without {
-                        rail: rail(from, *index)?,
+                        local_rail: rail(from, *index)?,
                         reason: reason.to_string(),
                     })
                 })

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use doorbell::{Finding, Severity};
 
 use super::report::{Host, Rail, Reach, Report, speed};
+use crate::columns::{Align, aligned};
 
 /// Hosts, subnets, who reaches whom, and how much was found.
 pub(super) fn topology(report: &Report, found: &[Finding]) -> String {
@@ -74,13 +75,13 @@ fn write_host(text: &mut String, host: &Host) {
                 rail.name(),
                 rail.address.clone().unwrap_or_default(),
                 rail.netdev.clone().unwrap_or_else(|| "-".to_owned()),
-                speed(rail.speed_mbps.into()),
-                format!("MTU {}", rail.mtu_bytes.unwrap_or_default()),
+                speed(rail.speed_mbps.unwrap_or_default().into()),
+                format!("MTU {}", rail.active_mtu_bytes.unwrap_or_default()),
                 place(rail),
             ]
         })
         .collect();
-    write_rows(text, &rows);
+    write_rows(text, rows);
     for rail in &host.rails {
         if let Some(reason) = &rail.reason {
             line(text, format_args!("  {}  not used: {reason}", rail.name()));
@@ -100,18 +101,9 @@ fn place(rail: &Rail) -> String {
     place
 }
 
-fn write_rows<const COLUMNS: usize>(text: &mut String, rows: &[[String; COLUMNS]]) {
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    for row in rows {
-        let mut whole = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = width(column);
-            let _ = write!(whole, "  {cell:<width$}");
-        }
-        line(text, format_args!("{whole}"));
+fn write_rows<const COLUMNS: usize>(text: &mut String, rows: Vec<[String; COLUMNS]>) {
+    for row in aligned("  ", Align::Left, rows).lines() {
+        line(text, format_args!("{row}"));
     }
 }
 
@@ -135,7 +127,7 @@ fn write_subnets(text: &mut String, hosts: &[Host]) {
         .into_iter()
         .map(|(subnet, rails)| [subnet.to_owned(), rails.join(" -- ")])
         .collect();
-    write_rows(text, &rows);
+    write_rows(text, rows);
     text.push('\n');
 }
 
@@ -152,18 +144,18 @@ fn write_reach(text: &mut String, reach: &Reach) {
         .iter()
         .map(|pair| {
             [
-                pair.local.clone(),
-                format!("-- {}", pair.peer),
-                speed(pair.speed_mbps),
+                pair.local_rail.clone(),
+                format!("-- {}", pair.peer_rail),
+                speed(pair.speed_mbps.unwrap_or_default()),
                 pair.lane.clone(),
             ]
         })
         .collect();
-    write_rows(text, &rows);
+    write_rows(text, rows);
     for without in &reach.without {
         line(
             text,
-            format_args!("  {}  in no pair: {}", without.rail, without.reason),
+            format_args!("  {}  in no pair: {}", without.local_rail, without.reason),
         );
     }
     text.push('\n');

@@ -1,0 +1,52 @@
+//! Figures of an exposition as JSON: there each is a float or a text, and here a count is an integer.
+
+use serde::Serializer;
+
+/// A count. What is no count, such as NaN, is null.
+pub(super) fn count<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    match whole(*value) {
+        Some(count) => serializer.serialize_u64(count),
+        None => serializer.serialize_none(),
+    }
+}
+
+/// Counts by their names.
+pub(super) fn counts<'m, S: Serializer>(
+    values: &'m std::collections::BTreeMap<String, f64>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(values.iter().map(|(name, value)| (name, whole(*value))))
+}
+
+/// The number of a rank or a port, which a label has as text; null where it is none.
+pub(super) fn number<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    match text.parse::<u64>() {
+        Ok(number) => serializer.serialize_u64(number),
+        Err(_) => serializer.serialize_none(),
+    }
+}
+
+/// As [`number`], where there may be none.
+pub(super) fn optional_number<S: Serializer>(
+    text: &Option<String>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    number(text.as_deref().unwrap_or_default(), serializer)
+}
+
+/// Ranks with commas between them.
+pub(super) fn numbers<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    let ranks = text.split(',').filter_map(|rank| rank.trim().parse::<u64>().ok());
+    serializer.collect_seq(ranks)
+}
+
+fn whole(value: f64) -> Option<u64> {
+    /// 2^53: floats tell all counts below it apart.
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it is within 0 and 2^53"
+    )]
+    (0.0..=EXACT).contains(&value).then_some(value as u64)
+}
