@@ -42,12 +42,16 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
             "sha2",
             // Behind the CLI's feature; that they are optional is checked apart.
             "clap",
+            "clap_complete",
+            "clap_mangen",
+            "comfy-table",
             "doorbell-sim",
             "hdrhistogram",
             "indicatif",
             "quanta",
             "serde",
             "serde_json",
+            "ureq",
             "zerocopy",
             // Behind `settings` and `tracing`.
             "toml",
