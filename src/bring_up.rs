@@ -10,8 +10,8 @@ use doorbell_core::provider::{
 use doorbell_core::wire::{CreditWord, Endpoint, EndpointParameters, Reject, RejectReason};
 use doorbell_core::{Psn, in_place};
 use doorbell_hotpath::{
-    Announcer, Credits, Flow, Grants, Receiver, ReceiverConfig, Sender, SenderConfig, Share, Statistics,
-    WindowWord, marks_for,
+    Announcer, Credits, Flow, Grants, Receiver, ReceiverConfig, RequestLimits, Sender, SenderConfig, Share,
+    Statistics, WindowWord, marks_for,
 };
 
 use crate::channel::Channel;
@@ -184,10 +184,7 @@ pub(crate) fn connect<P: Provider>(
         announcer: Announcer::new(
             Arc::clone(&supply.grants),
             config.receive_depth,
-            RemoteAddress {
-                address: peer.credit.address,
-                rkey: peer.credit.rkey,
-            },
+            RemoteAddress::new(peer.credit.address, peer.credit.rkey),
         ),
     };
     control.ready_to_receive(&ReadyToReceive {
@@ -217,8 +214,16 @@ pub(crate) fn connect<P: Provider>(
     let depth = control.limits().send_depth;
     let mut marks = vec![0; marks_for(depth)].into_boxed_slice();
     in_place::put(&mut marks, || 0);
+    let device = ground.context.limits();
     let sender_config = SenderConfig {
         unsignaled_max: config.unsignaled_max,
+        limits: RequestLimits {
+            message_bytes_max: peer.parameters.slot_bytes,
+            request_bytes_max: device.request_bytes_max,
+            rd_atomic_max: agreement.agreed.max_rd_atomic,
+            atomics: device.atomics,
+            domain: ground.domain.id(),
+        },
     };
     let Ok(sender) = Sender::new(send, marks, flow, Arc::clone(&ground.statistics), &sender_config) else {
         return Err(ConnectError::Provider(ProviderError {

@@ -50,7 +50,8 @@ pub enum SendErrorKind {
     WouldBlock,
     /// Caller misuse, or a queue pair that failed.
     Refused(PushError),
-    /// Caller misuse: more bytes than the peer's ring or the message's memory holds.
+    /// Caller misuse: more bytes than each of the peer's receives holds ([`Peer::message_bytes_max`]), than its ring's cell,
+    /// than the message's memory, or than the port carries in one request.
     TooLong {
         /// The bytes there were.
         bytes: usize,
@@ -88,6 +89,10 @@ impl From<PushError> for SendErrorKind {
     fn from(reason: PushError) -> Self {
         match reason {
             PushError::Full | PushError::NoCredit => Self::WouldBlock,
+            PushError::TooLong { bytes, bytes_max } => Self::TooLong {
+                bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+                bytes_max: bytes_max as usize,
+            },
             other => Self::Refused(other),
         }
     }
@@ -175,8 +180,14 @@ impl<P: Provider> Channel<P> {
 
     /// Posts one request of any kind by itself.
     ///
+    /// A READ fetches as many bytes as its lease has ([`Lease::set_len_bytes`]). A lease without a length, as
+    /// [`Worker::lease`](crate::Worker::lease) gives it, takes all that the address was made for
+    /// ([`RemoteAddress::within`](crate::RemoteAddress::within)), as far as that fits into it. An atomic takes a lease of
+    /// any length, that holds eight bytes.
+    ///
     /// # Errors
-    /// [`SendError`] hands the lease back.
+    /// [`SendError`] hands the lease back. What the peer or the device would refuse is refused here: the book has the
+    /// table of it (`docs/posting.md`).
     #[inline(always)]
     pub fn post(
         &mut self,
@@ -205,8 +216,8 @@ impl<P: Provider> Channel<P> {
     /// [`Channel::post`].
     ///
     /// # Errors
-    /// [`SendError`] hands the lease back: no fewer wait than the queue takes
-    /// ([`SendErrorKind::WouldBlock`]), the channel is being closed and was failed for it
+    /// [`SendError`] hands the lease back: the request is one that the peer or the device would refuse, no fewer wait than
+    /// the queue takes ([`SendErrorKind::WouldBlock`]), the channel is being closed and was failed for it
     /// ([`SendErrorKind::Refused`]), or it was to be posted at once.
     #[inline]
     pub fn submit(

@@ -202,6 +202,12 @@ impl<P: Provider> SendHalf<P> {
                 item: Some(lease),
             });
         }
+        if let Err(reason) = self.sender.check(operation, &lease.slot, flags) {
+            return Err(SendError {
+                kind: reason.into(),
+                item: Some(lease),
+            });
+        }
         match &mut self.deferred {
             Some(deferred) => deferred
                 .submit(operation, lease.slot, flags)

@@ -76,10 +76,10 @@ impl Peer {
 
     /// Where receives are announced to it.
     pub(crate) const fn announcements(&self) -> RemoteAddress {
-        RemoteAddress {
-            address: self.established.peer.credit.address,
-            rkey: self.established.peer.credit.rkey,
-        }
+        RemoteAddress::new(
+            self.established.peer.credit.address,
+            self.established.peer.credit.rkey,
+        )
     }
 
     /// The bytes its application sent with the connection.

@@ -5,14 +5,13 @@ mod fabric;
 use core::time::Duration;
 use std::sync::Arc;
 
-use doorbell::vocabulary::Rkey;
 use doorbell::{
-    ArenaConfig, ChannelState, CloseError, CloseProgress, ConnectError, Event, Listener, Operation, Pages,
-    PlacementConfig, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind, WcStatus, Window as _,
+    ArenaConfig, ChannelState, CloseError, CloseProgress, ConnectError, Event, Listener, Notify, Operation,
+    Pages, PlacementConfig, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind, WcStatus, Window as _,
     WindowConfig, Worker, WorkerConfig,
 };
-use doorbell_sim::Fabric;
-use fabric::{LONG, pair, pair_with, small};
+use doorbell_sim::{Fabric, Quirks};
+use fabric::{LONG, pair, pair_on, pair_with, small};
 
 /// Makes a message of an event, or says why not.
 fn received(event: Event<doorbell_sim::Host>) -> Option<(Vec<u8>, Option<u32>)> {
@@ -167,7 +166,8 @@ fn access_that_was_not_granted_fails_with_its_cause() {
         .worker()
         .window(&WindowConfig::new(64, RemoteAccess::READ))
         .unwrap();
-    let target = RemoteAddress::within(&window.remote(), 0, 4).unwrap();
+    // An address that says nothing of the right: with it the WRITE would be refused when it is posted.
+    let target = RemoteAddress::new(window.remote().address(), window.remote().rkey());
     let (lease, id) = (b.lease(b"evil"), b.id());
     let behind = b.lease(b"behind");
     let channel = b.worker().channel(id).unwrap();
@@ -359,21 +359,18 @@ fn unsignaled_messages_are_done_with_the_next_that_is_told() {
 
 #[test]
 fn closing_has_a_deadline() {
-    let mut listening = small();
-    listening.rd_atomic_max = 0;
-    let (_a, mut b) = pair_with(listening, small());
-    let (id, before) = (b.id(), leasable(&mut b));
-    // A READ where none may be outstanding never goes.
-    let nowhere = RemoteAddress {
-        address: 0,
-        rkey: Rkey(0),
+    // A device that tries without end where the peer's queue pair failed.
+    let quirks = Quirks {
+        failed_peers_are_waited_for: true,
+        ..Quirks::IBA
     };
+    let fabric = Fabric::builder().quirks(quirks).build();
+    let (mut a, mut b) = pair_on(&fabric, small(), small(), Notify::Never);
+    let (id, before) = (b.id(), leasable(&mut b));
+    let theirs = a.id();
+    a.worker().channel(theirs).unwrap().shut().unwrap();
     let lease = b.lease(b"unread");
-    b.worker()
-        .channel(id)
-        .unwrap()
-        .post(Operation::Read(nowhere), lease, PostFlags::empty())
-        .unwrap();
+    b.worker().channel(id).unwrap().send(lease).unwrap();
     let soon = b.worker().within(Duration::from_millis(50));
     let closed = b.worker().close(id, soon, |_, _| {});
     assert_eq!(closed, Err(CloseError::TimedOut));

@@ -414,7 +414,8 @@ fn a_queue_pair_gives_the_rights_it_was_given_and_no_others() {
         ..small().remote
     };
     let window = a.worker().window(&WindowConfig::new(64, readable)).unwrap();
-    let remote = RemoteAddress::within(&window.remote(), 0, 8).unwrap();
+    // An address that says nothing of the right: with it the WRITE would be refused when it is posted.
+    let remote = RemoteAddress::new(window.remote().address(), window.remote().rkey());
     let (id, lease) = (b.id(), b.lease(b"8 bytes."));
     let channel = b.worker().channel(id).unwrap();
     channel

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use doorbell_core::detached::Detachments;
 use doorbell_core::free_list::FreeList;
 use doorbell_core::in_place;
-use doorbell_core::provider::{ArenaConfig, DetachedSlot, MemoryError, Placement, ProviderError};
+use doorbell_core::provider::{ArenaConfig, DetachedSlot, DomainId, MemoryError, Placement, ProviderError};
 use doorbell_core::sync::{AtomicU32, Ordering};
 
 use crate::Slot;
@@ -32,6 +32,7 @@ pub(crate) struct ArenaInner {
     first: NonNull<u8>,
     slot_bytes: u32,
     lkey: u32,
+    domain: DomainId,
     /// A word for each slot. One that is detached has no value, which was given up for the tag (`Slot::detach`), is
     /// on no list, and no device has it; whoever exchanges its word may make the value again, and nobody else before
     /// it is detached once more.
@@ -53,6 +54,11 @@ impl ArenaInner {
     #[inline]
     pub(crate) const fn lkey(&self) -> u32 {
         self.lkey
+    }
+
+    #[inline]
+    pub(crate) const fn domain(&self) -> DomainId {
+        self.domain
     }
 
     #[inline]
@@ -219,6 +225,7 @@ impl Arena {
             first,
             slot_bytes,
             lkey: region.lkey().0,
+            domain: region.domain(),
             detachments: Detachments::new(words(), fresh_number()),
             region,
             returned: Returned(FreeList::new(words())),

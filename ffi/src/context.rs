@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use doorbell_core::PortReport;
 use doorbell_core::port::Name;
-use doorbell_core::provider::{AsyncEvent, CompletionQueueConfig, DeviceLimits, ProviderError};
+use doorbell_core::provider::{
+    AsyncEvent, CompletionQueueConfig, DeviceLimits, ProviderError, REQUEST_BYTES_MAX,
+};
 
 use crate::domain::DomainInner;
 use crate::leak::Leaked;
@@ -101,7 +103,7 @@ impl ContextInner {
         let (limits, ports) = query(opened.0)?;
         let context = opened.0;
         core::mem::forget(opened);
-        Ok(Self {
+        let mut inner = Self {
             context,
             name,
             quirks,
@@ -109,7 +111,12 @@ impl ContextInner {
             ports,
             numa_node,
             data_path,
-        })
+        };
+        if !inner.quirks.carries_more_than_reported {
+            let by_port = (1..=ports).filter_map(|port| port::request_bytes_max(&inner, port));
+            inner.limits.request_bytes_max = by_port.fold(REQUEST_BYTES_MAX, u32::min);
+        }
+        Ok(inner)
     }
 
     /// The handle, live as long as `self`.
@@ -182,6 +189,7 @@ fn query(context: NonNull<rdma_sys::ibv_context>) -> Result<(DeviceLimits, u8), 
         max_rd_atomic: depth(attributes.max_qp_init_rd_atom),
         max_dest_rd_atomic: depth(attributes.max_qp_rd_atom),
         atomics: attributes.atomic_cap != rdma_sys::ibv_atomic_cap::IBV_ATOMIC_NONE,
+        request_bytes_max: REQUEST_BYTES_MAX,
     };
     Ok((limits, attributes.phys_port_cnt))
 }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use doorbell_core::Access;
 use doorbell_core::provider::{
-    ArenaConfig, ClaimedQueuePairParts, DatagramConfig, DatagramPairParts, MemoryError, ProviderError,
-    QueuePairConfig, QueuePairParts, ReceivesClaim, RemoteAccess, SharedQueuePairParts,
+    ArenaConfig, ClaimedQueuePairParts, DatagramConfig, DatagramPairParts, DomainId, MemoryError,
+    ProviderError, QueuePairConfig, QueuePairParts, ReceivesClaim, RemoteAccess, SharedQueuePairParts,
     SharedReceiveQueueConfig, WindowConfig,
 };
+use doorbell_core::sync::{AtomicU64, Ordering};
 
 use crate::arena::{self, Cut};
 use crate::context::ContextInner;
@@ -22,6 +23,7 @@ use crate::{Arena, Claim, CompletionQueue, Rdma, SharedReceiveQueue, Window, err
 
 /// A protection domain, alive as long as anything made in it.
 pub(crate) struct DomainInner {
+    id: DomainId,
     pd: NonNull<rdma_sys::ibv_pd>,
     context: ManuallyDrop<Arc<ContextInner>>,
 }
@@ -39,6 +41,7 @@ impl DomainInner {
         let pd = unsafe { rdma_sys::ibv_alloc_pd(context.as_ptr()) };
         let pd = errno::from_pointer("ibv_alloc_pd", pd)?;
         Ok(Arc::new(Self {
+            id: fresh_id(),
             pd,
             context: ManuallyDrop::new(Arc::clone(context)),
         }))
@@ -49,9 +52,21 @@ impl DomainInner {
         self.pd.as_ptr()
     }
 
+    /// What tells it from others.
+    pub(crate) const fn id(&self) -> DomainId {
+        self.id
+    }
+
     pub(crate) fn context(&self) -> &Arc<ContextInner> {
         &self.context
     }
+}
+
+/// A number that no other domain of the process has.
+fn fresh_id() -> DomainId {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    // Relaxed: only the number matters. It does not come round.
+    DomainId(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 impl Drop for DomainInner {
@@ -120,6 +135,10 @@ impl ProtectionDomain {
 }
 
 impl doorbell_core::provider::ProtectionDomain<Rdma> for ProtectionDomain {
+    fn id(&self) -> DomainId {
+        self.inner.id()
+    }
+
     fn arena(&self, config: &ArenaConfig) -> Result<Arena, MemoryError> {
         let (region, cut) = arena::map_for(config, self.inner.context().numa_node())?;
         Ok(self.arena_over(region, cut)?)

@@ -5,7 +5,7 @@ use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-use doorbell_core::provider::ProviderError;
+use doorbell_core::provider::{DomainId, ProviderError};
 use doorbell_core::{Access, Lkey, Rkey};
 
 use crate::domain::DomainInner;
@@ -30,6 +30,11 @@ unsafe impl Send for MemoryRegion {}
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
+    /// The protection domain that it is registered in.
+    pub(crate) fn domain(&self) -> DomainId {
+        self.domain.id()
+    }
+
     /// Registers the whole region.
     ///
     /// # Errors

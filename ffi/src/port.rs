@@ -48,6 +48,12 @@ pub(crate) fn report(
     Ok(report)
 }
 
+/// Bytes of the longest message that a port carries; `None` where it does not say.
+pub(crate) fn request_bytes_max(context: &ContextInner, port: u8) -> Option<u32> {
+    let reported = query(context, port).ok()?.max_msg_sz;
+    (reported != 0).then_some(reported)
+}
+
 #[doc(alias = "ibv_query_port")]
 fn query(context: &ContextInner, port: u8) -> Result<ibv_port_attr, ProviderError> {
     let mut attributes = MaybeUninit::<ibv_port_attr>::zeroed();

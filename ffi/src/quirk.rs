@@ -34,6 +34,10 @@ pub struct Quirks {
     pub timer_min_us: u32,
     /// Whether completions of a destroyed queue pair can still be polled afterwards.
     pub stale_completions: bool,
+    /// Whether a request longer than the port reports as its longest message is carried all the same.
+    ///
+    /// On rxe: it reports 8 MiB before Linux commit 6f64286f6, and carries 2^31 bytes.
+    pub carries_more_than_reported: bool,
 }
 
 /// A provider that the table knows.
@@ -65,6 +69,7 @@ const TABLE: &[Row] = &[
             retry_count_max: 7,
             timer_min_us: 0,
             stale_completions: false,
+            carries_more_than_reported: false,
         },
     },
     Row {
@@ -88,6 +93,7 @@ const RXE: Quirks = Quirks {
     retry_count_max: 6,
     timer_min_us: 4000,
     stale_completions: true,
+    carries_more_than_reported: true,
 };
 
 impl ProviderKind {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use doorbell_core::ledger::Ledger;
 use doorbell_core::provider::{
-    Operation, PostError, PostFlags, PushError, QueuePairLimits, Refused, Rejected, Retired, SendQueue as _,
+    ATOMIC_BYTES, Operation, PostError, PostFlags, PushError, QueuePairLimits, Refused, Rejected, Retired,
+    SendQueue as _,
 };
 use doorbell_core::{Ticket, WcStatus, WorkKind};
 use rdma_sys::{ibv_send_flags, ibv_send_wr, ibv_wr_opcode};
@@ -18,9 +19,6 @@ use crate::{Completion, Slot, unposted};
 
 /// What the provider posts sends with.
 type PostSend = unsafe extern "C" fn(*mut rdma_sys::ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> i32;
-
-/// An atomic works on a word of eight bytes.
-const ATOMIC_BYTES: u32 = 8;
 
 /// The send half of a queue pair; with its completion queue it belongs to one thread.
 pub struct SendQueue {
@@ -374,8 +372,8 @@ fn write_operation(request: &mut ibv_send_wr, operation: Operation, flags: PostF
 #[inline]
 const fn rdma(remote: doorbell_core::provider::RemoteAddress) -> rdma_sys::rdma_t {
     rdma_sys::rdma_t {
-        remote_addr: remote.address,
-        rkey: remote.rkey.0,
+        remote_addr: remote.address(),
+        rkey: remote.rkey().0,
     }
 }
 
@@ -386,10 +384,10 @@ const fn atomic(
     swap: u64,
 ) -> rdma_sys::atomic_t {
     rdma_sys::atomic_t {
-        remote_addr: remote.address,
+        remote_addr: remote.address(),
         compare_add,
         swap,
-        rkey: remote.rkey.0,
+        rkey: remote.rkey().0,
     }
 }
 

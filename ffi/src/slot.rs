@@ -9,7 +9,7 @@ use core::ptr::NonNull;
 use core::slice;
 
 use doorbell_core::detached::Word;
-use doorbell_core::provider::DetachedSlot;
+use doorbell_core::provider::{DetachedSlot, DomainId};
 
 use crate::arena::ArenaInner;
 
@@ -134,6 +134,11 @@ impl Slot {
 }
 
 impl doorbell_core::provider::Slot for Slot {
+    #[inline]
+    fn domain(&self) -> DomainId {
+        self.inner().domain()
+    }
+
     #[inline]
     fn index(&self) -> u32 {
         self.index

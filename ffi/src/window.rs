@@ -56,7 +56,7 @@ impl doorbell_core::provider::Window for Window {
 
     fn remote(&self) -> RemoteWindow {
         let address = self.region.region().base().as_ptr().expose_provenance() as u64;
-        RemoteWindow::new(address, self.bytes() as u64, self.region.rkey())
+        RemoteWindow::new(address, self.bytes() as u64, self.region.rkey()).with_access(self.remote)
     }
 
     #[inline]

@@ -30,7 +30,7 @@ pub use failure::FirstCause;
 pub use marks::{StorageError, marks_for};
 pub use one_sided::{RingMessage, RingReadError, RingReader, RingRefusal, RingWriter};
 pub use receiver::{Receiver, ReceiverConfig};
-pub use sender::{Batch, Flow, Outcome, Sender, SenderConfig, Unposted, UnpostedReason};
+pub use sender::{Batch, Flow, Outcome, RequestLimits, Sender, SenderConfig, Unposted, UnpostedReason};
 pub use shared::{Share, SharedReceiver, Taken};
 pub use sleeping::SleepFlag;
 pub use statistics::{BATCH_BUCKETS, Counter, Statistics, StatisticsSnapshot};

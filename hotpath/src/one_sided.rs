@@ -181,11 +181,11 @@ impl<W: Deref<Target: Window>> RingWriter<W> {
         let round = self.geometry.round_of(number);
         // The round last: it may come in another packet than what is in front of it, and has to be the last that comes.
         let trailer = u64::from(length) << u32::BITS | u64::from(round);
-        let remote = RemoteAddress {
+        let remote = RemoteAddress::new(
             // All offsets of the ring lie within its window (`RingInvitation::parse`).
-            address: self.ring.window().address().wrapping_add(at),
-            rkey: self.ring.window().rkey(),
-        };
+            self.ring.window().address().wrapping_add(at),
+            self.ring.window().rkey(),
+        );
         Ok(RingMessage {
             operation: match self.ring.publication() {
                 Publication::Trailer => Operation::Write(remote),

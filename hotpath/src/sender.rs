@@ -4,16 +4,22 @@ use core::fmt;
 use core::ops::Deref;
 
 use doorbell_core::Ticket;
-use doorbell_core::provider::{Rejected, Retired, SendQueue, Window};
+use doorbell_core::provider::{
+    Operation, PostFlags, PushError, Rejected, Retired, SendQueue, Slot as _, Window,
+};
 
 use crate::credits::{Announcer, Credits, Grants, WindowWord};
 use crate::marks::{Mark, Marks, StorageError};
 use crate::{FirstCause, Statistics};
+use limits::Limits;
 
 mod batch;
+mod fetching;
+mod limits;
 mod lone;
 
 pub use batch::Batch;
+pub use limits::RequestLimits;
 pub use lone::{Unposted, UnpostedReason};
 
 /// How a sender signals.
@@ -26,6 +32,8 @@ pub struct SenderConfig {
     /// Whatever it says, of half the queue in a row one is signaled, so that a full queue
     /// always has a completion coming.
     pub unsignaled_max: u32,
+    /// What a request may be at most: what the peer or the device would refuse is refused when it is posted.
+    pub limits: RequestLimits,
 }
 
 /// What keeps a sender from sending more than its peer has receives for, and tells the peer of
@@ -49,6 +57,7 @@ pub struct Sender<Q, Bytes, W, L, S> {
     marks: Marks<Bytes>,
     flow: Flow<W, L>,
     config: SenderConfig,
+    limits: Limits,
     /// Half the queue: unsignaled requests in a row at most, whatever the policy.
     unsignaled_limit: u32,
     /// With so many before it, a request that has a doorbell of its own is signaled: by the policy, or by that limit.
@@ -104,6 +113,7 @@ where
             marks: Marks::new(bytes, depth)?,
             flow,
             config: *config,
+            limits: Limits::new(&config.limits),
             unsignaled_limit,
             unsignaled_alone_limit: unsignaled_limit.min(config.unsignaled_max.saturating_sub(1)),
             unsignaled: 0,
@@ -192,6 +202,16 @@ where
             }
         }
         through
+    }
+
+    /// Whether a request with this slot is one that may be posted, room and credits aside. Posting looks itself.
+    ///
+    /// # Errors
+    /// The peer or the device would refuse it.
+    #[inline]
+    pub fn check(&self, operation: Operation, slot: &Q::Slot, flags: PostFlags) -> Result<(), PushError> {
+        self.limits.check(operation, slot.len_bytes() as u64)?;
+        self.limits.check_memory(core::slice::from_ref(slot), flags)
     }
 
     /// Why the queue pair failed, as far as this half knows.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use doorbell_core::provider::{
     ArenaConfig, AsyncEvent, ClaimedQueuePairParts, CompletionQueueConfig, DatagramConfig, DatagramPairParts,
-    DeviceLimits, GATHER_MAX, MemoryError, Provider, ProviderError, QueuePairConfig, QueuePairParts,
-    ReceivesClaim, SharedQueuePairParts, SharedReceiveQueueConfig, WindowConfig,
+    DeviceLimits, DomainId, GATHER_MAX, MemoryError, Provider, ProviderError, QueuePairConfig,
+    QueuePairParts, REQUEST_BYTES_MAX, ReceivesClaim, SharedQueuePairParts, SharedReceiveQueueConfig,
+    WindowConfig,
 };
 use doorbell_core::work_id::SLOTS_MAX;
 use doorbell_core::{Clock, Instant, PortReport};
@@ -33,6 +34,7 @@ pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
     max_rd_atomic: 128,
     max_dest_rd_atomic: 128,
     atomics: true,
+    request_bytes_max: REQUEST_BYTES_MAX,
 };
 const _: () = assert!(LIMITS.segments_max as usize == GATHER_MAX);
 
@@ -239,6 +241,10 @@ pub struct ProtectionDomain {
 }
 
 impl doorbell_core::provider::ProtectionDomain<Host> for ProtectionDomain {
+    fn id(&self) -> DomainId {
+        DomainId(self.inner.id.to_u64())
+    }
+
     fn arena(&self, config: &ArenaConfig) -> Result<Arena, MemoryError> {
         let _inside = Inside::enter();
         let counted = Arc::clone(&self.inner.context.fabric.lock().arenas);

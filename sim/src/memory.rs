@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use doorbell_core::detached::{Detachments, Word};
 use doorbell_core::provider::{
-    ArenaConfig, DetachedSlot, MemoryError, NumaNode, Pages, Placement, PlacementConfig, Shortfall, Step,
+    ArenaConfig, DetachedSlot, DomainId, MemoryError, NumaNode, Pages, Placement, PlacementConfig, Shortfall,
+    Step,
 };
 use doorbell_core::sync::{AtomicU32, Ordering};
 
@@ -135,6 +136,10 @@ impl Slot {
 }
 
 impl doorbell_core::provider::Slot for Slot {
+    fn domain(&self) -> DomainId {
+        DomainId(self.home.domain.to_u64())
+    }
+
     fn index(&self) -> u32 {
         self.index
     }

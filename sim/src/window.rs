@@ -3,7 +3,7 @@
 use core::fmt;
 use std::sync::Arc;
 
-use doorbell_core::provider::{MemoryError, OutOfWindow, Placement, WindowConfig};
+use doorbell_core::provider::{MemoryError, OutOfWindow, Placement, RemoteAccess, WindowConfig};
 use doorbell_core::wire::RemoteWindow;
 use doorbell_core::{Access, Rkey};
 
@@ -134,6 +134,7 @@ pub struct Window {
     rkey: Rkey,
     address: u64,
     bytes: usize,
+    remote: RemoteAccess,
     placement: Placement,
 }
 
@@ -163,6 +164,7 @@ impl Window {
             rkey,
             address,
             bytes: config.bytes,
+            remote: config.remote,
             placement,
         })
     }
@@ -202,7 +204,7 @@ impl doorbell_core::provider::Window for Window {
     }
 
     fn remote(&self) -> RemoteWindow {
-        RemoteWindow::new(self.address, self.bytes as u64, self.rkey)
+        RemoteWindow::new(self.address, self.bytes as u64, self.rkey).with_access(self.remote)
     }
 
     fn copy_out(&self, offset: usize, destination: &mut [u8]) -> Result<(), OutOfWindow> {

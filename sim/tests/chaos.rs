@@ -148,10 +148,7 @@ impl Station {
             let parts = domain.queue_pair(&sends, &receives, &config).unwrap();
             (peer != host).then_some(Half {
                 parts,
-                remote: RemoteAddress {
-                    address: 0,
-                    rkey: doorbell_core::Rkey(0),
-                },
+                remote: RemoteAddress::new(0, doorbell_core::Rkey(0)),
                 posted: Vec::new(),
                 ended: 0,
                 sent: 0,
@@ -194,10 +191,7 @@ impl Station {
     fn post(&mut self, peer: usize, random: &mut Random) {
         let half = self.halves[peer].as_ref().unwrap();
         let remote = half.remote;
-        let data = RemoteAddress {
-            address: remote.address + 8,
-            ..remote
-        };
+        let data = RemoteAddress::new(remote.address() + 8, remote.rkey());
         let bytes = 8 + random.below(2 * SLOT_BYTES as u64 - 8) as usize;
         let number = half.sent;
         let operation = match random.below(8) {
@@ -342,10 +336,10 @@ fn connect(stations: &mut [Station], random: &mut Random) {
                 let remote = stations[theirs].window.remote();
                 let depth = 1 + random.below(4) as u8;
                 let half = stations[ours].halves[theirs].as_mut().unwrap();
-                half.remote = RemoteAddress {
-                    address: remote.address_of((ours * PART_BYTES) as u64, 0).unwrap(),
-                    rkey: remote.rkey(),
-                };
+                half.remote = RemoteAddress::new(
+                    remote.address_of((ours * PART_BYTES) as u64, 0).unwrap(),
+                    remote.rkey(),
+                );
                 let control = &mut half.parts.control;
                 control.initialize(1, RemoteAccess::ALL).unwrap();
                 let attributes = ReadyToReceive {

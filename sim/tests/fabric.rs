@@ -402,10 +402,7 @@ fn a_queue_pair_may_be_connected_to_itself() {
     let slots: Vec<_> = (0..2).map(|_| one.arena.lease().unwrap()).collect();
     for mut slot in slots {
         slot.set_len_bytes(1);
-        let remote = doorbell_core::provider::RemoteAddress {
-            address: 1,
-            rkey: doorbell_core::Rkey(1),
-        };
+        let remote = doorbell_core::provider::RemoteAddress::new(1, doorbell_core::Rkey(1));
         batch
             .push(Operation::Write(remote), [slot], PostFlags::empty())
             .unwrap();

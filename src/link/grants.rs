@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(theirs.hear(1, &second), Change::None);
         ours.did_tell(1, &second, ticket(1));
         assert_eq!(ours.untold(2, 2, epoch(3)), None);
-        let key = |theirs: &Theirs, rail, of| Some(theirs.address(number, (rail, of), (8, 8))?.rkey.0);
+        let key = |theirs: &Theirs, rail, of| Some(theirs.address(number, (rail, of), (8, 8))?.rkey().0);
         assert_eq!(
             (key(&theirs, 0, epoch(1)), key(&theirs, 1, epoch(2))),
             (Some(7), Some(8))

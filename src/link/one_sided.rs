@@ -201,7 +201,7 @@ impl OneSided {
         let remote: RemoteAddress = self.theirs.address(window, over, range)?;
         // By another key the same memory may be at other addresses.
         let is_word = matches!(asked.kind, Kind::Add(_) | Kind::Swap { .. });
-        if is_word && !is_of_word(remote.address) {
+        if is_word && !is_of_word(remote.address()) {
             return None;
         }
         let operation = match asked.kind {

@@ -6,6 +6,7 @@ use doorbell_core::provider::{Provider, PushError};
 use doorbell_core::{QpState, WcStatus};
 use doorbell_ffi::Rdma;
 
+use super::request::pair;
 use crate::{ChannelId, Lease};
 
 /// A request that was not submitted, with its lease handed back.
@@ -28,6 +29,16 @@ pub enum SubmitErrorKind {
     OtherMemory,
     /// Caller misuse: the operation brings data back, which nobody here would get.
     BringsDataBack,
+    /// Caller misuse: the request runs past the range of the peer's window that its address was made for, or past the
+    /// 2^31 bytes of any request.
+    OutOfWindow {
+        /// The bytes there were.
+        bytes: usize,
+        /// The bytes of the range.
+        bytes_max: u32,
+    },
+    /// Caller misuse: the peer's window does not grant what the operation does.
+    NotGranted,
 }
 
 /// A request that was submitted and failed.
@@ -60,6 +71,13 @@ pub enum SubmissionError {
         /// The most there may be.
         bytes_max: u32,
     },
+    /// Caller misuse: more bytes than each of the peer's receives holds, or than the port carries in one request.
+    TooLong {
+        /// The bytes there were.
+        bytes: u32,
+        /// The most there may be.
+        bytes_max: u32,
+    },
     /// The queue pair was in a state that takes no requests.
     State(QpState),
     /// The device refused the post, with this error number.
@@ -83,13 +101,14 @@ impl SubmissionError {
         match self {
             Self::NoChannel => (0, 0),
             Self::ChannelFailed(status) => (1, status.0.into()),
-            Self::InlineTooLong { bytes, bytes_max } => (2, u64::from(bytes) << 32 | u64::from(bytes_max)),
+            Self::InlineTooLong { bytes, bytes_max } => (2, pair(bytes, bytes_max)),
             Self::State(state) => (3, state as u64),
             Self::Post { errno } => (4, u32::from_ne_bytes(errno.to_ne_bytes()).into()),
             Self::Ended(status) => (5, status.0.into()),
             Self::Unknown => (6, 0),
             Self::WorkerGone => (7, 0),
             Self::Refused => (8, 0),
+            Self::TooLong { bytes, bytes_max } => (9, pair(bytes, bytes_max)),
         }
     }
 
@@ -113,6 +132,10 @@ impl SubmissionError {
             5 => Self::Ended(WcStatus(low)),
             6 => Self::Unknown,
             7 => Self::WorkerGone,
+            9 => Self::TooLong {
+                bytes: (word >> 32) as u32,
+                bytes_max: low,
+            },
             _ => Self::Refused,
         }
     }
@@ -123,6 +146,10 @@ impl From<PushError> for SubmissionError {
         match reason {
             PushError::InlineTooLong { bytes, bytes_max } => Self::InlineTooLong { bytes, bytes_max },
             PushError::State(state) => Self::State(state),
+            PushError::TooLong { bytes, bytes_max } => Self::TooLong {
+                bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+                bytes_max,
+            },
             _ => Self::Refused,
         }
     }
@@ -130,12 +157,20 @@ impl From<PushError> for SubmissionError {
 
 impl fmt::Display for SubmitErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+        let text = match self {
             Self::WouldBlock => "the ring to the Worker is full: try again once it was polled",
             Self::WorkerGone => "the Worker is gone",
             Self::OtherMemory => "the lease is not of this submitter's memory",
             Self::BringsDataBack => "an operation that brings data back cannot be submitted",
-        })
+            Self::OutOfWindow { bytes, bytes_max } => {
+                return write!(
+                    f,
+                    "{bytes} bytes, where the address was made for {bytes_max} of the peer's window"
+                );
+            }
+            Self::NotGranted => "the peer's window does not grant what the operation does",
+        };
+        f.write_str(text)
     }
 }
 
@@ -146,6 +181,12 @@ impl fmt::Display for SubmissionError {
             Self::ChannelFailed(status) => write!(f, "the channel had failed: {status}"),
             Self::InlineTooLong { bytes, bytes_max } => {
                 write!(f, "{bytes} bytes inline, where the channel takes {bytes_max}")
+            }
+            Self::TooLong { bytes, bytes_max } => {
+                write!(
+                    f,
+                    "{bytes} bytes, where the peer or the port takes {bytes_max} in one request"
+                )
             }
             Self::State(state) => write!(f, "the queue pair is in {state}, which takes no such request"),
             Self::Post { errno } => write!(f, "the device refused the post: errno {errno}"),
@@ -205,6 +246,10 @@ mod tests {
             SubmissionError::Unknown,
             SubmissionError::WorkerGone,
             SubmissionError::Refused,
+            SubmissionError::TooLong {
+                bytes: u32::MAX,
+                bytes_max: 220,
+            },
         ];
         all.extend(QpState::ALL.map(SubmissionError::State));
         for error in all {

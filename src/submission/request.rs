@@ -46,11 +46,11 @@ impl Request {
         let (code, word, detail) = match operation {
             Operation::Send => (SEND, 0, None),
             Operation::SendWithImmediate(immediate) => (SEND_WITH_IMMEDIATE, immediate.into(), None),
-            Operation::Write(remote) => (WRITE, remote.address, Some(pair(remote.rkey.0, 0))),
+            Operation::Write(remote) => (WRITE, remote.address(), Some(pair(remote.rkey().0, 0))),
             Operation::WriteWithImmediate(remote, immediate) => (
                 WRITE_WITH_IMMEDIATE,
-                remote.address,
-                Some(pair(remote.rkey.0, immediate)),
+                remote.address(),
+                Some(pair(remote.rkey().0, immediate)),
             ),
             Operation::Read(_) | Operation::FetchAndAdd { .. } | Operation::CompareAndSwap { .. } => {
                 return None;
@@ -116,7 +116,7 @@ impl Request {
         let remote = || {
             let (rkey, immediate) = halves(detail());
             let rkey = Rkey(rkey);
-            (RemoteAddress { address: word, rkey }, immediate)
+            (RemoteAddress::new(word, rkey), immediate)
         };
         match self.0.kind & OPERATION_MASK {
             SEND => Operation::Send,
@@ -160,10 +160,7 @@ mod tests {
     use doorbell_core::Rkey;
     use doorbell_core::provider::{DetachedSlot, Operation, PostFlags, RemoteAddress};
 
-    const REMOTE: RemoteAddress = RemoteAddress {
-        address: 0xfedc_ba98_7654_3210,
-        rkey: Rkey(0xffff_fff1),
-    };
+    const REMOTE: RemoteAddress = RemoteAddress::new(0xfedc_ba98_7654_3210, Rkey(0xffff_fff1));
 
     #[test]
     fn a_request_is_unpacked_as_it_was() {

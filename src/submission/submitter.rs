@@ -105,6 +105,12 @@ impl<P: Provider> Submitter<P> {
                 lease: Some(lease),
             });
         }
+        if let Err(kind) = reaches(operation, lease.len_bytes()) {
+            return Err(SubmitError {
+                kind,
+                lease: Some(lease),
+            });
+        }
         let slot = lease.slot.detach();
         let kind = match Request::pack(self.who, channel, operation, slot, flags) {
             None => SubmitErrorKind::BringsDataBack,
@@ -170,6 +176,26 @@ impl<P: Provider> Submitter<P> {
     pub const fn placement(&self) -> Placement {
         self.arena.placement()
     }
+}
+
+/// Whether so many bytes lie in the range that the address of a WRITE was made for. What else can be known of a request,
+/// the Worker knows.
+#[inline]
+fn reaches(operation: Operation, bytes: usize) -> Result<(), SubmitErrorKind> {
+    let (Operation::Write(remote) | Operation::WriteWithImmediate(remote, _)) = operation else {
+        return Ok(());
+    };
+    let bytes_max = remote.write_bytes_max();
+    if bytes <= bytes_max as usize {
+        return Ok(());
+    }
+    Err(
+        if bytes_max == 0 && remote.read_bytes_max() | remote.atomic_bytes_max() != 0 {
+            SubmitErrorKind::NotGranted
+        } else {
+            SubmitErrorKind::OutOfWindow { bytes, bytes_max }
+        },
+    )
 }
 
 impl<P: Provider> fmt::Debug for Submitter<P> {

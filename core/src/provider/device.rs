@@ -6,7 +6,7 @@ use crate::{Clock, PortReport, QpState, Qpn, SharedReceiveId};
 
 use super::{
     Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, DatagramConfig,
-    DatagramPairParts, DatagramQueuePair, DatagramReceiveQueue, DatagramSendQueue, MemoryError,
+    DatagramPairParts, DatagramQueuePair, DatagramReceiveQueue, DatagramSendQueue, DomainId, MemoryError,
     ProviderError, QueuePairConfig, QueuePairLimits, ReadyToReceive, ReadyToSend, ReceiveQueue, SendQueue,
     SharedReceiveQueue, SharedReceiveQueueConfig, Slot, Window, WindowConfig,
 };
@@ -79,6 +79,8 @@ pub struct DeviceLimits {
     pub max_dest_rd_atomic: u8,
     /// Whether it has atomics.
     pub atomics: bool,
+    /// Bytes of one request at most, by any of its ports.
+    pub request_bytes_max: u32,
 }
 
 /// An open device, and the clock of its host: [`CompletionQueue::sleep`] sleeps by it.
@@ -151,6 +153,9 @@ pub enum AsyncEvent {
 
 /// What keeps connections and memory apart: only what shares one can be used together.
 pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
+    /// What tells it from others.
+    fn id(&self) -> DomainId;
+
     /// Registers memory made for it, cut into slots.
     ///
     /// # Errors

@@ -77,6 +77,34 @@ pub enum PushError {
     NotInline,
     /// Caller misuse: the address handle is another queue pair's, or was released.
     UnknownAddress,
+    /// Caller misuse: more bytes than each of the peer's receives holds, or than the port carries in one request. Told by
+    /// the data path that knows the peer, never by a provider, like those below.
+    TooLong {
+        /// The bytes of the request.
+        bytes: u64,
+        /// The most there may be.
+        bytes_max: u32,
+    },
+    /// Caller misuse: the request runs past the range of the peer's window that its address was made for.
+    OutOfWindow {
+        /// The bytes of the request.
+        bytes: u64,
+        /// The bytes of the range.
+        bytes_max: u32,
+    },
+    /// Caller misuse: the peer's window does not grant what the operation does.
+    NotGranted,
+    /// Caller misuse: an atomic at an address that is no multiple of eight.
+    Misaligned {
+        /// The address.
+        address: u64,
+    },
+    /// Caller misuse: the memory is registered in another protection domain than the queue pair's: it is another Worker's.
+    OtherMemory,
+    /// The connection was agreed on without READs and atomics.
+    NoFetches,
+    /// The device has no atomics.
+    NoAtomics,
     /// The queue pair is in a state that takes no such request.
     State(crate::QpState),
 }
@@ -101,6 +129,26 @@ impl fmt::Display for PushError {
             Self::AtomicNeedsEightBytes => f.write_str("an atomic needs one slot of at least eight bytes"),
             Self::NotInline => f.write_str("an operation that brings data back cannot be inline"),
             Self::UnknownAddress => f.write_str("the address handle names nothing of this queue pair"),
+            Self::TooLong { bytes, bytes_max } => write!(
+                f,
+                "{bytes} bytes, where the peer or the port takes {bytes_max} in one request: send less, or have the peer \
+                 give its receives larger slots"
+            ),
+            Self::OutOfWindow { bytes, bytes_max } => write!(
+                f,
+                "{bytes} bytes, where the address was made for {bytes_max} of the peer's window"
+            ),
+            Self::NotGranted => f.write_str("the peer's window does not grant what the operation does"),
+            Self::Misaligned { address } => {
+                write!(f, "an atomic at {address:#x}, which is no multiple of eight")
+            }
+            Self::OtherMemory => f.write_str(
+                "the memory is another Worker's: lease it of the channel's own",
+            ),
+            Self::NoFetches => f.write_str(
+                "the connection was agreed on without READs and atomics: give both sides an rd_atomic_max above 0",
+            ),
+            Self::NoAtomics => f.write_str("the device has no atomics"),
             Self::State(state) => write!(f, "the queue pair is in {state}, which takes no such request"),
         }
     }

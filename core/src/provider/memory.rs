@@ -4,12 +4,19 @@ use crate::wire::RemoteWindow;
 
 use super::{OutOfWindow, Placement};
 
+/// Names a protection domain: its number is unique among those of the process, of all devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct DomainId(pub u64);
+
 /// An owned piece of registered memory.
 ///
 /// It is owned by exactly one of the application, the device, or the free list of its
 /// arena. Whoever holds the value owns the bytes. Dropping it sends it home to its arena
 /// from any thread, without a lock.
 pub trait Slot: Send + Sized + 'static {
+    /// The protection domain that it is registered in. A queue pair of another may not use it.
+    fn domain(&self) -> DomainId;
+
     /// Which of its arena's slots it is, from 0, in the order they lie in.
     fn index(&self) -> u32;
 

@@ -29,9 +29,10 @@ pub use device::{
     QueuePair, QueuePairParts, ReceivesClaim, SharedQueuePairParts,
 };
 pub use error::{OutOfWindow, PostError, ProviderError, PushError, Refused, Rejected};
-pub use memory::{Arena, Attacher, DetachedSlot, Slot, Window};
+pub use memory::{Arena, Attacher, DetachedSlot, DomainId, Slot, Window};
 pub use placement::{MemoryError, NumaNode, Pages, Placement, PlacementConfig, Seen, Shortfall, Step, Wish};
 pub use queue::{
-    Arrival, ArrivalKind, Completion, CompletionQueue, GATHER_MAX, Operation, PostFlags, ReceiveBatch,
-    ReceiveQueue, RemoteAddress, Retired, SendBatch, SendQueue, SharedReceiveQueue, Waker,
+    ATOMIC_BYTES, Arrival, ArrivalKind, Completion, CompletionQueue, GATHER_MAX, Operation, PostFlags,
+    REQUEST_BYTES_MAX, ReceiveBatch, ReceiveQueue, RemoteAddress, Retired, SendBatch, SendQueue,
+    SharedReceiveQueue, Waker,
 };

@@ -84,7 +84,7 @@ impl RingInvitation {
             return None;
         }
         Some(Self {
-            window,
+            window: window.without_access(),
             cells: U32::new(cells),
             cell_bytes: U32::new(cell_bytes),
             version: VERSION,
@@ -122,6 +122,9 @@ impl RingInvitation {
         let Some(needed) = ring_window_bytes(invitation.cells(), cell_bytes) else {
             return Err(wrong(Field::RingCells, 20, Reason::OutOfRange));
         };
+        if invitation.window.access_bits() != 0 {
+            return Err(wrong(Field::RingWindow, 8, Reason::NotZero));
+        }
         // All offsets within it are then addresses, too.
         if invitation.window.address_of(0, needed).is_none() {
             return Err(wrong(Field::RingWindow, 0, Reason::Mismatch));

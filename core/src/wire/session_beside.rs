@@ -70,7 +70,7 @@ impl Grant {
             number: U32::new(granted.number),
             access,
             reserved: [0; 7],
-            window: window.to_bytes(),
+            window: window.without_access().to_bytes(),
         }
     }
 
@@ -94,6 +94,7 @@ impl Grant {
             }
             (0, _) => None,
             (_, 0) => return Err(wrong(Field::GrantWindow, 36, Reason::Zero)),
+            _ if window.access_bits() != 0 => return Err(wrong(Field::GrantWindow, 44, Reason::NotZero)),
             (access, _) => Some((window, access_of(access))),
         };
         Ok(Granted {

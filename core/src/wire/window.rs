@@ -7,11 +7,14 @@ use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::Rkey;
+use crate::provider::RemoteAccess;
 
 /// The size of a [`RemoteWindow`] on the wire, in bytes.
 pub const REMOTE_WINDOW_BYTES: usize = 20;
 
-/// A window in a peer's memory: address u64, length u64, rkey u32, big-endian, in this order.
+/// A window in a peer's memory: address u64, rights u8, length 7 bytes, rkey u32, big-endian, in this order.
+///
+/// The rights are bits: 1 WRITE, 2 READ, 4 atomics; zero where they are not told.
 ///
 /// Any 20 bytes are one: it is as true as the peer that sent it, and its device checks every
 /// access. It fits the private data of a handshake, or a message.
@@ -19,21 +22,68 @@ pub const REMOTE_WINDOW_BYTES: usize = 20;
 #[repr(C)]
 pub struct RemoteWindow {
     address: U64,
+    /// The rights in the highest byte.
     length_bytes: U64,
     rkey: U32,
 }
 
+const RIGHTS_SHIFT: u32 = 56;
+const LENGTH_MASK: u64 = (1 << RIGHTS_SHIFT) - 1;
+const WRITE: u64 = 1 << RIGHTS_SHIFT;
+const READ: u64 = 2 << RIGHTS_SHIFT;
+const ATOMIC: u64 = 4 << RIGHTS_SHIFT;
+
 const_assert_eq!(size_of::<RemoteWindow>(), REMOTE_WINDOW_BYTES);
 
 impl RemoteWindow {
-    /// A window of `length_bytes` from `address`, opened by `rkey`.
+    /// A window of `length_bytes` from `address`, cut to 2^56 - 1, opened by `rkey`; for what, is not told.
     #[must_use]
     pub const fn new(address: u64, length_bytes: u64, rkey: Rkey) -> Self {
+        let length_bytes = if length_bytes > LENGTH_MASK {
+            LENGTH_MASK
+        } else {
+            length_bytes
+        };
         Self {
             address: U64::new(address),
             length_bytes: U64::new(length_bytes),
             rkey: U32::new(rkey.0),
         }
+    }
+
+    /// The window, with what a peer may do there. Without any right it is as if none were told.
+    #[must_use]
+    pub const fn with_access(self, access: RemoteAccess) -> Self {
+        let write = if access.write { WRITE } else { 0 };
+        let read = if access.read { READ } else { 0 };
+        let atomic = if access.atomic { ATOMIC } else { 0 };
+        Self {
+            length_bytes: U64::new(self.length_bytes() | write | read | atomic),
+            ..self
+        }
+    }
+
+    /// The window, without what a peer may do there: as frames have it that tell the rights beside it, or have no need to.
+    #[must_use]
+    pub const fn without_access(self) -> Self {
+        Self {
+            length_bytes: U64::new(self.length_bytes()),
+            ..self
+        }
+    }
+
+    /// What a peer may do there; `None` where that is not told.
+    #[must_use]
+    pub const fn access(&self) -> Option<RemoteAccess> {
+        let word = self.length_bytes.get();
+        if word & (WRITE | READ | ATOMIC) == 0 {
+            return None;
+        }
+        Some(RemoteAccess {
+            write: word & WRITE != 0,
+            read: word & READ != 0,
+            atomic: word & ATOMIC != 0,
+        })
     }
 
     /// The window that these bytes name.
@@ -48,6 +98,12 @@ impl RemoteWindow {
         zerocopy::transmute!(self)
     }
 
+    /// The byte of the rights, as it came.
+    pub(super) const fn access_bits(&self) -> u8 {
+        let [bits, ..] = self.length_bytes.get().to_be_bytes();
+        bits
+    }
+
     /// Its first address, in the peer's numbering.
     #[must_use]
     pub const fn address(&self) -> u64 {
@@ -57,7 +113,7 @@ impl RemoteWindow {
     /// Its length in bytes.
     #[must_use]
     pub const fn length_bytes(&self) -> u64 {
-        self.length_bytes.get()
+        self.length_bytes.get() & LENGTH_MASK
     }
 
     /// The key that opens it.
@@ -83,6 +139,7 @@ impl RemoteWindow {
 mod tests {
     use super::RemoteWindow;
     use crate::Rkey;
+    use crate::provider::{REQUEST_BYTES_MAX, RemoteAccess, RemoteAddress};
     use zerocopy::{FromBytes, IntoBytes};
 
     #[test]
@@ -95,6 +152,50 @@ mod tests {
         assert_eq!(RemoteWindow::read_from_bytes(&golden), Ok(window));
         assert_eq!(window.to_bytes(), golden);
         assert_eq!(RemoteWindow::from_bytes(golden), window);
+    }
+
+    #[test]
+    fn rights_are_told_in_front_of_the_length() {
+        let window = RemoteWindow::new(1000, u64::MAX, Rkey(1));
+        assert_eq!((window.length_bytes(), window.access()), ((1 << 56) - 1, None));
+        for bits in 1..8_u8 {
+            let access = RemoteAccess {
+                write: bits & 1 != 0,
+                read: bits & 2 != 0,
+                atomic: bits & 4 != 0,
+            };
+            let told = window.with_access(access);
+            assert_eq!(told.to_bytes()[8], bits);
+            assert_eq!(told.access(), Some(access));
+            assert_eq!(told.length_bytes(), window.length_bytes());
+            assert_eq!(told.without_access(), window);
+            assert_eq!(
+                told.with_access(RemoteAccess::READ).access(),
+                Some(RemoteAccess::READ)
+            );
+        }
+    }
+
+    #[test]
+    fn an_address_has_the_limits_of_its_range_and_rights() {
+        let window = RemoteWindow::new(1000, 100, Rkey(1));
+        let limits = |at: RemoteAddress| [at.write_bytes_max(), at.read_bytes_max(), at.atomic_bytes_max()];
+        let within = |window: RemoteWindow, bytes| RemoteAddress::within(&window, 4, bytes);
+        assert_eq!(within(window, 97), None);
+        let at = within(window, 96).unwrap();
+        assert_eq!((at.address(), at.rkey()), (1004, Rkey(1)));
+        assert_eq!(
+            limits(at),
+            [96; 3],
+            "rights that are not told are left to the peer's device"
+        );
+        let read_only = window.with_access(RemoteAccess::READ);
+        assert_eq!(limits(within(read_only, 8).unwrap()), [0, 8, 0]);
+        let write_only = window.with_access(RemoteAccess::WRITE);
+        assert_eq!(limits(within(write_only, 8).unwrap()), [8, 0, 0]);
+        let large = RemoteWindow::new(0, 1 << 40, Rkey(1));
+        assert_eq!(limits(within(large, 1 << 32).unwrap()), [REQUEST_BYTES_MAX; 3]);
+        assert_eq!(limits(RemoteAddress::new(7, Rkey(1))), [REQUEST_BYTES_MAX; 3]);
     }
 
     #[test]

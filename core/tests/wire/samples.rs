@@ -188,7 +188,7 @@ pub(crate) fn attach() -> AttachParameters {
 }
 
 fn granted() -> Granted {
-    let window = RemoteWindow::new(0x1112_1314_1516_1718, 0x2122_2324_2526_2728, Rkey(0x3132_3334));
+    let window = RemoteWindow::new(0x1112_1314_1516_1718, 0x0022_2324_2526_2728, Rkey(0x3132_3334));
     let access = RemoteAccess {
         write: true,
         read: true,

@@ -266,10 +266,7 @@ fn misuse_is_refused_before_it_is_posted() {
             bytes_max
         })
     );
-    let remote = doorbell_core::provider::RemoteAddress {
-        address: 0,
-        rkey: doorbell_core::Rkey(0),
-    };
+    let remote = doorbell_core::provider::RemoteAddress::new(0, doorbell_core::Rkey(0));
     assert_eq!(
         batch.push_inline(Operation::Read(remote), b"", PostFlags::empty()),
         Err(PushError::NotInline)

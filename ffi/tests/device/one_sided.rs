@@ -23,10 +23,10 @@ fn window(bench: &Bench, bytes: usize, remote: RemoteAccess) -> Window {
 
 fn address(window: &Window, offset: u64) -> RemoteAddress {
     let remote = window.remote();
-    RemoteAddress {
-        address: remote.address_of(offset, 0).expect("within the window"),
-        rkey: remote.rkey(),
-    }
+    RemoteAddress::new(
+        remote.address_of(offset, 0).expect("within the window"),
+        remote.rkey(),
+    )
 }
 
 /// Posts one request, waits for its success, and gives its slots back.

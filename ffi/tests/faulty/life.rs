@@ -231,10 +231,7 @@ pub(crate) fn life(rdma: &Rdma) -> Result<(), End> {
     let domain = context.protection_domain()?;
     let mut arena = domain.arena(&ArenaConfig::new(16, 64))?;
     let window = domain.window(&WindowConfig::new(4096, RemoteAccess::ALL))?;
-    let remote = RemoteAddress {
-        address: window.remote().address(),
-        rkey: window.remote().rkey(),
-    };
+    let remote = RemoteAddress::new(window.remote().address(), window.remote().rkey());
     let mut one = Peer::new(&context, &domain, 1)?;
     let mut other = Peer::new(&context, &domain, 2)?;
     bring_up(&port, &mut one.parts.control, other.parts.control.qpn())?;

@@ -194,10 +194,7 @@ impl State {
     }
 }
 
-const NOWHERE: RemoteAddress = RemoteAddress {
-    address: 0,
-    rkey: Rkey(0),
-};
+const NOWHERE: RemoteAddress = RemoteAddress::new(0, Rkey(0));
 
 /// Every state there can be: none with more messages than receives, none from which the sender
 /// never learns of a receive.

@@ -71,10 +71,7 @@ fn pair(publication: Publication) -> Pair {
     let ring = Memory::new(usize::try_from(bytes).unwrap());
     let told = Memory::new(8);
     let invitation = RingInvitation::new(ring.remote(), CELLS, CELL_BYTES, publication).unwrap();
-    let word = RemoteAddress {
-        address: WORD_AT,
-        rkey: Rkey(2),
-    };
+    let word = RemoteAddress::new(WORD_AT, Rkey(2));
     Pair {
         writer: RingWriter::new(invitation, WindowWord::new(Arc::clone(&told), 0).unwrap()),
         reader: RingReader::new(Arc::clone(&ring), &invitation, word),
@@ -89,9 +86,9 @@ impl Pair {
         let message = self.writer.message(payload.len())?;
         let bytes = [payload, &message.trailer].concat();
         match message.operation {
-            Operation::Write(remote) => self.ring.write(remote.address, &bytes),
+            Operation::Write(remote) => self.ring.write(remote.address(), &bytes),
             Operation::WriteWithImmediate(remote, immediate) => {
-                self.ring.write(remote.address, &bytes);
+                self.ring.write(remote.address(), &bytes);
                 self.reader.note_written(immediate);
             }
             other => panic!("{other:?}"),
@@ -108,7 +105,7 @@ impl Pair {
         let Operation::Write(remote) = operation else {
             panic!("{operation:?}");
         };
-        self.told.write(remote.address - WORD_AT, &bytes);
+        self.told.write(remote.address() - WORD_AT, &bytes);
         self.reader.note_announced();
     }
 }
@@ -201,11 +198,11 @@ fn half_a_message_is_none() {
     let Operation::Write(remote) = message.operation else {
         panic!("{message:?}");
     };
-    pair.ring.write(remote.address, b"half");
+    pair.ring.write(remote.address(), b"half");
     // The trailer, byte by byte: a packet may end at any.
     for (at, byte) in (4..).zip(message.trailer) {
         assert_eq!(pair.reader.read(&mut [0; 8]), Ok(None), "{at}");
-        pair.ring.write(remote.address + at, &[byte]);
+        pair.ring.write(remote.address() + at, &[byte]);
     }
     assert_eq!(pair.reader.read(&mut [0; 8]), Ok(Some(4)));
 }
@@ -220,7 +217,7 @@ fn half_a_message_is_none_in_any_round() {
         };
         for (at, byte) in (9..).zip(message.trailer) {
             assert_eq!(pair.reader.read(&mut [0; 16]), Ok(None), "message {number}, {at}");
-            pair.ring.write(remote.address + at, &[byte]);
+            pair.ring.write(remote.address() + at, &[byte]);
         }
         pair.writer.note_posted(&message);
         assert_eq!(pair.reader.read(&mut [0; 16]), Ok(Some(9)), "message {number}");
@@ -237,7 +234,7 @@ fn a_lying_peer_spoils_its_ring_and_nothing_else() {
     };
     let mut trailer = message.trailer;
     trailer[..4].copy_from_slice(&57_u32.to_be_bytes());
-    lying.ring.write(remote.address, &trailer);
+    lying.ring.write(remote.address(), &trailer);
     assert_eq!(lying.reader.read(&mut [0; 64]), Err(RingReadError::Peer));
     assert_eq!(lying.reader.read(&mut [0; 64]), Err(RingReadError::Peer));
 

@@ -8,6 +8,8 @@ use doorbell_core::provider::{
     Operation, PostError, PostFlags, PushError, Refused, SendBatch as _, SendQueue, Slot as _, Window,
 };
 
+use super::fetching::{self, Fetching};
+use super::limits::Limits;
 use super::{Sender, SenderConfig, UNTOLD, look};
 use crate::Statistics;
 use crate::credits::{Announcement, Announcer, Credits, Grants, Receipt, WindowWord};
@@ -76,6 +78,7 @@ where
             inline: 0,
             statistics: &self.statistics,
             limit: self.unsignaled_limit,
+            limits: &self.limits,
             config: &self.config,
             unsignaled_now: self.unsignaled,
             unsignaled: &mut self.unsignaled,
@@ -107,6 +110,7 @@ pub struct Batch<'q, Q: SendQueue + 'q, W> {
     inline: u32,
     statistics: &'q Statistics,
     limit: u32,
+    limits: &'q Limits,
     config: &'q SenderConfig,
     /// Unsignaled requests in a row, with those staged here.
     unsignaled_now: u32,
@@ -125,17 +129,28 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     pub fn push<const N: usize>(
         &mut self,
         operation: Operation,
-        slots: [Q::Slot; N],
+        mut slots: [Q::Slot; N],
         flags: PostFlags,
     ) -> Result<Ticket, Refused<[Q::Slot; N]>> {
         let mark = Mark::of(operation);
-        if let Err(reason) = self.admit(mark) {
-            return Err(Refused { reason, item: slots });
-        }
-        let bytes = slots
+        let mut bytes = slots
             .iter()
             .fold(0, |sum: u64, slot| sum.wrapping_add(slot.len_bytes() as u64));
-        let ticket = self.inner.push(operation, slots, flags)?;
+        let checked = self
+            .limits
+            .check(operation, bytes)
+            .and_then(|()| self.limits.check_memory(&slots, flags));
+        if let Err(reason) = checked.and_then(|()| self.admit(mark)) {
+            return Err(Refused { reason, item: slots });
+        }
+        let fetching = Fetching::of(operation, bytes, self.limits);
+        if let Some(fetching) = fetching {
+            bytes = fetching.set_lengths(&mut slots);
+        }
+        let ticket = self
+            .inner
+            .push(operation, slots, flags)
+            .map_err(|refused| fetching::undone(fetching, refused))?;
         self.signal(flags);
         self.note_own(ticket, mark, flags, bytes);
         Ok(ticket)
@@ -154,6 +169,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         flags: PostFlags,
     ) -> Result<Ticket, PushError> {
         let mark = Mark::of(operation);
+        self.limits.check(operation, bytes.len() as u64)?;
         self.admit(mark)?;
         let ticket = self.inner.push_inline(operation, bytes, flags)?;
         self.signal(flags);

@@ -7,6 +7,7 @@ use doorbell_core::provider::{
     Operation, PostError, PostFlags, PushError, Refused, SendBatch as _, SendQueue, Slot as _, Window,
 };
 
+use super::fetching::{self, Fetching};
 use super::{Sender, UNTOLD, look};
 use crate::Statistics;
 use crate::credits::Grants;
@@ -77,15 +78,28 @@ where
             return self.post_behind_announcement(operation, slot, flags);
         }
         let mark = Mark::of(operation);
-        if let Err(reason) = self.admit_one(mark) {
+        let mut bytes = slot.len_bytes() as u64;
+        let mut slots = [slot];
+        let checked = self
+            .limits
+            .check(operation, bytes)
+            .and_then(|()| self.limits.check_memory(&slots, flags));
+        if let Err(reason) = checked.and_then(|()| self.admit_one(mark)) {
+            let [slot] = slots;
             return Err(Unposted::refused(reason, slot));
         }
         let flags = self.flags_of_one(flags);
-        let bytes = slot.len_bytes() as u64;
+        let fetching = Fetching::of(operation, bytes, &self.limits);
+        if let Some(fetching) = fetching {
+            bytes = fetching.set_lengths(&mut slots);
+        }
         let mut batch = self.queue.stage();
-        let ticket = match batch.push(operation, [slot], flags) {
+        let ticket = match batch.push(operation, slots, flags) {
             Ok(ticket) => ticket,
-            Err(Refused { reason, item: [slot] }) => return Err(Unposted::refused(reason, slot)),
+            Err(refused) => {
+                let Refused { reason, item: [slot] } = fetching::undone(fetching, refused);
+                return Err(Unposted::refused(reason, slot));
+            }
         };
         let position = ticket.position();
         self.marks.view().set(position, mark);
@@ -126,6 +140,7 @@ where
             return Ok(ticket);
         }
         let mark = Mark::of(operation);
+        self.limits.check(operation, bytes.len() as u64)?;
         self.admit_one(mark)?;
         let flags = self.flags_of_one(flags);
         let mut batch = self.queue.stage();

@@ -8,14 +8,14 @@ use std::vec::Vec;
 
 use doorbell_core::in_flight::{InFlight, Request, storage_for};
 use doorbell_core::provider::{
-    Completion, DetachedSlot, Operation, OutOfWindow, Placement, PostError, PostFlags, ProviderError,
-    PushError, Refused, Rejected, RemoteAddress, Retired, SendBatch, SendQueue, Slot, Window,
+    Completion, DetachedSlot, DomainId, Operation, OutOfWindow, Placement, PostError, PostFlags,
+    ProviderError, PushError, Refused, Rejected, RemoteAddress, Retired, SendBatch, SendQueue, Slot, Window,
 };
 use doorbell_core::sync::{AtomicU64, Ordering};
 use doorbell_core::wire::RemoteWindow;
 use doorbell_core::{Qpn, Rkey, Ticket, WcStatus, WorkId, WorkKind};
 
-use super::{Flow, Sender, SenderConfig};
+use super::{Flow, RequestLimits, Sender, SenderConfig};
 use crate::{Announcer, Credits, Granting, Grants, Statistics, WindowWord, marks_for};
 
 /// A window of one word, which stands for the memory the peer writes to.
@@ -68,6 +68,10 @@ impl Window for Word {
 pub(crate) struct Bytes;
 
 impl Slot for Bytes {
+    fn domain(&self) -> DomainId {
+        DomainId(0)
+    }
+
     fn index(&self) -> u32 {
         0
     }
@@ -227,10 +231,7 @@ impl<'q> SendBatch<'q> for &'q mut Queue {
 
 type Tested = Sender<Queue, Box<[u8]>, Arc<Word>, Arc<Grants>, Arc<Statistics>>;
 
-const PEERS_WORD: RemoteAddress = RemoteAddress {
-    address: 0x1000,
-    rkey: Rkey(7),
-};
+const PEERS_WORD: RemoteAddress = RemoteAddress::new(0x1000, Rkey(7));
 
 /// Where counting begins.
 const START: u32 = u32::MAX - 3;
@@ -257,7 +258,10 @@ fn sender_with(
         words,
         flow,
         Arc::default(),
-        &SenderConfig { unsignaled_max },
+        &SenderConfig {
+            unsignaled_max,
+            limits: RequestLimits::of_memory(DomainId(0)),
+        },
     )
     .unwrap();
     (sender, word, Granting::new(grants, ours))
@@ -431,10 +435,7 @@ fn a_message_without_a_receive_is_handed_back() {
             .map_err(|refused| refused.reason)
             .unwrap();
     }
-    let at = RemoteAddress {
-        address: 0,
-        rkey: Rkey(0),
-    };
+    let at = RemoteAddress::new(0, Rkey(0));
     for message in [
         Operation::Send,
         Operation::SendWithImmediate(1),

@@ -172,10 +172,7 @@ impl ReceiveBatch for &mut Queue {
 }
 
 /// Announcements arrive as they are made, here.
-const NOWHERE: RemoteAddress = RemoteAddress {
-    address: 0,
-    rkey: Rkey(0),
-};
+const NOWHERE: RemoteAddress = RemoteAddress::new(0, Rkey(0));
 
 /// A channel, with what its peer knows.
 struct Channel {

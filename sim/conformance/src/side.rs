@@ -362,10 +362,10 @@ impl<P: Provider> Side<P> {
     pub(crate) fn at(&self, offset: u64) -> Result<RemoteAddress, Trouble> {
         let remote = self.window.remote();
         let address = remote.address_of(offset, 0);
-        Ok(RemoteAddress {
-            address: address.ok_or(Trouble::new("beyond the window"))?,
-            rkey: remote.rkey(),
-        })
+        Ok(RemoteAddress::new(
+            address.ok_or(Trouble::new("beyond the window"))?,
+            remote.rkey(),
+        ))
     }
 
     pub(crate) fn window_bytes(&self, offset: usize, bytes: usize) -> Result<Vec<u8>, Trouble> {

@@ -188,7 +188,15 @@ pub(crate) fn build_examples() -> Result<PathBuf> {
 pub(crate) fn build_tests() -> Result<PathBuf> {
     let [device, conformance] = DEVICE_TESTS;
     let built = cargo(
-        &["test", "--no-run", "--test", device, "--test", conformance],
+        &[
+            "test",
+            "--no-run",
+            "--workspace",
+            "--test",
+            device,
+            "--test",
+            conformance,
+        ],
         Profile::Lab,
     )?;
     let mut folder = None;

@@ -133,8 +133,8 @@ fn write(settings: &Settings, request: &Request, number: u32, psn: Psn, packet: 
             };
             begin(Opcode::write(is_first, is_last, word.is_some()));
             packet.reth = is_first.then_some(Reth {
-                address: remote.address,
-                rkey: remote.rkey,
+                address: remote.address(),
+                rkey: remote.rkey(),
                 bytes: left_bytes,
             });
             packet.immediate = word.filter(|_| is_last);
@@ -142,8 +142,8 @@ fn write(settings: &Settings, request: &Request, number: u32, psn: Psn, packet: 
         Operation::Read(remote) => {
             begin(Opcode::ReadRequest);
             packet.reth = Some(Reth {
-                address: remote.address.wrapping_add(offset as u64),
-                rkey: remote.rkey,
+                address: remote.address().wrapping_add(offset as u64),
+                rkey: remote.rkey(),
                 bytes: left_bytes,
             });
             packet.bth.ack_request = true;
@@ -152,8 +152,8 @@ fn write(settings: &Settings, request: &Request, number: u32, psn: Psn, packet: 
         Operation::FetchAndAdd { remote, add } => {
             begin(Opcode::FetchAndAdd);
             packet.atomic = Some(AtomicEth {
-                address: remote.address,
-                rkey: remote.rkey,
+                address: remote.address(),
+                rkey: remote.rkey(),
                 swap_or_add: add,
                 compare: 0,
             });
@@ -165,8 +165,8 @@ fn write(settings: &Settings, request: &Request, number: u32, psn: Psn, packet: 
         } => {
             begin(Opcode::CompareAndSwap);
             packet.atomic = Some(AtomicEth {
-                address: remote.address,
-                rkey: remote.rkey,
+                address: remote.address(),
+                rkey: remote.rkey(),
                 swap_or_add: swap,
                 compare,
             });

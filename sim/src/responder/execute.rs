@@ -150,10 +150,7 @@ impl Responder {
         let (remote, left, total) = match (self.inbound, packet.reth) {
             (Inbound::Write { remote, left, total }, _) => (remote, left, total),
             (_, Some(reth)) => {
-                let remote = RemoteAddress {
-                    address: reth.address,
-                    rkey: reth.rkey,
-                };
+                let remote = RemoteAddress::new(reth.address, reth.rkey);
                 (remote, reth.bytes, reth.bytes)
             }
             _ => return,
@@ -182,10 +179,7 @@ impl Responder {
         };
         place.copy_from_slice(&packet.payload);
         self.inbound = Inbound::Write {
-            remote: RemoteAddress {
-                address: remote.address.wrapping_add(bytes as u64),
-                rkey: remote.rkey,
-            },
+            remote: RemoteAddress::new(remote.address().wrapping_add(bytes as u64), remote.rkey()),
             left: rest,
             total,
         };
@@ -238,10 +232,7 @@ impl Responder {
             self.refuse_request(psn, around);
             return;
         }
-        let remote = RemoteAddress {
-            address: reth.address,
-            rkey: reth.rkey,
-        };
+        let remote = RemoteAddress::new(reth.address, reth.rkey);
         if !self.may_read(settings, remote, reth.bytes, around) {
             self.refuse_access(psn);
             return;
@@ -269,10 +260,7 @@ impl Responder {
             self.refuse_request(psn, around);
             return;
         }
-        let remote = RemoteAddress {
-            address: atomic.address,
-            rkey: atomic.rkey,
-        };
+        let remote = RemoteAddress::new(atomic.address, atomic.rkey);
         let place = around.reach(remote, WORD_BYTES, Access::REMOTE_ATOMIC);
         let Some(place) = place.and_then(|place| place.first_chunk_mut::<WORD_BYTES>()) else {
             self.refuse_access(psn);

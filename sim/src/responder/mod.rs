@@ -214,10 +214,7 @@ impl Responder {
     fn repeat(&mut self, settings: &ReadyToReceive, packet: &Packet, around: &mut Surroundings<'_>) {
         let psn = packet.bth.psn;
         if let Some(reth) = packet.reth.filter(|_| packet.bth.opcode == Opcode::ReadRequest) {
-            let remote = RemoteAddress {
-                address: reth.address,
-                rkey: reth.rkey,
-            };
+            let remote = RemoteAddress::new(reth.address, reth.rkey);
             // Not allowed any more, it stays without an answer.
             if self.may_read(settings, remote, reth.bytes, around) {
                 self.responses.push_back(Response::Read {
@@ -305,10 +302,10 @@ impl Responder {
                 if left > 0 {
                     self.responses.push_front(Response::Read {
                         psn: psn.advance(1),
-                        remote: RemoteAddress {
-                            address: remote.address.wrapping_add(u64::from(bytes)),
-                            rkey: remote.rkey,
-                        },
+                        remote: RemoteAddress::new(
+                            remote.address().wrapping_add(u64::from(bytes)),
+                            remote.rkey(),
+                        ),
                         left,
                         is_first: false,
                     });
@@ -356,6 +353,6 @@ impl Surroundings<'_> {
         }
         let owner = (self.device, self.domain);
         self.windows
-            .reach(owner, remote.rkey, remote.address, bytes, right)
+            .reach(owner, remote.rkey(), remote.address(), bytes, right)
     }
 }

@@ -265,10 +265,7 @@ impl<P: Provider> Side<P> {
     /// An address in the window, for the peer.
     pub(crate) fn at(&self, offset: u64) -> RemoteAddress {
         let remote = self.window.remote();
-        RemoteAddress {
-            address: remote.address_of(offset, 0).unwrap(),
-            rkey: remote.rkey(),
-        }
+        RemoteAddress::new(remote.address_of(offset, 0).unwrap(), remote.rkey())
     }
 
     pub(crate) fn window_bytes(&self, offset: usize, bytes: usize) -> Vec<u8> {

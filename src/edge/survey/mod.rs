@@ -281,6 +281,7 @@ mod tests {
             retry_count_max: 7,
             timer_min_us: 0,
             stale_completions: false,
+            carries_more_than_reported: false,
         };
         let failure = ProviderError {
             call: "ibv_query_port",

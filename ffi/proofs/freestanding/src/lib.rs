@@ -14,12 +14,12 @@ mod queues;
 
 use core::num::NonZeroU16;
 
-use doorbell_core::provider::{Arena as _, Operation, PostFlags, RemoteAddress};
+use doorbell_core::provider::{Arena as _, DomainId, Operation, PostFlags, RemoteAddress};
 use doorbell_core::wire::{AdvertisedRail, Fit, Handle, InstanceId, SpeedClass};
 use doorbell_core::{Gid, IpPrefix, Rkey};
 use doorbell_hotpath::{
-    Announcer, Credits, Flow, Grants, Receiver, ReceiverConfig, Sender, SenderConfig, Statistics, WindowWord,
-    marks_for,
+    Announcer, Credits, Flow, Grants, Receiver, ReceiverConfig, RequestLimits, Sender, SenderConfig,
+    Statistics, WindowWord, marks_for,
 };
 
 use device::DEVICE;
@@ -43,16 +43,16 @@ fn messages() -> Option<bool> {
     let grants = Grants::new(0, DEPTH);
     let statistics = Statistics::default();
     let mut arena = Memory::default();
-    let word = RemoteAddress {
-        address: 0,
-        rkey: Rkey(0),
-    };
+    let word = RemoteAddress::new(0, Rkey(0));
     let flow = Flow {
         credits: Credits::new(0, DEPTH),
         word: WindowWord::new(&Word, 0)?,
         announcer: Announcer::new(&grants, DEPTH, word),
     };
-    let config = SenderConfig { unsignaled_max: 4 };
+    let config = SenderConfig {
+        unsignaled_max: 4,
+        limits: RequestLimits::of_memory(DomainId(0)),
+    };
     let mut sender = Sender::new(Sends::new()?, [0_u8; MARKS], flow, &statistics, &config).ok()?;
     let config = ReceiverConfig { repost_batch: 2 };
     let mut receiver = Receiver::new(Receives::new()?, &grants, &statistics, &config);

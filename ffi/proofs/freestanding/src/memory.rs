@@ -1,7 +1,9 @@
 //! Memory: slots that are values, and the one word in which receives are announced.
 
 use doorbell_core::Rkey;
-use doorbell_core::provider::{Arena, Attacher, DetachedSlot, OutOfWindow, Placement, Slot, Window};
+use doorbell_core::provider::{
+    Arena, Attacher, DetachedSlot, DomainId, OutOfWindow, Placement, Slot, Window,
+};
 use doorbell_core::wire::RemoteWindow;
 
 use crate::device::DEVICE;
@@ -28,6 +30,10 @@ impl Bytes {
 }
 
 impl Slot for Bytes {
+    fn domain(&self) -> DomainId {
+        DomainId(0)
+    }
+
     fn index(&self) -> u32 {
         0
     }

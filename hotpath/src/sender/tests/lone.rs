@@ -61,10 +61,7 @@ fn flags(is_signaled: bool) -> PostFlags {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let at = RemoteAddress {
-        address: 0,
-        rkey: Rkey(0),
-    };
+    let at = RemoteAddress::new(0, Rkey(0));
     let operation = prop_oneof![
         Just(Operation::Send),
         Just(Operation::Write(at)),

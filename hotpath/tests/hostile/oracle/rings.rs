@@ -56,10 +56,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     let told_word = Memory::new(8);
     let window = RemoteWindow::new(RING_AT, window_bytes, Rkey(3));
     let invitation = RingInvitation::new(window, cells, cell_bytes, publication).unwrap();
-    let word = RemoteAddress {
-        address: WORD_AT,
-        rkey: Rkey(4),
-    };
+    let word = RemoteAddress::new(WORD_AT, Rkey(4));
     let mut world = World {
         cells: cells.into(),
         cell_bytes: cell_bytes.into(),
@@ -137,7 +134,7 @@ impl World {
             }
             other => panic!("{other:?}"),
         };
-        assert_eq!((remote.address, remote.rkey), (RING_AT + at, Rkey(3)));
+        assert_eq!((remote.address(), remote.rkey()), (RING_AT + at, Rkey(3)));
         let round = u32::try_from(self.sent / self.cells + 1).unwrap();
         let length = u32::try_from(bytes).unwrap();
         assert_eq!(message.trailer[..4], length.to_be_bytes());
@@ -217,7 +214,7 @@ impl World {
         let Operation::Write(remote) = operation else {
             panic!("{operation:?}");
         };
-        assert_eq!((remote.address, remote.rkey), (WORD_AT, Rkey(4)));
+        assert_eq!((remote.address(), remote.rkey()), (WORD_AT, Rkey(4)));
         let count = announced(bytes).expect("an announcement is whole");
         assert_eq!(u64::from(count), self.read + self.cells, "no more than was read");
         self.reader.note_announced();

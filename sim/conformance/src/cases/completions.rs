@@ -50,10 +50,7 @@ fn s05_a_success_completes_only_if_signaled<R: Rig>(rig: &R, notes: &mut Notes) 
 
 fn s05_an_error_completes_unsignaled<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
     let [mut near, _far] = connected(rig)?;
-    let nowhere = RemoteAddress {
-        address: 0x1000,
-        rkey: Rkey(0x00be_ef00),
-    };
+    let nowhere = RemoteAddress::new(0x1000, Rkey(0x00be_ef00));
     near.post_with(Operation::Write(nowhere), b"x", PostFlags::empty())?;
     notes.put("sent", near.send_ends(1)?);
     Ok(())

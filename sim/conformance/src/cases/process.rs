@@ -94,10 +94,7 @@ fn s24_an_event_that_nobody_took_holds_up_nothing<R: Rig>(rig: &R, notes: &mut N
 fn s24_nothing_is_told_of_what_is_gone<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(), Trouble> {
     let [mut near, far] = connected(rig)?;
     let at = far.at(0)?;
-    let before = RemoteAddress {
-        address: at.address.wrapping_sub(1),
-        rkey: at.rkey,
-    };
+    let before = RemoteAddress::new(at.address().wrapping_sub(1), at.rkey());
     near.post(Operation::Write(before), b"x")?;
     notes.put("sent", near.send_ends(1)?);
     let Side {

@@ -148,11 +148,9 @@ fn s09_a_wrong_key_opens_nothing<R: Rig>(rig: &R, notes: &mut Notes) -> Result<(
     for Way(name, wish, operation) in ways {
         let [mut near, mut far] = connected_as(rig, [USUAL, wish])?;
         far.post_receives(1)?;
-        let RemoteAddress { address, rkey } = far.at(0)?;
-        let wrong = RemoteAddress {
-            address,
-            rkey: Rkey(rkey.0 ^ 0x00ff_ff00),
-        };
+        let at = far.at(0)?;
+        let (address, rkey) = (at.address(), at.rkey());
+        let wrong = RemoteAddress::new(address, Rkey(rkey.0 ^ 0x00ff_ff00));
         notes.put(name, end_of(&mut near, &far, operation(wrong), 8)?);
         flushed.extend(far.received(1)?.iter().map(|came| came.arrival.status));
         is_untouched &= untouched(&far)? == "untouched";
@@ -175,20 +173,15 @@ fn s09_nothing_beyond_the_window_is_reached<R: Rig>(rig: &R, notes: &mut Notes) 
     let read = Operation::Read(far.at(over)?);
     notes.put("READ over the end", end_of(&mut near, &far, read, 8)?);
     let [mut near, far] = connected(rig)?;
-    let RemoteAddress { address, rkey } = far.at(0)?;
-    let before = RemoteAddress {
-        address: address.wrapping_sub(1),
-        rkey,
-    };
+    let at = far.at(0)?;
+    let (address, rkey) = (at.address(), at.rkey());
+    let before = RemoteAddress::new(address.wrapping_sub(1), rkey);
     notes.put(
         "before the start",
         end_of(&mut near, &far, Operation::Write(before), 8)?,
     );
     let [mut near, far] = connected(rig)?;
-    let round = RemoteAddress {
-        address: u64::MAX.wrapping_sub(3),
-        rkey: far.at(0)?.rkey,
-    };
+    let round = RemoteAddress::new(u64::MAX.wrapping_sub(3), far.at(0)?.rkey());
     notes.put(
         "round the end of all addresses",
         end_of(&mut near, &far, Operation::Write(round), 8)?,

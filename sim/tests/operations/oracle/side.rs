@@ -138,13 +138,15 @@ impl Side {
     }
 
     fn operation(&self, wish: &Wish) -> Operation {
-        let at = |at: usize| RemoteAddress {
-            address: self.remote.address() + at as u64,
-            rkey: if wish.is_forbidden {
-                Rkey(self.remote.rkey().0 ^ 0x5500)
-            } else {
-                self.remote.rkey()
-            },
+        let at = |at: usize| {
+            RemoteAddress::new(
+                self.remote.address() + at as u64,
+                if wish.is_forbidden {
+                    Rkey(self.remote.rkey().0 ^ 0x5500)
+                } else {
+                    self.remote.rkey()
+                },
+            )
         };
         match (wish.deed, wish.immediate) {
             (Deed::Send, None) => Operation::Send,

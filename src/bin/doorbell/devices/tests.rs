@@ -44,6 +44,7 @@ const RXE: Quirks = Quirks {
     retry_count_max: 6,
     timer_min_us: 4000,
     stale_completions: true,
+    carries_more_than_reported: true,
 };
 
 fn library() -> Library {
@@ -82,6 +83,7 @@ fn three() -> Listing {
             retry_count_max: 7,
             timer_min_us: 0,
             stale_completions: false,
+            carries_more_than_reported: false,
         },
         &[down],
     );

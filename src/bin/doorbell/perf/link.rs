@@ -460,10 +460,7 @@ pub(super) fn remote_place(
 ) -> Result<RemoteAddress, PerfError> {
     let place = test.place_of(sequence, first) as u64;
     match remote.address_of(place, u64::from(test.message_bytes)) {
-        Some(address) => Ok(RemoteAddress {
-            address,
-            rkey: remote.rkey(),
-        }),
+        Some(address) => Ok(RemoteAddress::new(address, remote.rkey())),
         None => Err(PerfError::Message(MessageError::Field {
             field: "window's length",
             value: remote.length_bytes(),

@@ -32,6 +32,7 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Invitation> {
     only_if(reserved == 0)?;
     // The window holds the cells and 64 bytes, and what it holds has addresses.
     let needed = u128::from(cells) * u128::from(cell_bytes) + 64;
+    only_if(length < 1 << 56)?;
     only_if(u128::from(length) >= needed)?;
     only_if(u128::from(address) + needed <= u128::from(u64::MAX))?;
     Some(Invitation {

@@ -64,7 +64,11 @@ pub(crate) fn read(bytes: &[u8]) -> Option<SessionFrame> {
             only_if(cursor.number(7)? == 0 && access < 8)?;
             let (address, length, key) = (cursor.number(8)?, cursor.number(8)?, cursor.number(4)?);
             let is_nothing = address == 0 && length == 0 && key == 0;
-            only_if(if access == 0 { is_nothing } else { length > 0 })?;
+            only_if(if access == 0 {
+                is_nothing
+            } else {
+                length > 0 && length < 1 << 56
+            })?;
             more.extend([access, address, length, key]);
         }
         8 | 9 => {

@@ -78,10 +78,7 @@ fn poll_and_retire(
 
 /// Each operation: to a queue pair that is nobody's they are done, and nothing comes of them.
 const OPERATIONS: [Operation; 7] = {
-    let remote = RemoteAddress {
-        address: 0,
-        rkey: Rkey(0),
-    };
+    let remote = RemoteAddress::new(0, Rkey(0));
     [
         Operation::Send,
         Operation::SendWithImmediate(1),

@@ -1,0 +1,167 @@
+//! What a request may be at most: what is known to be refused later is refused when it is posted.
+
+use doorbell_core::provider::{
+    ATOMIC_BYTES, DomainId, Operation, PostFlags, PushError, REQUEST_BYTES_MAX, RemoteAddress, Slot,
+};
+
+/// What a peer takes, and what the device carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestLimits {
+    /// Bytes of a message: what each of the peer's receives holds.
+    pub message_bytes_max: u32,
+    /// Bytes of any request: what the device carries.
+    pub request_bytes_max: u32,
+    /// READs and atomics that may be under way, as was agreed; with none each of them is refused.
+    pub rd_atomic_max: u8,
+    /// Whether the device has atomics.
+    pub atomics: bool,
+    /// The protection domain of the queue pair, whose memory alone it may use.
+    pub domain: DomainId,
+}
+
+impl RequestLimits {
+    /// For a queue pair of this domain, where nothing is known of the peer, nor of the device.
+    #[must_use]
+    pub const fn of_memory(domain: DomainId) -> Self {
+        Self {
+            message_bytes_max: REQUEST_BYTES_MAX,
+            request_bytes_max: REQUEST_BYTES_MAX,
+            rd_atomic_max: u8::MAX,
+            atomics: true,
+            domain,
+        }
+    }
+}
+
+/// The limits, as they are compared with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    message_bytes_max: u64,
+    request_bytes_max: u64,
+    takes_reads: bool,
+    takes_atomics: bool,
+    has_atomics: bool,
+    domain: DomainId,
+}
+
+impl Limits {
+    pub(super) fn new(limits: &RequestLimits) -> Self {
+        let request_bytes_max = limits.request_bytes_max.min(REQUEST_BYTES_MAX);
+        Self {
+            message_bytes_max: limits.message_bytes_max.min(request_bytes_max).into(),
+            request_bytes_max: request_bytes_max.into(),
+            takes_reads: limits.rd_atomic_max > 0,
+            takes_atomics: limits.rd_atomic_max > 0 && limits.atomics,
+            has_atomics: limits.atomics,
+            domain: limits.domain,
+        }
+    }
+
+    /// Whether a request of so many bytes may be posted, as far as can be known of it.
+    // Where the operation is known, one comparison is left of it, or two.
+    #[inline(always)]
+    pub(super) fn check(&self, operation: Operation, bytes: u64) -> Result<(), PushError> {
+        let may_be_posted = match operation {
+            Operation::Send | Operation::SendWithImmediate(_) => bytes <= self.message_bytes_max,
+            Operation::Write(remote) | Operation::WriteWithImmediate(remote, _) => {
+                bytes <= u64::from(remote.write_bytes_max()) && bytes <= self.request_bytes_max
+            }
+            Operation::Read(remote) => {
+                bytes <= u64::from(remote.read_bytes_max())
+                    && grants_reads(remote)
+                    && bytes <= self.request_bytes_max
+                    && self.takes_reads
+            }
+            Operation::FetchAndAdd { remote, .. } | Operation::CompareAndSwap { remote, .. } => {
+                remote.atomic_bytes_max() >= ATOMIC_BYTES && is_aligned(remote) && self.takes_atomics
+            }
+        };
+        if may_be_posted {
+            Ok(())
+        } else {
+            Err(self.refusal(operation, bytes))
+        }
+    }
+
+    /// Whether slots may be posted here. What goes inline is copied by the processor, and no key is looked at (S8).
+    #[inline(always)]
+    pub(super) fn check_memory<S: Slot>(&self, slots: &[S], flags: PostFlags) -> Result<(), PushError> {
+        let is_ours = slots.iter().all(|slot| slot.domain() == self.domain);
+        if is_ours || flags.contains(PostFlags::INLINE) {
+            Ok(())
+        } else {
+            Err(PushError::OtherMemory)
+        }
+    }
+
+    /// Bytes of any request.
+    #[inline(always)]
+    pub(super) const fn request_bytes_max(&self) -> u64 {
+        self.request_bytes_max
+    }
+
+    /// Why such a request is refused.
+    #[cold]
+    #[inline(never)]
+    fn refusal(&self, operation: Operation, bytes: u64) -> PushError {
+        let (remote, range) = match operation {
+            Operation::Send | Operation::SendWithImmediate(_) => {
+                return too_long(bytes, self.message_bytes_max);
+            }
+            Operation::Write(remote) | Operation::WriteWithImmediate(remote, _) => {
+                (remote, remote.write_bytes_max())
+            }
+            Operation::Read(_) if !self.takes_reads => return PushError::NoFetches,
+            Operation::Read(remote) => (remote, remote.read_bytes_max()),
+            Operation::FetchAndAdd { remote, .. } | Operation::CompareAndSwap { remote, .. } => {
+                if !self.has_atomics {
+                    return PushError::NoAtomics;
+                }
+                if !self.takes_atomics {
+                    return PushError::NoFetches;
+                }
+                if remote.atomic_bytes_max() >= ATOMIC_BYTES {
+                    return PushError::Misaligned {
+                        address: remote.address(),
+                    };
+                }
+                return out_of_window(remote, ATOMIC_BYTES.into(), remote.atomic_bytes_max());
+            }
+        };
+        if bytes > self.request_bytes_max {
+            return too_long(bytes, self.request_bytes_max);
+        }
+        out_of_window(remote, bytes, range)
+    }
+}
+
+/// Whether a READ is granted, be it of no bytes: an address of no bytes grants it to nobody else either.
+#[inline(always)]
+const fn grants_reads(remote: RemoteAddress) -> bool {
+    remote.read_bytes_max() > 0 || (remote.write_bytes_max() | remote.atomic_bytes_max()) == 0
+}
+
+#[inline(always)]
+const fn is_aligned(remote: RemoteAddress) -> bool {
+    remote.address() % ATOMIC_BYTES as u64 == 0
+}
+
+fn too_long(bytes: u64, bytes_max: u64) -> PushError {
+    PushError::TooLong {
+        bytes,
+        bytes_max: u32::try_from(bytes_max).unwrap_or(u32::MAX),
+    }
+}
+
+/// Of an address that reaches fewer bytes than the request has.
+fn out_of_window(remote: RemoteAddress, bytes: u64, bytes_max: u32) -> PushError {
+    let reaches = remote
+        .write_bytes_max()
+        .max(remote.read_bytes_max())
+        .max(remote.atomic_bytes_max());
+    if bytes_max == 0 && reaches > 0 {
+        PushError::NotGranted
+    } else {
+        PushError::OutOfWindow { bytes, bytes_max }
+    }
+}
