@@ -122,11 +122,6 @@ impl Answer {
         self.machine.has_unsent()
     }
 
-    /// Whether the peer has said who it is.
-    pub(crate) fn has_heard(&self) -> bool {
-        !self.machine.peer_rails().is_empty()
-    }
-
     /// Moves as far as it can.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! How many peers may be connecting at a time: in all, and from one address.
 
 use core::fmt;
-use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
@@ -21,14 +21,18 @@ use crate::error::ConnectError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandshakeLimits {
-    /// Handshakes under way at most. Default 256, 3 MiB: a rack of hosts that all start at once. With all of them
-    /// under way a peer is let in where others have more than it does: then the oldest that has
-    /// not yet said a word goes, of the address that has most.
+    /// Handshakes under way at most. Default 256, 3 MiB: a rack of hosts that all start at once. With all places taken the
+    /// oldest peer that has proven nothing makes room for a new one: of the address that has most, or else of the new
+    /// peer's own, or of any. A Connect proves a peer, by its key where there are keys.
     pub under_way: usize,
-    /// Of these, from one address at most; of IPv6, from one network of 64 bits, which a single host may have all of: in one that
-    /// has as many, too, a peer is let in where another address has more than its own. Default 64, as many as one host is
+    /// Of these, from one address at most; of IPv6, from one network of 64 bits, which a single host may have all of. With
+    /// as many under way the oldest of that address makes room that has proven nothing. Default 64, as many as one host is
     /// likely to have processes that connect at once.
     pub per_address: usize,
+    /// How long a peer may go without a proof while more than half of the places are taken: of all, or of those its address
+    /// may have. Otherwise each stage has [`ChannelConfig::handshake_stage`](crate::ChannelConfig). Default 1 s: many
+    /// round trips, and a segment that TCP had to send again.
+    pub crowded_stage: Duration,
     /// Connections of each Worker that wait to be accepted, and handshakes that have come as far as a queue pair, at
     /// most. Default 64. Each has its receives and its place on the Worker already.
     pub unaccepted: u32,
@@ -43,6 +47,7 @@ impl Default for HandshakeLimits {
         Self {
             under_way: 256,
             per_address: 64,
+            crowded_stage: Duration::from_secs(1),
             unaccepted: 64,
             making: 4,
         }
@@ -191,20 +196,19 @@ impl Line {
     }
 }
 
-/// Which limit a peer would be beyond.
+/// A limit that a peer would be beyond, and which others may make room for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Crowd {
-    /// There are as many handshakes as may be; nobody has more than this one of them.
-    All,
-    /// There are, in all or of the network, and one of these may make room.
-    AllBut(Crowding),
-    /// The address has as many as one may have, or its network has, and nobody there has more.
-    Address,
+pub(crate) struct Crowd {
+    /// These have more than the peer would have: also those make room that wait for their turn.
+    pub(super) above: Option<Crowding>,
+    /// These have as much: none makes room that has proven itself.
+    pub(super) even: Crowding,
 }
 
-/// Who has more than their share.
+/// Handshakes under way that one more may crowd out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Crowding {
+    All,
     Network(IpAddr),
     Address(IpAddr),
 }
@@ -213,6 +217,7 @@ impl Crowding {
     /// Whether this one is among them.
     pub(super) fn has(self, guest: Guest) -> bool {
         match self {
+            Self::All => true,
             Self::Network(network) => guest.network == network,
             Self::Address(address) => guest.address == address,
         }
@@ -242,11 +247,14 @@ impl Guests {
 
     /// Those of a network, each with its count.
     fn of_network(&self, network: IpAddr) -> impl Iterator<Item = (Guest, usize)> {
-        let of_it = self
-            .counts
-            .iter()
-            .filter(move |(guest, _)| guest.network == network);
-        of_it.map(|(guest, count)| (*guest, *count))
+        let first = Guest {
+            network,
+            address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        };
+        let of_it = self.counts.range(first..);
+        of_it
+            .take_while(move |(guest, _)| guest.network == network)
+            .map(|(guest, count)| (*guest, *count))
     }
 
     fn count_of_network(&self, network: IpAddr) -> usize {
@@ -278,24 +286,37 @@ impl Guests {
         // Of two that have the same none is to make room for the other, and then the other for it.
         if of_network >= self.limits.per_address {
             let most = self.of_network(guest.network).max_by_key(|(_, count)| *count);
-            return Err(match most {
-                Some((other, count)) if count > own.saturating_add(1) => {
-                    Crowd::AllBut(Crowding::Address(other.address))
-                }
-                _ => Crowd::Address,
+            let above = most.filter(|(_, count)| *count > own.saturating_add(1));
+            return Err(Crowd {
+                above: above.map(|(other, _)| Crowding::Address(other.address)),
+                even: match own {
+                    0 => Crowding::Network(guest.network),
+                    _ => Crowding::Address(guest.address),
+                },
             });
         }
         if self.total >= self.limits.under_way {
-            return Err(match self.most_of_a_network() {
-                Some((other, count)) if count > of_network.saturating_add(1) => {
-                    Crowd::AllBut(Crowding::Network(other))
-                }
-                _ => Crowd::All,
+            let most = self.most_of_a_network();
+            let above = most.filter(|(_, count)| *count > of_network.saturating_add(1));
+            return Err(Crowd {
+                above: above.map(|(other, _)| Crowding::Network(other)),
+                even: match of_network {
+                    0 => Crowding::All,
+                    _ => Crowding::Network(guest.network),
+                },
             });
         }
         self.counts.insert(guest, own.saturating_add(1));
         self.total = self.total.saturating_add(1);
         Ok(())
+    }
+
+    /// How long this one may go without a proof, where more than half of the places are taken.
+    pub(super) fn patience(&self, guest: Guest) -> Option<Duration> {
+        let is_over_half = |count: usize, of: usize| count > of / 2;
+        let is_crowded = is_over_half(self.total, self.limits.under_way)
+            || is_over_half(self.count_of_network(guest.network), self.limits.per_address);
+        is_crowded.then_some(self.limits.crowded_stage)
     }
 
     /// One that was let in is done.
@@ -324,6 +345,31 @@ mod tests {
         })
     }
 
+    fn even(even: Crowding) -> Result<(), Crowd> {
+        Err(Crowd { above: None, even })
+    }
+
+    fn above(above: Crowding, even: Crowding) -> Result<(), Crowd> {
+        let above = Some(above);
+        Err(Crowd { above, even })
+    }
+
+    #[test]
+    fn time_is_short_once_more_than_half_of_the_places_are_taken() {
+        let mut guests = guests(8, 4);
+        let [one, two, three] = ["10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"].map(guest);
+        let short = Some(HandshakeLimits::default().crowded_stage);
+        assert_eq!([guests.enter(one), guests.enter(one)], [Ok(()), Ok(())]);
+        assert_eq!(guests.patience(one), None);
+        assert_eq!(guests.enter(one), Ok(()));
+        // Of its address, and then of all.
+        assert_eq!((guests.patience(one), guests.patience(two)), (short, None));
+        assert_eq!(guests.enter(two), Ok(()));
+        assert_eq!(guests.patience(three), None);
+        assert_eq!(guests.enter(two), Ok(()));
+        assert_eq!(guests.patience(three), short);
+    }
+
     #[test]
     fn what_one_host_may_have_is_an_address_or_a_network_of_64_bits() {
         let network = |address| guest(address).network;
@@ -341,15 +387,15 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(guests.enter(many), Ok(()));
         }
-        assert_eq!(guests.enter(many), Err(Crowd::Address));
-        let crowding = Crowding::Address(many.address);
-        assert_eq!(guests.enter(few), Err(Crowd::AllBut(crowding)));
-        assert!(crowding.has(many) && !crowding.has(few));
+        let own = Crowding::Address(many.address);
+        assert_eq!(guests.enter(many), even(own));
+        assert_eq!(guests.enter(few), above(own, Crowding::Network(few.network)));
+        assert!(own.has(many) && !own.has(few));
         guests.leave(many);
         assert_eq!(guests.enter(few), Ok(()));
         // Two and one: with one more of these nobody would have less than before.
-        assert_eq!(guests.enter(few), Err(Crowd::Address));
-        assert_eq!(guests.enter(third), Err(Crowd::AllBut(crowding)));
+        assert_eq!(guests.enter(few), even(Crowding::Address(few.address)));
+        assert_eq!(guests.enter(third), above(own, Crowding::Network(few.network)));
         // Another network has places of its own.
         assert_eq!(guests.enter(guest("[fd00:1::1]:1")), Ok(()));
     }
@@ -384,7 +430,7 @@ mod tests {
         let mut guests = guests(10, 2);
         let (one, other) = (guest("10.0.0.1:1"), guest("10.0.0.2:1"));
         assert_eq!([guests.enter(one), guests.enter(one)], [Ok(()), Ok(())]);
-        assert_eq!(guests.enter(one), Err(Crowd::Address));
+        assert_eq!(guests.enter(one), even(Crowding::Address(one.address)));
         assert_eq!(guests.enter(other), Ok(()));
         guests.leave(one);
         assert_eq!(guests.enter(one), Ok(()));
@@ -398,16 +444,20 @@ mod tests {
             assert_eq!(guests.enter(many), Ok(()));
         }
         let crowding = Crowding::Network(many.network);
-        assert_eq!(guests.enter(few), Err(Crowd::AllBut(crowding)));
+        assert_eq!(guests.enter(few), above(crowding, Crowding::All));
         assert!(crowding.has(many) && !crowding.has(few));
         guests.leave(many);
         assert_eq!(guests.enter(few), Ok(()));
-        assert_eq!(guests.enter(few), Err(Crowd::AllBut(crowding)));
+        assert_eq!(guests.enter(few), above(crowding, Crowding::Network(few.network)));
         guests.leave(many);
         assert_eq!(guests.enter(few), Ok(()));
-        // Two and two: nobody has more than its share.
-        assert_eq!(guests.enter(few), Err(Crowd::All));
-        assert_eq!(guests.enter(many), Err(Crowd::All));
+        // Two and two: each makes room for its own, and any for one that has none.
+        assert_eq!(guests.enter(few), even(Crowding::Network(few.network)));
+        assert_eq!(guests.enter(many), even(crowding));
+        assert_eq!(
+            guests.enter(guest("10.0.0.3:1")),
+            above(Crowding::Network(few.network), Crowding::All)
+        );
         for guest in [many, many, few, few] {
             guests.leave(guest);
         }

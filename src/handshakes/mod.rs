@@ -226,9 +226,12 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
     /// The same, but of the handshakes whose peers have the word those alone that are due.
     pub(crate) fn poll_due(&mut self) {
         let now = self.node.network.now();
+        // Before others come: a proof that is there by now is one.
+        self.advance(now);
         self.take_in(now);
         self.begin_arrived(now);
         self.advance(now);
+        self.turn_away_unproven(now);
         self.refusals.poll(now);
         self.told.poll(now);
         let is_awaited = self.arrived.is_looking() || self.under_way.iter().any(|one| one.is_making());
@@ -328,7 +331,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         }
         let guest = Guest::of(address);
         let entered = match self.guests.enter(guest) {
-            Err(Crowd::AllBut(other)) if self.make_room(now, other) => self.guests.enter(guest),
+            Err(crowd) if self.make_room(now, crowd) => self.guests.enter(guest),
             entered => entered,
         };
         if entered.is_err() {
@@ -363,18 +366,25 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         busy(now, under_way.chain(self.arrived.deadline()))
     }
 
-    /// Turns the oldest peer of these away that has not yet said a word, or else one that waits for others of its address;
-    /// says whether there was one.
-    fn make_room(&mut self, now: Instant, crowding: Crowding) -> bool {
+    /// Turns the oldest peer away that has proven nothing, or else one that waits for others of its address; says whether
+    /// there was one.
+    fn make_room(&mut self, now: Instant, crowd: Crowd) -> bool {
+        let is_made = crowd
+            .above
+            .is_some_and(|above| self.make_room_unproven(now, above) || self.make_room_in_line(now, above));
+        is_made || self.make_room_unproven(now, crowd.even)
+    }
+
+    fn make_room_unproven(&mut self, now: Instant, crowding: Crowding) -> bool {
         let mut under_way = self.under_way.iter();
         let (guest, stream) =
-            if let Some(at) = under_way.position(|one| crowding.has(one.guest) && one.is_silent()) {
+            if let Some(at) = under_way.position(|one| crowding.has(one.guest) && one.is_unproven()) {
                 let one = self.under_way.remove(at);
                 (one.guest, one.into_stream())
             } else {
                 let arrived = self.arrived.waiting();
                 let Some(at) = arrived.iter().position(|one| crowding.has(one.guest)) else {
-                    return self.make_room_in_line(now, crowding);
+                    return false;
                 };
                 let Arrived { stream, guest, .. } = arrived.remove(at);
                 (guest, stream)
@@ -382,6 +392,20 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         self.guests.leave(guest);
         self.turn_away(now, stream);
         true
+    }
+
+    /// Turns those away that have proven nothing for too long where there are many.
+    fn turn_away_unproven(&mut self, now: Instant) {
+        let mut index = 0_usize;
+        while let Some(one) = self.under_way.get_mut(index) {
+            if one.has_lost_patience(now, self.guests.patience(one.guest)) {
+                let one = self.under_way.remove(index);
+                self.guests.leave(one.guest);
+                self.turn_away(now, one.into_stream());
+            } else {
+                index = index.saturating_add(1);
+            }
+        }
     }
 
     fn make_room_in_line(&mut self, now: Instant, crowding: Crowding) -> bool {
@@ -431,7 +455,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
             Ok(answer) => {
                 self.counts.note_begun();
                 self.under_way
-                    .push(Box::new(UnderWay::new(stream, guest, answer)));
+                    .push(Box::new(UnderWay::new(now, stream, guest, answer)));
             }
             Err(error) => {
                 self.guests.leave(guest);

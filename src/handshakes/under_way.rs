@@ -1,5 +1,6 @@
 //! One handshake that is under way beside the threads that accept, and its queue pair.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use doorbell_core::network::{Network, Waited};
@@ -23,6 +24,11 @@ pub(super) struct UnderWay<P: Provider, N: Network> {
     answer: Answer,
     stage: Stage<P>,
     line: Line,
+    began: Instant,
+    /// Whether its Connect has come, and proves it where there are keys.
+    is_proven: bool,
+    /// When it makes room, where it has proven nothing and the place is crowded.
+    patience: Option<Deadline>,
     /// Whether something came from the peer, or may have.
     pub(super) is_due: bool,
 }
@@ -50,13 +56,16 @@ pub(super) struct Around<'h, P: Provider> {
 }
 
 impl<P: Provider, N: Network> UnderWay<P, N> {
-    pub(super) fn new(stream: N::Stream, guest: Guest, answer: Answer) -> Self {
+    pub(super) fn new(now: Instant, stream: N::Stream, guest: Guest, answer: Answer) -> Self {
         Self {
             stream,
             guest,
             answer,
             stage: Stage::Talking,
             line: Line::default(),
+            began: now,
+            is_proven: false,
+            patience: None,
             is_due: true,
         }
     }
@@ -68,7 +77,8 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
 
     /// When its peer has had its time.
     pub(super) fn end(&self) -> Deadline {
-        self.answer.deadline()
+        let end = self.answer.deadline();
+        self.patience.map_or(end, |patience| patience.min(end))
     }
 
     pub(super) fn waited(&self) -> Waited<'_, N::Stream> {
@@ -83,9 +93,16 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         matches!(self.stage, Stage::Making(..))
     }
 
-    /// Whether its peer has not said a word yet.
-    pub(super) fn is_silent(&self) -> bool {
-        matches!(self.stage, Stage::Talking) && !self.answer.has_heard()
+    /// Whether its peer has proven nothing yet: then it is nobody.
+    pub(super) const fn is_unproven(&self) -> bool {
+        !self.is_proven
+    }
+
+    /// How long it may go without a proof from now on, counted from its beginning; says whether that time is over.
+    pub(super) fn has_lost_patience(&mut self, now: Instant, patience: Option<Duration>) -> bool {
+        let patience = patience.filter(|_| !self.is_proven);
+        self.patience = patience.map(|span| Deadline::after(self.began, span));
+        self.patience.is_some_and(|patience| patience.has_passed(now))
     }
 
     /// Whether it waits until others of its address are done.
@@ -118,7 +135,10 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         loop {
             let wanted = match self.answer.poll(now, &mut self.stream) {
                 Ok(Next::Nothing) => return None,
-                Ok(Next::QueuePair(wanted)) => wanted,
+                Ok(Next::QueuePair(wanted)) => {
+                    (self.is_proven, self.patience) = (true, None);
+                    wanted
+                }
                 Ok(Next::Admission(established)) => {
                     let Stage::Told(made, seat) = core::mem::replace(&mut self.stage, Stage::Talking) else {
                         return Some(Err(ConnectError::OtherWorkers));

@@ -135,6 +135,7 @@ keys!(MESH, "mesh.", [mesh] {
 keys!(HANDSHAKES, "handshakes.", [link.handshakes] {
     "under_way": DEPTH => under_way;
     "per_address": DEPTH => per_address;
+    "crowded_stage": SPAN => crowded_stage;
     "unaccepted": DEPTH => unaccepted;
     "making": Kind::count(1, 256) => making;
 });

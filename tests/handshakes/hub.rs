@@ -15,7 +15,7 @@ use doorbell::{
 };
 use doorbell_sim::{Fabric, Host, LinkConfig, Stream};
 
-use crate::fabric::{node, port, small};
+use crate::fabric::{node_that, port, small};
 use crate::failing::Failing;
 use crate::stranger::Stranger;
 
@@ -63,6 +63,11 @@ impl Hub {
     }
 
     pub(crate) fn on(limits: &HandshakeLimits, own: &WorkerConfig) -> Self {
+        Self::trusting(limits, own, Trust::unauthenticated_on_purpose())
+    }
+
+    /// One whose peers, and itself, have these keys.
+    pub(crate) fn trusting(limits: &HandshakeLimits, own: &WorkerConfig, trust: Trust) -> Self {
         let link = LinkConfig {
             latency_ns: LATENCY.as_nanos() as u64,
             bandwidth_mbps: None,
@@ -76,7 +81,7 @@ impl Hub {
             failures: Arc::clone(&failures),
             errno: EMFILE,
         };
-        let node = Arc::new(Node::with(host, network, Trust::unauthenticated_on_purpose()).unwrap());
+        let node = Arc::new(Node::with(host, network, trust).unwrap());
         let mut workers = node.workers(own).unwrap();
         let listener = Listener::bind(&node, &workers, at(), &config()).unwrap();
         let (handshakes, mut acceptances) = listener.aside(&node, &workers, limits);
@@ -143,7 +148,12 @@ impl Hub {
     /// A host whose peers come from this address.
     pub(crate) fn guest(&self, number: u8) -> Node<Host, Host> {
         let (name, address) = (format!("c{number}"), format!("10.1.0.{number}/8"));
-        node(&self.fabric, &name, vec![port(&name, &address)])
+        node_that(
+            &self.fabric,
+            &name,
+            vec![port(&name, &address)],
+            self.node.trust(),
+        )
     }
 
     /// Connects, and says how long that took.

@@ -5,6 +5,7 @@
 mod fabric;
 #[path = "../failing/mod.rs"]
 mod failing;
+mod flood;
 mod halfway;
 mod hub;
 #[path = "../stranger/mod.rs"]
@@ -14,6 +15,7 @@ use core::net::IpAddr;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
+use crate::stranger::Stranger;
 use doorbell::vocabulary::network::Network as _;
 use doorbell::vocabulary::wire::RejectReason;
 use doorbell::{ConnectError, HandshakeLimits, SharedReceivesConfig, WorkerConfig};
@@ -90,19 +92,28 @@ fn one_too_many_of_an_address_is_told_so_at_once_and_when_to_come_again() {
     limits.per_address = 2;
     let mut hub = Hub::new(&limits);
     let mut guest = Guest::new(&hub, 1);
-    let silent = [at(); 2].map(|at| guest.node.network().connect(at).unwrap());
-    hub.run(4 * LATENCY);
+    // Each with a queue pair, and never ready: so neither makes room.
+    let mut held = [0, 1].map(|number| {
+        let stream = guest.node.network().connect(at()).unwrap();
+        (stream, Stranger::new([10, 1, 0, 1].into(), number))
+    });
+    for _ in 0..8 {
+        hub.run(LATENCY);
+        for (stream, stranger) in &mut held {
+            stranger.connect(stream);
+        }
+    }
     let (outcome, took) = hub.connect(&mut guest);
     let (reason, retry_after_ms) = rejection(outcome);
     assert_eq!(reason, RejectReason::BUSY);
-    // The silent ones have their time until then.
+    // They have their time until then.
     assert!((2_900..=3_000).contains(&retry_after_ms), "{retry_after_ms}");
     assert!(took < 5 * LATENCY, "{took:?}");
     let mut other = Guest::new(&hub, 2);
     hub.connect(&mut other).0.unwrap();
     hub.run(Duration::from_millis(retry_after_ms.into()));
     hub.connect(&mut guest).0.unwrap();
-    drop(silent);
+    drop(held);
     hub.end(vec![guest, other]);
 }
 
