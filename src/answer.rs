@@ -11,14 +11,11 @@ use doorbell_core::wire::{Endpoint, InstanceId, Reject, VersionRange};
 use doorbell_core::{Deadline, Instant, Psn};
 
 use crate::bring_up::{self, Agreement, Ground, Place, Ready, Supply};
-use crate::edge::makers::{Commission, Makers, Whom};
-use crate::edge::reaper::Reaped;
 use crate::error::ConnectError;
-use crate::handshakes::desk::Granted;
-use crate::handshakes::{Line, Settings};
-use crate::node::{Connection, Draw};
+use crate::handshakes::Settings;
+use crate::node::Draw;
 use crate::rails::{NodeRail, Rails};
-use crate::{ChannelConfig, Network, Trust, Worker};
+use crate::{ChannelConfig, Network, Trust};
 
 /// What is said to one peer, and heard of it.
 pub(crate) struct Answer {
@@ -161,127 +158,5 @@ impl Answer {
         if self.machine.reject(reject).is_ok() {
             self.machine.poll(now, io);
         }
-    }
-}
-
-/// A peer's connection on its way to one of these Workers.
-pub(crate) struct Answering<P: Provider> {
-    answer: Answer,
-    stage: Stage<P>,
-    line: Line,
-}
-
-/// How far its queue pair is. Given up, it is destroyed where that takes nobody's time.
-enum Stage<P: Provider> {
-    /// None is wanted yet.
-    Talking,
-    /// It is being made, on this Worker.
-    Making(usize, Commission<Made<P>>),
-    /// The peer was told yes.
-    Told(usize, Box<Reaped<Made<P>>>),
-}
-
-impl<P: Provider> Answering<P> {
-    pub(crate) fn new(answer: Answer) -> Self {
-        Self {
-            answer,
-            stage: Stage::Talking,
-            line: Line::default(),
-        }
-    }
-
-    /// When to poll again at the latest.
-    pub(crate) fn deadline(&self) -> Deadline {
-        self.line.deadline(self.end())
-    }
-
-    /// When its peer has had its time.
-    pub(crate) fn end(&self) -> Deadline {
-        self.answer.deadline()
-    }
-
-    /// Whether to wait for room to write, too.
-    pub(crate) fn has_unsent(&self) -> bool {
-        self.answer.has_unsent()
-    }
-
-    /// Whether its queue pair is being made.
-    pub(crate) const fn is_making(&self) -> bool {
-        matches!(self.stage, Stage::Making(..))
-    }
-
-    /// Moves as far as it can; the outcome once there is one. A peer for which there is no room is told `busy`;
-    /// where others of its address are to finish first, once it has waited for them, if it may.
-    pub(crate) fn poll(
-        &mut self,
-        now: Instant,
-        io: &mut impl Io,
-        workers: &mut [Worker<P>],
-        makers: &Makers,
-        busy: Reject,
-        may_wait: bool,
-    ) -> Option<Result<Connection, ConnectError>> {
-        loop {
-            let wanted = match self.answer.poll(now, io) {
-                Ok(Next::Nothing) => return None,
-                Ok(Next::QueuePair(wanted)) => wanted,
-                Ok(Next::Admission(established)) => {
-                    let Stage::Told(worker, made) = core::mem::replace(&mut self.stage, Stage::Talking)
-                    else {
-                        return Some(Err(ConnectError::OtherWorkers));
-                    };
-                    let Made { ready, .. } = Reaped::into_inner(*made);
-                    return Some(bring_up::admit(ready, workers, worker, established));
-                }
-                Err(error) => return Some(Err(error)),
-            };
-            match self.prepare(now, &wanted, workers, makers, may_wait) {
-                Ok(true) => {}
-                Ok(false) => return None,
-                Err(error) => {
-                    // The peer is told once; what is told to our caller is the cause and not that we gave up.
-                    let reject = bring_up::reject_or(&error, busy);
-                    self.answer.refuse(now, io, reject);
-                    return Some(Err(error));
-                }
-            }
-        }
-    }
-
-    /// Gets on with the queue pair; says whether it did.
-    fn prepare(
-        &mut self,
-        now: Instant,
-        wanted: &Wanted,
-        workers: &mut [Worker<P>],
-        makers: &Makers,
-        may_wait: bool,
-    ) -> Result<bool, ConnectError> {
-        if let Stage::Talking = self.stage {
-            let (end, begin) = (self.end(), || Self::begin(wanted, workers, makers));
-            let Some(making) = self.line.turn(now, end, may_wait, begin)? else {
-                return Ok(false);
-            };
-            self.stage = making;
-        }
-        let Stage::Making(worker, making) = &self.stage else {
-            return Ok(false);
-        };
-        let worker = *worker;
-        let Some(made) = making.take()? else {
-            return Ok(false);
-        };
-        self.answer.accept(now, made.local)?;
-        self.stage = Stage::Told(worker, Box::new(made));
-        Ok(true)
-    }
-
-    fn begin(wanted: &Wanted, workers: &mut [Worker<P>], makers: &Makers) -> Result<Stage<P>, ConnectError> {
-        let at = wanted.rail.worker;
-        let worker = workers.get_mut(at).ok_or(ConnectError::OtherWorkers)?;
-        let (granted, ground, wanted) = (Granted::of(worker, wanted)?, Ground::of(worker), *wanted);
-        let whom = Whom::Guest(wanted.from);
-        let making = makers.make(whom, None, move || granted.make(&wanted, &ground));
-        Ok(Stage::Making(at, making))
     }
 }

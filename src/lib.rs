@@ -108,7 +108,7 @@ pub use link::{
     LinkConfig, LinkError, LinkEvent, LinkId, LinkRailCounts, LinkRailReport, Links, NotConnected, RailEnds,
     Request,
 };
-pub use listener::{HANDSHAKES_MAX, Listener};
+pub use listener::Listener;
 pub use mesh::{
     Group, GroupError, Leaving, Mesh, MeshConfig, MeshCounts, MeshError, MeshEvent, MeshMemberCounts,
     MeshSendError, NotLinked, Running,

@@ -6,49 +6,48 @@ use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 use std::sync::Arc;
 
-use doorbell_core::network::{Acceptor as _, Network, Stream as _, Waited};
+use doorbell_core::Deadline;
+use doorbell_core::network::{Acceptor as _, Network};
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{AdvertisedRail, Fit, Handle, InstanceId, NoRails};
-use doorbell_core::{Deadline, Instant};
 use doorbell_ffi::Rdma;
 
-use crate::answer::{Answer, Answering};
-use crate::bring_up::reject_for;
 use crate::edge::background::Background;
-use crate::edge::makers::LOOK_AGAIN;
+use crate::edge::reaper::Reaper;
 use crate::error::ConnectError;
-use crate::handshakes::{HandshakeLimits, Handshakes, Port, Settings, ToldRefusals, busy, source};
-use crate::lobby::{Lobby, tell_reject};
-use crate::look::Looking;
+use crate::handshakes::backlog::Backlog;
+use crate::handshakes::desk::{Desk, Granted};
+use crate::handshakes::{HandshakeCounts, HandshakeLimits, Handshakes, Port, Settings};
 use crate::node::Connection;
 use crate::rails::Rails;
 use crate::tell::tell;
 use crate::trust::Refusals;
-use crate::{Acceptances, ChannelConfig, Node, Tcp, Trust, Worker};
-
-/// Handshakes under way at most. A peer beyond them waits in the TCP backlog.
-pub const HANDSHAKES_MAX: usize = 64;
+use crate::{Acceptances, ChannelConfig, Node, Tcp, Worker};
 
 /// A TCP port at which peers connect, and the handle that leads them there.
 ///
-/// Handshakes go on side by side: one peer that is slow, silent or hostile does not hold up
-/// another. They advance while [`Listener::accept`] or [`Listener::poll_accept`] runs.
+/// Handshakes go on side by side and advance while [`Listener::accept`] or [`Listener::poll_accept`] runs. How many
+/// there may be, in all and from one address, is bounded by [`HandshakeLimits`]; with all places taken a peer that has
+/// proven nothing makes room. One that is silent, slow or hostile does not hold up another.
 pub struct Listener<P: Provider = Rdma, N: Network = Tcp> {
-    acceptor: N::Acceptor,
+    backlog: Backlog<P, N>,
     address: SocketAddr,
-    handle: Handle,
-    instance: InstanceId,
-    settings: Settings,
-    /// Those whose handshakes begin once our ports were looked at.
-    arrived: Lobby<(N::Stream, IpAddr, Trust)>,
-    under_way: Vec<(N::Stream, Answering<P>)>,
-    /// When to look again for what a thread of the Node's does.
-    again: Option<Deadline>,
-    /// Why nobody more was taken in, until our caller is told.
-    untold: Option<ConnectError>,
-    failed: u64,
-    refusals: Refusals,
-    told: ToldRefusals,
+    limits: HandshakeLimits,
+    unaccepted: Unaccepted<P>,
+}
+
+/// Connections that nobody accepts any more are the reaper's.
+struct Unaccepted<P: Provider> {
+    desks: Vec<Arc<Desk<P>>>,
+    reaper: Reaper,
+}
+
+impl<P: Provider> Drop for Unaccepted<P> {
+    fn drop(&mut self) {
+        for desk in &self.desks {
+            self.reaper.take(desk.abandon());
+        }
+    }
 }
 
 impl<P: Provider, N: Network> Listener<P, N> {
@@ -69,30 +68,41 @@ impl<P: Provider, N: Network> Listener<P, N> {
         let acceptor = node.network.listen(address)?;
         let address = acceptor.address();
         let handle = handle_of(rails.advertised(), address, node.instance())?;
-        Ok(Self {
+        let port = Port {
             acceptor,
-            address,
             handle,
             instance: node.instance(),
             settings: Settings::new(config),
-            arrived: Lobby::new(),
-            under_way: Vec::new(),
-            again: None,
-            untold: None,
-            failed: 0,
-            refusals: Refusals::default(),
-            told: ToldRefusals::default(),
+        };
+        let limits = HandshakeLimits::default();
+        Ok(Self {
+            backlog: Backlog::new(port, &limits).telling_each(),
+            address,
+            limits,
+            unaccepted: Unaccepted {
+                desks: Vec::new(),
+                reaper: node.reaper().clone(),
+            },
         })
+    }
+
+    /// Bounds the handshakes by other limits than the default ones. Of these, `making` is not for those that
+    /// [`Listener::poll_accept`] advances: the Node's threads make their queue pairs.
+    #[must_use]
+    pub fn with_limits(self, limits: &HandshakeLimits) -> Self {
+        let backlog = Backlog::new(self.backlog.into_port(), limits).telling_each();
+        Self {
+            backlog,
+            limits: *limits,
+            ..self
+        }
     }
 
     /// Gives the channels of peers that connect from now on another configuration, or other
     /// Workers of the same devices. Handshakes under way, being of the one before, are broken
-    /// off: their peers are told nothing and see the stream end.
+    /// off, and count as failed.
     pub fn reconfigure(&mut self, config: &ChannelConfig) {
-        let broken_off = u64::try_from(self.under_way.len()).unwrap_or(u64::MAX);
-        self.failed = self.failed.saturating_add(broken_off);
-        self.under_way.clear();
-        self.settings = Settings::new(config);
+        self.backlog.reconfigure(Settings::new(config));
     }
 
     /// Takes the handshakes off the threads that accept: they advance by polling what this gives, on whichever
@@ -116,18 +126,13 @@ impl<P: Provider, N: Network> Listener<P, N> {
     }
 
     fn into_port(self) -> Port<N> {
-        Port {
-            acceptor: self.acceptor,
-            handle: self.handle,
-            instance: self.instance,
-            settings: self.settings,
-        }
+        self.backlog.into_port()
     }
 
     /// What to hand to peers: at most 128 bytes, or a line of text.
     #[must_use]
     pub const fn handle(&self) -> &Handle {
-        &self.handle
+        &self.backlog.port().handle
     }
 
     /// The TCP address it listens at.
@@ -136,16 +141,22 @@ impl<P: Provider, N: Network> Listener<P, N> {
         self.address
     }
 
+    /// What the handshakes came to so far.
+    #[must_use]
+    pub fn counts(&self) -> HandshakeCounts {
+        self.backlog.counts().snapshot()
+    }
+
     /// How many handshakes failed so far, by whoever's fault.
     #[must_use]
-    pub const fn failed(&self) -> u64 {
-        self.failed
+    pub fn failed(&self) -> u64 {
+        self.counts().failed
     }
 
     /// How many of them for who or where the peers are.
     #[must_use]
-    pub const fn refusals(&self) -> Refusals {
-        self.refusals
+    pub fn refusals(&self) -> Refusals {
+        self.counts().untrusted
     }
 
     /// Takes new peers, moves every handshake as far as it can, and gives one outcome if
@@ -153,7 +164,8 @@ impl<P: Provider, N: Network> Listener<P, N> {
     /// node's threads look at the ports for the peers that come, and make and connect the queue pairs.
     ///
     /// Where the port fails, the handshakes under way go on: each outcome that is there by now is given
-    /// before the failure is.
+    /// before the failure is. A peer that is turned away since there are too many is no outcome; [`Listener::counts`]
+    /// has it.
     ///
     /// # Errors
     /// One peer's handshake failed, or the port did. The listener can be used on.
@@ -164,52 +176,65 @@ impl<P: Provider, N: Network> Listener<P, N> {
     ) -> Result<Option<Connection>, ConnectError> {
         match self.advance(node, workers) {
             Some(outcome) => outcome.map(Some),
-            None => self.untold.take().map_or(Ok(None), Err),
+            None => self.backlog.take_port_failure().map_or(Ok(None), Err),
         }
     }
 
-    /// Takes new peers, unless what came of that last is yet to be told, and moves the handshakes up to
-    /// the first outcome.
+    /// The next outcome, where there is one.
     fn advance(
         &mut self,
         node: &Node<P, N>,
         workers: &mut [Worker<P>],
     ) -> Option<Result<Connection, ConnectError>> {
-        self.told.poll(node.network.now());
-        if self.untold.is_none() {
-            self.untold = self.take_new(node, workers).err();
+        self.ask(workers);
+        if let Some(failure) = self.backlog.take_failure() {
+            return Some(Err(failure));
         }
-        let outcome = match self.begin(node, workers) {
-            Ok(()) => self.move_on(node, workers),
-            Err(error) => Some(Err(error)),
-        };
-        let is_awaited =
-            self.arrived.is_looking() || self.under_way.iter().any(|(_, answer)| answer.is_making());
-        self.again = is_awaited.then(|| Deadline::after(node.network.now(), LOOK_AGAIN));
-        outcome
+        self.backlog.note_all_due();
+        // What a Worker grants is gone on with at once: each place is asked for once.
+        loop {
+            self.backlog.poll(node);
+            let is_asked = self.backlog.desks().iter().any(|desk| desk.is_asked());
+            if let Some(outcome) = self.look(workers) {
+                return Some(outcome);
+            }
+            if let Some(failure) = self.backlog.take_failure() {
+                return Some(Err(failure));
+            }
+            if !is_asked {
+                return None;
+            }
+        }
     }
 
-    /// Moves the handshakes up to the first outcome.
-    fn move_on(
-        &mut self,
-        node: &Node<P, N>,
-        workers: &mut [Worker<P>],
-    ) -> Option<Result<Connection, ConnectError>> {
-        let ends = self.under_way.iter().map(|(_, answer)| answer.end());
-        let busy = busy(node.network.now(), ends);
-        // Who waits for others of its address keeps nobody else out.
-        let may_wait = self.count() < HANDSHAKES_MAX / 2;
-        for index in 0..self.under_way.len() {
-            let (stream, answer) = self.under_way.get_mut(index)?;
-            if let Some(outcome) =
-                answer.poll(node.network.now(), stream, workers, node.makers(), busy, may_wait)
-            {
-                self.under_way.swap_remove(index);
-                match &outcome {
-                    Ok(connection) => tell!(info, "accepted", worker = connection.worker),
-                    Err(error) => self.count_failed(node.network.now(), error),
+    /// Has places asked for of these Workers.
+    fn ask(&mut self, workers: &[Worker<P>]) {
+        let desks = self.backlog.desks();
+        let are_known = desks.len() == workers.len()
+            && desks.iter().zip(workers).all(|(desk, worker)| desk.is_of(worker));
+        if !are_known {
+            self.backlog.change_workers();
+            let desk = |worker| Arc::new(Desk::new(worker, self.limits.unaccepted, None));
+            let desks: Vec<_> = workers.iter().map(desk).collect();
+            self.unaccepted = Unaccepted {
+                desks: desks.clone(),
+                reaper: self.unaccepted.reaper.clone(),
+            };
+            self.backlog.ask_at(desks);
+        }
+    }
+
+    /// Grants places, and accepts one connection that is done.
+    fn look(&self, workers: &mut [Worker<P>]) -> Option<Result<Connection, ConnectError>> {
+        for (index, (desk, worker)) in self.backlog.desks().iter().zip(workers).enumerate() {
+            match desk.look(worker, Granted::of).transpose() {
+                Some(Ok(channel)) => {
+                    tell!(info, "accepted", worker = index);
+                    let worker = index;
+                    return Some(Ok(Connection { worker, channel }));
                 }
-                return Some(outcome);
+                Some(Err(error)) => return Some(Err(error)),
+                None => {}
             }
         }
         None
@@ -227,16 +252,17 @@ impl<P: Provider, N: Network> Listener<P, N> {
         workers: &mut [Worker<P>],
         deadline: Deadline,
     ) -> Result<Connection, ConnectError> {
-        let mut last_failure = None;
+        let (mut last_failure, mut port_failure) = (None, None);
         loop {
             let failed = match self.advance(node, workers) {
                 Some(Ok(connection)) => return Ok(connection),
                 Some(Err(error)) => Some(error),
-                None => self.untold.take_if(|error| !is_of_port(error)),
+                None => None,
             };
+            port_failure = self.backlog.take_port_failure().or(port_failure);
             let is_late = deadline.has_passed(node.network.now());
-            let is_last = is_late || self.count() == 0;
-            if let Some(error) = self.untold.take_if(|error| is_last && is_of_port(error)) {
+            let is_last = is_late || self.backlog.under_way() == 0;
+            if let Some(error) = port_failure.take_if(|_| is_last) {
                 return Err(error);
             }
             let has_failed = failed.is_some();
@@ -256,105 +282,14 @@ impl<P: Provider, N: Network> Listener<P, N> {
     /// # Errors
     /// The network cannot wait.
     pub fn wait(&self, node: &Node<P, N>, deadline: Deadline) -> Result<(), ConnectError> {
-        let deadline = self.deadline().map_or(deadline, |wake| wake.min(deadline));
-        let streams = self.under_way.iter().map(|(stream, answer)| Waited {
-            stream,
-            has_unsent: answer.has_unsent(),
-        });
-        // A peer that is not taken in now is no reason to poll.
-        let takes_in = !self.is_full() && self.untold.is_none();
-        let acceptor = takes_in.then_some(&self.acceptor);
-        Ok(node.network.wait(acceptor, streams, deadline)?)
+        self.backlog.wait(node, deadline)
     }
 
     /// When to poll again at the latest, whatever comes; `None` where no handshake is under way and nothing
     /// is to be told. In a millisecond where a thread of the Node's has something to do for one of them.
     #[must_use]
     pub fn deadline(&self) -> Option<Deadline> {
-        let under_way = self.under_way.iter().map(|(_, answer)| answer.deadline());
-        let others = self.again.into_iter().chain(self.told.deadline());
-        under_way.chain(self.arrived.deadline()).chain(others).min()
-    }
-
-    /// Whether as many handshakes are under way as may be.
-    fn is_full(&self) -> bool {
-        self.count() >= HANDSHAKES_MAX
-    }
-
-    /// The peers that were taken in.
-    fn count(&self) -> usize {
-        self.under_way.len().saturating_add(self.arrived.len())
-    }
-
-    fn take_new(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), ConnectError> {
-        let trust = node.trust();
-        // However many are refused, the others have their turn.
-        for _ in 0..HANDSHAKES_MAX {
-            if self.is_full() {
-                break;
-            }
-            let Some(stream) = node.network.accept(&self.acceptor)? else {
-                break;
-            };
-            // One that is gone already is found out by its handshake.
-            let address = stream.peer_address();
-            let allowed = address.map_or(Ok(()), |at| trust.check_address(at.ip()));
-            if let Err(error) = allowed {
-                // Nothing is read of it, and nothing is kept for it.
-                self.refuse(node.network.now(), stream, &error);
-                continue;
-            }
-            if let Err(error) = node.check(workers) {
-                self.refuse(node.network.now(), stream, &error);
-                return Err(error);
-            }
-            // As long as a stage may take for which it is our turn.
-            let until = node.within(self.settings.timing.stage);
-            let arrived = (stream, source(address), trust.clone());
-            self.arrived.enter(arrived, || Looking::beside(node, None, until));
-        }
-        Ok(())
-    }
-
-    /// Begins the handshakes of those for whom our ports were looked at.
-    ///
-    /// # Errors
-    /// It came to nothing, of one at least; all are told.
-    fn begin(&mut self, node: &Node<P, N>, workers: &[Worker<P>]) -> Result<(), ConnectError> {
-        if !self.arrived.is_looking() {
-            return Ok(());
-        }
-        let devices: Vec<_> = workers.iter().map(Worker::device).collect();
-        let Some((arrived, rails)) = self.arrived.leave(node, &devices) else {
-            return Ok(());
-        };
-        let mut outcome = Ok(());
-        for (stream, from, trust) in arrived {
-            let answer = rails.clone().map_err(ConnectError::from).and_then(|rails| {
-                Answer::new(&node.network, self.instance, rails, &self.settings, trust, from)
-            });
-            match answer {
-                Ok(answer) => self.under_way.push((stream, Answering::new(answer))),
-                Err(error) => {
-                    self.refuse(node.network.now(), stream, &error);
-                    outcome = outcome.and(Err(error));
-                }
-            }
-        }
-        outcome
-    }
-
-    fn refuse(&mut self, now: Instant, mut stream: N::Stream, error: &ConnectError) {
-        tell_reject(&mut stream, &reject_for(error));
-        self.count_failed(now, error);
-    }
-
-    fn count_failed(&mut self, now: Instant, error: &ConnectError) {
-        if self.told.is_first(now, Some(error)) {
-            tell!(warn, "handshake refused", at = self.address, reason = error);
-        }
-        self.failed = self.failed.saturating_add(1);
-        self.refusals.count(error);
+        self.backlog.deadline()
     }
 }
 
@@ -399,11 +334,6 @@ pub(crate) fn handle_with(
     fill(&rails)
 }
 
-/// Whether it is the port that failed, and not a peer.
-const fn is_of_port(error: &ConnectError) -> bool {
-    matches!(error, ConnectError::Tcp(_))
-}
-
 impl<P: Provider> Listener<P, Tcp> {
     /// The same, on a thread of its own that sleeps where nothing is to do, with others that make queue pairs:
     /// as many as [`HandshakeLimits::making`] says.
@@ -426,8 +356,8 @@ impl<P: Provider, N: Network> fmt::Debug for Listener<P, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Listener")
             .field("address", &self.address)
-            .field("handle", &self.handle)
-            .field("under_way", &self.under_way.len())
+            .field("handle", self.handle())
+            .field("under_way", &self.backlog.under_way())
             .finish_non_exhaustive()
     }
 }

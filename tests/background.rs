@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use doorbell::vocabulary::handshake::{Cause, Io, IoError};
-use doorbell::vocabulary::wire::RejectReason;
+use doorbell::vocabulary::handshake::{Io, IoError};
+use doorbell::vocabulary::wire::{Frame, RejectReason};
 use doorbell::{
     Acceptances, Background, ChannelConfig, ConnectError, HandshakeLimits, Listener, Node, Worker,
     WorkerConfig, within,
@@ -217,27 +217,30 @@ fn an_event_loop_is_told(hub: &mut Hub) {
     }
 }
 
-/// One beyond the limit of an address hears so, and when to come again.
-fn one_too_many_is_told() {
+/// With as many streams of an address as there may be, one that proves nothing makes room, and hears when to come again.
+fn one_too_many_makes_room() {
     let mut limits = HandshakeLimits::default();
     limits.per_address = 1;
-    let hub = hub(&limits);
-    let node = tcp_node(&hub.fabric, "c", vec![port("c", "127.0.0.31/8")]);
-    let mut own = workers(&node);
-    let silent = TcpStream::connect(hub.background.address()).unwrap();
+    let mut hub = hub(&limits);
+    let to = hub.background.address();
+    let mut silent = TcpStream::connect(to).unwrap();
     while hub.background.counts().begun == 0 {
         thread::yield_now();
     }
-    let refused = node.connect_at(&mut own, hub.background.address(), &small(), within(SOON));
-    let Err(ConnectError::Handshake(error)) = refused else {
-        panic!("{refused:?}")
-    };
-    let Cause::RejectedByPeer(reject) = error.cause else {
-        panic!("{error}")
+    let also_silent = TcpStream::connect(to).unwrap();
+    silent.set_read_timeout(Some(SOON)).unwrap();
+    let mut heard = Vec::new();
+    silent.read_to_end(&mut heard).unwrap();
+    let Ok(Frame::Reject(reject)) = Frame::parse(&heard) else {
+        panic!("{heard:?}")
     };
     assert_eq!(reject.reason, RejectReason::BUSY);
     assert!(reject.detail > 0, "{reject}");
-    drop(silent);
+    // And that one for a real peer.
+    let peer = connect_all(&hub.fabric, to, 31, 1);
+    hub.acceptances.accept(&mut hub.worker, within(SOON)).unwrap();
+    assert!(peer.join().unwrap() < PROMPT);
+    drop(also_silent);
 }
 
 /// Out of descriptors, the thread stays, what is under way goes on, and others are taken in once there are some.
@@ -322,7 +325,7 @@ fn in_the_background() {
         assert_eq!(leases.len(), PLACES * 16);
         fabric.audit().unwrap();
     }
-    one_too_many_is_told();
+    one_too_many_makes_room();
     without_descriptors_it_goes_on();
     // What is dropped and not stopped ends, too.
     let began = Instant::now();

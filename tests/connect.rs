@@ -280,7 +280,8 @@ fn peers_that_fail_one_after_the_other_do_not_hold_off_the_deadline() {
         ),
         "{error}"
     );
-    assert_eq!(listener.failed(), 1, "the others are looked at by the next call");
+    // The deadline holds, however many of them were looked at by then.
+    assert!((1..=PEERS).contains(&listener.failed()));
     let error = until_failed(&mut listener, &a, &mut server, STAGE, PEERS);
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
     assert_eq!(listener.failed(), PEERS);

@@ -10,7 +10,7 @@ use doorbell::vocabulary::Instant;
 use doorbell::vocabulary::handshake::{Cause, Io as _, IoError, Stage};
 use doorbell::vocabulary::network::Stream as _;
 use doorbell::{
-    ChannelConfig, CloseProgress, ConnectError, Connecting, Connection, Deadline, Event, HANDSHAKES_MAX,
+    ChannelConfig, CloseProgress, ConnectError, Connecting, Connection, Deadline, Event, HandshakeLimits,
     Listener, Network as _, Node, Notify, Operation, RingChannel, RingConfig, RingError,
     SharedReceivesConfig, Worker, WorkerConfig,
 };
@@ -106,7 +106,8 @@ impl Two {
         if self.connected.is_none() {
             next = next.min(self.connecting.deadline().instant());
         }
-        if let Some(deadline) = self.listener.as_ref().and_then(Listener::deadline) {
+        let polled = self.listener.as_ref().filter(|_| self.accepted.is_none());
+        if let Some(deadline) = polled.and_then(Listener::deadline) {
             next = next.min(deadline.instant());
         }
         step(&self.fabric, Deadline::at(next));
@@ -423,34 +424,67 @@ fn garbage_silence_and_haste_of_clients_hold_up_nobody() {
     );
 }
 
+/// Silent streams of one address, and a peer beside them: of another address, or of the same.
 #[test]
-fn a_peer_beyond_the_handshakes_there_may_be_is_not_waited_for() {
+fn silent_streams_of_one_address_hold_up_nobody() {
+    for (count, is_of_it) in [(64, false), (64, true), (264, false), (264, true)] {
+        let mut two = Two::new(driven(LATENCY, 0, ""));
+        let silent = if is_of_it {
+            two.nodes[1].network().clone()
+        } else {
+            let silent = node(&two.fabric, "c", vec![port("simC", "10.0.0.3/24")]);
+            silent.network().clone()
+        };
+        let at = SocketAddr::from(([10, 0, 0, 1], PORT));
+        let _streams: Vec<_> = (0..count).map(|_| silent.connect(at).unwrap()).collect();
+        two.fabric.run_for(4 * LATENCY);
+        let ([a, b], [at_a, at_b]) = (&two.nodes, &mut two.workers);
+        let listener = two.listener.as_mut().unwrap();
+        for _ in 0..16 {
+            assert!(matches!(listener.poll_accept(a, at_a), Ok(None)));
+        }
+        let began = two.fabric.now();
+        two.connecting = b
+            .begin_connect(at_b, listener.handle(), &config(), b.within(WHOLE))
+            .unwrap();
+        while two.connected.is_none() {
+            // Of the streams that were there before.
+            two.accepted = two.accepted.filter(|(_, outcome)| outcome.is_ok());
+            two.turn(began.after(WHOLE));
+        }
+        let (at, connected) = two.connected.as_ref().unwrap();
+        connected.as_ref().unwrap();
+        // Four round trips, as with nobody else.
+        let took = at.to_ns() - began.to_ns();
+        assert!(took < 8_500_000, "{count} {is_of_it}: {took}");
+        let counts = two.listener.as_ref().unwrap().counts();
+        // The address has its share of places at a time, and the others were told so.
+        assert!(counts.refused >= count - 64, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_peer_beyond_the_limits_of_a_listener_makes_an_older_one_go() {
     let mut two = Two::new(driven(LATENCY, 0, ""));
+    let mut limits = HandshakeLimits::default();
+    (limits.under_way, limits.per_address) = (4, 4);
+    two.listener = two.listener.map(|listener| listener.with_limits(&limits));
     let host = two.nodes[1].network().clone();
     let at = SocketAddr::from(([10, 0, 0, 1], PORT));
-    // One is there already: as many as there may be, silent, and one more.
-    let _silent: Vec<_> = (0..HANDSHAKES_MAX).map(|_| host.connect(at).unwrap()).collect();
+    // One is there already.
+    let _silent: Vec<_> = (0..4).map(|_| host.connect(at).unwrap()).collect();
     two.fabric.run_for(4 * LATENCY);
     let listener = two.listener.as_mut().unwrap();
     let [a, _] = &two.nodes;
     assert!(matches!(listener.poll_accept(a, &mut two.workers[0]), Ok(None)));
+    assert_eq!(listener.counts().refused, 1);
     let began = two.fabric.now();
-    listener.wait(a, a.within(WHOLE)).unwrap();
-    assert_eq!(
-        two.fabric.now(),
-        began.after(STAGE),
-        "nothing to do until they are given up"
-    );
-    // Places become free, and the last one is taken in.
-    assert!(listener.poll_accept(a, &mut two.workers[0]).is_err());
-    let freed = two.fabric.now();
-    assert!(listener.poll_accept(a, &mut two.workers[0]).is_err());
     let error = listener
         .accept(a, &mut two.workers[0], a.within(WHOLE))
         .unwrap_err();
     assert!(matches!(error, ConnectError::TimedOut { .. }), "{error}");
-    assert_eq!(listener.failed(), HANDSHAKES_MAX as u64 + 1);
-    assert_eq!(freed, began.after(STAGE));
+    assert_eq!(two.fabric.now(), began.after(WHOLE));
+    assert!(listener.deadline().is_none() && listener.failed() + listener.counts().refused == 5);
 }
 
 #[test]

@@ -51,21 +51,20 @@ impl Counts {
         self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn note_failed(&self, error: ConnectError) {
+    pub(crate) fn count_failed(&self, error: &ConnectError) {
         self.failed.fetch_add(1, Ordering::Relaxed);
         self.untrusted
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .count(&error);
-        self.keep(error);
+            .count(error);
     }
 
-    pub(crate) fn note_port_failure(&self, error: ConnectError) {
+    pub(crate) fn count_port_failure(&self) {
         self.port_failures.fetch_add(1, Ordering::Relaxed);
-        self.keep(error);
     }
 
-    fn keep(&self, error: ConnectError) {
+    /// Keeps why the last one failed, for whoever asks.
+    pub(crate) fn keep(&self, error: ConnectError) {
         *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 

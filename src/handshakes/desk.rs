@@ -137,6 +137,11 @@ impl<P: Provider> Desk<P> {
         self.node
     }
 
+    /// Whether it is this Worker's.
+    pub(crate) fn is_of(&self, worker: &Worker<P>) -> bool {
+        self.ground.is_of(worker)
+    }
+
     /// No more places are given: of none that is reserved a peer is told from here on.
     pub(crate) fn close(&self) {
         self.places.close();

@@ -87,7 +87,7 @@ fn who_is_too_many_or_silent_is_told_with_its_address_and_those_behind_it_as_a_c
         &log,
         &[
             "WARN doorbell: more handshakes refused .. count=2",
-            "WARN doorbell: handshake refused .. from=10.0.0.2 .. reason=",
+            "WARN doorbell: handshake refused .. from=10.0.0.2 .. at=10.0.0.1:7000 .. reason=",
         ],
     );
 }

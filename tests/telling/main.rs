@@ -164,7 +164,7 @@ fn a_handshake_that_is_refused_is_told_with_its_reason_and_no_key() {
         &log,
         &[
             "DEBUG doorbell: connecting .. to=10.0.0.1:7000",
-            "WARN doorbell: handshake refused .. at=10.0.0.1:7000 .. reason=",
+            "WARN doorbell: handshake refused .. from= .. at=10.0.0.1:7000 .. reason=",
             "WARN doorbell: not connected .. to=10.0.0.1:7000 .. reason=",
         ],
     );
