@@ -345,7 +345,7 @@ fn the_data_path_tells_nothing() {
     let telling = [
         "src/connecting.rs",
         "src/dial.rs",
-        "src/handshakes/mod.rs",
+        "src/handshakes/backlog.rs",
         "src/handshakes/told.rs",
         "src/link/dialing.rs",
         "src/link/told.rs",
