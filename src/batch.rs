@@ -80,11 +80,18 @@ impl<'q, P: Provider> Batch<'q, P> {
     /// # Errors
     /// The device took only part. `unposted` gets the leases of the rest, in order, each
     /// with the ticket its request would have had.
+    ///
+    /// # Panics
+    /// If `unposted` does. The leases it did not get go home to the Worker, and credits and counts are right.
     #[inline(always)]
     pub fn ring_returning(self, mut unposted: impl FnMut(Ticket, Lease<P>)) -> Result<u32, PostError> {
-        self.inner
-            .ring_returning(|ticket, slot| unposted(ticket, Lease { slot }))
-            .inspect_err(|_| self.notice.note_not_posted())
+        let notice = self.notice;
+        // Before the first lease is handed out: what is behind a panic is not reached.
+        let outcome = self.inner.ring_returning(|ticket, slot| {
+            notice.note_not_posted();
+            unposted(ticket, Lease { slot });
+        });
+        outcome.inspect_err(|_| notice.note_not_posted())
     }
 }
 

@@ -15,7 +15,7 @@
 
 use core::fmt;
 use core::marker::PhantomData;
-use core::mem;
+use core::{mem, slice};
 
 use crate::provider::{GATHER_MAX, Rejected};
 use crate::work_id::{GENERATION_MASK, POSITION_MASK, SLOTS_MAX};
@@ -192,21 +192,17 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         self.posted = self.head;
     }
 
-    /// Takes back what is staged and not posted, in order.
-    pub fn unstage(&mut self, mut each: impl FnMut(Ticket, S)) {
-        for offset in 0..u64::from(self.staged()) {
-            let position = self.posted.wrapping_add(offset);
-            if let Some(request) = at(self.requests.as_mut(), position) {
-                take(request, Ticket(position), &mut each);
-            }
-        }
-        self.head = self.posted;
+    /// Takes back what is staged and not posted, in order. If `each` panics, the slots it did not get are dropped.
+    pub fn unstage(&mut self, each: impl FnMut(Ticket, S)) {
+        // Noted before `each` is called, which may panic.
+        let head = mem::replace(&mut self.head, self.posted);
+        take_all(self.requests.as_mut(), self.posted, head, each);
     }
 
     /// Retires everything up to the posted request that `work_id` names.
     ///
-    /// `each` gets the slots in posting order, each with the ticket of its request. Should it panic,
-    /// then what it got is gone from its place, and all else comes with the next completion.
+    /// `each` gets the slots in posting order, each with the ticket of its request. If it panics, all
+    /// of them are retired, and the slots it did not get are dropped.
     ///
     /// # Errors
     /// The id names no posted request of this table; nothing was retired.
@@ -217,6 +213,8 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         };
         let first = self.tail;
         let end = last.wrapping_add(1);
+        // Noted before `each` is called, which may panic.
+        self.move_tail(end);
         let requests = self.requests.as_mut();
         if first == last {
             if let Some(request) = at(requests, last) {
@@ -225,15 +223,15 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         } else {
             take_all(requests, first, end, each);
         }
-        self.move_tail(end);
         Ok(Range {
             first: Ticket(first),
             last: Ticket(last),
         })
     }
 
-    /// Takes every slot out, whatever its state: for when the device is proven to be done
-    /// with all of them, its queue pair being destroyed or reset. The next requests get ids behind
+    /// Takes every slot out, whatever its state. If `each` panics, call it again for the rest.
+    ///
+    /// The device must be proven to be done with all of them, its queue pair being destroyed or reset. The next requests get ids behind
     /// all that were given out, so completions of those before name nothing.
     pub fn drain(&mut self, mut each: impl FnMut(S)) {
         for request in self.requests.as_mut() {
@@ -281,12 +279,37 @@ fn at<S>(requests: &mut [Request<S>], position: u64) -> Option<&mut Request<S>> 
 // A function of its own: in a loop that posts, too, it would have to share the registers.
 #[inline(never)]
 fn take_all<S, F: FnMut(Ticket, S)>(requests: &mut [Request<S>], first: u64, end: u64, mut each: F) {
-    let mut position = first;
+    let mut rest = Rest {
+        requests,
+        next: first,
+        end,
+    };
     // Two runs where the storage ends in between, else one.
-    while position != end {
-        for request in run(requests, position, end.wrapping_sub(position)) {
+    while rest.next != end {
+        for request in run(rest.requests, rest.next, end.wrapping_sub(rest.next)) {
+            let position = rest.next;
+            rest.next = position.wrapping_add(1);
             take(request, Ticket(position), &mut each);
-            position = position.wrapping_add(1);
+        }
+    }
+    mem::forget(rest);
+}
+
+/// Requests whose slots are yet to be taken out: dropped, as by a panic, it drops these.
+struct Rest<'r, S> {
+    requests: &'r mut [Request<S>],
+    next: u64,
+    end: u64,
+}
+
+impl<S> Drop for Rest<'_, S> {
+    #[cold]
+    fn drop(&mut self) {
+        while self.next != self.end {
+            if let Some(request) = at(self.requests, self.next) {
+                *request = Request::default();
+            }
+            self.next = self.next.wrapping_add(1);
         }
     }
 }
@@ -307,14 +330,32 @@ fn run<S>(requests: &mut [Request<S>], position: u64, count: u64) -> &mut [Reque
 // `each` stands here once, so that it may be large and still become part of the loop.
 #[inline(always)]
 fn take<S>(request: &mut Request<S>, ticket: Ticket, each: &mut impl FnMut(Ticket, S)) {
-    for place in &mut request.0 {
+    hand_out(&mut request.0, |slot| each(ticket, slot));
+}
+
+/// Hands out the slots that stand before the empty places. If `each` panics, the slots it did not get are dropped.
+#[inline(always)]
+pub(crate) fn hand_out<S>(places: &mut [Option<S>], mut each: impl FnMut(S)) {
+    let mut rest = Places(places.iter_mut());
+    for place in rest.0.by_ref() {
         // Looked at before it is taken: behind the first there is mostly nothing.
         if place.is_none() {
-            return;
+            break;
         }
         if let Some(slot) = place.take() {
-            each(ticket, slot);
+            each(slot);
         }
+    }
+    mem::forget(rest);
+}
+
+/// Places whose slots are yet to be taken out: dropped, as by a panic, it drops these.
+struct Places<'p, S>(slice::IterMut<'p, Option<S>>);
+
+impl<S> Drop for Places<'_, S> {
+    #[cold]
+    fn drop(&mut self) {
+        self.0.by_ref().for_each(|place| *place = None);
     }
 }
 

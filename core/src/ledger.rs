@@ -10,6 +10,7 @@
 
 use crate::WorkId;
 use crate::provider::Rejected;
+use crate::unwinding::OnUnwind;
 
 /// Names a completion queue. Its provider sees to it that no two ever have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ impl Ledger {
     }
 
     /// Redeems a completion: lets `retire` look for its request in the table, and where it is
-    /// found spends the completion and all that were polled before it.
+    /// found spends the completion and all that were polled before it. A panic in `retire` spends it, too.
     ///
     /// # Errors
     /// It is another completion queue's, spent, or named nothing in the table. It is counted.
@@ -58,7 +59,11 @@ impl Ledger {
         if origin.queue != self.queue || origin.sequence <= self.newest {
             return Err(self.reject(Rejected(work_id)));
         }
-        match retire(work_id) {
+        // A panic in `retire` is one of a callback: by then the request was found.
+        let spent = OnUnwind::new(|| self.newest = origin.sequence);
+        let outcome = retire(work_id);
+        spent.disarm();
+        match outcome {
             Ok(retired) => {
                 self.newest = origin.sequence;
                 Ok(retired)
@@ -105,6 +110,8 @@ mod tests {
     use super::{Ledger, Origin, QueueId};
     use crate::WorkId;
     use crate::provider::Rejected;
+    use std::boxed::Box;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
     const OURS: QueueId = QueueId(7);
     const OTHER: QueueId = QueueId(8);
@@ -138,6 +145,23 @@ mod tests {
         assert_eq!(rejected, Err(Rejected(id)));
         assert!(redeem(&mut ledger, OURS, 4));
         assert_eq!(ledger.rejected(), 1);
+    }
+
+    #[test]
+    fn a_panic_of_the_callback_spends_the_completion() {
+        let mut ledger = Ledger::new(OURS, 0);
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let origin = Origin {
+                queue: OURS,
+                sequence: 5,
+            };
+            ledger.redeem(origin, WorkId::from_raw(0), |_| -> Result<(), _> {
+                resume_unwind(Box::new("the callback's own"))
+            })
+        }));
+        assert!(outcome.is_err());
+        assert!(!redeem(&mut ledger, OURS, 5), "spent");
+        assert!(redeem(&mut ledger, OURS, 6));
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub mod session;
 pub mod shared_in_flight;
 pub mod sync;
 pub mod time;
+pub mod unwinding;
 pub mod wc_status;
 pub mod wire;
 pub mod work_id;

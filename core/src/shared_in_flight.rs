@@ -11,8 +11,9 @@
 //! rejected by that. Completions of a queue that is gone are told by the number in the place of
 //! the channel: no two shared receive queues of one completion queue may have the same.
 
-use core::fmt;
+use core::{fmt, mem};
 
+use crate::in_flight::hand_out;
 use crate::provider::{GATHER_MAX, Rejected};
 use crate::work_id::{CHANNELS_MAX, GENERATION_MASK, SLOTS_MAX};
 use crate::{Ticket, WorkId, WorkKind, in_place};
@@ -169,20 +170,22 @@ impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entrie
         }
     }
 
-    /// Takes back what is staged and not posted, in order.
+    /// Takes back what is staged and not posted, in order. If `each` panics, the slots it did not get are dropped.
     pub fn unstage(&mut self, mut each: impl FnMut(Ticket, S)) {
-        let staged = core::mem::take(&mut self.staged);
-        for offset in 0..staged {
-            let index = self.free_at(offset);
-            if let Some(entry) = self.entries.as_mut().get_mut(usize::from(index)) {
-                entry.state = State::Free;
-                let ticket = ticket(index, entry.uses);
-                give_back(entry, |slot| each(ticket, slot));
-            }
+        let staged = mem::take(&mut self.staged);
+        let mut rest = Unstaging {
+            table: self,
+            next: 0,
+            staged,
+        };
+        while let Some((ticket, entry)) = rest.entry() {
+            hand_out(&mut entry.slots, |slot| each(ticket, slot));
         }
+        mem::forget(rest);
     }
 
-    /// Retires the posted request that `work_id` names; `each` gets its slots in order.
+    /// Retires the posted request that `work_id` names; `each` gets its slots in order. If it panics, the
+    /// request is retired, and the slots it did not get are dropped.
     /// `sequence` is the how manieth of its completion queue the completion was.
     ///
     /// # Errors
@@ -218,7 +221,7 @@ impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entrie
         }
         self.free = self.free.wrapping_add(1);
         if let Some(entry) = self.entries.as_mut().get_mut(usize::from(index)) {
-            give_back(entry, |slot| each(ticket, slot));
+            hand_out(&mut entry.slots, |slot| each(ticket, slot));
         }
         Ok(ticket)
     }
@@ -228,7 +231,7 @@ impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entrie
     pub fn drain(&mut self, mut each: impl FnMut(S)) {
         for entry in self.entries.as_mut() {
             entry.state = State::Free;
-            give_back(entry, &mut each);
+            hand_out(&mut entry.slots, &mut each);
         }
         self.free = 0;
         self.staged = 0;
@@ -257,10 +260,34 @@ const fn ticket(index: u16, uses: u32) -> Ticket {
     Ticket((uses as u64) << 16 | index as u64)
 }
 
-/// Takes the slots out of an entry.
-#[inline]
-fn give_back<S>(entry: &mut Entry<S>, each: impl FnMut(S)) {
-    entry.slots.iter_mut().filter_map(Option::take).for_each(each);
+/// Staged entries that are yet to be taken back: dropped, as by a panic, it drops their slots.
+struct Unstaging<'t, S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> {
+    table: &'t mut SharedInFlight<S, Entries>,
+    next: u32,
+    staged: u32,
+}
+
+impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> Unstaging<'_, S, Entries> {
+    /// The next one, which is free from here on.
+    fn entry(&mut self) -> Option<(Ticket, &mut Entry<S>)> {
+        if self.next >= self.staged {
+            return None;
+        }
+        let index = self.table.free_at(self.next);
+        self.next = self.next.wrapping_add(1);
+        let entry = self.table.entries.as_mut().get_mut(usize::from(index))?;
+        entry.state = State::Free;
+        Some((ticket(index, entry.uses), entry))
+    }
+}
+
+impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> Drop for Unstaging<'_, S, Entries> {
+    #[cold]
+    fn drop(&mut self) {
+        while let Some((_, entry)) = self.entry() {
+            entry.slots = [const { None }; GATHER_MAX];
+        }
+    }
 }
 
 impl<S, Entries> fmt::Debug for SharedInFlight<S, Entries> {

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::mem::ManuallyDrop;
+use core::ops::Range;
 use core::ptr::{self, NonNull};
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
@@ -142,20 +143,24 @@ impl AsFd for Descriptor {
     }
 }
 
+type PollCq = unsafe extern "C" fn(*mut rdma_sys::ibv_cq, i32, *mut ibv_wc) -> i32;
+
 /// A completion queue; polled by one thread.
 pub struct CompletionQueue {
     inner: Arc<CompletionInner>,
-    poll_cq: unsafe extern "C" fn(*mut rdma_sys::ibv_cq, i32, *mut ibv_wc) -> i32,
+    poll_cq: PollCq,
     depth: u32,
     /// How many completions it gave out.
     polled: u64,
-    /// How often a poll took all there was.
+    /// How often a poll took all there was, and handed all of it out.
     emptied: u64,
     /// Notifications taken, but not yet acknowledged to libibverbs.
     unacknowledged: u32,
     /// Where the device writes them: zeroed at first, so that what a failed one leaves alone is
     /// never uninitialised (S7).
     batch: Box<[ibv_wc; POLL_MAX]>,
+    /// What of the batch a callback that panicked left. Until it is taken, `poll_cq` is [`left_over`].
+    rest: Range<usize>,
 }
 
 impl CompletionQueue {
@@ -202,7 +207,25 @@ impl CompletionQueue {
             emptied: 0,
             unacknowledged: 0,
             batch: Box::new([zeroed; POLL_MAX]),
+            rest: 0..0,
         })
+    }
+
+    /// Moves what a callback that panicked left to where a poll finds it, and returns how many completions it is.
+    #[cold]
+    fn take_left_over(&mut self, status: i32) -> Result<i32, ProviderError> {
+        let rest = core::mem::take(&mut self.rest);
+        let taken = rest.len();
+        let (Ok(count @ 1..), Ok(again)) = (i32::try_from(taken), u64::try_from(taken)) else {
+            return Err(poll_failed(status));
+        };
+        self.poll_cq = self.inner.context.data_path().poll_cq;
+        // They are counted again, and keep their numbers.
+        self.polled = self.polled.wrapping_sub(again);
+        if rest.end <= self.batch.len() {
+            self.batch.copy_within(rest, 0);
+        }
+        Ok(count)
     }
 
     pub(crate) const fn inner(&self) -> &Arc<CompletionInner> {
@@ -256,10 +279,13 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         const { assert!(POLL_MAX == ROOM as usize) };
         // SAFETY: the queue is live, the function its provider's, and the array has room for as
         // many as are asked for (ibv_poll_cq(3)).
-        let count = unsafe { (self.poll_cq)(self.inner.as_ptr(), ROOM, self.batch.as_mut_ptr()) };
+        let mut count = unsafe { (self.poll_cq)(self.inner.as_ptr(), ROOM, self.batch.as_mut_ptr()) };
         if count == 0 {
             self.emptied = self.emptied.wrapping_add(1);
             return Ok(0);
+        }
+        if count < 0 {
+            count = self.take_left_over(count)?;
         }
         let (Ok(taken), Some(polled)) = (
             u32::try_from(count),
@@ -275,12 +301,20 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         };
         // Before what may panic: no two completions have the same number.
         self.polled = self.polled.wrapping_add(taken.into());
-        if polled.len() < POLL_MAX {
-            self.emptied = self.emptied.wrapping_add(1);
-        }
-        for wc in polled {
+        let mut left = LeftOver {
+            completions: polled.iter(),
+            taken: polled.len(),
+            rest: &mut self.rest,
+            poll_cq: &mut self.poll_cq,
+        };
+        for wc in left.completions.by_ref() {
             origin.sequence = origin.sequence.wrapping_add(1);
             each(Completion::new(wc, origin));
+        }
+        core::mem::forget(left);
+        // Behind the callbacks: while some are left over, it is not empty.
+        if polled.len() < POLL_MAX {
+            self.emptied = self.emptied.wrapping_add(1);
         }
         Ok(taken)
     }
@@ -385,6 +419,31 @@ impl Drop for CompletionQueue {
     fn drop(&mut self) {
         self.acknowledge_taken();
     }
+}
+
+/// A batch that is being handed out: dropped, as by a panic, it keeps what is left of it for the next poll.
+struct LeftOver<'q> {
+    completions: core::slice::Iter<'q, ibv_wc>,
+    taken: usize,
+    rest: &'q mut Range<usize>,
+    poll_cq: &'q mut PollCq,
+}
+
+impl Drop for LeftOver<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        let left = self.completions.len();
+        if left > 0 {
+            *self.rest = self.taken.saturating_sub(left)..self.taken;
+            *self.poll_cq = left_over;
+        }
+    }
+}
+
+/// Stands in for the device's function while completions are left over, so that a poll looks for them where it fails
+/// and nowhere else.
+unsafe extern "C" fn left_over(_: *mut rdma_sys::ibv_cq, _: i32, _: *mut ibv_wc) -> i32 {
+    -1
 }
 
 #[cold]

@@ -256,13 +256,8 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
             return Ok(posted);
         }
         queue.table.post(posted);
-        Err(unposted::refused(
-            &mut *queue.table,
-            "ibv_post_recv",
-            status,
-            posted,
-            |_, slot| drop(slot),
-        ))
+        // The batch, being dropped, sends the rest home.
+        Err(unposted::refused(&*queue.table, "ibv_post_recv", status, posted))
     }
 }
 

@@ -306,7 +306,11 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
 
     #[inline]
     #[doc(alias = "ibv_post_send")]
-    fn ring_returning<F: FnMut(Ticket, Slot)>(mut self, each: F) -> Result<u32, PostError> {
+    fn ring_telling<T, F>(mut self, told: T, each: F) -> Result<u32, PostError>
+    where
+        T: FnOnce(&mut PostError),
+        F: FnMut(Ticket, Slot),
+    {
         let staged = core::mem::take(&mut self.staged);
         let queue = &mut *self.queue;
         let (post_send, qp) = (queue.post_send, queue.shared.as_ptr());
@@ -321,13 +325,10 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
             return Ok(posted);
         }
         queue.table.post(posted);
-        Err(unposted::refused(
-            &mut *queue.table,
-            "ibv_post_send",
-            status,
-            posted,
-            each,
-        ))
+        let mut error = unposted::refused(&*queue.table, "ibv_post_send", status, posted);
+        told(&mut error);
+        queue.table.unstage(each);
+        Err(error)
     }
 }
 

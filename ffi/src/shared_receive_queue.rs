@@ -322,12 +322,12 @@ impl doorbell_core::provider::ReceiveBatch for SharedReceiveBatch<'_> {
         if status == 0 {
             return Ok(posted);
         }
+        // The batch, being dropped, sends the rest home.
         Err(unposted::refused(
-            &mut *queue.table,
+            &*queue.table,
             "ibv_post_srq_recv",
             status,
             posted,
-            |_, slot| drop(slot),
         ))
     }
 }

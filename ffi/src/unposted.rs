@@ -44,17 +44,10 @@ pub(crate) fn discard(table: &mut impl Staging) {
     table.unstage(|_, slot| drop(slot));
 }
 
-/// Unstages what a post call did not take; `each` gets the slots.
+/// The error of a post call that did not take what is still staged.
 #[cold]
-pub(crate) fn refused(
-    table: &mut impl Staging,
-    call: &'static str,
-    status: i32,
-    posted: u32,
-    each: impl FnMut(Ticket, Slot),
-) -> PostError {
+pub(crate) fn refused(table: &impl Staging, call: &'static str, status: i32, posted: u32) -> PostError {
     let unposted = table.staged();
-    table.unstage(each);
     let cause = errno::from_value(call, status).err();
     PostError {
         posted,

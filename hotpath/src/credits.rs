@@ -239,6 +239,14 @@ pub(crate) struct Receipt<'q> {
 }
 
 impl Receipt<'_> {
+    #[inline(always)]
+    pub(crate) fn reborrow(&mut self) -> Receipt<'_> {
+        Receipt {
+            announced: &mut *self.announced,
+            published: self.published,
+        }
+    }
+
     #[inline]
     pub(crate) fn note_announced(self, count: u32) {
         *self.announced = count;

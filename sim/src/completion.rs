@@ -288,7 +288,7 @@ pub struct CompletionQueue {
     /// How many completions it gave out.
     polled: u64,
     /// What is being given out.
-    taken: Vec<(Qpn, Entry)>,
+    taken: VecDeque<(Qpn, Entry)>,
 }
 
 impl CompletionQueue {
@@ -322,7 +322,7 @@ impl CompletionQueue {
             notify: config.notify,
             descriptors: OnceLock::new(),
             polled: 0,
-            taken: Vec::with_capacity(POLL_MAX),
+            taken: VecDeque::with_capacity(POLL_MAX),
         })
     }
 
@@ -494,8 +494,8 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
     }
 
     fn poll<F: FnMut(Completion)>(&mut self, mut each: F) -> Result<u32, ProviderError> {
-        let mut taken = core::mem::take(&mut self.taken);
-        {
+        // Else a callback that panicked left some.
+        if self.taken.is_empty() {
             let mut world = self.context.fabric().lock();
             let key = self.key;
             // Who finds nothing lets time pass until there is something.
@@ -514,11 +514,11 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
                 return Err(lost);
             }
             let count = state.entries.len().min(POLL_MAX);
-            taken.extend(state.entries.drain(..count));
+            self.taken.extend(state.entries.drain(..count));
         }
         // Not under the lock: the callback may post.
         let mut count = 0_u32;
-        for (qpn, entry) in taken.drain(..) {
+        while let Some((qpn, entry)) = self.taken.pop_front() {
             self.polled = self.polled.wrapping_add(1);
             count = count.wrapping_add(1);
             each(Completion {
@@ -530,7 +530,6 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
                 },
             });
         }
-        self.taken = taken;
         Ok(count)
     }
 

@@ -261,7 +261,11 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
 
     /// Rings the doorbell once for all that is staged. A simulated device refuses nothing that
     /// could be staged, unless a plan has it refuse.
-    fn ring_returning<F: FnMut(Ticket, Slot)>(self, mut unposted: F) -> Result<u32, PostError> {
+    fn ring_telling<T, F>(self, told: T, mut unposted: F) -> Result<u32, PostError>
+    where
+        T: FnOnce(&mut PostError),
+        F: FnMut(Ticket, Slot),
+    {
         let queue = &mut *self.queue;
         let staged = &mut queue.staged;
         let (count, refused) = queue.shared.with(|world, key| world.post_requests(key, staged));
@@ -269,17 +273,18 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         let Some(errno) = refused else {
             return Ok(count);
         };
-        let rest = queue.table.staged();
+        let mut error = PostError {
+            posted: count,
+            unposted: queue.table.staged(),
+            cause: failed("post_send", errno),
+        };
+        told(&mut error);
         queue.table.unstage(|_, never| match never {});
         for request in queue.staged.drain(..) {
             let slots = request.slots.into_slots();
             slots.for_each(|slot| unposted(request.ticket, slot));
         }
-        Err(PostError {
-            posted: count,
-            unposted: rest,
-            cause: failed("post_send", errno),
-        })
+        Err(error)
     }
 }
 

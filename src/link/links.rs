@@ -469,6 +469,10 @@ impl<P: Provider, N: Network> Links<P, N> {
     ///
     /// # Errors
     /// A Worker cannot be polled, and is of no further use.
+    ///
+    /// # Panics
+    /// If a callback does, and loses nothing by it. The event it had is delivered. Every other event comes with the next
+    /// polls, in order: poll again before sleeping.
     pub fn poll(
         &mut self,
         node: &Node<P, N>,

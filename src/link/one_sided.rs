@@ -1,6 +1,7 @@
 //! One-sided requests of a link: what is asked for, over which rail it goes, and what is said beside messages for it.
 
 use core::time::Duration;
+use std::collections::VecDeque;
 
 use doorbell_core::network::Network;
 use doorbell_core::provider::{
@@ -96,7 +97,7 @@ pub(super) struct OneSided {
     /// For each rail, the connection that was there when it was looked last.
     seen: [Option<Epoch>; SESSION_RAILS_MAX as usize],
     pub(super) fences: Fences,
-    pub(super) news: Vec<News>,
+    pub(super) news: VecDeque<News>,
     /// How the peer is reached now, as it said, and which of its handles that is, by its count.
     pub(super) moved: Option<Handle>,
     moved_last: Sequence,
@@ -115,7 +116,7 @@ impl OneSided {
             theirs: Theirs::default(),
             seen: [None; SESSION_RAILS_MAX as usize],
             fences: Fences::default(),
-            news: Vec::new(),
+            news: VecDeque::new(),
             moved: None,
             moved_last: Sequence(0),
         })
@@ -256,7 +257,7 @@ impl<P: Provider, N: Network> Link<P, N> {
 
     /// Tells what there is to tell beside messages.
     pub(super) fn tell_beside(&mut self, mut each: impl FnMut(LinkEvent<'_>)) {
-        for news in self.one_sided.news.drain(..) {
+        while let Some(news) = self.one_sided.news.pop_front() {
             each(match news {
                 News::Granted {
                     number,
@@ -281,14 +282,14 @@ impl<P: Provider, N: Network> Link<P, N> {
             SessionFrame::Grant(granted) => {
                 let number = granted.number;
                 match self.one_sided.theirs.hear(rail, granted) {
-                    Change::New { bytes, access } => self.one_sided.news.push(News::Granted {
+                    Change::New { bytes, access } => self.one_sided.news.push_back(News::Granted {
                         number,
                         bytes,
                         access,
                     }),
                     Change::Withdrawn => {
                         self.one_sided.requests.withdrawn(number);
-                        self.one_sided.news.push(News::Withdrawn { number });
+                        self.one_sided.news.push_back(News::Withdrawn { number });
                     }
                     Change::None => {}
                     Change::TooMany => self.session.fail(FinalReason::Violation(Violation::OutOfPlace)),

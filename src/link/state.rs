@@ -209,6 +209,13 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
+    /// Delivers what came early and is the next now, where a callback that panicked left some.
+    pub(super) fn deliver_left(&mut self, deliver: impl FnMut(&[u8])) {
+        if !self.deliver_held(deliver) {
+            self.session.fail(FinalReason::Violation(Violation::TooLong));
+        }
+    }
+
     fn deliver_held(&mut self, mut deliver: impl FnMut(&[u8])) -> bool {
         while let Ok(Some(held)) = self.session.take_held() {
             let payload = self.held.get(held.place, held.bytes);
@@ -280,7 +287,8 @@ pub(super) fn frame_bytes(action: &Action) -> u64 {
         .saturating_add(action.backlog_bytes())
 }
 
-/// Adds a fragment to its message, and delivers that where it is the last. Says whether the message is short enough.
+/// Adds a fragment to its message, and delivers that where it is the last. Says whether the message is short enough. A message
+/// is delivered though `deliver` panics, and nothing of it stays for the next.
 fn deliver_fragment(
     (assembly, bytes_max): (&mut Vec<u8>, usize),
     payload: &[u8],
@@ -298,8 +306,8 @@ fn deliver_fragment(
     }
     assembly.extend_from_slice(payload);
     if is_last {
-        deliver(assembly);
-        assembly.clear();
+        let mut whole = scopeguard::guard(assembly, |assembly| assembly.clear());
+        deliver(&mut whole);
     }
     true
 }

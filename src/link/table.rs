@@ -203,6 +203,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             };
             let index = u32::try_from(index).unwrap_or(u32::MAX);
             let id = LinkId { index, generation };
+            link.deliver_left(|message| each(id, LinkEvent::Received { message }));
             link.hear_answer(node, workers, (now, random), config);
             let terms = (config.frame_bytes(), config.session.attach_within);
             link.poll_connecting(node, workers, (now, random), terms, |rail, at| {
@@ -234,17 +235,16 @@ impl<P: Provider, N: Network> Core<P, N> {
             }
             link.put_question(node, (now, random), config);
             link.go_on_beside(workers, moved.as_ref(), (now, random));
-            let mut is_over = false;
             while let Some(event) = link.session.poll_event() {
                 if let SessionEvent::Final { .. } = event {
-                    is_over = true;
                     link.tell_beside(|event| each(id, event));
                 }
                 tell_session(id, &event);
                 each(id, LinkEvent::Session(event));
             }
             link.tell_beside(|event| each(id, event));
-            if is_over {
+            // Its end was told: now, or by an earlier poll whose callback panicked.
+            if link.session.over().is_some() {
                 self.remove(id, now);
             }
         }

@@ -123,6 +123,10 @@ impl Running {
     ///
     /// # Errors
     /// It came to nothing, and the group with it.
+    ///
+    /// # Panics
+    /// If `combine` does. The collective then comes to nothing: later calls return
+    /// [`CollectiveError::Interrupted`](doorbell_core::collective::CollectiveError::Interrupted).
     pub fn poll<P: Provider, N: Network>(
         &mut self,
         group: &Group,

@@ -50,7 +50,7 @@ impl State {
                     if let Some(rank) = rank {
                         self.note_over(rank, link, reason);
                     }
-                    self.events.push(MeshEvent::LinkLost { rank, reason });
+                    self.events.push_back(MeshEvent::LinkLost { rank, reason });
                     self.lose(&neighbour, now);
                 }
             }
@@ -133,7 +133,7 @@ impl State {
         if is_earlier {
             neighbour.turn_away_as(rank);
             self.note_start(Some(rank), NotLinked::StartedBefore);
-            self.events.push(MeshEvent::StartedBefore(rank));
+            self.events.push_back(MeshEvent::StartedBefore(rank));
             return;
         }
         (neighbour.rank, neighbour.was_joined) = (Some(rank), true);
@@ -153,7 +153,7 @@ impl State {
     /// Ends the link to somebody who is no member.
     fn turn_away(&mut self, link: LinkId) {
         self.unwanted.push(link);
-        self.events.push(MeshEvent::TurnedAway);
+        self.events.push_back(MeshEvent::TurnedAway);
     }
 
     fn hear_announcement(&mut self, link: LinkId, body: &[u8], now: Instant) {
@@ -221,7 +221,7 @@ impl State {
             Some(before) if before >= started => {}
             before => {
                 if before.is_some() {
-                    events.push(MeshEvent::Restarted(rank));
+                    events.push_back(MeshEvent::Restarted(rank));
                 }
                 member.begin(started, config.window, pool);
             }

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::net::SocketAddr;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use doorbell_core::collective::GroupId;
@@ -141,7 +142,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 ended: Vec::new(),
                 relay: Relay::new(config.ranks, config.window),
                 pool: Pool::new(config.frame_bytes_max()),
-                events: Vec::new(),
+                events: VecDeque::new(),
                 group: GroupId::default(),
                 unwanted: Vec::new(),
                 is_parting: false,
@@ -292,6 +293,10 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     ///
     /// # Errors
     /// A Worker cannot be polled, and is of no further use.
+    ///
+    /// # Panics
+    /// If `each` does, and loses nothing by it. The event it had is delivered. The next poll begins where this one
+    /// ended.
     pub fn poll(
         &mut self,
         node: &Node<P, N>,
@@ -324,7 +329,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             let neighbours = state.neighbours.iter();
             neighbours.for_each(|neighbour| links.close(neighbour.link, deadline));
         }
-        for event in state.events.drain(..) {
+        while let Some(event) = state.events.pop_front() {
             // That members go is what parting is.
             if !state.is_parting {
                 tell_event(&event);
@@ -367,6 +372,9 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     ///
     /// # Errors
     /// There is none, and no way leads to the member.
+    ///
+    /// # Panics
+    /// If `look` does. The message is received, and the next call goes on with the one behind it.
     pub fn receive<R>(
         &mut self,
         from: Rank,

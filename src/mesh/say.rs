@@ -32,10 +32,10 @@ impl State {
         let is_near = |rank: &Rank| self.routes.hops(*rank).is_some_and(|hops| hops <= hops_max);
         let reached = all.iter().filter(is_near).fold(Ranks::NONE, Ranks::with);
         for rank in reached.and_not(self.reached).iter() {
-            self.events.push(MeshEvent::Reachable(rank));
+            self.events.push_back(MeshEvent::Reachable(rank));
         }
         for rank in self.reached.and_not(reached).iter() {
-            self.events.push(MeshEvent::Unreachable(rank));
+            self.events.push_back(MeshEvent::Unreachable(rank));
             let dropped = self.relay.drop_for(rank, &mut self.pool);
             self.counts.dropped = self.counts.dropped.saturating_add(dropped);
         }

@@ -1,5 +1,7 @@
 //! What a member knows and keeps, all but its links; and what is asked of that.
 
+use std::collections::VecDeque;
+
 use doorbell_core::collective::GroupId;
 use doorbell_core::rank::{Rank, Ranks};
 use doorbell_core::route::{ANNOUNCEMENT_BYTES, Announcement, Map, RELAY_HEADER_BYTES, RelayHeader, Routes};
@@ -43,7 +45,7 @@ pub(super) struct State {
     pub(super) ended: Vec<(Rank, LinkId)>,
     pub(super) relay: Relay,
     pub(super) pool: Pool,
-    pub(super) events: Vec<MeshEvent>,
+    pub(super) events: VecDeque<MeshEvent>,
     /// The last group that was made of all members.
     pub(super) group: GroupId,
     /// Links to be closed.
@@ -107,10 +109,9 @@ impl State {
                 Err(MeshSendError::Unreachable(from))
             };
         };
-        let seen = look(message_of(&frame));
-        pool.give_back(frame);
         counts.received = counts.received.saturating_add(1);
-        Ok(Some(seen))
+        let frame = scopeguard::guard(frame, |frame| pool.give_back(frame));
+        Ok(Some(look(message_of(&frame))))
     }
 
     /// The message of a member that is received next.
@@ -146,7 +147,7 @@ impl State {
         let hold_down = self.config.hold_down;
         let held = self.hold_downs.get_mut(rank.index());
         if held.is_some_and(|held| held.is_back(now, hold_down)) {
-            self.events.push(MeshEvent::HeldDown(rank));
+            self.events.push_back(MeshEvent::HeldDown(rank));
         }
     }
 

@@ -219,14 +219,15 @@ impl<P: Provider> Worker<P> {
         sends.unannounced.make_room(places);
         sends.wanting.make_room(places);
         self.closing.reserve(places.saturating_sub(self.closing.len()));
-        sends
-            .fetched
-            .reserve((channel.limits().send_depth as usize).saturating_mul(GATHER_MAX));
+        let fetched_max = (channel.limits().send_depth as usize).saturating_mul(GATHER_MAX);
+        // With the completion's own event.
+        sends.events_max = sends.events_max.max(fetched_max.saturating_add(1));
+        sends.untold.reserve(sends.events_max);
         if sends.submissions.is_used() {
             sends.submissions.make_room(places, &mut channel.send);
         }
         in_place::touch(self.closing.spare_capacity_mut());
-        in_place::touch(sends.fetched.spare_capacity_mut());
+        in_place::touch(sends.untold.spare_capacity_mut());
         if let Some(shared) = &mut self.receives.shared {
             shared.admit(channel.reservation(), channel.send.control.qpn());
         }

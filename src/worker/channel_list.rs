@@ -1,6 +1,7 @@
 //! Lists of a Worker's channels, for whose room admission sees: while polling, nothing here
 //! allocates or can panic.
 
+use core::mem;
 use std::sync::Arc;
 
 use doorbell_core::in_place;
@@ -101,29 +102,54 @@ impl ChannelList {
         true
     }
 
-    /// Keeps those that `keep` says, in their order.
+    /// Keeps those that `keep` says, in their order. If it panics, the one it had and all behind it are kept.
     #[inline]
     pub(super) fn retain(&mut self, mut keep: impl FnMut(u32) -> bool) {
-        let mut kept = 0_usize;
-        for at in 0..self.listed {
-            let Some(index) = self.places.get(at).copied() else {
+        let mut going = Retaining {
+            list: self,
+            kept: 0,
+            at: 0,
+        };
+        while going.at < going.list.listed {
+            let Some(index) = going.list.places.get(going.at).copied() else {
                 break;
             };
-            if !keep(index) {
-                continue;
+            if keep(index) {
+                if let Some(place) = going.list.places.get_mut(going.kept) {
+                    *place = index;
+                }
+                going.kept = going.kept.wrapping_add(1);
             }
-            if let Some(place) = self.places.get_mut(kept) {
-                *place = index;
-            }
-            kept = kept.wrapping_add(1);
+            going.at = going.at.wrapping_add(1);
         }
-        self.listed = kept;
+        going.list.listed = going.kept;
+        mem::forget(going);
+    }
+}
+
+/// A list that is being gone through: dropped, as by a panic, it keeps what was not yet looked at.
+struct Retaining<'l> {
+    list: &'l mut ChannelList,
+    kept: usize,
+    at: usize,
+}
+
+impl Drop for Retaining<'_> {
+    #[cold]
+    fn drop(&mut self) {
+        let Self { list, kept, at } = self;
+        let rest = list.listed.saturating_sub(*at);
+        if list.listed <= list.places.len() && *kept <= *at {
+            list.places.copy_within(*at..list.listed, *kept);
+        }
+        list.listed = kept.saturating_add(rest);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::ChannelList;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
     fn listed(list: &mut ChannelList) -> Vec<u32> {
         let mut all = Vec::new();
@@ -145,6 +171,28 @@ mod tests {
         list.make_room(3);
         assert!(list.put(9));
         assert_eq!(listed(&mut list), [7, 8, 9]);
+    }
+
+    #[test]
+    fn a_panic_keeps_what_was_not_looked_at() {
+        for at in 0..4 {
+            let mut list = ChannelList::default();
+            list.make_room(4);
+            for index in 0..4 {
+                assert!(list.put(index));
+            }
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                list.retain(|index| {
+                    if index == at {
+                        resume_unwind(Box::new("the callback's own"));
+                    }
+                    index % 2 == 1
+                });
+            }));
+            assert!(outcome.is_err());
+            let expected = (0..4).filter(|index| *index >= at || index % 2 == 1);
+            assert_eq!(listed(&mut list), expected.collect::<Vec<_>>());
+        }
     }
 
     #[test]

@@ -50,13 +50,38 @@ impl<P: Provider> Early<P> {
         }
     }
 
-    /// How many there are, to be looked at again: each is taken, and kept anew where it is still early.
-    pub(super) fn count(&self) -> usize {
-        self.waiting.len()
+    /// Begins to look at each of them again: it is taken, and kept anew where it is still early.
+    pub(super) fn look_anew(&mut self) -> Looking<'_, P> {
+        let left = self.waiting.len();
+        Looking { early: self, left }
+    }
+}
+
+/// What came early and is looked at again. It stays in order, however far this comes.
+pub(super) struct Looking<'e, P: Provider> {
+    early: &'e mut Early<P>,
+    /// How many were not looked at.
+    left: usize,
+}
+
+impl<P: Provider> Looking<'_, P> {
+    /// Takes the one that came first of those that were not looked at.
+    pub(super) fn take(&mut self) -> Option<P::Completion> {
+        self.left = self.left.checked_sub(1)?;
+        self.early.waiting.pop_front()
     }
 
-    /// Takes the one that came first.
-    pub(super) fn take(&mut self) -> Option<P::Completion> {
-        self.waiting.pop_front()
+    /// Where it is kept anew.
+    pub(super) const fn early(&mut self) -> &mut Early<P> {
+        self.early
+    }
+}
+
+impl<P: Provider> Drop for Looking<'_, P> {
+    /// Of a callback that panicked some are left: they came behind those that were kept anew.
+    fn drop(&mut self) {
+        if self.left <= self.early.waiting.len() {
+            self.early.waiting.rotate_left(self.left);
+        }
     }
 }

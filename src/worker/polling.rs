@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use doorbell_core::provider::{Arena, Completion, CompletionQueue, Provider, ProviderError};
+use doorbell_core::unwinding::OnUnwind;
 use doorbell_core::{Ticket, WorkKind};
 use doorbell_hotpath::{Outcome, Statistics};
 
@@ -20,8 +21,10 @@ use crate::{Event, Lease};
 /// What polls sends: the completion queue, and what it keeps from one poll to the next.
 pub(crate) struct SendSide<P: Provider> {
     pub(crate) completions: Reaped<P::CompletionQueue>,
-    /// What one completion of READs and atomics brought back, until it is delivered.
-    pub(super) fetched: Vec<(Ticket, Lease<P>)>,
+    /// The events of a completion of READs and atomics, until they are delivered.
+    pub(super) untold: Vec<Untold<P>>,
+    /// How many events one completion has at most.
+    pub(super) events_max: usize,
     /// Channels that have receives to announce, and nothing yet that goes out.
     pub(super) unannounced: ChannelList,
     /// Channels that had themselves noticed since the last poll: a message was refused for want of a credit, or the device
@@ -30,6 +33,12 @@ pub(crate) struct SendSide<P: Provider> {
     /// Channels on which a message was refused for want of a credit.
     pub(super) wanting: ChannelList,
     pub(super) submissions: Submissions<P>,
+}
+
+/// An event of the channel of this index that is yet to be delivered.
+pub(super) struct Untold<P: Provider> {
+    channel: u32,
+    event: Event<P>,
 }
 
 /// What polls receives: the completion queue, and what it keeps from one poll to the next.
@@ -49,6 +58,14 @@ impl<P: Provider> Worker<P> {
     ///
     /// # Errors
     /// A completion queue cannot be polled; the Worker is of no further use.
+    ///
+    /// # Panics
+    /// If `each` does, and loses nothing by it. The event that `each` had is delivered, and its lease goes home. Every
+    /// other event comes with the next polls, in order. Credits, counts and receives are right. Poll again before
+    /// sleeping: no descriptor tells of events that are left.
+    ///
+    /// The same holds for every call that polls: [`Worker::wait`], [`Worker::ready_to_sleep`], [`Worker::close`] and
+    /// the polls of halves, links and meshes.
     #[inline]
     pub fn poll(&mut self, mut each: impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
         Ok(self.poll_with_closings(&mut each)?.completions())
@@ -128,14 +145,16 @@ impl<P: Provider> Worker<P> {
         };
         sends.look_noticed(places);
         // Late, so that an answer given above carries what would go by itself here.
-        if !sends.unannounced.is_empty() {
-            sends.announce(places, arena, each);
-        }
+        let late = if sends.unannounced.is_empty() {
+            0
+        } else {
+            sends.announce(places, arena, each)
+        };
         Ok(Polled {
             early,
             received,
             sent,
-            unsent,
+            unsent: unsent.saturating_add(late),
         })
     }
 }
@@ -147,7 +166,8 @@ pub(super) struct Polled {
     early: u32,
     received: u32,
     sent: u32,
-    /// Of what was submitted on the Worker's own thread what came back without one.
+    /// Events without one: what was submitted on the Worker's own thread and came back, and what a callback that
+    /// panicked left.
     unsent: u32,
 }
 
@@ -264,15 +284,13 @@ impl<P: Provider> ReceiveSide<P> {
             shared.count_early_anew();
         }
         let mut count = 0_u32;
-        for _ in 0..self.early.count() {
-            let Some(completion) = self.early.take() else {
-                break;
-            };
+        let mut looking = self.early.look_anew();
+        while let Some(completion) = looking.take() {
             let around = Around {
                 places: &mut *places,
                 arena: &mut *arena,
                 hungry: &mut self.hungry,
-                early: &mut self.early,
+                early: looking.early(),
                 statistics,
             };
             let is_settled = take(completion, &mut self.shared, around, &mut due, each);
@@ -294,10 +312,11 @@ impl<P: Provider> ReceiveSide<P> {
             let Some(entry) = places.get_mut(index as usize) else {
                 return false;
             };
-            entry.listed.is_hungry = false;
             let Some((listed, channel)) = entry.split_open() else {
+                entry.listed.is_hungry = false;
                 return false;
             };
+            // Hungry still if `each` panics.
             listed.is_hungry = !replenish(channel, arena, each);
             if channel.receive_half().receiver.is_announcement_due() {
                 due(index, listed);
@@ -337,11 +356,20 @@ fn take<P: Provider, C: Receives<P>>(
         return true;
     };
     let failed = matches!(event, Event::ReceiveFailed { .. });
+    // If `each` panics, the next poll posts its receive again, and announces it.
+    let again = OnUnwind::new(|| {
+        if !listed.is_hungry {
+            listed.is_hungry = hungry.put(id.channel());
+        }
+    });
     each(Turn { channel, arena }, event);
     if failed {
+        again.disarm();
         return true;
     }
-    if !replenish(channel, arena, each) && !listed.is_hungry {
+    let is_full = replenish(channel, arena, each);
+    again.disarm();
+    if !is_full && !listed.is_hungry {
         listed.is_hungry = hungry.put(id.channel());
     }
     if channel.receive_half().receiver.is_announcement_due() {
@@ -375,7 +403,8 @@ impl<P: Provider> SendSide<P> {
     ) -> Self {
         Self {
             completions,
-            fetched: Vec::new(),
+            untold: Vec::new(),
+            events_max: 0,
             unannounced: ChannelList::default(),
             noticed: due(channels_max as usize),
             wanting: ChannelList::default(),
@@ -398,8 +427,10 @@ impl<P: Provider> SendSide<P> {
             noticed,
             unannounced,
             wanting,
+            untold,
             ..
         } = self;
+        let is_left = !untold.is_empty();
         noticed.take(|index| {
             let entry = places.get_mut(index as usize);
             let Some((listed, channel)) = entry.and_then(Entry::split) else {
@@ -410,31 +441,43 @@ impl<P: Provider> SendSide<P> {
             if notice.keep_wanting(noticed, index, sender.wants_credits()) {
                 listed.note_wanting(index, wanting);
             }
-            if is_open && sender.has_untold() {
+            if is_left || (is_open && sender.has_untold()) {
                 listed.note_unannounced(index, unannounced);
             }
         });
     }
 
-    /// Announces receives of channels on which nothing went out to carry that, or to tell of what is untold.
+    /// Announces receives of channels on which nothing went out to carry that, or to tell of what is untold. Tells first
+    /// what a callback that panicked left, and returns how much that is.
     pub(super) fn announce<C: Sends<P>>(
         &mut self,
         places: &mut [Entry<C>],
         arena: &mut P::Arena,
         each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
-    ) {
+    ) -> u32 {
+        let left = u32::try_from(self.untold.len()).unwrap_or(u32::MAX);
+        if left > 0 {
+            let telling = Telling {
+                untold: &mut self.untold,
+                events_max: self.events_max,
+                noticed: &self.noticed,
+            };
+            tell_untold(telling, places, arena, each);
+        }
         self.unannounced.retain(|index| {
             let Some(entry) = places.get_mut(index as usize) else {
                 return false;
             };
-            entry.listed.is_unannounced = false;
             let Some((listed, channel)) = entry.split_open() else {
+                entry.listed.is_unannounced = false;
                 return false;
             };
+            // Listed still if `each` panics.
             let is_due = channel.is_announcement_due() || channel.send_half().sender.has_untold();
             listed.is_unannounced = is_due && !announce(channel, arena, each);
             listed.is_unannounced
         });
+        left
     }
 
     /// Takes what was sent.
@@ -448,12 +491,15 @@ impl<P: Provider> SendSide<P> {
     ) -> Result<u32, ProviderError> {
         let Self {
             completions,
-            fetched,
+            untold,
+            events_max,
+            noticed,
             submissions,
             ..
         } = self;
         completions.poll(|completion| {
-            let entry = places.get_mut(completion.work_id().channel_among(WorkKind::Send));
+            let id = completion.work_id();
+            let entry = places.get_mut(id.channel_among(WorkKind::Send));
             let Some(channel) = entry.and_then(|entry| entry.channel.as_mut()) else {
                 statistics.orphaned.add_from_any(1);
                 return;
@@ -466,8 +512,12 @@ impl<P: Provider> SendSide<P> {
                 completion,
                 |ticket, slot| {
                     // There is room, since admission: so this never comes to allocate.
-                    if fetched.len() < fetched.capacity() {
-                        fetched.push((ticket, Lease { slot }));
+                    if untold.len() < untold.capacity() {
+                        let data = Lease { slot };
+                        untold.push(Untold {
+                            channel: id.channel(),
+                            event: Event::Fetched { ticket, data },
+                        });
                     }
                 },
                 |slot| {
@@ -489,26 +539,83 @@ impl<P: Provider> SendSide<P> {
                     None => arena.release(slot),
                 }
             }
-            if !fetched.is_empty() {
-                for (ticket, data) in fetched.drain(..) {
-                    if success || ticket != retired.last {
-                        each(Turn { channel, arena }, Event::Fetched { ticket, data });
-                    } else {
-                        arena.release(data.slot);
-                    }
-                }
-            }
             let event = match through {
-                _ if !success => Event::Failed {
+                _ if !success => Some(Event::Failed {
                     ticket: retired.last,
                     status: retired.status,
-                },
-                Some(through) => Event::Done { through },
+                }),
+                Some(through) => Some(Event::Done { through }),
                 // Nothing but announcements.
-                None => return,
+                None => None,
             };
-            each(Turn { channel, arena }, event);
+            if untold.is_empty() {
+                if let Some(event) = event {
+                    each(Turn { channel, arena }, event);
+                }
+                return;
+            }
+            let is_lost = |last: &Untold<P>| !success && last.is_fetched_by(id.channel(), retired.last);
+            while untold.last().is_some_and(is_lost) {
+                untold.pop();
+            }
+            // There is room for it, too.
+            if let Some(event) = event.filter(|_| untold.len() < untold.capacity()) {
+                untold.push(Untold {
+                    channel: id.channel(),
+                    event,
+                });
+            }
+            let telling = Telling {
+                untold,
+                events_max: *events_max,
+                noticed,
+            };
+            tell_untold(telling, places, arena, each);
         })
+    }
+}
+
+impl<P: Provider> Untold<P> {
+    /// Whether it is what this request of a channel brought back.
+    fn is_fetched_by(&self, channel: u32, request: Ticket) -> bool {
+        self.channel == channel && matches!(self.event, Event::Fetched { ticket, .. } if ticket == request)
+    }
+}
+
+/// Tells events that were kept, in order. If `each` panics, the rest is kept, and the next poll tells it.
+#[inline(never)]
+fn tell_untold<P: Provider, C: Sends<P>>(
+    telling: Telling<'_, P>,
+    places: &mut [Entry<C>],
+    arena: &mut P::Arena,
+    each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+) {
+    telling.untold.reverse();
+    while let Some(Untold { channel, event }) = telling.untold.pop() {
+        let entry = places.get_mut(channel as usize);
+        if let Some(channel) = entry.and_then(|entry| entry.channel.as_mut()) {
+            each(Turn { channel, arena }, event);
+        }
+    }
+    core::mem::forget(telling);
+}
+
+/// Events that are to be told, the next one last while it is under way: dropped, as by a panic, it keeps the rest.
+struct Telling<'u, P: Provider> {
+    untold: &'u mut Vec<Untold<P>>,
+    events_max: usize,
+    noticed: &'u Due,
+}
+
+impl<P: Provider> Drop for Telling<'_, P> {
+    #[cold]
+    fn drop(&mut self) {
+        // The next completion has room for its own.
+        self.untold.reserve(self.events_max);
+        self.untold.reverse();
+        if let Some(first) = self.untold.first() {
+            self.noticed.tell(first.channel);
+        }
     }
 }
 

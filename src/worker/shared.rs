@@ -7,6 +7,7 @@ use doorbell_core::provider::{
     Arena, Arrival, AsyncEvent, Completion, MemoryError, PostError, ProtectionDomain, Provider,
     ProviderError, SharedReceiveQueue, SharedReceiveQueueConfig,
 };
+use doorbell_core::unwinding::OnUnwind;
 use doorbell_core::{Qpn, SharedReceiveId};
 use doorbell_hotpath::{Grants, Share, SharedReceiver, Statistics, Taken};
 
@@ -277,18 +278,27 @@ impl<P: Provider> Shared<P> {
                 if let Some(Lease { slot }) = message {
                     arena.release(slot);
                 }
-                if let Some(event) = failure(taken, &arrival, channel, statistics) {
-                    each(Turn { channel, arena }, event);
-                }
+                let event = failure(taken, &arrival, channel, statistics);
                 if taken == Taken::Overdrawn {
-                    // Of a Worker taken apart, the other half fails it.
+                    // Of a Worker taken apart, the other half fails it. Before `each` is called, which may panic.
                     due(index, listed);
+                }
+                if let Some(event) = event {
+                    each(Turn { channel, arena }, event);
                 }
                 return true;
             }
         }
         let event = event_of(&arrival, message, arena);
+        // If `each` panics, the next poll grants it again.
+        let again = OnUnwind::new(|| {
+            self.receiver.want();
+            if !listed.is_hungry {
+                listed.is_hungry = hungry.put(index);
+            }
+        });
         each(Turn { channel, arena }, event);
+        again.disarm();
         if !channel.is_open() {
             return true;
         }
@@ -354,14 +364,16 @@ impl<P: Provider> Shared<P> {
             let Some(entry) = places.get_mut(index as usize) else {
                 return false;
             };
-            entry.listed.is_hungry = false;
             let Some((listed, channel)) = entry.split_open() else {
+                entry.listed.is_hungry = false;
                 return false;
             };
+            // Hungry still if `each` panics.
             if let Some(error) = refused {
                 each(Turn { channel, arena }, Event::ReceivesRefused { error });
             }
             let Receiving::Shared { share, .. } = &mut channel.receive_half().receiver else {
+                listed.is_hungry = false;
                 return false;
             };
             listed.is_hungry = !self.receiver.grant(share);

@@ -12,6 +12,7 @@ mod full;
 mod keys;
 mod moved;
 mod one_sided;
+mod panics;
 mod peers;
 mod ports;
 mod processes;

@@ -2,6 +2,7 @@
 
 use core::net::SocketAddr;
 use core::time::Duration;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use doorbell::vocabulary::Instant;
@@ -71,6 +72,10 @@ pub(crate) struct Process {
     pub(crate) is_stopped: bool,
     /// The bytes of each message it sends.
     pub(crate) message_bytes: usize,
+    /// At every so manieth event its callback panics, and it polls again.
+    pub(crate) panics_every: Option<u32>,
+    told: u32,
+    pub(crate) panics: u32,
 }
 
 /// The how manieth message: its number, and bytes that follow from it.
@@ -114,6 +119,9 @@ impl Process {
             asides: Vec::new(),
             is_stopped: false,
             message_bytes: 64,
+            panics_every: None,
+            told: 0,
+            panics: 0,
         }
     }
 
@@ -154,9 +162,12 @@ impl Process {
             unknown,
             over,
             asides,
+            panics_every,
+            told,
+            panics,
             ..
         } = self;
-        let each = |id: LinkId, event: LinkEvent<'_>| match event {
+        let mut take = |id: LinkId, event: LinkEvent<'_>| match event {
             LinkEvent::Accepted => {
                 assert!(link.replace(id).is_none());
             }
@@ -202,7 +213,22 @@ impl Process {
             LinkEvent::Ended { request, end } => asides.push(Aside::Ended(request, end, Vec::new())),
             other => panic!("{other:?}"),
         };
-        links.poll(node, workers, each).unwrap();
+        let mut each = |id: LinkId, event: LinkEvent<'_>| {
+            take(id, event);
+            *told += 1;
+            if panics_every.is_some_and(|every| *told % every == 0) {
+                resume_unwind(Box::new("the callback's own"));
+            }
+        };
+        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| {
+            links.poll(node, workers, &mut each).unwrap();
+        })) {
+            // What a test asserts, it asserts.
+            if !panic.is::<&str>() || *panics_every == None {
+                resume_unwind(panic);
+            }
+            *panics += 1;
+        }
     }
 
     pub(crate) fn saw(&self, event: SessionEvent) -> Option<Instant> {

@@ -5,6 +5,7 @@ mod fabric;
 
 mod ending;
 mod events;
+mod panics;
 mod shares;
 mod sharing;
 

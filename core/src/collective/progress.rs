@@ -3,6 +3,7 @@
 use core::fmt;
 
 use crate::rank::Rank;
+use crate::unwinding::OnUnwind;
 use crate::wire::WireError;
 
 use super::schedule::{Collective, Schedule, Step, Transfer};
@@ -67,6 +68,8 @@ pub enum CollectiveError<E> {
     },
     /// A rank cannot be reached any more.
     Exchange(E),
+    /// Caller misuse: an earlier call to combine elements panicked, and the output holds a part of a message.
+    Interrupted,
 }
 
 impl<E: fmt::Display> fmt::Display for CollectiveError<E> {
@@ -88,6 +91,7 @@ impl<E: fmt::Display> fmt::Display for CollectiveError<E> {
                 expected.step()
             ),
             Self::Exchange(error) => fmt::Display::fmt(error, f),
+            Self::Interrupted => f.write_str("combining elements panicked before: begin a new group"),
         }
     }
 }
@@ -104,6 +108,8 @@ pub struct Progress {
     element_bytes: usize,
     sent: Half,
     received: Half,
+    /// Whether a panic ended the combining of elements.
+    is_interrupted: bool,
 }
 
 /// One direction, and how far it got.
@@ -191,6 +197,7 @@ impl Progress {
             element_bytes: data.element_bytes,
             sent: Half::new(&schedule, |step| step.send.as_ref()),
             received: Half::new(&schedule, |step| step.receive.as_ref()),
+            is_interrupted: false,
         })
     }
 
@@ -200,6 +207,10 @@ impl Progress {
     /// # Errors
     /// The collective came to nothing, and cannot be gone on with: others may wait for this rank, so the group is of no further
     /// use. What lies in the output is not what was asked for.
+    ///
+    /// # Panics
+    /// If `combine` does. The output then holds a part of a message, and every later call fails by
+    /// [`CollectiveError::Interrupted`].
     pub fn poll<X: Exchange>(
         &mut self,
         exchange: &mut X,
@@ -210,6 +221,9 @@ impl Progress {
             || data.input.is_some_and(|input| input.len() != self.data_bytes)
         {
             return Err(CollectiveError::Misuse);
+        }
+        if self.is_interrupted {
+            return Err(CollectiveError::Interrupted);
         }
         loop {
             self.send(exchange, data)?;
@@ -306,7 +320,9 @@ impl Progress {
                         return Err(mismatch);
                     }
                     if is_combined {
+                        let interrupted = OnUnwind::new(|| self.is_interrupted = true);
                         combine(to, payload);
+                        interrupted.disarm();
                     } else {
                         to.copy_from_slice(payload);
                     }

@@ -4,6 +4,10 @@ use std::collections::VecDeque;
 use std::vec::Vec;
 use std::{format, vec};
 
+use std::boxed::Box;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
+
 use super::{InFlight, Request, storage_for};
 use crate::{Ticket, WorkId, WorkKind};
 
@@ -204,5 +208,65 @@ fn agrees_with_a_model() {
         }
         assert_eq!(table.in_flight() as usize, model.len());
         assert_eq!(table.staged() as usize, model.len() - posted);
+    }
+}
+
+/// A table of slots of which it is seen whether they are dropped, with what is to be gone when nothing is lost.
+fn counted(depth: u32) -> (InFlight<Rc<()>, Vec<Request<Rc<()>>>>, Rc<()>) {
+    let requests = (0..storage_for(depth).unwrap()).map(|_| Request::default());
+    let table = InFlight::new(requests.collect(), WorkKind::Send, 7, depth, 0);
+    (table.unwrap(), Rc::new(()))
+}
+
+/// Calls back until the `at`th call, which panics.
+fn panicking<S>(at: usize, call: impl FnOnce(&mut dyn FnMut(Ticket, S))) -> usize {
+    let mut calls = 0;
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        call(&mut |_, _| {
+            calls += 1;
+            if calls == at {
+                resume_unwind(Box::new("the callback's own"));
+            }
+        });
+    }));
+    assert_eq!(outcome.is_err(), calls == at);
+    calls
+}
+
+#[test]
+fn a_panic_of_the_callback_loses_no_place_and_no_slot() {
+    for at in 1..=6 {
+        let (mut table, slot) = counted(4);
+        for round in 0..3 {
+            // One, two, none and three slots.
+            table.stage([slot.clone()]).unwrap();
+            table.stage([slot.clone(), slot.clone()]).unwrap();
+            table.stage([]).unwrap();
+            let last = [slot.clone(), slot.clone(), slot.clone()];
+            let (_, last) = table.stage(last).unwrap();
+            table.post_all();
+            let calls = panicking(at, |each| {
+                let _ = table.retire(last, each);
+            });
+            assert_eq!(calls, at, "round {round}");
+            assert_eq!(Rc::strong_count(&slot), 1);
+            assert_eq!((table.in_flight(), table.room()), (0, 4));
+        }
+    }
+}
+
+#[test]
+fn a_panic_where_requests_come_back_loses_none() {
+    for at in 1..=4 {
+        let (mut table, slot) = counted(4);
+        let (_, first) = table.stage([slot.clone()]).unwrap();
+        table.post(1);
+        table.stage([slot.clone(), slot.clone()]).unwrap();
+        table.stage([slot.clone(), slot.clone()]).unwrap();
+        assert_eq!(panicking(at, |each| table.unstage(each)), at);
+        assert_eq!((table.staged(), table.in_flight()), (0, 1));
+        assert_eq!(Rc::strong_count(&slot), 2);
+        table.retire(first, |_, _| {}).unwrap();
+        assert_eq!(Rc::strong_count(&slot), 1);
     }
 }

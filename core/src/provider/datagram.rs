@@ -172,7 +172,8 @@ pub trait DatagramBatch<'q>: Sized {
     /// Rings the doorbell once for all that is staged; says how many were posted.
     ///
     /// # Errors
-    /// The device took only part. `unposted` gets the slots of the rest, in order.
+    /// The device took only part. `unposted` gets the slots of the rest, in order. If it panics, the slots it did
+    /// not get go home.
     fn ring_returning<F: FnMut(Ticket, Self::Slot)>(self, unposted: F) -> Result<u32, PostError>;
 
     /// Rings the doorbell once for all that is staged; says how many were posted.

@@ -205,7 +205,8 @@ pub trait SendQueue: Send + Sized + 'static {
     /// Gives back everything up to the request this completion names.
     ///
     /// A completion proves all earlier requests of the queue done too, signaled or not.
-    /// `each` gets their slots in posting order, each with the ticket of its request.
+    /// `each` gets their slots in posting order, each with the ticket of its request. If it panics, all of
+    /// them are given back, and the slots it did not get go home.
     ///
     /// # Errors
     /// The completion names nothing that is in flight here; nothing was given back.
@@ -262,11 +263,24 @@ pub trait SendBatch<'q>: Sized {
     /// Makes the last staged request signaled, whatever it was pushed with.
     fn signal_last(&mut self);
 
-    /// Rings the doorbell once for all that is staged; says how many were posted.
+    /// Rings the doorbell once for all that is staged, and returns how many were posted.
     ///
     /// # Errors
-    /// The device took only part. `unposted` gets the slots of the rest, in order.
-    fn ring_returning<F: FnMut(Ticket, Self::Slot)>(self, unposted: F) -> Result<u32, PostError>;
+    /// The device took only part. `told` gets the error first, and may complete it. Then `unposted` gets the slots of
+    /// the rest, in order. If `unposted` panics, the slots it did not get go home.
+    fn ring_telling<T, F>(self, told: T, unposted: F) -> Result<u32, PostError>
+    where
+        T: FnOnce(&mut PostError),
+        F: FnMut(Ticket, Self::Slot);
+
+    /// Rings the doorbell once for all that is staged, and returns how many were posted.
+    ///
+    /// # Errors
+    /// The device took only part. `unposted` gets the slots of the rest, in order, as [`SendBatch::ring_telling`] says.
+    #[inline(always)]
+    fn ring_returning<F: FnMut(Ticket, Self::Slot)>(self, unposted: F) -> Result<u32, PostError> {
+        self.ring_telling(|_| {}, unposted)
+    }
 
     /// Rings the doorbell once for all that is staged; says how many were posted.
     ///
@@ -290,7 +304,7 @@ pub trait ReceiveQueue: Send + Sized + 'static {
     fn stage(&mut self) -> Self::Batch<'_>;
 
     /// Takes the receive this completion names; `each` gets its slots in order, their
-    /// lengths set to what arrived in each.
+    /// lengths set to what arrived in each. If it panics, the receive is taken, and the slots it did not get go home.
     ///
     /// # Errors
     /// The completion names nothing that is in flight here; nothing was given back.
@@ -339,6 +353,7 @@ pub trait SharedReceiveQueue: Send + Sized + 'static {
 
     /// Takes the receive this completion names, and no other: completions may be redeemed in
     /// any order. `each` gets its slots in order, their lengths set to what arrived in each.
+    /// If it panics, the receive is taken, and the slots it did not get go home.
     /// Which queue pair took it, the completion tells ([`Completion::qpn`]).
     ///
     /// # Errors
@@ -475,6 +490,8 @@ pub trait CompletionQueue: Send + Sized + 'static {
 
     /// Takes what completed, at most a provider's batch, and hands each to `each`. Zero
     /// means that nothing had completed.
+    ///
+    /// If `each` panics, the completion it had is taken. The next poll begins with the rest of the batch.
     ///
     /// # Errors
     /// The device could not be polled; the queue is of no further use.

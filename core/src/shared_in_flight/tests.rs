@@ -1,5 +1,7 @@
 //! The table against a plain model, and each way a completion can be wrong.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 use std::vec;
 use std::vec::Vec;
 
@@ -144,6 +146,37 @@ fn a_panic_of_the_callback_loses_no_place() {
     for slot in 0..8 {
         let id = post(&mut table, slot);
         assert_eq!(retire(&mut table, id, u64::from(slot) + 2), Some(vec![slot]));
+    }
+}
+
+#[test]
+fn a_panic_of_the_callback_drops_the_slots_it_did_not_get() {
+    let slot = Rc::new(());
+    for at in 1..=4 {
+        let entries = core::iter::repeat_with(Entry::default).take(4);
+        let mut table = SharedInFlight::new(entries.collect::<Vec<_>>(), NUMBER, 4).unwrap();
+        let mut calls = 0;
+        let mut each = |_, _| {
+            calls += 1;
+            if calls % 4 == at % 4 {
+                std::panic::resume_unwind(std::boxed::Box::new("the callback's own"));
+            }
+        };
+        let mut caught = 0;
+        let slots = || [slot.clone(), slot.clone()];
+        for _ in 0..2 {
+            table.stage(slots()).unwrap();
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| table.unstage(&mut each)));
+        caught += u32::from(outcome.is_err());
+        assert_eq!((table.staged(), table.room()), (0, 4));
+        let (_, id) = table.stage(slots()).unwrap();
+        table.post(1);
+        let outcome = catch_unwind(AssertUnwindSafe(|| table.retire(id, 1, &mut each)));
+        caught += u32::from(outcome.is_err());
+        assert!(caught > 0);
+        assert_eq!((table.in_flight(), table.room()), (0, 4));
+        assert_eq!(Rc::strong_count(&slot), 1);
     }
 }
 

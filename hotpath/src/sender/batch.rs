@@ -198,7 +198,8 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     /// Rings the doorbell once for all that is staged; says how many were posted.
     ///
     /// # Errors
-    /// The device took only part. `unposted` gets the slots of the rest, in order.
+    /// The device took only part. `unposted` gets the slots of the rest, in order. If it panics, the slots it did not get
+    /// go home, and everything is counted as if it had not.
     #[inline(always)]
     pub fn ring_returning(mut self, unposted: impl FnMut(Ticket, Q::Slot)) -> Result<u32, PostError> {
         if self.staged() == 0 {
@@ -287,50 +288,75 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         }
     }
 
-    /// Posts what is staged, and notes what was posted of it.
+    /// Posts what is staged, and notes what was posted of it: before `unposted` is called, which may panic.
     #[inline(always)]
     fn post(self, unposted: impl FnMut(Ticket, Q::Slot)) -> Result<u32, PostError> {
         let Self {
             inner,
-            announced,
+            mut announced,
             marks,
             ..
         } = self;
-        let mut outcome = inner.ring_returning(unposted);
-        match &mut outcome {
-            Ok(posted) => {
-                self.statistics.doorbell(*posted, self.bytes, self.inline);
-                *self.unsignaled = self.unsignaled_now;
-                self.credits.note_sent(self.sent);
-                if let Some((count, receipt)) = announced {
-                    receipt.note_announced(count);
-                    self.statistics.announcements.add(1);
-                    *self.announcements = self.announcements.saturating_add(1);
-                    *posted = posted.saturating_sub(1);
-                }
-            }
-            Err(error) => {
-                // The bytes of the part that went are not known: the doorbell alone is counted.
-                self.statistics.doorbell(error.posted, 0, 0);
-                self.statistics.refused.add(1);
-                if error.posted != 0 {
-                    // A signaled request may be among the posted part or among the rest.
-                    *self.unsignaled = UNTOLD;
-                }
-                let messages = unposted_messages(marks, self.last, error.unposted);
-                self.credits.note_sent(self.sent.wrapping_sub(messages));
-                if let Some((count, receipt)) = announced {
-                    if error.posted == 0 {
-                        error.unposted = error.unposted.saturating_sub(1);
-                    } else {
-                        receipt.note_announced(count);
-                        *self.announcements = self.announcements.saturating_add(1);
-                        error.posted = error.posted.saturating_sub(1);
-                    }
-                }
+        let refusal = Refusal {
+            marks,
+            last: self.last,
+            sent: self.sent,
+            credits: &mut *self.credits,
+            announced: announced
+                .as_mut()
+                .map(|(count, receipt)| (*count, receipt.reborrow())),
+            announcements: &mut *self.announcements,
+            unsignaled: &mut *self.unsignaled,
+            statistics: self.statistics,
+        };
+        let mut posted = inner.ring_telling(move |error| refusal.note(error), unposted)?;
+        self.statistics.doorbell(posted, self.bytes, self.inline);
+        *self.unsignaled = self.unsignaled_now;
+        self.credits.note_sent(self.sent);
+        if let Some((count, receipt)) = announced {
+            receipt.note_announced(count);
+            self.statistics.announcements.add(1);
+            *self.announcements = self.announcements.saturating_add(1);
+            posted = posted.saturating_sub(1);
+        }
+        Ok(posted)
+    }
+}
+
+/// What is to be noted where the device takes only a part of a doorbell.
+struct Refusal<'r, 'q> {
+    marks: Marked<'q>,
+    last: u64,
+    sent: u32,
+    credits: &'r mut Credits,
+    announced: Option<(u32, Receipt<'r>)>,
+    announcements: &'r mut u32,
+    unsignaled: &'r mut u32,
+    statistics: &'q Statistics,
+}
+
+impl Refusal<'_, '_> {
+    /// Notes what was posted, and completes the error: an announcement is none of the caller's requests.
+    #[cold]
+    fn note(self, error: &mut PostError) {
+        // The bytes of the part that went are not known: the doorbell alone is counted.
+        self.statistics.doorbell(error.posted, 0, 0);
+        self.statistics.refused.add(1);
+        if error.posted != 0 {
+            // A signaled request may be among the posted part or among the rest.
+            *self.unsignaled = UNTOLD;
+        }
+        let messages = unposted_messages(self.marks, self.last, error.unposted);
+        self.credits.note_sent(self.sent.wrapping_sub(messages));
+        if let Some((count, receipt)) = self.announced {
+            if error.posted == 0 {
+                error.unposted = error.unposted.saturating_sub(1);
+            } else {
+                receipt.note_announced(count);
+                *self.announcements = self.announcements.saturating_add(1);
+                error.posted = error.posted.saturating_sub(1);
             }
         }
-        outcome
     }
 }
 

@@ -90,7 +90,8 @@ impl<P: Provider> SendWorker<P> {
         // Late, so that what was sent above carries what would go by itself here.
         self.take_due();
         if let (false, Some(arena)) = (self.sends.unannounced.is_empty(), &mut self.arena.inner) {
-            self.sends.announce(&mut self.places.entries, arena, each);
+            let late = self.sends.announce(&mut self.places.entries, arena, each);
+            unsent = u32::saturating_add(unsent, late);
         }
         Ok((sent, unsent))
     }
