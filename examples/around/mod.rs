@@ -70,8 +70,9 @@ impl Output {
         match &self.handle_file {
             // Under another name first: whoever waits for the file finds all of it.
             Some(file) => {
-                let unfinished = file.with_extension("unfinished");
-                fs::write(&unfinished, format!("{handle}\n"))?;
+                // Made anew, so that nothing is followed or written to that others put there.
+                let unfinished = file.with_extension(format!("{}.unfinished", std::process::id()));
+                writeln!(fs::File::create_new(&unfinished)?, "{handle}")?;
                 fs::rename(&unfinished, file)?;
             }
             None if self.json => eprintln!("{handle}"),

@@ -56,7 +56,8 @@ impl Pair {
     /// # Errors
     /// It is not built, or connecting failed.
     pub fn connect() -> Result<Self, Box<dyn Error>> {
-        rdma_sys::load_from(&doorbell_fake::library_path()?)?;
+        // SAFETY: the fake was built from this workspace and stands for libibverbs of the machine's ABI.
+        unsafe { rdma_sys::load_from(&doorbell_fake::library_path()?) }?;
         let node = Node::open(Trust::unauthenticated_on_purpose())?;
         let mut a = workers(&node, Some(shared()))?;
         let mut b = workers(&node, None)?;

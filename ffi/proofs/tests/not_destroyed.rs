@@ -76,7 +76,8 @@ fn told(worker: &mut Worker) -> bool {
 #[test]
 fn what_the_device_will_not_destroy_is_told_and_left_alone() {
     let path = doorbell_fake::library_path().unwrap();
-    rdma_sys::load_from(&path).unwrap();
+    // SAFETY: the fake was built from this workspace and stands for libibverbs of the machine's ABI.
+    unsafe { rdma_sys::load_from(&path) }.unwrap();
     drop(Node::open(Trust::unauthenticated_on_purpose()).unwrap());
     let control = Control::of(&path).unwrap();
     for shared in [None, Some(SharedReceivesConfig::default())] {

@@ -29,7 +29,8 @@ struct Hub {
 
 impl Hub {
     fn new(depth: u32, limit: u32, slots: u32) -> Self {
-        rdma_sys::load_from(&doorbell_fake::library_path().unwrap()).unwrap();
+        // SAFETY: the fake was built from this workspace and stands for libibverbs of the machine's ABI.
+        unsafe { rdma_sys::load_from(&doorbell_fake::library_path().unwrap()) }.unwrap();
         let node = Node::open(Trust::unauthenticated_on_purpose()).unwrap();
         let mut config = WorkerConfig::default();
         config.slots = slots;

@@ -157,7 +157,12 @@ pub fn load() -> Result<&'static Library, LoadError> {
 ///
 /// # Errors
 /// Why it cannot be opened; `Settled` where this process already looked for another.
-pub fn load_from(path: &Path) -> Result<&'static Library, LoadError> {
+///
+/// # Safety
+/// The file, if there is one, is a libibverbs of this machine's ABI, or stands for one. Opening it runs its constructors, and
+/// every verb runs its code, in this process and with its rights: whoever may write to the file or to a folder above it owns
+/// the process. Source: dlopen(3).
+pub unsafe fn load_from(path: &Path) -> Result<&'static Library, LoadError> {
     if cfg!(feature = "link") {
         return Err(LoadError::Linked);
     }

@@ -68,13 +68,15 @@ fn build() -> PathBuf {
 #[cfg_attr(feature = "link", ignore = "libibverbs is linked: no other can be opened")]
 fn a_library_of_our_own() {
     let path = build();
-    let library = load_from(&path).unwrap();
+    // SAFETY: the fake was built from this workspace and stands for libibverbs of the machine's ABI.
+    let library = unsafe { load_from(&path) }.unwrap();
     assert_eq!(library.asked(), path);
     assert_eq!(library.file(), Some(path.canonicalize().unwrap().as_path()));
     assert_eq!(library.rdma_core_version(), None, "its name states none");
     assert_eq!(load().unwrap().asked(), path, "one library for the process");
     assert_eq!(
-        load_from(Path::new("libibverbs.so.1")).unwrap_err(),
+        // SAFETY: no file of that name is a library with code to run, or it is one of the system's own.
+        unsafe { load_from(Path::new("libibverbs.so.1")) }.unwrap_err(),
         LoadError::Settled { path: path.clone() }
     );
 
