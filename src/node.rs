@@ -178,6 +178,13 @@ impl<P: Provider, N: Network> Node<P, N> {
         self.makers.settle(patience()) && self.reaper.settle(patience())
     }
 
+    /// How many drops panicked on the thread that destroys for this Node: of memory that was adopted, say. Each was stopped there,
+    /// and what came behind it was destroyed.
+    #[must_use]
+    pub fn drops_panicked(&self) -> u64 {
+        self.reaper.panicked()
+    }
+
     /// Looks at every port of every device, usable or not.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
@@ -49,7 +50,8 @@ struct Stop {
 }
 
 impl MetricsServer {
-    /// Listens at this address; `render` makes the text for each who asks: that of a [`Metrics`](crate::Metrics).
+    /// Listens at this address; `render` makes the text for each who asks: that of a [`Metrics`](crate::Metrics). If it panics, the
+    /// answer is status 500, and the next request calls it again.
     ///
     /// # Errors
     /// The port cannot be had, or the system gave no thread or descriptor.
@@ -246,11 +248,11 @@ impl Conversation {
                 let answer = match read(request) {
                     Asked::More => return Ok(Step::Further),
                     Asked::Refused(refusal) => refusal.answer(),
-                    Asked::Metrics { is_head_only } => {
-                        let text = render();
-                        let head = answer(&text);
-                        if is_head_only { head } else { head + &text }
-                    }
+                    Asked::Metrics { is_head_only } => match catch_unwind(AssertUnwindSafe(render)) {
+                        Ok(text) if is_head_only => answer(&text),
+                        Ok(text) => answer(&text) + &text,
+                        Err(_) => Refusal::Panicked.answer(),
+                    },
                 };
                 self.stage = Stage::Answering(answer.into_bytes(), 0);
             }

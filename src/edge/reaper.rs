@@ -1,20 +1,27 @@
 //! Where objects of a device are destroyed: calls that take milliseconds, kept off the threads that poll.
 
+use core::mem;
 use core::ops::{Deref, DerefMut};
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::io;
-use std::sync::mpsc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use scopeguard::ScopeGuard;
 
-/// Destroys what it is handed, in order.
+use crate::tell::tell;
+
+/// Destroys what it is handed, in order. What panics as it is dropped, such as memory of an engine's own, is counted, and
+/// stops nothing behind it.
 ///
 /// Its thread ends when the last clone is gone and all that was handed over is destroyed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reaper {
     /// `None` destroys at once, where it is handed over.
     thread: Option<mpsc::Sender<Box<dyn Send>>>,
+    panicked: Arc<AtomicU64>,
 }
 
 impl Reaper {
@@ -24,15 +31,24 @@ impl Reaper {
     /// The system gave no thread.
     pub(crate) fn background() -> io::Result<Self> {
         let (to, from) = mpsc::channel::<Box<dyn Send>>();
+        let panicked = Arc::default();
+        let count = Arc::clone(&panicked);
         thread::Builder::new()
             .name("doorbell-reaper".into())
-            .spawn(move || from.into_iter().for_each(drop))?;
-        Ok(Self { thread: Some(to) })
+            .spawn(move || from.into_iter().for_each(|what| destroy(what, &count)))?;
+        let thread = Some(to);
+        Ok(Self { thread, panicked })
+    }
+
+    /// How many of what it was handed panicked as they were dropped.
+    pub(crate) fn panicked(&self) -> u64 {
+        // Relaxed: a statistic, which orders nothing.
+        self.panicked.load(Ordering::Relaxed)
     }
 
     /// Hands something over to be destroyed.
     pub(crate) fn take(&self, what: impl Send + 'static) {
-        // Where the thread is gone, having panicked, the send fails and drops it here.
+        // The thread is there as long as this is.
         if let Some(thread) = &self.thread {
             let _ = thread.send(Box::new(what));
         }
@@ -60,6 +76,16 @@ impl Reaper {
             return true;
         }
         destroyed.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Disconnected)
+    }
+}
+
+fn destroy(what: Box<dyn Send>, panicked: &AtomicU64) {
+    // Nothing of it is looked at afterwards.
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(what))) {
+        // Its own drop might panic, too.
+        mem::forget(panic);
+        panicked.fetch_add(1, Ordering::Relaxed);
+        tell!(error, "a drop panicked");
     }
 }
 
@@ -131,6 +157,29 @@ mod tests {
         assert_eq!(last.1, Duration::ZERO);
         drop(last);
         assert!(from.recv_timeout(Duration::from_secs(20)).is_ok());
+    }
+
+    /// Panics as it is dropped, and so does its panic.
+    struct Hostile;
+    impl Drop for Hostile {
+        fn drop(&mut self) {
+            if !std::thread::panicking() {
+                std::panic::resume_unwind(Box::new(Self));
+            }
+        }
+    }
+
+    #[test]
+    fn what_panics_as_it_is_dropped_stops_nothing_behind_it() {
+        let reaper = Reaper::background().unwrap();
+        let (to, from) = mpsc::channel();
+        for _ in 0..3 {
+            reaper.take(Hostile);
+            drop(reaper.keep(vec![Hostile]));
+            reaper.take(Slow(to.clone(), Duration::ZERO));
+        }
+        assert!(reaper.settle(Duration::from_secs(20)));
+        assert_eq!((from.try_iter().count(), reaper.panicked()), (3, 6));
     }
 
     #[test]

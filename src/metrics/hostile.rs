@@ -52,6 +52,7 @@ const fn status(refusal: Refusal) -> &'static str {
         Refusal::TooSlow => "408",
         Refusal::TooLong => "431",
         Refusal::Version => "505",
+        Refusal::Panicked => "500",
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) enum Refusal {
     TooSlow,
     TooLong,
     Version,
+    /// There is no text to answer with.
+    Panicked,
 }
 
 /// What the bytes that came so far ask for.
@@ -105,6 +107,7 @@ impl Refusal {
             Self::MethodNotAllowed => "405 Method Not Allowed\r\nAllow: GET, HEAD",
             Self::TooSlow => "408 Request Timeout",
             Self::TooLong => "431 Request Header Fields Too Large",
+            Self::Panicked => "500 Internal Server Error",
             Self::Version => "505 HTTP Version Not Supported",
         };
         head(status, "text/plain", 0)

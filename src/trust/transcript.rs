@@ -1,36 +1,72 @@
 //! What a key makes of a handshake: HMAC-SHA-256.
 
 use core::fmt;
+use core::hint::black_box;
 
 use doorbell_core::handshake::{Authenticator, Transcript};
 use doorbell_core::wire::{KeyId, TAG_BYTES, Tag};
-use hmac::{Hmac, Mac as _};
+use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
 use super::Trust;
 use super::key::Key;
 
 /// The bytes of one handshake so far, under a key.
+///
+/// The state is as good as the key for forging. It is overwritten when it is dropped, and stands in a place of its own, so
+/// that no copy of it stays behind where a handshake is moved.
 #[derive(Clone)]
-pub struct HandshakeMac(Hmac<Sha256>);
+pub struct HandshakeMac(Box<Hmac<Sha256>>);
 
 impl HandshakeMac {
     fn begin(key: &Key) -> Option<Self> {
-        // It takes keys of any length.
-        Hmac::new_from_slice(key.secret()).ok().map(Self)
+        let begun = begin(key);
+        clear_stack();
+        begun
     }
+}
+
+/// Apart, like all that works on the state: what it leaves on the stack lies where [`clear_stack`] overwrites it.
+#[inline(never)]
+fn begin(key: &Key) -> Option<HandshakeMac> {
+    // It takes keys of any length.
+    let mac = Hmac::new_from_slice(key.secret()).ok()?;
+    Some(HandshakeMac(Box::new(mac)))
 }
 
 impl Transcript for HandshakeMac {
     fn absorb(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
+        absorb(self, bytes);
+        clear_stack();
     }
 
     fn tag(&self) -> Tag {
-        let mut tag = [0; TAG_BYTES];
-        tag.copy_from_slice(&self.0.clone().finalize().into_bytes());
-        Tag(tag)
+        let tag = tag(self);
+        clear_stack();
+        tag
     }
+}
+
+#[inline(never)]
+fn absorb(mac: &mut HandshakeMac, bytes: &[u8]) {
+    mac.0.update(bytes);
+}
+
+#[inline(never)]
+fn tag(mac: &HandshakeMac) -> Tag {
+    let mut tag = [0; TAG_BYTES];
+    tag.copy_from_slice(&Hmac::clone(&mac.0).finalize().into_bytes());
+    Tag(tag)
+}
+
+/// More than what works on a state needs of the stack.
+const STACK_BYTES: usize = 16 << 10;
+
+/// Overwrites what a call before it left on the stack.
+#[inline(never)]
+fn clear_stack() {
+    // Somebody might look at it, for all the compiler knows: so the zeros are written.
+    black_box(&mut [0_u8; STACK_BYTES]);
 }
 
 impl fmt::Debug for HandshakeMac {
@@ -64,7 +100,8 @@ mod tests {
         let mut secret = [0xaa; 131];
         // All the same would be refused as a placeholder, so the example's own key is given to the code itself.
         secret[0] = 0xaa;
-        let mut mac = super::HandshakeMac(hmac::Mac::new_from_slice(&secret).unwrap());
+        let mac = hmac::KeyInit::new_from_slice(&secret).unwrap();
+        let mut mac = super::HandshakeMac(Box::new(mac));
         for piece in b"Test Using Larger Than Block-Size Key - Hash Key First".chunks(7) {
             mac.absorb(piece);
         }

@@ -147,3 +147,20 @@ fn dropped_it_gives_up_the_port() {
     let taken = TcpListener::bind(ANYWHERE).unwrap();
     assert!(MetricsServer::start(taken.local_addr().unwrap(), String::new).is_err());
 }
+
+#[test]
+fn a_panic_of_the_text_ends_one_answer() {
+    let mut asked = 0;
+    let render = move || {
+        asked += 1;
+        if asked % 2 == 1 {
+            std::panic::resume_unwind(Box::new("the text's own"));
+        }
+        "a 1\n".into()
+    };
+    let server = MetricsServer::start_with(ANYWHERE, LONG, render).unwrap();
+    for _ in 0..3 {
+        assert!(ask(&server, GET).starts_with("HTTP/1.1 500 Internal Server Error\r\n"));
+        assert!(ask(&server, GET).ends_with("\r\n\r\na 1\n"));
+    }
+}

@@ -1,0 +1,157 @@
+//! What stays of a key in the memory of the process, once handshakes are over and it was taken out: nothing that forges.
+//!
+//! Alone in its program: all memory that may be written to is searched, whosever it is.
+
+mod fabric;
+
+use std::fs::{self, File};
+use std::hint::black_box;
+use std::os::unix::fs::FileExt as _;
+
+use doorbell::{Event, Key, KeyRing, Operation, Trust};
+use doorbell_sim::Fabric;
+use fabric::{connect, node_that, port, small};
+
+/// Nothing here may be found by itself: so no pattern stands in memory as it is.
+const VEIL: u8 = 0xa5;
+
+/// SHA-256 behind the key's block for the inner and for the outer hash: the states of RFC 2104, veiled, each computed from the
+/// key by hand.
+const STATES: [[u32; 8]; 2] = [
+    [
+        0x0103_f83b,
+        0x6772_a4af,
+        0x783b_608c,
+        0xdc1b_336d,
+        0x0c67_7922,
+        0x12b6_b07b,
+        0xaa30_b4a8,
+        0x8d73_0de8,
+    ],
+    [
+        0x9696_f2b6,
+        0xefd6_c28b,
+        0x0c55_871e,
+        0x2bf9_6140,
+        0xf1d0_d6cd,
+        0x964e_bc99,
+        0xee63_35e8,
+        0xbbdb_589e,
+    ],
+];
+
+/// The byte of the key, veiled.
+fn veiled(at: u8) -> u8 {
+    at.wrapping_mul(37).wrapping_add(11) ^ VEIL
+}
+
+/// Sixteen bytes are enough to know each of them by.
+fn patterns() -> Vec<(&'static str, Vec<u8>)> {
+    let key = |pad: u8| (0..16).map(|at| veiled(at) ^ pad).collect();
+    let state = |which: usize| {
+        STATES[which][..4]
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .collect()
+    };
+    vec![
+        ("the key", key(0)),
+        ("its inner block", key(0x36)),
+        ("its outer block", key(0x5c)),
+        ("its inner state", state(0)),
+        ("its outer state", state(1)),
+    ]
+}
+
+/// What of it is found in memory that may be written to.
+fn found() -> Vec<&'static str> {
+    let memory = File::open("/proc/self/mem").unwrap();
+    let mut found = Vec::new();
+    let patterns = patterns();
+    let mut page = vec![0_u8; 64 << 10];
+    for line in fs::read_to_string("/proc/self/maps").unwrap().lines() {
+        let mut words = line.split(' ');
+        let (range, rights) = (words.next().unwrap(), words.next().unwrap());
+        if !rights.starts_with("rw") {
+            continue;
+        }
+        let (from, to) = range.split_once('-').unwrap();
+        let [mut at, to] = [from, to].map(|word| u64::from_str_radix(word, 16).unwrap());
+        while at < to {
+            let length = page.len().min((to - at) as usize);
+            let Ok(read) = memory.read_at(&mut page[..length], at) else {
+                // A guard page, or a device's.
+                at += 4096;
+                continue;
+            };
+            let page = &mut page[..read];
+            page.iter_mut().for_each(|byte| *byte ^= VEIL);
+            for (name, pattern) in &patterns {
+                if page.windows(pattern.len()).any(|window| window == pattern) {
+                    found.push(*name);
+                }
+            }
+            page.fill(0);
+            if at + read as u64 >= to {
+                break;
+            }
+            // What stands across two pieces is found, too.
+            at += read as u64 - 15;
+        }
+    }
+    found.dedup();
+    found
+}
+
+/// The key, made where nothing of it stays.
+#[inline(never)]
+fn key() -> Key {
+    let mut secret = [0_u8; 32];
+    (0..)
+        .zip(&mut secret)
+        .for_each(|(at, byte)| *byte = veiled(at) ^ VEIL);
+    let key = Key::new(7, &secret).unwrap();
+    secret.fill(0);
+    black_box(&mut secret);
+    key
+}
+
+#[test]
+fn nothing_that_forges_stays() {
+    assert_eq!(found(), Vec::<&str>::new(), "before there is any");
+    let fabric = Fabric::new();
+    let nodes =
+        [("a", "simA", "127.0.0.1/24"), ("b", "simB", "127.0.0.2/24")].map(|(name, device, address)| {
+            node_that(
+                &fabric,
+                name,
+                vec![port(device, address)],
+                Trust::keys(KeyRing::new(key())),
+            )
+        });
+    let [a, b] = nodes;
+    let (mut server, client) = connect((a, b), small(), small());
+    let mut client = client.unwrap();
+    let id = client.id();
+    let sent = client
+        .worker()
+        .channel(id)
+        .unwrap()
+        .post_inline(Operation::Send, b"proven");
+    sent.unwrap();
+    server.until(|event| matches!(event, Event::Received { .. }).then_some(()));
+    assert_eq!(
+        found(),
+        ["the key"],
+        "the search finds what there is, and no state of a handshake that is over"
+    );
+
+    let other = || {
+        Trust::keys(KeyRing::new(
+            Key::new(8, b"another key, of thirty-two bytes.").unwrap(),
+        ))
+    };
+    server.node.set_trust(other());
+    client.node.set_trust(other());
+    assert_eq!(found(), Vec::<&str>::new(), "once it was taken out");
+}
