@@ -248,7 +248,9 @@ fn libraries(program: &Path) -> Result<Vec<String>> {
 /// An ELF program without what follows its last loaded byte: debug
 /// information, mostly, which would be most of what has to be loaded.
 fn without_symbols(mut elf: Vec<u8>) -> Vec<u8> {
-    let Some(end) = loaded_end(&elf) else { return elf };
+    let Some(end) = image::loaded_end(&elf) else {
+        return elf;
+    };
     elf.truncate(end);
     // No table of sections any more: its offset, entry count and name index.
     for range in [0x28..0x30, 0x3c..0x40] {
@@ -257,15 +259,6 @@ fn without_symbols(mut elf: Vec<u8>) -> Vec<u8> {
         }
     }
     elf
-}
-
-fn loaded_end(elf: &[u8]) -> Option<usize> {
-    image::program_headers(elf)?
-        .map(|header| header.offset.checked_add(header.bytes))
-        .try_fold(0, |end, this| {
-            let this = usize::try_from(this?).ok()?;
-            (this <= elf.len()).then_some(this.max(end))
-        })
 }
 
 /// A cpio archive in the "new ASCII" form the kernel unpacks.

@@ -7,12 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
-
-use crate::tool;
+use sha2::{Digest as _, Sha256};
 
 /// Name of the manifest in an entry.
 const MANIFEST: &str = "manifest.json";
@@ -158,7 +158,8 @@ impl Manifest {
     fn of(entry: &Path, facts: BTreeMap<String, String>) -> Result<Self> {
         let mut files = BTreeMap::new();
         let paths = files_under(entry)?;
-        for (path, sha256) in paths.iter().zip(sha256(entry, &paths)?) {
+        for path in &paths {
+            let sha256 = sha256(&entry.join(path))?;
             let bytes = fs::metadata(entry.join(path))?.len();
             files.insert(path.clone(), Recorded { bytes, sha256 });
         }
@@ -177,8 +178,8 @@ impl Manifest {
             );
         }
         if scrutiny == Scrutiny::Checksums {
-            let paths: Vec<String> = self.files.keys().cloned().collect();
-            for ((path, recorded), found) in self.files.iter().zip(sha256(entry, &paths)?) {
+            for (path, recorded) in &self.files {
+                let found = sha256(&entry.join(path))?;
                 ensure!(found == recorded.sha256, "{path} has changed");
             }
         }
@@ -210,26 +211,19 @@ fn files_under(folder: &Path) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Checksums of files, in their order, by the system's own tool.
-fn sha256(folder: &Path, paths: &[String]) -> Result<Vec<String>> {
-    let mut sums = Vec::with_capacity(paths.len());
-    for some in paths.chunks(1000) {
-        // `--zero`: no name is escaped, whatever is in it.
-        let mut arguments = vec!["--zero", "--"];
-        arguments.extend(some.iter().map(String::as_str));
-        let output = tool::output_in(folder, "sha256sum", &arguments)?;
-        let before = sums.len();
-        sums.extend(
-            output
-                .split('\0')
-                .filter_map(|line| Some(line.split_once(' ')?.0.to_owned())),
-        );
-        ensure!(
-            sums.len().checked_sub(before) == Some(some.len()),
-            "sha256sum left files out"
-        );
+/// The checksum of a file, in hexadecimal.
+fn sha256(path: &Path) -> Result<String> {
+    let unread = || format!("cannot read {}", path.display());
+    let mut file = File::open(path).with_context(unread)?;
+    let (mut hash, mut piece) = (Sha256::new(), vec![0; 256 << 10]);
+    loop {
+        let bytes = file.read(&mut piece).with_context(unread)?;
+        let Some(read) = piece.get(..bytes).filter(|read| !read.is_empty()) else {
+            break;
+        };
+        hash.update(read);
     }
-    Ok(sums)
+    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 #[cfg(test)]
@@ -284,6 +278,23 @@ mod tests {
             })
             .unwrap();
         assert!(path.join("whole").exists() && !path.join("half").exists());
+    }
+
+    /// Source: FIPS 180-2, appendix B.
+    #[test]
+    fn a_checksum_is_the_standards() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "abc").unwrap();
+        assert_eq!(
+            sha256(&path).unwrap(),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        fs::write(&path, "a".repeat(1_000_000)).unwrap();
+        assert_eq!(
+            sha256(&path).unwrap(),
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0"
+        );
     }
 
     #[test]

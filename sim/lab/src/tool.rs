@@ -11,11 +11,6 @@ pub(crate) fn output(program: &str, arguments: &[&str]) -> Result<String> {
     output_of(Command::new(program).args(arguments))
 }
 
-/// Runs a tool in a given folder; gives what it printed.
-pub(crate) fn output_in(folder: &Path, program: &str, arguments: &[&str]) -> Result<String> {
-    output_of(Command::new(program).args(arguments).current_dir(folder))
-}
-
 /// Runs a prepared command without input; gives what it printed.
 pub(crate) fn output_of(command: &mut Command) -> Result<String> {
     let line = command_line(command);

@@ -550,9 +550,20 @@ impl Run<'_> {
         let mut polled = Ok(());
         for _ in 0..8 {
             self.fabric.run_for(Duration::from_micros(5));
-            let both = receiving
-                .poll(|turn, event| told.push((turn.channel.id(), event)))
-                .and_then(|_| sending.poll(|turn, event| told.push((turn.channel.id(), event))));
+            let received = self.panics.through(|panics| {
+                receiving.poll(|turn, event| {
+                    told.push((turn.channel.id(), event));
+                    panics.event();
+                })
+            });
+            let both = received.and_then(|_| {
+                self.panics.through(|panics| {
+                    sending.poll(|turn, event| {
+                        told.push((turn.channel.id(), event));
+                        panics.event();
+                    })
+                })
+            });
             polled = polled.and(both.map(|_| ()));
         }
         match sending.join(receiving) {

@@ -25,6 +25,9 @@ pub(crate) struct Case {
     /// Where lines are links, and not channels: how those are made.
     #[serde(default)]
     pub(crate) links: Option<LinksCase>,
+    /// At every so manieth event the application's callback panics; never where it is zero.
+    #[serde(default)]
+    pub(crate) panics_every: u32,
 }
 
 /// How links are made; what their channels have is as the first line says.

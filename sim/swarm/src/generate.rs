@@ -9,6 +9,9 @@ use crate::station::{MOVED, address};
 /// How many cases are of links.
 const LINKED_PER_MILLION: u32 = 110_000;
 
+/// In how many cases the callback of the application panics.
+const PANICKING_PER_MILLION: u32 = 250_000;
+
 /// Nothing of a plan begins later than this, nor lasts longer.
 const TROUBLE_NS: u64 = 20_000_000;
 
@@ -41,6 +44,15 @@ pub(crate) fn generate(seed: u64) -> Case {
         lines,
         operations,
         links: None,
+        panics_every: panics_every(random),
+    }
+}
+
+/// How often the callback panics, where it does.
+pub(crate) fn panics_every(random: &mut Random) -> u32 {
+    match random.happens(PANICKING_PER_MILLION) {
+        true => one_of(random, &[1, 2, 3, 5, 9]),
+        false => 0,
     }
 }
 

@@ -3,7 +3,7 @@
 use doorbell_sim::Random;
 
 use crate::case::{Ask, Case, Device, HostCase, LineCase, LinksCase, Operation, Order, What};
-use crate::generate::{any_host, lines, one_of, ordinal, pick};
+use crate::generate::{any_host, lines, one_of, ordinal, panics_every, pick};
 use crate::station::{MOVED, address};
 
 /// Nothing of a plan begins later than this, nor lasts longer: rails are given up after 120 ms, and connected again
@@ -43,6 +43,7 @@ pub(crate) fn linked(random: &mut Random) -> Case {
         plan: plan(random, &lines[0], &hosts, is_one_device),
         hosts,
         lines,
+        panics_every: panics_every(random),
     }
 }
 

@@ -21,6 +21,7 @@ use crate::bounds::LinkBounds;
 use crate::case::{Ask, Case, Excuses, What};
 use crate::failure::{Verdict, ensure, failure};
 use crate::line::bounded;
+use crate::panics::Panics;
 use crate::station::{of_address, ports, worker_config};
 use crate::trace::Trace;
 use crate::windows::Granted;
@@ -78,6 +79,7 @@ pub(crate) struct LinkedRun<'c> {
     /// The time there is for what is awaited of a link.
     pub(crate) bounds: LinkBounds,
     pub(crate) watch: Watch,
+    panics: Panics,
 }
 
 impl<'c> LinkedRun<'c> {
@@ -110,6 +112,7 @@ impl<'c> LinkedRun<'c> {
             credits_compared: 0,
             bounds: LinkBounds::of(case, &link_config(case)?)?,
             watch: Watch::default(),
+            panics: Panics::every(case.panics_every),
         })
     }
 
@@ -383,7 +386,8 @@ impl<'c> LinkedRun<'c> {
         };
         let mut heard = Vec::new();
         let mut strange = None;
-        let polled = links.poll(node, workers, |id, event| {
+        let panics = &mut self.panics;
+        let mut take = |id, event: LinkEvent<'_>| {
             let what = match event {
                 LinkEvent::Accepted => Heard::Accepted,
                 LinkEvent::Received { message } => Heard::Message(message.to_vec()),
@@ -404,6 +408,12 @@ impl<'c> LinkedRun<'c> {
                 }
             };
             heard.push((id, what));
+        };
+        let polled = panics.through(|panics| {
+            links.poll(node, workers, |id, event| {
+                take(id, event);
+                panics.event();
+            })
         });
         if let Some(failure) = strange {
             return Err(failure);

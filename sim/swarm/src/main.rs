@@ -33,6 +33,7 @@ mod line;
 mod linked;
 mod mutate;
 mod packets;
+mod panics;
 mod pattern;
 mod repeats;
 mod replay;

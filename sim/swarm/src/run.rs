@@ -18,6 +18,7 @@ use crate::datagrams::Mail;
 use crate::failure::{Failure, Verdict, ensure, failure};
 use crate::line::{Connection, Line};
 use crate::linked::LinkedRun;
+use crate::panics::Panics;
 use crate::station::Station;
 use crate::trace::Trace;
 
@@ -186,6 +187,7 @@ pub(crate) struct Run<'c> {
     pub(crate) watch: Watch,
     /// Ends that are to be told of all they posted, whatever their lines leave unsignaled.
     pub(crate) told: Vec<[usize; 2]>,
+    pub(crate) panics: Panics,
 }
 
 /// An event, with whose it is.
@@ -231,6 +233,7 @@ impl<'c> Run<'c> {
                 .collect::<anyhow::Result<_>>()?,
             watch: Watch::default(),
             told: Vec::new(),
+            panics: Panics::every(case.panics_every),
         })
     }
 
@@ -305,8 +308,13 @@ impl<'c> Run<'c> {
     pub(crate) fn poll(&mut self, host: usize) -> Verdict {
         for worker in 0..self.stations[host].workers.len() {
             let mut told: Vec<Told> = Vec::new();
-            let polled =
-                self.stations[host].workers[worker].poll(|turn, event| told.push((turn.channel.id(), event)));
+            let Self { stations, panics, .. } = self;
+            let polled = panics.through(|panics| {
+                stations[host].workers[worker].poll(|turn, event| {
+                    told.push((turn.channel.id(), event));
+                    panics.event();
+                })
+            });
             for (id, event) in told {
                 self.hear(host, worker, id, event)?;
             }

@@ -9,6 +9,9 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use object::LittleEndian;
+use object::elf::FileHeader64;
+use object::read::elf::{FileHeader as _, ProgramHeader as _};
 
 use crate::tool;
 
@@ -68,47 +71,41 @@ pub(crate) fn unpack(image: &Path, vmlinux: &Path) -> Result<()> {
 ///
 /// It cannot be read.
 pub(crate) fn has_pvh_entry(vmlinux: &Path) -> Result<bool> {
-    let elf = fs::read(vmlinux)?;
-    let Some(mut headers) = program_headers(&elf) else {
-        return Ok(false);
-    };
-    Ok(headers.any(|header| {
-        let start = usize::try_from(header.offset).unwrap_or(usize::MAX);
-        let bytes = usize::try_from(header.bytes).unwrap_or(0);
-        let notes = elf.get(start..start.saturating_add(bytes)).unwrap_or_default();
-        header.kind == PT_NOTE && notes.windows(8).any(|window| window == b"\x12\0\0\0Xen\0")
-    }))
+    // What is no such file has no such entry.
+    Ok(names_pvh_entry(&fs::read(vmlinux)?).unwrap_or(false))
 }
 
-const PT_NOTE: u32 = 4;
+/// Xen's note for the entry. Source: Xen's `xen/include/public/elfnote.h`.
+const XEN_ELFNOTE_PHYS32_ENTRY: u32 = 18;
 
-/// One program header of a 64-bit ELF file.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ProgramHeader {
-    kind: u32,
-    /// Where in the file.
-    pub(crate) offset: u64,
-    /// How long in the file.
-    pub(crate) bytes: u64,
-}
-
-/// The program headers of a 64-bit little-endian ELF file; `None` for anything else.
-pub(crate) fn program_headers(elf: &[u8]) -> Option<impl Iterator<Item = ProgramHeader>> {
-    if !elf.starts_with(b"\x7fELF\x02\x01") {
-        return None;
+fn names_pvh_entry(elf: &[u8]) -> object::Result<bool> {
+    let header = FileHeader64::<LittleEndian>::parse(elf)?;
+    let endian = header.endian()?;
+    for segment in header.program_headers(endian, elf)? {
+        let Some(mut notes) = segment.notes(endian, elf)? else {
+            continue;
+        };
+        while let Some(note) = notes.next()? {
+            if note.name() == b"Xen" && note.n_type(endian) == XEN_ELFNOTE_PHYS32_ENTRY {
+                return Ok(true);
+            }
+        }
     }
-    let start = usize::try_from(u64::from_le_bytes(field(elf, 0x20).ok()?)).ok()?;
-    let bytes = usize::from(u16::from_le_bytes(field(elf, 0x36).ok()?));
-    let count = usize::from(u16::from_le_bytes(field(elf, 0x38).ok()?));
-    let headers = elf.get(start..start.checked_add(bytes.checked_mul(count)?)?)?;
-    (bytes >= 56).then(|| {
-        headers.chunks_exact(bytes).filter_map(|header| {
-            Some(ProgramHeader {
-                kind: u32::from_le_bytes(field(header, 0).ok()?),
-                offset: u64::from_le_bytes(field(header, 8).ok()?),
-                bytes: u64::from_le_bytes(field(header, 32).ok()?),
-            })
-        })
+    Ok(false)
+}
+
+/// Where in a 64-bit little-endian ELF file the last byte is that is loaded; `None` for anything else.
+pub(crate) fn loaded_end(elf: &[u8]) -> Option<usize> {
+    let header = FileHeader64::<LittleEndian>::parse(elf).ok()?;
+    let endian = header.endian().ok()?;
+    let segments = header.program_headers(endian, elf).ok()?;
+    let mut ends = segments.iter().map(|segment| {
+        let (offset, bytes) = segment.file_range(endian);
+        usize::try_from(offset.checked_add(bytes)?).ok()
+    });
+    ends.try_fold(0, |end, this| {
+        let this = this?;
+        (this <= elf.len()).then_some(this.max(end))
     })
 }
 
@@ -214,6 +211,35 @@ mod tests {
             if good {
                 assert_eq!(fs::read(&out).unwrap(), content);
             }
+        }
+    }
+
+    /// An ELF file with one segment of notes, that has one of this owner and type.
+    fn elf_with_note(owner: &[u8; 4], kind: u32) -> Vec<u8> {
+        let mut elf = vec![0; 64 + 56];
+        elf[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        elf[0x20] = 64;
+        elf[0x34..0x3a].copy_from_slice(&[64, 0, 56, 0, 1, 0]);
+        let note = [4_u32, 4, kind].map(u32::to_le_bytes).concat();
+        let note = [&note[..], owner, &[0; 4]].concat();
+        elf[64] = 4;
+        elf[64 + 8] = 120;
+        elf[64 + 32] = u8::try_from(note.len()).unwrap();
+        elf[64 + 48] = 4;
+        elf.extend(note);
+        elf
+    }
+
+    #[test]
+    fn the_entry_for_machines_is_named_by_a_note_of_xens() {
+        assert!(names_pvh_entry(&elf_with_note(b"Xen\0", 18)).unwrap());
+        assert!(!names_pvh_entry(&elf_with_note(b"Xen\0", 17)).unwrap());
+        assert!(!names_pvh_entry(&elf_with_note(b"GNU\0", 18)).unwrap());
+        let whole = elf_with_note(b"Xen\0", 18);
+        assert_eq!(loaded_end(&whole), Some(whole.len()));
+        for length in 0..whole.len() {
+            assert!(!names_pvh_entry(&whole[..length]).unwrap_or(false), "{length}");
+            assert_eq!(loaded_end(&whole[..length]), None, "{length}");
         }
     }
 

@@ -1,0 +1,58 @@
+//! An application whose callback panics in some of its polls, and that polls again.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+/// When the callback panics.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Panics {
+    /// At every so manieth event; never where it is zero.
+    every: u32,
+    events: u32,
+}
+
+/// What the callback panics with.
+struct OwnPanic;
+
+impl Panics {
+    pub(crate) const fn every(every: u32) -> Self {
+        Self { every, events: 0 }
+    }
+
+    /// What the callback ends with. No hook is called for it, so nothing is printed.
+    pub(crate) fn event(&mut self) {
+        self.events = self.events.wrapping_add(1);
+        if self.every > 0 && self.events % self.every == 0 {
+            resume_unwind(Box::new(OwnPanic));
+        }
+    }
+
+    /// Polls, and again where the callback panicked: what is left then comes. Another panic goes on its way.
+    pub(crate) fn through<T>(&mut self, mut poll: impl FnMut(&mut Self) -> T) -> T {
+        loop {
+            match catch_unwind(AssertUnwindSafe(|| poll(self))) {
+                Ok(polled) => return polled,
+                Err(panic) if panic.is::<OwnPanic>() => {}
+                Err(panic) => resume_unwind(panic),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Panics;
+
+    #[test]
+    fn it_polls_until_nothing_is_left() {
+        let mut panics = Panics::every(2);
+        let (mut left, mut told, mut polls) = (vec![5, 4, 3, 2, 1], Vec::new(), 0);
+        panics.through(|panics| {
+            polls += 1;
+            while let Some(event) = left.pop() {
+                told.push(event);
+                panics.event();
+            }
+        });
+        assert_eq!((told, polls), (vec![1, 2, 3, 4, 5], 3));
+    }
+}
