@@ -427,3 +427,30 @@ fn a_queue_pair_gives_the_rights_it_was_given_and_no_others() {
     });
     assert_eq!(status, WcStatus::REM_ACCESS_ERR);
 }
+
+/// A device looks at the key and at the protection domain, and not at who was told: a Worker is what keeps peers apart.
+#[test]
+fn a_guessed_key_opens_each_window_of_its_worker_and_none_of_another() {
+    let (mut a, mut b) = pair_with(small(), small());
+    let all = WindowConfig::new(64, RemoteAccess::ALL);
+    let mut others = fabric::workers(&a.node);
+    let ours = a.worker().window(&all).unwrap();
+    let of_another_worker = others[0].window(&all).unwrap();
+    // Both peers' handshakes are over, and neither was told of any window.
+    let mut write = |window: &doorbell::vocabulary::wire::RemoteWindow| {
+        let remote = RemoteAddress::within(window, 0, 8).unwrap();
+        let (id, lease) = (b.id(), b.lease(b"guessed."));
+        let channel = b.worker().channel(id).unwrap();
+        channel
+            .post(Operation::Write(remote), lease, PostFlags::empty())
+            .unwrap();
+        b.until(|event| match event {
+            Event::Done { .. } => Some(Ok(())),
+            Event::Failed { status, .. } => Some(Err(status)),
+            _ => None,
+        })
+    };
+    assert_eq!(write(&ours.remote()), Ok(()));
+    assert_eq!(write(&of_another_worker.remote()), Err(WcStatus::REM_ACCESS_ERR));
+    drop(others.drain(..));
+}

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use object::LittleEndian;
-use object::elf::FileHeader64;
+use object::elf::{FileHeader64, NoteType};
 use object::read::elf::{FileHeader as _, ProgramHeader as _};
 
 use crate::tool;
@@ -76,7 +76,7 @@ pub(crate) fn has_pvh_entry(vmlinux: &Path) -> Result<bool> {
 }
 
 /// Xen's note for the entry. Source: Xen's `xen/include/public/elfnote.h`.
-const XEN_ELFNOTE_PHYS32_ENTRY: u32 = 18;
+const XEN_ELFNOTE_PHYS32_ENTRY: NoteType = NoteType(18);
 
 fn names_pvh_entry(elf: &[u8]) -> object::Result<bool> {
     let header = FileHeader64::<LittleEndian>::parse(elf)?;
