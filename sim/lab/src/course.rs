@@ -3,6 +3,7 @@
 //! Durations are kept in `target/lab/durations.json` by the kind of the run, and are for people only: nothing is judged by them.
 
 use core::fmt::Display;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,8 @@ struct Inner {
     last: Durations,
     began: Instant,
     parts: usize,
+    /// Whether only the ends of parts are said.
+    is_terse: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -86,6 +89,7 @@ impl Course {
             file,
             began: Instant::now(),
             parts,
+            is_terse: AtomicBool::new(false),
             state: Mutex::new(State {
                 ended: 0,
                 running: BTreeMap::new(),
@@ -101,6 +105,12 @@ impl Course {
             ));
         }
         Self(Arc::new(inner))
+    }
+
+    /// Says nothing when a part begins: there are many, and most are short.
+    pub(crate) fn tersely(self) -> Self {
+        self.0.is_terse.store(true, Ordering::Relaxed);
+        self
     }
 
     /// Names what is running whenever no line came for a while, until the last clone is dropped.
@@ -130,6 +140,9 @@ impl Course {
         let mut state = self.0.state();
         state.running.insert(name.to_owned(), Instant::now());
         state.said = Instant::now();
+        if self.0.is_terse.load(Ordering::Relaxed) {
+            return;
+        }
         let last = self
             .0
             .last(name)

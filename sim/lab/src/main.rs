@@ -38,6 +38,7 @@ mod replay;
 mod scenario;
 mod setup;
 mod shell;
+mod soak;
 mod steps;
 mod swarm;
 mod test;
@@ -84,6 +85,13 @@ enum Command {
     Test {
         #[command(flatten)]
         args: test::TestArgs,
+        #[command(flatten)]
+        how: up::HowArgs,
+    },
+    /// Run native test programs and scenarios many times, alone and beside busy processes, and say what failed how often
+    Soak {
+        #[command(flatten)]
+        args: soak::SoakArgs,
         #[command(flatten)]
         how: up::HowArgs,
     },
@@ -148,6 +156,7 @@ fn run(command: Command) -> Result<ExitCode> {
         }
         Command::Demo { args, how } => demo::run(&args, &mut up::RealLab::new(how)),
         Command::Test { args, how } => test::run(&args, &how, &mut up::RealLab::new(how.clone())),
+        Command::Soak { args, how } => soak::run(&args, &how, &mut up::RealLab::new(how.clone())),
         Command::Bench { args, how } => bench::run(&args, &mut up::RealLab::new(how)),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Conformance { args, how } => conformance::run(&args, &mut up::RealLab::new(how)),
@@ -166,18 +175,40 @@ fn run(command: Command) -> Result<ExitCode> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     use clap::CommandFactory as _;
+    use clap::error::ErrorKind;
 
     use super::*;
 
-    /// The words of every `cargo lab` command in a text, as far as it goes on its line.
-    fn named(text: &str) -> impl Iterator<Item = Vec<&str>> {
-        text.split("cargo lab ").skip(1).map(|rest| {
-            let end = rest.find(['`', '\'', '#', ';', '\n']).unwrap_or(rest.len());
-            let command = rest[..end].split("  ").next().unwrap_or_default();
-            command.split_whitespace().collect()
+    /// A `cargo lab` command in a text.
+    #[derive(Debug)]
+    struct Named {
+        words: Vec<String>,
+        /// It begins a line, or stands between backquotes: all of it is meant, and not the beginning of a sentence.
+        is_whole: bool,
+    }
+
+    /// Every `cargo lab` command in a text, as far as it goes on its line.
+    fn named(text: &str) -> impl Iterator<Item = Named> {
+        text.match_indices("cargo lab ").map(|(at, begin)| {
+            let before = &text[..at];
+            let is_quoted = before.ends_with('`');
+            let line = before.rsplit('\n').next().unwrap_or_default();
+            let rest = &text[at + begin.len()..];
+            // A quoted command may go on on the next line.
+            let ends: &[char] = if is_quoted {
+                &['`', '#', ';']
+            } else {
+                &['`', '\'', '#', ';', '\n']
+            };
+            let command = &rest[..rest.find(ends).unwrap_or(rest.len())];
+            let command = command.split("  ").next().unwrap_or_default();
+            Named {
+                words: command.split_whitespace().map(str::to_owned).collect(),
+                is_whole: is_quoted || line.trim().is_empty(),
+            }
         })
     }
 
@@ -186,33 +217,44 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// With the options it is written of with, and the scenarios.
-    #[test]
-    fn every_command_that_is_written_of_exists() {
+    /// Every Markdown file of the repository outside build folders, and the gate.
+    fn documents() -> Vec<PathBuf> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let documents = std::fs::read_dir(root.join("docs")).unwrap();
-        let documents = documents.map(|entry| entry.unwrap().path());
-        let others = [
-            "README.md",
-            "sim/scenarios/README.md",
-            "fuzz/README.md",
-            ".ci/run",
-        ];
-        let mut count = 0;
-        for file in documents.chain(others.map(|file| root.join(file))) {
-            let text = std::fs::read_to_string(&file).unwrap();
-            for words in named(&text) {
-                let said = format!("{}: cargo lab {}", file.display(), words.join(" "));
-                let cli = Cli::command();
-                let command = cli.find_subcommand(words[0]).expect(&said);
-                // What these two take, another program knows.
-                if !["swarm", "replay"].contains(&words[0]) {
-                    for option in words.iter().filter_map(|word| word.strip_prefix("--")) {
-                        let is_it = |known: &clap::Arg| known.get_long() == Some(option);
-                        assert!(command.get_arguments().any(is_it), "{said}");
-                    }
+        let (mut found, mut folders) = (vec![root.join(".ci/run")], vec![root]);
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(&folder).unwrap() {
+                let path = entry.unwrap().path();
+                let name = path.file_name().unwrap().to_string_lossy().into_owned();
+                if path.is_dir() && name != "target" && !name.starts_with('.') {
+                    folders.push(path);
+                } else if name.ends_with(".md") {
+                    found.push(path);
                 }
-                let is_name = |word: &&&str| !word.contains(|c: char| c.is_ascii_uppercase() || c == '.');
+            }
+        }
+        found
+    }
+
+    /// It is taken by the very parser that takes it from a user, and its scenario is there.
+    #[test]
+    fn every_command_that_is_written_of_is_accepted() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut count = 0;
+        for file in documents() {
+            let text = std::fs::read_to_string(&file).unwrap();
+            for Named { words, is_whole } in named(&text) {
+                let said = format!("{}: cargo lab {}", file.display(), words.join(" "));
+                if is_whole {
+                    let line = core::iter::once("cargo lab").chain(words.iter().map(String::as_str));
+                    if let Err(error) = Cli::try_parse_from(line) {
+                        // In a text a command may be named without what it needs.
+                        let is_named = error.kind() == ErrorKind::MissingRequiredArgument;
+                        assert!(is_named, "{said}: {error}");
+                    }
+                } else {
+                    Cli::command().find_subcommand(&words[0]).expect(&said);
+                }
+                let is_name = |word: &&String| !word.contains(|c: char| c.is_ascii_uppercase() || c == '.');
                 if let Some(scenario) = words.get(1).filter(is_name).filter(|_| words[0] == "run") {
                     let file = root.join(format!("sim/scenarios/{scenario}.toml"));
                     assert!(file.exists(), "{said}");
@@ -224,5 +266,21 @@ mod tests {
             count >= 60,
             "only {count} were found: is the test still reading them?"
         );
+    }
+
+    #[test]
+    fn a_command_that_does_not_exist_would_be_found() {
+        let texts = [
+            "see `cargo lab tset`",
+            "cargo lab test --quik\n",
+            "`cargo lab soak\n--alone many`",
+        ];
+        for text in texts {
+            let command = named(text).next().unwrap();
+            assert!(command.is_whole, "{command:?}");
+            let line = core::iter::once("cargo lab").chain(command.words.iter().map(String::as_str));
+            let kind = Cli::try_parse_from(line).unwrap_err().kind();
+            assert_ne!(kind, ErrorKind::MissingRequiredArgument, "{text}");
+        }
     }
 }

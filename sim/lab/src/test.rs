@@ -24,6 +24,7 @@ mod in_lab;
 mod run_native;
 mod tally;
 
+pub(crate) use beside::child;
 use tally::{Failed, Part, Tally};
 
 /// Arguments of `cargo lab test`.
