@@ -343,6 +343,7 @@ pub(crate) fn admit_to<P: Provider>(
         receive: ReceiveHalf {
             receiver,
             reservation: Arc::clone(&reservation),
+            user: 0,
         },
         send: SendHalf {
             records: Records::none(reservation.id),
@@ -355,6 +356,7 @@ pub(crate) fn admit_to<P: Provider>(
             peer,
             port,
             inline_alone_bytes_max,
+            user: 0,
         },
     })?;
     worker.statistics.receives_posted.add(posted.into());

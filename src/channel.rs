@@ -29,6 +29,16 @@ pub struct ChannelId {
     pub(crate) generation: u32,
 }
 
+impl ChannelId {
+    /// Its place among the channels of its Worker: below [`WorkerConfig::channels_max`](crate::WorkerConfig::channels_max), so that the application
+    /// may have an array by it. A channel that is opened later may have the place of one that is closed.
+    #[must_use]
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.index as usize
+    }
+}
+
 /// What was to be sent and was not, with the reason.
 ///
 /// [`SendErrorKind::WouldBlock`] is back-pressure: poll the Worker and try again.
@@ -60,6 +70,19 @@ pub enum SendErrorKind {
     },
     /// The device refused the post.
     Post(PostError),
+    /// No memory is free now: every slot that may be leased is in flight, or in the application's hands. Poll the Worker and
+    /// try again; see [`Worker::lease`](crate::Worker::lease).
+    NoMemory,
+    /// There is no such channel any more: it was closed.
+    Closed,
+}
+
+impl SendErrorKind {
+    /// Whether it passes by polling: the caller tries again then. Anything else ends the channel, or is to be corrected by the caller.
+    #[must_use]
+    pub const fn is_temporary(self) -> bool {
+        matches!(self, Self::WouldBlock | Self::NoMemory)
+    }
 }
 
 impl fmt::Display for SendErrorKind {
@@ -71,6 +94,8 @@ impl fmt::Display for SendErrorKind {
             Self::Refused(reason) => write!(f, "not sent: {reason}"),
             Self::TooLong { bytes, bytes_max } => write!(f, "{bytes} bytes, where {bytes_max} fit"),
             Self::Post(error) => write!(f, "the device refused the post: {error}"),
+            Self::NoMemory => f.write_str("no slot of the Worker is free now: poll, and try again"),
+            Self::Closed => f.write_str("not sent: the channel is closed"),
         }
     }
 }
@@ -84,6 +109,13 @@ impl<T> fmt::Display for SendError<T> {
 }
 
 impl<T: fmt::Debug> core::error::Error for SendError<T> {}
+
+impl<T> From<SendError<T>> for SendErrorKind {
+    /// Lets go of what was to be sent: memory goes home.
+    fn from(error: SendError<T>) -> Self {
+        error.kind
+    }
+}
 
 impl From<PushError> for SendErrorKind {
     fn from(reason: PushError) -> Self {
@@ -118,6 +150,20 @@ impl<P: Provider> Channel<P> {
     #[must_use]
     pub const fn peer(&self) -> &Peer {
         self.send.peer()
+    }
+
+    /// The application's own word, 0 until it is set: an index, a key, or what it needs to know of whom a message is from.
+    #[must_use]
+    #[inline]
+    pub const fn user(&self) -> u64 {
+        self.receive.user
+    }
+
+    /// Sets the application's own word. Both halves have it once the Worker is taken apart.
+    #[inline]
+    pub const fn set_user(&mut self, user: u64) {
+        self.send.user = user;
+        self.receive.user = user;
     }
 
     /// The number of the device's port that it is on, from 1.

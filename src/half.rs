@@ -90,12 +90,16 @@ pub struct SendHalf<P: Provider = Rdma> {
     pub(crate) port: u8,
     /// What is posted by itself goes inline up to this length.
     pub(crate) inline_alone_bytes_max: u32,
+    /// The application's own.
+    pub(crate) user: u64,
 }
 
 /// The half of a channel that receives, on a [`ReceiveWorker`](crate::ReceiveWorker).
 pub struct ReceiveHalf<P: Provider = Rdma> {
     pub(crate) receiver: Receiving<P>,
     pub(crate) reservation: Arc<Reservation>,
+    /// The application's own.
+    pub(crate) user: u64,
 }
 
 impl<P: Provider> SendHalf<P> {
@@ -103,6 +107,19 @@ impl<P: Provider> SendHalf<P> {
     #[must_use]
     pub fn id(&self) -> ChannelId {
         self.reservation.id
+    }
+
+    /// The application's own word, on this half; see [`Channel::user`](crate::Channel::user).
+    #[must_use]
+    #[inline]
+    pub const fn user(&self) -> u64 {
+        self.user
+    }
+
+    /// Sets the application's own word, on this half alone.
+    #[inline]
+    pub const fn set_user(&mut self, user: u64) {
+        self.user = user;
     }
 
     /// Who is at the other end, and what was agreed.
@@ -253,6 +270,36 @@ impl<P: Provider> SendHalf<P> {
             .map_err(|reason| unposted(&mut self.notice, reason))
     }
 
+    /// Sends one message of these bytes: inline if the queue pair takes them so, else from memory of this arena.
+    #[inline]
+    pub(crate) fn send_bytes(&mut self, arena: &mut P::Arena, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
+        if bytes.len() <= self.limits().inline_bytes_max as usize {
+            return self.post_inline(Operation::Send, bytes);
+        }
+        let bytes_max = arena.slot_bytes().min(self.peer.message_bytes_max()) as usize;
+        let too_long = SendErrorKind::TooLong {
+            bytes: bytes.len(),
+            bytes_max,
+        };
+        if bytes.len() > bytes_max {
+            return Err(too_long);
+        }
+        let mut lease = self.lease_for(arena)?;
+        // It fits.
+        lease.fill(bytes).map_err(|_| too_long)?;
+        Ok(self.send(lease)?)
+    }
+
+    /// Leases memory of this arena for a message that could be sent now.
+    #[inline]
+    pub(crate) fn lease_for(&mut self, arena: &mut P::Arena) -> Result<Lease<P>, SendErrorKind> {
+        self.sender
+            .admit_message()
+            .map_err(|reason| unposted(&mut self.notice, reason.into()))?;
+        let slot = arena.lease().ok_or(SendErrorKind::NoMemory)?;
+        Ok(Lease { slot })
+    }
+
     /// Fails the queue pair, so that everything posted on either half is flushed and comes back
     /// by polling.
     ///
@@ -278,6 +325,19 @@ impl<P: Provider> ReceiveHalf<P> {
     #[must_use]
     pub fn id(&self) -> ChannelId {
         self.reservation.id
+    }
+
+    /// The application's own word, on this half; see [`Channel::user`](crate::Channel::user).
+    #[must_use]
+    #[inline]
+    pub const fn user(&self) -> u64 {
+        self.user
+    }
+
+    /// Sets the application's own word, on this half alone.
+    #[inline]
+    pub const fn set_user(&mut self, user: u64) {
+        self.user = user;
     }
 
     /// Whether it can still be used, and if not, why, as far as this half polled.
@@ -363,6 +423,18 @@ pub(crate) trait Sends<P: Provider>: Held {
     /// Whether receives of a channel that was listed are still to be announced by themselves,
     /// as far as can be known here.
     fn is_announcement_due(&self) -> bool;
+}
+
+/// The half that sends of a channel that can still be used.
+#[inline]
+pub(crate) fn usable<P: Provider, C: Sends<P>>(
+    channel: Option<&mut C>,
+) -> Result<&mut SendHalf<P>, SendErrorKind> {
+    let channel = channel.ok_or(SendErrorKind::Closed)?;
+    if !channel.is_open() {
+        return Err(SendErrorKind::Refused(PushError::State(QpState::Error)));
+    }
+    Ok(channel.send_half())
 }
 
 /// What has a half that receives.

@@ -2,72 +2,14 @@
 
 #[path = "fabric/mod.rs"]
 mod fabric;
+#[path = "fabric/many.rs"]
+mod many;
 
-use doorbell::{ChannelConfig, ChannelId, ConnectError, Event, Listener, Node, Worker, WorkerConfig};
-use doorbell_sim::{Fabric, Host};
+use doorbell::{ChannelConfig, ConnectError, Event, WorkerConfig};
+use doorbell_sim::Fabric;
 
-use fabric::{SOON, nodes, port, small};
-
-/// A Worker of the first node that listens, one of the second that connects, and the names of their channels.
-struct Two {
-    nodes: [Node<Host, Host>; 2],
-    hub: Vec<Worker<Host>>,
-    peer: Vec<Worker<Host>>,
-    listener: Listener<Host, Host>,
-    channels: Vec<[ChannelId; 2]>,
-    /// Why the last handshake failed at the side that listens.
-    failure: Option<ConnectError>,
-}
-
-impl Two {
-    fn new(own: &WorkerConfig, channel: &ChannelConfig, theirs: &WorkerConfig) -> Self {
-        let nodes = nodes(&Fabric::new());
-        let hub = nodes[0].workers(own).unwrap();
-        let any = "127.0.0.1:0".parse().unwrap();
-        let listener = Listener::bind(&nodes[0], &hub, any, channel).unwrap();
-        Self {
-            hub,
-            peer: nodes[1].workers(theirs).unwrap(),
-            listener,
-            channels: Vec::new(),
-            failure: None,
-            nodes,
-        }
-    }
-
-    /// Connects once more.
-    fn connect(&mut self, config: &ChannelConfig) -> Result<(), ConnectError> {
-        let Self {
-            nodes: [a, b],
-            hub,
-            peer,
-            listener,
-            channels,
-            failure,
-        } = self;
-        *failure = None;
-        let mut connecting = b.begin_connect(peer, listener.handle(), config, b.within(SOON))?;
-        let (mut accepted, mut connected) = (None, None);
-        while connected.is_none() || accepted.is_none() {
-            connected = connected.or_else(|| connecting.poll(b, peer));
-            if accepted.is_none() {
-                match listener.poll_accept(a, hub) {
-                    Ok(at) => accepted = at,
-                    Err(error) => *failure = Some(error),
-                }
-            }
-            if failure.is_some() && matches!(connected, Some(Err(_))) {
-                break;
-            }
-            listener
-                .wait(a, a.within(core::time::Duration::from_micros(10)))
-                .unwrap();
-        }
-        let there = connected.unwrap()?.channel;
-        channels.push([accepted.unwrap().channel, there]);
-        Ok(())
-    }
-}
+use fabric::{port, small};
+use many::Many;
 
 #[test]
 fn a_hundred_channels_work_from_the_defaults_of_one_call() {
@@ -76,7 +18,7 @@ fn a_hundred_channels_work_from_the_defaults_of_one_call() {
         WorkerConfig::for_channels(CHANNELS, 256),
         ChannelConfig::for_channels(CHANNELS),
     );
-    let mut two = Two::new(&own, &channel, &own);
+    let mut two = Many::new(&own, &channel, &own);
     for _ in 0..CHANNELS {
         two.connect(&channel).unwrap();
     }
@@ -108,6 +50,7 @@ fn a_hundred_channels_work_from_the_defaults_of_one_call() {
             .unwrap();
     }
     assert!(two.hub[0].lease().is_some());
+    two.fabric.audit().unwrap();
 }
 
 #[test]
@@ -117,7 +60,7 @@ fn a_channel_that_would_take_the_memory_for_leases_is_refused_with_what_would_fi
     let mut more = own;
     more.slots = 256;
     // The number of receives that fit is told by the side that has no room: once it listens, once it connects.
-    let mut two = Two::new(&own, &small(), &more);
+    let mut two = Many::new(&own, &small(), &more);
     for _ in 0..3 {
         two.connect(&small()).unwrap();
     }
@@ -135,7 +78,7 @@ fn a_channel_that_would_take_the_memory_for_leases_is_refused_with_what_would_fi
         ),
         "{why:?}"
     );
-    let mut two = Two::new(&more, &small(), &own);
+    let mut two = Many::new(&more, &small(), &own);
     for _ in 0..2 {
         two.connect(&small()).unwrap();
     }
@@ -158,7 +101,7 @@ fn there_is_a_lease_again_however_many_channels_are_admitted() {
     (own.slots, own.slot_bytes) = (40, 256);
     let mut more = own;
     more.slots = 256;
-    let mut two = Two::new(&own, &small(), &more);
+    let mut two = Many::new(&own, &small(), &more);
     while two.connect(&small()).is_ok() {}
     assert_eq!(two.channels.len(), 2, "two receive depths fit beside the share");
     let held: Vec<_> = core::iter::from_fn(|| two.hub[0].lease()).collect();
@@ -192,7 +135,7 @@ fn a_share_of_nothing_lets_receives_take_every_slot() {
     );
     // Of the hub nothing is left to lease, as was asked for.
     own.lease_share_percent = 0;
-    let mut two = Two::new(&own, &small(), &WorkerConfig::default());
+    let mut two = Many::new(&own, &small(), &WorkerConfig::default());
     two.connect(&small()).unwrap();
     two.connect(&small()).unwrap();
     assert!(two.hub[0].lease().is_none());

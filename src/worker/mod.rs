@@ -14,6 +14,7 @@ mod qpn_table;
 mod shared;
 mod submissions;
 mod submitting;
+mod turn;
 mod waiting;
 
 use core::fmt;
@@ -28,13 +29,14 @@ use doorbell_core::provider::{
 use doorbell_core::sync::{AtomicU32, Ordering};
 use doorbell_core::wire::InstanceId;
 use doorbell_core::work_id::CHANNELS_MAX;
-use doorbell_core::{Clock as _, Deadline, Qpn};
+use doorbell_core::{Clock as _, Deadline, Qpn, Ticket};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::Statistics;
 
 use crate::channel::{Channel, ChannelId};
 use crate::edge::reaper::{Reaped, Reaper};
-use crate::{Lease, LocalWindow, Notify, WorkerConfig};
+use crate::half::usable;
+use crate::{Lease, LocalWindow, Notify, SendErrorKind, WorkerConfig};
 
 pub(crate) use channel_list::{Due, Notice};
 use closing::Closing;
@@ -45,6 +47,7 @@ use places::Places;
 use polling::{ReceiveSide, SendSide};
 use shared::Shared;
 pub use shared::SharedReceives;
+pub use turn::Turn;
 use waiting::Waiting;
 pub use waiting::{Sleep, WaitError, Watched};
 
@@ -162,27 +165,6 @@ impl Reservation {
             self.is_refused.store(0, Ordering::Relaxed);
         }
         is_refused
-    }
-}
-
-/// The channel an event is for, or the half of it that was polled, and the memory to answer from.
-pub struct Turn<'w, P: Provider = Rdma, C = Channel<P>> {
-    /// The channel.
-    pub channel: &'w mut C,
-    pub(crate) arena: &'w mut P::Arena,
-}
-
-impl<P: Provider, C> Turn<'_, P, C> {
-    /// Leases memory; `None` is back-pressure, as of [`Worker::lease`].
-    #[inline]
-    pub fn lease(&mut self) -> Option<Lease<P>> {
-        self.arena.lease().map(|slot| Lease { slot })
-    }
-
-    /// Gives memory back, cheaper than dropping it.
-    #[inline]
-    pub fn release(&mut self, lease: Lease<P>) {
-        self.arena.release(lease.slot);
     }
 }
 
@@ -358,6 +340,25 @@ impl<P: Provider> Worker<P> {
         self.places.named(id)
     }
 
+    /// Sends one message of these bytes on a channel: inline if the queue pair takes them so, else from a lease they are copied to.
+    ///
+    /// # Errors
+    /// The bytes are the caller's still. [`SendErrorKind`] says what failed; [`SendErrorKind::is_temporary`] whether to poll and try again.
+    #[inline]
+    pub fn send(&mut self, id: ChannelId, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
+        usable(self.places.named(id))?.send_bytes(&mut self.arena, bytes)
+    }
+
+    /// Leases memory for a message that the channel could send now: nothing is filled in vain.
+    ///
+    /// # Errors
+    /// There is no room or no credit ([`SendErrorKind::WouldBlock`]), no memory now ([`SendErrorKind::NoMemory`]), or the channel is
+    /// closed or failed.
+    #[inline]
+    pub fn lease_for(&mut self, id: ChannelId) -> Result<Lease<P>, SendErrorKind> {
+        usable(self.places.named(id))?.lease_for(&mut self.arena)
+    }
+
     /// The channels there are.
     pub fn channels(&self) -> impl Iterator<Item = ChannelId> {
         self.places.names()
@@ -387,14 +388,6 @@ impl<P: Provider> fmt::Debug for Worker<P> {
         f.debug_struct("Worker")
             .field("device", &self.device)
             .field("channels", &self.channels().count())
-            .finish_non_exhaustive()
-    }
-}
-
-impl<P: Provider, C: fmt::Debug> fmt::Debug for Turn<'_, P, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Turn")
-            .field("channel", &self.channel)
             .finish_non_exhaustive()
     }
 }

@@ -65,6 +65,68 @@ impl Listed {
     }
 }
 
+/// The places beside that of the channel that something is told of.
+pub(crate) struct Others<'w, C> {
+    before: &'w mut [Entry<C>],
+    after: &'w mut [Entry<C>],
+    /// The generation of the place between them.
+    generation: u32,
+}
+
+/// The place of this index, and all others.
+#[inline(always)]
+pub(super) fn apart<C>(entries: &mut [Entry<C>], index: usize) -> Option<(&mut Entry<C>, Others<'_, C>)> {
+    let (before, rest) = entries.split_at_mut_checked(index)?;
+    let (entry, after) = rest.split_first_mut()?;
+    let generation = entry.generation;
+    Some((
+        entry,
+        Others {
+            before,
+            after,
+            generation,
+        },
+    ))
+}
+
+impl<C> Others<'_, C> {
+    /// These, for a shorter time.
+    #[inline(always)]
+    pub(super) const fn again(&mut self) -> Others<'_, C> {
+        Others {
+            before: self.before,
+            after: self.after,
+            generation: self.generation,
+        }
+    }
+
+    /// Whether this is the name of the channel between them.
+    #[inline]
+    pub(super) const fn is_between(&self, id: ChannelId) -> bool {
+        id.index as usize == self.before.len() && id.generation == self.generation
+    }
+
+    /// The channel of this name, if it is one of them.
+    #[inline]
+    pub(super) fn named(&mut self, id: ChannelId) -> Option<&mut C> {
+        let index = id.index();
+        let behind = index
+            .checked_sub(self.before.len())
+            .and_then(|at| at.checked_sub(1));
+        let entry = match behind {
+            Some(behind) => self.after.get_mut(behind),
+            None => self.before.get_mut(index),
+        };
+        entry?.named(id)
+    }
+
+    /// All of them, in the order of their places.
+    pub(super) fn all(&mut self) -> impl Iterator<Item = &mut C> {
+        let entries = self.before.iter_mut().chain(self.after.iter_mut());
+        entries.filter_map(|entry| entry.channel.as_mut())
+    }
+}
+
 impl<C: Held + Send + 'static> Places<C> {
     pub(super) const fn new(reaper: Reaper) -> Self {
         Self {
@@ -76,11 +138,7 @@ impl<C: Held + Send + 'static> Places<C> {
     /// The channel of this name.
     #[inline]
     pub(super) fn named(&mut self, id: ChannelId) -> Option<&mut C> {
-        let entry = self.entries.get_mut(id.index as usize)?;
-        if entry.generation != id.generation {
-            return None;
-        }
-        entry.channel.as_mut()
+        self.entries.get_mut(id.index as usize)?.named(id)
     }
 
     /// The names of all channels there are.
@@ -92,6 +150,15 @@ impl<C: Held + Send + 'static> Places<C> {
 }
 
 impl<C> Entry<C> {
+    /// The channel here, if it has this name.
+    #[inline]
+    fn named(&mut self, id: ChannelId) -> Option<&mut C> {
+        if self.generation != id.generation {
+            return None;
+        }
+        self.channel.as_mut()
+    }
+
     /// Whether it is promised to a channel. One that is not may be taken all the same: by a queue pair that the device would
     /// not destroy.
     pub(super) fn is_promised(&self) -> bool {

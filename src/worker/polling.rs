@@ -10,7 +10,7 @@ use doorbell_hotpath::{Outcome, Statistics};
 
 use super::channel_list::{ChannelList, Due, due};
 use super::early::Early;
-use super::places::{Entry, Listed};
+use super::places::{Entry, Listed, Others, apart};
 use super::shared::{Around, Shared};
 use super::submissions::Submissions;
 use super::{Turn, Worker};
@@ -309,7 +309,7 @@ impl<P: Provider> ReceiveSide<P> {
         each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
     ) {
         self.hungry.retain(|index| {
-            let Some(entry) = places.get_mut(index as usize) else {
+            let Some((entry, others)) = apart(places, index as usize) else {
                 return false;
             };
             let Some((listed, channel)) = entry.split_open() else {
@@ -317,7 +317,7 @@ impl<P: Provider> ReceiveSide<P> {
                 return false;
             };
             // Hungry still if `each` panics.
-            listed.is_hungry = !replenish(channel, arena, each);
+            listed.is_hungry = !replenish(channel, others, arena, each);
             if channel.receive_half().receiver.is_announcement_due() {
                 due(index, listed);
             }
@@ -347,7 +347,8 @@ fn take<P: Provider, C: Receives<P>>(
         statistics,
     } = around;
     let index = id.channel_among(WorkKind::Receive);
-    let Some((listed, channel)) = places.get_mut(index).and_then(Entry::split) else {
+    let place = apart(places, index).and_then(|(entry, others)| Some((entry.split()?, others)));
+    let Some(((listed, channel), mut others)) = place else {
         let is_early = places.get(index).is_some_and(Entry::awaits_admission);
         return keep_or_orphan(completion, is_early, early, statistics);
     };
@@ -362,12 +363,12 @@ fn take<P: Provider, C: Receives<P>>(
             listed.is_hungry = hungry.put(id.channel());
         }
     });
-    each(Turn { channel, arena }, event);
+    each(Turn::new(channel, others.again(), arena), event);
     if failed {
         again.disarm();
         return true;
     }
-    let is_full = replenish(channel, arena, each);
+    let is_full = replenish(channel, others, arena, each);
     again.disarm();
     if !is_full && !listed.is_hungry {
         listed.is_hungry = hungry.put(id.channel());
@@ -465,7 +466,7 @@ impl<P: Provider> SendSide<P> {
             tell_untold(telling, places, arena, each);
         }
         self.unannounced.retain(|index| {
-            let Some(entry) = places.get_mut(index as usize) else {
+            let Some((entry, others)) = apart(places, index as usize) else {
                 return false;
             };
             let Some((listed, channel)) = entry.split_open() else {
@@ -474,7 +475,7 @@ impl<P: Provider> SendSide<P> {
             };
             // Listed still if `each` panics.
             let is_due = channel.is_announcement_due() || channel.send_half().sender.has_untold();
-            listed.is_unannounced = is_due && !announce(channel, arena, each);
+            listed.is_unannounced = is_due && !announce(channel, others, arena, each);
             listed.is_unannounced
         });
         left
@@ -499,8 +500,9 @@ impl<P: Provider> SendSide<P> {
         } = self;
         completions.poll(|completion| {
             let id = completion.work_id();
-            let entry = places.get_mut(id.channel_among(WorkKind::Send));
-            let Some(channel) = entry.and_then(|entry| entry.channel.as_mut()) else {
+            let place = apart(places, id.channel_among(WorkKind::Send));
+            let place = place.and_then(|(entry, others)| Some((entry.channel.as_mut()?, others)));
+            let Some((channel, others)) = place else {
                 statistics.orphaned.add_from_any(1);
                 return;
             };
@@ -550,7 +552,7 @@ impl<P: Provider> SendSide<P> {
             };
             if untold.is_empty() {
                 if let Some(event) = event {
-                    each(Turn { channel, arena }, event);
+                    each(Turn::new(channel, others, arena), event);
                 }
                 return;
             }
@@ -592,9 +594,11 @@ fn tell_untold<P: Provider, C: Sends<P>>(
 ) {
     telling.untold.reverse();
     while let Some(Untold { channel, event }) = telling.untold.pop() {
-        let entry = places.get_mut(channel as usize);
-        if let Some(channel) = entry.and_then(|entry| entry.channel.as_mut()) {
-            each(Turn { channel, arena }, event);
+        let place = apart(places, channel as usize);
+        if let Some((channel, others)) =
+            place.and_then(|(entry, others)| Some((entry.channel.as_mut()?, others)))
+        {
+            each(Turn::new(channel, others, arena), event);
         }
     }
     core::mem::forget(telling);
@@ -624,12 +628,16 @@ impl<P: Provider> Drop for Telling<'_, P> {
 #[inline]
 fn replenish<P: Provider, C: Receives<P>>(
     channel: &mut C,
+    others: Others<'_, C>,
     arena: &mut P::Arena,
     each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
 ) -> bool {
     let (is_full, refused) = channel.receive_half().receiver.replenish(arena);
     if let Some(error) = refused {
-        each(Turn { channel, arena }, Event::ReceivesRefused { error });
+        each(
+            Turn::new(channel, others, arena),
+            Event::ReceivesRefused { error },
+        );
     }
     is_full
 }
@@ -638,13 +646,15 @@ fn replenish<P: Provider, C: Receives<P>>(
 /// announce. A refusal of the device is told to `each`.
 fn announce<P: Provider, C: Sends<P>>(
     channel: &mut C,
+    others: Others<'_, C>,
     arena: &mut P::Arena,
     each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
 ) -> bool {
     match channel.send_half().sender.announce() {
         Ok(is_done) => is_done,
         Err(error) => {
-            each(Turn { channel, arena }, Event::AnnouncementRefused { error });
+            let turn = Turn::new(channel, others, arena);
+            each(turn, Event::AnnouncementRefused { error });
             false
         }
     }

@@ -13,7 +13,7 @@ use doorbell_hotpath::{Grants, Share, SharedReceiver, Statistics, Taken};
 
 use super::channel_list::ChannelList;
 use super::early::Early;
-use super::places::{Entry, Listed};
+use super::places::{Entry, Listed, apart};
 use super::qpn_table::QpnTable;
 use super::{QueuePairNumber, Reservation, Turn, Worker};
 use crate::error::ConnectError;
@@ -263,8 +263,11 @@ impl<P: Provider> Shared<P> {
             statistics.rejected.add_from_any(1);
             return true;
         };
-        let place = index.and_then(|index| Some((index, places.get_mut(index as usize)?.split()?)));
-        let Some((index, (listed, channel))) = place else {
+        let place = index.and_then(|index| {
+            let (entry, others) = apart(places, index as usize)?;
+            Some((index, entry.split()?, others))
+        });
+        let Some((index, (listed, channel), others)) = place else {
             self.take_orphan(message, arena, statistics);
             return true;
         };
@@ -284,7 +287,7 @@ impl<P: Provider> Shared<P> {
                     due(index, listed);
                 }
                 if let Some(event) = event {
-                    each(Turn { channel, arena }, event);
+                    each(Turn::new(channel, others, arena), event);
                 }
                 return true;
             }
@@ -297,7 +300,7 @@ impl<P: Provider> Shared<P> {
                 listed.is_hungry = hungry.put(index);
             }
         });
-        each(Turn { channel, arena }, event);
+        each(Turn::new(channel, others, arena), event);
         again.disarm();
         if !channel.is_open() {
             return true;
@@ -361,7 +364,7 @@ impl<P: Provider> Shared<P> {
             ..
         } = around;
         hungry.retain(|index| {
-            let Some(entry) = places.get_mut(index as usize) else {
+            let Some((entry, others)) = apart(places, index as usize) else {
                 return false;
             };
             let Some((listed, channel)) = entry.split_open() else {
@@ -370,7 +373,10 @@ impl<P: Provider> Shared<P> {
             };
             // Hungry still if `each` panics.
             if let Some(error) = refused {
-                each(Turn { channel, arena }, Event::ReceivesRefused { error });
+                each(
+                    Turn::new(channel, others, arena),
+                    Event::ReceivesRefused { error },
+                );
             }
             let Receiving::Shared { share, .. } = &mut channel.receive_half().receiver else {
                 listed.is_hungry = false;

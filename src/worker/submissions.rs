@@ -16,7 +16,7 @@ use doorbell_hotpath::ring::TakeError;
 
 use super::Turn;
 use super::channel_list::{ChannelList, Due, due};
-use super::places::Entry;
+use super::places::{Entry, Others, apart};
 use super::posting::post;
 use super::submitting::Maker;
 use super::waiting::NAP;
@@ -344,12 +344,12 @@ impl<P: Provider> Submissions<P> {
             let Some(queue) = queues.get_mut(index as usize) else {
                 return false;
             };
-            let entry = entries.get_mut(index as usize);
+            let place = apart(entries, index as usize);
             let mut waits = false;
-            match entry.and_then(|entry| entry.channel.as_mut()) {
-                Some(channel) => {
+            match place.and_then(|(entry, others)| Some((entry.channel.as_mut()?, others))) {
+                Some((channel, others)) => {
                     post(queue, inlets, channel);
-                    told = told.saturating_add(tell_refused(channel, arena, each));
+                    told = told.saturating_add(tell_refused(channel, others, arena, each));
                     waits = channel.send_half().deferred.as_ref().is_none_or(|deferred| {
                         // Where channels of two Workers were exchanged, the one of this place is waited for.
                         deferred.waiting() > 0 || !due.as_ref().is_some_and(|due| deferred.tells(due, index))
@@ -545,6 +545,7 @@ impl<P: Provider> Place<P> {
 #[inline]
 fn tell_refused<P: Provider, C: Sends<P>>(
     channel: &mut C,
+    mut others: Others<'_, C>,
     arena: &mut P::Arena,
     each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
 ) -> u32 {
@@ -556,7 +557,8 @@ fn tell_refused<P: Provider, C: Sends<P>>(
         .and_then(|deferred| deferred.take_refused())
     {
         let lease = slot.map(|slot| Lease { slot });
-        each(Turn { channel, arena }, Event::Unsent { lease, error });
+        let turn = Turn::new(channel, others.again(), arena);
+        each(turn, Event::Unsent { lease, error });
         told = told.saturating_add(1);
     }
     told

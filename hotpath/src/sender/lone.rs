@@ -181,6 +181,16 @@ where
         }
     }
 
+    /// Whether a message could be posted by itself now, as far as room and credits go. One that could not counts as refused:
+    /// [`Sender::wants_credits`].
+    ///
+    /// # Errors
+    /// There is no room, or no credit.
+    #[inline]
+    pub fn admit_message(&mut self) -> Result<(), PushError> {
+        self.admit_one(Mark::Message)
+    }
+
     /// Whether a request may be posted by itself, as far as room and credits go.
     #[inline(always)]
     fn admit_one(&mut self, mark: Mark) -> Result<(), PushError> {

@@ -4,24 +4,24 @@ use core::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
-use doorbell_core::Deadline;
 use doorbell_core::provider::{
     CompletionQueue as _, MemoryError, Placement, ProtectionDomain, Provider, ProviderError, WindowConfig,
 };
 use doorbell_core::wire::InstanceId;
+use doorbell_core::{Deadline, Ticket};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{Statistics, Wait, Woken};
 
 use crate::channel::ChannelId;
 use crate::edge::reaper::Reaped;
-use crate::half::SendHalf;
+use crate::half::{SendHalf, usable};
 use crate::worker::Due;
 use crate::worker::places::Places;
 use crate::worker::polling::SendSide;
 use crate::worker::submissions::Submissions;
 use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting, Watched};
 use crate::worker::{Turn, Under};
-use crate::{Arena, Event, Lease, LocalWindow};
+use crate::{Arena, Event, Lease, LocalWindow, SendErrorKind};
 
 /// The half of a [`Worker`] that sends, for one thread: the send completion queue, memory of
 /// its own, and of each channel the half that sends.
@@ -176,6 +176,28 @@ impl<P: Provider> SendWorker<P> {
     #[inline]
     pub fn lease(&mut self) -> Option<Lease<P>> {
         self.arena.lease()
+    }
+
+    /// Sends one message of these bytes on a channel; see [`Worker::send`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn send(&mut self, id: ChannelId, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
+        let half = usable(self.places.named(id))?;
+        let arena = self.arena.inner.as_mut().ok_or(SendErrorKind::NoMemory)?;
+        half.send_bytes(arena, bytes)
+    }
+
+    /// Leases memory for a message that the channel could send now; see [`Worker::lease_for`].
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub fn lease_for(&mut self, id: ChannelId) -> Result<Lease<P>, SendErrorKind> {
+        let half = usable(self.places.named(id))?;
+        let arena = self.arena.inner.as_mut().ok_or(SendErrorKind::NoMemory)?;
+        half.lease_for(arena)
     }
 
     /// Gives memory back, cheaper than dropping it where it is this half's.
