@@ -45,7 +45,7 @@ impl<P: Provider> Window for LocalWindow<P> {
     }
 
     #[inline]
-    fn copy_in(&mut self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow> {
+    fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow> {
         self.0.copy_in(offset, source)
     }
 
@@ -57,6 +57,16 @@ impl<P: Provider> Window for LocalWindow<P> {
     #[inline]
     fn load_u64(&self, offset: usize) -> Result<u64, OutOfWindow> {
         self.0.load_u64(offset)
+    }
+
+    #[inline]
+    fn store_u64(&self, offset: usize, word: u64) -> Result<(), OutOfWindow> {
+        self.0.store_u64(offset, word)
+    }
+
+    #[inline]
+    fn compare_exchange_u64(&self, offset: usize, current: u64, new: u64) -> Result<u64, OutOfWindow> {
+        self.0.compare_exchange_u64(offset, current, new)
     }
 }
 

@@ -78,7 +78,7 @@ fn one_sided_access_reaches_the_window_and_nothing_else() {
     let mut listening = small();
     listening.remote = RemoteAccess::ALL;
     let (mut a, mut b) = pair_with(listening, small());
-    let mut window = a
+    let window = a
         .worker()
         .window(&WindowConfig::new(4096, RemoteAccess::ALL))
         .unwrap();

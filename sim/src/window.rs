@@ -194,6 +194,27 @@ impl Window {
     }
 }
 
+impl Window {
+    /// Gives `each` the aligned word at `offset`, in host byte order.
+    fn with_word<T>(&self, offset: usize, each: impl FnOnce(&mut u64) -> T) -> Result<T, OutOfWindow> {
+        if offset % WORD_BYTES != 0 {
+            return Err(OutOfWindow {
+                offset,
+                bytes: WORD_BYTES,
+                window_bytes: self.bytes,
+            });
+        }
+        self.with(offset, WORD_BYTES, |bytes| {
+            let mut place = [0; WORD_BYTES];
+            place.copy_from_slice(bytes);
+            let mut word = u64::from_ne_bytes(place);
+            let outcome = each(&mut word);
+            bytes.copy_from_slice(&word.to_ne_bytes());
+            outcome
+        })
+    }
+}
+
 impl doorbell_core::provider::Window for Window {
     fn bytes(&self) -> usize {
         self.bytes
@@ -213,7 +234,7 @@ impl doorbell_core::provider::Window for Window {
         })
     }
 
-    fn copy_in(&mut self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow> {
+    fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow> {
         self.with(offset, source.len(), |bytes| bytes.copy_from_slice(source))
     }
 
@@ -225,16 +246,21 @@ impl doorbell_core::provider::Window for Window {
     }
 
     fn load_u64(&self, offset: usize) -> Result<u64, OutOfWindow> {
-        if offset % WORD_BYTES != 0 {
-            return Err(OutOfWindow {
-                offset,
-                bytes: WORD_BYTES,
-                window_bytes: self.bytes,
-            });
-        }
-        let mut word = [0; WORD_BYTES];
-        self.copy_out(offset, &mut word)?;
-        Ok(u64::from_ne_bytes(word))
+        self.with_word(offset, |word| *word)
+    }
+
+    fn store_u64(&self, offset: usize, new: u64) -> Result<(), OutOfWindow> {
+        self.with_word(offset, |word| *word = new)
+    }
+
+    fn compare_exchange_u64(&self, offset: usize, current: u64, new: u64) -> Result<u64, OutOfWindow> {
+        self.with_word(offset, |word| {
+            let before = *word;
+            if before == current {
+                *word = new;
+            }
+            before
+        })
     }
 }
 

@@ -190,7 +190,7 @@ fn s15_a_gap_is_told_and_not_waited_for() {
 fn s15_a_read_goes_on_where_a_packet_of_it_was_lost() {
     for lost in ["1st", "2nd"] {
         let on = On::plan(&format!("drop {lost} response of b->a"));
-        let [mut near, mut far] = on.sides([SMALL; 2]);
+        let [mut near, far] = on.sides([SMALL; 2]);
         let data = pattern(512, 3);
         far.window.copy_in(0, &data).unwrap();
         post_long(
@@ -279,7 +279,7 @@ fn s15_a_read_that_is_done_again_sees_what_was_written_meanwhile() {
         (PostFlags::SIGNALED.union(PostFlags::FENCE), b"old!"),
     ] {
         let on = On::plan("drop 1st response of b->a");
-        let [mut near, mut far] = on.sides([USUAL; 2]);
+        let [mut near, far] = on.sides([USUAL; 2]);
         far.window.copy_in(0, b"old!").unwrap();
         near.post(Operation::Read(far.at(0)), b"....");
         near.post_with(Operation::Write(far.at(0)), b"new!", flags);

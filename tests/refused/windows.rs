@@ -24,18 +24,6 @@ pub fn cloned(window: &RdmaWindow) {
     let _twin: RdmaWindow = window.clone(); //~ E0308
 }
 
-pub fn written_while_others_may_look(window: &RdmaWindow) {
-    window.copy_in(0, b"mine").ok(); //~ E0596
-}
-
-pub fn written_while_another_thread_reads(window: &mut RdmaWindow) {
-    std::thread::scope(|scope| {
-        let shared = &*window;
-        scope.spawn(move || shared.load_u64(0));
-        window.copy_in(0, b"mine").ok(); //~ E0502
-    });
-}
-
 pub fn posted_like_a_lease(worker: &mut Worker, window: RdmaWindow) {
     worker.release(window); //~ E0308
 }

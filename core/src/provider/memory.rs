@@ -113,9 +113,14 @@ pub trait Attacher: Clone + Send + Sync + Sized + 'static {
 
 /// Memory a peer may read or write at any time, so that no reference to it ever exists.
 ///
-/// Copies are made by atomic or volatile access: one that overlaps a write of the peer may be
-/// torn. What ends the peer's turn (a completion, an application message) is what
-/// makes the bytes settled.
+/// A copy that overlaps a write, of the peer or of another thread, may be torn: each byte is one that was there at some
+/// time during the copy. What ends the peer's turn (a completion, an application message) is what makes the bytes settled.
+///
+/// Aligned words are atomic among the threads of this host, and whole to the peer's WRITEs and READs on every
+/// device that is known. With atomics of a peer, a word is exchanged atomically by a peer's atomics alone: those of one
+/// device are atomic among each other, and towards the processor only where the device says so (`IBV_ATOMIC_GLOB` of
+/// `ibv_query_device(3)`; nearly all say `IBV_ATOMIC_HCA`). A counter that both a peer and this host change is
+/// changed by both through the device.
 pub trait Window: Send + Sync + Sized + 'static {
     /// Its size.
     fn bytes(&self) -> usize;
@@ -133,12 +138,11 @@ pub trait Window: Send + Sync + Sized + 'static {
     /// The range does not lie within the window; nothing was copied.
     fn copy_out(&self, offset: usize, destination: &mut [u8]) -> Result<(), OutOfWindow>;
 
-    /// Copies bytes in, beginning at `offset`. The borrow is exclusive, so that of this
-    /// process nobody else looks meanwhile; peers may.
+    /// Copies bytes in, beginning at `offset`. Others may copy meanwhile, peers and threads of this process.
     ///
     /// # Errors
     /// The range does not lie within the window; nothing was copied.
-    fn copy_in(&mut self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow>;
+    fn copy_in(&self, offset: usize, source: &[u8]) -> Result<(), OutOfWindow>;
 
     /// Reads one byte, then orders all later reads after it.
     ///
@@ -151,4 +155,17 @@ pub trait Window: Send + Sync + Sized + 'static {
     /// # Errors
     /// The word does not lie within the window, or is not aligned to eight bytes.
     fn load_u64(&self, offset: usize) -> Result<u64, OutOfWindow>;
+
+    /// Writes an aligned word in host byte order, ordered after all earlier writes.
+    ///
+    /// # Errors
+    /// As for [`Window::load_u64`]; nothing was written.
+    fn store_u64(&self, offset: usize, word: u64) -> Result<(), OutOfWindow>;
+
+    /// Replaces an aligned word by `new` where it equals `current`, and gives what was there before: it was replaced where
+    /// that is `current`. Atomic among the threads of this host, and not towards atomics of a peer.
+    ///
+    /// # Errors
+    /// As for [`Window::load_u64`]; nothing was written.
+    fn compare_exchange_u64(&self, offset: usize, current: u64, new: u64) -> Result<u64, OutOfWindow>;
 }

@@ -135,7 +135,7 @@ fn write_with_immediate_consumes_a_receive_and_leaves_it_alone() {
 fn atomics() {
     let Some(bench) = bench("atomics") else { return };
     let mut arena = bench.arena(4, 64);
-    let mut window = window(&bench, 4096, RemoteAccess::ALL);
+    let window = window(&bench, 4096, RemoteAccess::ALL);
     let (mut one, _other) = bench.pair();
     let remote = address(&window, 8);
     window.copy_in(8, &100_u64.to_ne_bytes()).unwrap();
@@ -260,7 +260,7 @@ fn a_window_has_no_bytes_beyond_its_end() {
     let Some(bench) = bench("a_window_has_no_bytes_beyond_its_end") else {
         return;
     };
-    let mut window = window(&bench, 100, RemoteAccess::ALL);
+    let window = window(&bench, 100, RemoteAccess::ALL);
     let mut bytes = [0; 101];
     assert_eq!(window.bytes(), 100);
     assert!(window.copy_out(0, &mut bytes).is_err());
@@ -272,6 +272,20 @@ fn a_window_has_no_bytes_beyond_its_end() {
     assert!(window.load_u8(100).is_err());
     assert!(window.load_u64(88).is_ok());
     assert!(window.load_u64(96).is_err());
+    // Words: as whole ones, aligned, and within the window.
+    window.store_u64(88, 0x0102_0304_0506_0708).unwrap();
+    assert_eq!(window.load_u8(88), Ok(0x0102_0304_0506_0708_u64.to_ne_bytes()[0]));
+    assert_eq!(window.compare_exchange_u64(88, 0, 1), Ok(0x0102_0304_0506_0708));
+    assert_eq!(
+        window.compare_exchange_u64(88, 0x0102_0304_0506_0708, 5),
+        Ok(0x0102_0304_0506_0708)
+    );
+    assert_eq!(window.load_u64(88), Ok(5));
+    for outside in [1, 81, 96, usize::MAX - 7] {
+        assert!(window.store_u64(outside, 0).is_err());
+        assert!(window.compare_exchange_u64(outside, 0, 0).is_err());
+    }
+    assert_eq!(window.load_u64(88), Ok(5));
     // Every alignment of beginning and end.
     for offset in 0..17 {
         for length in 0..40 {
@@ -282,6 +296,48 @@ fn a_window_has_no_bytes_beyond_its_end() {
             assert_eq!(read, written);
         }
     }
+}
+
+/// Threads that copy in and out at once: every byte is one that somebody wrote, and words that are exchanged are counted
+/// exactly.
+#[test]
+fn threads_share_a_window() {
+    const ROUNDS: u64 = 2_000;
+    let Some(bench) = bench("threads_share_a_window") else {
+        return;
+    };
+    let window = window(&bench, 4096, RemoteAccess::ALL);
+    let window = &window;
+    std::thread::scope(|scope| {
+        for value in [1_u8, 2] {
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    window.copy_in(9, &[value; 3000]).unwrap();
+                }
+            });
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    let mut before = window.load_u64(4000).unwrap();
+                    loop {
+                        let found = window.compare_exchange_u64(4000, before, before + 1).unwrap();
+                        if found == before {
+                            break;
+                        }
+                        before = found;
+                    }
+                }
+            });
+        }
+        let mut bytes = [0; 3000];
+        for _ in 0..ROUNDS {
+            window.copy_out(9, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|byte| *byte <= 2));
+        }
+    });
+    assert_eq!(window.load_u64(4000), Ok(2 * ROUNDS));
+    assert!([1, 2].contains(&window.load_u8(9).unwrap()));
+    assert_eq!(window.load_u8(8), Ok(0));
+    assert_eq!(window.load_u8(3009), Ok(0));
 }
 
 /// Memory of the test's own, given back to nobody.

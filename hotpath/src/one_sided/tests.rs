@@ -46,11 +46,17 @@ impl Window for Memory {
         destination.copy_from_slice(&bytes[offset..offset + destination.len()]);
         Ok(())
     }
-    fn copy_in(&mut self, _: usize, _: &[u8]) -> Result<(), OutOfWindow> {
+    fn copy_in(&self, _: usize, _: &[u8]) -> Result<(), OutOfWindow> {
         unreachable!("a ring is written by its peer")
     }
     fn load_u8(&self, offset: usize) -> Result<u8, OutOfWindow> {
         Ok(self.0.lock().unwrap()[offset])
+    }
+    fn store_u64(&self, _: usize, _: u64) -> Result<(), OutOfWindow> {
+        unreachable!()
+    }
+    fn compare_exchange_u64(&self, _: usize, _: u64, _: u64) -> Result<u64, OutOfWindow> {
+        unreachable!()
     }
     fn load_u64(&self, offset: usize) -> Result<u64, OutOfWindow> {
         let bytes = self.0.lock().unwrap();

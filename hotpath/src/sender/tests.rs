@@ -46,10 +46,16 @@ impl Window for Word {
     fn copy_out(&self, _: usize, _: &mut [u8]) -> Result<(), OutOfWindow> {
         unreachable!()
     }
-    fn copy_in(&mut self, _: usize, _: &[u8]) -> Result<(), OutOfWindow> {
+    fn copy_in(&self, _: usize, _: &[u8]) -> Result<(), OutOfWindow> {
         unreachable!()
     }
     fn load_u8(&self, _: usize) -> Result<u8, OutOfWindow> {
+        unreachable!()
+    }
+    fn store_u64(&self, _: usize, _: u64) -> Result<(), OutOfWindow> {
+        unreachable!()
+    }
+    fn compare_exchange_u64(&self, _: usize, _: u64, _: u64) -> Result<u64, OutOfWindow> {
         unreachable!()
     }
     fn load_u64(&self, offset: usize) -> Result<u64, OutOfWindow> {

@@ -37,8 +37,8 @@ pub(crate) fn inline_bytes_and_empty_messages<R: Rig>(rig: &R) {
 }
 
 pub(crate) fn windows_are_checked_locally<R: Rig>(rig: &R) {
-    let [mut near, _far] = connected(rig);
-    let window = &mut near.window;
+    let [near, _far] = connected(rig);
+    let window = &near.window;
     assert_eq!(window.bytes(), WINDOW_BYTES);
     window.copy_in(WINDOW_BYTES - 8, &7_u64.to_ne_bytes()).unwrap();
     assert_eq!(window.load_u64(WINDOW_BYTES - 8), Ok(7));
@@ -47,6 +47,16 @@ pub(crate) fn windows_are_checked_locally<R: Rig>(rig: &R) {
     assert!(window.load_u8(WINDOW_BYTES).is_err());
     assert!(window.copy_out(usize::MAX, &mut [0; 2]).is_err());
     assert!(window.copy_in(WINDOW_BYTES, &[]).is_ok());
+    assert_eq!(window.store_u64(8, 40), Ok(()));
+    assert_eq!(
+        window.compare_exchange_u64(8, 41, 1),
+        Ok(40),
+        "another word: nothing is replaced"
+    );
+    assert_eq!(window.compare_exchange_u64(8, 40, 2), Ok(40));
+    assert_eq!(window.load_u64(8), Ok(2));
+    assert!(window.store_u64(WINDOW_BYTES - 4, 0).is_err());
+    assert!(window.compare_exchange_u64(4, 0, 0).is_err(), "not aligned");
     assert_ne!(near.window.remote().rkey().0, 0);
 }
 

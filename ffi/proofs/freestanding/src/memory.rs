@@ -148,11 +148,17 @@ impl Window for Word {
     fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result<(), OutOfWindow> {
         Err(Self::outside(offset, to.len()))
     }
-    fn copy_in(&mut self, offset: usize, from: &[u8]) -> Result<(), OutOfWindow> {
+    fn copy_in(&self, offset: usize, from: &[u8]) -> Result<(), OutOfWindow> {
         Err(Self::outside(offset, from.len()))
     }
     fn load_u8(&self, offset: usize) -> Result<u8, OutOfWindow> {
         Err(Self::outside(offset, 1))
+    }
+    fn store_u64(&self, offset: usize, _: u64) -> Result<(), OutOfWindow> {
+        Err(Self::outside(offset, 8))
+    }
+    fn compare_exchange_u64(&self, offset: usize, _: u64, _: u64) -> Result<u64, OutOfWindow> {
+        Err(Self::outside(offset, 8))
     }
     fn load_u64(&self, offset: usize) -> Result<u64, OutOfWindow> {
         if offset != 0 {

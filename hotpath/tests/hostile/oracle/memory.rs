@@ -46,7 +46,7 @@ impl Window for Memory {
         Ok(())
     }
 
-    fn copy_in(&mut self, _: usize, _: &[u8]) -> Result<(), OutOfWindow> {
+    fn copy_in(&self, _: usize, _: &[u8]) -> Result<(), OutOfWindow> {
         unreachable!("it is written by the peer")
     }
 
@@ -54,6 +54,12 @@ impl Window for Memory {
         Ok(self.look(offset, 1)[0])
     }
 
+    fn store_u64(&self, _: usize, _: u64) -> Result<(), OutOfWindow> {
+        unreachable!()
+    }
+    fn compare_exchange_u64(&self, _: usize, _: u64, _: u64) -> Result<u64, OutOfWindow> {
+        unreachable!()
+    }
     fn load_u64(&self, offset: usize) -> Result<u64, OutOfWindow> {
         assert_eq!(offset % 8, 0);
         Ok(u64::from_ne_bytes(self.word(offset)))

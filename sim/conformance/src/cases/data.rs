@@ -258,7 +258,7 @@ fn s18_a_fenced_write_waits_for_the_read<R: Rig>(rig: &R, notes: &mut Notes) -> 
         retry_count: 6,
         ..QUICK
     };
-    let [mut near, mut far] = disturbed(rig, Disturbance::LostAndRepeated, patient)?;
+    let [mut near, far] = disturbed(rig, Disturbance::LostAndRepeated, patient)?;
     let (mut seen, mut written) = (0_u32, 0_u32);
     for round in 0..20_u8 {
         far.window.copy_in(0, &[round; 200])?;

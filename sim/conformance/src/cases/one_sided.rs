@@ -150,7 +150,7 @@ fn s28_a_requester_goes_on_as_its_depth_allows<R: Rig>(rig: &R, notes: &mut Note
         max_dest_rd_atomic: 1,
         ..USUAL
     };
-    let [mut near, mut far] = connected_as(rig, [wish; 2])?;
+    let [mut near, far] = connected_as(rig, [wish; 2])?;
     far.window.copy_in(64, &[7; 100])?;
     let (word, place) = (far.at(0)?, far.at(64)?);
     let mut slots = Vec::new();

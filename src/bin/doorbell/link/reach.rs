@@ -98,7 +98,7 @@ impl<P: Provider> Opened<P> {
         let config = WindowConfig::new(pieces.saturating_mul(piece_bytes), op.access());
         let mut windows = Vec::new();
         for (index, worker) in workers.iter().enumerate() {
-            let mut window = worker.window(&config)?;
+            let window = worker.window(&config)?;
             let number = grant(index, &window).ok_or("a window could not be granted")?;
             if op == Op::Read {
                 let mut piece = vec![0; piece_bytes];

@@ -93,7 +93,7 @@ impl Source {
         first: u64,
         count: u64,
     ) -> Result<(), PerfError> {
-        let mut put = |place, bytes: &[u8]| window.copy_in(place, bytes).map_err(|_| PerfError::NoMemory);
+        let put = |place, bytes: &[u8]| window.copy_in(place, bytes).map_err(|_| PerfError::NoMemory);
         match self.test.op {
             Op::Send | Op::Write | Op::WriteImm | Op::Ring => Ok(()),
             Op::Read => {

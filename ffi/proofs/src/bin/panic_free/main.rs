@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         queues::run(&mut Bare::new(queues::DEPTH)?),
         rings::run(),
         words::run(),
-        windows::run(&mut pair.b.window),
+        windows::run(&pair.b.window),
         halves::run(pair),
     ];
     if done.contains(&false) {

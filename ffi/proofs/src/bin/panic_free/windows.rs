@@ -7,7 +7,7 @@ use no_panic::no_panic;
 
 #[cfg_attr(feature = "panic_free", no_panic)]
 #[inline(never)]
-fn copy_in(window: &mut LocalWindow, offset: usize, bytes: &[u8]) -> bool {
+fn copy_in(window: &LocalWindow, offset: usize, bytes: &[u8]) -> bool {
     window.copy_in(offset, bytes).is_ok()
 }
 
@@ -29,8 +29,20 @@ fn load_u64(window: &LocalWindow, offset: usize) -> Option<u64> {
     window.load_u64(offset).ok()
 }
 
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn store_u64(window: &LocalWindow, offset: usize, word: u64) -> bool {
+    window.store_u64(offset, word).is_ok()
+}
+
+#[cfg_attr(feature = "panic_free", no_panic)]
+#[inline(never)]
+fn compare_exchange_u64(window: &LocalWindow, offset: usize, current: u64, new: u64) -> Option<u64> {
+    window.compare_exchange_u64(offset, current, new).ok()
+}
+
 /// Bytes copied in at each place, that come out again, whole words or not.
-fn copies(window: &mut LocalWindow) -> bool {
+fn copies(window: &LocalWindow) -> bool {
     let bytes: [u8; 61] = core::array::from_fn(|at| u8::try_from(at).unwrap_or(0));
     (0..16).all(|offset| {
         let mut back = [0; 61];
@@ -42,7 +54,7 @@ fn copies(window: &mut LocalWindow) -> bool {
 }
 
 /// What does not lie within the window is refused, however far outside it lies.
-fn refuses(window: &mut LocalWindow) -> bool {
+fn refuses(window: &LocalWindow) -> bool {
     let end = window.bytes();
     let mut bytes = [0; 8];
     [end.wrapping_sub(7), end, usize::MAX.wrapping_sub(7), usize::MAX]
@@ -56,11 +68,17 @@ fn refuses(window: &mut LocalWindow) -> bool {
 }
 
 /// Runs all of it; says whether it did what it should.
-pub(crate) fn run(window: &mut LocalWindow) -> bool {
+pub(crate) fn run(window: &LocalWindow) -> bool {
     let word = [1, 2, 3, 4, 5, 6, 7, 8];
     copies(window)
         && refuses(window)
         && copy_in(window, 8, &word)
         && load_u64(window, 8) == Some(u64::from_ne_bytes(word))
         && load_u64(window, 9).is_none()
+        && store_u64(window, 16, 7)
+        && compare_exchange_u64(window, 16, 7, 8) == Some(7)
+        && compare_exchange_u64(window, 16, 7, 9) == Some(8)
+        && load_u64(window, 16) == Some(8)
+        && !store_u64(window, 17, 0)
+        && compare_exchange_u64(window, 17, 0, 0).is_none()
 }

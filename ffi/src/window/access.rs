@@ -1,0 +1,99 @@
+//! Copies of memory that a device may write meanwhile, done outside the language.
+//!
+//! No access that Rust's own memory model knows of is right for such memory at any width:
+//!
+//! - A plain copy is a data race where the device writes, and so undefined behaviour (Rust Reference, *Behavior considered
+//!   undefined*: data races).
+//! - Volatile access changes nothing about that: inside an allocation it is, for concurrent accesses, an access that is not
+//!   atomic (`core::ptr::read_volatile`).
+//! - Relaxed atomics are allowed, but at most a word wide, and two that overlap must be of one size unless both are loads
+//!   (`core::sync::atomic`, *Memory model for atomic accesses*). Their rate is a fraction of `memcpy`'s.
+//!
+//! So the copies are calls of the C library's `memcpy` from an `asm!` block, which the language does not look into (Rust
+//! Reference, *Inline assembly*, rules for inline assembly): the compiler must treat the block as a black box and may not
+//! assume which instructions it has, and the block may read and write the same memory as a foreign function. What the block does
+//! is then what the processor's own memory model says of its instructions, as is what the device does. The abstract machine
+//! sees one effect: bytes of the caller's own buffer, which nobody else reaches, hold some values, and each value of a byte is
+//! valid. A call of `memcpy` as an `extern` function would not do: the compiler knows that name, and may assume that nobody
+//! else writes.
+//!
+//! What is guaranteed of a copy: each byte is one that was there at some time during the call. Which bytes of a write that
+//! overlaps it are seen, and in which order, is not. Threads of this process that copy in and out at once have the same, so
+//! that nothing needs an exclusive borrow.
+//!
+//! Aligned words are read, written and exchanged by `AtomicU64`, and by nothing else that the language sees: no sizes mix.
+
+use core::arch::asm;
+use core::sync::atomic::{Ordering, fence};
+
+/// Copies `bytes` bytes.
+///
+/// # Safety
+/// 1. Both ranges are mapped, one for reading and the other for writing, throughout the call; 2. they do not overlap; 3. what
+///    the language knows of either range is an exclusive borrow of one, or a shared borrow of the one that is read. The other,
+///    the window's, it knows by raw pointers alone.
+#[inline]
+pub(super) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
+    let memcpy: unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize) -> *mut libc::c_void =
+        libc::memcpy;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: (memcpy(3), with the System V calling convention) three arguments, each in its register, and a stack that is
+    // aligned for a call, since `nostack` is not said; the ranges are as the caller vouches.
+    unsafe {
+        asm!(
+            "call {memcpy}",
+            memcpy = in(reg) memcpy,
+            inout("rdi") to => _,
+            inout("rsi") from => _,
+            inout("rdx") bytes => _,
+            lateout("rax") _,
+            clobber_abi("C"),
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: (memcpy(3), with the procedure call standard of AArch64) as above.
+    unsafe {
+        asm!(
+            "blr {memcpy}",
+            memcpy = in(reg) memcpy,
+            inout("x0") to => _,
+            inout("x1") from => _,
+            inout("x2") bytes => _,
+            clobber_abi("C"),
+        );
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    compile_error!("windows are copied on x86-64 and aarch64 alone");
+}
+
+/// Reads a byte, then orders all later reads after it.
+///
+/// # Safety
+/// The byte is mapped for reading throughout the call.
+#[inline]
+pub(super) unsafe fn load_u8(from: *const u8) -> u8 {
+    let byte: u32;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: one load of a byte that is mapped, as the caller vouches.
+    unsafe {
+        asm!(
+            "movzx {byte:e}, byte ptr [{from}]",
+            byte = out(reg) byte,
+            from = in(reg) from,
+            options(nostack, preserves_flags),
+        );
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        asm!(
+            "ldrb {byte:w}, [{from}]",
+            byte = out(reg) byte,
+            from = in(reg) from,
+            options(nostack, preserves_flags),
+        );
+    }
+    fence(Ordering::Acquire);
+    let [byte, ..] = byte.to_le_bytes();
+    byte
+}
