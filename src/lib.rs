@@ -64,6 +64,7 @@ mod rails;
 #[cfg(test)]
 #[path = "../fuzz/replay.rs"]
 mod replay;
+pub mod requests;
 mod ring_channel;
 #[cfg(feature = "settings")]
 mod settings;

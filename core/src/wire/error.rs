@@ -32,6 +32,8 @@ pub enum Part {
     Collective,
     /// A message of a session.
     SessionFrame,
+    /// A request or an answer.
+    Request,
 }
 
 /// The field that is wrong.
@@ -158,6 +160,8 @@ pub enum Field {
     GrantWindow,
     /// The neighbours that no rail leads to for now.
     WithoutRail,
+    /// The number that answers name their request by.
+    Correlation,
 }
 
 /// Why a field is wrong.
@@ -242,6 +246,7 @@ impl fmt::Display for Part {
             Self::Relay => "relay header",
             Self::Collective => "collective header",
             Self::SessionFrame => "session frame",
+            Self::Request => "request",
         })
     }
 }
@@ -309,6 +314,7 @@ impl fmt::Display for Field {
             Self::GrantAccess => "access that is granted",
             Self::GrantWindow => "window that is granted",
             Self::WithoutRail => "neighbours without a rail",
+            Self::Correlation => "correlation",
         })
     }
 }

@@ -1,5 +1,5 @@
 //! Wire formats 1 and 2: the handle a listener hands out, the frames of the handshake, what describes a window
-//! or a ring, and the frames of a session.
+//! or a ring, the frames of a session, and the header of requests and answers.
 //!
 //! Everything is big-endian, fixed in size or checked in length, and parsed in place. Here
 //! live bytes and their meaning, nothing that waits, chooses or sends. `docs/wire-format.md`
@@ -13,6 +13,7 @@ mod handle;
 mod number;
 mod rails;
 mod reject;
+mod request;
 mod resumption;
 mod ring;
 mod session;
@@ -38,6 +39,7 @@ pub use rails::{
     AdvertisedRail, NotAdvertisable, RAIL_BYTES_MAX, RAILS_MAX, RailIter, Rails, SpeedClass, TooManyRails,
 };
 pub use reject::{Reject, RejectReason};
+pub use request::{CorrelationId, REQUEST_HEADER_BYTES, RequestHeader, RequestKind};
 pub use resumption::{Resumption, SessionId};
 pub use ring::{
     Publication, RING_CELL_BYTES_MAX, RING_CELLS_MAX, RING_INVITATION_BYTES, RING_TRAILER_BYTES,

@@ -1,0 +1,136 @@
+//! The answerer's side, and messages that are put together for links.
+
+use core::fmt;
+
+use doorbell_core::provider::Provider;
+use doorbell_core::wire::{CorrelationId, REQUEST_HEADER_BYTES, RequestHeader, RequestKind};
+use doorbell_ffi::Rdma;
+
+use crate::Lease;
+
+/// A request of a peer's, in the memory that it came in.
+pub struct Asked<P: Provider = Rdma> {
+    lease: Lease<P>,
+    id: CorrelationId,
+}
+
+impl<P: Provider> Asked<P> {
+    /// Takes a message for a request.
+    ///
+    /// # Errors
+    /// It is none, and handed back.
+    #[inline]
+    pub fn of(message: Lease<P>) -> Result<Self, Lease<P>> {
+        match RequestHeader::parse(message.payload()) {
+            Ok((RequestKind::Request, id, _)) => Ok(Self { lease: message, id }),
+            _ => Err(message),
+        }
+    }
+
+    /// What it is called by its requester.
+    #[must_use]
+    pub const fn id(&self) -> CorrelationId {
+        self.id
+    }
+
+    /// What is asked.
+    #[must_use]
+    #[inline]
+    pub fn body(&self) -> &[u8] {
+        self.lease
+            .payload()
+            .get(REQUEST_HEADER_BYTES..)
+            .unwrap_or_default()
+    }
+
+    /// The longest answer that fits into its memory.
+    #[must_use]
+    pub fn answer_bytes_max(&self) -> usize {
+        self.lease.capacity_bytes().saturating_sub(REQUEST_HEADER_BYTES)
+    }
+
+    /// Writes the answer over the request, to be sent by [`Channel::send`](crate::Channel::send), now or later.
+    ///
+    /// # Errors
+    /// It is longer than [`Asked::answer_bytes_max`]: the request is handed back.
+    #[inline]
+    pub fn answer(mut self, body: &[u8]) -> Result<Lease<P>, Self> {
+        match write(&mut self.lease, RequestKind::Answer, self.id, body) {
+            Some(()) => Ok(self.lease),
+            None => Err(self),
+        }
+    }
+
+    /// The memory, where no answer is given.
+    #[must_use]
+    pub fn into_lease(self) -> Lease<P> {
+        self.lease
+    }
+}
+
+impl<P: Provider> fmt::Debug for Asked<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Asked")
+            .field("id", &self.id)
+            .field("body_bytes", &self.body().len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Writes a message into a lease; nothing where it does not fit.
+#[inline]
+pub(super) fn write<P: Provider>(
+    lease: &mut Lease<P>,
+    kind: RequestKind,
+    id: CorrelationId,
+    body: &[u8],
+) -> Option<()> {
+    let (header, room) = lease
+        .buffer_mut()
+        .split_first_chunk_mut::<REQUEST_HEADER_BYTES>()?;
+    room.get_mut(..body.len())?.copy_from_slice(body);
+    *header = RequestHeader::new(kind, id).to_bytes();
+    lease.set_len_bytes(REQUEST_HEADER_BYTES.saturating_add(body.len()));
+    Some(())
+}
+
+/// Memory in which a message is put together, for links, which copy what they are given.
+#[derive(Debug)]
+pub struct Framing {
+    bytes: Vec<u8>,
+    body_bytes_max: usize,
+}
+
+impl Framing {
+    /// Memory for bodies of so many bytes at most.
+    #[must_use]
+    pub fn new(body_bytes_max: usize) -> Self {
+        Self {
+            bytes: Vec::with_capacity(REQUEST_HEADER_BYTES.saturating_add(body_bytes_max)),
+            body_bytes_max,
+        }
+    }
+
+    /// The longest body.
+    #[must_use]
+    pub const fn body_bytes_max(&self) -> usize {
+        self.body_bytes_max
+    }
+
+    /// An answer, to be sent by [`Links::send`](crate::Links::send); `None` where the body is longer than bodies are here.
+    #[must_use]
+    pub fn answer(&mut self, id: CorrelationId, body: &[u8]) -> Option<&[u8]> {
+        self.message(RequestKind::Answer, id, body)
+    }
+
+    pub(super) fn message(&mut self, kind: RequestKind, id: CorrelationId, body: &[u8]) -> Option<&[u8]> {
+        if body.len() > self.body_bytes_max {
+            return None;
+        }
+        self.bytes.clear();
+        self.bytes
+            .extend_from_slice(&RequestHeader::new(kind, id).to_bytes());
+        self.bytes.extend_from_slice(body);
+        Some(&self.bytes)
+    }
+}

@@ -1,0 +1,262 @@
+//! Requests over a channel and over a link.
+
+use core::fmt;
+
+use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::session::{PushRefusal, SessionEvent};
+use doorbell_core::wire::{CorrelationId, RequestKind};
+use doorbell_core::{Clock as _, Deadline};
+
+use super::answering::write;
+use super::{Ended, Heard, RequestFailure, Requests};
+use crate::{ChannelId, ChannelState, Event, LinkEvent, LinkId, Links, Network, SendErrorKind, Turn, Worker};
+
+/// A request that was not sent, with the reason: its context is handed back, and it has no other end.
+#[derive(Debug)]
+pub struct NotSent<T> {
+    /// Why.
+    pub kind: NotSentKind,
+    /// The context.
+    pub context: T,
+}
+
+/// Why a request was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotSentKind {
+    /// Back-pressure: as many requests are in flight as the table holds.
+    InFlight,
+    /// Back-pressure: the Worker has no memory to lend now.
+    NoMemory,
+    /// Caller misuse: the Worker has no such channel, or it was closed.
+    NoChannel,
+    /// Caller misuse: the body is longer than the table was made for, or than a slot holds.
+    TooLong {
+        /// The bytes there were.
+        bytes: usize,
+        /// The most there may be.
+        bytes_max: usize,
+    },
+    /// The channel did not take it.
+    Channel(SendErrorKind),
+    /// The link did not take it.
+    Link(PushRefusal),
+}
+
+impl NotSentKind {
+    /// Whether the same request may be sent later.
+    #[must_use]
+    pub const fn is_back_pressure(&self) -> bool {
+        matches!(
+            self,
+            Self::InFlight
+                | Self::NoMemory
+                | Self::Channel(SendErrorKind::WouldBlock)
+                | Self::Link(PushRefusal::Full | PushRefusal::Recovering)
+        )
+    }
+}
+
+impl fmt::Display for NotSentKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InFlight => {
+                f.write_str("as many requests are in flight as the table holds: poll, and try again")
+            }
+            Self::NoMemory => f.write_str("the Worker has no memory to lend now: poll, and try again"),
+            Self::NoChannel => {
+                f.write_str("the Worker has no such channel: it was closed, or is another Worker's")
+            }
+            Self::TooLong { bytes, bytes_max } => {
+                write!(
+                    f,
+                    "a body of {bytes} bytes, where {bytes_max} fit: send less, or make the table for more"
+                )
+            }
+            Self::Channel(kind) => kind.fmt(f),
+            Self::Link(refusal) => refusal.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for NotSentKind {}
+
+impl<T> fmt::Display for NotSent<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)
+    }
+}
+
+impl<T: fmt::Debug> core::error::Error for NotSent<T> {}
+
+impl<T> Requests<T> {
+    /// Sends a request over a channel, to be answered by the deadline.
+    ///
+    /// # Errors
+    /// It was not sent: [`NotSentKind::is_back_pressure`] says whether it may be later.
+    pub fn send<P: Provider>(
+        &mut self,
+        worker: &mut Worker<P>,
+        channel: ChannelId,
+        body: &[u8],
+        deadline: Deadline,
+        context: T,
+    ) -> Result<CorrelationId, NotSent<T>> {
+        let id = self.begin_body(body, deadline, context)?;
+        let outcome = post(worker, channel, id, body);
+        outcome.map_or_else(|kind| self.not_sent(id, kind), |()| Ok(id))
+    }
+
+    /// Sends a request over a link, to be answered by the deadline.
+    ///
+    /// # Errors
+    /// As for [`Requests::send`].
+    pub fn send_link<P: Provider, N: Network>(
+        &mut self,
+        links: &mut Links<P, N>,
+        link: LinkId,
+        body: &[u8],
+        deadline: Deadline,
+        context: T,
+    ) -> Result<CorrelationId, NotSent<T>> {
+        let id = self.begin_body(body, deadline, context)?;
+        let message = self.framing.message(RequestKind::Request, id, body);
+        let outcome = message.map_or(Err(PushRefusal::TooLong), |message| {
+            links.send(link, message).map(|_| ())
+        });
+        match outcome {
+            Ok(()) => Ok(id),
+            Err(refusal) => self.not_sent(id, NotSentKind::Link(refusal)),
+        }
+    }
+
+    /// Takes what a poll tells of the channel: answers, and its failure. Gives back what is neither, as requests of the peer's.
+    #[inline]
+    pub fn take<P: Provider>(
+        &mut self,
+        turn: &mut Turn<'_, P>,
+        event: Event<P>,
+        mut each: impl FnMut(T, Ended<'_>),
+    ) -> Option<Event<P>> {
+        match event {
+            Event::Received { message, immediate } => {
+                match self.hear(message.payload()) {
+                    Heard::Answer(context, body) => each(context, Ended::Answered(body)),
+                    Heard::Dropped => {}
+                    Heard::Request(..) | Heard::Other(_) => {
+                        return Some(Event::Received { message, immediate });
+                    }
+                }
+                turn.release(message);
+                None
+            }
+            Event::Failed { status, .. } | Event::ReceiveFailed { status } => {
+                let cause = match turn.channel.state() {
+                    ChannelState::Failed { cause } => cause.status,
+                    ChannelState::Open => status,
+                };
+                self.note_failure(cause, each);
+                Some(event)
+            }
+            other => Some(other),
+        }
+    }
+
+    /// Takes what a poll tells of the link: answers, and its end. Gives back what is not an answer, the end too.
+    pub fn take_link<'m>(
+        &mut self,
+        event: LinkEvent<'m>,
+        mut each: impl FnMut(T, Ended<'_>),
+    ) -> Option<LinkEvent<'m>> {
+        match event {
+            LinkEvent::Received { message } => match self.hear(message) {
+                Heard::Answer(context, body) => {
+                    each(context, Ended::Answered(body));
+                    None
+                }
+                Heard::Dropped => None,
+                Heard::Request(..) | Heard::Other(_) => Some(event),
+            },
+            LinkEvent::Session(SessionEvent::Final { reason }) => {
+                self.fail(RequestFailure::Link(reason), each);
+                Some(event)
+            }
+            other => Some(other),
+        }
+    }
+
+    /// Polls a Worker whose channel to this peer is its only one, and ends what is due by its clock; says how many
+    /// completions there were. Messages that are no answers are dropped.
+    ///
+    /// # Errors
+    /// As for [`Worker::poll`].
+    pub fn poll<P: Provider>(
+        &mut self,
+        worker: &mut Worker<P>,
+        mut each: impl FnMut(T, Ended<'_>),
+    ) -> Result<u32, ProviderError> {
+        let count = worker.poll(|mut turn, event| {
+            if let Some(Event::Received { message, .. }) = self.take(&mut turn, event, &mut each) {
+                turn.release(message);
+            }
+        })?;
+        if self.wake().is_some() {
+            self.expire(worker.context().now(), each);
+        }
+        Ok(count)
+    }
+
+    /// Begins one whose body fits.
+    fn begin_body(
+        &mut self,
+        body: &[u8],
+        deadline: Deadline,
+        context: T,
+    ) -> Result<CorrelationId, NotSent<T>> {
+        let (bytes, bytes_max) = (body.len(), self.framing.body_bytes_max());
+        if bytes > bytes_max {
+            let kind = NotSentKind::TooLong { bytes, bytes_max };
+            return Err(NotSent { kind, context });
+        }
+        self.begin(deadline, context).map_err(|context| NotSent {
+            kind: NotSentKind::InFlight,
+            context,
+        })
+    }
+
+    fn not_sent(&mut self, id: CorrelationId, kind: NotSentKind) -> Result<CorrelationId, NotSent<T>> {
+        // It was begun just now, so it is there.
+        self.take_back(id)
+            .map_or(Ok(id), |context| Err(NotSent { kind, context }))
+    }
+}
+
+/// Sends a request.
+fn post<P: Provider>(
+    worker: &mut Worker<P>,
+    channel: ChannelId,
+    id: CorrelationId,
+    body: &[u8],
+) -> Result<(), NotSentKind> {
+    if worker.channel(channel).is_none() {
+        return Err(NotSentKind::NoChannel);
+    }
+    let mut lease = worker.lease().ok_or(NotSentKind::NoMemory)?;
+    if write(&mut lease, RequestKind::Request, id, body).is_none() {
+        let bytes_max = lease.capacity_bytes().saturating_sub(super::REQUEST_HEADER_BYTES);
+        worker.release(lease);
+        let bytes = body.len();
+        return Err(NotSentKind::TooLong { bytes, bytes_max });
+    }
+    let sent = worker.channel(channel).map(|channel| channel.send(lease));
+    match sent {
+        Some(Ok(_)) => Ok(()),
+        Some(Err(error)) => {
+            if let Some(lease) = error.item {
+                worker.release(lease);
+            }
+            Err(NotSentKind::Channel(error.kind))
+        }
+        None => Err(NotSentKind::NoChannel),
+    }
+}

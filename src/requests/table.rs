@@ -1,0 +1,284 @@
+//! The requester's table: which requests have no end yet, and what each ended by. It knows neither channels nor links.
+
+use core::fmt;
+
+use doorbell_core::session::FinalReason;
+use doorbell_core::wire::{CorrelationId, RequestHeader, RequestKind, WireError};
+use doorbell_core::{Deadline, Instant, WcStatus};
+
+use super::Framing;
+
+/// Requests of one peer that have no end yet, each with a context of the application's own.
+///
+/// Its memory is `in_flight_max` entries, and one body for links.
+#[derive(Debug)]
+pub struct Requests<T> {
+    entries: Box<[Entry<T>]>,
+    /// The entries that no request has.
+    free: Vec<u32>,
+    /// No request's deadline is before it.
+    earliest: Option<Deadline>,
+    /// Receives or requests of the channel were flushed, and why was not seen yet.
+    flushed: Option<WcStatus>,
+    counts: RequestCounts,
+    pub(super) framing: Framing,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    /// Counts the requests that had it, modulo 2^32.
+    generation: u32,
+    waiting: Option<(Deadline, T)>,
+}
+
+/// What was counted since the table was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RequestCounts {
+    /// Requests that were sent.
+    pub sent: u64,
+    /// Requests that were answered in time.
+    pub answered: u64,
+    /// Requests whose deadline passed.
+    pub timed_out: u64,
+    /// Requests that the application cancelled.
+    pub cancelled: u64,
+    /// Requests that failed with their channel or link.
+    pub failed: u64,
+    /// Answers to requests that had ended, and answers that came again: dropped.
+    pub late: u64,
+    /// Answers to what was never asked: dropped. An honest peer sends none.
+    pub unasked: u64,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ended<'m> {
+    /// By its answer, which has this body.
+    Answered(&'m [u8]),
+    /// By its deadline. The peer may have carried it out, or may do so yet.
+    TimedOut,
+    /// With its channel or link, for this reason. The peer may have carried it out.
+    Failed(RequestFailure),
+}
+
+/// Why all requests of a table failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RequestFailure {
+    /// The channel failed: the first cause, as far as it was seen.
+    Channel(WcStatus),
+    /// The link is over.
+    Link(FinalReason),
+    /// The application gave the peer up.
+    GivenUp,
+}
+
+impl fmt::Display for RequestFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Channel(status) => write!(f, "the channel failed: {status}"),
+            Self::Link(reason) => write!(f, "the link is over: {reason}"),
+            Self::GivenUp => f.write_str("the peer was given up"),
+        }
+    }
+}
+
+impl core::error::Error for RequestFailure {}
+
+/// What a message is to the requester.
+#[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Heard<'m, T> {
+    /// The answer to a request, which has ended by it: its context, and the answer's body.
+    Answer(T, &'m [u8]),
+    /// An answer that nobody waits for any more, or never did: it was counted.
+    Dropped,
+    /// A request of the peer's.
+    Request(CorrelationId, &'m [u8]),
+    /// No message of this kind.
+    Other(WireError),
+}
+
+impl<T> Requests<T> {
+    /// A table for so many requests at a time, 1 to 2^20, and bodies of so many bytes at most.
+    #[must_use]
+    pub fn new(in_flight_max: u32, body_bytes_max: usize) -> Self {
+        let in_flight_max = in_flight_max.clamp(1, 1 << 20);
+        let entry = |_| Entry {
+            generation: 0,
+            waiting: None,
+        };
+        Self {
+            entries: (0..in_flight_max).map(entry).collect(),
+            free: (0..in_flight_max).rev().collect(),
+            earliest: None,
+            flushed: None,
+            counts: RequestCounts::default(),
+            framing: Framing::new(body_bytes_max),
+        }
+    }
+
+    /// How many requests have no end yet.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.entries.len().saturating_sub(self.free.len())
+    }
+
+    /// How many more requests may be sent now.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.free.len()
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub const fn counts(&self) -> RequestCounts {
+        self.counts
+    }
+
+    /// When to call [`Requests::expire`] at the latest. It may be early. `None` where nothing is in flight.
+    #[must_use]
+    pub fn wake(&self) -> Option<Deadline> {
+        self.earliest.filter(|_| self.in_flight() > 0)
+    }
+
+    /// Begins a request that the caller sends by a way of its own, with [`RequestHeader::new`] in front. A request that was
+    /// not sent after all is taken back by [`Requests::cancel`].
+    ///
+    /// # Errors
+    /// As many are in flight as may be: the context is handed back.
+    pub fn begin(&mut self, deadline: Deadline, context: T) -> Result<CorrelationId, T> {
+        if self.in_flight() == 0 {
+            // Of a channel before this one.
+            (self.earliest, self.flushed) = (None, None);
+        }
+        let Some((index, entry)) = self
+            .free
+            .last()
+            .and_then(|index| Some((*index, self.entries.get_mut(*index as usize)?)))
+        else {
+            return Err(context);
+        };
+        self.free.pop();
+        entry.generation = entry.generation.wrapping_add(1);
+        entry.waiting = Some((deadline, context));
+        let earliest = self.earliest.unwrap_or(deadline);
+        self.earliest = Some(earliest.min(deadline));
+        self.counts.sent = self.counts.sent.wrapping_add(1);
+        Ok(CorrelationId(
+            u64::from(entry.generation) << 32 | u64::from(index),
+        ))
+    }
+
+    /// Takes a message of the peer's.
+    #[inline]
+    pub fn hear<'m>(&mut self, message: &'m [u8]) -> Heard<'m, T> {
+        match RequestHeader::parse(message) {
+            Ok((RequestKind::Answer, id, body)) => match self.end(id) {
+                Ok(context) => {
+                    self.counts.answered = self.counts.answered.wrapping_add(1);
+                    Heard::Answer(context, body)
+                }
+                Err(was_asked) => {
+                    let count = if was_asked {
+                        &mut self.counts.late
+                    } else {
+                        &mut self.counts.unasked
+                    };
+                    *count = count.wrapping_add(1);
+                    Heard::Dropped
+                }
+            },
+            Ok((_, id, body)) => Heard::Request(id, body),
+            Err(error) => Heard::Other(error),
+        }
+    }
+
+    /// Cancels a request: gives its context back, or nothing where it has ended. The peer is not told.
+    pub fn cancel(&mut self, id: CorrelationId) -> Option<T> {
+        let context = self.end(id).ok()?;
+        self.counts.cancelled = self.counts.cancelled.wrapping_add(1);
+        Some(context)
+    }
+
+    /// Takes one back that was never sent.
+    pub(super) fn take_back(&mut self, id: CorrelationId) -> Option<T> {
+        let context = self.end(id).ok()?;
+        self.counts.sent = self.counts.sent.wrapping_sub(1);
+        Some(context)
+    }
+
+    /// Ends the requests whose deadlines have passed. Where none can have, it is a look at one word; else a pass over
+    /// the table.
+    #[inline]
+    pub fn expire(&mut self, now: Instant, each: impl FnMut(T, Ended<'_>)) {
+        if self.earliest.is_some_and(|earliest| earliest.has_passed(now)) {
+            self.expire_due(now, each);
+        }
+    }
+
+    fn expire_due(&mut self, now: Instant, mut each: impl FnMut(T, Ended<'_>)) {
+        if let Some(status) = self.flushed {
+            return self.fail(RequestFailure::Channel(status), each);
+        }
+        // Before anything is told: a panic in the callback leaves the rest for the next call.
+        for index in (0..).take(self.entries.len()) {
+            let entry = self.entries.get_mut(index as usize);
+            let is_due = |(deadline, _): &mut (Deadline, T)| deadline.has_passed(now);
+            if let Some((_, context)) = entry.and_then(|entry| entry.waiting.take_if(is_due)) {
+                self.free.push(index);
+                self.counts.timed_out = self.counts.timed_out.wrapping_add(1);
+                each(context, Ended::TimedOut);
+            }
+        }
+        let waiting = self.entries.iter().filter_map(|entry| entry.waiting.as_ref());
+        self.earliest = waiting.map(|(deadline, _)| *deadline).min();
+    }
+
+    /// Ends all requests, for this reason: the channel or the link is of no further use.
+    pub fn fail(&mut self, reason: RequestFailure, mut each: impl FnMut(T, Ended<'_>)) {
+        if self.in_flight() == 0 {
+            return;
+        }
+        for index in (0..).take(self.entries.len()) {
+            let entry = self.entries.get_mut(index as usize);
+            if let Some((_, context)) = entry.and_then(|entry| entry.waiting.take()) {
+                self.free.push(index);
+                self.counts.failed = self.counts.failed.wrapping_add(1);
+                each(context, Ended::Failed(reason));
+            }
+        }
+        (self.earliest, self.flushed) = (None, None);
+    }
+
+    /// Notes that the channel failed. Of one poll a flush may be told before its cause, so it counts once [`Requests::expire`]
+    /// is called behind the poll.
+    pub(super) fn note_failure(&mut self, status: WcStatus, each: impl FnMut(T, Ended<'_>)) {
+        if !status.is_flush() {
+            self.fail(RequestFailure::Channel(status), each);
+        } else if self.in_flight() > 0 {
+            self.flushed = Some(status);
+            self.earliest = Some(Deadline::at(Instant::from_ns(0)));
+        }
+    }
+
+    /// Takes a request's context.
+    ///
+    /// # Errors
+    /// It has ended (`true`), or there never was such a request (`false`).
+    fn end(&mut self, id: CorrelationId) -> Result<T, bool> {
+        let index = u32::try_from(id.0 & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+        let generation = (id.0 >> 32) as u32;
+        let entry = self.entries.get_mut(index as usize).ok_or(false)?;
+        if generation != entry.generation {
+            // Serially: the generations behind the current one, down to the first, were there before.
+            let ago = entry.generation.wrapping_sub(generation);
+            return Err(ago < entry.generation);
+        }
+        let (_, context) = entry.waiting.take().ok_or(generation != 0)?;
+        self.free.push(index);
+        Ok(context)
+    }
+}

@@ -1,0 +1,201 @@
+//! The table against a plain model, by honest and hostile messages.
+
+use std::collections::BTreeMap;
+
+use doorbell_core::wire::{CorrelationId, RequestHeader, RequestKind};
+use doorbell_core::{Deadline, Instant};
+use doorbell_sim::Random;
+
+use super::{Ended, Heard, RequestFailure, Requests};
+
+fn at(ns: u64) -> Deadline {
+    Deadline::at(Instant::from_ns(ns))
+}
+
+fn answer(id: CorrelationId, body: &[u8]) -> Vec<u8> {
+    [&RequestHeader::new(RequestKind::Answer, id).to_bytes(), body].concat()
+}
+
+#[test]
+fn no_more_are_in_flight_than_may_be() {
+    let mut requests = Requests::new(2, 0);
+    let first = requests.begin(at(10), "first").unwrap();
+    requests.begin(at(10), "second").unwrap();
+    assert_eq!(requests.begin(at(10), "third"), Err("third"));
+    assert_eq!(requests.cancel(first), Some("first"));
+    assert_eq!(requests.cancel(first), None);
+    let third = requests.begin(at(10), "third").unwrap();
+    assert_eq!(requests.hear(&answer(first, b"old")), Heard::Dropped);
+    assert_eq!(
+        requests.hear(&answer(third, b"new")),
+        Heard::Answer("third", &b"new"[..])
+    );
+    assert_eq!((requests.counts().late, requests.counts().unasked), (1, 0));
+}
+
+#[test]
+fn a_deadline_is_passed_at_the_instant_itself() {
+    let mut requests = Requests::new(4, 0);
+    for (ns, name) in [(30, "third"), (10, "first"), (20, "second")] {
+        requests.begin(at(ns), name).unwrap();
+    }
+    let mut expired = |ns| {
+        let mut names = Vec::new();
+        requests.expire(Instant::from_ns(ns), |name, end| {
+            assert_eq!(end, Ended::TimedOut);
+            names.push(name);
+        });
+        (names, requests.wake().map(|wake| wake.instant().to_ns()))
+    };
+    assert_eq!(expired(9), (vec![], Some(10)));
+    assert_eq!(expired(10), (vec!["first"], Some(20)));
+    assert_eq!(expired(29), (vec!["second"], Some(30)));
+    assert_eq!(expired(u64::MAX), (vec!["third"], None));
+}
+
+#[test]
+fn what_was_never_asked_is_told_apart_from_what_is_late() {
+    let mut requests = Requests::new(2, 0);
+    let id = requests.begin(at(10), ()).unwrap();
+    // No entry of this index, a generation that is to come, and one that never was.
+    for hostile in [
+        id.0 | 7,
+        id.0 + (1 << 32),
+        id.0 & u64::from(u32::MAX),
+        1,
+        u64::MAX,
+    ] {
+        assert_eq!(
+            requests.hear(&answer(CorrelationId(hostile), b"")),
+            Heard::Dropped
+        );
+    }
+    assert_eq!((requests.counts().late, requests.counts().unasked), (0, 5));
+    assert_eq!(requests.hear(&answer(id, b"")), Heard::Answer((), &b""[..]));
+    assert_eq!(requests.hear(&answer(id, b"")), Heard::Dropped);
+    assert_eq!((requests.counts().late, requests.counts().unasked), (1, 5));
+}
+
+/// A callback that panics loses nothing but what it was told.
+#[test]
+fn a_panic_in_a_callback_loses_no_other_end() {
+    let mut requests = Requests::new(4, 0);
+    for number in 0..4 {
+        requests.begin(at(10), number).unwrap();
+    }
+    let mut ended = Vec::new();
+    let panicked = std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| {
+        requests.expire(Instant::from_ns(10), |number, _| {
+            ended.push(number);
+            assert_ne!(number, 1, "as planned");
+        });
+    }));
+    assert!(panicked.is_err());
+    requests.expire(Instant::from_ns(10), |number, _| ended.push(number));
+    assert_eq!(ended, [0, 1, 2, 3]);
+    assert_eq!((requests.in_flight(), requests.counts().timed_out), (0, 4));
+}
+
+/// How requests ended, by their numbers: each once.
+#[derive(Default)]
+struct Model {
+    waiting: BTreeMap<u64, (CorrelationId, u64)>,
+    ended: BTreeMap<u64, CorrelationId>,
+    next: u64,
+}
+
+impl Model {
+    fn end(&mut self, number: u64) -> (CorrelationId, u64) {
+        let (id, deadline) = self.waiting.remove(&number).expect("ended twice, or never asked");
+        self.ended.insert(number, id);
+        (id, deadline)
+    }
+
+    fn any(of: &[CorrelationId], random: &mut Random) -> Option<CorrelationId> {
+        let count = u64::try_from(of.len()).unwrap();
+        (count > 0).then(|| of[usize::try_from(random.below(count)).unwrap()])
+    }
+}
+
+#[test]
+fn each_request_ends_once_whatever_the_peer_says() {
+    for seed in 0..50 {
+        let mut random = Random::new(seed);
+        let (mut requests, mut model, mut now) = (Requests::new(8, 0), Model::default(), 0);
+        for _ in 0..2000 {
+            let waiting: Vec<_> = model.waiting.values().map(|(id, _)| *id).collect();
+            let ended: Vec<_> = model.ended.values().copied().collect();
+            match random.below(10) {
+                0..3 => {
+                    let (number, deadline) = (model.next, now + random.below(50));
+                    match requests.begin(at(deadline), number) {
+                        Ok(id) => {
+                            assert!(model.waiting.values().all(|(other, _)| *other != id));
+                            assert!(!ended.contains(&id), "a name was used again");
+                            model.waiting.insert(number, (id, deadline));
+                            model.next += 1;
+                        }
+                        Err(back) => assert_eq!((back, waiting.len()), (number, 8)),
+                    }
+                }
+                3..5 => {
+                    if let Some(id) = Model::any(&waiting, &mut random) {
+                        match requests.hear(&answer(id, b"yes")) {
+                            Heard::Answer(number, b"yes") => assert_eq!(model.end(number).0, id),
+                            other => panic!("{other:?}"),
+                        }
+                    }
+                }
+                5 => {
+                    if let Some(id) = Model::any(&ended, &mut random) {
+                        assert_eq!(requests.hear(&answer(id, b"")), Heard::Dropped);
+                    }
+                }
+                6 => {
+                    // A valid answer with some bits changed, cut anywhere.
+                    let id = Model::any(&waiting, &mut random).unwrap_or(CorrelationId(random.draw()));
+                    let mut bytes = answer(id, b"body");
+                    for _ in 0..random.below(3) {
+                        let at = usize::try_from(random.below(bytes.len() as u64)).unwrap();
+                        bytes[at] ^= 1 << random.below(8);
+                    }
+                    bytes.truncate(usize::try_from(random.below(bytes.len() as u64 + 1)).unwrap());
+                    if let Heard::Answer(number, _) = requests.hear(&bytes) {
+                        let (id, _) = model.end(number);
+                        assert_eq!(RequestHeader::parse(&bytes).unwrap().1, id);
+                    }
+                }
+                7 => {
+                    if let Some(id) = Model::any(&waiting, &mut random) {
+                        let number = requests.cancel(id).expect("it waits");
+                        assert_eq!(model.end(number).0, id);
+                    }
+                }
+                8 => {
+                    now += random.below(30);
+                    requests.expire(Instant::from_ns(now), |number, _| {
+                        assert!(model.end(number).1 <= now);
+                    });
+                    assert!(model.waiting.values().all(|(_, deadline)| *deadline > now));
+                }
+                _ => {
+                    if random.below(20) == 0 {
+                        requests.fail(RequestFailure::GivenUp, |number, _| {
+                            model.end(number);
+                        });
+                        assert!(model.waiting.is_empty());
+                    }
+                }
+            }
+            assert_eq!(requests.in_flight(), model.waiting.len());
+            let earliest = model.waiting.values().map(|(_, deadline)| *deadline).min();
+            let wake = requests.wake().map(|wake| wake.instant().to_ns());
+            assert!(wake <= earliest && wake.is_some() == earliest.is_some());
+        }
+        let counts = requests.counts();
+        let ends = counts.answered + counts.timed_out + counts.cancelled + counts.failed;
+        assert_eq!(ends, u64::try_from(model.ended.len()).unwrap());
+        assert_eq!(counts.sent, ends + u64::try_from(model.waiting.len()).unwrap());
+        assert!(counts.late > 0 && counts.unasked > 0 && counts.timed_out > 0);
+    }
+}
