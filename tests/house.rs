@@ -25,6 +25,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("ffi", &["doorbell-core", "rdma_sys", "heapless", "libc"]),
     ("ffi/sys", &["libc"]),
     ("ffi/fake", &["rdma_sys", "libc"]),
+    ("ffi/tokio", &["doorbell", "tokio"]),
     ("ffi/proofs", &["*"]),
     ("ffi/proofs/freestanding", &["doorbell-core", "doorbell-hotpath"]),
     ("sim", &["doorbell-core"]),
@@ -84,6 +85,7 @@ const UNSAFE: &[&str] = &[
     "ffi",
     "ffi/sys",
     "ffi/fake",
+    "ffi/tokio",
     "ffi/proofs",
     "ffi/proofs/freestanding",
 ];

@@ -1,0 +1,97 @@
+//! A service in tokio: one task accepts and answers, others are clients, and the end loses nothing.
+//!
+//! ```text
+//! cargo run -p doorbell-tokio --example service
+//! ```
+//!
+//! Both ends are simulated hosts in real time. On a machine with a device, `Node::open` makes the nodes, and the rest is the same.
+
+use core::error::Error;
+use core::time::Duration;
+use std::sync::Arc;
+
+use doorbell::{ChannelConfig, Event, Handle, Node, Trust, Watched, WorkerConfig};
+use doorbell_sim::Fabric;
+use doorbell_tokio::{AsyncWorker, Next};
+use tokio::sync::oneshot;
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+const MESSAGES: u32 = 100;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Sends back what comes, until it is told to end.
+async fn serve<P: Watched>(
+    node: Arc<Node<P>>,
+    announce: oneshot::Sender<Handle>,
+    mut end: oneshot::Receiver<()>,
+) -> Result<u32, Failure> {
+    let (mut worker, mut echoed) = (AsyncWorker::open(&node, &WorkerConfig::default())?, 0);
+    let port = worker.listen(&node, "[::]:0".parse()?, &ChannelConfig::default())?;
+    let _ = announce.send(*port.handle());
+    loop {
+        let next = tokio::select! {
+            next = worker.next() => next?,
+            _ = &mut end => break,
+        };
+        if let Next::Event(from, Event::Received { message, .. }) = next {
+            let channel = worker.worker().channel(from).ok_or("closed")?;
+            channel.send(message).map_err(|error| error.kind)?;
+            echoed += 1;
+        }
+    }
+    port.stop(node.within(PATIENCE));
+    let (_, _, closed) = worker.close_all(node.within(PATIENCE)).await;
+    Ok(closed.map(|()| echoed)?)
+}
+
+/// Sends messages, and awaits each.
+async fn call<P: Watched>(node: Node<P>, handle: Handle) -> Result<(), Failure> {
+    let mut worker = AsyncWorker::open(&node, &WorkerConfig::default())?;
+    let to = worker
+        .connect(&node, &handle, &ChannelConfig::default(), node.within(PATIENCE))
+        .await?;
+    for number in 0..MESSAGES {
+        let mut message = worker.worker().lease().ok_or("no memory")?;
+        message.fill(&number.to_be_bytes())?;
+        worker
+            .worker()
+            .channel(to)
+            .ok_or("closed")?
+            .send(message)
+            .map_err(|error| error.kind)?;
+        let answer = loop {
+            match worker.next().await? {
+                Next::Event(_, Event::Received { message, .. }) => break message,
+                Next::Event(_, Event::Done { .. }) => {}
+                _ => return Err("the connection failed".into()),
+            }
+        };
+        assert_eq!(answer.payload(), number.to_be_bytes());
+    }
+    Ok(worker.close(to, node.within(PATIENCE)).await?)
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failure> {
+    let [server, first, second] = Fabric::builder().real_time(doorbell::now).build().hosts()?;
+    let node = |host| Node::with_provider(host, Trust::unauthenticated_on_purpose());
+    let ((announce, handle), (end, ends)) = (oneshot::channel(), oneshot::channel());
+    let calls = async {
+        let handle = handle.await?;
+        tokio::try_join!(call(node(first)?, handle), call(node(second)?, handle))?;
+        end.send(()).map_err(|()| "the service ended first".into())
+    };
+    let (echoed, ()) = tokio::try_join!(serve(Arc::new(node(server)?), announce, ends), calls)?;
+    println!("{echoed} messages echoed");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn it_runs_over_simulated_hosts() {
+        super::main().unwrap();
+    }
+}

@@ -1,0 +1,26 @@
+//! doorbell in tokio: a Worker as something to await.
+//!
+//! An [`AsyncWorker`] owns a [`Worker`] that notifies, and watches its descriptors. Its task sleeps while nothing comes, and no
+//! thread is blocked. [`AsyncWorker::next`] gives events one after the other; [`AsyncWorker::turn`] lends them to a closure, as
+//! [`Worker::poll`] does, and copies nothing.
+//!
+//! | | |
+//! |---|---|
+//! | connect | [`AsyncWorker::connect`] |
+//! | accept | [`AsyncWorker::listen`], [`AsyncWorker::accept_from`]; then [`Next::Accepted`] |
+//! | events | [`AsyncWorker::next`], [`AsyncWorker::turn`] |
+//! | end | [`AsyncWorker::close`], [`AsyncWorker::close_all`] |
+//!
+//! # Cancellation
+//! Each future may be dropped at any await, as `tokio::select!` does: no event is lost, and what was begun goes on with the next call.
+//! A [`AsyncWorker::connect`] that is dropped undoes what it made.
+//!
+//! The example `service` is a server and its clients, over simulated hosts.
+
+mod watched;
+mod worker;
+
+pub use worker::{AsyncWorker, Error, Next};
+
+#[cfg(doc)]
+use doorbell::Worker;
