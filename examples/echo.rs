@@ -98,13 +98,7 @@ fn call<P: Provider, N: Network>(node: &Node<P, N>, messages: u32, handle: &Hand
     let worker = workers.get_mut(to.worker).ok_or("no such worker")?;
     let deadline = worker.within(PATIENCE);
     for number in 0..messages {
-        let mut message = worker.lease().ok_or("no memory")?;
-        message.fill(&number.to_be_bytes())?;
-        worker
-            .channel(to.channel)
-            .ok_or("closed")?
-            .send(message)
-            .map_err(|error| error.kind.to_string())?;
+        worker.send(to.channel, &number.to_be_bytes())?;
         let mut answer = None;
         let mut failed = None;
         while answer.is_none() && failed.is_none() {

@@ -9,7 +9,7 @@
 //! ```no_run
 //! use std::time::Duration;
 //! use doorbell::{
-//!     ChannelConfig, Event, KeyRing, Listener, Node, Trust, Wait, Woken, WorkerConfig, within,
+//!     ChannelConfig, Event, KeyRing, Listener, Node, Trust, Wait, Woken, WorkerConfig,
 //! };
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -19,9 +19,9 @@
 //! let mut listener = Listener::bind(&node, &workers, "[::]:0".parse()?, &config)?;
 //! println!("{}", listener.handle());
 //!
-//! let peer = listener.accept(&node, &mut workers, within(Duration::from_secs(30)))?;
+//! let peer = listener.accept(&node, &mut workers, node.within(Duration::from_secs(30)))?;
 //! let worker = &mut workers[peer.worker];
-//! let (deadline, mut done) = (within(Duration::from_secs(60)), false);
+//! let (deadline, mut done) = (worker.within(Duration::from_secs(60)), false);
 //! while !done {
 //!     let woken = worker.wait(Wait::Busy, deadline, |turn, event| match event {
 //!         Event::Received { message, .. } => done = turn.channel.send(message).is_err(),

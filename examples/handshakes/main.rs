@@ -246,7 +246,7 @@ impl Manner {
             for mut one in tries.drain(..) {
                 let now = Instant::now();
                 if one.connecting.is_none() && now >= one.again_at {
-                    let by = within(patience.saturating_sub(one.began.elapsed()));
+                    let by = node.within(patience.saturating_sub(one.began.elapsed()));
                     one.connecting = Some(node.begin_connect(&workers, handle, &config(), by)?);
                 }
                 let outcome = one

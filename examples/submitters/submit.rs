@@ -202,10 +202,7 @@ fn post<P: Provider>(
     }
     let submitted = SUBMITTERS * MESSAGES;
     let done = submitted.saturating_sub(signals.failed.load(Ordering::Relaxed));
-    let mut end = worker.lease().ok_or("no memory")?;
-    end.fill(&Message::End { submitted, done }.to_bytes())?;
-    let channel = worker.channel(first).ok_or("closed")?;
-    channel.send(end).map_err(|error| error.kind.to_string())?;
+    worker.send(first, &Message::End { submitted, done }.to_bytes())?;
     while !wait(worker)? {}
     Ok(())
 }
