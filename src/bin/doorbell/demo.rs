@@ -317,6 +317,8 @@ mod tests {
         let report = report.map_err(|error| error.to_string()).unwrap();
         assert_eq!(report.error, None);
         assert_eq!(report.tests.len(), few.len());
+        let json = serde_json::to_value(&report).unwrap();
+        crate::schema::check(&json, &mut Default::default());
     }
 
     #[test]

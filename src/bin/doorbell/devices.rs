@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// Looks at all devices, or at one.
 fn listing(only: Option<&str>) -> Result<Listing, Failure> {
     let kernel = Path::new(KERNEL);
-    let rdma = Rdma::load()?;
+    let rdma = Rdma::load().map_err(|error| advised(&NodeError::Library(error)))?;
     let found = rdma
         .devices()
         .map_err(|error| no_stack(&error.to_string(), &missing(kernel)))?;

@@ -14,6 +14,8 @@ mod config;
 mod configured;
 mod demo;
 mod devices;
+#[cfg(test)]
+mod documents;
 mod handle_file;
 #[cfg(test)]
 mod hostile;
@@ -31,6 +33,8 @@ mod port_counts;
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
 mod report;
+#[cfg(test)]
+mod schema;
 mod simulated;
 mod status;
 mod topo;
@@ -137,37 +141,69 @@ fn not_parsed(error: &clap::Error) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
+    use std::collections::BTreeMap;
 
-    /// The words of every command of `doorbell` in a document, as far as it goes on its line.
-    fn named(text: &str) -> impl Iterator<Item = Vec<&str>> {
-        let leads = ["\n", "`", "$ "].map(|lead| text.split(lead).skip(1));
-        leads.into_iter().flatten().filter_map(|rest| {
-            let rest = rest.strip_prefix("doorbell ")?;
-            let end = rest.find(['`', '\'', '#', '\n']).unwrap_or(rest.len());
-            let command = rest[..end].split("  ").next()?;
-            Some(command.split_whitespace().collect())
-        })
+    use clap::CommandFactory as _;
+    use clap::error::ErrorKind;
+
+    use crate::documents;
+
+    /// Every command that README.md and the pages of docs show is one, with its options and their values.
+    #[test]
+    fn the_commands_the_documents_show_are_understood() {
+        let shown = documents::commands("doorbell");
+        assert!(shown.len() > 30, "{shown:?}");
+        for documents::Shown { document, words } in shown {
+            // What stands in brackets is for the reader to choose.
+            let is_chosen = |word: &&String| !word.starts_with('[');
+            let said: Vec<_> = words.iter().filter(is_chosen).collect();
+            let parsed = super::Arguments::command().try_get_matches_from(&said);
+            let Err(error) = parsed else { continue };
+            // The name of a command may stand by itself.
+            let is_bare = said.len() == 2 && error.kind() == ErrorKind::MissingRequiredArgument;
+            assert!(is_bare, "{document}: {words:?}: {error}");
+        }
     }
 
-    /// With the options they are named with.
+    /// The long names that a short option stands for, where commands call the same thing by different names.
+    const SHORT: &[(char, &[&str])] = &[
+        ('D', &["duration", "seconds"]),
+        ('F', &["cpu-freq"]),
+        ('I', &["inline"]),
+        ('S', &["service-level"]),
+        ('a', &["all"]),
+        ('c', &["check"]),
+        ('d', &["device"]),
+        ('e', &["events"]),
+        ('h', &["help"]),
+        ('i', &["ib-port"]),
+        ('l', &["batch"]),
+        ('m', &["mtu"]),
+        ('n', &["iterations", "iters", "count", "rounds"]),
+        ('p', &["port"]),
+        ('q', &["qp"]),
+        ('r', &["rx-depth"]),
+        ('s', &["size"]),
+        ('t', &["depth"]),
+        ('v', &["verbose"]),
+        ('x', &["gid-index"]),
+    ];
+
     #[test]
-    fn the_commands_the_documents_name_exist() {
-        let cli = super::Arguments::command();
-        for (document, at_least) in [
-            (include_str!("../../../README.md"), 11),
-            (include_str!("../../../docs/operation.md"), 6),
-            (include_str!("../../../docs/rails.md"), 4),
-        ] {
-            let commands: Vec<_> = named(document).collect();
-            assert!(commands.len() >= at_least, "{commands:?}");
-            for words in commands {
-                let said = words.join(" ");
-                let command = cli.find_subcommand(words[0]).expect(&said);
-                for option in words.iter().filter_map(|word| word.strip_prefix("--")) {
-                    let is_it = |known: &clap::Arg| known.get_long() == Some(option);
-                    assert!(command.get_arguments().any(is_it), "{said}");
-                }
+    fn a_short_option_means_one_thing() {
+        let known: BTreeMap<_, _> = SHORT.iter().copied().collect();
+        for command in super::Arguments::command().get_subcommands() {
+            for argument in command.get_arguments() {
+                let Some(short) = argument.get_short() else {
+                    continue;
+                };
+                let long = argument.get_long().unwrap_or_default();
+                let names = known.get(&short).copied().unwrap_or_default();
+                assert!(
+                    names.contains(&long),
+                    "{}: -{short} is --{long}",
+                    command.get_name()
+                );
             }
         }
     }

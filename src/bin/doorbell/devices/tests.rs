@@ -163,6 +163,7 @@ Without touching this machine, in virtual hosts of its own:
 #[test]
 fn json_has_the_documented_shape() {
     let json = serde_json::to_value(three()).unwrap();
+    crate::schema::check(&json, &mut Default::default());
     assert_eq!(json["library"]["rdma_core"], "44.0");
     assert_eq!(json["ports_usable"], 1);
     assert_eq!(json["ports_total"], 3);

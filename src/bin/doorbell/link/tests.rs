@@ -97,6 +97,7 @@ fn go_on(fabric: &Fabric, mut sides: [Side; 2], judged: &Judged) -> [serde_json:
         let report = Report::of(&side, judged);
         assert!(report.text().contains("the link "), "{}", report.text());
         let mut told = serde_json::to_value(&report).unwrap();
+        crate::schema::check(&told, &mut Default::default());
         told["passed"] = report.passed.into();
         told
     })

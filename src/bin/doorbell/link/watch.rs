@@ -11,12 +11,14 @@ use super::drill::Note;
 /// A command that was carried out, and what was seen until the next one. Times are from when it began.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Mark {
+    #[serde(rename = "shell_command")]
     pub(super) command: String,
     /// The rail that it was to make fail, where that was said.
     pub(super) rail: Option<u8>,
     /// How long it took; nothing where the run ended before.
     pub(super) took_ms: Option<f64>,
     pub(super) deaths: Vec<Death>,
+    #[serde(rename = "returns")]
     pub(super) ups: Vec<Up>,
     /// The longest time without a message that came or was done.
     pub(super) outage_ms: f64,

@@ -208,6 +208,7 @@ mod tests {
     #[test]
     fn json_has_the_figures_and_what_was_checked() {
         let json = serde_json::to_value(report(Role::Server)).unwrap();
+        crate::schema::check(&json, &mut Default::default());
         assert_eq!(json["role"], "server");
         assert_eq!(json["total_bytes"], 8_192_000);
         assert_eq!(json["iteration_ns"], 500_000.0);

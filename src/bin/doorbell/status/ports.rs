@@ -133,6 +133,7 @@ mod tests {
              retries at rxe0 port 10: duplicate_request 1 (-/s)\n"
         );
         let json = serde_json::to_value(&ports).unwrap();
+        crate::schema::check(&json, &mut Default::default());
         assert_eq!(json[0]["counters"]["sent_pkts"], 12);
         assert_eq!(json[0]["retries_per_second"]["rcvd_rnr_err"], 2.0);
         assert_eq!((&json[1]["port"], &json[2]["port"]), (&2.into(), &10.into()));

@@ -3,12 +3,12 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::BTreeMap;
-use std::io::{self, Read as _, Write as _};
-use std::net::TcpStream;
 use std::time::Instant;
 
+use ureq::Agent;
+
 /// The longest answer that is taken: many times what a hub of a thousand peers tells.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
+const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
 /// How long a node may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -113,86 +113,40 @@ fn read_value(text: &str) -> Option<(String, &str)> {
 /// Asks at one of these addresses for metrics.
 ///
 /// # Errors
-/// None of them answers, or what answers has no metrics: why, of the last.
+/// None of them answers, or what answers has no metrics: why, of the last, with its address.
 pub(super) fn scrape(addresses: &[SocketAddr]) -> Result<Sample, String> {
     let mut why = "no address".to_owned();
     for address in addresses {
         match ask(*address, PATIENCE) {
-            Ok(answer) => return Sample::read(&body(&answer)?, Instant::now()),
-            Err(error) => why = error.to_string(),
+            Ok(answer) => return Sample::read(&answer, Instant::now()),
+            Err(error) => why = format!("{address}: {error}"),
         }
     }
     Err(why)
 }
 
-fn ask(address: SocketAddr, patience: Duration) -> io::Result<Vec<u8>> {
-    let until = Instant::now().checked_add(patience);
-    let left = || {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let left = left.filter(|left| !left.is_zero());
-        left.ok_or_else(|| io::Error::new(io::ErrorKind::TimedOut, "it takes too long to answer"))
+/// The text that is told at an address.
+fn ask(address: SocketAddr, patience: Duration) -> Result<String, String> {
+    let config = Agent::config_builder()
+        .timeout_global(Some(patience))
+        // The answer is the node's own, whatever the environment says of proxies.
+        .proxy(None)
+        .max_redirects(0)
+        .http_status_as_error(false)
+        .build();
+    let told = |error: ureq::Error| match error {
+        ureq::Error::Io(error) => error.to_string(),
+        ureq::Error::Timeout(_) => format!("no whole answer within {} s", patience.as_secs_f64()),
+        ureq::Error::Protocol(error) => format!("no HTTP: {error}"),
+        error => error.to_string(),
     };
-    let mut stream = TcpStream::connect_timeout(&address, left()?)?;
-    stream.set_write_timeout(Some(left()?))?;
-    write!(
-        stream,
-        "GET /metrics HTTP/1.1\r\nHost: {address}\r\nAccept: text/plain\r\nConnection: close\r\n\r\n"
-    )?;
-    let (mut answer, mut buffer) = (Vec::new(), vec![0; 64 << 10]);
-    loop {
-        stream.set_read_timeout(Some(left()?))?;
-        match stream.read(&mut buffer) {
-            Ok(0) => return Ok(answer),
-            Ok(count) => answer.extend_from_slice(buffer.get(..count).unwrap_or_default()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-        if is_whole(&answer) {
-            return Ok(answer);
-        }
-        if answer.len() > ANSWER_BYTES_MAX {
-            return Err(io::Error::other("it answers without end"));
-        }
+    let request = config.new_agent().get(format!("http://{address}/metrics"));
+    let mut response = request.header("Accept", "text/plain").call().map_err(told)?;
+    if response.status() != 200 {
+        return Err(format!("the answer is {}", response.status()));
     }
-}
-
-/// Where the body of an answer begins, and how long it is, as far as its head says so.
-fn bounds(answer: &[u8]) -> Option<(usize, Option<usize>)> {
-    let end = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
-    let head = String::from_utf8_lossy(answer.get(..end)?);
-    let length = head.split("\r\n").skip(1).find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        let is_length = name.eq_ignore_ascii_case("content-length");
-        is_length.then(|| value.trim().parse().ok()).flatten()
-    });
-    Some((end.checked_add(4)?, length))
-}
-
-/// Whether all of an answer came that says how long it is.
-fn is_whole(answer: &[u8]) -> bool {
-    bounds(answer).is_some_and(|(begin, length)| {
-        length.is_some_and(|length| answer.len().saturating_sub(begin) >= length)
-    })
-}
-
-/// What is told in an answer.
-fn body(answer: &[u8]) -> Result<String, String> {
-    let (begin, length) = bounds(answer).ok_or("what answers there does not speak HTTP")?;
-    let (head, body) = answer.split_at_checked(begin).unwrap_or_default();
-    let head = String::from_utf8_lossy(head);
-    let status = head.split("\r\n").next().unwrap_or_default();
-    let mut words = status.split(' ');
-    if !words.next().is_some_and(|version| version.starts_with("HTTP/1.")) {
-        return Err("what answers there does not speak HTTP".into());
-    }
-    if words.next() != Some("200") {
-        return Err(format!("it answers {}", plain(status)));
-    }
-    if length.is_some_and(|length| length != body.len()) {
-        return Err("its answer broke off".into());
-    }
-    String::from_utf8(body.to_vec()).map_err(|_| "what it tells is no text".into())
+    let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
+    body.read_to_string().map_err(told)
 }
 
 /// Without what would move the cursor of a terminal, and no longer than a line.
@@ -213,7 +167,7 @@ mod tests {
     use std::net::TcpListener;
     use std::thread;
 
-    use super::{Duration, Instant, Labels, Sample, ask, body, plain, scrape};
+    use super::{Duration, Instant, Labels, Sample, ask, plain, scrape};
 
     fn labels(all: &[(&str, &str)]) -> Labels {
         let pairs = all
@@ -281,55 +235,61 @@ mod tests {
                 text += words[(state >> 33) as usize % words.len()];
             }
             let _ = Sample::read(&text, Instant::now());
-            let _ = body(text.as_bytes());
         }
+    }
+
+    /// A server that answers the next connection with these bytes, and then ends.
+    fn answering(answer: &'static [u8]) -> (core::net::SocketAddr, thread::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                request.push(byte[0]);
+            }
+            assert!(request.starts_with(b"GET /metrics HTTP/1.1\r\n"));
+            stream.write_all(answer).unwrap();
+        });
+        (address, server)
     }
 
     #[test]
     fn answers_that_are_none_are_refused_with_why() {
         for (answer, why) in [
-            ("", "what answers there does not speak HTTP"),
-            ("SSH-2.0-x\r\n\r\n", "what answers there does not speak HTTP"),
+            (&b""[..], ""),
+            (b"SSH-2.0-x\r\n\r\n", "no HTTP: "),
             (
-                "HTTP/1.1 404 Not Found\r\n\r\n",
-                "it answers HTTP/1.1 404 Not Found",
+                b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+                "the answer is 404 Not Found",
             ),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na", ""),
             (
-                "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\na",
-                "its answer broke off",
+                b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n",
+                "the answer is 302",
             ),
+            (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n\xff\n", ""),
         ] {
-            assert_eq!(body(answer.as_bytes()), Err(why.into()), "{answer}");
+            let (address, server) = answering(answer);
+            let told = scrape(&[address]).unwrap_err();
+            let told = told.strip_prefix(&format!("{address}: ")).unwrap();
+            assert!(told.starts_with(why), "{told}");
+            server.join().unwrap();
         }
-        assert_eq!(
-            body(b"HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\na"),
-            Ok("a".into())
-        );
         assert_eq!(plain("a\u{1b}[2J"), "a\u{fffd}[2J");
     }
 
     #[test]
     fn a_server_is_asked_and_one_that_is_silent_is_left() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let server = thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut request = [0; 512];
-            let count = stream.read(&mut request).unwrap();
-            assert!(request[..count].starts_with(b"GET /metrics HTTP/1.1\r\n"));
-            stream
-                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\na 1\n")
-                .unwrap();
-            // The next one is told nothing.
-            let silent = listener.accept().unwrap();
-            thread::sleep(Duration::from_millis(300));
-            drop(silent);
-        });
+        let (address, server) = answering(b"HTTP/1.0 200 OK\r\ncontent-length: 4\r\n\r\na 1\n");
         assert_eq!(scrape(&[address]).unwrap().sum("a"), Some(1.0));
-        let begin = Instant::now();
-        assert!(ask(address, Duration::from_millis(100)).is_err());
-        assert!(begin.elapsed() < Duration::from_secs(2));
         server.join().unwrap();
         assert!(scrape(&[address]).unwrap_err().contains("refused"));
+        // It connects, since the kernel does so for a listener, and is told nothing.
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let told = ask(silent.local_addr().unwrap(), Duration::from_millis(100)).unwrap_err();
+        assert_eq!(told, "no whole answer within 0.1 s");
     }
 }

@@ -479,6 +479,7 @@ doorbell_channels{device="rxe0",peer="10.0.0.2",state="failed"} 0
              10.0.0.2     1     0\n";
         assert_eq!(report.text(), expected);
         let json = serde_json::to_value(&report).unwrap();
+        crate::schema::check(&json, &mut Default::default());
         assert_eq!(json["interval_s"], 2.0);
         assert_eq!(json["rails"][0]["sent_bytes_per_second"], 4_000_000.0);
         assert_eq!(json["members"][2]["by"], serde_json::json!([1, 7]));
