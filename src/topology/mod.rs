@@ -25,6 +25,7 @@ pub use json::SnapshotError;
 
 /// Everything a host has that decides whom it reaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "snapshot", derive(serde::Serialize, serde::Deserialize))]
 pub struct Topology {
     /// The host's name.
     pub host: String,
@@ -33,6 +34,7 @@ pub struct Topology {
     /// When this was taken, in seconds since 1970; zero where not known.
     pub taken_unix_s: u64,
     /// Which of its rails it uses.
+    #[cfg_attr(feature = "snapshot", serde(with = "json::text"))]
     pub rail_filter: RailFilter,
     /// The ports of its RDMA devices.
     pub ports: Vec<PortFacts>,
@@ -41,8 +43,10 @@ pub struct Topology {
     /// What it knows of hosts on its links.
     pub neighbours: Vec<NeighbourFacts>,
     /// By which interface it sends, where several are in one subnet.
+    #[cfg_attr(feature = "snapshot", serde(default))]
     pub routes: Vec<RouteFacts>,
     /// Peers that it is to reach: of these it is an error that nobody answers for one, or that it is in no subnet of a rail.
+    #[cfg_attr(feature = "snapshot", serde(default))]
     pub peers: Vec<IpAddr>,
     /// What could not be looked at, and why.
     pub failures: Vec<String>,
@@ -50,8 +54,10 @@ pub struct Topology {
 
 /// One port of an RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "snapshot", derive(serde::Serialize, serde::Deserialize))]
 pub struct PortFacts {
     /// What the device says of it.
+    #[cfg_attr(feature = "snapshot", serde(flatten, with = "json::report"))]
     pub report: PortReport,
     /// The device's GUID, as sysfs writes it.
     pub node_guid: Option<String>,
@@ -71,22 +77,27 @@ pub struct PortFacts {
 
 /// One network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "snapshot", derive(serde::Serialize, serde::Deserialize))]
 pub struct InterfaceFacts {
     /// Its name.
     pub name: String,
     /// Its number.
     pub index: u32,
     /// Whether the administrator has it up.
+    #[cfg_attr(feature = "snapshot", serde(rename = "up"))]
     pub is_up: Option<bool>,
     /// Whether there is somebody at the other end of its cable.
+    #[cfg_attr(feature = "snapshot", serde(rename = "carrier"))]
     pub has_carrier: Option<bool>,
     /// Its MTU in bytes.
     pub mtu_bytes: Option<u32>,
     /// Its hardware address.
     pub hardware_address: Option<String>,
     /// Its addresses, each with the prefix length it really has.
+    #[cfg_attr(feature = "snapshot", serde(with = "json::texts"))]
     pub addresses: Vec<IpPrefix>,
     /// How it answers and asks for hardware addresses.
+    #[cfg_attr(feature = "snapshot", serde(flatten))]
     pub arp: ArpFacts,
 }
 
@@ -94,12 +105,16 @@ pub struct InterfaceFacts {
 ///
 /// Source: Linux, Documentation/networking/ip-sysctl.rst.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "snapshot", derive(serde::Serialize, serde::Deserialize))]
 pub struct ArpFacts {
     /// `arp_announce`: which address it asks with.
+    #[cfg_attr(feature = "snapshot", serde(rename = "arp_announce"))]
     pub announce: Option<u8>,
     /// `arp_ignore`: which questions it does not answer.
+    #[cfg_attr(feature = "snapshot", serde(rename = "arp_ignore"))]
     pub ignore: Option<u8>,
     /// `arp_filter`: whether it answers only for what would be sent by it.
+    #[cfg_attr(feature = "snapshot", serde(rename = "arp_filter"))]
     pub filter: Option<u8>,
     /// `rp_filter`: whether packets are taken from where the way back does not go.
     pub rp_filter: Option<u8>,
@@ -107,6 +122,7 @@ pub struct ArpFacts {
 
 /// What is known of another host's address on a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "snapshot", derive(serde::Serialize, serde::Deserialize))]
 pub struct NeighbourFacts {
     /// The interface of the link.
     pub netdev: String,
@@ -118,6 +134,7 @@ pub struct NeighbourFacts {
 
 /// By which interface the kernel sends from an address of this host to one of the same subnet.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "snapshot", derive(serde::Serialize, serde::Deserialize))]
 pub struct RouteFacts {
     /// The address of this host.
     pub from: IpAddr,
@@ -130,6 +147,8 @@ pub struct RouteFacts {
 /// Whether a neighbour's hardware address is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[cfg_attr(feature = "snapshot", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "snapshot", serde(rename_all = "snake_case"))]
 pub enum NeighbourState {
     /// It is.
     Known,

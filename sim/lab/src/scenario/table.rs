@@ -2,6 +2,9 @@
 
 use core::fmt::{self, Write as _};
 
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, ContentArrangement, Table};
+
 use super::report::{
     Before, ComparisonReport, MetricReport, Outcome, Report, StepReport, TableReport, Verdict,
 };
@@ -279,27 +282,19 @@ pub(crate) fn met(is_met: bool) -> &'static str {
 
 /// Columns padded to the widest cell, two spaces between them; `left` says which are text.
 pub(crate) fn aligned(rows: &[Vec<String>], left: &[bool]) -> String {
-    let mut widths = vec![0_usize; left.len()];
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+    let mut table = Table::new();
+    table
+        .load_preset(NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .add_rows(rows);
+    for (column, left) in table.column_iter_mut().zip(left) {
+        column.set_padding((0, 2));
+        if !left {
+            column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for ((cell, &width), &left) in row.iter().zip(&widths).zip(left) {
-            let padded = if left {
-                format!("{cell:<width$}  ")
-            } else {
-                format!("{cell:>width$}  ")
-            };
-            line.push_str(&padded);
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
+    let lines = table.lines().map(|line| line.trim_end().to_owned() + "\n");
+    lines.collect()
 }
 
 /// `1 link`, `2 links`.
