@@ -219,12 +219,11 @@ impl Report {
         if let (Some(peer), Some(path_mtu_bytes)) = (&self.peer, self.path_mtu_bytes) {
             let _ = write!(text, ", at {peer}, path MTU {path_mtu_bytes} bytes");
         }
-        let _ = write!(
-            text,
-            ", doorbell {}\n\n{}\n",
-            env!("CARGO_PKG_VERSION"),
-            table(&self.tests)
-        );
+        let _ = writeln!(text, ", doorbell {}", env!("CARGO_PKG_VERSION"));
+        if !self.simulated {
+            text.push_str("the figures are those of this device with itself, and not those of a network\n");
+        }
+        let _ = write!(text, "\n{}\n", table(&self.tests));
         if !self.left_out.is_empty() {
             let _ = writeln!(text, "this device does not have {}", self.left_out.join(", "));
         }

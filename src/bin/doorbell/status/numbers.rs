@@ -11,8 +11,8 @@ pub(super) fn count<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, 
 }
 
 /// Counts by their names.
-pub(super) fn counts<'m, S: Serializer>(
-    values: &'m std::collections::BTreeMap<String, f64>,
+pub(super) fn counts<S: Serializer>(
+    values: &std::collections::BTreeMap<String, f64>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_map(values.iter().map(|(name, value)| (name, whole(*value))))
