@@ -147,7 +147,7 @@ impl<P: Provider, N: Network> Node<P, N> {
                     Patience::Until(deadline) => deadline,
                     Patience::OnceLooked(_) => self.within(LOOKED_WITHIN),
                 };
-                let looking = Looking::begin(self, workers, Some(&signal), until)?;
+                let looking = Looking::begin(self, workers, Some(Arc::clone(&signal).into()), until)?;
                 Stage::Looking(looking, Box::new(aim), signal)
             }
         };

@@ -3,6 +3,7 @@
 //! No socket and no clock is here: both come with each poll. What a device takes long for is done by `Makers`, so that
 //! polling takes microseconds: the Worker promises what is its own, and the queue pair is made of that elsewhere.
 
+use core::task::Waker;
 use std::sync::Arc;
 
 use doorbell_core::handshake::{Agreed, Initiator, InitiatorConfig, Io, Step, Timing};
@@ -121,6 +122,10 @@ impl<P: Provider> Dial<P> {
         self.signal.as_deref().filter(|_| is_making)
     }
 
+    fn waker(&self) -> Option<Waker> {
+        self.signal.clone().map(Waker::from)
+    }
+
     /// Moves as far as it can; the outcome once there is one.
     pub(crate) fn poll(
         &mut self,
@@ -205,7 +210,7 @@ impl<P: Provider> Dial<P> {
         let place = worker.place(&self.config, None)?;
         let ground = Ground::of(worker);
         let (config, psn) = (self.config, self.psn);
-        let making = makers.make(self.whom()?, self.signal.as_ref(), move || {
+        let making = makers.make(self.whom()?, self.waker().as_ref(), move || {
             bring_up::prepare(place, &ground, &rail, rail_index, &config, psn)
         });
         Ok(Stage::Offering(rail, peer_rail, making))
@@ -271,7 +276,7 @@ impl<P: Provider> Dial<P> {
         };
         let pending = Reaped::into_inner(pending);
         let parts = Parts { supply, pending };
-        let making = makers.make(whom, self.signal.as_ref(), move || {
+        let making = makers.make(whom, self.waker().as_ref(), move || {
             parts.connect(&ground, &rail, &config, &agreement)
         });
         Ok(Stage::Preparing(rail.worker, making))

@@ -4,6 +4,7 @@ use core::convert::Infallible;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use doorbell_core::Deadline;
@@ -190,7 +191,6 @@ impl<P: Provider, N: Network> Listener<P, N> {
         if let Some(failure) = self.backlog.take_failure() {
             return Some(Err(failure));
         }
-        self.backlog.note_all_due();
         // What a Worker grants is gone on with at once: each place is asked for once.
         loop {
             self.backlog.poll(node);
@@ -286,7 +286,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
     }
 
     /// When to poll again at the latest, whatever comes; `None` where no handshake is under way and nothing
-    /// is to be told. In a millisecond where a thread of the Node's has something to do for one of them.
+    /// is to be told.
     #[must_use]
     pub fn deadline(&self) -> Option<Deadline> {
         self.backlog.deadline()
@@ -335,6 +335,14 @@ pub(crate) fn handle_with(
 }
 
 impl<P: Provider> Listener<P, Tcp> {
+    /// What an event loop watches for input: a peer that comes, what peers say, and what threads of the Node's have done
+    /// for them. The same for as long as the listener is there. Poll then until there is no more, and at
+    /// [`Listener::deadline`] whatever comes.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.backlog.port().acceptor.descriptor()
+    }
+
     /// The same, on a thread of its own that sleeps where nothing is to do, with others that make queue pairs:
     /// as many as [`HandshakeLimits::making`] says.
     ///

@@ -1,5 +1,6 @@
 //! Looks at the ports of a Node's devices, by its makers: for all who ask before it begins it is the same one.
 
+use core::task::Waker;
 use core::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -8,10 +9,12 @@ use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::{Deadline, PortReport};
 
 use crate::edge::makers::{Commission, Makers, PANICKED, Whom};
-use crate::edge::signal::Signal;
 use crate::error::ConnectError;
 use crate::rails::Rails;
 use crate::{Node, Worker};
+
+/// One that waits for a look, until this is dropped.
+type Waiting = Arc<Waker>;
 
 /// The look that is yet to begin, where there is one.
 #[derive(Debug, Default)]
@@ -21,19 +24,14 @@ pub(crate) struct Looks {
 
 impl Looks {
     /// Has the ports looked at from now on: by a look of its own where the makers have no threads, else by one that has not
-    /// begun, which raises this signal.
-    fn ask<P: Provider>(
-        &self,
-        provider: &Arc<P>,
-        makers: &Makers,
-        signal: Option<&Arc<Signal>>,
-    ) -> Arc<Look> {
+    /// begun, which wakes this one as long as it waits.
+    fn ask<P: Provider>(&self, provider: &Arc<P>, makers: &Makers, waiting: Option<&Waiting>) -> Arc<Look> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(look) = next.upgrade().filter(|look| look.is_joined(signal)) {
+        if let Some(look) = next.upgrade().filter(|look| look.is_joined(waiting)) {
             return look;
         }
         let look = Arc::new(Look::default());
-        look.is_joined(signal);
+        look.is_joined(waiting);
         if makers.is_background() {
             *next = Arc::downgrade(&look);
         }
@@ -57,8 +55,8 @@ struct Look(Mutex<State>);
 struct State {
     has_begun: bool,
     outcome: Option<Result<Arc<[PortReport]>, ProviderError>>,
-    /// What those wait for who asked.
-    signals: Vec<Arc<Signal>>,
+    /// Those that asked.
+    waiting: Vec<Weak<Waker>>,
     job: Option<Commission<()>>,
 }
 
@@ -68,12 +66,12 @@ impl Look {
     }
 
     /// Has another one told of it; not where it has begun, and may have passed by what the other is to see.
-    fn is_joined(&self, signal: Option<&Arc<Signal>>) -> bool {
+    fn is_joined(&self, waiting: Option<&Waiting>) -> bool {
         let mut state = self.state();
         if !state.has_begun {
             // A look that is long in coming keeps no descriptors of those who gave up.
-            state.signals.retain(|signal| Arc::strong_count(signal) > 1);
-            state.signals.extend(signal.cloned());
+            state.waiting.retain(|waiting| waiting.strong_count() > 0);
+            state.waiting.extend(waiting.map(Arc::downgrade));
         }
         !state.has_begun
     }
@@ -81,10 +79,10 @@ impl Look {
     fn end(&self, outcome: Result<Arc<[PortReport]>, ProviderError>) {
         let mut state = self.state();
         state.outcome.get_or_insert(outcome);
-        let signals = core::mem::take(&mut state.signals);
+        let waiting = core::mem::take(&mut state.waiting);
         drop(state);
-        for signal in signals {
-            signal.raise();
+        for waker in waiting.iter().filter_map(Weak::upgrade) {
+            waker.wake_by_ref();
         }
     }
 }
@@ -141,31 +139,37 @@ impl From<NotLooked> for ConnectError {
 pub(crate) struct Looking {
     look: Arc<Look>,
     until: Deadline,
+    _waiting: Option<Waiting>,
 }
 
 impl Looking {
-    /// Has the ports looked at for these Workers, by the deadline, and the signal raised where that is done on another thread.
+    /// Has the ports looked at for these Workers, by the deadline, and this one woken where that is done on another thread.
     ///
     /// # Errors
     /// A Worker is another Node's.
     pub(crate) fn begin<P: Provider, N: Network>(
         node: &Node<P, N>,
         workers: &[Worker<P>],
-        signal: Option<&Arc<Signal>>,
+        waker: Option<Waker>,
         until: Deadline,
     ) -> Result<Self, ConnectError> {
         node.check(workers)?;
-        Ok(Self::beside(node, signal, until))
+        Ok(Self::beside(node, waker, until))
     }
 
     /// The same, for Workers that may be on other threads.
     pub(crate) fn beside<P: Provider, N: Network>(
         node: &Node<P, N>,
-        signal: Option<&Arc<Signal>>,
+        waker: Option<Waker>,
         until: Deadline,
     ) -> Self {
-        let look = node.looks.ask(&node.provider, node.makers(), signal);
-        Self { look, until }
+        let waiting = waker.map(Arc::new);
+        let look = node.looks.ask(&node.provider, node.makers(), waiting.as_ref());
+        Self {
+            look,
+            until,
+            _waiting: waiting,
+        }
     }
 
     /// What was found, for the same Workers; `None` while they are looked at.
@@ -201,7 +205,7 @@ impl Looking {
 
 #[cfg(test)]
 mod tests {
-    use super::{Begun, Look, Looks};
+    use super::{Begun, Look, Looks, Waiting};
     use crate::edge::makers::{Makers, Whom};
     use crate::edge::reaper::Reaper;
     use crate::edge::signal::Signal;
@@ -234,6 +238,10 @@ mod tests {
         (makers, busy)
     }
 
+    fn waiting(signal: &Arc<Signal>) -> Waiting {
+        Arc::new(Arc::clone(signal).into())
+    }
+
     fn told(signal: &Signal) {
         let too_late = within(SOON);
         signal.wait(SOON).unwrap();
@@ -247,7 +255,9 @@ mod tests {
         let signals = [0; 2].map(|_| makers.signal().unwrap().unwrap());
         let [one, other] = signals
             .each_ref()
-            .map(|signal| looks.ask(&provider, &makers, Some(signal)));
+            .map(|signal| (waiting(signal), signal))
+            .map(|(waiting, _)| (looks.ask(&provider, &makers, Some(&waiting)), waiting));
+        let ((one, _one), (other, _other)) = (one, other);
         assert!(Arc::ptr_eq(&one, &other));
         drop(busy);
         for signal in &signals {
@@ -260,18 +270,19 @@ mod tests {
     }
 
     #[test]
-    fn who_gave_up_has_no_signal_in_it() {
+    fn who_gave_up_is_not_woken_by_it() {
         let (provider, looks) = (provider(), Looks::default());
         let (makers, _busy) = busy();
-        let [one, .., last] = [0; 3].map(|_| {
+        let [one, between, last] = [0; 3].map(|_| {
             let signal = makers.signal().unwrap().unwrap();
-            (looks.ask(&provider, &makers, Some(&signal)), signal)
+            let waiting = waiting(&signal);
+            (looks.ask(&provider, &makers, Some(&waiting)), waiting)
         });
-        let kept = one.0.state().signals.len();
+        let kept = one.0.state().waiting.len();
         assert!(Arc::ptr_eq(&one.0, &last.0) && kept == 3);
-        drop(last.1);
+        drop((between, last.1));
         assert!(one.0.is_joined(None));
-        assert_eq!(one.0.state().signals.len(), 1);
+        assert_eq!(one.0.state().waiting.len(), 1);
     }
 
     #[test]
@@ -298,7 +309,8 @@ mod tests {
     fn one_that_panics_comes_to_nothing_and_says_so() {
         let signal = Arc::new(Signal::new().unwrap());
         let look = Arc::new(Look::default());
-        assert!(look.is_joined(Some(&signal)));
+        let waiting = waiting(&signal);
+        assert!(look.is_joined(Some(&waiting)));
         drop(Begun(Arc::downgrade(&look)));
         assert!(matches!(look.state().outcome, Some(Err(_))));
         told(&signal);

@@ -5,6 +5,7 @@
 
 use core::fmt;
 use core::net::SocketAddr;
+use core::task::Waker;
 
 use crate::handshake::Io;
 use crate::{Clock, Deadline};
@@ -63,12 +64,28 @@ pub trait Stream: Io + Send {
 
     /// Where its other end is, as far as that is known: not where it is gone.
     fn peer_address(&self) -> Option<SocketAddr>;
+
+    /// Whether something may have come since this was asked last: bytes, room, or its end. Once it says so, the stream is
+    /// read until nothing is there. A network that does not know says yes. It knows at the latest what its port
+    /// [collected](Acceptor::collect).
+    fn is_due(&self) -> bool {
+        true
+    }
 }
 
 /// A port at which peers arrive.
 pub trait Acceptor: Send {
     /// Where it listens.
     fn address(&self) -> SocketAddr;
+
+    /// What ends a [`Network::wait`] at this port or at a stream that came by it, from any thread: the one that goes on, or
+    /// else the next. `None` where no other thread has anything to say.
+    fn waker(&self) -> Option<Waker> {
+        None
+    }
+
+    /// Notes what came until now, so that no wait ends for that.
+    fn collect(&self) {}
 }
 
 /// A stream that is waited for.

@@ -11,10 +11,11 @@ use std::time::Instant;
 use clap::Args;
 use doorbell::vocabulary::handshake::{Initiator, InitiatorConfig, Io, IoError, Timing};
 use doorbell::vocabulary::wire::{
-    AdvertisedRail, Frame, FrameHeader, Nonce, Reject, RejectReason, SpeedClass, VersionRange,
+    AdvertisedRail, Frame, FrameHeader, Nonce, REJECT_FRAME_BYTES, Reject, RejectReason, SpeedClass,
+    VersionRange,
 };
 use doorbell::vocabulary::{Gid, IpPrefix};
-use doorbell::{InstanceId, vocabulary};
+use doorbell::{InstanceId, Key, KeyRing, Trust, vocabulary};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
@@ -29,8 +30,8 @@ const OPENED_MAX: u32 = 32;
 /// and real peers with it.
 const TALKING_MAX: usize = 60;
 
-/// Who is turned away later than this after it was taken was let in before, and made room for another.
-const LET_IN: Duration = Duration::from_secs(3);
+/// A stream that is turned away later than this after it was taken had a place, and made room for another.
+const LET_IN: Duration = Duration::from_millis(500);
 
 /// Keeps half-open handshakes at a listener, and says to it what is none, until it is gone.
 #[derive(Args, Clone, Debug)]
@@ -49,6 +50,9 @@ pub(crate) struct Flood {
     /// For how long.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
+    /// Every stream says a Hello that names the key of this id, and nothing behind it; they come from all addresses alike.
+    #[arg(long)]
+    hellos_by: Option<u32>,
 }
 
 /// What a flood came to.
@@ -92,6 +96,16 @@ impl Flood {
             per_second: 120,
             held: 300,
             seconds,
+            hellos_by: None,
+        }
+    }
+
+    /// One of Hellos alone, by the id of a key.
+    pub(crate) fn of_hellos(to: SocketAddr, from: Vec<IpAddr>, seconds: u64, key: u32) -> Self {
+        Self {
+            per_second: 1000,
+            hellos_by: Some(key),
+            ..Self::new(to, from, seconds)
         }
     }
 
@@ -100,7 +114,7 @@ impl Flood {
     /// # Errors
     /// Nobody listens there, or the system gives no more streams.
     pub(crate) fn run(&self, is_full: impl FnOnce()) -> Result<Flooded, Failure> {
-        let hello = hello()?;
+        let hello = hello(self.hellos_by)?;
         let (mut flooded, mut streams) = (Flooded::default(), Vec::<Stream>::new());
         let mut is_full = Some(is_full);
         let each = Duration::from_secs(1) / self.per_second.max(1);
@@ -112,7 +126,7 @@ impl Flood {
                     break;
                 }
                 (turn, due) = (turn + 1, due + each);
-                let stays = turn % 3 != 0;
+                let stays = self.hellos_by.is_some() || turn % 3 != 0;
                 let max = if stays { self.held } else { TALKING_MAX };
                 if streams.iter().filter(|stream| stream.stays == stays).count() >= max {
                     continue;
@@ -146,6 +160,7 @@ impl Flood {
     fn open(&self, chance: u64, stays: bool, hello: &[u8]) -> Result<Option<Stream>, Failure> {
         let from = match (&*self.from, stays) {
             ([], _) => None,
+            (all, _) if self.hellos_by.is_some() => all.get((chance >> 8) as usize % all.len()),
             ([_, staying @ ..], true) if !staying.is_empty() => {
                 staying.get((chance >> 8) as usize % staying.len())
             }
@@ -166,7 +181,10 @@ impl Flood {
             Err(Errno::CONNREFUSED) => return Ok(None),
             Err(error) => return Err(error.into()),
         }
-        let (unsaid, says_no_more) = words(chance, stays, hello);
+        let (unsaid, says_no_more) = match self.hellos_by {
+            Some(_) => (hello.into(), false),
+            None => words(chance, stays, hello),
+        };
         Ok(Some(Stream {
             stream: socket.into(),
             stays,
@@ -197,8 +215,8 @@ fn words(chance: u64, stays: bool, hello: &[u8]) -> (Vec<u8>, bool) {
     }
 }
 
-/// A Hello as a peer says it: the same each time.
-fn hello() -> Result<Vec<u8>, Failure> {
+/// A Hello as a peer says it, the same each time: by the id of a key, or by none. The key itself nobody needs for that.
+fn hello(key: Option<u32>) -> Result<Vec<u8>, Failure> {
     struct Said(Vec<u8>);
 
     impl Io for Said {
@@ -223,7 +241,14 @@ fn hello() -> Result<Vec<u8>, Failure> {
         versions: VersionRange::OURS,
     };
     let (now, mut said) = (vocabulary::Instant::from_ns(0), Said(Vec::new()));
-    Initiator::new(config, &[rail], now)?.poll(now, &mut said);
+    match key {
+        None => drop(Initiator::new(config, &[rail], now)?.poll(now, &mut said)),
+        Some(id) => {
+            let other: Vec<u8> = (100..132).collect();
+            let trust = Trust::keys(KeyRing::new(Key::new(id, &other)?));
+            drop(Initiator::with(config, &trust, &[rail], now)?.poll(now, &mut said));
+        }
+    }
     Ok(said.0)
 }
 
@@ -292,7 +317,9 @@ impl Stream {
             Some(RejectReason::TIMED_OUT) => flooded.timed_out += 1,
             Some(RejectReason::BUSY) => {
                 flooded.turned_away += 1;
-                let had_a_place = self.taken_at.is_some_and(|at| at.elapsed() > LET_IN);
+                // It has heard a Welcome, or was let be for a while.
+                let had_a_place = self.heard.len() > REJECT_FRAME_BYTES
+                    || self.taken_at.is_some_and(|at| at.elapsed() > LET_IN);
                 flooded.made_room += u64::from(had_a_place);
             }
             _ => {}

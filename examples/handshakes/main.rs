@@ -9,7 +9,8 @@
 //! ```
 //!
 //! `simulated` is who listens and who connects in this process, over TCP of this host, with devices that are simulated: it needs none.
-//! What it measures is a handshake without what a device takes, with `--flood` beside a flood from other addresses of the loopback.
+//! What it measures is a handshake without what a device takes, with `--flood` beside a flood from other addresses of the loopback,
+//! with `--hellos-from 4` beside one of Hellos from the peers' own address and three others.
 //!
 //! **The handshakes have threads of their own** ([`Listener::background`]). The thread of the Worker grants places and
 //! accepts what is done; it could carry traffic meanwhile. Here it closes each connection as soon as it has it, so
@@ -39,8 +40,8 @@ use doorbell::vocabulary::handshake::Cause;
 use doorbell::vocabulary::provider::Provider;
 use doorbell::vocabulary::wire::RejectReason;
 use doorbell::{
-    Acceptances, ChannelConfig, ConnectError, Connecting, Handle, HandshakeLimits, Listener, Node, Trust,
-    Worker, WorkerConfig, within,
+    Acceptances, ChannelConfig, ConnectError, Connecting, Handle, HandshakeLimits, Key, KeyRing, Listener,
+    Node, Trust, Worker, WorkerConfig, within,
 };
 use doorbell_sim::{Fabric, Host, PortConfig};
 use flood::{Flood, Flooded};
@@ -113,7 +114,13 @@ struct Simulated {
     /// Beside a flood.
     #[arg(long)]
     flood: bool,
+    /// Beside a flood of Hellos by the id of the peers' key, from so many addresses; one is the peers' own.
+    #[arg(long, conflicts_with = "flood")]
+    hellos_from: Option<u8>,
 }
+
+/// The id of the key that simulated peers have.
+const KEY: u32 = 7;
 
 /// Few and small: connections are what is measured.
 fn config() -> ChannelConfig {
@@ -336,10 +343,16 @@ impl Simulated {
     fn run(&self) -> Result<Beside, Failure> {
         eprintln!("on simulated devices, over this host's TCP: no device takes part");
         let fabric = Fabric::new();
+        // Whoever floods does not have it.
+        let secret: Vec<u8> = (0..32).collect();
         let node = |name: &str, number: u8| -> Result<_, Failure> {
             let prefix = IpPrefix::new([127, 0, 0, number].into(), 8).map_err(|_| "no such subnet")?;
             let host: Host = fabric.host(name, vec![PortConfig::new("sim0", &[prefix])])?;
-            Ok(Node::with_provider(host, Trust::unauthenticated_on_purpose())?)
+            let trust = match self.hellos_from {
+                Some(_) => Trust::keys(KeyRing::new(Key::new(KEY, &secret)?)),
+                None => Trust::unauthenticated_on_purpose(),
+            };
+            Ok(Node::with_provider(host, trust)?)
         };
         let (listening, connecting) = (Arc::new(node("near", 1)?), node("far", 2)?);
         let patience_s = (self.manner.patience_ms / 1000).saturating_add(60);
@@ -354,11 +367,23 @@ impl Simulated {
             // Where there is none, who listens says why.
             let handle = told.recv();
             let (full, is_full) = mpsc::channel();
-            let flooding = handle.ok().filter(|_| self.flood).map(|handle| {
+            let floods = self.flood || self.hellos_from.is_some();
+            let hellos_from = self.hellos_from;
+            let flooding = handle.ok().filter(|_| floods).map(|handle| {
                 scope.spawn(move || {
-                    let port = handle.port().get();
-                    let from = (11..=16).map(|number| [127, 0, 0, number].into()).collect();
-                    let flood = Flood::new(([127, 0, 0, 1], port).into(), from, patience_s);
+                    let to = ([127, 0, 0, 1], handle.port().get()).into();
+                    let flood = match hellos_from {
+                        None => {
+                            let from = (11..=16).map(|number| [127, 0, 0, number].into()).collect();
+                            Flood::new(to, from, patience_s)
+                        }
+                        // The first is where peers come from on a loopback.
+                        Some(count) => {
+                            let others = (11..).map(|number| [127, 0, 0, number].into());
+                            let from = core::iter::once([127, 0, 0, 1].into()).chain(others);
+                            Flood::of_hellos(to, from.take(count.into()).collect(), patience_s, KEY)
+                        }
+                    };
                     flood.run(move || {
                         let _ = full.send(());
                     })
@@ -448,13 +473,18 @@ mod tests {
     use super::{Beside, Manner, Simulated};
 
     /// Twenty handshakes, on devices that are simulated.
-    fn twenty(at_once: usize, flood: bool) -> Beside {
+    fn twenty(at_once: usize, flood: bool, hellos_from: Option<u8>) -> Beside {
         let manner = Manner {
             count: 20,
             at_once,
             patience_ms: 30_000,
         };
-        let beside = Simulated { manner, flood }.run().unwrap();
+        let simulated = Simulated {
+            manner,
+            flood,
+            hellos_from,
+        };
+        let beside = simulated.run().unwrap();
         let both = &beside.peers;
         assert_eq!(both.failures, [""; 0]);
         assert_eq!((both.listener.accepted, both.connected[0].handshakes), (20, 20));
@@ -463,13 +493,22 @@ mod tests {
 
     #[test]
     fn each_who_connects_is_accepted_over_simulated_devices() {
-        twenty(1, false);
-        twenty(4, false);
+        twenty(1, false, None);
+        twenty(4, false, None);
+    }
+
+    #[test]
+    fn beside_a_flood_of_hellos_each_is_accepted_too() {
+        for addresses in [1, 4, 16] {
+            let beside = twenty(2, false, Some(addresses));
+            let flooded = beside.flood.unwrap();
+            assert!(flooded.made_room > 0 && flooded.listener_gone, "{flooded:?}");
+        }
     }
 
     #[test]
     fn beside_a_flood_that_takes_all_places_each_is_accepted_too() {
-        let beside = twenty(4, true);
+        let beside = twenty(4, true, None);
         assert_eq!(beside.peers.connected[0].told_to_wait, 0);
         let flooded = beside.flood.unwrap();
         assert!(

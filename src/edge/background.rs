@@ -2,6 +2,7 @@
 
 use core::fmt;
 use core::net::SocketAddr;
+use core::task::Waker;
 use core::time::Duration;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -15,9 +16,8 @@ use doorbell_core::{Clock as _, Deadline};
 use super::makers::Makers;
 use super::signal::Signal;
 use super::tcp::Tcp;
-use super::watch::Watch;
 use crate::error::ConnectError;
-use crate::handshakes::{Counts, HandshakeCounts, HandshakeLimits, Handshakes, Port, Settings, signals};
+use crate::handshakes::{Counts, HandshakeCounts, HandshakeLimits, Handshakes, Port, Settings};
 use crate::{Acceptances, ChannelConfig, Node, Worker};
 
 /// How long the thread is waited for where it is not stopped but dropped.
@@ -43,7 +43,7 @@ pub struct Background {
 /// How the thread is told to end.
 struct Stop {
     is_asked: AtomicU32,
-    signal: Arc<Signal>,
+    waker: Option<Waker>,
 }
 
 impl Background {
@@ -57,14 +57,13 @@ impl Background {
         workers: &[Worker<P>],
         limits: &HandshakeLimits,
     ) -> io::Result<(Self, Vec<Acceptances<P>>)> {
-        let signal = Arc::new(Signal::new()?);
         let makers = Makers::background(limits.making, node.reaper())?;
-        let (handshakes, acceptances) =
-            Handshakes::new(port, node, workers, limits, Some(makers), || signals(&signal))?;
-        let watch = Watch::new(&signal)?;
+        let (handshakes, acceptances) = Handshakes::new(port, node, workers, limits, Some(makers), || {
+            Signal::new().map(Some)
+        })?;
         let stop = Arc::new(Stop {
             is_asked: AtomicU32::new(0),
-            signal,
+            waker: handshakes.waker(),
         });
         let (alive, over) = mpsc::channel();
         let mut background = Self {
@@ -79,7 +78,7 @@ impl Background {
         let thread = thread::Builder::new()
             .name("doorbell-handshakes".into())
             .spawn(move || {
-                run(handshakes, watch, &stop);
+                run(handshakes, &stop);
                 drop(alive);
             })?;
         background.thread = Some(thread);
@@ -124,9 +123,9 @@ impl Background {
     }
 
     fn end(&mut self, patience: Duration) -> bool {
-        // Relaxed: the signal orders it.
+        // Relaxed: waking orders it.
         self.stop.is_asked.store(1, Ordering::Relaxed);
-        self.stop.signal.raise();
+        self.stop.waker.iter().for_each(Waker::wake_by_ref);
         let is_over = self.over.recv_timeout(patience) == Err(mpsc::RecvTimeoutError::Disconnected);
         if let Some(thread) = self.thread.take().filter(|_| is_over) {
             let _ = thread.join();
@@ -135,26 +134,19 @@ impl Background {
     }
 }
 
-fn run<P: Provider>(mut handshakes: Handshakes<P, Tcp>, mut watch: Watch, stop: &Stop) {
-    let mut ready = Vec::new();
+fn run<P: Provider>(mut handshakes: Handshakes<P, Tcp>, stop: &Stop) {
     loop {
-        // Before what it may be raised for is looked at.
-        stop.signal.take();
+        // It collects what woke it, so what it was woken for is looked at behind that.
+        handshakes.poll();
         // Relaxed: see where it is stored.
         if stop.is_asked.load(Ordering::Relaxed) != 0 {
             break;
         }
-        handshakes.poll_due();
-        let deadline = handshakes.deadline();
-        let span = deadline.map_or(Duration::MAX, |deadline| deadline.remaining(Tcp.now()));
-        let waited = watch.wait(handshakes.waited_port(), handshakes.waited(), span, &mut ready);
-        if waited.is_err() {
-            // Out of memory, perhaps. All of them are looked at.
+        let deadline = Deadline::after(Tcp.now(), Duration::MAX);
+        if handshakes.wait(deadline).is_err() {
+            // Out of memory, perhaps.
             thread::sleep(NAP);
-            ready.clear();
-            ready.resize(handshakes.under_way(), true);
         }
-        handshakes.note_ready(ready.drain(..));
     }
 }
 

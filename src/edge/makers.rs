@@ -4,6 +4,7 @@
 use core::fmt;
 use core::net::IpAddr;
 use core::panic::AssertUnwindSafe;
+use core::task::Waker;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::io;
@@ -109,17 +110,17 @@ impl Makers {
         self.jobs.is_some()
     }
 
-    /// Has something made. Whoever wants it looks for it now and then, and may wait for `signal` between.
+    /// Has something made. Whoever wants it looks for it now and then, and may be woken by `waker` between.
     pub(crate) fn make<T: Send + 'static>(
         &self,
         whom: Whom,
-        signal: Option<&Arc<Signal>>,
+        waker: Option<&Waker>,
         make: impl FnOnce() -> Result<T, ConnectError> + Send + 'static,
     ) -> Commission<T> {
         let (to, from) = mpsc::sync_channel(1);
         let delivery = Delivery {
             to,
-            told: Told(signal.cloned()),
+            told: Told(waker.cloned()),
         };
         let reaper = self.reaper.clone();
         // Where nobody waits for it any more, it goes to the reaper from here.
@@ -217,13 +218,13 @@ impl<T: Send + 'static> Delivery<T> {
     }
 }
 
-/// Raises a signal once it is dropped.
-struct Told(Option<Arc<Signal>>);
+/// Wakes once it is dropped.
+struct Told(Option<Waker>);
 
 impl Drop for Told {
     fn drop(&mut self) {
-        if let Some(signal) = &self.0 {
-            signal.raise();
+        if let Some(waker) = self.0.take() {
+            waker.wake();
         }
     }
 }

@@ -4,6 +4,8 @@
 use core::time::Duration;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::task::Wake;
 
 use doorbell_hotpath::ToldFlag;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -61,6 +63,17 @@ impl Signal {
     /// What becomes readable when it is raised.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
+    }
+}
+
+/// As a waker, it is raised.
+impl Wake for Signal {
+    fn wake(self: Arc<Self>) {
+        self.raise();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.raise();
     }
 }
 

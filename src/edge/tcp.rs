@@ -1,18 +1,21 @@
 //! This host's network: non-blocking TCP, waits, the clock and entropy of the operating system.
 
 use core::net::SocketAddr;
+use core::task::Waker;
 use core::time::Duration;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use doorbell_core::handshake::{Io, IoError};
 use doorbell_core::network::{Acceptor, Network, NetworkError, Stream, Waited};
-use doorbell_core::sync::{AtomicU64, Ordering};
 use doorbell_core::{Clock, Deadline, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
+
+use super::watch::Watch;
 
 /// How many peers may wait to be taken in, as far as `net.core.somaxconn` lets them: four times what is under way at most by
 /// default, a few KiB of the kernel's each. Of one more the kernel drops the first packet, and it tries again a second later.
@@ -45,7 +48,10 @@ impl Network for Tcp {
     fn accept(&self, at: &TcpAcceptor) -> Result<Option<TcpHandshake>, NetworkError> {
         loop {
             match at.listener.accept() {
-                Ok((stream, _)) => return TcpHandshake::accepted(stream).map(Some).map_err(refused),
+                Ok((stream, _)) => {
+                    let stream = TcpHandshake::accepted(stream, &at.watch);
+                    return stream.map(Some).map_err(refused);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if is_of_one_peer(&error) => {}
                 Err(error) => return Err(refused(error)),
@@ -59,9 +65,20 @@ impl Network for Tcp {
         streams: impl Iterator<Item = Waited<'s, TcpHandshake>>,
         deadline: Deadline,
     ) -> Result<(), NetworkError> {
-        let acceptor = acceptor.map(|acceptor| PollFd::new(&acceptor.listener, PollFlags::IN));
-        let streams = streams.map(|waited| waited.stream.interest(waited.has_unsent));
-        let mut fds: Vec<_> = acceptor.into_iter().chain(streams).collect();
+        // A stream that came by a port is watched with it.
+        let (mut watch, mut fds) = (acceptor.map(|acceptor| &*acceptor.watch), Vec::new());
+        for Waited { stream, has_unsent } in streams {
+            match &stream.watched {
+                Some((of, _)) => watch = watch.or(Some(of)),
+                None => fds.push(stream.interest(has_unsent)),
+            }
+        }
+        let watched = watch.map(Watch::descriptor);
+        fds.extend(
+            watched
+                .as_ref()
+                .map(|watched| PollFd::new(watched, PollFlags::IN)),
+        );
         wait_at(&mut fds, deadline.remaining(self.now()))
     }
 
@@ -84,7 +101,7 @@ fn wait_at(fds: &mut [PollFd<'_>], span: Duration) -> Result<(), NetworkError> {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what errors are mapped by")]
-pub(super) fn refused(error: io::Error) -> NetworkError {
+fn refused(error: io::Error) -> NetworkError {
     NetworkError {
         errno: error.raw_os_error().unwrap_or(0),
     }
@@ -95,6 +112,7 @@ pub(super) fn refused(error: io::Error) -> NetworkError {
 pub struct TcpAcceptor {
     listener: TcpListener,
     address: SocketAddr,
+    watch: Arc<Watch>,
 }
 
 impl TcpAcceptor {
@@ -104,7 +122,17 @@ impl TcpAcceptor {
         rustix::net::listen(&listener, ARRIVED_MAX)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        Ok(Self { listener, address })
+        let watch = Arc::new(Watch::new(&listener)?);
+        Ok(Self {
+            listener,
+            address,
+            watch,
+        })
+    }
+
+    /// What is readable once somebody arrived, or something came of a stream that was taken in here, or it was woken.
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.watch.descriptor()
     }
 }
 
@@ -112,11 +140,13 @@ impl Acceptor for TcpAcceptor {
     fn address(&self) -> SocketAddr {
         self.address
     }
-}
 
-impl AsFd for TcpAcceptor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+    fn waker(&self) -> Option<Waker> {
+        Some(Arc::clone(self.watch.signal()).into())
+    }
+
+    fn collect(&self) {
+        self.watch.collect();
     }
 }
 
@@ -147,8 +177,8 @@ pub struct TcpHandshake {
     stream: TcpStream,
     /// Whether the connection is not known to be up yet.
     connecting: bool,
-    /// What a `Watch` knows it by, and lowest whether room is waited for; zero where none knows it.
-    watched: AtomicU64,
+    /// What watches it, and its number there: where it came by a port.
+    watched: Option<(Arc<Watch>, u64)>,
 }
 
 impl TcpHandshake {
@@ -172,18 +202,19 @@ impl TcpHandshake {
         Ok(Self {
             stream,
             connecting,
-            watched: AtomicU64::new(0),
+            watched: None,
         })
     }
 
-    /// Takes an accepted stream.
-    fn accepted(stream: TcpStream) -> io::Result<Self> {
+    /// Takes an accepted stream, which is watched by the port's.
+    fn accepted(stream: TcpStream, watch: &Arc<Watch>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
+        let number = watch.add(&stream)?;
         Ok(Self {
             stream,
             connecting: false,
-            watched: AtomicU64::new(0),
+            watched: Some((Arc::clone(watch), number)),
         })
     }
 
@@ -195,19 +226,6 @@ impl TcpHandshake {
             (false, false) => PollFlags::IN,
         };
         PollFd::new(&self.stream, flags)
-    }
-
-    /// By which number a `Watch` knows it, and whether that waits for room, too.
-    pub(super) fn watched(&self) -> Option<(u64, bool)> {
-        // Relaxed: one thread waits for it.
-        let word = self.watched.load(Ordering::Relaxed);
-        (word != 0).then_some((word >> 1, word & 1 == 1))
-    }
-
-    /// That a `Watch` knows it by this number, which is not zero.
-    pub(super) fn note_watched(&self, number: u64, awaits_room: bool) {
-        let word = number << 1 | u64::from(awaits_room);
-        self.watched.store(word, Ordering::Relaxed);
     }
 
     fn check_connected(&mut self) -> Result<(), IoError> {
@@ -248,6 +266,9 @@ impl Drop for TcpHandshake {
     /// Closes so that what was written last, a refusal perhaps, still arrives: bytes of the
     /// peer that nobody read would turn the close into a reset, which discards it.
     fn drop(&mut self) {
+        if let Some((watch, number)) = &self.watched {
+            watch.remove(&self.stream, *number);
+        }
         let _ = self.stream.shutdown(Shutdown::Write);
         let mut unread = [0; 4096];
         // As much as a peer can have sent by the rules; beyond that it has itself to blame.
@@ -262,6 +283,14 @@ impl Stream for TcpHandshake {
 
     fn peer_address(&self) -> Option<SocketAddr> {
         self.stream.peer_addr().ok()
+    }
+
+    fn is_due(&self) -> bool {
+        let due = self
+            .watched
+            .as_ref()
+            .map(|(watch, number)| watch.take_due(*number));
+        due.unwrap_or(true)
     }
 }
 

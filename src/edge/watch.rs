@@ -1,142 +1,128 @@
-//! Streams that a thread waits for by `epoll(7)`: a wait costs what comes of them, and not how many are silent.
+//! What comes of a port, of the streams that were taken in there, and of a signal, by one `epoll(7)`: a wait costs what
+//! comes, and not how many are silent.
+//!
+//! The port and the streams are told of by edges. A stream is due from an event on until it is asked, and its reader
+//! reads until nothing is there. So nothing is to be done between waits, and what nobody reads ends one wait alone.
 
 use core::mem::MaybeUninit;
-use core::time::Duration;
+use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use doorbell_core::network::{NetworkError, Waited};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use super::signal::Signal;
-use super::tcp::{TcpAcceptor, TcpHandshake, refused};
 
 /// What events are numbered by that are of no stream.
 const SIGNAL: u64 = 0;
 const PORT: u64 = 1;
 
-/// How many events one wait gives at most. The others are given by the next.
-const EVENTS_MAX: usize = 256;
+/// How many events are taken at a time.
+const EVENTS_MAX: usize = 64;
 
-/// The longest wait: more milliseconds than the system call of old kernels takes are an error.
-const SPAN_MAX: Duration = Duration::from_secs(3600);
+const AT_ONCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 
-/// See the [module](self). It knows a stream from the first wait for it on, until it is closed; no stream is in two of them.
+/// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Watch {
     epoll: OwnedFd,
+    signal: Arc<Signal>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
     /// The number of the stream it came to know last.
     last: u64,
-    /// Whether who arrives at the port ends a wait. It does so once each time it is asked for, so that nothing is to be done
-    /// where it is not.
-    awaits_port: bool,
-    /// The streams of this wait, in their order, and those of which something came in the last, by their numbers: of these
-    /// nothing more comes until it is asked for again.
-    order: Vec<u64>,
-    came: Vec<u64>,
+    /// Streams of which something came, until they are asked.
+    due: BTreeSet<u64>,
 }
 
 impl Watch {
-    /// One that is woken by a signal, too, for as long as that is there.
+    /// One of a port, and of a signal of its own.
     ///
     /// # Errors
     /// The system gave no descriptor.
-    pub(super) fn new(signal: &Signal) -> io::Result<Self> {
+    pub(super) fn new(port: &impl AsFd) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let signal = Signal::new()?;
         let number = EventData::new_u64(SIGNAL);
         epoll::add(&epoll, signal.descriptor(), number, EventFlags::IN)?;
+        let number = EventData::new_u64(PORT);
+        epoll::add(&epoll, port, number, EventFlags::IN | EventFlags::ET)?;
         Ok(Self {
             epoll,
-            last: PORT,
-            awaits_port: false,
-            order: Vec::new(),
-            came: Vec::new(),
+            signal: Arc::new(signal),
+            state: Mutex::new(State {
+                last: PORT,
+                due: BTreeSet::new(),
+            }),
         })
     }
 
-    /// Waits until something comes of the signal, of the port or of a stream, or so long; `ready` is made to tell of each stream
-    /// whether something came.
+    /// What ends a wait from another thread.
+    pub(super) const fn signal(&self) -> &Arc<Signal> {
+        &self.signal
+    }
+
+    /// What is readable once something came that was not [collected](Self::collect).
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Watches a stream, which has the number that this gives.
     ///
     /// # Errors
-    /// The system cannot wait.
-    pub(super) fn wait<'s>(
-        &mut self,
-        port: Option<&TcpAcceptor>,
-        streams: impl Iterator<Item = Waited<'s, TcpHandshake>>,
-        span: Duration,
-        ready: &mut Vec<bool>,
-    ) -> Result<(), NetworkError> {
-        let outcome = self.ask(port, streams).and_then(|()| self.await_events(span));
-        outcome.map_err(|errno| refused(errno.into()))?;
-        ready.clear();
-        let came = |number| self.came.binary_search(number).is_ok();
-        ready.extend(self.order.iter().map(came));
-        Ok(())
+    /// The system watches no more.
+    pub(super) fn add(&self, stream: &impl AsFd) -> io::Result<u64> {
+        let mut state = self.state();
+        state.last = state.last.wrapping_add(1);
+        let number = state.last;
+        drop(state);
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        epoll::add(&self.epoll, stream, EventData::new_u64(number), flags)?;
+        Ok(number)
     }
 
-    /// Has the kernel know what is waited for, where it does not yet.
-    fn ask<'s>(
-        &mut self,
-        port: Option<&TcpAcceptor>,
-        streams: impl Iterator<Item = Waited<'s, TcpHandshake>>,
-    ) -> Result<(), Errno> {
-        if let Some(port) = port.filter(|_| !self.awaits_port) {
-            let (number, flags) = (EventData::new_u64(PORT), EventFlags::IN | EventFlags::ONESHOT);
-            match epoll::modify(&self.epoll, port, number, flags) {
-                Err(Errno::NOENT) => epoll::add(&self.epoll, port, number, flags)?,
-                outcome => outcome?,
-            }
-            self.awaits_port = true;
-        }
-        self.order.clear();
-        for Waited { stream, has_unsent } in streams {
-            // Once, as for the port: of one that is closed here and open in a child of this process events would come without end.
-            let room = if has_unsent {
-                EventFlags::OUT
-            } else {
-                EventFlags::empty()
-            };
-            let flags = EventFlags::IN | EventFlags::ONESHOT | room;
-            let number = match stream.watched() {
-                Some((number, awaits_room)) => {
-                    if awaits_room != has_unsent || self.came.binary_search(&number).is_ok() {
-                        epoll::modify(&self.epoll, stream, EventData::new_u64(number), flags)?;
-                    }
-                    number
-                }
-                None => {
-                    let number = self.last.wrapping_add(1);
-                    epoll::add(&self.epoll, stream, EventData::new_u64(number), flags)?;
-                    self.last = number;
-                    number
-                }
-            };
-            stream.note_watched(number, has_unsent);
-            self.order.push(number);
-        }
-        Ok(())
+    /// Forgets a stream, which may stay open in a child of this process.
+    pub(super) fn remove(&self, stream: &impl AsFd, number: u64) {
+        let _ = epoll::delete(&self.epoll, stream);
+        self.state().due.remove(&number);
     }
 
-    fn await_events(&mut self, span: Duration) -> Result<(), Errno> {
-        let span = span.min(SPAN_MAX);
-        let timeout = Timespec {
-            tv_sec: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: span.subsec_nanos().into(),
-        };
-        self.came.clear();
+    /// Notes what came since the last time. A signal that is raised from here on ends the next wait.
+    pub(super) fn collect(&self) {
+        self.signal.take();
         let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS_MAX];
-        match epoll::wait(&self.epoll, &mut events, Some(&timeout)) {
-            Ok((events, _)) => self.came.extend(events.iter().map(|event| event.data.u64())),
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error),
+        loop {
+            let came = match epoll::wait(&self.epoll, &mut events, Some(&AT_ONCE)) {
+                Ok((came, _)) => came,
+                Err(Errno::INTR) => continue,
+                // It was created here, and nothing else is wrong with it.
+                Err(_) => return,
+            };
+            let count = came.len();
+            let numbers = came.iter().map(|event| event.data.u64());
+            self.state().due.extend(numbers.filter(|number| *number > PORT));
+            if count < EVENTS_MAX {
+                return;
+            }
         }
-        self.came.sort_unstable();
-        if self.came.contains(&PORT) {
-            self.awaits_port = false;
-        }
-        Ok(())
+    }
+
+    /// Whether something came of a stream since it was last asked.
+    pub(super) fn take_due(&self, number: u64) -> bool {
+        self.state().due.remove(&number)
     }
 }
 
@@ -146,138 +132,120 @@ mod tests {
     use std::io::{Read as _, Write as _};
     use std::net::TcpStream;
     use std::os::fd::AsFd as _;
-    use std::time::Instant;
 
     use doorbell_core::handshake::Io as _;
-    use doorbell_core::network::{Acceptor as _, Network as _, Waited};
+    use doorbell_core::network::{Acceptor as _, Network as _, Stream as _, Waited};
+    use doorbell_core::{Clock as _, Instant};
 
-    use super::{Signal, Watch};
     use crate::Tcp;
     use crate::edge::tcp::{TcpAcceptor, TcpHandshake};
 
     const SOON: Duration = Duration::from_secs(20);
     const MOMENT: Duration = Duration::from_millis(20);
 
-    struct Waiting {
-        signal: Signal,
-        port: TcpAcceptor,
-        watch: Watch,
+    fn port() -> TcpAcceptor {
+        Tcp.listen(([127, 0, 0, 1], 0).into()).unwrap()
     }
 
-    impl Waiting {
-        fn new() -> Self {
-            let signal = Signal::new().unwrap();
-            Self {
-                port: Tcp.listen(([127, 0, 0, 1], 0).into()).unwrap(),
-                watch: Watch::new(&signal).unwrap(),
-                signal,
-            }
-        }
+    /// A stream of ours, and its other end.
+    fn stream(port: &TcpAcceptor) -> (TcpHandshake, TcpStream) {
+        let other = TcpStream::connect(port.address()).unwrap();
+        (Tcp.accept(port).unwrap().unwrap(), other)
+    }
 
-        /// A stream of ours, and its other end.
-        fn stream(&self) -> (TcpHandshake, TcpStream) {
-            let other = TcpStream::connect(self.port.address()).unwrap();
-            (Tcp.accept(&self.port).unwrap().unwrap(), other)
-        }
+    /// Waits for so long at most, and notes what came; says whether something did.
+    fn waits(port: &TcpAcceptor, streams: &[&TcpHandshake], span: Duration) -> bool {
+        let waited = streams.iter().map(|stream| Waited {
+            stream: *stream,
+            has_unsent: false,
+        });
+        let deadline = Tcp.within(span);
+        Tcp.wait(Some(port), waited, deadline).unwrap();
+        port.collect();
+        !deadline.has_passed(Tcp.now())
+    }
 
-        /// Waits until something comes, with those that wait for room too, and says of which streams.
-        fn came(&mut self, port: bool, streams: &[(&TcpHandshake, bool)]) -> Vec<bool> {
-            let began = Instant::now();
-            let ready = self.wait(port, streams, SOON);
-            assert!(began.elapsed() < SOON);
-            ready
-        }
-
-        fn wait(&mut self, port: bool, streams: &[(&TcpHandshake, bool)], span: Duration) -> Vec<bool> {
-            let waited = streams.iter().map(|(stream, has_unsent)| Waited {
-                stream: *stream,
-                has_unsent: *has_unsent,
-            });
-            let mut ready = vec![true; 9];
-            let port = port.then_some(&self.port);
-            self.watch.wait(port, waited, span, &mut ready).unwrap();
-            ready
-        }
-
-        /// That nothing comes: the wait takes its time, and no less.
-        fn is_quiet(&mut self, port: bool, streams: &[(&TcpHandshake, bool)]) {
-            let began = Instant::now();
-            let ready = self.wait(port, streams, MOMENT);
-            assert!(ready == vec![false; streams.len()] && began.elapsed() >= MOMENT);
+    /// Takes what there is to be told, and finds nothing behind it.
+    fn quiet(port: &TcpAcceptor, streams: &[&TcpHandshake]) {
+        while waits(port, streams, MOMENT) {}
+        for stream in streams {
+            stream.is_due();
         }
     }
 
     #[test]
-    fn of_many_it_tells_those_of_which_something_came_wherever_they_stand() {
-        let mut waiting = Waiting::new();
-        let [(mut one, mut to_one), (two, _to_two), (three, to_three)] = [0; 3].map(|_| waiting.stream());
-        waiting.is_quiet(true, &[(&one, false), (&two, false), (&three, false)]);
+    fn of_many_the_ones_are_due_of_which_something_came_and_once() {
+        let port = port();
+        let [(mut one, mut to_one), (two, _to_two), (three, to_three)] = [0; 3].map(|_| stream(&port));
+        quiet(&port, &[&one, &two, &three]);
         to_one.write_all(b"x").unwrap();
-        let came = waiting.came(true, &[(&one, false), (&two, false), (&three, false)]);
-        assert_eq!(came, [true, false, false]);
-        // By levels, and in the order of the day.
-        assert_eq!(waiting.came(true, &[(&two, false), (&one, false)]), [false, true]);
-        one.read(&mut [0; 8]).unwrap();
-        drop(to_three);
+        assert!(waits(&port, &[&one, &two, &three], SOON));
         assert_eq!(
-            waiting.came(true, &[(&one, false), (&three, false)]),
-            [false, true]
+            [&one, &two, &three].map(|stream| stream.is_due()),
+            [true, false, false]
+        );
+        // Nobody reads it, and it ends no other wait.
+        assert!(!one.is_due() && !waits(&port, &[&one], MOMENT));
+        to_one.write_all(b"y").unwrap();
+        assert!(waits(&port, &[&one], SOON) && one.is_due());
+        assert_eq!(one.read(&mut [0; 8]), Ok(2));
+        drop(to_three);
+        assert!(waits(&port, &[&three], SOON));
+        assert_eq!(
+            [&one, &two, &three].map(|stream| stream.is_due()),
+            [false, false, true]
         );
     }
 
     #[test]
     fn a_stream_with_the_descriptor_of_one_that_was_closed_is_another() {
-        let mut waiting = Waiting::new();
+        let port = port();
         for _ in 0..3 {
-            let (stream, mut other) = waiting.stream();
-            waiting.is_quiet(true, &[(&stream, false)]);
+            let (stream, mut other) = stream(&port);
+            quiet(&port, &[&stream]);
             other.write_all(b"x").unwrap();
-            assert_eq!(waiting.came(true, &[(&stream, false)]), [true]);
+            assert!(waits(&port, &[&stream], SOON) && stream.is_due());
         }
     }
 
     #[test]
-    fn of_one_that_is_closed_here_alone_events_come_once() {
-        let mut waiting = Waiting::new();
-        let (stream, mut other) = waiting.stream();
-        waiting.is_quiet(true, &[(&stream, false)]);
+    fn of_one_that_is_closed_here_alone_nothing_comes() {
+        let port = port();
+        let (stream, mut other) = stream(&port);
+        quiet(&port, &[&stream]);
         // As in a child of this process.
         let kept = stream.as_fd().try_clone_to_owned().unwrap();
         drop(stream);
         other.write_all(b"x").unwrap();
-        assert!(waiting.came(true, &[]).is_empty());
-        waiting.is_quiet(true, &[]);
+        assert!(!waits(&port, &[], MOMENT));
         drop(kept);
     }
 
     #[test]
-    fn room_is_waited_for_where_something_is_unsent() {
-        let mut waiting = Waiting::new();
-        let (mut stream, mut other) = waiting.stream();
-        waiting.is_quiet(true, &[(&stream, false)]);
-        assert_eq!(waiting.came(true, &[(&stream, true)]), [true]);
+    fn room_ends_a_wait_once_there_was_none() {
+        let port = port();
+        let (mut stream, mut other) = stream(&port);
         while stream.write(&[0; 1 << 16]).is_ok() {}
-        waiting.is_quiet(true, &[(&stream, true)]);
-        while waiting.wait(true, &[(&stream, true)], Duration::ZERO) == [false] {
+        quiet(&port, &[&stream]);
+        let began = Tcp.now();
+        while !waits(&port, &[&stream], Duration::ZERO) && !stream.is_due() {
+            assert!(Tcp.now() < Instant::after(began, SOON));
             assert!(other.read(&mut [0; 1 << 16]).unwrap() > 0);
         }
-        waiting.is_quiet(true, &[(&stream, false)]);
+        assert!(stream.write(b"x").is_ok());
     }
 
     #[test]
-    fn who_arrives_and_the_signal_end_a_wait_and_nothing_does_where_the_port_rests() {
-        let mut waiting = Waiting::new();
-        waiting.is_quiet(true, &[]);
-        let _other = TcpStream::connect(waiting.port.address()).unwrap();
-        waiting.came(true, &[]);
-        // Nobody was taken in: still there.
-        waiting.came(true, &[]);
-        waiting.is_quiet(false, &[]);
-        waiting.came(true, &[]);
-        waiting.is_quiet(false, &[]);
-        waiting.signal.raise();
-        waiting.came(false, &[]);
-        waiting.signal.take();
-        waiting.is_quiet(false, &[]);
+    fn who_arrives_and_who_wakes_end_a_wait() {
+        let port = port();
+        quiet(&port, &[]);
+        let _other = TcpStream::connect(port.address()).unwrap();
+        assert!(waits(&port, &[], SOON));
+        // Nobody was taken in, and that was told.
+        assert!(!waits(&port, &[], MOMENT));
+        assert!(Tcp.accept(&port).unwrap().is_some());
+        port.waker().unwrap().wake();
+        assert!(waits(&port, &[], SOON));
+        assert!(!waits(&port, &[], MOMENT));
     }
 }

@@ -3,11 +3,12 @@
 //! One engine for every way of accepting. It advances by polling and has no thread, socket or clock of its own. Workers are
 //! asked for places at a [`desk`](super::desk), on this thread or another.
 
+use core::task::Waker;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use doorbell_core::network::{Acceptor as _, Network, Stream as _, Waited};
+use doorbell_core::network::{Acceptor as _, Network, Stream as _};
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{Reject, RejectReason};
 use doorbell_core::{Deadline, Instant};
@@ -21,7 +22,6 @@ use super::under_way::{Around, UnderWay};
 use super::{HandshakeLimits, Port, Settings};
 use crate::answer::Answer;
 use crate::edge::makers::{LOOK_AGAIN, Makers};
-use crate::edge::signal::Signal;
 use crate::error::ConnectError;
 use crate::lobby::{Lobby, tell_reject};
 use crate::look::Looking;
@@ -50,9 +50,9 @@ pub(crate) struct Backlog<P: Provider, N: Network> {
     told: ToldRefusals,
     /// Its own, where they are not the Node's.
     makers: Option<Makers>,
-    /// What threads raise that have done something for it, where it may sleep.
-    signal: Option<Arc<Signal>>,
-    /// When to look again for what threads do of whom nothing tells.
+    /// What ends its waits once a thread has done something for it.
+    waker: Option<Waker>,
+    /// When to poll again: others have arrived, or threads have something to do that nothing tells of.
     again: Option<Deadline>,
     desks: Vec<Arc<Desk<P>>>,
     /// The desk to ask next, so that Workers of one device have their turns.
@@ -80,13 +80,13 @@ impl<P: Provider, N: Network> Backlog<P, N> {
     pub(crate) fn new(port: Port<N>, limits: &HandshakeLimits) -> Self {
         Self {
             settings: Arc::new(Mutex::new(port.settings)),
+            waker: port.acceptor.waker(),
             port,
             under_way: Vec::new(),
             arrived: Lobby::new(),
             refusals: Refusals::new(),
             told: ToldRefusals::default(),
             makers: None,
-            signal: None,
             again: None,
             desks: Vec::new(),
             next_desk: 0,
@@ -134,7 +134,6 @@ impl<P: Provider, N: Network> Backlog<P, N> {
 
     /// Asks for places at these desks from now on.
     pub(crate) fn ask_at(&mut self, desks: Vec<Arc<Desk<P>>>) {
-        self.signal = desks.first().and_then(|desk| desk.told_to_handshakes()).cloned();
         self.desks = desks;
         // They are of the Workers of then.
         self.rails = None;
@@ -181,27 +180,26 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         self.port_failure.take()
     }
 
-    /// Has every handshake move at the next poll, and not those alone of which something came.
-    pub(crate) fn note_all_due(&mut self) {
-        for one in &mut self.under_way {
-            one.is_due = true;
-        }
-    }
-
-    /// Takes peers in or turns them away, and moves the handshakes as far as they can; of those whose peers have the
-    /// word the ones alone that are due.
+    /// Takes peers in or turns them away, and moves the handshakes as far as they can. Of those whose peers have the word
+    /// it moves the ones alone of which something came.
     pub(crate) fn poll(&mut self, node: &Node<P, N>) {
         let now = node.network.now();
+        self.port.acceptor.collect();
         // Before others come: a proof that is there by now is one.
         self.advance(now, node);
-        self.take_in(now, node);
+        let has_more = self.take_in(now, node);
         self.begin_arrived(now, node);
         self.advance(now, node);
         self.turn_away_unproven(now);
         self.refusals.poll(now);
         self.told.poll(now);
         let is_awaited = self.arrived.is_looking() || self.under_way.iter().any(|one| one.is_making());
-        self.again = (is_awaited && self.signal.is_none()).then(|| Deadline::after(now, LOOK_AGAIN));
+        self.again = if has_more {
+            Some(Deadline::at(now))
+        } else {
+            let is_told = self.waker.is_some();
+            (is_awaited && !is_told).then(|| Deadline::after(now, LOOK_AGAIN))
+        };
     }
 
     /// When to poll again at the latest, whatever comes; `None` where nothing is under way.
@@ -216,32 +214,17 @@ impl<P: Provider, N: Network> Backlog<P, N> {
     /// Waits until something comes from a peer, or the deadline.
     pub(crate) fn wait(&self, node: &Node<P, N>, deadline: Deadline) -> Result<(), ConnectError> {
         let deadline = self.deadline().map_or(deadline, |wake| wake.min(deadline));
-        Ok(node.network.wait(self.waited_port(), self.waited(), deadline)?)
+        // Where it rests, somebody who arrives is no reason to poll.
+        let acceptor = self.rest.is_none().then_some(&self.port.acceptor);
+        let under_way = self.under_way.iter().map(|one| one.waited());
+        let waited = under_way.chain(self.refusals.waited());
+        Ok(node.network.wait(acceptor, waited, deadline)?)
     }
 
-    /// The port, where somebody who arrives is a reason to poll.
-    pub(crate) fn waited_port(&self) -> Option<&N::Acceptor> {
-        self.rest.is_none().then_some(&self.port.acceptor)
-    }
-
-    /// The streams to wait at; those of the handshakes first, in the order of [`Self::note_ready`].
-    pub(crate) fn waited(&self) -> impl Iterator<Item = Waited<'_, N::Stream>> {
-        self.under_way
-            .iter()
-            .map(|one| one.waited())
-            .chain(self.refusals.waited())
-    }
-
-    /// Says of each handshake whether something came.
-    pub(crate) fn note_ready(&mut self, ready: impl Iterator<Item = bool>) {
-        for (one, is_ready) in self.under_way.iter_mut().zip(ready) {
-            one.is_due = is_ready;
-        }
-    }
-
-    fn take_in(&mut self, now: Instant, node: &Node<P, N>) {
+    /// Says whether there may be more of them.
+    fn take_in(&mut self, now: Instant, node: &Node<P, N>) -> bool {
         if self.rest.is_some_and(|rest| !rest.has_passed(now)) {
-            return;
+            return false;
         }
         self.rest = None;
         for _ in 0..TAKEN_IN_MAX {
@@ -250,17 +233,18 @@ impl<P: Provider, N: Network> Backlog<P, N> {
                     self.next_rest = *REST.start();
                     self.welcome(now, node, stream);
                 }
-                Ok(None) => break,
+                Ok(None) => return false,
                 Err(error) => {
                     // Whoever is there stays there: asked at once again, the port would only fail again.
                     tell!(error, "the port takes nobody in", reason = error);
                     self.note_port_failure(error.into());
                     self.rest = Some(Deadline::after(now, self.next_rest));
                     self.next_rest = self.next_rest.saturating_mul(2).min(*REST.end());
-                    break;
+                    return false;
                 }
             }
         }
+        true
     }
 
     fn note_port_failure(&mut self, error: ConnectError) {
@@ -308,9 +292,9 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         match self.fresh_rails(now) {
             Some(rails) => self.begin(now, node, arrived, Ok(rails)),
             None => {
-                let signal = self.signal.as_ref();
+                let waker = self.waker.clone();
                 self.arrived
-                    .enter(arrived, || Looking::beside(node, signal, until));
+                    .enter(arrived, || Looking::beside(node, waker, until));
             }
         }
     }
@@ -465,6 +449,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
             desks: &self.desks,
             next_desk: &mut self.next_desk,
             makers: self.makers.as_ref().unwrap_or_else(|| node.makers()),
+            waker: self.waker.as_ref(),
         };
         let (guests, mut failed) = (&mut self.guests, Vec::new());
         self.under_way.retain_mut(|one| {

@@ -12,6 +12,7 @@
 
 use core::fmt;
 use core::net::IpAddr;
+use core::task::Waker;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -47,28 +48,28 @@ pub(crate) struct Desk<P: Provider> {
 /// What wakes either side.
 pub(crate) struct Signals {
     /// The handshakes.
-    pub(crate) handshakes: Arc<Signal>,
-    /// The Worker's thread.
-    pub(crate) accepting: Signal,
+    pub(crate) handshakes: Waker,
+    /// The Worker's thread, where it may sleep.
+    pub(crate) accepting: Option<Signal>,
 }
 
 impl Wakes for Option<Signals> {
     fn tell_handshakes(&self) {
         if let Some(signals) = self {
-            signals.handshakes.raise();
+            signals.handshakes.wake_by_ref();
         }
     }
 
     fn tell_accepting(&self) {
-        if let Some(signals) = self {
-            signals.accepting.raise();
+        if let Some(accepting) = self.as_ref().and_then(|signals| signals.accepting.as_ref()) {
+            accepting.raise();
         }
     }
 
     #[inline]
     fn take_accepting(&self) {
-        if let Some(signals) = self {
-            signals.accepting.take();
+        if let Some(accepting) = self.as_ref().and_then(|signals| signals.accepting.as_ref()) {
+            accepting.take();
         }
     }
 }
@@ -152,11 +153,6 @@ impl<P: Provider> Desk<P> {
         &self.ground
     }
 
-    /// What wakes the handshakes, where they may sleep.
-    pub(super) fn told_to_handshakes(&self) -> Option<&Arc<Signal>> {
-        Some(&self.places.signals.as_ref()?.handshakes)
-    }
-
     /// Asks for a channel on the Worker.
     ///
     /// # Errors
@@ -228,7 +224,7 @@ impl<P: Provider> Desk<P> {
 
     /// What to wait at for that.
     pub(crate) fn signal(&self) -> Option<&Signal> {
-        Some(&self.places.signals.as_ref()?.accepting)
+        self.places.signals.as_ref()?.accepting.as_ref()
     }
 }
 

@@ -19,11 +19,13 @@ mod locks {
 
 use core::fmt;
 use core::net::SocketAddr;
+use core::task::Waker;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
 use doorbell_core::Deadline;
 use doorbell_core::handshake::Timing;
-use doorbell_core::network::{Acceptor as _, Network, Waited};
+use doorbell_core::network::{Acceptor as _, Network};
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{Handle, InstanceId};
 use doorbell_ffi::Rdma;
@@ -88,19 +90,24 @@ pub(crate) struct Port<N: Network> {
 }
 
 impl<P: Provider, N: Network> Handshakes<P, N> {
-    /// Handshakes at a port, for these Workers, with an [`Acceptances`] for each. What the two sides wake each other
-    /// by, where they may sleep, `signal` makes.
+    /// Handshakes at a port, for these Workers, with an [`Acceptances`] for each. What wakes a Worker's thread, where that
+    /// may sleep, `accepting` makes.
     pub(crate) fn new<E>(
         port: Port<N>,
         node: &Arc<Node<P, N>>,
         workers: &[Worker<P>],
         limits: &HandshakeLimits,
         makers: Option<Makers>,
-        signal: impl Fn() -> Result<Option<Signals>, E>,
+        accepting: impl Fn() -> Result<Option<Signal>, E>,
     ) -> Result<(Self, Vec<Acceptances<P>>), E> {
         let mut desks = Vec::with_capacity(workers.len());
         for worker in workers {
-            desks.push(Arc::new(Desk::new(worker, limits.unaccepted, signal()?)));
+            let accepting = accepting()?;
+            let signals = port.acceptor.waker().map(|handshakes| Signals {
+                handshakes,
+                accepting,
+            });
+            desks.push(Arc::new(Desk::new(worker, limits.unaccepted, signals)));
         }
         let way = (port.handle, port.acceptor.address());
         let mut backlog = Backlog::new(port, limits).made_by(makers);
@@ -156,12 +163,6 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
 
     /// Takes peers in or turns them away, and moves every handshake as far as it can. Never waits.
     pub fn poll(&mut self) {
-        self.backlog.note_all_due();
-        self.backlog.poll(&self.node);
-    }
-
-    /// Polls, of the handshakes whose peers have the word, those alone that are due.
-    pub(crate) fn poll_due(&mut self) {
         self.backlog.poll(&self.node);
     }
 
@@ -171,8 +172,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         self.backlog.deadline()
     }
 
-    /// Waits until something comes from a peer, or the deadline. What the Workers' threads grant meanwhile does not
-    /// end the wait.
+    /// Waits until something comes from a peer, a Worker's thread or one of the Node's, or the deadline.
     ///
     /// # Errors
     /// The network cannot wait.
@@ -180,19 +180,17 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         self.backlog.wait(&self.node, deadline)
     }
 
-    /// The port, where somebody who arrives is a reason to poll.
-    pub(crate) fn waited_port(&self) -> Option<&N::Acceptor> {
-        self.backlog.waited_port()
+    /// What ends a wait from another thread.
+    pub(crate) fn waker(&self) -> Option<Waker> {
+        self.backlog.port().acceptor.waker()
     }
+}
 
-    /// The streams to wait at; those of the handshakes first, in the order of [`Self::note_ready`].
-    pub(crate) fn waited(&self) -> impl Iterator<Item = Waited<'_, N::Stream>> {
-        self.backlog.waited()
-    }
-
-    /// Says of each handshake whether something came.
-    pub(crate) fn note_ready(&mut self, ready: impl Iterator<Item = bool>) {
-        self.backlog.note_ready(ready);
+impl<P: Provider> Handshakes<P, Tcp> {
+    /// What an event loop watches for input, to poll then; and at [`Handshakes::deadline`], whatever comes.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.backlog.port().acceptor.descriptor()
     }
 }
 
@@ -211,12 +209,4 @@ impl<P: Provider, N: Network> fmt::Debug for Handshakes<P, N> {
             .field("counts", self.backlog.counts())
             .finish_non_exhaustive()
     }
-}
-
-/// What threads wake each other by.
-pub(crate) fn signals(handshakes: &Arc<Signal>) -> std::io::Result<Option<Signals>> {
-    Ok(Some(Signals {
-        handshakes: Arc::clone(handshakes),
-        accepting: Signal::new()?,
-    }))
 }

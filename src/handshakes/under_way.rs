@@ -1,9 +1,10 @@
 //! One handshake that is under way beside the threads that accept, and its queue pair.
 
+use core::task::Waker;
 use core::time::Duration;
 use std::sync::Arc;
 
-use doorbell_core::network::{Network, Waited};
+use doorbell_core::network::{Network, Stream as _, Waited};
 use doorbell_core::provider::Provider;
 use doorbell_core::wire::{Reject, RejectReason};
 use doorbell_core::{Deadline, Instant};
@@ -30,7 +31,7 @@ pub(super) struct UnderWay<P: Provider, N: Network> {
     /// When it makes room, where it has proven nothing and the place is crowded.
     patience: Option<Deadline>,
     /// Whether something came from the peer, or may have.
-    pub(super) is_due: bool,
+    is_due: bool,
 }
 
 /// How far its queue pair is. Given up, it is destroyed where that takes nobody's time.
@@ -50,6 +51,8 @@ pub(super) struct Around<'h, P: Provider> {
     pub(super) desks: &'h [Arc<Desk<P>>],
     pub(super) next_desk: &'h mut usize,
     pub(super) makers: &'h Makers,
+    /// What wakes the handshakes, where they may sleep.
+    pub(super) waker: Option<&'h Waker>,
     /// What a peer is told for which there is no room.
     pub(super) busy: Reject,
     pub(super) counts: &'h Counts,
@@ -116,8 +119,9 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
     }
 
     /// Whether it may move: not where it is the peer's turn, and nothing came of it.
-    pub(super) fn is_due(&self, now: Instant) -> bool {
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
         let is_its_turn = matches!(self.stage, Stage::Talking | Stage::Told(..));
+        self.is_due |= self.stream.is_due();
         self.is_due || !is_its_turn || self.deadline().has_passed(now)
     }
 
@@ -195,10 +199,9 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
                 Some(granted) => {
                     let (granted, wanted, desk) = (granted?, *wanted, Arc::clone(seat.desk()));
                     let whom = Whom::Guest(self.guest.address());
-                    let signal = seat.desk().told_to_handshakes();
                     let making = around
                         .makers
-                        .make(whom, signal, move || granted.make(&wanted, desk.ground()));
+                        .make(whom, around.waker, move || granted.make(&wanted, desk.ground()));
                     self.stage = Stage::Making(making, seat);
                     Ok(true)
                 }

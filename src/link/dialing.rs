@@ -1,6 +1,7 @@
 //! Connecting the rails of a link: each between one port of ours and one rail of the peer's, looked for anew each time.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
+use core::task::Waker;
 use core::time::Duration;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -52,7 +53,7 @@ impl Look {
     ) -> Result<Self, ConnectError> {
         let signal = node.makers().signal().map_err(ConnectError::Tcp)?;
         let until = Deadline::after(now, LOOKED_WITHIN);
-        let looking = Looking::begin(node, workers, signal.as_ref(), until)?;
+        let looking = Looking::begin(node, workers, signal.clone().map(Waker::from), until)?;
         Ok(Self::On { looking, signal })
     }
 }

@@ -7,6 +7,7 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 use doorbell::vocabulary::handshake::{HandshakeError, Stage};
@@ -15,6 +16,7 @@ use doorbell::{
 };
 use doorbell_fake::{Call, Control};
 use doorbell_ffi::leaks;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use held::{HELD, POLLS, SOON, Traffic, all_destroyed, config, fake, open, prompt, worker};
 
@@ -267,11 +269,65 @@ fn gone_when_told(control: Control, way: Way) -> Duration {
     longest
 }
 
+/// Accepts peers on a thread that sleeps on the listener's descriptor, and does nothing by a timer: what a peer says ends its
+/// sleep, and what threads of the Node's have done.
+fn asleep_on_the_descriptor(control: Control) {
+    const PEERS: usize = 4;
+    control.heal();
+    let node = open();
+    let mut hub = worker(&node, 2);
+    let hubs = core::slice::from_mut(&mut hub);
+    let any = "127.0.0.1:0".parse().unwrap();
+    let mut listener = Listener::bind(&node, hubs, any, &config(SOON)).unwrap();
+    let (to, theirs) = (listener.address(), Arc::clone(&node));
+    let peers = thread::spawn(move || {
+        let mut own = [worker(&theirs, 2)];
+        for _ in 0..PEERS {
+            let peer = theirs
+                .connect_at(&mut own, to, &config(SOON), within(SOON))
+                .unwrap();
+            let [own] = &mut own;
+            own.begin_close(peer.channel, within(Duration::ZERO)).unwrap();
+            while own.channels().count() > 0 {
+                own.poll(|_, event| drop(event)).unwrap();
+            }
+        }
+    });
+    let mut accepted = 0;
+    while accepted < PEERS {
+        if let Some(peer) = listener.poll_accept(&node, hubs).unwrap() {
+            accepted += 1;
+            hubs[0].begin_close(peer.channel, within(Duration::ZERO)).unwrap();
+            while hubs[0].channels().count() > 0 {
+                hubs[0].poll(|_, event| drop(event)).unwrap();
+            }
+            continue;
+        }
+        let now = doorbell::now();
+        let span = listener
+            .deadline()
+            .map_or(SOON, |deadline| deadline.remaining(now));
+        assert!(span > SOON / 4, "a timer: {span:?}");
+        let descriptor = listener.descriptor();
+        let mut watched = [PollFd::new(&descriptor, PollFlags::IN)];
+        let timeout = Timespec::try_from(span).unwrap();
+        assert_eq!(
+            poll(&mut watched, Some(&timeout)).unwrap(),
+            1,
+            "{accepted} accepted"
+        );
+    }
+    peers.join().unwrap();
+    drop((listener, hub));
+    assert!(node.settle(within(SOON)));
+}
+
 #[test]
 fn who_accepts_waits_for_no_device() {
     let control = fake();
     let before = leaks();
 
+    asleep_on_the_descriptor(control);
     for way in [Way::ByPolling, Way::Aside] {
         prompt(|| taking_long(control, way, Call::OpenDevice, INITIATORS));
         prompt(|| taking_long(control, way, Call::CreateQp, INITIATORS));

@@ -65,7 +65,7 @@ fn one_that_takes_long_holds_up_no_other() {
     let long = slow(&makers, peer(1), 9, &began);
     assert_eq!(begins.recv_timeout(SOON), Ok(9));
     for number in 0..3 {
-        let made = makers.make(peer(2), Some(&signal), move || Ok(number));
+        let made = makers.make(peer(2), Some(&signal.clone().into()), move || Ok(number));
         told(&signal);
         assert_eq!(taken(&made), Some(number));
     }
@@ -220,12 +220,12 @@ fn who_detaches_them_waits_for_none_and_they_end_by_themselves() {
 fn one_that_panics_costs_no_other() {
     let makers = Makers::background(1, &Reaper::default()).unwrap();
     let signal = makers.signal().unwrap().unwrap();
-    let lost = makers.make(peer(1), Some(&signal), || -> Result<(), _> {
+    let lost = makers.make(peer(1), Some(&signal.clone().into()), || -> Result<(), _> {
         panic!("a provider that does")
     });
     told(&signal);
     assert!(lost.take().is_err());
-    let made = makers.make(peer(1), Some(&signal), || Ok(1));
+    let made = makers.make(peer(1), Some(&signal.clone().into()), || Ok(1));
     told(&signal);
     assert_eq!(taken(&made), Some(1));
 }
