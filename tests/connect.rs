@@ -199,7 +199,8 @@ fn hostile_clients_do_not_hold_up_an_honest_one() {
     let b = node(&fabric, "b", vec![port("simB", "127.0.0.2/24")]);
     let mut server = workers(&a);
     let mut config = small();
-    config.handshake_stage = Duration::from_secs(5);
+    // Longer than the deadline of the accept: waiting for one silent stream would miss it.
+    config.handshake_stage = 6 * SOON;
     let mut listener = Listener::bind(&a, &server, "127.0.0.1:0".parse().unwrap(), &config).unwrap();
     let address = listener.address();
     let mut hostile: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
@@ -221,9 +222,7 @@ fn hostile_clients_do_not_hold_up_an_honest_one() {
             .map(|_| ())
             .map_err(|error| error.to_string())
     });
-    let began = Instant::now();
     listener.accept(&a, &mut server, within(SOON)).unwrap();
-    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
     assert_eq!(honest.join().unwrap(), Ok(()));
     // The honest one may have been through before what the others said was read.
     until_failed(&mut listener, &a, &mut server, STAGE, 5);

@@ -17,8 +17,8 @@ pub(crate) const HELD: Duration = Duration::from_secs(3);
 /// the deadline; if one waited for as long as the call takes, there would be no other.
 pub(crate) const POLLS: u32 = 5000;
 
-/// No poll takes longer meanwhile.
-const PROMPT: Duration = Duration::from_millis(1500);
+/// No poll takes longer meanwhile: one that waited for the call would take all of [`HELD`].
+const PROMPT: Duration = Duration::from_millis(2800);
 
 /// The fake, loaded for this process.
 pub(crate) fn fake() -> Control {

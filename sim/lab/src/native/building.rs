@@ -235,7 +235,7 @@ mod tests {
         let suite = Suite {
             name: "all",
             arguments: &["--features", "doorbell/cli"],
-            deadline_s: 1,
+            silence_s: 1,
             is_documented: true,
         };
         let programs = programs_of(0, &suite, &artifacts).unwrap();
