@@ -16,7 +16,9 @@ use core::time::Duration;
 use std::env;
 
 use doorbell::vocabulary::provider::Provider;
-use doorbell::{ChannelConfig, Event, Handle, Listener, Network, Node, Trust, Wait, Woken, WorkerConfig};
+use doorbell::{
+    ChannelConfig, Event, FirstCause, Handle, Listener, Network, Node, Trust, Wait, Woken, WorkerConfig,
+};
 
 /// Why a program cannot go on.
 type Failure = Box<dyn Error + Send + Sync>;
@@ -75,9 +77,10 @@ fn serve<P: Provider, N: Network>(
                 Ok(_) => echoed += 1,
                 Err(error) => failed = Some(error.kind.to_string()),
             },
-            Event::Failed { status, .. } | Event::ReceiveFailed { status } => {
-                failed = Some(status.to_string())
-            }
+            Event::Failed { status, .. }
+            | Event::ChannelFailed {
+                cause: FirstCause { status, .. },
+            } => failed = Some(status.to_string()),
             _ => {}
         })?;
         if woken == Woken::Deadline {
@@ -107,9 +110,10 @@ fn call<P: Provider, N: Network>(node: &Node<P, N>, messages: u32, handle: &Hand
                     answer = Some(message.payload() == number.to_be_bytes());
                     turn.release(message);
                 }
-                Event::Failed { status, .. } | Event::ReceiveFailed { status } => {
-                    failed = Some(status.to_string())
-                }
+                Event::Failed { status, .. }
+                | Event::ChannelFailed {
+                    cause: FirstCause { status, .. },
+                } => failed = Some(status.to_string()),
                 _ => {}
             })?;
             if woken == Woken::Deadline {

@@ -17,7 +17,8 @@ use std::thread;
 use std::time::Instant;
 
 use doorbell::{
-    ChannelConfig, Event, Handle, Listener, Node, Notify, Trust, Turn, Watched, Worker, WorkerConfig,
+    ChannelConfig, Event, FirstCause, Handle, Listener, Node, Notify, Trust, Turn, Watched, Worker,
+    WorkerConfig,
 };
 use doorbell_sim::Fabric;
 use rustix::event::{Timespec, epoll};
@@ -136,9 +137,10 @@ fn serve<P: Watched>(
                 Ok(_) => echoed += 1,
                 Err(error) => failed = Some(error.kind.to_string()),
             },
-            Event::Failed { status, .. } | Event::ReceiveFailed { status } => {
-                failed = Some(status.to_string())
-            }
+            Event::Failed { status, .. }
+            | Event::ChannelFailed {
+                cause: FirstCause { status, .. },
+            } => failed = Some(status.to_string()),
             _ => {}
         })?;
     }
@@ -166,9 +168,10 @@ fn call<P: Watched>(node: &Node<P>, handle: &Handle) -> Result<(), Failure> {
                     answer = Some(Ok(message.payload() == number.to_be_bytes()));
                     turn.release(message);
                 }
-                Event::Failed { status, .. } | Event::ReceiveFailed { status } => {
-                    answer = Some(Err(status.to_string()))
-                }
+                Event::Failed { status, .. }
+                | Event::ChannelFailed {
+                    cause: FirstCause { status, .. },
+                } => answer = Some(Err(status.to_string())),
                 _ => {}
             })?;
         }

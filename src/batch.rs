@@ -34,9 +34,9 @@ impl<'q, P: Provider> Batch<'q, P> {
         self.inner
             .push(operation, slots, flags)
             .map_err(|Refused { reason, item }| {
-                self.notice.note_refused(reason);
+                let kind = self.notice.note_refused(reason);
                 SendError {
-                    kind: reason.into(),
+                    kind,
                     item: Some(item.map(|slot| Lease { slot })),
                 }
             })
@@ -53,10 +53,9 @@ impl<'q, P: Provider> Batch<'q, P> {
         bytes: &'q [u8],
         flags: PostFlags,
     ) -> Result<Ticket, SendErrorKind> {
-        self.inner.push_inline(operation, bytes, flags).map_err(|reason| {
-            self.notice.note_refused(reason);
-            reason.into()
-        })
+        self.inner
+            .push_inline(operation, bytes, flags)
+            .map_err(|reason| self.notice.note_refused(reason))
     }
 
     /// How many requests are staged.

@@ -1,5 +1,6 @@
 //! From an agreement with a peer to a channel: the queue pair made, connected and filled.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use doorbell_core::handshake::{Agreed, Established};
@@ -7,16 +8,18 @@ use doorbell_core::provider::{
     AddressVector, CompletionQueue, Context, PostError, ProtectionDomain, Provider, ProviderError, QueuePair,
     QueuePairConfig, ReadyToReceive, ReadyToSend, ReceivesClaim, RemoteAccess, RemoteAddress,
 };
-use doorbell_core::wire::{CreditWord, Endpoint, EndpointParameters, Reject, RejectReason};
+use doorbell_core::wire::{
+    CreditWord, Endpoint, EndpointParameters, Reject, RejectReason, VERSION_AUTHENTICATED,
+};
 use doorbell_core::{Psn, in_place};
 use doorbell_hotpath::{
-    Announcer, Credits, Flow, Grants, Receiver, ReceiverConfig, RequestLimits, Sender, SenderConfig, Share,
-    Statistics, WindowWord, marks_for,
+    Announcer, Credits, FarewellWord, Flow, Grants, Receiver, ReceiverConfig, RequestLimits, Sender,
+    SenderConfig, Share, Statistics, WindowWord, marks_for,
 };
 
 use crate::channel::Channel;
 use crate::error::ConnectError;
-use crate::half::{Receiving, Sending};
+use crate::half::{Care, Ending, Receiving, Sending};
 use crate::node::Connection;
 use crate::rails::NodeRail;
 use crate::submission::Records;
@@ -178,6 +181,7 @@ pub(crate) fn connect<P: Provider>(
         ..
     } = pending;
     let peer = &agreement.peer;
+    let farewell = word.clone();
     let flow = Flow {
         credits: Credits::new(local.credit.start, peer.parameters.receive_depth),
         word,
@@ -232,7 +236,11 @@ pub(crate) fn connect<P: Provider>(
         }));
     };
     let limits = control.limits();
+    let farewell = FarewellWord::new(farewell, local.credit.start);
     Ok(Ready {
+        farewell,
+        close_when_lost: config.close_when_lost,
+        probe_after: config.probe_after,
         port: rail.port,
         inline_alone_bytes_max: config
             .inline_alone_bytes_max
@@ -287,6 +295,9 @@ const ANNOUNCEMENT_BYTES: u32 = 8;
 
 /// A queue pair in RTS whose peer has not yet said that it is too.
 pub(crate) struct Ready<P: Provider> {
+    farewell: FarewellWord<Arc<P::Window>>,
+    close_when_lost: bool,
+    probe_after: Option<Duration>,
     port: u8,
     inline_alone_bytes_max: u32,
     /// Receives posted on a queue of its own, that are not counted yet.
@@ -329,6 +340,9 @@ pub(crate) fn admit_to<P: Provider>(
     established: Established,
 ) -> Result<ChannelId, ConnectError> {
     let Ready {
+        farewell,
+        close_when_lost,
+        probe_after,
         port,
         inline_alone_bytes_max,
         posted,
@@ -337,11 +351,20 @@ pub(crate) fn admit_to<P: Provider>(
         control,
         reservation,
     } = ready;
+    let care = Care {
+        says_farewell: established.version >= VERSION_AUTHENTICATED,
+        closes_when_lost: close_when_lost,
+        probe_after,
+        seen: (0, 0),
+        since: None,
+    };
     let peer = Peer { established };
     let notice = Notice::new(&worker.sends.noticed, reservation.id.index);
     let channel = worker.admit(Channel {
         receive: ReceiveHalf {
             receiver,
+            farewell,
+            ending: Ending::default(),
             reservation: Arc::clone(&reservation),
             user: 0,
         },
@@ -357,6 +380,8 @@ pub(crate) fn admit_to<P: Provider>(
             port,
             inline_alone_bytes_max,
             user: 0,
+            ending: Ending::default(),
+            care,
         },
     })?;
     worker.statistics.receives_posted.add(posted.into());

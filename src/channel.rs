@@ -10,9 +10,9 @@ use doorbell_core::provider::{
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::UnpostedReason;
 
-use crate::half::{Held, Receives, Sends};
+use crate::half::{Held, Lost, Receives, Sends};
 use crate::worker::Reservation;
-use crate::{Batch, ChannelState, Lease, Peer, ReceiveHalf, SendHalf};
+use crate::{Batch, ChannelState, Event, Lease, Peer, ReceiveHalf, SendHalf};
 
 /// One connection to a peer, on the Worker it was made on.
 pub struct Channel<P: Provider = Rdma> {
@@ -75,6 +75,8 @@ pub enum SendErrorKind {
     NoMemory,
     /// There is no such channel any more: it was closed.
     Closed,
+    /// The peer closed the channel: see [`Event::PeerClosed`](crate::Event::PeerClosed).
+    PeerClosed,
 }
 
 impl SendErrorKind {
@@ -96,6 +98,7 @@ impl fmt::Display for SendErrorKind {
             Self::Post(error) => write!(f, "the device refused the post: {error}"),
             Self::NoMemory => f.write_str("no slot of the Worker is free now: poll, and try again"),
             Self::Closed => f.write_str("not sent: the channel is closed"),
+            Self::PeerClosed => f.write_str("not sent: the peer closed the channel"),
         }
     }
 }
@@ -181,7 +184,8 @@ impl<P: Provider> Channel<P> {
     /// Whether it can still be used, and if not, why, as far as was polled.
     #[must_use]
     pub fn state(&self) -> ChannelState {
-        ChannelState::of([self.send.sender.cause(), self.receive.receiver.cause()])
+        let causes = [self.send.sender.cause(), self.receive.receiver.cause()];
+        ChannelState::of(self.receive.ending.peer_closed, causes)
     }
 
     /// How many messages may be sent now: receives the peer posted and announced that were not
@@ -293,8 +297,7 @@ impl<P: Provider> Channel<P> {
     /// # Errors
     /// As for [`Channel::post_inline`].
     pub fn probe(&mut self) -> Result<Ticket, SendErrorKind> {
-        let remote = self.send.peer.announcements();
-        self.post_inline(Operation::Write(remote), &[])
+        self.send.probe()
     }
 
     /// Fails the queue pair, so that everything posted is flushed and comes back by polling.
@@ -313,6 +316,9 @@ impl<P: Provider> Held for Channel<P> {
     fn is_open(&self) -> bool {
         self.send.is_open() && self.receive.is_open()
     }
+    fn part(&mut self) -> bool {
+        self.is_open() && self.send.part()
+    }
 }
 
 impl<P: Provider> Sends<P> for Channel<P> {
@@ -322,6 +328,41 @@ impl<P: Provider> Sends<P> for Channel<P> {
     }
     fn is_announcement_due(&self) -> bool {
         self.receive.receiver.is_announcement_due()
+    }
+    fn ending(&mut self, is_emptied: bool) -> Lost<P> {
+        if self.is_told() {
+            return Lost::Told;
+        }
+        // What fails once it is being closed is a consequence of that.
+        if self.send.is_closed {
+            return Lost::No;
+        }
+        let ChannelState::Failed { cause } = self.state() else {
+            return Lost::No;
+        };
+        // A peer that found no receive to be told by left its word.
+        let event = match self.receive.farewell_found() {
+            Some(false) if !is_emptied => return Lost::Soon,
+            Some(all_arrived) => {
+                self.note_peer_closed_as(all_arrived);
+                Event::PeerClosed { all_arrived }
+            }
+            None => Event::ChannelFailed { cause },
+        };
+        self.send.ending.is_told = true;
+        Lost::Now(event)
+    }
+}
+
+impl<P: Provider> Channel<P> {
+    /// Whether the application was told of its end, by either half.
+    pub(crate) const fn is_told(&self) -> bool {
+        self.send.ending.is_told || self.receive.ending.is_told
+    }
+
+    fn note_peer_closed_as(&mut self, all_arrived: bool) {
+        self.receive.ending.peer_closed = Some(all_arrived);
+        self.send.note_peer_closed(all_arrived);
     }
 }
 
@@ -333,6 +374,18 @@ impl<P: Provider> Receives<P> for Channel<P> {
     fn refuse(&mut self) {
         // Where the device refuses even that, the channel counts as failed all the same.
         let _ = self.send.shut();
+    }
+    fn note_peer_closed(&mut self) -> bool {
+        let is_told = self.is_told();
+        self.note_peer_closed_as(true);
+        self.send.ending.is_told = true;
+        self.send.notice.note_lost();
+        !is_told
+    }
+    fn note_failed(&mut self) -> Option<Event<P>> {
+        // Told once both queues were polled: the cause may be in the other.
+        self.send.notice.note_lost();
+        None
     }
 }
 

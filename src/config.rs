@@ -213,6 +213,17 @@ pub struct ChannelConfig {
     /// the handshake, and to another the connection fails. Default none. What the peer said is in
     /// [`Peer::session`](crate::Peer::session).
     pub session: Option<Resumption>,
+    /// With nothing heard from the peer for so long, its device is probed by an empty WRITE, so that a peer that is dead is found
+    /// out by a side that only receives. It is known dead 100 ms, and what `timeout` and `retry_count` take, after this at the
+    /// latest: `(retry_count + 1) × 4.096 µs × 2^timeout`, of which a device may take four times as much. `None`: never.
+    /// Default 10 s: a packet in that time costs nothing, and a server has the place of a dead client back within 12 s. Only where
+    /// its Worker is polled or waited for as a whole.
+    pub probe_after: Option<Duration>,
+    /// Whether the Worker closes the channel by itself once it is lost: the peer closed it, or it failed. Default yes, since a
+    /// server would run out of places that looks at no event: its place and its memory are free again some 10 ms
+    /// after [`Event::PeerClosed`](crate::Event::PeerClosed) or once all requests came back after
+    /// [`Event::ChannelFailed`](crate::Event::ChannelFailed). Without, it stays until [`Worker::close`](crate::Worker::close).
+    pub close_when_lost: bool,
     /// The largest path MTU to agree to. Default 4,096, the largest there is: the lower of
     /// both sides' ports decides.
     pub mtu_max: Mtu,
@@ -249,6 +260,8 @@ impl Default for ChannelConfig {
             handshake_stage: Duration::from_secs(5),
             private_data: PrivateData::EMPTY,
             session: None,
+            probe_after: Some(Duration::from_secs(10)),
+            close_when_lost: true,
             mtu_max: Mtu::B4096,
             traffic_class: 0,
             flow_label: 0,

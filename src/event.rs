@@ -1,5 +1,7 @@
 //! What polling a Worker tells of its channels.
 
+use core::fmt;
+
 use doorbell_core::provider::{PostError, Provider};
 use doorbell_core::{Ticket, WcStatus};
 use doorbell_ffi::Rdma;
@@ -44,7 +46,7 @@ pub enum Event<P: Provider = Rdma> {
     /// the first cause.
     Failed {
         /// The request; what it held went back to the Worker, or to the [`Submitter`](crate::Submitter) it
-        /// is of. Not one of the application's where receives were being announced to the peer.
+        /// is of.
         ticket: Ticket,
         /// How it ended: a flush where another request is the cause.
         status: WcStatus,
@@ -73,10 +75,23 @@ pub enum Event<P: Provider = Rdma> {
     /// to be believed. Only where receives are shared. The message is dropped, and the queue pair failed; of
     /// a Worker taken apart, the half that sends does it when it is polled next.
     Overdrawn,
-    /// A receive failed, and the queue pair with it.
-    ReceiveFailed {
-        /// How it ended: a flush where another request is the cause.
-        status: WcStatus,
+    /// The peer closed the channel, or its Worker was dropped. Told once, behind all messages that came; none comes any more, and
+    /// later messages are refused ([`SendErrorKind::PeerClosed`](crate::SendErrorKind::PeerClosed)).
+    ///
+    /// The Worker then closes the channel by itself and takes its place and its memory back, unless
+    /// [`ChannelConfig::close_when_lost`](crate::ChannelConfig::close_when_lost) is off.
+    PeerClosed {
+        /// Whether all that the peer had sent on the channel has arrived.
+        all_arrived: bool,
+    },
+    /// The channel failed: told once, with the first cause, in place of the failure of each receive. A request of the application's
+    /// that was in flight comes back by an [`Event::Failed`] of its own, in the same poll or a later one; so may messages that had come.
+    ///
+    /// The Worker then closes the channel by itself, as after [`Event::PeerClosed`]. Of a Worker taken apart each half tells what its own
+    /// queue says: a flush where the cause is in the other half's.
+    ChannelFailed {
+        /// The completion that says why.
+        cause: FirstCause,
     },
 }
 
@@ -92,4 +107,22 @@ pub enum ChannelState {
         /// channel was closed.
         cause: FirstCause,
     },
+    /// The peer closed it.
+    PeerClosed {
+        /// Whether all that the peer had sent has arrived.
+        all_arrived: bool,
+    },
+}
+
+impl fmt::Display for ChannelState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open => f.write_str("open"),
+            Self::Failed { cause } => write!(f, "failed: {cause}"),
+            Self::PeerClosed { all_arrived: true } => f.write_str("closed by the peer"),
+            Self::PeerClosed { all_arrived: false } => {
+                f.write_str("closed by the peer, and not all that it had sent has arrived")
+            }
+        }
+    }
 }

@@ -1,15 +1,19 @@
 //! The two halves of a channel: what sends, and what receives. They may be on different threads.
 
 use core::fmt;
+use core::time::Duration;
 use std::sync::Arc;
 
 use doorbell_core::provider::{
     Arena, Arrival, ArrivalKind, Operation, PostError, PostFlags, Provider, ProviderError, PushError,
     QueuePair, QueuePairLimits,
 };
-use doorbell_core::{QpState, Ticket, WcStatus};
+use doorbell_core::{Instant, QpState, Ticket, WcStatus};
 use doorbell_ffi::Rdma;
-use doorbell_hotpath::{FirstCause, Grants, Receiver, Sender, Share, Statistics, Unposted, UnpostedReason};
+use doorbell_hotpath::{
+    FAREWELL, FAREWELL_BYTES, FarewellWord, FirstCause, Grants, Receiver, Sender, Share, Statistics,
+    Unposted, UnpostedReason,
+};
 
 use crate::submission::{Deferred, Records};
 use crate::worker::{Notice, Reservation};
@@ -49,6 +53,14 @@ impl<P: Provider> Receiving<P> {
         }
     }
 
+    /// How many messages came, as the peer counts them.
+    pub(crate) fn received(&self) -> u32 {
+        match self {
+            Self::Own(receiver) => receiver.received(),
+            Self::Shared { share, .. } => share.received(),
+        }
+    }
+
     /// Posts the receives that are missing of its own queue; says whether none is left to post.
     #[inline]
     pub(crate) fn replenish(&mut self, arena: &mut P::Arena) -> (bool, Option<PostError>) {
@@ -72,6 +84,29 @@ impl<P: Provider> fmt::Debug for Receiving<P> {
     }
 }
 
+/// How a channel ended that was not closed here.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ending {
+    /// Whether the application was told.
+    pub(crate) is_told: bool,
+    /// That the peer closed it, and whether all that it had sent has arrived.
+    pub(crate) peer_closed: Option<bool>,
+}
+
+/// What the Worker does with a channel of which nothing is heard.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Care {
+    /// Whether the peer understands farewells.
+    pub(crate) says_farewell: bool,
+    /// Whether the Worker closes it once it is lost.
+    pub(crate) closes_when_lost: bool,
+    /// With nothing heard for so long, the peer is probed.
+    pub(crate) probe_after: Option<Duration>,
+    /// What had come and gone when it was looked at last, and when that was first so.
+    pub(crate) seen: (u32, u32),
+    pub(crate) since: Option<Instant>,
+}
+
 /// The half of a channel that sends, on a [`SendWorker`](crate::SendWorker).
 pub struct SendHalf<P: Provider = Rdma> {
     // Goes first: what is in flight is told of before it goes home.
@@ -92,11 +127,16 @@ pub struct SendHalf<P: Provider = Rdma> {
     pub(crate) inline_alone_bytes_max: u32,
     /// The application's own.
     pub(crate) user: u64,
+    pub(crate) ending: Ending,
+    pub(crate) care: Care,
 }
 
 /// The half of a channel that receives, on a [`ReceiveWorker`](crate::ReceiveWorker).
 pub struct ReceiveHalf<P: Provider = Rdma> {
     pub(crate) receiver: Receiving<P>,
+    /// Where the peer says farewell.
+    pub(crate) farewell: FarewellWord<Arc<P::Window>>,
+    pub(crate) ending: Ending,
     pub(crate) reservation: Arc<Reservation>,
     /// The application's own.
     pub(crate) user: u64,
@@ -137,7 +177,7 @@ impl<P: Provider> SendHalf<P> {
     /// Whether it can still be used, and if not, why, as far as this half polled.
     #[must_use]
     pub fn state(&self) -> ChannelState {
-        ChannelState::of([self.sender.cause()])
+        ChannelState::of(self.ending.peer_closed, [self.sender.cause()])
     }
 
     /// How many messages may be sent now: receives the peer posted and announced that were not
@@ -214,8 +254,12 @@ impl<P: Provider> SendHalf<P> {
         flags: PostFlags,
     ) -> Result<(), SendError<Lease<P>>> {
         if self.is_closed {
+            let kind = match self.ending.peer_closed {
+                Some(_) => SendErrorKind::PeerClosed,
+                None => SendErrorKind::Refused(PushError::State(QpState::Error)),
+            };
             return Err(SendError {
-                kind: SendErrorKind::Refused(PushError::State(QpState::Error)),
+                kind,
                 item: Some(lease),
             });
         }
@@ -308,6 +352,39 @@ impl<P: Provider> SendHalf<P> {
     pub fn shut(&mut self) -> Result<(), ProviderError> {
         self.control.fail()
     }
+
+    /// Asks the peer's device for a sign of life; see [`Channel::probe`](crate::Channel::probe).
+    ///
+    /// # Errors
+    /// As for [`SendHalf::post_inline`].
+    pub fn probe(&mut self) -> Result<Ticket, SendErrorKind> {
+        let remote = self.peer.announcements();
+        self.post_inline(Operation::Write(remote), &[])
+    }
+
+    /// Notes that the peer closed the channel: no message is accepted any more.
+    #[cold]
+    pub(crate) fn note_peer_closed(&mut self, all_arrived: bool) {
+        self.ending.peer_closed = Some(all_arrived);
+        self.notice.note_peer_closed();
+        self.sender.leave();
+        self.close();
+    }
+
+    /// Says farewell, by whatever way there is, where the peer understands it and may still hear it.
+    #[cold]
+    pub(crate) fn part(&mut self) -> bool {
+        if !self.may_part() {
+            return false;
+        }
+        let said = self.sender.say_farewell();
+        said.or_else(|_| self.sender.leave_farewell()).is_ok()
+    }
+
+    /// Whether farewell may be said.
+    pub(crate) fn may_part(&self) -> bool {
+        self.care.says_farewell && !self.sender.has_left() && self.sender.cause().is_none()
+    }
 }
 
 /// Has the Worker notice what it is to look at, where a request was not posted by itself; why it was not.
@@ -315,9 +392,11 @@ impl<P: Provider> SendHalf<P> {
 fn unposted(notice: &mut Notice, reason: UnpostedReason) -> SendErrorKind {
     match reason {
         UnpostedReason::Push(reason) => notice.note_refused(reason),
-        UnpostedReason::Post(_) => notice.note_not_posted(),
+        UnpostedReason::Post(error) => {
+            notice.note_not_posted();
+            SendErrorKind::Post(error)
+        }
     }
-    reason.into()
 }
 
 impl<P: Provider> ReceiveHalf<P> {
@@ -343,7 +422,19 @@ impl<P: Provider> ReceiveHalf<P> {
     /// Whether it can still be used, and if not, why, as far as this half polled.
     #[must_use]
     pub fn state(&self) -> ChannelState {
-        ChannelState::of([self.receiver.cause()])
+        ChannelState::of(self.ending.peer_closed, [self.receiver.cause()])
+    }
+
+    /// Whether a WRITE with immediate that came last is the peer's farewell.
+    #[cold]
+    pub(crate) fn is_farewell(&self) -> bool {
+        let told = self.farewell.load();
+        told.is_some_and(|messages| messages.wrapping_add(1) == self.receiver.received())
+    }
+
+    /// Whether the peer said farewell in its word, and then whether all that it had sent has arrived.
+    pub(crate) fn farewell_found(&self) -> Option<bool> {
+        Some(self.farewell.load()? == self.receiver.received())
     }
 
     /// How many receives are posted for its peer; of shared ones, how many it was granted.
@@ -377,16 +468,17 @@ impl<P: Provider> ReceiveHalf<P> {
                 }
             })
             .ok()?;
-        Some(event_of(&arrival, message, arena))
+        Some(event_of(&arrival, message, arena, || self.is_farewell()))
     }
 }
 
-/// A receive that ended, as an event; `message` is the memory it was posted with.
+/// A receive that ended, as an event; `message` is the memory it was posted with. `is_farewell` is asked of what looks like one.
 #[inline]
 pub(crate) fn event_of<P: Provider>(
     arrival: &Arrival,
     message: Option<Lease<P>>,
     arena: &mut P::Arena,
+    is_farewell: impl FnOnce() -> bool,
 ) -> Event<P> {
     match message {
         Some(message) if arrival.kind == ArrivalKind::Send => {
@@ -399,12 +491,23 @@ pub(crate) fn event_of<P: Provider>(
         None => {}
     }
     match arrival.kind {
+        ArrivalKind::WriteWithImmediate
+            if arrival.immediate == Some(FAREWELL)
+                && arrival.payload_bytes as usize == FAREWELL_BYTES
+                && is_farewell() =>
+        {
+            Event::PeerClosed { all_arrived: true }
+        }
         ArrivalKind::WriteWithImmediate => Event::Written {
             payload_bytes: arrival.payload_bytes,
             immediate: arrival.immediate.unwrap_or_default(),
         },
-        _ => Event::ReceiveFailed {
-            status: arrival.status,
+        _ => Event::ChannelFailed {
+            cause: FirstCause {
+                status: arrival.status,
+                ticket: arrival.ticket,
+                vendor_error: arrival.vendor_error,
+            },
         },
     }
 }
@@ -413,8 +516,12 @@ pub(crate) fn event_of<P: Provider>(
 pub(crate) trait Held {
     /// What was promised to the channel.
     fn reservation(&self) -> &Arc<Reservation>;
-    /// Whether nothing failed, as far as is known here.
+    /// Whether nothing failed and the peer did not close it, as far as is known here.
     fn is_open(&self) -> bool;
+    /// Says farewell where it is dropped; says whether it did.
+    fn part(&mut self) -> bool {
+        false
+    }
 }
 
 /// What has a half that sends.
@@ -423,6 +530,20 @@ pub(crate) trait Sends<P: Provider>: Held {
     /// Whether receives of a channel that was listed are still to be announced by themselves,
     /// as far as can be known here.
     fn is_announcement_due(&self) -> bool;
+    /// What the application is to be told of a channel that is lost, once; `is_emptied` says that nothing more is to come of it.
+    fn ending(&mut self, is_emptied: bool) -> Lost<P>;
+}
+
+/// What is known of a channel that may be lost.
+pub(crate) enum Lost<P: Provider> {
+    /// It is not, or is being closed here.
+    No,
+    /// What came before its end is still to be told.
+    Soon,
+    /// The application is to be told.
+    Now(Event<P>),
+    /// The application was told.
+    Told,
 }
 
 /// The half that sends of a channel that can still be used.
@@ -431,10 +552,13 @@ pub(crate) fn usable<P: Provider, C: Sends<P>>(
     channel: Option<&mut C>,
 ) -> Result<&mut SendHalf<P>, SendErrorKind> {
     let channel = channel.ok_or(SendErrorKind::Closed)?;
-    if !channel.is_open() {
-        return Err(SendErrorKind::Refused(PushError::State(QpState::Error)));
+    let is_open = channel.is_open();
+    let half = channel.send_half();
+    match half.ending.peer_closed {
+        _ if is_open => Ok(half),
+        Some(_) => Err(SendErrorKind::PeerClosed),
+        None => Err(SendErrorKind::Refused(PushError::State(QpState::Error))),
     }
-    Ok(channel.send_half())
 }
 
 /// What has a half that receives.
@@ -442,6 +566,10 @@ pub(crate) trait Receives<P: Provider>: Held {
     fn receive_half(&mut self) -> &mut ReceiveHalf<P>;
     /// Fails the queue pair, or has the half that sends fail it, which is to be told of the channel then.
     fn refuse(&mut self);
+    /// Notes that the peer said farewell behind all that it had sent; says whether the application is to be told.
+    fn note_peer_closed(&mut self) -> bool;
+    /// Notes that a receive failed; what the application is to be told at once.
+    fn note_failed(&mut self) -> Option<Event<P>>;
 }
 
 impl<P: Provider> Held for SendHalf<P> {
@@ -449,7 +577,10 @@ impl<P: Provider> Held for SendHalf<P> {
         &self.reservation
     }
     fn is_open(&self) -> bool {
-        self.sender.cause().is_none()
+        self.sender.cause().is_none() && self.ending.peer_closed.is_none()
+    }
+    fn part(&mut self) -> bool {
+        Self::part(self)
     }
 }
 
@@ -461,6 +592,17 @@ impl<P: Provider> Sends<P> for SendHalf<P> {
     fn is_announcement_due(&self) -> bool {
         true
     }
+    fn ending(&mut self, _: bool) -> Lost<P> {
+        match self.sender.cause() {
+            _ if self.is_closed => Lost::No,
+            None => Lost::No,
+            Some(_) if self.ending.is_told => Lost::Told,
+            Some(cause) => {
+                self.ending.is_told = true;
+                Lost::Now(Event::ChannelFailed { cause })
+            }
+        }
+    }
 }
 
 impl<P: Provider> Held for ReceiveHalf<P> {
@@ -468,7 +610,7 @@ impl<P: Provider> Held for ReceiveHalf<P> {
         &self.reservation
     }
     fn is_open(&self) -> bool {
-        self.receiver.cause().is_none()
+        self.receiver.cause().is_none() && self.ending.peer_closed.is_none()
     }
 }
 
@@ -481,11 +623,32 @@ impl<P: Provider> Receives<P> for ReceiveHalf<P> {
     fn refuse(&mut self) {
         self.reservation.refuse();
     }
+    fn note_peer_closed(&mut self) -> bool {
+        self.ending.peer_closed = Some(true);
+        self.reservation.note_peer_closed();
+        !core::mem::replace(&mut self.ending.is_told, true)
+    }
+    fn note_failed(&mut self) -> Option<Event<P>> {
+        let cause = self.receiver.cause()?;
+        if core::mem::replace(&mut self.ending.is_told, true) {
+            return None;
+        }
+        // Its own receives end behind the messages that came.
+        if let Some(all_arrived) = self.farewell_found() {
+            self.ending.peer_closed = Some(all_arrived);
+            self.reservation.note_peer_closed();
+            return Some(Event::PeerClosed { all_arrived });
+        }
+        Some(Event::ChannelFailed { cause })
+    }
 }
 
 impl ChannelState {
-    /// What follows from the causes that are known: a flush is the consequence of another.
-    pub(crate) fn of<const N: usize>(causes: [Option<FirstCause>; N]) -> Self {
+    /// What follows from a farewell, and from the causes that are known: a flush is the consequence of another.
+    pub(crate) fn of<const N: usize>(peer_closed: Option<bool>, causes: [Option<FirstCause>; N]) -> Self {
+        if let Some(all_arrived) = peer_closed {
+            return Self::PeerClosed { all_arrived };
+        }
         let known = || causes.iter().flatten();
         let real = known().find(|cause| !cause.status.is_flush());
         match real.or_else(|| known().next()) {

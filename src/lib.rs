@@ -25,7 +25,7 @@
 //! while !done {
 //!     let woken = worker.wait(Wait::Busy, deadline, |turn, event| match event {
 //!         Event::Received { message, .. } => done = turn.channel.send(message).is_err(),
-//!         Event::Failed { .. } | Event::ReceiveFailed { .. } => done = true,
+//!         Event::Failed { .. } | Event::ChannelFailed { .. } | Event::PeerClosed { .. } => done = true,
 //!         _ => {}
 //!     })?;
 //!     done |= woken == Woken::Deadline;

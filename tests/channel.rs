@@ -183,7 +183,7 @@ fn access_that_was_not_granted_fails_with_its_cause() {
     });
     assert_eq!(failed, (culprit, WcStatus::REM_ACCESS_ERR));
     b.until(|event| matches!(event, Event::Failed { status, .. } if status.is_flush()).then_some(()));
-    let ChannelState::Failed { cause } = b.worker().channel(id).unwrap().state() else {
+    let Some(ChannelState::Failed { cause }) = b.worker().state(id) else {
         panic!("it is open")
     };
     assert_eq!(

@@ -223,9 +223,11 @@ fn what_came_early_for_a_connection_that_is_given_up_is_let_go() {
         let first = first.unwrap();
         let gone = two.workers[0][first.worker].begin_close(first.channel, a.within(LATENCY));
         gone.unwrap();
-        for workers in &mut two.workers {
-            workers[0].poll(|_, event| drop(event)).unwrap();
+        while two.workers[0][first.worker].close_progress(first.channel) == CloseProgress::UnderWay {
+            two.fabric.run_for(LATENCY);
+            two.workers[0][0].poll(|_, event| drop(event)).unwrap();
         }
+        two.workers[1][0].poll(|_, event| drop(event)).unwrap();
         let end = two.fabric.now().after(WHOLE);
         two.run(end);
         two.check("given up");

@@ -30,8 +30,8 @@ use std::thread;
 
 use doorbell::vocabulary::provider::{Provider, ProviderError};
 use doorbell::{
-    Channel, ChannelConfig, ConnectError, Connection, Deadline, Event, Handle, Lease, Listener, Network,
-    Node, NodeError, Operation, PostFlags, SendErrorKind, WcStatus, Worker, WorkerConfig,
+    Channel, ChannelConfig, ConnectError, Connection, Deadline, Event, FirstCause, Handle, Lease, Listener,
+    Network, Node, NodeError, Operation, PostFlags, SendErrorKind, WcStatus, Worker, WorkerConfig,
 };
 
 /// Peers of an endpoint at most.
@@ -570,7 +570,10 @@ impl<P: Provider> Peer<P> {
                 self.inbox.push_back((kind, message));
             }
             // A flush is the consequence of another failure, which may be told after it.
-            Event::Failed { status, .. } | Event::ReceiveFailed { status } => match self.gone {
+            Event::Failed { status, .. }
+            | Event::ChannelFailed {
+                cause: FirstCause { status, .. },
+            } => match self.gone {
                 None => self.gone = Some(Why::Failed(status)),
                 Some(Why::Failed(first)) if first.is_flush() => self.gone = Some(Why::Failed(status)),
                 Some(_) => {}

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    Channel, ChannelConfig, Event, Handle, LocalWindow, Network, Node, Notify, Operation, RemoteAccess,
-    SendErrorKind, Turn, Wait, Window, WindowConfig, Woken, WorkerConfig,
+    Channel, ChannelConfig, Event, FirstCause, Handle, LocalWindow, Network, Node, Notify, Operation,
+    RemoteAccess, SendErrorKind, Turn, Wait, Window, WindowConfig, Woken, WorkerConfig,
 };
 use serde::Serialize;
 
@@ -60,7 +60,10 @@ impl<P: Provider> Copy<P> {
                 }
                 turn.release(message);
             }
-            Event::Failed { status, .. } | Event::ReceiveFailed { status } => {
+            Event::Failed { status, .. }
+            | Event::ChannelFailed {
+                cause: FirstCause { status, .. },
+            } => {
                 note_failure(&mut self.failed, status);
             }
             _ => {}

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    Arena, ArenaConfig, Connection, Event, Operation, PostFlags, RemoteAddress, RemoteWindow, Worker,
+    Arena, ArenaConfig, Connection, Event, FirstCause, Operation, PostFlags, RemoteAddress, RemoteWindow,
+    Worker,
 };
 
 use super::around::{Failure, note_failure, words};
@@ -86,7 +87,10 @@ impl<P: Provider> Replica<P> {
                     self.lose(format!("it sent {} bytes that mean nothing", payload.len()));
                 }
             }
-            Event::Failed { status, .. } | Event::ReceiveFailed { status } => {
+            Event::Failed { status, .. }
+            | Event::ChannelFailed {
+                cause: FirstCause { status, .. },
+            } => {
                 note_failure(&mut self.lost, *status);
             }
             _ => {}

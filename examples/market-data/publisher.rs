@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    ChannelConfig, ChannelId, Connection, Event, Handle, Listener, Network, Node, Operation, PostFlags,
-    PrivateData, RemoteAddress, RemoteWindow, SendErrorKind, Worker, WorkerConfig,
+    ChannelConfig, ChannelId, Connection, Event, FirstCause, Handle, Listener, Network, Node, Operation,
+    PostFlags, PrivateData, RemoteAddress, RemoteWindow, SendErrorKind, Worker, WorkerConfig,
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -178,7 +178,10 @@ impl Subscriber {
                 }
             }
             // One that said what it saw may go.
-            Event::Failed { status, .. } | Event::ReceiveFailed { status } if self.summary.is_none() => {
+            Event::Failed { status, .. }
+            | Event::ChannelFailed {
+                cause: FirstCause { status, .. },
+            } if self.summary.is_none() => {
                 note_failure(&mut self.lost, *status);
             }
             _ => {}

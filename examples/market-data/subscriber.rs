@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    ChannelConfig, Event, LocalWindow, Network, Node, Operation, RemoteAccess, Window as _, WindowConfig,
-    Worker, WorkerConfig,
+    ChannelConfig, Event, FirstCause, LocalWindow, Network, Node, Operation, RemoteAccess, Window as _,
+    WindowConfig, Worker, WorkerConfig,
 };
 use serde::Serialize;
 
@@ -151,7 +151,10 @@ fn watch<P: Provider>(
                 last = Some(words(message.payload()).collect());
                 turn.release(message);
             }
-            Event::Failed { status, .. } | Event::ReceiveFailed { status } => {
+            Event::Failed { status, .. }
+            | Event::ChannelFailed {
+                cause: FirstCause { status, .. },
+            } => {
                 note_failure(&mut failed, status);
             }
             _ => {}

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    Channel, ChannelConfig, Event, Handle, Lease, Listener, Network, Node, SendErrorKind, Turn, Woken,
+    Channel, ChannelConfig, Event, FirstCause, Handle, Lease, Listener, Network, Node, SendErrorKind, Turn,
+    Woken,
 };
 use serde::Serialize;
 
@@ -45,7 +46,10 @@ impl<P: Provider> Desk<'_, P> {
     fn note(&mut self, turn: Turn<'_, P>, event: Event<P>) {
         match event {
             Event::Received { message, .. } => self.take(turn, message),
-            Event::Failed { status, .. } | Event::ReceiveFailed { status } => {
+            Event::Failed { status, .. }
+            | Event::ChannelFailed {
+                cause: FirstCause { status, .. },
+            } => {
                 note_failure(&mut self.failed, status);
             }
             _ => {}

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    Channel, ChannelConfig, ChannelId, Event, Handle, Network, Node, Operation, SendErrorKind, Worker,
-    WorkerConfig,
+    Channel, ChannelConfig, ChannelId, Event, FirstCause, Handle, Network, Node, Operation, SendErrorKind,
+    Worker, WorkerConfig,
 };
 use serde::Serialize;
 
@@ -175,7 +175,10 @@ impl Trader<'_> {
                 orders.note_answer(Instant::now(), Answer::parse(message.payload()));
                 turn.release(message);
             }
-            Event::Failed { status, .. } | Event::ReceiveFailed { status } => {
+            Event::Failed { status, .. }
+            | Event::ChannelFailed {
+                cause: FirstCause { status, .. },
+            } => {
                 note_failure(failed, status);
             }
             _ => {}

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    AsyncEvent, ChannelConfig, Event, Handle, Lease, Listener, Network, Node, SharedReceivesConfig, Wait,
-    Worker,
+    AsyncEvent, ChannelConfig, Event, FirstCause, Handle, Lease, Listener, Network, Node,
+    SharedReceivesConfig, Wait, Worker,
 };
 
 use super::{CHANNELS, CLOSED, Failure, MESSAGES, Message, PATIENCE, SUBMITTERS, worker_config};
@@ -161,9 +161,10 @@ pub(super) fn run<P: Provider, N: Network>(
                 }
             }
             // Of the channel that the peer closed, and of all once it is gone, receives cannot be announced.
-            Event::Failed { status, .. } | Event::ReceiveFailed { status }
-                if gathered.end.is_none() && Some(turn.channel.id()) != closed =>
-            {
+            Event::Failed { status, .. }
+            | Event::ChannelFailed {
+                cause: FirstCause { status, .. },
+            } if gathered.end.is_none() && Some(turn.channel.id()) != closed => {
                 gathered.is_wrong(format!("a channel failed: {status}"));
             }
             Event::Overdrawn => gathered.is_wrong("a peer took more receives than it had".into()),

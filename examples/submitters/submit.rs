@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    ChannelConfig, ChannelId, CloseProgress, Connection, Event, Handle, Lease, Network, Node,
+    ChannelConfig, ChannelId, CloseProgress, Connection, Event, FirstCause, Handle, Lease, Network, Node,
     SubmissionError, SubmitErrorKind, Submitter, SubmitterConfig, Wait, Worker,
 };
 
@@ -178,7 +178,10 @@ fn post<P: Provider>(
         let (mut failed, mut is_done) = (None, false);
         let sleep = worker.within(Duration::from_millis(20));
         worker.wait(Wait::SPIN_THEN_SLEEP, sleep, |turn, event| match event {
-            Event::Failed { status, .. } | Event::ReceiveFailed { status } if turn.channel.id() != closed => {
+            Event::Failed { status, .. }
+            | Event::ChannelFailed {
+                cause: FirstCause { status, .. },
+            } if turn.channel.id() != closed => {
                 failed = Some(format!("a channel failed: {status}"));
             }
             Event::Done { .. } if turn.channel.id() == first => is_done = true,

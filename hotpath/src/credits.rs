@@ -106,6 +106,13 @@ impl Credits {
         is_satisfied
     }
 
+    /// Takes the credits back: no message is to be sent any more, whatever the peer announces.
+    pub(crate) const fn revoke(&mut self) {
+        self.granted = self.sent;
+        self.depth = 0;
+        self.is_wanting = false;
+    }
+
     /// Notes that messages were sent up to this count, at most [`Credits::granted`].
     #[inline]
     pub const fn note_sent(&mut self, sent: u32) {
@@ -113,7 +120,8 @@ impl Credits {
     }
 }
 
-/// The word of a window in which a peer announces its receives.
+/// The word of a window in which a peer announces its receives, and says farewell.
+#[derive(Clone)]
 pub struct WindowWord<W> {
     window: W,
     offset: usize,
@@ -132,6 +140,66 @@ impl<W: Deref<Target: Window>> WindowWord<W> {
     #[inline]
     pub fn load(&self) -> Option<u32> {
         count_of(self.window.load_u64(self.offset).ok()?.to_ne_bytes())
+    }
+
+    /// Where a new peer is to count from: what an earlier one left in the word is then neither an announcement nor a farewell of
+    /// the new one.
+    #[must_use]
+    pub fn next_start(&self) -> u32 {
+        let Ok(word) = self.window.load_u64(self.offset) else {
+            return 0;
+        };
+        let bytes = word.to_ne_bytes();
+        let start = count_of(bytes).unwrap_or_default();
+        match farewell_of(bytes, start) {
+            Some(_) => start.wrapping_add(1),
+            None => start,
+        }
+    }
+}
+
+/// The word of a window in which a peer says farewell: the one in which it announced receives.
+#[derive(Clone)]
+pub struct FarewellWord<W> {
+    word: WindowWord<W>,
+    /// What the peer was told to count announcements from. It marks the farewell as this peer's.
+    start: u32,
+}
+
+impl<W: Deref<Target: Window>> FarewellWord<W> {
+    /// Over the word of a peer that was told to count from `start`.
+    #[must_use]
+    pub const fn new(word: WindowWord<W>, start: u32) -> Self {
+        Self { word, start }
+    }
+
+    /// How many messages the peer sent in all, if it said farewell: a count, as its [`Credits::sent`].
+    #[must_use]
+    pub fn load(&self) -> Option<u32> {
+        let word = self.word.window.load_u64(self.word.offset).ok()?;
+        farewell_of(word.to_ne_bytes(), self.start)
+    }
+}
+
+/// Tells a farewell from an announcement, whose halves are complements.
+const FAREWELL_MARK: u32 = 0x6661_7265;
+
+/// A farewell as it goes into the peer's word: the count of messages, and the same with a mark and the start that the peer told.
+const fn farewell_bytes(messages: u32, start: u32) -> [u8; 8] {
+    let check = messages ^ FAREWELL_MARK ^ start;
+    let word = (messages as u64) << u32::BITS | check as u64;
+    word.to_be_bytes()
+}
+
+/// The count that a farewell tells.
+#[expect(clippy::cast_possible_truncation, reason = "each half by itself")]
+const fn farewell_of(bytes: [u8; 8], start: u32) -> Option<u32> {
+    let word = u64::from_be_bytes(bytes);
+    let (count, check) = ((word >> u32::BITS) as u32, word as u32);
+    if check == count ^ FAREWELL_MARK ^ start {
+        Some(count)
+    } else {
+        None
     }
 }
 
@@ -200,6 +268,12 @@ impl<L: Deref<Target = Grants>> Granting<L> {
         self.grants.posted.store(self.posted, CREDITS_POSTED.get());
     }
 
+    /// How many messages came, where `in_flight` receives are posted: a count, as the peer's [`Credits::sent`].
+    #[must_use]
+    pub fn received(&self, in_flight: u32) -> u32 {
+        self.posted.wrapping_sub(in_flight)
+    }
+
     /// Whether receives are to be announced by themselves, where `in_flight` are posted: half
     /// of the depth is unannounced, or the peer knows of none that is left.
     ///
@@ -221,6 +295,10 @@ pub struct Announcer<L> {
     word: RemoteAddress,
     /// What is written there: kept here while it is staged.
     bytes: [u8; 8],
+    /// What the peer told to count from.
+    start: u32,
+    /// Whether farewell was said, behind which nothing may be written there.
+    has_left: bool,
 }
 
 /// An announcement that is staged: what it has to be borrowed for.
@@ -258,8 +336,11 @@ impl<L: Deref<Target = Grants>> Announcer<L> {
     /// Announces into the peer's credit word, for a queue of this depth.
     #[must_use]
     pub fn new(grants: L, receive_depth: u32, word: RemoteAddress) -> Self {
+        let announced = grants.announced.load(ANNOUNCED);
         Self {
-            announced: grants.announced.load(ANNOUNCED),
+            announced,
+            start: announced.wrapping_sub(receive_depth),
+            has_left: false,
             grants,
             beside_at: (receive_depth / 4).max(1),
             word,
@@ -283,6 +364,33 @@ impl<L: Deref<Target = Grants>> Announcer<L> {
     #[inline]
     pub(crate) fn in_any_case(&mut self) -> Option<Announcement<'_>> {
         self.at_least(0)
+    }
+
+    /// Makes the bytes the farewell behind so many messages; says where they go.
+    pub(crate) const fn write_farewell(&mut self, messages: u32) -> RemoteAddress {
+        self.bytes = farewell_bytes(messages, self.start);
+        self.word
+    }
+
+    /// The bytes that go to the peer's word.
+    pub(crate) const fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The peer's word.
+    pub(crate) const fn word(&self) -> RemoteAddress {
+        self.word
+    }
+
+    /// Notes that farewell was said: nothing is announced any more.
+    pub(crate) const fn note_left(&mut self) {
+        self.has_left = true;
+        self.beside_at = u32::MAX;
+    }
+
+    /// Whether farewell was said.
+    pub(crate) const fn has_left(&self) -> bool {
+        self.has_left
     }
 
     /// Whether [`Announcer::beside`] has something.
@@ -314,6 +422,12 @@ impl<L: Deref<Target = Grants>> Announcer<L> {
 impl<W> fmt::Debug for WindowWord<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "WindowWord(at {})", self.offset)
+    }
+}
+
+impl<W> fmt::Debug for FarewellWord<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FarewellWord(at {}, from {})", self.word.offset, self.start)
     }
 }
 

@@ -1,5 +1,7 @@
 //! The first cause of a queue pair's failure, kept apart from the flushes it triggers.
 
+use core::fmt;
+
 use doorbell_core::{Ticket, WcStatus};
 
 /// The one completion that says why a queue pair failed.
@@ -23,6 +25,16 @@ impl FirstCause {
         match known {
             Some(cause) if !cause.status.is_flush() || seen.status.is_flush() => {}
             _ => *known = Some(seen),
+        }
+    }
+}
+
+impl fmt::Display for FirstCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "request {} ended: {}", self.ticket.position(), self.status)?;
+        match self.vendor_error {
+            0 => Ok(()),
+            vendor => write!(f, " (vendor error {vendor:#x})"),
         }
     }
 }

@@ -24,13 +24,16 @@ mod telling;
 mod told;
 mod waiting;
 
-pub use credits::{Announcer, Credits, Granting, Grants, WindowWord};
+pub use credits::{Announcer, Credits, FarewellWord, Granting, Grants, WindowWord};
 pub use due::DueList;
 pub use failure::FirstCause;
 pub use marks::{StorageError, marks_for};
 pub use one_sided::{RingMessage, RingReadError, RingReader, RingRefusal, RingWriter};
 pub use receiver::{Receiver, ReceiverConfig};
-pub use sender::{Batch, Flow, Outcome, RequestLimits, Sender, SenderConfig, Unposted, UnpostedReason};
+pub use sender::{
+    Batch, FAREWELL, FAREWELL_BYTES, Flow, Outcome, RequestLimits, Sender, SenderConfig, Unposted,
+    UnpostedReason,
+};
 pub use shared::{Share, SharedReceiver, Taken};
 pub use sleeping::SleepFlag;
 pub use statistics::{BATCH_BUCKETS, Counter, Statistics, StatisticsSnapshot};

@@ -22,6 +22,8 @@ pub struct Receiver<Q, L, S> {
     statistics: S,
     granting: Granting<L>,
     repost_batch: u32,
+    /// Receives that ended without a message.
+    failed: u32,
     cause: Option<FirstCause>,
 }
 
@@ -41,6 +43,7 @@ where
             statistics,
             granting: Granting::new(grants, depth),
             repost_batch,
+            failed: 0,
             cause: None,
         }
     }
@@ -130,6 +133,7 @@ where
                 vendor_error,
                 ..
             } = arrival;
+            self.failed = self.failed.wrapping_add(1);
             FirstCause::note(
                 &mut self.cause,
                 FirstCause {
@@ -146,6 +150,13 @@ where
     #[must_use]
     pub const fn cause(&self) -> Option<FirstCause> {
         self.cause
+    }
+
+    /// How many messages came: a count, as the peer's [`Credits::sent`](crate::Credits::sent).
+    #[must_use]
+    pub fn received(&self) -> u32 {
+        self.granting
+            .received(self.queue.in_flight().wrapping_add(self.failed))
     }
 
     /// How many receives are posted.

@@ -14,11 +14,13 @@ use crate::{FirstCause, Statistics};
 use limits::Limits;
 
 mod batch;
+mod farewell;
 mod fetching;
 mod limits;
 mod lone;
 
 pub use batch::Batch;
+pub use farewell::{FAREWELL, FAREWELL_BYTES};
 pub use limits::RequestLimits;
 pub use lone::{Unposted, UnpostedReason};
 

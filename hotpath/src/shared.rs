@@ -35,6 +35,8 @@ pub struct Share<L> {
     used: u32,
     /// With so many used, receives are posted though a batch of them is not missing.
     wanted_at: u32,
+    /// Granted receives that ended without a message.
+    failed: u32,
     cause: Option<FirstCause>,
 }
 
@@ -152,6 +154,7 @@ where
             granting: Granting::new(grants, receives),
             granted: receives,
             used: 0,
+            failed: 0,
             wanted_at: repost_batch.clamp(1, (receives / 2).max(1)),
             cause: None,
         })
@@ -191,6 +194,9 @@ where
     fn charge_failure<L>(&mut self, share: &mut Share<L>, arrival: &Arrival) -> Taken {
         let was_known = share.cause.is_some();
         let overdrew = arrival.status.is_success();
+        if !overdrew {
+            share.failed = share.failed.wrapping_add(1);
+        }
         FirstCause::note(
             &mut share.cause,
             FirstCause {
@@ -246,6 +252,12 @@ where
 }
 
 impl<L: Deref<Target = Grants>> Share<L> {
+    /// How many messages came of those that were granted: a count, as the peer's [`Credits::sent`](crate::Credits::sent).
+    #[must_use]
+    pub fn received(&self) -> u32 {
+        self.granting.received(self.granted.wrapping_add(self.failed))
+    }
+
     /// Whether receives are to be announced to the peer by themselves.
     #[must_use]
     #[inline]

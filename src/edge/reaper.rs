@@ -54,6 +54,18 @@ impl Reaper {
         }
     }
 
+    /// Hands something over to be destroyed once a device had so much time to end what it had begun. Without a thread nobody waits.
+    pub(crate) fn take_after(&self, what: impl Send + 'static, patience: Duration) {
+        if self.thread.is_some() && patience > Duration::ZERO {
+            self.take(scopeguard::guard(what, move |what| {
+                thread::sleep(patience);
+                drop(what);
+            }));
+        } else {
+            self.take(what);
+        }
+    }
+
     /// Something that is handed over where it is dropped.
     pub(crate) fn keep<T: Send + 'static>(&self, what: T) -> Reaped<T> {
         Reaped(scopeguard::guard(

@@ -45,6 +45,8 @@ impl Default for LinkConfig {
         let channel = ChannelConfig {
             timeout: TRANSPORT_TIMEOUT,
             retry_count: TRANSPORT_RETRY_COUNT,
+            // A session probes its rails by itself.
+            probe_after: None,
             ..ChannelConfig::default()
         };
         Self {

@@ -155,7 +155,13 @@ impl<P: Provider, N: Network> Core<P, N> {
                 }
                 turn.release(data);
             }
-            (Event::Failed { .. } | Event::ReceiveFailed { .. } | Event::Overdrawn, whose) => {
+            (
+                Event::Failed { .. }
+                | Event::ChannelFailed { .. }
+                | Event::PeerClosed { .. }
+                | Event::Overdrawn,
+                whose,
+            ) => {
                 self.give_up(at, Deadline::at(now));
                 if let Whose::Rail(id, rail) = whose {
                     tell_failed(id, rail, turn.channel.state());

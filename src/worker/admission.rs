@@ -113,7 +113,7 @@ impl<P: Provider> Worker<P> {
         let reservation = Arc::new(Reservation {
             id,
             from,
-            is_refused: AtomicU32::new(0),
+            told: AtomicU32::new(0),
             is_finished: AtomicU32::new(0),
             qpn: Arc::new(QueuePairNumber::none()),
         });
@@ -218,6 +218,7 @@ impl<P: Provider> Worker<P> {
         self.receives.hungry.make_room(places);
         sends.unannounced.make_room(places);
         sends.wanting.make_room(places);
+        sends.lost.make_room(places);
         self.closing.reserve(places.saturating_sub(self.closing.len()));
         let fetched_max = (channel.limits().send_depth as usize).saturating_mul(GATHER_MAX);
         // With the completion's own event.
@@ -234,6 +235,9 @@ impl<P: Provider> Worker<P> {
         let Some(entry) = self.places.entries.get_mut(id.index as usize) else {
             return Err(ConnectError::OtherWorkers);
         };
+        if channel.send.care.probe_after.is_some() {
+            self.upkeep.probe();
+        }
         entry.channel = Some(channel);
         entry.is_admitted = true;
         Ok(id)
@@ -270,7 +274,7 @@ fn credit_word<W: Window>(
         address,
         rkey: remote.rkey(),
         // Counting goes on from what an earlier channel's peer left there.
-        start: word.load().unwrap_or_default(),
+        start: word.next_start(),
     };
     Ok((word, told))
 }

@@ -9,6 +9,8 @@ use doorbell_core::provider::PushError;
 use doorbell_core::sync::AtomicU32;
 use doorbell_hotpath::{DueList, ToldFlag};
 
+use crate::SendErrorKind;
+
 /// Channels that something is told of by whoever does not have the Worker.
 pub(crate) type Due = DueList<Box<[AtomicU32]>, Box<[ToldFlag]>>;
 
@@ -30,6 +32,8 @@ pub(crate) struct Notice {
     /// Whether the Worker was told that a message wants a credit, and goes on looking for it: a message may be
     /// refused over and over.
     is_wanting: bool,
+    /// Whether the peer closed the channel, which is why messages are refused.
+    is_peer_closed: bool,
 }
 
 impl Notice {
@@ -39,16 +43,32 @@ impl Notice {
             list: Arc::clone(list),
             channel,
             is_wanting: false,
+            is_peer_closed: false,
         }
     }
 
-    /// A request was not staged.
+    /// A request was not staged; says what its owner is told.
     #[inline]
-    pub(crate) fn note_refused(&mut self, reason: PushError) {
+    pub(crate) fn note_refused(&mut self, reason: PushError) -> SendErrorKind {
+        if self.is_peer_closed && matches!(reason, PushError::NoCredit | PushError::State(_)) {
+            return SendErrorKind::PeerClosed;
+        }
         if reason == PushError::NoCredit && !self.is_wanting {
             self.is_wanting = true;
             self.list.tell(self.channel);
         }
+        reason.into()
+    }
+
+    /// The channel is lost: the Worker is to tell of it, and to close it.
+    #[cold]
+    pub(crate) fn note_lost(&self) {
+        self.list.tell(self.channel);
+    }
+
+    /// The peer closed the channel, which is the reason for each refusal from now on.
+    pub(crate) const fn note_peer_closed(&mut self) {
+        self.is_peer_closed = true;
     }
 
     /// The device refused a doorbell, of which it may have taken a part.

@@ -5,13 +5,15 @@ use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
-use doorbell_core::provider::{CompletionQueue, Provider, ProviderError, QueuePair};
+use doorbell_core::provider::{CompletionQueue, Provider, ProviderError, PushError, QueuePair};
 use doorbell_core::{Clock as _, Deadline, Instant};
 
-use doorbell_hotpath::Wait;
+use doorbell_hotpath::{UnpostedReason, Wait};
 
+use super::places::Closed;
 use super::waiting::Sleeper as _;
 use super::{Reservation, Turn, Worker};
+use crate::channel::Channel;
 use crate::half::Held;
 use crate::tell::tell;
 use crate::{ChannelId, ChannelState, Event};
@@ -23,6 +25,14 @@ const FLUSH_MAX: Duration = Duration::from_millis(500);
 /// does not say when it has: what such a device has to do takes microseconds.
 const LAST_RECEIVE_MAX: Duration = Duration::from_millis(50);
 
+/// How long a peer without receives is waited for, and how long its device is given to acknowledge a farewell past the deadline of the
+/// closing: some round trips of a loaded host.
+/// A farewell that is lost on the way is not waited for, since the peer's probes find the channel gone.
+pub(super) const PARTING_MAX: Duration = Duration::from_millis(20);
+
+/// How long a queue pair is kept whose peer closed, so that the device may acknowledge its farewell.
+const LINGER: Duration = Duration::from_millis(10);
+
 /// A channel on its way out.
 pub(super) struct Closing {
     reservation: Arc<Reservation>,
@@ -31,12 +41,58 @@ pub(super) struct Closing {
     granted: u32,
     /// What went wrong so far.
     outcome: Result<(), CloseError>,
+    /// Whether the Worker closes it by itself, since it is lost.
+    pub(super) is_by_itself: bool,
+    /// How the channel was when it was given to the reaper.
+    pub(super) state: Option<ChannelState>,
+}
+
+impl Closing {
+    /// Whether it is of this channel.
+    pub(super) fn is_of(&self, id: ChannelId) -> bool {
+        self.reservation.id == id
+    }
+
+    /// Begins to close a channel that is lost, unless it is being closed.
+    pub(super) fn begin_lost<P: Provider>(
+        closings: &mut Vec<Self>,
+        channel: &Channel<P>,
+        now: Instant,
+        receives: u32,
+    ) {
+        if closings.iter().any(|closing| closing.is_of(channel.id())) {
+            return;
+        }
+        let (linger, receives) = match channel.state() {
+            // The farewell came behind all messages.
+            ChannelState::PeerClosed { .. } => (LINGER, 0),
+            _ => (Duration::ZERO, receives),
+        };
+        let until = Deadline::after(now, linger);
+        closings.push(Self {
+            reservation: Arc::clone(channel.reservation()),
+            stage: Stage::Lingering { until, receives },
+            granted: 0,
+            outcome: Ok(()),
+            is_by_itself: true,
+            state: None,
+        });
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// What was posted is waited for.
-    Draining { until: Deadline },
+    Draining {
+        until: Deadline,
+        /// Until when the farewell waits for a receive of the peer.
+        receive_until: Option<Deadline>,
+    },
+    /// Farewell was said behind all that was posted, and is waited for.
+    Parting { until: Deadline },
+    /// The peer closed it, or it failed: what is in flight has until then to come back by itself, and of what had come no more is left
+    /// in the completion queue than this.
+    Lingering { until: Deadline, receives: u32 },
     /// The queue pair failed: what is left comes back, each request with its error. On shared receives it is
     /// waited for, too, that it takes no more of them.
     Flushing {
@@ -72,20 +128,35 @@ impl<P: Provider> Worker<P> {
     /// Nothing here waits or destroys: what takes long happens on another thread. At the deadline, what is
     /// not done is flushed, and each request gets its error.
     ///
+    /// Behind what was posted the peer is told: [`Event::PeerClosed`]. Where it has no receive left, that waits 20 ms for one, and
+    /// the peer then finds it when it next sends or announces something.
+    ///
+    /// A channel that is lost the Worker closes by itself ([`ChannelConfig::close_when_lost`](crate::ChannelConfig::close_when_lost)):
+    /// then this goes on with that, or has nothing left to do.
+    ///
     /// # Errors
     /// [`CloseError::Unknown`]: there is no such channel, or it is being closed already.
     pub fn begin_close(&mut self, id: ChannelId, deadline: Deadline) -> Result<(), CloseError> {
+        if self.take_over(id) {
+            return Ok(());
+        }
         let channel = self.channel(id).ok_or(CloseError::Unknown)?;
         let reservation = Arc::clone(channel.reservation());
-        if self.closing.iter().any(|closing| closing.reservation.id == id) {
+        if self.closing.iter().any(|closing| closing.is_of(id)) {
             return Err(CloseError::Unknown);
         }
         self.closing.push(Closing {
             reservation,
-            stage: Stage::Draining { until: deadline },
+            stage: Stage::Draining {
+                until: deadline,
+                receive_until: None,
+            },
             granted: 0,
             outcome: Ok(()),
+            is_by_itself: false,
+            state: None,
         });
+        self.upkeep.is_wanted();
         Ok(())
     }
 
@@ -102,7 +173,7 @@ impl<P: Provider> Worker<P> {
             .get(id.index as usize)
             .and_then(|entry| entry.closed)
         {
-            Some((generation, outcome)) if generation == id.generation => CloseProgress::Closed(outcome),
+            Some(closed) if closed.generation == id.generation => CloseProgress::Closed(closed.outcome),
             _ => CloseProgress::Unknown,
         }
     }
@@ -110,8 +181,8 @@ impl<P: Provider> Worker<P> {
     /// Closes a channel and waits until it is gone: half a second past the deadline at most. `each`
     /// gets the events that come meanwhile, of all channels.
     ///
-    /// What was posted after the last signaled request cannot be waited for: with
-    /// `unsignaled_max` set, end with a request of [`PostFlags::SIGNALED`](crate::PostFlags).
+    /// The peer is told as by [`Worker::begin_close`]. Where it does not understand that, what was posted after the last signaled
+    /// request cannot be waited for: with `unsignaled_max` set, end with a request of [`PostFlags::SIGNALED`](crate::PostFlags).
     ///
     /// # Errors
     /// Something was not done by the deadline, the device refused, or polling failed. The
@@ -139,7 +210,6 @@ impl<P: Provider> Worker<P> {
     }
 
     /// Goes on with all closings, after a poll that took so many completions of each kind.
-    #[cold]
     pub(super) fn advance_closings(&mut self, received: u32, sent: u32) {
         let now = self.context.now();
         self.device_events
@@ -171,7 +241,12 @@ impl<P: Provider> Worker<P> {
                         Err(reason) => tell!(warn, "channel closed", channel = gone.index, reason = reason),
                     }
                     if let Some(entry) = self.places.entries.get_mut(gone.index as usize) {
-                        entry.closed = Some((gone.generation, outcome));
+                        entry.closed = Some(Closed {
+                            generation: gone.generation,
+                            outcome,
+                            state: closed.state.unwrap_or(ChannelState::Open),
+                            is_by_itself: closed.is_by_itself,
+                        });
                     }
                 }
             }
@@ -191,33 +266,60 @@ impl<P: Provider> Worker<P> {
         let id = reservation.id;
         let is_shared = self.receives.shared.is_some();
         match stage {
-            Stage::Draining { until } => {
+            Stage::Draining { until, receive_until } => {
                 let Some(channel) = self.channel(id) else {
                     return (None, outcome.and(Err(CloseError::Unknown)));
                 };
-                let waits = channel.send.has_deferred();
-                let awaited = waits || channel.send.sender.awaits_completion();
-                if awaited && !until.has_passed(now) {
+                let has_passed = until.has_passed(now);
+                if channel.is_peer_closed() {
+                    let until = if has_passed {
+                        until
+                    } else {
+                        Deadline::after(now, LINGER)
+                    };
+                    return (Some(Stage::Lingering { until, receives: 0 }), outcome);
+                }
+                let awaited = channel.send.has_deferred() || channel.send.sender.awaits_completion();
+                if awaited && !has_passed {
                     return (Some(stage), outcome);
+                }
+                if !awaited && channel.send.may_part() {
+                    let receive_until = receive_until.unwrap_or(Deadline::after(now, PARTING_MAX));
+                    match channel.say_farewell(has_passed || receive_until.has_passed(now)) {
+                        Parted::Said => {
+                            let until = until.max(Deadline::after(now, PARTING_MAX));
+                            return (Some(Stage::Parting { until }), outcome);
+                        }
+                        Parted::NotYet => {
+                            let receive_until = Some(receive_until);
+                            return (Some(Stage::Draining { until, receive_until }), outcome);
+                        }
+                        Parted::Never => {}
+                    }
                 }
                 let outcome = outcome.and(if awaited {
                     Err(CloseError::TimedOut)
                 } else {
                     Ok(())
                 });
-                if channel.in_flight() == 0 && !waits && !is_shared {
-                    return (Some(self.hand_over(id)), outcome);
+                self.end(id, now, outcome)
+            }
+            Stage::Parting { until } => {
+                let is_awaited = self.channel(id).is_some_and(|channel| {
+                    channel.send.sender.awaits_completion() && !channel.is_peer_closed()
+                });
+                if is_awaited && !until.has_passed(now) {
+                    return (Some(stage), outcome);
                 }
-                let shut = channel.shut();
-                // What waits is told by the next poll, which the channel is there for in any case.
-                channel.send.close();
-                let (flush_max, outcome) = match shut {
-                    Ok(()) => (FLUSH_MAX, outcome),
-                    Err(error) => (Duration::ZERO, outcome.and(Err(CloseError::Provider(error)))),
-                };
-                let until = Deadline::after(now, flush_max);
-                let last_receive = is_shared.then(|| Deadline::after(now, LAST_RECEIVE_MAX.min(flush_max)));
-                (Some(Stage::Flushing { until, last_receive }), outcome)
+                // All that was posted before was done: the peer finds out by itself that nobody is here.
+                self.end(id, now, outcome)
+            }
+            Stage::Lingering { until, receives } => {
+                let receives = still_left(receives, received);
+                if !until.has_passed(now) || receives > 0 {
+                    return (Some(Stage::Lingering { until, receives }), outcome);
+                }
+                self.end(id, now, outcome)
             }
             Stage::Flushing { until, last_receive } => {
                 let channel = self.channel(id);
@@ -260,6 +362,32 @@ impl<P: Provider> Worker<P> {
         }
     }
 
+    /// Ends a channel: nothing more is waited for but what is flushed.
+    fn end(
+        &mut self,
+        id: ChannelId,
+        now: Instant,
+        outcome: Result<(), CloseError>,
+    ) -> (Option<Stage>, Result<(), CloseError>) {
+        let is_shared = self.receives.shared.is_some();
+        let Some(channel) = self.channel(id) else {
+            return (None, outcome.and(Err(CloseError::Unknown)));
+        };
+        if channel.in_flight() == 0 && !channel.send.has_deferred() && !is_shared {
+            return (Some(self.hand_over(id)), outcome);
+        }
+        let shut = channel.shut();
+        // What waits is told by the next poll, which the channel is there for in any case.
+        channel.send.close();
+        let (flush_max, outcome) = match shut {
+            Ok(()) => (FLUSH_MAX, outcome),
+            Err(error) => (Duration::ZERO, outcome.and(Err(CloseError::Provider(error)))),
+        };
+        let until = Deadline::after(now, flush_max);
+        let last_receive = is_shared.then(|| Deadline::after(now, LAST_RECEIVE_MAX.min(flush_max)));
+        (Some(Stage::Flushing { until, last_receive }), outcome)
+    }
+
     /// Gives a channel to the reaper.
     fn hand_over(&mut self, id: ChannelId) -> Stage {
         if let Some(entry) = self.places.entries.get_mut(id.index as usize) {
@@ -284,11 +412,43 @@ impl<P: Provider> Worker<P> {
                     .find(|closing| closing.reservation.id == id);
                 if let Some(closing) = closing {
                     closing.granted = channel.receives_posted();
+                    closing.state = Some(channel.state());
                 }
                 self.places.reaper.take(channel);
             }
         }
         Stage::Destroying
+    }
+}
+
+/// What came of saying farewell.
+enum Parted {
+    Said,
+    /// The peer has no receive for it, so far.
+    NotYet,
+    /// The device refuses it.
+    Never,
+}
+
+impl<P: Provider> Channel<P> {
+    fn is_peer_closed(&self) -> bool {
+        self.receive.ending.peer_closed.is_some()
+    }
+
+    /// Says farewell, or leaves it in the peer's word where it is `late`.
+    fn say_farewell(&mut self, late: bool) -> Parted {
+        let said = match self.send.sender.say_farewell() {
+            Err(UnpostedReason::Push(PushError::NoCredit | PushError::Full)) if !late => {
+                return Parted::NotYet;
+            }
+            Err(_) => self.send.sender.leave_farewell(),
+            said => said,
+        };
+        if said.is_err() {
+            return Parted::Never;
+        }
+        self.send.close();
+        Parted::Said
     }
 }
 

@@ -15,6 +15,7 @@ mod shared;
 mod submissions;
 mod submitting;
 mod turn;
+mod upkeep;
 mod waiting;
 
 use core::fmt;
@@ -36,7 +37,7 @@ use doorbell_hotpath::Statistics;
 use crate::channel::{Channel, ChannelId};
 use crate::edge::reaper::{Reaped, Reaper};
 use crate::half::usable;
-use crate::{Lease, LocalWindow, Notify, SendErrorKind, WorkerConfig};
+use crate::{ChannelState, Lease, LocalWindow, Notify, SendErrorKind, WorkerConfig};
 
 pub(crate) use channel_list::{Due, Notice};
 use closing::Closing;
@@ -48,6 +49,7 @@ use polling::{ReceiveSide, SendSide};
 use shared::Shared;
 pub use shared::SharedReceives;
 pub use turn::Turn;
+use upkeep::Upkeep;
 use waiting::Waiting;
 pub use waiting::{Sleep, WaitError, Watched};
 
@@ -74,6 +76,7 @@ pub struct Worker<P: Provider = Rdma> {
     leases_kept: u32,
     pub(crate) statistics: Arc<Statistics>,
     closing: Vec<Closing>,
+    upkeep: Upkeep,
     waiting: Waiting,
     // Goes last, and to the reaper: which so is the last to let go of any of it, and destroys it.
     under: Reaped<Under<P>>,
@@ -105,8 +108,8 @@ pub(crate) struct Reservation {
     pub(crate) id: ChannelId,
     /// Where the peer's stream came from, if it connected.
     from: Option<IpAddr>,
-    /// Whether the half that receives found the peer out, and the other has not yet failed the queue pair.
-    is_refused: AtomicU32,
+    /// What the half that receives has for the other: [`REFUSED`], [`PEER_CLOSED`], or nothing.
+    told: AtomicU32,
     /// Whether the peer's handshake is finished, and the channel waits to be admitted.
     is_finished: AtomicU32,
     /// The number of its queue pair, once that is made: on whichever thread.
@@ -128,6 +131,12 @@ impl QueuePairNumber {
         self.0.load(Ordering::Relaxed) == qpn.to_u32()
     }
 }
+
+/// The peer was found out, and the queue pair is to be failed.
+pub(crate) const REFUSED: u32 = 1;
+
+/// The peer closed the channel.
+pub(crate) const PEER_CLOSED: u32 = 2;
 
 impl Reservation {
     /// Says which queue pair was made for it: before the peer is told of that.
@@ -154,17 +163,24 @@ impl Reservation {
     #[cold]
     pub(crate) fn refuse(&self) {
         // Relaxed: the list that tells of it orders it.
-        self.is_refused.store(1, Ordering::Relaxed);
+        self.told.store(REFUSED, Ordering::Relaxed);
     }
 
-    /// Whether it is to be failed; says so once.
-    pub(crate) fn take_refused(&self) -> bool {
+    /// Says that the peer closed the channel; then it is put on that list.
+    #[cold]
+    pub(crate) fn note_peer_closed(&self) {
+        // Relaxed, as above.
+        self.told.store(PEER_CLOSED, Ordering::Relaxed);
+    }
+
+    /// What the half that receives has for the other; says so once.
+    pub(crate) fn take_told(&self) -> u32 {
         // Relaxed, as the store; it is taken on one thread.
-        let is_refused = self.is_refused.load(Ordering::Relaxed) != 0;
-        if is_refused {
-            self.is_refused.store(0, Ordering::Relaxed);
+        let told = self.told.load(Ordering::Relaxed);
+        if told != 0 {
+            self.told.store(0, Ordering::Relaxed);
         }
-        is_refused
+        told
     }
 }
 
@@ -264,6 +280,7 @@ impl<P: Provider> Worker<P> {
             leases_kept,
             statistics,
             closing: Vec::new(),
+            upkeep: Upkeep::new(),
             waiting: Waiting::new(config.notify),
         })
     }
@@ -357,6 +374,20 @@ impl<P: Provider> Worker<P> {
     #[inline]
     pub fn lease_for(&mut self, id: ChannelId) -> Result<Lease<P>, SendErrorKind> {
         usable(self.places.named(id))?.lease_for(&mut self.arena)
+    }
+
+    /// How a channel is, or was when it was closed: kept until its place is used again and closed again.
+    #[must_use]
+    pub fn state(&self, id: ChannelId) -> Option<ChannelState> {
+        let entry = self.places.entries.get(id.index as usize)?;
+        if entry.generation == id.generation {
+            return entry.channel.as_ref().map(Channel::state);
+        }
+        let closing = self.closing.iter().find(|closing| closing.is_of(id));
+        let closed = entry.closed.filter(|closed| closed.generation == id.generation);
+        closing
+            .and_then(|closing| closing.state)
+            .or(closed.map(|closed| closed.state))
     }
 
     /// The channels there are.

@@ -1,15 +1,17 @@
 //! The places of a Worker's channels, or of halves of them.
 
+use core::time::Duration;
 use std::sync::Weak;
 
 use super::channel_list::ChannelList;
+use super::closing::PARTING_MAX;
 use super::{CloseError, Reservation};
-use crate::ChannelId;
 use crate::edge::reaper::Reaper;
 use crate::half::Held;
+use crate::{ChannelId, ChannelState};
 
 /// The places, in the order of their indices.
-pub(super) struct Places<C: Send + 'static> {
+pub(super) struct Places<C: Held + Send + 'static> {
     pub(super) entries: Vec<Entry<C>>,
     pub(super) reaper: Reaper,
 }
@@ -25,8 +27,19 @@ pub(super) struct Entry<C> {
     /// Whether the channel it is promised to was put here, and may be gone again.
     pub(super) is_admitted: bool,
     pub(super) channel: Option<C>,
-    /// How the last channel here was closed, by its generation.
-    pub(super) closed: Option<(u32, Result<(), CloseError>)>,
+    /// How the last channel here was closed.
+    pub(super) closed: Option<Closed>,
+}
+
+/// How a channel was closed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Closed {
+    pub(super) generation: u32,
+    pub(super) outcome: Result<(), CloseError>,
+    /// How it was before.
+    pub(super) state: ChannelState,
+    /// Whether the Worker closed it by itself, and nobody has asked for it since.
+    pub(super) is_by_itself: bool,
 }
 
 /// How many completions a channel has room for in the queues.
@@ -45,6 +58,8 @@ pub(super) struct Listed {
     pub(super) is_unannounced: bool,
     /// Of those that want credits.
     pub(super) is_wanting: bool,
+    /// Of those that are lost.
+    pub(super) is_lost: bool,
 }
 
 impl Listed {
@@ -53,6 +68,13 @@ impl Listed {
     pub(super) fn note_unannounced(&mut self, index: u32, unannounced: &mut ChannelList) {
         if !self.is_unannounced {
             self.is_unannounced = unannounced.put(index);
+        }
+    }
+
+    /// Puts a channel on the list of those that are lost, once.
+    pub(super) fn note_lost(&mut self, index: u32, lost: &mut ChannelList) {
+        if !self.is_lost {
+            self.is_lost = lost.put(index);
         }
     }
 
@@ -184,12 +206,17 @@ impl<C: Held> Entry<C> {
     }
 }
 
-impl<C: Send + 'static> Drop for Places<C> {
-    /// The reaper gets the channels; what is under them is destroyed behind the last of them.
+impl<C: Held + Send + 'static> Drop for Places<C> {
+    /// The peers are told, and the reaper gets the channels; what is under them is destroyed behind the last of them.
     fn drop(&mut self) {
-        let entries = core::mem::take(&mut self.entries);
+        let mut entries = core::mem::take(&mut self.entries);
+        let mut has_parted = false;
+        for channel in entries.iter_mut().filter_map(|entry| entry.channel.as_mut()) {
+            has_parted |= channel.part();
+        }
         if entries.iter().any(|entry| entry.channel.is_some()) {
-            self.reaper.take(entries);
+            let patience = if has_parted { PARTING_MAX } else { Duration::ZERO };
+            self.reaper.take_after(entries, patience);
         }
     }
 }

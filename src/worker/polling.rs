@@ -15,7 +15,7 @@ use super::shared::{Around, Shared};
 use super::submissions::Submissions;
 use super::{Turn, Worker};
 use crate::edge::reaper::Reaped;
-use crate::half::{Receives, SendHalf, Sends};
+use crate::half::{Lost, Receives, SendHalf, Sends};
 use crate::{Event, Lease};
 
 /// What polls sends: the completion queue, and what it keeps from one poll to the next.
@@ -32,6 +32,8 @@ pub(crate) struct SendSide<P: Provider> {
     pub(crate) noticed: Arc<Due>,
     /// Channels on which a message was refused for want of a credit.
     pub(super) wanting: ChannelList,
+    /// Channels that are lost, which the application was told, and that the Worker is to close.
+    pub(super) lost: ChannelList,
     pub(super) submissions: Submissions<P>,
 }
 
@@ -110,8 +112,8 @@ impl<P: Provider> Worker<P> {
         each: &mut impl FnMut(Turn<'_, P>, Event<P>),
     ) -> Result<Polled, ProviderError> {
         let polled = self.poll_queues(each)?;
-        if !self.closing.is_empty() {
-            self.advance_closings(polled.received, polled.sent);
+        if self.upkeep.is_due() {
+            self.keep_up(polled.received, polled.sent);
         }
         self.receives.renew_limit();
         Ok(polled)
@@ -129,6 +131,7 @@ impl<P: Provider> Worker<P> {
             receives,
             arena,
             statistics,
+            upkeep,
             ..
         } = self;
         let places = &mut places.entries;
@@ -143,7 +146,9 @@ impl<P: Provider> Worker<P> {
         } else {
             0
         };
-        sends.look_noticed(places);
+        if sends.look_noticed(places, received) {
+            upkeep.is_wanted();
+        }
         // Late, so that an answer given above carries what would go by itself here.
         let late = if sends.unannounced.is_empty() {
             0
@@ -356,7 +361,15 @@ fn take<P: Provider, C: Receives<P>>(
         statistics.rejected.add_from_any(1);
         return true;
     };
-    let failed = matches!(event, Event::ReceiveFailed { .. });
+    if matches!(event, Event::ChannelFailed { .. } | Event::PeerClosed { .. }) {
+        // Of a Worker taken apart the other half is told. Before `each` is called, which may panic.
+        let told = note_end(channel, event);
+        due(id.channel(), listed);
+        if let Some(event) = told {
+            each(Turn::new(channel, others.again(), arena), event);
+        }
+        return true;
+    }
     // If `each` panics, the next poll posts its receive again, and announces it.
     let again = OnUnwind::new(|| {
         if !listed.is_hungry {
@@ -364,10 +377,6 @@ fn take<P: Provider, C: Receives<P>>(
         }
     });
     each(Turn::new(channel, others.again(), arena), event);
-    if failed {
-        again.disarm();
-        return true;
-    }
     let is_full = replenish(channel, others, arena, each);
     again.disarm();
     if !is_full && !listed.is_hungry {
@@ -377,6 +386,15 @@ fn take<P: Provider, C: Receives<P>>(
         due(id.channel(), listed);
     }
     true
+}
+
+/// Notes how a channel ended, and what of it the application is to be told now.
+#[cold]
+pub(super) fn note_end<P: Provider, C: Receives<P>>(channel: &mut C, event: Event<P>) -> Option<Event<P>> {
+    match event {
+        Event::PeerClosed { .. } => channel.note_peer_closed().then_some(event),
+        _ => channel.note_failed(),
+    }
 }
 
 /// Keeps a receive of a channel that is not admitted yet, and drops that of one that is gone.
@@ -409,26 +427,27 @@ impl<P: Provider> SendSide<P> {
             unannounced: ChannelList::default(),
             noticed: due(channels_max as usize),
             wanting: ChannelList::default(),
+            lost: ChannelList::default(),
             submissions: Submissions::new(channels_max, submissions_per_poll),
         }
     }
 
     /// Lists the channels that had themselves noticed: those that want credits; and for an announcement, which is
-    /// signaled, those of whose doorbell the device took a part.
+    /// signaled, those of whose doorbell the device took a part. Has those told of that are lost, after a poll that took so
+    /// many receives; says whether the Worker is to close any.
     #[inline]
-    pub(super) fn look_noticed<C: Sends<P>>(&mut self, places: &mut [Entry<C>]) {
-        if !self.noticed.is_empty() {
-            self.list_noticed(places);
-        }
+    pub(super) fn look_noticed<C: Sends<P>>(&mut self, places: &mut [Entry<C>], received: u32) -> bool {
+        !self.noticed.is_empty() && self.list_noticed(places, received)
     }
 
     #[cold]
-    fn list_noticed<C: Sends<P>>(&mut self, places: &mut [Entry<C>]) {
+    fn list_noticed<C: Sends<P>>(&mut self, places: &mut [Entry<C>], received: u32) -> bool {
         let Self {
             noticed,
             unannounced,
             wanting,
             untold,
+            lost,
             ..
         } = self;
         let is_left = !untold.is_empty();
@@ -437,6 +456,25 @@ impl<P: Provider> SendSide<P> {
             let Some((listed, channel)) = entry.and_then(Entry::split) else {
                 return;
             };
+            if untold.len() >= untold.capacity() {
+                // What it ended by is told by the next poll.
+                noticed.tell(index);
+            } else {
+                match channel.ending(received == 0) {
+                    Lost::No => {}
+                    Lost::Soon => noticed.tell(index),
+                    Lost::Now(event) => {
+                        untold.push(Untold {
+                            channel: index,
+                            event,
+                        });
+                        listed.note_lost(index, lost);
+                        // By which it is told.
+                        listed.note_unannounced(index, unannounced);
+                    }
+                    Lost::Told => listed.note_lost(index, lost),
+                }
+            }
             let is_open = channel.is_open();
             let SendHalf { sender, notice, .. } = channel.send_half();
             if notice.keep_wanting(noticed, index, sender.wants_credits()) {
@@ -446,6 +484,7 @@ impl<P: Provider> SendSide<P> {
                 listed.note_unannounced(index, unannounced);
             }
         });
+        !lost.is_empty()
     }
 
     /// Announces receives of channels on which nothing went out to carry that, or to tell of what is untold. Tells first
@@ -541,12 +580,15 @@ impl<P: Provider> SendSide<P> {
                     None => arena.release(slot),
                 }
             }
+            if !success {
+                channel.send_half().notice.note_lost();
+            }
             let event = match through {
-                _ if !success => Some(Event::Failed {
-                    ticket: retired.last,
+                Some(through) if success || through != retired.last => Some(Event::Done { through }),
+                Some(ticket) => Some(Event::Failed {
+                    ticket,
                     status: retired.status,
                 }),
-                Some(through) => Some(Event::Done { through }),
                 // Nothing but announcements.
                 None => None,
             };

@@ -4,8 +4,8 @@ use core::fmt;
 use std::sync::{Arc, Weak};
 
 use doorbell_core::provider::{
-    Arena, Arrival, AsyncEvent, Completion, MemoryError, PostError, ProtectionDomain, Provider,
-    ProviderError, SharedReceiveQueue, SharedReceiveQueueConfig,
+    Arena, AsyncEvent, Completion, MemoryError, PostError, ProtectionDomain, Provider, ProviderError,
+    SharedReceiveQueue, SharedReceiveQueueConfig,
 };
 use doorbell_core::unwinding::OnUnwind;
 use doorbell_core::{Qpn, SharedReceiveId};
@@ -14,6 +14,7 @@ use doorbell_hotpath::{Grants, Share, SharedReceiver, Statistics, Taken};
 use super::channel_list::ChannelList;
 use super::early::Early;
 use super::places::{Entry, Listed, apart};
+use super::polling::note_end;
 use super::qpn_table::QpnTable;
 use super::{QueuePairNumber, Reservation, Turn, Worker};
 use crate::error::ConnectError;
@@ -281,18 +282,35 @@ impl<P: Provider> Shared<P> {
                 if let Some(Lease { slot }) = message {
                     arena.release(slot);
                 }
-                let event = failure(taken, &arrival, channel, statistics);
-                if taken == Taken::Overdrawn {
-                    // Of a Worker taken apart, the other half fails it. Before `each` is called, which may panic.
-                    due(index, listed);
+                let mut event = None;
+                match taken {
+                    Taken::OverdrawnAgain => statistics.rejected.add_from_any(1),
+                    Taken::Overdrawn => {
+                        channel.refuse();
+                        // What it ended by is told behind that.
+                        let _ = channel.note_failed();
+                        event = Some(Event::Overdrawn);
+                    }
+                    _ => event = channel.note_failed(),
                 }
+                // Of a Worker taken apart, the other half fails it. Before `each` is called, which may panic.
+                due(index, listed);
                 if let Some(event) = event {
                     each(Turn::new(channel, others, arena), event);
                 }
                 return true;
             }
         }
-        let event = event_of(&arrival, message, arena);
+        let half = channel.receive_half();
+        let event = event_of(&arrival, message, arena, || half.is_farewell());
+        if matches!(event, Event::PeerClosed { .. }) {
+            let told = note_end(channel, event);
+            due(index, listed);
+            if let Some(event) = told {
+                each(Turn::new(channel, others, arena), event);
+            }
+            return true;
+        }
         // If `each` panics, the next poll grants it again.
         let again = OnUnwind::new(|| {
             self.receiver.want();
@@ -425,29 +443,6 @@ impl<P: Provider> Shared<P> {
     /// What the device said when it refused to be asked again, once.
     pub(super) const fn limit_refused(&mut self) -> Option<ProviderError> {
         self.limit.refused.take()
-    }
-}
-
-/// What is told of a receive that brought no message to be believed.
-#[cold]
-fn failure<P: Provider, C: Receives<P>>(
-    taken: Taken,
-    arrival: &Arrival,
-    channel: &mut C,
-    statistics: &Statistics,
-) -> Option<Event<P>> {
-    match taken {
-        Taken::Overdrawn => {
-            channel.refuse();
-            Some(Event::Overdrawn)
-        }
-        Taken::OverdrawnAgain => {
-            statistics.rejected.add_from_any(1);
-            None
-        }
-        Taken::Message | Taken::Failed => Some(Event::ReceiveFailed {
-            status: arrival.status,
-        }),
     }
 }
 

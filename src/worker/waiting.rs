@@ -88,6 +88,8 @@ pub(super) trait Sleeper<P: Provider> {
     fn submissions(&self) -> Option<&Submissions<P>>;
     /// The clock that deadlines are told by.
     fn clock(&self) -> &P::Context;
+    /// It is about to sleep, or to let others: what is done at times is to be looked at before.
+    fn note_sleep(&mut self) {}
 
     /// Waits until `poll` says that something happened, for whoever may sleep.
     ///
@@ -171,11 +173,13 @@ impl<P: Provider> Sleeper<P> for Worker<P> {
             && self.sends.unannounced.is_empty()
             && self.closing.is_empty();
         let submitted = self.sends.submissions.sleep_at_most();
+        let probed = self.upkeep.sleep_at_most(|| self.context.now());
+        let nap = (!quiet).then_some(NAP);
         Sleep {
             receive_completions: Some(&self.receives.completions),
             send_completions: Some(&self.sends.completions),
             clock: &self.context,
-            at_most: (!quiet).then_some(NAP).into_iter().chain(submitted).min(),
+            at_most: nap.into_iter().chain(submitted).chain(probed).min(),
         }
     }
     fn submissions(&self) -> Option<&Submissions<P>> {
@@ -184,6 +188,9 @@ impl<P: Provider> Sleeper<P> for Worker<P> {
     #[inline]
     fn clock(&self) -> &P::Context {
         &self.context
+    }
+    fn note_sleep(&mut self) {
+        self.upkeep.is_wanted();
     }
 }
 
@@ -381,6 +388,7 @@ where
         if let Some(submissions) = self.worker.submissions() {
             submissions.announce_sleep();
         }
+        self.worker.note_sleep();
         Ok(())
     }
 

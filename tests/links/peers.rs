@@ -163,7 +163,9 @@ fn first_says(two: &mut Two, bytes: &[u8], session: Option<Resumption>) -> (Vec<
                 answer = message.payload().to_vec();
                 turn.release(message);
             }
-            Event::Failed { .. } => gone = gone.or(Some(two.fabric.now().to_ns())),
+            Event::Failed { .. } | Event::ChannelFailed { .. } | Event::PeerClosed { .. } => {
+                gone = gone.or(Some(two.fabric.now().to_ns()));
+            }
             _ => {}
         });
         polled.unwrap();

@@ -45,7 +45,7 @@ fn what_fails_disturbs_no_other() {
                         heard += 1;
                         turn.release(message);
                     }
-                    Event::ReceiveFailed { .. } => {
+                    Event::ChannelFailed { .. } => {
                         assert_eq!(turn.channel.id(), id);
                         failed += 1;
                     }
@@ -59,7 +59,8 @@ fn what_fails_disturbs_no_other() {
             let state = hub.worker().channel(id).unwrap().state();
             assert!(matches!(state, ChannelState::Failed { .. }), "{state:?}");
         } else {
-            assert_eq!((heard, failed), (4, 0));
+            // What else was in flight tells of it, or nothing was.
+            assert!(heard == 4 && failed <= 1, "{heard} {failed}");
         }
         // The others have all they had.
         for peer in &mut hub.peers[1..] {

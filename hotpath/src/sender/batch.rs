@@ -44,6 +44,9 @@ where
     /// # Errors
     /// The device refused it.
     pub fn announce(&mut self) -> Result<bool, PostError> {
+        if self.flow.announcer.has_left() {
+            return Ok(true);
+        }
         let has_untold = self.has_untold();
         let (mut batch, announcer) = self.open();
         let announcement = if has_untold {

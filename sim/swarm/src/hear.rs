@@ -61,11 +61,22 @@ impl Run<'_> {
                 self.end(whose)?.has_failed = true;
                 self.excuse(line, end, status)
             }
-            Event::ReceiveFailed { status } => {
-                self.note_heard(whose, format_args!("receive failed: {status}"));
-                let at = self.end(whose)?;
-                (at.has_failed, at.receives_failed) = (true, true);
-                self.excuse(line, end, status)
+            Event::ChannelFailed { cause } => {
+                self.note_heard(whose, format_args!("channel failed: {}", cause.status));
+                self.hear_end(whose)?;
+                // A request may have told the same cause.
+                let had_cause = core::mem::replace(&mut self.end(whose)?.has_cause, false);
+                let excused = self.excuse(line, end, cause.status);
+                self.end(whose)?.has_cause |= had_cause;
+                excused
+            }
+            Event::PeerClosed { all_arrived } => {
+                self.note_heard(
+                    whose,
+                    format_args!("closed by the peer, all arrived {all_arrived}"),
+                );
+                self.hear_end(whose)?;
+                self.hear_farewell(whose, all_arrived)
             }
             // What its device repeats is more than its share.
             Event::Overdrawn if self.is_overdrawn_by_repeats(line, end) => {
@@ -135,6 +146,33 @@ impl Run<'_> {
         fetched.or_else(|failure| if self.may_lie() { Ok(()) } else { Err(failure) })?;
         self.stations[whose.host].workers[whose.worker].release(data);
         Ok(())
+    }
+
+    /// A channel ended: that is told once.
+    fn hear_end(&mut self, whose: Whose) -> Verdict {
+        let at = self.end(whose)?;
+        (at.has_failed, at.receives_failed) = (true, true);
+        let told = core::mem::replace(&mut at.is_over, true);
+        ensure(!told, "once", || {
+            format!("line {}: its end is told again", whose.line)
+        })
+    }
+
+    /// The peer said farewell: it closes the channel, or has, and what it had sent is here where it says so.
+    fn hear_farewell(&mut self, whose: Whose, all_arrived: bool) -> Verdict {
+        let Whose { line, end, .. } = whose;
+        let connection = self.connection_of(whose)?;
+        let peer = connection.ends[1 - end].as_ref();
+        ensure(
+            peer.is_none_or(|peer| peer.is_closing || peer.has_failed),
+            "made up",
+            || format!("line {line} end {end}: a farewell that nobody said"),
+        )?;
+        let flow = &connection.flows[1 - end];
+        let (sent, received) = (flow.sent.len(), flow.received);
+        ensure(!all_arrived || received == sent, "farewell", || {
+            format!("line {line} end {end}: {received} of {sent} messages came, and that is told as all")
+        })
     }
 
     /// All up to a request is done, it too where it did not fail.

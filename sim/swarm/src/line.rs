@@ -45,6 +45,8 @@ pub(crate) struct End {
     /// It was told of a failure of what it sends, or receives.
     pub(crate) has_failed: bool,
     pub(crate) receives_failed: bool,
+    /// It was told that the channel is over.
+    pub(crate) is_over: bool,
     /// It was told of a failure that is no flush.
     pub(crate) has_cause: bool,
     /// What came to it last, where its device may repeat that as it fails, and how often it did. Nothing new comes behind.
@@ -62,6 +64,7 @@ impl End {
             is_closing: false,
             has_failed: false,
             receives_failed: false,
+            is_over: false,
             has_cause: false,
             newest: None,
             repeats: 0,

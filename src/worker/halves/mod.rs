@@ -16,6 +16,7 @@ use doorbell_ffi::Rdma;
 
 use super::channel_list::due;
 use super::places::{Entry, Listed, Places};
+use super::upkeep::Upkeep;
 use super::{Under, Worker};
 use crate::Arena;
 use crate::channel::Channel;
@@ -138,6 +139,7 @@ impl<P: Provider> SendWorker<P> {
                     is_hungry: receive.listed.is_hungry,
                     is_unannounced: send.listed.is_unannounced,
                     is_wanting: send.listed.is_wanting,
+                    is_lost: send.listed.is_lost,
                 },
                 reserved: send.reserved,
                 room: send.room,
@@ -152,7 +154,7 @@ impl<P: Provider> SendWorker<P> {
         // As at admission: there is one for each place, so that none is looked for later.
         let mut closing = Vec::with_capacity(places.entries.len());
         in_place::touch(closing.spare_capacity_mut());
-        Ok(Worker {
+        let mut worker = Worker {
             places,
             sends: self.sends,
             receives: receiving.receives,
@@ -168,9 +170,12 @@ impl<P: Provider> SendWorker<P> {
             leases_kept: self.leases_kept,
             statistics: self.statistics,
             closing,
+            upkeep: Upkeep::new(),
             waiting: self.waiting,
             under: receiving.under,
-        })
+        };
+        worker.take_up_lost();
+        Ok(worker)
     }
 
     fn is_pair_of(&self, receiving: &ReceiveWorker<P>) -> bool {

@@ -20,7 +20,7 @@ use crate::worker::places::Places;
 use crate::worker::polling::SendSide;
 use crate::worker::submissions::Submissions;
 use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting, Watched};
-use crate::worker::{Turn, Under};
+use crate::worker::{PEER_CLOSED, REFUSED, Turn, Under};
 use crate::{Arena, Event, Lease, LocalWindow, SendErrorKind};
 
 /// The half of a [`Worker`] that sends, for one thread: the send completion queue, memory of
@@ -86,7 +86,7 @@ impl<P: Provider> SendWorker<P> {
             let submissions = &mut self.sends.submissions;
             unsent = submissions.run(&mut self.places.entries, arena, each);
         }
-        self.sends.look_noticed(&mut self.places.entries);
+        self.sends.look_noticed(&mut self.places.entries, 0);
         // Late, so that what was sent above carries what would go by itself here.
         self.take_due();
         if let (false, Some(arena)) = (self.sends.unannounced.is_empty(), &mut self.arena.inner) {
@@ -104,11 +104,18 @@ impl<P: Provider> SendWorker<P> {
         } = self;
         due.take(|index| {
             if let Some(entry) = places.entries.get_mut(index as usize) {
-                let refused = |half: &&mut SendHalf<P>| half.reservation.take_refused();
-                if let Some(half) = entry.channel.as_mut().filter(refused) {
-                    // Where the device refuses even that, the other half counts it as failed all the same.
-                    let _ = half.shut();
-                    return;
+                let told = entry.channel.as_ref().map(|half| half.reservation.take_told());
+                match (told, &mut entry.channel) {
+                    (Some(REFUSED), Some(half)) => {
+                        // Where the device refuses even that, the other half counts it as failed all the same.
+                        let _ = half.shut();
+                        return;
+                    }
+                    (Some(PEER_CLOSED), Some(half)) => {
+                        half.note_peer_closed(true);
+                        return;
+                    }
+                    _ => {}
                 }
                 entry.listed.note_unannounced(index, &mut sends.unannounced);
             }

@@ -172,7 +172,7 @@ impl<P: Provider> Control<P> {
                 inbox.push_back(Message::parse(message.payload()).map_err(PerfError::from));
                 turn.release(message);
             }
-            Event::Failed { .. } | Event::ReceiveFailed { .. } => failed = true,
+            Event::Failed { .. } | Event::ChannelFailed { .. } | Event::PeerClosed { .. } => failed = true,
             _ => {}
         })?;
         if failed {

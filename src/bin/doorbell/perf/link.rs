@@ -121,7 +121,7 @@ impl<P: Provider> Link<P> {
     pub(super) fn poll(&mut self, mut each: impl FnMut(&mut Channel<P>, Event<P>)) -> Result<u32, PerfError> {
         let mut failed = false;
         let count = self.worker.poll(|turn, event| match event {
-            Event::Failed { .. } | Event::ReceiveFailed { .. } => failed = true,
+            Event::Failed { .. } | Event::ChannelFailed { .. } | Event::PeerClosed { .. } => failed = true,
             event => each(turn.channel, event),
         })?;
         if failed { Err(self.failure()) } else { Ok(count) }

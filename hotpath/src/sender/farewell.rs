@@ -1,0 +1,105 @@
+//! What is said beside messages: farewell, and a probe whether the peer is alive.
+
+use core::ops::Deref;
+
+use doorbell_core::provider::{
+    Operation, PostError, PostFlags, PushError, SendBatch as _, SendQueue, Window,
+};
+
+use super::{Sender, UnpostedReason};
+use crate::Statistics;
+use crate::credits::Grants;
+use crate::marks::Mark;
+
+/// The word that a farewell carries. An application may use the same: a farewell is told by its count, too.
+pub const FAREWELL: u32 = 0x6661_7265;
+
+/// What it writes: the peer's word.
+pub const FAREWELL_BYTES: usize = 8;
+
+impl<Q, Bytes, W, L, S> Sender<Q, Bytes, W, L, S>
+where
+    Q: SendQueue,
+    Bytes: AsRef<[u8]> + AsMut<[u8]>,
+    W: Deref<Target: Window>,
+    L: Deref<Target = Grants>,
+    S: Deref<Target = Statistics>,
+{
+    /// Says farewell behind all that was posted: how many messages there were, by one request that takes a receive of the peer
+    /// and is signaled. No message is accepted afterwards, and no receives are announced.
+    ///
+    /// # Errors
+    /// The peer has no receive left, the queue is full, or the device refused.
+    pub fn say_farewell(&mut self) -> Result<(), UnpostedReason> {
+        let credits = &mut self.flow.credits;
+        if let Some(announced) = self.flow.word.load() {
+            credits.learn(announced);
+        }
+        if credits.available() == 0 {
+            return Err(PushError::NoCredit.into());
+        }
+        let word = self.flow.announcer.write_farewell(credits.sent());
+        self.post_aside(Operation::WriteWithImmediate(word, FAREWELL), FAREWELL_BYTES)?;
+        self.leave();
+        Ok(())
+    }
+
+    /// Leaves farewell in the peer's word, where it has no receive to be told by. It is found once the connection fails there.
+    ///
+    /// # Errors
+    /// The queue is full, or the device refused.
+    pub fn leave_farewell(&mut self) -> Result<(), UnpostedReason> {
+        let word = self.flow.announcer.write_farewell(self.flow.credits.sent());
+        self.post_aside(Operation::Write(word), FAREWELL_BYTES)?;
+        self.leave();
+        Ok(())
+    }
+
+    /// Asks the peer's device for a sign of life, by a request of no bytes that is signaled.
+    ///
+    /// # Errors
+    /// The queue is full, or the device refused.
+    pub fn probe(&mut self) -> Result<(), UnpostedReason> {
+        self.post_aside(Operation::Write(self.flow.announcer.word()), 0)
+    }
+
+    /// Accepts no message any more, whatever the peer announces, and announces nothing.
+    pub fn leave(&mut self) {
+        self.flow.credits.revoke();
+        self.flow.announcer.note_left();
+    }
+
+    /// Whether farewell was said, or the peer's was heard.
+    #[must_use]
+    pub const fn has_left(&self) -> bool {
+        self.flow.announcer.has_left()
+    }
+
+    /// How many messages were sent: a count, which does not stand still while some are.
+    #[must_use]
+    pub const fn sent(&self) -> u32 {
+        self.flow.credits.sent()
+    }
+
+    /// Posts so many of the announcer's bytes by a signaled request that is not the caller's.
+    fn post_aside(&mut self, operation: Operation, length: usize) -> Result<(), UnpostedReason> {
+        let bytes = self.flow.announcer.bytes();
+        let bytes = bytes.get(..length).unwrap_or_default();
+        let flags = PostFlags::SIGNALED | PostFlags::SOLICITED;
+        let mut batch = self.queue.stage();
+        let ticket = batch.push_inline(operation, bytes, flags)?;
+        self.marks.view().set(ticket.position(), Mark::Announcement);
+        let outcome = batch.ring();
+        let (Ok(posted) | Err(PostError { posted, .. })) = outcome;
+        self.statistics.doorbell(posted, 0, 0);
+        if posted > 0 {
+            self.announcements = self.announcements.saturating_add(1);
+            self.unsignaled = 0;
+        }
+        if let Err(error) = outcome {
+            self.statistics.refused.add(1);
+            return Err(error.into());
+        }
+        Ok(())
+    }
+}

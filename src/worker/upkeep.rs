@@ -1,0 +1,189 @@
+//! What a Worker does at times beside polling: it closes channels that are lost, goes on with those that are being closed, and
+//! probes peers of which nothing is heard.
+
+use core::time::Duration;
+
+use doorbell_core::provider::{CompletionQueue as _, Provider};
+use doorbell_core::{Clock as _, Deadline, Instant};
+
+use super::Worker;
+use crate::channel::Channel;
+use crate::{ChannelId, ChannelState};
+
+/// Polls from one look at the clock to the next: a look costs some twenty nanoseconds, and these polls take tens of microseconds.
+const POLLS: u32 = 1024;
+
+/// While something comes, channels are looked at so often for whether it came on them: a peer that is silent is probed
+/// this much late at most.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// When a Worker is to look at what no completion tells.
+#[derive(Debug)]
+pub(super) struct Upkeep {
+    /// Polls left until it looks.
+    polls: u32,
+    /// Whether any channel is probed.
+    is_probing: bool,
+    /// When channels are looked at next for whether anything came; at once where it is not known.
+    due: Option<Instant>,
+    /// What had come on the Worker and gone by the last look at its channels.
+    seen: u64,
+}
+
+impl Upkeep {
+    pub(super) const fn new() -> Self {
+        Self {
+            polls: POLLS,
+            is_probing: false,
+            due: None,
+            seen: 0,
+        }
+    }
+
+    /// Counts a poll; says whether there is something to look at.
+    #[inline]
+    pub(super) const fn is_due(&mut self) -> bool {
+        self.polls = self.polls.wrapping_sub(1);
+        self.polls == 0
+    }
+
+    /// Has the poll that is under way look, or the next one.
+    pub(super) const fn is_wanted(&mut self) {
+        self.polls = 1;
+    }
+
+    /// A channel came that is to be probed.
+    pub(super) const fn probe(&mut self) {
+        self.is_probing = true;
+        self.due = None;
+        self.is_wanted();
+    }
+
+    /// For how long it may sleep at most.
+    pub(super) fn sleep_at_most(&self, now: impl FnOnce() -> Instant) -> Option<Duration> {
+        let due = self.due.filter(|_| self.is_probing)?;
+        Some(Deadline::at(due).remaining(now()))
+    }
+}
+
+impl<P: Provider> Worker<P> {
+    /// Closes what is lost, goes on with all closings, after a poll that took so many completions of each kind, and probes.
+    #[cold]
+    pub(super) fn keep_up(&mut self, received: u32, sent: u32) {
+        if !self.sends.lost.is_empty() {
+            self.close_lost();
+        }
+        if !self.closing.is_empty() {
+            self.advance_closings(received, sent);
+        }
+        if self.upkeep.is_probing {
+            self.look_after();
+        }
+        self.upkeep.polls = if self.closing.is_empty() { POLLS } else { 1 };
+    }
+
+    /// Begins to close the channels that are lost, of which the application was told.
+    fn close_lost(&mut self) {
+        let now = self.context.now();
+        let Self {
+            places,
+            sends,
+            receives,
+            closing,
+            ..
+        } = self;
+        let depth = receives.completions.depth();
+        sends.lost.retain(|index| {
+            let Some(entry) = places.entries.get_mut(index as usize) else {
+                return false;
+            };
+            entry.listed.is_lost = false;
+            if let Some(channel) = entry
+                .channel
+                .as_ref()
+                .filter(|channel| channel.send.care.closes_when_lost)
+            {
+                super::Closing::begin_lost(closing, channel, now, depth);
+            }
+            false
+        });
+    }
+
+    /// Takes up what the halves found out while they were apart.
+    pub(super) fn take_up_lost(&mut self) {
+        for entry in &mut self.places.entries {
+            let Some(channel) = &mut entry.channel else {
+                continue;
+            };
+            if channel.send.care.probe_after.is_some() {
+                self.upkeep.probe();
+            }
+            if let ChannelState::PeerClosed { all_arrived } = channel.state() {
+                channel.send.note_peer_closed(all_arrived);
+            }
+            if channel.state() != ChannelState::Open {
+                channel.send.notice.note_lost();
+            }
+        }
+    }
+
+    /// Looks which channels something came on, and probes the peers of the others once it is time.
+    fn look_after(&mut self) {
+        let now = self.context.now();
+        let counts = &self.statistics;
+        let seen = counts.received.value().wrapping_add(counts.completions.value());
+        let soon = Deadline::after(now, LOOK_EVERY).instant();
+        if self.upkeep.due.is_some_and(|due| due > now) {
+            if seen != self.upkeep.seen {
+                self.upkeep.due = self.upkeep.due.map(|due| due.min(soon));
+            }
+            return;
+        }
+        self.upkeep.seen = seen;
+        let mut next: Option<Instant> = None;
+        for entry in &mut self.places.entries {
+            let due = entry.channel.as_mut().and_then(|channel| look_at(channel, now));
+            next = next.into_iter().chain(due).min();
+        }
+        self.upkeep.is_probing = next.is_some();
+        self.upkeep.due = next;
+    }
+}
+
+/// Probes the peer of a channel where it is time; says when it is to be looked at again. Where requests are in flight the
+/// transport itself finds out a peer that is dead.
+fn look_at<P: Provider>(channel: &mut Channel<P>, now: Instant) -> Option<Instant> {
+    let span = channel.send.care.probe_after?;
+    if channel.state() != ChannelState::Open || channel.send.is_closed {
+        return None;
+    }
+    let seen = (channel.receive.receiver.received(), channel.send.sender.sent());
+    let is_awaited = channel.send.sender.awaits_completion();
+    let care = &mut channel.send.care;
+    let since = match care.since {
+        Some(since) if care.seen == seen && !is_awaited => since,
+        _ => now,
+    };
+    let due = Deadline::after(since, span);
+    (care.seen, care.since) = (seen, Some(since));
+    if !due.has_passed(now) {
+        return Some(due.instant());
+    }
+    care.since = Some(now);
+    // Where the device refuses it, it is asked again after the same time.
+    let _ = channel.send.sender.probe();
+    Some(Deadline::after(now, span).instant())
+}
+
+impl<P: Provider> Worker<P> {
+    /// Whether the Worker is closing a channel by itself, or has, and nobody asked for it so far; then it is the caller's.
+    pub(super) fn take_over(&mut self, id: ChannelId) -> bool {
+        if let Some(closing) = self.closing.iter_mut().find(|closing| closing.is_of(id)) {
+            return core::mem::take(&mut closing.is_by_itself);
+        }
+        let entry = self.places.entries.get_mut(id.index as usize);
+        let closed = entry.and_then(|entry| entry.closed.as_mut());
+        let of_it = closed.filter(|closed| closed.generation == id.generation);
+        of_it.is_some_and(|closed| core::mem::take(&mut closed.is_by_itself))
+    }
+}

@@ -1,0 +1,466 @@
+//! Channels that the peer closes, or whose peer dies: each is told once, and gives back what it took.
+
+mod fabric;
+
+use core::time::Duration;
+
+use doorbell::vocabulary::Instant;
+use doorbell::{
+    ArenaConfig, ChannelConfig, ChannelId, ChannelState, CloseProgress, Deadline, Event, Listener, Notify,
+    Operation, PostFlags, RemoteAccess, RemoteAddress, SendErrorKind, SharedReceivesConfig, Wait, WcStatus,
+    Window as _, WindowConfig, Worker, WorkerConfig,
+};
+use doorbell_sim::{Fabric, Host, Plan};
+use fabric::{End, LONG, pair_on, pair_with};
+
+/// Channels that end as by default.
+fn small() -> ChannelConfig {
+    let (mut config, default) = (fabric::small(), ChannelConfig::default());
+    (config.close_when_lost, config.probe_after) = (default.close_when_lost, default.probe_after);
+    config
+}
+
+fn pair() -> (End, End) {
+    pair_with(small(), small())
+}
+
+/// What a Worker was told of its channels.
+#[derive(Debug, Default)]
+struct Told {
+    received: u32,
+    closed: Vec<bool>,
+    failed: Vec<WcStatus>,
+    requests_failed: u32,
+}
+
+impl Told {
+    fn note(&mut self, event: &Event<Host>) {
+        match event {
+            Event::Received { .. } => self.received += 1,
+            Event::PeerClosed { all_arrived } => self.closed.push(*all_arrived),
+            Event::ChannelFailed { cause } => self.failed.push(cause.status),
+            Event::Failed { .. } => self.requests_failed += 1,
+            Event::Done { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn poll(worker: &mut Worker<Host>, told: &mut Told) {
+    worker.poll(|_, event| told.note(&event)).unwrap();
+}
+
+/// How many leases can be had now, and receives are posted that channels share; all go back.
+fn leasable(worker: &mut Worker<Host>) -> usize {
+    let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
+    let count = leases.len();
+    leases.into_iter().for_each(|lease| worker.release(lease));
+    let shared = worker.shared_receives().map_or(0, |shared| shared.posted);
+    count + shared as usize
+}
+
+/// Polls until the Worker has closed the channel by itself.
+fn until_gone(end: &mut End, told: &mut Told) {
+    let (id, deadline) = (end.id(), std::time::Instant::now() + fabric::SOON);
+    while end.worker().close_progress(id) != CloseProgress::Closed(Ok(())) {
+        assert!(std::time::Instant::now() < deadline, "{told:?}");
+        poll(end.worker(), told);
+    }
+    assert!(end.worker().channel(id).is_none());
+    assert_eq!(end.worker().channels().count(), 0);
+}
+
+fn send(end: &mut End, messages: u32) {
+    let id = end.id();
+    for number in 0..messages {
+        let bytes = number.to_be_bytes();
+        let channel = end.worker().channel(id).unwrap();
+        channel.post_inline(Operation::Send, &bytes).unwrap();
+    }
+}
+
+#[test]
+fn a_peer_that_closes_is_told_behind_its_messages() {
+    let (mut a, mut b) = pair();
+    let before = leasable(a.worker());
+    let (a_id, b_id) = (a.id(), b.id());
+    send(&mut b, 5);
+    let long = b.worker().within(LONG);
+    assert_eq!(b.worker().close(b_id, long, |_, _| {}), Ok(()));
+    assert_eq!(
+        b.worker().state(b_id),
+        Some(ChannelState::Open),
+        "it was not lost"
+    );
+    let mut told = Told::default();
+    let mut refused = Vec::new();
+    while told.closed.is_empty() {
+        a.worker()
+            .poll(|mut turn, event| {
+                told.note(&event);
+                if let Event::PeerClosed { .. } = event {
+                    let lease = turn.lease().unwrap();
+                    refused.push(turn.channel.send(lease).unwrap_err());
+                    let inline = turn.channel.post_inline(Operation::Send, b"x");
+                    assert_eq!(inline, Err(SendErrorKind::PeerClosed));
+                    assert_eq!(
+                        turn.channel.state(),
+                        ChannelState::PeerClosed { all_arrived: true }
+                    );
+                }
+            })
+            .unwrap();
+    }
+    assert_eq!((told.received, &told.closed[..]), (5, &[true][..]));
+    let refused = refused.pop().unwrap();
+    assert_eq!(refused.kind, SendErrorKind::PeerClosed);
+    drop(refused.item.expect("the lease is handed back"));
+    until_gone(&mut a, &mut told);
+    assert_eq!(told.closed.len(), 1, "told once");
+    assert_eq!((told.failed.len(), told.requests_failed), (0, 0));
+    assert_eq!(
+        a.worker().state(a_id),
+        Some(ChannelState::PeerClosed { all_arrived: true })
+    );
+    assert_eq!(leasable(a.worker()), before + 16, "its receives came back");
+    // To close it, too, is no mistake, once.
+    let long = a.worker().within(LONG);
+    assert_eq!(a.worker().close(a_id, long, |_, _| {}), Ok(()));
+    assert!(a.worker().close(a_id, long, |_, _| {}).is_err());
+}
+
+#[test]
+fn a_worker_that_is_dropped_says_farewell_behind_what_was_sent() {
+    let (mut a, mut b) = pair();
+    send(&mut b, 3);
+    drop(b);
+    let mut told = Told::default();
+    until_gone(&mut a, &mut told);
+    assert_eq!((told.received, &told.closed[..]), (3, &[true][..]), "{told:?}");
+}
+
+#[test]
+fn both_may_close_at_once() {
+    for polls_first in [false, true] {
+        let (mut a, mut b) = pair();
+        let (a_id, b_id) = (a.id(), b.id());
+        let long = a.worker().within(LONG);
+        a.worker().begin_close(a_id, long).unwrap();
+        b.worker().begin_close(b_id, long).unwrap();
+        let (mut told_a, mut told_b) = (Told::default(), Told::default());
+        let mut rounds = 0;
+        let is_under_way = |end: &mut End, id| end.worker().close_progress(id) == CloseProgress::UnderWay;
+        while is_under_way(&mut a, a_id) || is_under_way(&mut b, b_id) {
+            rounds += 1;
+            assert!(rounds < 100_000, "{told_a:?} {told_b:?}");
+            if !polls_first || rounds > 20 {
+                poll(a.worker(), &mut told_a);
+            }
+            poll(b.worker(), &mut told_b);
+        }
+        for (end, id) in [(&mut a, a_id), (&mut b, b_id)] {
+            assert_eq!(end.worker().close_progress(id), CloseProgress::Closed(Ok(())));
+        }
+        assert!(
+            told_a.failed.is_empty() && told_b.failed.is_empty(),
+            "{told_a:?} {told_b:?}"
+        );
+    }
+}
+
+#[test]
+fn a_farewell_waits_for_a_receive_and_is_left_where_there_is_none() {
+    for comes_late in [false, true] {
+        let (mut a, mut b) = pair();
+        let b_id = b.id();
+        // All that the peer has receives for.
+        send(&mut b, 16);
+        let soon = b.worker().within(Duration::from_millis(200));
+        let mut told = Told::default();
+        if comes_late {
+            assert_eq!(b.worker().close(b_id, soon, |_, _| {}), Ok(()));
+        } else {
+            b.worker().begin_close(b_id, soon).unwrap();
+            for _ in 0..20 {
+                poll(b.worker(), &mut Told::default());
+            }
+            assert_eq!(b.worker().close_progress(b_id), CloseProgress::UnderWay);
+            while b.worker().close_progress(b_id) == CloseProgress::UnderWay {
+                poll(b.worker(), &mut Told::default());
+                poll(a.worker(), &mut told);
+            }
+        }
+        // Receives are announced, and that finds nobody: then the word says why.
+        until_gone(&mut a, &mut told);
+        assert_eq!((told.received, &told.closed[..]), (16, &[true][..]), "{told:?}");
+        assert!(told.failed.is_empty());
+    }
+}
+
+#[test]
+fn what_looks_like_a_farewell_is_a_message() {
+    let mut listening = small();
+    listening.remote = RemoteAccess::ALL;
+    let (mut a, mut b) = pair_with(listening, small());
+    let window = a
+        .worker()
+        .window(&WindowConfig::new(64, RemoteAccess::WRITE))
+        .unwrap();
+    let target = RemoteAddress::within(&window.remote(), 0, 8).unwrap();
+    let id = b.id();
+    let word = u32::from_be_bytes(*b"fare");
+    for _ in 0..3 {
+        let operation = Operation::WriteWithImmediate(target, word);
+        let channel = b.worker().channel(id).unwrap();
+        channel.post_inline(operation, b"farewell").unwrap();
+    }
+    let long = b.worker().within(LONG);
+    b.worker().close(id, long, |_, _| {}).unwrap();
+    let (mut written, mut closed) = (0, 0);
+    while closed == 0 {
+        a.worker()
+            .poll(|_, event| match event {
+                Event::Written { immediate, .. } => {
+                    assert_eq!(immediate, word);
+                    written += 1;
+                }
+                Event::PeerClosed { all_arrived: true } => closed += 1,
+                other => panic!("{other:?}"),
+            })
+            .unwrap();
+    }
+    assert_eq!((written, closed), (3, 1));
+}
+
+/// A pair whose cable is cut, after the first message.
+fn cut(config: ChannelConfig) -> (Fabric, End, End) {
+    let fabric = Fabric::new();
+    let (mut a, mut b) = pair_on(&fabric, config, config, Notify::Every);
+    send(&mut b, 1);
+    a.until(|event| matches!(event, Event::Received { .. }).then_some(()));
+    b.until(|event| matches!(event, Event::Done { .. }).then_some(()));
+    let plan: Plan = "at 0s link a/simA-b/simB down".parse().unwrap();
+    fabric.follow(&plan);
+    (fabric, a, b)
+}
+
+fn passed(fabric: &Fabric, began: Instant) -> Duration {
+    Deadline::at(fabric.now()).remaining(began)
+}
+
+#[test]
+fn a_dead_peer_is_found_by_a_side_that_only_receives() {
+    for how in [Wait::Busy, Wait::SpinThenSleep { spins: 4 }] {
+        let mut config = small();
+        config.probe_after = Some(Duration::from_secs(1));
+        (config.timeout, config.retry_count) = (10, 3);
+        let (fabric, mut a, b) = cut(config);
+        let began = fabric.now();
+        let mut told = Told::default();
+        while told.failed.is_empty() {
+            let long = a.worker().within(LONG);
+            a.worker().wait(how, long, |_, event| told.note(&event)).unwrap();
+            assert!(passed(&fabric, began) < LONG, "{told:?}");
+        }
+        let took = passed(&fabric, began);
+        // Four tries of 4.2 ms behind a second, and what a device and a look take beside.
+        assert!(took > Duration::from_millis(900), "{took:?}");
+        assert!(took < Duration::from_millis(1200), "{took:?} by {how:?}");
+        assert_eq!(told.failed, [WcStatus::RETRY_EXC_ERR]);
+        assert_eq!(told.requests_failed, 0, "a probe is none of the application's");
+        until_gone(&mut a, &mut told);
+        drop(b);
+    }
+}
+
+#[test]
+fn without_probes_nobody_asks() {
+    let mut config = small();
+    config.probe_after = None;
+    let (_fabric, mut a, _b) = cut(config);
+    let deadline = a.worker().within(Duration::from_secs(100));
+    let mut told = Told::default();
+    a.worker()
+        .wait(Wait::SpinThenSleep { spins: 4 }, deadline, |_, event| {
+            told.note(&event)
+        })
+        .unwrap();
+    assert!(told.failed.is_empty());
+    assert_eq!(a.worker().channels().count(), 1);
+}
+
+#[test]
+fn a_peer_that_is_alive_and_silent_stays() {
+    let mut config = small();
+    config.probe_after = Some(Duration::from_millis(100));
+    let fabric = Fabric::new();
+    let (mut a, mut b) = pair_on(&fabric, config, config, Notify::Every);
+    let mut told = Told::default();
+    let before = a.worker().statistics().snapshot();
+    for _ in 0..10 {
+        let deadline = a.worker().within(Duration::from_millis(200));
+        for end in [&mut a, &mut b] {
+            end.worker()
+                .wait(Wait::SpinThenSleep { spins: 4 }, deadline, |_, event| {
+                    told.note(&event)
+                })
+                .unwrap();
+        }
+    }
+    let probes = a.worker().statistics().snapshot().since(&before).requests;
+    assert!((5..=40).contains(&probes), "{probes}");
+    assert_eq!((told.failed.len(), told.closed.len()), (0, 0));
+    assert_eq!(
+        (a.worker().channels().count(), b.worker().channels().count()),
+        (1, 1)
+    );
+}
+
+#[test]
+fn one_failure_tells_one_cause_and_each_request_its_error() {
+    let mut config = small();
+    (config.timeout, config.retry_count) = (10, 1);
+    let (_fabric, mut a, _b) = cut(config);
+    send(&mut a, 7);
+    let mut told = Told::default();
+    until_gone(&mut a, &mut told);
+    assert_eq!(told.failed, [WcStatus::RETRY_EXC_ERR]);
+    assert_eq!(told.requests_failed, 7);
+    let id = a.id();
+    let state = a.worker().state(id).unwrap();
+    assert!(matches!(state, ChannelState::Failed { .. }), "{state:?}");
+    assert!(state.to_string().starts_with("failed: request"), "{state}");
+}
+
+#[test]
+fn a_channel_that_is_to_stay_stays_until_it_is_closed() {
+    let mut config = small();
+    config.close_when_lost = false;
+    let (mut a, b) = pair_with(config, small());
+    drop(b);
+    let mut told = Told::default();
+    while told.closed.is_empty() {
+        poll(a.worker(), &mut told);
+    }
+    for _ in 0..1000 {
+        poll(a.worker(), &mut told);
+    }
+    let (id, long) = (a.id(), a.worker().within(LONG));
+    let channel = a.worker().channel(id).unwrap();
+    assert_eq!(channel.state(), ChannelState::PeerClosed { all_arrived: true });
+    assert_eq!(a.worker().close(id, long, |_, _| {}), Ok(()));
+    assert_eq!(told.closed, [true]);
+}
+
+#[test]
+fn halves_are_told_and_the_whole_closes_it() {
+    let (a, mut b) = pair();
+    let End {
+        node: _node,
+        mut workers,
+        at,
+        ..
+    } = a;
+    let (mut sending, mut receiving) = workers
+        .swap_remove(at.worker)
+        .split(&ArenaConfig::new(8, 64))
+        .unwrap();
+    send(&mut b, 2);
+    drop(b);
+    let (mut received, mut closed) = (0, 0);
+    while closed == 0 {
+        receiving
+            .poll(|_, event| match event {
+                Event::Received { .. } => received += 1,
+                Event::PeerClosed { all_arrived: true } => closed += 1,
+                other => panic!("{other:?}"),
+            })
+            .unwrap();
+    }
+    assert_eq!(received, 2);
+    sending.poll(|_, event| panic!("{event:?}")).unwrap();
+    let half = sending.channel(at.channel).unwrap();
+    assert_eq!(
+        half.post_inline(Operation::Send, b"x"),
+        Err(SendErrorKind::PeerClosed)
+    );
+    assert_eq!(half.state(), ChannelState::PeerClosed { all_arrived: true });
+    let mut worker = sending.join(receiving).unwrap();
+    let mut told = Told::default();
+    for _ in 0..100_000 {
+        poll(&mut worker, &mut told);
+        if worker.close_progress(at.channel) != CloseProgress::UnderWay && worker.channels().count() == 0 {
+            break;
+        }
+    }
+    assert_eq!(worker.close_progress(at.channel), CloseProgress::Closed(Ok(())));
+    assert!(told.closed.is_empty() && told.failed.is_empty(), "{told:?}");
+}
+
+/// Clients that come, say something and go, so many at a time, to a server that looks at no event.
+fn come_and_go(clients: usize, at_once: usize, own: &WorkerConfig) {
+    let fabric = Fabric::new();
+    let [a, b] = fabric::nodes(&fabric);
+    let mut server = a.workers(own).unwrap();
+    let config = ChannelConfig::default();
+    let mut listener = Listener::bind(&a, &server, "127.0.0.1:0".parse().unwrap(), &config).unwrap();
+    let handle = *listener.handle();
+    let mut client = b.workers(&WorkerConfig::default()).unwrap();
+    let before = [leasable(&mut server[0]), leasable(&mut client[0])];
+    let queue_pairs = fabric.queue_pairs();
+    let (mut gone, mut received, mut closed) = (0, 0, 0);
+    while gone < clients {
+        let (mut there, mut here): (Vec<ChannelId>, Vec<ChannelId>) = Default::default();
+        while there.len() < at_once {
+            let mut connecting = b
+                .begin_connect(&client, &handle, &small(), b.within(LONG))
+                .unwrap();
+            let (mut accepted, mut connected) = (None, None);
+            while accepted.is_none() || connected.is_none() {
+                connected = connected.or_else(|| connecting.poll(&b, &mut client));
+                accepted = accepted.or_else(|| listener.poll_accept(&a, &mut server).unwrap());
+                listener.wait(&a, a.within(Duration::from_micros(10))).unwrap();
+            }
+            there.push(connected.unwrap().unwrap().channel);
+            here.push(accepted.unwrap().channel);
+        }
+        for id in there.drain(..) {
+            let channel = client[0].channel(id).unwrap();
+            let mut batch = channel.batch();
+            batch
+                .push_inline(Operation::Send, b"hello", PostFlags::empty())
+                .unwrap();
+            batch.ring().unwrap();
+            client[0].begin_close(id, b.within(LONG)).unwrap();
+            gone += 1;
+        }
+        let is_gone = |worker: &Worker<Host>, id: &ChannelId| {
+            worker.close_progress(*id) == CloseProgress::Closed(Ok(()))
+        };
+        while !here.iter().all(|id| is_gone(&server[0], id)) || client[0].channels().count() > 0 {
+            client[0].poll(|_, _| {}).unwrap();
+            server[0]
+                .poll(|_, event| match event {
+                    Event::Received { .. } => received += 1,
+                    Event::PeerClosed { all_arrived: true } => closed += 1,
+                    _ => {}
+                })
+                .unwrap();
+        }
+    }
+    assert_eq!((received, closed), (clients, clients));
+    assert_eq!([leasable(&mut server[0]), leasable(&mut client[0])], before);
+    assert_eq!(fabric.queue_pairs(), queue_pairs);
+}
+
+#[test]
+fn clients_come_and_go_for_as_long_as_they_like() {
+    come_and_go(2000, 8, &WorkerConfig::default());
+}
+
+#[test]
+fn clients_of_shared_receives_come_and_go() {
+    let mut own = WorkerConfig::default();
+    own.shared_receives = Some(SharedReceivesConfig::default());
+    come_and_go(64, 4, &own);
+}
