@@ -5,7 +5,7 @@ use core::mem::ManuallyDrop;
 use core::ops::Range;
 use core::ptr::{self, NonNull};
 use core::time::Duration;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use doorbell_core::WorkKind;
@@ -17,7 +17,7 @@ use crate::channels::Channels;
 use crate::completion::{Completion, fresh_queue};
 use crate::context::ContextInner;
 use crate::leak::Leaked;
-use crate::{Claim, Waker, errno, events};
+use crate::{Claim, Descriptor, Waker, errno, events};
 
 /// How many completions one call takes from the device at most.
 pub(crate) const POLL_MAX: usize = 16;
@@ -83,38 +83,60 @@ impl Drop for CompletionInner {
     }
 }
 
-/// A completion channel of one queue's own, with its descriptor, and what else wakes.
+/// A completion channel of one queue's own, what is lent of it to event loops, and what else wakes.
 struct Notifier {
-    channel: NonNull<rdma_sys::ibv_comp_channel>,
     notification: Descriptor,
-    waker: Waker,
     waking: Descriptor,
+    waker: Waker,
+    // Goes last: the others watch it.
+    channel: NotificationChannel,
+}
+
+impl Notifier {
+    fn new(context: &Arc<ContextInner>) -> Result<Self, ProviderError> {
+        let waker = Waker::new()?;
+        let channel = NotificationChannel::new(context)?;
+        events::set_nonblocking(channel.fd)?;
+        // SAFETY: open as long as the channel, and not used behind this call.
+        let fd = unsafe { BorrowedFd::borrow_raw(channel.fd) };
+        Ok(Self {
+            notification: Descriptor::new(fd)?,
+            waking: Descriptor::new(waker.descriptor())?,
+            waker,
+            channel,
+        })
+    }
+}
+
+/// A completion channel, with its descriptor.
+struct NotificationChannel {
+    channel: NonNull<rdma_sys::ibv_comp_channel>,
+    fd: i32,
     /// Open as long as the channel.
     context: ManuallyDrop<Arc<ContextInner>>,
 }
 
-impl Notifier {
+impl NotificationChannel {
     #[doc(alias = "ibv_create_comp_channel")]
     fn new(context: &Arc<ContextInner>) -> Result<Self, ProviderError> {
-        let waker = Waker::new()?;
         // SAFETY: the context is live (ibv_create_comp_channel(3)).
         let channel = unsafe { rdma_sys::ibv_create_comp_channel(context.as_ptr()) };
         let channel = errno::from_pointer("ibv_create_comp_channel", channel)?;
-        // SAFETY: a live channel, whose descriptor is set before it is returned.
-        let fd = unsafe { channel.as_ref() }.fd;
-        let notifier = Self {
+        Ok(Self {
             channel,
-            notification: Descriptor(fd),
-            waking: Descriptor(waker.descriptor().as_raw_fd()),
-            waker,
+            // SAFETY: a live channel, whose descriptor is set before it is returned.
+            fd: unsafe { channel.as_ref() }.fd,
             context: ManuallyDrop::new(Arc::clone(context)),
-        };
-        events::set_nonblocking(fd)?;
-        Ok(notifier)
+        })
+    }
+
+    /// The handle, live as long as `self`.
+    const fn as_ptr(&self) -> *mut rdma_sys::ibv_comp_channel {
+        self.channel.as_ptr()
     }
 }
 
-impl Drop for Notifier {
+impl Drop for NotificationChannel {
     #[doc(alias = "ibv_destroy_comp_channel")]
     fn drop(&mut self) {
         // SAFETY: made in `new`, destroyed here alone, after the one queue that used it
@@ -127,19 +149,6 @@ impl Drop for Notifier {
         }
         // SAFETY: dropped here once, after the channel that was made from it.
         unsafe { ManuallyDrop::drop(&mut self.context) };
-    }
-}
-
-/// A descriptor of a completion queue, lent to event loops.
-///
-/// It is found in a [`CompletionQueue`] alone, by reference.
-#[derive(Debug)]
-pub struct Descriptor(i32);
-
-impl AsFd for Descriptor {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open as long as the notifier that it is a field of, out of which nothing moves or copies it.
-        unsafe { BorrowedFd::borrow_raw(self.0) }
     }
 }
 
@@ -390,7 +399,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         }; 2]; N];
         for ([completions, wake_ups], queue) in entries.iter_mut().zip(queues) {
             let notifier = queue.notifier("ppoll")?;
-            completions.fd = notifier.notification.0;
+            completions.fd = notifier.channel.fd;
             wake_ups.fd = notifier.waker.descriptor().as_raw_fd();
         }
         let entries = entries.as_flattened_mut();

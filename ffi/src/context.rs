@@ -3,7 +3,7 @@
 use core::fmt;
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use doorbell_core::PortReport;
@@ -15,7 +15,7 @@ use doorbell_core::provider::{
 use crate::domain::DomainInner;
 use crate::leak::Leaked;
 use crate::quirk::Quirks;
-use crate::{CompletionQueue, ProtectionDomain, Rdma, clock, errno, events, interface, port};
+use crate::{CompletionQueue, Descriptor, ProtectionDomain, Rdma, clock, errno, events, interface, port};
 
 /// What a provider posts to a shared receive queue with.
 pub(crate) type PostShared = unsafe extern "C" fn(
@@ -53,6 +53,8 @@ pub(crate) struct ContextInner {
     /// The node it is on, where the platform says one.
     numa_node: Option<u16>,
     data_path: DataPath,
+    /// What is lent to event loops.
+    events: Descriptor,
 }
 
 // SAFETY: libibverbs may be called from any thread, on any object, at any time
@@ -98,6 +100,8 @@ impl ContextInner {
         // SAFETY: a field of a live context, written before it was returned.
         let async_fd = unsafe { (*context).async_fd };
         events::set_nonblocking(async_fd)?;
+        // SAFETY: open as long as the context, and not used behind this call.
+        let events = Descriptor::new(unsafe { BorrowedFd::borrow_raw(async_fd) })?;
         // SAFETY: as above.
         let data_path = data_path(&unsafe { (*context).ops })?;
         let (limits, ports) = query(opened.0)?;
@@ -111,6 +115,7 @@ impl ContextInner {
             ports,
             numa_node,
             data_path,
+            events,
         };
         if !inner.quirks.carries_more_than_reported {
             let by_port = (1..=ports).filter_map(|port| port::request_bytes_max(&inner, port));
@@ -150,9 +155,8 @@ impl ContextInner {
         self.ports
     }
 
-    pub(crate) fn async_fd(&self) -> i32 {
-        // SAFETY: a field of a live context, written when it was opened.
-        unsafe { (*self.as_ptr()).async_fd }
+    pub(crate) const fn events(&self) -> &Descriptor {
+        &self.events
     }
 }
 
@@ -256,7 +260,7 @@ impl doorbell_core::provider::Context<Rdma> for Context {
     }
 
     fn event_fd(&self) -> Option<i32> {
-        Some(self.inner.async_fd())
+        Some(self.inner.events().as_fd().as_raw_fd())
     }
 
     fn next_event(&self) -> Result<Option<AsyncEvent>, ProviderError> {
@@ -267,8 +271,7 @@ impl doorbell_core::provider::Context<Rdma> for Context {
 impl AsFd for Context {
     /// Readable when an asynchronous event waits.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open as long as the context, which `self` holds.
-        unsafe { BorrowedFd::borrow_raw(self.inner.async_fd()) }
+        self.inner.events().as_fd()
     }
 }
 

@@ -21,6 +21,7 @@ mod completion;
 mod completion_queue;
 mod context;
 mod datagram;
+mod descriptor;
 mod domain;
 mod errno;
 mod events;
@@ -51,11 +52,12 @@ pub use arena::Arena;
 pub use attacher::Attacher;
 pub use clock::now;
 pub use completion::Completion;
-pub use completion_queue::{CompletionQueue, Descriptor};
+pub use completion_queue::CompletionQueue;
 pub use context::Context;
 pub use datagram::{
     DatagramBatch, DatagramQueuePair, DatagramReceiveBatch, DatagramReceiveQueue, DatagramSendQueue,
 };
+pub use descriptor::Descriptor;
 pub use domain::ProtectionDomain;
 pub use interface::Interface;
 pub use leak::{Leaks, leaks};

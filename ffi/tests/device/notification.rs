@@ -1,6 +1,8 @@
 //! Descriptors: of completion queues that were armed, and of asynchronous events.
 
 use core::time::Duration;
+use std::fs::File;
+use std::io::Read as _;
 use std::os::fd::{AsFd, AsRawFd as _};
 use std::thread;
 use std::time::Instant;
@@ -24,6 +26,14 @@ fn readable(fd: impl AsFd, within: Duration) -> bool {
     // SAFETY: one writable entry (poll(2)).
     let ready = unsafe { libc::poll(&raw mut entry, 1, milliseconds) };
     ready == 1 && entry.revents & libc::POLLIN != 0
+}
+
+/// Reads by a clone, as safe code can. What it took would never be acknowledged, and waited for without end.
+fn takes_nothing(fd: impl AsFd) {
+    let mut clone = File::from(fd.as_fd().try_clone_to_owned().unwrap());
+    let error = clone.read(&mut [0; 512]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+    assert!(readable(fd, Duration::ZERO));
 }
 
 const SHORT: Duration = Duration::from_millis(100);
@@ -77,6 +87,7 @@ fn a_notification_makes_the_descriptor_readable() {
     assert!(!readable(receiver.receives.notification().unwrap(), SHORT));
     send(&mut sender, PostFlags::empty());
     assert!(readable(receiver.receives.notification().unwrap(), PATIENCE));
+    takes_nothing(receiver.receives.notification().unwrap());
     assert_eq!(receiver.receives.acknowledge(), Ok(1));
     assert_eq!(receiver.receives.acknowledge(), Ok(0));
     poll(&mut receiver.receives, 1);
@@ -215,6 +226,7 @@ fn an_asynchronous_event_makes_the_descriptor_readable() {
         assert_eq!(batch.ring(), Ok(1));
     }
     assert!(readable(bench.context.as_fd(), PATIENCE));
+    takes_nothing(bench.context.as_fd());
     let mut events = Vec::new();
     while let Some(event) = bench.context.next_event().unwrap() {
         events.push(event);

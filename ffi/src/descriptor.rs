@@ -1,0 +1,78 @@
+//! Descriptors of libibverbs, lent so that they can be watched and not read.
+
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+
+use doorbell_core::provider::ProviderError;
+
+use crate::errno;
+
+/// A descriptor that is readable while another one is: for event loops, by levels or by edges.
+///
+/// Whatever is borrowed can be cloned. By a clone of a descriptor of libibverbs, safe code could read events that
+/// libibverbs then never acknowledges, and the destruction of what they are about would wait for ever
+/// (ibv_get_async_event(3), ibv_get_cq_event(3)). This one has nothing to be read.
+///
+/// Source: `epoll(7)`.
+#[derive(Debug)]
+pub struct Descriptor(OwnedFd);
+
+impl Descriptor {
+    /// Of this descriptor, which is open.
+    pub(crate) fn new(watched: BorrowedFd<'_>) -> Result<Self, ProviderError> {
+        // SAFETY: makes a descriptor, and touches nothing (epoll_create1(2)).
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        let fd = errno::from_minus_one("epoll_create1", fd)?;
+        // SAFETY: made just now, and nobody else's.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: 0,
+        };
+        let (at, watched) = (fd.as_raw_fd(), watched.as_raw_fd());
+        // SAFETY: two open descriptors, and an event that outlives the call (epoll_ctl(2)).
+        let status = unsafe { libc::epoll_ctl(at, libc::EPOLL_CTL_ADD, watched, &raw mut event) };
+        errno::from_minus_one("epoll_ctl", status).map(|_| Self(fd))
+    }
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Descriptor;
+    use crate::Waker;
+    use doorbell_core::provider::Waker as _;
+    use std::fs::File;
+    use std::io::Read as _;
+    use std::os::fd::{AsFd as _, AsRawFd as _};
+
+    fn is_readable(watched: &Descriptor) -> bool {
+        let mut entry = libc::pollfd {
+            fd: watched.as_fd().as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one writable entry (poll(2)).
+        let count = unsafe { libc::poll(&raw mut entry, 1, 0) };
+        count == 1 && entry.revents == libc::POLLIN
+    }
+
+    #[test]
+    fn it_tells_and_takes_nothing() {
+        let waker = Waker::new().unwrap();
+        let watched = Descriptor::new(waker.descriptor()).unwrap();
+        assert!(!is_readable(&watched));
+        waker.wake();
+        assert!(is_readable(&watched));
+        let mut clone = File::from(watched.as_fd().try_clone_to_owned().unwrap());
+        let error = clone.read(&mut [0; 8]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+        assert!(is_readable(&watched), "nothing was taken");
+        waker.take().unwrap();
+        assert!(!is_readable(&watched));
+    }
+}
