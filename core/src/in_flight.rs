@@ -15,7 +15,7 @@
 
 use core::fmt;
 use core::marker::PhantomData;
-use core::{mem, slice};
+use core::mem;
 
 use crate::provider::{GATHER_MAX, Rejected};
 use crate::work_id::{GENERATION_MASK, POSITION_MASK, SLOTS_MAX};
@@ -193,10 +193,21 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
     }
 
     /// Takes back what is staged and not posted, in order. If `each` panics, the slots it did not get are dropped.
-    pub fn unstage(&mut self, each: impl FnMut(Ticket, S)) {
+    pub fn unstage(&mut self, mut each: impl FnMut(Ticket, S)) {
         // Noted before `each` is called, which may panic.
-        let head = mem::replace(&mut self.head, self.posted);
-        take_all(self.requests.as_mut(), self.posted, head, each);
+        let end = mem::replace(&mut self.head, self.posted);
+        let rest = Rest {
+            requests: self.requests.as_mut(),
+            first: self.posted,
+            end,
+        };
+        for offset in 0..end.wrapping_sub(rest.first) {
+            let position = rest.first.wrapping_add(offset);
+            if let Some(request) = at(rest.requests, position) {
+                take(request, Ticket(position), &mut each);
+            }
+        }
+        mem::forget(rest);
     }
 
     /// Retires everything up to the posted request that `work_id` names.
@@ -215,14 +226,19 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
         let end = last.wrapping_add(1);
         // Noted before `each` is called, which may panic.
         self.move_tail(end);
-        let requests = self.requests.as_mut();
+        let rest = Rest {
+            requests: self.requests.as_mut(),
+            first,
+            end,
+        };
         if first == last {
-            if let Some(request) = at(requests, last) {
+            if let Some(request) = at(rest.requests, last) {
                 take(request, Ticket(last), &mut each);
             }
         } else {
-            take_all(requests, first, end, each);
+            take_all(rest.requests, first, end, each);
         }
+        mem::forget(rest);
         Ok(Range {
             first: Ticket(first),
             last: Ticket(last),
@@ -276,40 +292,35 @@ fn at<S>(requests: &mut [Request<S>], position: u64) -> Option<&mut Request<S>> 
 }
 
 /// Takes the slots of all requests from `first` to before `end` out.
-// A function of its own: in a loop that posts, too, it would have to share the registers.
+// A function of its own: in a loop that posts, too, it would have to share the registers. It has no guard, so that the
+// optimiser sees of it by itself that it cannot unwind.
 #[inline(never)]
 fn take_all<S, F: FnMut(Ticket, S)>(requests: &mut [Request<S>], first: u64, end: u64, mut each: F) {
-    let mut rest = Rest {
-        requests,
-        next: first,
-        end,
-    };
+    let mut position = first;
     // Two runs where the storage ends in between, else one.
-    while rest.next != end {
-        for request in run(rest.requests, rest.next, end.wrapping_sub(rest.next)) {
-            let position = rest.next;
-            rest.next = position.wrapping_add(1);
+    while position != end {
+        for request in run(requests, position, end.wrapping_sub(position)) {
             take(request, Ticket(position), &mut each);
+            position = position.wrapping_add(1);
         }
     }
-    mem::forget(rest);
 }
 
-/// Requests whose slots are yet to be taken out: dropped, as by a panic, it drops these.
+/// Requests whose slots are being taken out: dropped, as by a panic, it drops what is left of them.
 struct Rest<'r, S> {
     requests: &'r mut [Request<S>],
-    next: u64,
+    first: u64,
     end: u64,
 }
 
 impl<S> Drop for Rest<'_, S> {
     #[cold]
     fn drop(&mut self) {
-        while self.next != self.end {
-            if let Some(request) = at(self.requests, self.next) {
+        while self.first != self.end {
+            if let Some(request) = at(self.requests, self.first) {
                 *request = Request::default();
             }
-            self.next = self.next.wrapping_add(1);
+            self.first = self.first.wrapping_add(1);
         }
     }
 }
@@ -330,32 +341,14 @@ fn run<S>(requests: &mut [Request<S>], position: u64, count: u64) -> &mut [Reque
 // `each` stands here once, so that it may be large and still become part of the loop.
 #[inline(always)]
 fn take<S>(request: &mut Request<S>, ticket: Ticket, each: &mut impl FnMut(Ticket, S)) {
-    hand_out(&mut request.0, |slot| each(ticket, slot));
-}
-
-/// Hands out the slots that stand before the empty places. If `each` panics, the slots it did not get are dropped.
-#[inline(always)]
-pub(crate) fn hand_out<S>(places: &mut [Option<S>], mut each: impl FnMut(S)) {
-    let mut rest = Places(places.iter_mut());
-    for place in rest.0.by_ref() {
+    for place in &mut request.0 {
         // Looked at before it is taken: behind the first there is mostly nothing.
         if place.is_none() {
-            break;
+            return;
         }
         if let Some(slot) = place.take() {
-            each(slot);
+            each(ticket, slot);
         }
-    }
-    mem::forget(rest);
-}
-
-/// Places whose slots are yet to be taken out: dropped, as by a panic, it drops these.
-struct Places<'p, S>(slice::IterMut<'p, Option<S>>);
-
-impl<S> Drop for Places<'_, S> {
-    #[cold]
-    fn drop(&mut self) {
-        self.0.by_ref().for_each(|place| *place = None);
     }
 }
 

@@ -11,9 +11,8 @@
 //! rejected by that. Completions of a queue that is gone are told by the number in the place of
 //! the channel: no two shared receive queues of one completion queue may have the same.
 
-use core::{fmt, mem};
+use core::{fmt, mem, slice};
 
-use crate::in_flight::hand_out;
 use crate::provider::{GATHER_MAX, Rejected};
 use crate::work_id::{CHANNELS_MAX, GENERATION_MASK, SLOTS_MAX};
 use crate::{Ticket, WorkId, WorkKind, in_place};
@@ -287,6 +286,32 @@ impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> Drop for Unstaging<'_, S
         while let Some((_, entry)) = self.entry() {
             entry.slots = [const { None }; GATHER_MAX];
         }
+    }
+}
+
+/// Hands out the slots that stand before the empty places. If `each` panics, the slots it did not get are dropped.
+#[inline(always)]
+fn hand_out<S>(places: &mut [Option<S>], mut each: impl FnMut(S)) {
+    let mut rest = Places(places.iter_mut());
+    for place in rest.0.by_ref() {
+        // Behind the first there is mostly nothing.
+        if place.is_none() {
+            break;
+        }
+        if let Some(slot) = place.take() {
+            each(slot);
+        }
+    }
+    mem::forget(rest);
+}
+
+/// Places whose slots are yet to be taken out: dropped, as by a panic, it drops these.
+struct Places<'p, S>(slice::IterMut<'p, Option<S>>);
+
+impl<S> Drop for Places<'_, S> {
+    #[cold]
+    fn drop(&mut self) {
+        self.0.by_ref().for_each(|place| *place = None);
     }
 }
 

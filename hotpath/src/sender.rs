@@ -168,8 +168,9 @@ where
     }
 
     /// Gives back slots, data having been written into some in flight.
-    // Apart: all others then do not look at what each of them is.
-    #[inline(never)]
+    // Apart: all others then do not look at what each of them is. By being cold, so that the proofs may have it in line:
+    // of a function with a guard the optimiser does not see by itself that it cannot unwind.
+    #[cold]
     fn retire_fetched(
         &mut self,
         completion: Q::Completion,

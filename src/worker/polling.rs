@@ -627,7 +627,8 @@ impl<P: Provider> Untold<P> {
 }
 
 /// Tells events that were kept, in order. If `each` panics, the rest is kept, and the next poll tells it.
-#[inline(never)]
+// Apart, and by being cold: see `Sender::retire_fetched`.
+#[cold]
 fn tell_untold<P: Provider, C: Sends<P>>(
     telling: Telling<'_, P>,
     places: &mut [Entry<C>],

@@ -236,7 +236,6 @@ impl<P: Provider> Shared<P> {
 
     /// Takes a receive that ended to the channel whose peer used it, and grants that another. Says whether it is
     /// settled whose it was: not where it came early.
-    #[inline(never)]
     pub(super) fn take<C: Receives<P>>(
         &mut self,
         completion: P::Completion,
