@@ -4,7 +4,7 @@ use doorbell_core::network::Network;
 use doorbell_core::provider::{Operation, Provider};
 use doorbell_core::session::{
     Action, Backoff, FinalReason, Kept, PushRefusal, Received, RequestId, Retained, Role, SESSION_RAILS_MAX,
-    Sequence, Session, SessionId, Violation,
+    Sequence, Session, SessionEvent, SessionId, Violation,
 };
 use doorbell_core::wire::{
     Attach, Handle, InstanceId, Refusal, SESSION_HEADER_BYTES, SessionFrame, SessionHeader,
@@ -44,6 +44,8 @@ pub(super) struct Link<P: Provider, N: Network> {
     fragment_bytes: u32,
     /// What it has beside messages.
     pub(super) one_sided: OneSided,
+    /// That it is over, until that is told: behind all else.
+    pub(super) last_event: Option<SessionEvent>,
     /// How the peer was told that this process is reached, and on which connections.
     pub(super) told_moved: ToldMoved,
 }
@@ -90,6 +92,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             message_bytes_max: config.message_bytes_max,
             fragment_bytes: config.session.fragment_bytes.max(1),
             one_sided: OneSided::new(config)?,
+            last_event: None,
             told_moved: ToldMoved::default(),
         })
     }

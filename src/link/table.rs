@@ -237,12 +237,17 @@ impl<P: Provider, N: Network> Core<P, N> {
             link.go_on_beside(workers, moved.as_ref(), (now, random));
             while let Some(event) = link.session.poll_event() {
                 if let SessionEvent::Final { .. } = event {
-                    link.tell_beside(|event| each(id, event));
+                    link.last_event = Some(event);
+                    continue;
                 }
                 tell_session(id, &event);
                 each(id, LinkEvent::Session(event));
             }
             link.tell_beside(|event| each(id, event));
+            if let Some(event) = link.last_event.take() {
+                tell_session(id, &event);
+                each(id, LinkEvent::Session(event));
+            }
             // Its end was told: now, or by an earlier poll whose callback panicked.
             if link.session.over().is_some() {
                 self.remove(id, now);
