@@ -13,32 +13,27 @@ use std::sync::Arc;
 use doorbell::{ChannelConfig, Event, Handle, Node, Trust, Watched, WorkerConfig};
 use doorbell_sim::Fabric;
 use doorbell_tokio::{AsyncWorker, Next};
-use tokio::sync::oneshot;
+use tokio::sync::oneshot::{Receiver, Sender, channel};
 
-type Failure = Box<dyn Error + Send + Sync>;
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
 const MESSAGES: u32 = 100;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Sends back what comes, until it is told to end.
-async fn serve<P: Watched>(
-    node: Arc<Node<P>>,
-    announce: oneshot::Sender<Handle>,
-    mut end: oneshot::Receiver<()>,
-) -> Result<u32, Failure> {
+async fn serve<P: Watched>(node: Arc<Node<P>>, tell: Sender<Handle>, mut end: Receiver<()>) -> Outcome<u32> {
     let (mut worker, mut echoed) = (AsyncWorker::open(&node, &WorkerConfig::default())?, 0);
     let port = worker.listen(&node, "[::]:0".parse()?, &ChannelConfig::default())?;
-    let _ = announce.send(*port.handle());
+    let _ = tell.send(*port.handle());
     loop {
         let next = tokio::select! {
             next = worker.next() => next?,
             _ = &mut end => break,
         };
         if let Next::Event(from, Event::Received { message, .. }) = next {
-            let channel = worker.worker().channel(from).ok_or("closed")?;
-            channel.send(message).map_err(|error| error.kind)?;
-            echoed += 1;
+            let sent = worker.worker().channel(from).map(|to| to.send(message));
+            echoed += u32::from(matches!(sent, Some(Ok(_))));
         }
     }
     port.stop(node.within(PATIENCE));
@@ -47,20 +42,13 @@ async fn serve<P: Watched>(
 }
 
 /// Sends messages, and awaits each.
-async fn call<P: Watched>(node: Node<P>, handle: Handle) -> Result<(), Failure> {
+async fn call<P: Watched>(node: Node<P>, handle: Handle) -> Outcome<()> {
     let mut worker = AsyncWorker::open(&node, &WorkerConfig::default())?;
     let to = worker
         .connect(&node, &handle, &ChannelConfig::default(), node.within(PATIENCE))
         .await?;
     for number in 0..MESSAGES {
-        let mut message = worker.worker().lease().ok_or("no memory")?;
-        message.fill(&number.to_be_bytes())?;
-        worker
-            .worker()
-            .channel(to)
-            .ok_or("closed")?
-            .send(message)
-            .map_err(|error| error.kind)?;
+        worker.worker().send(to, &number.to_be_bytes())?;
         let answer = loop {
             match worker.next().await? {
                 Next::Event(_, Event::Received { message, .. }) => break message,
@@ -74,16 +62,16 @@ async fn call<P: Watched>(node: Node<P>, handle: Handle) -> Result<(), Failure> 
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Failure> {
+async fn main() -> Outcome<()> {
     let [server, first, second] = Fabric::builder().real_time(doorbell::now).build().hosts()?;
     let node = |host| Node::with_provider(host, Trust::unauthenticated_on_purpose());
-    let ((announce, handle), (end, ends)) = (oneshot::channel(), oneshot::channel());
+    let ((tell, handle), (end, ends)) = (channel(), channel());
     let calls = async {
         let handle = handle.await?;
         tokio::try_join!(call(node(first)?, handle), call(node(second)?, handle))?;
         end.send(()).map_err(|()| "the service ended first".into())
     };
-    let (echoed, ()) = tokio::try_join!(serve(Arc::new(node(server)?), announce, ends), calls)?;
+    let (echoed, ()) = tokio::try_join!(serve(Arc::new(node(server)?), tell, ends), calls)?;
     println!("{echoed} messages echoed");
     Ok(())
 }

@@ -1,0 +1,65 @@
+//! A hundred channels on one Worker: sized by one call, and told apart by a number of the application's own.
+
+use doorbell::vocabulary::provider::Provider;
+use doorbell::{ChannelConfig, Event, Handle, Listener, Network, Node, Notify, WorkerConfig};
+
+use super::{Announce, Failure, PATIENCE, until};
+
+pub(crate) const CHANNELS: u32 = 100;
+
+fn config() -> WorkerConfig {
+    let mut config = WorkerConfig::for_channels(CHANNELS, 256);
+    config.notify = Notify::Every;
+    // They are all of one host here.
+    config.channels_per_address = CHANNELS;
+    config
+}
+
+/// Accepts all, and answers each message on its channel, until the last one is closed.
+pub(crate) fn serve<P: Provider>(node: &Node<P, impl Network>, tell: Announce<'_>) -> Result<u32, Failure> {
+    let mut workers = node.workers(&config())?;
+    let channel = ChannelConfig::for_channels(CHANNELS);
+    let mut listener = Listener::bind(node, &workers, "[::]:0".parse()?, &channel)?;
+    tell(listener.handle());
+    for _ in 0..CHANNELS {
+        listener.accept(node, &mut workers, node.within(PATIENCE))?;
+    }
+    let worker = workers.first_mut().ok_or("no worker")?;
+    let (mut answered, mut closed) = (0, 0);
+    until(worker, |turn, event| {
+        match event {
+            Event::Received { message, .. } if message.payload().is_empty() => closed += 1,
+            Event::Received { message, .. } => answered += u32::from(turn.channel.send(message).is_ok()),
+            _ => {}
+        }
+        (closed == CHANNELS).then_some(())
+    })?;
+    Ok(answered)
+}
+
+/// Connects all, sends its number on each, and counts the answers that came to where they belong.
+pub(crate) fn call<P: Provider>(node: &Node<P, impl Network>, handle: &Handle) -> Result<u32, Failure> {
+    let mut workers = node.workers(&config())?;
+    let channel = ChannelConfig::for_channels(CHANNELS);
+    for number in 0..u64::from(CHANNELS) {
+        let to = node.connect(&mut workers, handle, &channel, node.within(PATIENCE))?;
+        let worker = workers.get_mut(to.worker).ok_or("no worker")?;
+        worker.channel(to.channel).ok_or("closed")?.set_user(number);
+        worker.send(to.channel, &number.to_be_bytes())?;
+    }
+    let worker = workers.first_mut().ok_or("no worker")?;
+    let (mut came, mut right) = (0, 0);
+    until(worker, |turn, event| {
+        if let Event::Received { message, .. } = event {
+            came += 1;
+            right += u32::from(message.payload() == turn.channel.user().to_be_bytes());
+        }
+        (came == CHANNELS).then_some(())
+    })?;
+    let all: Vec<_> = worker.channels().collect();
+    for channel in all {
+        worker.send(channel, b"")?;
+        worker.close(channel, worker.within(PATIENCE), |_, _| {})?;
+    }
+    Ok(right)
+}

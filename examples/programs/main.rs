@@ -1,0 +1,121 @@
+//! Seven first programs, each in the shape that a user writes it: at most 60 lines of code beside the comments.
+//!
+//! ```text
+//! cargo run --example programs -- ping-pong
+//! ```
+//!
+//! | program | what it shows |
+//! |---|---|
+//! | `ping-pong` ([`ping_pong`]) | connect, send, receive |
+//! | `gateway` ([`gateway`]) | requests with a deadline each, many in flight |
+//! | `key-value` ([`key_value`]) | READ, WRITE and compare-and-swap on a window |
+//! | `large-object` ([`large_object`]) | 64 MiB by READs, several in flight |
+//! | `hundred-channels` ([`hundred_channels`]) | one Worker with 100 channels |
+//! | `graceful-end` ([`graceful_end`]) | an end that loses nothing |
+//! | `service`, of `ffi/tokio` | connect, accept and answer in tokio |
+//!
+//! Here is how they are run: on simulated hosts, a thread each, in real time. On machines with a device each side has a `Node::open`
+//! of its own, and prints or reads the handle; the rest is the same.
+
+mod gateway;
+mod graceful_end;
+mod hundred_channels;
+mod key_value;
+mod large_object;
+mod ping_pong;
+#[cfg(test)]
+mod tests;
+
+use core::error::Error;
+use core::time::Duration;
+use std::env;
+use std::sync::mpsc;
+use std::thread;
+
+use doorbell::vocabulary::provider::Provider;
+use doorbell::{Event, Handle, Node, Notify, RemoteWindow, Trust, Turn, Wait, Woken, Worker, WorkerConfig};
+use doorbell_sim::{Fabric, Host};
+
+/// Why a program cannot go on.
+pub(crate) type Failure = Box<dyn Error + Send + Sync>;
+
+/// The longest that anything takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Hands a handle to the other side.
+type Announce<'a> = &'a dyn Fn(&Handle);
+
+type Simulated = Node<Host, Host>;
+
+/// Runs a server and a client.
+fn both<S: Send, C>(
+    serve: impl FnOnce(&Simulated, Announce<'_>) -> Result<S, Failure> + Send,
+    call: impl FnOnce(&Simulated, &Handle) -> Result<C, Failure>,
+) -> Result<(S, C), Failure> {
+    let [server, client] = Fabric::builder().real_time(doorbell::now).build().hosts()?;
+    let node = |host| Node::simulated(host, Trust::unauthenticated_on_purpose());
+    let (server, client) = (node(server)?, node(client)?);
+    let (handles, handle) = mpsc::channel();
+    thread::scope(|scope| {
+        let serving =
+            scope.spawn(move || serve(&server, &|handle| handles.send(*handle).unwrap_or_default()));
+        // Where no handle comes, the server says why.
+        let called = handle.recv().map(|handle| call(&client, &handle));
+        let served = serving.join().map_err(|_| "the server panicked")??;
+        Ok((served, called??))
+    })
+}
+
+/// What a Worker that sleeps while nothing comes is made with.
+pub(crate) fn sleeping() -> WorkerConfig {
+    let mut config = WorkerConfig::default();
+    config.notify = Notify::Every;
+    config
+}
+
+/// Waits until an event is what is wanted. Each event of a poll is shown, those behind it too.
+pub(crate) fn until<P: Provider, T>(
+    worker: &mut Worker<P>,
+    mut wanted: impl FnMut(Turn<'_, P>, Event<P>) -> Option<T>,
+) -> Result<T, Failure> {
+    let (deadline, mut found) = (worker.within(PATIENCE), None);
+    loop {
+        let woken = worker.wait(Wait::SPIN_THEN_SLEEP, deadline, |turn, event| {
+            let outcome = match event {
+                Event::Failed { status, .. } => Some(Err(status.to_string())),
+                event => wanted(turn, event).map(Ok),
+            };
+            found = found.take().or(outcome);
+        })?;
+        match found.take() {
+            Some(outcome) => return Ok(outcome?),
+            None if woken == Woken::Deadline => return Err("nothing came in time".into()),
+            None => {}
+        }
+    }
+}
+
+/// Waits for the message by which the peer shows a window.
+pub(crate) fn window<P: Provider>(worker: &mut Worker<P>) -> Result<RemoteWindow, Failure> {
+    until(worker, |_, event| match event {
+        Event::Received { message, .. } => message.payload().try_into().ok().map(RemoteWindow::from_bytes),
+        _ => None,
+    })
+}
+
+fn main() -> Result<(), Failure> {
+    let told = match env::args().nth(1).as_deref() {
+        Some("ping-pong") => format!("{:?}", both(ping_pong::serve, ping_pong::call)?),
+        Some("gateway") => format!("{:?}", both(gateway::serve, gateway::trade)?),
+        Some("key-value") => format!("{:?}", both(key_value::serve, key_value::use_it)?),
+        Some("large-object") => format!("{:?}", both(large_object::serve, large_object::fetch)?),
+        Some("hundred-channels") => format!("{:?}", both(hundred_channels::serve, hundred_channels::call)?),
+        Some("graceful-end") => format!("{:?}", both(graceful_end::serve, graceful_end::call)?),
+        _ => return Err(
+            "which program? ping-pong, gateway, key-value, large-object, hundred-channels or graceful-end"
+                .into(),
+        ),
+    };
+    println!("server and client: {told}");
+    Ok(())
+}
