@@ -13,7 +13,7 @@ pub(crate) const ORDERS: u32 = 200;
 /// Each order whose number this divides is left without an answer.
 pub(crate) const MUTE_EVERY: u32 = 50;
 
-/// Answers orders, but for some, until the trader leaves.
+/// Answers orders, but for some, until an empty message says that this was all.
 pub(crate) fn serve<P: Provider>(node: &Node<P, impl Network>, tell: Announce<'_>) -> Result<u32, Failure> {
     let mut workers = node.workers(&sleeping())?;
     let mut listener = Listener::bind(node, &workers, "[::]:0".parse()?, &ChannelConfig::default())?;
@@ -51,10 +51,8 @@ pub(crate) fn trade<P: Provider>(
     while next < ORDERS || requests.in_flight() > 0 {
         let deadline = worker.within(Duration::from_millis(200));
         while next < ORDERS && requests.room() > 0 {
-            requests
-                .worker
-                .send(to.channel, &next.to_be_bytes(), deadline, next)
-                .map_err(|error| error.kind)?;
+            let sent = requests.send(worker, to.channel, &next.to_be_bytes(), deadline, next);
+            sent.map_err(|refused| refused.kind)?;
             next += 1;
         }
         requests.poll(worker, |number, end| match end {

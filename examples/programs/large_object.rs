@@ -23,7 +23,7 @@ pub(crate) fn serve<P: Provider>(node: &Node<P, impl Network>, tell: Announce<'_
     tell(listener.handle());
     let client = listener.accept(node, &mut workers, node.within(PATIENCE))?;
     let worker = workers.get_mut(client.worker).ok_or("no such worker")?;
-    let mut window = worker.window(&WindowConfig::new(OBJECT_BYTES, RemoteAccess::READ))?;
+    let window = worker.window(&WindowConfig::new(OBJECT_BYTES, RemoteAccess::READ))?;
     window.copy_in(0, &object())?;
     worker.send(client.channel, &window.remote().to_bytes())?;
     until(worker, |_, event| {
