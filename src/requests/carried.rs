@@ -5,7 +5,7 @@ use core::fmt;
 use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::session::{PushRefusal, SessionEvent};
 use doorbell_core::wire::{CorrelationId, RequestKind};
-use doorbell_core::{Clock as _, Deadline};
+use doorbell_core::{Clock as _, Deadline, WcStatus};
 
 use super::answering::write;
 use super::{Ended, Heard, RequestFailure, Requests};
@@ -150,12 +150,21 @@ impl<T> Requests<T> {
                 turn.release(message);
                 None
             }
-            Event::Failed { status, .. } | Event::ReceiveFailed { status } => {
+            Event::Failed { status, .. } => {
                 let cause = match turn.channel.state() {
                     ChannelState::Failed { cause } => cause.status,
-                    ChannelState::Open => status,
+                    _ => status,
                 };
                 self.note_failure(cause, each);
+                Some(event)
+            }
+            Event::ChannelFailed { cause } => {
+                self.note_failure(cause.status, each);
+                Some(event)
+            }
+            // No answer comes any more.
+            Event::PeerClosed { .. } => {
+                self.note_failure(WcStatus::WR_FLUSH_ERR, each);
                 Some(event)
             }
             other => Some(other),
