@@ -141,9 +141,12 @@ const fn grants_reads(remote: RemoteAddress) -> bool {
     remote.read_bytes_max() > 0 || (remote.write_bytes_max() | remote.atomic_bytes_max()) == 0
 }
 
+/// The bits of an address that are zero where it is a multiple of an atomic's word.
+const ALIGN_MASK: u64 = (ATOMIC_BYTES as u64).wrapping_sub(1);
+
 #[inline(always)]
 const fn is_aligned(remote: RemoteAddress) -> bool {
-    remote.address() % ATOMIC_BYTES as u64 == 0
+    remote.address() & ALIGN_MASK == 0
 }
 
 fn too_long(bytes: u64, bytes_max: u64) -> PushError {
