@@ -13,7 +13,7 @@ pub(crate) const ORDERS: u32 = 200;
 /// Each order whose number this divides is left without an answer.
 pub(crate) const MUTE_EVERY: u32 = 50;
 
-/// Answers orders, but for some, until an empty message says that this was all.
+/// Answers orders, but for some, until the trader has closed.
 pub(crate) fn serve<P: Provider>(node: &Node<P, impl Network>, tell: Announce<'_>) -> Result<u32, Failure> {
     let mut workers = node.workers(&sleeping())?;
     let mut listener = Listener::bind(node, &workers, "[::]:0".parse()?, &ChannelConfig::default())?;
@@ -23,7 +23,6 @@ pub(crate) fn serve<P: Provider>(node: &Node<P, impl Network>, tell: Announce<'_
     let mut orders = 0;
     until(worker, |turn, event| {
         match event {
-            Event::Received { message, .. } if message.payload().is_empty() => Some(()),
             Event::Received { message, .. } => {
                 orders += 1;
                 let asked = Asked::of(message).ok().filter(|_| orders % MUTE_EVERY != 0)?;
@@ -32,6 +31,7 @@ pub(crate) fn serve<P: Provider>(node: &Node<P, impl Network>, tell: Announce<'_
                 let _ = asked.answer(&number).map(|answer| turn.channel.send(answer));
                 None
             }
+            Event::PeerClosed { .. } => Some(()),
             _ => None,
         }
     })?;
@@ -60,7 +60,6 @@ pub(crate) fn trade<P: Provider>(
             end => println!("order {number}: {end:?}"),
         })?;
     }
-    worker.send(to.channel, b"")?;
     worker.close(to.channel, worker.within(PATIENCE), |_, _| {})?;
     Ok(requests.counts())
 }

@@ -28,7 +28,7 @@ pub(crate) fn serve<P: Provider>(node: &Node<P, impl Network>, tell: Announce<'_
     let (mut answered, mut closed) = (0, 0);
     until(worker, |turn, event| {
         match event {
-            Event::Received { message, .. } if message.payload().is_empty() => closed += 1,
+            Event::PeerClosed { .. } => closed += 1,
             Event::Received { message, .. } => answered += u32::from(turn.channel.send(message).is_ok()),
             _ => {}
         }
@@ -58,7 +58,6 @@ pub(crate) fn call<P: Provider>(node: &Node<P, impl Network>, handle: &Handle) -
     })?;
     let all: Vec<_> = worker.channels().collect();
     for channel in all {
-        worker.send(channel, b"")?;
         worker.close(channel, worker.within(PATIENCE), |_, _| {})?;
     }
     Ok(right)

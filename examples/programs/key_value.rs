@@ -22,7 +22,7 @@ pub(crate) fn serve<P: Provider>(node: &Node<P, impl Network>, tell: Announce<'_
     let entries = worker.window(&WindowConfig::new(1024 * ENTRY_BYTES as usize, RemoteAccess::ALL))?;
     worker.send(client.channel, &entries.remote().to_bytes())?;
     until(worker, |_, event| {
-        matches!(event, Event::Received { .. }).then_some(())
+        matches!(event, Event::PeerClosed { .. }).then_some(())
     })?;
     Ok(entries.load_u64(7 * ENTRY_BYTES as usize + 8)?)
 }
@@ -51,7 +51,6 @@ pub(crate) fn use_it<P: Provider>(node: &Node<P, impl Network>, handle: &Handle)
         // In order behind the value.
         channel.post_inline(Operation::Write(lock), &0_u64.to_ne_bytes())?;
     }
-    worker.send(to.channel, b"")?;
     worker.close(to.channel, worker.within(PATIENCE), |_, _| {})?;
     Ok(count)
 }

@@ -27,7 +27,7 @@ pub(crate) fn serve<P: Provider>(node: &Node<P, impl Network>, tell: Announce<'_
     window.copy_in(0, &object())?;
     worker.send(client.channel, &window.remote().to_bytes())?;
     until(worker, |_, event| {
-        matches!(event, Event::Received { .. }).then_some(())
+        matches!(event, Event::PeerClosed { .. }).then_some(())
     })?;
     Ok(OBJECT_BYTES)
 }
@@ -61,7 +61,6 @@ pub(crate) fn fetch<P: Provider>(node: &Node<P, impl Network>, handle: &Handle) 
             _ => None,
         })?;
     }
-    worker.send(to.channel, b"")?;
     worker.close(to.channel, worker.within(PATIENCE), |_, _| {})?;
     Ok(fetched == object())
 }

@@ -83,6 +83,7 @@ pub(crate) fn until<P: Provider, T>(
         let woken = worker.wait(Wait::SPIN_THEN_SLEEP, deadline, |turn, event| {
             let outcome = match event {
                 Event::Failed { status, .. } => Some(Err(status.to_string())),
+                Event::ChannelFailed { cause } => Some(Err(cause.to_string())),
                 event => wanted(turn, event).map(Ok),
             };
             found = found.take().or(outcome);
