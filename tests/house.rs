@@ -347,6 +347,7 @@ fn the_data_path_tells_nothing() {
     let telling = [
         "src/connecting.rs",
         "src/dial.rs",
+        "src/edge/reaper.rs",
         "src/handshakes/backlog.rs",
         "src/handshakes/told.rs",
         "src/link/dialing.rs",

@@ -118,8 +118,8 @@ pub trait Attacher: Clone + Send + Sync + Sized + 'static {
 ///
 /// Aligned words are atomic among the threads of this host, and whole to the peer's WRITEs and READs on every
 /// device that is known. With atomics of a peer, a word is exchanged atomically by a peer's atomics alone: those of one
-/// device are atomic among each other, and towards the processor only where the device says so (`IBV_ATOMIC_GLOB` of
-/// `ibv_query_device(3)`; nearly all say `IBV_ATOMIC_HCA`). A counter that both a peer and this host change is
+/// device are atomic among each other, and towards the processor only where the device's `atomic_cap` is global
+/// (`ibv_query_device(3)`), which it is of few. A counter that both a peer and this host change is
 /// changed by both through the device.
 pub trait Window: Send + Sync + Sized + 'static {
     /// Its size.

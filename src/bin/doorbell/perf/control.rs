@@ -24,6 +24,8 @@ pub(crate) struct Control<P: Provider> {
     at: usize,
     id: ChannelId,
     inbox: VecDeque<Result<Message, PerfError>>,
+    /// Whether the peer closed it: what it had sent before is in the inbox.
+    is_closed: bool,
     timeout: Duration,
 }
 
@@ -44,6 +46,8 @@ pub(crate) fn channel_config() -> ChannelConfig {
     config.gather_max = 1;
     config.inline_bytes_max = 0;
     config.repost_batch = 1;
+    // The side that has its last answer closes at once, and the other may still wait for an acknowledgement.
+    config.close_when_lost = false;
     config.private_data = private_data(Purpose::Control);
     config
 }
@@ -60,6 +64,7 @@ impl<P: Provider> Control<P> {
             at,
             id,
             inbox: VecDeque::new(),
+            is_closed: false,
             timeout,
         }
     }
@@ -94,6 +99,7 @@ impl<P: Provider> Control<P> {
         let begun = Instant::now();
         while self.channel()?.credits() == 0 {
             if self.poll()? == 0 {
+                self.check_open()?;
                 self.nap(begun, "receive")?;
             }
         }
@@ -123,6 +129,7 @@ impl<P: Provider> Control<P> {
                 return message;
             }
             if self.poll()? == 0 {
+                self.check_open()?;
                 self.nap(begun, "message")?;
             }
         }
@@ -143,7 +150,7 @@ impl<P: Provider> Control<P> {
             )
         });
         if !gave_up {
-            return Ok(());
+            return self.check_open();
         }
         match self.inbox.pop_front() {
             Some(Ok(Message::Verdict(Verdict {
@@ -163,7 +170,11 @@ impl<P: Provider> Control<P> {
     /// Takes what came.
     fn poll(&mut self) -> Result<u32, PerfError> {
         let Self {
-            workers, at, inbox, ..
+            workers,
+            at,
+            inbox,
+            is_closed,
+            ..
         } = self;
         let worker = workers.get_mut(*at).ok_or(GONE)?;
         let mut failed = false;
@@ -172,7 +183,8 @@ impl<P: Provider> Control<P> {
                 inbox.push_back(Message::parse(message.payload()).map_err(PerfError::from));
                 turn.release(message);
             }
-            Event::Failed { .. } | Event::ChannelFailed { .. } | Event::PeerClosed { .. } => failed = true,
+            Event::PeerClosed { .. } => *is_closed = true,
+            Event::Failed { .. } | Event::ChannelFailed { .. } => failed = true,
             _ => {}
         })?;
         if failed {
@@ -180,6 +192,15 @@ impl<P: Provider> Control<P> {
             return Err(PerfError::Channel { what: WHAT, state });
         }
         Ok(count)
+    }
+
+    /// Nothing more comes of a peer that closed, once all that it had sent was taken.
+    fn check_open(&mut self) -> Result<(), PerfError> {
+        if self.is_closed && self.inbox.is_empty() {
+            let state = self.channel()?.state();
+            return Err(PerfError::Channel { what: WHAT, state });
+        }
+        Ok(())
     }
 
     fn nap(&self, begun: Instant, what: &'static str) -> Result<(), PerfError> {
