@@ -1,5 +1,7 @@
 //! An object of 64 MiB: the server shows it in a window, and the client fetches it by READs, several in flight.
 
+use std::io::Write as _;
+
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
     ChannelConfig, Event, Handle, Listener, Network, Node, Operation, PostFlags, RemoteAccess, RemoteAddress,
@@ -12,8 +14,6 @@ pub(crate) const OBJECT_BYTES: usize = 64 << 20;
 
 /// A READ fetches so many bytes.
 const PIECE_BYTES: u32 = 1 << 20;
-
-const IN_FLIGHT: usize = 8;
 
 pub(crate) fn serve<P: Provider>(node: &Node<P, impl Network>, tell: Announce<'_>) -> Result<usize, Failure> {
     let mut workers = node.workers(&sleeping())?;
@@ -45,7 +45,7 @@ pub(crate) fn fetch<P: Provider>(node: &Node<P, impl Network>, handle: &Handle) 
     let window = window(worker)?;
     let (mut fetched, mut asked) = (Vec::with_capacity(OBJECT_BYTES), 0);
     while fetched.len() < OBJECT_BYTES {
-        while asked < OBJECT_BYTES && asked - fetched.len() < IN_FLIGHT * PIECE_BYTES as usize {
+        while asked < OBJECT_BYTES && asked - fetched.len() < 8 * PIECE_BYTES as usize {
             let piece =
                 RemoteAddress::within(&window, asked as u64, PIECE_BYTES.into()).ok_or("a shorter object")?;
             let lease = worker.lease().ok_or("no memory")?;
@@ -57,7 +57,7 @@ pub(crate) fn fetch<P: Provider>(node: &Node<P, impl Network>, handle: &Handle) 
         }
         // READs of one channel end in order.
         until(worker, |_, event| match event {
-            Event::Fetched { data, .. } => Some(fetched.extend_from_slice(data.payload())),
+            Event::Fetched { data, .. } => fetched.write_all(data.payload()).ok(),
             _ => None,
         })?;
     }
