@@ -242,11 +242,13 @@ fn hello(key: Option<u32>) -> Result<Vec<u8>, Failure> {
     };
     let (now, mut said) = (vocabulary::Instant::from_ns(0), Said(Vec::new()));
     match key {
-        None => drop(Initiator::new(config, &[rail], now)?.poll(now, &mut said)),
+        None => {
+            let _ = Initiator::new(config, &[rail], now)?.poll(now, &mut said);
+        }
         Some(id) => {
             let other: Vec<u8> = (100..132).collect();
             let trust = Trust::keys(KeyRing::new(Key::new(id, &other)?));
-            drop(Initiator::with(config, &trust, &[rail], now)?.poll(now, &mut said));
+            let _ = Initiator::with(config, &trust, &[rail], now)?.poll(now, &mut said);
         }
     }
     Ok(said.0)

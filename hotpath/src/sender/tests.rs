@@ -209,7 +209,11 @@ impl<'q> SendBatch<'q> for &'q mut Queue {
     fn signal_last(&mut self) {
         self.staged.last_mut().unwrap().1 = true;
     }
-    fn ring_returning<F: FnMut(Ticket, Bytes)>(self, unposted: F) -> Result<u32, PostError> {
+    fn ring_telling<T, F>(self, told: T, unposted: F) -> Result<u32, PostError>
+    where
+        T: FnOnce(&mut PostError),
+        F: FnMut(Ticket, Bytes),
+    {
         let taken = self.staged.len().min(self.takes);
         let refused = self.staged.len() - taken;
         let count = u32::try_from(taken).unwrap();
@@ -223,15 +227,17 @@ impl<'q> SendBatch<'q> for &'q mut Queue {
         if refused == 0 {
             return Ok(count);
         }
-        self.table.unstage(unposted);
-        Err(PostError {
+        let mut error = PostError {
             posted: count,
             unposted: u32::try_from(refused).unwrap(),
             cause: ProviderError {
                 call: "post",
                 errno: 12,
             },
-        })
+        };
+        told(&mut error);
+        self.table.unstage(unposted);
+        Err(error)
     }
 }
 

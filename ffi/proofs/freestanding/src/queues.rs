@@ -119,7 +119,11 @@ impl<'q> SendBatch<'q> for &'q mut Sends {
     fn signal_last(&mut self) {
         self.staged.signaled = self.staged.last;
     }
-    fn ring_returning<F: FnMut(Ticket, Bytes)>(self, _: F) -> Result<u32, PostError> {
+    fn ring_telling<T, F>(self, _: T, _: F) -> Result<u32, PostError>
+    where
+        T: FnOnce(&mut PostError),
+        F: FnMut(Ticket, Bytes),
+    {
         let count = self.table.staged();
         self.table.post(count);
         let Staged {
