@@ -111,7 +111,7 @@ mod tests {
                     grouped(worker.slots),
                     grouped(worker.slots - receives),
                     grouped(worker.completion_depth),
-                    u64::from(worker.slots) * u64::from(BYTES) >> 20
+                    (u64::from(worker.slots) * u64::from(BYTES)) >> 20
                 );
                 assert!(text.contains(&row), "{row}");
             }

@@ -2,9 +2,10 @@
 
 mod fabric;
 
-use std::cell::Cell;
+use core::cell::Cell;
+use core::panic::AssertUnwindSafe;
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{catch_unwind, resume_unwind};
 
 use doorbell::vocabulary::Ticket;
 use doorbell::vocabulary::wire::RemoteWindow;

@@ -81,8 +81,10 @@ fn nothing_is_fetched_where_none_was_agreed() {
 
 #[test]
 fn a_device_without_atomics_is_asked_for_none() {
-    let mut quirks = Quirks::default();
-    quirks.has_no_atomics = true;
+    let quirks = Quirks {
+        has_no_atomics: true,
+        ..Quirks::default()
+    };
     let mut two = two(&config(), quirks);
     let remote = RemoteAddress::within(&two.all.remote(), 0, 8).unwrap();
     let lease = two.near.lease().unwrap();

@@ -4,8 +4,8 @@
 
 mod fabric;
 
+use core::hint::black_box;
 use std::fs::{self, File};
-use std::hint::black_box;
 use std::os::unix::fs::FileExt as _;
 
 use doorbell::{Event, Key, KeyRing, Operation, Trust};

@@ -110,8 +110,9 @@ mod tests {
     use super::{Ledger, Origin, QueueId};
     use crate::WorkId;
     use crate::provider::Rejected;
+    use core::panic::AssertUnwindSafe;
     use std::boxed::Box;
-    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::panic::{catch_unwind, resume_unwind};
 
     const OURS: QueueId = QueueId(7);
     const OTHER: QueueId = QueueId(8);

@@ -38,8 +38,9 @@ impl<F: FnMut()> core::fmt::Debug for OnUnwind<F> {
 #[cfg(test)]
 mod tests {
     use super::OnUnwind;
+    use core::panic::AssertUnwindSafe;
     use std::boxed::Box;
-    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::panic::{catch_unwind, resume_unwind};
 
     #[test]
     fn only_a_panic_calls_it() {

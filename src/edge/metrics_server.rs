@@ -1,12 +1,13 @@
 //! Metrics over HTTP, for whoever asks: one request a connection, each with a deadline, on a thread of its own.
 
 use core::net::SocketAddr;
+use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::sync::{Arc, mpsc};
 use std::thread;
 

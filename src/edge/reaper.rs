@@ -2,10 +2,11 @@
 
 use core::mem;
 use core::ops::{Deref, DerefMut};
+use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::catch_unwind;
 use std::sync::{Arc, mpsc};
 use std::thread;
 

@@ -169,7 +169,8 @@ impl Drop for Retaining<'_> {
 #[cfg(test)]
 mod tests {
     use super::ChannelList;
-    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use core::panic::AssertUnwindSafe;
+    use std::panic::{catch_unwind, resume_unwind};
 
     fn listed(list: &mut ChannelList) -> Vec<u32> {
         let mut all = Vec::new();

@@ -1,8 +1,9 @@
 //! Two processes with links, on two hosts with one rail or several.
 
 use core::net::SocketAddr;
+use core::panic::AssertUnwindSafe;
 use core::time::Duration;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use doorbell::vocabulary::Instant;
@@ -224,7 +225,7 @@ impl Process {
             links.poll(node, workers, &mut each).unwrap();
         })) {
             // What a test asserts, it asserts.
-            if !panic.is::<&str>() || *panics_every == None {
+            if !panic.is::<&str>() || panics_every.is_none() {
                 resume_unwind(panic);
             }
             *panics += 1;

@@ -1,6 +1,7 @@
 //! A hub whose callback panics: no message is told twice or lost, and no share shrinks.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use core::panic::AssertUnwindSafe;
+use std::panic::{catch_unwind, resume_unwind};
 
 use doorbell::Event;
 

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::vec::Vec;
 use std::{format, vec};
 
+use core::panic::AssertUnwindSafe;
 use std::boxed::Box;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use super::{InFlight, Request, storage_for};
@@ -211,8 +212,11 @@ fn agrees_with_a_model() {
     }
 }
 
-/// A table of slots of which it is seen whether they are dropped, with what is to be gone when nothing is lost.
-fn counted(depth: u32) -> (InFlight<Rc<()>, Vec<Request<Rc<()>>>>, Rc<()>) {
+/// A table of slots that count themselves.
+type CountedTable = InFlight<Rc<()>, Vec<Request<Rc<()>>>>;
+
+/// An empty table, and the slot whose count shows what is lost.
+fn counted(depth: u32) -> (CountedTable, Rc<()>) {
     let requests = (0..storage_for(depth).unwrap()).map(|_| Request::default());
     let table = InFlight::new(requests.collect(), WorkKind::Send, 7, depth, 0);
     (table.unwrap(), Rc::new(()))

@@ -1,6 +1,7 @@
 //! The table against a plain model, and each way a completion can be wrong.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use core::panic::AssertUnwindSafe;
+use std::panic::catch_unwind;
 use std::rc::Rc;
 use std::vec;
 use std::vec::Vec;

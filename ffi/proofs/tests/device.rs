@@ -1,12 +1,6 @@
 //! What the peer or the device would refuse is refused when it is posted, over `ffi`: on the fake libibverbs, or where
 //! `DOORBELL_REQUIRE_DEVICE=1` is set on the device that `DOORBELL_DEVICE` names.
-#![expect(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "tests"
-)]
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 
 #[path = "../../../tests/posting/table.rs"]
 mod table;

@@ -1,6 +1,7 @@
 //! An application whose callback panics in some of its polls, and that polls again.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use core::panic::AssertUnwindSafe;
+use std::panic::{catch_unwind, resume_unwind};
 
 /// When the callback panics.
 #[derive(Clone, Copy, Debug)]

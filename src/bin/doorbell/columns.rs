@@ -56,6 +56,7 @@ mod tests {
             aligned("", Align::Left, rows()),
             "name    count\na       7\nlängst  10000  x\n"
         );
-        assert_eq!(aligned("", Align::Left, [[String::new(); 0]; 0]), "");
+        const NONE: [[String; 0]; 0] = [];
+        assert_eq!(aligned("", Align::Left, NONE), "");
     }
 }

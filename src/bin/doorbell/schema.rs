@@ -20,7 +20,7 @@ enum Shape {
 
 /// The type of a field.
 #[derive(Clone, Copy, Debug)]
-struct Type {
+pub(crate) struct Type {
     shape: Shape,
     is_list: bool,
     is_nullable: bool,
@@ -78,7 +78,7 @@ impl Shape {
 }
 
 /// The fields that docs/json.md names.
-fn documented() -> BTreeMap<&'static str, Type> {
+pub(crate) fn documented() -> BTreeMap<&'static str, Type> {
     let mut fields = BTreeMap::new();
     for line in include_str!("../../../docs/json.md").lines() {
         let Some(row) = line.strip_prefix("| `") else {
@@ -102,13 +102,6 @@ fn documented() -> BTreeMap<&'static str, Type> {
 /// Panics where a field of this document is not as docs/json.md says. Adds the names that are in it.
 pub(crate) fn check(document: &Value, seen: &mut BTreeSet<String>) {
     walk(&documented(), document, seen);
-}
-
-/// The documented names that are not among these.
-#[allow(dead_code, reason = "for the test that runs every command")]
-pub(crate) fn unseen(seen: &BTreeSet<String>) -> Vec<&'static str> {
-    let all = documented().into_keys();
-    all.filter(|name| !seen.contains(*name)).collect()
 }
 
 fn walk(fields: &BTreeMap<&'static str, Type>, value: &Value, seen: &mut BTreeSet<String>) {

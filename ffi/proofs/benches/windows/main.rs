@@ -7,8 +7,8 @@
 //! cargo bench -p doorbell-proofs --bench windows
 //! ```
 
+use core::error::Error;
 use core::time::Duration;
-use std::error::Error;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -45,9 +45,9 @@ fn measure() -> Result<bool, Box<dyn Error>> {
     for _ in 0..ROUNDS {
         let [plain, out, into] = &mut spans;
         let since = Instant::now();
-        destination.copy_from_slice(std::hint::black_box(&source));
+        destination.copy_from_slice(core::hint::black_box(&source));
         plain.push(since.elapsed());
-        std::hint::black_box(&mut destination);
+        core::hint::black_box(&mut destination);
         let since = Instant::now();
         window.copy_out(0, &mut destination)?;
         out.push(since.elapsed());
