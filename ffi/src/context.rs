@@ -118,8 +118,11 @@ impl ContextInner {
             events,
         };
         if !inner.quirks.carries_more_than_reported {
-            let by_port = (1..=ports).filter_map(|port| port::request_bytes_max(&inner, port));
-            inner.limits.request_bytes_max = by_port.fold(REQUEST_BYTES_MAX, u32::min);
+            for port in 1..=ports {
+                let carried = port::request_bytes_max(&inner, port)?;
+                let limit = &mut inner.limits.request_bytes_max;
+                *limit = carried.map_or(*limit, |bytes| bytes.min(*limit));
+            }
         }
         Ok(inner)
     }

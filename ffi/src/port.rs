@@ -48,10 +48,13 @@ pub(crate) fn report(
     Ok(report)
 }
 
-/// Bytes of the longest message that a port carries; `None` where it does not say.
-pub(crate) fn request_bytes_max(context: &ContextInner, port: u8) -> Option<u32> {
-    let reported = query(context, port).ok()?.max_msg_sz;
-    (reported != 0).then_some(reported)
+/// Bytes of the longest message that a port carries; `None` where the port does not say.
+///
+/// # Errors
+/// The device refuses the query, as one that is gone does.
+pub(crate) fn request_bytes_max(context: &ContextInner, port: u8) -> Result<Option<u32>, ProviderError> {
+    let reported = query(context, port)?.max_msg_sz;
+    Ok((reported != 0).then_some(reported))
 }
 
 #[doc(alias = "ibv_query_port")]
