@@ -1,6 +1,7 @@
 //! Channels that fail, are closed or dropped.
 
-use doorbell::{ChannelState, CloseProgress, Event, Operation, PostFlags};
+use doorbell::vocabulary::Rkey;
+use doorbell::{ChannelState, CloseProgress, Event, Operation, RemoteAddress};
 
 use super::Hub;
 use crate::fabric::LONG;
@@ -20,20 +21,16 @@ fn what_fails_disturbs_no_other() {
                 hub.peers[0].worker().channel(theirs).unwrap().shut().unwrap();
             }
             _ => {
-                // One that does not fit the slot.
+                // A WRITE to memory that the hub lends to nobody.
                 hub.poll();
                 hub.give_back(usize::MAX);
                 hub.poll();
                 let theirs = hub.peers[0].id;
-                let worker = hub.peers[0].worker();
-                let (mut one, mut other) = (worker.lease().unwrap(), worker.lease().unwrap());
-                one.set_len_bytes(256);
-                other.set_len_bytes(256);
-                let mut batch = worker.channel(theirs).unwrap().batch();
-                batch
-                    .push(Operation::Send, [one, other], PostFlags::empty())
+                let channel = hub.peers[0].worker().channel(theirs).unwrap();
+                let nowhere = RemoteAddress::new(0, Rkey(0));
+                channel
+                    .post_inline(Operation::Write(nowhere), b"refused")
                     .unwrap();
-                batch.ring().unwrap();
             }
         }
         let (mut heard, mut failed) = (0, 0);
