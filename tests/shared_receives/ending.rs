@@ -21,12 +21,11 @@ fn what_fails_disturbs_no_other() {
                 hub.peers[0].worker().channel(theirs).unwrap().shut().unwrap();
             }
             _ => {
-                // A WRITE to memory that the hub lends to nobody.
+                // A WRITE of the hub to memory that its peer lends to nobody.
                 hub.poll();
                 hub.give_back(usize::MAX);
                 hub.poll();
-                let theirs = hub.peers[0].id;
-                let channel = hub.peers[0].worker().channel(theirs).unwrap();
+                let channel = hub.worker().channel(id).unwrap();
                 let nowhere = RemoteAddress::new(0, Rkey(0));
                 channel
                     .post_inline(Operation::Write(nowhere), b"refused")

@@ -2,10 +2,10 @@
 
 use core::net::SocketAddr;
 
-use doorbell::vocabulary::PortState;
 use doorbell::vocabulary::session::{Epoch, Sequence, SessionEvent, SessionId};
 use doorbell::vocabulary::wire::{Attach, AttachParameters, Resumption};
-use doorbell::{HandshakeLimits, LinkError, Listener, Operation, PostFlags};
+use doorbell::vocabulary::{PortState, Rkey};
+use doorbell::{HandshakeLimits, LinkError, Listener, Operation, RemoteAddress};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::fabric::{port, small};
@@ -117,7 +117,7 @@ fn a_link_that_is_out_of_reach_keeps_its_rails_as_they_are() {
 
 /// It is the first that its connection ends of, so that it is told at once and by the rail.
 #[test]
-fn a_peer_that_says_more_than_it_may_fails_the_rail_for_that() {
+fn a_peer_that_writes_where_it_may_not_fails_the_rail_for_that() {
     let log = Log::of(LevelFilter::INFO, || {
         let mut two = Two::waiting(1, "");
         let handle = two.process(B).handle.unwrap();
@@ -152,16 +152,12 @@ fn a_peer_that_says_more_than_it_may_fails_the_rail_for_that() {
         let channel = worker.channel(at.channel).unwrap();
         channel.post_inline(Operation::Send, &attach.to_bytes()).unwrap();
         assert!(two.run(ms(200), |two| two.process(B).link.is_some()));
-        // Twice what its peer has room for.
-        let leases = [(); 2].map(|()| {
-            let mut lease = worker.lease().unwrap();
-            lease.set_len_bytes(4096);
-            lease
-        });
+        // Memory that its peer lends to nobody.
+        let nowhere = RemoteAddress::new(0, Rkey(0));
         let channel = worker.channel(at.channel).unwrap();
-        let mut batch = channel.batch();
-        batch.push(Operation::Send, leases, PostFlags::empty()).unwrap();
-        batch.ring().unwrap();
+        channel
+            .post_inline(Operation::Write(nowhere), b"refused")
+            .unwrap();
         two.run(ms(300), |_| false);
     });
     let words = "WARN doorbell: rail failed .. link= .. rail=0 .. cause=local length error";
