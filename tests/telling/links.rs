@@ -2,10 +2,10 @@
 
 use core::net::SocketAddr;
 
+use doorbell::vocabulary::PortState;
 use doorbell::vocabulary::session::{Epoch, Sequence, SessionEvent, SessionId};
 use doorbell::vocabulary::wire::{Attach, AttachParameters, Resumption};
-use doorbell::vocabulary::{PortState, Rkey};
-use doorbell::{HandshakeLimits, LinkError, Listener, Operation, RemoteAddress};
+use doorbell::{HandshakeLimits, LinkError, Listener, Operation};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::fabric::{port, small};
@@ -117,7 +117,7 @@ fn a_link_that_is_out_of_reach_keeps_its_rails_as_they_are() {
 
 /// It is the first that its connection ends of, so that it is told at once and by the rail.
 #[test]
-fn a_peer_that_writes_where_it_may_not_fails_the_rail_for_that() {
+fn a_peer_whose_queue_pair_fails_fails_the_rail_for_that() {
     let log = Log::of(LevelFilter::INFO, || {
         let mut two = Two::waiting(1, "");
         let handle = two.process(B).handle.unwrap();
@@ -152,15 +152,11 @@ fn a_peer_that_writes_where_it_may_not_fails_the_rail_for_that() {
         let channel = worker.channel(at.channel).unwrap();
         channel.post_inline(Operation::Send, &attach.to_bytes()).unwrap();
         assert!(two.run(ms(200), |two| two.process(B).link.is_some()));
-        // Memory that its peer lends to nobody.
-        let nowhere = RemoteAddress::new(0, Rkey(0));
-        let channel = worker.channel(at.channel).unwrap();
-        channel
-            .post_inline(Operation::Write(nowhere), b"refused")
-            .unwrap();
-        two.run(ms(300), |_| false);
+        // Its peer's next frame is answered by nobody.
+        worker.channel(at.channel).unwrap().shut().unwrap();
+        two.run(ms(5000), |_| false);
     });
-    let words = "WARN doorbell: rail failed .. link= .. rail=0 .. cause=local length error";
+    let words = "WARN doorbell: rail failed .. link= .. rail=0 .. cause=transport retries exceeded";
     assert_told(&log, &[words]);
 }
 
