@@ -33,6 +33,13 @@ pub(crate) struct Place {
     bytes_max: usize,
 }
 
+/// The half of a Worker taken apart that reported an event.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Half {
+    Sending,
+    Receiving,
+}
+
 impl Run<'_> {
     /// Tries what an end is to do.
     pub(crate) fn act(&mut self, line: usize, end: usize, what: What) -> Verdict {
@@ -546,20 +553,20 @@ impl Run<'_> {
                 return Ok(());
             }
         };
-        let mut told: Vec<(ChannelId, Event<Host>)> = Vec::new();
+        let mut told: Vec<(Half, ChannelId, Event<Host>)> = Vec::new();
         let mut polled = Ok(());
         for _ in 0..8 {
             self.fabric.run_for(Duration::from_micros(5));
             let received = self.panics.through(|panics| {
                 receiving.poll(|turn, event| {
-                    told.push((turn.channel.id(), event));
+                    told.push((Half::Receiving, turn.channel.id(), event));
                     panics.event();
                 })
             });
             let both = received.and_then(|_| {
                 self.panics.through(|panics| {
                     sending.poll(|turn, event| {
-                        told.push((turn.channel.id(), event));
+                        told.push((Half::Sending, turn.channel.id(), event));
                         panics.event();
                     })
                 })
@@ -570,7 +577,17 @@ impl Run<'_> {
             Ok(whole) => self.stations[host].workers.insert(worker, whole),
             Err(error) => return Err(failure("join", error.to_string())),
         }
-        for (id, event) in told {
+        // Each half reports an end once, by its own queue.
+        let mut ended: Vec<(Half, ChannelId)> = Vec::new();
+        for (half, id, event) in told {
+            if matches!(event, Event::ChannelFailed { .. } | Event::PeerClosed { .. }) {
+                let is_first_of_half = !ended.contains(&(half, id));
+                let is_first = ended.iter().all(|(_, other)| *other != id);
+                ended.push((half, id));
+                if is_first_of_half && !is_first {
+                    continue;
+                }
+            }
             self.hear(host, worker, id, event)?;
         }
         polled.or_else(|_| self.replace_worker(host, worker))

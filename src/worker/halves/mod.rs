@@ -54,7 +54,15 @@ impl<P: Provider> Worker<P> {
         let mut receiving = Places::new(reaper.clone());
         for entry in core::mem::take(&mut self.places.entries) {
             let (send, receive) = match entry.channel {
-                Some(Channel { send, receive }) => (Some(send), Some(receive)),
+                Some(Channel {
+                    mut send,
+                    mut receive,
+                }) => {
+                    // An end that was reported before is reported by neither half.
+                    let is_told = send.ending.is_told || receive.ending.is_told;
+                    (send.ending.is_told, receive.ending.is_told) = (is_told, is_told);
+                    (Some(send), Some(receive))
+                }
                 None => (None, None),
             };
             sending.entries.push(Entry {
