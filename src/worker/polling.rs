@@ -583,18 +583,21 @@ impl<P: Provider> SendSide<P> {
             if !success {
                 channel.send_half().notice.note_lost();
             }
-            let event = match through {
-                Some(through) if success || through != retired.last => Some(Event::Done { through }),
-                Some(ticket) => Some(Event::Failed {
-                    ticket,
-                    status: retired.status,
-                }),
-                // Nothing but announcements.
-                None => None,
+            // Made where it is told: an event that may be none would be copied.
+            let event = |through: Ticket| {
+                if success || through != retired.last {
+                    Event::Done { through }
+                } else {
+                    Event::Failed {
+                        ticket: through,
+                        status: retired.status,
+                    }
+                }
             };
             if untold.is_empty() {
-                if let Some(event) = event {
-                    each(Turn::new(channel, others, arena), event);
+                // There is none of nothing but announcements.
+                if let Some(through) = through {
+                    each(Turn::new(channel, others, arena), event(through));
                 }
                 return;
             }
@@ -603,10 +606,10 @@ impl<P: Provider> SendSide<P> {
                 untold.pop();
             }
             // There is room for it, too.
-            if let Some(event) = event.filter(|_| untold.len() < untold.capacity()) {
+            if let Some(through) = through.filter(|_| untold.len() < untold.capacity()) {
                 untold.push(Untold {
                     channel: id.channel(),
-                    event,
+                    event: event(through),
                 });
             }
             let telling = Telling {
