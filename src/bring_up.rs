@@ -351,14 +351,9 @@ pub(crate) fn admit_to<P: Provider>(
         control,
         reservation,
     } = ready;
-    let care = Care {
-        says_farewell: established.version >= VERSION_AUTHENTICATED,
-        closes_when_lost: close_when_lost,
-        probe_after,
-        seen: (0, 0),
-        since: None,
-    };
-    let peer = Peer { established };
+    let says_farewell = established.version >= VERSION_AUTHENTICATED;
+    let care = Care::new(says_farewell, close_when_lost, probe_after);
+    let peer = Peer::new(&established);
     let notice = Notice::new(&worker.sends.noticed, reservation.id.index);
     let channel = worker.admit(Channel {
         receive: ReceiveHalf {

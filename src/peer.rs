@@ -4,87 +4,115 @@ use core::net::IpAddr;
 
 use doorbell_core::handshake::Established;
 use doorbell_core::provider::RemoteAddress;
-use doorbell_core::wire::{InstanceId, KeyId, Resumption};
-use doorbell_core::{Gid, Mtu, Qpn};
+use doorbell_core::wire::{InstanceId, KeyId, PrivateData, Resumption};
+use doorbell_core::{Gid, Mtu, Qpn, Rkey};
 
 /// The other end of a channel.
+// Each channel has one: of what was established, it keeps no more than is asked of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    pub(crate) established: Established,
+    gid: Gid,
+    qpn: Qpn,
+    path_mtu: Mtu,
+    rd_atomic_max: u8,
+    receive_depth: u32,
+    message_bytes_max: u32,
+    key: Option<KeyId>,
+    instance: InstanceId,
+    session: Option<Resumption>,
+    /// Where receives are announced to it.
+    credit_address: u64,
+    credit_rkey: Rkey,
+    private_data: PrivateData,
 }
 
 impl Peer {
+    pub(crate) const fn new(established: &Established) -> Self {
+        let peer = &established.peer;
+        Self {
+            gid: peer.gid,
+            qpn: peer.qpn,
+            path_mtu: established.agreed.mtu,
+            rd_atomic_max: established.agreed.max_rd_atomic,
+            receive_depth: peer.parameters.receive_depth,
+            message_bytes_max: peer.parameters.slot_bytes,
+            key: established.key,
+            instance: established.peer_instance,
+            session: peer.session,
+            credit_address: peer.credit.address,
+            credit_rkey: peer.credit.rkey,
+            private_data: peer.private_data,
+        }
+    }
+
     /// Its GID.
     #[must_use]
     pub const fn gid(&self) -> Gid {
-        self.established.peer.gid
+        self.gid
     }
 
     /// The address its GID stands for.
     #[must_use]
     pub const fn address(&self) -> IpAddr {
-        self.established.peer.gid.to_ip()
+        self.gid.to_ip()
     }
 
     /// Its queue pair.
     #[must_use]
     pub const fn qpn(&self) -> Qpn {
-        self.established.peer.qpn
+        self.qpn
     }
 
     /// The path MTU: the lower of both sides'.
     #[must_use]
     pub const fn path_mtu(&self) -> Mtu {
-        self.established.agreed.mtu
+        self.path_mtu
     }
 
     /// READs and atomics we may have outstanding at most.
     #[must_use]
     pub const fn rd_atomic_max(&self) -> u8 {
-        self.established.agreed.max_rd_atomic
+        self.rd_atomic_max
     }
 
     /// Receives it keeps posted.
     #[must_use]
     pub const fn receive_depth(&self) -> u32 {
-        self.established.peer.parameters.receive_depth
+        self.receive_depth
     }
 
     /// Bytes each of its receives holds: the longest message it takes.
     #[must_use]
     pub const fn message_bytes_max(&self) -> u32 {
-        self.established.peer.parameters.slot_bytes
+        self.message_bytes_max
     }
 
     /// The key it proved to have; `None` where it was not asked to.
     #[must_use]
     pub const fn key(&self) -> Option<KeyId> {
-        self.established.key
+        self.key
     }
 
     /// Its number, random for each start of it: another one is another process.
     #[must_use]
     pub const fn instance(&self) -> InstanceId {
-        self.established.peer_instance
+        self.instance
     }
 
     /// What it said of the session that the connection carries on.
     #[must_use]
     pub const fn session(&self) -> Option<Resumption> {
-        self.established.peer.session
+        self.session
     }
 
     /// Where receives are announced to it.
     pub(crate) const fn announcements(&self) -> RemoteAddress {
-        RemoteAddress::new(
-            self.established.peer.credit.address,
-            self.established.peer.credit.rkey,
-        )
+        RemoteAddress::new(self.credit_address, self.credit_rkey)
     }
 
     /// The bytes its application sent with the connection.
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
-        self.established.peer.private_data.as_bytes()
+        self.private_data.as_bytes()
     }
 }

@@ -58,8 +58,9 @@ pub struct Sender<Q, Bytes, W, L, S> {
     statistics: S,
     marks: Marks<Bytes>,
     flow: Flow<W, L>,
-    config: SenderConfig,
     limits: Limits,
+    /// With so many unsignaled in a row, the last of a doorbell is signaled: the policy.
+    unsignaled_max: u32,
     /// Half the queue: unsignaled requests in a row at most, whatever the policy.
     unsignaled_limit: u32,
     /// With so many before it, a request that has a doorbell of its own is signaled: by the policy, or by that limit.
@@ -114,8 +115,8 @@ where
             statistics,
             marks: Marks::new(bytes, depth)?,
             flow,
-            config: *config,
             limits: Limits::new(&config.limits),
+            unsignaled_max: config.unsignaled_max,
             unsignaled_limit,
             unsignaled_alone_limit: unsignaled_limit.min(config.unsignaled_max.saturating_sub(1)),
             unsignaled: 0,

@@ -235,7 +235,7 @@ impl<P: Provider> Worker<P> {
         let Some(entry) = self.places.entries.get_mut(id.index as usize) else {
             return Err(ConnectError::OtherWorkers);
         };
-        if channel.send.care.probe_after.is_some() {
+        if channel.send.care.probe_after().is_some() {
             self.upkeep.probe();
         }
         entry.channel = Some(channel);

@@ -115,7 +115,7 @@ impl<P: Provider> Worker<P> {
             let Some(channel) = &mut entry.channel else {
                 continue;
             };
-            if channel.send.care.probe_after.is_some() {
+            if channel.send.care.probe_after().is_some() {
                 self.upkeep.probe();
             }
             if let ChannelState::PeerClosed { all_arrived } = channel.state() {
@@ -153,23 +153,18 @@ impl<P: Provider> Worker<P> {
 /// Probes the peer of a channel where it is time; says when it is to be looked at again. Where requests are in flight the
 /// transport itself finds out a peer that is dead.
 fn look_at<P: Provider>(channel: &mut Channel<P>, now: Instant) -> Option<Instant> {
-    let span = channel.send.care.probe_after?;
+    let span = channel.send.care.probe_after()?;
     if channel.state() != ChannelState::Open || channel.send.is_closed {
         return None;
     }
     let seen = (channel.receive.receiver.received(), channel.send.sender.sent());
     let is_awaited = channel.send.sender.awaits_completion();
     let care = &mut channel.send.care;
-    let since = match care.since {
-        Some(since) if care.seen == seen && !is_awaited => since,
-        _ => now,
-    };
-    let due = Deadline::after(since, span);
-    (care.seen, care.since) = (seen, Some(since));
+    let due = Deadline::after(care.note_seen(seen, is_awaited, now), span);
     if !due.has_passed(now) {
         return Some(due.instant());
     }
-    care.since = Some(now);
+    care.note_probed(now);
     // Where the device refuses it, it is asked again after the same time.
     let _ = channel.send.sender.probe();
     Some(Deadline::after(now, span).instant())

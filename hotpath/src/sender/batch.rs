@@ -10,7 +10,7 @@ use doorbell_core::provider::{
 
 use super::fetching::{self, Fetching};
 use super::limits::Limits;
-use super::{Sender, SenderConfig, UNTOLD, look};
+use super::{Sender, UNTOLD, look};
 use crate::Statistics;
 use crate::credits::{Announcement, Announcer, Credits, Grants, Receipt, WindowWord};
 use crate::marks::{Mark, Marked};
@@ -82,7 +82,7 @@ where
             statistics: &self.statistics,
             limit: self.unsignaled_limit,
             limits: &self.limits,
-            config: &self.config,
+            unsignaled_max: &self.unsignaled_max,
             unsignaled_now: self.unsignaled,
             unsignaled: &mut self.unsignaled,
             fetches_end: &mut self.fetches_end,
@@ -114,7 +114,7 @@ pub struct Batch<'q, Q: SendQueue + 'q, W> {
     statistics: &'q Statistics,
     limit: u32,
     limits: &'q Limits,
-    config: &'q SenderConfig,
+    unsignaled_max: &'q u32,
     /// Unsignaled requests in a row, with those staged here.
     unsignaled_now: u32,
     /// The same as of the last doorbell: written when this one rings.
@@ -208,7 +208,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
         if self.staged() == 0 {
             return Ok(0);
         }
-        if self.unsignaled_now >= self.config.unsignaled_max && self.unsignaled_now > 0 {
+        if self.unsignaled_now >= *self.unsignaled_max && self.unsignaled_now > 0 {
             self.inner.signal_last();
             self.unsignaled_now = 0;
         }
