@@ -95,8 +95,7 @@ pub trait Waitable {
 /// armed after it, the completion. Source: `ibv_get_cq_event(3)`, `ibv_req_notify_cq(3)`.
 #[inline]
 pub fn prepare_sleep<W: Waitable>(what: &mut W) -> Result<u32, W::Error> {
-    what.acknowledge()?;
-    what.arm()?;
+    prepare(what)?;
     what.poll()
 }
 
@@ -128,6 +127,11 @@ impl Waiter {
     pub fn wait<W: Waitable>(&mut self, how: Wait, what: &mut W) -> Result<Woken, W::Error> {
         let mut spun = 0_u32;
         loop {
+            let is_sleepy = matches!(how, Wait::SpinThenSleep { spins } if spun >= spins);
+            if is_sleepy {
+                prepare(what)?;
+            }
+            // Polled at one place: the proof that nothing panics has all of it in line.
             let happened = what.poll()? > 0 || self.owes_progress;
             self.polls = self.polls.wrapping_add(1);
             if self.polls % POLLS_PER_LOOK == 0 && what.is_over() {
@@ -138,32 +142,31 @@ impl Waiter {
                 self.owes_progress = false;
                 return Ok(Woken::Progress);
             }
-            match how {
-                Wait::SpinThenSleep { spins } if spun >= spins => {
-                    if let Some(woken) = doze(what)? {
-                        return Ok(woken);
-                    }
-                }
-                _ => {
-                    spun = spun.wrapping_add(1);
-                    core::hint::spin_loop();
-                }
+            if !is_sleepy {
+                spun = spun.wrapping_add(1);
+                core::hint::spin_loop();
+            } else if doze(what)? {
+                return Ok(Woken::Deadline);
             }
         }
     }
 }
 
-/// Sleeps, where nothing speaks against it; says what did.
+/// Takes old notifications, and asks for new ones.
 #[cold]
-fn doze<W: Waitable>(what: &mut W) -> Result<Option<Woken>, W::Error> {
-    if prepare_sleep(what)? > 0 {
-        return Ok(Some(Woken::Progress));
+fn prepare<W: Waitable>(what: &mut W) -> Result<(), W::Error> {
+    what.acknowledge()?;
+    what.arm()
+}
+
+/// Sleeps behind a poll that found nothing, unless the deadline has passed; says whether it has.
+#[cold]
+fn doze<W: Waitable>(what: &mut W) -> Result<bool, W::Error> {
+    let is_over = what.is_over();
+    if !is_over {
+        what.sleep()?;
     }
-    if what.is_over() {
-        return Ok(Some(Woken::Deadline));
-    }
-    what.sleep()?;
-    Ok(None)
+    Ok(is_over)
 }
 
 #[cfg(test)]

@@ -262,7 +262,7 @@ impl<P: Provider> Worker<P> {
     }
 
     /// Polls, and looks for credits of channels that want some; says whether anything happened.
-    #[inline]
+    #[inline(always)]
     fn poll_all(&mut self, each: &mut impl FnMut(Turn<'_, P>, Event<P>)) -> Result<u32, ProviderError> {
         let polled = self.poll_with_closings(each)?;
         Ok(self.or_credits(polled))
@@ -362,7 +362,7 @@ where
 {
     type Error = ProviderError;
 
-    #[inline]
+    #[inline(always)]
     fn poll(&mut self) -> Result<u32, ProviderError> {
         (self.poll)(self.worker)
     }

@@ -13,8 +13,8 @@ const DETECTED: &str = "ERROR[no-panic]: detected panic in function ";
 
 /// The optimiser infers what cannot unwind before it has simplified what it is inferred of, where
 /// something is to be dropped on the way: so all is to be inlined, where it does both at once.
-const INLINE_ALL: &str = "llvm-args=-inline-threshold=5000 -inlinehint-threshold=5000 -inlinecold-threshold=5000 \
-                          -inline-cold-callsite-threshold=5000";
+const INLINE_ALL: &str = "llvm-args=-inline-threshold=60000 -inlinehint-threshold=60000 -inlinecold-threshold=60000 \
+                          -inline-cold-callsite-threshold=60000";
 
 /// A program with a feature.
 fn build_with(program: &str, feature: &str) -> (bool, String) {
