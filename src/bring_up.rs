@@ -18,8 +18,9 @@ use doorbell_hotpath::{
 };
 
 use crate::channel::Channel;
+use crate::ending::{Care, Ending};
 use crate::error::ConnectError;
-use crate::half::{Care, Ending, Receiving, Sending};
+use crate::half::{Receiving, Sending};
 use crate::node::Connection;
 use crate::rails::NodeRail;
 use crate::submission::Records;

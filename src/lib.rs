@@ -45,6 +45,7 @@ mod config;
 mod connecting;
 mod dial;
 mod edge;
+mod ending;
 mod error;
 mod event;
 mod half;
