@@ -218,7 +218,11 @@ impl<P: Provider> Leader<'_, P> {
             .concat();
         for replica in &mut self.replicas {
             let worker = self.workers.get_mut(replica.at.worker).ok_or("no such worker")?;
-            let channel = worker.channel(replica.at.channel).ok_or("closed")?;
+            // The Worker closes the channel of a follower that left or failed.
+            let Some(channel) = worker.channel(replica.at.channel) else {
+                replica.lose("its channel is closed");
+                continue;
+            };
             let last: &[u8] = if replica.is_here() { &end } else { GIVEN_UP };
             let sent = channel.post_inline(Operation::Send, last);
             let closed = worker.close(replica.at.channel, worker.within(patience), |_, _| {});
