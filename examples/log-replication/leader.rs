@@ -99,9 +99,10 @@ impl<P: Provider> Leader<'_, P> {
         self.living().count() + 1 >= self.majority()
     }
 
-    /// Up to here a majority has the log: the leader, and as many followers as are missing to it.
+    /// A majority had the log up to here: the leader, and as many followers as are missing to it. An acknowledgement counts
+    /// that came before its follower left.
     fn majority_has(&self) -> u64 {
-        let mut places: Vec<_> = self.living().map(|replica| replica.acknowledged).collect();
+        let mut places: Vec<_> = self.replicas.iter().map(|replica| replica.acknowledged).collect();
         places.sort_unstable_by(|a, b| b.cmp(a));
         let last = self.majority().checked_sub(2);
         last.and_then(|last| places.get(last))
