@@ -67,6 +67,7 @@ mod rails;
 mod replay;
 pub mod requests;
 mod ring_channel;
+mod scan;
 #[cfg(feature = "settings")]
 mod settings;
 mod sizing;
