@@ -61,8 +61,8 @@ pub struct Quirks {
     /// success, into every receive that is posted; zero is never (S6, S17). rxe from 6.4 on (49dc9c1f0c7e), until it was
     /// corrected in July 2026 (Debian: 6.12.117), where it fails while a packet completes: rxe_resp.c.
     pub repeats_failing_ns: u64,
-    /// A request for a queue pair that failed is tried without end, and makes no completion (S14). mlx5: the same file,
-    /// `WriteRemoteQpInErrorState` and its like.
+    /// A request for a queue pair that failed is tried for as long as that is there, and makes no completion (S14). mlx5: the
+    /// same file, `WriteRemoteQpInErrorState` and its like. Whether it ends once the queue pair is destroyed is not observed.
     pub failed_peers_are_waited_for: bool,
     /// A datagram that is longer than the receive whose turn it is fails that receive, as `short_receive` says,
     /// and the queue pair, and is not dropped (S31). rxe of 6.1.

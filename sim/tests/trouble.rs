@@ -427,7 +427,7 @@ fn what_came_is_not_repeated_once_another_message_has_begun_to_come() {
 }
 
 #[test]
-fn a_device_that_waits_for_failed_peers_does_so_without_end_but_for_no_link() {
+fn a_device_that_waits_for_failed_peers_does_so_while_they_are_there_but_for_no_link() {
     let silent = Quirks::MLX5;
     for (quirks, plan, ends) in [
         (silent, "", None),
@@ -450,6 +450,15 @@ fn a_device_that_waits_for_failed_peers_does_so_without_end_but_for_no_link() {
             }
         }
     }
+    let on = driven(silent, "");
+    let [mut near, mut far] = on.sides();
+    far.control.fail().unwrap();
+    near.post(Operation::Write(far.at(0)), b"x");
+    on.0.run_for(Duration::from_secs(60));
+    poll_nothing(&mut near.send_completions);
+    drop(far);
+    on.0.run_for(Duration::from_secs(60));
+    assert_eq!(near.status(), WcStatus::RETRY_EXC_ERR);
 }
 
 #[test]

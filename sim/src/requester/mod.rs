@@ -125,8 +125,6 @@ pub(crate) struct Requester {
     /// It went back to the oldest packet since the last that was answered.
     went_back: bool,
     has_failed: bool,
-    /// Retries have no end any more.
-    is_endless: bool,
     /// Completions that are due.
     due: VecDeque<Entry>,
 }
@@ -150,9 +148,10 @@ impl Requester {
         self.due.pop_front()
     }
 
-    /// Tries without end from now on.
-    pub(crate) const fn wait_without_end(&mut self) {
-        self.is_endless = true;
+    /// Has all its retries again, and one at least.
+    pub(crate) fn renew_retries(&mut self) {
+        let retries = self.settings.map_or(0, |settings| settings.sending.retry_count);
+        self.retries_left = retries.max(1);
     }
 
     /// Whether a request ended so that the queue pair fails with it.
@@ -301,7 +300,7 @@ impl Requester {
         let is_endless = self.settings.is_some_and(|settings| {
             settings.quirks.seven_retries_are_endless && settings.sending.retry_count == 7
         });
-        if !is_endless && !self.is_endless {
+        if !is_endless {
             let Some(left) = self.retries_left.checked_sub(1) else {
                 self.fail(WcStatus::RETRY_EXC_ERR);
                 return;

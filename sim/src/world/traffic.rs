@@ -80,7 +80,9 @@ impl World {
         Some(key)
     }
 
-    /// Has the sender of a request for a queue pair that failed try it without end, where its device does so.
+    /// Gives the sender of a request for a queue pair that failed its retries back, if its device tries without end.
+    ///
+    /// Once the queue pair is destroyed, the retries end as for any peer that is gone.
     fn wait_for_failed(&mut self, packet: PacketKey, port: u32) {
         let failed = self.packets.get(packet).and_then(|packet| {
             let device = self.devices.get(self.ports.get(port as usize)?.device.0)?;
@@ -97,7 +99,7 @@ impl World {
             (is_one && self.quirks(sender).failed_peers_are_waited_for).then_some(key)
         });
         if let Some(qp) = failed.and_then(|key| self.queue_pairs.get_mut(key)) {
-            qp.requester.wait_without_end();
+            qp.requester.renew_retries();
         }
     }
 
