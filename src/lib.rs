@@ -45,7 +45,6 @@ mod config;
 mod connecting;
 mod dial;
 mod edge;
-mod ending;
 mod error;
 mod event;
 mod half;
@@ -67,7 +66,6 @@ mod rails;
 mod replay;
 pub mod requests;
 mod ring_channel;
-mod scan;
 #[cfg(feature = "settings")]
 mod settings;
 mod sizing;

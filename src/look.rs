@@ -4,14 +4,13 @@ use core::task::Waker;
 use core::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use doorbell_core::Deadline;
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Provider, ProviderError};
+use doorbell_core::{Deadline, PortReport};
 
 use crate::edge::makers::{Commission, Makers, PANICKED, Whom};
 use crate::error::ConnectError;
 use crate::rails::Rails;
-use crate::scan::Scan;
 use crate::{Node, Worker};
 
 /// One that waits for a look, until this is dropped.
@@ -55,7 +54,7 @@ struct Look(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     has_begun: bool,
-    outcome: Option<Result<Arc<Scan>, ProviderError>>,
+    outcome: Option<Result<Arc<[PortReport]>, ProviderError>>,
     /// Those that asked.
     waiting: Vec<Weak<Waker>>,
     job: Option<Commission<()>>,
@@ -77,7 +76,7 @@ impl Look {
         !state.has_begun
     }
 
-    fn end(&self, outcome: Result<Arc<Scan>, ProviderError>) {
+    fn end(&self, outcome: Result<Arc<[PortReport]>, ProviderError>) {
         let mut state = self.state();
         state.outcome.get_or_insert(outcome);
         let waiting = core::mem::take(&mut state.waiting);
@@ -98,9 +97,10 @@ impl Begun {
         };
         look.state().has_begun = true;
         drop(look);
-        let looked = Scan::of(provider);
+        let mut reports = Vec::new();
+        let looked = provider.scan(&mut |report| reports.push(report.clone()), &mut |_, _| {});
         if let Some(look) = self.0.upgrade() {
-            look.end(looked.map(Arc::new));
+            look.end(looked.map(|()| reports.into()));
         }
     }
 }
@@ -190,7 +190,7 @@ impl Looking {
         devices: &[&str],
     ) -> Option<Result<Rails, NotLooked>> {
         match &self.look.state().outcome {
-            Some(Ok(scan)) => Some(Ok(Rails::of_scan(scan, devices, &node.rail_filter))),
+            Some(Ok(reports)) => Some(Ok(Rails::of_reports(reports, devices, &node.rail_filter))),
             Some(Err(error)) => Some(Err(NotLooked::Failed(*error))),
             None if self.until.has_passed(node.network.now()) => Some(Err(NotLooked::TimedOut)),
             None => None,
@@ -263,8 +263,8 @@ mod tests {
         for signal in &signals {
             told(signal);
         }
-        let scan = one.state().outcome.clone().unwrap().unwrap();
-        assert_eq!(scan.ports.len(), 1);
+        let reports = one.state().outcome.clone().unwrap().unwrap();
+        assert_eq!(reports.len(), 1);
         let next = looks.ask(&provider, &makers, None);
         assert!(!Arc::ptr_eq(&one, &next));
     }

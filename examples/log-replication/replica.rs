@@ -93,7 +93,6 @@ impl<P: Provider> Replica<P> {
             } => {
                 note_failure(&mut self.lost, *status);
             }
-            Event::PeerClosed { .. } => self.lose("it left"),
             _ => {}
         }
     }

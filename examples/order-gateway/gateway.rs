@@ -5,7 +5,6 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use doorbell::requests::Asked;
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
     Channel, ChannelConfig, Event, FirstCause, Handle, Lease, Listener, Network, Node, SendErrorKind, Turn,
@@ -15,7 +14,7 @@ use serde::Serialize;
 
 use super::Serve;
 use super::around::{Failure, Progress, Report, note_failure};
-use super::message::Order;
+use super::message::{Order, Request};
 
 /// What a gateway found.
 #[derive(Debug, Serialize)]
@@ -38,8 +37,8 @@ struct Desk<'a, P: Provider> {
     /// Answers that could not go yet, in order. They hold the memory the next orders would come into, so that
     /// a trader who does not listen is refused new ones, and this does not grow beyond what is registered.
     unsent: VecDeque<Lease<P>>,
-    /// The trader closed the connection, and all its orders had come.
-    is_at_end: bool,
+    /// How many orders there were, once the trader said that this was all.
+    end: Option<u64>,
     failed: Option<String>,
 }
 
@@ -53,40 +52,31 @@ impl<P: Provider> Desk<'_, P> {
             } => {
                 note_failure(&mut self.failed, status);
             }
-            Event::PeerClosed { all_arrived: true } => self.is_at_end = true,
-            Event::PeerClosed { all_arrived: false } => {
-                self.failed = Some("the trader closed the connection, and not all its orders came".into());
-            }
             _ => {}
         }
     }
 
-    fn take(&mut self, mut turn: Turn<'_, P>, message: Lease<P>) {
-        let order = |asked: &Asked<P>| Order::parse(asked.body());
-        let answer = Asked::of(message).and_then(|asked| match order(&asked) {
-            Some(order) => {
+    fn take(&mut self, mut turn: Turn<'_, P>, mut message: Lease<P>) {
+        match Request::parse(message.payload()) {
+            Some(Request::Order(order)) => {
                 self.served.orders += 1;
                 self.work();
                 if self.is_muted(&order) {
                     self.served.muted += 1;
-                    return Err(asked.into_lease());
+                    turn.release(message);
+                } else if message.fill(&order.answer().to_bytes()).is_ok() {
+                    self.unsent.push_back(message);
+                    self.send(turn.channel);
                 }
-                // An answer is as long as its order, so it fits.
-                asked
-                    .answer(&order.answer().to_bytes())
-                    .map_err(Asked::into_lease)
+            }
+            Some(Request::End(orders)) => {
+                self.end = Some(orders);
+                turn.release(message);
             }
             None => {
-                self.failed = Some("an order came that is damaged".into());
-                Err(asked.into_lease())
+                self.failed = Some("a message came that is no order".into());
+                turn.release(message);
             }
-        });
-        match answer {
-            Ok(answer) => {
-                self.unsent.push_back(answer);
-                self.send(turn.channel);
-            }
-            Err(unused) => turn.release(unused),
         }
     }
 
@@ -126,11 +116,11 @@ impl<P: Provider> Desk<'_, P> {
     }
 
     fn is_over(&self) -> bool {
-        self.failed.is_some() || self.is_at_end
+        self.failed.is_some() || (self.end.is_some() && self.unsent.is_empty())
     }
 }
 
-/// Waits for a trader, and answers its orders until it closes the connection.
+/// Waits for a trader, and answers its orders until it says that this was all.
 ///
 /// # Errors
 /// There is no device, no trader came in time, or a Worker cannot be used.
@@ -161,7 +151,7 @@ pub(crate) fn run<P: Provider>(
             failures: Vec::new(),
         },
         unsent: VecDeque::with_capacity(arguments.backlog as usize),
-        is_at_end: false,
+        end: None,
         failed: None,
     };
     let mut progress = Progress::new();
@@ -181,9 +171,19 @@ pub(crate) fn run<P: Provider>(
         });
     }
     let Desk {
-        mut served, failed, ..
+        mut served,
+        end,
+        failed,
+        ..
     } = desk;
     served.failures.extend(failed);
+    if let Some(sent) = end.filter(|sent| *sent != served.orders) {
+        let came = served.orders;
+        served
+            .failures
+            .push(format!("{sent} orders were sent, and {came} came"));
+    }
+    // The last answers are on their way: closing waits for them.
     if let Err(error) = worker.close(trader.channel, worker.within(patience), |_, _| {}) {
         served.failures.push(error.to_string());
     }

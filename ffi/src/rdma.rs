@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use doorbell_core::PortReport;
 use doorbell_core::port::Name;
-use doorbell_core::provider::{LookFailure, ProviderError};
+use doorbell_core::provider::ProviderError;
 
 use crate::context::ContextInner;
 use crate::interface::Interface;
@@ -85,14 +85,11 @@ impl Rdma {
                 for number in 1..=context.ports() {
                     match port::report(&context, number, interfaces) {
                         Ok(report) => ports.push(report),
-                        Err(error) => failures.push(LookFailure {
-                            port: Some(number),
-                            error,
-                        }),
+                        Err(error) => failures.push(error),
                     }
                 }
             }
-            Err(error) => failures.push(LookFailure { port: None, error }),
+            Err(error) => failures.push(error),
         }
         DeviceReport {
             ports,
@@ -134,14 +131,14 @@ impl doorbell_core::provider::Provider for Rdma {
     fn scan(
         &self,
         found: &mut dyn FnMut(&PortReport),
-        failed: &mut dyn FnMut(&str, LookFailure),
+        failed: &mut dyn FnMut(&str, ProviderError),
     ) -> Result<(), ProviderError> {
         for device in self.devices()? {
             device.ports.iter().for_each(&mut *found);
             device
                 .failures
                 .iter()
-                .for_each(|failure| failed(&device.name, *failure));
+                .for_each(|error| failed(&device.name, *error));
         }
         Ok(())
     }
@@ -186,7 +183,7 @@ pub struct DeviceReport {
     /// Its ports, in order.
     pub ports: Vec<PortReport>,
     /// What could not be looked at, and why.
-    pub failures: Vec<LookFailure>,
+    pub failures: Vec<ProviderError>,
 }
 
 impl DeviceReport {

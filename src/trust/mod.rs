@@ -6,7 +6,6 @@
 #[cfg(test)]
 mod hostile;
 mod key;
-mod pattern;
 mod refusals;
 mod ring;
 mod transcript;

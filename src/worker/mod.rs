@@ -15,7 +15,6 @@ mod shared;
 mod submissions;
 mod submitting;
 mod turn;
-mod untold;
 mod upkeep;
 mod waiting;
 

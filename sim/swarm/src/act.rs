@@ -127,7 +127,8 @@ impl Run<'_> {
         let [from, _] = case.hosts;
         self.connections += 1;
         let number = self.connections;
-        let config = channel_config(case, 0, number).map_err(|error| failure("set-up", error.to_string()))?;
+        let config = channel_config(case, self.case.endings, 0, number)
+            .map_err(|error| failure("set-up", error.to_string()))?;
         let handle = *self.lines[line].listener.handle();
         let station = &self.stations[from];
         let deadline = station.node.within(CONNECT_WITHIN);
@@ -158,6 +159,12 @@ impl Run<'_> {
     pub(crate) fn shut_end(&mut self, line: usize, host: usize, worker: usize, id: ChannelId) -> Verdict {
         if let Some(connection) = &mut self.lines[line].connection {
             connection.is_ending = true;
+            let hosts = self.case.lines[line].hosts;
+            for (at, of) in connection.ends.iter_mut().zip(hosts) {
+                if let Some(at) = at.as_mut().filter(|_| of == host) {
+                    at.is_shut = true;
+                }
+            }
         }
         let channel = self.stations[host].workers[worker].channel(id);
         let shut = channel.map_or(Ok(()), |channel| channel.shut());

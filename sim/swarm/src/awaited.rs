@@ -1,6 +1,7 @@
 //! What is awaited of lines and links once faults have stopped, each judged by its own bound.
 
 use crate::failure::{Verdict, ensure};
+use crate::line::End;
 use crate::linked::LinkedRun;
 use crate::run::Run;
 
@@ -70,6 +71,7 @@ impl Run<'_> {
             });
         };
         let case = &self.case.lines[line];
+        let endings = self.case.endings;
         if self.lines[line].listener.deadline().is_some() {
             push(1, "a handshake", 0, bounds.handshake_ns);
         }
@@ -81,7 +83,9 @@ impl Run<'_> {
         if is_connecting {
             push(0, "an attempt to connect", number, bounds.connect_ns);
         }
-        let vanishes = self.case.device.quirks().late_requests_vanish;
+        let quirks = self.case.device.quirks();
+        let vanishes = quirks.late_requests_vanish;
+        let is_patient = endings.is_some() && quirks.failed_peers_are_waited_for;
         for end in 0..2 {
             let Some(at) = &connection.ends[end] else {
                 // Whoever connected has its channel: so has the peer, or its handshake ends and says so.
@@ -94,6 +98,10 @@ impl Run<'_> {
                 push(end, "closing", number, bounds.close_ns);
                 continue;
             }
+            let is_lost = at.has_failed || connection.is_ending && connection.ends[1 - end].is_none();
+            if endings.is_some() && is_lost && !is_connecting {
+                push(end, "the report of its end", number, bounds.report_ns);
+            }
             if at.rings.are_opening() {
                 push(end, "opening rings", number, bounds.rings_ns);
             }
@@ -101,7 +109,10 @@ impl Run<'_> {
             let in_flight = worker.channel(at.id).map_or(0, |channel| channel.in_flight());
             // Unsignaled requests at the end wait for one that is signaled, which comes last.
             let is_told = case.unsignaled_max == 0 || self.told.contains(&[line, end]);
-            let is_silent = vanishes && at.has_failed;
+            // A device may try for as long as the peer's queue pair is there, though that failed.
+            let other = connection.ends[1 - end].as_ref();
+            let is_held_up = is_patient && other.is_some_and(End::is_leaving);
+            let is_silent = vanishes && at.has_failed || is_held_up;
             if let Some(oldest) = at
                 .posted
                 .front()

@@ -27,6 +27,9 @@ pub(crate) const CLOSE_LINK_WITHIN: Duration = Duration::from_secs(2);
 /// A closing ends so much behind its deadline (`Worker::close`).
 const FLUSHED_WITHIN: Duration = Duration::from_millis(500);
 
+/// A probe is this much late at most (`ChannelConfig::probe_after`).
+const PROBED_WITHIN: Duration = Duration::from_millis(100);
+
 /// What is done between two polls is seen by the second, and what follows from it done by the third.
 const POLLS_NS: u64 = 2 * STEP_NS;
 
@@ -57,11 +60,14 @@ pub(crate) struct Bounds {
     pub(crate) rings_ns: u64,
     /// Until a channel that is being closed is gone: the longest deadline of a closing, and what flushing may take.
     pub(crate) close_ns: u64,
+    /// From when the other end of a channel is gone until an end reports that: its probe is due, and seen to be due, and
+    /// fails as a request does (`ChannelConfig::probe_after`).
+    pub(crate) report_ns: u64,
 }
 
 impl Bounds {
     pub(crate) fn of(case: &Case, line: &LineCase) -> anyhow::Result<Self> {
-        let config = channel_config(line, 0, 0)?;
+        let config = channel_config(line, case.endings, 0, 0)?;
         let quirks = case.device.quirks();
         let silence_ns = timer_ns(4096 << config.timeout, &quirks);
         let not_ready_ns = timer_ns(not_ready_ns(config.min_rnr_timer), &quirks);
@@ -88,8 +94,10 @@ impl Bounds {
                 _ => None,
             });
         let closes_ns = closes.fold(ns(CLOSE_WITHIN), u64::max);
+        let probe_ns = case.endings.map_or(0, |endings| endings.probe_after_ns);
         Ok(Self {
             request_ns,
+            report_ns: probe_ns + ns(PROBED_WITHIN) + request_ns + POLLS_NS,
             send_ns: 2 * request_ns,
             connect_ns: ns(CONNECT_WITHIN) + POLLS_NS,
             handshake_ns: ns(stages) + POLLS_NS,
@@ -101,7 +109,8 @@ impl Bounds {
     /// All of it, one after the other: an attempt fails, a channel is closed, another is made, and used.
     pub(crate) fn whole_ns(&self) -> u64 {
         let all = [self.connect_ns, self.handshake_ns, self.rings_ns, self.close_ns];
-        all.into_iter().fold(2 * self.send_ns, u64::saturating_add)
+        all.into_iter()
+            .fold(2 * self.send_ns + 2 * self.report_ns, u64::saturating_add)
     }
 }
 

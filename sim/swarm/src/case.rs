@@ -28,6 +28,18 @@ pub(crate) struct Case {
     /// At every so manieth event the application's callback panics; never where it is zero.
     #[serde(default)]
     pub(crate) panics_every: u32,
+    /// How an end of a line learns that the other is gone; without, both close a line together.
+    #[serde(default)]
+    pub(crate) endings: Option<EndingsCase>,
+}
+
+/// An end whose peer is gone closes its channel once its Worker reported that, and not before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EndingsCase {
+    /// With nothing heard for so long, a peer is probed.
+    pub(crate) probe_after_ns: u64,
+    /// The Worker closes such a channel by itself, and the application waits until it is gone.
+    pub(crate) is_left_to_worker: bool,
 }
 
 /// How links are made; what their channels have is as the first line says.

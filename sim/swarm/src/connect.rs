@@ -106,12 +106,20 @@ impl Run<'_> {
         let channel = self.stations[host].workers[worker].channel(id);
         let of_peer = channel.map(|channel| channel.peer().qpn());
         let rings = self.begin_rings(line, end, worker, id)?;
+        let is_attempted = self.lines[line].attempt.is_some();
         let Some(connection) = self.lines[line].connection.as_mut() else {
             return Err(failure("owner", "a connection that nobody began"));
         };
         connection.ends[end] = Some(End::new(worker, id, rings));
         connection.qpns[1 - end] = of_peer;
         connection.was_accepted |= end == 1;
+        // A handshake that failed meanwhile was another one.
+        let is_attempted = connection.ends[0]
+            .as_ref()
+            .map_or(is_attempted, |at| !at.is_leaving());
+        if end == 1 && self.case.endings.is_some() && is_attempted {
+            connection.is_ending = false;
+        }
         let window = &mut self.stations[host].windows[worker];
         prepare_region(window, line * REGION_BYTES, connection, end)
     }
@@ -172,9 +180,18 @@ impl Run<'_> {
                 let (worker, id) = (at.worker, at.id);
                 if at.is_closing {
                     self.follow_closing(line, end)?;
-                } else if is_ending || at.has_failed {
-                    at.is_closing = true;
-                    connection.is_ending = true;
+                    continue;
+                }
+                let is_due = match self.case.endings {
+                    Some(_) => at.knows_end(),
+                    None => is_ending || at.has_failed,
+                };
+                if !is_due {
+                    continue;
+                }
+                at.is_closing = true;
+                connection.is_ending = true;
+                if !at.is_left(self.case.endings) {
                     let begun = self.stations[host].workers[worker].begin_close(id, now);
                     begun.map_err(|error| failure("close", error.to_string()))?;
                 }
@@ -214,8 +231,17 @@ impl Run<'_> {
                 if at.receives_failed && !self.excuses.overruns {
                     connection.check_lost(1 - end)?;
                 }
+                let has_failed = at.has_failed || at.knows_end();
+                connection.has_parted[end] = outcome.is_ok() && !has_failed;
                 connection.ends[end] = None;
+                self.check_parted(line)?;
                 self.forget_if_over(line)
+            }
+            // The next poll begins to close it.
+            _ if at.is_left(self.case.endings)
+                && self.stations[host].workers[at.worker].channel(at.id).is_some() =>
+            {
+                Ok(())
             }
             _ => Err(failure("close", "a channel is gone, and was not closed")),
         }
@@ -268,7 +294,7 @@ impl Run<'_> {
                 }
             }
             if hosts[1] == host {
-                let config = channel_config(&self.case.lines[line], 1, 0);
+                let config = channel_config(&self.case.lines[line], self.case.endings, 1, 0);
                 let config = config.map_err(|error| failure("set-up", error.to_string()))?;
                 self.lines[line].listener.reconfigure(&config);
                 let connection = self.lines[line].connection.as_mut();

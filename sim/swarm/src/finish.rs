@@ -375,15 +375,20 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Closes every line: both ends of it, or one where the other is to learn of it.
     fn close_all(&mut self) -> Verdict {
+        self.is_parting = true;
         for line in 0..self.lines.len() {
             let hosts = self.case.lines[line].hosts;
             let Some(connection) = self.lines[line].connection.as_mut() else {
                 continue;
             };
             connection.is_ending = true;
-            for (at, host) in connection.ends.iter_mut().zip(hosts) {
-                let Some(at) = at.as_mut().filter(|at| !at.is_closing) else {
+            let is_alone = self.case.endings.is_some() && connection.ends.iter().all(Option::is_some);
+            let first = connection.number as usize % 2;
+            for (end, (at, host)) in connection.ends.iter_mut().zip(hosts).enumerate() {
+                let is_its = !is_alone || end == first;
+                let Some(at) = at.as_mut().filter(|at| !at.is_closing && is_its) else {
                     continue;
                 };
                 at.is_closing = true;

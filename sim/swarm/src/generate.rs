@@ -2,7 +2,7 @@
 
 use doorbell_sim::Random;
 
-use crate::case::{Case, Device, HostCase, LineCase, Operation, Order, RingCase, What};
+use crate::case::{Case, Device, EndingsCase, HostCase, LineCase, Operation, Order, RingCase, What};
 use crate::generate_links::linked;
 use crate::station::{MOVED, address};
 
@@ -11,6 +11,9 @@ const LINKED_PER_MILLION: u32 = 110_000;
 
 /// In how many cases the callback of the application panics.
 const PANICKING_PER_MILLION: u32 = 250_000;
+
+/// In how many cases an end closes its channel only once it is reported that the peer is gone.
+const REPORTED_PER_MILLION: u32 = 500_000;
 
 /// Nothing of a plan begins later than this, nor lasts longer.
 const TROUBLE_NS: u64 = 20_000_000;
@@ -45,7 +48,15 @@ pub(crate) fn generate(seed: u64) -> Case {
         operations,
         links: None,
         panics_every: panics_every(random),
+        endings: endings(random),
     }
+}
+
+fn endings(random: &mut Random) -> Option<EndingsCase> {
+    random.happens(REPORTED_PER_MILLION).then(|| EndingsCase {
+        probe_after_ns: one_of(random, &[2_000_000, 20_000_000, 200_000_000]),
+        is_left_to_worker: random.happens(500_000),
+    })
 }
 
 /// How often the callback panics, where it does.

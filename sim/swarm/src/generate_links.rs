@@ -44,6 +44,7 @@ pub(crate) fn linked(random: &mut Random) -> Case {
         hosts,
         lines,
         panics_every: panics_every(random),
+        endings: None,
     }
 }
 

@@ -68,7 +68,11 @@ impl Run<'_> {
                 let had_cause = core::mem::replace(&mut self.end(whose)?.has_cause, false);
                 let excused = self.excuse(line, end, cause.status);
                 self.end(whose)?.has_cause |= had_cause;
-                excused
+                excused?;
+                let at = self.end(whose)?;
+                let is_own = at.is_shut || at.is_closing;
+                self.connection_of(whose)?.is_reported_failed[end] = !is_own;
+                self.check_parted(line)
             }
             Event::PeerClosed { all_arrived } => {
                 self.note_heard(
@@ -80,7 +84,8 @@ impl Run<'_> {
             }
             // What its device repeats is more than its share.
             Event::Overdrawn if self.is_overdrawn_by_repeats(line, end) => {
-                self.end(whose)?.has_failed = true;
+                let at = self.end(whose)?;
+                (at.has_failed, at.is_overdrawn) = (true, true);
                 Ok(())
             }
             Event::AnnouncementRefused { error } => ensure(self.excuses.posts, "excuse", || {
@@ -172,7 +177,27 @@ impl Run<'_> {
         let (sent, received) = (flow.sent.len(), flow.received);
         ensure(!all_arrived || received == sent, "farewell", || {
             format!("line {line} end {end}: {received} of {sent} messages came, and that is told as all")
+        })?;
+        ensure(all_arrived || !self.is_unspoiled(), "farewell", || {
+            format!("line {line} end {end}: nothing is lost, and it is reported that messages are missing")
         })
+    }
+
+    /// A channel that one end closes with all done is reported to the other as closed, and not as failed, where nothing goes
+    /// wrong.
+    pub(crate) fn check_parted(&self, line: usize) -> Verdict {
+        let Some(connection) = self.lines[line].connection.as_ref() else {
+            return Ok(());
+        };
+        let end = (0..2).find(|end| connection.has_parted[1 - end] && connection.is_reported_failed[*end]);
+        ensure(end.is_none() || !self.is_unspoiled(), "farewell", || {
+            format!("line {line}: the peer of end {end:?} closed it, and that is reported as a failure")
+        })
+    }
+
+    /// Whether nothing of the plan can strike a channel that is open now.
+    fn is_unspoiled(&self) -> bool {
+        self.case.plan.is_empty() || self.is_parting && !self.excuses.overruns
     }
 
     /// All up to a request is done, it too where it did not fail.
@@ -197,7 +222,8 @@ impl Run<'_> {
         let Some(connection) = self.lines[line].connection.as_mut() else {
             return Ok(());
         };
-        ensure(may_end_with(status), "status", || {
+        let is_overdrawn = connection.ends[end].as_ref().is_some_and(|at| at.is_overdrawn);
+        ensure(may_end_with(status, is_overdrawn), "status", || {
             format!("line {line} ended with {status}")
         })?;
         // What is left then: an address that changed for good, a queue pair that went with its host and nobody used since,

@@ -7,6 +7,7 @@ use doorbell::vocabulary::provider::Window as _;
 use doorbell::{ChannelId, Connecting, Listener, LocalWindow, Ticket, WcStatus};
 use doorbell_sim::Host;
 
+use crate::case::EndingsCase;
 use crate::failure::{Verdict, ensure, failure};
 use crate::pattern::{HEADER_BYTES, Label, RESTING, SUBMITTED, WRITTEN};
 use crate::repeats::Arrival;
@@ -33,6 +34,10 @@ pub(crate) struct Connection {
     pub(crate) is_ending: bool,
     /// The end that listened has its channel, or had it: whoever else comes to it is a stray.
     pub(crate) was_accepted: bool,
+    /// The ends that closed it, with all that they posted done.
+    pub(crate) has_parted: [bool; 2],
+    /// The ends to which it was reported as failed.
+    pub(crate) is_reported_failed: [bool; 2],
 }
 
 /// One end that is there.
@@ -47,6 +52,10 @@ pub(crate) struct End {
     pub(crate) receives_failed: bool,
     /// It was told that the channel is over.
     pub(crate) is_over: bool,
+    /// It was told that its peer used more receives than it was granted.
+    pub(crate) is_overdrawn: bool,
+    /// Its application failed it.
+    pub(crate) is_shut: bool,
     /// It was told of a failure that is no flush.
     pub(crate) has_cause: bool,
     /// What came to it last, where its device may repeat that as it fails, and how often it did. Nothing new comes behind.
@@ -65,11 +74,28 @@ impl End {
             has_failed: false,
             receives_failed: false,
             is_over: false,
+            is_overdrawn: false,
+            is_shut: false,
             has_cause: false,
             newest: None,
             repeats: 0,
             rings,
         }
+    }
+
+    /// Whether it is on its way out, or about to be.
+    pub(crate) const fn is_leaving(&self) -> bool {
+        self.is_closing || self.has_failed || self.knows_end()
+    }
+
+    /// Whether its application knows that nothing more is to come of it.
+    pub(crate) const fn knows_end(&self) -> bool {
+        self.is_over || self.is_shut || matches!(self.rings, Rings::Failed(_))
+    }
+
+    /// Whether its Worker closes it by itself.
+    pub(crate) fn is_left(&self, endings: Option<EndingsCase>) -> bool {
+        self.is_over && endings.is_some_and(|endings| endings.is_left_to_worker)
     }
 }
 
@@ -144,6 +170,8 @@ impl Connection {
             qpns: [None; 2],
             is_ending: false,
             was_accepted: false,
+            has_parted: [false; 2],
+            is_reported_failed: [false; 2],
         }
     }
 
@@ -309,9 +337,13 @@ impl Connection {
     }
 }
 
-/// A status that no queue pair may end with here, whatever the plan.
-pub(crate) const fn may_end_with(status: WcStatus) -> bool {
-    matches!(status, WcStatus::WR_FLUSH_ERR | WcStatus::RETRY_EXC_ERR)
+/// Whether a channel may end with this status here, by some plan.
+pub(crate) const fn may_end_with(status: WcStatus, is_overdrawn: bool) -> bool {
+    match status {
+        WcStatus::WR_FLUSH_ERR | WcStatus::RETRY_EXC_ERR => true,
+        WcStatus::GENERAL_ERR => is_overdrawn,
+        _ => false,
+    }
 }
 
 /// So many bytes of a message as they may be, with room for the header.

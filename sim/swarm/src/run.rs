@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::panic::catch_unwind;
 
 use doorbell::vocabulary::provider::AsyncEvent;
-use doorbell::{ChannelId, Event};
+use doorbell::{ChannelId, Event, Turn};
 use doorbell_sim::{Fabric, Frame, Host, LinkConfig, Tally, Timeline};
 
 use crate::awaited::Watch;
@@ -182,6 +182,8 @@ pub(crate) struct Run<'c> {
     pub(crate) is_calm: bool,
     /// What it had broken has come to its end, too: who is connected is connected well.
     pub(crate) is_settled: bool,
+    /// Lines are closed for good: what was sent came.
+    pub(crate) is_parting: bool,
     /// The time there is for what is awaited, of each line.
     pub(crate) bounds: Vec<Bounds>,
     pub(crate) watch: Watch,
@@ -226,6 +228,7 @@ impl<'c> Run<'c> {
             messages: 0,
             is_calm: false,
             is_settled: false,
+            is_parting: false,
             bounds: case
                 .lines
                 .iter()
@@ -308,12 +311,18 @@ impl<'c> Run<'c> {
     pub(crate) fn poll(&mut self, host: usize) -> Verdict {
         for worker in 0..self.stations[host].workers.len() {
             let mut told: Vec<Told> = Vec::new();
+            let endings = self.case.endings;
             let Self { stations, panics, .. } = self;
             let polled = panics.through(|panics| {
-                stations[host].workers[worker].poll(|turn, event| {
+                let worker = &mut stations[host].workers[worker];
+                let each = |turn: Turn<'_, Host>, event| {
                     told.push((turn.channel.id(), event));
                     panics.event();
-                })
+                };
+                match endings {
+                    Some(_) => worker.ready_to_sleep(each).map(drop).map_err(drop),
+                    None => worker.poll(each).map(drop).map_err(drop),
+                }
             });
             for (id, event) in told {
                 self.hear(host, worker, id, event)?;

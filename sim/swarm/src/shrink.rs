@@ -98,10 +98,13 @@ impl Shrinker {
         }
     }
 
-    /// Plainer hosts and lines, and a callback that never panics.
+    /// Plainer hosts and lines, a callback that never panics, and lines that both ends close.
     fn values(&mut self) {
         let mut case = self.best.clone();
         case.panics_every = 0;
+        self.try_case(case);
+        let mut case = self.best.clone();
+        case.endings = None;
         self.try_case(case);
         for host in 0..self.best.hosts.len() {
             let mut case = self.best.clone();

@@ -1,17 +1,18 @@
 //! A host of a run: its node, Workers, memory, and what its application holds on to.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use anyhow::{Context as _, Result};
 use doorbell::vocabulary::{IpPrefix, Mtu};
 use doorbell::{
-    ChannelConfig, ChannelId, Lease, Listener, LocalWindow, Node, PrivateData, RemoteAccess,
+    ChannelConfig, ChannelId, Lease, Listener, LocalWindow, Node, Notify, PrivateData, RemoteAccess,
     SharedReceivesConfig, Submitter, SubmitterConfig, Trust, WindowConfig, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, PortConfig};
 
-use crate::case::{Case, HostCase, LineCase, What};
+use crate::case::{Case, EndingsCase, HostCase, LineCase, What};
 use crate::datagrams::Office;
 
 /// Each line's part of each window.
@@ -57,6 +58,7 @@ pub(crate) struct Station {
     pub(crate) strays: Vec<(usize, ChannelId)>,
     /// Every channel there was, by Worker: none is named like one before.
     pub(crate) seen: Vec<(usize, ChannelId)>,
+    endings: Option<EndingsCase>,
 }
 
 /// The address of a host that gets another is that of the host with a number so much higher: there are fewer.
@@ -81,7 +83,7 @@ impl Station {
     pub(crate) fn new(fabric: &Fabric, case: &Case, number: usize) -> Result<Self> {
         let host = fabric.host(&format!("h{number}"), ports(case, number)?)?;
         let node = Node::with(host.clone(), host.clone(), Trust::unauthenticated_on_purpose())?;
-        let mut workers = node.workers(&worker_config(&case.hosts[number]))?;
+        let mut workers = node.workers(&worker_config(&case.hosts[number], case.endings))?;
         let windows = workers
             .iter()
             .map(|worker| window(worker, case))
@@ -108,12 +110,13 @@ impl Station {
             hold: 0,
             strays: Vec::new(),
             seen: Vec::new(),
+            endings: case.endings,
         })
     }
 
     /// Makes a Worker anew, with all that is of it; messages of the old one may still be held.
     pub(crate) fn replace_worker(&mut self, case: &Case, number: usize, worker: usize) -> Result<()> {
-        let config = worker_config(&case.hosts[number]);
+        let config = worker_config(&case.hosts[number], case.endings);
         let device = self.workers[worker].device().to_owned();
         self.workers[worker] = self.node.worker(&device, &config)?;
         self.windows[worker] = window(&self.workers[worker], case)?;
@@ -135,7 +138,7 @@ impl Station {
             &self.node,
             &self.workers,
             at,
-            &channel_config(case, 1, 0)?,
+            &channel_config(case, self.endings, 1, 0)?,
         )?)
     }
 
@@ -166,8 +169,12 @@ pub(crate) fn ports(case: &Case, number: usize) -> Result<Vec<PortConfig>> {
         .collect()
 }
 
-pub(crate) fn worker_config(case: &HostCase) -> WorkerConfig {
+pub(crate) fn worker_config(case: &HostCase, endings: Option<EndingsCase>) -> WorkerConfig {
     let mut config = WorkerConfig::default();
+    if endings.is_some() {
+        // A poll that prepares a sleep looks at the clock, so probes are due by the clock and not by a count of polls.
+        config.notify = Notify::Every;
+    }
     config.slots = case.slots;
     // Receives may take all memory, so that the cases starve, too.
     config.lease_share_percent = 0;
@@ -220,8 +227,17 @@ fn submitter(worker: &mut Worker<Host>, case: &HostCase) -> Result<Submitter<Hos
 }
 
 /// How one end of a line is made; each attempt says its number.
-pub(crate) fn channel_config(case: &LineCase, end: usize, connection: u32) -> Result<ChannelConfig> {
+pub(crate) fn channel_config(
+    case: &LineCase,
+    endings: Option<EndingsCase>,
+    end: usize,
+    connection: u32,
+) -> Result<ChannelConfig> {
     let mut config = ChannelConfig::default();
+    if let Some(endings) = endings {
+        config.probe_after = Some(Duration::from_nanos(endings.probe_after_ns));
+        config.close_when_lost = endings.is_left_to_worker;
+    }
     config.send_depth = case.send_depth;
     config.receive_depth = case.receive_depths[end];
     config.repost_batch = case.repost_batch;
