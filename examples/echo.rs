@@ -19,6 +19,7 @@ use doorbell::vocabulary::provider::Provider;
 use doorbell::{
     ChannelConfig, Event, FirstCause, Handle, Listener, Network, Node, Trust, Wait, Woken, WorkerConfig,
 };
+use doorbell_sim::Fabric;
 
 /// Why a program cannot go on.
 type Failure = Box<dyn Error + Send + Sync>;
@@ -50,6 +51,7 @@ fn main() -> Result<(), Failure> {
 /// Both, each a host and a thread.
 fn on_a_simulated_fabric() -> Result<(), Failure> {
     simulated::together(
+        &Fabric::new(),
         1,
         |node, announce| serve(node, MESSAGES_SIMULATED, announce),
         |_, node, handle| call(node, MESSAGES_SIMULATED, handle),

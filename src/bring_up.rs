@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use doorbell_core::handshake::{Agreed, Established};
 use doorbell_core::provider::{
-    AddressVector, CompletionQueue, Context, PostError, ProtectionDomain, Provider, ProviderError, QueuePair,
-    QueuePairConfig, ReadyToReceive, ReadyToSend, ReceivesClaim, RemoteAccess, RemoteAddress,
+    AddressVector, CompletionQueue, Context, LookFailure, PostError, ProtectionDomain, Provider,
+    ProviderError, QueuePair, QueuePairConfig, ReadyToReceive, ReadyToSend, ReceivesClaim, RemoteAccess,
+    RemoteAddress,
 };
 use doorbell_core::wire::{
     CreditWord, Endpoint, EndpointParameters, Reject, RejectReason, VERSION_AUTHENTICATED,
@@ -18,8 +19,9 @@ use doorbell_hotpath::{
 };
 
 use crate::channel::Channel;
+use crate::ending::{Care, Ending};
 use crate::error::ConnectError;
-use crate::half::{Care, Ending, Receiving, Sending};
+use crate::half::{Receiving, Sending};
 use crate::node::Connection;
 use crate::rails::NodeRail;
 use crate::submission::Records;
@@ -83,6 +85,8 @@ pub(crate) struct Pending<P: Provider> {
     /// None where its receives are shared.
     receive: Option<P::ReceiveQueue>,
     word: WindowWord<Arc<P::Window>>,
+    /// Bytes of one request at most, on the port.
+    request_bytes_max: u32,
     /// What our side says of itself.
     pub(crate) local: Endpoint,
     // Goes last, once the queue pair is gone.
@@ -109,6 +113,11 @@ pub(crate) fn prepare<P: Provider>(
         scatter_max: u8::from(!is_shared),
         inline_bytes_max: config.inline_bytes_max.max(ANNOUNCEMENT_BYTES),
     };
+    let port = rail.port;
+    let request_bytes_max = ground.context.request_bytes_max(port).map_err(|error| {
+        let port = Some(port);
+        ConnectError::Port(LookFailure { port, error })
+    })?;
     let parts = ground.domain.queue_pair_of(place.sends, place.receives, &asked)?;
     let mut control = parts.control;
     // The peer announces its receives by WRITE.
@@ -143,6 +152,7 @@ pub(crate) fn prepare<P: Provider>(
         send: parts.send,
         receive: parts.receive,
         word: place.word,
+        request_bytes_max,
         local,
         reservation,
     })
@@ -177,6 +187,7 @@ pub(crate) fn connect<P: Provider>(
         send,
         receive,
         word,
+        request_bytes_max,
         local,
         ..
     } = pending;
@@ -218,14 +229,13 @@ pub(crate) fn connect<P: Provider>(
     let depth = control.limits().send_depth;
     let mut marks = vec![0; marks_for(depth)].into_boxed_slice();
     in_place::put(&mut marks, || 0);
-    let device = ground.context.limits();
     let sender_config = SenderConfig {
         unsignaled_max: config.unsignaled_max,
         limits: RequestLimits {
             message_bytes_max: peer.parameters.slot_bytes,
-            request_bytes_max: device.request_bytes_max,
+            request_bytes_max,
             rd_atomic_max: agreement.agreed.max_rd_atomic,
-            atomics: device.atomics,
+            atomics: ground.context.limits().atomics,
             domain: ground.domain.id(),
         },
     };
@@ -396,7 +406,7 @@ pub(crate) fn reject_or(error: &ConnectError, busy: Reject) -> Reject {
 pub(crate) fn reject_for(error: &ConnectError) -> Reject {
     match error {
         ConnectError::NoRoute(_) | ConnectError::NoRails => Reject::new(RejectReason::NO_COMMON_SUBNET),
-        ConnectError::Provider(error) => Reject {
+        ConnectError::Provider(error) | ConnectError::Port(LookFailure { error, .. }) => Reject {
             reason: RejectReason::QUEUE_PAIR,
             detail: u32::try_from(error.errno).unwrap_or(0),
         },

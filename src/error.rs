@@ -6,7 +6,7 @@ use std::io;
 
 use doorbell_core::handshake::{HandshakeError, Misuse};
 use doorbell_core::network::NetworkError;
-use doorbell_core::provider::{MemoryError, ProviderError};
+use doorbell_core::provider::{LookFailure, MemoryError, ProviderError};
 use doorbell_core::wire::NoRails;
 
 use crate::node::Unrandom;
@@ -138,6 +138,8 @@ pub enum ConnectError {
     NotAllowed(IpAddr),
     /// There is nothing to advertise: no usable rail on the Workers' devices.
     NoRails,
+    /// The port of the rail cannot be queried any more. Other ports can be used.
+    Port(LookFailure),
     /// The configuration cannot be told to a peer.
     Misuse(Misuse),
     /// The system gave no random bytes: its error number.
@@ -219,6 +221,7 @@ impl fmt::Display for ConnectError {
                 write!(f, "{address} is in none of the subnets that peers are taken from")
             }
             Self::NoRails => f.write_str("no usable rail to advertise"),
+            Self::Port(failure) => fmt::Display::fmt(failure, f),
             Self::Misuse(misuse) => write!(f, "the configuration cannot be told to a peer: {misuse}"),
             Self::Entropy(errno) => write!(f, "the system gave no random bytes (errno {errno})"),
         }

@@ -45,6 +45,7 @@ mod config;
 mod connecting;
 mod dial;
 mod edge;
+mod ending;
 mod error;
 mod event;
 mod half;
@@ -66,6 +67,7 @@ mod rails;
 mod replay;
 pub mod requests;
 mod ring_channel;
+mod scan;
 #[cfg(feature = "settings")]
 mod settings;
 mod sizing;

@@ -65,6 +65,21 @@ impl<P: Provider, N: Network> Listener<P, N> {
         address: SocketAddr,
         config: &ChannelConfig,
     ) -> Result<Self, ConnectError> {
+        Self::bind_with_limits(node, workers, address, config, &HandshakeLimits::default())
+    }
+
+    /// Listens as [`Listener::bind`] does, with other limits of handshakes than the default ones. Of these, `making` is not for
+    /// [`Listener::poll_accept`]: there the Node's threads make queue pairs.
+    ///
+    /// # Errors
+    /// None of the devices has a usable rail, or the port cannot be had.
+    pub fn bind_with_limits(
+        node: &Node<P, N>,
+        workers: &[Worker<P>],
+        address: SocketAddr,
+        config: &ChannelConfig,
+        limits: &HandshakeLimits,
+    ) -> Result<Self, ConnectError> {
         let rails = Rails::scan(node, workers)?;
         let acceptor = node.network.listen(address)?;
         let address = acceptor.address();
@@ -75,28 +90,15 @@ impl<P: Provider, N: Network> Listener<P, N> {
             instance: node.instance(),
             settings: Settings::new(config),
         };
-        let limits = HandshakeLimits::default();
         Ok(Self {
-            backlog: Backlog::new(port, &limits).telling_each(),
+            backlog: Backlog::new(port, limits).telling_each(),
             address,
-            limits,
+            limits: *limits,
             unaccepted: Unaccepted {
                 desks: Vec::new(),
                 reaper: node.reaper().clone(),
             },
         })
-    }
-
-    /// Bounds the handshakes by other limits than the default ones. Of these, `making` is not for those that
-    /// [`Listener::poll_accept`] advances: the Node's threads make their queue pairs.
-    #[must_use]
-    pub fn with_limits(self, limits: &HandshakeLimits) -> Self {
-        let backlog = Backlog::new(self.backlog.into_port(), limits).telling_each();
-        Self {
-            backlog,
-            limits: *limits,
-            ..self
-        }
     }
 
     /// Gives the channels of peers that connect from now on another configuration, or other

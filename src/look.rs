@@ -4,13 +4,14 @@ use core::task::Waker;
 use core::time::Duration;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use doorbell_core::Deadline;
 use doorbell_core::network::Network;
 use doorbell_core::provider::{Provider, ProviderError};
-use doorbell_core::{Deadline, PortReport};
 
 use crate::edge::makers::{Commission, Makers, PANICKED, Whom};
 use crate::error::ConnectError;
 use crate::rails::Rails;
+use crate::scan::Scan;
 use crate::{Node, Worker};
 
 /// One that waits for a look, until this is dropped.
@@ -54,7 +55,7 @@ struct Look(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     has_begun: bool,
-    outcome: Option<Result<Arc<[PortReport]>, ProviderError>>,
+    outcome: Option<Result<Arc<Scan>, ProviderError>>,
     /// Those that asked.
     waiting: Vec<Weak<Waker>>,
     job: Option<Commission<()>>,
@@ -76,7 +77,7 @@ impl Look {
         !state.has_begun
     }
 
-    fn end(&self, outcome: Result<Arc<[PortReport]>, ProviderError>) {
+    fn end(&self, outcome: Result<Arc<Scan>, ProviderError>) {
         let mut state = self.state();
         state.outcome.get_or_insert(outcome);
         let waiting = core::mem::take(&mut state.waiting);
@@ -97,10 +98,9 @@ impl Begun {
         };
         look.state().has_begun = true;
         drop(look);
-        let mut reports = Vec::new();
-        let looked = provider.scan(&mut |report| reports.push(report.clone()), &mut |_, _| {});
+        let looked = Scan::of(provider);
         if let Some(look) = self.0.upgrade() {
-            look.end(looked.map(|()| reports.into()));
+            look.end(looked.map(Arc::new));
         }
     }
 }
@@ -190,7 +190,7 @@ impl Looking {
         devices: &[&str],
     ) -> Option<Result<Rails, NotLooked>> {
         match &self.look.state().outcome {
-            Some(Ok(reports)) => Some(Ok(Rails::of_reports(reports, devices, &node.rail_filter))),
+            Some(Ok(scan)) => Some(Ok(Rails::of_scan(scan, devices, &node.rail_filter))),
             Some(Err(error)) => Some(Err(NotLooked::Failed(*error))),
             None if self.until.has_passed(node.network.now()) => Some(Err(NotLooked::TimedOut)),
             None => None,
@@ -263,8 +263,8 @@ mod tests {
         for signal in &signals {
             told(signal);
         }
-        let reports = one.state().outcome.clone().unwrap().unwrap();
-        assert_eq!(reports.len(), 1);
+        let scan = one.state().outcome.clone().unwrap().unwrap();
+        assert_eq!(scan.ports.len(), 1);
         let next = looks.ask(&provider, &makers, None);
         assert!(!Arc::ptr_eq(&one, &next));
     }

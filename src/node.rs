@@ -5,7 +5,6 @@ use core::time::Duration;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use doorbell_core::network::{Network, NetworkError};
-use doorbell_core::port::Unusable;
 use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::rail::LocalRail;
 use doorbell_core::wire::{InstanceId, Nonce};
@@ -16,7 +15,8 @@ use crate::edge::makers::Makers;
 use crate::edge::reaper::Reaper;
 use crate::error::{ConnectError, NodeError};
 use crate::look::Looks;
-use crate::rails::{rails_of, sort};
+use crate::rails::rails_of;
+use crate::scan::Scan;
 use crate::tell::tell;
 use crate::{ChannelId, RailFilter, Tcp, Trust, Worker, WorkerConfig};
 
@@ -228,13 +228,7 @@ impl<P: Provider, N: Network> Node<P, N> {
     }
 
     fn scan(&self) -> Result<Scan, ProviderError> {
-        let mut scan = Scan::default();
-        let Scan { ports, failures } = &mut scan;
-        self.provider
-            .scan(&mut |report| ports.push(report.clone()), &mut |device, error| {
-                failures.push((device.into(), error));
-            })?;
-        Ok(scan)
+        Scan::of(&*self.provider)
     }
 
     /// A Worker on the device of this name.
@@ -318,153 +312,10 @@ impl<P: Provider, N: Network> Node<P, N> {
     }
 }
 
-/// What a look at every device gave.
-#[derive(Default)]
-struct Scan {
-    ports: Vec<PortReport>,
-    /// Devices, or ports of theirs, that could not be looked at.
-    failures: Vec<(String, ProviderError)>,
-}
-
-impl Scan {
-    /// The names of all devices, those that failed too.
-    fn devices(&self) -> Vec<String> {
-        let mut names: Vec<String> = self
-            .ports
-            .iter()
-            .map(|report| report.device.to_string())
-            .chain(self.failures.iter().map(|(device, _)| device.clone()))
-            .collect();
-        names.sort_unstable();
-        names.dedup();
-        names
-    }
-
-    /// Every rail, in the order they are offered to peers.
-    fn rails(&self, filter: &RailFilter) -> Vec<LocalRail> {
-        let of_ports = self.ports.iter().flat_map(|report| rails_of(report, filter));
-        let mut rails: Vec<_> = of_ports.collect();
-        sort(&mut rails);
-        rails
-    }
-
-    /// What is not used though no rule says so, beside what is.
-    fn passed_over(&self, filter: &RailFilter) -> Vec<String> {
-        let rails = self.rails(filter);
-        if rails.iter().all(|rail| rail.source.is_err()) {
-            return Vec::new();
-        }
-        let of_ports = self.ports.iter().filter_map(|report| {
-            let is_of = |rail: &&LocalRail| rail.device == report.device && rail.port == report.port;
-            let sources = rails.iter().filter(is_of).map(|rail| rail.source);
-            let is_used = sources.clone().any(|source| source.is_ok());
-            let mut reasons = sources.filter_map(Result::err);
-            let reason = reasons.find(|reason| match reason {
-                Unusable::LeftOut { .. } => false,
-                // That nothing could be connected over addresses of a port is told of one that is used, too.
-                Unusable::BeyondGidsMax(_) | Unusable::BeyondRailsMax => true,
-                _ => !is_used,
-            })?;
-            Some(format!("{} port {}: {reason}", report.device, report.port))
-        });
-        of_ports.chain(self.failed()).collect()
-    }
-
-    /// What could not be looked at.
-    fn failed(&self) -> impl Iterator<Item = String> {
-        let failures = self.failures.iter();
-        failures.map(|(device, error)| format!("{device}: {error}"))
-    }
-
-    /// Why none of the devices can be used, each with its reason.
-    fn why_nothing(&self, filter: &RailFilter) -> String {
-        if self.ports.is_empty() && self.failures.is_empty() {
-            return "there is none; `modprobe rdma_rxe` and `rdma link add rxe0 type rxe netdev ETH` make a \
-                    software one"
-                .into();
-        }
-        let unusable = self.ports.iter().flat_map(|report| {
-            let reason = |rail: LocalRail| rail.source.err();
-            let mut reasons: Vec<Unusable> = rails_of(report, filter).filter_map(reason).collect();
-            reasons.dedup();
-            let told = move |reason| format!("{} port {}: {reason}", report.device, report.port);
-            reasons.into_iter().map(told)
-        });
-        unusable.chain(self.failed()).collect::<Vec<_>>().join("; ")
-    }
-}
-
 impl<P: Provider, N: Network> fmt::Debug for Node<P, N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Node")
             .field("instance", &self.instance)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{RailFilter, Scan};
-    use doorbell_core::port::{Name, PORT_GIDS_MAX};
-    use doorbell_core::provider::ProviderError;
-    use doorbell_core::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortReport, PortState};
-
-    /// A port that is used, with more addresses than are.
-    #[test]
-    fn addresses_that_are_too_many_are_told() {
-        let mut port = PortReport {
-            device: Name::try_from("mlx5_0").unwrap(),
-            port: 1,
-            state: PortState::ACTIVE,
-            is_ethernet: true,
-            active_mtu: Some(Mtu::B4096),
-            mtu_max: Some(Mtu::B4096),
-            speed_mbps: 100_000,
-            numa_node: None,
-            gids: Default::default(),
-            gids_left_out: 0,
-        };
-        let entry = |index: u8| GidEntry {
-            index: index.into(),
-            gid: Gid::from_ip([10, 0, 0, index].into()),
-            kind: GidKind::RoceV2Ipv4,
-            interface: Some(Name::try_from("eth0").unwrap()),
-            address: Some(IpPrefix::new([10, 0, 0, index].into(), 24).unwrap()),
-        };
-        let told = |port: &PortReport| {
-            let scan = Scan {
-                ports: vec![port.clone()],
-                failures: Vec::new(),
-            };
-            scan.passed_over(&RailFilter::default())
-        };
-        let most = u8::try_from(PORT_GIDS_MAX).unwrap();
-        port.take_gids((0..most).map(entry));
-        assert!(told(&port).is_empty());
-        port.take_gids((0..most + 2).map(entry));
-        let why = "2 more of its GIDs could be used: those behind the first 64 are not";
-        assert_eq!(told(&port), [format!("mlx5_0 port 1: {why}")]);
-    }
-
-    #[test]
-    fn a_device_that_cannot_be_looked_at_is_not_passed_over() {
-        let denied = ProviderError {
-            call: "ibv_open_device",
-            errno: 13,
-        };
-        let scan = Scan {
-            ports: Vec::new(),
-            failures: vec![("mlx5_0".into(), denied)],
-        };
-        assert_eq!(
-            scan.why_nothing(&RailFilter::default()),
-            "mlx5_0: ibv_open_device failed: permission denied (errno 13)"
-        );
-        assert_eq!(scan.devices(), ["mlx5_0"]);
-        assert!(
-            Scan::default()
-                .why_nothing(&RailFilter::default())
-                .contains("modprobe rdma_rxe")
-        );
     }
 }

@@ -12,6 +12,7 @@ use doorbell_core::wire::{AdvertisedRail, RAILS_MAX, SpeedClass};
 use doorbell_core::{Gid, Mtu, PortReport};
 
 use crate::rail_filter::{FilterSubject, FilterVerdict, RailFilter};
+use crate::scan::Scan;
 use crate::tell::tell;
 use crate::{ConnectError, Node, Worker};
 
@@ -24,6 +25,8 @@ pub(crate) struct Rails {
     workers: Vec<usize>,
     /// For each usable one, what a peer is told.
     advertised: Vec<AdvertisedRail>,
+    /// Ports of the Workers' devices that could not be looked at, each with its reason.
+    failed: Vec<String>,
 }
 
 /// What a queue pair on a rail is made with.
@@ -42,6 +45,8 @@ pub(crate) struct NodeRail {
 pub struct NoRoute {
     /// Our rails, as device, port and address where it has one.
     pub ours: Vec<(String, NotChosen)>,
+    /// Ports of ours that could not be looked at: device, port and the device's error.
+    pub failed: Vec<String>,
     /// The addresses the peer advertises.
     pub peers: Vec<String>,
 }
@@ -56,7 +61,7 @@ impl fmt::Display for NoRoute {
         for (rail, reason) in &self.ours {
             write!(f, "; {rail}: {reason}")?;
         }
-        Ok(())
+        self.failed.iter().try_for_each(|failed| write!(f, "; {failed}"))
     }
 }
 
@@ -73,15 +78,14 @@ impl Rails {
     ) -> Result<Self, ConnectError> {
         node.check(workers)?;
         let devices: Vec<_> = workers.iter().map(Worker::device).collect();
-        let mut reports = Vec::new();
-        let provider = node.provider();
-        provider.scan(&mut |report| reports.push(report.clone()), &mut |_, _| {})?;
-        Ok(Self::of_reports(&reports, &devices, &node.rail_filter))
+        let scan = Scan::of(node.provider())?;
+        Ok(Self::of_scan(&scan, &devices, &node.rail_filter))
     }
 
-    /// The same, of ports that were looked at, and of the device of each Worker.
-    pub(crate) fn of_reports(reports: &[PortReport], devices: &[&str], filter: &RailFilter) -> Self {
-        let of_them = reports
+    /// The rails of ports that were looked at, and of the device of each Worker.
+    pub(crate) fn of_scan(scan: &Scan, devices: &[&str], filter: &RailFilter) -> Self {
+        let of_them = scan
+            .ports
             .iter()
             .filter(|report| devices.contains(&report.device.as_str()));
         let mut found: Vec<_> = of_them.flat_map(|report| rails_of(report, filter)).collect();
@@ -102,6 +106,7 @@ impl Rails {
             local: found,
             workers: Vec::new(),
             advertised: Vec::new(),
+            failed: scan.failed_of(devices),
         };
         for rail in &rails.local {
             let (Some(Ok(advertised)), Some(worker)) = (rail.advertised(), worker_of(rail.device.as_str()))
@@ -163,6 +168,7 @@ impl Rails {
             local: vec![self.local.get(index)?.clone()],
             workers: vec![*self.workers.get(index)?],
             advertised: vec![*self.advertised.get(index)?],
+            failed: self.failed.clone(),
         })
     }
 
@@ -222,6 +228,7 @@ impl Rails {
                         Verdict::Chosen(_) => None,
                     })
                     .collect(),
+                failed: self.failed.clone(),
                 peers: peer.iter().map(|rail| rail.address().to_string()).collect(),
             })
     }

@@ -45,7 +45,8 @@ impl Default for RingConfig {
 /// Where it does not, each message is a WRITE with immediate, uses one of the channel's credits, and is told by
 /// [`Event::Written`], whose word goes to [`RingChannel::note_written`].
 ///
-/// It belongs to the one channel it was opened on: pass that one to its calls.
+/// It belongs to the one channel it was opened on: pass that one to its calls. [`Event::PeerClosed`] comes behind all messages of
+/// the ring, too: they are there to be read, by [`RingChannel::receive_left`] once the Worker has closed the channel.
 pub struct RingChannel<P: Provider = Rdma> {
     channel: ChannelId,
     writer: RingWriter<Arc<P::Window>>,
@@ -149,8 +150,12 @@ impl<P: Provider> RingOpening<P> {
 
     fn go_on(&mut self, worker: &mut Worker<P>) -> Result<Option<RingChannel<P>>, RingError> {
         let open = worker.channel(self.channel).ok_or(RingError::Closed)?;
-        if open.state() != ChannelState::Open {
-            return Err(RingError::Failed);
+        match open.state() {
+            ChannelState::Open => {}
+            // What it wrote before it closed is in our ring.
+            ChannelState::PeerClosed { .. } if self.is_sent && self.answer.is_some() => {}
+            ChannelState::PeerClosed { .. } => return Err(RingError::PeerClosed),
+            ChannelState::Failed { .. } => return Err(RingError::Failed),
         }
         if self.is_out_of_turn {
             return Err(RingError::OutOfTurn);
@@ -379,6 +384,15 @@ impl<P: Provider> RingChannel<P> {
         Ok(read)
     }
 
+    /// Copies the next message out as [`RingChannel::receive`] does, without a channel: once that is closed, the messages that came
+    /// before are still in this side's memory. The peer is not told how far was read.
+    ///
+    /// # Errors
+    /// As for [`RingChannel::receive`].
+    pub fn receive_left(&mut self, into: &mut [u8]) -> Result<Option<usize>, RingReadError> {
+        self.reader.read(into)
+    }
+
     /// Takes the word of an [`Event::Written`] of the channel, where messages are told by immediates.
     #[inline]
     pub const fn note_written(&mut self, immediate: u32) {
@@ -425,6 +439,8 @@ pub enum RingError {
     Poll(ProviderError),
     /// The channel failed; it says why.
     Failed,
+    /// The peer closed the channel before both sides had invited each other.
+    PeerClosed,
     /// The peer's first message is no invitation.
     Invitation(WireError),
     /// The peer told of messages before it invited us, or of more than our ring has cells.
@@ -444,6 +460,9 @@ impl fmt::Display for RingError {
             Self::Send(kind) => write!(f, "the invitation into the ring: {kind}"),
             Self::Poll(error) => write!(f, "the completion queue cannot be polled: {error}"),
             Self::Failed => f.write_str("the channel failed"),
+            Self::PeerClosed => {
+                f.write_str("the peer closed the channel before the rings were open: connect again")
+            }
             Self::Invitation(error) => write!(f, "the peer's first message: {error}"),
             Self::OutOfTurn => f.write_str("the peer told of messages that there cannot be in the ring"),
             Self::TimedOut => f.write_str(

@@ -9,8 +9,9 @@ use std::thread;
 use doorbell::vocabulary::provider::DataInOrder;
 use doorbell::vocabulary::wire::RingInvitation;
 use doorbell::{
-    Channel, ChannelId, Event, Listener, Operation, Publication, RemoteAccess, RemoteAddress, RingChannel,
-    RingConfig, RingError, RingOpening, SendErrorKind, Window as _, WindowConfig, Worker,
+    Channel, ChannelConfig, ChannelId, CloseProgress, Event, Listener, Operation, Publication, RemoteAccess,
+    RemoteAddress, RingChannel, RingConfig, RingError, RingOpening, SendErrorKind, Turn, Window as _,
+    WindowConfig, Worker,
 };
 use doorbell_sim::{Fabric, Host};
 use fabric::{End, LONG, pair, small};
@@ -61,6 +62,10 @@ fn open(end: End, config: &RingConfig) -> Ringed {
 
 /// Two ends on devices that promise this.
 fn ends(order: DataInOrder) -> (End, End) {
+    ends_with(order, small())
+}
+
+fn ends_with(order: DataInOrder, config: ChannelConfig) -> (End, End) {
     let fabric = Fabric::new();
     let node = |name: &str, device: &str, address: &str| {
         let mut port = fabric::port(device, address);
@@ -71,7 +76,7 @@ fn ends(order: DataInOrder) -> (End, End) {
         node("a", "simA", "127.0.0.1/24"),
         node("b", "simB", "127.0.0.2/24"),
     );
-    let (a, b) = fabric::connect(nodes, small(), small());
+    let (a, b) = fabric::connect(nodes, config, config);
     (a, b.unwrap())
 }
 
@@ -89,7 +94,10 @@ fn beside(a: &mut End, b: &mut End) -> ChannelId {
 
 /// The same with rings of sixteen cells.
 fn ringed(order: DataInOrder) -> (Ringed, Ringed) {
-    let (a, b) = ends(order);
+    ringed_over(ends(order))
+}
+
+fn ringed_over((a, b): (End, End)) -> (Ringed, Ringed) {
     let mut config = RingConfig::default();
     config.cells = 16;
     let other = thread::spawn(move || open(a, &config));
@@ -361,4 +369,115 @@ fn several_are_opened_on_one_worker_at_once() {
         };
         assert_eq!((read, usize::from(room[0])), (1, number));
     }
+}
+
+/// Both kinds of rings, on channels that the Worker closes by itself.
+fn closing_by_itself(order: DataInOrder) -> (Ringed, Ringed) {
+    let mut config = small();
+    config.close_when_lost = true;
+    ringed_over(ends_with(order, config))
+}
+
+/// A peer fills its ring, sends a message beside it and goes, by closing or with its Worker: the end comes behind all of that, and
+/// what is in the ring is read after the Worker closed the channel.
+#[test]
+fn what_was_written_before_the_peer_closed_is_read_behind_its_end() {
+    for order in [DataInOrder::WholeMessage, DataInOrder::No] {
+        for (is_dropped, is_read_at_once) in [(false, true), (false, false), (true, false)] {
+            let (mut a, mut b) = closing_by_itself(order);
+            let beside = b.end.id();
+            // With immediates each message of the ring takes a receive, as does the one beside it.
+            for number in 0..12 {
+                b.send(&[number]).unwrap();
+            }
+            let channel = b.end.worker().channel(beside).unwrap();
+            channel.post_inline(Operation::Send, b"beside").unwrap();
+            let long = b.end.node.within(LONG);
+            if is_dropped {
+                drop(b);
+            } else {
+                let mut done = |_: Turn<'_, Host>, event| assert!(matches!(event, Event::Done { .. }));
+                assert_eq!(b.end.worker().close(beside, long, &mut done), Ok(()));
+            }
+            let (mut came, mut ends) = (0, Vec::new());
+            let id = a.end.id();
+            while ends.is_empty() {
+                let Ringed { end, ring } = &mut a;
+                end.worker()
+                    .poll(|_, event| match event {
+                        Event::Written { immediate, .. } => ring.note_written(immediate),
+                        Event::Received { message, .. } => {
+                            assert_eq!(message.payload(), b"beside");
+                            came += 1;
+                        }
+                        Event::PeerClosed { all_arrived } => ends.push((all_arrived, came)),
+                        other => panic!("{other:?}"),
+                    })
+                    .unwrap();
+            }
+            assert_eq!(ends, [(true, 1)], "{order:?}");
+            let mut room = [0; 8];
+            let mut numbers = Vec::new();
+            if is_read_at_once {
+                let channel = a.end.worker().channel(id).unwrap();
+                while let Some(bytes) = a.ring.receive(channel, &mut room).unwrap() {
+                    numbers.extend_from_slice(&room[..bytes]);
+                }
+            }
+            while a.end.worker().close_progress(id) != CloseProgress::Closed(Ok(())) {
+                // How far was read is told to nobody.
+                let mut unread = |_: Turn<'_, Host>, event| assert!(matches!(event, Event::Failed { .. }));
+                a.end.worker().poll(&mut unread).unwrap();
+            }
+            assert!(a.end.worker().channel(id).is_none());
+            while let Some(bytes) = a.ring.receive_left(&mut room).unwrap() {
+                numbers.extend_from_slice(&room[..bytes]);
+            }
+            assert_eq!(numbers, (0..12).collect::<Vec<_>>(), "{order:?}");
+        }
+    }
+}
+
+/// A peer opens its ring, writes and goes while we look away: its invitation, its messages and its end are polled together.
+#[test]
+fn a_ring_whose_peer_closed_at_once_is_opened_and_read() {
+    for order in [DataInOrder::WholeMessage, DataInOrder::No] {
+        let (mut a, mut b) = ends(order);
+        let (a_id, b_id) = (a.id(), b.id());
+        let (config, long) = (RingConfig::default(), a.worker().within(LONG));
+        let mut ours = RingChannel::begin_open(a.worker(), a_id, &config, long).unwrap();
+        let mut theirs = RingChannel::begin_open(b.worker(), b_id, &config, long).unwrap();
+        // Its invitation goes, and ours is not polled for.
+        assert!(ours.advance(a.worker()).is_none());
+        let mut ring = loop {
+            if let Some(ring) = theirs.poll(b.worker(), |_, event| panic!("{event:?}")) {
+                break ring.unwrap();
+            }
+        };
+        ring.send_inline(b.worker().channel(b_id).unwrap(), b"last words")
+            .unwrap();
+        b.worker().close(b_id, long, |_, _| {}).unwrap();
+        let mut ends = 0;
+        let opened = ours.poll(a.worker(), |_, event| {
+            assert!(
+                matches!(event, Event::PeerClosed { all_arrived: true }),
+                "{event:?}"
+            );
+            ends += 1;
+        });
+        let (mut ring, mut room) = (opened.unwrap().unwrap(), [0; 16]);
+        assert_eq!(
+            (ends, ring.receive_left(&mut room)),
+            (1, Ok(Some(10))),
+            "{order:?}"
+        );
+        assert_eq!(&room[..10], b"last words");
+        assert_eq!(ring.receive_left(&mut room), Ok(None));
+    }
+    // One that goes without an invitation opens none.
+    let (mut a, mut b) = pair();
+    let (a_id, b_id, long) = (a.id(), b.id(), a.worker().within(LONG));
+    b.worker().close(b_id, long, |_, _| {}).unwrap();
+    let opened = RingChannel::open(a.worker(), a_id, &RingConfig::default(), long, |_, _| {});
+    assert!(matches!(opened, Err(RingError::PeerClosed)), "{opened:?}");
 }

@@ -7,11 +7,11 @@ use core::time::Duration;
 use std::thread;
 
 use doorbell::{
-    ArenaConfig, ChannelState, Clock as _, Event, Node, Notify, Operation, PostFlags, SendErrorKind,
-    SplitError, Wait, WaitError, Woken,
+    ArenaConfig, ChannelState, Clock as _, CloseProgress, Deadline, Event, Node, Notify, Operation,
+    PostFlags, SendErrorKind, SplitError, Wait, WaitError, Woken,
 };
-use doorbell_sim::Host;
-use fabric::{End, LONG, pair_notified, pair_with, small};
+use doorbell_sim::{Fabric, Host};
+use fabric::{End, LONG, pair_notified, pair_on, pair_with, small};
 use halves::{Halves, echo, exchange, exchange_counted};
 
 /// Each with its node, which is what tells of the network.
@@ -408,4 +408,129 @@ fn reads_and_batches_are_the_sending_half_s() {
     }
     assert_eq!(batch.ring(), Ok(3));
     assert_eq!(b.received(), [1, 2, 3]);
+}
+
+/// How a peer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Going {
+    Closed,
+    Dropped,
+    Killed,
+}
+
+/// One end taken apart, after whose three messages the other end goes, while neither half is polled.
+fn ended_unpolled(going: Going) -> (Fabric, Node<Host, Host>, Halves<Host>) {
+    let fabric = Fabric::new();
+    let mut config = small();
+    config.close_when_lost = true;
+    config.probe_after = Some(Duration::from_secs(1));
+    (config.timeout, config.retry_count) = (10, 3);
+    let (a, mut b) = pair_on(&fabric, config, config, Notify::Never);
+    let (node, a) = apart(a);
+    let id = b.id();
+    for number in 0..3_u32 {
+        let channel = b.worker().channel(id).unwrap();
+        channel
+            .post_inline(Operation::Send, &number.to_be_bytes())
+            .unwrap();
+    }
+    match going {
+        Going::Closed => {
+            let long = b.worker().within(LONG);
+            b.worker().close(id, long, |_, _| {}).unwrap();
+        }
+        Going::Dropped => {}
+        Going::Killed => {
+            fabric.run_for(Duration::from_millis(1));
+            fabric.follow(&"at 0s kill b".parse().unwrap());
+        }
+    }
+    drop(b);
+    fabric.run_for(Duration::from_secs(30));
+    (fabric, node, a)
+}
+
+#[test]
+fn an_end_that_neither_half_polled_is_told_by_the_whole() {
+    for going in [Going::Closed, Going::Dropped, Going::Killed] {
+        let (fabric, _node, a) = ended_unpolled(going);
+        let id = a.id;
+        let mut worker = a.join();
+        let (mut received, mut ends) = (0, Vec::new());
+        let began = fabric.now();
+        while worker.close_progress(id) != CloseProgress::Closed(Ok(())) {
+            assert!(Deadline::after(began, LONG).remaining(fabric.now()) > Duration::ZERO);
+            fabric.run_for(Duration::from_millis(1));
+            worker
+                .poll(|_, event| match event {
+                    Event::Received { .. } => received += 1,
+                    Event::PeerClosed { all_arrived } => ends.push(Some(all_arrived)),
+                    // By the probes, which the halves do not send.
+                    Event::ChannelFailed { .. } => ends.push(None),
+                    other => panic!("{other:?}"),
+                })
+                .unwrap();
+        }
+        let expected = if going == Going::Killed { None } else { Some(true) };
+        assert_eq!((received, &ends[..]), (3, &[expected][..]), "{going:?}");
+        let leases: Vec<_> = core::iter::from_fn(|| worker.lease()).collect();
+        assert_eq!(leases.len(), 64, "{going:?}");
+    }
+}
+
+#[test]
+fn halves_that_are_dropped_behind_an_end_leave_nothing() {
+    for going in [Going::Closed, Going::Dropped, Going::Killed] {
+        let (fabric, node, a) = ended_unpolled(going);
+        assert_eq!(fabric.queue_pairs(), 1, "{going:?}");
+        let Halves {
+            sending, receiving, ..
+        } = a;
+        drop((receiving, sending));
+        assert!(node.settle(node.within(LONG)));
+        assert_eq!(fabric.queue_pairs(), 0, "{going:?}");
+    }
+}
+
+#[test]
+fn an_end_that_was_told_before_is_told_by_neither_half_nor_after() {
+    for is_closed in [true, false] {
+        let (mut a, mut b) = pair_with(small(), small());
+        let (a_id, b_id) = (a.id(), b.id());
+        if is_closed {
+            drop(b);
+        } else {
+            b.worker().channel(b_id).unwrap().shut().unwrap();
+            let channel = a.worker().channel(a_id).unwrap();
+            channel.post_inline(Operation::Send, b"x").unwrap();
+        }
+        let mut ends = 0;
+        while ends == 0 {
+            a.worker()
+                .poll(|_, event| match event {
+                    Event::PeerClosed { all_arrived: true } => ends += u32::from(is_closed),
+                    Event::ChannelFailed { .. } => ends += u32::from(!is_closed),
+                    Event::Failed { .. } => {}
+                    other => panic!("{other:?}"),
+                })
+                .unwrap();
+        }
+        let before = a.worker().state(a_id).unwrap();
+        let (_node, mut halves) = apart(a);
+        if is_closed {
+            assert_eq!(halves.send(0), Err(SendErrorKind::PeerClosed));
+            // What fails behind its end is a consequence of that.
+            halves.sending.channel(a_id).unwrap().shut().unwrap();
+        }
+        for _ in 0..100 {
+            halves.receiving.poll(|_, event| panic!("{event:?}")).unwrap();
+            halves.sending.poll(|_, event| panic!("{event:?}")).unwrap();
+        }
+        let mut worker = halves.join();
+        for _ in 0..100 {
+            worker.poll(|_, event| panic!("{event:?}")).unwrap();
+        }
+        assert_eq!(worker.state(a_id), Some(before));
+        assert_eq!(worker.close(a_id, worker.within(LONG), |_, _| {}), Ok(()));
+    }
 }

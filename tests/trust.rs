@@ -9,20 +9,16 @@ use core::time::Duration;
 use doorbell::vocabulary::handshake::{Cause, Stage};
 use doorbell::vocabulary::wire::{Reject, RejectReason};
 use doorbell::{
-    ChannelConfig, ConnectError, Connection, Event, Handle, Key, KeyRing, Listener, Node, Operation,
-    PostFlags, RemoteAccess, RemoteAddress, Resumption, SessionId, Trust, WcStatus, Window as _,
-    WindowConfig, Worker, WorkerConfig,
+    ChannelConfig, ConnectError, Connection, Event, Handle, KeyRing, Listener, Node, Operation, PostFlags,
+    RemoteAccess, RemoteAddress, Resumption, SessionId, Trust, WcStatus, Window as _, WindowConfig, Worker,
+    WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, LinkConfig};
-use fabric::{node_that, pair_with, port, prefix, small, workers};
+use fabric::{key, node_that, pair_with, port, prefix, small, workers};
 
 const WHOLE: Duration = Duration::from_secs(10);
 const LATENCY: Duration = Duration::from_millis(1);
 const PORT: u16 = 7000;
-
-fn key(id: u32, text: &str) -> Key {
-    Key::new(id, format!("{text:.<32}").as_bytes()).unwrap()
-}
 
 fn with(keys: &[(u32, &str)]) -> Trust {
     let mut keys = keys.iter().map(|(id, text)| key(*id, text));

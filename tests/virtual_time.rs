@@ -470,9 +470,11 @@ fn a_peer_beyond_the_limits_of_a_listener_makes_an_older_one_go() {
     let mut two = Two::new(driven(LATENCY, 0, ""));
     let mut limits = HandshakeLimits::default();
     (limits.under_way, limits.per_address) = (4, 4);
-    two.listener = two.listener.map(|listener| listener.with_limits(&limits));
+    two.listener = None;
     let host = two.nodes[1].network().clone();
     let at = SocketAddr::from(([10, 0, 0, 1], PORT));
+    let listener = Listener::bind_with_limits(&two.nodes[0], &two.workers[0], at, &config(), &limits);
+    two.listener = Some(listener.unwrap());
     // One is there already.
     let _silent: Vec<_> = (0..4).map(|_| host.connect(at).unwrap()).collect();
     two.fabric.run_for(4 * LATENCY);

@@ -15,9 +15,8 @@ pub(crate) type Simulated = Node<Host, Host>;
 type Announce<'a> = &'a dyn Fn(&Handle) -> Result<(), Failure>;
 
 /// So many hosts in one subnet.
-fn hosts(count: u8) -> Result<Vec<Simulated>, Failure> {
+fn hosts(fabric: &Fabric, count: u8) -> Result<Vec<Simulated>, Failure> {
     eprintln!("on a simulated fabric: no device, no network, and times that mean nothing");
-    let fabric = Fabric::new();
     (0..count)
         .map(|_| {
             let [host] = fabric.hosts()?;
@@ -31,11 +30,12 @@ fn hosts(count: u8) -> Result<Vec<Simulated>, Failure> {
 /// # Errors
 /// The first error of any of them.
 pub(crate) fn together<L: Send, C: Send>(
+    fabric: &Fabric,
     connecting: u8,
     listen: impl FnOnce(&Simulated, Announce<'_>) -> Result<L, Failure> + Send,
     connect: impl Fn(usize, &Simulated, &Handle) -> Result<C, Failure> + Sync,
 ) -> Result<(L, Vec<C>), Failure> {
-    let mut hosts = hosts(connecting.saturating_add(1))?.into_iter();
+    let mut hosts = hosts(fabric, connecting.saturating_add(1))?.into_iter();
     let listener = hosts.next().ok_or("no hosts")?;
     let (handles, handle) = mpsc::channel();
     let connect = &connect;

@@ -1,26 +1,21 @@
-//! Messages between a server and up to 64 clients, for whoever wants no verbs: connect, send, receive, broadcast, and
-//! a round in which everybody hears everybody. This file is all of it, made to be copied.
+//! Questions and answers between a server and up to 64 clients, for a program that wants no verbs: connect, ask, answer, ask everybody, and a
+//! round in which everybody hears everybody.
 //!
-//! Each call that may have to wait takes a [`Deadline`], and each error says which peer it is about. To send, to receive, to
-//! accept or to connect that ended at its deadline has changed nothing, and can be done again. A broadcast may have reached
-//! some of the peers. A round that failed after it began to be told may be half over, and nothing tells it from the next:
-//! it was the endpoint's last one ([`Error::RoundBroken`]). A server that has not heard all yet may try again.
+//! [`doorbell::requests`] does the work: it matches answers to questions, ends each question at its deadline, and drops an answer that comes
+//! later. So a question or a round that ended at its deadline can be asked again, and the old answer is never taken for the new one. Here is what is
+//! about several peers: their names, questions in turn, and errors that name the peer.
 //!
 //! | bounded | by |
 //! |---|---|
 //! | peers | [`PEERS_MAX`] |
-//! | a message | [`Settings::message_bytes_max`], or less where the peer has less |
-//! | messages nobody has received yet, of each peer | [`Settings::messages_max`]; then its sends wait |
+//! | a question or an answer | [`Settings::body_bytes_max`], or less where the peer has less |
+//! | questions that are not answered yet, from each peer | [`DEPTH`]; then its next ones wait |
 //!
-//! A message that came stays in the registered memory it came in until it is received, so a peer that sends faster than
-//! it is heard waits by itself, and nothing grows. Messages of one peer come in order. A peer that leaves says so. One that
-//! dies is noticed by whoever waits, for its messages too, within about three seconds: while a call waits, the devices of all
-//! peers are asked for a sign of life each [`PROBE_EVERY`], and one that gives none is given up after some two seconds more
-//! (`ChannelConfig::timeout` and `retry_count`; a device may take up to four times as long). A process that is stopped is not
-//! dead: its device answers, and the call's deadline is what ends it. For detection within milliseconds, several rails and
-//! reconnection there are `doorbell::Links`, for members who talk among each other `doorbell::Mesh`. This stands on channels: a link
-//! takes what comes whether anybody receives it or not, so that here each message would need a word of how many may follow; a
-//! mesh says that word, and has 64 members in all, each of whom knows its rank.
+//! A question stays in the registered memory it came in until it is answered, so a peer that asks faster than it is answered waits by itself, and
+//! nothing grows. Questions from one peer come in order. A peer that leaves says so. A peer that dies is found within about three seconds: with nothing
+//! heard from it for [`PROBE_AFTER`], its device is asked for a sign of life (`ChannelConfig::timeout` and `retry_count` say how long). A process that
+//! is stopped is not dead: its device answers, and the call's deadline ends the wait. `doorbell::Links` detects within milliseconds, uses several rails
+//! and reconnects; `doorbell::Mesh` is for members who talk among each other.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -28,43 +23,44 @@ use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::thread;
 
+use doorbell::requests::{Asked, Ended, NotSentKind, REQUEST_HEADER_BYTES, Requests};
 use doorbell::vocabulary::provider::{Provider, ProviderError};
 use doorbell::{
-    Channel, ChannelConfig, ConnectError, Connection, Deadline, Event, FirstCause, Handle, Lease, Listener,
-    Network, Node, NodeError, Operation, PostFlags, SendErrorKind, WcStatus, Worker, WorkerConfig,
+    ChannelConfig, CloseError, ConnectError, Connection, Deadline, Event, FirstCause, Handle, Listener,
+    Network, Node, NodeError, SendErrorKind, Turn, WcStatus, Worker, WorkerConfig,
 };
 
 /// Peers of an endpoint at most.
 pub(crate) const PEERS_MAX: u32 = 64;
 
-/// How often peers are asked for a sign of life while something is waited for.
-pub(crate) const PROBE_EVERY: Duration = Duration::from_secs(1);
+/// Messages under way to a peer, and from it, at most: a question and an answer each way, and as much again of calls that were given up.
+pub(crate) const DEPTH: u32 = 4;
+
+/// With nothing heard from a peer for so long, its device is asked for a sign of life.
+pub(crate) const PROBE_AFTER: Duration = Duration::from_secs(1);
 
 /// What an endpoint is made with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     /// Peers at most, up to [`PEERS_MAX`]. There is memory for all of them from the beginning: a client needs one.
     pub(crate) peers_max: u32,
-    /// The longest message. Default 8 KiB: in a round what everybody says is one message, and 64 peers may then say 120
-    /// bytes each.
-    pub(crate) message_bytes_max: u32,
-    /// Messages of one peer that nobody has received yet, and messages under way to it, 2..=32. Default 16.
-    pub(crate) messages_max: u32,
+    /// The longest question, and the longest answer. Default 8 KiB: in a round what everybody says is one answer, and 64 peers may
+    /// then say 120 bytes each.
+    pub(crate) body_bytes_max: u32,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
             peers_max: PEERS_MAX,
-            message_bytes_max: 8192,
-            messages_max: 16,
+            body_bytes_max: 8192,
         }
     }
 }
 
 /// Names a peer, in the order they came. A name is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PeerId(u32);
+pub(crate) struct PeerId(u64);
 
 impl fmt::Display for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -87,23 +83,19 @@ pub(crate) enum Error {
     Full,
     /// Caller misuse: there is no such peer, or it was disconnected.
     NoSuchPeer(PeerId),
-    /// Caller misuse: more bytes than fit into a message to this peer.
-    TooLong {
-        peer: PeerId,
-        bytes: usize,
-        bytes_max: usize,
-    },
+    /// Caller misuse: more bytes than fit into a question to this peer, or into the memory that its question came in.
+    TooLong { peer: PeerId, kind: NotSentKind },
     /// Nothing came of it by the deadline: what was waited for, of whom.
     TimedOut {
         peer: Option<PeerId>,
         what: &'static str,
     },
-    /// The peer left, or its connection failed. What had come of it was received before this was told.
+    /// The peer left, or its connection failed. What it had asked before is heard before this is told.
     Gone { peer: PeerId, why: Why },
-    /// One side is in a round of [`Endpoint::all_to_all`], and the other is not.
-    OutOfStep(PeerId),
-    /// A round has failed before: whose answers come next nobody could tell.
-    RoundBroken,
+    /// The connection was not closed cleanly.
+    NotClosed { peer: PeerId, error: CloseError },
+    /// The peer's answer is none of a round.
+    NoRound(PeerId),
 }
 
 /// Why a peer is gone.
@@ -114,7 +106,7 @@ pub(crate) enum Why {
     /// A request failed.
     Failed(WcStatus),
     /// A message was refused.
-    Refused(SendErrorKind),
+    Refused(NotSentKind),
 }
 
 impl fmt::Display for Error {
@@ -126,24 +118,15 @@ impl fmt::Display for Error {
             Self::NotListening => f.write_str("this endpoint does not listen"),
             Self::Full => f.write_str("as many peers as there may be are connected"),
             Self::NoSuchPeer(peer) => write!(f, "there is no {peer}"),
-            Self::TooLong {
-                peer,
-                bytes,
-                bytes_max,
-            } => {
-                write!(f, "a message of {bytes} bytes to {peer}, which takes {bytes_max}")
-            }
+            Self::TooLong { peer, kind } => write!(f, "to {peer}: {kind}"),
             Self::TimedOut {
                 peer: Some(peer),
                 what,
             } => write!(f, "no {what} {peer} by the deadline"),
             Self::TimedOut { peer: None, what } => write!(f, "no {what} anybody by the deadline"),
             Self::Gone { peer, why } => write!(f, "{peer} {why}"),
-            Self::OutOfStep(peer) => write!(
-                f,
-                "{peer} is in a round and this side is not, or the other way round"
-            ),
-            Self::RoundBroken => f.write_str("a round has failed before: begin with a new endpoint"),
+            Self::NotClosed { peer, error } => write!(f, "{peer}: {error}"),
+            Self::NoRound(peer) => write!(f, "the answer of {peer} is none of a round"),
         }
     }
 }
@@ -178,48 +161,15 @@ impl From<ProviderError> for Error {
     }
 }
 
-/// What a message is: two bits of the word it is sent with. The others number it, since devices are known that deliver the
-/// last message again as a connection fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// The application's.
-    Plain,
-    /// What a client says in a round.
-    Said,
-    /// What all said in it.
-    Heard,
-    /// The peer leaves.
-    Farewell,
-}
-
-impl Kind {
-    /// As `number` of the messages to a peer.
-    pub(super) const fn word(self, number: u32) -> u32 {
-        (number << 2) | self as u32
-    }
-
-    /// What came as the message of this number; nothing where it is another.
-    pub(super) const fn of(word: u32, number: u32) -> Option<Self> {
-        if word >> 2 != number << 2 >> 2 {
-            return None;
-        }
-        match word & 3 {
-            0 => Some(Self::Plain),
-            1 => Some(Self::Said),
-            2 => Some(Self::Heard),
-            _ => Some(Self::Farewell),
-        }
-    }
-}
-
 /// A peer, and what came of it.
 struct Peer<P: Provider> {
     at: Connection,
-    /// How many messages were sent to it, and how many came.
-    sent: u32,
-    came: u32,
-    /// What nobody has received yet, in the memory it came in.
-    inbox: VecDeque<(Kind, Lease<P>)>,
+    /// The question that it was asked, until that has an end.
+    requests: Requests<()>,
+    /// The answer to it.
+    answer: Option<Vec<u8>>,
+    /// Its questions that are not answered yet, in the memory they came in.
+    inbox: VecDeque<Asked<P>>,
     gone: Option<Why>,
 }
 
@@ -229,14 +179,11 @@ pub(crate) struct Endpoint<'n, P: Provider, N: Network> {
     settings: Settings,
     workers: Vec<Worker<P>>,
     listener: Option<Listener<P, N>>,
+    /// By name, which is also the word of the application's own on the channel.
     peers: BTreeMap<PeerId, Peer<P>>,
-    next: u32,
-    /// Whose message was received last: the next is somebody else's, where one came.
+    next: u64,
+    /// The peer whose question was taken last: the next is another's, where one came.
     heard_last: PeerId,
-    /// Whether a round began and came to no end.
-    is_round_broken: bool,
-    /// When peers are to be asked for a sign of life.
-    probe_at: Deadline,
 }
 
 impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
@@ -244,12 +191,9 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
     pub(crate) fn init(node: &'n Node<P, N>, settings: &Settings) -> Result<Self, Error> {
         let mut settings = *settings;
         settings.peers_max = settings.peers_max.clamp(1, PEERS_MAX);
-        settings.messages_max = settings.messages_max.clamp(2, 32);
-        let mut config = WorkerConfig::default();
+        let mut config = WorkerConfig::for_channels(settings.peers_max, slot_bytes(&settings));
         // As much for what is under way to a peer as for what comes of it.
-        config.slots = settings.peers_max * settings.messages_max * 2;
-        config.slot_bytes = settings.message_bytes_max;
-        config.channels_max = settings.peers_max;
+        config.slots = settings.peers_max * DEPTH * 2;
         Ok(Self {
             node,
             settings,
@@ -258,14 +202,12 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
             peers: BTreeMap::new(),
             next: 0,
             heard_last: PeerId(0),
-            is_round_broken: false,
-            probe_at: node.within(PROBE_EVERY),
         })
     }
 
     /// Lets peers connect at this address (port 0: any free one); they need the handle to.
     pub(crate) fn listen(&mut self, address: SocketAddr) -> Result<&Handle, Error> {
-        let listener = Listener::bind(self.node, &self.workers, address, &self.channel())?;
+        let listener = Listener::bind(self.node, &self.workers, address, &channel())?;
         Ok(self.listener.insert(listener).handle())
     }
 
@@ -277,11 +219,12 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
         Ok(self.add(at))
     }
 
-    /// Connects to whoever handed out the handle.
+    /// Connects to the endpoint that handed out the handle.
     pub(crate) fn connect(&mut self, handle: &Handle, deadline: Deadline) -> Result<PeerId, Error> {
         self.has_room()?;
-        let channel = self.channel();
-        let at = self.node.connect(&mut self.workers, handle, &channel, deadline)?;
+        let at = self
+            .node
+            .connect(&mut self.workers, handle, &channel(), deadline)?;
         Ok(self.add(at))
     }
 
@@ -290,37 +233,73 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
         self.peers.keys().copied()
     }
 
-    /// Sends a message: it is copied, and on its way when this returns. Waits while the peer has no room.
-    pub(crate) fn send(&mut self, to: PeerId, message: &[u8], deadline: Deadline) -> Result<(), Error> {
-        self.send_as(Kind::Plain, to, message, deadline)
+    /// Asks a peer, and waits for its answer.
+    pub(crate) fn ask(&mut self, to: PeerId, question: &[u8], deadline: Deadline) -> Result<Vec<u8>, Error> {
+        self.begin(to, question, deadline)?;
+        self.answer_of(to, deadline)
     }
 
-    /// Sends a message to each peer in turn; the first one to whom it cannot be sent ends it.
-    pub(crate) fn broadcast(&mut self, message: &[u8], deadline: Deadline) -> Result<(), Error> {
+    /// Asks all peers at once, and waits until each has answered. The first one that does not ends it.
+    pub(crate) fn ask_all(&mut self, question: &[u8], deadline: Deadline) -> Result<(), Error> {
         let peers: Vec<_> = self.peers().collect();
+        for &peer in &peers {
+            self.begin(peer, question, deadline)?;
+        }
         peers
             .into_iter()
-            .try_for_each(|peer| self.send(peer, message, deadline))
+            .try_for_each(|peer| self.answer_of(peer, deadline).map(drop))
     }
 
-    /// Waits for the next message of a peer.
-    pub(crate) fn recv(&mut self, from: PeerId, deadline: Deadline) -> Result<Vec<u8>, Error> {
-        self.await_kind(Kind::Plain, from, deadline)?;
-        self.take(from)
-    }
-
-    /// Waits for the next message of anybody. Whoever was heard last has to wait for the others.
-    pub(crate) fn recv_any(&mut self, deadline: Deadline) -> Result<(PeerId, Vec<u8>), Error> {
+    /// Waits for the next question of any peer. The peer that was heard last has to wait for the others.
+    pub(crate) fn next(&mut self, deadline: Deadline) -> Result<(PeerId, Asked<P>), Error> {
         loop {
             self.poll()?;
             let after = PeerId(self.heard_last.0 + 1);
-            let mut in_turn = self.peers.range(after..).chain(self.peers.range(..after));
-            let heard = in_turn.find(|(_, peer)| !peer.inbox.is_empty() || peer.gone.is_some());
-            if let Some((&peer, _)) = heard {
-                self.heard_last = peer;
-                return Ok((peer, self.recv(peer, deadline)?));
+            let mut peers = self.peers.iter().map(|(id, peer)| (*id < after, *id, peer));
+            let has_news = |peer: &Peer<P>| !peer.inbox.is_empty() || peer.gone.is_some();
+            // Those behind the last one first, then those before it.
+            let heard = peers
+                .clone()
+                .find(|(is_before, _, peer)| !is_before && has_news(peer));
+            if let Some((_, id, _)) = heard.or_else(|| peers.find(|(_, _, peer)| has_news(peer))) {
+                self.heard_last = id;
+                let (peer, _) = self.peer(id)?;
+                let question = peer.inbox.pop_front();
+                let why = peer.gone.unwrap_or(Why::Left);
+                return question.map_or(Err(Error::Gone { peer: id, why }), |asked| Ok((id, asked)));
             }
-            self.pause(deadline, None, "message of")?;
+            self.pause(deadline, None, "question of")?;
+        }
+    }
+
+    /// Answers a question. Without room by the deadline there is no answer, and the peer's own deadline tells it so.
+    pub(crate) fn answer(
+        &mut self,
+        to: PeerId,
+        question: Asked<P>,
+        answer: &[u8],
+        deadline: Deadline,
+    ) -> Result<(), Error> {
+        let (bytes, bytes_max) = (answer.len(), question.answer_bytes_max());
+        let Ok(mut message) = question.answer(answer) else {
+            let kind = NotSentKind::TooLong { bytes, bytes_max };
+            return Err(Error::TooLong { peer: to, kind });
+        };
+        loop {
+            let (peer, worker) = self.peer(to)?;
+            if let Some(why) = peer.gone {
+                return Err(Error::Gone { peer: to, why });
+            }
+            let channel = worker.channel(peer.at.channel).ok_or(Error::NoSuchPeer(to))?;
+            match channel.send(message) {
+                Ok(_) => return Ok(()),
+                Err(error) => match (error.kind, error.item) {
+                    (SendErrorKind::WouldBlock, Some(back)) => message = back,
+                    (kind, _) => return Err(peer.refused(to, NotSentKind::Channel(kind))),
+                },
+            }
+            self.pause(deadline, Some(to), "room for an answer to")?;
+            self.poll()?;
         }
     }
 
@@ -331,98 +310,50 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
         message: &[u8],
         deadline: Deadline,
     ) -> Result<Round, Error> {
-        self.has_whole_rounds()?;
-        self.send_as(Kind::Said, server, message, deadline)?;
-        // An answer that comes after this call would be taken for the next round's.
-        self.is_round_broken = true;
-        self.await_kind(Kind::Heard, server, deadline)?;
-        let heard = self.take(server)?;
-        let round = Round::parse(&heard).ok_or(Error::OutOfStep(server))?;
-        self.is_round_broken = false;
-        Ok(round)
+        let heard = self.ask(server, message, deadline)?;
+        Round::parse(&heard).ok_or(Error::NoRound(server))
     }
 
     /// A round, of the server: hears one client after the other, and tells each what all of them said. Gives those
-    /// who are gone, and did not hear it.
+    /// who are gone, and did not hear it. A round that ended at its deadline took no question, or was told to some.
     pub(crate) fn serve_all_to_all(&mut self, deadline: Deadline) -> Result<Vec<PeerId>, Error> {
-        self.has_whole_rounds()?;
         let peers: Vec<_> = self.peers().collect();
-        let mut gone = Vec::new();
-        // Nothing is taken before all of it is there.
-        for &peer in &peers {
-            match self.await_kind(Kind::Said, peer, deadline) {
-                Err(Error::Gone { .. }) => gone.push(peer),
-                outcome => outcome?,
-            }
+        for &id in &peers {
+            self.until(id, deadline, "question of", |peer| {
+                !peer.inbox.is_empty() || peer.gone.is_some()
+            })?;
         }
-        let said = |peer: &PeerId| Some(self.peers.get(peer)?.inbox.front()?.1.payload());
-        let said: Vec<_> = peers
+        let questions = self.peers.values_mut().map(|peer| peer.inbox.pop_front());
+        let questions: Vec<_> = questions.collect();
+        let said: Vec<_> = questions
             .iter()
-            .map(|peer| said(peer).filter(|_| !gone.contains(peer)))
+            .map(|question| question.as_ref().map(Asked::body))
             .collect();
         let mut round = Round::join(&said);
-        for peer in peers.iter().filter(|peer| !gone.contains(peer)) {
-            self.fits(*peer, round.len())?;
-        }
-        // Some hear it now, and may begin the next one.
-        self.is_round_broken = true;
-        for (own, &peer) in (0_u16..).zip(&peers) {
-            if gone.contains(&peer) {
-                continue;
-            }
-            self.take(peer)?;
+        let mut gone = Vec::new();
+        for (own, (peer, question)) in (0_u16..).zip(peers.into_iter().zip(questions)) {
             Round::address(&mut round, own);
-            match self.send_as(Kind::Heard, peer, &round, deadline) {
-                Err(Error::Gone { .. }) => gone.push(peer),
-                outcome => outcome?,
+            let told = question.map(|question| self.answer(peer, question, &round, deadline));
+            match told {
+                None | Some(Err(Error::Gone { .. })) => gone.push(peer),
+                Some(outcome) => outcome?,
             }
         }
-        self.is_round_broken = false;
         Ok(gone)
     }
 
-    /// Whether each round so far came to its end.
-    const fn has_whole_rounds(&self) -> Result<(), Error> {
-        if self.is_round_broken {
-            return Err(Error::RoundBroken);
-        }
-        Ok(())
-    }
-
-    /// Says farewell to a peer, waits until all that was sent to it is there, and forgets it, with what it
-    /// said and nobody has received.
+    /// Closes the connection to a peer behind all that was sent to it, and forgets it, with its questions.
     pub(crate) fn disconnect(&mut self, peer: PeerId, deadline: Deadline) -> Result<(), Error> {
-        let farewell = self.send_as(Kind::Farewell, peer, &[], deadline);
         let at = self.peers.get(&peer).ok_or(Error::NoSuchPeer(peer))?.at;
         let Self { workers, peers, .. } = self;
         let worker = workers.get_mut(at.worker).ok_or(Error::NoSuchPeer(peer))?;
-        let closed = worker.close(at.channel, deadline, |mut turn, event| {
-            let from = turn.channel.id();
-            let of = |peer: &&mut Peer<P>| peer.at.worker == at.worker && peer.at.channel == from;
-            if let Some(unused) = peers.values_mut().find(of).and_then(|peer| peer.note(event)) {
-                turn.release(unused);
-            }
-        });
-        let was = self.peers.remove(&peer);
-        match (was.and_then(|peer| peer.gone), farewell) {
+        let closed = worker.close(at.channel, deadline, |turn, event| note(peers, turn, event));
+        match self.peers.remove(&peer).and_then(|peer| peer.gone) {
             // Nothing more can be lost of it.
-            (Some(Why::Left), _) => Ok(()),
-            (Some(why), _) => Err(Error::Gone { peer, why }),
-            (None, Err(error)) => Err(error),
-            (None, Ok(())) if closed.is_err() => Err(Error::TimedOut {
-                peer: Some(peer),
-                what: "sign that all came to",
-            }),
-            (None, Ok(())) => Ok(()),
+            Some(Why::Left) => Ok(()),
+            Some(why) => Err(Error::Gone { peer, why }),
+            None => closed.map_err(|error| Error::NotClosed { peer, error }),
         }
-    }
-
-    fn channel(&self) -> ChannelConfig {
-        let mut config = ChannelConfig::default();
-        config.send_depth = self.settings.messages_max;
-        config.receive_depth = self.settings.messages_max;
-        config.repost_batch = (self.settings.messages_max / 4).max(1);
-        config
     }
 
     fn has_room(&self) -> Result<(), Error> {
@@ -433,154 +364,168 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
     fn add(&mut self, at: Connection) -> PeerId {
         let id = PeerId(self.next);
         self.next += 1;
-        let inbox = VecDeque::with_capacity(self.settings.messages_max as usize);
+        if let Some(channel) = self
+            .workers
+            .get_mut(at.worker)
+            .and_then(|worker| worker.channel(at.channel))
+        {
+            channel.set_user(id.0);
+        }
         let peer = Peer {
             at,
-            sent: 0,
-            came: 0,
-            inbox,
+            requests: Requests::new(1, self.settings.body_bytes_max as usize),
+            answer: None,
+            inbox: VecDeque::with_capacity(DEPTH as usize),
             gone: None,
         };
         self.peers.insert(id, peer);
         id
     }
 
-    /// Whether a message of so many bytes fits.
-    fn fits(&mut self, peer: PeerId, bytes: usize) -> Result<(), Error> {
-        let at = self.peers.get(&peer).ok_or(Error::NoSuchPeer(peer))?.at;
-        let channel = self
-            .workers
-            .get_mut(at.worker)
-            .and_then(|worker| worker.channel(at.channel));
-        let theirs = channel.ok_or(Error::NoSuchPeer(peer))?.peer().message_bytes_max();
-        let bytes_max = theirs.min(self.settings.message_bytes_max) as usize;
-        if bytes <= bytes_max {
-            return Ok(());
-        }
-        Err(Error::TooLong {
-            peer,
-            bytes,
-            bytes_max,
-        })
+    /// A peer, and the Worker that has its channel.
+    fn peer(&mut self, id: PeerId) -> Result<(&mut Peer<P>, &mut Worker<P>), Error> {
+        let peer = self.peers.get_mut(&id).ok_or(Error::NoSuchPeer(id))?;
+        let worker = self.workers.get_mut(peer.at.worker);
+        Ok((peer, worker.ok_or(Error::NoSuchPeer(id))?))
     }
 
-    fn send_as(&mut self, kind: Kind, to: PeerId, message: &[u8], deadline: Deadline) -> Result<(), Error> {
-        self.fits(to, message.len())?;
+    /// Sends a question. Waits while the peer has no room.
+    fn begin(&mut self, to: PeerId, question: &[u8], deadline: Deadline) -> Result<(), Error> {
         loop {
             self.poll()?;
-            let peer = self.peers.get_mut(&to).ok_or(Error::NoSuchPeer(to))?;
+            let (peer, worker) = self.peer(to)?;
             if let Some(why) = peer.gone {
                 return Err(Error::Gone { peer: to, why });
             }
-            let worker = self
-                .workers
-                .get_mut(peer.at.worker)
-                .ok_or(Error::NoSuchPeer(to))?;
-            if let Some(mut lease) = worker.lease() {
-                // It fits: that was looked at.
-                let _ = lease.fill(message);
-                let channel = worker.channel(peer.at.channel).ok_or(Error::NoSuchPeer(to))?;
-                let operation = Operation::SendWithImmediate(kind.word(peer.sent));
-                match channel.post(operation, lease, PostFlags::empty()) {
-                    Ok(_) => {
-                        peer.sent = peer.sent.wrapping_add(1);
-                        return Ok(());
-                    }
-                    Err(error) if error.kind == SendErrorKind::WouldBlock => {}
-                    Err(error) => peer.gone = Some(Why::Refused(error.kind)),
+            match peer
+                .requests
+                .send(worker, peer.at.channel, question, deadline, ())
+            {
+                Ok(_) => {
+                    peer.answer = None;
+                    return Ok(());
                 }
+                Err(refused) if refused.kind.is_back_pressure() => {}
+                Err(refused) => return Err(peer.refused(to, refused.kind)),
             }
-            self.pause(deadline, Some(to), "room for a message to")?;
+            self.pause(deadline, Some(to), "room for a question to")?;
         }
     }
 
-    /// Waits until a message of a peer is there, and it is of this kind.
-    fn await_kind(&mut self, kind: Kind, from: PeerId, deadline: Deadline) -> Result<(), Error> {
+    /// Waits for the end of the question that a peer was asked.
+    fn answer_of(&mut self, from: PeerId, deadline: Deadline) -> Result<Vec<u8>, Error> {
+        self.until(from, deadline, "answer of", |peer| peer.requests.in_flight() == 0)?;
+        let (peer, _) = self.peer(from)?;
+        match (peer.answer.take(), peer.gone) {
+            (Some(answer), _) => Ok(answer),
+            (None, Some(why)) => Err(Error::Gone { peer: from, why }),
+            (None, None) => Err(Error::TimedOut {
+                peer: Some(from),
+                what: "answer of",
+            }),
+        }
+    }
+
+    /// Waits until something is so of a peer.
+    fn until(
+        &mut self,
+        id: PeerId,
+        deadline: Deadline,
+        what: &'static str,
+        is_so: impl Fn(&Peer<P>) -> bool,
+    ) -> Result<(), Error> {
         loop {
             self.poll()?;
-            let peer = self.peers.get(&from).ok_or(Error::NoSuchPeer(from))?;
-            match (peer.inbox.front(), peer.gone) {
-                (Some((came, _)), _) if *came == kind => return Ok(()),
-                (Some(_), _) => return Err(Error::OutOfStep(from)),
-                (None, Some(why)) => return Err(Error::Gone { peer: from, why }),
-                (None, None) => self.pause(deadline, Some(from), "message of")?,
+            if is_so(self.peer(id)?.0) {
+                return Ok(());
             }
+            self.pause(deadline, Some(id), what)?;
         }
     }
 
-    /// Takes the oldest message of a peer, and lets its memory receive again.
-    fn take(&mut self, from: PeerId) -> Result<Vec<u8>, Error> {
-        let peer = self.peers.get_mut(&from).ok_or(Error::NoSuchPeer(from))?;
-        let (_, lease) = peer.inbox.pop_front().ok_or(Error::NoSuchPeer(from))?;
-        let message = lease.payload().to_vec();
-        if let Some(worker) = self.workers.get_mut(peer.at.worker) {
-            worker.release(lease);
-        }
-        Ok(message)
-    }
-
-    /// Takes what came, from all peers. Never waits.
+    /// Takes what came, from all peers, and ends questions whose deadlines have passed. Never waits.
     fn poll(&mut self) -> Result<(), Error> {
         let Self { workers, peers, .. } = self;
-        for (index, worker) in workers.iter_mut().enumerate() {
-            worker.poll(|mut turn, event| {
-                let from = turn.channel.id();
-                let of = |peer: &&mut Peer<P>| peer.at.worker == index && peer.at.channel == from;
-                if let Some(unused) = peers.values_mut().find(of).and_then(|peer| peer.note(event)) {
-                    turn.release(unused);
-                }
-            })?;
+        for worker in workers {
+            worker.poll(|turn, event| note(peers, turn, event))?;
+        }
+        let now = self.node.network().now();
+        for peer in self.peers.values_mut() {
+            peer.requests.expire(now, |(), _| {});
         }
         Ok(())
     }
 
     /// Leaves the processor to others, unless the deadline has passed.
-    fn pause(&mut self, deadline: Deadline, peer: Option<PeerId>, what: &'static str) -> Result<(), Error> {
-        let now = self.node.network().now();
-        if deadline.has_passed(now) {
+    fn pause(&self, deadline: Deadline, peer: Option<PeerId>, what: &'static str) -> Result<(), Error> {
+        if deadline.has_passed(self.node.network().now()) {
             return Err(Error::TimedOut { peer, what });
-        }
-        if self.probe_at.has_passed(now) {
-            self.probe_at = Deadline::after(now, PROBE_EVERY);
-            for peer in self.peers.values().filter(|peer| peer.gone.is_none()) {
-                let worker = self.workers.get_mut(peer.at.worker);
-                let channel = worker.and_then(|worker| worker.channel(peer.at.channel));
-                // Where there is no room, something is under way that fails just as well.
-                let _ = channel.map(Channel::probe);
-            }
         }
         thread::yield_now();
         Ok(())
     }
 }
 
-impl<P: Provider> Peer<P> {
-    /// Notes what happened; gives back memory that is of no use.
-    fn note(&mut self, event: Event<P>) -> Option<Lease<P>> {
-        match event {
-            Event::Received { message, immediate } => {
-                let Some(kind) = immediate.and_then(|word| Kind::of(word, self.came)) else {
-                    return Some(message);
-                };
-                self.came = self.came.wrapping_add(1);
-                if kind == Kind::Farewell {
-                    self.gone = Some(Why::Left);
-                    return Some(message);
-                }
-                self.inbox.push_back((kind, message));
-            }
-            // A flush is the consequence of another failure, which may be told after it.
+/// Bytes of a message, the header of a request among them.
+fn slot_bytes(settings: &Settings) -> u32 {
+    settings.body_bytes_max + REQUEST_HEADER_BYTES as u32
+}
+
+fn channel() -> ChannelConfig {
+    let mut config = ChannelConfig::default();
+    config.send_depth = DEPTH;
+    config.receive_depth = DEPTH;
+    config.repost_batch = 1;
+    config.probe_after = Some(PROBE_AFTER);
+    config
+}
+
+/// Notes what happened on a channel.
+fn note<P: Provider>(peers: &mut BTreeMap<PeerId, Peer<P>>, mut turn: Turn<'_, P>, event: Event<P>) {
+    let Some(peer) = peers.get_mut(&PeerId(turn.channel.user())) else {
+        return;
+    };
+    let Peer { requests, answer, .. } = peer;
+    let event = requests.take(&mut turn, event, |(), end| {
+        if let Ended::Answered(body) = end {
+            *answer = Some(body.to_vec());
+        }
+    });
+    match event {
+        Some(Event::Received { message, .. }) => match Asked::of(message) {
+            Ok(question) => peer.inbox.push_back(question),
+            Err(message) => turn.release(message),
+        },
+        Some(Event::PeerClosed { .. }) => {
+            peer.gone.get_or_insert(Why::Left);
+        }
+        // A flush is the consequence of another failure, which may be told after it.
+        Some(
             Event::Failed { status, .. }
             | Event::ChannelFailed {
                 cause: FirstCause { status, .. },
-            } => match self.gone {
-                None => self.gone = Some(Why::Failed(status)),
-                Some(Why::Failed(first)) if first.is_flush() => self.gone = Some(Why::Failed(status)),
-                Some(_) => {}
             },
-            _ => {}
+        ) => match peer.gone {
+            None => peer.gone = Some(Why::Failed(status)),
+            Some(Why::Failed(first)) if first.is_flush() => peer.gone = Some(Why::Failed(status)),
+            Some(_) => {}
+        },
+        _ => {}
+    }
+}
+
+impl<P: Provider> Peer<P> {
+    /// A message to it was refused: too long, or the peer is gone by it.
+    fn refused(&mut self, peer: PeerId, kind: NotSentKind) -> Error {
+        match kind {
+            NotSentKind::TooLong { .. } | NotSentKind::Channel(SendErrorKind::TooLong { .. }) => {
+                Error::TooLong { peer, kind }
+            }
+            _ => Error::Gone {
+                peer,
+                why: *self.gone.get_or_insert(Why::Refused(kind)),
+            },
         }
-        None
     }
 }
 
@@ -597,7 +542,7 @@ impl Round {
     /// In the place of a length: nothing was said.
     const NOTHING: u32 = u32::MAX;
 
-    /// All that was said as one message: whom it is for, and of each its length and itself.
+    /// All that was said, as one answer: whom it is for, then each message behind its length.
     pub(super) fn join(said: &[Option<&[u8]>]) -> Vec<u8> {
         let mut joined = vec![0; size_of::<u16>()];
         for message in said {

@@ -1,4 +1,4 @@
-//! A server and up to 64 clients who know nothing of verbs: [`endpoint`] is all they use, and made to be copied.
+//! A server and up to 64 clients who know nothing of verbs: [`endpoint`] is all they use, questions and answers by `doorbell::requests`.
 //!
 //! ```text
 //! host a$ cargo run --release --example client-server -- serve --key-file keys --clients 2
@@ -6,13 +6,12 @@
 //! host c$ cargo run --release --example client-server -- join --key-file keys doorbell:...
 //! ```
 //!
-//! The server waits for all clients and tells them by **broadcast** what is to be done: rounds of the sequential
-//! **all-to-all**, in which each client says something, and the server hears one after the other and tells each what all of
-//! them said. Then every client has some questions, each **sent** and its answer **received**, and leaves.
+//! The server waits for all clients and tells them by **broadcast** what is to be done, which each confirms. Then there are rounds of the
+//! sequential **all-to-all**: each client says something, and the server hears one after the other and answers each with what all of
+//! them said. At last every client **asks** some questions, and leaves.
 //!
-//! **The verb is SEND**, with a word that says what the message is: both sides want each message, in order, and a server
-//! that is not quick enough has to slow its clients down. Credits do that: a message nobody has received yet stays in the
-//! memory it came in, which takes nothing else meanwhile.
+//! **The verb is SEND**: both sides want each message, in order, and a server that is not quick enough has to slow its clients down. Credits do
+//! that: a question that is not answered yet stays in the memory it came in, which takes nothing else meanwhile.
 //!
 //! All 64 clients wait for the server in each round, and it serves one at a time. `doorbell::Mesh` has an all-to-all
 //! without anybody in the middle.
@@ -35,6 +34,7 @@ use std::time::Instant;
 use clap::{Args, Parser, Subcommand};
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{Handle, Network, Node};
+use doorbell_sim::Fabric;
 use serde::Serialize;
 
 use around::{All, Failure, Latencies, Output, Percentiles, Progress, Report, mix, simulated, words};
@@ -160,6 +160,7 @@ fn main() -> ExitCode {
 /// A server and its clients, each a host.
 fn all(arguments: &Simulated) -> Result<All<Served, Joined>, Failure> {
     let found = simulated::together(
+        &Fabric::new(),
         arguments.serve.clients,
         |node, announce| serve(node, &arguments.serve, announce),
         |number, node, handle| {
@@ -200,7 +201,7 @@ fn serve<P: Provider>(
         failures: Vec::new(),
     };
     let plan = [arguments.rounds.to_le_bytes(), arguments.size.to_le_bytes()].concat();
-    endpoint.broadcast(&plan, within())?;
+    endpoint.ask_all(&plan, within())?;
     for _ in 0..arguments.rounds {
         match endpoint.serve_all_to_all(within()) {
             Ok(gone) => served.left_early = gone.len(),
@@ -216,10 +217,11 @@ fn serve<P: Provider>(
         served.rounds += 1;
     }
     while endpoint.peers().next().is_some() && served.failures.is_empty() {
-        match endpoint.recv_any(within()) {
-            Ok((client, mut question)) => {
-                question.reverse();
-                endpoint.send(client, &question, within())?;
+        match endpoint.next(within()) {
+            Ok((client, question)) => {
+                let mut answer = question.body().to_vec();
+                answer.reverse();
+                endpoint.answer(client, question, &answer, within())?;
                 served.answered += 1;
             }
             // It says why, of one that did not leave.
@@ -251,10 +253,11 @@ fn join<P: Provider>(
     };
     let mut endpoint = Endpoint::init(node, &settings)?;
     let server = endpoint.connect(handle, within())?;
-    let plan = endpoint.recv(server, within())?;
-    let Some([rounds, size]) = plan.first_chunk().copied().map(plan_of) else {
+    let (_, plan) = endpoint.next(within())?;
+    let Some([rounds, size]) = plan.body().first_chunk().copied().map(plan_of) else {
         return Err("the server has no plan".into());
     };
+    endpoint.answer(server, plan, &[], within())?;
     let mut name = [0; size_of::<u64>()];
     node.network()
         .random(&mut name)
@@ -274,9 +277,9 @@ fn join<P: Provider>(
     let mut answers = 0;
     for number in 0..if is_leaving { 0 } else { manner.questions } {
         let mut expected = statement(hearing.name, number, hearing.bytes);
-        endpoint.send(server, &expected, within())?;
+        let answer = endpoint.ask(server, &expected, within())?;
         expected.reverse();
-        if endpoint.recv(server, within())? == expected {
+        if answer == expected {
             answers += 1;
         } else {
             hearing

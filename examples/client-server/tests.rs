@@ -6,10 +6,11 @@ use std::sync::Barrier;
 
 use clap::Parser as _;
 use doorbell::Clock as _;
-use doorbell_sim::Host;
+use doorbell_sim::plan::{Clause, Plan};
+use doorbell_sim::{Fabric, Host};
 
 use super::around::simulated::{self, Simulated as Node};
-use super::endpoint::{Endpoint, Error, Kind, PROBE_EVERY, PeerId, Round, Settings, Why};
+use super::endpoint::{DEPTH, Endpoint, Error, PROBE_AFTER, PeerId, Round, Settings, Why};
 use super::{All, Arguments, Hearing, Joined, PROGRAM, Role, Served, all, statement};
 
 fn run(arguments: &[&str]) -> All<Served, Joined> {
@@ -57,6 +58,7 @@ fn between<L: Send, C: Send>(
 ) -> (L, Vec<C>) {
     let settings = settings(clients);
     let outcome = simulated::together(
+        &Fabric::new(),
         clients,
         |node, announce| {
             let mut endpoint = Endpoint::init(node, &settings)?;
@@ -65,10 +67,10 @@ fn between<L: Send, C: Send>(
                 endpoint.accept(node.within(Duration::from_secs(60)))?;
             }
             let outcome = server(node, &mut endpoint);
-            let peers: Vec<_> = endpoint.peers().collect();
-            for peer in peers {
-                let left = endpoint.recv(peer, long(node)).unwrap_err();
-                assert!(matches!(left, Error::Gone { why: Why::Left, .. }), "{left}");
+            while endpoint.peers().next().is_some() {
+                let Err(Error::Gone { peer, why: Why::Left }) = endpoint.next(long(node)) else {
+                    panic!("a question that is too much");
+                };
                 endpoint.disconnect(peer, long(node))?;
             }
             Ok(outcome)
@@ -85,8 +87,7 @@ fn between<L: Send, C: Send>(
 fn settings(peers_max: u8) -> Settings {
     Settings {
         peers_max: peers_max.into(),
-        message_bytes_max: 256,
-        messages_max: 4,
+        body_bytes_max: 256,
     }
 }
 
@@ -103,44 +104,78 @@ fn only(endpoint: &Endpoint<'_, Host, Host>) -> PeerId {
     endpoint.peers().next().unwrap()
 }
 
+/// Answers a question by itself.
+fn echo(node: &Node, endpoint: &mut Endpoint<'_, Host, Host>) -> (PeerId, Vec<u8>) {
+    let (peer, question) = endpoint.next(long(node)).unwrap();
+    let body = question.body().to_vec();
+    endpoint.answer(peer, question, &body, long(node)).unwrap();
+    (peer, body)
+}
+
 #[test]
-fn who_is_not_heard_waits_and_loses_nothing() {
+fn a_question_that_is_late_is_asked_again_and_has_its_own_answer() {
+    let late = Barrier::new(2);
+    between(
+        1,
+        |node, server| {
+            late.wait();
+            assert_eq!(echo(node, server).1, b"first");
+            assert_eq!(echo(node, server).1, b"second");
+        },
+        |node, client| {
+            let server = only(client);
+            let error = client.ask(server, b"first", short(node)).unwrap_err();
+            assert_eq!(error.to_string(), "no answer of peer 0 by the deadline");
+            late.wait();
+            assert_eq!(client.ask(server, b"second", long(node)).unwrap(), b"second");
+            client.disconnect(server, long(node)).unwrap();
+        },
+    );
+}
+
+/// A peer that is not answered waits by itself, and nothing grows.
+#[test]
+fn questions_that_nobody_answers_find_no_more_room() {
     let full = Barrier::new(2);
     between(
         1,
         |node, server| {
             full.wait();
-            let client = only(server);
-            for number in 0..5 {
-                assert_eq!(server.recv(client, long(node)).unwrap(), [number; 3]);
+            let mut heard: Vec<u8> = Vec::new();
+            while heard.last() != Some(&u8::MAX) {
+                heard.extend(echo(node, server).1);
             }
+            let mut expected: Vec<u8> = (0..DEPTH as u8).collect();
+            expected.push(u8::MAX);
+            assert_eq!(heard, expected);
         },
         |node, client| {
             let server = only(client);
-            for number in 0..4 {
-                client.send(server, &[number; 3], long(node)).unwrap();
+            for number in 0..DEPTH as u8 {
+                let error = client.ask(server, &[number], short(node)).unwrap_err();
+                assert_eq!(error.to_string(), "no answer of peer 0 by the deadline");
             }
-            let late = client.send(server, &[4; 3], short(node)).unwrap_err();
+            let error = client.ask(server, &[100], short(node)).unwrap_err();
             assert_eq!(
-                late.to_string(),
-                "no room for a message to peer 0 by the deadline"
+                error.to_string(),
+                "no room for a question to peer 0 by the deadline"
             );
             full.wait();
-            client.send(server, &[4; 3], long(node)).unwrap();
+            assert_eq!(client.ask(server, &[u8::MAX], long(node)).unwrap(), [u8::MAX]);
             client.disconnect(server, long(node)).unwrap();
         },
     );
 }
 
 #[test]
-fn whoever_was_heard_waits_for_the_others() {
+fn a_peer_that_was_heard_waits_for_the_others() {
     let said = Barrier::new(4);
     between(
         3,
         |node, server| {
-            server.broadcast(b"speak", long(node)).unwrap();
+            server.ask_all(b"speak", long(node)).unwrap();
             said.wait();
-            let speakers: Vec<_> = (0..6).map(|_| server.recv_any(long(node)).unwrap().0).collect();
+            let speakers: Vec<_> = (0..6).map(|_| server.next(long(node)).unwrap().0).collect();
             let (mut first, second) = (speakers[..3].to_vec(), &speakers[3..]);
             assert_eq!(first, second);
             first.sort();
@@ -148,9 +183,10 @@ fn whoever_was_heard_waits_for_the_others() {
         },
         |node, client| {
             let server = only(client);
-            assert_eq!(client.recv(server, long(node)).unwrap(), b"speak");
-            for message in [b"one", b"two"] {
-                client.send(server, message, long(node)).unwrap();
+            assert_eq!(echo(node, client).1, b"speak");
+            for question in [b"one", b"two"] {
+                let error = client.ask(server, question, short(node)).unwrap_err();
+                assert!(matches!(error, Error::TimedOut { .. }), "{error}");
             }
             said.wait();
             client.disconnect(server, long(node)).unwrap();
@@ -171,24 +207,11 @@ fn a_round_that_is_late_can_be_done_again() {
                 "{error}"
             );
             late.wait();
-            // A message stands before it.
-            let error = server.serve_all_to_all(long(node)).unwrap_err();
-            assert!(
-                matches!(error, Error::OutOfStep(peer) if peer == client),
-                "{error}"
-            );
-            assert_eq!(server.recv(client, long(node)).unwrap(), b"first");
-            let error = server.recv(client, long(node)).unwrap_err();
-            assert!(
-                matches!(error, Error::OutOfStep(peer) if peer == client),
-                "{error}"
-            );
             assert_eq!(server.serve_all_to_all(long(node)).unwrap(), []);
         },
         |node, client| {
             let server = only(client);
             late.wait();
-            client.send(server, b"first", long(node)).unwrap();
             let round = client.all_to_all(server, b"then", long(node)).unwrap();
             assert_eq!((round.own, round.messages), (0, vec![Some(b"then".to_vec())]));
             client.disconnect(server, long(node)).unwrap();
@@ -196,44 +219,63 @@ fn a_round_that_is_late_can_be_done_again() {
     );
 }
 
-/// What the server says late is no answer in the next round.
+/// An answer that the server gives late is no answer in the next round.
 #[test]
-fn a_round_that_timed_out_is_the_last_one() {
+fn a_round_that_timed_out_is_not_taken_for_the_next() {
     let late = Barrier::new(2);
     between(
         1,
         |node, server| {
             late.wait();
-            assert_eq!(server.serve_all_to_all(long(node)).unwrap(), []);
-            late.wait();
+            for _ in 0..2 {
+                assert_eq!(server.serve_all_to_all(long(node)).unwrap(), []);
+            }
         },
         |node, client| {
             let server = only(client);
             let error = client.all_to_all(server, b"first", short(node)).unwrap_err();
             assert!(matches!(error, Error::TimedOut { .. }), "{error}");
             late.wait();
-            let error = client.all_to_all(server, b"second", long(node)).unwrap_err();
-            assert!(matches!(error, Error::RoundBroken), "{error}");
-            late.wait();
+            let round = client.all_to_all(server, b"second", long(node)).unwrap();
+            assert_eq!(round.messages, [Some(b"second".to_vec())]);
             client.disconnect(server, long(node)).unwrap();
         },
     );
 }
 
 #[test]
-fn who_leaves_is_heard_to_the_end() {
+fn an_answer_that_is_no_round_is_told() {
+    between(
+        1,
+        |node, server| drop(echo(node, server)),
+        |node, client| {
+            let server = only(client);
+            let error = client.all_to_all(server, &[7; 3], long(node)).unwrap_err();
+            assert!(matches!(error, Error::NoRound(peer) if peer == server), "{error}");
+            client.disconnect(server, long(node)).unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_peer_that_leaves_is_heard_to_the_end() {
+    let left = Barrier::new(2);
     between(
         1,
         |node, server| {
             let client = only(server);
+            left.wait();
             let is_gone = |error| matches!(error, Error::Gone { peer, why: Why::Left } if peer == client);
-            assert_eq!(server.recv_any(long(node)).unwrap(), (client, b"last".to_vec()));
-            assert!(is_gone(server.recv(client, long(node)).unwrap_err()));
-            assert!(is_gone(server.send(client, b"?", long(node)).unwrap_err()));
-            assert!(is_gone(server.recv_any(long(node)).unwrap_err()));
+            let (peer, last) = server.next(long(node)).unwrap();
+            assert_eq!((peer, last.body()), (client, &b"last"[..]));
+            assert!(is_gone(server.next(long(node)).unwrap_err()));
+            assert!(is_gone(
+                server.answer(client, last, b"!", long(node)).unwrap_err()
+            ));
+            assert!(is_gone(server.ask(client, b"?", long(node)).unwrap_err()));
             assert_eq!(server.serve_all_to_all(long(node)).unwrap(), [client]);
             server.disconnect(client, long(node)).unwrap();
-            let error = server.recv(client, long(node)).unwrap_err();
+            let error = server.ask(client, b"?", long(node)).unwrap_err();
             assert!(
                 matches!(error, Error::NoSuchPeer(peer) if peer == client),
                 "{error}"
@@ -241,37 +283,41 @@ fn who_leaves_is_heard_to_the_end() {
         },
         |node, client| {
             let server = only(client);
-            client.send(server, b"last", long(node)).unwrap();
+            assert!(client.ask(server, b"last", short(node)).is_err());
             client.disconnect(server, long(node)).unwrap();
+            left.wait();
         },
     );
 }
 
-#[test]
-fn who_dies_is_missed_by_who_sends() {
-    let dead = Barrier::new(2);
+/// A server whose only client dies after it was silent for so long, and what the server does then.
+fn with_a_death(silence: Duration, then: impl FnOnce(&Node, &mut Endpoint<'_, Host, Host>, PeerId) + Send) {
+    let (fabric, met, dead) = (Fabric::new(), Barrier::new(2), Barrier::new(2));
+    let plan: Plan = "at 0s kill host2".parse().unwrap();
+    let [Clause::At(kill)] = &plan.clauses[..] else {
+        panic!("a step")
+    };
     simulated::together(
+        &fabric,
         1,
         |node, announce| {
             let mut server = Endpoint::init(node, &settings(1))?;
             announce(server.listen("[::]:0".parse()?)?)?;
             let client = server.accept(long(node))?;
-            dead.wait();
-            let error = server.recv(client, short(node)).unwrap_err();
+            // A peer that lives and is silent is waited for.
+            let error = server.next(node.within(silence)).unwrap_err();
             assert!(matches!(error, Error::TimedOut { .. }), "{error}");
-            server.send(client, b"?", long(node)).unwrap();
-            let error = server.recv(client, long(node)).unwrap_err();
-            assert!(
-                matches!(error, Error::Gone { peer, why: Why::Failed(_) } if peer == client),
-                "{error}"
-            );
+            met.wait();
+            dead.wait();
+            then(node, &mut server, client);
             assert!(server.disconnect(client, long(node)).is_err());
             Ok(())
         },
         |_, node, handle| {
             let mut client = Endpoint::init(node, &settings(1))?;
             client.connect(handle, long(node))?;
-            drop(client);
+            met.wait();
+            fabric.perform(&kill.action);
             dead.wait();
             Ok(())
         },
@@ -279,61 +325,56 @@ fn who_dies_is_missed_by_who_sends() {
     .unwrap();
 }
 
-/// Who only waits learns of it, and in time; one that lives and is silent is waited for.
-#[test]
-fn who_dies_is_missed_by_who_waits() {
-    let (met, dead) = (Barrier::new(2), Barrier::new(2));
-    simulated::together(
-        1,
-        |node, announce| {
-            let mut server = Endpoint::init(node, &settings(1))?;
-            announce(server.listen("[::]:0".parse()?)?)?;
-            let client = server.accept(long(node))?;
-            let error = server.recv(client, node.within(PROBE_EVERY * 4)).unwrap_err();
-            assert!(matches!(error, Error::TimedOut { .. }), "{error}");
-            met.wait();
-            dead.wait();
-            let began = node.network().now();
-            let error = server.recv_any(long(node)).unwrap_err();
-            assert!(
-                matches!(error, Error::Gone { peer, why: Why::Failed(_) } if peer == client),
-                "{error}"
-            );
-            let took_ns = node.network().now().to_ns() - began.to_ns();
-            assert!(
-                u128::from(took_ns) < PROBE_EVERY.as_nanos() * 7 / 2,
-                "{took_ns} ns"
-            );
-            Ok(())
-        },
-        |_, node, handle| {
-            let mut client = Endpoint::init(node, &settings(1))?;
-            client.connect(handle, long(node))?;
-            met.wait();
-            drop(client);
-            dead.wait();
-            Ok(())
-        },
-    )
-    .unwrap();
+fn is_lost(error: &Error, client: PeerId) -> bool {
+    matches!(error, Error::Gone { peer, why: Why::Failed(_) } if *peer == client)
 }
 
 #[test]
-fn what_cannot_be_is_said_at_once() {
+fn a_dead_peer_is_missed_by_a_call_that_asks() {
+    with_a_death(Duration::from_millis(5), |node, server, client| {
+        let error = server.ask(client, b"?", long(node)).unwrap_err();
+        assert!(is_lost(&error, client), "{error}");
+    });
+}
+
+/// A call that only waits learns of it, and in time.
+#[test]
+fn a_dead_peer_is_missed_by_a_call_that_waits() {
+    with_a_death(PROBE_AFTER * 2, |node, server, client| {
+        let began = node.network().now();
+        let error = server.next(long(node)).unwrap_err();
+        assert!(is_lost(&error, client), "{error}");
+        let took_ns = node.network().now().to_ns() - began.to_ns();
+        assert!(
+            u128::from(took_ns) < PROBE_AFTER.as_nanos() * 7 / 2,
+            "{took_ns} ns"
+        );
+    });
+}
+
+#[test]
+fn misuse_is_told_at_once() {
     between(
         1,
         |node, server| {
             assert!(matches!(server.accept(long(node)), Err(Error::Full)));
-            assert_eq!(server.recv(only(server), long(node)).unwrap(), [7; 256]);
+            let (client, question) = server.next(long(node)).unwrap();
+            assert_eq!(question.body(), [7; 256]);
+            let bytes_max = question.answer_bytes_max();
+            let error = server
+                .answer(client, question, &vec![0; bytes_max + 1], long(node))
+                .unwrap_err();
+            assert!(matches!(error, Error::TooLong { .. }), "{error}");
         },
         |node, client| {
             let server = only(client);
-            let error = client.send(server, &[7; 257], long(node)).unwrap_err();
-            assert_eq!(
-                error.to_string(),
-                "a message of 257 bytes to peer 0, which takes 256"
+            let error = client.ask(server, &[7; 257], long(node)).unwrap_err();
+            let told = error.to_string();
+            assert!(
+                told.starts_with("to peer 0: a body of 257 bytes, where 256 fit"),
+                "{told}"
             );
-            client.send(server, &[7; 256], long(node)).unwrap();
+            assert!(client.ask(server, &[7; 256], short(node)).is_err());
             client.disconnect(server, long(node)).unwrap();
             assert!(matches!(client.accept(long(node)), Err(Error::NotListening)));
             assert!(matches!(
@@ -342,15 +383,6 @@ fn what_cannot_be_is_said_at_once() {
             ));
         },
     );
-}
-
-#[test]
-fn what_came_twice_is_taken_once() {
-    let word = Kind::Heard.word(5);
-    assert_eq!(Kind::of(word, 5), Some(Kind::Heard));
-    assert_eq!(Kind::of(word, 6), None);
-    // Numbers wrap where the word has no room for more of them.
-    assert_eq!(Kind::of(Kind::Plain.word(u32::MAX), u32::MAX), Some(Kind::Plain));
 }
 
 #[test]

@@ -9,13 +9,12 @@ use std::net::{Shutdown, TcpStream};
 use std::time::Instant;
 
 use clap::Args;
-use doorbell::vocabulary::handshake::{Initiator, InitiatorConfig, Io, IoError, Timing};
+use doorbell::InstanceId;
 use doorbell::vocabulary::wire::{
-    AdvertisedRail, Frame, FrameHeader, Nonce, REJECT_FRAME_BYTES, Reject, RejectReason, SpeedClass,
-    VersionRange,
+    AdvertisedRail, Frame, FrameBuffer, FrameHeader, Hello, KeyId, Nonce, REJECT_FRAME_BYTES, Reject,
+    RejectReason, SpeedClass, VersionRange,
 };
 use doorbell::vocabulary::{Gid, IpPrefix};
-use doorbell::{InstanceId, Key, KeyRing, Trust, vocabulary};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
@@ -215,43 +214,21 @@ fn words(chance: u64, stays: bool, hello: &[u8]) -> (Vec<u8>, bool) {
     }
 }
 
-/// A Hello as a peer says it, the same each time: by the id of a key, or by none. The key itself nobody needs for that.
+/// A Hello as a peer sends it, the same each time: by the id of a key, or by none. Nothing of the key itself is in it.
 fn hello(key: Option<u32>) -> Result<Vec<u8>, Failure> {
-    struct Said(Vec<u8>);
-
-    impl Io for Said {
-        fn read(&mut self, _: &mut [u8]) -> Result<usize, IoError> {
-            Err(IoError::WouldBlock)
-        }
-
-        fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError> {
-            self.0.extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-    }
-
     let address: IpAddr = [10, 0, 0, 1].into();
     let prefix = IpPrefix::new(address, 24).map_err(|_| "no such subnet")?;
     let rail = AdvertisedRail::new(prefix, Gid::from_ip(address), SpeedClass::default())?;
-    let config = InitiatorConfig {
-        instance: InstanceId::new(1).ok_or("no such instance")?,
+    let hello = Hello {
+        versions: VersionRange::OURS,
+        initiator: InstanceId::new(1).ok_or("no such instance")?,
         listener: None,
         nonce: Nonce([7; 16]),
-        timing: Timing::default(),
-        versions: VersionRange::OURS,
+        key: key.map(|id| KeyId::new(id).ok_or("no such key")).transpose()?,
     };
-    let (now, mut said) = (vocabulary::Instant::from_ns(0), Said(Vec::new()));
-    match key {
-        None => {
-            let _ = Initiator::new(config, &[rail], now)?.poll(now, &mut said);
-        }
-        Some(id) => {
-            let other: Vec<u8> = (100..132).collect();
-            let trust = Trust::keys(KeyRing::new(Key::new(id, &other)?));
-            let _ = Initiator::with(config, &trust, &[rail], now)?.poll(now, &mut said);
-        }
-    }
-    Ok(said.0)
+    Ok(FrameBuffer::hello(&hello, &[rail].into_iter().collect())
+        .as_bytes()
+        .to_vec())
 }
 
 /// What becomes of a stream.

@@ -40,8 +40,8 @@ use doorbell::vocabulary::handshake::Cause;
 use doorbell::vocabulary::provider::Provider;
 use doorbell::vocabulary::wire::RejectReason;
 use doorbell::{
-    Acceptances, ChannelConfig, ConnectError, Connecting, Handle, HandshakeLimits, Key, KeyRing, Listener,
-    Node, Trust, Worker, WorkerConfig, within,
+    Acceptances, ChannelConfig, ConnectError, Connecting, Handle, HandshakeLimits, KEY_BYTES_MIN, Key,
+    KeyRing, Listener, Node, Trust, Worker, WorkerConfig, within,
 };
 use doorbell_sim::{Fabric, Host, PortConfig};
 use flood::{Flood, Flooded};
@@ -343,8 +343,9 @@ impl Simulated {
     fn run(&self) -> Result<Beside, Failure> {
         eprintln!("on simulated devices, over this host's TCP: no device takes part");
         let fabric = Fabric::new();
-        // Whoever floods does not have it.
-        let secret: Vec<u8> = (0..32).collect();
+        // A flood does not have it.
+        let mut secret = [0; KEY_BYTES_MIN];
+        getrandom::fill(&mut secret)?;
         let node = |name: &str, number: u8| -> Result<_, Failure> {
             let prefix = IpPrefix::new([127, 0, 0, number].into(), 8).map_err(|_| "no such subnet")?;
             let host: Host = fabric.host(name, vec![PortConfig::new("sim0", &[prefix])])?;

@@ -99,9 +99,10 @@ impl<P: Provider> Leader<'_, P> {
         self.living().count() + 1 >= self.majority()
     }
 
-    /// Up to here a majority has the log: the leader, and as many followers as are missing to it.
+    /// A majority had the log up to here: the leader, and as many followers as are missing to it. An acknowledgement counts
+    /// that came before its follower left.
     fn majority_has(&self) -> u64 {
-        let mut places: Vec<_> = self.living().map(|replica| replica.acknowledged).collect();
+        let mut places: Vec<_> = self.replicas.iter().map(|replica| replica.acknowledged).collect();
         places.sort_unstable_by(|a, b| b.cmp(a));
         let last = self.majority().checked_sub(2);
         last.and_then(|last| places.get(last))
@@ -218,7 +219,11 @@ impl<P: Provider> Leader<'_, P> {
             .concat();
         for replica in &mut self.replicas {
             let worker = self.workers.get_mut(replica.at.worker).ok_or("no such worker")?;
-            let channel = worker.channel(replica.at.channel).ok_or("closed")?;
+            // The Worker closes the channel of a follower that left or failed.
+            let Some(channel) = worker.channel(replica.at.channel) else {
+                replica.lose("its channel is closed");
+                continue;
+            };
             let last: &[u8] = if replica.is_here() { &end } else { GIVEN_UP };
             let sent = channel.post_inline(Operation::Send, last);
             let closed = worker.close(replica.at.channel, worker.within(patience), |_, _| {});

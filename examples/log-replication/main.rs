@@ -41,6 +41,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use doorbell::Handle;
+use doorbell_sim::Fabric;
 
 use around::{All, Failure, Output, simulated};
 use follower::Followed;
@@ -158,6 +159,7 @@ fn main() -> ExitCode {
 /// A leader and its followers, each a host.
 fn all(arguments: &Simulated) -> Result<All<Led, Followed>, Failure> {
     let found = simulated::together(
+        &Fabric::new(),
         arguments.lead.followers,
         |node, announce| leader::run(node, &arguments.lead, announce),
         |number, node, handle| {

@@ -93,6 +93,7 @@ impl<P: Provider> Replica<P> {
             } => {
                 note_failure(&mut self.lost, *status);
             }
+            Event::PeerClosed { .. } => self.lose("it left"),
             _ => {}
         }
     }

@@ -40,6 +40,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use doorbell::Handle;
+use doorbell_sim::Fabric;
 
 use around::{All, Failure, Output, simulated};
 use publisher::Published;
@@ -137,6 +138,7 @@ fn main() -> ExitCode {
 /// A publisher and its subscribers, each a host.
 fn all(arguments: &Simulated) -> Result<All<Published, Subscribed>, Failure> {
     let found = simulated::together(
+        &Fabric::new(),
         arguments.publish.subscribers,
         |node, announce| publisher::run(node, &arguments.publish, announce),
         |number, node, handle| {

@@ -5,6 +5,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use doorbell::requests::Asked;
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
     Channel, ChannelConfig, Event, FirstCause, Handle, Lease, Listener, Network, Node, SendErrorKind, Turn,
@@ -14,7 +15,7 @@ use serde::Serialize;
 
 use super::Serve;
 use super::around::{Failure, Progress, Report, note_failure};
-use super::message::{Order, Request};
+use super::message::Order;
 
 /// What a gateway found.
 #[derive(Debug, Serialize)]
@@ -37,8 +38,8 @@ struct Desk<'a, P: Provider> {
     /// Answers that could not go yet, in order. They hold the memory the next orders would come into, so that
     /// a trader who does not listen is refused new ones, and this does not grow beyond what is registered.
     unsent: VecDeque<Lease<P>>,
-    /// How many orders there were, once the trader said that this was all.
-    end: Option<u64>,
+    /// The trader closed the connection, and all its orders had come.
+    is_at_end: bool,
     failed: Option<String>,
 }
 
@@ -52,31 +53,40 @@ impl<P: Provider> Desk<'_, P> {
             } => {
                 note_failure(&mut self.failed, status);
             }
+            Event::PeerClosed { all_arrived: true } => self.is_at_end = true,
+            Event::PeerClosed { all_arrived: false } => {
+                self.failed = Some("the trader closed the connection, and not all its orders came".into());
+            }
             _ => {}
         }
     }
 
-    fn take(&mut self, mut turn: Turn<'_, P>, mut message: Lease<P>) {
-        match Request::parse(message.payload()) {
-            Some(Request::Order(order)) => {
+    fn take(&mut self, mut turn: Turn<'_, P>, message: Lease<P>) {
+        let order = |asked: &Asked<P>| Order::parse(asked.body());
+        let answer = Asked::of(message).and_then(|asked| match order(&asked) {
+            Some(order) => {
                 self.served.orders += 1;
                 self.work();
                 if self.is_muted(&order) {
                     self.served.muted += 1;
-                    turn.release(message);
-                } else if message.fill(&order.answer().to_bytes()).is_ok() {
-                    self.unsent.push_back(message);
-                    self.send(turn.channel);
+                    return Err(asked.into_lease());
                 }
-            }
-            Some(Request::End(orders)) => {
-                self.end = Some(orders);
-                turn.release(message);
+                // An answer is as long as its order, so it fits.
+                asked
+                    .answer(&order.answer().to_bytes())
+                    .map_err(Asked::into_lease)
             }
             None => {
-                self.failed = Some("a message came that is no order".into());
-                turn.release(message);
+                self.failed = Some("an order came that is damaged".into());
+                Err(asked.into_lease())
             }
+        });
+        match answer {
+            Ok(answer) => {
+                self.unsent.push_back(answer);
+                self.send(turn.channel);
+            }
+            Err(unused) => turn.release(unused),
         }
     }
 
@@ -116,11 +126,11 @@ impl<P: Provider> Desk<'_, P> {
     }
 
     fn is_over(&self) -> bool {
-        self.failed.is_some() || (self.end.is_some() && self.unsent.is_empty())
+        self.failed.is_some() || self.is_at_end
     }
 }
 
-/// Waits for a trader, and answers its orders until it says that this was all.
+/// Waits for a trader, and answers its orders until it closes the connection.
 ///
 /// # Errors
 /// There is no device, no trader came in time, or a Worker cannot be used.
@@ -151,7 +161,7 @@ pub(crate) fn run<P: Provider>(
             failures: Vec::new(),
         },
         unsent: VecDeque::with_capacity(arguments.backlog as usize),
-        end: None,
+        is_at_end: false,
         failed: None,
     };
     let mut progress = Progress::new();
@@ -171,19 +181,9 @@ pub(crate) fn run<P: Provider>(
         });
     }
     let Desk {
-        mut served,
-        end,
-        failed,
-        ..
+        mut served, failed, ..
     } = desk;
     served.failures.extend(failed);
-    if let Some(sent) = end.filter(|sent| *sent != served.orders) {
-        let came = served.orders;
-        served
-            .failures
-            .push(format!("{sent} orders were sent, and {came} came"));
-    }
-    // The last answers are on their way: closing waits for them.
     if let Err(error) = worker.close(trader.channel, worker.within(patience), |_, _| {}) {
         served.failures.push(error.to_string());
     }

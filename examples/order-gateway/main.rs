@@ -1,4 +1,4 @@
-//! Orders and answers: requests over messages, matched by id, each with a deadline.
+//! Orders and answers: `doorbell::requests` over a channel, each with a deadline.
 //!
 //! ```text
 //! host a$ cargo run --release --example order-gateway -- serve --key-file keys
@@ -10,7 +10,8 @@
 //! has to be felt by those who trade. The channel's credits are that: a gateway posts a receive for each order it
 //! can take, and where there is none left the order is handed back at once, as `WouldBlock`.
 //!
-//! So an order ends in one of these ways, and the trader is told which ([`orders`]):
+//! So an order ends in one of these ways, and the trader is told which ([`orders`]). The library matches answers to orders, ends an order at
+//! its deadline, and shows answers that come after it. The trader's end is that it closes the channel: the gateway is told so behind the last order.
 //!
 //! | outcome | it was sent | |
 //! |---|---|---|
@@ -37,6 +38,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use doorbell::{Handle, Notify, Wait, WorkerConfig};
+use doorbell_sim::Fabric;
 
 use around::{All, Failure, Output, simulated};
 use gateway::Served;
@@ -163,7 +165,10 @@ fn main() -> ExitCode {
 
 /// A gateway and a trader, each a host.
 fn both(Simulated { serve, load }: &Simulated) -> Result<All<Served, Traded>, Failure> {
+    // The load is by the clock of this machine, and so are the deadlines.
+    let fabric = Fabric::builder().real_time(doorbell::now).build();
     let found = simulated::together(
+        &fabric,
         1,
         |node, announce| gateway::run(node, serve, announce),
         |_, node, handle| trader::run(node, handle, load, serve.patience_s),

@@ -1,22 +1,13 @@
-//! What goes over the channel: 64 bytes each way, in words of eight, little-endian.
+//! The bodies of requests and answers: 40 bytes each way, in words of eight, little-endian. With the header of a request they are short enough
+//! to go inline.
 
 use super::around::{self, mix};
 
-/// The bytes of a message.
-pub(crate) const MESSAGE_BYTES: usize = 64;
+/// The bytes of a body.
+pub(crate) const BODY_BYTES: usize = WORDS * size_of::<u64>();
 
-const WORDS: usize = MESSAGE_BYTES / size_of::<u64>();
-
-/// The id of no order: its message says how many there were.
-const END: u64 = u64::MAX;
-
-/// What a trader sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Request {
-    Order(Order),
-    /// That was all: so many orders were sent.
-    End(u64),
-}
+/// Four fields and a checksum.
+const WORDS: usize = 5;
 
 /// An order to buy or sell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,59 +46,50 @@ impl Order {
             cost: self.quantity.wrapping_mul(self.price),
         }
     }
-}
 
-impl Request {
-    pub(crate) fn to_bytes(self) -> [u8; MESSAGE_BYTES] {
-        match self {
-            Self::Order(order) => bytes([order.id, order.instrument, order.price, order.quantity]),
-            Self::End(orders) => bytes([END, orders, 0, 0]),
-        }
+    pub(crate) fn to_bytes(self) -> [u8; BODY_BYTES] {
+        bytes([self.id, self.instrument, self.price, self.quantity])
     }
 
-    /// `None` where this is no message of ours, or a changed one.
-    pub(crate) fn parse(message: &[u8]) -> Option<Self> {
-        let [id, instrument, price, quantity] = fields(message)?;
-        Some(match id {
-            END => Self::End(instrument),
-            id => Self::Order(Order {
-                id,
-                instrument,
-                price,
-                quantity,
-            }),
+    /// `None` where this is no order, or a changed one.
+    pub(crate) fn parse(body: &[u8]) -> Option<Self> {
+        let [id, instrument, price, quantity] = fields(body)?;
+        Some(Self {
+            id,
+            instrument,
+            price,
+            quantity,
         })
     }
 }
 
 impl Answer {
-    pub(crate) fn to_bytes(self) -> [u8; MESSAGE_BYTES] {
+    pub(crate) fn to_bytes(self) -> [u8; BODY_BYTES] {
         bytes([self.id, self.filled, self.cost, 0])
     }
 
-    /// `None` where this is no message of ours, or a changed one.
-    pub(crate) fn parse(message: &[u8]) -> Option<Self> {
-        let [id, filled, cost, _] = fields(message)?;
+    /// `None` where this is no answer, or a changed one.
+    pub(crate) fn parse(body: &[u8]) -> Option<Self> {
+        let [id, filled, cost, _] = fields(body)?;
         Some(Self { id, filled, cost })
     }
 }
 
-/// Four fields, words that mean nothing, and a checksum.
-fn bytes([a, b, c, d]: [u64; 4]) -> [u8; MESSAGE_BYTES] {
+fn bytes([a, b, c, d]: [u64; 4]) -> [u8; BODY_BYTES] {
     let check = checksum([a, b, c, d]);
-    let words: [u64; WORDS] = [a, b, c, d, 0, 0, 0, check];
-    let mut message = [0; MESSAGE_BYTES];
-    for (bytes, word) in message.chunks_exact_mut(size_of::<u64>()).zip(words) {
+    let words: [u64; WORDS] = [a, b, c, d, check];
+    let mut body = [0; BODY_BYTES];
+    for (bytes, word) in body.chunks_exact_mut(size_of::<u64>()).zip(words) {
         bytes.copy_from_slice(&word.to_le_bytes());
     }
-    message
+    body
 }
 
-fn fields(message: &[u8]) -> Option<[u64; 4]> {
-    if message.len() != MESSAGE_BYTES {
+fn fields(body: &[u8]) -> Option<[u64; 4]> {
+    if body.len() != BODY_BYTES {
         return None;
     }
-    let mut words = around::words(message);
+    let mut words = around::words(body);
     let fields = [words.next()?, words.next()?, words.next()?, words.next()?];
     (words.last()? == checksum(fields)).then_some(fields)
 }

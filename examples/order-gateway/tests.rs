@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use clap::Parser as _;
 
-use super::message::{Answer, Order, Request};
-use super::orders::Orders;
+use super::message::{Answer, Order};
+use super::orders::{Orders, Sent};
 use super::{All, Arguments, PROGRAM, Role, Served, Traded, both};
 
 fn run(arguments: &[&str]) -> All<Served, Traded> {
@@ -84,34 +84,35 @@ fn back_pressure_is_no_loss() {
 fn each_answer_is_taken_once_and_compared() {
     let began = Instant::now();
     let at = |ms| began + Duration::from_millis(ms);
-    let mut orders = Orders::new(8, Duration::from_millis(10)).unwrap();
-    for _ in 0..4 {
-        orders.note_sent(began);
+    let sent = |id| Sent {
+        order: Order::of(id),
+        since: began,
+    };
+    let answer = |id| Order::of(id).answer().to_bytes();
+    let mut orders = Orders::new().unwrap();
+    orders.note_answer(at(5), sent(1), &answer(1));
+    // Again; and to orders that were never sent.
+    for id in [1, 4, 9] {
+        orders.note_late(at(6), &answer(id));
     }
-    orders.note_rejected();
-    let answer = |id| Some(Order::of(id).answer());
-    orders.note_answer(at(5), answer(1));
-    orders.note_answer(at(6), answer(1));
-    orders.note_answer(at(6), answer(4));
-    orders.note_answer(at(6), answer(9));
     assert_eq!((orders.answered, orders.unasked), (1, 3));
-    orders.expire(at(10));
-    assert_eq!((orders.waiting, orders.overdue), (3, 0));
-    orders.expire(at(11));
-    assert_eq!((orders.waiting, orders.overdue), (0, 3));
-    orders.note_answer(at(12), answer(0));
-    assert_eq!((orders.late, orders.overdue), (1, 2));
-    // One that was changed on its way, and another's under its id.
-    let mut bytes = Order::of(3).answer().to_bytes();
-    assert_eq!(Answer::parse(&bytes), answer(3));
+    for id in [0, 2, 3] {
+        orders.note_overdue(sent(id));
+    }
+    orders.note_late(at(12), &answer(0));
+    assert_eq!((orders.late, orders.overdue()), (1, 2));
+    // One that was changed on its way, and another order's.
+    let mut bytes = answer(3);
+    assert_eq!(Answer::parse(&bytes), Some(Order::of(3).answer()));
     bytes[9] ^= 1;
-    orders.note_answer(at(12), Answer::parse(&bytes));
-    assert_eq!((orders.wrong, orders.overdue), (1, 2));
+    orders.note_late(at(12), &bytes);
+    assert_eq!((orders.wrong, orders.overdue()), (1, 2));
+    orders.note_answer(at(12), sent(5), &answer(6));
     let mut other = Order::of(2).answer();
     other.id = 3;
-    orders.note_answer(at(12), Some(other));
-    assert_eq!((orders.wrong, orders.overdue), (2, 1));
-    let order = Request::Order(Order::of(3));
-    assert_eq!(Request::parse(&order.to_bytes()), Some(order));
-    assert_eq!(Request::parse(&Request::End(4).to_bytes()), Some(Request::End(4)));
+    orders.note_late(at(12), &other.to_bytes());
+    assert_eq!((orders.wrong, orders.overdue()), (3, 1));
+    assert_eq!(orders.latencies.percentiles().unwrap().count, 4);
+    let order = Order::of(3);
+    assert_eq!(Order::parse(&order.to_bytes()), Some(order));
 }

@@ -5,17 +5,17 @@ use core::time::Duration;
 use std::thread;
 use std::time::Instant;
 
+use doorbell::requests::{Heard, RequestFailure, Requests};
 use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    Channel, ChannelConfig, ChannelId, Event, FirstCause, Handle, Network, Node, Operation, SendErrorKind,
-    Worker, WorkerConfig,
+    ChannelConfig, ChannelId, Clock as _, Event, FirstCause, Handle, Network, Node, Worker, WorkerConfig,
 };
 use serde::Serialize;
 
 use super::Load;
 use super::around::{Failure, Percentiles, Progress, Report, note_failure, rate};
-use super::message::{Answer, MESSAGE_BYTES, Request};
-use super::orders::Orders;
+use super::message::{BODY_BYTES, Order};
+use super::orders::{Orders, Sent};
 
 /// Orders offered between two looks at the connection, at most.
 const BURST: u64 = 16;
@@ -61,27 +61,20 @@ pub(crate) fn run<P: Provider>(
     )?;
     let worker = workers.get_mut(to.worker).ok_or("no such worker")?;
     let channel = worker.channel(to.channel).ok_or("closed")?;
-    let inline_bytes_max = channel.limits().inline_bytes_max;
-    if (inline_bytes_max as usize) < MESSAGE_BYTES {
-        return Err(format!(
-            "the device sends {inline_bytes_max} bytes inline; an order has {MESSAGE_BYTES}"
-        )
-        .into());
-    }
     let in_flight_max = channel.limits().send_depth.min(channel.peer().receive_depth());
     if load.rate.is_none() && load.in_flight > in_flight_max {
         return Err(format!("{} orders in flight, where {in_flight_max} fit", load.in_flight).into());
     }
     let mut trader = Trader {
         load,
-        orders: Orders::new(load.orders as usize, Duration::from_micros(load.deadline_us))?,
+        orders: Orders::new()?,
+        requests: Requests::new(load.waiting_max(), BODY_BYTES),
         failed: None,
     };
     let began = Instant::now();
     trader.trade(worker, to.channel, began)?;
     let span = began.elapsed();
     trader.listen(worker)?;
-    trader.say_end(worker, to.channel, patience)?;
     let mut failures = trader.failures();
     if let Err(error) = worker.close(to.channel, worker.within(patience), |_, _| {}) {
         failures.push(error.to_string());
@@ -94,10 +87,10 @@ pub(crate) fn run<P: Provider>(
         } else {
             "closed loop"
         },
-        offered: orders.offered(),
+        offered: orders.offered,
         answered: orders.answered,
         late: orders.late,
-        lost: orders.overdue,
+        lost: orders.overdue() as u64,
         rejected: orders.rejected,
         wrong: orders.wrong,
         unasked: orders.unasked,
@@ -108,9 +101,20 @@ pub(crate) fn run<P: Provider>(
     })
 }
 
+impl Load {
+    /// Orders that wait for their answers at the same time, at most: in an open loop all that are offered before the first one's deadline.
+    fn waiting_max(&self) -> u32 {
+        let due = |rate| u128::from(rate) * u128::from(self.deadline_us) / 1_000_000 + u128::from(BURST);
+        self.rate.map_or(self.in_flight, |rate| {
+            u32::try_from(due(rate)).unwrap_or(u32::MAX).min(self.orders)
+        })
+    }
+}
+
 struct Trader<'a> {
     load: &'a Load,
     orders: Orders,
+    requests: Requests<Sent>,
     failed: Option<String>,
 }
 
@@ -124,65 +128,81 @@ impl Trader<'_> {
     ) -> Result<(), Failure> {
         let all = u64::from(self.load.orders);
         let mut progress = Progress::new();
-        while self.failed.is_none() && (self.orders.offered() < all || self.orders.waiting > 0) {
+        while self.failed.is_none() && (self.orders.offered < all || self.requests.in_flight() > 0) {
             let now = Instant::now();
-            self.offer(worker.channel(id).ok_or("closed")?, began, now);
+            self.offer(worker, id, began, now);
             self.poll(worker)?;
-            self.orders.expire(now);
-            progress.tell(now, || format!("offered {} of {all}", self.orders.offered()));
+            progress.tell(now, || format!("offered {} of {all}", self.orders.offered));
         }
-        if self.failed.is_some() {
-            self.orders.give_up();
-        }
+        let Self { orders, requests, .. } = self;
+        // Nothing more comes, where it failed.
+        requests.fail(RequestFailure::GivenUp, |sent, _| orders.note_overdue(sent));
         Ok(())
     }
 
     /// Sends the orders that are due.
-    fn offer<P: Provider>(&mut self, channel: &mut Channel<P>, began: Instant, now: Instant) {
-        let all = u64::from(self.load.orders);
+    fn offer<P: Provider>(&mut self, worker: &mut Worker<P>, id: ChannelId, began: Instant, now: Instant) {
+        let span = Duration::from_micros(self.load.deadline_us);
         for _ in 0..BURST {
-            let number = self.orders.offered();
+            let number = self.orders.offered;
             let since = match self.load.rate {
-                _ if number == all => return,
+                _ if number == u64::from(self.load.orders) => return,
                 Some(rate) => began + due_after(rate, number),
-                None if self.orders.waiting < u64::from(self.load.in_flight) => Instant::now(),
+                None if self.requests.room() > 0 => Instant::now(),
                 None => return,
             };
             if since > now && self.load.rate.is_some() {
                 return;
             }
-            let order = Request::Order(self.orders.next());
-            match channel.post_inline(Operation::Send, &order.to_bytes()) {
-                Ok(_) => self.orders.note_sent(since),
+            let order = Order::of(number);
+            let deadline = worker.within(span.saturating_sub(now.saturating_duration_since(since)));
+            let sent = Sent { order, since };
+            let outcome = self.requests.send(worker, id, &order.to_bytes(), deadline, sent);
+            match outcome {
+                Ok(_) => self.orders.offered += 1,
                 // Handed back before anything was sent: that is certain, and known at once.
-                Err(SendErrorKind::WouldBlock) => {
-                    self.orders.note_rejected();
+                Err(refused) if refused.kind.is_back_pressure() => {
+                    self.orders.offered += 1;
+                    self.orders.rejected += 1;
                     return;
                 }
-                Err(kind) => {
-                    self.failed = Some(kind.to_string());
+                Err(refused) => {
+                    self.failed = Some(refused.kind.to_string());
                     return;
                 }
             }
         }
     }
 
-    /// Takes the answers that came.
+    /// Takes the answers that came, and ends the orders whose deadlines have passed.
     fn poll<P: Provider>(&mut self, worker: &mut Worker<P>) -> Result<(), Failure> {
-        let Self { orders, failed, .. } = self;
+        let Self {
+            orders,
+            requests,
+            failed,
+            ..
+        } = self;
         let count = worker.poll(|mut turn, event| match event {
             Event::Received { message, .. } => {
-                orders.note_answer(Instant::now(), Answer::parse(message.payload()));
+                match requests.hear(message.payload()) {
+                    Heard::Answer(sent, answer) => orders.note_answer(Instant::now(), sent, answer),
+                    Heard::Late(_, answer) => orders.note_late(Instant::now(), answer),
+                    _ => orders.unasked += 1,
+                }
                 turn.release(message);
             }
-            Event::Failed { status, .. }
-            | Event::ChannelFailed {
-                cause: FirstCause { status, .. },
-            } => {
-                note_failure(failed, status);
-            }
-            _ => {}
+            event => match requests.take(&mut turn, event, |sent, _| orders.note_overdue(sent)) {
+                Some(
+                    Event::Failed { status, .. }
+                    | Event::ChannelFailed {
+                        cause: FirstCause { status, .. },
+                    },
+                ) => note_failure(failed, status),
+                Some(Event::PeerClosed { .. }) => *failed = Some("the gateway closed the connection".into()),
+                _ => {}
+            },
         })?;
+        requests.expire(worker.context().now(), |sent, _| orders.note_overdue(sent));
         if count == 0 {
             // On a machine with fewer processors than threads, the others get theirs.
             thread::yield_now();
@@ -193,41 +213,19 @@ impl Trader<'_> {
     /// Listens a while for answers that are overdue.
     fn listen<P: Provider>(&mut self, worker: &mut Worker<P>) -> Result<(), Failure> {
         let until = Instant::now() + Duration::from_millis(self.load.grace_ms);
-        while self.failed.is_none() && self.orders.overdue > 0 && Instant::now() < until {
+        while self.failed.is_none() && self.orders.overdue() > 0 && Instant::now() < until {
             self.poll(worker)?;
         }
         Ok(())
     }
 
-    /// Tells the gateway that this was all.
-    fn say_end<P: Provider>(
-        &mut self,
-        worker: &mut Worker<P>,
-        id: ChannelId,
-        patience: Duration,
-    ) -> Result<(), Failure> {
-        let end = Request::End(self.orders.offered() - self.orders.rejected).to_bytes();
-        let until = Instant::now() + patience;
-        while self.failed.is_none() {
-            let channel = worker.channel(id).ok_or("closed")?;
-            match channel.post_inline(Operation::Send, &end) {
-                Ok(_) => break,
-                Err(SendErrorKind::WouldBlock) if Instant::now() < until => self.poll(worker)?,
-                Err(kind) => self.failed = Some(kind.to_string()),
-            }
-        }
-        Ok(())
-    }
-
     fn failures(&self) -> Vec<String> {
-        let Orders {
-            overdue,
-            wrong,
-            unasked,
-            ..
-        } = self.orders;
+        let Orders { wrong, unasked, .. } = self.orders;
         let counted = [
-            (overdue, "orders were lost: sent, and never answered"),
+            (
+                self.orders.overdue() as u64,
+                "orders were lost: sent, and never answered",
+            ),
             (wrong, "answers are wrong"),
             (unasked, "answers came to no order that waited"),
         ];

@@ -26,6 +26,7 @@ use core::time::Duration;
 use std::env;
 
 use doorbell::{Node, Notify, Trust, WorkerConfig};
+use doorbell_sim::Fabric;
 
 /// Why a program cannot go on.
 type Failure = Box<dyn Error + Send + Sync>;
@@ -116,7 +117,10 @@ fn main() -> Result<(), Failure> {
 
 /// Both sides, each a host and a thread.
 fn on_a_simulated_fabric() -> Result<(), Failure> {
-    simulated::together(1, gather::run, |_, node, handle| submit::run(node, handle)).map(drop)
+    simulated::together(&Fabric::new(), 1, gather::run, |_, node, handle| {
+        submit::run(node, handle)
+    })
+    .map(drop)
 }
 
 #[cfg(test)]

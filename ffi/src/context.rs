@@ -8,9 +8,7 @@ use std::sync::Arc;
 
 use doorbell_core::PortReport;
 use doorbell_core::port::Name;
-use doorbell_core::provider::{
-    AsyncEvent, CompletionQueueConfig, DeviceLimits, ProviderError, REQUEST_BYTES_MAX,
-};
+use doorbell_core::provider::{AsyncEvent, CompletionQueueConfig, DeviceLimits, ProviderError};
 
 use crate::domain::DomainInner;
 use crate::leak::Leaked;
@@ -107,7 +105,7 @@ impl ContextInner {
         let (limits, ports) = query(opened.0)?;
         let context = opened.0;
         core::mem::forget(opened);
-        let mut inner = Self {
+        Ok(Self {
             context,
             name,
             quirks,
@@ -116,15 +114,7 @@ impl ContextInner {
             numa_node,
             data_path,
             events,
-        };
-        if !inner.quirks.carries_more_than_reported {
-            for port in 1..=ports {
-                let carried = port::request_bytes_max(&inner, port)?;
-                let limit = &mut inner.limits.request_bytes_max;
-                *limit = carried.map_or(*limit, |bytes| bytes.min(*limit));
-            }
-        }
-        Ok(inner)
+        })
     }
 
     /// The handle, live as long as `self`.
@@ -196,7 +186,6 @@ fn query(context: NonNull<rdma_sys::ibv_context>) -> Result<(DeviceLimits, u8), 
         max_rd_atomic: depth(attributes.max_qp_init_rd_atom),
         max_dest_rd_atomic: depth(attributes.max_qp_rd_atom),
         atomics: attributes.atomic_cap != rdma_sys::ibv_atomic_cap::IBV_ATOMIC_NONE,
-        request_bytes_max: REQUEST_BYTES_MAX,
     };
     Ok((limits, attributes.phys_port_cnt))
 }
@@ -260,6 +249,10 @@ impl doorbell_core::provider::Context<Rdma> for Context {
 
     fn port(&self, port: u8) -> Result<PortReport, ProviderError> {
         port::report(&self.inner, port, &interface::all()?)
+    }
+
+    fn request_bytes_max(&self, port: u8) -> Result<u32, ProviderError> {
+        port::request_bytes_max(&self.inner, port)
     }
 
     fn event_fd(&self) -> Option<i32> {

@@ -5,7 +5,7 @@ use core::mem::MaybeUninit;
 use std::path::Path;
 
 use doorbell_core::port::Name;
-use doorbell_core::provider::ProviderError;
+use doorbell_core::provider::{ProviderError, REQUEST_BYTES_MAX};
 use doorbell_core::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortReport, PortState};
 use rdma_sys::{ibv_gid_entry, ibv_port_attr};
 
@@ -48,13 +48,17 @@ pub(crate) fn report(
     Ok(report)
 }
 
-/// Bytes of the longest message that a port carries; `None` where the port does not say.
+/// Bytes of the longest message that a port carries. A port that reports none, or reports less than it carries, has the limit of the
+/// transport.
 ///
 /// # Errors
-/// The device refuses the query, as one that is gone does.
-pub(crate) fn request_bytes_max(context: &ContextInner, port: u8) -> Result<Option<u32>, ProviderError> {
+/// There is no such port, or the device refuses the query, as one that is gone does.
+pub(crate) fn request_bytes_max(context: &ContextInner, port: u8) -> Result<u32, ProviderError> {
     let reported = query(context, port)?.max_msg_sz;
-    Ok((reported != 0).then_some(reported))
+    if reported == 0 || context.quirks().carries_more_than_reported {
+        return Ok(REQUEST_BYTES_MAX);
+    }
+    Ok(reported.min(REQUEST_BYTES_MAX))
 }
 
 #[doc(alias = "ibv_query_port")]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use doorbell_core::PortReport;
 use doorbell_core::port::Name;
-use doorbell_core::provider::ProviderError;
+use doorbell_core::provider::{LookFailure, ProviderError};
 
 use crate::context::ContextInner;
 use crate::interface::Interface;
@@ -85,11 +85,14 @@ impl Rdma {
                 for number in 1..=context.ports() {
                     match port::report(&context, number, interfaces) {
                         Ok(report) => ports.push(report),
-                        Err(error) => failures.push(error),
+                        Err(error) => failures.push(LookFailure {
+                            port: Some(number),
+                            error,
+                        }),
                     }
                 }
             }
-            Err(error) => failures.push(error),
+            Err(error) => failures.push(LookFailure { port: None, error }),
         }
         DeviceReport {
             ports,
@@ -131,14 +134,14 @@ impl doorbell_core::provider::Provider for Rdma {
     fn scan(
         &self,
         found: &mut dyn FnMut(&PortReport),
-        failed: &mut dyn FnMut(&str, ProviderError),
+        failed: &mut dyn FnMut(&str, LookFailure),
     ) -> Result<(), ProviderError> {
         for device in self.devices()? {
             device.ports.iter().for_each(&mut *found);
             device
                 .failures
                 .iter()
-                .for_each(|error| failed(&device.name, *error));
+                .for_each(|failure| failed(&device.name, *failure));
         }
         Ok(())
     }
@@ -183,7 +186,7 @@ pub struct DeviceReport {
     /// Its ports, in order.
     pub ports: Vec<PortReport>,
     /// What could not be looked at, and why.
-    pub failures: Vec<ProviderError>,
+    pub failures: Vec<LookFailure>,
 }
 
 impl DeviceReport {

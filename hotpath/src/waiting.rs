@@ -126,8 +126,9 @@ impl Waiter {
     #[inline]
     pub fn wait<W: Waitable>(&mut self, how: Wait, what: &mut W) -> Result<Woken, W::Error> {
         let mut spun = 0_u32;
+        // Behind a poll that found nothing, and for one poll: what is there is found without arming.
+        let mut is_sleepy = false;
         loop {
-            let is_sleepy = matches!(how, Wait::SpinThenSleep { spins } if spun >= spins);
             if is_sleepy {
                 prepare(what)?;
             }
@@ -142,11 +143,17 @@ impl Waiter {
                 self.owes_progress = false;
                 return Ok(Woken::Progress);
             }
+            if is_sleepy {
+                if doze(what)? {
+                    return Ok(Woken::Deadline);
+                }
+                is_sleepy = false;
+                continue;
+            }
+            is_sleepy = matches!(how, Wait::SpinThenSleep { spins } if spun >= spins);
             if !is_sleepy {
                 spun = spun.wrapping_add(1);
                 core::hint::spin_loop();
-            } else if doze(what)? {
-                return Ok(Woken::Deadline);
             }
         }
     }

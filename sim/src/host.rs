@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use doorbell_core::provider::{
     ArenaConfig, AsyncEvent, ClaimedQueuePairParts, CompletionQueueConfig, DatagramConfig, DatagramPairParts,
-    DeviceLimits, DomainId, GATHER_MAX, MemoryError, Provider, ProviderError, QueuePairConfig,
+    DeviceLimits, DomainId, GATHER_MAX, LookFailure, MemoryError, Provider, ProviderError, QueuePairConfig,
     QueuePairParts, REQUEST_BYTES_MAX, ReceivesClaim, SharedQueuePairParts, SharedReceiveQueueConfig,
     WindowConfig,
 };
@@ -34,7 +34,6 @@ pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
     max_rd_atomic: 128,
     max_dest_rd_atomic: 128,
     atomics: true,
-    request_bytes_max: REQUEST_BYTES_MAX,
 };
 const _: () = assert!(LIMITS.segments_max as usize == GATHER_MAX);
 
@@ -94,7 +93,7 @@ impl Provider for Host {
     fn scan(
         &self,
         found: &mut dyn FnMut(&PortReport),
-        _failed: &mut dyn FnMut(&str, ProviderError),
+        _failed: &mut dyn FnMut(&str, LookFailure),
     ) -> Result<(), ProviderError> {
         let ports: Vec<PortReport> = {
             let world = self.fabric.lock();
@@ -197,6 +196,10 @@ impl doorbell_core::provider::Context<Host> for Context {
             .port(self.inner.device, port)
             .cloned()
             .ok_or(failed("port", EINVAL))
+    }
+
+    fn request_bytes_max(&self, port: u8) -> Result<u32, ProviderError> {
+        self.port(port).map(|_| REQUEST_BYTES_MAX)
     }
 
     /// `None`: there are no descriptors in a simulation.

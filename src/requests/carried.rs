@@ -131,6 +131,7 @@ impl<T> Requests<T> {
     }
 
     /// Takes what a poll tells of the channel: answers, and its failure. Gives back what is neither, as requests of the peer's.
+    /// Late answers are dropped and counted. A caller that wants their bodies gives each message to [`Requests::hear`] instead.
     #[inline]
     pub fn take<P: Provider>(
         &mut self,
@@ -142,7 +143,7 @@ impl<T> Requests<T> {
             Event::Received { message, immediate } => {
                 match self.hear(message.payload()) {
                     Heard::Answer(context, body) => each(context, Ended::Answered(body)),
-                    Heard::Dropped => {}
+                    Heard::Late(..) | Heard::Unasked => {}
                     Heard::Request(..) | Heard::Other(_) => {
                         return Some(Event::Received { message, immediate });
                     }
@@ -183,7 +184,7 @@ impl<T> Requests<T> {
                     each(context, Ended::Answered(body));
                     None
                 }
-                Heard::Dropped => None,
+                Heard::Late(..) | Heard::Unasked => None,
                 Heard::Request(..) | Heard::Other(_) => Some(event),
             },
             LinkEvent::Session(SessionEvent::Final { reason }) => {

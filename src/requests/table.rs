@@ -93,8 +93,11 @@ impl core::error::Error for RequestFailure {}
 pub enum Heard<'m, T> {
     /// The answer to a request, which has ended by it: its context, and the answer's body.
     Answer(T, &'m [u8]),
-    /// An answer that nobody waits for any more, or never did: it was counted.
-    Dropped,
+    /// An answer to a request that has ended, counted in [`RequestCounts::late`]: the request's name, and the answer's body. The
+    /// first such answer of a request that timed out tells that the peer carried it out. Others are repetitions.
+    Late(CorrelationId, &'m [u8]),
+    /// An answer to no request, counted in [`RequestCounts::unasked`].
+    Unasked,
     /// A request of the peer's.
     Request(CorrelationId, &'m [u8]),
     /// No message of this kind.
@@ -181,14 +184,13 @@ impl<T> Requests<T> {
                     self.counts.answered = self.counts.answered.wrapping_add(1);
                     Heard::Answer(context, body)
                 }
-                Err(was_asked) => {
-                    let count = if was_asked {
-                        &mut self.counts.late
-                    } else {
-                        &mut self.counts.unasked
-                    };
-                    *count = count.wrapping_add(1);
-                    Heard::Dropped
+                Err(true) => {
+                    self.counts.late = self.counts.late.wrapping_add(1);
+                    Heard::Late(id, body)
+                }
+                Err(false) => {
+                    self.counts.unasked = self.counts.unasked.wrapping_add(1);
+                    Heard::Unasked
                 }
             },
             Ok((_, id, body)) => Heard::Request(id, body),

@@ -25,7 +25,10 @@ fn no_more_are_in_flight_than_may_be() {
     assert_eq!(requests.cancel(first), Some("first"));
     assert_eq!(requests.cancel(first), None);
     let third = requests.begin(at(10), "third").unwrap();
-    assert_eq!(requests.hear(&answer(first, b"old")), Heard::Dropped);
+    assert_eq!(
+        requests.hear(&answer(first, b"old")),
+        Heard::Late(first, &b"old"[..])
+    );
     assert_eq!(
         requests.hear(&answer(third, b"new")),
         Heard::Answer("third", &b"new"[..])
@@ -67,13 +70,28 @@ fn what_was_never_asked_is_told_apart_from_what_is_late() {
     ] {
         assert_eq!(
             requests.hear(&answer(CorrelationId(hostile), b"")),
-            Heard::Dropped
+            Heard::Unasked
         );
     }
     assert_eq!((requests.counts().late, requests.counts().unasked), (0, 5));
     assert_eq!(requests.hear(&answer(id, b"")), Heard::Answer((), &b""[..]));
-    assert_eq!(requests.hear(&answer(id, b"")), Heard::Dropped);
+    assert_eq!(requests.hear(&answer(id, b"")), Heard::Late(id, &b""[..]));
     assert_eq!((requests.counts().late, requests.counts().unasked), (1, 5));
+}
+
+#[test]
+fn a_late_answer_is_shown_with_the_name_of_its_request() {
+    let mut requests = Requests::new(1, 0);
+    let id = requests.begin(at(10), ()).unwrap();
+    requests.expire(Instant::from_ns(10), |(), end| assert_eq!(end, Ended::TimedOut));
+    // The entry has another request by then.
+    let other = requests.begin(at(20), ()).unwrap();
+    let late = answer(id, b"filled");
+    assert_eq!(requests.hear(&late), Heard::Late(id, &b"filled"[..]));
+    let in_time = answer(other, b"");
+    assert_eq!(requests.hear(&in_time), Heard::Answer((), &b""[..]));
+    let counts = requests.counts();
+    assert_eq!((counts.timed_out, counts.late, counts.answered), (1, 1, 1));
 }
 
 /// A callback that panics loses nothing but what it was told.
@@ -148,7 +166,7 @@ fn each_request_ends_once_whatever_the_peer_says() {
                 }
                 5 => {
                     if let Some(id) = Model::any(&ended, &mut random) {
-                        assert_eq!(requests.hear(&answer(id, b"")), Heard::Dropped);
+                        assert_eq!(requests.hear(&answer(id, b"")), Heard::Late(id, &b""[..]));
                     }
                 }
                 6 => {

@@ -33,7 +33,6 @@ fn check_ring(ring: &KeyRing, plain: &[(u32, Vec<u8>)]) {
     assert_eq!(ring.first().map(|key| key.id().to_u32()), Some(plain[0].0));
     for (id, secret) in plain {
         assert!(*id > 0 && (KEY_BYTES_MIN..=1024).contains(&secret.len()));
-        assert!(secret.iter().any(|byte| *byte != secret[0]));
     }
     let digits = |secret: &[u8]| -> String { secret.iter().map(|byte| format!("{byte:02x}")).collect() };
     let written: Vec<_> = plain
@@ -68,6 +67,8 @@ fn tells(text: &str) -> bool {
 
 /// A second reading, from the documentation of [`KeyRing`]: slow and obvious.
 mod plain {
+    use std::collections::BTreeSet;
+
     use super::KeyError;
 
     /// The first thing that is wrong.
@@ -139,10 +140,37 @@ mod plain {
             Err(Wrong::Key(line, KeyError::TooShort { bytes }))
         } else if bytes > 1024 {
             Err(Wrong::Key(line, KeyError::TooLong { bytes }))
-        } else if secret.iter().all(|byte| *byte == secret[0]) {
-            Err(Wrong::Key(line, KeyError::NotRandom))
+        } else if let Some(pattern) = pattern(&secret) {
+            Err(Wrong::Key(line, pattern))
         } else {
             Ok(Some((id, secret)))
+        }
+    }
+
+    fn pattern(secret: &[u8]) -> Option<KeyError> {
+        let differences = |stride: usize| -> BTreeSet<u8> {
+            (stride..secret.len())
+                .map(|at| secret[at].wrapping_sub(secret[at - stride]))
+                .collect()
+        };
+        let distinct = secret.iter().collect::<BTreeSet<_>>().len();
+        let period = (1..=secret.len() / 2).find(|period| {
+            let pieces = secret.chunks(*period);
+            pieces.into_iter().all(|piece| secret.starts_with(piece))
+        });
+        let is_text = secret
+            .iter()
+            .all(|byte| byte.is_ascii_graphic() || b" \t\r\n\0".contains(byte));
+        if distinct < 14 {
+            Some(KeyError::FewDistinct { distinct })
+        } else if differences(1).len() < 13 || differences(2).len() < 13 {
+            Some(KeyError::Sequence)
+        } else if let Some(period) = period {
+            Some(KeyError::Repeats { period })
+        } else if is_text && (distinct < 20 || secret.len() >= 44) {
+            Some(KeyError::Text)
+        } else {
+            None
         }
     }
 

@@ -5,6 +5,8 @@ use core::hint::black_box;
 
 use doorbell_core::wire::KeyId;
 
+use super::pattern::{DISTINCT_MIN, pattern};
+
 /// The bytes a key has at least: as many as a tag, so that guessing the one is no easier than guessing the other.
 pub const KEY_BYTES_MIN: usize = 32;
 
@@ -37,9 +39,24 @@ pub enum KeyError {
         /// How many it has.
         bytes: usize,
     },
-    /// All bytes of the secret are the same: a placeholder, and no key.
-    NotRandom,
+    /// The secret has fewer than 14 distinct bytes: a placeholder, a number, or a word with padding.
+    FewDistinct {
+        /// How many it has.
+        distinct: usize,
+    },
+    /// The bytes of the secret count up or down.
+    Sequence,
+    /// The secret is a shorter one, repeated.
+    Repeats {
+        /// The bytes after which it repeats.
+        period: usize,
+    },
+    /// The secret is text: words, or digits that are not decoded.
+    Text,
 }
+
+/// What to do about a secret that is not random.
+const MAKE: &str = "make a random one by `doorbell keygen FILE`";
 
 impl fmt::Display for KeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -51,7 +68,13 @@ impl fmt::Display for KeyError {
             Self::TooLong { bytes } => {
                 write!(f, "a key of {bytes} bytes, where {KEY_BYTES_MAX} are the most")
             }
-            Self::NotRandom => f.write_str("a key whose bytes are all the same"),
+            Self::FewDistinct { distinct } => write!(
+                f,
+                "a key of few distinct bytes: {distinct}, where a random one has {DISTINCT_MIN} at least; {MAKE}"
+            ),
+            Self::Sequence => write!(f, "a key whose bytes count up or down; {MAKE}"),
+            Self::Repeats { period } => write!(f, "a key that repeats after {period} bytes; {MAKE}"),
+            Self::Text => write!(f, "a key of text; decode its digits, or {MAKE}"),
         }
     }
 }
@@ -59,11 +82,21 @@ impl fmt::Display for KeyError {
 impl core::error::Error for KeyError {}
 
 impl Key {
-    /// The key of this id with these bytes, which only those who may be peers know: random, and not a word that
-    /// somebody can guess.
+    /// The key of this id with these bytes, which only peers know. `doorbell keygen` makes a file with a random one.
+    ///
+    /// A peer without the key can try guesses at it where nobody counts them, so a secret that is obviously not random is refused:
+    ///
+    /// - one with fewer than 14 distinct bytes;
+    /// - one with fewer than 13 distinct differences (modulo 256) between each byte and the next, or between each byte and the
+    ///   second after it;
+    /// - one that repeats with a period of at most half its length;
+    /// - text with fewer than 20 distinct characters, or with 44 bytes or more. Text is printable ASCII, with tabs, ends of lines and zeros.
+    ///
+    /// 32 random bytes are refused with a probability of 2^-60.2, and more of them less often. The check finds mistakes. It does not measure entropy: a
+    /// hash of a word passes, and is found as easily as the word. All ways to a key go through it, that of text and files too.
     ///
     /// # Errors
-    /// The id is zero, or the bytes are too few, too many or all the same.
+    /// The id is zero, or the bytes are too few, too many or not random.
     pub fn new(id: u32, secret: &[u8]) -> Result<Self, KeyError> {
         let id = KeyId::new(id).ok_or(KeyError::ZeroId)?;
         let bytes = secret.len();
@@ -73,8 +106,8 @@ impl Key {
         if bytes > KEY_BYTES_MAX {
             return Err(KeyError::TooLong { bytes });
         }
-        if secret.iter().all(|byte| Some(byte) == secret.first()) {
-            return Err(KeyError::NotRandom);
+        if let Some(pattern) = pattern(secret) {
+            return Err(pattern);
         }
         Ok(Self {
             id,
@@ -116,11 +149,16 @@ pub(crate) fn wipe(secret: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
+    use sha2::{Digest as _, Sha256};
+
     use super::{Key, KeyError, wipe};
 
     #[test]
     fn a_key_is_long_and_not_a_placeholder() {
-        let random: Vec<u8> = (0..=255).cycle().take(1025).collect();
+        let random: Vec<u8> = (0..33_u8)
+            .flat_map(|at| Sha256::digest([at]))
+            .take(1025)
+            .collect();
         assert_eq!(Key::new(0, &random[..32]).unwrap_err(), KeyError::ZeroId);
         assert_eq!(
             Key::new(1, &random[..31]).unwrap_err(),
@@ -132,12 +170,17 @@ mod tests {
             Key::new(1, &random).unwrap_err(),
             KeyError::TooLong { bytes: 1025 }
         );
-        assert_eq!(Key::new(1, &[7; 32]).unwrap_err(), KeyError::NotRandom);
+        assert_eq!(
+            Key::new(1, &[7; 32]).unwrap_err().to_string(),
+            "a key of few distinct bytes: 1, where a random one has 14 at least; make a random one by `doorbell keygen FILE`"
+        );
+        let text = b"a secret of thirty-two bytes, and no fewer";
+        assert_eq!(Key::new(1, text).unwrap_err(), KeyError::Text);
     }
 
     #[test]
     fn it_is_not_printed_and_does_not_stay() {
-        let key = Key::new(9, b"do not tell this to anybody at all").unwrap();
+        let key = Key::new(9, &Sha256::digest(b"not told")).unwrap();
         assert_eq!(format!("{key:?}"), "Key { id: KeyId(9), .. }");
         let mut secret = key.secret().to_vec();
         wipe(&mut secret);

@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod hostile;
 mod key;
+mod pattern;
 mod refusals;
 mod ring;
 mod transcript;

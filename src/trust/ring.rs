@@ -176,9 +176,10 @@ fn read_key(line: usize, entry: &str) -> Result<Key, KeyRingError> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Key, KeyRing, KeyRingError};
+    use super::{KeyRing, KeyRingError};
 
-    const SECRET: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1F";
+    /// The first words of SHA-256.
+    const SECRET: &str = "6a09e667bb67ae853c6ef372a54ff53a510e527f9b05688c1f83d9ab5be0cd1F";
 
     fn ids(text: &str) -> Result<Vec<u32>, String> {
         match KeyRing::from_text(text) {
@@ -190,7 +191,11 @@ mod tests {
     #[test]
     fn keys_are_read_in_order_and_whole() {
         let ring = KeyRing::from_text(&format!("7:{SECRET}")).unwrap();
-        assert_eq!(ring.first().unwrap().secret(), (0..32).collect::<Vec<u8>>());
+        let secret = ring.first().unwrap().secret();
+        assert_eq!(
+            (secret.len(), &secret[..3], secret[31]),
+            (32, &[0x6a, 0x09, 0xe6][..], 0x1f)
+        );
         assert_eq!(ids(&format!("2:{SECRET},1:{SECRET}")), Ok(vec![2, 1]));
         let lines = format!("# the new one\n 2 : {SECRET} # until May\n\n1:{SECRET}\r\n");
         assert_eq!(ids(&lines), Ok(vec![2, 1]));
@@ -213,6 +218,10 @@ mod tests {
             ),
             ("1:51ag", "line 1 is not a key: not a hexadecimal digit"),
             ("1:51aa", "line 1: a key of 2 bytes, where 32 are the least"),
+            (
+                "1:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f",
+                "line 1: a key whose bytes count up or down; make a random one by `doorbell keygen FILE`",
+            ),
             ("1:é", "line 1 is not a key: not a hexadecimal digit"),
         ] {
             assert_eq!(ids(text), Err(told.to_owned()), "{text}");
@@ -232,8 +241,7 @@ mod tests {
 
     #[test]
     fn a_ring_prints_no_secret() {
-        let key = Key::new(1, b"the quick brown fox and so on and on").unwrap();
-        let printed = format!("{:?}", KeyRing::new(key));
+        let printed = format!("{:?}", KeyRing::from_text(&format!("1:{SECRET}")).unwrap());
         assert_eq!(printed, "KeyRing { keys: [Key { id: KeyId(1), .. }] }");
         let error = KeyRing::from_text("1:51ag").unwrap_err();
         assert!(matches!(error, KeyRingError::Text { line: 1, .. }));

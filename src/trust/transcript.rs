@@ -91,6 +91,7 @@ impl Authenticator for Trust {
 #[cfg(test)]
 mod tests {
     use doorbell_core::handshake::{Authenticator as _, Transcript as _};
+    use sha2::{Digest as _, Sha256};
 
     use crate::{Key, KeyRing, Trust};
 
@@ -115,9 +116,8 @@ mod tests {
 
     #[test]
     fn keys_are_found_by_their_ids_and_the_first_is_sent_by() {
-        let key = |id, text: &[u8]| Key::new(id, text).unwrap();
-        let ring = KeyRing::new(key(5, b"the one that is sent by, thirty-two"))
-            .with(key(4, b"the one before it, which is still ok"));
+        let key = |id, name: &str| Key::new(id, &Sha256::digest(name)).unwrap();
+        let ring = KeyRing::new(key(5, "sent by")).with(key(4, "the one before it"));
         let trust = Trust::keys(ring.unwrap());
         let (id, sent_by) = trust.sending().unwrap();
         assert_eq!(id.to_u32(), 5);

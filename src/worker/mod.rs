@@ -15,6 +15,7 @@ mod shared;
 mod submissions;
 mod submitting;
 mod turn;
+mod untold;
 mod upkeep;
 mod waiting;
 

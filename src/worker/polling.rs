@@ -13,6 +13,7 @@ use super::early::Early;
 use super::places::{Entry, Listed, Others, apart};
 use super::shared::{Around, Shared};
 use super::submissions::Submissions;
+use super::untold::{Telling, Untold, keep_untold, tell_untold};
 use super::{Turn, Worker};
 use crate::edge::reaper::Reaped;
 use crate::half::{Lost, Receives, SendHalf, Sends};
@@ -35,12 +36,6 @@ pub(crate) struct SendSide<P: Provider> {
     /// Channels that are lost, which the application was told, and that the Worker is to close.
     pub(super) lost: ChannelList,
     pub(super) submissions: Submissions<P>,
-}
-
-/// An event of the channel of this index that is yet to be delivered.
-pub(super) struct Untold<P: Provider> {
-    channel: u32,
-    event: Event<P>,
 }
 
 /// What polls receives: the completion queue, and what it keeps from one poll to the next.
@@ -606,62 +601,6 @@ impl<P: Provider> SendSide<P> {
             };
             tell_untold(telling, places, arena, each);
         })
-    }
-}
-
-impl<P: Provider> Untold<P> {
-    /// Whether it is what this request of a channel brought back.
-    fn is_fetched_by(&self, channel: u32, request: Ticket) -> bool {
-        self.channel == channel && matches!(self.event, Event::Fetched { ticket, .. } if ticket == request)
-    }
-}
-
-/// Keeps an event to be told. There is room for it, since admission: so this never comes to allocate.
-// The comparison stands beside the push, where the optimiser sees that both mean the same length.
-#[inline(always)]
-fn keep_untold<P: Provider>(untold: &mut Vec<Untold<P>>, channel: u32, event: Event<P>) {
-    if untold.len() < untold.capacity() {
-        untold.push(Untold { channel, event });
-    }
-}
-
-/// Tells events that were kept, in order. If `each` panics, the rest is kept, and the next poll tells it.
-// Apart, and by being cold: see `Sender::retire_fetched`.
-#[cold]
-fn tell_untold<P: Provider, C: Sends<P>>(
-    telling: Telling<'_, P>,
-    places: &mut [Entry<C>],
-    arena: &mut P::Arena,
-    each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
-) {
-    telling.untold.reverse();
-    while let Some(Untold { channel, event }) = telling.untold.pop() {
-        let place = apart(places, channel as usize);
-        if let Some((channel, others)) =
-            place.and_then(|(entry, others)| Some((entry.channel.as_mut()?, others)))
-        {
-            each(Turn::new(channel, others, arena), event);
-        }
-    }
-    core::mem::forget(telling);
-}
-
-/// Events that are to be told, the next one last while it is under way: dropped, as by a panic, it keeps the rest.
-struct Telling<'u, P: Provider> {
-    untold: &'u mut Vec<Untold<P>>,
-    events_max: usize,
-    noticed: &'u Due,
-}
-
-impl<P: Provider> Drop for Telling<'_, P> {
-    #[cold]
-    fn drop(&mut self) {
-        // The next completion has room for its own.
-        self.untold.reserve(self.events_max);
-        self.untold.reverse();
-        if let Some(first) = self.untold.first() {
-            self.noticed.tell(first.channel);
-        }
     }
 }
 

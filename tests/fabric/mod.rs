@@ -7,12 +7,16 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use doorbell::vocabulary::IpPrefix;
+use doorbell::vocabulary::wire::{
+    AdvertisedRail, Frame, FrameBuffer, FrameHeader, Hello, KeyId, Nonce, SpeedClass, VersionRange,
+};
+use doorbell::vocabulary::{Gid, IpPrefix};
 use doorbell::{
-    ChannelConfig, ChannelId, ConnectError, Connection, Event, Handle, Lease, Listener, Network, Node,
-    Notify, Trust, Worker, WorkerConfig,
+    ChannelConfig, ChannelId, ConnectError, Connection, Event, Handle, InstanceId, Key, Lease, Listener,
+    Network, Node, Notify, Trust, Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, PortConfig};
+use sha2::{Digest as _, Sha256};
 
 pub(crate) const SOON: Duration = Duration::from_secs(10);
 
@@ -20,6 +24,46 @@ pub(crate) const SOON: Duration = Duration::from_secs(10);
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 const A_MOMENT: Duration = Duration::from_micros(10);
+
+/// A secret that is as good as random, the same each time for a name.
+pub(crate) fn secret(name: &str) -> [u8; 32] {
+    Sha256::digest(name).into()
+}
+
+/// The key of this id with the secret of a name.
+pub(crate) fn key(id: u32, name: &str) -> Key {
+    Key::new(id, &secret(name)).unwrap()
+}
+
+/// A Hello from this address that names a key by its id. Nothing of the key is in it, so that anybody can send it.
+pub(crate) fn hello(address: IpAddr, key: u32) -> Vec<u8> {
+    let prefix = IpPrefix::new(address, 8).unwrap();
+    let speed = SpeedClass::from_mbps(100_000);
+    let rail = AdvertisedRail::new(prefix, Gid::from_ip(address), speed).unwrap();
+    let hello = Hello {
+        versions: VersionRange::OURS,
+        initiator: InstanceId::new(7).unwrap(),
+        listener: None,
+        nonce: Nonce([7; 16]),
+        key: KeyId::new(key),
+    };
+    let frame = FrameBuffer::hello(&hello, &[rail].into_iter().collect());
+    frame.as_bytes().to_vec()
+}
+
+/// Whether there is a Reject among the frames that were heard.
+pub(crate) fn is_rejected(mut heard: &[u8]) -> bool {
+    while let Ok(header) = FrameHeader::parse(heard) {
+        let Some((frame, rest)) = heard.split_at_checked(header.frame_bytes()) else {
+            break;
+        };
+        if matches!(Frame::parse(frame), Ok(Frame::Reject(_))) {
+            return true;
+        }
+        heard = rest;
+    }
+    false
+}
 
 pub(crate) fn prefix(text: &str) -> IpPrefix {
     let (address, bits) = text.split_once('/').unwrap();

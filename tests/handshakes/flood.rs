@@ -4,66 +4,28 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use doorbell::vocabulary::handshake::{Initiator, InitiatorConfig, Io, IoError, Timing};
+use doorbell::vocabulary::Instant;
+use doorbell::vocabulary::handshake::{Io as _, IoError};
 use doorbell::vocabulary::network::Network as _;
-use doorbell::vocabulary::wire::{AdvertisedRail, Nonce, SpeedClass, VersionRange};
-use doorbell::vocabulary::{Gid, Instant, IpPrefix};
-use doorbell::{HandshakeLimits, InstanceId, Key, KeyRing, Trust, WorkerConfig};
+use doorbell::{HandshakeLimits, KeyRing, Trust, WorkerConfig};
 use doorbell_sim::Stream;
 
+use crate::fabric::{hello, is_rejected, key};
 use crate::hub::{Guest, Hub, LATENCY, SLOTS, at, is_undisturbed};
 
 const STREAMS: usize = 256;
 
+/// The id of the hub's key, which the flood names.
+const KEY: u32 = 7;
+
 /// How soon a stream that was turned away comes again: ten streams of the flood for each latency.
 const AGAIN: Duration = Duration::from_millis(20);
-
-/// A Reject's kind, and where it stands.
-const REJECT: u8 = 6;
-const HEADER_BYTES: usize = 10;
-
-fn trust(secret: u8) -> Trust {
-    let secret: Vec<u8> = (0..32).map(|byte| byte ^ secret).collect();
-    Trust::keys(KeyRing::new(Key::new(7, &secret).unwrap()))
-}
 
 fn hub() -> Hub {
     let mut own = WorkerConfig::default();
     own.slots = SLOTS;
-    Hub::trusting(&HandshakeLimits::default(), &own, trust(1))
-}
-
-/// A Hello that names a key, of a peer that does not have it.
-fn hello(address: IpAddr) -> Vec<u8> {
-    let prefix = IpPrefix::new(address, 8).unwrap();
-    let gid = Gid::from_ip(address);
-    let rail = AdvertisedRail::new(prefix, gid, SpeedClass::from_mbps(100_000)).unwrap();
-    let config = InitiatorConfig {
-        instance: InstanceId::new(7).unwrap(),
-        listener: None,
-        nonce: Nonce([7; 16]),
-        timing: Timing::default(),
-        versions: VersionRange::OURS,
-    };
-    let start = Instant::from_ns(0);
-    let mut said = Said(Vec::new());
-    Initiator::with(config, &trust(2), &[rail], start)
-        .unwrap()
-        .poll(start, &mut said);
-    said.0
-}
-
-struct Said(Vec<u8>);
-
-impl Io for Said {
-    fn read(&mut self, _: &mut [u8]) -> Result<usize, IoError> {
-        Err(IoError::WouldBlock)
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError> {
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
+    let trust = Trust::keys(KeyRing::new(key(KEY, "hub")));
+    Hub::trusting(&HandshakeLimits::default(), &own, trust)
 }
 
 /// One stream of a flood.
@@ -89,15 +51,7 @@ impl Water {
             Err(IoError::WouldBlock) => return false,
             _ => return true,
         }
-        let mut frames = self.heard.as_slice();
-        while let Some(header) = frames.get(..HEADER_BYTES) {
-            if header[5] == REJECT {
-                return true;
-            }
-            let body = usize::from(u16::from_be_bytes([header[8], header[9]]));
-            frames = frames.get(HEADER_BYTES + body..).unwrap_or_default();
-        }
-        false
+        is_rejected(&self.heard)
     }
 }
 
@@ -121,7 +75,7 @@ impl<'h> Flood<'h> {
         Self {
             hosts: hosts
                 .iter()
-                .map(|(guest, address)| (guest, hello(*address)))
+                .map(|(guest, address)| (guest, hello(*address, KEY)))
                 .collect(),
             water: (0..STREAMS).map(water).collect(),
             refused: 0,
@@ -226,7 +180,7 @@ fn a_hello_keeps_a_place_beyond_half_of_them_for_a_second() {
     for (streams, left) in [(32, 32), (40, 32)] {
         let mut hub = hub();
         let host = Guest::new(&hub, 100);
-        let hello = hello([10, 1, 0, 100].into());
+        let hello = hello([10, 1, 0, 100].into(), KEY);
         let mut said: Vec<_> = (0..streams)
             .map(|_| host.node.network().connect(at()).unwrap())
             .collect();

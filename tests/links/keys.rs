@@ -1,16 +1,17 @@
 //! Links whose keys are changed while they carry messages.
 
 use doorbell::vocabulary::session::{HealthState, SessionEvent};
-use doorbell::{Key, KeyRing, Trust};
+use doorbell::{KeyRing, Trust};
 
+use crate::fabric::key;
 use crate::processes::{A, B, SECRET, Two, ms};
 
-const OLD: (u32, &[u8]) = (1, SECRET);
-const NEW: (u32, &[u8]) = (2, b"another secret, of thirty-two bytes or more");
+const OLD: (u32, &str) = (1, SECRET);
+const NEW: (u32, &str) = (2, "another");
 
 /// From now on a process has this key alone.
-fn trusts(two: &Two, at: usize, (id, secret): (u32, &[u8])) {
-    let ring = KeyRing::new(Key::new(id, secret).unwrap());
+fn trusts(two: &Two, at: usize, (id, name): (u32, &str)) {
+    let ring = KeyRing::new(key(id, name));
     two.process(at).node.set_trust(Trust::keys(ring));
 }
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use doorbell::vocabulary::PortState;
 use doorbell::vocabulary::session::{FinalReason, HealthState, SessionEvent};
 use doorbell::vocabulary::wire::Fit;
-use doorbell::{AsyncEvent, Handle, HandshakeLimits, Key, KeyRing, Listener, Node, Trust};
+use doorbell::{AsyncEvent, Handle, HandshakeLimits, KeyRing, Listener, Node, Trust};
 use doorbell_sim::Host;
 
+use crate::fabric::key;
 use crate::processes::{A, B, PORT, Process, Two, config, ms, ports_of_one_device};
 
 const CHANGED: &str = "at 50ms gid b/sim0:1 10.0.0.2 becomes 10.0.0.99";
@@ -239,9 +240,9 @@ fn a_listener_is_asked_for_its_handle_at_any_of_its_addresses() {
     // Nobody is there, or nobody who has the key.
     let nobody = SocketAddr::from(([10, 0, 0, 2], PORT + 1));
     assert!(asked(&mut two, &node, nobody).is_err());
-    let key = Key::new(1, b"another secret of thirty-two bytes or so").unwrap();
     let host = two.hosts[A].clone();
-    let stranger = Arc::new(Node::with(host.clone(), host, Trust::keys(KeyRing::new(key))).unwrap());
+    let stranger =
+        Arc::new(Node::with(host.clone(), host, Trust::keys(KeyRing::new(key(1, "another")))).unwrap());
     let there = SocketAddr::from(([10, 0, 0, 2], PORT));
     assert!(asked(&mut two, &stranger, there).is_err());
     // The links did not notice.

@@ -11,18 +11,18 @@ use doorbell::vocabulary::session::{
     FinalReason, PushRefusal, RequestEnd, RequestId, RequestRefusal, SessionEvent,
 };
 use doorbell::{
-    Deadline, Handle, Key, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node, RemoteAccess, Request, Trust,
+    Deadline, Handle, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node, RemoteAccess, Request, Trust,
     Worker, WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, LinkConfig as Wire, PortConfig, Quirks};
 
-use crate::fabric::{port, small};
+use crate::fabric::{key, port, small};
 
 pub(crate) const A: usize = 0;
 pub(crate) const B: usize = 1;
 pub(crate) const PORT: u16 = 7000;
-/// The key of every process as it starts, which has number 1.
-pub(crate) const SECRET: &[u8] = b"a secret of thirty-two bytes, and no fewer";
+/// The name of the key that every process has as it starts, by the id 1.
+pub(crate) const SECRET: &str = "secret";
 pub(crate) const LATENCY: Duration = Duration::from_micros(50);
 
 pub(crate) const fn ms(ms: u64) -> Duration {
@@ -94,8 +94,7 @@ impl Process {
     /// With the devices of one host, and the streams of another: what it says of its rails is not where its streams come from.
     pub(crate) fn between(devices: &Host, streams: &Host, config: &LinkConfig, listens: bool) -> Self {
         // All of it with proofs, as it is to be used.
-        let key = Key::new(1, SECRET).unwrap();
-        let trust = Trust::keys(KeyRing::new(key));
+        let trust = Trust::keys(KeyRing::new(key(1, SECRET)));
         let node = Arc::new(Node::with(devices.clone(), streams.clone(), trust).unwrap());
         let mut own = WorkerConfig::default();
         own.slots = 128;

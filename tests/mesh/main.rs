@@ -20,6 +20,7 @@ mod groups;
 mod largest;
 mod leaving;
 mod packets;
+mod panics;
 #[path = "../../fuzz/replay.rs"]
 mod replay;
 mod stranger;

@@ -1,8 +1,10 @@
 //! Members on hosts of a simulated fabric, each two that share a cable on a subnet of their own.
 
 use core::net::SocketAddr;
+use core::panic::AssertUnwindSafe;
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::panic::{catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use doorbell::vocabulary::{Instant, Rank};
@@ -50,6 +52,10 @@ pub(crate) struct Member {
     pub(crate) inbox: Vec<Vec<Vec<u8>>>,
     /// As by SIGSTOP: its device goes on.
     pub(crate) is_stopped: bool,
+    /// Its callbacks panic behind every so manieth event and message.
+    pub(crate) panics_every: Option<usize>,
+    /// How often they did.
+    pub(crate) panics: usize,
 }
 
 impl Member {
@@ -73,6 +79,8 @@ impl Member {
             events: Vec::new(),
             outbox: VecDeque::new(),
             is_stopped: false,
+            panics_every: None,
+            panics: 0,
         }
     }
 
@@ -80,10 +88,22 @@ impl Member {
         if self.is_stopped {
             return;
         }
-        let events = &mut self.events;
-        self.mesh
-            .poll(&self.node, &mut self.workers, |event| events.push(event))
+        let Self {
+            mesh,
+            node,
+            workers,
+            events,
+            panics_every,
+            panics,
+            ..
+        } = self;
+        through(panics, || {
+            mesh.poll(node, workers, |event| {
+                events.push(event);
+                panic_at(*panics_every, events.len());
+            })
             .unwrap();
+        });
         while let Some((to, message)) = self.outbox.front() {
             let (header, payload) = message.split_at(message.len() / 2);
             match self.mesh.send(*to, header, payload) {
@@ -96,13 +116,45 @@ impl Member {
 
     /// Takes what has come from all.
     pub(crate) fn take(&mut self) {
-        for from in 0..self.inbox.len() {
-            if from != self.mesh.rank().index() {
-                while let Ok(Some(message)) = self.mesh.receive(rank(from), <[u8]>::to_vec) {
-                    self.inbox[from].push(message);
-                }
+        let Self {
+            mesh,
+            inbox,
+            panics_every,
+            panics,
+            ..
+        } = self;
+        for (from, inbox) in inbox.iter_mut().enumerate() {
+            if from == mesh.rank().index() {
+                continue;
             }
+            let mut look = |message: &[u8]| {
+                inbox.push(message.to_vec());
+                panic_at(*panics_every, inbox.len());
+            };
+            through(panics, || {
+                while let Ok(Some(())) = mesh.receive(rank(from), &mut look) {}
+            });
         }
+    }
+}
+
+/// What callbacks panic with that are to.
+struct OnPurpose;
+
+/// Panics behind every so manieth, without a word on the standard error.
+fn panic_at(every: Option<usize>, count: usize) {
+    if every.is_some_and(|every| count % every == 0) {
+        resume_unwind(Box::new(OnPurpose));
+    }
+}
+
+/// Calls it until it no longer panics on purpose, and counts how often it did.
+fn through(panics: &mut usize, mut call: impl FnMut()) {
+    while let Err(panic) = catch_unwind(AssertUnwindSafe(&mut call)) {
+        if !panic.is::<OnPurpose>() {
+            resume_unwind(panic);
+        }
+        *panics += 1;
     }
 }
 

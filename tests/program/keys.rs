@@ -9,8 +9,8 @@ use rustix::process::{Pid, Resource, prlimit};
 
 use crate::started::{Running, ended, program};
 
-const OLD: &str = "1:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
-const NEW: &str = "2:101112131415161718191a1b1c1d1e1f202122232425262728292a2b2c2d2e2f\n";
+const OLD: &str = "1:6a09e667bb67ae853c6ef372a54ff53a510e527f9b05688c1f83d9ab5be0cd19\n";
+const NEW: &str = "2:bb67ae853c6ef372a54ff53a510e527f9b05688c1f83d9ab5be0cd196a09e667\n";
 
 /// Puts a file of keys there in one step, as it is to be done.
 fn put(path: &Path, text: &str, mode: u32) {

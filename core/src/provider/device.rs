@@ -6,9 +6,9 @@ use crate::{Clock, PortReport, QpState, Qpn, SharedReceiveId};
 
 use super::{
     Arena, ArenaConfig, Completion, CompletionQueue, CompletionQueueConfig, DatagramConfig,
-    DatagramPairParts, DatagramQueuePair, DatagramReceiveQueue, DatagramSendQueue, DomainId, MemoryError,
-    ProviderError, QueuePairConfig, QueuePairLimits, ReadyToReceive, ReadyToSend, ReceiveQueue, SendQueue,
-    SharedReceiveQueue, SharedReceiveQueueConfig, Slot, Window, WindowConfig,
+    DatagramPairParts, DatagramQueuePair, DatagramReceiveQueue, DatagramSendQueue, DomainId, LookFailure,
+    MemoryError, ProviderError, QueuePairConfig, QueuePairLimits, ReadyToReceive, ReadyToSend, ReceiveQueue,
+    SendQueue, SharedReceiveQueue, SharedReceiveQueueConfig, Slot, Window, WindowConfig,
 };
 
 /// An RDMA stack: what finds devices and opens them.
@@ -45,12 +45,12 @@ pub trait Provider: Send + Sync + Sized + 'static {
     /// Looks at every port of every device, usable or not.
     ///
     /// # Errors
-    /// The list of devices could not be had. A device that fails by itself is left out and
-    /// passed to `failed` with its name.
+    /// The list of devices could not be had. A device, or one of its ports, that fails by itself is left out and
+    /// passed to `failed` with the device's name. Its other ports are found.
     fn scan(
         &self,
         found: &mut dyn FnMut(&PortReport),
-        failed: &mut dyn FnMut(&str, ProviderError),
+        failed: &mut dyn FnMut(&str, LookFailure),
     ) -> Result<(), ProviderError>;
 
     /// Opens a device by its name.
@@ -79,8 +79,6 @@ pub struct DeviceLimits {
     pub max_dest_rd_atomic: u8,
     /// Whether it has atomics.
     pub atomics: bool,
-    /// Bytes of one request at most, by any of its ports.
-    pub request_bytes_max: u32,
 }
 
 /// An open device, and the clock of its host: [`CompletionQueue::sleep`] sleeps by it.
@@ -105,6 +103,12 @@ pub trait Context<P: Provider>: Clock + Send + Sync + Sized + 'static {
     /// # Errors
     /// There is no such port, or the device refused.
     fn port(&self, port: u8) -> Result<PortReport, ProviderError>;
+
+    /// Bytes of one request at most, on one of its ports.
+    ///
+    /// # Errors
+    /// As for [`Context::port`].
+    fn request_bytes_max(&self, port: u8) -> Result<u32, ProviderError>;
 
     /// The file descriptor that becomes readable when an asynchronous event waits, where
     /// the provider has one.

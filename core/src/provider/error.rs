@@ -25,6 +25,26 @@ impl fmt::Display for ProviderError {
 
 impl core::error::Error for ProviderError {}
 
+/// A device, or one port of it, could not be looked at. Its other ports can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LookFailure {
+    /// The port; `None` for the device as a whole.
+    pub port: Option<u8>,
+    /// The call and its error number.
+    pub error: ProviderError,
+}
+
+impl fmt::Display for LookFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port {
+            Some(port) => write!(f, "port {port}: {}", self.error),
+            None => self.error.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for LookFailure {}
+
 /// The errors verbs calls give in practice, in words. Source: `errno(3)`, Linux numbers.
 const fn describe_errno(errno: i32) -> Option<&'static str> {
     Some(match errno {

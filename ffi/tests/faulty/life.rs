@@ -76,7 +76,7 @@ pub(crate) fn port(rdma: &Rdma) -> Result<PortReport, End> {
                 found = Some(port.clone());
             }
         },
-        &mut |_, error| failure = Some(error),
+        &mut |_, failed| failure = Some(failed.error),
     )?;
     match failure {
         Some(error) => Err(End::Call(error)),

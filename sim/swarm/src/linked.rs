@@ -30,6 +30,9 @@ const TCP_PORT: u16 = 4000;
 
 /// The longest message.
 const MESSAGE_BYTES_MAX: usize = 8192;
+/// The secret of all processes: the first words of SHA-256.
+const SECRET: [u8; 32] = *b"\x6a\x09\xe6\x67\xbb\x67\xae\x85\x3c\x6e\xf3\x72\xa5\x4f\xf5\x3a\
+    \x51\x0e\x52\x7f\x9b\x05\x68\x8c\x1f\x83\xd9\xab\x5b\xe0\xcd\x19";
 
 /// A host, and the process on it that has links.
 pub(crate) struct Seat {
@@ -551,7 +554,7 @@ impl<'c> LinkedRun<'c> {
 impl Process {
     fn new(case: &Case, number: usize, host: &Host) -> anyhow::Result<Self> {
         // With proofs, as links are to be used.
-        let key = Key::new(1, b"a secret of thirty-two bytes, and no fewer")?;
+        let key = Key::new(1, &SECRET)?;
         let node = Arc::new(Node::with(
             host.clone(),
             host.clone(),

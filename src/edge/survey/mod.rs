@@ -210,7 +210,7 @@ mod tests {
     use super::{DeviceReport, Interface, Roots};
     use crate::topology::{ArpFacts, PortFacts};
     use doorbell_core::port::{PortReport, PortState};
-    use doorbell_core::provider::ProviderError;
+    use doorbell_core::provider::{LookFailure, ProviderError};
     use std::fs;
     use std::path::Path;
     use tempfile::TempDir;
@@ -283,9 +283,12 @@ mod tests {
             stale_completions: false,
             carries_more_than_reported: false,
         };
-        let failure = ProviderError {
-            call: "ibv_query_port",
-            errno: 5,
+        let failure = LookFailure {
+            port: Some(3),
+            error: ProviderError {
+                call: "ibv_query_port",
+                errno: 5,
+            },
         };
         let report = |port| PortReport {
             device: "mlx5_0".try_into().unwrap(),

@@ -4,7 +4,7 @@ use core::net::IpAddr;
 
 use doorbell::PortReport;
 use doorbell::vocabulary::port::Name;
-use doorbell::vocabulary::provider::ProviderError;
+use doorbell::vocabulary::provider::{LookFailure, ProviderError};
 use doorbell::vocabulary::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortState};
 use doorbell_ffi::{DeviceReport, ProviderKind, Quirks};
 
@@ -202,9 +202,12 @@ fn all_that_was_found_of_a_device_is_said() {
         pci_address: Some("0000:3b:00.1".into()),
         numa_node: Some(1),
         ports: vec![port("mlx5_0", vec![])],
-        failures: vec![ProviderError {
-            call: "ibv_query_port",
-            errno: 5,
+        failures: vec![LookFailure {
+            port: Some(2),
+            error: ProviderError {
+                call: "ibv_query_port",
+                errno: 5,
+            },
         }],
     };
     let said = serde_json::to_value(Device::of(&found)).unwrap();
@@ -220,5 +223,5 @@ fn all_that_was_found_of_a_device_is_said() {
     assert_eq!(said["numa_node"], 1);
     assert_eq!(said["ports"].as_array().unwrap().len(), 1);
     let failure = said["failures"][0].as_str().unwrap();
-    assert!(failure.starts_with("ibv_query_port failed"), "{failure}");
+    assert!(failure.starts_with("port 2: ibv_query_port failed"), "{failure}");
 }

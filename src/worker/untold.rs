@@ -1,0 +1,72 @@
+//! Events that are kept to be told: of a completion that brought more than one, and behind a callback that panicked.
+
+use doorbell_core::Ticket;
+use doorbell_core::provider::Provider;
+
+use super::Turn;
+use super::channel_list::Due;
+use super::places::{Entry, apart};
+use crate::Event;
+use crate::half::Sends;
+
+/// An event of the channel of this index that is yet to be delivered.
+pub(super) struct Untold<P: Provider> {
+    channel: u32,
+    event: Event<P>,
+}
+
+impl<P: Provider> Untold<P> {
+    /// Whether it is what this request of a channel brought back.
+    pub(super) fn is_fetched_by(&self, channel: u32, request: Ticket) -> bool {
+        self.channel == channel && matches!(self.event, Event::Fetched { ticket, .. } if ticket == request)
+    }
+}
+
+/// Keeps an event to be told. There is room for it, since admission: so this never comes to allocate.
+// The comparison stands beside the push, where the optimiser sees that both mean the same length.
+#[inline(always)]
+pub(super) fn keep_untold<P: Provider>(untold: &mut Vec<Untold<P>>, channel: u32, event: Event<P>) {
+    if untold.len() < untold.capacity() {
+        untold.push(Untold { channel, event });
+    }
+}
+
+/// Tells events that were kept, in order. If `each` panics, the rest is kept, and the next poll tells it.
+// Apart, and by being cold: see `Sender::retire_fetched`.
+#[cold]
+pub(super) fn tell_untold<P: Provider, C: Sends<P>>(
+    telling: Telling<'_, P>,
+    places: &mut [Entry<C>],
+    arena: &mut P::Arena,
+    each: &mut impl FnMut(Turn<'_, P, C>, Event<P>),
+) {
+    telling.untold.reverse();
+    while let Some(Untold { channel, event }) = telling.untold.pop() {
+        let place = apart(places, channel as usize);
+        if let Some((channel, others)) =
+            place.and_then(|(entry, others)| Some((entry.channel.as_mut()?, others)))
+        {
+            each(Turn::new(channel, others, arena), event);
+        }
+    }
+    core::mem::forget(telling);
+}
+
+/// Events that are to be told, the next one last while it is under way: dropped, as by a panic, it keeps the rest.
+pub(super) struct Telling<'u, P: Provider> {
+    pub(super) untold: &'u mut Vec<Untold<P>>,
+    pub(super) events_max: usize,
+    pub(super) noticed: &'u Due,
+}
+
+impl<P: Provider> Drop for Telling<'_, P> {
+    #[cold]
+    fn drop(&mut self) {
+        // The next completion has room for its own.
+        self.untold.reserve(self.events_max);
+        self.untold.reverse();
+        if let Some(first) = self.untold.first() {
+            self.noticed.tell(first.channel);
+        }
+    }
+}
