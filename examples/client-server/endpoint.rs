@@ -8,7 +8,7 @@
 //! | bounded | by |
 //! |---|---|
 //! | peers | [`PEERS_MAX`] |
-//! | a question or an answer | [`Settings::body_bytes_max`], or less where the peer has less |
+//! | a question or an answer | [`BODY_BYTES_MAX`], or less where the peer has less |
 //! | questions that are not answered yet, from each peer | [`DEPTH`]; then its next ones wait |
 //!
 //! A question stays in the registered memory it came in until it is answered, so a peer that asks faster than it is answered waits by itself, and
@@ -24,11 +24,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::thread;
 
 use doorbell::requests::{Asked, Ended, NotSentKind, REQUEST_HEADER_BYTES, Requests};
-use doorbell::vocabulary::provider::{Provider, ProviderError};
+use doorbell::vocabulary::provider::Provider;
 use doorbell::{
-    ChannelConfig, CloseError, ConnectError, Connection, Deadline, Event, FirstCause, Handle, Listener,
-    Network, Node, NodeError, SendErrorKind, Turn, WcStatus, Worker, WorkerConfig,
+    ChannelConfig, Connection, Deadline, Event, FirstCause, Handle, Listener, Network, Node, SendErrorKind,
+    Turn, WcStatus, Worker, WorkerConfig,
 };
+
+use super::round::Round;
 
 /// Peers of an endpoint at most.
 pub(crate) const PEERS_MAX: u32 = 64;
@@ -39,24 +41,8 @@ pub(crate) const DEPTH: u32 = 4;
 /// With nothing heard from a peer for so long, its device is asked for a sign of life.
 pub(crate) const PROBE_AFTER: Duration = Duration::from_secs(1);
 
-/// What an endpoint is made with.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
-    /// Peers at most, up to [`PEERS_MAX`]. There is memory for all of them from the beginning: a client needs one.
-    pub(crate) peers_max: u32,
-    /// The longest question, and the longest answer. Default 8 KiB: in a round what everybody says is one answer, and 64 peers may
-    /// then say 120 bytes each.
-    pub(crate) body_bytes_max: u32,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            peers_max: PEERS_MAX,
-            body_bytes_max: 8192,
-        }
-    }
-}
+/// The longest question, and the longest answer. In a round what everybody says is one answer: 64 peers may then say 120 bytes each.
+pub(crate) const BODY_BYTES_MAX: u32 = 8192;
 
 /// Names a peer, in the order they came. A name is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,96 +54,85 @@ impl fmt::Display for PeerId {
     }
 }
 
-/// Why something was not done.
+/// Something was not done, of a peer or of the endpoint.
 #[derive(Debug)]
-pub(crate) enum Error {
-    /// There is no device, or none that can be used.
-    Node(NodeError),
-    /// No connection.
-    Connect(ConnectError),
-    /// A device cannot be used any more.
-    Device(ProviderError),
-    /// Caller misuse: it does not listen, and nobody can be accepted.
-    NotListening,
-    /// As many peers as there may be are here.
-    Full,
-    /// Caller misuse: there is no such peer, or it was disconnected.
-    NoSuchPeer(PeerId),
-    /// Caller misuse: more bytes than fit into a question to this peer, or into the memory that its question came in.
-    TooLong { peer: PeerId, kind: NotSentKind },
-    /// Nothing came of it by the deadline: what was waited for, of whom.
-    TimedOut {
-        peer: Option<PeerId>,
-        what: &'static str,
-    },
-    /// The peer left, or its connection failed. What it had asked before is heard before this is told.
-    Gone { peer: PeerId, why: Why },
-    /// The connection was not closed cleanly.
-    NotClosed { peer: PeerId, error: CloseError },
-    /// The peer's answer is none of a round.
-    NoRound(PeerId),
+pub(crate) struct Error {
+    pub(crate) peer: Option<PeerId>,
+    pub(crate) why: Why,
 }
 
-/// Why a peer is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why something was not done.
+#[derive(Debug)]
 pub(crate) enum Why {
-    /// It disconnected.
+    /// The peer disconnected. What it had asked before is heard before this is told.
     Left,
-    /// A request failed.
-    Failed(WcStatus),
-    /// A message was refused.
+    /// The connection failed, with the first cause. Told as [`Why::Left`] is.
+    Lost(WcStatus),
+    /// Nothing came of it by the deadline: what was waited for.
+    TimedOut(&'static str),
+    /// A message was refused: too long, say.
     Refused(NotSentKind),
+    /// Caller misuse, or an answer that is not what was asked for.
+    Wrong(&'static str),
+    /// There is no device, no connection, or no clean end of one.
+    Failed(Box<dyn core::error::Error + Send + Sync>),
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Node(error) => error.fmt(f),
-            Self::Connect(error) => error.fmt(f),
-            Self::Device(error) => error.fmt(f),
-            Self::NotListening => f.write_str("this endpoint does not listen"),
-            Self::Full => f.write_str("as many peers as there may be are connected"),
-            Self::NoSuchPeer(peer) => write!(f, "there is no {peer}"),
-            Self::TooLong { peer, kind } => write!(f, "to {peer}: {kind}"),
-            Self::TimedOut {
-                peer: Some(peer),
-                what,
-            } => write!(f, "no {what} {peer} by the deadline"),
-            Self::TimedOut { peer: None, what } => write!(f, "no {what} anybody by the deadline"),
-            Self::Gone { peer, why } => write!(f, "{peer} {why}"),
-            Self::NotClosed { peer, error } => write!(f, "{peer}: {error}"),
-            Self::NoRound(peer) => write!(f, "the answer of {peer} is none of a round"),
+        if let Some(peer) = self.peer {
+            write!(f, "{peer}")?;
+            f.write_str(if matches!(self.why, Why::Left | Why::Lost(_)) {
+                " "
+            } else {
+                ": "
+            })?;
         }
-    }
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Left => f.write_str("has left"),
-            Self::Failed(status) => write!(f, "is lost: {status}"),
-            Self::Refused(kind) => write!(f, "is lost: {kind}"),
+        match &self.why {
+            Why::Left => f.write_str("has left"),
+            Why::Lost(status) => write!(f, "is lost: {status}"),
+            Why::TimedOut(what) => write!(f, "no {what} by the deadline"),
+            Why::Refused(kind) => kind.fmt(f),
+            Why::Wrong(what) => f.write_str(what),
+            Why::Failed(error) => error.fmt(f),
         }
     }
 }
 
 impl core::error::Error for Error {}
 
-impl From<NodeError> for Error {
-    fn from(error: NodeError) -> Self {
-        Self::Node(error)
+impl Error {
+    fn of(peer: PeerId, why: Why) -> Self {
+        Self {
+            peer: Some(peer),
+            why,
+        }
+    }
+
+    fn wrong(what: &'static str) -> Self {
+        let why = Why::Wrong(what);
+        Self { peer: None, why }
+    }
+
+    fn failed(error: impl core::error::Error + Send + Sync + 'static) -> Self {
+        let why = Why::Failed(Box::new(error));
+        Self { peer: None, why }
     }
 }
 
-impl From<ConnectError> for Error {
-    fn from(error: ConnectError) -> Self {
-        Self::Connect(error)
-    }
+/// Why a peer is gone: it left, or its connection failed.
+#[derive(Clone, Copy)]
+enum Gone {
+    Left,
+    Lost(WcStatus),
 }
 
-impl From<ProviderError> for Error {
-    fn from(error: ProviderError) -> Self {
-        Self::Device(error)
+impl Gone {
+    fn error(self, peer: PeerId) -> Error {
+        match self {
+            Self::Left => Error::of(peer, Why::Left),
+            Self::Lost(status) => Error::of(peer, Why::Lost(status)),
+        }
     }
 }
 
@@ -170,13 +145,13 @@ struct Peer<P: Provider> {
     answer: Option<Vec<u8>>,
     /// Its questions that are not answered yet, in the memory they came in.
     inbox: VecDeque<Asked<P>>,
-    gone: Option<Why>,
+    gone: Option<Gone>,
 }
 
 /// One side: a server with its clients, or a client.
 pub(crate) struct Endpoint<'n, P: Provider, N: Network> {
     node: &'n Node<P, N>,
-    settings: Settings,
+    peers_max: u32,
     workers: Vec<Worker<P>>,
     listener: Option<Listener<P, N>>,
     /// By name, which is also the word of the application's own on the channel.
@@ -187,17 +162,16 @@ pub(crate) struct Endpoint<'n, P: Provider, N: Network> {
 }
 
 impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
-    /// Takes memory on every device that can be used; nobody is connected yet.
-    pub(crate) fn init(node: &'n Node<P, N>, settings: &Settings) -> Result<Self, Error> {
-        let mut settings = *settings;
-        settings.peers_max = settings.peers_max.clamp(1, PEERS_MAX);
-        let mut config = WorkerConfig::for_channels(settings.peers_max, slot_bytes(&settings));
+    /// Takes memory for so many peers, up to [`PEERS_MAX`], on every device that can be used; nobody is connected yet.
+    pub(crate) fn init(node: &'n Node<P, N>, peers_max: u32) -> Result<Self, Error> {
+        let peers_max = peers_max.clamp(1, PEERS_MAX);
+        let mut config = WorkerConfig::for_channels(peers_max, BODY_BYTES_MAX + REQUEST_HEADER_BYTES as u32);
         // As much for what is under way to a peer as for what comes of it.
-        config.slots = settings.peers_max * DEPTH * 2;
+        config.slots = peers_max * DEPTH * 2;
         Ok(Self {
             node,
-            settings,
-            workers: node.workers(&config)?,
+            peers_max,
+            workers: node.workers(&config).map_err(Error::failed)?,
             listener: None,
             peers: BTreeMap::new(),
             next: 0,
@@ -207,25 +181,25 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
 
     /// Lets peers connect at this address (port 0: any free one); they need the handle to.
     pub(crate) fn listen(&mut self, address: SocketAddr) -> Result<&Handle, Error> {
-        let listener = Listener::bind(self.node, &self.workers, address, &channel())?;
+        let listener =
+            Listener::bind(self.node, &self.workers, address, &channel()).map_err(Error::failed)?;
         Ok(self.listener.insert(listener).handle())
     }
 
     /// Waits for one peer.
     pub(crate) fn accept(&mut self, deadline: Deadline) -> Result<PeerId, Error> {
         self.has_room()?;
-        let listener = self.listener.as_mut().ok_or(Error::NotListening)?;
-        let at = listener.accept(self.node, &mut self.workers, deadline)?;
-        Ok(self.add(at))
+        let listener = self.listener.as_mut();
+        let listener = listener.ok_or(Error::wrong("this endpoint does not listen"))?;
+        let at = listener.accept(self.node, &mut self.workers, deadline);
+        Ok(self.add(at.map_err(Error::failed)?))
     }
 
     /// Connects to the endpoint that handed out the handle.
     pub(crate) fn connect(&mut self, handle: &Handle, deadline: Deadline) -> Result<PeerId, Error> {
         self.has_room()?;
-        let at = self
-            .node
-            .connect(&mut self.workers, handle, &channel(), deadline)?;
-        Ok(self.add(at))
+        let at = self.node.connect(&mut self.workers, handle, &channel(), deadline);
+        Ok(self.add(at.map_err(Error::failed)?))
     }
 
     /// All peers that were not disconnected, in the order they came.
@@ -264,11 +238,14 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
             if let Some((_, id, _)) = heard.or_else(|| peers.find(|(_, _, peer)| has_news(peer))) {
                 self.heard_last = id;
                 let (peer, _) = self.peer(id)?;
-                let question = peer.inbox.pop_front();
-                let why = peer.gone.unwrap_or(Why::Left);
-                return question.map_or(Err(Error::Gone { peer: id, why }), |asked| Ok((id, asked)));
+                let gone = peer.gone.unwrap_or(Gone::Left);
+                return peer
+                    .inbox
+                    .pop_front()
+                    .map(|asked| (id, asked))
+                    .ok_or(gone.error(id));
             }
-            self.pause(deadline, None, "question of")?;
+            self.pause(deadline, None, "question")?;
         }
     }
 
@@ -283,22 +260,22 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
         let (bytes, bytes_max) = (answer.len(), question.answer_bytes_max());
         let Ok(mut message) = question.answer(answer) else {
             let kind = NotSentKind::TooLong { bytes, bytes_max };
-            return Err(Error::TooLong { peer: to, kind });
+            return Err(Error::of(to, Why::Refused(kind)));
         };
         loop {
             let (peer, worker) = self.peer(to)?;
-            if let Some(why) = peer.gone {
-                return Err(Error::Gone { peer: to, why });
+            if let Some(gone) = peer.gone {
+                return Err(gone.error(to));
             }
-            let channel = worker.channel(peer.at.channel).ok_or(Error::NoSuchPeer(to))?;
+            let channel = worker.channel(peer.at.channel).ok_or(no_such(to))?;
             match channel.send(message) {
                 Ok(_) => return Ok(()),
                 Err(error) => match (error.kind, error.item) {
                     (SendErrorKind::WouldBlock, Some(back)) => message = back,
-                    (kind, _) => return Err(peer.refused(to, NotSentKind::Channel(kind))),
+                    (kind, _) => return Err(Error::of(to, Why::Refused(NotSentKind::Channel(kind)))),
                 },
             }
-            self.pause(deadline, Some(to), "room for an answer to")?;
+            self.pause(deadline, Some(to), "room for an answer")?;
             self.poll()?;
         }
     }
@@ -311,7 +288,7 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
         deadline: Deadline,
     ) -> Result<Round, Error> {
         let heard = self.ask(server, message, deadline)?;
-        Round::parse(&heard).ok_or(Error::NoRound(server))
+        Round::parse(&heard).ok_or(Error::of(server, Why::Wrong("the answer is none of a round")))
     }
 
     /// A round, of the server: hears one client after the other, and tells each what all of them said. Gives those
@@ -319,7 +296,7 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
     pub(crate) fn serve_all_to_all(&mut self, deadline: Deadline) -> Result<Vec<PeerId>, Error> {
         let peers: Vec<_> = self.peers().collect();
         for &id in &peers {
-            self.until(id, deadline, "question of", |peer| {
+            self.until(id, deadline, "question", |peer| {
                 !peer.inbox.is_empty() || peer.gone.is_some()
             })?;
         }
@@ -335,7 +312,8 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
             Round::address(&mut round, own);
             let told = question.map(|question| self.answer(peer, question, &round, deadline));
             match told {
-                None | Some(Err(Error::Gone { .. })) => gone.push(peer),
+                None => gone.push(peer),
+                Some(Err(error)) if matches!(error.why, Why::Left | Why::Lost(_)) => gone.push(peer),
                 Some(outcome) => outcome?,
             }
         }
@@ -344,21 +322,23 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
 
     /// Closes the connection to a peer behind all that was sent to it, and forgets it, with its questions.
     pub(crate) fn disconnect(&mut self, peer: PeerId, deadline: Deadline) -> Result<(), Error> {
-        let at = self.peers.get(&peer).ok_or(Error::NoSuchPeer(peer))?.at;
+        let at = self.peer(peer)?.0.at;
         let Self { workers, peers, .. } = self;
-        let worker = workers.get_mut(at.worker).ok_or(Error::NoSuchPeer(peer))?;
+        let worker = workers.get_mut(at.worker).ok_or(no_such(peer))?;
         let closed = worker.close(at.channel, deadline, |turn, event| note(peers, turn, event));
         match self.peers.remove(&peer).and_then(|peer| peer.gone) {
             // Nothing more can be lost of it.
-            Some(Why::Left) => Ok(()),
-            Some(why) => Err(Error::Gone { peer, why }),
-            None => closed.map_err(|error| Error::NotClosed { peer, error }),
+            Some(Gone::Left) => Ok(()),
+            Some(gone) => Err(gone.error(peer)),
+            None => closed.map_err(|error| Error::of(peer, Why::Failed(Box::new(error)))),
         }
     }
 
     fn has_room(&self) -> Result<(), Error> {
-        let is_full = self.peers.len() >= self.settings.peers_max as usize;
-        if is_full { Err(Error::Full) } else { Ok(()) }
+        if self.peers.len() < self.peers_max as usize {
+            return Ok(());
+        }
+        Err(Error::wrong("as many peers as there may be are connected"))
     }
 
     fn add(&mut self, at: Connection) -> PeerId {
@@ -373,7 +353,7 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
         }
         let peer = Peer {
             at,
-            requests: Requests::new(1, self.settings.body_bytes_max as usize),
+            requests: Requests::new(1, BODY_BYTES_MAX as usize),
             answer: None,
             inbox: VecDeque::with_capacity(DEPTH as usize),
             gone: None,
@@ -384,9 +364,9 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
 
     /// A peer, and the Worker that has its channel.
     fn peer(&mut self, id: PeerId) -> Result<(&mut Peer<P>, &mut Worker<P>), Error> {
-        let peer = self.peers.get_mut(&id).ok_or(Error::NoSuchPeer(id))?;
+        let peer = self.peers.get_mut(&id).ok_or(no_such(id))?;
         let worker = self.workers.get_mut(peer.at.worker);
-        Ok((peer, worker.ok_or(Error::NoSuchPeer(id))?))
+        Ok((peer, worker.ok_or(no_such(id))?))
     }
 
     /// Sends a question. Waits while the peer has no room.
@@ -394,8 +374,8 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
         loop {
             self.poll()?;
             let (peer, worker) = self.peer(to)?;
-            if let Some(why) = peer.gone {
-                return Err(Error::Gone { peer: to, why });
+            if let Some(gone) = peer.gone {
+                return Err(gone.error(to));
             }
             match peer
                 .requests
@@ -406,24 +386,19 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
                     return Ok(());
                 }
                 Err(refused) if refused.kind.is_back_pressure() => {}
-                Err(refused) => return Err(peer.refused(to, refused.kind)),
+                Err(refused) => return Err(Error::of(to, Why::Refused(refused.kind))),
             }
-            self.pause(deadline, Some(to), "room for a question to")?;
+            self.pause(deadline, Some(to), "room for a question")?;
         }
     }
 
     /// Waits for the end of the question that a peer was asked.
     fn answer_of(&mut self, from: PeerId, deadline: Deadline) -> Result<Vec<u8>, Error> {
-        self.until(from, deadline, "answer of", |peer| peer.requests.in_flight() == 0)?;
+        self.until(from, deadline, "answer", |peer| peer.requests.in_flight() == 0)?;
         let (peer, _) = self.peer(from)?;
-        match (peer.answer.take(), peer.gone) {
-            (Some(answer), _) => Ok(answer),
-            (None, Some(why)) => Err(Error::Gone { peer: from, why }),
-            (None, None) => Err(Error::TimedOut {
-                peer: Some(from),
-                what: "answer of",
-            }),
-        }
+        let timed_out = Error::of(from, Why::TimedOut("answer"));
+        let error = peer.gone.map_or(timed_out, |gone| gone.error(from));
+        peer.answer.take().ok_or(error)
     }
 
     /// Waits until something is so of a peer.
@@ -447,7 +422,8 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
     fn poll(&mut self) -> Result<(), Error> {
         let Self { workers, peers, .. } = self;
         for worker in workers {
-            worker.poll(|turn, event| note(peers, turn, event))?;
+            let polled = worker.poll(|turn, event| note(peers, turn, event));
+            polled.map_err(Error::failed)?;
         }
         let now = self.node.network().now();
         for peer in self.peers.values_mut() {
@@ -459,16 +435,16 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
     /// Leaves the processor to others, unless the deadline has passed.
     fn pause(&self, deadline: Deadline, peer: Option<PeerId>, what: &'static str) -> Result<(), Error> {
         if deadline.has_passed(self.node.network().now()) {
-            return Err(Error::TimedOut { peer, what });
+            let why = Why::TimedOut(what);
+            return Err(Error { peer, why });
         }
         thread::yield_now();
         Ok(())
     }
 }
 
-/// Bytes of a message, the header of a request among them.
-fn slot_bytes(settings: &Settings) -> u32 {
-    settings.body_bytes_max + REQUEST_HEADER_BYTES as u32
+fn no_such(peer: PeerId) -> Error {
+    Error::of(peer, Why::Wrong("there is no such peer, or it was disconnected"))
 }
 
 fn channel() -> ChannelConfig {
@@ -497,7 +473,7 @@ fn note<P: Provider>(peers: &mut BTreeMap<PeerId, Peer<P>>, mut turn: Turn<'_, P
             Err(message) => turn.release(message),
         },
         Some(Event::PeerClosed { .. }) => {
-            peer.gone.get_or_insert(Why::Left);
+            peer.gone.get_or_insert(Gone::Left);
         }
         // A flush is the consequence of another failure, which may be told after it.
         Some(
@@ -505,78 +481,12 @@ fn note<P: Provider>(peers: &mut BTreeMap<PeerId, Peer<P>>, mut turn: Turn<'_, P
             | Event::ChannelFailed {
                 cause: FirstCause { status, .. },
             },
-        ) => match peer.gone {
-            None => peer.gone = Some(Why::Failed(status)),
-            Some(Why::Failed(first)) if first.is_flush() => peer.gone = Some(Why::Failed(status)),
-            Some(_) => {}
-        },
+        ) if peer
+            .gone
+            .is_none_or(|gone| matches!(gone, Gone::Lost(first) if first.is_flush())) =>
+        {
+            peer.gone = Some(Gone::Lost(status));
+        }
         _ => {}
-    }
-}
-
-impl<P: Provider> Peer<P> {
-    /// A message to it was refused: too long, or the peer is gone by it.
-    fn refused(&mut self, peer: PeerId, kind: NotSentKind) -> Error {
-        match kind {
-            NotSentKind::TooLong { .. } | NotSentKind::Channel(SendErrorKind::TooLong { .. }) => {
-                Error::TooLong { peer, kind }
-            }
-            _ => Error::Gone {
-                peer,
-                why: *self.gone.get_or_insert(Why::Refused(kind)),
-            },
-        }
-    }
-}
-
-/// What everybody said in a round.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Round {
-    /// Which of the messages is one's own.
-    pub(crate) own: usize,
-    /// The messages, in the order the clients came; nothing of one that is gone.
-    pub(crate) messages: Vec<Option<Vec<u8>>>,
-}
-
-impl Round {
-    /// In the place of a length: nothing was said.
-    const NOTHING: u32 = u32::MAX;
-
-    /// All that was said, as one answer: whom it is for, then each message behind its length.
-    pub(super) fn join(said: &[Option<&[u8]>]) -> Vec<u8> {
-        let mut joined = vec![0; size_of::<u16>()];
-        for message in said {
-            // No device has messages of 4 GiB.
-            let length = message.map_or(Ok(Self::NOTHING), |message| message.len().try_into());
-            joined.extend(length.unwrap_or(Self::NOTHING).to_be_bytes());
-            joined.extend(message.unwrap_or_default());
-        }
-        joined
-    }
-
-    /// Says whom it is for.
-    pub(super) fn address(joined: &mut [u8], own: u16) {
-        if let Some(first) = joined.first_chunk_mut() {
-            *first = own.to_be_bytes();
-        }
-    }
-
-    pub(super) fn parse(joined: &[u8]) -> Option<Self> {
-        let (own, mut rest) = joined.split_first_chunk()?;
-        let own = usize::from(u16::from_be_bytes(*own));
-        let mut messages = Vec::new();
-        while !rest.is_empty() {
-            let (length, behind) = rest.split_first_chunk()?;
-            let length = u32::from_be_bytes(*length);
-            let bytes = if length == Self::NOTHING {
-                0
-            } else {
-                length as usize
-            };
-            let (message, behind) = behind.split_at_checked(bytes)?;
-            messages.push((length != Self::NOTHING).then(|| message.to_vec()));
-            rest = behind;
-        }
-        (own < messages.len()).then_some(Self { own, messages })
     }
 }

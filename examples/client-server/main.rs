@@ -23,6 +23,7 @@
 )]
 mod around;
 mod endpoint;
+mod round;
 #[cfg(test)]
 mod tests;
 
@@ -38,7 +39,8 @@ use doorbell_sim::Fabric;
 use serde::Serialize;
 
 use around::{All, Failure, Latencies, Output, Percentiles, Progress, Report, mix, simulated, words};
-use endpoint::{Endpoint, Error, Round, Settings};
+use endpoint::{Endpoint, Error, Why};
+use round::Round;
 
 const PROGRAM: &str = "client-server";
 
@@ -183,11 +185,7 @@ fn serve<P: Provider>(
 ) -> Result<Served, Failure> {
     let patience = Duration::from_secs(arguments.patience_s);
     let within = || node.within(patience);
-    let settings = Settings {
-        peers_max: arguments.clients.into(),
-        ..Settings::default()
-    };
-    let mut endpoint = Endpoint::init(node, &settings)?;
+    let mut endpoint = Endpoint::init(node, arguments.clients.into())?;
     announce(endpoint.listen("[::]:0".parse()?)?)?;
     for _ in 0..arguments.clients {
         endpoint.accept(within())?;
@@ -225,7 +223,10 @@ fn serve<P: Provider>(
                 served.answered += 1;
             }
             // It says why, of one that did not leave.
-            Err(Error::Gone { peer, .. }) => {
+            Err(Error {
+                peer: Some(peer),
+                why: Why::Left | Why::Lost(_),
+            }) => {
                 let lost = endpoint.disconnect(peer, within()).err();
                 served.failures.extend(lost.map(|error| error.to_string()));
             }
@@ -247,11 +248,7 @@ fn join<P: Provider>(
 ) -> Result<Joined, Failure> {
     let patience = Duration::from_secs(patience_s);
     let within = || node.within(patience);
-    let settings = Settings {
-        peers_max: 1,
-        ..Settings::default()
-    };
-    let mut endpoint = Endpoint::init(node, &settings)?;
+    let mut endpoint = Endpoint::init(node, 1)?;
     let server = endpoint.connect(handle, within())?;
     let (_, plan) = endpoint.next(within())?;
     let Some([rounds, size]) = plan.body().first_chunk().copied().map(plan_of) else {

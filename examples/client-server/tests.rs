@@ -10,7 +10,8 @@ use doorbell_sim::plan::{Clause, Plan};
 use doorbell_sim::{Fabric, Host};
 
 use super::around::simulated::{self, Simulated as Node};
-use super::endpoint::{DEPTH, Endpoint, Error, PROBE_AFTER, PeerId, Round, Settings, Why};
+use super::endpoint::{BODY_BYTES_MAX, DEPTH, Endpoint, Error, PROBE_AFTER, PeerId, Why};
+use super::round::Round;
 use super::{All, Arguments, Hearing, Joined, PROGRAM, Role, Served, all, statement};
 
 fn run(arguments: &[&str]) -> All<Served, Joined> {
@@ -56,39 +57,30 @@ fn between<L: Send, C: Send>(
     server: impl FnOnce(&Node, &mut Endpoint<'_, Host, Host>) -> L + Send,
     client: impl Fn(&Node, &mut Endpoint<'_, Host, Host>) -> C + Sync,
 ) -> (L, Vec<C>) {
-    let settings = settings(clients);
     let outcome = simulated::together(
         &Fabric::new(),
         clients,
         |node, announce| {
-            let mut endpoint = Endpoint::init(node, &settings)?;
+            let mut endpoint = Endpoint::init(node, clients.into())?;
             announce(endpoint.listen("[::]:0".parse()?)?)?;
             for _ in 0..clients {
                 endpoint.accept(node.within(Duration::from_secs(60)))?;
             }
             let outcome = server(node, &mut endpoint);
             while endpoint.peers().next().is_some() {
-                let Err(Error::Gone { peer, why: Why::Left }) = endpoint.next(long(node)) else {
-                    panic!("a question that is too much");
-                };
-                endpoint.disconnect(peer, long(node))?;
+                let left = endpoint.next(long(node)).unwrap_err();
+                assert!(matches!(left.why, Why::Left), "{left}");
+                endpoint.disconnect(left.peer.unwrap(), long(node))?;
             }
             Ok(outcome)
         },
         |_, node, handle| {
-            let mut endpoint = Endpoint::init(node, &settings)?;
+            let mut endpoint = Endpoint::init(node, clients.into())?;
             endpoint.connect(handle, node.within(Duration::from_secs(60)))?;
             Ok(client(node, &mut endpoint))
         },
     );
     outcome.unwrap()
-}
-
-fn settings(peers_max: u8) -> Settings {
-    Settings {
-        peers_max: peers_max.into(),
-        body_bytes_max: 256,
-    }
 }
 
 fn long(node: &Node) -> doorbell::Deadline {
@@ -125,7 +117,7 @@ fn a_question_that_is_late_is_asked_again_and_has_its_own_answer() {
         |node, client| {
             let server = only(client);
             let error = client.ask(server, b"first", short(node)).unwrap_err();
-            assert_eq!(error.to_string(), "no answer of peer 0 by the deadline");
+            assert_eq!(error.to_string(), "peer 0: no answer by the deadline");
             late.wait();
             assert_eq!(client.ask(server, b"second", long(node)).unwrap(), b"second");
             client.disconnect(server, long(node)).unwrap();
@@ -153,12 +145,12 @@ fn questions_that_nobody_answers_find_no_more_room() {
             let server = only(client);
             for number in 0..DEPTH as u8 {
                 let error = client.ask(server, &[number], short(node)).unwrap_err();
-                assert_eq!(error.to_string(), "no answer of peer 0 by the deadline");
+                assert_eq!(error.to_string(), "peer 0: no answer by the deadline");
             }
             let error = client.ask(server, &[100], short(node)).unwrap_err();
             assert_eq!(
                 error.to_string(),
-                "no room for a question to peer 0 by the deadline"
+                "peer 0: no room for a question by the deadline"
             );
             full.wait();
             assert_eq!(client.ask(server, &[u8::MAX], long(node)).unwrap(), [u8::MAX]);
@@ -186,7 +178,7 @@ fn a_peer_that_was_heard_waits_for_the_others() {
             assert_eq!(echo(node, client).1, b"speak");
             for question in [b"one", b"two"] {
                 let error = client.ask(server, question, short(node)).unwrap_err();
-                assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+                assert!(matches!(error.why, Why::TimedOut(_)), "{error}");
             }
             said.wait();
             client.disconnect(server, long(node)).unwrap();
@@ -203,7 +195,7 @@ fn a_round_that_is_late_can_be_done_again() {
             let client = only(server);
             let error = server.serve_all_to_all(short(node)).unwrap_err();
             assert!(
-                matches!(error, Error::TimedOut { peer, .. } if peer == Some(client)),
+                matches!(error.why, Why::TimedOut(_)) && error.peer == Some(client),
                 "{error}"
             );
             late.wait();
@@ -234,7 +226,7 @@ fn a_round_that_timed_out_is_not_taken_for_the_next() {
         |node, client| {
             let server = only(client);
             let error = client.all_to_all(server, b"first", short(node)).unwrap_err();
-            assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+            assert!(matches!(error.why, Why::TimedOut(_)), "{error}");
             late.wait();
             let round = client.all_to_all(server, b"second", long(node)).unwrap();
             assert_eq!(round.messages, [Some(b"second".to_vec())]);
@@ -251,7 +243,7 @@ fn an_answer_that_is_no_round_is_told() {
         |node, client| {
             let server = only(client);
             let error = client.all_to_all(server, &[7; 3], long(node)).unwrap_err();
-            assert!(matches!(error, Error::NoRound(peer) if peer == server), "{error}");
+            assert_eq!(error.to_string(), "peer 0: the answer is none of a round");
             client.disconnect(server, long(node)).unwrap();
         },
     );
@@ -265,7 +257,7 @@ fn a_peer_that_leaves_is_heard_to_the_end() {
         |node, server| {
             let client = only(server);
             left.wait();
-            let is_gone = |error| matches!(error, Error::Gone { peer, why: Why::Left } if peer == client);
+            let is_gone = |error: Error| matches!(error.why, Why::Left) && error.peer == Some(client);
             let (peer, last) = server.next(long(node)).unwrap();
             assert_eq!((peer, last.body()), (client, &b"last"[..]));
             assert!(is_gone(server.next(long(node)).unwrap_err()));
@@ -276,10 +268,7 @@ fn a_peer_that_leaves_is_heard_to_the_end() {
             assert_eq!(server.serve_all_to_all(long(node)).unwrap(), [client]);
             server.disconnect(client, long(node)).unwrap();
             let error = server.ask(client, b"?", long(node)).unwrap_err();
-            assert!(
-                matches!(error, Error::NoSuchPeer(peer) if peer == client),
-                "{error}"
-            );
+            assert_eq!(error.to_string(), NO_SUCH);
         },
         |node, client| {
             let server = only(client);
@@ -301,12 +290,12 @@ fn with_a_death(silence: Duration, then: impl FnOnce(&Node, &mut Endpoint<'_, Ho
         &fabric,
         1,
         |node, announce| {
-            let mut server = Endpoint::init(node, &settings(1))?;
+            let mut server = Endpoint::init(node, 1)?;
             announce(server.listen("[::]:0".parse()?)?)?;
             let client = server.accept(long(node))?;
             // A peer that lives and is silent is waited for.
             let error = server.next(node.within(silence)).unwrap_err();
-            assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+            assert!(matches!(error.why, Why::TimedOut(_)), "{error}");
             met.wait();
             dead.wait();
             then(node, &mut server, client);
@@ -314,7 +303,7 @@ fn with_a_death(silence: Duration, then: impl FnOnce(&Node, &mut Endpoint<'_, Ho
             Ok(())
         },
         |_, node, handle| {
-            let mut client = Endpoint::init(node, &settings(1))?;
+            let mut client = Endpoint::init(node, 1)?;
             client.connect(handle, long(node))?;
             met.wait();
             fabric.perform(&kill.action);
@@ -326,7 +315,7 @@ fn with_a_death(silence: Duration, then: impl FnOnce(&Node, &mut Endpoint<'_, Ho
 }
 
 fn is_lost(error: &Error, client: PeerId) -> bool {
-    matches!(error, Error::Gone { peer, why: Why::Failed(_) } if *peer == client)
+    matches!(error.why, Why::Lost(_)) && error.peer == Some(client)
 }
 
 #[test]
@@ -352,35 +341,38 @@ fn a_dead_peer_is_missed_by_a_call_that_waits() {
     });
 }
 
+const NO_SUCH: &str = "peer 0: there is no such peer, or it was disconnected";
+
 #[test]
 fn misuse_is_told_at_once() {
+    const MOST: usize = BODY_BYTES_MAX as usize;
     between(
         1,
         |node, server| {
-            assert!(matches!(server.accept(long(node)), Err(Error::Full)));
+            let full = server.accept(long(node)).unwrap_err();
+            assert_eq!(full.to_string(), "as many peers as there may be are connected");
             let (client, question) = server.next(long(node)).unwrap();
-            assert_eq!(question.body(), [7; 256]);
-            let bytes_max = question.answer_bytes_max();
+            assert_eq!(question.body(), [7; MOST]);
+            let long_answer = vec![0; question.answer_bytes_max() + 1];
             let error = server
-                .answer(client, question, &vec![0; bytes_max + 1], long(node))
+                .answer(client, question, &long_answer, long(node))
                 .unwrap_err();
-            assert!(matches!(error, Error::TooLong { .. }), "{error}");
+            assert!(matches!(error.why, Why::Refused(_)), "{error}");
         },
         |node, client| {
             let server = only(client);
-            let error = client.ask(server, &[7; 257], long(node)).unwrap_err();
+            let error = client.ask(server, &[7; MOST + 1], long(node)).unwrap_err();
             let told = error.to_string();
             assert!(
-                told.starts_with("to peer 0: a body of 257 bytes, where 256 fit"),
+                told.starts_with("peer 0: a body of 8193 bytes, where 8192 fit"),
                 "{told}"
             );
-            assert!(client.ask(server, &[7; 256], short(node)).is_err());
+            assert!(client.ask(server, &[7; MOST], short(node)).is_err());
             client.disconnect(server, long(node)).unwrap();
-            assert!(matches!(client.accept(long(node)), Err(Error::NotListening)));
-            assert!(matches!(
-                client.disconnect(server, long(node)),
-                Err(Error::NoSuchPeer(_))
-            ));
+            let deaf = client.accept(long(node)).unwrap_err();
+            assert_eq!(deaf.to_string(), "this endpoint does not listen");
+            let error = client.disconnect(server, long(node)).unwrap_err();
+            assert_eq!(error.to_string(), NO_SUCH);
         },
     );
 }
