@@ -20,9 +20,14 @@ pub struct MeshConfig {
     pub ranks: u8,
     /// Names the mesh: a member of another is turned away.
     pub mesh: u64,
-    /// Later for each start of this member: the time of day in any unit does. By it the others know a member that
+    /// Later for each start of this member: nanoseconds since 1970. By it the others know a member that
     /// was started again; one that says an earlier time than before is turned away ([`NotLinked::StartedBefore`](crate::NotLinked::StartedBefore)).
     pub started: u64,
+    /// The most that a start of another member may be ahead of the time here, which is `started` and what passed since. Default 5 min, the
+    /// recommended clock skew of Kerberos (RFC 4120, section 8.2). A later start is not believed, whoever says it
+    /// ([`NotLinked::StartedAhead`](crate::NotLinked::StartedAhead)). Else one announcement of the last of all times would bar that member until all others
+    /// are started again. Clocks of members may differ by no more; where `started` counts in another unit, nothing is bounded.
+    pub start_ahead_max: Duration,
     /// Messages to one member that it has not taken yet, at most. Default 16. Of each pair of members so many are kept by
     /// whoever sends and whoever takes, and up to four times as many frames by whoever is between: some go again before the first is passed on.
     pub window: u32,
@@ -56,6 +61,7 @@ impl MeshConfig {
             ranks,
             mesh: 0,
             started,
+            start_ahead_max: Duration::from_secs(300),
             window: 16,
             message_bytes_max: 16 << 10,
             hops_max: RANKS_MAX - 2,

@@ -102,6 +102,11 @@ impl State {
             let is_ours = join.mesh == config.mesh && join.ranks == config.ranks;
             is_ours && rank.number() < config.ranks && rank != config.rank
         });
+        if join.as_ref().is_some_and(|join| self.is_ahead(join.started, now)) {
+            self.unwanted.push(link);
+            self.note_ahead(rank);
+            return;
+        }
         // A link of a start before is over, though that is not known yet.
         let known = self.started(rank);
         let is_later = join.as_ref().is_some_and(|join| known < Some(join.started));
@@ -167,7 +172,15 @@ impl State {
             let other = self.neighbour_mut(link).and_then(|neighbour| neighbour.rank);
             self.note_start(other, NotLinked::StartedLater);
         }
-        if rank == self.config.rank || self.map.hear(announcement) != Heard::News {
+        if rank == self.config.rank {
+            return;
+        }
+        if self.is_ahead(announcement.started(), now) {
+            self.drop_one();
+            self.note_ahead(rank);
+            return;
+        }
+        if self.map.hear(announcement) != Heard::News {
             return;
         }
         self.is_map_new = true;
@@ -212,6 +225,7 @@ impl State {
             pool,
             events,
             config,
+            told_ahead,
             ..
         } = self;
         let Some(member) = members.get_mut(rank.index()) else {
@@ -223,6 +237,7 @@ impl State {
                 if before.is_some() {
                     events.push_back(MeshEvent::Restarted(rank));
                 }
+                *told_ahead = told_ahead.without(rank);
                 member.begin(started, config.window, pool);
             }
         }

@@ -50,6 +50,9 @@ pub enum MeshEvent {
     /// Who says that it is this member, and was started before that was last heard of, is turned away: the clock of its host was set
     /// back. One that is started later is let in.
     StartedBefore(Rank),
+    /// The start of this member is said to be further ahead than [`MeshConfig::start_ahead_max`], by itself, which is turned away, or by another, which is
+    /// not believed. Reported once, until a later start of it is believed.
+    StartedAhead(Rank),
     /// A link is over; to a member, where it was known.
     LinkLost {
         /// Who was there.
@@ -131,6 +134,8 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 lost_links: Ranks::NONE,
                 map,
                 config: *config,
+                began: node.network().now(),
+                told_ahead: Ranks::NONE,
                 reached: Ranks::NONE.with(config.rank),
                 announced: 0,
                 said: (Ranks::NONE, Ranks::NONE),
@@ -502,6 +507,11 @@ fn tell_event(event: &MeshEvent) {
         MeshEvent::StartedBefore(rank) => tell!(
             warn,
             "a member was turned away: it says that it was started earlier than it was last heard of",
+            rank = rank
+        ),
+        MeshEvent::StartedAhead(rank) => tell!(
+            warn,
+            "the start of a member is said to be further ahead than mesh.start_ahead_max, and is not believed",
             rank = rank
         ),
         MeshEvent::LinkLost {

@@ -16,12 +16,16 @@ use super::membership::{MeshCounts, MeshEvent};
 use super::neighbour::Neighbour;
 use super::pool::Pool;
 use super::relay::Relay;
-use super::unlinked::Attempts;
+use super::unlinked::{Attempts, NotLinked};
 use crate::{LinkError, LinkId};
 
 /// All but the links.
 pub(super) struct State {
     pub(super) config: MeshConfig,
+    /// When it was made, by the clock that it is polled by.
+    pub(super) began: Instant,
+    /// Members of which it was told that their start is said to be too far ahead.
+    pub(super) told_ahead: Ranks,
     pub(super) map: Map,
     pub(super) routes: Routes,
     /// Whether the map may have changed since ways were looked for.
@@ -125,6 +129,26 @@ impl State {
             return Some(self.config.started);
         }
         self.members.get(rank.index())?.started
+    }
+
+    /// Whether a start is further ahead of the time here than clocks may differ.
+    pub(super) fn is_ahead(&self, started: u64, now: Instant) -> bool {
+        let passed_ns = now.to_ns().saturating_sub(self.began.to_ns());
+        let ahead = u64::try_from(self.config.start_ahead_max.as_nanos()).unwrap_or(u64::MAX);
+        let here = self.config.started.saturating_add(passed_ns);
+        started > here.saturating_add(ahead)
+    }
+
+    /// Notes that the start of a member is said to be too far ahead, and reports it once.
+    pub(super) fn note_ahead(&mut self, rank: Rank) {
+        let Some(attempts) = self.attempts.get_mut(rank.index()) else {
+            return;
+        };
+        attempts.start = Some(NotLinked::StartedAhead);
+        if !self.told_ahead.contains(rank) {
+            self.told_ahead = self.told_ahead.with(rank);
+            self.events.push_back(MeshEvent::StartedAhead(rank));
+        }
     }
 
     /// Notes why no link was begun to a member, or that one was.

@@ -30,6 +30,9 @@ pub enum NotLinked<'m> {
     /// It has heard of a later start of this member, and turned it away: the clock was set back. One that is started with a later
     /// [`MeshConfig::started`](crate::MeshConfig::started) is let in.
     StartedLater,
+    /// It says, or another says of it, that it was started further ahead of the time here than
+    /// [`MeshConfig::start_ahead_max`](crate::MeshConfig::start_ahead_max): a clock is wrong, here or there, or that member lies.
+    StartedAhead,
     /// There is a link, on which it has not said who it is.
     Silent,
 }
@@ -46,6 +49,9 @@ impl fmt::Display for NotLinked<'_> {
             }
             Self::StartedLater => f.write_str(
                 "it turned this member away, of which it knows a later start: the clock was set back",
+            ),
+            Self::StartedAhead => f.write_str(
+                "its start is said to be further ahead of the time here than mesh.start_ahead_max: set the clocks of both hosts",
             ),
             Self::Silent => f.write_str("linked, and it has not said who it is"),
         }

@@ -130,6 +130,7 @@ keys!(MESH, "mesh.", [mesh] {
     "resend_after": SPAN => resend_after;
     "acknowledge_after": SPAN => acknowledge_after;
     "hold_down": SPAN => hold_down;
+    "start_ahead_max": SPAN => start_ahead_max;
 });
 
 keys!(HANDSHAKES, "handshakes.", [link.handshakes] {

@@ -89,6 +89,8 @@ pub struct MeshSettings {
     pub acknowledge_after: Duration,
     /// [`MeshConfig::hold_down`].
     pub hold_down: Duration,
+    /// [`MeshConfig::start_ahead_max`].
+    pub start_ahead_max: Duration,
 }
 
 impl Default for MeshSettings {
@@ -100,6 +102,7 @@ impl Default for MeshSettings {
             resend_after,
             acknowledge_after,
             hold_down,
+            start_ahead_max,
             ..
         } = MeshConfig::new(doorbell_core::Rank::FIRST, 1, 0);
         Self {
@@ -109,6 +112,7 @@ impl Default for MeshSettings {
             resend_after,
             acknowledge_after,
             hold_down,
+            start_ahead_max,
         }
     }
 }
@@ -123,6 +127,7 @@ impl SettingValues {
             resend_after,
             acknowledge_after,
             hold_down,
+            start_ahead_max,
         } = self.mesh;
         mesh.window = window;
         mesh.message_bytes_max = message_bytes_max;
@@ -130,6 +135,7 @@ impl SettingValues {
         mesh.resend_after = resend_after;
         mesh.acknowledge_after = acknowledge_after;
         mesh.hold_down = hold_down;
+        mesh.start_ahead_max = start_ahead_max;
         mesh.link = self.link;
     }
 }

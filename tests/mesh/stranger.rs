@@ -43,7 +43,7 @@ pub(crate) fn check(bytes: &[u8]) -> Ended {
     let handle = world.member(BETWEEN).handle;
     let mut stranger = Stranger::new(&world.hosts[STRANGER], &handle);
     if choices.byte() % 2 == 0 {
-        stranger.say(&frame(1, 2, 0, 0, &[&[0; 8][..], &1_u64.to_be_bytes(), &[3]]));
+        stranger.say(&join(1));
         stranger.say(&announcement(2, 1, 1, 0b001));
     }
     let mut sent = [Vec::new(), Vec::new()];
@@ -120,8 +120,8 @@ fn judge(world: &mut World, stranger: &Stranger, sent: &[Vec<Vec<u8>>; 2]) -> En
     ended
 }
 
-/// Links to whoever is between, and no mesh behind them.
-struct Stranger {
+/// Links to the member between, and no mesh behind them.
+pub(crate) struct Stranger {
     node: Node<Host, Host>,
     workers: Vec<Worker<Host>>,
     links: Links<Host, Host>,
@@ -135,7 +135,7 @@ struct Stranger {
 }
 
 impl Stranger {
-    fn new(host: &Host, handle: &Handle) -> Self {
+    pub(crate) fn new(host: &Host, handle: &Handle) -> Self {
         let node = Node::with(host.clone(), host.clone(), Trust::unauthenticated_on_purpose()).unwrap();
         let mut own = WorkerConfig::default();
         (own.slots, own.slot_bytes) = (128, 4096);
@@ -154,7 +154,7 @@ impl Stranger {
         }
     }
 
-    fn say(&mut self, frame: &[u8]) {
+    pub(crate) fn say(&mut self, frame: &[u8]) {
         // The header's source, and whose an announcement is.
         let is_own =
             frame.get(1) == Some(&2) && (frame.get(4..6) != Some(&[0, 2]) || frame.get(9) == Some(&2));
@@ -163,7 +163,7 @@ impl Stranger {
     }
 
     /// Sends what it can, and never is done.
-    fn goes_on(&mut self) -> bool {
+    pub(crate) fn goes_on(&mut self) -> bool {
         let sent = self
             .unsaid
             .iter()
@@ -252,7 +252,12 @@ fn made_up(choices: &mut Choices<'_>, numbered: &mut u32) -> Vec<u8> {
     frame
 }
 
-fn announcement(whose: u8, sequence: u32, started: u64, neighbours: u64) -> Vec<u8> {
+/// A join of rank 2, which says that it started then.
+pub(crate) fn join(started: u64) -> Vec<u8> {
+    frame(1, 2, 0, 0, &[&[0; 8][..], &started.to_be_bytes(), &[3]])
+}
+
+pub(crate) fn announcement(whose: u8, sequence: u32, started: u64, neighbours: u64) -> Vec<u8> {
     // Later ones say that no rail leads to any of them.
     let without_rail = if sequence > 2 { neighbours } else { 0 };
     let parts = [

@@ -34,6 +34,8 @@ pub(crate) fn config(at: usize, ranks: usize, started: u64) -> MeshConfig {
     config.link.session.fragment_bytes = 2048;
     // A member that is gone is given up while a test waits.
     config.link.session.recover_within = ms(300);
+    // And one whose start was said to be ahead can come back.
+    config.start_ahead_max = ms(1000);
     config.link.retained = 16;
     config.link.ahead = 16;
     config.link.message_bytes_max = 4096;
