@@ -273,6 +273,31 @@ fn a_dead_peer_is_found_by_a_side_that_only_receives() {
     }
 }
 
+#[test]
+fn a_dead_peer_is_found_by_a_loop_that_polls_rarely() {
+    for nap in [
+        Duration::from_micros(50),
+        Duration::from_millis(1),
+        Duration::from_millis(20),
+    ] {
+        let mut config = small();
+        config.probe_after = Some(Duration::from_secs(1));
+        (config.timeout, config.retry_count) = (10, 3);
+        let (fabric, mut a, b) = cut(config);
+        let began = fabric.now();
+        let mut told = Told::default();
+        while told.failed.is_empty() {
+            fabric.run_for(nap);
+            poll(a.worker(), &mut told);
+            assert!(passed(&fabric, began) < LONG, "{told:?}");
+        }
+        let took = passed(&fabric, began);
+        assert!(took > Duration::from_millis(900), "{took:?} with {nap:?}");
+        assert!(took < Duration::from_millis(1200), "{took:?} with {nap:?}");
+        drop(b);
+    }
+}
+
 /// Time passes by the fabric. A sleep that lasts so long gives other threads 64 turns in each millisecond of it, which takes
 /// minutes beside busy processes.
 #[test]

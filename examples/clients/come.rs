@@ -58,6 +58,10 @@ enum Going {
     Killed,
 }
 
+/// Handshakes under way at a time. Of one address no more than half of the places that are left may be unfinished
+/// (`docs/architecture.md`), which of 14 are six: another waits for its turn, for a quarter of a second at most.
+const DIALS_MAX: usize = 4;
+
 /// Between two questions of the steward.
 const ASK_EVERY: Duration = Duration::from_millis(1);
 
@@ -170,14 +174,16 @@ fn greet<P: Provider, N: Network>(
     count: u64,
     deadline: Deadline,
 ) -> Result<Vec<Connection>, Failure> {
-    let mut dials = Vec::new();
-    for _ in 0..count {
-        dials.push(node.begin_connect(workers, handle, &config(), deadline)?);
-    }
+    let (mut dials, mut begun) = (Vec::<Connecting<P, N>>::new(), 0);
     let mut there = Vec::new();
-    while let Some(dial) = dials.first() {
+    loop {
+        while dials.len() < DIALS_MAX && begun < count {
+            dials.push(node.begin_connect(workers, handle, &config(), deadline)?);
+            begun += 1;
+        }
+        let Some(dial) = dials.first() else { break };
         dial.wait(node)?;
-        let mut left: Vec<Connecting<P, N>> = Vec::new();
+        let mut left = Vec::new();
         for mut dial in dials {
             match dial.poll(node, workers) {
                 Some(made) => there.push(made?),

@@ -82,10 +82,17 @@ impl Serve {
         announce(listener.handle())?;
 
         let (mut served, mut closed, mut lost, mut resident_kib) = (0_u64, 0, 0, [0; 2]);
-        let (mut has_steward, mut progress) = (false, Progress::new());
+        let (mut has_steward, mut failures, mut progress) = (false, Vec::new(), Progress::new());
         while !has_steward || workers.iter().any(|worker| worker.channels().count() > 0) {
             let mut events = 0;
-            while listener.poll_accept(node, &mut workers)?.is_some() {}
+            loop {
+                match listener.poll_accept(node, &mut workers) {
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    // One peer's handshake, and nothing that ends a server.
+                    Err(error) => failures.push(error.to_string()),
+                }
+            }
             for worker in &mut workers {
                 let mut asked = None;
                 events += worker.poll(|mut turn, event| match event {
@@ -121,7 +128,6 @@ impl Serve {
 
         let after = kept(node, &mut workers)?;
         resident_kib[1] = status_kib("VmRSS")?;
-        let mut failures = Vec::new();
         if after != before {
             failures.push(format!(
                 "what was {before:?} is {after:?} behind {served} clients"

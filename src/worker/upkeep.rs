@@ -10,8 +10,14 @@ use super::Worker;
 use crate::channel::Channel;
 use crate::{ChannelId, ChannelState};
 
-/// Polls from one look at the clock to the next: a look costs some twenty nanoseconds, and these polls take tens of microseconds.
+/// Polls from one look at the clock to the next, at most: a look costs some twenty nanoseconds, and these polls take tens of microseconds.
 const POLLS: u32 = 1024;
+
+/// As many before it is known how long a poll takes.
+const POLLS_FIRST: u32 = 16;
+
+/// A loop that sleeps between its polls makes few of them: then there are so many from one look to the next as it makes in this time.
+const LOOK_WITHIN: Duration = Duration::from_millis(20);
 
 /// While something comes, channels are looked at so often for whether it came on them: a peer that is silent is probed
 /// this much late at most.
@@ -22,6 +28,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(super) struct Upkeep {
     /// Polls left until it looks.
     polls: u32,
+    /// Polls from one look to the next.
+    stride: u32,
+    /// When it looked last, where as many polls as that are made since.
+    looked: Option<Instant>,
     /// Whether any channel is probed.
     is_probing: bool,
     /// When channels are looked at next for whether anything came; at once where it is not known.
@@ -34,6 +44,8 @@ impl Upkeep {
     pub(super) const fn new() -> Self {
         Self {
             polls: POLLS,
+            stride: POLLS_FIRST,
+            looked: None,
             is_probing: false,
             due: None,
             seen: 0,
@@ -50,6 +62,26 @@ impl Upkeep {
     /// Has the poll that is under way look, or the next one.
     pub(super) const fn is_wanted(&mut self) {
         self.polls = 1;
+        self.looked = None;
+    }
+
+    /// Notes that it looks now, and has the next look be as many polls away as take no longer than [`LOOK_WITHIN`].
+    fn note_look(&mut self, now: Instant) {
+        if let Some(before) = self.looked {
+            let took = Deadline::at(now).remaining(before).as_micros().max(1);
+            let fitting = u128::from(self.stride)
+                .saturating_mul(LOOK_WITHIN.as_micros())
+                .checked_div(took);
+            let most = self.stride.saturating_mul(2).min(POLLS);
+            let stride = fitting.and_then(|polls| u32::try_from(polls).ok());
+            self.stride = stride.unwrap_or(most).min(most).max(1);
+        }
+        self.looked = Some(now);
+    }
+
+    /// Polls until it looks again, where nothing is to be done before.
+    const fn polls_to_next(&self) -> u32 {
+        if self.is_probing { self.stride } else { POLLS }
     }
 
     /// A channel came that is to be probed.
@@ -79,7 +111,11 @@ impl<P: Provider> Worker<P> {
         if self.upkeep.is_probing {
             self.look_after();
         }
-        self.upkeep.polls = if self.closing.is_empty() { POLLS } else { 1 };
+        if self.closing.is_empty() {
+            self.upkeep.polls = self.upkeep.polls_to_next();
+        } else {
+            self.upkeep.is_wanted();
+        }
     }
 
     /// Begins to close the channels that are lost, of which the application was told.
@@ -130,6 +166,7 @@ impl<P: Provider> Worker<P> {
     /// Looks which channels something came on, and probes the peers of the others once it is time.
     fn look_after(&mut self) {
         let now = self.context.now();
+        self.upkeep.note_look(now);
         let counts = &self.statistics;
         let seen = counts.received.value().wrapping_add(counts.completions.value());
         let soon = Deadline::after(now, LOOK_EVERY).instant();

@@ -4,7 +4,8 @@ use super::check;
 use crate::programs;
 
 /// What the documentation says of kernels beside the newest one rests on these.
-const OF_SEVERAL_KERNELS: [&str; 13] = [
+const OF_SEVERAL_KERNELS: [&str; 14] = [
+    "clients",
     "handshake-flood",
     "link-detection",
     "link-ends",
