@@ -294,7 +294,7 @@ fn at<S>(requests: &mut [Request<S>], position: u64) -> Option<&mut Request<S>> 
 /// Takes the slots of all requests from `first` to before `end` out.
 // A function of its own: in a loop that posts, too, it would have to share the registers. It has no guard, so that the
 // optimiser sees of it by itself that it cannot unwind.
-#[inline(never)]
+#[cfg_attr(not(doorbell_in_line), inline(never))]
 fn take_all<S, F: FnMut(Ticket, S)>(requests: &mut [Request<S>], first: u64, end: u64, mut each: F) {
     let mut position = first;
     // Two runs where the storage ends in between, else one.

@@ -39,7 +39,7 @@ impl Staging for SharedTable {
 
 /// Unstages everything, and sends the slots home.
 #[cold]
-#[inline(never)]
+#[cfg_attr(not(doorbell_in_line), inline(never))]
 pub(crate) fn discard(table: &mut impl Staging) {
     table.unstage(|_, slot| drop(slot));
 }

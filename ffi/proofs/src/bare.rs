@@ -33,6 +33,9 @@ impl Bare {
     ///
     /// # Errors
     /// There is no such library or device, or it refuses.
+    // Never in line: see `split`.
+    // SAFETY: no other symbol has this name.
+    #[unsafe(export_name = "doorbell_proofs_bare")]
     pub fn new(depth: u32) -> Result<Self, Box<dyn Error>> {
         let rdma = Rdma::load()?;
         let devices = rdma.devices()?;

@@ -21,6 +21,6 @@ mod traffic;
 pub use apart::Apart;
 pub use arguments::{Arguments, arguments};
 pub use bare::{Bare, SLOT_BYTES};
-pub use pair::{End, Pair};
+pub use pair::{End, Pair, destroy, split};
 pub use seccomp::allow_only_verdict;
 pub use traffic::{Stuck, Traffic};

@@ -5,9 +5,9 @@ use core::error::Error;
 use core::time::Duration;
 
 use doorbell::{
-    Channel, ChannelConfig, ChannelId, Connection, Listener, LocalWindow, Node, Notify, RemoteAccess,
-    RingChannel, RingConfig, RingError, SharedReceivesConfig, Submitter, SubmitterConfig, Trust, Window as _,
-    WindowConfig, Worker, WorkerConfig, within,
+    ArenaConfig, Channel, ChannelConfig, ChannelId, Connection, Listener, LocalWindow, Node, Notify,
+    ReceiveWorker, RemoteAccess, RingChannel, RingConfig, RingError, SendWorker, SharedReceivesConfig,
+    Submitter, SubmitterConfig, Trust, Window as _, WindowConfig, Worker, WorkerConfig, within,
 };
 
 /// How long connecting may take.
@@ -50,11 +50,29 @@ pub struct Pair {
     pub node: Node,
 }
 
+/// Takes a Worker apart, whose halves that send lease from so much memory; `None` where that fails.
+// A function with a name of its own is never in line, as `panic_free` wants it.
+// SAFETY: no other symbol has this name.
+#[unsafe(export_name = "doorbell_proofs_split")]
+#[must_use]
+pub fn split(worker: Worker, arena: &ArenaConfig) -> Option<(SendWorker, ReceiveWorker)> {
+    worker.split(arena).ok()
+}
+
+/// Drops half a Worker, with all that destruction is, which is no part of what is proven.
+// SAFETY: no other symbol has this name.
+#[unsafe(export_name = "doorbell_proofs_destroy")]
+pub fn destroy(half: SendWorker) {
+    drop(half);
+}
+
 impl Pair {
     /// Loads the fake libibverbs and connects two Workers on it.
     ///
     /// # Errors
     /// It is not built, or connecting failed.
+    // SAFETY: no other symbol has this name.
+    #[unsafe(export_name = "doorbell_proofs_connect")]
     pub fn connect() -> Result<Self, Box<dyn Error>> {
         // SAFETY: the fake was built from this workspace and stands for libibverbs of the machine's ABI.
         unsafe { rdma_sys::load_from(&doorbell_fake::library_path()?) }?;
@@ -81,6 +99,8 @@ impl Pair {
     ///
     /// # Errors
     /// There is no memory for them, or the connection failed.
+    // SAFETY: no other symbol has this name.
+    #[unsafe(export_name = "doorbell_proofs_rings")]
     pub fn rings(&mut self) -> Result<[RingChannel; 2], Box<dyn Error>> {
         let Self { a, b, .. } = self;
         let (ring_a, ring_b) = std::thread::scope(|scope| {

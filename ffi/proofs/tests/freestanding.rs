@@ -17,20 +17,20 @@ fn build_with(feature: &str) -> (bool, String) {
     let library = ["--package", "doorbell-freestanding", "--crate-type", "staticlib"];
     // Aborting: unwinding is std's.
     let more = ["--features", feature, "--", "-C", "panic=abort"];
-    build(&library, &more)
+    build(&[], &library, &more)
 }
 
 #[test]
 fn core_and_hotpath_link_without_std_and_without_an_allocator() {
     let (is_built, said) = build_with("freestanding");
     assert!(is_built, "{said}");
-    let program = folder().join("freestanding");
+    let program = folder(&[]).join("freestanding");
     // The linker that rustc itself uses where it is told of no other. Of libc there is `memcpy`, and
     // what calls `main`.
     let output = Command::new("cc")
         .args(["-nodefaultlibs", "-o"])
         .arg(&program)
-        .arg(folder().join("libdoorbell_freestanding.a"))
+        .arg(folder(&[]).join("libdoorbell_freestanding.a"))
         .arg("-lc")
         .output()
         .unwrap();

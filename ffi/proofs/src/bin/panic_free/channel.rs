@@ -4,10 +4,11 @@ use core::time::Duration;
 
 use doorbell::{
     Batch, Channel, ChannelId, Deadline, Event, Lease, Operation, PostFlags, RemoteAddress, RingChannel,
-    Submission, SubmissionError, Submitter, Turn, Wait, WaitError, Window as _, Woken, Worker, within,
+    SendWorker, Submission, SubmissionError, Submitter, Turn, Wait, WaitError, Window as _, Woken, Worker,
+    within,
 };
 use doorbell_core::provider::{PostError, ProviderError};
-use doorbell_proofs::{End, Pair};
+use doorbell_proofs::{End, Pair, destroy};
 
 #[cfg(feature = "panic_free")]
 use no_panic::no_panic;
@@ -326,11 +327,11 @@ fn submissions(from: &mut End) -> Option<u64> {
 }
 
 /// A message by each submitter that is not posted before its Worker goes: whether it comes back, and no other.
-pub(crate) fn given_back<W>(submitters: &mut [Submitter], to: ChannelId, worker: W) -> bool {
+pub(crate) fn given_back(submitters: &mut [Submitter], to: ChannelId, worker: SendWorker) -> bool {
     let is_submitted = submitters.iter_mut().all(|submitter| {
         lease_to_submit(submitter).is_some_and(|lease| submit(submitter, to, lease).is_none())
     });
-    drop(worker);
+    destroy(worker);
     is_submitted
         && submitters.iter_mut().all(|submitter| {
             let Some(Submission { error, lease, .. }) = failure(submitter) else {

@@ -1,11 +1,13 @@
 //! Workers taken apart: sending on the one half, polling each, and what it leaves to those who submit to it.
 
+use core::mem::ManuallyDrop;
+
 use doorbell::{
     ArenaConfig, Batch, ChannelId, Deadline, Event, Lease, Operation, PostFlags, ReceiveHalf, ReceiveWorker,
     SendHalf, SendWorker, Turn, Wait, WaitError, Woken, within,
 };
 use doorbell_core::provider::ProviderError;
-use doorbell_proofs::Pair;
+use doorbell_proofs::{Pair, split};
 
 use crate::channel::{A_MOMENT, fill, given_back, push, push_inline, ring};
 
@@ -149,13 +151,22 @@ fn messages(worker: &mut SendWorker, channel: ChannelId) -> Option<bool> {
     Some(is_sent && is_staged && ring(batch) == Ok(2))
 }
 
+type Kept = (ManuallyDrop<SendWorker>, ManuallyDrop<ReceiveWorker>);
+
+fn kept((sending, receiving): (SendWorker, ReceiveWorker)) -> Kept {
+    (ManuallyDrop::new(sending), ManuallyDrop::new(receiving))
+}
+
 /// Runs all of it; says whether it did what it should.
 pub(crate) fn run(pair: Pair) -> bool {
-    let Pair { a, b, .. } = pair;
+    let Pair { a, b, node, .. } = pair;
     let (to, back) = (a.channel, b.channel);
     let arena = ArenaConfig::new(32, 64);
-    let (Ok((mut a_sends, mut a_receives)), Ok((mut b_sends, mut b_receives))) =
-        (a.worker.split(&arena), b.worker.split(&arena))
+    // Never dropped, with the rest of both ends: else destruction would be in line here.
+    let _ends = ManuallyDrop::new((a.window, b.window, b.submitters, node));
+    let mut submitters = ManuallyDrop::new(a.submitters);
+    let [a_halves, b_halves] = [a.worker, b.worker].map(|worker| split(worker, &arena).map(kept));
+    let (Some((mut a_sends, mut a_receives)), Some((mut b_sends, mut b_receives))) = (a_halves, b_halves)
     else {
         return false;
     };
@@ -192,6 +203,8 @@ pub(crate) fn run(pair: Pair) -> bool {
             }
         }
     }
-    let mut submitters = a.submitters;
-    sent == 200 * MESSAGES && received == sent && done > 0 && given_back(&mut submitters, to, a_sends)
+    sent == 200 * MESSAGES
+        && received == sent
+        && done > 0
+        && given_back(&mut *submitters, to, ManuallyDrop::into_inner(a_sends))
 }
