@@ -38,6 +38,9 @@ mod replay;
 mod scenario;
 mod setup;
 mod shell;
+#[cfg(test)]
+#[path = "../../../src/bin/doorbell/documents.rs"]
+mod shown;
 mod soak;
 mod steps;
 mod swarm;
@@ -266,6 +269,89 @@ mod tests {
             count >= 60,
             "only {count} were found: is the test still reading them?"
         );
+    }
+
+    /// How a command of the lab that a document shows is run.
+    #[derive(Clone, Copy, Debug)]
+    enum How {
+        /// Here, as it is shown.
+        Here,
+        /// Here, so that it lists what it would do: the rows that it names are there.
+        Listed,
+        /// By `cargo lab test`, on a real kernel: the scenario of this name, or the one that is named.
+        Scenario(Option<&'static str>),
+        /// By the gate: a line of `.ci/run` begins with it.
+        Gate,
+        /// By a test, in this file of the repository.
+        Test(&'static str),
+        /// It takes hours, or is for people: its line is parsed, as every line is.
+        Parsed,
+    }
+
+    /// For each command of the lab that a document shows, how it is run.
+    const RUN: &[(&str, How)] = &[
+        ("list", How::Here),
+        ("doctor", How::Here),
+        ("bench", How::Listed),
+        ("run", How::Scenario(None)),
+        ("demo", How::Scenario(Some("demo"))),
+        ("conformance", How::Scenario(Some("conformance"))),
+        ("setup", How::Gate),
+        ("test", How::Gate),
+        ("fuzz", How::Gate),
+        ("swarm", How::Test("sim/swarm/tests/documents.rs")),
+        ("replay", How::Test("sim/swarm/tests/documents.rs")),
+        ("soak", How::Parsed),
+        ("up", How::Parsed),
+        ("shell", How::Parsed),
+    ];
+
+    /// The commands of README.md and the book. Another command has no row, and fails.
+    #[test]
+    fn every_command_of_a_document_is_run() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let gate = std::fs::read_to_string(root.join(".ci/run")).unwrap();
+        let scenarios = scenario::repository().unwrap();
+        let is_there = |name: &str| scenarios.iter().any(|scenario| scenario.name == name);
+        let mut seen = Vec::new();
+        for shown::Shown { document, words } in shown::commands() {
+            if words[0] != "cargo" || words[1] != "lab" || words.len() < 3 || seen.contains(&words) {
+                continue;
+            }
+            seen.push(words.clone());
+            let said = format!("{document}: {}", words.join(" "));
+            let row = RUN.iter().find(|(name, _)| *name == words[2]);
+            let (name, how) = row.unwrap_or_else(|| panic!("{said}: no row says how it is run"));
+            let parsed = |more: &[&str]| {
+                let behind = words
+                    .iter()
+                    .skip(3)
+                    .map(String::as_str)
+                    .chain(more.iter().copied());
+                Cli::try_parse_from(["cargo lab", name].into_iter().chain(behind)).map(|cli| cli.command)
+            };
+            match (how, parsed(&[])) {
+                (How::Here, Ok(Command::List)) => scenario::list().unwrap(),
+                // Whether a lab can be booted is this machine's affair.
+                (How::Here, Ok(Command::Doctor(args))) => drop(doctor::run(&args).unwrap()),
+                (How::Listed, _) => match parsed(&["--list"]) {
+                    Ok(Command::Bench { args, how }) => {
+                        assert!(bench::run(&args, &mut up::RealLab::new(how)).unwrap(), "{said}");
+                    }
+                    other => panic!("{said}: {other:?}"),
+                },
+                (How::Scenario(Some(name)), _) => assert!(is_there(name), "{said}"),
+                (How::Scenario(None), _) => {
+                    let chosen = words.get(3).filter(|name| !name.ends_with(".toml"));
+                    assert!(chosen.is_none_or(|name| is_there(name)), "{said}");
+                }
+                (How::Gate, _) => assert!(gate.contains(&format!("cargo lab {name}")), "{said}"),
+                (How::Test(file), _) => assert!(root.join(file).exists(), "{said}: no {file}"),
+                (How::Parsed, _) => {}
+                (how, parsed) => panic!("{said}: {how:?}: {parsed:?}"),
+            }
+        }
+        assert!(seen.len() > 30, "only {} were found", seen.len());
     }
 
     #[test]

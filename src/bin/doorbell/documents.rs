@@ -12,9 +12,14 @@ pub(crate) struct Shown {
     pub(crate) words: Vec<String>,
 }
 
-/// Every command of `program` that a document shows: in a block, at a prompt, or between backticks.
-pub(crate) fn commands(program: &str) -> Vec<Shown> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+/// Every command that a document shows: each line of a block of `sh`; in other text, at a prompt or between backticks, those of
+/// `doorbell` and `cargo`.
+pub(crate) fn commands() -> Vec<Shown> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = here
+        .ancestors()
+        .find(|folder| folder.join("docs").is_dir())
+        .unwrap();
     let mut paths = vec![root.join("README.md")];
     let pages = fs::read_dir(root.join("docs")).unwrap();
     paths.extend(pages.map(|page| page.unwrap().path()));
@@ -24,40 +29,44 @@ pub(crate) fn commands(program: &str) -> Vec<Shown> {
     for path in paths {
         let text = fs::read_to_string(&path).unwrap();
         let document = path.strip_prefix(root).unwrap().display().to_string();
-        for command in in_blocks(&text).chain(in_line(&text)) {
-            let words = words(command);
-            if words.len() > 1 && words[0] == program {
-                shown.push(Shown {
-                    document: document.clone(),
-                    words,
-                });
+        for (is_shell, command) in in_blocks(&text).chain(in_line(&text)) {
+            let command = command.split(" #").next().unwrap();
+            for command in command.split("; ") {
+                let words = words(command);
+                let is_ours = words.len() > 1 && ["cargo", "doorbell"].contains(&words[0].as_str());
+                if is_ours || (is_shell && !words.is_empty()) {
+                    let document = document.clone();
+                    shown.push(Shown { document, words });
+                }
             }
         }
     }
     shown
 }
 
-/// The lines of blocks that are no program text, without a prompt.
-fn in_blocks(text: &str) -> impl Iterator<Item = &str> {
+/// The lines of blocks that are no program text, without a prompt, and whether they are a shell's.
+fn in_blocks(text: &str) -> impl Iterator<Item = (bool, &str)> {
     let mut language = None;
     text.lines().filter_map(move |line| {
         if let Some(of) = line.trim_start().strip_prefix("```") {
             language = if language.is_none() { Some(of) } else { None };
             return None;
         }
-        language.filter(|language| ["", "text", "sh"].contains(language))?;
+        let language = language.filter(|language| ["", "text", "sh"].contains(language))?;
         let behind = line.split_once("$ ").filter(|(prompt, _)| prompt.len() <= 1);
-        Some(behind.map_or(line, |(_, command)| command))
+        Some((language == "sh", behind.map_or(line, |(_, command)| command)))
     })
 }
 
 /// What stands between backticks in a line.
-fn in_line(text: &str) -> impl Iterator<Item = &str> {
+fn in_line(text: &str) -> impl Iterator<Item = (bool, &str)> {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("```"));
-    lines.flat_map(|line| line.split('`').skip(1).step_by(2))
+    let quoted = lines.flat_map(|line| line.split('`').skip(1).step_by(2));
+    quoted.map(|quoted| (false, quoted))
 }
 
-/// The words of a command: up to a comment, a pipe, or the words that explain it, which stand two blanks apart.
+/// The words of a command, without variables that are set for it: up to a comment, a pipe, or the words that explain it, which stand two blanks
+/// apart.
 fn words(command: &str) -> Vec<String> {
     let mut words = Vec::new();
     let (mut word, mut quote, mut blanks) = (String::new(), None, 0);
@@ -66,12 +75,11 @@ fn words(command: &str) -> Vec<String> {
             (Some(end), character) if character == end => quote = None,
             (None, '\'' | '"') => quote = Some(character),
             (None, '|' | '#' | '>' | '<' | '\u{2026}') if word.is_empty() => return words,
-            (None, ';') => {
-                words.push(word);
-                return words;
-            }
             (None, ' ' | '\n') => {
-                if !word.is_empty() {
+                let is_variable = words.is_empty() && word.starts_with("DOORBELL_") && word.contains('=');
+                if is_variable {
+                    word.clear();
+                } else if !word.is_empty() {
                     words.push(core::mem::take(&mut word));
                 }
                 blanks += 1;

@@ -151,7 +151,8 @@ mod tests {
     /// Every command that README.md and the pages of docs show is one, with its options and their values.
     #[test]
     fn the_commands_the_documents_show_are_understood() {
-        let shown = documents::commands("doorbell");
+        let mut shown = documents::commands();
+        shown.retain(|shown| shown.words[0] == "doorbell");
         assert!(shown.len() > 30, "{shown:?}");
         for documents::Shown { document, words } in shown {
             // What stands in brackets is for the reader to choose.
