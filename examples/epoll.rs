@@ -11,14 +11,14 @@
 use core::error::Error;
 use core::time::Duration;
 use std::env;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
 use doorbell::{
-    ChannelConfig, Event, FirstCause, Handle, Listener, Node, Notify, Trust, Turn, Watched, Worker,
-    WorkerConfig,
+    ChannelConfig, Connection, Event, FirstCause, Handle, Listener, Node, Notify, Trust, Turn, Watched,
+    Worker, WorkerConfig,
 };
 use doorbell_sim::Fabric;
 use rustix::event::{Timespec, epoll};
@@ -73,16 +73,16 @@ fn config() -> WorkerConfig {
     config
 }
 
-/// The engine's loop. Its other sources would be added beside the Worker's.
+/// The engine's loop: a Worker's descriptors, or a listener's. Its other sources would be added beside them.
 struct Loop {
     epoll: OwnedFd,
     deadline: Instant,
 }
 
 impl Loop {
-    fn over<P: Watched>(worker: &Worker<P>) -> Result<Self, Failure> {
+    fn over<'d>(descriptors: impl IntoIterator<Item = BorrowedFd<'d>>) -> Result<Self, Failure> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for descriptor in worker.descriptors().ok_or("made without notification")? {
+        for descriptor in descriptors {
             // By levels: what is not taken wakes again.
             let data = epoll::EventData::new_u64(0);
             epoll::add(&epoll, descriptor, data, epoll::EventFlags::IN)?;
@@ -93,20 +93,45 @@ impl Loop {
         })
     }
 
+    fn over_worker<P: Watched>(worker: &Worker<P>) -> Result<Self, Failure> {
+        Self::over(worker.descriptors().ok_or("made without notification")?)
+    }
+
     /// One turn: hands over what came, or sleeps where nothing did.
     fn turn<P: Watched>(
         &self,
         worker: &mut Worker<P>,
         each: impl FnMut(Turn<'_, P>, Event<P>),
     ) -> Result<(), Failure> {
-        let Some(sleep) = worker.ready_to_sleep(each)? else {
-            return Ok(());
-        };
+        match worker.ready_to_sleep(each)? {
+            Some(sleep) => self.sleep(sleep.at_most()),
+            None => Ok(()),
+        }
+    }
+
+    /// Accepts a peer. A peer whose handshake fails is passed over.
+    fn accept<P: Watched>(
+        &self,
+        node: &Node<P>,
+        listener: &mut Listener<P>,
+        workers: &mut [Worker<P>],
+    ) -> Result<Connection, Failure> {
+        loop {
+            match listener.poll_accept(node, workers) {
+                Ok(Some(peer)) => return Ok(peer),
+                Ok(None) => self.sleep(listener.deadline().map(|at| at.remaining(doorbell::now())))?,
+                Err(error) => eprintln!("a peer was not accepted: {error}"),
+            }
+        }
+    }
+
+    /// Sleeps until a descriptor is ready, or for so long.
+    fn sleep(&self, at_most: Option<Duration>) -> Result<(), Failure> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err("nothing came in time".into());
         }
-        let span = sleep.at_most().unwrap_or(left).min(left);
+        let span = at_most.unwrap_or(left).min(left);
         let mut ready = [epoll::Event {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(0),
@@ -126,9 +151,9 @@ fn serve<P: Watched>(
     let mut workers = node.workers(&config())?;
     let mut listener = Listener::bind(node, &workers, "[::]:0".parse()?, &ChannelConfig::default())?;
     announce(listener.handle())?;
-    let peer = listener.accept(node, &mut workers, node.within(PATIENCE))?;
+    let peer = Loop::over([listener.descriptor()])?.accept(node, &mut listener, &mut workers)?;
     let worker = workers.get_mut(peer.worker).ok_or("no such worker")?;
-    let engine = Loop::over(worker)?;
+    let engine = Loop::over_worker(worker)?;
     let mut echoed = 0;
     let mut failed = None;
     while echoed < MESSAGES && failed.is_none() {
@@ -155,12 +180,9 @@ fn call<P: Watched>(node: &Node<P>, handle: &Handle) -> Result<(), Failure> {
     let deadline = node.within(Duration::from_secs(10));
     let to = node.connect(&mut workers, handle, &ChannelConfig::default(), deadline)?;
     let worker = workers.get_mut(to.worker).ok_or("no such worker")?;
-    let engine = Loop::over(worker)?;
+    let engine = Loop::over_worker(worker)?;
     for number in 0..MESSAGES {
-        let mut message = worker.lease().ok_or("no memory")?;
-        message.fill(&number.to_be_bytes())?;
-        let channel = worker.channel(to.channel).ok_or("closed")?;
-        channel.send(message).map_err(|error| error.kind.to_string())?;
+        worker.send(to.channel, &number.to_be_bytes())?;
         let mut answer = None;
         while answer.is_none() {
             engine.turn(worker, |mut turn, event| match event {
