@@ -11,11 +11,13 @@ use doorbell_core::wire::{Endpoint, InstanceId, Reject, VersionRange};
 use doorbell_core::{Deadline, Instant, Psn};
 
 use crate::bring_up::{self, Agreement, Ground, Place, Ready, Supply};
+use crate::config::ChannelConfig;
 use crate::error::ConnectError;
 use crate::handshakes::Settings;
 use crate::node::Draw;
 use crate::rails::{NodeRail, Rails};
-use crate::{ChannelConfig, Network, Trust};
+use crate::trust::Trust;
+use doorbell_core::network::Network;
 
 /// What is said to one peer, and heard of it.
 pub(crate) struct Answer {

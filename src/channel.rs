@@ -10,9 +10,12 @@ use doorbell_core::provider::{
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::UnpostedReason;
 
-use crate::half::{Held, Lost, Receives, Sends};
+use crate::batch::Batch;
+use crate::event::{ChannelState, Event};
+use crate::half::{Held, Lost, ReceiveHalf, Receives, SendHalf, Sends};
+use crate::lease::Lease;
+use crate::peer::Peer;
 use crate::worker::Reservation;
-use crate::{Batch, ChannelState, Event, Lease, Peer, ReceiveHalf, SendHalf};
 
 /// One connection to a peer, on the Worker it was made on.
 pub struct Channel<P: Provider = Rdma> {

@@ -14,10 +14,14 @@ use doorbell_hotpath::{
     Unposted, UnpostedReason,
 };
 
+use crate::batch::Batch;
+use crate::channel::{ChannelId, SendError, SendErrorKind};
 use crate::ending::{Care, Ending};
-use crate::submission::{Deferred, Records};
+use crate::event::{ChannelState, Event};
+use crate::lease::Lease;
+use crate::peer::Peer;
+use crate::submission::{Deferred, Records, SubmissionError};
 use crate::worker::{Notice, Reservation};
-use crate::{Batch, ChannelId, ChannelState, Event, Lease, Peer, SendError, SendErrorKind, SubmissionError};
 
 /// A send queue with its signaling and its credits.
 pub(crate) type Sending<P> =

@@ -13,17 +13,20 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{AdvertisedRail, Fit, Handle, InstanceId, NoRails};
 use doorbell_ffi::Rdma;
 
+use crate::acceptances::Acceptances;
+use crate::config::ChannelConfig;
 use crate::edge::background::Background;
 use crate::edge::reaper::Reaper;
+use crate::edge::tcp::Tcp;
 use crate::error::ConnectError;
 use crate::handshakes::backlog::Backlog;
 use crate::handshakes::desk::{Desk, Granted};
 use crate::handshakes::{HandshakeCounts, HandshakeLimits, Handshakes, Port, Settings};
-use crate::node::Connection;
+use crate::node::{Connection, Node};
 use crate::rails::Rails;
 use crate::tell::tell;
 use crate::trust::Refusals;
-use crate::{Acceptances, ChannelConfig, Node, Tcp, Worker};
+use crate::worker::Worker;
 
 /// A TCP port at which peers connect, and the handle that leads them there.
 ///

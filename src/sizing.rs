@@ -1,7 +1,7 @@
 //! Sizes of a Worker and its channels by how many channels there are to be: one formula, for 1 to 10,000 of them.
 
 use crate::bring_up::send_depth;
-use crate::{ChannelConfig, WorkerConfig};
+use crate::config::{ChannelConfig, WorkerConfig};
 
 /// Requests in flight of all channels together, and receives likewise, as far as each channel then has its least.
 const IN_ALL: u32 = 8192;

@@ -25,9 +25,10 @@ use crate::edge::makers::{LOOK_AGAIN, Makers};
 use crate::error::ConnectError;
 use crate::lobby::{Lobby, tell_reject};
 use crate::look::Looking;
+use crate::node::Node;
 use crate::rails::Rails;
 use crate::tell::tell;
-use crate::{Node, Trust};
+use crate::trust::Trust;
 
 /// How many peers one poll takes in at most, so that those there are get their turn.
 const TAKEN_IN_MAX: usize = 32;

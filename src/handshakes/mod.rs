@@ -30,10 +30,14 @@ use doorbell_core::provider::Provider;
 use doorbell_core::wire::{Handle, InstanceId};
 use doorbell_ffi::Rdma;
 
+use crate::acceptances::Acceptances;
+use crate::config::ChannelConfig;
 use crate::edge::makers::Makers;
 use crate::edge::signal::Signal;
+use crate::edge::tcp::Tcp;
 use crate::error::ConnectError;
-use crate::{Acceptances, ChannelConfig, Node, Tcp, Worker};
+use crate::node::Node;
+use crate::worker::Worker;
 
 use backlog::Backlog;
 pub(crate) use counts::Counts;

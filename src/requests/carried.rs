@@ -9,7 +9,11 @@ use doorbell_core::{Clock as _, Deadline, WcStatus};
 
 use super::answering::write;
 use super::{Ended, Heard, RequestFailure, Requests};
-use crate::{ChannelId, ChannelState, Event, LinkEvent, LinkId, Links, Network, SendErrorKind, Turn, Worker};
+use crate::channel::{ChannelId, SendErrorKind};
+use crate::event::{ChannelState, Event};
+use crate::link::{LinkEvent, LinkId, Links};
+use crate::worker::{Turn, Worker};
+use doorbell_core::network::Network;
 
 /// A request that was not sent, with the reason: its context is handed back, and it has no other end.
 #[derive(Debug)]

@@ -35,10 +35,13 @@ use doorbell_core::{Clock as _, Deadline, Qpn, Ticket};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::Statistics;
 
-use crate::channel::{Channel, ChannelId};
+use crate::channel::{Channel, ChannelId, SendErrorKind};
+use crate::config::{Notify, WorkerConfig};
 use crate::edge::reaper::{Reaped, Reaper};
+use crate::event::ChannelState;
 use crate::half::usable;
-use crate::{ChannelState, Lease, LocalWindow, Notify, SendErrorKind, WorkerConfig};
+use crate::lease::Lease;
+use crate::window::LocalWindow;
 
 pub(crate) use channel_list::{Due, Notice};
 use closing::Closing;

@@ -6,9 +6,10 @@ use std::sync::Weak;
 use super::channel_list::ChannelList;
 use super::closing::PARTING_MAX;
 use super::{CloseError, Reservation};
+use crate::channel::ChannelId;
 use crate::edge::reaper::Reaper;
+use crate::event::ChannelState;
 use crate::half::Held;
-use crate::{ChannelId, ChannelState};
 
 /// The places, in the order of their indices.
 pub(super) struct Places<C: Held + Send + 'static> {

@@ -16,8 +16,9 @@ use super::submissions::Submissions;
 use super::untold::{Telling, Untold, keep_untold, tell_untold};
 use super::{Turn, Worker};
 use crate::edge::reaper::Reaped;
+use crate::event::Event;
 use crate::half::{Lost, Receives, SendHalf, Sends};
-use crate::{Event, Lease};
+use crate::lease::Lease;
 
 /// What polls sends: the completion queue, and what it keeps from one poll to the next.
 pub(crate) struct SendSide<P: Provider> {

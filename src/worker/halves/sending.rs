@@ -12,16 +12,19 @@ use doorbell_core::{Deadline, Ticket};
 use doorbell_ffi::Rdma;
 use doorbell_hotpath::{Statistics, Wait, Woken};
 
-use crate::channel::ChannelId;
+use crate::arena::Arena;
+use crate::channel::{ChannelId, SendErrorKind};
 use crate::edge::reaper::Reaped;
+use crate::event::Event;
 use crate::half::{SendHalf, usable};
+use crate::lease::Lease;
+use crate::window::LocalWindow;
 use crate::worker::Due;
 use crate::worker::places::Places;
 use crate::worker::polling::SendSide;
 use crate::worker::submissions::Submissions;
 use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting, Watched};
 use crate::worker::{PEER_CLOSED, REFUSED, Turn, Under};
-use crate::{Arena, Event, Lease, LocalWindow, SendErrorKind};
 
 /// The half of a [`Worker`] that sends, for one thread: the send completion queue, memory of
 /// its own, and of each channel the half that sends.
