@@ -22,6 +22,13 @@ pub enum NodeError {
     Provider(ProviderError),
     /// There is no memory for a Worker, or none of the kind that is required.
     Memory(MemoryError),
+    /// A Worker has fewer slots for receives than it is to share.
+    SharedReceives {
+        /// [`SharedReceivesConfig::depth`](crate::SharedReceivesConfig::depth).
+        depth: u32,
+        /// The slots without those that are kept for leases.
+        slots: u32,
+    },
     /// There is no device, or none that works: each port with its reason.
     NothingUsable(String),
     /// There is no such device; the names there are.
@@ -43,6 +50,11 @@ impl fmt::Display for NodeError {
             Self::Library(error) => fmt::Display::fmt(error, f),
             Self::Provider(error) => fmt::Display::fmt(error, f),
             Self::Memory(error) => fmt::Display::fmt(error, f),
+            Self::SharedReceives { depth, slots } => write!(
+                f,
+                "{depth} shared receives, where {slots} slots are left for receives: raise slots, or lower shared_receives.depth or \
+                 lease_share_percent"
+            ),
             Self::NothingUsable(why) => write!(f, "no usable RDMA device: {why}"),
             Self::NoSuchDevice { device, known } if known.is_empty() => {
                 write!(f, "no RDMA device {device}: there are none")

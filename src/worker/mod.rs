@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use doorbell_core::provider::{
     Arena, ArenaConfig, CompletionQueueConfig, Context, MemoryError, Pages, Placement, ProtectionDomain,
-    Provider, ProviderError, RemoteAccess, WindowConfig,
+    Provider, RemoteAccess, WindowConfig,
 };
 use doorbell_core::sync::{AtomicU32, Ordering};
 use doorbell_core::wire::InstanceId;
@@ -38,6 +38,7 @@ use doorbell_hotpath::Statistics;
 use crate::channel::{Channel, ChannelId, SendErrorKind};
 use crate::config::{Notify, WorkerConfig};
 use crate::edge::reaper::{Reaped, Reaper};
+use crate::error::NodeError;
 use crate::event::ChannelState;
 use crate::half::usable;
 use crate::lease::Lease;
@@ -196,8 +197,6 @@ fn leases_kept(config: &WorkerConfig) -> u32 {
     u32::try_from(kept).unwrap_or(config.slots)
 }
 
-const EINVAL: i32 = 22;
-
 impl<P: Provider> Worker<P> {
     pub(crate) fn new(
         context: P::Context,
@@ -205,7 +204,7 @@ impl<P: Provider> Worker<P> {
         config: &WorkerConfig,
         node: InstanceId,
         reaper: Reaper,
-    ) -> Result<Self, MemoryError> {
+    ) -> Result<Self, NodeError> {
         let domain = context.protection_domain()?;
         let queue = CompletionQueueConfig {
             depth: config.completion_depth,
@@ -227,10 +226,10 @@ impl<P: Provider> Worker<P> {
         let leases_kept = leases_kept(config);
         let receives = config.shared_receives.map_or(0, |shared| shared.depth);
         if receives > config.slots.saturating_sub(leases_kept) {
-            return Err(MemoryError::Provider(ProviderError {
-                call: "shared_receives (the Worker has fewer slots than receives and kept leases)",
-                errno: EINVAL,
-            }));
+            return Err(NodeError::SharedReceives {
+                depth: receives,
+                slots: config.slots.saturating_sub(leases_kept),
+            });
         }
         let channels_max = config.channels_max.clamp(1, CHANNELS_MAX);
         let statistics = Arc::default();

@@ -4,8 +4,8 @@ use core::fmt;
 use std::sync::{Arc, Weak};
 
 use doorbell_core::provider::{
-    Arena, AsyncEvent, Completion, MemoryError, PostError, ProtectionDomain, Provider, ProviderError,
-    SharedReceiveQueue, SharedReceiveQueueConfig,
+    Arena, AsyncEvent, Completion, PostError, ProtectionDomain, Provider, ProviderError, SharedReceiveQueue,
+    SharedReceiveQueueConfig,
 };
 use doorbell_core::unwinding::OnUnwind;
 use doorbell_core::{Qpn, SharedReceiveId};
@@ -17,11 +17,9 @@ use super::places::{Entry, Listed, apart};
 use super::polling::note_end;
 use super::qpn_table::QpnTable;
 use super::{QueuePairNumber, Reservation, Turn, Worker};
-use crate::error::ConnectError;
+use crate::error::{ConnectError, NodeError};
 use crate::half::{Receives, Receiving, event_of};
 use crate::{ChannelConfig, Event, Lease, SharedReceivesConfig};
-
-const EINVAL: i32 = 22;
 
 /// The receives, and who may take them.
 pub(crate) struct Shared<P: Provider> {
@@ -91,7 +89,7 @@ impl<P: Provider> Shared<P> {
         statistics: &Arc<Statistics>,
         config: &SharedReceivesConfig,
         channels_max: u32,
-    ) -> Result<Self, MemoryError> {
+    ) -> Result<Self, NodeError> {
         let asked = SharedReceiveQueueConfig {
             depth: config.depth,
             scatter_max: 1,
@@ -100,10 +98,10 @@ impl<P: Provider> Shared<P> {
         let mut receiver = SharedReceiver::new(queue, Arc::clone(statistics), config.repost_batch);
         let posted = receiver.fill(arena).map_err(|PostError { cause, .. }| cause)?;
         if posted < config.depth {
-            return Err(MemoryError::Provider(ProviderError {
-                call: "shared_receives (the Worker has fewer slots than receives)",
-                errno: EINVAL,
-            }));
+            return Err(NodeError::SharedReceives {
+                depth: config.depth,
+                slots: posted,
+            });
         }
         if config.limit > 0 {
             receiver.queue_mut().set_limit(config.limit)?;

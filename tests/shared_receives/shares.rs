@@ -61,12 +61,18 @@ fn a_worker_wants_a_slot_for_each_shared_receive() {
     let mut config = WorkerConfig::default();
     config.slots = 15;
     config.shared_receives = Some(shared(16, 0));
-    let error = node.workers(&config).unwrap_err();
-    assert!(matches!(error, NodeError::Memory(_)));
-    assert!(error.to_string().contains("fewer slots than receives"), "{error}");
-    config.slots = 16;
-    let error = node.workers(&config).unwrap_err();
-    assert!(error.to_string().contains("kept leases"), "{error}");
+    // Two slots are kept for leases.
+    for slots in [15, 16] {
+        config.slots = slots;
+        let left = slots - 2;
+        let error = node.workers(&config).unwrap_err();
+        assert!(
+            matches!(error, NodeError::SharedReceives { depth: 16, slots } if slots == left),
+            "{error}"
+        );
+        let told = format!("16 shared receives, where {left} slots are left for receives");
+        assert!(error.to_string().starts_with(&told), "{error}");
+    }
     config.lease_share_percent = 0;
     config.shared_receives = Some(shared(16, 17));
     assert!(node.workers(&config).is_err(), "a limit beyond the depth");
