@@ -56,7 +56,7 @@ fn simulated() -> Result<(), Failure> {
             let node = Node::with_provider(server, Trust::unauthenticated_on_purpose())?;
             serve(&node, |handle| Ok(handles.send(*handle)?))
         });
-        // Where no handle comes, the server says why.
+        // If no handle comes, the server says why.
         let called = handle.recv().map(|handle| {
             let node = Node::with_provider(client, Trust::unauthenticated_on_purpose())?;
             call(&node, &handle)
@@ -66,7 +66,7 @@ fn simulated() -> Result<(), Failure> {
     })
 }
 
-/// What a Worker that sleeps is made with.
+/// The configuration of a Worker that sleeps.
 fn config() -> WorkerConfig {
     let mut config = WorkerConfig::default();
     config.notify = Notify::Every;

@@ -336,7 +336,7 @@ impl<P: Provider> Sends<P> for Channel<P> {
         if self.is_told() {
             return Lost::Told;
         }
-        // What fails once it is being closed is a consequence of that.
+        // A failure once it is being closed is a consequence of that.
         if self.send.is_closed {
             return Lost::No;
         }

@@ -27,7 +27,7 @@ pub(crate) struct Care {
     was_looked_at: bool,
     /// With nothing heard for so long, the peer is probed; [`NEVER`] stands for none. A [`Duration`] is of twice the bytes.
     probe_after_ns: u64,
-    /// What had come and gone when it was looked at last, and when that was first so.
+    /// The counts of what had come and gone at the last look, and when they were first so.
     seen: (u32, u32),
     since: Instant,
 }

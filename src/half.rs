@@ -115,7 +115,7 @@ pub struct SendHalf<P: Provider = Rdma> {
 /// The half of a channel that receives, on a [`ReceiveWorker`](crate::ReceiveWorker).
 pub struct ReceiveHalf<P: Provider = Rdma> {
     pub(crate) receiver: Receiving<P>,
-    /// Where the peer says farewell.
+    /// The word in which the peer says farewell.
     pub(crate) farewell: FarewellWord<Arc<P::Window>>,
     pub(crate) ending: Ending,
     pub(crate) reservation: Arc<Reservation>,
@@ -518,11 +518,11 @@ pub(crate) trait Sends<P: Provider>: Held {
     fn ending(&mut self, is_emptied: bool) -> Lost<P>;
 }
 
-/// What is known of a channel that may be lost.
+/// The knowledge of a channel that may be lost.
 pub(crate) enum Lost<P: Provider> {
     /// It is not, or is being closed here.
     No,
-    /// What came before its end is still to be told.
+    /// Events from before its end are still to be told.
     Soon,
     /// The application is to be told.
     Now(Event<P>),

@@ -146,7 +146,7 @@ pub use worker::{
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Those of the page on testing run.
+/// The examples of the page on testing run.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/testing.md")]
 struct Testing;

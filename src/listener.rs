@@ -147,7 +147,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         self.address
     }
 
-    /// What the handshakes came to so far.
+    /// The outcomes of handshakes so far.
     #[must_use]
     pub fn counts(&self) -> HandshakeCounts {
         self.backlog.counts().snapshot()
@@ -196,7 +196,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         if let Some(failure) = self.backlog.take_failure() {
             return Some(Err(failure));
         }
-        // What a Worker grants is gone on with at once: each place is asked for once.
+        // A handshake that a Worker granted a place goes on at once: each place is asked for once.
         loop {
             self.backlog.poll(node);
             let is_asked = self.backlog.desks().iter().any(|desk| desk.is_asked());

@@ -56,7 +56,7 @@ struct Look(Mutex<State>);
 struct State {
     has_begun: bool,
     outcome: Option<Result<Arc<Scan>, ProviderError>>,
-    /// Those that asked.
+    /// The waiting parties that asked.
     waiting: Vec<Weak<Waker>>,
     job: Option<Commission<()>>,
 }

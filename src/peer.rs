@@ -20,7 +20,7 @@ pub struct Peer {
     key: Option<KeyId>,
     instance: InstanceId,
     session: Option<Resumption>,
-    /// Where receives are announced to it.
+    /// The address at which receives are announced to it.
     credit_address: u64,
     credit_rkey: Rkey,
     private_data: PrivateData,
@@ -105,7 +105,7 @@ impl Peer {
         self.session
     }
 
-    /// Where receives are announced to it.
+    /// The address at which receives are announced to it.
     pub(crate) const fn announcements(&self) -> RemoteAddress {
         RemoteAddress::new(self.credit_address, self.credit_rkey)
     }

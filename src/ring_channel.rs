@@ -152,7 +152,7 @@ impl<P: Provider> RingOpening<P> {
         let open = worker.channel(self.channel).ok_or(RingError::Closed)?;
         match open.state() {
             ChannelState::Open => {}
-            // What it wrote before it closed is in our ring.
+            // Its last writes before it closed are in our ring.
             ChannelState::PeerClosed { .. } if self.is_sent && self.answer.is_some() => {}
             ChannelState::PeerClosed { .. } => return Err(RingError::PeerClosed),
             ChannelState::Failed { .. } => return Err(RingError::Failed),

@@ -54,7 +54,7 @@ impl Scan {
         rails
     }
 
-    /// What is not used though no rule says so, beside what is.
+    /// The ports that are not used though no rule says so, beside those that are.
     pub(crate) fn passed_over(&self, filter: &RailFilter) -> Vec<String> {
         let rails = self.rails(filter);
         if rails.iter().all(|rail| rail.source.is_err()) {
@@ -67,7 +67,7 @@ impl Scan {
             let mut reasons = sources.filter_map(Result::err);
             let reason = reasons.find(|reason| match reason {
                 Unusable::LeftOut { .. } => false,
-                // That nothing could be connected over addresses of a port is told of one that is used, too.
+                // The addresses of a port that nothing is connected over are told of a used port, too.
                 Unusable::BeyondGidsMax(_) | Unusable::BeyondRailsMax => true,
                 _ => !is_used,
             })?;
@@ -76,12 +76,12 @@ impl Scan {
         of_ports.chain(self.failed()).collect()
     }
 
-    /// What could not be looked at.
+    /// The devices and ports that could not be looked at.
     fn failed(&self) -> impl Iterator<Item = String> {
         self.failures.iter().map(told)
     }
 
-    /// What of these devices could not be looked at.
+    /// The ports of these devices that could not be looked at.
     pub(crate) fn failed_of(&self, devices: &[&str]) -> Vec<String> {
         let of_them = self
             .failures

@@ -24,7 +24,7 @@ fn pair() -> (End, End) {
     pair_with(small(), small())
 }
 
-/// What a Worker was told of its channels.
+/// The events that a Worker was told of its channels.
 #[derive(Debug, Default)]
 struct Told {
     received: u32,
@@ -554,7 +554,7 @@ impl Serving {
                 self.clients()
             }
             Going::Killed => {
-                // What it was told is on its way.
+                // The events that it was told are on their way.
                 self.fabric.run_for(Duration::from_millis(1));
                 self.fabric.follow(&"at 0s kill b".parse().unwrap());
                 drop(client);

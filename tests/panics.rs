@@ -32,7 +32,7 @@ impl Panicking {
         }
     }
 
-    /// What a callback ends with.
+    /// The end of a callback.
     fn event(&self) {
         let left = self.until.get() - 1;
         self.until.set(if left == 0 { self.every } else { left });
@@ -41,7 +41,7 @@ impl Panicking {
         }
     }
 
-    /// What a poll comes to; zero events where a callback panicked.
+    /// The outcome of a poll; zero events where a callback panicked.
     fn catch(&mut self, poll: impl FnOnce(&Self) -> u32) -> u32 {
         let this = &*self;
         let outcome = catch_unwind(AssertUnwindSafe(|| poll(this)));
@@ -50,7 +50,7 @@ impl Panicking {
     }
 }
 
-/// What the events of one end come to.
+/// The sum of the events of one end.
 #[derive(Default)]
 struct Told {
     /// Numbers of messages.
@@ -233,7 +233,7 @@ fn at_every_event_of_halves() {
             quiet = if events > 0 { 0 } else { quiet + 1 };
         }
         assert_eq!(told[1].received, (0..200).collect::<Vec<_>>(), "every {every}");
-        // Of the others, less than a batch is missing, and less than is announced by itself.
+        // The others lack less than a batch, and less than is announced by itself.
         assert!(sending.channel(id).unwrap().credits() >= 8);
         assert!(hearing.channel(theirs).unwrap().receives_posted() > 12);
         assert!(panicking.caught >= 200 / every);

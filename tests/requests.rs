@@ -18,7 +18,7 @@ use fabric::{End, LONG, pair, pair_on, small};
 
 const BODY_BYTES_MAX: usize = 1024;
 
-/// What came to an answerer.
+/// The requests that came to an answerer.
 fn asked(end: &mut End) -> Vec<Asked<Host>> {
     let mut asked = Vec::new();
     let worker = end.worker();

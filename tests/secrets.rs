@@ -67,7 +67,7 @@ fn patterns() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// What of it is found in memory that may be written to.
+/// The copies of it that are found in memory that may be written to.
 fn found() -> Vec<&'static str> {
     let memory = File::open("/proc/self/mem").unwrap();
     let mut found = Vec::new();
@@ -99,7 +99,7 @@ fn found() -> Vec<&'static str> {
             if at + read as u64 >= to {
                 break;
             }
-            // What stands across two pieces is found, too.
+            // A copy across two pieces is found, too.
             at += read as u64 - 15;
         }
     }

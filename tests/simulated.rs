@@ -89,7 +89,7 @@ fn a_fabric_in_real_time_goes_by_its_clock() {
     let [worker] = &mut workers[..] else {
         panic!("one Worker")
     };
-    // What was left of connecting is told before.
+    // The rest of connecting is told before.
     let sleep = loop {
         match worker.ready_to_sleep(|_, event| assert!(!matches!(event, Event::Received { .. }))) {
             Ok(Some(sleep)) => break sleep.at_most(),
@@ -192,7 +192,7 @@ fn hosts_in_real_time_wake_each_other_through_descriptors() {
     assert!(times.is_sorted(), "{times:?}");
 }
 
-/// Who blocks in a wait is woken by the other thread, and by a deadline.
+/// A thread that blocks in a wait is woken by the other thread, and by a deadline.
 #[test]
 fn who_waits_in_real_time_is_woken() {
     let fabric = Fabric::builder().real_time(doorbell::now).build();

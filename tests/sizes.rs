@@ -133,7 +133,7 @@ fn a_share_of_nothing_lets_receives_take_every_slot() {
         32,
         "no more than there are"
     );
-    // Of the hub nothing is left to lease, as was asked for.
+    // The hub has nothing left to lease, as was asked for.
     own.lease_share_percent = 0;
     let mut two = Many::new(&own, &small(), &WorkerConfig::default());
     two.connect(&small()).unwrap();

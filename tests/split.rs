@@ -519,7 +519,7 @@ fn an_end_that_was_told_before_is_told_by_neither_half_nor_after() {
         let (_node, mut halves) = apart(a);
         if is_closed {
             assert_eq!(halves.send(0), Err(SendErrorKind::PeerClosed));
-            // What fails behind its end is a consequence of that.
+            // A failure behind its end is a consequence of that.
             halves.sending.channel(a_id).unwrap().shut().unwrap();
         }
         for _ in 0..100 {

@@ -132,7 +132,7 @@ fn a_proxy_within_polls_loses_nothing_however_scarce_credits_and_memory_are() {
         let mut submitting = SubmitterConfig::default();
         submitting.slots = 4;
         let _submitter = is_submitting.then(|| many.hub[0].submitter(&submitting).unwrap());
-        // What could not be passed on at once waits, each channel's in order.
+        // Messages that could not be passed on at once wait, each channel's in order.
         let mut waiting: Vec<std::collections::VecDeque<_>> =
             (0..CHANNELS).map(|_| Default::default()).collect();
         let (mut sent, mut came) = ([0_u32; CHANNELS], [0_u32; CHANNELS]);
@@ -233,7 +233,7 @@ fn names_have_an_index_and_channels_a_word_of_the_applications() {
     let (mut sending, mut receiving) = worker.split(&ArenaConfig::new(4, 1024)).unwrap();
     assert_eq!(sending.channel(here).unwrap().user(), 1 << 40 | 1);
     assert_eq!(receiving.channel(here).unwrap().user(), 1 << 40 | 1);
-    // Of two halves each is one thread's, and so is its word.
+    // Each of two halves is one thread's, and so is its word.
     sending.channel(here).unwrap().set_user(5);
     assert_eq!(receiving.channel(here).unwrap().user(), 1 << 40 | 1);
     // The half that sends sends bytes, too.

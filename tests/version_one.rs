@@ -120,7 +120,7 @@ fn pair() -> (Fabric, End<Old>, End<Old>) {
     (fabric, server, client.unwrap())
 }
 
-/// What a side was told.
+/// The events that a side was told.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Told {
     received: u32,
@@ -135,7 +135,7 @@ impl Told {
         let (id, long) = (end.id(), end.worker().within(LONG));
         while end.worker().close_progress(id) != CloseProgress::Closed(Ok(())) {
             assert!(!long.has_passed(end.node.network().now()), "{told:?}");
-            // That it is gone is no event, which would end a wait.
+            // Its going is no event, which would end a wait.
             let (how, soon) = (Wait::SpinThenSleep { spins: 4 }, Duration::from_millis(20));
             let soon = end.worker().within(soon);
             end.worker()

@@ -450,7 +450,7 @@ fn silent_streams_of_one_address_hold_up_nobody() {
             .begin_connect(at_b, listener.handle(), &config(), b.within(WHOLE))
             .unwrap();
         while two.connected.is_none() {
-            // Of the streams that were there before.
+            // The number of the streams that were there before.
             two.accepted = two.accepted.filter(|(_, outcome)| outcome.is_ok());
             two.turn(began.after(WHOLE));
         }

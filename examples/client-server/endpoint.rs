@@ -64,7 +64,7 @@ pub(crate) struct Error {
 /// Why something was not done.
 #[derive(Debug)]
 pub(crate) enum Why {
-    /// The peer disconnected. What it had asked before is heard before this is told.
+    /// The peer disconnected. Its earlier questions are heard before this is told.
     Left,
     /// The connection failed, with the first cause. Told as [`Why::Left`] is.
     Lost(WcStatus),
@@ -231,7 +231,7 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
             let after = PeerId(self.heard_last.0 + 1);
             let mut peers = self.peers.iter().map(|(id, peer)| (*id < after, *id, peer));
             let has_news = |peer: &Peer<P>| !peer.inbox.is_empty() || peer.gone.is_some();
-            // Those behind the last one first, then those before it.
+            // Peers behind the last one first, then the others.
             let heard = peers
                 .clone()
                 .find(|(is_before, _, peer)| !is_before && has_news(peer));

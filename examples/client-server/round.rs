@@ -1,6 +1,6 @@
 //! A round of the all-to-all as one answer: its form on the wire.
 
-/// What everybody said in a round.
+/// All that was said in a round.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Round {
     /// Which of the messages is one's own.

@@ -65,7 +65,7 @@ const DIALS_MAX: usize = 4;
 /// Between two questions of the steward.
 const ASK_EVERY: Duration = Duration::from_millis(1);
 
-/// What the clients saw.
+/// The clients' findings.
 #[derive(Debug, Serialize)]
 pub(crate) struct Came {
     clients: u64,
@@ -238,7 +238,7 @@ fn close<P: Provider, N: Network>(
     Ok(())
 }
 
-/// Who asks the server how many clients it has.
+/// The one that asks the server how many clients it has.
 struct Steward<P: Provider> {
     workers: Vec<Worker<P>>,
     at: Connection,
@@ -294,7 +294,7 @@ pub(crate) struct Hold {
     count: u64,
 }
 
-/// What is printed once they are there.
+/// The line that is printed once they are there.
 const THERE: &str = "there";
 
 impl Hold {

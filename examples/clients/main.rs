@@ -31,11 +31,11 @@ use serve::{Serve, Served};
 
 const PROGRAM: &str = "clients";
 
-/// What a client says, and the steward, who gets an [`Answer`].
+/// The messages of a client, and of the steward, which gets an [`Answer`].
 const HELLO: u8 = 1;
 const ASK: u8 = 2;
 
-/// What the server says to its steward.
+/// The server's message to its steward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Answer {
     /// Channels there are, the steward's among them.
@@ -78,7 +78,7 @@ struct Arguments {
 enum Role {
     Serve(Serve),
     Come {
-        /// What the server printed.
+        /// The handle that the server printed.
         handle: Handle,
         #[command(flatten)]
         come: Come,

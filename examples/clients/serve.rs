@@ -17,7 +17,7 @@ use crate::{ASK, Answer, HELLO};
 /// So long it sleeps where nothing comes; it learns of a peer that connects at once.
 const NAP: Duration = Duration::from_micros(500);
 
-/// What the reaper destroys on another thread takes no longer.
+/// The longest that the reaper takes to destroy something on another thread.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Clients behind whom resident memory is looked at first: what is touched once was touched by then.
@@ -26,7 +26,7 @@ const FIRST_CLIENTS: u64 = 80;
 /// Takes clients until its steward goes, with default settings.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Serve {
-    /// Where to listen; port 0 is any.
+    /// The address to listen at; port 0 is any.
     #[arg(long, default_value = "[::]:0")]
     listen: SocketAddr,
 }
@@ -39,7 +39,7 @@ impl Default for Serve {
     }
 }
 
-/// What is to be the same before and after.
+/// The counts that are to be the same before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Kept {
     /// Slots that can be leased.
@@ -51,7 +51,7 @@ pub(crate) struct Kept {
     not_destroyed: u32,
 }
 
-/// What came of all clients.
+/// The outcomes of all clients.
 #[derive(Debug, Serialize)]
 pub(crate) struct Served {
     /// Clients that said something.
@@ -147,7 +147,7 @@ impl Serve {
     }
 }
 
-/// What there is while no client is there, once all that is on its way out is gone.
+/// The counts while no client is there, once all that is on its way out is gone.
 fn kept<P: Provider, N: Network>(node: &Node<P, N>, workers: &mut [Worker<P>]) -> Result<Kept, Failure> {
     if !node.settle(node.within(PATIENCE)) {
         return Err("what the clients left was not destroyed in time".into());

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! `simulated` is who listens and who connects in this process, over TCP of this host, with devices that are simulated: it needs none.
-//! What it measures is a handshake without what a device takes, with `--flood` beside a flood from other addresses of the loopback,
+//! It measures a handshake without the time of a device, with `--flood` beside a flood from other addresses of the loopback,
 //! with `--hellos-from 4` beside one of Hellos from the peers' own address and three others.
 //!
 //! **The handshakes have threads of their own** ([`Listener::background`]). The thread of the Worker grants places and
@@ -75,7 +75,7 @@ struct Serve {
     /// How many peers to accept before it ends.
     #[arg(long, default_value_t = 400)]
     peers: u64,
-    /// Where to listen; port 0 is any.
+    /// The address to listen at; port 0 is any.
     #[arg(long, default_value = "[::]:0")]
     listen: SocketAddr,
     /// Seconds it may take.

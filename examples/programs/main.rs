@@ -59,14 +59,14 @@ fn both<S: Send, C>(
     thread::scope(|scope| {
         let serving =
             scope.spawn(move || serve(&server, &|handle| handles.send(*handle).unwrap_or_default()));
-        // Where no handle comes, the server says why.
+        // If no handle comes, the server says why.
         let called = handle.recv().map(|handle| call(&client, &handle));
         let served = serving.join().map_err(|_| "the server panicked")??;
         Ok((served, called??))
     })
 }
 
-/// What a Worker that sleeps while nothing comes is made with.
+/// The configuration of a Worker that sleeps while nothing comes.
 pub(crate) fn sleeping() -> WorkerConfig {
     let mut config = WorkerConfig::default();
     config.notify = Notify::Every;

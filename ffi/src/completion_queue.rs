@@ -168,7 +168,7 @@ pub struct CompletionQueue {
     /// Where the device writes them: zeroed at first, so that what a failed one leaves alone is
     /// never uninitialised (S7).
     batch: Box<[ibv_wc; POLL_MAX]>,
-    /// What of the batch a callback that panicked left. Until it is taken, `poll_cq` is [`left_over`].
+    /// The rest of a batch that a callback that panicked left. Until it is taken, `poll_cq` is [`left_over`].
     rest: Range<usize>,
 }
 

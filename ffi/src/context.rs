@@ -51,7 +51,7 @@ pub(crate) struct ContextInner {
     /// The node it is on, where the platform says one.
     numa_node: Option<u16>,
     data_path: DataPath,
-    /// What is lent to event loops.
+    /// The descriptor that is lent to event loops.
     events: Descriptor,
 }
 

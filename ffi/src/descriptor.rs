@@ -17,7 +17,7 @@ use crate::errno;
 pub struct Descriptor(OwnedFd);
 
 impl Descriptor {
-    /// Of this descriptor, which is open.
+    /// The number of this descriptor, which is open.
     pub(crate) fn new(watched: BorrowedFd<'_>) -> Result<Self, ProviderError> {
         // SAFETY: makes a descriptor, and touches nothing (epoll_create1(2)).
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };

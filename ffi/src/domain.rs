@@ -52,7 +52,7 @@ impl DomainInner {
         self.pd.as_ptr()
     }
 
-    /// What tells it from others.
+    /// The number that tells it from others.
     pub(crate) const fn id(&self) -> DomainId {
         self.id
     }

@@ -295,7 +295,7 @@ pub struct Announcer<L> {
     word: RemoteAddress,
     /// What is written there: kept here while it is staged.
     bytes: [u8; 8],
-    /// What the peer told to count from.
+    /// The count that the peer told to begin from.
     start: u32,
     /// Whether farewell was said, behind which nothing may be written there.
     has_left: bool,

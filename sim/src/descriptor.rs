@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// A descriptor that is readable while a completion queue has a notification, or a wake-up, that was not taken.
 #[derive(Debug)]
 pub struct Descriptor {
-    /// What is watched, and what makes it readable.
+    /// The watched descriptor, and the conditions that make it readable.
     ends: [UnixStream; 2],
 }
 
@@ -41,14 +41,14 @@ impl AsFd for Descriptor {
     }
 }
 
-/// Those of one queue.
+/// The descriptors of one queue.
 #[derive(Debug)]
 pub(crate) struct Descriptors {
     pub(crate) notification: Descriptor,
     pub(crate) waking: Descriptor,
 }
 
-/// Those of one queue as the device knows them, and whether each is readable.
+/// The descriptors of one queue as the device knows them, and whether each is readable.
 #[derive(Default)]
 pub(crate) struct Bells {
     descriptors: Option<Arc<Descriptors>>,

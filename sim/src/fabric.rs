@@ -161,7 +161,7 @@ impl Fabric {
         Ok(Host::new(self.clone(), host, name))
     }
 
-    /// What time it is: nanoseconds since the fabric was made; or what its clock says.
+    /// The time: nanoseconds since the fabric was made; or what its clock says.
     #[must_use]
     pub fn now(&self) -> Instant {
         Instant::from_ns(self.lock().now_ns())

@@ -97,7 +97,7 @@ impl Background {
         self.address
     }
 
-    /// What the handshakes came to so far.
+    /// The outcomes of handshakes so far.
     #[must_use]
     pub fn counts(&self) -> HandshakeCounts {
         self.counts.snapshot()

@@ -66,12 +66,12 @@ impl Watch {
         })
     }
 
-    /// What ends a wait from another thread.
+    /// The signal that ends a wait from another thread.
     pub(super) const fn signal(&self) -> &Arc<Signal> {
         &self.signal
     }
 
-    /// What is readable once something came that was not [collected](Self::collect).
+    /// The descriptor that is readable once something came that was not [collected](Self::collect).
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }

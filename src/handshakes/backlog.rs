@@ -45,13 +45,13 @@ pub(crate) struct Backlog<P: Provider, N: Network> {
     settings: Arc<Mutex<Settings>>,
     /// Each by itself: it is 10 KiB, and leaves from anywhere.
     under_way: Vec<Box<UnderWay<P, N>>>,
-    /// Those whose handshakes begin once our ports were looked at.
+    /// The handshakes that begin once our ports were looked at.
     arrived: Lobby<Arrived<N>>,
     refusals: Refusals<N>,
     told: ToldRefusals,
     /// Its own, where they are not the Node's.
     makers: Option<Makers>,
-    /// What ends its waits once a thread has done something for it.
+    /// The signal that ends its waits once a thread has done something for it.
     waker: Option<Waker>,
     /// When to poll again: others have arrived, or threads have something to do that nothing tells of.
     again: Option<Deadline>,
@@ -215,7 +215,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
     /// Waits until something comes from a peer, or the deadline.
     pub(crate) fn wait(&self, node: &Node<P, N>, deadline: Deadline) -> Result<(), ConnectError> {
         let deadline = self.deadline().map_or(deadline, |wake| wake.min(deadline));
-        // Where it rests, somebody who arrives is no reason to poll.
+        // While it rests, an arrival is no reason to poll.
         let acceptor = self.rest.is_none().then_some(&self.port.acceptor);
         let under_way = self.under_way.iter().map(|one| one.waited());
         let waited = under_way.chain(self.refusals.waited());
@@ -236,7 +236,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
                 }
                 Ok(None) => return false,
                 Err(error) => {
-                    // Whoever is there stays there: asked at once again, the port would only fail again.
+                    // The arrivals stay there: asked at once again, the port would only fail again.
                     tell!(error, "the port takes nobody in", reason = error);
                     self.note_port_failure(error.into());
                     self.rest = Some(Deadline::after(now, self.next_rest));
@@ -316,7 +316,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         self.refusals.refuse(now, stream, &reject);
     }
 
-    /// That there are too many, with when to come again.
+    /// The refusal of one too many, with when to come again.
     fn busy(&self, now: Instant) -> Reject {
         let under_way = self.under_way.iter().map(|one| one.end());
         busy(now, under_way.chain(self.arrived.deadline()))
@@ -380,7 +380,7 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the last look found, where that was not long ago.
+    /// The findings of the last look, where that was not long ago.
     fn fresh_rails(&self, now: Instant) -> Option<Rails> {
         let (at, rails) = self.rails.as_ref()?;
         let is_fresh = !Deadline::after(*at, RAILS_MAX_AGE).has_passed(now);

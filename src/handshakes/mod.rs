@@ -139,7 +139,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         self.backlog.port().acceptor.address()
     }
 
-    /// What the handshakes came to so far.
+    /// The outcomes of handshakes so far.
     #[must_use]
     pub fn counts(&self) -> HandshakeCounts {
         self.backlog.counts().snapshot()
@@ -184,7 +184,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         self.backlog.wait(&self.node, deadline)
     }
 
-    /// What ends a wait from another thread.
+    /// The signal that ends a wait from another thread.
     pub(crate) fn waker(&self) -> Option<Waker> {
         self.backlog.port().acceptor.waker()
     }

@@ -51,7 +51,7 @@ pub(super) struct Around<'h, P: Provider> {
     pub(super) desks: &'h [Arc<Desk<P>>],
     pub(super) next_desk: &'h mut usize,
     pub(super) makers: &'h Makers,
-    /// What wakes the handshakes, where they may sleep.
+    /// The signal that wakes the handshakes, where they may sleep.
     pub(super) waker: Option<&'h Waker>,
     /// What a peer is told for which there is no room.
     pub(super) busy: Reject,

@@ -44,7 +44,7 @@ pub(super) struct Link<P: Provider, N: Network> {
     fragment_bytes: u32,
     /// What it has beside messages.
     pub(super) one_sided: OneSided,
-    /// That it is over, until that is told: behind all else.
+    /// The end, until it is told: behind all else.
     pub(super) last_event: Option<SessionEvent>,
     /// How the peer was told that this process is reached, and on which connections.
     pub(super) told_moved: ToldMoved,

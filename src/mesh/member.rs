@@ -81,7 +81,7 @@ impl Member {
         self.acknowledged.wrapping_add(kept)
     }
 
-    /// What was counted.
+    /// The counts.
     pub(super) fn counts(&self) -> MeshMemberCounts {
         MeshMemberCounts {
             waiting: u64::try_from(self.kept.len()).unwrap_or(u64::MAX),

@@ -430,7 +430,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         self.state.started(rank)
     }
 
-    /// What was counted.
+    /// The counts.
     #[must_use]
     pub const fn counts(&self) -> MeshCounts {
         self.state.counts

@@ -27,13 +27,13 @@ impl<P: Provider> Asked<P> {
         }
     }
 
-    /// What it is called by its requester.
+    /// The name that its requester gave it.
     #[must_use]
     pub const fn id(&self) -> CorrelationId {
         self.id
     }
 
-    /// What is asked.
+    /// The question.
     #[must_use]
     #[inline]
     pub fn body(&self) -> &[u8] {

@@ -31,7 +31,7 @@ struct Entry<T> {
     waiting: Option<(Deadline, T)>,
 }
 
-/// What was counted since the table was made.
+/// The counts since the table was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RequestCounts {
@@ -87,7 +87,7 @@ impl fmt::Display for RequestFailure {
 
 impl core::error::Error for RequestFailure {}
 
-/// What a message is to the requester.
+/// The meaning of a message to the requester.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Heard<'m, T> {
@@ -135,7 +135,7 @@ impl<T> Requests<T> {
         self.free.len()
     }
 
-    /// What was counted.
+    /// The counts.
     #[must_use]
     pub const fn counts(&self) -> RequestCounts {
         self.counts
@@ -154,7 +154,7 @@ impl<T> Requests<T> {
     /// As many are in flight as may be: the context is handed back.
     pub fn begin(&mut self, deadline: Deadline, context: T) -> Result<CorrelationId, T> {
         if self.in_flight() == 0 {
-            // Of a channel before this one.
+            // They were of a channel before this one.
             (self.earliest, self.flushed) = (None, None);
         }
         let Some((index, entry)) = self

@@ -377,7 +377,7 @@ impl<P: Provider> Worker<P> {
             return (Some(self.hand_over(id)), outcome);
         }
         let shut = channel.shut();
-        // What waits is told by the next poll, which the channel is there for in any case.
+        // The waiting events are told by the next poll, which the channel is there for in any case.
         channel.send.close();
         let (flush_max, outcome) = match shut {
             Ok(()) => (FLUSH_MAX, outcome),
@@ -421,7 +421,7 @@ impl<P: Provider> Worker<P> {
     }
 }
 
-/// What came of saying farewell.
+/// The outcome of saying farewell.
 enum Parted {
     Said,
     /// The peer has no receive for it, so far.

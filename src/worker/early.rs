@@ -71,14 +71,14 @@ impl<P: Provider> Looking<'_, P> {
         self.early.waiting.pop_front()
     }
 
-    /// Where it is kept anew.
+    /// The place where it is kept anew.
     pub(super) const fn early(&mut self) -> &mut Early<P> {
         self.early
     }
 }
 
 impl<P: Provider> Drop for Looking<'_, P> {
-    /// Of a callback that panicked some are left: they came behind those that were kept anew.
+    /// Some are left by a callback that panicked: they came behind those that were kept anew.
     fn drop(&mut self) {
         if self.left <= self.early.waiting.len() {
             self.early.waiting.rotate_left(self.left);

@@ -59,7 +59,7 @@ pub(super) struct Listed {
     pub(super) is_unannounced: bool,
     /// Of those that want credits.
     pub(super) is_wanting: bool,
-    /// Of those that are lost.
+    /// The cause of those that are lost.
     pub(super) is_lost: bool,
 }
 

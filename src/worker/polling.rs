@@ -358,7 +358,7 @@ fn take<P: Provider, C: Receives<P>>(
         return true;
     };
     if matches!(event, Event::ChannelFailed { .. } | Event::PeerClosed { .. }) {
-        // Of a Worker taken apart the other half is told. Before `each` is called, which may panic.
+        // The other half of a Worker taken apart is told. Before `each` is called, which may panic.
         let told = note_end(channel, event);
         due(id.channel(), listed);
         if let Some(event) = told {
@@ -453,7 +453,7 @@ impl<P: Provider> SendSide<P> {
                 return;
             };
             if untold.len() >= untold.capacity() {
-                // What it ended by is told by the next poll.
+                // The next poll tells its end.
                 noticed.tell(index);
             } else {
                 match channel.ending(received == 0) {

@@ -284,13 +284,13 @@ impl<P: Provider> Shared<P> {
                     Taken::OverdrawnAgain => statistics.rejected.add_from_any(1),
                     Taken::Overdrawn => {
                         channel.refuse();
-                        // What it ended by is told behind that.
+                        // Its end is told behind that.
                         let _ = channel.note_failed();
                         event = Some(Event::Overdrawn);
                     }
                     _ => event = channel.note_failed(),
                 }
-                // Of a Worker taken apart, the other half fails it. Before `each` is called, which may panic.
+                // The other half of a Worker taken apart fails it. Before `each` is called, which may panic.
                 due(index, listed);
                 if let Some(event) = event {
                     each(Turn::new(channel, others, arena), event);

@@ -36,7 +36,7 @@ pub(super) struct Upkeep {
     is_probing: bool,
     /// When channels are looked at next for whether anything came; at once where it is not known.
     due: Option<Instant>,
-    /// What had come on the Worker and gone by the last look at its channels.
+    /// The counts of what had come on the Worker and gone by the last look at its channels.
     seen: u64,
 }
 
@@ -202,7 +202,7 @@ fn look_at<P: Provider>(channel: &mut Channel<P>, now: Instant) -> Option<Instan
         return Some(due.instant());
     }
     care.note_probed(now);
-    // Where the device refuses it, it is asked again after the same time.
+    // If the device refuses it, it is asked again after the same time.
     let _ = channel.send.sender.probe();
     Some(Deadline::after(now, span).instant())
 }

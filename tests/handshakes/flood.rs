@@ -155,7 +155,7 @@ fn a_flood_of_hellos_keeps_nobody_out_who_has_the_key() {
                 guest
             })
             .collect();
-        // Of an address of the flood's, too.
+        // Honest peers of an address of the flood's, too.
         let (own, _) = &hosts[0];
         for _ in 0..4 {
             let mut config = WorkerConfig::default();

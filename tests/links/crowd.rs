@@ -28,7 +28,7 @@ struct Crowd {
 struct Loiterer {
     host: Host,
     stream: Stream,
-    /// What it says, and how much of that it has said.
+    /// Its bytes, and how many of them it has sent.
     says: Vec<u8>,
     said: usize,
     heard: Vec<u8>,

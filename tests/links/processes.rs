@@ -223,7 +223,7 @@ impl Process {
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| {
             links.poll(node, workers, &mut each).unwrap();
         })) {
-            // What a test asserts, it asserts.
+            // The assertions of a test stay.
             if !panic.is::<&str>() || panics_every.is_none() {
                 resume_unwind(panic);
             }

@@ -140,7 +140,7 @@ impl Member {
     }
 }
 
-/// What callbacks panic with that are to.
+/// The payload of callbacks that are to panic.
 struct OnPurpose;
 
 /// Panics behind every so manieth, without a word on the standard error.

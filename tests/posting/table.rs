@@ -23,7 +23,7 @@ pub(crate) struct Two<P: Provider> {
     pub(crate) far: Worker<P>,
     /// Another Worker of the near host, in a protection domain of its own.
     pub(crate) other: Worker<P>,
-    /// Of a window of the peer's whatever is granted.
+    /// Requests at a window of the peer's, whatever is granted.
     pub(crate) all: LocalWindow<P>,
 }
 
@@ -101,7 +101,7 @@ impl<P: Provider + Debug> Two<P> {
         self.channel().peer().message_bytes_max() as usize
     }
 
-    /// Of how many leases memory is there.
+    /// The number of leases that there is memory for.
     fn leasable(&mut self) -> [usize; 2] {
         let near: Vec<_> = core::iter::from_fn(|| self.near.lease()).collect();
         let submitted: Vec<_> = core::iter::from_fn(|| self.submitter.lease()).collect();

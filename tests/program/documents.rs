@@ -1,5 +1,5 @@
 //! Every command that README.md and the book show, run as it is shown where that needs no guest. A table says for each kind how it is run, and a command
-//! without a row fails. What `cargo lab` has is run by tests of `sim/lab` and `sim/swarm`.
+//! without a row fails. The commands of `cargo lab` are run by tests of `sim/lab` and `sim/swarm`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ const ROWS: &[(&str, Is, How)] = &[
         |words| ["config", "devices", "man"].contains(&words[1]) && words[0] == "doorbell",
         Run(&[0]),
     ),
-    // Of an example's port: nobody is there.
+    // The port is an example's: nobody is there.
     (
         "status of a node",
         |words| words[1] == "status" && words.len() == 3,
@@ -216,7 +216,7 @@ fn listening(words: &[&str], folder: &Path) -> Running {
     Running::start(command)
 }
 
-/// What `cargo metadata` says of the workspace.
+/// The workspace as `cargo metadata` describes it.
 fn metadata() -> Value {
     let mut command = Command::new(env!("CARGO"));
     command.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);

@@ -25,12 +25,12 @@ const ELSEWHERE: &[&str] = &[
     "receive_depth",
     "total_bytes",
     "gid_index",
-    // Of status, where a kernel counts at ports.
+    // For status, where a kernel counts at ports.
     "counters",
     "retries_per_second",
-    // Of demo, which takes a while where processors are few.
+    // For demo, which takes a while where processors are few.
     "left_out",
-    // Of link, with rails that fail.
+    // For link, with rails that fail.
     "after_ms",
     "deaths",
     "longest_ms",

@@ -55,7 +55,7 @@ fn what_fails_disturbs_no_other() {
             let state = hub.worker().channel(id).unwrap().state();
             assert!(matches!(state, ChannelState::Failed { .. }), "{state:?}");
         } else {
-            // What else was in flight tells of it, or nothing was.
+            // Another request in flight tells of it, or there was none.
             assert!(heard == 4 && failed <= 1, "{heard} {failed}");
         }
         // The others have all they had.

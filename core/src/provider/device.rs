@@ -157,7 +157,7 @@ pub enum AsyncEvent {
 
 /// What keeps connections and memory apart: only what shares one can be used together.
 pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
-    /// What tells it from others.
+    /// The number that tells it from others.
     fn id(&self) -> DomainId;
 
     /// Registers memory made for it, cut into slots.

@@ -72,7 +72,7 @@ impl RemoteWindow {
         }
     }
 
-    /// What a peer may do there; `None` where that is not told.
+    /// The peer's rights there; `None` where they are not told.
     #[must_use]
     pub const fn access(&self) -> Option<RemoteAccess> {
         let word = self.length_bytes.get();

@@ -70,11 +70,11 @@ impl Going {
     }
 }
 
-/// What is to be the same before and after.
+/// The counts that are to be the same before and after.
 #[derive(Debug, PartialEq, Eq)]
 struct There {
     slots: usize,
-    /// Of each kind of what a device makes, how many there are.
+    /// The count of each kind of object that a device makes.
     objects: [u32; Call::LIVES.len()],
     leaked: Leaks,
 }

@@ -79,7 +79,7 @@ impl Wire {
         Ok([near.end(rdma)?, far.end(rdma)?])
     }
 
-    /// What was counted.
+    /// The counts.
     pub(crate) fn struck(&self) -> Result<Struck, Trouble> {
         let [near, far] = TIPS;
         Ok(Struck {

@@ -63,7 +63,7 @@ pub(crate) async fn ready<'w>(
         }
     });
     match at_most {
-        // That the span is over is no error: the caller looks again.
+        // A span that is over is no error: the caller looks again.
         Some(span) => tokio::time::timeout(span, any).await.unwrap_or(Ok(())),
         None => any.await,
     }

@@ -20,7 +20,7 @@ use crate::watched::{Watched, ready};
 /// How long a sleep is at most while a channel is being closed, which no descriptor tells.
 const NAP: Duration = Duration::from_millis(1);
 
-/// What happened next.
+/// The next thing that happened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Next<P: Provider = Rdma> {
@@ -234,7 +234,7 @@ impl<P: HasDescriptors> AsyncWorker<P> {
                 CloseProgress::UnderWay => {}
                 _ => return Err(CloseError::Unknown),
             }
-            // What fails here fails the closing, too, and is its outcome.
+            // A failure here fails the closing, too, and is its outcome.
             if self.gather(Some(NAP)).await.is_err() {
                 tokio::time::sleep(NAP).await;
             }

@@ -326,7 +326,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     }
 }
 
-/// What is to be noted where the device takes only a part of a doorbell.
+/// The notes for a doorbell of which the device takes only a part.
 struct Refusal<'r, 'q> {
     marks: Marked<'q>,
     last: u64,

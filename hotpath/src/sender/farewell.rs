@@ -1,4 +1,4 @@
-//! What is said beside messages: farewell, and a probe whether the peer is alive.
+//! Requests beside messages: farewell, and a probe whether the peer is alive.
 
 use core::ops::Deref;
 
@@ -14,7 +14,7 @@ use crate::marks::Mark;
 /// The word that a farewell carries. An application may use the same: a farewell is told by its count, too.
 pub const FAREWELL: u32 = 0x6661_7265;
 
-/// What it writes: the peer's word.
+/// Its bytes: the peer's word.
 pub const FAREWELL_BYTES: usize = 8;
 
 impl<Q, Bytes, W, L, S> Sender<Q, Bytes, W, L, S>

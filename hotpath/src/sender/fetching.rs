@@ -12,7 +12,7 @@ pub(super) struct Fetching {
 }
 
 impl Fetching {
-    /// Of a request whose slots have so many bytes; `None` where it is another.
+    /// The length of a request whose slots have so many bytes; `None` where it is another.
     #[inline(always)]
     pub(super) fn of(operation: Operation, bytes: u64, limits: &Limits) -> Option<Self> {
         match operation {
@@ -37,7 +37,7 @@ impl Fetching {
     }
 }
 
-/// What was refused, as it came: without lengths, where it had none.
+/// The refused request as it came: without lengths, where it had none.
 #[inline(always)]
 pub(super) fn undone<S: Slot, const N: usize>(
     fetching: Option<Fetching>,

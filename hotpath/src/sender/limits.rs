@@ -4,7 +4,7 @@ use doorbell_core::provider::{
     ATOMIC_BYTES, DomainId, Operation, PostFlags, PushError, REQUEST_BYTES_MAX, RemoteAddress, Slot,
 };
 
-/// What a peer takes, and what the device carries.
+/// The most that a peer takes, and that the device carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
     /// Bytes of a message: what each of the peer's receives holds.
@@ -58,7 +58,7 @@ impl Limits {
     }
 
     /// Whether a request of so many bytes may be posted, as far as can be known of it.
-    // Where the operation is known, one comparison is left of it, or two.
+    // With a known operation one comparison is left of it, or two.
     #[inline(always)]
     pub(super) fn check(&self, operation: Operation, bytes: u64) -> Result<(), PushError> {
         let may_be_posted = match operation {
@@ -156,7 +156,7 @@ fn too_long(bytes: u64, bytes_max: u64) -> PushError {
     }
 }
 
-/// Of an address that reaches fewer bytes than the request has.
+/// The reason for an address that reaches fewer bytes than the request has.
 fn out_of_window(remote: RemoteAddress, bytes: u64, bytes_max: u32) -> PushError {
     let reaches = remote
         .write_bytes_max()

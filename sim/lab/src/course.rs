@@ -296,7 +296,7 @@ mod tests {
         let [a, b] = ["a", "b"].map(|part| second.0.last(part).unwrap());
         assert!(a.rest_s.unwrap() >= b.rest_s.unwrap() && b.rest_s.unwrap() >= b.took_s);
         assert!(second.0.whole().is_some());
-        // Of a run of another kind the parts are known alone.
+        // The parts alone are known of a run of another kind.
         assert_eq!(run("test --quick").0.last("a").unwrap().rest_s, None);
         assert_eq!(run("test --quick").0.whole(), None);
     }

@@ -89,7 +89,7 @@ enum What<'a> {
     Scenario(Run<'a>),
 }
 
-/// What runs need that is the same for all.
+/// The needs that all runs share.
 struct Soak<'a> {
     headers: PathBuf,
     folder: PathBuf,
@@ -294,7 +294,7 @@ impl Soak<'_> {
                     Err(error) => vec![format!("{error:#}")],
                 };
                 if failures.is_empty() {
-                    // What is left of it is of no use, and no reason to fail.
+                    // The rest of it is of no use, and no reason to fail.
                     let _ = fs::remove_dir_all(&kept);
                 }
                 let first = |text: &String| text.lines().next().unwrap_or_default().to_owned();

@@ -11,7 +11,7 @@ pub(crate) struct Panics {
     events: u32,
 }
 
-/// What the callback panics with.
+/// The payload that the callback panics with.
 struct OwnPanic;
 
 impl Panics {

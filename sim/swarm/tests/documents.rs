@@ -5,7 +5,7 @@ use std::process::Command;
 #[path = "../../../src/bin/doorbell/documents.rs"]
 mod shown;
 
-/// What a seed, a file or both stand for.
+/// The values of placeholders.
 const PLACEHOLDERS: &[(&str, &str)] = &[("SEED|FILE", "1"), ("FILE", "out.json")];
 
 /// Options that take minutes, whose line is parsed and not run.

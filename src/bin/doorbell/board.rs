@@ -50,7 +50,7 @@ impl Board {
         })
     }
 
-    /// Where it tells.
+    /// The place where it tells.
     pub(crate) fn address(&self) -> SocketAddr {
         self.server.address()
     }

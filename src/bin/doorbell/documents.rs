@@ -58,7 +58,7 @@ fn in_blocks(text: &str) -> impl Iterator<Item = (bool, &str)> {
     })
 }
 
-/// What stands between backticks in a line.
+/// The text between backticks in a line.
 fn in_line(text: &str) -> impl Iterator<Item = (bool, &str)> {
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("```"));
     let quoted = lines.flat_map(|line| line.split('`').skip(1).step_by(2));

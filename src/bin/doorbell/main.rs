@@ -155,7 +155,7 @@ mod tests {
         shown.retain(|shown| shown.words[0] == "doorbell");
         assert!(shown.len() > 30, "{shown:?}");
         for documents::Shown { document, words } in shown {
-            // What stands in brackets is for the reader to choose.
+            // A word in brackets is for the reader to choose.
             let is_chosen = |word: &&String| !word.starts_with('[');
             let said: Vec<_> = words.iter().filter(is_chosen).collect();
             let parsed = super::Arguments::command().try_get_matches_from(&said);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// What a field may be, as docs/json.md words it.
+/// The values of a field, as docs/json.md words them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
     Boolean,
@@ -12,7 +12,7 @@ enum Shape {
     Number,
     Text,
     Object,
-    /// Of names that are none of ours.
+    /// The error for names that are none of ours.
     MapOfNumbers,
     MapOfTexts,
     Any,

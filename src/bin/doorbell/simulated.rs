@@ -9,7 +9,7 @@ use doorbell_sim::{Fabric, Host, PortConfig};
 use crate::perf::PerfError;
 use crate::report::Failure;
 
-/// What the figures of a simulated run mean, in one line.
+/// The meaning of the figures of a simulated run, in one line.
 pub(crate) const NOTICE: &str = "SIMULATED: no RDMA device takes part; the bytes are checked as on one, and the figures measure this program alone, \
      neither a device nor a network";
 

@@ -110,7 +110,7 @@ impl<P: Provider> SendWorker<P> {
                 let told = entry.channel.as_ref().map(|half| half.reservation.take_told());
                 match (told, &mut entry.channel) {
                     (Some(REFUSED), Some(half)) => {
-                        // Where the device refuses even that, the other half counts it as failed all the same.
+                        // If the device refuses even that, the other half counts it as failed all the same.
                         let _ = half.shut();
                         return;
                     }

@@ -18,7 +18,7 @@ use doorbell_proofs::Pair;
 const BYTES: usize = 64 << 20;
 const ROUNDS: usize = 21;
 
-/// What a copy has of `memcpy`'s rate at least.
+/// The least rate of a copy, as a part of `memcpy`'s.
 const GOAL: f64 = 0.8;
 
 fn main() -> ExitCode {

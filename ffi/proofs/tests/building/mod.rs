@@ -11,7 +11,7 @@ fn target() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap()
 }
 
-/// Where the programs are put that are built with these variables.
+/// The folder of programs that are built with these variables.
 pub(crate) fn folder(variables: &[(&str, &str)]) -> PathBuf {
     // Apart, so that neither of two tests builds again what the other has built.
     let target = if variables.is_empty() {

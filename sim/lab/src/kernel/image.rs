@@ -71,7 +71,7 @@ pub(crate) fn unpack(image: &Path, vmlinux: &Path) -> Result<()> {
 ///
 /// It cannot be read.
 pub(crate) fn has_pvh_entry(vmlinux: &Path) -> Result<bool> {
-    // What is no such file has no such entry.
+    // Another file has no such entry.
     Ok(names_pvh_entry(&fs::read(vmlinux)?).unwrap_or(false))
 }
 

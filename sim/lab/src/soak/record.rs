@@ -13,11 +13,11 @@ use crate::scenario::aligned;
 /// A program or a scenario, in one way of running it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Unit {
-    /// Of what was built when it ran.
+    /// The digest of the build that ran.
     stamp: String,
     pub(super) runs: u32,
     pub(super) failed: u32,
-    /// What failed, and in how many runs.
+    /// The failures, and the number of runs with each.
     failures: BTreeMap<String, u32>,
 }
 

@@ -79,7 +79,7 @@ impl Told {
         self.verdict == Verdict::Failed
     }
 
-    /// What went wrong, in words.
+    /// The error in words.
     pub(crate) fn failures(&self) -> &[String] {
         &self.failures
     }

@@ -238,7 +238,7 @@ fn transport_timeout(dead_after: Duration, retry_count: u8) -> u8 {
         .unwrap_or(1)
 }
 
-/// What the Workers of an end are made with.
+/// The configuration of the Workers of an end.
 fn worker_config(arguments: &Arguments) -> WorkerConfig {
     let mut own = WorkerConfig::default();
     // Of each rail's channel the receives and what is sent, and that of one that is on its way out.
@@ -247,7 +247,7 @@ fn worker_config(arguments: &Arguments) -> WorkerConfig {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    // What is wrong with the command line is said before anything is opened.
+    // A mistake in the command line is said before anything is opened.
     let config = arguments.config();
     let part = arguments.part(&config)?;
     if arguments.simulated {

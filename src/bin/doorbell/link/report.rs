@@ -283,7 +283,7 @@ impl Report {
         }
     }
 
-    /// What failed, in one line.
+    /// The failure in one line.
     pub(super) fn error(&self) -> Option<String> {
         (!self.passed).then(|| self.failures.join("; "))
     }

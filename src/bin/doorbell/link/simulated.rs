@@ -13,7 +13,7 @@ use super::{Arguments, worker_config};
 use crate::report::Failure;
 use crate::simulated;
 
-/// Where the side that listens does so, on its host.
+/// The listening side's address on its host.
 const PORT: u16 = 7000;
 
 /// How many rails the two have to each other.

@@ -15,7 +15,7 @@ use super::{Arguments, Report, Which, report, worker_config};
 use crate::report::Failure;
 use crate::simulated;
 
-/// Where the members listen, each on a host of its own.
+/// The members' addresses, each on a host of its own.
 const PORT: u16 = 7500;
 
 /// How far simulated time goes at most between two polls.

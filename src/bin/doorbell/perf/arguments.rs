@@ -28,7 +28,7 @@ const BANDWIDTH_ITERATIONS: u64 = 5000;
 /// The powers of two that `--all` measures: those of perftest.
 const ALL_SIZES: core::ops::RangeInclusive<u32> = 1..=23;
 
-/// What one test moves on a simulated fabric at most, in bytes, but for so many messages; where nothing says how many.
+/// The most that one test moves on a simulated fabric, in bytes, but for so many messages; where nothing says how many.
 const LIGHT_BYTES: u64 = 4 << 20;
 const LIGHT_ITERATIONS_MIN: u64 = 4;
 

@@ -70,7 +70,7 @@ fn run(
     terms: &Terms,
     tests: impl FnOnce() -> Result<Vec<Test>, PerfError>,
 ) -> Result<(), Failure> {
-    // What is wrong with the command line is said before anything is opened.
+    // A mistake in the command line is said before anything is opened.
     let settings = common.settings()?;
     let values = settings.values();
     let tests = common.drives().then(tests).transpose()?;

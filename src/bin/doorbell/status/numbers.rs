@@ -2,7 +2,7 @@
 
 use serde::Serializer;
 
-/// A count. What is no count, such as NaN, is null.
+/// A count. A number that is no count, such as NaN, is null.
 pub(super) fn count<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     match whole(*value) {
         Some(count) => serializer.serialize_u64(count),

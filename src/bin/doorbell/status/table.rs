@@ -92,7 +92,7 @@ struct Rail {
 
 #[derive(Debug, Serialize)]
 struct Worker {
-    /// What tells it from others.
+    /// The number that tells it from others.
     labels: Labels,
     requests_per_second: Option<f64>,
     sent_bytes_per_second: Option<f64>,
