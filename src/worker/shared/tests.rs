@@ -49,6 +49,8 @@ impl Hub {
         let mut workers = hub.workers(&config).unwrap();
         let share = ChannelConfig {
             receive_depth: 4,
+            // So that a channel that failed can be looked at.
+            close_when_lost: false,
             ..ChannelConfig::default()
         };
         let any = "127.0.0.1:0".parse().unwrap();
@@ -113,6 +115,10 @@ impl Hub {
                             told.push((id, "message"));
                         }
                         Event::Overdrawn => told.push((id, "overdrawn")),
+                        Event::ChannelFailed { cause } => {
+                            assert_eq!(cause.status, WcStatus::GENERAL_ERR, "the Worker's own");
+                            told.push((id, "failed"));
+                        }
                         Event::Done { .. } => {}
                         other => panic!("{other:?}"),
                     }
@@ -135,8 +141,8 @@ fn a_peer_that_takes_what_is_anothers_is_failed_and_the_other_goes_on() {
     assert_eq!(hub.flood(0), 3);
     assert_eq!(
         hub.polled(&mut kept),
-        [(first, "overdrawn")],
-        "once, and no message of it"
+        [(first, "overdrawn"), (first, "failed")],
+        "each once, and no message of it"
     );
     assert_eq!(kept.len(), 4);
     assert_eq!(hub.worker.statistics().rejected.value(), 2);
