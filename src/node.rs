@@ -276,13 +276,7 @@ impl<P: Provider, N: Network> Node<P, N> {
     fn worker_on(&self, device: &str, config: &WorkerConfig) -> Result<Worker<P>, NodeError> {
         let context = self.provider.open(device)?;
         let reaper = self.reaper.clone();
-        Ok(Worker::new(
-            context,
-            device.into(),
-            config,
-            self.instance,
-            reaper,
-        )?)
+        Worker::new(context, device.into(), config, self.instance, reaper)
     }
 
     pub(crate) const fn instance(&self) -> InstanceId {
