@@ -298,6 +298,29 @@ fn a_dead_peer_is_found_by_a_loop_that_polls_rarely() {
     }
 }
 
+/// The silence of a peer begins with the message, and not with the next look at the channel a second later.
+#[test]
+fn a_message_without_completion_puts_a_probe_off_by_a_look_at_most() {
+    let mut config = small();
+    config.probe_after = Some(Duration::from_secs(1));
+    (config.timeout, config.retry_count, config.unsignaled_max) = (10, 3, 8);
+    let fabric = Fabric::new();
+    let (mut a, _b) = pair_on(&fabric, config, config, Notify::Every);
+    let mut told = Told::default();
+    assert!(a.worker().ready_to_sleep(|_, event| told.note(&event)).is_ok());
+    send(&mut a, 1);
+    fabric.run_for(Duration::from_millis(1));
+    fabric.follow(&"at 0s link a/simA-b/simB down".parse().unwrap());
+    let began = fabric.now();
+    while told.failed.is_empty() {
+        fabric.run_for(Duration::from_millis(5));
+        assert!(passed(&fabric, began) < Duration::from_millis(1200), "{told:?}");
+        assert!(a.worker().ready_to_sleep(|_, event| told.note(&event)).is_ok());
+    }
+    assert!(passed(&fabric, began) > Duration::from_millis(900));
+    assert_eq!(told.failed, [WcStatus::RETRY_EXC_ERR]);
+}
+
 /// Time passes by the fabric. A sleep that lasts so long gives other threads 64 turns in each millisecond of it, which takes
 /// minutes beside busy processes.
 #[test]

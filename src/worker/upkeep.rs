@@ -19,7 +19,7 @@ const POLLS_FIRST: u32 = 16;
 /// A loop that sleeps between its polls makes few of them: then there are so many from one look to the next as it makes in this time.
 const LOOK_WITHIN: Duration = Duration::from_millis(20);
 
-/// While something comes, channels are looked at so often for whether it came on them: a peer that is silent is probed
+/// While something comes or goes, channels are looked at so often for whether it did on them: a peer that is silent is probed
 /// this much late at most.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -167,8 +167,7 @@ impl<P: Provider> Worker<P> {
     fn look_after(&mut self) {
         let now = self.context.now();
         self.upkeep.note_look(now);
-        let counts = &self.statistics;
-        let seen = counts.received.value().wrapping_add(counts.completions.value());
+        let seen = self.traffic();
         let soon = Deadline::after(now, LOOK_EVERY).instant();
         if self.upkeep.due.is_some_and(|due| due > now) {
             if seen != self.upkeep.seen {
@@ -176,7 +175,6 @@ impl<P: Provider> Worker<P> {
             }
             return;
         }
-        self.upkeep.seen = seen;
         let mut next: Option<Instant> = None;
         for entry in &mut self.places.entries {
             let due = entry.channel.as_mut().and_then(|channel| look_at(channel, now));
@@ -184,6 +182,15 @@ impl<P: Provider> Worker<P> {
         }
         self.upkeep.is_probing = next.is_some();
         self.upkeep.due = next;
+        // With the probes.
+        self.upkeep.seen = self.traffic();
+    }
+
+    /// A count of what has come and gone on the Worker. Of what is sent without a completion the request alone is seen.
+    fn traffic(&self) -> u64 {
+        let counts = &self.statistics;
+        let came = counts.received.value().wrapping_add(counts.completions.value());
+        came.wrapping_add(counts.requests.value())
     }
 }
 
