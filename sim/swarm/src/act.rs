@@ -51,6 +51,7 @@ impl Run<'_> {
                 return Ok(());
             }
             What::LetGo => return self.let_go(host),
+            What::DropWorker => return self.drop_of(line, end, host),
             What::Datagram { count, bytes } => return self.mail(line, end, count, bytes),
             _ => {}
         }
@@ -154,6 +155,19 @@ impl Run<'_> {
         }
         let begun = self.stations[place.host].workers[place.worker].begin_close(place.id, deadline);
         begun.map_err(|error| failure("close", error.to_string()))
+    }
+
+    /// Drops the Worker that an end is on.
+    fn drop_of(&mut self, line: usize, end: usize, host: usize) -> Verdict {
+        let connection = self.lines[line].connection.as_ref();
+        let Some(worker) = connection.and_then(|connection| Some(connection.ends[end].as_ref()?.worker))
+        else {
+            return Ok(());
+        };
+        let now_ns = self.fabric.now().to_ns();
+        self.trace
+            .note(now_ns, host, format_args!("Worker {worker} is dropped"));
+        self.drop_worker(host, worker)
     }
 
     pub(crate) fn shut_end(&mut self, line: usize, host: usize, worker: usize, id: ChannelId) -> Verdict {

@@ -210,6 +210,8 @@ pub(crate) enum What {
     LetGo,
     /// The Workers of the host are taken apart, or put together again.
     Split,
+    /// The Worker of this end is dropped with all its channels, and another made.
+    DropWorker,
     /// So many datagrams of so many bytes with one doorbell.
     Datagram { count: u8, bytes: u16 },
     /// The process that has the links stands still for so long, and its device does not.
@@ -310,6 +312,8 @@ pub(crate) struct Excuses {
     pub(crate) clocks: bool,
     /// A port or an address may not be there.
     pub(crate) ports: bool,
+    /// A Worker may be dropped.
+    pub(crate) drops: bool,
     /// A datagram may come twice.
     pub(crate) doubles: bool,
     /// One may be overtaken.

@@ -153,7 +153,7 @@ impl Run<'_> {
                     reject.reason == RejectReason::BUSY
                 }
                 // A completion queue that was yet to overrun takes its Worker, and the handshakes under way there, with it.
-                Cause::PeerClosed => self.excuses.overruns,
+                Cause::PeerClosed => self.excuses.overruns || self.excuses.drops,
                 _ => false,
             },
             _ => false,
@@ -278,6 +278,11 @@ impl Run<'_> {
     /// another.
     pub(crate) fn replace_worker(&mut self, host: usize, worker: usize) -> Verdict {
         self.excuse_overrun(host, worker)?;
+        self.drop_worker(host, worker)
+    }
+
+    /// A Worker is dropped with its channels, and another made.
+    pub(crate) fn drop_worker(&mut self, host: usize, worker: usize) -> Verdict {
         for line in 0..self.lines.len() {
             let hosts = self.case.lines[line].hosts;
             for end in 0..2 {
@@ -285,6 +290,7 @@ impl Run<'_> {
                 if let Some(connection) = self.lines[line].connection.as_mut().filter(|_| is_there) {
                     connection.ends[end] = None;
                     connection.is_ending = true;
+                    connection.is_dropped = true;
                 }
             }
             // So are handshakes under way, whichever Worker they chose.

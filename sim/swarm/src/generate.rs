@@ -15,6 +15,9 @@ const PANICKING_PER_MILLION: u32 = 250_000;
 /// In how many cases an end closes its channel only once it is reported that the peer is gone.
 const REPORTED_PER_MILLION: u32 = 500_000;
 
+/// In how many of those Workers are dropped.
+const DROPPING_PER_MILLION: u32 = 400_000;
+
 /// Nothing of a plan begins later than this, nor lasts longer.
 const TROUBLE_NS: u64 = 20_000_000;
 
@@ -37,7 +40,7 @@ pub(crate) fn generate(seed: u64) -> Case {
     }
     let operations = operations(random, &lines);
     let device = one_of(random, &Device::ALL);
-    Case {
+    let mut case = Case {
         seed: random.draw(),
         device,
         latency_ns: 100 + random.below(5000),
@@ -49,12 +52,24 @@ pub(crate) fn generate(seed: u64) -> Case {
         links: None,
         panics_every: panics_every(random),
         endings: endings(random),
+    };
+    if case.endings.is_some() && random.happens(DROPPING_PER_MILLION) {
+        for _ in 0..1 + pick(random, 3) {
+            let operation = Operation {
+                line: pick(random, case.lines.len()),
+                end: pick(random, 2),
+                what: What::DropWorker,
+            };
+            case.operations
+                .insert(pick(random, case.operations.len()), operation);
+        }
     }
+    case
 }
 
 fn endings(random: &mut Random) -> Option<EndingsCase> {
     random.happens(REPORTED_PER_MILLION).then(|| EndingsCase {
-        probe_after_ns: one_of(random, &[2_000_000, 20_000_000, 200_000_000]),
+        probe_after_ns: one_of(random, &[2_000_000, 50_000_000, 1_000_000_000]),
         is_left_to_worker: random.happens(500_000),
     })
 }

@@ -34,6 +34,8 @@ pub(crate) struct Connection {
     pub(crate) is_ending: bool,
     /// The end that listened has its channel, or had it: whoever else comes to it is a stray.
     pub(crate) was_accepted: bool,
+    /// An end was dropped with its Worker, and what it had posted with it.
+    pub(crate) is_dropped: bool,
     /// The ends that closed it, with all that they posted done.
     pub(crate) has_parted: [bool; 2],
     /// The ends to which it was reported as failed.
@@ -170,6 +172,7 @@ impl Connection {
             qpns: [None; 2],
             is_ending: false,
             was_accepted: false,
+            is_dropped: false,
             has_parted: [false; 2],
             is_reported_failed: [false; 2],
         }

@@ -198,7 +198,11 @@ type Told = (ChannelId, Event<Host>);
 impl<'c> Run<'c> {
     fn new(case: &'c Case, fabric: &Fabric, trace: &'c mut Trace) -> anyhow::Result<Self> {
         let retries = case.lines.iter().map(|line| line.retry_count).min().unwrap_or(0);
-        let excuses = Excuses::of(&case.plan()?, retries);
+        let mut excuses = Excuses::of(&case.plan()?, retries);
+        excuses.drops = case
+            .operations
+            .iter()
+            .any(|operation| operation.what == What::DropWorker);
         let stations = (0..case.hosts.len())
             .map(|host| Station::new(fabric, case, host))
             .collect::<anyhow::Result<Vec<Station>>>()?;
