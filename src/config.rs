@@ -217,7 +217,8 @@ pub struct ChannelConfig {
     /// out by a side that only receives. It is known dead 100 ms, and what `timeout` and `retry_count` take, after this at the
     /// latest: `(retry_count + 1) × 4.096 µs × 2^timeout`, of which a device may take four times as much. `None`: never.
     /// Default 10 s: a packet in that time costs nothing, and a server has the place of a dead client back within 12 s. Only where
-    /// its Worker is polled or waited for as a whole.
+    /// its Worker is polled or waited for as a whole. A loop that only polls, and begins to sleep between its polls, finds it up to
+    /// 1,024 polls later, once.
     pub probe_after: Option<Duration>,
     /// Whether the Worker closes the channel by itself once it is lost: the peer closed it, or it failed. Default yes, since a
     /// server would run out of places that looks at no event: its place and its memory are free again some 10 ms

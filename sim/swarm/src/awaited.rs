@@ -1,9 +1,10 @@
 //! What is awaited of lines and links once faults have stopped, each judged by its own bound.
 
+use crate::bounds::PACED_NS;
 use crate::failure::{Verdict, ensure};
 use crate::line::End;
 use crate::linked::LinkedRun;
-use crate::run::Run;
+use crate::run::{Run, prepares_sleep};
 
 /// Something that is awaited of an end of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +101,12 @@ impl Run<'_> {
             }
             let is_lost = at.has_failed || connection.is_ending && connection.ends[1 - end].is_none();
             if endings.is_some() && is_lost && !is_connecting {
-                push(end, "the report of its end", number, bounds.report_ns);
+                let paced_ns = if prepares_sleep(case.hosts[end]) {
+                    0
+                } else {
+                    PACED_NS
+                };
+                push(end, "the report of its end", number, bounds.report_ns + paced_ns);
             }
             if at.rings.are_opening() {
                 push(end, "opening rings", number, bounds.rings_ns);

@@ -30,6 +30,9 @@ const FLUSHED_WITHIN: Duration = Duration::from_millis(500);
 /// A probe is this much late at most (`ChannelConfig::probe_after`).
 const PROBED_WITHIN: Duration = Duration::from_millis(100);
 
+/// A loop that only polls and becomes slow finds that out so much later: 1,024 of its polls (`ChannelConfig::probe_after`).
+pub(crate) const PACED_NS: u64 = 1024 * STEP_NS;
+
 /// What is done between two polls is seen by the second, and what follows from it done by the third.
 const POLLS_NS: u64 = 2 * STEP_NS;
 
@@ -109,8 +112,10 @@ impl Bounds {
     /// All of it, one after the other: an attempt fails, a channel is closed, another is made, and used.
     pub(crate) fn whole_ns(&self) -> u64 {
         let all = [self.connect_ns, self.handshake_ns, self.rings_ns, self.close_ns];
-        all.into_iter()
-            .fold(2 * self.send_ns + 2 * self.report_ns, u64::saturating_add)
+        all.into_iter().fold(
+            2 * (self.send_ns + self.report_ns + PACED_NS),
+            u64::saturating_add,
+        )
     }
 }
 

@@ -69,7 +69,7 @@ impl Connection {
 /// Whether opening may come to this.
 fn may_fail_with(error: &RingError, excuses: Excuses, is_broken: bool) -> bool {
     match error {
-        RingError::Failed | RingError::Closed => is_broken || excuses.may_fail(),
+        RingError::Failed | RingError::Closed | RingError::PeerClosed => is_broken || excuses.may_fail(),
         RingError::Send(SendErrorKind::Refused(PushError::State(_))) => is_broken || excuses.may_fail(),
         RingError::Send(SendErrorKind::Post(_)) => excuses.posts,
         RingError::TimedOut => excuses.may_fail() || excuses.clocks,

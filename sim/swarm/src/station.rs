@@ -172,7 +172,7 @@ pub(crate) fn ports(case: &Case, number: usize) -> Result<Vec<PortConfig>> {
 pub(crate) fn worker_config(case: &HostCase, endings: Option<EndingsCase>) -> WorkerConfig {
     let mut config = WorkerConfig::default();
     if endings.is_some() {
-        // A poll that prepares a sleep looks at the clock, so probes are due by the clock and not by a count of polls.
+        // Some hosts prepare a sleep behind each poll.
         config.notify = Notify::Every;
     }
     config.slots = case.slots;
