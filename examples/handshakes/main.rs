@@ -318,7 +318,7 @@ fn pause<P: Provider>(node: &Node<P>, tries: &[Try<P>]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How long to wait, where the listener is busy and said so.
+/// How long to wait before the next try, where the listener is busy and said so, or gave the time of this one to others.
 fn retry_after(error: &ConnectError) -> Option<Duration> {
     let ConnectError::Handshake(error) = error else {
         return None;
@@ -327,6 +327,7 @@ fn retry_after(error: &ConnectError) -> Option<Duration> {
         Cause::RejectedByPeer(reject) if reject.reason == RejectReason::BUSY && reject.detail > 0 => {
             Some(Duration::from_millis(reject.detail.into()))
         }
+        Cause::RejectedByPeer(reject) if reject.reason == RejectReason::TIMED_OUT => Some(Duration::ZERO),
         _ => None,
     }
 }
