@@ -17,6 +17,7 @@ fn a_member_that_was_started_again_is_told_and_so_is_one_of_before() {
         for (started, is_told) in [
             (2, MeshEvent::Restarted(rank(1))),
             (1, MeshEvent::StartedBefore(rank(1))),
+            (u64::MAX, MeshEvent::StartedAhead(rank(1))),
         ] {
             world.members[1] = None;
             world.run(ms(2000), |_| false);
@@ -33,6 +34,7 @@ fn a_member_that_was_started_again_is_told_and_so_is_one_of_before() {
             "WARN doorbell: the link to a member is over .. rank=1 .. reason=",
             "WARN doorbell: a member was started again .. rank=1",
             "WARN doorbell: a member was turned away: it says that it was started earlier than it was last heard of .. rank=1",
+            "WARN doorbell: the start of a member is said to be further ahead than mesh.start_ahead_max, and is not believed .. rank=1",
         ],
     );
 }
