@@ -36,7 +36,7 @@
 //!         requests.poll(worker, |name, end| match end {
 //!             Ended::Answered(body) => worth = Some(body.to_vec()),
 //!             Ended::TimedOut => println!("{name}: no answer in time"),
-//!             Ended::Failed(cause) => println!("{name}: {cause}"),
+//!             end => println!("{name}: {end:?}"),
 //!         })?;
 //!     }
 //!     Ok(worth)
