@@ -89,7 +89,7 @@ impl Device {
                 quiet_polls: 1,
             }
         };
-        Ok(Self {
+        let device = Self {
             rdma,
             port,
             gid,
@@ -98,7 +98,12 @@ impl Device {
             started: Instant::now(),
             removal: RefCell::default(),
             wire: RefCell::default(),
-        })
+        };
+        if wanted.is_some() {
+            // A kernel gives the first look for a neighbour one second, which a machine that was just booted may not have.
+            device.wait_until_connected()?;
+        }
+        Ok(device)
     }
 
     /// Runs `ip` on the network device.

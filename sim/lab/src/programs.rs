@@ -163,13 +163,23 @@ pub(crate) fn run_bench(package: &str, bench: &str, arguments: &[&str]) -> Resul
     tool::output_of(&mut command)
 }
 
-/// Builds the examples of `doorbell` with the same profile; gives the folder they are in.
+/// Builds the examples of `doorbell` and `doorbell-tokio` with the same profile; gives the folder they are in.
 ///
 /// # Errors
 ///
 /// One does not build, or there are none.
 pub(crate) fn build_examples() -> Result<PathBuf> {
-    let built = cargo(&["build", "--package", "doorbell", "--examples"], Profile::Lab)?;
+    let built = cargo(
+        &[
+            "build",
+            "--package",
+            "doorbell",
+            "--package",
+            "doorbell-tokio",
+            "--examples",
+        ],
+        Profile::Lab,
+    )?;
     let program = built
         .iter()
         .find_map(|artifact| artifact.executable.as_deref())
