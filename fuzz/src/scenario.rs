@@ -7,6 +7,8 @@ mod blocks;
 mod check;
 #[path = "../../sim/lab/src/scenario/expand.rs"]
 mod expand;
+#[path = "../../sim/lab/src/scenario/goal.rs"]
+mod goal;
 #[path = "../../sim/lab/src/scenario/hostile.rs"]
 pub(crate) mod hostile;
 #[path = "../../sim/lab/src/scenario/model.rs"]

@@ -5,5 +5,7 @@
 pub(crate) mod hostile;
 #[path = "../../src/trust/key.rs"]
 mod key;
+#[path = "../../src/trust/pattern.rs"]
+mod pattern;
 #[path = "../../src/trust/ring.rs"]
 mod ring;

@@ -12,11 +12,11 @@ use toml::Spanned;
 
 use super::blocks;
 use super::expand;
+use super::goal::Goal;
 use super::model::{
     Cell, Comparison, DEADLINE_DEFAULT, Line, Metric, MetricSource, READY_WITHIN_DEFAULT, ROUNDS_MAX, Ready,
     ReadyWhen, Scenario, Step, Table, Until, Wait, block_of,
 };
-use super::report::Goal;
 use super::schema::{self, AtEnd, Command, File, Link as LinkTable, Ready as ReadyTable, Step as StepTable};
 use super::template::{Template, list};
 use crate::kernel::Choice;

@@ -10,6 +10,7 @@ mod check;
 mod cli;
 mod counters;
 mod expand;
+mod goal;
 #[cfg(test)]
 mod hostile;
 mod judging;
@@ -31,8 +32,9 @@ mod tests;
 pub(crate) use cli::{
     Lab, REPORT, Request, RunArgs, deliver, lab_folder, list, load, output_folder, perform, repository, run,
 };
+pub(crate) use goal::Goal;
 pub(crate) use measure::{TestCounts, tests as count_tests};
 pub(crate) use model::{Folders, Programs, Scenario};
-pub(crate) use report::{Goal, Report, Verdict};
+pub(crate) use report::{Report, Verdict};
 pub(crate) use schema::Profile;
 pub(crate) use table::{Detail, aligned, met, short};

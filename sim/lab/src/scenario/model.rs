@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use regex::Regex;
 
-use super::report::Goal;
+use super::goal::Goal;
 use super::schema::{AtEnd, ExpectExit, Profile};
 use super::template::Template;
 use crate::kernel::Choice;

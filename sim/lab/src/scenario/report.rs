@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::counters::Traffic;
+use super::goal::Goal;
 use super::measure::TestCounts;
 use super::statistics::{Ratio, Summary};
 use crate::cluster::Exit;
@@ -144,32 +145,6 @@ pub(crate) struct MetricReport {
     pub(crate) goal: Option<Goal>,
     /// Whether the goal is met; absent without a goal or without a figure.
     pub(crate) met: Option<bool>,
-}
-
-/// Bounds that a figure should keep. A figure that misses them is reported and fails nothing: on a kernel under emulation,
-/// time is the machine's.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Goal {
-    pub(crate) at_least: Option<f64>,
-    pub(crate) at_most: Option<f64>,
-}
-
-impl Goal {
-    /// Whether a figure keeps the bounds.
-    pub(crate) fn is_met(self, figure: f64) -> bool {
-        self.at_least.is_none_or(|bound| figure >= bound) && self.at_most.is_none_or(|bound| figure <= bound)
-    }
-}
-
-impl core::fmt::Display for Goal {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match (self.at_least, self.at_most) {
-            (Some(least), Some(most)) => write!(f, "{least} to {most}"),
-            (Some(least), None) => write!(f, "at least {least}"),
-            (None, Some(most)) => write!(f, "at most {most}"),
-            (None, None) => f.write_str("-"),
-        }
-    }
 }
 
 /// A table of the scenario's own, as it is printed.
