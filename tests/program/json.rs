@@ -66,6 +66,9 @@ fn check(arguments: &[&str], code: i32, seen: &mut BTreeSet<String>) -> Value {
     document
 }
 
+/// A test of few messages, to be had with more options.
+const FEW: [&str; 6] = ["lat", "--simulated", "--op", "send", "-n", "20"];
+
 #[test]
 fn every_command_prints_the_fields_that_are_documented() {
     let folder = tempfile::tempdir().unwrap();
@@ -98,28 +101,10 @@ fn every_command_prints_the_fields_that_are_documented() {
     ] {
         check(arguments, 0, &mut seen);
     }
-    let planted = [
-        "lat",
-        "--simulated",
-        "--op",
-        "send",
-        "-n",
-        "20",
-        "--plant-corruption",
-        "listener",
-    ];
+    let planted = [&FEW[..], &["--plant-corruption", "listener"]].concat();
     let document = check(&planted, 1, &mut seen);
     assert!(document["tests"][0]["corrupt_messages"].as_u64() > Some(0));
-    let received = [
-        "lat",
-        "--simulated",
-        "--op",
-        "send",
-        "-n",
-        "20",
-        "--shared-receives",
-        "2",
-    ];
+    let received = [&FEW[..], &["--shared-receives", "2"]].concat();
     check(&received, 0, &mut seen);
     assert!(fs::read_to_string(&keys).unwrap().starts_with("1:"));
     let unseen: Vec<_> = schema::documented()
@@ -212,15 +197,7 @@ fn without_a_device_every_command_says_what_devices_says() {
 /// A failure is printed once.
 #[test]
 fn a_failure_is_printed_once() {
-    let planted = [
-        "lat",
-        "--simulated",
-        "--op",
-        "send",
-        "-n",
-        "20",
-        "--plant-corruption",
-    ];
+    let planted = [&FEW[..], &["--plant-corruption"]].concat();
     let output = program(&planted).output().unwrap();
     let told = [output.stdout, output.stderr].concat();
     let told = String::from_utf8(told).unwrap();
