@@ -219,6 +219,7 @@ mod tests {
     use super::{Bounds, not_ready_ns};
     use crate::case::Device;
     use crate::generate::generate;
+    use crate::seed::Seed;
 
     #[test]
     fn what_receivers_ask_for_is_as_in_the_book() {
@@ -231,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_line_has_the_time_that_its_retries_take_and_little_more() {
-        let mut case = generate(3);
+        let mut case = generate(Seed::quick(3));
         case.device = Device::Iba;
         let mut line = case.lines[0].clone();
         (line.timeout, line.retry_count) = (14, 6);

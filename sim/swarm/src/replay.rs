@@ -9,6 +9,7 @@ use doorbell_sim::{Plan, pcap};
 use crate::case::Case;
 use crate::generate::generate;
 use crate::run::{Keep, run_caught};
+use crate::seed::Seed;
 
 /// Packets that are kept at most.
 pub(crate) const FRAMES_MAX: usize = 200_000;
@@ -16,7 +17,7 @@ pub(crate) const FRAMES_MAX: usize = 200_000;
 /// Arguments of `cargo lab replay`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ReplayArgs {
-    /// A seed, or a file that was written when one failed
+    /// A seed, as `long:17` of the profile long or `17` of the profile quick, or a file that was written when one failed
     #[arg(value_name = "SEED|FILE")]
     what: String,
     /// What goes wrong is as this file says, a plan in text, and not as the seed or file has it
@@ -36,10 +37,10 @@ pub(crate) struct ReplayArgs {
 
 /// The case of a seed or a file.
 pub(crate) fn load(what: &str) -> Result<Case> {
-    match what.parse() {
+    match what.parse::<Seed>() {
         Ok(seed) => Ok(generate(seed)),
-        Err(_) => {
-            let text = fs::read_to_string(what).with_context(|| format!("no seed, and no file: {what}"))?;
+        Err(error) => {
+            let text = fs::read_to_string(what).with_context(|| format!("{what} is no file, and {error}"))?;
             Case::parse(&text).with_context(|| format!("{what} is no case"))
         }
     }

@@ -1,5 +1,6 @@
 //! `cargo lab swarm`: many seeds, on as many threads as asked, and what came of them.
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::BTreeSet;
@@ -20,10 +21,8 @@ use crate::generate::generate;
 use crate::mutate::{self, Mutation};
 use crate::packets::{Bare, measure};
 use crate::run::{Keep, run_caught};
+use crate::seed::{Profile, Seed};
 use crate::shrink::shrink;
-
-/// Seeds that are always run: with these, CI is the same each time.
-pub(crate) const FIXED_SEEDS: u64 = 500;
 
 /// How long `--ci` runs in all.
 const CI: Duration = Duration::from_secs(120);
@@ -40,12 +39,15 @@ pub(crate) struct SwarmArgs {
     /// Run for so long, fresh seeds
     #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "seed", "ci"])]
     minutes: Option<f64>,
-    /// Run so many seeds, from --first on
+    /// Run so many seeds of each profile, from --first on
     #[arg(long, value_name = "N", conflicts_with_all = ["seed", "ci"])]
     seeds: Option<u64>,
-    /// Run this seed
-    #[arg(long, value_name = "S", conflicts_with = "ci")]
-    seed: Option<u64>,
+    /// Run this seed, as `long:17` of the profile long or `17` of the profile quick
+    #[arg(long, value_name = "S", conflicts_with_all = ["ci", "profile"])]
+    seed: Option<Seed>,
+    /// Run seeds of this profile (several times for several), and not of all, each for its share of the time
+    #[arg(long, value_name = "PROFILE")]
+    profile: Vec<Profile>,
     /// Run those that ever failed, a fixed set, and fresh ones, two minutes in all
     #[arg(long)]
     ci: bool,
@@ -80,6 +82,7 @@ pub(crate) struct SwarmArgs {
 #[derive(Debug, Default, Serialize)]
 struct Summary {
     seeds: u64,
+    profiles: Vec<OfProfile>,
     first_seed: u64,
     jobs: usize,
     seconds: f64,
@@ -99,6 +102,17 @@ struct Summary {
     mutations_planted: usize,
     mutations_caught: usize,
     mutations: Vec<Mutation>,
+}
+
+/// What came of the seeds of one profile.
+#[derive(Clone, Debug, Serialize)]
+struct OfProfile {
+    profile: Profile,
+    seeds: u64,
+    /// The time that a core computed.
+    core_seconds: f64,
+    seeds_per_core_minute: f64,
+    virtual_seconds: f64,
 }
 
 /// A seed or file that failed.
@@ -123,13 +137,66 @@ struct Counts {
     messages: AtomicU64,
     virtual_ns: AtomicU64,
     busy_ns: AtomicU64,
+    profiles: [OfProfileCounts; Profile::ALL.len()],
     is_over: AtomicBool,
     failures: Mutex<Vec<(String, Case, Failure)>>,
 }
 
+/// What threads count of one profile.
+#[derive(Default)]
+struct OfProfileCounts {
+    begun: AtomicU64,
+    seeds: AtomicU64,
+    busy_ns: AtomicU64,
+    virtual_ns: AtomicU64,
+}
+
 impl Counts {
+    /// Runs the case of a seed and counts it, also for its profile.
+    fn run_seed(&self, seed: Seed, stop: bool) {
+        let ran = self.run(&seed.to_string(), &generate(seed), stop);
+        let counts = &self.profiles[seed.profile as usize];
+        counts.seeds.fetch_add(1, Ordering::Relaxed);
+        counts.busy_ns.fetch_add(ran.busy_ns, Ordering::Relaxed);
+        counts.virtual_ns.fetch_add(ran.virtual_ns, Ordering::Relaxed);
+    }
+
+    /// What came of the seeds of each profile that had any.
+    fn by_profile(&self) -> Vec<OfProfile> {
+        let of = |profile: Profile| {
+            let counts = &self.profiles[profile as usize];
+            let seeds = counts.seeds.load(Ordering::Relaxed);
+            let core_seconds = counts.busy_ns.load(Ordering::Relaxed) as f64 / 1e9;
+            OfProfile {
+                profile,
+                seeds,
+                core_seconds,
+                seeds_per_core_minute: seeds as f64 * 60.0 / core_seconds.max(1e-9),
+                virtual_seconds: counts.virtual_ns.load(Ordering::Relaxed) as f64 / 1e9,
+            }
+        };
+        let all = Profile::ALL.into_iter().map(of);
+        all.filter(|of| of.seeds > 0).collect()
+    }
+
+    /// The profile that is furthest behind its share of the time, and the next number of it.
+    fn next_by_share(&self, profiles: &[Profile]) -> Option<(Profile, u64)> {
+        let had = |profile: &Profile| {
+            let counts = &self.profiles[*profile as usize];
+            // Before one has ended, one of each has begun.
+            let begun = counts.begun.load(Ordering::Relaxed);
+            let ns = counts.busy_ns.load(Ordering::Relaxed).max(begun);
+            ns / u64::from(profile.weight())
+        };
+        let profile = profiles.iter().min_by_key(|profile| had(profile)).copied()?;
+        let begun = self.profiles[profile as usize]
+            .begun
+            .fetch_add(1, Ordering::Relaxed);
+        Some((profile, begun))
+    }
+
     /// Runs one case and counts it.
-    fn run(&self, what: &str, case: &Case, stop: bool) {
+    fn run(&self, what: &str, case: &Case, stop: bool) -> Ran {
         let began_ns = cpu_ns();
         let outcome = run_caught(case, Keep::default());
         let add = |counter: &AtomicU64, count: u64| {
@@ -140,7 +207,8 @@ impl Counts {
         add(&self.operations, outcome.tally.requests.posted);
         add(&self.messages, outcome.messages);
         add(&self.virtual_ns, outcome.virtual_ns);
-        add(&self.busy_ns, cpu_ns().saturating_sub(began_ns));
+        let busy_ns = cpu_ns().saturating_sub(began_ns);
+        add(&self.busy_ns, busy_ns);
         if let Err(failure) = outcome.verdict {
             eprintln!("\nFAILED {what}: {failure}\n  plan: {}", case.plan);
             if stop {
@@ -150,7 +218,17 @@ impl Counts {
                 failures.push((what.to_owned(), case.clone(), failure));
             }
         }
+        Ran {
+            busy_ns,
+            virtual_ns: outcome.virtual_ns,
+        }
     }
+}
+
+/// How long one case took.
+struct Ran {
+    busy_ns: u64,
+    virtual_ns: u64,
 }
 
 /// How long this thread has computed: what the machine did for others meanwhile does not count.
@@ -187,29 +265,45 @@ pub(crate) fn run(args: &SwarmArgs) -> Result<bool> {
 fn run_seeds(args: &SwarmArgs, jobs: usize) -> Result<Summary> {
     let began = Instant::now();
     let counts = Counts::default();
+    let mut profiles = args.profile.clone();
+    if profiles.is_empty() {
+        profiles.extend(Profile::ALL);
+    }
+    profiles.dedup();
     if args.ci {
         for file in kept()? {
             let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
             let case = Case::parse(&text).with_context(|| format!("{} is no case", file.display()))?;
             counts.run(&file.display().to_string(), &case, args.stop);
         }
-        seeds(&counts, 0, Some(FIXED_SEEDS), None, jobs, args.stop);
+        for profile in &profiles {
+            let these = Ask::Numbers(0..profile.fixed_seeds());
+            seeds(&counts, &[*profile], &these, jobs, args.stop);
+        }
     }
     let by_clock = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_secs() * 1_000_000);
-    let (first, count, until) = match (args.seed, args.seeds, args.minutes) {
-        (Some(seed), ..) => (seed, Some(1), None),
-        (None, Some(count), _) => (args.first.unwrap_or(0), Some(count), None),
+    let first = match (args.first, args.seed) {
+        (Some(first), _) => first,
+        (None, Some(seed)) => seed.number,
+        (None, None) if args.ci || args.minutes.is_some() => by_clock,
+        (None, None) => 0,
+    };
+    let ask = match (args.seed, args.seeds, args.minutes) {
+        (Some(seed), ..) => {
+            profiles = vec![seed.profile];
+            Ask::Numbers(first..first + 1)
+        }
+        (None, Some(count), _) => Ask::Numbers(first..first + count),
         (None, None, Some(minutes)) => {
             ensure!((0.0..=1e6).contains(&minutes), "no number of minutes: {minutes}");
-            let until = began + Duration::from_secs_f64(minutes * 60.0);
-            (args.first.unwrap_or(by_clock), None, Some(until))
+            Ask::Until(first, began + Duration::from_secs_f64(minutes * 60.0))
         }
-        _ if args.ci => (args.first.unwrap_or(by_clock), None, Some(began + CI)),
-        _ => (args.first.unwrap_or(0), Some(FIXED_SEEDS), None),
+        _ if args.ci => Ask::Until(first, began + CI),
+        _ => Ask::Numbers(first..first + Profile::Quick.fixed_seeds()),
     };
-    seeds(&counts, first, count, until, jobs, args.stop);
+    seeds(&counts, &profiles, &ask, jobs, args.stop);
     if stderr().is_terminal() {
         eprintln!();
     }
@@ -223,6 +317,7 @@ fn run_seeds(args: &SwarmArgs, jobs: usize) -> Result<Summary> {
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let mut summary = Summary {
         seeds: load(&counts.seeds),
+        profiles: counts.by_profile(),
         first_seed: first,
         jobs,
         seconds,
@@ -264,6 +359,12 @@ fn run_seeds(args: &SwarmArgs, jobs: usize) -> Result<Summary> {
         summary.operations_per_second_per_core,
         summary.failures.len(),
     );
+    for of in &summary.profiles {
+        println!(
+            "{:>8}: {} seeds, {:.0} a minute of a core, {:.0} s of virtual time",
+            of.profile, of.seeds, of.seeds_per_core_minute, of.virtual_seconds,
+        );
+    }
     if let Some(bare) = &summary.bare {
         println!(
             "the fabric by itself: {:.0} packets a second of a core",
@@ -300,28 +401,46 @@ fn write_summary(args: &SwarmArgs, summary: &Summary) -> Result<()> {
     fs::write(path, document).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Runs seeds, so many or until then.
-fn seeds(counts: &Counts, first: u64, count: Option<u64>, until: Option<Instant>, jobs: usize, stop: bool) {
+/// Which seeds are run.
+enum Ask {
+    /// These of each profile.
+    Numbers(Range<u64>),
+    /// From this one on until then, each profile for its share of the time.
+    Until(u64, Instant),
+}
+
+/// Runs seeds of these profiles.
+fn seeds(counts: &Counts, profiles: &[Profile], ask: &Ask, jobs: usize, stop: bool) {
     let next = AtomicU64::new(0);
     let is_watched = stderr().is_terminal();
     let began = Instant::now();
+    let next_seed = || match ask {
+        Ask::Numbers(numbers) => {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let profile = *profiles.get(usize::try_from(index % profiles.len() as u64).ok()?)?;
+            let number = numbers.start + index / profiles.len() as u64;
+            (number < numbers.end).then_some(Seed { profile, number })
+        }
+        Ask::Until(first, until) => {
+            next.fetch_add(1, Ordering::Relaxed);
+            let (profile, begun) = counts.next_by_share(profiles)?;
+            let number = first + begun;
+            (Instant::now() < *until).then_some(Seed { profile, number })
+        }
+    };
     thread::scope(|scope| {
         for job in 0..jobs {
-            let next = &next;
+            let (next, next_seed) = (&next, &next_seed);
             scope.spawn(move || {
                 let mut told = Instant::now();
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    let is_over = count.is_some_and(|count| index >= count)
-                        || until.is_some_and(|until| Instant::now() >= until)
-                        || counts.is_over.load(Ordering::Relaxed);
-                    if is_over {
+                while let Some(seed) = next_seed() {
+                    if counts.is_over.load(Ordering::Relaxed) {
                         return;
                     }
-                    let seed = first + index;
-                    counts.run(&seed.to_string(), &generate(seed), stop);
+                    counts.run_seed(seed, stop);
                     if is_watched && job == 0 && told.elapsed() > Duration::from_secs(2) {
                         told = Instant::now();
+                        let index = next.load(Ordering::Relaxed);
                         let rate = index as f64 / began.elapsed().as_secs_f64();
                         eprint!("\r{index} seeds, {rate:.0} a second ");
                     }
@@ -369,7 +488,7 @@ fn write_shrunk(args: &SwarmArgs, what: &str, case: &Case, failure: &Failure) ->
         .map_or_else(|| "case".into(), |stem| stem.to_string_lossy());
     let path = args
         .out
-        .join(format!("{stem}-{}.json", failure.oracle.replace(' ', "-")));
+        .join(format!("{stem}-{}.json", failure.oracle).replace([' ', ':'], "-"));
     fs::write(&path, small.to_text()?).with_context(|| path.display().to_string())?;
     println!(
         "{what} shrunk in {runs} runs from {} to {} operations and {} lines: {failure}\n  plan: {}\n  cargo lab replay {}",

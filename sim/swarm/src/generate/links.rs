@@ -1,17 +1,17 @@
-//! From a seed to a case of links.
+//! Cases whose lines are links, in the quick profile.
 
 use doorbell_sim::Random;
 
 use crate::case::{Ask, Case, Device, HostCase, LineCase, LinksCase, Operation, Order, What};
-use crate::generate::{any_host, lines, one_of, ordinal, panics_every, pick};
+use crate::generate::quick::{any_host, lines, one_of, ordinal, panics_every, pick};
 use crate::station::{MOVED, address};
 
-/// Nothing of a plan begins later than this, nor lasts longer: rails are given up after 120 ms, and connected again
-/// after 10 ms to a second.
-const TROUBLE_NS: u64 = 400_000_000;
+/// Nothing of a plan of the quick profile begins later than this, nor lasts longer: rails are given up after 120 ms, and
+/// connected again after 10 ms to a second.
+pub(crate) const TROUBLE_NS: u64 = 400_000_000;
 
-/// A case whose lines are links.
-pub(crate) fn linked(random: &mut Random) -> Case {
+/// A case whose lines are links; nothing of its plan begins later than this, nor lasts longer.
+pub(crate) fn case(random: &mut Random, trouble_ns: u64) -> Case {
     let fragment_bytes = one_of(random, &[64, 256, 1000, 2000]);
     let mut hosts: Vec<HostCase> = (0..2 + pick(random, 3)).map(|_| host(random)).collect();
     let is_one_device = random.happens(600_000);
@@ -39,8 +39,8 @@ pub(crate) fn linked(random: &mut Random) -> Case {
             polls_every_ns: one_of(random, &[5_000, 50_000, 500_000]),
             is_one_device,
         }),
-        operations: operations(random, lines.len(), may_end),
-        plan: plan(random, &lines[0], &hosts, is_one_device),
+        operations: operations(random, lines.len(), may_end, trouble_ns),
+        plan: plan(random, &lines[0], &hosts, is_one_device, trouble_ns),
         hosts,
         lines,
         panics_every: panics_every(random),
@@ -60,7 +60,7 @@ fn host(random: &mut Random) -> HostCase {
     }
 }
 
-fn operations(random: &mut Random, lines: usize, may_end: bool) -> Vec<Operation> {
+fn operations(random: &mut Random, lines: usize, may_end: bool, trouble_ns: u64) -> Vec<Operation> {
     let mut operations: Vec<Operation> = (0..lines)
         .map(|line| Operation {
             line,
@@ -105,7 +105,7 @@ fn operations(random: &mut Random, lines: usize, may_end: bool) -> Vec<Operation
             90 | 91 => What::Refresh,
             92 | 93 => What::Reroute,
             94 | 95 if may_stop => What::Stop {
-                ns: random.below(TROUBLE_NS),
+                ns: random.below(trouble_ns),
             },
             96 if may_end => What::Close {
                 within_ns: random.below(100_000_000),
@@ -124,13 +124,19 @@ fn operations(random: &mut Random, lines: usize, may_end: bool) -> Vec<Operation
 }
 
 /// A fifth goes without faults.
-fn plan(random: &mut Random, line: &LineCase, hosts: &[HostCase], is_one_device: bool) -> String {
+fn plan(
+    random: &mut Random,
+    line: &LineCase,
+    hosts: &[HostCase],
+    is_one_device: bool,
+    trouble_ns: u64,
+) -> String {
     let mut clauses = Vec::new();
     if random.happens(200_000) {
         return String::new();
     }
     for _ in 0..1 + random.below(5) {
-        let (at, lasts) = (random.below(TROUBLE_NS), 1 + random.below(TROUBLE_NS));
+        let (at, lasts) = (random.below(trouble_ns), 1 + random.below(trouble_ns));
         let number = pick(random, hosts.len());
         let subnet = pick(random, 2);
         let any = |random: &mut Random| any_host(random, hosts.len());
@@ -150,7 +156,7 @@ fn plan(random: &mut Random, line: &LineCase, hosts: &[HostCase], is_one_device:
         clauses.push(format!("at {at}ns {action} for {lasts}ns"));
     }
     if random.happens(800_000) {
-        clauses.push(one_sided(random, line, hosts.len(), is_one_device));
+        clauses.push(one_sided(random, line, hosts.len(), is_one_device, trouble_ns));
     }
     for _ in 0..random.below(3) {
         let effect = one_of(random, &["drop", "duplicate", "reorder", "corrupt"]);
@@ -173,7 +179,13 @@ fn plan(random: &mut Random, line: &LineCase, hosts: &[HostCase], is_one_device:
 
 /// What strikes one-sided requests that are under way as their rail fails: atomics of which nothing is heard, and WRITEs that come
 /// when their rail was given up, and its other end is still there.
-fn one_sided(random: &mut Random, line: &LineCase, hosts: usize, is_one_device: bool) -> String {
+fn one_sided(
+    random: &mut Random,
+    line: &LineCase,
+    hosts: usize,
+    is_one_device: bool,
+    trouble_ns: u64,
+) -> String {
     let port = port(pick(random, 2), is_one_device);
     let from = any_host(random, hosts);
     let how = random.below(10);
@@ -183,7 +195,7 @@ fn one_sided(random: &mut Random, line: &LineCase, hosts: usize, is_one_device: 
     // Those between go again in time, so that the rail stays up until it is cut, or a post of it fails.
     let nth = ordinal(2 + random.below(2));
     let (given_up_ns, fault) = if how < 7 {
-        let (at, lasts) = (random.below(TROUBLE_NS), TROUBLE_NS / 2);
+        let (at, lasts) = (random.below(trouble_ns), trouble_ns / 2);
         let tries = u64::from(line.retry_count) + 1;
         (
             tries * (4096 << line.timeout),

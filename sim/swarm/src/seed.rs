@@ -1,0 +1,108 @@
+//! Seeds: a profile and a number, as `long:17` names them.
+
+use core::fmt::{self, Display, Formatter};
+use core::str::FromStr;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// Kinds of cases. Each has a generator of its own, and a share of the time of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Profile {
+    /// Few messages at a time, faults of milliseconds: many cases a minute
+    Quick,
+    /// Links under outages of seconds to minutes: back-off reaches its cap, recovery its deadline
+    Long,
+}
+
+impl Profile {
+    pub(crate) const ALL: [Self; 2] = [Self::Quick, Self::Long];
+
+    /// Its part of the time that all profiles of a run have.
+    pub(crate) const fn weight(self) -> u32 {
+        match self {
+            Self::Quick => 4,
+            Self::Long => 1,
+        }
+    }
+
+    /// How many of its seeds every run of the gate has.
+    pub(crate) const fn fixed_seeds(self) -> u64 {
+        match self {
+            Self::Quick => 500,
+            Self::Long => 20,
+        }
+    }
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Quick => "quick",
+            Self::Long => "long",
+        }
+    }
+}
+
+impl Display for Profile {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// All that a case is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seed {
+    pub(crate) profile: Profile,
+    pub(crate) number: u64,
+}
+
+impl Seed {
+    #[cfg(test)]
+    pub(crate) const fn quick(number: u64) -> Self {
+        Self {
+            profile: Profile::Quick,
+            number,
+        }
+    }
+}
+
+impl Display for Seed {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.profile, self.number)
+    }
+}
+
+impl FromStr for Seed {
+    type Err = String;
+
+    /// A number alone is one of the quick profile.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (profile, number) = text.split_once(':').unwrap_or(("quick", text));
+        let profile = Profile::ALL.into_iter().find(|each| each.name() == profile);
+        let profile = profile.ok_or_else(|| {
+            let names = Profile::ALL.map(Profile::name).join(", ");
+            format!("a seed is a number behind one of the profiles {names} and a colon, not {text:?}")
+        })?;
+        let number = number
+            .parse()
+            .map_err(|_| format!("no number in the seed {text:?}"))?;
+        Ok(Self { profile, number })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Profile, Seed};
+
+    #[test]
+    fn seeds_are_read_as_they_are_shown() {
+        for profile in Profile::ALL {
+            let seed = Seed { profile, number: 17 };
+            assert_eq!(seed.to_string().parse(), Ok(seed));
+        }
+        assert_eq!("17".parse(), Ok(Seed::quick(17)));
+        for text in ["", "long", "long:", "slow:1", "quick:-1"] {
+            assert!(text.parse::<Seed>().is_err(), "{text}");
+        }
+    }
+}
