@@ -609,7 +609,7 @@ impl<P: Provider> Receives<P> for ReceiveHalf<P> {
     }
     fn note_peer_closed(&mut self) -> bool {
         self.ending.peer_closed = Some(true);
-        self.reservation.note_peer_closed();
+        self.reservation.note_peer_closed(true);
         !core::mem::replace(&mut self.ending.is_told, true)
     }
     fn note_failed(&mut self) -> Option<Event<P>> {
@@ -620,7 +620,7 @@ impl<P: Provider> Receives<P> for ReceiveHalf<P> {
         // Its own receives end behind the messages that came.
         if let Some(all_arrived) = self.farewell_found() {
             self.ending.peer_closed = Some(all_arrived);
-            self.reservation.note_peer_closed();
+            self.reservation.note_peer_closed(all_arrived);
             return Some(Event::PeerClosed { all_arrived });
         }
         Some(Event::ChannelFailed { cause })

@@ -113,7 +113,7 @@ pub(crate) struct Reservation {
     pub(crate) id: ChannelId,
     /// Where the peer's stream came from, if it connected.
     from: Option<IpAddr>,
-    /// What the half that receives has for the other: [`REFUSED`], [`PEER_CLOSED`], or nothing.
+    /// What the half that receives has for the other: [`REFUSED`], [`PEER_CLOSED`], [`PEER_CLOSED_EARLY`], or nothing.
     told: AtomicU32,
     /// Whether the peer's handshake is finished, and the channel waits to be admitted.
     is_finished: AtomicU32,
@@ -140,8 +140,11 @@ impl QueuePairNumber {
 /// The peer was found out, and the queue pair is to be failed.
 pub(crate) const REFUSED: u32 = 1;
 
-/// The peer closed the channel.
+/// The peer closed the channel, and all that it had sent has arrived.
 pub(crate) const PEER_CLOSED: u32 = 2;
+
+/// The peer closed the channel, and not all that it had sent has arrived.
+pub(crate) const PEER_CLOSED_EARLY: u32 = 3;
 
 impl Reservation {
     /// Says which queue pair was made for it: before the peer is told of that.
@@ -173,9 +176,14 @@ impl Reservation {
 
     /// Says that the peer closed the channel; then it is put on that list.
     #[cold]
-    pub(crate) fn note_peer_closed(&self) {
+    pub(crate) fn note_peer_closed(&self, all_arrived: bool) {
+        let told = if all_arrived {
+            PEER_CLOSED
+        } else {
+            PEER_CLOSED_EARLY
+        };
         // Relaxed, as above.
-        self.told.store(PEER_CLOSED, Ordering::Relaxed);
+        self.told.store(told, Ordering::Relaxed);
     }
 
     /// What the half that receives has for the other; says so once.

@@ -6,6 +6,8 @@
 
 mod receiving;
 mod sending;
+#[cfg(test)]
+mod tests;
 
 use core::fmt;
 use std::sync::Arc;

@@ -24,7 +24,7 @@ use crate::worker::places::Places;
 use crate::worker::polling::SendSide;
 use crate::worker::submissions::Submissions;
 use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting, Watched};
-use crate::worker::{PEER_CLOSED, REFUSED, Turn, Under};
+use crate::worker::{PEER_CLOSED, PEER_CLOSED_EARLY, REFUSED, Turn, Under};
 
 /// The half of a [`Worker`] that sends, for one thread: the send completion queue, memory of
 /// its own, and of each channel the half that sends.
@@ -114,8 +114,8 @@ impl<P: Provider> SendWorker<P> {
                         let _ = half.shut();
                         return;
                     }
-                    (Some(PEER_CLOSED), Some(half)) => {
-                        half.note_peer_closed(true);
+                    (Some(told @ (PEER_CLOSED | PEER_CLOSED_EARLY)), Some(half)) => {
+                        half.note_peer_closed(told == PEER_CLOSED);
                         return;
                     }
                     _ => {}
