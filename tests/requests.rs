@@ -187,6 +187,36 @@ fn a_peer_that_dies_fails_what_it_was_asked() {
     assert_eq!((ended, requests.counts().failed), (Some("asked"), 1));
 }
 
+#[test]
+fn a_peer_that_closes_fails_what_it_has_not_answered() {
+    let (mut server, mut client) = pair();
+    let (mut requests, to) = (Requests::new(4, BODY_BYTES_MAX), client.id());
+    let worker = client.worker();
+    let deadline = worker.within(LONG);
+    for name in ["answered", "asked"] {
+        requests
+            .send(worker, to, name.as_bytes(), deadline, name)
+            .unwrap();
+    }
+    let mut came = Vec::new();
+    while came.len() < 2 {
+        came.extend(asked(&mut server));
+    }
+    send(&mut server, came.remove(0).answer(b"yes").unwrap());
+    drop(server);
+    let mut ends = Vec::new();
+    while requests.in_flight() > 0 {
+        let end = |name, end: Ended<'_>| {
+            ends.push((name, end == Ended::Answered(b"yes"), format!("{end:?}")));
+        };
+        requests.poll(client.worker(), end).unwrap();
+    }
+    let failed = format!("{:?}", Ended::Failed(RequestFailure::PeerClosed));
+    assert_eq!(ends.len(), 2, "{ends:?}");
+    assert!(ends[0].0 == "answered" && ends[0].1, "{ends:?}");
+    assert_eq!((ends[1].0, &ends[1].2), ("asked", &failed));
+}
+
 /// A host with links.
 struct Linked {
     node: Arc<Node<Host, Host>>,

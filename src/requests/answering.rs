@@ -102,9 +102,10 @@ pub struct Framing {
 }
 
 impl Framing {
-    /// Memory for bodies of so many bytes at most.
+    /// Memory for bodies of so many bytes at most, up to 2^30. A number beyond that stands for it.
     #[must_use]
     pub fn new(body_bytes_max: usize) -> Self {
+        let body_bytes_max = body_bytes_max.min(1 << 30);
         Self {
             bytes: Vec::with_capacity(REQUEST_HEADER_BYTES.saturating_add(body_bytes_max)),
             body_bytes_max,

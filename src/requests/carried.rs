@@ -5,7 +5,7 @@ use core::fmt;
 use doorbell_core::provider::{Provider, ProviderError};
 use doorbell_core::session::{PushRefusal, SessionEvent};
 use doorbell_core::wire::{CorrelationId, RequestKind};
-use doorbell_core::{Clock as _, Deadline, WcStatus};
+use doorbell_core::{Clock as _, Deadline};
 
 use super::answering::write;
 use super::{Ended, Heard, RequestFailure, Requests};
@@ -169,7 +169,7 @@ impl<T> Requests<T> {
             }
             // No answer comes any more.
             Event::PeerClosed { .. } => {
-                self.note_failure(WcStatus::WR_FLUSH_ERR, each);
+                self.fail(RequestFailure::PeerClosed, each);
                 Some(event)
             }
             other => Some(other),

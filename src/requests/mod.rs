@@ -8,7 +8,7 @@
 //! |---|---|
 //! | answered | [`Ended::Answered`], with the body of the answer |
 //! | timed out | [`Ended::TimedOut`]: its deadline passed; the peer may still carry it out |
-//! | failed | [`Ended::Failed`], with the cause: the channel failed, or the link is over |
+//! | failed | [`Ended::Failed`], with the cause: the channel failed, the peer closed it, or the link is over |
 //! | cancelled | what [`Requests::cancel`] returns |
 //!
 //! An answer that comes after the end is dropped and counted ([`RequestCounts::late`]); [`Requests::hear`] shows its body ([`Heard::Late`]). An

@@ -18,8 +18,9 @@ pub struct Requests<T> {
     free: Vec<u32>,
     /// No request's deadline is before it.
     earliest: Option<Deadline>,
-    /// Receives or requests of the channel were flushed, and why was not seen yet.
-    flushed: Option<WcStatus>,
+    /// Why all of them are to fail by the next call of [`Requests::expire`]: a flush whose cause was not seen yet, or what a callback
+    /// that panicked was being told.
+    failing: Option<RequestFailure>,
     counts: RequestCounts,
     pub(super) framing: Framing,
 }
@@ -69,6 +70,8 @@ pub enum Ended<'m> {
 pub enum RequestFailure {
     /// The channel failed: the first cause, as far as it was seen.
     Channel(WcStatus),
+    /// The peer closed the channel before it answered.
+    PeerClosed,
     /// The link is over.
     Link(FinalReason),
     /// The application gave the peer up.
@@ -79,6 +82,7 @@ impl fmt::Display for RequestFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Channel(status) => write!(f, "the channel failed: {status}"),
+            Self::PeerClosed => f.write_str("the peer closed the channel before it answered"),
             Self::Link(reason) => write!(f, "the link is over: {reason}"),
             Self::GivenUp => f.write_str("the peer was given up"),
         }
@@ -105,7 +109,8 @@ pub enum Heard<'m, T> {
 }
 
 impl<T> Requests<T> {
-    /// A table for so many requests at a time, 1 to 2^20, and bodies of so many bytes at most.
+    /// A table for so many requests at a time, 1 to 2^20, and bodies of so many bytes at most, up to 2^30. A number beyond its limit
+    /// stands for the limit.
     #[must_use]
     pub fn new(in_flight_max: u32, body_bytes_max: usize) -> Self {
         let in_flight_max = in_flight_max.clamp(1, 1 << 20);
@@ -117,7 +122,7 @@ impl<T> Requests<T> {
             entries: (0..in_flight_max).map(entry).collect(),
             free: (0..in_flight_max).rev().collect(),
             earliest: None,
-            flushed: None,
+            failing: None,
             counts: RequestCounts::default(),
             framing: Framing::new(body_bytes_max),
         }
@@ -155,7 +160,7 @@ impl<T> Requests<T> {
     pub fn begin(&mut self, deadline: Deadline, context: T) -> Result<CorrelationId, T> {
         if self.in_flight() == 0 {
             // They were of a channel before this one.
-            (self.earliest, self.flushed) = (None, None);
+            (self.earliest, self.failing) = (None, None);
         }
         let Some((index, entry)) = self
             .free
@@ -212,7 +217,7 @@ impl<T> Requests<T> {
         Some(context)
     }
 
-    /// Ends the requests whose deadlines have passed. Where none can have, it is a look at one word; else a pass over
+    /// Ends the requests whose deadlines have passed. If none can have, it is a look at one word; else a pass over
     /// the table.
     #[inline]
     pub fn expire(&mut self, now: Instant, each: impl FnMut(T, Ended<'_>)) {
@@ -222,8 +227,8 @@ impl<T> Requests<T> {
     }
 
     fn expire_due(&mut self, now: Instant, mut each: impl FnMut(T, Ended<'_>)) {
-        if let Some(status) = self.flushed {
-            return self.fail(RequestFailure::Channel(status), each);
+        if let Some(reason) = self.failing {
+            return self.fail(reason, each);
         }
         // Before anything is told: a panic in the callback leaves the rest for the next call.
         for index in (0..).take(self.entries.len()) {
@@ -239,11 +244,13 @@ impl<T> Requests<T> {
         self.earliest = waiting.map(|(deadline, _)| *deadline).min();
     }
 
-    /// Ends all requests, for this reason: the channel or the link is of no further use.
+    /// Ends all requests, for this reason: the channel or the link is of no further use. If the callback panics, the next call of
+    /// [`Requests::expire`] ends the others.
     pub fn fail(&mut self, reason: RequestFailure, mut each: impl FnMut(T, Ended<'_>)) {
         if self.in_flight() == 0 {
             return;
         }
+        self.fail_soon(reason);
         for index in (0..).take(self.entries.len()) {
             let entry = self.entries.get_mut(index as usize);
             if let Some((_, context)) = entry.and_then(|entry| entry.waiting.take()) {
@@ -252,17 +259,21 @@ impl<T> Requests<T> {
                 each(context, Ended::Failed(reason));
             }
         }
-        (self.earliest, self.flushed) = (None, None);
+        (self.earliest, self.failing) = (None, None);
     }
 
-    /// Notes that the channel failed. Of one poll a flush may be told before its cause, so it counts once [`Requests::expire`]
-    /// is called behind the poll.
+    fn fail_soon(&mut self, reason: RequestFailure) {
+        (self.earliest, self.failing) = (Some(Deadline::at(Instant::from_ns(0))), Some(reason));
+    }
+
+    /// Notes that the channel failed. A flush may be told before its cause, in one poll, so it counts once [`Requests::expire`]
+    /// is called after the poll.
     pub(super) fn note_failure(&mut self, status: WcStatus, each: impl FnMut(T, Ended<'_>)) {
+        let reason = RequestFailure::Channel(status);
         if !status.is_flush() {
-            self.fail(RequestFailure::Channel(status), each);
+            self.fail(reason, each);
         } else if self.in_flight() > 0 {
-            self.flushed = Some(status);
-            self.earliest = Some(Deadline::at(Instant::from_ns(0)));
+            self.fail_soon(reason);
         }
     }
 

@@ -1,6 +1,8 @@
 //! The table against a plain model, by honest and hostile messages.
 
+use core::panic::AssertUnwindSafe;
 use std::collections::BTreeMap;
+use std::panic::{catch_unwind, resume_unwind};
 
 use doorbell_core::wire::{CorrelationId, RequestHeader, RequestKind};
 use doorbell_core::{Deadline, Instant};
@@ -54,6 +56,40 @@ fn a_deadline_is_passed_at_the_instant_itself() {
     assert_eq!(expired(10), (vec!["first"], Some(20)));
     assert_eq!(expired(29), (vec!["second"], Some(30)));
     assert_eq!(expired(u64::MAX), (vec!["third"], None));
+}
+
+#[test]
+fn a_panic_in_the_callback_leaves_the_others_an_end() {
+    let reason = RequestFailure::PeerClosed;
+    for panics_at in 0..4 {
+        let mut requests = Requests::new(4, 0);
+        for name in 0..4 {
+            requests.begin(at(1000), name).unwrap();
+        }
+        let mut ends = Vec::new();
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            requests.fail(reason, |name, end| {
+                ends.push((name, end == Ended::Failed(reason)));
+                if name == panics_at {
+                    resume_unwind(Box::new("the callback's own"));
+                }
+            });
+        }));
+        assert!(outcome.is_err());
+        // Before any deadline.
+        requests.expire(Instant::from_ns(1), |name, end| {
+            ends.push((name, end == Ended::Failed(reason)))
+        });
+        assert_eq!(ends, [0, 1, 2, 3].map(|name| (name, true)), "{panics_at}");
+        assert_eq!((requests.in_flight(), requests.counts().failed), (0, 4));
+        assert_eq!(requests.wake(), None);
+    }
+}
+
+#[test]
+fn a_length_without_limit_is_one_that_can_be_had() {
+    let requests = Requests::<()>::new(1, usize::MAX);
+    assert_eq!(requests.framing.body_bytes_max(), 1 << 30);
 }
 
 #[test]
