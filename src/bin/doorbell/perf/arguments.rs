@@ -21,9 +21,23 @@ use crate::value::{Place, parse_bytes, parse_bytes_or_none, parse_mtu, parse_sec
 /// How long the peer may be silent, where nothing says so.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Messages that are timed where nothing says how many.
-const LATENCY_ITERATIONS: u64 = 1000;
-const BANDWIDTH_ITERATIONS: u64 = 5000;
+/// What a command measures of each operation where nothing says so.
+struct Measured {
+    message_bytes: u32,
+    iterations: u64,
+    warmup: u64,
+}
+
+const LATENCY: Measured = Measured {
+    message_bytes: 64,
+    iterations: 1000,
+    warmup: 100,
+};
+const BANDWIDTH: Measured = Measured {
+    message_bytes: 64 << 10,
+    iterations: 5000,
+    warmup: 256,
+};
 
 /// The powers of two that `--all` measures: those of perftest.
 const ALL_SIZES: core::ops::RangeInclusive<u32> = 1..=23;
@@ -54,31 +68,6 @@ pub(crate) struct LatArguments {
     pub(super) common: Common,
     #[command(flatten)]
     what: What,
-    /// Bytes of a message; K and M stand for 1024 and 1024^2. Several with commas. Atomics
-    /// have 8 [default: 64]
-    #[arg(
-        short,
-        long,
-        value_name = "BYTES",
-        value_parser = parse_bytes,
-        value_delimiter = ',',
-        requires = "drives",
-        conflicts_with = "all"
-    )]
-    size: Vec<u32>,
-    /// Messages that are timed [default: 1000]
-    #[arg(
-        short = 'n',
-        long,
-        visible_alias = "iters",
-        value_name = "N",
-        requires = "drives",
-        conflicts_with = "duration"
-    )]
-    iterations: Option<u64>,
-    /// Messages before those
-    #[arg(long, value_name = "N", default_value_t = 100, requires = "drives")]
-    warmup: u64,
 }
 
 /// Measure bandwidth and message rate: many messages in flight
@@ -99,31 +88,6 @@ pub(crate) struct BwArguments {
     pub(super) common: Common,
     #[command(flatten)]
     what: What,
-    /// Bytes of a message; K and M stand for 1024 and 1024^2. Several with commas. Atomics
-    /// have 8 [default: 64K]
-    #[arg(
-        short,
-        long,
-        value_name = "BYTES",
-        value_parser = parse_bytes,
-        value_delimiter = ',',
-        requires = "drives",
-        conflicts_with = "all"
-    )]
-    size: Vec<u32>,
-    /// Messages that are timed [default: 5000]
-    #[arg(
-        short = 'n',
-        long,
-        visible_alias = "iters",
-        value_name = "N",
-        requires = "drives",
-        conflicts_with = "duration"
-    )]
-    iterations: Option<u64>,
-    /// Messages before those
-    #[arg(long, value_name = "N", default_value_t = 256, requires = "drives")]
-    warmup: u64,
     /// Requests posted with one doorbell
     #[arg(
         short = 'l',
@@ -210,6 +174,31 @@ struct What {
         requires = "drives"
     )]
     op: Vec<OpChoice>,
+    /// Bytes of a message; K and M stand for 1024 and 1024^2. Several with commas. Atomics
+    /// have 8 [default: 64; of bw, 64K]
+    #[arg(
+        short,
+        long,
+        value_name = "BYTES",
+        value_parser = parse_bytes,
+        value_delimiter = ',',
+        requires = "drives",
+        conflicts_with = "all"
+    )]
+    size: Vec<u32>,
+    /// Messages that are timed [default: 1000; of bw, 5000]
+    #[arg(
+        short = 'n',
+        long,
+        visible_alias = "iters",
+        value_name = "N",
+        requires = "drives",
+        conflicts_with = "duration"
+    )]
+    iterations: Option<u64>,
+    /// Messages that are sent before the timed ones [default: 100; of bw, 256]
+    #[arg(long, value_name = "N", requires = "drives")]
+    warmup: Option<u64>,
     /// Measure every power of two from 2 bytes to 8 MiB, in one table
     #[arg(short, long, requires = "drives")]
     all: bool,
@@ -343,15 +332,7 @@ impl Common {
 impl LatArguments {
     /// What holds for all of them.
     pub(crate) fn terms(&self) -> Terms {
-        Terms {
-            duration: self.what.duration,
-            ..self.common.terms()
-        }
-    }
-
-    /// Whether a simulated fabric carries it, and the number of messages is ours to choose.
-    const fn is_light(&self) -> bool {
-        self.common.simulated && self.iterations.is_none()
+        self.what.terms(&self.common)
     }
 
     /// The tests in the order they are run.
@@ -359,24 +340,15 @@ impl LatArguments {
     /// # Errors
     /// A setting is beyond its bounds.
     pub(crate) fn tests(&self) -> Result<Vec<Test>, PerfError> {
-        let iterations = self.iterations.unwrap_or(LATENCY_ITERATIONS);
-        let each = self.what.test(Kind::Latency, iterations, self.warmup, 1);
-        self.what.tests(each, &self.size, 64, self.is_light())
+        let each = self.what.test(Kind::Latency, &LATENCY);
+        self.what.tests(each, self.common.simulated)
     }
 }
 
 impl BwArguments {
     /// What holds for all of them.
     pub(crate) fn terms(&self) -> Terms {
-        Terms {
-            duration: self.what.duration,
-            ..self.common.terms()
-        }
-    }
-
-    /// Whether a simulated fabric carries it, and the number of messages is ours to choose.
-    const fn is_light(&self) -> bool {
-        self.common.simulated && self.iterations.is_none()
+        self.what.terms(&self.common)
     }
 
     /// The tests in the order they are run.
@@ -384,27 +356,32 @@ impl BwArguments {
     /// # Errors
     /// A setting is beyond its bounds.
     pub(crate) fn tests(&self) -> Result<Vec<Test>, PerfError> {
-        let iterations = self.iterations.unwrap_or(BANDWIDTH_ITERATIONS);
         let each = Test {
+            batch: self.batch,
             buffers: self.buffers,
-            ..self
-                .what
-                .test(Kind::Bandwidth, iterations, self.warmup, self.batch)
+            ..self.what.test(Kind::Bandwidth, &BANDWIDTH)
         };
-        self.what.tests(each, &self.size, 64 << 10, self.is_light())
+        self.what.tests(each, self.common.simulated)
     }
 }
 
 impl What {
-    const fn test(&self, kind: Kind, iterations: u64, warmup: u64, batch: u32) -> Test {
+    fn terms(&self, common: &Common) -> Terms {
+        Terms {
+            duration: self.duration,
+            ..common.terms()
+        }
+    }
+
+    fn test(&self, kind: Kind, measured: &Measured) -> Test {
         Test {
             kind,
             op: Op::Send,
-            message_bytes: 0,
-            iterations,
-            warmup,
+            message_bytes: measured.message_bytes,
+            iterations: self.iterations.unwrap_or(measured.iterations),
+            warmup: self.warmup.unwrap_or(measured.warmup),
             inline_bytes_max: self.inline,
-            batch,
+            batch: 1,
             depth: self.depth,
             unsignaled_max: self.unsignaled,
             buffers: 0,
@@ -414,17 +391,13 @@ impl What {
         }
     }
 
-    /// One test for each operation and size; atomics have but one size. A light one moves few bytes where messages are long.
-    fn tests(
-        &self,
-        each: Test,
-        sizes: &[u32],
-        default_bytes: u32,
-        is_light: bool,
-    ) -> Result<Vec<Test>, PerfError> {
+    /// One test for each operation and size; atomics have but one size. On a simulated fabric, few bytes are moved where messages are
+    /// long and nothing says how many there are.
+    fn tests(&self, each: Test, simulated: bool) -> Result<Vec<Test>, PerfError> {
+        let is_light = simulated && self.iterations.is_none();
         let all: Vec<u32> = ALL_SIZES.map(|power| 1 << power).collect();
-        let default = [default_bytes];
-        let sizes = match sizes {
+        let default = [each.message_bytes];
+        let sizes = match &self.size[..] {
             _ if self.all => &all,
             [] => &default[..],
             sizes => sizes,
