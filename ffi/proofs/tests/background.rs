@@ -20,6 +20,8 @@ use doorbell_fake::{Call, Control};
 use doorbell_ffi::leaks;
 
 const SOON: Duration = Duration::from_secs(20);
+/// How long a stage of a handshake may take: longer than anything here is waited for.
+const STAGE: Duration = Duration::from_secs(200);
 const ENOMEM: i32 = 12;
 
 /// Real peers of one round, one after the other.
@@ -29,7 +31,7 @@ fn config() -> ChannelConfig {
     let mut config = ChannelConfig::default();
     config.send_depth = 8;
     config.receive_depth = 8;
-    config.handshake_stage = SOON;
+    config.handshake_stage = STAGE;
     config
 }
 
@@ -135,10 +137,8 @@ fn round(control: Control, fails: Option<(Call, u32)>, shared: Option<SharedRece
     assert!(failed <= usize::from(fails.is_some()), "{case}: {failed}");
     // Beside them those alone whose own side failed once they were told yes.
     assert!(accepted <= PEERS.saturating_add(failed), "{case}: {accepted}");
-    let began = Instant::now();
+    // It waits for no stage of the silent streams, which would end long after its deadline.
     assert!(background.stop(within(SOON)), "{case}");
-    // It waits for no stage of the rabble's.
-    assert!(began.elapsed() < SOON / 2, "{case}");
     drop((acceptances, others, own));
     assert!(node.settle(within(SOON)), "{case}");
     drop(node);
