@@ -1,6 +1,9 @@
 //! What is around the larger examples and no part of what they show: how a handle and a report reach
 //! whoever asked, progress, percentiles, and the hosts: this one, or some on a simulated fabric.
 
+#[cfg(test)]
+#[path = "../../sim/scenarios/commands.rs"]
+pub(crate) mod scenarios;
 pub(crate) mod simulated;
 
 use core::error::Error;

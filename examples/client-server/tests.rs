@@ -4,7 +4,7 @@
 use core::time::Duration;
 use std::sync::Barrier;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use doorbell::Clock as _;
 use doorbell_sim::plan::{Clause, Plan};
 use doorbell_sim::{Fabric, Host};
@@ -426,4 +426,11 @@ fn clients_find_what_is_wrong() {
         check(&[said(0, all), flipped]).1,
         ["round 1: message 2 is not what was said"]
     );
+}
+
+#[test]
+fn the_commands_of_scenarios_are_understood() {
+    let (faults, commands) =
+        super::around::scenarios::faults("{examples}/client-server", &Arguments::command());
+    assert!(faults.is_empty() && commands > 0, "{faults:#?}");
 }

@@ -152,7 +152,9 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use super::{Answer, Simulated};
+    use clap::CommandFactory as _;
+
+    use super::{Answer, Arguments, Simulated};
     use crate::around::Report as _;
     use crate::come::Come;
 
@@ -174,5 +176,12 @@ mod tests {
         };
         assert_eq!(Answer::of(&answer.to_bytes()), Some(answer));
         assert_eq!(Answer::of(&answer.to_bytes()[1..]), None);
+    }
+
+    #[test]
+    fn the_commands_of_scenarios_are_understood() {
+        let (faults, commands) =
+            crate::around::scenarios::faults("{examples}/clients", &Arguments::command());
+        assert!(faults.is_empty() && commands > 0, "{faults:#?}");
     }
 }

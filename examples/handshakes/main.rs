@@ -472,7 +472,9 @@ fn main() -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use super::{Beside, Manner, Simulated};
+    use clap::CommandFactory as _;
+
+    use super::{Arguments, Beside, Manner, Simulated};
 
     /// Twenty handshakes, on devices that are simulated.
     fn twenty(at_once: usize, flood: bool, hellos_from: Option<u8>) -> Beside {
@@ -520,5 +522,12 @@ mod tests {
                 && flooded.listener_gone,
             "{flooded:?}"
         );
+    }
+
+    #[test]
+    fn the_commands_of_scenarios_are_understood() {
+        let (faults, commands) =
+            crate::around::scenarios::faults("{examples}/handshakes", &Arguments::command());
+        assert!(faults.is_empty() && commands > 0, "{faults:#?}");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 
 use super::entry::{Applied, Damage, crc32c, write};
 use super::log::Log;
@@ -133,4 +133,11 @@ fn damage_is_told() {
     assert!(whole.lacks([3, all[1] ^ 1]).is_some());
     let cut = Damage::Cut { sequence: 2 };
     assert_eq!(Applied::default().apply(&log[..107]), Err(cut));
+}
+
+#[test]
+fn the_commands_of_scenarios_are_understood() {
+    let (faults, commands) =
+        super::around::scenarios::faults("{examples}/log-replication", &Arguments::command());
+    assert!(faults.is_empty() && commands > 0, "{faults:#?}");
 }

@@ -1,7 +1,7 @@
 //! The example over the simulated fabric, a publisher and its subscribers in one process; and that what they check
 //! can fail.
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 
 use super::cell::{Book, Quote, Reading};
 use super::{All, Arguments, PROGRAM, Published, Role, Subscribed, all};
@@ -112,4 +112,11 @@ fn what_is_lost_is_told() {
     assert_eq!((book.went_back, book.not_genuine), (1, 2));
     let published = book.finish(&[4, 0]);
     assert_eq!(book.failures(published).len(), 2);
+}
+
+#[test]
+fn the_commands_of_scenarios_are_understood() {
+    let (faults, commands) =
+        super::around::scenarios::faults("{examples}/market-data", &Arguments::command());
+    assert!(faults.is_empty() && commands > 0, "{faults:#?}");
 }

@@ -3,7 +3,7 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 
 use super::message::{Answer, Order};
 use super::orders::{Orders, Sent};
@@ -115,4 +115,11 @@ fn each_answer_is_taken_once_and_compared() {
     assert_eq!(orders.latencies.percentiles().unwrap().count, 4);
     let order = Order::of(3);
     assert_eq!(Order::parse(&order.to_bytes()), Some(order));
+}
+
+#[test]
+fn the_commands_of_scenarios_are_understood() {
+    let (faults, commands) =
+        super::around::scenarios::faults("{examples}/order-gateway", &Arguments::command());
+    assert!(faults.is_empty() && commands > 0, "{faults:#?}");
 }

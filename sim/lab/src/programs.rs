@@ -21,6 +21,9 @@ pub(crate) use rival::Rival;
 /// package.
 const DEVICE_TESTS: [&str; 2] = ["device", "conformance"];
 
+/// The packages whose examples guests run.
+const EXAMPLE_PACKAGES: [&str; 2] = ["doorbell", "doorbell-tokio"];
+
 /// What cargo says about something it has built.
 #[derive(Deserialize)]
 struct Artifact {
@@ -163,23 +166,19 @@ pub(crate) fn run_bench(package: &str, bench: &str, arguments: &[&str]) -> Resul
     tool::output_of(&mut command)
 }
 
-/// Builds the examples of `doorbell` and `doorbell-tokio` with the same profile; gives the folder they are in.
+/// Builds the examples of [`EXAMPLE_PACKAGES`] with the same profile; gives the folder they are in.
 ///
 /// # Errors
 ///
 /// One does not build, or there are none.
 pub(crate) fn build_examples() -> Result<PathBuf> {
-    let built = cargo(
-        &[
-            "build",
-            "--package",
-            "doorbell",
-            "--package",
-            "doorbell-tokio",
-            "--examples",
-        ],
-        Profile::Lab,
-    )?;
+    let packages = EXAMPLE_PACKAGES.iter().flat_map(|package| ["--package", package]);
+    let arguments: Vec<_> = ["build"]
+        .into_iter()
+        .chain(packages)
+        .chain(["--examples"])
+        .collect();
+    let built = cargo(&arguments, Profile::Lab)?;
     let program = built
         .iter()
         .find_map(|artifact| artifact.executable.as_deref())
@@ -295,4 +294,78 @@ pub(crate) fn workspace() -> Result<&'static Path> {
         .ancestors()
         .nth(2)
         .context("no workspace")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use regex::Regex;
+    use serde_json::Value;
+
+    use super::{DEVICE_TESTS, EXAMPLE_PACKAGES, program, workspace};
+    use crate::tool;
+
+    /// What guests can run of each folder: `examples/echo`, for one.
+    fn built() -> Vec<String> {
+        let mut metadata = Command::new(program());
+        metadata.current_dir(workspace().unwrap()).args([
+            "metadata",
+            "--no-deps",
+            "--offline",
+            "--format-version",
+            "1",
+        ]);
+        let metadata: Value = serde_json::from_str(&tool::output_of(&mut metadata).unwrap()).unwrap();
+        let mut built = vec!["bin/doorbell".to_owned()];
+        for package in metadata["packages"].as_array().unwrap() {
+            let name = package["name"].as_str().unwrap();
+            for target in package["targets"].as_array().unwrap() {
+                let (kind, target) = (&target["kind"][0], target["name"].as_str().unwrap());
+                if kind == "example" && EXAMPLE_PACKAGES.contains(&name) {
+                    built.push(format!("examples/{target}"));
+                } else if kind == "test" && DEVICE_TESTS.contains(&target) {
+                    built.push(format!("tests/{name}-{target}"));
+                }
+            }
+        }
+        built
+    }
+
+    /// The programs of a scenario that no build for guests makes, each behind its line.
+    fn unbuilt(text: &str, built: &[String]) -> Vec<String> {
+        let named = Regex::new(r"\{(bin|examples|tests)\}/([\w-]+)").unwrap();
+        let mut unbuilt = Vec::new();
+        for (number, line) in (1..).zip(text.lines()) {
+            for name in named.captures_iter(line) {
+                let name = format!("{}/{}", &name[1], &name[2]);
+                if !built.contains(&name) {
+                    unbuilt.push(format!("{number}: no {name} is built"));
+                }
+            }
+        }
+        unbuilt
+    }
+
+    #[test]
+    fn every_program_of_a_scenario_is_built() {
+        let built = built();
+        let mut folder = Vec::new();
+        for entry in fs::read_dir(workspace().unwrap().join("sim/scenarios")).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "toml") {
+                let faults = unbuilt(&fs::read_to_string(&path).unwrap(), &built);
+                folder.extend(
+                    faults
+                        .into_iter()
+                        .map(|fault| format!("{}:{fault}", path.display())),
+                );
+            }
+        }
+        assert!(folder.is_empty(), "{folder:#?}");
+        let planted =
+            "command = [\"{bin}/doorbell\"]\nexec {examples}/echo-task\n{tests}/doorbell-ffi-device";
+        assert_eq!(unbuilt(planted, &built), ["2: no examples/echo-task is built"]);
+    }
 }

@@ -34,6 +34,9 @@ mod port_counts;
 mod replay;
 mod report;
 #[cfg(test)]
+#[path = "../../../sim/scenarios/commands.rs"]
+mod scenarios;
+#[cfg(test)]
 mod schema;
 mod simulated;
 mod status;
@@ -146,7 +149,7 @@ mod tests {
     use clap::CommandFactory as _;
     use clap::error::ErrorKind;
 
-    use crate::documents;
+    use crate::{documents, scenarios};
 
     /// Every command that README.md and the pages of docs show is one, with its options and their values.
     #[test]
@@ -163,6 +166,50 @@ mod tests {
             // The name of a command may stand by itself.
             let is_bare = said.len() == 2 && error.kind() == ErrorKind::MissingRequiredArgument;
             assert!(is_bare, "{document}: {words:?}: {error}");
+        }
+    }
+
+    const DOORBELL: &str = "{bin}/doorbell";
+
+    #[test]
+    fn the_commands_of_scenarios_are_understood() {
+        let (faults, commands) = scenarios::faults(DOORBELL, &super::Arguments::command());
+        assert!(faults.is_empty(), "{faults:#?}");
+        assert!(commands > 200, "{commands}");
+    }
+
+    #[test]
+    fn a_command_of_a_scenario_that_is_none_is_found_with_its_line() {
+        let scenario = r#"name = "planted"
+[vars]
+more = "--device rxe0 --json"
+
+[[steps]]
+command = ["{bin}/doorbell", "topo", "-s", "{out}/a.json"]
+
+[[steps]]
+command = """
+# Comments count as lines.
+for op in write 'send --size 8'; do
+    {bin}/doorbell lat --unauthenticated {addr.a} --op $op \
+        {var.more} 2>{out}/said || exit 1
+done
+exec taskset -c 1 {bin}/doorbell latency $(cat {out}/handle) >/dev/null &
+{bin}/doorbell lat --op $unknown --sizes 8
+sh -c 'until {bin}/doorbell devices --all; do sleep 1; done'
+"""
+"#;
+        let (faults, commands) =
+            scenarios::faults_of("x.toml", scenario, DOORBELL, &super::Arguments::command());
+        let expected = [
+            ("x.toml:6:", "'-s'"),
+            ("x.toml:15:", "'latency'"),
+            ("x.toml:16:", "'--sizes'"),
+            ("x.toml:17:", "'--all'"),
+        ];
+        assert_eq!((faults.len(), commands), (expected.len(), 6), "{faults:#?}");
+        for (fault, (place, word)) in faults.iter().zip(expected) {
+            assert!(fault.starts_with(place) && fault.contains(word), "{fault}");
         }
     }
 
