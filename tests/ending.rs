@@ -629,8 +629,8 @@ fn come_and_go(clients: usize, at_once: usize, own: &WorkerConfig, going: impl F
     assert_eq!(counts(&mut serving, &mut client), before);
 }
 
-/// Ten thousand clients, eight at a time, to a server of default settings: no round leaves over what the next one would miss. Of 50
-/// rounds one ends with all clients killed, whom probes find.
+/// Ten thousand clients, eight at a time, to a server of default settings: no round leaves over what the next one would miss. One
+/// round of 50 ends with all clients killed, whom probes find.
 #[test]
 fn clients_come_and_go_for_as_long_as_they_like() {
     come_and_go(10_000, 8, &WorkerConfig::default(), |round| match round % 50 {

@@ -266,7 +266,7 @@ fn at_every_event_of_a_failure() {
     }
 }
 
-/// What a device refuses comes back. If the callback panics, the rest goes home, and is counted as not sent.
+/// Requests that a device refuses come back. If the callback panics, the rest goes home, and is counted as not sent.
 #[test]
 fn where_doorbells_are_refused() {
     for (seed, panics_at) in (1..=4).flat_map(|seed| (1..=5).map(move |at| (seed, at))) {

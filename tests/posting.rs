@@ -1,5 +1,5 @@
-//! What the peer or the device would refuse is refused when it is posted, over the simulated fabric; and the table of it
-//! in the book has a test for each row.
+//! Requests that the peer or the device would refuse are refused when they are posted, over the simulated fabric. The table of
+//! them in the book has a test for each row.
 
 mod fabric;
 #[path = "posting/table.rs"]

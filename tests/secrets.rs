@@ -1,4 +1,4 @@
-//! What stays of a key in the memory of the process, once handshakes are over and it was taken out: nothing that forges.
+//! Remains of a key in the memory of the process, once handshakes are over and it was taken out: nothing that forges.
 //!
 //! Alone in its program: all memory that may be written to is searched, whosever it is.
 

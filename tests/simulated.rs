@@ -110,7 +110,7 @@ fn a_fabric_in_real_time_goes_by_its_clock() {
         })
         .unwrap();
     assert_eq!(came.as_deref(), Some(&b"slow"[..]));
-    // What was told stays told until it is taken, which the next sleep does.
+    // A notification stays until it is taken, which the next sleep does.
     assert!(is_readable(worker, Duration::ZERO));
     assert!(worker.ready_to_sleep(|_, _| {}).unwrap().is_some());
     assert!(!is_readable(worker, Duration::ZERO));

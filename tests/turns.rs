@@ -113,7 +113,7 @@ fn a_message_is_fanned_out_within_the_poll_that_brought_it() {
     }
 }
 
-/// What each of the channels of a hub passes on to the next, with all that the hub's lists are for: more messages than there are
+/// Each of the channels of a hub passes messages on to the next, with all that the hub's lists are for: more messages than there are
 /// credits, receives posted and announced in small numbers, and memory that runs out.
 #[test]
 fn a_proxy_within_polls_loses_nothing_however_scarce_credits_and_memory_are() {

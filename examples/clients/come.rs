@@ -58,8 +58,8 @@ enum Going {
     Killed,
 }
 
-/// Handshakes under way at a time. Of one address no more than half of the places that are left may be unfinished
-/// (`docs/architecture.md`), which of 14 are six: another waits for its turn, for a quarter of a second at most.
+/// Handshakes under way at a time. One address may have no more than half of the places that are left (`docs/architecture.md`), six
+/// of 14. Another handshake waits for its turn, for a quarter of a second at most.
 const DIALS_MAX: usize = 4;
 
 /// Between two questions of the steward.
@@ -89,7 +89,7 @@ impl Come {
         }
     }
 
-    /// Where clients are to be killed, `output` says how such a process is begun.
+    /// If clients are to be killed, `output` says how such a process is begun.
     pub(crate) fn run<P: Provider, N: Network>(
         &self,
         node: &Node<P, N>,

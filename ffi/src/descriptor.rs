@@ -8,7 +8,7 @@ use crate::errno;
 
 /// A descriptor that is readable while another one is: for event loops, by levels or by edges.
 ///
-/// Whatever is borrowed can be cloned. By a clone of a descriptor of libibverbs, safe code could read events that
+/// A borrowed descriptor can be cloned. By a clone of a descriptor of libibverbs, safe code could read events that
 /// libibverbs then never acknowledges, and the destruction of what they are about would wait for ever
 /// (ibv_get_async_event(3), ibv_get_cq_event(3)). This one has nothing to be read.
 ///

@@ -25,7 +25,7 @@ pub(crate) struct RealTime {
 }
 
 impl RealTime {
-    /// Starts the thread. Where the system gives none, time passes in calls alone, by the clock all the same.
+    /// Starts the thread. If the system gives none, time passes in calls alone, by the clock all the same.
     pub(crate) fn start(clock: fn() -> Instant, world: &Arc<Mutex<World>>) -> Self {
         let (world, moved) = (Arc::clone(world), Arc::new(Condvar::new()));
         let started = Self {

@@ -140,8 +140,8 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         self.rails = None;
     }
 
-    /// Has handshakes made with other settings from now on, and at other desks ([`Self::ask_at`]). What is under way is
-    /// given up, and counts as failed: its peers see the stream end.
+    /// Has handshakes made with other settings from now on, and at other desks ([`Self::ask_at`]). Handshakes under way are
+    /// given up, and count as failed: their peers see the stream end.
     pub(crate) fn reconfigure(&mut self, settings: Settings) {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = settings;
         self.port.settings = settings;
@@ -181,8 +181,8 @@ impl<P: Provider, N: Network> Backlog<P, N> {
         self.port_failure.take()
     }
 
-    /// Takes peers in or turns them away, and moves the handshakes as far as they can. Of those whose peers have the word
-    /// it moves the ones alone of which something came.
+    /// Takes peers in or turns them away, and moves the handshakes as far as they can. One whose peer has the word is moved
+    /// only if something came of it.
     pub(crate) fn poll(&mut self, node: &Node<P, N>) {
         let now = node.network.now();
         self.port.acceptor.collect();

@@ -1,4 +1,4 @@
-//! What a Worker does at times beside polling: it closes channels that are lost, goes on with those that are being closed, and
+//! Upkeep of a Worker at times beside polling: it closes channels that are lost, goes on with channels that are being closed, and
 //! probes peers of which nothing is heard.
 
 use core::time::Duration;
@@ -186,7 +186,7 @@ impl<P: Provider> Worker<P> {
         self.upkeep.seen = self.traffic();
     }
 
-    /// A count of what has come and gone on the Worker. Of what is sent without a completion the request alone is seen.
+    /// A count of what has come and gone on the Worker. Messages without a completion are seen by their requests alone.
     fn traffic(&self) -> u64 {
         let counts = &self.statistics;
         let came = counts.received.value().wrapping_add(counts.completions.value());
@@ -194,7 +194,7 @@ impl<P: Provider> Worker<P> {
     }
 }
 
-/// Probes the peer of a channel where it is time; says when it is to be looked at again. Where requests are in flight the
+/// Probes the peer of a channel where it is time; says when it is to be looked at again. While requests are in flight the
 /// transport itself finds out a peer that is dead.
 fn look_at<P: Provider>(channel: &mut Channel<P>, now: Instant) -> Option<Instant> {
     let span = channel.send.care.probe_after()?;

@@ -9,7 +9,7 @@ const LINE: [(usize, usize); 3] = [(0, 1), (1, 2), (2, 3)];
 /// Messages of each to each, in each of two halves.
 const COUNT: u8 = 6;
 
-/// What a member saw: events, and messages by sender.
+/// All that a member saw: events, and messages by sender.
 type Seen = (Vec<MeshEvent>, Vec<Vec<Vec<u8>>>);
 
 /// Everybody sends everybody messages of these numbers.
@@ -28,7 +28,7 @@ fn talk(world: &mut World, numbers: core::ops::Range<u8>) {
     }
 }
 
-/// Members in a line, of which one goes between two halves of their messages and is started again. What they saw, and how often
+/// Members in a line, of which one goes between two halves of their messages and is started again. Returns what they saw, and how often
 /// callbacks panicked.
 fn run(panics_every: Option<usize>) -> (Vec<Seen>, usize) {
     let mut world = World::new(4, &LINE, "");

@@ -1,4 +1,4 @@
-//! What is refused when it is posted, by all ways of posting it: the rows of `docs/posting.md`, for any provider.
+//! Refusals at posting, by all ways of posting: the rows of `docs/posting.md`, for any provider.
 //!
 //! Each row begins and ends with a connection that carries messages: what is refused fails nothing, takes no memory and
 //! comes back as it was.
@@ -58,7 +58,7 @@ pub(crate) fn rows_without_fetches<P: Provider + Debug>() -> Vec<Row<P>> {
     vec![("fetched_where_none_was_agreed", fetched_where_none_was_agreed)]
 }
 
-/// What comes of posting on a channel that failed: it is accepted, and told of by its completion (S3).
+/// A request that is posted on a channel that failed is accepted, and told of by its completion (S3).
 pub(crate) fn posted_where_it_failed<P: Provider + Debug>(two: &mut Two<P>) {
     let before = two.leasable();
     two.channel().shut().unwrap();
@@ -335,7 +335,7 @@ fn range_past_the_window<P: Provider + Debug>(two: &mut Two<P>) {
             "{offset} {bytes}"
         );
     }
-    // What a hostile peer says of its window is no more than what it said.
+    // A hostile peer's word about its window is taken for no more than that.
     let hostile = RemoteWindow::new(u64::MAX - 3, u64::MAX, window.rkey());
     assert_eq!(RemoteAddress::within(&hostile, 0, 8), None);
 }

@@ -1,4 +1,4 @@
-//! What the peer or the device would refuse is refused when it is posted, over `ffi`: on the fake libibverbs, or where
+//! Requests that the peer or the device would refuse are refused when they are posted, over `ffi`: on the fake libibverbs, or if
 //! `DOORBELL_REQUIRE_DEVICE=1` is set on the device that `DOORBELL_DEVICE` names.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 

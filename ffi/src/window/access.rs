@@ -11,13 +11,13 @@
 //!
 //! So the copies are calls of the C library's `memcpy` from an `asm!` block, which the language does not look into (Rust
 //! Reference, *Inline assembly*, rules for inline assembly): the compiler must treat the block as a black box and may not
-//! assume which instructions it has, and the block may read and write the same memory as a foreign function. What the block does
-//! is then what the processor's own memory model says of its instructions, as is what the device does. The abstract machine
+//! assume which instructions it has, and the block may read and write the same memory as a foreign function. Its effect
+//! on memory is then given by the processor's own memory model, as the device's is. The abstract machine
 //! sees one effect: bytes of the caller's own buffer, which nobody else reaches, hold some values, and each value of a byte is
 //! valid. A call of `memcpy` as an `extern` function would not do: the compiler knows that name, and may assume that nobody
 //! else writes.
 //!
-//! What is guaranteed of a copy: each byte is one that was there at some time during the call. Which bytes of a write that
+//! A copy guarantees one thing: each byte is one that was there at some time during the call. Which bytes of a write that
 //! overlaps it are seen, and in which order, is not. Threads of this process that copy in and out at once have the same, so
 //! that nothing needs an exclusive borrow.
 //!

@@ -32,7 +32,7 @@ impl Watched {
     }
 }
 
-/// Waits until one of them is ready, or for so long. What tokio remembers of those is cleared.
+/// Waits until one of them is ready, or for so long. Tokio's memory of readiness is cleared for them.
 ///
 /// # Errors
 /// The runtime is shutting down.

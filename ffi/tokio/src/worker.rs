@@ -74,7 +74,7 @@ pub struct AsyncWorker<P: HasDescriptors = Rdma> {
     // Copies of descriptors go first: nothing is destroyed under them.
     watched: Vec<Watched>,
     acceptances: Option<Acceptances<P>>,
-    /// What was polled and not yet given out: no more than one poll finds, or than came while something else was awaited.
+    /// Events that were polled and not yet given out: no more than one poll finds, or than came while something else was awaited.
     happened: VecDeque<(ChannelId, Event<P>)>,
     worker: Worker<P>,
 }
@@ -118,7 +118,7 @@ impl<P: HasDescriptors> AsyncWorker<P> {
         Self::new(worker)
     }
 
-    /// Listens at `address` (port 0: any free one), with handshakes on threads of their own, and accepts from now on. What it returns has the
+    /// Listens at `address` (port 0: any free one), with handshakes on threads of their own, and accepts from now on. The listener has the
     /// handle for peers; dropped, it gives up the port.
     ///
     /// # Errors

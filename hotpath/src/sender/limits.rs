@@ -1,4 +1,4 @@
-//! What a request may be at most: what is known to be refused later is refused when it is posted.
+//! The limits of a request, by which one that would be refused later is refused when it is posted.
 
 use doorbell_core::provider::{
     ATOMIC_BYTES, DomainId, Operation, PostFlags, PushError, REQUEST_BYTES_MAX, RemoteAddress, Slot,
@@ -83,7 +83,7 @@ impl Limits {
         }
     }
 
-    /// Whether slots may be posted here. What goes inline is copied by the processor, and no key is looked at (S8).
+    /// Whether slots may be posted here. An inline payload is copied by the processor, and no key is looked at (S8).
     #[inline(always)]
     pub(super) fn check_memory<S: Slot>(&self, slots: &[S], flags: PostFlags) -> Result<(), PushError> {
         let is_ours = slots.iter().all(|slot| slot.domain() == self.domain);

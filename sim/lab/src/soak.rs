@@ -1,7 +1,7 @@
 //! `cargo lab soak`: each native test program and each scenario many times, alone and beside busy processes; what failed how often.
 //!
-//! Every run is recorded when it ends, so that a soak that was interrupted or ran out of time goes on where it was. What was built
-//! anew since starts anew. The record and the table are in `record`.
+//! Every run is recorded when it ends, so that a soak that was interrupted or ran out of time goes on where it was. A program that
+//! was built anew since starts anew. The record and the table are in `record`.
 
 use core::time::Duration;
 use std::fs;

@@ -19,7 +19,7 @@ impl Panics {
         Self { every, events: 0 }
     }
 
-    /// What the callback ends with. No hook is called for it, so nothing is printed.
+    /// Ends the callback, by a panic where one is due. No hook is called for it, so nothing is printed.
     pub(crate) fn event(&mut self) {
         self.events = self.events.wrapping_add(1);
         if self.every > 0 && self.events % self.every == 0 {

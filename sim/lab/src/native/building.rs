@@ -181,7 +181,7 @@ fn programs_of(index: usize, suite: &Suite, artifacts: &[Artifact]) -> Result<Ve
     Ok(found)
 }
 
-/// Those that a filter names: the one of that very name, else all whose name has it as a part; without filters, all.
+/// The ones that a filter names: the one of that very name, else all whose name has it as a part; without filters, all.
 pub(crate) fn chosen<'a, T>(all: &'a [T], filters: &[String], name: impl Fn(&T) -> &str) -> Vec<&'a T> {
     if filters.is_empty() {
         return all.iter().collect();

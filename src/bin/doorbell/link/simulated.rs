@@ -19,7 +19,7 @@ const PORT: u16 = 7000;
 /// How many rails the two have to each other.
 const RAILS: u8 = 2;
 
-/// What a rail is like: slow enough for seconds of it to be simulated.
+/// The wire of a rail: slow enough for seconds of it to be simulated.
 const WIRE: Wire = Wire {
     latency_ns: 5_000,
     bandwidth_mbps: Some(100),
