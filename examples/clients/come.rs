@@ -20,6 +20,7 @@ use crate::{ASK, Answer, HELLO};
 
 /// Has so many clients come, and go.
 #[derive(Args, Clone, Debug)]
+#[group(skip)]
 pub(crate) struct Come {
     /// How many clients.
     #[arg(long, default_value_t = 800)]
@@ -289,6 +290,7 @@ impl<P: Provider> Steward<P> {
 
 /// Clients that are there until their process is killed.
 #[derive(Args, Clone, Debug)]
+#[group(skip)]
 pub(crate) struct Hold {
     #[arg(long)]
     count: u64,

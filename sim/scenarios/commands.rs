@@ -45,6 +45,7 @@ const LINE_BREAK_OF_A_VARIABLE: &str = "\u{b}";
 
 /// Every scenario of the repository: what is wrong with its commands of `program`, such as `{bin}/doorbell`, and how many there are.
 pub(crate) fn faults(program: &str, parser: &Parser) -> (Vec<String>, usize) {
+    parser.clone().debug_assert();
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut above = here.ancestors();
     let root = above
