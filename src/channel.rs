@@ -100,7 +100,7 @@ impl fmt::Display for SendErrorKind {
             Self::TooLong { bytes, bytes_max } => write!(f, "{bytes} bytes, where {bytes_max} fit"),
             Self::Post(error) => write!(f, "the device refused the post: {error}"),
             Self::NoMemory => f.write_str("no slot of the Worker is free now: poll, and try again"),
-            Self::Closed => f.write_str("not sent: the channel is closed"),
+            Self::Closed => f.write_str("not sent: the channel was closed, or is another Worker's"),
             Self::PeerClosed => f.write_str("not sent: the peer closed the channel"),
         }
     }

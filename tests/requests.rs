@@ -50,7 +50,7 @@ fn many_are_in_flight_and_each_has_its_own_answer() {
             match requests.send(worker, to, &next.to_be_bytes(), deadline, next) {
                 Ok(_) => next += 1,
                 Err(refused) => {
-                    assert!(refused.kind.is_back_pressure(), "{refused}");
+                    assert!(refused.kind.is_temporary(), "{refused}");
                     break;
                 }
             }
@@ -129,8 +129,11 @@ fn what_is_not_sent_is_handed_back() {
     assert_eq!((requests.in_flight(), requests.counts().sent), (16, 16));
     worker.close(to, worker.within(LONG), |_, _| {}).unwrap();
     let refused = requests.send(worker, to, b"", deadline, 4).unwrap_err();
-    assert_eq!((refused.kind, refused.context), (NotSentKind::NoChannel, 4));
-    assert!(!refused.kind.is_back_pressure());
+    assert_eq!(
+        (refused.kind, refused.context),
+        (NotSentKind::Channel(SendErrorKind::Closed), 4)
+    );
+    assert!(!refused.kind.is_temporary());
 }
 
 #[test]
@@ -259,7 +262,7 @@ fn over_a_link_requests_are_answered_and_fail_with_its_end() {
             let asked = requests.send_link(&mut client.links, link, &sent.to_be_bytes(), deadline, sent);
             match asked {
                 Ok(_) => sent += 1,
-                Err(refused) => assert!(refused.kind.is_back_pressure(), "{refused}"),
+                Err(refused) => assert!(refused.kind.is_temporary(), "{refused}"),
             }
         }
         let mut came = None;

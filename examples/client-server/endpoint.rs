@@ -385,7 +385,7 @@ impl<'n, P: Provider, N: Network> Endpoint<'n, P, N> {
                     peer.answer = None;
                     return Ok(());
                 }
-                Err(refused) if refused.kind.is_back_pressure() => {}
+                Err(refused) if refused.kind.is_temporary() => {}
                 Err(refused) => return Err(Error::of(to, Why::Refused(refused.kind))),
             }
             self.pause(deadline, Some(to), "room for a question")?;

@@ -161,7 +161,7 @@ impl Trader<'_> {
             match outcome {
                 Ok(_) => self.orders.offered += 1,
                 // Handed back before anything was sent: that is certain, and known at once.
-                Err(refused) if refused.kind.is_back_pressure() => {
+                Err(refused) if refused.kind.is_temporary() => {
                     self.orders.offered += 1;
                     self.orders.rejected += 1;
                     return;

@@ -30,10 +30,6 @@ pub struct NotSent<T> {
 pub enum NotSentKind {
     /// Back-pressure: as many requests are in flight as the table holds.
     InFlight,
-    /// Back-pressure: the Worker has no memory to lend now.
-    NoMemory,
-    /// Caller misuse: the Worker has no such channel, or it was closed.
-    NoChannel,
     /// Caller misuse: the body is longer than the table was made for, or than a slot holds.
     TooLong {
         /// The bytes there were.
@@ -48,16 +44,15 @@ pub enum NotSentKind {
 }
 
 impl NotSentKind {
-    /// Whether the same request may be sent later.
+    /// Whether it passes by polling, as of [`SendErrorKind::is_temporary`]: the caller sends the same request again then.
     #[must_use]
-    pub const fn is_back_pressure(&self) -> bool {
-        matches!(
-            self,
-            Self::InFlight
-                | Self::NoMemory
-                | Self::Channel(SendErrorKind::WouldBlock)
-                | Self::Link(PushRefusal::Full | PushRefusal::Recovering)
-        )
+    pub const fn is_temporary(self) -> bool {
+        match self {
+            Self::InFlight => true,
+            Self::TooLong { .. } => false,
+            Self::Channel(kind) => kind.is_temporary(),
+            Self::Link(refusal) => matches!(refusal, PushRefusal::Full | PushRefusal::Recovering),
+        }
     }
 }
 
@@ -67,14 +62,10 @@ impl fmt::Display for NotSentKind {
             Self::InFlight => {
                 f.write_str("as many requests are in flight as the table holds: poll, and try again")
             }
-            Self::NoMemory => f.write_str("the Worker has no memory to lend now: poll, and try again"),
-            Self::NoChannel => {
-                f.write_str("the Worker has no such channel: it was closed, or is another Worker's")
-            }
             Self::TooLong { bytes, bytes_max } => {
                 write!(
                     f,
-                    "a body of {bytes} bytes, where {bytes_max} fit: send less, or make the table for more"
+                    "a body of {bytes} bytes, where {bytes_max} fit: send less, or make the table's bodies and the Worker's slots longer"
                 )
             }
             Self::Channel(kind) => kind.fmt(f),
@@ -84,6 +75,12 @@ impl fmt::Display for NotSentKind {
 }
 
 impl core::error::Error for NotSentKind {}
+
+impl From<SendErrorKind> for NotSentKind {
+    fn from(kind: SendErrorKind) -> Self {
+        Self::Channel(kind)
+    }
+}
 
 impl<T> fmt::Display for NotSent<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,7 +94,7 @@ impl<T> Requests<T> {
     /// Sends a request over a channel, to be answered by the deadline.
     ///
     /// # Errors
-    /// It was not sent: [`NotSentKind::is_back_pressure`] says whether it may be later.
+    /// It was not sent: [`NotSentKind::is_temporary`] says whether it may be later.
     pub fn send<P: Provider>(
         &mut self,
         worker: &mut Worker<P>,
@@ -252,25 +249,14 @@ fn post<P: Provider>(
     id: CorrelationId,
     body: &[u8],
 ) -> Result<(), NotSentKind> {
-    if worker.channel(channel).is_none() {
-        return Err(NotSentKind::NoChannel);
-    }
-    let mut lease = worker.lease().ok_or(NotSentKind::NoMemory)?;
+    let mut lease = worker.lease_for(channel)?;
     if write(&mut lease, RequestKind::Request, id, body).is_none() {
         let bytes_max = lease.capacity_bytes().saturating_sub(super::REQUEST_HEADER_BYTES);
         worker.release(lease);
         let bytes = body.len();
         return Err(NotSentKind::TooLong { bytes, bytes_max });
     }
-    let sent = worker.channel(channel).map(|channel| channel.send(lease));
-    match sent {
-        Some(Ok(_)) => Ok(()),
-        Some(Err(error)) => {
-            if let Some(lease) = error.item {
-                worker.release(lease);
-            }
-            Err(NotSentKind::Channel(error.kind))
-        }
-        None => Err(NotSentKind::NoChannel),
-    }
+    let channel = worker.channel(channel).ok_or(SendErrorKind::Closed)?;
+    channel.send(lease).map_err(SendErrorKind::from)?;
+    Ok(())
 }
