@@ -20,8 +20,8 @@ use crate::{ChannelId, Worker};
 /// The connections of one Worker whose handshakes are done beside its thread
 /// ([`Listener::background`](crate::Listener::background)).
 ///
-/// Poll it from the Worker's thread, as often as the Worker: handshakes ask it for places, too. Where there is nothing
-/// to do that is a look at three words. A place takes microseconds: the room in the completion queues, and memory for
+/// Poll it from the Worker's thread, as often as the Worker: handshakes ask it for places, too. If there is nothing to
+/// do, that is a look at three words. A place takes microseconds: the room in the completion queues, and memory for
 /// the receives. No device is called.
 ///
 /// Dropped, it accepts no more: peers that were told yes meanwhile see their connection fail.
@@ -29,7 +29,7 @@ pub struct Acceptances<P: Provider = Rdma> {
     desk: Arc<Desk<P>>,
     counts: Arc<Counts>,
     reaper: Reaper,
-    /// What leads peers to the listener, and where it listens.
+    /// The handle that leads peers to the listener, and where it listens.
     way: (Handle, SocketAddr),
 }
 
@@ -51,7 +51,7 @@ impl<P: Provider> Acceptances<P> {
         }
     }
 
-    /// What led peers to the listener when it was bound, and where it listens.
+    /// The handle that led peers to the listener when it was bound, and where it listens.
     pub(crate) const fn way(&self) -> (Handle, SocketAddr) {
         self.way
     }
@@ -107,7 +107,7 @@ impl<P: Provider> Acceptances<P> {
         })
     }
 
-    /// What an event loop watches for input, to poll then until there is no more. `None` where the handshakes have no
+    /// The descriptor that an event loop watches for input, to poll then until there is no more. `None` where the handshakes have no
     /// thread of their own.
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
@@ -119,7 +119,7 @@ impl<P: Provider> Acceptances<P> {
         self.counts.take_failure()
     }
 
-    /// What the handshakes came to so far, for all Workers together.
+    /// The counts of the handshakes so far, for all Workers together.
     #[must_use]
     pub fn counts(&self) -> HandshakeCounts {
         self.counts.snapshot()

@@ -42,14 +42,14 @@ impl ChannelId {
     }
 }
 
-/// What was to be sent and was not, with the reason.
+/// An item that was to be sent and was not, with the reason.
 ///
 /// [`SendErrorKind::WouldBlock`] is back-pressure: poll the Worker and try again.
 #[derive(Debug)]
 pub struct SendError<T> {
     /// Why.
     pub kind: SendErrorKind,
-    /// What was to be sent, handed back. `None` where the device refused without saying which
+    /// The item, handed back. `None` where the device refused without saying which
     /// request: it may have it, and the memory stays with it until its queue pair is gone.
     pub item: Option<T>,
 }
@@ -152,7 +152,7 @@ impl<P: Provider> Channel<P> {
         self.send.id()
     }
 
-    /// Who is at the other end, and what was agreed.
+    /// The peer at the other end, and what was agreed.
     #[must_use]
     pub const fn peer(&self) -> &Peer {
         self.send.peer()
@@ -178,7 +178,7 @@ impl<P: Provider> Channel<P> {
         self.send.port
     }
 
-    /// What the queue pair was granted.
+    /// The limits that the queue pair was granted.
     #[must_use]
     pub fn limits(&self) -> QueuePairLimits {
         self.send.limits()
@@ -239,7 +239,7 @@ impl<P: Provider> Channel<P> {
     /// any length, that holds eight bytes.
     ///
     /// # Errors
-    /// [`SendError`] hands the lease back. What the peer or the device would refuse is refused here: the book has the
+    /// [`SendError`] hands the lease back. A request that the peer or the device would refuse is refused here: the book has the
     /// table of it (`docs/posting.md`).
     #[inline(always)]
     pub fn post(
@@ -257,13 +257,13 @@ impl<P: Provider> Channel<P> {
     /// during it are one doorbell; but of what it tells behind that, [`Event::Unsent`](crate::Event::Unsent) and
     /// [`Event::AnnouncementRefused`](crate::Event::AnnouncementRefused), the next.
     ///
-    /// Nothing is waited for: a short request that is alone goes inline and by itself. What cannot go for want of
-    /// credits or room waits, and what is submitted here behind it; what others submitted goes meanwhile if it can, and
+    /// Nothing is waited for: a short request that is alone goes inline and by itself. A message that cannot go
+    /// for want of credits or room waits, and what is submitted here behind it; what others submitted goes meanwhile if it can, and
     /// first next time where it was left over. [`Channel::send`], [`Channel::post`] and batches ring at once, and so go in front.
     /// [`Channel::room`], [`Channel::credits`] and [`Channel::in_flight`] know nothing of what waits.
     ///
-    /// Once posted it is as any other request, with a ticket that nobody is told before it ends. What cannot be
-    /// posted comes back by [`Event::Unsent`](crate::Event::Unsent); what waits when the Worker is dropped goes with it, untold.
+    /// Once posted it is as any other request, with a ticket that nobody is told before it ends. A message that
+    /// cannot be posted comes back by [`Event::Unsent`](crate::Event::Unsent); what waits when the Worker is dropped goes with it, untold.
     ///
     /// On a Worker that never had a submitter there is nobody to share a doorbell with: it is posted at once, as by
     /// [`Channel::post`].
@@ -293,7 +293,7 @@ impl<P: Provider> Channel<P> {
     }
 
     /// Asks the peer's device, and not its process, for a sign of life: a WRITE of no bytes to where receives are announced to
-    /// it, which changes nothing and needs no receive. Where none comes, the request fails, and the channel with it, once the transport
+    /// it, which changes nothing and needs no receive. If none comes, the request fails, and the channel with it, once the transport
     /// has tried for as long as [`ChannelConfig::timeout`](crate::ChannelConfig::timeout) and
     /// [`ChannelConfig::retry_count`](crate::ChannelConfig::retry_count) say: so who only receives learns that the peer is dead.
     ///
@@ -375,7 +375,7 @@ impl<P: Provider> Receives<P> for Channel<P> {
         &mut self.receive
     }
     fn refuse(&mut self) {
-        // Where the device refuses even that, the channel counts as failed all the same.
+        // If the device refuses even that, the channel counts as failed all the same.
         let _ = self.send.shut();
     }
     fn note_peer_closed(&mut self) -> bool {

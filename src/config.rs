@@ -6,7 +6,7 @@ use doorbell_core::Mtu;
 use doorbell_core::provider::{PlacementConfig, RemoteAccess};
 use doorbell_core::wire::{PrivateData, Resumption};
 
-/// What a Worker is made with.
+/// The configuration of a Worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WorkerConfig {
@@ -29,16 +29,16 @@ pub struct WorkerConfig {
     /// Channels at most. Default 1,024: more than a port of most hosts has peers, for 16 KiB. Each has a word of eight bytes in which its peer announces
     /// receives; they are registered together with the Worker.
     pub channels_max: u32,
-    /// Of these, of peers that connected from one address at most, as the streams of their handshakes have it; those on their way
+    /// How many of these may be of peers that connected from one address, as the streams of their handshakes have it; those on their way
     /// among them. Default: no limit but that of all, since it is for a Worker whose peers are not one's own.
     pub channels_per_address: u32,
     /// Receives that all channels share. Default none: each channel has a receive queue of its own,
     /// and then no peer can take what another was granted.
     pub shared_receives: Option<SharedReceivesConfig>,
-    /// What wakes whoever sleeps at the completion queues. Default nothing: a Worker is polled,
+    /// The completions that wake a sleeper at the completion queues. Default nothing: a Worker is polled,
     /// and what can notify needs descriptors of its own.
     pub notify: Notify,
-    /// Where the slots are to be, and of what pages. Default: transparent huge pages, locked, on
+    /// The place of the slots, and their pages. Default: transparent huge pages, locked, on
     /// the device's NUMA node, each as far as the machine allows; see [`PlacementConfig`], and
     /// [`crate::Worker::placement`] for what came of it.
     pub placement: PlacementConfig,
@@ -54,7 +54,7 @@ pub struct WorkerConfig {
 /// device and a table here, however few its receives, and each is posted to by itself. Shared,
 /// a peer costs its receives and no queue for them, and what all peers used is posted in one call.
 ///
-/// Of each channel, [`ChannelConfig::receive_depth`] is its share: what its peer may use. There is no
+/// The share of each channel is its [`ChannelConfig::receive_depth`]: what its peer may use. There is no
 /// over-subscription: channels are admitted only as far as their shares fit into the depth together,
 /// and nothing is granted that is not posted. A peer that takes more than it was granted
 /// takes it from the others: it is found out, and its channel failed
@@ -97,7 +97,7 @@ pub enum Notify {
     Never,
     /// All.
     Every,
-    /// Of messages those alone that the peer posted with
+    /// Only messages that the peer posted with
     /// [`PostFlags::SOLICITED`](crate::PostFlags), and all of our own requests. Others are found
     /// when something else wakes the Worker, or at the deadline of the wait.
     Solicited,
@@ -120,7 +120,7 @@ impl Default for WorkerConfig {
     }
 }
 
-/// What a [`Submitter`](crate::Submitter) is made with.
+/// The configuration of a [`Submitter`](crate::Submitter).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SubmitterConfig {
@@ -133,7 +133,7 @@ pub struct SubmitterConfig {
     /// theirs. Default 256, 8 KiB: a Worker that is polled once in ten microseconds is behind
     /// by that only where one is submitted every 40 nanoseconds.
     pub depth: u32,
-    /// Where its memory is to be; as of a Worker.
+    /// The place of its memory, as of a Worker.
     pub placement: PlacementConfig,
 }
 
@@ -148,7 +148,7 @@ impl Default for SubmitterConfig {
     }
 }
 
-/// What a channel is made with, on its own side.
+/// The configuration of a channel, on its own side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChannelConfig {
@@ -175,13 +175,13 @@ pub struct ChannelConfig {
     /// [`Submitter`](crate::Submitter) submitted is signaled whatever this says: its memory comes
     /// home by completions alone.
     ///
-    /// Of a doorbell that the device took a part of, what was to tell may have been refused: the next poll posts an
+    /// If the device took a part of a doorbell, what was to tell may have been refused: the next poll posts an
     /// announcement that does.
     pub unsignaled_max: u32,
     /// Receives that may be missing before they are posted again. Default 16: one call for
     /// sixteen.
     pub repost_batch: u32,
-    /// What the peer may do to windows. Default nothing. A queue pair takes WRITEs in any case,
+    /// The rights of the peer to windows. Default nothing. A queue pair takes WRITEs in any case,
     /// since they are how a peer announces receives: a window made without that right refuses
     /// them, and one made with it is opened by its key.
     pub remote: RemoteAccess,
@@ -210,7 +210,7 @@ pub struct ChannelConfig {
     /// it may reach, for example. Default none.
     pub private_data: PrivateData,
     /// The session that the connection carries on, as this side says it: told to a peer that speaks version 2 of
-    /// the handshake, and to another the connection fails. Default none. What the peer said is in
+    /// the handshake, and to another the connection fails. Default none. The peer's own is in
     /// [`Peer::session`](crate::Peer::session).
     pub session: Option<Resumption>,
     /// With nothing heard from the peer for so long, its device is probed by an empty WRITE, so that a peer that is dead is found

@@ -58,11 +58,11 @@ struct Dialing<P: Provider, N: Network> {
     deadline: Deadline,
 }
 
-/// What it is to go to, before the ports were looked at.
+/// The destination, before the ports were looked at.
 pub(crate) enum Aim {
     /// The listener that handed this out, over whichever rail is best.
     Listener(Handle),
-    /// Whatever listens there.
+    /// Any listener there.
     Address(SocketAddr),
     /// One rail of the listener's, over one port of ours.
     Rail {
@@ -254,7 +254,7 @@ impl<P: Provider, N: Network> Connecting<P, N> {
         };
         let Dialing { dial, stream, to, .. } = &mut **dialing;
         match dial.poll(node.network.now(), stream, workers, node.makers())? {
-            // That nobody answers at all is another thing than a peer that says nothing.
+            // A peer that says nothing is another thing than no answer at all.
             Err(_) if stream.is_connecting() => Some(Err(ConnectError::Unanswered(*to))),
             outcome => Some(outcome),
         }
@@ -314,7 +314,7 @@ impl<P: Provider, N: Network> Connecting<P, N> {
         }
     }
 
-    /// What is raised once a thread of the Node's has done what is waited for, where it is that thread's turn and not the
+    /// The signal that is raised once a thread of the Node's has done what is waited for, where it is that thread's turn and not the
     /// peer's.
     pub(crate) fn making(&self) -> Option<&Signal> {
         match &self.stage {
@@ -334,7 +334,7 @@ impl<P: Provider, N: Network> Connecting<P, N> {
 }
 
 impl<P: Provider> Connecting<P, Tcp> {
-    /// What an event loop watches: for input, and for output where [`Connecting::awaits_room`] says so. Ask again
+    /// The descriptor that an event loop watches: for input, and for output where [`Connecting::awaits_room`] says so. Ask again
     /// after each poll: while a thread of the Node's has something to do for it, it is another one than the stream's.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {

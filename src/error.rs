@@ -1,4 +1,4 @@
-//! What can go wrong between having nothing and having a channel.
+//! Errors between having nothing and having a channel.
 
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
@@ -105,7 +105,7 @@ pub enum ConnectError {
         /// Receives there is room for.
         receives_left: u32,
     },
-    /// What the channels of the Worker share of receives has no room for its share.
+    /// The receives that the channels of the Worker share have no room for its share.
     NoShare {
         /// Receives there are that no channel has a share in.
         receives_left: u32,

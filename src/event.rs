@@ -1,4 +1,4 @@
-//! What polling a Worker tells of its channels.
+//! Events of channels, as polling a Worker tells them.
 
 use core::fmt;
 
@@ -51,9 +51,9 @@ pub enum Event<P: Provider = Rdma> {
         /// How it ended: a flush where another request is the cause.
         status: WcStatus,
     },
-    /// What was submitted by [`Channel::submit`](crate::Channel::submit) was not posted.
+    /// A message that was submitted by [`Channel::submit`](crate::Channel::submit) was not posted.
     Unsent {
-        /// What was to be sent, as it was. `None` where the device refused without saying which request of a doorbell: it may
+        /// The message, as it was. `None` where the device refused without saying which request of a doorbell: it may
         /// have any of them, and their memory stays with it until they end, or their queue pair is gone.
         lease: Option<Lease<P>>,
         /// Why.
@@ -62,13 +62,13 @@ pub enum Event<P: Provider = Rdma> {
     /// The device refused to take receives; told at every poll until it takes them. The
     /// channel starves meanwhile.
     ReceivesRefused {
-        /// What it said.
+        /// The device's error.
         error: PostError,
     },
     /// The device refused to take an announcement of receives; told at every poll until it takes
     /// one. The peer may not send meanwhile.
     AnnouncementRefused {
-        /// What it said.
+        /// The device's error.
         error: PostError,
     },
     /// The peer sent more than it had receives for, and so took one of another channel's: it is not
@@ -87,7 +87,7 @@ pub enum Event<P: Provider = Rdma> {
     /// The channel failed: told once, with the first cause, in place of the failure of each receive. A request of the application's
     /// that was in flight comes back by an [`Event::Failed`] of its own, in the same poll or a later one; so may messages that had come.
     ///
-    /// The Worker then closes the channel by itself, as after [`Event::PeerClosed`]. Of a Worker taken apart each half tells what its own
+    /// The Worker then closes the channel by itself, as after [`Event::PeerClosed`]. Each half of a Worker taken apart tells what its own
     /// queue says: a flush where the cause is in the other half's.
     ChannelFailed {
         /// The completion that says why.

@@ -27,7 +27,7 @@ use crate::worker::{Notice, Reservation};
 pub(crate) type Sending<P> =
     Sender<<P as Provider>::SendQueue, Box<[u8]>, Arc<<P as Provider>::Window>, Arc<Grants>, Arc<Statistics>>;
 
-/// Where a channel's messages are received.
+/// The receives of a channel's messages.
 pub(crate) enum Receiving<P: Provider> {
     /// In a receive queue of its own, that keeps itself filled.
     Own(Receiver<P::ReceiveQueue, Arc<Grants>, Arc<Statistics>>),
@@ -92,7 +92,7 @@ impl<P: Provider> fmt::Debug for Receiving<P> {
 pub struct SendHalf<P: Provider = Rdma> {
     // Goes first: what is in flight is told of before it goes home.
     pub(crate) records: Records<P>,
-    /// What waits for the Worker's poll; there once the Worker has submitters.
+    /// The submissions that wait for the Worker's poll; there once the Worker has submitters.
     pub(crate) deferred: Option<Box<Deferred<P>>>,
     /// Whether it is on its way out, so that nothing may wait any more.
     pub(crate) is_closed: bool,
@@ -104,7 +104,7 @@ pub struct SendHalf<P: Provider = Rdma> {
     pub(crate) peer: Peer,
     /// The port of the device that it is on.
     pub(crate) port: u8,
-    /// What is posted by itself goes inline up to this length.
+    /// A message that is posted by itself goes inline up to this length.
     pub(crate) inline_alone_bytes_max: u32,
     /// The application's own.
     pub(crate) user: u64,
@@ -143,13 +143,13 @@ impl<P: Provider> SendHalf<P> {
         self.user = user;
     }
 
-    /// Who is at the other end, and what was agreed.
+    /// The peer at the other end, and what was agreed.
     #[must_use]
     pub const fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// What the queue pair was granted.
+    /// The limits that the queue pair was granted.
     #[must_use]
     pub fn limits(&self) -> QueuePairLimits {
         self.control.limits()
@@ -496,9 +496,9 @@ pub(crate) fn event_of<P: Provider>(
     }
 }
 
-/// What a Worker has in a place: a channel, or the half of one.
+/// A channel in a Worker's place, or the half of one.
 pub(crate) trait Held {
-    /// What was promised to the channel.
+    /// The promise to the channel.
     fn reservation(&self) -> &Arc<Reservation>;
     /// Whether nothing failed and the peer did not close it, as far as is known here.
     fn is_open(&self) -> bool;
@@ -508,13 +508,13 @@ pub(crate) trait Held {
     }
 }
 
-/// What has a half that sends.
+/// A channel, or its half that sends.
 pub(crate) trait Sends<P: Provider>: Held {
     fn send_half(&mut self) -> &mut SendHalf<P>;
     /// Whether receives of a channel that was listed are still to be announced by themselves,
     /// as far as can be known here.
     fn is_announcement_due(&self) -> bool;
-    /// What the application is to be told of a channel that is lost, once; `is_emptied` says that nothing more is to come of it.
+    /// The event that tells the application of a channel that is lost, once; `is_emptied` says that nothing more is to come of it.
     fn ending(&mut self, is_emptied: bool) -> Lost<P>;
 }
 
@@ -545,7 +545,7 @@ pub(crate) fn usable<P: Provider, C: Sends<P>>(
     }
 }
 
-/// What has a half that receives.
+/// A channel, or its half that receives.
 pub(crate) trait Receives<P: Provider>: Held {
     fn receive_half(&mut self) -> &mut ReceiveHalf<P>;
     /// Fails the queue pair, or has the half that sends fail it, which is to be told of the channel then.

@@ -71,7 +71,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         Self::bind_with_limits(node, workers, address, config, &HandshakeLimits::default())
     }
 
-    /// Listens as [`Listener::bind`] does, with other limits of handshakes than the default ones. Of these, `making` is not for
+    /// Listens as [`Listener::bind`] does, with other limits of handshakes than the default ones. `making` is not for
     /// [`Listener::poll_accept`]: there the Node's threads make queue pairs.
     ///
     /// # Errors
@@ -112,8 +112,8 @@ impl<P: Provider, N: Network> Listener<P, N> {
     }
 
     /// Takes the handshakes off the threads that accept: they advance by polling what this gives, on whichever
-    /// thread, and each Worker's thread accepts by its [`Acceptances`], in the order of the Workers. What a
-    /// device takes long for is done as by [`Listener::poll_accept`]. Handshakes under way are broken off.
+    /// thread, and each Worker's thread accepts by its [`Acceptances`], in the order of the Workers. Slow
+    /// calls of a device are made as by [`Listener::poll_accept`]. Handshakes under way are broken off.
     ///
     /// The Workers are of the devices it was bound for; of one device there may be several, which have their turns.
     pub fn aside(
@@ -135,7 +135,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         self.backlog.into_port()
     }
 
-    /// What to hand to peers: at most 128 bytes, or a line of text.
+    /// The handle for peers: at most 128 bytes, or a line of text.
     #[must_use]
     pub const fn handle(&self) -> &Handle {
         &self.backlog.port().handle
@@ -169,7 +169,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
     /// there is one: a channel, or why a peer did not become one. No peer is waited for, nor, on a [`Node::open`], a device: that
     /// node's threads look at the ports for the peers that come, and make and connect the queue pairs.
     ///
-    /// Where the port fails, the handshakes under way go on: each outcome that is there by now is given
+    /// If the port fails, the handshakes under way go on: each outcome that is there by now is given
     /// before the failure is. A peer that is turned away since there are too many is no outcome; [`Listener::counts`]
     /// has it.
     ///
@@ -312,7 +312,7 @@ pub(crate) fn handle_of(
     Ok(handle_with(port, instance, rails.collect())?)
 }
 
-/// A handle with the rails there is room for. Where that is not all, addresses that are of one link alone go last, and those
+/// A handle with the rails there is room for. If that is not all, addresses that are of one link alone go last, and those
 /// go first that take the least room: a peer finds one of as many ports as can be, and asks for the rest.
 pub(crate) fn handle_with(
     port: NonZeroU16,
@@ -340,7 +340,7 @@ pub(crate) fn handle_with(
 }
 
 impl<P: Provider> Listener<P, Tcp> {
-    /// What an event loop watches for input: a peer that comes, what peers say, and what threads of the Node's have done
+    /// The descriptor that an event loop watches for input: a peer that comes, what peers say, and what threads of the Node's have done
     /// for them. The same for as long as the listener is there. Poll then until there is no more, and at
     /// [`Listener::deadline`] whatever comes.
     #[must_use]

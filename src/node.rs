@@ -38,7 +38,7 @@ pub struct Node<P: Provider = Rdma, N: Network = Tcp> {
     reaper: Reaper,
 }
 
-/// Where a new channel is.
+/// The place of a new channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Connection {
@@ -48,7 +48,7 @@ pub struct Connection {
     pub channel: ChannelId,
 }
 
-/// What is random about one attempt to connect.
+/// The random part of one attempt to connect.
 pub(crate) struct Draw {
     pub(crate) nonce: Nonce,
     pub(crate) psn: Psn,
@@ -64,7 +64,7 @@ impl Draw {
     }
 }
 
-/// That there were no random bytes: the error number.
+/// The error number of a network without random bytes.
 pub(crate) struct Unrandom(pub(crate) i32);
 
 fn random<const BYTES: usize>(network: &impl Network) -> Result<[u8; BYTES], Unrandom> {
@@ -88,15 +88,15 @@ impl Node<Rdma> {
         let no_thread = |error: std::io::Error| NodeError::Thread(error.raw_os_error().unwrap_or(0));
         node.reaper = Reaper::background().map_err(no_thread)?;
         let makers = Makers::beside_looks(MAKERS, &node.reaper).map_err(no_thread)?;
-        // Who drops the Node may be polling others, and waits for no call of a device.
+        // The thread that drops the Node may be polling others, and waits for no call of a device.
         node.makers = makers.detached();
         Ok(node)
     }
 }
 
 impl<P: Provider> Node<P> {
-    /// A host on another provider, whose connections are made over this host's network. What is closed is
-    /// destroyed at once, on the thread that closes it, and queue pairs are made on the thread that connects or accepts.
+    /// A host on another provider, whose connections are made over this host's network. A closed channel
+    /// is destroyed at once, on the thread that closes it, and queue pairs are made on the thread that connects or accepts.
     ///
     /// # Errors
     /// The system gave no random bytes.
@@ -119,8 +119,8 @@ impl<H: Provider + Network + Clone> Node<H, H> {
 }
 
 impl<P: Provider, N: Network> Node<P, N> {
-    /// A host on another provider and another network: a simulated one. What is closed is destroyed at
-    /// once, on the thread that closes it, and queue pairs are made on the thread that connects or accepts.
+    /// A host on another provider and another network: a simulated one. A closed channel is destroyed
+    /// at once, on the thread that closes it, and queue pairs are made on the thread that connects or accepts.
     ///
     /// # Errors
     /// The network gave no random bytes.
@@ -142,7 +142,7 @@ impl<P: Provider, N: Network> Node<P, N> {
     /// Whom it takes for a peer.
     #[must_use]
     pub fn trust(&self) -> Trust {
-        // Whoever panicked while it was held left a whole value behind.
+        // A panic while it was held left a whole value behind.
         self.trust.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -170,11 +170,11 @@ impl<P: Provider, N: Network> Node<P, N> {
         self.network.within(span)
     }
 
-    /// Waits until what was closed, dropped or given up before is destroyed; says whether it is, by the deadline. Who connects
-    /// still is not waited for.
+    /// Waits until what was closed, dropped or given up before is destroyed; says whether it is, by the deadline. Attempts
+    /// that are still under way are not waited for.
     pub fn settle(&self, deadline: Deadline) -> bool {
         let patience = || deadline.remaining(self.network.now());
-        // What is given up while it is made is the reaper's behind that.
+        // A queue pair that is given up while it is made is the reaper's after that.
         self.makers.settle(patience()) && self.reaper.settle(patience())
     }
 
@@ -188,14 +188,14 @@ impl<P: Provider, N: Network> Node<P, N> {
     /// Looks at every port of every device, usable or not.
     ///
     /// # Errors
-    /// The devices could not be listed. Those that fail by themselves are left out.
+    /// The devices could not be listed. A device or port that fails by itself is left out.
     pub fn ports(&self) -> Result<Vec<PortReport>, NodeError> {
         Ok(self.scan()?.ports)
     }
 
     /// From now on only those of its rails are used that the rules let. Default: all that can be.
     ///
-    /// What is connected stays so, and so does what a listener's handle says; a peer that comes by it is offered
+    /// Connections stay, and so does what a listener's handle says; a peer that comes by it is offered
     /// the rails that the rules let when it comes.
     pub fn set_rail_filter(&mut self, filter: RailFilter) {
         self.rail_filter = filter;
@@ -212,7 +212,7 @@ impl<P: Provider, N: Network> Node<P, N> {
     /// address too.
     ///
     /// # Errors
-    /// The devices could not be listed. Those that fail by themselves are left out.
+    /// The devices could not be listed. A device or port that fails by itself is left out.
     pub fn rails(&self) -> Result<Vec<LocalRail>, NodeError> {
         Ok(self.scan()?.rails(&self.rail_filter))
     }
@@ -246,8 +246,8 @@ impl<P: Provider, N: Network> Node<P, N> {
         self.worker_on(device, config)
     }
 
-    /// A Worker on each device that has a rail that can be used. What is passed over is told
-    /// ([`Node::passed_over`]).
+    /// A Worker on each device that has a rail that can be used. [`Node::passed_over`] tells
+    /// what is passed over.
     ///
     /// # Errors
     /// There is none: each port with its reason. Or one cannot be opened or give what is asked.
@@ -283,7 +283,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         self.instance
     }
 
-    /// What makes queue pairs for those who connect or accept by polling, and looks at the ports for them.
+    /// The threads that make queue pairs for callers who connect or accept by polling, and look at the ports for them.
     pub(crate) const fn makers(&self) -> &Makers {
         &self.makers
     }
@@ -300,7 +300,7 @@ impl<P: Provider, N: Network> Node<P, N> {
         }
     }
 
-    /// What destroys for its Workers.
+    /// The reaper of its Workers.
     pub(crate) const fn reaper(&self) -> &Reaper {
         &self.reaper
     }

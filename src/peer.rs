@@ -1,4 +1,4 @@
-//! Who is at the other end of a channel, and what was agreed.
+//! The peer at the other end of a channel, and what was agreed.
 
 use core::net::IpAddr;
 
@@ -99,7 +99,7 @@ impl Peer {
         self.instance
     }
 
-    /// What it said of the session that the connection carries on.
+    /// The session that it said the connection carries on.
     #[must_use]
     pub const fn session(&self) -> Option<Resumption> {
         self.session

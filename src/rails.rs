@@ -29,7 +29,7 @@ pub(crate) struct Rails {
     failed: Vec<String>,
 }
 
-/// What a queue pair on a rail is made with.
+/// The facts of a rail that a queue pair is made with.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeRail {
     pub(crate) worker: usize,
@@ -119,12 +119,12 @@ impl Rails {
         rails
     }
 
-    /// What a peer is told, in order.
+    /// The rails that a peer is told, in order.
     pub(crate) fn advertised(&self) -> &[AdvertisedRail] {
         &self.advertised
     }
 
-    /// What a queue pair on the rail of this index is made with.
+    /// The facts of the rail of this index that a queue pair is made with.
     pub(crate) fn get(&self, index: usize) -> Option<NodeRail> {
         let rail = self.local.get(index)?;
         let RailSource { gid, mtu, .. } = rail.source.ok()?;
@@ -251,7 +251,7 @@ pub(crate) fn rails_of(report: &PortReport, filter: &RailFilter) -> impl Iterato
     })
 }
 
-/// What the filter makes of a rail, or of a port that has none.
+/// The filter's verdict on a rail, or on a port that has none.
 fn filtered(
     report: &PortReport,
     rail: &LocalRail,
@@ -280,7 +280,7 @@ fn filtered(
 }
 
 /// Brings rails into the order they are used in: fast lanes, management lanes, and those that cannot be used; as
-/// they were found within each. What is more than a peer may be told of cannot be used.
+/// they were found within each. Rails beyond those that a peer may be told of cannot be used.
 pub(crate) fn sort(rails: &mut [LocalRail]) {
     let speed = |rail: &LocalRail| SpeedClass::from_mbps(rail.speed_mbps);
     let usable = rails.iter().filter(|rail| rail.source.is_ok());

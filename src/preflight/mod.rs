@@ -1,4 +1,4 @@
-//! What will fail, and why, before anything hangs: findings about hosts, from facts alone.
+//! Failures to come and their causes, before anything hangs: findings about hosts, from facts alone.
 //!
 //! Nothing is looked at here: the facts are [`Topology`] values, of this host or of files.
 
@@ -25,7 +25,7 @@ pub enum Severity {
     Error,
 }
 
-/// What kind of thing was found. Its name stays the same over releases.
+/// The kind of a finding. Its name stays the same over releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FindingKind {
@@ -115,17 +115,17 @@ impl FindingKind {
 pub struct Finding {
     /// How bad it is.
     pub severity: Severity,
-    /// What kind of thing it is.
+    /// Its kind.
     pub kind: FindingKind,
     /// The host it is about; of two hosts the first.
     pub host: String,
     /// The rail, port, interface or rule it is about.
     pub subject: String,
-    /// What is so.
+    /// The fact.
     pub what: String,
-    /// What will come of it.
+    /// Its consequence.
     pub why: String,
-    /// What to do about it; empty where nothing has to be done.
+    /// The remedy; empty where nothing has to be done.
     pub remedy: String,
 }
 
@@ -142,13 +142,13 @@ impl Finding {
         }
     }
 
-    /// What will come of it.
+    /// Its consequence.
     fn because(mut self, why: impl Into<String>) -> Self {
         self.why = why.into();
         self
     }
 
-    /// What to do about it.
+    /// The remedy.
     fn so(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = remedy.into();
         self

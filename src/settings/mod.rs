@@ -36,17 +36,17 @@ pub struct SettingValues {
     pub only_from: Subnets,
     /// How long anything that is waited for may take. Default 30 s.
     pub timeout: Duration,
-    /// Where metrics are told: for [`MetricsServer::start`](crate::MetricsServer::start). Default nowhere.
+    /// The address where metrics are told: for [`MetricsServer::start`](crate::MetricsServer::start). Default nowhere.
     pub metrics: Option<SocketAddr>,
-    /// What is told of what happens. Default nothing.
+    /// The least severity that is logged. Default nothing.
     pub log: LogLevel,
-    /// What Workers are made with.
+    /// The configuration of Workers.
     pub worker: WorkerConfig,
-    /// What channels are made with that are no link's.
+    /// The configuration of channels that are no link's.
     pub channel: ChannelConfig,
-    /// What links are made with.
+    /// The configuration of links.
     pub link: LinkConfig,
-    /// What a mesh is made with.
+    /// The configuration of a mesh.
     pub mesh: MeshSettings,
 }
 
@@ -73,7 +73,7 @@ impl Default for SettingValues {
 #[expect(clippy::exhaustive_structs, reason = "they are nothing else")]
 pub struct Subnets(pub Vec<IpPrefix>);
 
-/// What of a [`MeshConfig`] does not tell its members apart.
+/// The part of a [`MeshConfig`] that does not tell its members apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MeshSettings {
@@ -147,15 +147,15 @@ pub enum LogLevel {
     /// Nothing.
     #[default]
     Off,
-    /// What ends something that was to go on.
+    /// Ends of something that was to go on.
     Error,
-    /// What should not be, and is lived with.
+    /// Faults that are lived with.
     Warn,
-    /// What peers and rails do.
+    /// Events of peers and rails.
     Info,
     /// Each step of it.
     Debug,
-    /// Whatever there is.
+    /// Everything.
     Trace,
 }
 
@@ -209,7 +209,7 @@ const OTHERS: &[&str] = &[
 
 /// Settings, and where each came from.
 ///
-/// What is stronger stays, in whichever order they are read: the command line before the environment, that before a file, and
+/// The stronger source stays, in whichever order they are read: the command line before the environment, that before a file, and
 /// that before the defaults.
 ///
 /// ```
@@ -229,7 +229,7 @@ const OTHERS: &[&str] = &[
 #[derive(Clone, Debug)]
 pub struct Settings {
     values: SettingValues,
-    /// Of each key, in the order of the keys.
+    /// One for each key, in the order of the keys.
     sources: Vec<SettingSource>,
 }
 
@@ -241,9 +241,9 @@ pub struct Setting<'s> {
     pub key: &'static str,
     /// The variable of the environment that sets it.
     pub variable: String,
-    /// What it is, as people read it.
+    /// The value, as people read it.
     pub value: String,
-    /// Where it came from.
+    /// Its source.
     pub source: &'s SettingSource,
 }
 
@@ -274,13 +274,13 @@ impl Settings {
     /// Takes the settings of an environment: `DOORBELL_`, and the name in capitals with `_` for each dot.
     ///
     /// # Errors
-    /// A variable that begins so is no setting, or has no value for it. What stood before it is taken.
+    /// A variable that begins so is no setting, or has no value for it. Variables before it are taken.
     pub fn environment(
         &mut self,
         variables: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<(), SettingsError> {
         for (name, value) in variables {
-            // What is no text cannot be one of ours.
+            // A name that is no text cannot be one of ours.
             let Some(name) = name.to_str().filter(|name| name.starts_with(keys::PREFIX)) else {
                 continue;
             };
@@ -328,7 +328,7 @@ impl Settings {
         let Some((key, from)) = found else {
             return Err(fail(source, SettingsFault::Unknown(keys::meant(name))));
         };
-        // What is weaker is to be right, too: it counts where the other is gone.
+        // A weaker value is to be right, too: it counts where the other is gone.
         let mut aside;
         let is_weaker = source.strength() < from.strength();
         let values = if is_weaker {
@@ -441,13 +441,13 @@ impl Settings {
         self.source(name).cloned().unwrap_or(SettingSource::Default)
     }
 
-    /// What is in effect.
+    /// The values in effect.
     #[must_use]
     pub const fn values(&self) -> &SettingValues {
         &self.values
     }
 
-    /// Where the value of a setting came from; `None` where there is no such setting.
+    /// The source of a setting's value; `None` where there is no such setting.
     #[must_use]
     pub fn source(&self, key: &str) -> Option<&SettingSource> {
         let mut sources = keys::all().zip(&self.sources);
@@ -466,7 +466,7 @@ impl Settings {
         })
     }
 
-    /// What is in effect, as a file has it, and behind each where it came from.
+    /// The values in effect, as a file has them, and behind each where it came from.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let (mut lines, mut section) = (Vec::new(), "");

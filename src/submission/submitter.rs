@@ -1,4 +1,4 @@
-//! What submits requests to a Worker from another thread.
+//! The handle that submits requests to a Worker from another thread.
 
 use core::fmt;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use crate::{Arena, ChannelId, Lease};
 
 /// Submits requests to a [`Worker`](crate::Worker) from a thread of its own, without a lock.
 ///
-/// It has memory of its own. What it submits goes through a ring; the Worker posts it when it is polled, the
-/// requests of one channel in the order in which they were submitted, as one doorbell. What cannot go
-/// yet, for want of credits or room, waits at the Worker and holds up no other channel.
+/// It has memory of its own. Its requests go through a ring; the Worker posts it when it is polled, the
+/// requests of one channel in the order in which they were submitted, as one doorbell. A request that
+/// cannot go yet, for want of credits or room, waits at the Worker and holds up no other channel.
 ///
 /// A request that is done sends its memory home, to be leased again: nothing else tells of it. One that
 /// failed comes back through [`Submitter::failure`], and its memory is taken until then. So whoever runs
@@ -32,7 +32,7 @@ pub struct Submitter<P: Provider = Rdma> {
     arena: Arena<P>,
     /// Which of those that share the ring it is.
     who: u16,
-    // Who is the last to let go of these frees memory that the device has: so they go to the reaper.
+    // The last to let go of these frees memory that the device has: so they go to the reaper.
     desk: Reaped<Arc<Desk<P>>>,
     intake: Reaped<Arc<Intake<P>>>,
 }
@@ -178,8 +178,8 @@ impl<P: Provider> Submitter<P> {
     }
 }
 
-/// Whether so many bytes lie in the range that the address of a WRITE was made for. What else can be known of a request,
-/// the Worker knows.
+/// Whether so many bytes lie in the range that the address of a WRITE was made for. The Worker knows everything else of
+/// a request.
 #[inline]
 fn reaches(operation: Operation, bytes: usize) -> Result<(), SubmitErrorKind> {
     let (Operation::Write(remote) | Operation::WriteWithImmediate(remote, _)) = operation else {
@@ -208,7 +208,7 @@ impl<P: Provider> fmt::Debug for Submitter<P> {
 }
 
 impl<P: Provider> Drop for Submitter<P> {
-    /// What it submitted is still sent; what failed goes home with its memory.
+    /// Its requests are still sent; what failed goes home with its memory.
     fn drop(&mut self) {
         self.failures.close();
     }

@@ -87,7 +87,7 @@ pub struct Worker<P: Provider = Rdma> {
     under: Reaped<Under<P>>,
 }
 
-/// What the objects of a Worker stand on.
+/// The foundation of a Worker's objects.
 struct Under<P: Provider> {
     credit_words: Arc<P::Window>,
     domain: Arc<P::ProtectionDomain>,
@@ -111,9 +111,9 @@ const CREDIT_WORD_BYTES: usize = size_of::<u64>();
 #[derive(Debug)]
 pub(crate) struct Reservation {
     pub(crate) id: ChannelId,
-    /// Where the peer's stream came from, if it connected.
+    /// The address that the peer's stream came from, if it connected.
     from: Option<IpAddr>,
-    /// What the half that receives has for the other: [`REFUSED`], [`PEER_CLOSED`], [`PEER_CLOSED_EARLY`], or nothing.
+    /// The news of the half that receives for the other: [`REFUSED`], [`PEER_CLOSED`], [`PEER_CLOSED_EARLY`], or nothing.
     told: AtomicU32,
     /// Whether the peer's handshake is finished, and the channel waits to be admitted.
     is_finished: AtomicU32,
@@ -159,7 +159,7 @@ impl Reservation {
         self.is_finished.store(1, Ordering::Relaxed);
     }
 
-    /// Where the peer's stream came from, while it still has a part to do.
+    /// The address that the peer's stream came from, while it still has a part to do.
     fn unfinished(&self) -> Option<IpAddr> {
         // Relaxed, as the store.
         self.from
@@ -186,7 +186,7 @@ impl Reservation {
         self.told.store(told, Ordering::Relaxed);
     }
 
-    /// What the half that receives has for the other; says so once.
+    /// The news of the half that receives for the other, once.
     pub(crate) fn take_told(&self) -> u32 {
         // Relaxed, as the store; it is taken on one thread.
         let told = self.told.load(Ordering::Relaxed);
@@ -220,7 +220,7 @@ impl<P: Provider> Worker<P> {
         };
         let send_completions = context.completion_queue(&queue)?;
         let receive_completions = context.completion_queue(&CompletionQueueConfig {
-            // Whoever used them, no more shared receives complete than there are.
+            // No more shared receives complete than there are, whichever channel used them.
             depth: config
                 .shared_receives
                 .map_or(queue.depth, |shared| queue.depth.max(shared.depth)),
@@ -296,7 +296,7 @@ impl<P: Provider> Worker<P> {
         })
     }
 
-    /// What destroys for it.
+    /// The reaper that destroys for it.
     pub(crate) const fn reaper(&self) -> &Reaper {
         &self.places.reaper
     }
@@ -418,7 +418,7 @@ impl<P: Provider> Worker<P> {
         u32::try_from(left.count()).unwrap_or(u32::MAX)
     }
 
-    /// What it counts, with all its channels. A clone may be read on any thread, at any time.
+    /// The counts of it and of all its channels. A clone may be read on any thread, at any time.
     #[must_use]
     pub const fn statistics(&self) -> &Arc<Statistics> {
         &self.statistics

@@ -177,7 +177,7 @@ fn plan(
     clauses.join("; ")
 }
 
-/// What strikes one-sided requests that are under way as their rail fails: atomics of which nothing is heard, and WRITEs that come
+/// Faults that strike one-sided requests under way as their rail fails: atomics of which nothing is heard, and WRITEs that come
 /// when their rail was given up, and its other end is still there.
 fn one_sided(
     random: &mut Random,
@@ -192,7 +192,7 @@ fn one_sided(
     if how < 3 {
         return format!("drop every 1st result of {from}/{port}->any");
     }
-    // Those between go again in time, so that the rail stays up until it is cut, or a post of it fails.
+    // The ones between go again in time, so that the rail stays up until it is cut, or a post of it fails.
     let nth = ordinal(2 + random.below(2));
     let (given_up_ns, fault) = if how < 7 {
         let (at, lasts) = (random.below(trouble_ns), trouble_ns / 2);

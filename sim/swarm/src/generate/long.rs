@@ -9,7 +9,7 @@ use crate::generate::links;
 /// long before.
 const TROUBLE_NS: u64 = 2_000_000_000;
 
-/// What is left to chance.
+/// The part that is left to chance.
 pub(crate) fn case(random: &mut Random) -> Case {
     links::case(random, TROUBLE_NS)
 }

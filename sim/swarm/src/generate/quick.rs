@@ -21,14 +21,14 @@ const DROPPING_PER_MILLION: u32 = 400_000;
 /// Nothing of a plan begins later than this, nor lasts longer.
 const TROUBLE_NS: u64 = 20_000_000;
 
-/// What is left to chance.
+/// The part that is left to chance.
 pub(crate) fn case(random: &mut Random) -> Case {
     if random.happens(LINKED_PER_MILLION) {
         return links::case(random, links::TROUBLE_NS);
     }
     let mut hosts: Vec<HostCase> = (0..2 + pick(random, 7)).map(|_| host(random)).collect();
     let lines: Vec<LineCase> = lines(random, &hosts);
-    // Who is to be connected needs a subnet that both are in.
+    // Two hosts that are to be connected need a subnet that both are in.
     for LineCase {
         hosts: [from, to], ..
     } in &lines
@@ -269,7 +269,7 @@ fn trouble(random: &mut Random, hosts: &[HostCase], device: Device) -> Option<St
         1 => format!("port {} down", any(random)),
         2 => format!("pause {}", any(random)),
         3 => format!("slow {} by {}ns", any(random), random.below(5000)),
-        // Where late requests vanish, a channel whose host was killed while it was made never hears of that.
+        // If late requests vanish, a channel whose host was killed while it was made never hears of that.
         4 if !device.quirks().late_requests_vanish => format!("kill h{number}"),
         4 => return None,
         5 => return Some(format!("at {at}ns overrun h{number}")),

@@ -77,7 +77,7 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with_all = ["orders", "metrics", "rails", "key_file", "unauthenticated"])]
     simulated: bool,
 
-    /// Where to listen [default: any port of every address]
+    /// The address to listen at [default: any port of every address]
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "drives")]
     listen: Option<SocketAddr>,
 

@@ -21,7 +21,7 @@ use crate::value::{Place, parse_bytes, parse_bytes_or_none, parse_mtu, parse_sec
 /// How long the peer may be silent, where nothing says so.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a command measures of each operation where nothing says so.
+/// The measurement of each operation where nothing says otherwise.
 struct Measured {
     message_bytes: u32,
     iterations: u64,
@@ -46,7 +46,7 @@ const ALL_SIZES: core::ops::RangeInclusive<u32> = 1..=23;
 const LIGHT_BYTES: u64 = 4 << 20;
 const LIGHT_ITERATIONS_MIN: u64 = 4;
 
-/// Where to listen, and to look, where no port is given.
+/// The port to listen and to look at where none is given.
 const PORT: u16 = 18700;
 
 /// Measure latency: one message at a time
@@ -55,7 +55,7 @@ const PORT: u16 = 18700;
 /// there, which takes every setting from it. Both check all payload bytes, outside the timed
 /// sections, and both fail when either saw a wrong one.
 ///
-/// What is measured, as perftest has it: for send, write and write-imm half the round trip
+/// The measurement is perftest's: for send, write and write-imm half the round trip
 /// of a message and its like-sized answer, polled for without sleep (ib_send_lat and
 /// ib_write_lat); for read and atomics the whole round trip, in which the peer's processor
 /// has no part (ib_read_lat, ib_atomic_lat). write polls the last byte of memory, as
@@ -99,8 +99,8 @@ pub(crate) struct BwArguments {
     )]
     batch: u32,
     /// WRITE from this many buffers again and again, each message to the place of one before it: memory that
-    /// stays in the caches, as with ib_write_bw, which has one buffer. Of each place the last message of a
-    /// round is checked. 0 for a buffer for each message
+    /// stays in the caches, as with ib_write_bw, which has one buffer. The last message of a round in each
+    /// place is checked. 0 for a buffer for each message
     #[arg(long, value_name = "N", default_value_t = 0, requires = "drives")]
     buffers: u32,
 }
@@ -119,7 +119,7 @@ const EXAMPLES_BW: &str = "Examples:\n  \
     doorbell bw --simulated --op write -a                          on no device\n\n\
     As in perftest: -a -d -D -F -I -l -m -n -q -s -t -x.";
 
-/// What both commands take.
+/// The options of both commands.
 #[derive(Args, Clone, Debug)]
 #[command(group(ArgGroup::new("drives").args(["peer", "simulated"])))]
 pub(super) struct Common {
@@ -133,7 +133,7 @@ pub(super) struct Common {
     /// figures measure this program alone
     #[arg(long, conflicts_with_all = ["listen", "keep", "device", "gid_index", "metrics"])]
     pub(super) simulated: bool,
-    /// Where to listen [default: port 18700 of every address]
+    /// The address to listen at [default: port 18700 of every address]
     #[arg(long, value_name = "ADDR:PORT", conflicts_with = "drives")]
     listen: Option<SocketAddr>,
     /// Go on listening after the first client, until interrupted
@@ -161,7 +161,7 @@ pub(super) struct Common {
     pub(super) json: bool,
 }
 
-/// What of the tests both commands take.
+/// The options of tests that both commands have.
 #[derive(Args, Clone, Debug)]
 struct What {
     /// Operations to measure, several with commas or --op again
@@ -291,7 +291,7 @@ impl OpChoice {
 }
 
 impl Common {
-    /// What is in effect of the settings.
+    /// The settings in effect.
     ///
     /// # Errors
     /// One is wrong.
@@ -323,14 +323,14 @@ impl Common {
         self.peer.is_some() || self.simulated
     }
 
-    /// Where to listen.
+    /// The address to listen at.
     pub(super) fn listen_at(&self) -> SocketAddr {
         self.listen.unwrap_or_else(|| anywhere(PORT))
     }
 }
 
 impl LatArguments {
-    /// What holds for all of them.
+    /// The terms of all of them.
     pub(crate) fn terms(&self) -> Terms {
         self.what.terms(&self.common)
     }
@@ -346,7 +346,7 @@ impl LatArguments {
 }
 
 impl BwArguments {
-    /// What holds for all of them.
+    /// The terms of all of them.
     pub(crate) fn terms(&self) -> Terms {
         self.what.terms(&self.common)
     }
@@ -439,7 +439,7 @@ fn parse_one_connection(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Where the peer is that was named on the command line.
+/// The place of the peer that was named on the command line.
 ///
 /// # Errors
 /// It is neither a handle nor an address, nor a name of one that is found in time.
