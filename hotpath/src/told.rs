@@ -32,7 +32,7 @@ impl ToldFlag {
     /// A read-modify-write on both sides: were it a load here, it could see a mark that is about
     /// to be taken, and what was done before the load be seen by nobody.
     ///
-    /// Ordering: [`TOLD_TELL`] pairs with [`TOLD_TAKE`] in [`ToldFlag::take`], both ways.
+    /// Ordering: [`TOLD_TELL`] pairs with [`TOLD_TAKE`] in `ToldFlag::take`, both ways.
     #[must_use = "or nobody hears of it"]
     #[inline]
     pub fn tell(&self) -> bool {

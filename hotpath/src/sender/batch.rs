@@ -123,7 +123,7 @@ pub struct Batch<'q, Q: SendQueue + 'q, W> {
 }
 
 impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
-    /// Stages one request; whether it is signaled is the policy's. See [`SendBatch::push`].
+    /// Stages one request; whether it is signaled is the policy's. See [`SendBatch::push`](doorbell_core::provider::SendBatch::push).
     ///
     /// # Errors
     /// [`Refused`] hands the slots back with the reason.

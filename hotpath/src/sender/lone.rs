@@ -125,7 +125,7 @@ where
     /// Posts one request by itself whose bytes are the caller's own and go inline.
     ///
     /// # Errors
-    /// As for [`Batch::push_inline`] and [`Batch::ring`].
+    /// As for [`Batch::push_inline`](crate::Batch::push_inline) and [`Batch::ring`](crate::Batch::ring).
     #[inline(always)]
     pub fn post_inline_one(
         &mut self,

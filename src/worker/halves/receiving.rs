@@ -21,7 +21,7 @@ use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting, Watched};
 use crate::worker::{Turn, Under};
 use crate::{Event, Lease};
 
-/// The half of a [`Worker`] that receives, for one thread: the receive completion queue, the
+/// The half of a [`Worker`](crate::Worker) that receives, for one thread: the receive completion queue, the
 /// memory that is received into, and of each channel the half that receives.
 pub struct ReceiveWorker<P: Provider = Rdma> {
     pub(in crate::worker) places: Places<ReceiveHalf<P>>,
@@ -63,7 +63,7 @@ impl<P: Provider> ReceiveWorker<P> {
         Ok(early.saturating_add(count))
     }
 
-    /// Polls until events came, as [`Worker::wait`] does. Ends at the deadline, too.
+    /// Polls until events came, as [`Worker::wait`](crate::Worker::wait) does. Ends at the deadline, too.
     ///
     /// # Errors
     /// The Worker was made without notification and is to sleep, or the completion queue failed;
@@ -79,7 +79,7 @@ impl<P: Provider> ReceiveWorker<P> {
     }
 
     /// Gives leave to sleep, or `None` where something happened meanwhile; see
-    /// [`Worker::ready_to_sleep`].
+    /// [`Worker::ready_to_sleep`](crate::Worker::ready_to_sleep).
     ///
     /// # Errors
     /// The Worker was made without notification, or the completion queue failed.
@@ -108,7 +108,7 @@ impl<P: Provider> ReceiveWorker<P> {
         self.arena.slot_bytes()
     }
 
-    /// How the memory it receives into was placed; see [`Worker::placement`].
+    /// How the memory it receives into was placed; see [`Worker::placement`](crate::Worker::placement).
     #[must_use]
     pub fn placement(&self) -> Placement {
         self.arena.placement()
@@ -134,7 +134,7 @@ impl<P: Provider> ReceiveWorker<P> {
 
 impl<P: Watched> ReceiveWorker<P> {
     /// The descriptor that becomes readable when the completion queue notifies; see
-    /// [`Worker::descriptors`].
+    /// [`Worker::descriptors`](crate::Worker::descriptors).
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.receives.completions.notification()?.as_fd())

@@ -26,7 +26,7 @@ use crate::worker::submissions::Submissions;
 use crate::worker::waiting::{NAP, Sleep, Sleeper, WaitError, Waiting, Watched};
 use crate::worker::{PEER_CLOSED, PEER_CLOSED_EARLY, REFUSED, Turn, Under};
 
-/// The half of a [`Worker`] that sends, for one thread: the send completion queue, memory of
+/// The half of a [`Worker`](crate::Worker) that sends, for one thread: the send completion queue, memory of
 /// its own, and of each channel the half that sends.
 ///
 /// It announces receives to the peers, too, those that the other half posted: who receives much
@@ -125,7 +125,7 @@ impl<P: Provider> SendWorker<P> {
         });
     }
 
-    /// Polls until something happened, as [`Worker::wait`] does: events came, or a message that
+    /// Polls until something happened, as [`Worker::wait`](crate::Worker::wait) does: events came, or a message that
     /// was refused for want of a credit can be sent now. Ends at the deadline, too.
     ///
     /// It sleeps a millisecond at a time at most: no completion tells that receives of the other
@@ -145,7 +145,7 @@ impl<P: Provider> SendWorker<P> {
     }
 
     /// Gives leave to sleep, or `None` where something happened meanwhile; see
-    /// [`Worker::ready_to_sleep`]. It is never for longer than a millisecond.
+    /// [`Worker::ready_to_sleep`](crate::Worker::ready_to_sleep). It is never for longer than a millisecond.
     ///
     /// # Errors
     /// The Worker was made without notification, or the completion queue failed.
@@ -188,7 +188,7 @@ impl<P: Provider> SendWorker<P> {
         self.arena.lease()
     }
 
-    /// Sends one message of these bytes on a channel; see [`Worker::send`].
+    /// Sends one message of these bytes on a channel; see [`Worker::send`](crate::Worker::send).
     ///
     /// # Errors
     /// As there.
@@ -199,7 +199,7 @@ impl<P: Provider> SendWorker<P> {
         half.send_bytes(arena, bytes)
     }
 
-    /// Leases memory for a message that the channel could send now; see [`Worker::lease_for`].
+    /// Leases memory for a message that the channel could send now; see [`Worker::lease_for`](crate::Worker::lease_for).
     ///
     /// # Errors
     /// As there.
@@ -222,7 +222,7 @@ impl<P: Provider> SendWorker<P> {
         self.arena.slot_bytes()
     }
 
-    /// How the memory it lends was placed; see [`Worker::placement`].
+    /// How the memory it lends was placed; see [`Worker::placement`](crate::Worker::placement).
     #[must_use]
     pub const fn placement(&self) -> Placement {
         self.arena.placement()
@@ -258,7 +258,7 @@ impl<P: Provider> SendWorker<P> {
 impl<P: Watched> SendWorker<P> {
     /// The descriptors that become readable when the completion queue notifies, and when a
     /// [`Submitter`](crate::Submitter) submitted something, to be watched together; see
-    /// [`Worker::descriptors`].
+    /// [`Worker::descriptors`](crate::Worker::descriptors).
     #[must_use]
     pub fn descriptors(&self) -> Option<[BorrowedFd<'_>; 2]> {
         let sends = &self.sends.completions;
