@@ -19,7 +19,7 @@ use super::one_sided::OneSided;
 use super::question::Question;
 use super::rail::{At, LinkRail, NotConnected};
 use super::store::{Store, room_for};
-use crate::{Channel, Lease, SendErrorKind, Worker};
+use crate::{Channel, Lease, SendError, SendErrorKind, Worker};
 
 pub(super) struct Link<P: Provider, N: Network> {
     pub(super) session: Session<Box<[Retained]>, Box<[Kept]>>,
@@ -350,6 +350,8 @@ fn send<P: Provider>(
 ) -> Result<Posted, (Posted, Option<Lease<P>>)> {
     match channel.send(lease) {
         Ok(ticket) => Ok(Posted::Done(ticket)),
+        // The device has not said that it does not have it.
+        Err(SendError { item: None, .. }) => Err((Posted::InDoubt, None)),
         Err(error) => Err((posted(Err(error.kind)), error.item)),
     }
 }

@@ -349,7 +349,10 @@ fn act<P: Provider, N: Network>(
             link.session.did(action, now);
         }
         Posted::Blocked => link.session.blocked(rail),
-        Posted::Failed | Posted::InDoubt => {
+        outcome @ (Posted::Failed | Posted::InDoubt) => {
+            if matches!(outcome, Posted::InDoubt) {
+                link.session.in_doubt(action);
+            }
             if let Some(at) = link.rail_mut(rail).and_then(super::rail::LinkRail::lose) {
                 close(rail, at, Deadline::at(now));
             }

@@ -3,9 +3,10 @@
 use core::time::Duration;
 
 use doorbell_core::session::{
-    Action, Epoch, FinalReason, Kept, Retained, Role, Session, SessionConfig, SessionId,
+    Action, Epoch, FinalReason, Kept, Retained, Role, Sequence, Session, SessionConfig, SessionEvent,
+    SessionId,
 };
-use doorbell_core::wire::{Refusal, RefusalReason, SessionFrame};
+use doorbell_core::wire::{AttachParameters, Refusal, RefusalReason, SessionFrame};
 use doorbell_core::{Deadline, Instant};
 
 type Machine = Session<[Retained; 8], [Kept; 8]>;
@@ -25,6 +26,68 @@ fn initiator(rails: u8) -> Machine {
         assert_eq!(session.poll_action(NOW, 0), Some(Action::Connect { rail, epoch }));
     }
     session
+}
+
+/// A peer's first words on a connection: it has taken so many fragments.
+fn said(epoch: u32, expected: u64) -> AttachParameters {
+    AttachParameters {
+        session: SessionId::new(77).unwrap(),
+        epoch: Epoch::from_wire(epoch),
+        rail: 0,
+        begins: true,
+        oldest: Sequence(0),
+        expected: Sequence(expected),
+        window: 8,
+    }
+}
+
+/// A post that failed in doubt may have reached the peer, which acknowledges it on the next connection.
+#[test]
+fn a_fragment_in_doubt_may_be_acknowledged_and_one_that_was_refused_may_not() {
+    for is_in_doubt in [true, false] {
+        let tables = ([Retained::default(); 8], [Kept::default(); 8]);
+        let id = SessionId::new(77).unwrap();
+        let mut session: Machine = Session::new(SessionConfig::default(), Role::Responder, id, tables, NOW);
+        session.offered(&said(1, 0), 1000, NOW).unwrap();
+        let attach = session.poll_action(NOW, 0).unwrap();
+        session.did(&attach, NOW);
+        session.push(1, 16).unwrap();
+        let transmit = session.poll_action(NOW, 0).unwrap();
+        assert!(matches!(transmit, Action::Transmit { .. }), "{transmit:?}");
+        if is_in_doubt {
+            session.in_doubt(&transmit);
+        }
+        session.failed(0, NOW, 0);
+        // It goes again where the peer does not have it.
+        let mut again = session
+            .offered(&said(2, 0), 1000, NOW)
+            .map(|_| Vec::new())
+            .unwrap();
+        while let Some(action) = session.poll_action(NOW, 0) {
+            again.push(action);
+            if matches!(action, Action::Transmit { .. }) {
+                session.blocked(0);
+                break;
+            }
+            session.did(&action, NOW);
+        }
+        assert!(
+            again
+                .iter()
+                .any(|action| matches!(action, Action::Transmit { .. }))
+        );
+        session.failed(0, NOW, 0);
+        let offered = session.offered(&said(3, 1), 1000, NOW);
+        match is_in_doubt {
+            true => {
+                assert!(offered.is_ok() && session.is_drained(), "{offered:?}");
+                let mut events = core::iter::from_fn(|| session.poll_event());
+                let done = SessionEvent::Done { through: Sequence(0) };
+                assert!(events.any(|event| event == done));
+            }
+            false => assert_eq!(offered, Err(RefusalReason::CONTRADICTION)),
+        }
+    }
 }
 
 #[test]

@@ -210,6 +210,14 @@ where
         }
     }
 
+    /// Says that it is not known whether what was asked for is posted: the peer may have it, and may acknowledge it on another
+    /// connection. This one tells of it no more, and is to be failed.
+    pub fn in_doubt(&mut self, action: &Action) {
+        if let Action::Transmit { rail, fragment, .. } = *action {
+            self.outbox.sent(fragment.sequence, rail);
+        }
+    }
+
     /// Says that something of the caller's own was posted on a rail, of so many bytes: it is awaited like the rest, and
     /// [`Session::completed`] is told of it.
     pub fn posted_beside(&mut self, rail: u8, bytes: u64, now: Instant) {
