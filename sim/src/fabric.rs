@@ -28,6 +28,7 @@ pub struct FabricBuilder {
     link: LinkConfig,
     quirks: Quirks,
     is_driven: bool,
+    call_ns: u64,
     clock: Option<fn() -> Instant>,
     plan: Plan,
 }
@@ -58,6 +59,13 @@ impl FabricBuilder {
         self
     }
 
+    /// Each call of a driven fabric takes so long, and what is due by then happens in it: so what one thread does in two calls
+    /// has something between. The default is no time.
+    pub fn calls_take(mut self, span: Duration) -> Self {
+        self.call_ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        self
+    }
+
     /// Time is what this clock says, and passes while nobody calls, too: a thread of the fabric's own lets happen what is
     /// due. It is for programs that sleep at descriptors, in an event loop, and for those that look at the clock of this
     /// machine; their runs do not repeat. A clock that stands still for a while is caught up with, in order.
@@ -79,6 +87,7 @@ impl FabricBuilder {
         let is_driven = self.is_driven || self.clock.is_some();
         let began_ns = self.clock.map_or(0, |clock| clock().to_ns());
         let mut world = World::new(self.seed, self.link, is_driven, began_ns);
+        world.call_ns = self.call_ns;
         world.follow(&self.plan);
         let world = Arc::new(Mutex::new(world));
         let start = |clock| Arc::new(RealTime::start(clock, &world));

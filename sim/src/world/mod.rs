@@ -56,6 +56,8 @@ pub(crate) struct World {
     events: Events,
     /// Whether time passes only when it is told to.
     pub(crate) is_driven: bool,
+    /// How long each call takes, where somebody drives.
+    pub(crate) call_ns: u64,
     pub(crate) random: Random,
     /// Chance that hosts ask for, apart from that of the world.
     pub(crate) entropy: Random,
@@ -103,6 +105,7 @@ impl World {
             began_ns,
             events: Events::default(),
             is_driven,
+            call_ns: 0,
             random: Random::new(seed),
             entropy: Random::new(!seed),
             link,

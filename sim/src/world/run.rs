@@ -22,12 +22,14 @@ impl World {
         self.now_ns
     }
 
-    /// Lets happen what is under way, unless somebody drives.
+    /// Lets happen what is under way, unless somebody drives: then what is due while the call lasts.
     pub(crate) fn settle(&mut self) {
         self.fail_pending();
         if !self.is_driven {
             let mut timers_left = STORM_TIMERS;
             self.run(&mut timers_left);
+        } else if self.call_ns > 0 {
+            self.run_until(self.now_ns.saturating_add(self.call_ns));
         }
     }
 

@@ -114,7 +114,7 @@ impl Run<'_> {
             let worker = &mut self.stations[case.hosts[end]].workers[at.worker];
             let in_flight = worker.channel(at.id).map_or(0, |channel| channel.in_flight());
             // Unsignaled requests at the end wait for one that is signaled, which comes last.
-            let is_told = case.unsignaled_max == 0 || self.told.contains(&[line, end]);
+            let is_told = case.end(end).unsignaled_max == 0 || self.told.contains(&[line, end]);
             // A device may try for as long as the peer's queue pair is there, though that failed.
             let other = connection.ends[1 - end].as_ref();
             let is_held_up = is_patient && other.is_some_and(End::is_leaving);
@@ -134,9 +134,9 @@ impl Run<'_> {
 impl LinkedRun<'_> {
     /// Looks whether anything is late.
     pub(crate) fn check_late(&mut self) -> Verdict {
-        let bounds = self.bounds;
         let mut awaited = Vec::new();
         for (number, bond) in self.bonds.iter().enumerate().filter(|(_, bond)| !bond.is_over()) {
+            let bounds = self.bounds[bond.line];
             let mut push = |end: usize, what, which: u64, bound_ns| {
                 awaited.push(Awaited {
                     line: bond.line,
@@ -148,7 +148,11 @@ impl LinkedRun<'_> {
                 });
             };
             if bond.is_ending() {
-                push(0, "the end of a link", 0, bounds.end_ns);
+                let (what, within_ns) = match bond.is_parting {
+                    true => ("the farewell of a link", bounds.farewell_ns),
+                    false => ("the end of a link", bounds.end_ns),
+                };
+                push(0, what, 0, within_ns);
                 continue;
             }
             if !bond.is_whole() {

@@ -21,16 +21,32 @@ pub(crate) struct Bond {
     pub(crate) flows: [Flow; 2],
     /// Rails that were up once.
     pub(crate) rails: BTreeSet<u8>,
+    /// It is closed with all its rails up, nothing under way, and nothing going wrong.
+    pub(crate) is_parting: bool,
 }
 
 #[derive(Debug, Default)]
-struct End {
-    id: Option<LinkId>,
-    is_closing: bool,
+pub(crate) struct End {
+    pub(crate) id: Option<LinkId>,
+    pub(crate) is_closing: bool,
     /// It was told of its end.
-    is_over: bool,
+    pub(crate) is_over: bool,
     /// Its process went, and was told of nothing.
-    is_replaced: bool,
+    pub(crate) is_replaced: bool,
+    /// Since when it has no rail, as it was told.
+    pub(crate) lost_ns: Option<u64>,
+    /// It had a rail once.
+    pub(crate) was_connected: bool,
+    /// When it went, one way or the other.
+    pub(crate) gone_ns: Option<u64>,
+    /// Why it was over.
+    pub(crate) reason: Option<FinalReason>,
+    /// Since when each rail is up.
+    pub(crate) up_ns: [Option<u64>; 8],
+    /// When a rail was lost that had been up: since when, and when it went down.
+    pub(crate) lost_rails_ns: [Option<[u64; 2]>; 8],
+    /// By when it is closed.
+    pub(crate) closes_by_ns: Option<u64>,
 }
 
 /// What goes from one end to the other.
@@ -63,16 +79,25 @@ impl Flow {
 }
 
 impl Bond {
-    pub(crate) fn new(number: u32, line: usize, id: LinkId) -> Self {
+    pub(crate) fn new(number: u32, line: usize, id: LinkId, now_ns: u64) -> Self {
         let mut ends = [End::default(), End::default()];
-        ends[0].id = Some(id);
+        (ends[0].id, ends[0].lost_ns) = (Some(id), Some(now_ns));
         Self {
             number,
             line,
             ends,
             flows: Default::default(),
             rails: BTreeSet::new(),
+            is_parting: false,
         }
+    }
+
+    pub(crate) const fn number(&self) -> u32 {
+        self.number
+    }
+
+    pub(crate) const fn end(&self, end: usize) -> &End {
+        &self.ends[end]
     }
 
     /// What an end is named, as long as it is there.
@@ -90,13 +115,15 @@ impl Bond {
         self.ends[end].is_closing
     }
 
-    pub(crate) fn close(&mut self, end: usize) {
+    pub(crate) fn close(&mut self, end: usize, by_ns: u64) {
         self.ends[end].is_closing = true;
+        self.ends[end].closes_by_ns.get_or_insert(by_ns);
     }
 
     /// The process of an end is another.
-    pub(crate) fn replace(&mut self, end: usize) {
+    pub(crate) fn replace(&mut self, end: usize, now_ns: u64) {
         self.ends[end].is_replaced = true;
+        self.ends[end].gone_ns.get_or_insert(now_ns);
     }
 
     /// An end accepted it.
@@ -179,11 +206,31 @@ impl Bond {
     }
 
     /// An end is told how its session is. A clock that jumps ends what is awaited by it.
-    pub(crate) fn hear_session(&mut self, end: usize, event: SessionEvent, clocks_jump: bool) -> Verdict {
+    pub(crate) fn hear_session(
+        &mut self,
+        end: usize,
+        event: SessionEvent,
+        (now_ns, clocks_jump): (u64, bool),
+    ) -> Verdict {
         let flow = &mut self.flows[end];
+        let at = &mut self.ends[end];
         match event {
+            SessionEvent::Connected | SessionEvent::Recovered => {
+                (at.lost_ns, at.was_connected) = (None, true);
+                Ok(())
+            }
+            SessionEvent::Recovering => {
+                at.lost_ns = Some(now_ns);
+                Ok(())
+            }
             SessionEvent::RailUp { rail } => {
                 self.rails.insert(rail);
+                at.up_ns[usize::from(rail)] = Some(now_ns);
+                Ok(())
+            }
+            SessionEvent::RailDown { rail } => {
+                let up_ns = at.up_ns[usize::from(rail)].take();
+                at.lost_rails_ns[usize::from(rail)] = up_ns.map(|up_ns| [up_ns, now_ns]);
                 Ok(())
             }
             SessionEvent::Done { through } => {
@@ -214,28 +261,18 @@ impl Bond {
                 ensure(is_told, "told", || {
                     format!("the end, where messages have none: {:?}", flow.open)
                 })?;
-                let (has_unknown, is_closing) = (flow.unknown > 0, self.ends[end].is_closing);
+                let is_lost = flow.unknown > 0 && !at.is_closing;
+                (at.is_over, at.reason, at.gone_ns) = (true, Some(reason), at.gone_ns.or(Some(now_ns)));
                 let other = &self.ends[1 - end];
-                let has_other_gone = other.has_gone() || other.is_closing;
-                let may_be = match reason {
-                    FinalReason::Closed => is_closing,
-                    FinalReason::PeerClosed => other.is_closing,
-                    FinalReason::PeerRestarted => other.is_replaced,
-                    // What the other would say as it goes may be lost, and where this one is connected to it comes to nobody.
-                    FinalReason::Unreachable => other.has_gone() || clocks_jump,
-                    FinalReason::EndedByPeer(RefusalReason::GIVEN_UP) => other.is_over && clocks_jump,
-                    _ => false,
-                };
-                ensure(may_be, "excuse", || {
-                    format!("link {} ended: {reason}", self.number)
-                })?;
+                let is_given_up = matches!(
+                    reason,
+                    FinalReason::Unreachable | FinalReason::EndedByPeer(RefusalReason::GIVEN_UP)
+                );
                 ensure(
-                    !has_unknown || is_closing || has_other_gone || clocks_jump,
+                    !is_lost || is_given_up || other.has_gone() || other.is_closing || clocks_jump,
                     "lost",
                     || format!("{reason}, and of messages nothing is known"),
-                )?;
-                self.ends[end].is_over = true;
-                Ok(())
+                )
             }
             _ => Ok(()),
         }
@@ -243,7 +280,7 @@ impl Bond {
 }
 
 impl End {
-    const fn has_gone(&self) -> bool {
+    pub(crate) const fn has_gone(&self) -> bool {
         self.is_over || self.is_replaced
     }
 }

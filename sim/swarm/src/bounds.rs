@@ -36,6 +36,18 @@ pub(crate) const PACED_NS: u64 = 1024 * STEP_NS;
 /// What is done between two polls is seen by the second, and what follows from it done by the third.
 const POLLS_NS: u64 = 2 * STEP_NS;
 
+/// Calls of a device that one poll of a Worker makes at most, as far as they count.
+const CALLS_OF_POLL: u64 = 32;
+
+/// The same, and how long the polls themselves take, where calls and the application take time: all hosts poll one after the
+/// other, and are told of all that is under way.
+fn polls_ns(case: &Case) -> u64 {
+    let calls = CALLS_OF_POLL * 2 * case.hosts.len() as u64;
+    let ends = case.lines.iter().flat_map(|line| [line.end(0), line.end(1)]);
+    let events: u64 = ends.map(|end| 2 * u64::from(end.send_depth)).sum();
+    POLLS_NS + 4 * (calls * case.call_ns + events * case.handler_ns)
+}
+
 /// How much time there is for what is awaited of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
@@ -69,8 +81,31 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
+    /// Both ends have the time that the slower one needs.
     pub(crate) fn of(case: &Case, line: &LineCase) -> anyhow::Result<Self> {
-        let config = channel_config(line, case.endings, 0, 0)?;
+        let connecting = Self::of_end(case, line, 0)?;
+        let Self {
+            request_ns,
+            send_ns,
+            connect_ns,
+            handshake_ns,
+            rings_ns,
+            close_ns,
+            report_ns,
+        } = Self::of_end(case, line, 1)?;
+        Ok(Self {
+            request_ns: connecting.request_ns.max(request_ns),
+            send_ns: connecting.send_ns.max(send_ns),
+            connect_ns: connecting.connect_ns.max(connect_ns),
+            handshake_ns: connecting.handshake_ns.max(handshake_ns),
+            rings_ns: connecting.rings_ns.max(rings_ns),
+            close_ns: connecting.close_ns.max(close_ns),
+            report_ns: connecting.report_ns.max(report_ns),
+        })
+    }
+
+    fn of_end(case: &Case, line: &LineCase, end: usize) -> anyhow::Result<Self> {
+        let config = channel_config(line, case.endings, end, 0)?;
         let quirks = case.device.quirks();
         let silence_ns = timer_ns(4096 << config.timeout, &quirks);
         let not_ready_ns = timer_ns(not_ready_ns(config.min_rnr_timer), &quirks);
@@ -84,7 +119,7 @@ impl Bounds {
             + not_ready_ns
             + round_trips * 2 * case.latency_ns
             + wire_ns(case)
-            + POLLS_NS;
+            + polls_ns(case);
         let stages = config
             .handshake_stage
             .saturating_mul(2)
@@ -100,12 +135,12 @@ impl Bounds {
         let probe_ns = case.endings.map_or(0, |endings| endings.probe_after_ns);
         Ok(Self {
             request_ns,
-            report_ns: probe_ns + ns(PROBED_WITHIN) + request_ns + POLLS_NS,
+            report_ns: probe_ns + ns(PROBED_WITHIN) + request_ns + polls_ns(case),
             send_ns: 2 * request_ns,
-            connect_ns: ns(CONNECT_WITHIN) + POLLS_NS,
-            handshake_ns: ns(stages) + POLLS_NS,
-            rings_ns: ns(RINGS_WITHIN) + POLLS_NS,
-            close_ns: closes_ns.saturating_add(ns(FLUSHED_WITHIN) + POLLS_NS),
+            connect_ns: ns(CONNECT_WITHIN) + polls_ns(case),
+            handshake_ns: ns(stages) + polls_ns(case),
+            rings_ns: ns(RINGS_WITHIN) + polls_ns(case),
+            close_ns: closes_ns.saturating_add(ns(FLUSHED_WITHIN) + polls_ns(case)),
         })
     }
 
@@ -121,7 +156,7 @@ impl Bounds {
 
 /// How long as many datagrams as there are receives for are under way at most.
 pub(crate) fn datagrams_ns(case: &Case) -> u64 {
-    2 * case.latency_ns + wire_ns(case) + POLLS_NS
+    2 * case.latency_ns + wire_ns(case) + polls_ns(case)
 }
 
 /// All that all lines may have outstanding, one behind the other through one port: every message as long as any may be,
@@ -129,7 +164,8 @@ pub(crate) fn datagrams_ns(case: &Case) -> u64 {
 fn wire_ns(case: &Case) -> u64 {
     let slots = case.hosts.iter().map(|host| u64::from(host.slot_bytes));
     let longest = slots.fold(RESTING_BYTES as u64, u64::max);
-    let requests: u64 = case.lines.iter().map(|line| 2 * u64::from(line.send_depth)).sum();
+    let ends = case.lines.iter().flat_map(|line| [line.end(0), line.end(1)]);
+    let requests: u64 = ends.map(|end| u64::from(end.send_depth)).sum();
     let bits = 8 * 2 * longest * requests;
     1_000 * bits / u64::from(case.bandwidth_mbps.max(1))
 }
@@ -154,7 +190,7 @@ pub(crate) fn ns(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// How much time there is for what is awaited of a link. All are configured alike.
+/// How much time there is for what is awaited of a link: by how both of its hosts make links, of each time the longer one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkBounds {
     /// Until a rail carries again, or for the first time.
@@ -173,23 +209,53 @@ pub(crate) struct LinkBounds {
     /// From when one end of a link goes until both are gone: it says so within its deadline, or the other end notices, and
     /// tries to recover for as long as it may.
     pub(crate) end_ns: u64,
+    /// From when one end of a link that has all its rails, and nothing under way, is closed until both have heard of that: what
+    /// came last is acknowledged, and farewell said.
+    pub(crate) farewell_ns: u64,
+    /// How long each end tries to recover, and how much later it may notice that the time is over.
+    pub(crate) recover_ns: [u64; 2],
+    pub(crate) polls_ns: u64,
+    /// From when a rail that had been up for long is lost until it is up again, where nothing hinders that any more: it is tried
+    /// again after the first wait, and proves itself.
+    pub(crate) again_ns: u64,
+    /// Receives that either end has posted at least, whatever it is yet to post again.
+    pub(crate) receives_min: u32,
     /// Until what a handshake has that its peer gave up is home: it ends, and is closed.
     pub(crate) home_ns: u64,
 }
 
 impl LinkBounds {
-    pub(crate) fn of(case: &Case, config: &LinkConfig) -> anyhow::Result<Self> {
-        let line = case.lines.first();
-        let line = line.ok_or_else(|| anyhow::anyhow!("there is no line"))?;
-        let channel = Bounds::of(case, line)?;
-        let session = &config.session;
+    /// Those of a line whose ends are configured so.
+    pub(crate) fn of(case: &Case, line: &LineCase, configs: &[LinkConfig; 2]) -> anyhow::Result<Self> {
+        let most = |of: fn(&LinkConfig) -> u64| configs.iter().map(of).fold(0, u64::max);
+        let mut slower = line.clone();
+        slower.send_depth = configs
+            .iter()
+            .map(|config| config.channel.send_depth)
+            .fold(0, u32::max);
+        slower.timeout = configs
+            .iter()
+            .map(|config| config.channel.timeout)
+            .fold(0, u8::max);
+        slower.retry_count = configs
+            .iter()
+            .map(|config| config.channel.retry_count)
+            .fold(0, u8::max);
+        slower.listening = None;
+        let channel = Bounds::of(case, &slower)?;
         let polls_every_ns = case.links.map_or(0, |links| links.polls_every_ns);
-        let polls_ns = 4 * polls_every_ns.max(10_000_000);
-        let gone_ns = ns(session.heartbeat_idle + session.dead_after).max(channel.request_ns) + polls_ns;
-        let attempt_ns = 2 * ns(session.attach_within);
-        let proofs_ns = u64::from(session.fail_back_proofs) * ns(session.fail_back_interval);
-        let rail_ns = gone_ns + 2 * attempt_ns + ns(session.backoff.longest) + proofs_ns + polls_ns;
-        let put_off_ns = u64::from(config.retained) * (ns(session.acknowledge_after) + polls_every_ns);
+        let polls_ns = 4 * polls_every_ns.max(10_000_000) + polls_ns(case);
+        let silent_ns = most(|config| ns(config.session.heartbeat_idle + config.session.dead_after));
+        let gone_ns = silent_ns.max(channel.request_ns) + polls_ns;
+        let attempt_ns = 2 * most(|config| ns(config.session.attach_within));
+        let proofs_ns =
+            most(|config| u64::from(config.session.fail_back_proofs) * ns(config.session.fail_back_interval));
+        let longest_ns = most(|config| ns(config.session.backoff.longest));
+        let rail_ns = gone_ns + 2 * attempt_ns + longest_ns + proofs_ns + polls_ns;
+        let retained = most(|config| u64::from(config.retained));
+        let acknowledged_ns = most(|config| ns(config.session.acknowledge_after)) + polls_every_ns;
+        let recover_ns = configs.each_ref().map(|config| ns(config.session.recover_within));
+        let recovered_ns = recover_ns[0].max(recover_ns[1]);
         let closes = case
             .operations
             .iter()
@@ -200,9 +266,22 @@ impl LinkBounds {
         let closes_ns = closes.fold(ns(CLOSE_LINK_WITHIN), u64::max);
         Ok(Self {
             rail_ns,
-            message_ns: rail_ns + put_off_ns + channel.request_ns,
-            window_ns: ns(session.recover_within) + gone_ns + polls_ns,
-            end_ns: closes_ns.saturating_add(gone_ns + ns(session.recover_within) + polls_ns),
+            message_ns: rail_ns + retained * acknowledged_ns + channel.request_ns,
+            window_ns: recovered_ns + gone_ns + polls_ns,
+            end_ns: closes_ns.saturating_add(gone_ns + recovered_ns + polls_ns),
+            farewell_ns: 2 * (acknowledged_ns + channel.request_ns + polls_ns),
+            recover_ns,
+            polls_ns,
+            again_ns: most(|config| ns(config.session.backoff.first)) + proofs_ns + 2 * polls_ns,
+            receives_min: configs
+                .iter()
+                .map(|config| {
+                    config
+                        .channel
+                        .receive_depth
+                        .saturating_sub(config.channel.repost_batch)
+                })
+                .fold(u32::MAX, u32::min),
             home_ns: channel.handshake_ns + channel.close_ns + polls_ns,
         })
     }

@@ -31,6 +31,12 @@ pub(crate) struct Case {
     /// How an end of a line learns that the other is gone; without, both close a line together.
     #[serde(default)]
     pub(crate) endings: Option<EndingsCase>,
+    /// How long each call of a device takes: so long goes on what happens beside it.
+    #[serde(default)]
+    pub(crate) call_ns: u64,
+    /// How long the application takes with each event that it is told of.
+    #[serde(default)]
+    pub(crate) handler_ns: u64,
 }
 
 /// An end whose peer is gone closes its channel once its Worker reported that, and not before.
@@ -55,6 +61,39 @@ pub(crate) struct LinksCase {
     /// The rails of a host are ports of one device, and not devices: each leads to all windows.
     #[serde(default)]
     pub(crate) is_one_device: bool,
+    /// What each rail carries is weighed once faults have stopped.
+    #[serde(default)]
+    pub(crate) is_weighed: bool,
+}
+
+/// How one host makes its links. Spans are in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HostLinksCase {
+    pub(crate) retained: u32,
+    pub(crate) ahead: u32,
+    pub(crate) requests: u32,
+    pub(crate) send_depth: u32,
+    pub(crate) receive_depth: u32,
+    pub(crate) repost_batch: u32,
+    pub(crate) timeout: u8,
+    pub(crate) retry_count: u8,
+    pub(crate) times: TimesCase,
+}
+
+/// The times of one host's sessions, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TimesCase {
+    pub(crate) heartbeat_idle: u64,
+    pub(crate) suspect_after: u64,
+    pub(crate) dead_after: u64,
+    pub(crate) attach_within: u64,
+    pub(crate) acknowledge_after: u64,
+    pub(crate) acknowledge_fragments: u32,
+    pub(crate) fail_back_proofs: u8,
+    pub(crate) fail_back_interval: u64,
+    pub(crate) reconnect_first: u64,
+    pub(crate) reconnect_longest: u64,
+    pub(crate) recover_within: u64,
 }
 
 /// Which devices the hosts have.
@@ -107,6 +146,9 @@ pub(crate) struct HostCase {
     /// How fast its device in each subnet says it is, in megabits per second.
     #[serde(default = "alike")]
     pub(crate) speeds_mbps: [u32; 2],
+    /// How it makes its links, where that is not as all others do.
+    #[serde(default)]
+    pub(crate) links: Option<HostLinksCase>,
 }
 
 /// Both subnets as good.
@@ -153,6 +195,38 @@ pub(crate) struct LineCase {
     /// The rings that each end reads, where they open some.
     #[serde(default)]
     pub(crate) rings: Option<[RingCase; 2]>,
+    /// How the end that listens is made, where that is not as the other one.
+    #[serde(default)]
+    pub(crate) listening: Option<EndCase>,
+}
+
+/// How one end of a line is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EndCase {
+    pub(crate) send_depth: u32,
+    pub(crate) repost_batch: u32,
+    pub(crate) unsignaled_max: u32,
+    pub(crate) inline_bytes_max: u32,
+    pub(crate) inline_alone_bytes_max: u32,
+    pub(crate) rd_atomic_max: u8,
+    pub(crate) timeout: u8,
+    pub(crate) retry_count: u8,
+}
+
+impl LineCase {
+    /// How one of its ends is made: the one that connects, or the one that listens.
+    pub(crate) fn end(&self, end: usize) -> EndCase {
+        self.listening.filter(|_| end == 1).unwrap_or(EndCase {
+            send_depth: self.send_depth,
+            repost_batch: self.repost_batch,
+            unsignaled_max: self.unsignaled_max,
+            inline_bytes_max: self.inline_bytes_max,
+            inline_alone_bytes_max: self.inline_alone_bytes_max,
+            rd_atomic_max: self.rd_atomic_max,
+            timeout: self.timeout,
+            retry_count: self.retry_count,
+        })
+    }
 }
 
 /// A ring that an end reads.
@@ -214,6 +288,8 @@ pub(crate) enum What {
     DropWorker,
     /// So many datagrams of so many bytes with one doorbell.
     Datagram { count: u8, bytes: u16 },
+    /// For so long each end of the line sends as much as is taken, so often, in messages of so many bytes.
+    Load { ns: u64, every_ns: u64, bytes: u16 },
     /// The process that has the links stands still for so long, and its device does not.
     Stop { ns: u64 },
     /// Another process takes its place, which knows of no link.
@@ -402,7 +478,14 @@ mod tests {
     fn a_file_from_before_there_were_rings_is_read() {
         let mut value: serde_json::Value =
             serde_json::from_str(&generate(Seed::quick(3)).to_text().unwrap()).unwrap();
-        for (list, field) in [("lines", "rings"), ("hosts", "order"), ("hosts", "speeds_mbps")] {
+        let fields = [
+            ("lines", "rings"),
+            ("lines", "listening"),
+            ("hosts", "order"),
+            ("hosts", "speeds_mbps"),
+            ("hosts", "links"),
+        ];
+        for (list, field) in fields {
             for entry in value[list].as_array_mut().unwrap() {
                 assert!(entry.as_object_mut().unwrap().remove(field).is_some());
             }

@@ -223,7 +223,9 @@ impl Run<'_> {
                 // What was posted behind the last request that is signaled nobody waits for.
                 // Of what was lost with a completion queue nobody tells, either.
                 let may_vanish = self.case.device.quirks().late_requests_vanish || self.excuses.overruns;
-                let is_untold = left <= self.case.lines[line].unsignaled_max as usize;
+                // So nobody does for what a device took of a batch, where that had no request after it.
+                let unsignaled_max = self.case.lines[line].end(end).unsignaled_max as usize;
+                let is_untold = left <= unsignaled_max || self.excuses.posts;
                 let may_be = may_vanish || is_untold && outcome.is_err();
                 ensure(left == 0 || may_be, "told", || {
                     format!("line {line}: {left} requests ended, and nobody was told ({outcome:?})")

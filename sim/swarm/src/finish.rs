@@ -176,7 +176,7 @@ impl Run<'_> {
                 let channel = self.stations[host].workers[at.worker].channel(at.id);
                 // Unsignaled requests at the end wait for one that is signaled.
                 let waits = channel.is_some_and(|channel| {
-                    self.case.lines[index].unsignaled_max == 0
+                    self.case.lines[index].end(end).unsignaled_max == 0
                         && !at.posted.is_empty()
                         && channel.in_flight() > 0
                 });
@@ -365,7 +365,7 @@ impl Run<'_> {
             let posted = self.stations[host].workers[at.worker]
                 .channel(at.id)
                 .map_or(0, |channel| channel.receives_posted());
-            let missing_max = self.case.lines[line].repost_batch.saturating_sub(1);
+            let missing_max = self.case.lines[line].end(end).repost_batch.saturating_sub(1);
             ensure(
                 posted <= depth && (is_short || posted + missing_max >= depth),
                 "conserved",

@@ -7,7 +7,7 @@ use doorbell::Deadline;
 use doorbell::vocabulary::session::HealthState;
 
 use crate::bond::Bond;
-use crate::bounds::CLOSE_LINK_WITHIN;
+use crate::bounds::{CLOSE_LINK_WITHIN, LinkBounds};
 use crate::failure::{Verdict, ensure, failure};
 use crate::finish::whole_again;
 use crate::linked::LinkedRun;
@@ -40,9 +40,11 @@ impl LinkedRun<'_> {
         }
         self.until("liveness", "what was sent last is not done", Self::is_quiet)?;
         self.until("rails", "a rail is not up again", Self::are_rails_up)?;
+        self.weigh()?;
         self.check_counts()?;
         self.audit()?;
         for line in 0..self.case.lines.len() {
+            self.part(line);
             self.close(line, line % 2, CLOSE_LINK_WITHIN);
         }
         self.until("liveness", "a link is not over", |run| {
@@ -50,7 +52,7 @@ impl LinkedRun<'_> {
         })?;
         // A handshake that its peer gave up ends by its deadline, and has memory until then.
         self.until_within(
-            self.bounds.home_ns,
+            self.bounds.iter().map(|bounds| bounds.home_ns).fold(0, u64::max),
             "conserved",
             "a channel is not closed, or a slot not home",
             Self::is_all_home,
@@ -78,6 +80,8 @@ impl LinkedRun<'_> {
             self.pass(left_ns.saturating_add(1))?;
         }
         whole_again(&self.fabric)?;
+        self.loads.clear();
+        self.reach.heal(self.fabric.now().to_ns());
         for seat in &mut self.seats {
             seat.stops_until_ns = 0;
         }
@@ -95,8 +99,14 @@ impl LinkedRun<'_> {
 
     /// Goes on until this holds, while nothing that is awaited takes longer than it may. Where none of that says what is
     /// missing, all of it may pass once.
-    fn until(&mut self, oracle: &'static str, what: &str, holds: impl FnMut(&mut Self) -> bool) -> Verdict {
-        self.until_within(self.bounds.whole_ns(), oracle, what, holds)
+    pub(crate) fn until(
+        &mut self,
+        oracle: &'static str,
+        what: &str,
+        holds: impl FnMut(&mut Self) -> bool,
+    ) -> Verdict {
+        let within_ns = self.bounds.iter().map(LinkBounds::whole_ns).fold(0, u64::max);
+        self.until_within(within_ns, oracle, what, holds)
     }
 
     /// The same, of what has a bound by itself.
@@ -125,7 +135,7 @@ impl LinkedRun<'_> {
     }
 
     /// All that was sent is done, and has come. Of a link that ends at one end nothing is awaited but that the other does.
-    fn is_quiet(&mut self) -> bool {
+    pub(crate) fn is_quiet(&mut self) -> bool {
         self.seats.iter().all(|seat| seat.process.is_some())
             && self.bonds.iter().all(Bond::is_quiet)
             && self.are_windows_quiet()

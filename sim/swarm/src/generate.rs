@@ -3,6 +3,7 @@
 mod links;
 mod long;
 pub(crate) mod quick;
+mod steady;
 
 use doorbell_sim::Random;
 
@@ -14,6 +15,7 @@ pub(crate) fn generate(seed: Seed) -> Case {
     let random = &mut Random::new(seed.number);
     match seed.profile {
         Profile::Quick => quick::case(random),
+        Profile::Steady => steady::case(random),
         Profile::Long => long::case(random),
     }
 }

@@ -230,7 +230,9 @@ impl Run<'_> {
             return Ok(());
         };
         let is_overdrawn = connection.ends[end].as_ref().is_some_and(|at| at.is_overdrawn);
-        ensure(may_end_with(status, is_overdrawn), "status", || {
+        // The memory that a peer wrote into may go just before its queue pair, where its Worker is dropped.
+        let is_dropped = connection.is_dropped && status == WcStatus::REM_ACCESS_ERR;
+        ensure(is_dropped || may_end_with(status, is_overdrawn), "status", || {
             format!("line {line} ended with {status}")
         })?;
         // What is left then: an address that changed for good, a queue pair that went with its host and nobody used since,

@@ -17,19 +17,26 @@ use doorbell_sim::{Fabric, Host};
 
 use crate::awaited::Watch;
 use crate::bond::Bond;
-use crate::bounds::LinkBounds;
+use crate::bounds::{LinkBounds, ns};
 use crate::case::{Ask, Case, Excuses, What};
 use crate::failure::{Verdict, ensure, failure};
 use crate::line::bounded;
 use crate::panics::Panics;
+use crate::reach::Reach;
 use crate::station::{of_address, ports, worker_config};
 use crate::trace::Trace;
 use crate::windows::Granted;
 
 const TCP_PORT: u16 = 4000;
 
+/// Polls that may leave something due, one after the other.
+const DUE_AGAIN_MAX: u32 = 4;
+
+/// Messages that each end of a loaded line tries to send at a time.
+const LOAD_MESSAGES: usize = 8;
+
 /// The longest message.
-const MESSAGE_BYTES_MAX: usize = 8192;
+pub(crate) const MESSAGE_BYTES_MAX: usize = 8192;
 /// The secret of all processes: the first words of SHA-256.
 const SECRET: [u8; 32] = *b"\x6a\x09\xe6\x67\xbb\x67\xae\x85\x3c\x6e\xf3\x72\xa5\x4f\xf5\x3a\
     \x51\x0e\x52\x7f\x9b\x05\x68\x8c\x1f\x83\xd9\xab\x5b\xe0\xcd\x19";
@@ -41,6 +48,16 @@ pub(crate) struct Seat {
     pub(crate) process: Option<Process>,
     /// It stands still until then.
     pub(crate) stops_until_ns: u64,
+    /// How many polls in a row left something that was due.
+    due_again: u32,
+}
+
+/// What the ends of a line send for a while.
+pub(crate) struct Load {
+    until_ns: u64,
+    next_ns: u64,
+    every_ns: u64,
+    bytes: u16,
 }
 
 /// In this order it goes.
@@ -80,7 +97,11 @@ pub(crate) struct LinkedRun<'c> {
     /// How often the credits of a channel were looked at beside what its peer has posted.
     pub(crate) credits_compared: u64,
     /// The time there is for what is awaited of a link.
-    pub(crate) bounds: LinkBounds,
+    pub(crate) bounds: Vec<LinkBounds>,
+    /// When something hinders whom.
+    pub(crate) reach: Reach,
+    /// What each line is loaded with.
+    pub(crate) loads: Vec<(usize, Load)>,
     pub(crate) watch: Watch,
     panics: Panics,
 }
@@ -88,7 +109,16 @@ pub(crate) struct LinkedRun<'c> {
 impl<'c> LinkedRun<'c> {
     pub(crate) fn new(case: &'c Case, fabric: &Fabric, trace: &'c mut Trace) -> anyhow::Result<Self> {
         let plan = case.plan()?;
-        let ends = |what: &What| matches!(what, What::Close { .. } | What::Replace);
+        let mut recover_within = Duration::MAX;
+        for host in 0..case.hosts.len() {
+            recover_within = recover_within.min(link_config(case, host)?.session.recover_within);
+        }
+        // Of what is asked as its process is stopped the time may be over before it goes on.
+        let ends = |what: &What| match what {
+            What::Close { .. } | What::Replace => true,
+            What::Stop { ns } => Duration::from_nanos(*ns) > recover_within / 2,
+            _ => false,
+        };
         let is_untroubled = plan.clauses.is_empty() && !case.operations.iter().any(|each| ends(&each.what));
         let seats = (0..case.hosts.len())
             .map(|number| {
@@ -98,6 +128,7 @@ impl<'c> LinkedRun<'c> {
                     host,
                     process,
                     stops_until_ns: 0,
+                    due_again: 0,
                 })
             })
             .collect::<anyhow::Result<_>>()?;
@@ -113,7 +144,16 @@ impl<'c> LinkedRun<'c> {
             trace,
             messages: 0,
             credits_compared: 0,
-            bounds: LinkBounds::of(case, &link_config(case)?)?,
+            bounds: case
+                .lines
+                .iter()
+                .map(|line| {
+                    let [from, to] = line.hosts;
+                    LinkBounds::of(case, line, &[link_config(case, from)?, link_config(case, to)?])
+                })
+                .collect::<anyhow::Result<_>>()?,
+            reach: Reach::of(case, &plan),
+            loads: Vec::new(),
             watch: Watch::default(),
             panics: Panics::every(case.panics_every),
         })
@@ -135,8 +175,20 @@ impl<'c> LinkedRun<'c> {
                 }
                 What::Close { within_ns } => self.close(line, end, Duration::from_nanos(within_ns)),
                 What::Stop { ns } => {
-                    let until_ns = self.fabric.now().to_ns().saturating_add(ns);
+                    let now_ns = self.fabric.now().to_ns();
+                    let until_ns = now_ns.saturating_add(ns);
                     self.seats[host].stops_until_ns = until_ns;
+                    self.reach.stop(host, now_ns, until_ns);
+                }
+                What::Load { ns, every_ns, bytes } => {
+                    let next_ns = self.fabric.now().to_ns();
+                    let load = Load {
+                        until_ns: next_ns.saturating_add(ns),
+                        next_ns,
+                        every_ns: every_ns.max(1000),
+                        bytes,
+                    };
+                    self.loads.push((line, load));
                 }
                 What::Replace => self.replace(host),
                 What::Grant { is_read_only } => self.grant(line, end, is_read_only)?,
@@ -224,7 +276,8 @@ impl<'c> LinkedRun<'c> {
         match process.links.connect(&process.node, &process.workers, &handle) {
             Ok(id) => {
                 let number = self.bonds.len() as u32 + 1;
-                self.bonds.push(Bond::new(number, line, id));
+                let now_ns = self.fabric.now().to_ns();
+                self.bonds.push(Bond::new(number, line, id, now_ns));
                 self.note(from, format_args!("line {line}: link {number} begins"));
                 Ok(())
             }
@@ -241,10 +294,10 @@ impl<'c> LinkedRun<'c> {
         let (Some(id), Some(process)) = (bond.id(end), &mut self.seats[host].process) else {
             return Ok(());
         };
-        let most = self
-            .case
-            .links
-            .map_or(0, |links| links.retained * links.fragment_bytes);
+        let most = self.case.links.map_or(0, |links| {
+            let own = self.case.hosts[host].links;
+            own.map_or(links.retained, |own| own.retained) * links.fragment_bytes
+        });
         let label = bond.next(end);
         let bytes = bounded(bytes, MESSAGE_BYTES_MAX.min(most as usize));
         match process.links.send(id, &label.bytes(bytes)) {
@@ -265,20 +318,23 @@ impl<'c> LinkedRun<'c> {
             return;
         };
         process.links.close(id, process.node.within(within));
-        self.bonds[at].close(end);
+        let by_ns = self.fabric.now().to_ns().saturating_add(ns(within));
+        self.bonds[at].close(end, by_ns);
         self.note(host, format_args!("line {line}: closes"));
     }
 
     /// The process of a host goes, and another begins.
     fn replace(&mut self, host: usize) {
         self.note(host, format_args!("another process"));
+        let now_ns = self.fabric.now().to_ns();
         self.forget_windows(host);
         self.seats[host].process = None;
+        self.reach.lacks_process(host, now_ns);
         self.strangers.retain(|(at, _)| *at != host);
         for bond in &mut self.bonds {
             for end in 0..2 {
                 if self.case.lines[bond.line].hosts[end] == host {
-                    bond.replace(end);
+                    bond.replace(end, now_ns);
                 }
             }
         }
@@ -337,7 +393,7 @@ impl<'c> LinkedRun<'c> {
 
     /// All poll, and time passes until something happens, not beyond this.
     pub(crate) fn step(&mut self, until_ns: u64) -> Verdict {
-        let mut next_ns = until_ns;
+        let mut next_ns = self.load()?.min(until_ns);
         for host in 0..self.seats.len() {
             self.poll(host)?;
             next_ns = next_ns.min(self.wakes_at(host)?);
@@ -351,7 +407,7 @@ impl<'c> LinkedRun<'c> {
     }
 
     /// When a host wants to poll again, by the fabric's clock.
-    fn wakes_at(&self, host: usize) -> Verdict<u64> {
+    fn wakes_at(&mut self, host: usize) -> Verdict<u64> {
         let seat = &self.seats[host];
         let now_ns = self.fabric.now().to_ns();
         let Some(process) = seat.process.as_ref() else {
@@ -365,8 +421,14 @@ impl<'c> LinkedRun<'c> {
             return Ok(u64::MAX);
         };
         let wake_ns = wake.instant().to_ns();
-        ensure(wake_ns > its_ns, "wake", || format!("h{host} wakes for nothing"))?;
-        Ok(now_ns.saturating_add(wake_ns - its_ns))
+        // What became due in this very poll is done by the next.
+        let is_due = wake_ns <= its_ns;
+        let seat = &mut self.seats[host];
+        seat.due_again = if is_due { seat.due_again + 1 } else { 0 };
+        ensure(seat.due_again <= DUE_AGAIN_MAX, "wake", || {
+            format!("h{host} wakes for nothing")
+        })?;
+        Ok(now_ns.saturating_add(wake_ns.saturating_sub(its_ns)))
     }
 
     fn poll(&mut self, host: usize) -> Verdict {
@@ -377,7 +439,10 @@ impl<'c> LinkedRun<'c> {
         }
         if seat.process.is_none() {
             match Process::new(self.case, host, &seat.host) {
-                Ok(process) => seat.process = Some(process),
+                Ok(process) => {
+                    seat.process = Some(process);
+                    self.reach.has_process(host, self.fabric.now().to_ns());
+                }
                 Err(error) => return ensure(self.excuses.ports, "set-up", || format!("{error:#}")),
             }
         }
@@ -389,7 +454,8 @@ impl<'c> LinkedRun<'c> {
         };
         let mut heard = Vec::new();
         let mut strange = None;
-        let panics = &mut self.panics;
+        let (panics, fabric) = (&mut self.panics, &self.fabric);
+        let handler = Duration::from_nanos(self.case.handler_ns);
         let mut take = |id, event: LinkEvent<'_>| {
             let what = match event {
                 LinkEvent::Accepted => Heard::Accepted,
@@ -415,6 +481,9 @@ impl<'c> LinkedRun<'c> {
         let polled = panics.through(|panics| {
             links.poll(node, workers, |id, event| {
                 take(id, event);
+                if !handler.is_zero() {
+                    fabric.run_for(handler);
+                }
                 panics.event();
             })
         });
@@ -531,7 +600,31 @@ impl<'c> LinkedRun<'c> {
         ensure(!is_down || !self.is_untroubled || is_closing, "excuse", || {
             format!("{event:?} of h{host}, and nothing was wrong")
         })?;
-        bond.hear_session(end, event, self.excuses.clocks)
+        let now_ns = self.fabric.now().to_ns();
+        self.judge(at, end, event, now_ns)?;
+        self.bonds[at].hear_session(end, event, (now_ns, self.excuses.clocks))
+    }
+
+    /// Sends what lines are loaded with; when there is more to be sent.
+    fn load(&mut self) -> Verdict<u64> {
+        let now_ns = self.fabric.now().to_ns();
+        self.loads.retain(|(_, load)| load.until_ns > now_ns);
+        let mut next_ns = u64::MAX;
+        for index in 0..self.loads.len() {
+            let (line, load) = &mut self.loads[index];
+            let (line, bytes) = (*line, load.bytes);
+            let is_due = load.next_ns <= now_ns;
+            if is_due {
+                load.next_ns = now_ns.saturating_add(load.every_ns);
+            }
+            next_ns = next_ns.min(load.next_ns);
+            for end in (0..2).filter(|_| is_due) {
+                for _ in 0..LOAD_MESSAGES {
+                    self.send(line, end, bytes)?;
+                }
+            }
+        }
+        Ok(next_ns)
     }
 
     /// The first message that a link brings says whose it is.
@@ -561,7 +654,7 @@ impl Process {
             Trust::keys(KeyRing::new(key)),
         )?);
         let workers = node.workers(&worker_config(&case.hosts[number], None))?;
-        let mut links = Links::new(&node, &workers, &link_config(case)?)?;
+        let mut links = Links::new(&node, &workers, &link_config(case, number)?)?;
         let at = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), TCP_PORT);
         let handle = links.listen_polled(&node, &workers, at)?;
         // A device that is not usable yet would have no Worker, and no rail in the handle.
@@ -577,7 +670,8 @@ impl Process {
     }
 }
 
-fn link_config(case: &Case) -> anyhow::Result<LinkConfig> {
+/// How a host makes its links.
+fn link_config(case: &Case, host: usize) -> anyhow::Result<LinkConfig> {
     let links = case.links.context("it is not about links")?;
     let line = case.lines.first().context("there is no line")?;
     let mut config = LinkConfig::default();
@@ -591,6 +685,28 @@ fn link_config(case: &Case) -> anyhow::Result<LinkConfig> {
     config.channel.timeout = line.timeout;
     config.channel.retry_count = line.retry_count;
     config.channel.remote = RemoteAccess::ALL;
+    if let Some(own) = case.hosts[host].links {
+        config.retained = own.retained;
+        config.ahead = own.ahead;
+        config.requests = own.requests;
+        config.channel.send_depth = own.send_depth;
+        config.channel.receive_depth = own.receive_depth;
+        config.channel.repost_batch = own.repost_batch;
+        config.channel.timeout = own.timeout;
+        config.channel.retry_count = own.retry_count;
+        let (session, times) = (&mut config.session, own.times);
+        session.heartbeat_idle = Duration::from_nanos(times.heartbeat_idle);
+        session.suspect_after = Duration::from_nanos(times.suspect_after);
+        session.dead_after = Duration::from_nanos(times.dead_after);
+        session.attach_within = Duration::from_nanos(times.attach_within);
+        session.acknowledge_after = Duration::from_nanos(times.acknowledge_after);
+        session.acknowledge_fragments = times.acknowledge_fragments;
+        session.fail_back_proofs = times.fail_back_proofs;
+        session.fail_back_interval = Duration::from_nanos(times.fail_back_interval);
+        session.backoff.first = Duration::from_nanos(times.reconnect_first);
+        session.backoff.longest = Duration::from_nanos(times.reconnect_longest);
+        session.recover_within = Duration::from_nanos(times.recover_within);
+    }
     Ok(config)
 }
 

@@ -140,7 +140,8 @@ pub(crate) fn fabric(case: &Case, keep: Keep) -> anyhow::Result<Fabric> {
     let builder = Fabric::builder()
         .seed(case.seed)
         .link(link)
-        .quirks(case.device.quirks());
+        .quirks(case.device.quirks())
+        .calls_take(Duration::from_nanos(case.call_ns));
     let fabric = builder.plan(case.plan()?).driven().build();
     if keep.frames > 0 {
         fabric.capture(keep.frames);
@@ -202,7 +203,8 @@ type Told = (ChannelId, Event<Host>);
 
 impl<'c> Run<'c> {
     fn new(case: &'c Case, fabric: &Fabric, trace: &'c mut Trace) -> anyhow::Result<Self> {
-        let retries = case.lines.iter().map(|line| line.retry_count).min().unwrap_or(0);
+        let ends = case.lines.iter().flat_map(|line| [line.end(0), line.end(1)]);
+        let retries = ends.map(|end| end.retry_count).min().unwrap_or(0);
         let mut excuses = Excuses::of(&case.plan()?, retries);
         excuses.drops = case
             .operations
@@ -256,6 +258,7 @@ impl<'c> Run<'c> {
             match operation.what {
                 What::Pass { ns } => self.fabric.run_for(Duration::from_nanos(ns)),
                 What::Poll => self.poll(host)?,
+                What::Load { ns, every_ns, bytes } => self.load(ns, every_ns, bytes)?,
                 what => self.act(operation.line, operation.end, what)?,
             }
             if number % 16 == 0 {
@@ -321,11 +324,20 @@ impl<'c> Run<'c> {
         for worker in 0..self.stations[host].workers.len() {
             let mut told: Vec<Told> = Vec::new();
             let endings = self.case.endings;
-            let Self { stations, panics, .. } = self;
+            let handler = Duration::from_nanos(self.case.handler_ns);
+            let Self {
+                stations,
+                panics,
+                fabric,
+                ..
+            } = self;
             let polled = panics.through(|panics| {
                 let worker = &mut stations[host].workers[worker];
                 let each = |turn: Turn<'_, Host>, event| {
                     told.push((turn.channel.id(), event));
+                    if !handler.is_zero() {
+                        fabric.run_for(handler);
+                    }
                     panics.event();
                 };
                 // Half of the hosts are about to sleep behind each poll.
@@ -375,14 +387,18 @@ mod tests {
     use super::{Keep, run_caught};
     use crate::case::Case;
     use crate::generate::generate;
-    use crate::seed::Seed;
+    use crate::seed::{Profile, Seed};
 
     #[test]
     fn the_same_seed_gives_the_same_trace() {
         let mut linked = 0;
-        for seed in 0..40 {
-            let case = generate(Seed::quick(seed));
-            linked += u32::from(case.links.is_some());
+        let others = Profile::ALL
+            .into_iter()
+            .filter(|profile| *profile != Profile::Quick);
+        let others = others.flat_map(|profile| (0..6).map(move |number| Seed { profile, number }));
+        for seed in (0..40).map(Seed::quick).chain(others) {
+            let case = generate(seed);
+            linked += u32::from(seed.profile == Profile::Quick && case.links.is_some());
             let again = Case::parse(&case.to_text().unwrap()).unwrap();
             assert_eq!(again, case);
             let keep = Keep {

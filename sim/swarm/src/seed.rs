@@ -12,18 +12,20 @@ use serde::Serialize;
 pub(crate) enum Profile {
     /// Few messages at a time, faults of milliseconds: many cases a minute
     Quick,
+    /// Hundreds of milliseconds of load, ends that are made differently, and calls that take time
+    Steady,
     /// Links under outages of seconds to minutes: back-off reaches its cap, recovery its deadline
     Long,
 }
 
 impl Profile {
-    pub(crate) const ALL: [Self; 2] = [Self::Quick, Self::Long];
+    pub(crate) const ALL: [Self; 3] = [Self::Quick, Self::Steady, Self::Long];
 
     /// Its part of the time that all profiles of a run have.
     pub(crate) const fn weight(self) -> u32 {
         match self {
             Self::Quick => 4,
-            Self::Long => 1,
+            Self::Steady | Self::Long => 1,
         }
     }
 
@@ -31,13 +33,14 @@ impl Profile {
     pub(crate) const fn fixed_seeds(self) -> u64 {
         match self {
             Self::Quick => 500,
-            Self::Long => 20,
+            Self::Steady | Self::Long => 20,
         }
     }
 
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Quick => "quick",
+            Self::Steady => "steady",
             Self::Long => "long",
         }
     }

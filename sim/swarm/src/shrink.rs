@@ -1,6 +1,6 @@
 //! A case that fails made smaller, as long as the same oracle speaks.
 
-use crate::case::Case;
+use crate::case::{Case, What};
 use crate::failure::Failure;
 use crate::run::{Keep, run_caught};
 
@@ -106,7 +106,14 @@ impl Shrinker {
         let mut case = self.best.clone();
         case.endings = None;
         self.try_case(case);
+        let mut case = self.best.clone();
+        (case.call_ns, case.handler_ns) = (0, 0);
+        self.try_case(case);
+        self.spans();
         for host in 0..self.best.hosts.len() {
+            let mut case = self.best.clone();
+            case.hosts[host].links = None;
+            self.try_case(case);
             let mut case = self.best.clone();
             case.hosts[host].subnets = 1;
             self.try_case(case);
@@ -128,6 +135,23 @@ impl Shrinker {
             let mut case = self.best.clone();
             case.lines[line].rings = None;
             self.try_case(case);
+            let mut case = self.best.clone();
+            case.lines[line].listening = None;
+            self.try_case(case);
+        }
+    }
+
+    /// Shorter loads.
+    fn spans(&mut self) {
+        for at in 0..self.best.operations.len() {
+            while let What::Load { ns, every_ns, bytes } = self.best.operations[at].what {
+                let mut case = self.best.clone();
+                let ns = ns / 2;
+                case.operations[at].what = What::Load { ns, every_ns, bytes };
+                if ns < every_ns || !self.try_case(case) {
+                    break;
+                }
+            }
         }
     }
 

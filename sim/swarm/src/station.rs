@@ -199,7 +199,8 @@ fn window(worker: &Worker<Host>, case: &Case) -> Result<LocalWindow<Host>> {
 fn is_submitting(case: &Case, number: usize) -> bool {
     let submits = |line: &LineCase| line.hosts.contains(&number);
     case.operations.iter().any(|operation| {
-        matches!(operation.what, What::Submit { .. }) && submits(&case.lines[operation.line])
+        let is_all = matches!(operation.what, What::Load { .. });
+        is_all || matches!(operation.what, What::Submit { .. }) && submits(&case.lines[operation.line])
     })
 }
 
@@ -238,15 +239,16 @@ pub(crate) fn channel_config(
         config.probe_after = Some(Duration::from_nanos(endings.probe_after_ns));
         config.close_when_lost = endings.is_left_to_worker;
     }
-    config.send_depth = case.send_depth;
+    let own = case.end(end);
+    config.send_depth = own.send_depth;
     config.receive_depth = case.receive_depths[end];
-    config.repost_batch = case.repost_batch;
-    config.unsignaled_max = case.unsignaled_max;
-    config.inline_bytes_max = case.inline_bytes_max;
-    config.inline_alone_bytes_max = case.inline_alone_bytes_max;
-    config.rd_atomic_max = case.rd_atomic_max;
-    config.timeout = case.timeout;
-    config.retry_count = case.retry_count;
+    config.repost_batch = own.repost_batch;
+    config.unsignaled_max = own.unsignaled_max;
+    config.inline_bytes_max = own.inline_bytes_max;
+    config.inline_alone_bytes_max = own.inline_alone_bytes_max;
+    config.rd_atomic_max = own.rd_atomic_max;
+    config.timeout = own.timeout;
+    config.retry_count = own.retry_count;
     config.remote = RemoteAccess::ALL;
     let number = connection.to_le_bytes();
     config.private_data = PrivateData::new(&number).ok().context("private data")?;

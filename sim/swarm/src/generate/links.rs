@@ -1,19 +1,43 @@
-//! Cases whose lines are links, in the quick profile.
+//! Cases whose lines are links, as several profiles want them.
 
 use doorbell_sim::Random;
 
-use crate::case::{Ask, Case, Device, HostCase, LineCase, LinksCase, Operation, Order, What};
+use crate::case::{
+    Ask, Case, Device, HostCase, HostLinksCase, LineCase, LinksCase, Operation, Order, TimesCase, What,
+};
 use crate::generate::quick::{any_host, lines, one_of, ordinal, panics_every, pick};
 use crate::station::{MOVED, address};
 
-/// Nothing of a plan of the quick profile begins later than this, nor lasts longer: rails are given up after 120 ms, and
-/// connected again after 10 ms to a second.
-pub(crate) const TROUBLE_NS: u64 = 400_000_000;
+/// What a profile wants of its cases.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    /// Nothing of a plan begins later than this, nor lasts longer.
+    pub(crate) trouble_ns: u64,
+    /// How many plans strike packets and posts at any time, too.
+    pub(crate) striking_per_million: u32,
+    /// How many hosts make their links otherwise than the others.
+    pub(crate) odd_per_million: u32,
+    /// Those have times of their own, too.
+    pub(crate) has_times: bool,
+    /// What rails carry is weighed.
+    pub(crate) is_weighed: bool,
+}
 
-/// A case whose lines are links; nothing of its plan begins later than this, nor lasts longer.
-pub(crate) fn case(random: &mut Random, trouble_ns: u64) -> Case {
+impl Shape {
+    /// In the quick profile rails are given up after 120 ms, and connected again after 10 ms to a second.
+    pub(crate) const QUICK: Self = Self {
+        trouble_ns: 400_000_000,
+        striking_per_million: 1_000_000,
+        odd_per_million: 300_000,
+        has_times: false,
+        is_weighed: false,
+    };
+}
+
+/// A case whose lines are links.
+pub(crate) fn case(random: &mut Random, shape: &Shape) -> Case {
     let fragment_bytes = one_of(random, &[64, 256, 1000, 2000]);
-    let mut hosts: Vec<HostCase> = (0..2 + pick(random, 3)).map(|_| host(random)).collect();
+    let mut hosts: Vec<HostCase> = (0..2 + pick(random, 3)).map(|_| host(random, shape)).collect();
     let is_one_device = random.happens(600_000);
     if is_one_device {
         // So that its ports are numbered alike everywhere.
@@ -25,6 +49,7 @@ pub(crate) fn case(random: &mut Random, trouble_ns: u64) -> Case {
         line.receive_depths = [one_of(random, &[4, 8, 16]); 2];
         line.send_depth = one_of(random, &[8, 16]);
         line.timeout = 10 + random.below(3) as u8;
+        line.listening = None;
     }
     let may_end = random.happens(400_000);
     Case {
@@ -38,17 +63,53 @@ pub(crate) fn case(random: &mut Random, trouble_ns: u64) -> Case {
             fragment_bytes,
             polls_every_ns: one_of(random, &[5_000, 50_000, 500_000]),
             is_one_device,
+            is_weighed: shape.is_weighed,
         }),
-        operations: operations(random, lines.len(), may_end, trouble_ns),
-        plan: plan(random, &lines[0], &hosts, is_one_device, trouble_ns),
+        operations: operations(random, lines.len(), may_end, shape.trouble_ns),
+        plan: plan(random, &lines[0], &hosts, is_one_device, shape),
         hosts,
         lines,
         panics_every: panics_every(random),
         endings: None,
+        call_ns: 0,
+        handler_ns: 0,
     }
 }
 
-fn host(random: &mut Random) -> HostCase {
+/// How a host makes links that does so otherwise than the others.
+fn own_links(random: &mut Random, has_times: bool) -> HostLinksCase {
+    const MS: u64 = 1_000_000;
+    let mut of = |choices: &[u64], default: u64| match has_times {
+        true => one_of(random, choices),
+        false => default,
+    };
+    let times = TimesCase {
+        heartbeat_idle: of(&[20 * MS, 50 * MS, 200 * MS], 50 * MS),
+        suspect_after: of(&[20 * MS, 40 * MS], 40 * MS),
+        dead_after: of(&[80 * MS, 120 * MS, 300 * MS], 120 * MS),
+        attach_within: of(&[200 * MS, 500 * MS], 500 * MS),
+        acknowledge_after: of(&[200_000, MS, 5 * MS], MS),
+        acknowledge_fragments: of(&[1, 4, 16], 16) as u32,
+        fail_back_proofs: of(&[0, 1, 3], 3) as u8,
+        fail_back_interval: of(&[5 * MS, 10 * MS, 30 * MS], 10 * MS),
+        reconnect_first: of(&[5 * MS, 10 * MS, 50 * MS], 10 * MS),
+        reconnect_longest: of(&[100 * MS, 1000 * MS], 1000 * MS),
+        recover_within: of(&[3_000 * MS, 6_000 * MS, 10_000 * MS, 30_000 * MS], 10_000 * MS),
+    };
+    HostLinksCase {
+        retained: one_of(random, &[8, 16, 64, 128]),
+        ahead: one_of(random, &[2, 4, 16, 64]),
+        requests: one_of(random, &[1, 2, 16]),
+        send_depth: one_of(random, &[8, 16]),
+        receive_depth: one_of(random, &[4, 8, 16]),
+        repost_batch: one_of(random, &[1, 2, 4]),
+        timeout: 10 + random.below(3) as u8,
+        retry_count: 3 + random.below(4) as u8,
+        times,
+    }
+}
+
+fn host(random: &mut Random, shape: &Shape) -> HostCase {
     HostCase {
         subnets: one_of(random, &[1, 3, 3]),
         mtu_bytes: one_of(random, &[256, 1024, 4096]),
@@ -57,6 +118,9 @@ fn host(random: &mut Random) -> HostCase {
         shared_receives: None,
         order: Order::WholeMessage,
         speeds_mbps: [(); 2].map(|()| one_of(random, &[25_000, 100_000, 400_000])),
+        links: random
+            .happens(shape.odd_per_million)
+            .then(|| own_links(random, shape.has_times)),
     }
 }
 
@@ -129,9 +193,10 @@ fn plan(
     line: &LineCase,
     hosts: &[HostCase],
     is_one_device: bool,
-    trouble_ns: u64,
+    shape: &Shape,
 ) -> String {
     let mut clauses = Vec::new();
+    let trouble_ns = shape.trouble_ns;
     if random.happens(200_000) {
         return String::new();
     }
@@ -154,6 +219,9 @@ fn plan(
             }
         };
         clauses.push(format!("at {at}ns {action} for {lasts}ns"));
+    }
+    if !random.happens(shape.striking_per_million) {
+        return clauses.join("; ");
     }
     if random.happens(800_000) {
         clauses.push(one_sided(random, line, hosts.len(), is_one_device, trouble_ns));

@@ -1,15 +1,36 @@
-//! The long profile: links under outages of seconds.
+//! The long profile: links under outages of seconds to minutes. Back-off reaches its longest wait, and recovery its deadline.
 
 use doorbell_sim::Random;
 
-use crate::case::Case;
-use crate::generate::links;
+use crate::case::{Case, Operation, What};
+use crate::generate::links::{self, Shape};
+use crate::generate::quick::{one_of, pick};
 
-/// Nothing of a plan begins later than this, nor lasts longer: links try to recover for longer, and back-off is at its cap
-/// long before.
-const TROUBLE_NS: u64 = 2_000_000_000;
+/// Nothing of a plan begins later than one of these, nor lasts longer.
+const TROUBLES_NS: [u64; 4] = [2_000_000_000, 8_000_000_000, 20_000_000_000, 60_000_000_000];
 
 /// The part that is left to chance.
 pub(crate) fn case(random: &mut Random) -> Case {
-    links::case(random, TROUBLE_NS)
+    let trouble_ns = one_of(random, &TROUBLES_NS);
+    let shape = Shape {
+        trouble_ns,
+        striking_per_million: 250_000,
+        odd_per_million: 600_000,
+        has_times: true,
+        is_weighed: true,
+    };
+    let mut case = links::case(random, &shape);
+    // So that what is done finds some of the outages.
+    for _ in 0..1 + pick(random, 4) {
+        let operation = Operation {
+            line: 0,
+            end: 0,
+            what: What::Pass {
+                ns: random.below(trouble_ns / 2),
+            },
+        };
+        case.operations
+            .insert(pick(random, case.operations.len()), operation);
+    }
+    case
 }

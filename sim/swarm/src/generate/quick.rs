@@ -3,7 +3,8 @@
 use doorbell_sim::Random;
 
 use crate::case::{Case, Device, EndingsCase, HostCase, LineCase, Operation, Order, RingCase, What};
-use crate::generate::links;
+use crate::generate::links::{self, Shape};
+use crate::generate::steady::own_end;
 use crate::station::{MOVED, address};
 
 /// How many cases are of links.
@@ -18,14 +19,22 @@ const REPORTED_PER_MILLION: u32 = 500_000;
 /// In how many of those Workers are dropped.
 const DROPPING_PER_MILLION: u32 = 400_000;
 
+/// How many lines have an end that is made otherwise than the other.
+const ODD_PER_MILLION: u32 = 300_000;
+
 /// Nothing of a plan begins later than this, nor lasts longer.
 const TROUBLE_NS: u64 = 20_000_000;
 
 /// The part that is left to chance.
 pub(crate) fn case(random: &mut Random) -> Case {
     if random.happens(LINKED_PER_MILLION) {
-        return links::case(random, links::TROUBLE_NS);
+        return links::case(random, &Shape::QUICK);
     }
+    channels(random)
+}
+
+/// A case whose lines are channels.
+pub(crate) fn channels(random: &mut Random) -> Case {
     let mut hosts: Vec<HostCase> = (0..2 + pick(random, 7)).map(|_| host(random)).collect();
     let lines: Vec<LineCase> = lines(random, &hosts);
     // Two hosts that are to be connected need a subnet that both are in.
@@ -51,6 +60,8 @@ pub(crate) fn case(random: &mut Random) -> Case {
         links: None,
         panics_every: panics_every(random),
         endings: endings(random),
+        call_ns: 0,
+        handler_ns: 0,
     };
     if case.endings.is_some() && random.happens(DROPPING_PER_MILLION) {
         for _ in 0..1 + pick(random, 3) {
@@ -99,6 +110,7 @@ fn host(random: &mut Random) -> HostCase {
         shared_receives: random.happens(300_000).then_some(48),
         order: one_of(random, &Order::ALL),
         speeds_mbps: [(); 2].map(|()| one_of(random, &[25_000, 100_000, 400_000])),
+        links: None,
     }
 }
 
@@ -111,6 +123,9 @@ pub(crate) fn lines(random: &mut Random, hosts: &[HostCase]) -> Vec<LineCase> {
         lines.push(LineCase {
             hosts: [from, to],
             rings,
+            listening: random
+                .happens(ODD_PER_MILLION)
+                .then(|| own_end(random, rings.is_some())),
             send_depth: one_of(random, &[2, 4, 8, 16, 32]),
             receive_depths: [0; 2].map(|_| one_of(random, &[1, 2, 4, 8, 16])),
             repost_batch: one_of(random, &[1, 2, 4, 16]),
