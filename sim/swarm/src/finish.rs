@@ -303,7 +303,7 @@ impl Run<'_> {
 
     /// Whether the Worker of an end has any slot that is not posted as a receive. Where there is none by the depths of its
     /// lines, nothing can be sent, or received; where one was lost, [`Run::check_conserved`] finds that.
-    fn has_memory(&mut self, line: usize, end: usize) -> bool {
+    pub(crate) fn has_memory(&mut self, line: usize, end: usize) -> bool {
         let host = self.case.lines[line].hosts[end];
         let connection = self.lines[line].connection.as_ref();
         let Some(at) = connection.and_then(|connection| connection.ends[end].as_ref()) else {
@@ -315,7 +315,7 @@ impl Run<'_> {
     }
 
     /// How much an end has sent, where it and its peer are open.
-    fn sent(&self, line: usize, end: usize) -> Option<usize> {
+    pub(crate) fn sent(&self, line: usize, end: usize) -> Option<usize> {
         let connection = self.lines[line]
             .connection
             .as_ref()

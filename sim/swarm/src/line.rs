@@ -163,6 +163,13 @@ pub(crate) struct Flow {
     pub(crate) counter: u64,
 }
 
+impl Flow {
+    /// All messages of it that came, whichever way they were sent.
+    pub(crate) const fn came(&self) -> usize {
+        self.received + self.submitted_received + self.ringed_received
+    }
+}
+
 impl Connection {
     pub(crate) fn new(number: u32) -> Self {
         Self {

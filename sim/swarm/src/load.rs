@@ -3,18 +3,35 @@
 use core::time::Duration;
 
 use crate::case::What;
-use crate::failure::Verdict;
+use crate::failure::{Verdict, ensure};
 use crate::run::Run;
 
 /// The fabric is looked at after so many rounds.
 const AUDITED_EVERY: u64 = 32;
 
+/// A line starves where nothing of it comes for so many rounds.
+const SHARED_WITHIN: u64 = 128;
+
+/// What came of one end of a line.
+struct Share {
+    line: usize,
+    end: usize,
+    /// Of which connection.
+    number: u32,
+    received: usize,
+}
+
 impl Run<'_> {
     /// Loads all lines for so long, so often, with messages of so many bytes.
     pub(crate) fn load(&mut self, ns: u64, every_ns: u64, bytes: u16) -> Verdict {
-        let until_ns = self.fabric.now().to_ns().saturating_add(ns);
+        let began_ns = self.fabric.now().to_ns();
+        let until_ns = began_ns.saturating_add(ns);
         let mut round = 0_u64;
+        let mut half: Option<(u64, Vec<Share>)> = None;
         while self.fabric.now().to_ns() < until_ns {
+            if half.is_none() && self.fabric.now().to_ns() > began_ns + ns / 2 {
+                half = Some((round, self.shares()));
+            }
             for line in 0..self.lines.len() {
                 for end in 0..2 {
                     let what = self.loaded_with(line, round + (line + end) as u64, bytes);
@@ -24,7 +41,7 @@ impl Run<'_> {
             self.fabric.run_for(Duration::from_nanos(every_ns.max(1000)));
             for host in 0..self.stations.len() {
                 // Some are slower than others.
-                let polls_every = [1, 1, 3, 8][host % 4];
+                let polls_every = [1, 1, 3, 7][host % 4];
                 if round % polls_every == 0 {
                     self.poll(host)?;
                 }
@@ -33,6 +50,57 @@ impl Run<'_> {
                 self.audit()?;
             }
             round += 1;
+        }
+        match half {
+            Some((since, before)) if round - since >= SHARED_WITHIN => self.check_shares(&before),
+            _ => Ok(()),
+        }
+    }
+
+    /// What has come of each end of each line that is open at both, and whose Workers have memory left.
+    fn shares(&mut self) -> Vec<Share> {
+        let mut shares = Vec::new();
+        for line in 0..self.lines.len() {
+            for end in 0..2 {
+                let has_memory = (0..2).all(|end| self.has_memory(line, end));
+                let is_open = self.sent(line, end).is_some();
+                let connection = self.lines[line].connection.as_ref();
+                if let Some(connection) = connection.filter(|_| has_memory && is_open) {
+                    shares.push(Share {
+                        line,
+                        end,
+                        number: connection.number,
+                        received: connection.flows[end].came(),
+                    });
+                }
+            }
+        }
+        shares
+    }
+
+    /// Where nothing goes wrong, each of them had something come since: no line starves for others.
+    fn check_shares(&mut self, before: &[Share]) -> Verdict {
+        if !self.case.plan.is_empty() || self.stations.iter().any(|station| !station.held.is_empty()) {
+            return Ok(());
+        }
+        let after = self.shares();
+        for Share {
+            line,
+            end,
+            number,
+            received,
+        } in before
+        {
+            let is_its = |share: &&Share| (share.line, share.end, share.number) == (*line, *end, *number);
+            let now = after
+                .iter()
+                .find(is_its)
+                .map_or(usize::MAX, |share| share.received);
+            ensure(now > *received, "starved", || {
+                format!(
+                    "line {line} end {end}: of what it sends nothing came for half of a load, since message {received}"
+                )
+            })?;
         }
         Ok(())
     }

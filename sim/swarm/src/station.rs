@@ -30,6 +30,8 @@ pub(crate) const CELL_BYTES: usize = 1024;
 /// Slots of each submitter.
 pub(crate) const SUBMITTER_SLOTS: u32 = 16;
 const TCP_PORT: u16 = 4000;
+/// Places of each completion queue.
+pub(crate) const COMPLETION_DEPTH: u64 = 512;
 
 /// A message that the application keeps.
 pub(crate) struct Held {
@@ -179,7 +181,7 @@ pub(crate) fn worker_config(case: &HostCase, endings: Option<EndingsCase>) -> Wo
     // Receives may take all memory, so that the cases starve, too.
     config.lease_share_percent = 0;
     config.slot_bytes = case.slot_bytes;
-    config.completion_depth = 512;
+    config.completion_depth = COMPLETION_DEPTH as u32;
     config.channels_max = 16;
     config.shared_receives = case.shared_receives.map(|depth| {
         let mut shared = SharedReceivesConfig::default();

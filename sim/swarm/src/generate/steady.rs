@@ -16,6 +16,9 @@ const UNTROUBLED_PER_MILLION: u32 = 300_000;
 /// In how many cases calls take time, and the application with what it is told.
 const SLOW_PER_MILLION: u32 = 500_000;
 
+/// In how many of links packets take longer than from one poll to the next.
+const FAR_PER_MILLION: u32 = 400_000;
+
 const LINKS: Shape = Shape {
     trouble_ns: 400_000_000,
     striking_per_million: 300_000,
@@ -38,9 +41,15 @@ pub(crate) fn case(random: &mut Random) -> Case {
         case.call_ns = one_of(random, &[50, 300, 2_000]);
         case.handler_ns = one_of(random, &[0, 500, 10_000]);
     }
+    // So far away that something is always under way.
+    let is_far = is_linked && random.happens(FAR_PER_MILLION);
+    if is_far {
+        case.latency_ns = 200_000 + random.below(800_000);
+    }
     let lines = case.lines.len();
     for line in 0..if is_linked { lines } else { 2 } {
         let what = match is_linked {
+            true if is_far => load(random, [100_000, 200_000, 400_000], 1_500),
             true => load(random, [200_000, 1_000_000, 5_000_000], 300),
             // All lines have it, one after the other.
             false => load(random, [20_000, 100_000, 500_000], 200),
