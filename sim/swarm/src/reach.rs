@@ -255,15 +255,18 @@ mod tests {
 
     #[test]
     fn what_lasts_ends_as_all_is_whole_again_and_processes_hinder_too() {
-        let mut reach = reach("at 10ms gid h0/sim0 10.0.0.1 becomes 10.0.0.9; at 20ms pause any for 10ms");
-        assert!(!reach.was_calm([0, 2], [30 * MS, 90 * MS], 50 * MS, true));
-        assert!(reach.was_calm([1, 2], [30 * MS, 90 * MS], 60 * MS, true));
-        reach.heal(40 * MS);
-        assert!(reach.was_calm([0, 2], [30 * MS, 90 * MS], 50 * MS, true));
-        reach.stop(2, 50 * MS, 60 * MS);
-        assert!(!reach.was_calm([0, 2], [30 * MS, 90 * MS], 31 * MS, true));
-        assert!(reach.is_stopped(2, [0, 55 * MS]) && !reach.is_stopped(2, [61 * MS, 99 * MS]));
-        assert!(!reach.is_struck([1, 2], 0, [45 * MS, 90 * MS]));
+        let plan = "at 10ms gid h0/sim0 10.0.0.1 becomes 10.0.0.9; at 20ms pause any for 10ms";
+        let mut healed = reach(plan);
+        assert!(!healed.was_calm([0, 2], [30 * MS, 90 * MS], 50 * MS, true));
+        assert!(healed.was_calm([1, 2], [30 * MS, 90 * MS], 60 * MS, true));
+        healed.heal(40 * MS);
+        assert!(healed.was_calm([0, 2], [30 * MS, 90 * MS], 50 * MS, true));
+        let mut stopped = reach(plan);
+        stopped.stop(2, 50 * MS, 60 * MS);
+        assert!(stopped.was_calm([1, 2], [30 * MS, 90 * MS], 30 * MS, true));
+        assert!(!stopped.was_calm([1, 2], [30 * MS, 90 * MS], 31 * MS, true));
+        assert!(stopped.is_stopped(2, [0, 55 * MS]) && !stopped.is_stopped(2, [61 * MS, 99 * MS]));
+        assert!(!stopped.is_struck([1, 2], 0, [45 * MS, 90 * MS]));
     }
 
     #[test]
