@@ -229,7 +229,7 @@ pub(crate) struct LinkBounds {
     pub(crate) recover_ns: [u64; 2],
     pub(crate) polls_ns: u64,
     /// From when a rail that had been up for long is lost until it is up again, where nothing hinders that any more: it is tried
-    /// again after the first wait, and proves itself.
+    /// again after the first wait, once more where that attempt was spoiled, and proves itself.
     pub(crate) again_ns: u64,
     /// Receives that either end has posted at least, whatever it is yet to post again.
     pub(crate) receives_min: u32,
@@ -285,7 +285,10 @@ impl LinkBounds {
             farewell_ns: 2 * (acknowledged_ns + channel.request_ns + polls_ns),
             recover_ns,
             polls_ns,
-            again_ns: most(|config| ns(config.session.backoff.first)) + proofs_ns + 2 * polls_ns,
+            again_ns: 2 * most(|config| ns(config.session.backoff.first))
+                + most(|config| ns(config.session.attach_within))
+                + proofs_ns
+                + 2 * polls_ns,
             receives_min: configs
                 .iter()
                 .map(|config| {

@@ -5,7 +5,6 @@ use doorbell::vocabulary::session::{FinalReason, SessionEvent};
 use doorbell::vocabulary::wire::RefusalReason;
 
 use crate::bond::Bond;
-use crate::bounds::LinkBounds;
 use crate::failure::{Verdict, ensure};
 use crate::linked::{LinkedRun, MESSAGE_BYTES_MAX};
 use crate::station::of_address;
@@ -19,6 +18,9 @@ const LONG_MESSAGES: usize = 6;
 const LONG_FRAGMENTS: u32 = 4;
 /// Shorter fragments weigh no more than what is said beside them.
 const LONG_FRAGMENT_BYTES_MIN: u32 = 256;
+
+/// What strikes a rail may outlast it by so much, and spoil one attempt to connect it again.
+const LINGERING_NS: u64 = 100_000_000;
 
 /// What the rails of an end carried: of each its subnet, and the bytes.
 type Carried = Vec<(u8, u64)>;
@@ -70,9 +72,14 @@ impl LinkedRun<'_> {
             || self.excuses.ports
             || hosts
                 .iter()
-                .any(|host| self.reach.is_stopped(*host, [down_ns, now_ns]))
-            || (0..2).any(|subnet| self.reach.is_struck(hosts, subnet, [down_ns, now_ns]));
-        let took_ns = now_ns - down_ns;
+                .any(|host| self.reach.is_stopped(*host, [down_ns, now_ns]));
+        // What goes on a moment longer spoils the first attempt, and no more.
+        let free_ns = self
+            .reach
+            .struck_until(hosts, [down_ns, now_ns])
+            .unwrap_or(down_ns);
+        let is_excused = is_excused || free_ns > down_ns + LINGERING_NS;
+        let took_ns = now_ns.saturating_sub(free_ns.max(down_ns));
         ensure(is_excused || took_ns <= bounds.again_ns, "slow", || {
             format!(
                 "rail {rail} of link {} is up again after {took_ns} ns, and has {} ns",
@@ -234,12 +241,7 @@ impl LinkedRun<'_> {
             2 * slow < sent || fast == 0
         })?;
         let long = LONG_FRAGMENTS * links.fragment_bytes;
-        // A rail that has no receives left at the peer takes no more, however fast it is.
-        let has_room = |bounds: &LinkBounds| bounds.receives_min > 2 * LONG_FRAGMENTS;
-        if links.fragment_bytes < LONG_FRAGMENT_BYTES_MIN
-            || long as usize > MESSAGE_BYTES_MAX
-            || !self.bounds.iter().all(has_room)
-        {
+        if links.fragment_bytes < LONG_FRAGMENT_BYTES_MIN || long as usize > MESSAGE_BYTES_MAX {
             return Ok(());
         }
         self.weigh_messages(LONG_MESSAGES, long as u16, |[fast, slow], times| match times {
@@ -287,8 +289,12 @@ impl LinkedRun<'_> {
             };
             let of_both = if a >= b { [first, second] } else { [second, first] };
             let times = a.max(b) / a.min(b).max(1);
-            // Of two that are as fast what fits in one piece takes the first.
+            // A rail that has no receives left at the peer takes no more, however fast it is.
             let is_short = usize::from(bytes) <= usize::from(SHORT_BYTES);
+            if !is_short && self.bounds[*line].receives_min <= 2 * LONG_FRAGMENTS {
+                continue;
+            }
+            // Of two that are as fast what fits in one piece takes the first.
             let of_both = match is_short && times == 1 {
                 true => [first.max(second), first.min(second)],
                 false => of_both,

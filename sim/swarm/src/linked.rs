@@ -6,12 +6,11 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use doorbell::vocabulary::Instant;
 use doorbell::vocabulary::session::{PushRefusal, RequestEnd, RequestId, SessionEvent};
 use doorbell::{
-    AsyncEvent, ChannelState, Clock as _, Handle, Key, KeyRing, LinkConfig, LinkEvent, LinkId, Links, Node,
-    RemoteAccess, Trust, Worker,
+    AsyncEvent, ChannelState, Clock as _, Handle, Key, KeyRing, LinkEvent, LinkId, Links, Node, RemoteAccess,
+    Trust, Worker,
 };
 use doorbell_sim::{Fabric, Host};
 
@@ -21,9 +20,10 @@ use crate::bounds::{LinkBounds, ns};
 use crate::case::{Ask, Case, Excuses, What};
 use crate::failure::{Verdict, ensure, failure};
 use crate::line::bounded;
+use crate::load::Load;
 use crate::panics::Panics;
 use crate::reach::Reach;
-use crate::station::{of_address, ports, worker_config};
+use crate::station::{link_config, of_address, ports, worker_config};
 use crate::trace::Trace;
 use crate::windows::Granted;
 
@@ -31,9 +31,6 @@ const TCP_PORT: u16 = 4000;
 
 /// Polls that may leave something due, one after the other.
 const DUE_AGAIN_MAX: u32 = 4;
-
-/// Messages that each end of a loaded line tries to send at a time.
-const LOAD_MESSAGES: usize = 8;
 
 /// The longest message.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 8192;
@@ -50,14 +47,6 @@ pub(crate) struct Seat {
     pub(crate) stops_until_ns: u64,
     /// How many polls in a row left something that was due.
     due_again: u32,
-}
-
-/// What the ends of a line send for a while.
-pub(crate) struct Load {
-    until_ns: u64,
-    next_ns: u64,
-    every_ns: u64,
-    bytes: u16,
 }
 
 /// In this order it goes.
@@ -393,7 +382,7 @@ impl<'c> LinkedRun<'c> {
 
     /// All poll, and time passes until something happens, not beyond this.
     pub(crate) fn step(&mut self, until_ns: u64) -> Verdict {
-        let mut next_ns = self.load()?.min(until_ns);
+        let mut next_ns = self.send_load()?.min(until_ns);
         for host in 0..self.seats.len() {
             self.poll(host)?;
             next_ns = next_ns.min(self.wakes_at(host)?);
@@ -605,28 +594,6 @@ impl<'c> LinkedRun<'c> {
         self.bonds[at].hear_session(end, event, (now_ns, self.excuses.clocks))
     }
 
-    /// Sends what lines are loaded with; when there is more to be sent.
-    fn load(&mut self) -> Verdict<u64> {
-        let now_ns = self.fabric.now().to_ns();
-        self.loads.retain(|(_, load)| load.until_ns > now_ns);
-        let mut next_ns = u64::MAX;
-        for index in 0..self.loads.len() {
-            let (line, load) = &mut self.loads[index];
-            let (line, bytes) = (*line, load.bytes);
-            let is_due = load.next_ns <= now_ns;
-            if is_due {
-                load.next_ns = now_ns.saturating_add(load.every_ns);
-            }
-            next_ns = next_ns.min(load.next_ns);
-            for end in (0..2).filter(|_| is_due) {
-                for _ in 0..LOAD_MESSAGES {
-                    self.send(line, end, bytes)?;
-                }
-            }
-        }
-        Ok(next_ns)
-    }
-
     /// The first message that a link brings says whose it is.
     fn claim(&mut self, host: usize, id: LinkId, bytes: &[u8]) -> Verdict<usize> {
         let stranger = self.strangers.iter().position(|stranger| *stranger == (host, id));
@@ -668,46 +635,6 @@ impl Process {
             handle,
         })
     }
-}
-
-/// How a host makes its links.
-fn link_config(case: &Case, host: usize) -> anyhow::Result<LinkConfig> {
-    let links = case.links.context("it is not about links")?;
-    let line = case.lines.first().context("there is no line")?;
-    let mut config = LinkConfig::default();
-    config.retained = links.retained;
-    config.ahead = links.ahead;
-    config.session.fragment_bytes = links.fragment_bytes;
-    config.message_bytes_max = MESSAGE_BYTES_MAX;
-    config.channel.send_depth = line.send_depth;
-    config.channel.receive_depth = line.receive_depths[0];
-    config.channel.repost_batch = line.repost_batch;
-    config.channel.timeout = line.timeout;
-    config.channel.retry_count = line.retry_count;
-    config.channel.remote = RemoteAccess::ALL;
-    if let Some(own) = case.hosts[host].links {
-        config.retained = own.retained;
-        config.ahead = own.ahead;
-        config.requests = own.requests;
-        config.channel.send_depth = own.send_depth;
-        config.channel.receive_depth = own.receive_depth;
-        config.channel.repost_batch = own.repost_batch;
-        config.channel.timeout = own.timeout;
-        config.channel.retry_count = own.retry_count;
-        let (session, times) = (&mut config.session, own.times);
-        session.heartbeat_idle = Duration::from_nanos(times.heartbeat_idle);
-        session.suspect_after = Duration::from_nanos(times.suspect_after);
-        session.dead_after = Duration::from_nanos(times.dead_after);
-        session.attach_within = Duration::from_nanos(times.attach_within);
-        session.acknowledge_after = Duration::from_nanos(times.acknowledge_after);
-        session.acknowledge_fragments = times.acknowledge_fragments;
-        session.fail_back_proofs = times.fail_back_proofs;
-        session.fail_back_interval = Duration::from_nanos(times.fail_back_interval);
-        session.backoff.first = Duration::from_nanos(times.reconnect_first);
-        session.backoff.longest = Duration::from_nanos(times.reconnect_longest);
-        session.recover_within = Duration::from_nanos(times.recover_within);
-    }
-    Ok(config)
 }
 
 #[cfg(test)]

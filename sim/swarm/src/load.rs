@@ -4,10 +4,14 @@ use core::time::Duration;
 
 use crate::case::What;
 use crate::failure::{Verdict, ensure};
+use crate::linked::LinkedRun;
 use crate::run::Run;
 
 /// The fabric is looked at after so many rounds.
 const AUDITED_EVERY: u64 = 32;
+
+/// Messages that each end of a loaded link tries to send at a time.
+const LOAD_MESSAGES: usize = 8;
 
 /// A line starves where nothing of it comes for so many rounds.
 const SHARED_WITHIN: u64 = 128;
@@ -19,6 +23,14 @@ struct Share {
     /// Of which connection.
     number: u32,
     received: usize,
+}
+
+/// What the ends of a line send for a while.
+pub(crate) struct Load {
+    pub(crate) until_ns: u64,
+    pub(crate) next_ns: u64,
+    pub(crate) every_ns: u64,
+    pub(crate) bytes: u16,
 }
 
 impl Run<'_> {
@@ -125,5 +137,29 @@ impl Run<'_> {
             7 => What::SendInline { bytes: bytes % 200 },
             _ => What::Send { count: 4, bytes },
         }
+    }
+}
+
+impl LinkedRun<'_> {
+    /// Sends what lines are loaded with; when there is more to be sent.
+    pub(crate) fn send_load(&mut self) -> Verdict<u64> {
+        let now_ns = self.fabric.now().to_ns();
+        self.loads.retain(|(_, load)| load.until_ns > now_ns);
+        let mut next_ns = u64::MAX;
+        for index in 0..self.loads.len() {
+            let (line, load) = &mut self.loads[index];
+            let (line, bytes) = (*line, load.bytes);
+            let is_due = load.next_ns <= now_ns;
+            if is_due {
+                load.next_ns = now_ns.saturating_add(load.every_ns);
+            }
+            next_ns = next_ns.min(load.next_ns);
+            for end in (0..2).filter(|_| is_due) {
+                for _ in 0..LOAD_MESSAGES {
+                    self.send(line, end, bytes)?;
+                }
+            }
+        }
+        Ok(next_ns)
     }
 }

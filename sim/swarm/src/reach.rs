@@ -147,6 +147,16 @@ impl Reach {
         })
     }
 
+    /// When the last that struck the way between two hosts, by any subnet, was over, of what did at some time between these.
+    pub(crate) fn struck_until(&self, hosts: [usize; 2], span_ns: [u64; 2]) -> Option<u64> {
+        let struck = self.troubles.iter().filter(|trouble| {
+            !matches!(trouble.whose, Whose::Process(_))
+                && (0..2).any(|subnet| self.hinders(&trouble.whose, hosts, subnet))
+                && self.is_within(trouble, span_ns)
+        });
+        struck.map(|trouble| trouble.to_ns.min(self.healed_ns)).max()
+    }
+
     /// Whether two hosts could reach each other for so long without a break between these times: by some subnet that both
     /// are in, or by all of them.
     pub(crate) fn was_calm(&self, hosts: [usize; 2], span_ns: [u64; 2], least_ns: u64, by_all: bool) -> bool {

@@ -7,13 +7,15 @@ use std::collections::VecDeque;
 use anyhow::{Context as _, Result};
 use doorbell::vocabulary::{IpPrefix, Mtu};
 use doorbell::{
-    ChannelConfig, ChannelId, Lease, Listener, LocalWindow, Node, Notify, PrivateData, RemoteAccess,
-    SharedReceivesConfig, Submitter, SubmitterConfig, Trust, WindowConfig, Worker, WorkerConfig,
+    ChannelConfig, ChannelId, Lease, LinkConfig, Listener, LocalWindow, Node, Notify, PrivateData,
+    RemoteAccess, SharedReceivesConfig, Submitter, SubmitterConfig, Trust, WindowConfig, Worker,
+    WorkerConfig,
 };
 use doorbell_sim::{Fabric, Host, PortConfig};
 
 use crate::case::{Case, EndingsCase, HostCase, LineCase, What};
 use crate::datagrams::Office;
+use crate::linked::MESSAGE_BYTES_MAX;
 
 /// Each line's part of each window.
 pub(crate) const REGION_BYTES: usize = 8192;
@@ -254,5 +256,45 @@ pub(crate) fn channel_config(
     config.remote = RemoteAccess::ALL;
     let number = connection.to_le_bytes();
     config.private_data = PrivateData::new(&number).ok().context("private data")?;
+    Ok(config)
+}
+
+/// How a host makes its links.
+pub(crate) fn link_config(case: &Case, host: usize) -> anyhow::Result<LinkConfig> {
+    let links = case.links.context("it is not about links")?;
+    let line = case.lines.first().context("there is no line")?;
+    let mut config = LinkConfig::default();
+    config.retained = links.retained;
+    config.ahead = links.ahead;
+    config.session.fragment_bytes = links.fragment_bytes;
+    config.message_bytes_max = MESSAGE_BYTES_MAX;
+    config.channel.send_depth = line.send_depth;
+    config.channel.receive_depth = line.receive_depths[0];
+    config.channel.repost_batch = line.repost_batch;
+    config.channel.timeout = line.timeout;
+    config.channel.retry_count = line.retry_count;
+    config.channel.remote = RemoteAccess::ALL;
+    if let Some(own) = case.hosts[host].links {
+        config.retained = own.retained;
+        config.ahead = own.ahead;
+        config.requests = own.requests;
+        config.channel.send_depth = own.send_depth;
+        config.channel.receive_depth = own.receive_depth;
+        config.channel.repost_batch = own.repost_batch;
+        config.channel.timeout = own.timeout;
+        config.channel.retry_count = own.retry_count;
+        let (session, times) = (&mut config.session, own.times);
+        session.heartbeat_idle = Duration::from_nanos(times.heartbeat_idle);
+        session.suspect_after = Duration::from_nanos(times.suspect_after);
+        session.dead_after = Duration::from_nanos(times.dead_after);
+        session.attach_within = Duration::from_nanos(times.attach_within);
+        session.acknowledge_after = Duration::from_nanos(times.acknowledge_after);
+        session.acknowledge_fragments = times.acknowledge_fragments;
+        session.fail_back_proofs = times.fail_back_proofs;
+        session.fail_back_interval = Duration::from_nanos(times.fail_back_interval);
+        session.backoff.first = Duration::from_nanos(times.reconnect_first);
+        session.backoff.longest = Duration::from_nanos(times.reconnect_longest);
+        session.recover_within = Duration::from_nanos(times.recover_within);
+    }
     Ok(config)
 }

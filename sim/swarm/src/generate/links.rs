@@ -8,6 +8,9 @@ use crate::case::{
 use crate::generate::quick::{any_host, lines, one_of, ordinal, panics_every, pick};
 use crate::station::{MOVED, address};
 
+/// What lasts for a moment is over by then.
+const SHORT_NS: u64 = 200_000_000;
+
 /// What a profile wants of its cases.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
@@ -15,6 +18,8 @@ pub(crate) struct Shape {
     pub(crate) trouble_ns: u64,
     /// How many plans strike packets and posts at any time, too.
     pub(crate) striking_per_million: u32,
+    /// How many of the faults last for a moment: as long as a rail takes to notice.
+    pub(crate) short_per_million: u32,
     /// How many hosts make their links otherwise than the others.
     pub(crate) odd_per_million: u32,
     /// Those have times of their own, too.
@@ -28,6 +33,7 @@ impl Shape {
     pub(crate) const QUICK: Self = Self {
         trouble_ns: 400_000_000,
         striking_per_million: 1_000_000,
+        short_per_million: 0,
         odd_per_million: 300_000,
         has_times: false,
         is_weighed: false,
@@ -50,6 +56,15 @@ pub(crate) fn case(random: &mut Random, shape: &Shape) -> Case {
         line.send_depth = one_of(random, &[8, 16]);
         line.timeout = 10 + random.below(3) as u8;
         line.listening = None;
+    }
+    // So that rails are not held up for want of receives.
+    if shape.is_weighed && random.happens(500_000) {
+        for line in &mut lines {
+            (line.receive_depths, line.repost_batch) = ([16; 2], 1);
+        }
+        for own in hosts.iter_mut().filter_map(|host| host.links.as_mut()) {
+            (own.receive_depth, own.repost_batch) = (16, 1);
+        }
     }
     let may_end = random.happens(400_000);
     Case {
@@ -200,13 +215,20 @@ fn plan(
     if random.happens(200_000) {
         return String::new();
     }
+    // Where ports and addresses stay, nothing excuses that rails do not come back.
+    let has_ports = shape.short_per_million == 0 || random.happens(500_000);
     for _ in 0..1 + random.below(5) {
-        let (at, lasts) = (random.below(trouble_ns), 1 + random.below(trouble_ns));
+        let lasts_ns = match random.happens(shape.short_per_million) {
+            true => SHORT_NS,
+            false => trouble_ns,
+        };
+        let (at, lasts) = (random.below(trouble_ns), 1 + random.below(lasts_ns));
         let number = pick(random, hosts.len());
         let subnet = pick(random, 2);
         let any = |random: &mut Random| any_host(random, hosts.len());
         let port = port(subnet, is_one_device);
-        let action = match random.below(9) {
+        let kind = random.below(9);
+        let action = match if has_ports { kind } else { kind % 4 } {
             0..3 => format!("link {}/{port}-{}/{port} down", any(random), any(random)),
             3 => format!("link {}-{} down", any(random), any(random)),
             4 | 5 => format!("port h{number}/{port} down"),

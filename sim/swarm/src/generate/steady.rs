@@ -22,6 +22,7 @@ const FAR_PER_MILLION: u32 = 400_000;
 const LINKS: Shape = Shape {
     trouble_ns: 400_000_000,
     striking_per_million: 300_000,
+    short_per_million: 300_000,
     odd_per_million: 600_000,
     has_times: true,
     is_weighed: true,
