@@ -168,6 +168,11 @@ impl Flow {
     pub(crate) const fn came(&self) -> usize {
         self.received + self.submitted_received + self.ringed_received
     }
+
+    /// Whether something that was submitted is yet to come.
+    pub(crate) fn is_submitting(&self) -> bool {
+        self.submitted.len() > self.submitted_received
+    }
 }
 
 impl Connection {

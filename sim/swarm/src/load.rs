@@ -23,6 +23,9 @@ struct Share {
     /// Of which connection.
     number: u32,
     received: usize,
+    /// Of what was submitted, what came, and whether there is more.
+    submitted: usize,
+    is_submitting: bool,
 }
 
 /// What the ends of a line send for a while.
@@ -83,6 +86,8 @@ impl Run<'_> {
                         end,
                         number: connection.number,
                         received: connection.flows[end].came(),
+                        submitted: connection.flows[end].submitted_received,
+                        is_submitting: connection.flows[end].is_submitting(),
                     });
                 }
             }
@@ -96,23 +101,31 @@ impl Run<'_> {
             return Ok(());
         }
         let after = self.shares();
-        for Share {
-            line,
-            end,
-            number,
-            received,
-        } in before
-        {
-            let is_its = |share: &&Share| (share.line, share.end, share.number) == (*line, *end, *number);
-            let now = after
-                .iter()
-                .find(is_its)
-                .map_or(usize::MAX, |share| share.received);
-            ensure(now > *received, "starved", || {
+        for was in before {
+            let Share {
+                line, end, number, ..
+            } = *was;
+            let is_its = |share: &&Share| (share.line, share.end, share.number) == (line, end, number);
+            let Some(now) = after.iter().find(is_its) else {
+                continue;
+            };
+            ensure(now.received > was.received, "starved", || {
                 format!(
-                    "line {line} end {end}: of what it sends nothing came for half of a load, since message {received}"
+                    "line {line} end {end}: nothing came for half of a load, since message {}",
+                    was.received
                 )
             })?;
+            // Neither the channel's own thread nor submitters starve the other.
+            ensure(
+                now.submitted > was.submitted || !was.is_submitting,
+                "starved",
+                || {
+                    format!(
+                        "line {line} end {end}: nothing that was submitted came for half of a load, since message {}",
+                        was.submitted
+                    )
+                },
+            )?;
         }
         Ok(())
     }
