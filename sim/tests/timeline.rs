@@ -87,32 +87,30 @@ fn a_run_reads_like_this() {
 }
 
 const EXPECTED: &str = "\
-14 packets and 8 other moments; a packet stands where its last bit left
-  lane 1: a/sim0:1 qp 16
-  lane 2: b/sim0:1 qp 16
-  lane 3: a
-        0.029 us  1 -> 2  write first psn 16777214 256 B, LOST
-        0.036 us  1 -> 2  write last psn 16777215 1 B, comes 1.036 us
-        1.043 us  2 -> 1  nak psn 16777214, comes 2.043 us
-        2.072 us  1 -> 2  write first psn 16777214 256 B, AGAIN, comes 3.072 us
-        2.079 us  1 -> 2  write last psn 16777215 1 B, AGAIN, comes 3.079 us
-        3.086 us  2 -> 1  ack psn 16777215, comes 4.086 us
-        4.086 us  1       request: success
-        5.000 us  3       one more
-        5.007 us  1 -> 2  send psn 0 1 B, comes 6.007 us
-        5.007 us  1 -> 2  send psn 0 1 B, DOUBLED, comes 6.007 us
-        6.007 us  2       receive: success, 1 B
-        6.014 us  2 -> 1  ack psn 0, comes 7.014 us
-        6.021 us  2 -> 1  ack psn 0, comes 7.021 us
-        7.014 us  1       request: success
-       10.008 us  1 -> 2  read psn 1, comes 11.008 us
-       11.031 us  2 -> 1  response psn 1 200 B, CORRUPT, comes 12.031 us
-       20.000 us  =====   link a-b down
-     4204.312 us  1 -> 2  read psn 1, AGAIN, LOST
-     5010.008 us  1 -> 2  write psn 2 1 B, LOST
-     8398.608 us  1       request: transport retries exceeded: the peer does not answer
-     8398.608 us  1       FAILS
-     8398.608 us  1       request: flushed: the queue pair had already failed
+14 packets and 8 other moments; a packet stands where its last bit left, and is lost where its arrow ends in x
+                  a           b
+        0.029 us  o-----x     |           write first psn 16777214 256 B, LOST (sim0:1 qp 16 to sim0:1 qp 16)
+        0.036 us  o---------->|           write last psn 16777215 1 B, comes 1.036 us (sim0:1 qp 16 to sim0:1 qp 16)
+        1.043 us  |<----------o           nak psn 16777214, comes 2.043 us (sim0:1 qp 16 to sim0:1 qp 16)
+        2.072 us  o---------->|           write first psn 16777214 256 B, AGAIN, comes 3.072 us (sim0:1 qp 16 to sim0:1 qp 16)
+        2.079 us  o---------->|           write last psn 16777215 1 B, AGAIN, comes 3.079 us (sim0:1 qp 16 to sim0:1 qp 16)
+        3.086 us  |<----------o           ack psn 16777215, comes 4.086 us (sim0:1 qp 16 to sim0:1 qp 16)
+        4.086 us  *           |           request: success (sim0:1 qp 16)
+        5.000 us  *           |           one more
+        5.007 us  o---------->|           send psn 0 1 B, comes 6.007 us (sim0:1 qp 16 to sim0:1 qp 16)
+        5.007 us  o---------->|           send psn 0 1 B, DOUBLED, comes 6.007 us (sim0:1 qp 16 to sim0:1 qp 16)
+        6.007 us  |           *           receive: success, 1 B (sim0:1 qp 16)
+        6.014 us  |<----------o           ack psn 0, comes 7.014 us (sim0:1 qp 16 to sim0:1 qp 16)
+        6.021 us  |<----------o           ack psn 0, comes 7.021 us (sim0:1 qp 16 to sim0:1 qp 16)
+        7.014 us  *           |           request: success (sim0:1 qp 16)
+       10.008 us  o---------->|           read psn 1, comes 11.008 us (sim0:1 qp 16 to sim0:1 qp 16)
+       11.031 us  |x----------o           response psn 1 200 B, CORRUPT, comes 12.031 us (sim0:1 qp 16 to sim0:1 qp 16)
+       20.000 us  ======================== link a-b down
+     4204.312 us  o-----x     |           read psn 1, AGAIN, LOST (sim0:1 qp 16 to sim0:1 qp 16)
+     5010.008 us  o-----x     |           write psn 2 1 B, LOST (sim0:1 qp 16 to sim0:1 qp 16)
+     8398.608 us  *           |           request: transport retries exceeded: the peer does not answer (sim0:1 qp 16)
+     8398.608 us  *           |           FAILS (sim0:1 qp 16)
+     8398.608 us  *           |           request: flushed: the queue pair had already failed (sim0:1 qp 16)
 ";
 
 #[test]
@@ -131,7 +129,7 @@ fn beyond_its_length_it_is_cut_and_says_so() {
     let told = "CUT HERE: 6 more packets and 6 more moments, up to";
     assert!(text.contains(told), "{text}");
     assert_eq!(
-        text.lines().filter(|line| line.contains("  1 -> 2")).count(),
+        text.lines().filter(|line| line.contains("o---------->|")).count(),
         1,
         "{text}"
     );

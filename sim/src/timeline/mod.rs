@@ -192,9 +192,9 @@ impl Timeline {
         }
     }
 
-    /// Puts in what was noted elsewhere: when, in nanoseconds since the fabric was made, of which host, and what. Where
-    /// the timeline is cut, what is later than its end is left out, and counted.
-    pub fn extend(&mut self, remarks: impl IntoIterator<Item = (u64, String, String)>) {
+    /// Puts in what was noted elsewhere: when, in nanoseconds since the fabric was made, of which host or of all, and what.
+    /// Where the timeline is cut, what is later than its end is left out, and counted.
+    pub fn extend(&mut self, remarks: impl IntoIterator<Item = (u64, Option<String>, String)>) {
         let is_cut = self.cut().is_some();
         let ends_ns = self.moments.last().map_or(0, |moment| moment.at_ns);
         for (at_ns, host, text) in remarks {
@@ -203,18 +203,18 @@ impl Timeline {
                 self.left_out.until_ns = self.left_out.until_ns.max(at_ns);
                 continue;
             }
-            let lane = self
-                .lanes
-                .iter()
-                .position(|name| *name == host)
-                .unwrap_or_else(|| {
+            let tone = if host.is_some() { Tone::Note } else { Tone::Bad };
+            let lane = host.map(|host| {
+                let known = self.lanes.iter().position(|name| *name == host);
+                known.unwrap_or_else(|| {
                     self.lanes.push(host);
                     self.lanes.len().saturating_sub(1)
-                });
+                })
+            });
             let what = What::Remark {
-                lane: Some(lane),
+                lane,
                 text,
-                tone: Tone::Note,
+                tone,
                 times: 1,
             };
             self.moments.push(Moment { at_ns, what });

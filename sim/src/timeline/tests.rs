@@ -90,6 +90,46 @@ fn what_goes_to_itself_or_to_nobody_is_drawn() {
 }
 
 #[test]
+fn a_host_is_one_column_and_an_arrow_ends_where_its_packet_did() {
+    let with = |from, to, fate| {
+        What::Packet(Shot {
+            from,
+            ..shot(to, fate)
+        })
+    };
+    let mut timeline = timeline(vec![
+        (1, with(0, Some(2), Fate::Arrived(2))),
+        (2, with(1, Some(0), Fate::Lost)),
+        (3, with(2, Some(1), Fate::Corrupt(4))),
+        (4, with(0, Some(3), Fate::Arrived(5))),
+        (5, with(1, None, Fate::Unheard(6))),
+        (6, remark(Some(1), "sleeps")),
+        (7, remark(None, "calm")),
+    ]);
+    timeline.lanes = ["h2/d qp 1", "h10", "h9/d qp 2", "h2/d qp 3"]
+        .map(str::to_owned)
+        .into();
+    let text = timeline.to_string();
+    let drawn = |line: &str| line.get(18..54).or(line.get(18..)).map(str::to_owned);
+    let drawn: Vec<_> = text.lines().skip(1).filter_map(drawn).collect();
+    assert_eq!(
+        drawn,
+        [
+            "h2          h9          h10",
+            "o---------->|           |           ",
+            "|           x-----------o           ",
+            "|           o----------x|           ",
+            "@           |           |           ",
+            "|           |           x           ",
+            "|           |           *           ",
+            "====================================",
+        ],
+        "\n{text}"
+    );
+    assert!(text.contains("comes 0.002 us (d qp 1 to d qp 2)"), "{text}");
+}
+
+#[test]
 fn what_was_left_out_is_told_in_both() {
     let mut timeline = timeline(vec![(5, remark(None, "a<b> & c"))]);
     assert!(!timeline.to_string().contains("CUT"));
@@ -122,13 +162,13 @@ fn instants_never_lie_on_each_other_and_long_waits_are_cut_out() {
 fn what_was_noted_elsewhere_finds_its_time_and_its_lane() {
     let mut timeline = timeline(vec![(5, remark(Some(0), "x")), (9, remark(Some(1), "y"))]);
     let remarks = || [(7, "b", "one"), (5, "c", "two"), (10, "b", "three")];
-    let remarks = || remarks().map(|(at_ns, host, text)| (at_ns, host.to_owned(), text.to_owned()));
+    let remarks = || remarks().map(|(at_ns, host, text)| (at_ns, Some(host.to_owned()), text.to_owned()));
     let mut cut = timeline.clone();
     timeline.extend(remarks());
     let text = timeline.to_string();
     let order: Vec<_> = text
         .lines()
-        .skip(4)
+        .skip(2)
         .filter_map(|line| line.split_whitespace().last())
         .collect();
     assert_eq!(order, ["x", "two", "one", "y", "three"], "{text}");

@@ -14,6 +14,9 @@ use crate::seed::Seed;
 /// Packets that are kept at most.
 pub(crate) const FRAMES_MAX: usize = 200_000;
 
+/// Lines of a diagram that are drawn without being asked for.
+const LINES_MAX: usize = 150;
+
 /// Arguments of `cargo lab replay`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ReplayArgs {
@@ -27,7 +30,10 @@ pub(crate) struct ReplayArgs {
     /// their own and call them malformed: `tshark --disable-protocol rpcordma --disable-heuristic eth_over_ib -r FILE`
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
-    /// Write what happened to this file: a picture where it ends in .svg, else text
+    /// Draw all that happened as a sequence diagram, and not the end of what failed
+    #[arg(long)]
+    diagram: bool,
+    /// Write what happened to this file: a picture where it ends in .svg, else the diagram
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
     /// Write the case itself to this file
@@ -55,6 +61,22 @@ fn plan_of(path: &Path) -> Result<String> {
     Ok(plan.to_string())
 }
 
+/// The head of a diagram and its last lines.
+fn ending(diagram: &str, lines_max: usize) -> String {
+    let lines: Vec<&str> = diagram.lines().collect();
+    // What it is, and whose the columns are.
+    let (head, rest) = lines.split_at(lines.len().min(2));
+    let hidden = rest.len().saturating_sub(lines_max);
+    let told = format!("  ... {hidden} lines before, which --diagram draws");
+    let told = (hidden > 0).then_some(told.as_str());
+    let shown = head
+        .iter()
+        .copied()
+        .chain(told)
+        .chain(rest.iter().skip(hidden).copied());
+    shown.flat_map(|line| [line, "\n"]).collect()
+}
+
 /// Whether the oracles agree.
 pub(crate) fn run(args: &ReplayArgs) -> Result<bool> {
     let mut case = load(&args.what)?;
@@ -68,7 +90,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<bool> {
         write(path, case.to_text()?.as_bytes())?;
     }
     let keep = Keep {
-        moments: args.timeline.is_some(),
+        moments: true,
         frames: if args.pcap.is_some() { FRAMES_MAX } else { 0 },
     };
     let outcome = run_caught(&case, keep);
@@ -109,6 +131,10 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<bool> {
         outcome.virtual_ns as f64 / 1e9,
         outcome.hash,
     );
+    if args.diagram || outcome.verdict.is_err() {
+        let lines_max = if args.diagram { usize::MAX } else { LINES_MAX };
+        print!("{}", ending(&outcome.timeline.to_string(), lines_max));
+    }
     match &outcome.verdict {
         Ok(()) => println!("passed"),
         Err(failure) => println!("FAILED: {failure}"),
@@ -120,7 +146,17 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<bool> {
 mod tests {
     use std::fs;
 
-    use super::plan_of;
+    use super::{ending, plan_of};
+
+    #[test]
+    fn a_long_diagram_keeps_its_head_and_its_end() {
+        assert_eq!(ending("what\nwhose\n1\n2\n3\n", 3), "what\nwhose\n1\n2\n3\n");
+        let told = "  ... 2 lines before, which --diagram draws";
+        assert_eq!(
+            ending("what\nwhose\n1\n2\n3\n", 1),
+            format!("what\nwhose\n{told}\n3\n")
+        );
+    }
 
     #[test]
     fn a_plan_of_several_lines_is_taken_and_what_is_none_refused() {

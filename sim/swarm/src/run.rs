@@ -100,12 +100,14 @@ fn run(case: &Case, keep: Keep) -> Outcome {
                 .map_err(|violation| failure("audit", violation.to_string()))
         })
         .and_then(|()| nothing_is_left(&fabric));
-    if let Err(failure) = &verdict {
-        trace.note(virtual_ns, 0, format_args!("FAILED: {failure}"));
-    }
+    let failed = verdict
+        .as_ref()
+        .err()
+        .map(|failure| (virtual_ns, None, format!("FAILED: {failure}")));
     let hash = trace.hash();
     let moments = trace.into_moments().into_iter();
-    timeline.extend(moments.map(|moment| (moment.at_ns, format!("h{}", moment.host), moment.text)));
+    timeline.extend(moments.map(|moment| (moment.at_ns, Some(format!("h{}", moment.host)), moment.text)));
+    timeline.extend(failed);
     Outcome {
         verdict: verdict.map_err(|failure| Failure {
             at_ns: virtual_ns,
