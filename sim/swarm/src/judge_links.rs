@@ -19,6 +19,9 @@ const LONG_FRAGMENTS: u32 = 4;
 /// Shorter fragments weigh no more than what is said beside them.
 const LONG_FRAGMENT_BYTES_MIN: u32 = 256;
 
+/// A rail that was up for so long has answered, and is as one that never failed.
+const SETTLED_NS: u64 = 1_000_000_000;
+
 /// What strikes a rail may outlast it by so much, and spoil one attempt to connect it again.
 const LINGERING_NS: u64 = 100_000_000;
 
@@ -65,7 +68,7 @@ impl LinkedRun<'_> {
         };
         let hosts = self.case.lines[bond.line].hosts;
         let is_excused = end == 1
-            || down_ns - up_ns < bounds.rail_ns
+            || down_ns - up_ns < SETTLED_NS
             || bond.is_ending()
             || self.reach.is_any_time
             || self.excuses.clocks

@@ -20,6 +20,8 @@ pub(crate) struct Shape {
     pub(crate) striking_per_million: u32,
     /// How many of the faults last for a moment: as long as a rail takes to notice.
     pub(crate) short_per_million: u32,
+    /// How many plans cut all cables for long, and for moments behind that.
+    pub(crate) returning_per_million: u32,
     /// How many hosts make their links otherwise than the others.
     pub(crate) odd_per_million: u32,
     /// Those have times of their own, too.
@@ -34,6 +36,7 @@ impl Shape {
         trouble_ns: 400_000_000,
         striking_per_million: 1_000_000,
         short_per_million: 0,
+        returning_per_million: 0,
         odd_per_million: 300_000,
         has_times: false,
         is_weighed: false,
@@ -242,6 +245,9 @@ fn plan(
         };
         clauses.push(format!("at {at}ns {action} for {lasts}ns"));
     }
+    if random.happens(shape.returning_per_million) {
+        clauses.extend(returning(random));
+    }
     if !random.happens(shape.striking_per_million) {
         return clauses.join("; ");
     }
@@ -306,4 +312,18 @@ fn port(subnet: usize, is_one_device: bool) -> String {
     } else {
         format!("sim{subnet}:1")
     }
+}
+
+/// An outage that lasts until back-off is at its longest, and moments behind it in which rails are lost that had come back.
+fn returning(random: &mut Random) -> Vec<String> {
+    let lasts = 2_000_000_000 + random.below(2_000_000_000);
+    let mut at = 100_000_000 + random.below(400_000_000);
+    let mut clauses = vec![format!("at {at}ns link any-any down for {lasts}ns")];
+    at += lasts;
+    for _ in 0..3 {
+        at += 4_000_000_000 + random.below(1_000_000_000);
+        let lasts = 30_000_000 + random.below(100_000_000);
+        clauses.push(format!("at {at}ns link any-any down for {lasts}ns"));
+    }
+    clauses
 }

@@ -16,6 +16,7 @@ pub(crate) fn case(random: &mut Random) -> Case {
         trouble_ns,
         striking_per_million: 250_000,
         short_per_million: 500_000,
+        returning_per_million: 400_000,
         odd_per_million: 600_000,
         has_times: true,
         is_weighed: true,

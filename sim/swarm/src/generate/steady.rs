@@ -23,6 +23,7 @@ const LINKS: Shape = Shape {
     trouble_ns: 400_000_000,
     striking_per_million: 300_000,
     short_per_million: 300_000,
+    returning_per_million: 0,
     odd_per_million: 600_000,
     has_times: true,
     is_weighed: true,
