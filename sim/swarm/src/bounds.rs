@@ -231,6 +231,9 @@ pub(crate) struct LinkBounds {
     /// From when a rail that had been up for long is lost until it is up again, where nothing hinders that any more: it is tried
     /// again after the first wait, once more where that attempt was spoiled, and proves itself.
     pub(crate) again_ns: u64,
+    /// For how long cables may be cut without a rail being lost for that: shorter than the retries of either end's queue pairs, and
+    /// what is lost goes again before either session takes the rail for dead.
+    pub(crate) endures_ns: u64,
     /// Receives that either end has posted at least, whatever it is yet to post again.
     pub(crate) receives_min: u32,
     /// Until what a handshake has that its peer gave up is home: it ends, and is closed.
@@ -289,6 +292,15 @@ impl LinkBounds {
                 + most(|config| ns(config.session.attach_within))
                 + proofs_ns
                 + 2 * polls_ns,
+            endures_ns: configs
+                .iter()
+                .map(|config| {
+                    let silence_ns = timer_ns(4096 << config.channel.timeout, &case.device.quirks());
+                    let retries_ns = u64::from(config.channel.retry_count) * (4096 << config.channel.timeout);
+                    let noticed_ns = 2 * silence_ns + polls_ns;
+                    retries_ns.min(ns(config.session.dead_after).saturating_sub(noticed_ns))
+                })
+                .fold(u64::MAX, u64::min),
             receives_min: configs
                 .iter()
                 .map(|config| {

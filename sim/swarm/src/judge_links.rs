@@ -113,7 +113,11 @@ impl LinkedRun<'_> {
             .reach
             .is_struck(hosts, subnet, young_ns.unwrap_or(before_ns(now_ns)))
             || young_ns.is_some_and(was_stopped);
-        ensure(is_excused, "healthy", || {
+        // What is over before retries are used up costs no rail.
+        let endures_ns = self.bounds[bond.line].endures_ns;
+        let cut_ns = self.reach.cut_for(hosts, subnet, before_ns(now_ns));
+        let is_endured = young_ns.is_none() && cut_ns.is_some_and(|cut_ns| cut_ns < endures_ns);
+        ensure(is_excused && !is_endured, "healthy", || {
             let number = bond.number();
             format!(
                 "end {end} of link {number} gave up rail {rail} in subnet {subnet}, and nothing was wrong"

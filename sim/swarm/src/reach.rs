@@ -147,6 +147,22 @@ impl Reach {
         })
     }
 
+    /// For how long cables between two hosts were cut in a subnet, of what strikes the way at some time between these; `None` where
+    /// anything else does.
+    pub(crate) fn cut_for(&self, hosts: [usize; 2], subnet: u8, span_ns: [u64; 2]) -> Option<u64> {
+        let struck = self.troubles.iter().filter(|trouble| {
+            !matches!(trouble.whose, Whose::Process(_))
+                && self.hinders(&trouble.whose, hosts, subnet)
+                && self.is_within(trouble, span_ns)
+        });
+        struck
+            .map(|trouble| {
+                let lasts_ns = trouble.to_ns.min(self.healed_ns).saturating_sub(trouble.from_ns);
+                matches!(trouble.whose, Whose::Cable(..)).then_some(lasts_ns)
+            })
+            .try_fold(0, |all_ns: u64, lasts_ns| Some(all_ns.saturating_add(lasts_ns?)))
+    }
+
     /// When the last that struck the way between two hosts, by any subnet, was over, of what did at some time between these.
     pub(crate) fn struck_until(&self, hosts: [usize; 2], span_ns: [u64; 2]) -> Option<u64> {
         let struck = self.troubles.iter().filter(|trouble| {
