@@ -8,6 +8,8 @@ use doorbell_sim::plan::{Action, Clause, Effect, PacketRule, Which};
 use doorbell_sim::{Plan, Quirks};
 use serde::{Deserialize, Serialize};
 
+use crate::crowd::case::{CrowdAct, CrowdCase};
+
 /// All that a run is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Case {
@@ -37,6 +39,16 @@ pub(crate) struct Case {
     /// How long the application takes with each event that it is told of.
     #[serde(default)]
     pub(crate) handler_ns: u64,
+    /// What runs, where that is neither channels nor links as they are by themselves.
+    #[serde(default)]
+    pub(crate) scene: Option<Scene>,
+}
+
+/// A run of its own kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Scene {
+    /// Limits are reached.
+    Crowd(CrowdCase),
 }
 
 /// An end whose peer is gone closes its channel once its Worker reported that, and not before.
@@ -304,6 +316,8 @@ pub(crate) enum What {
     Refresh,
     /// The link goes by what leads to the peer's process now.
     Reroute,
+    /// Something where limits are reached.
+    Crowd(CrowdAct),
 }
 
 /// What is asked of a window.

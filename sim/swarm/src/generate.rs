@@ -1,5 +1,6 @@
 //! From a seed to a case: each profile makes its own.
 
+mod crowded;
 mod links;
 mod long;
 pub(crate) mod quick;
@@ -17,5 +18,6 @@ pub(crate) fn generate(seed: Seed) -> Case {
         Profile::Quick => quick::case(random),
         Profile::Steady => steady::case(random),
         Profile::Long => long::case(random),
+        Profile::Crowded => crowded::case(random),
     }
 }

@@ -13,10 +13,12 @@ mod act;
 mod awaited;
 mod bond;
 mod bounds;
+mod by_document;
 mod case;
 #[path = "../../../src/bin/doorbell/closed_pipe.rs"]
 mod closed_pipe;
 mod connect;
+mod crowd;
 mod datagrams;
 #[cfg(test)]
 mod dissected;
@@ -44,6 +46,7 @@ mod run;
 mod seed;
 mod shrink;
 mod station;
+mod stranger;
 mod swarm;
 mod trace;
 mod windows;

@@ -13,7 +13,8 @@ use doorbell_sim::{Fabric, Frame, Host, LinkConfig, Tally, Timeline};
 
 use crate::awaited::Watch;
 use crate::bounds::Bounds;
-use crate::case::{Case, Excuses, LineCase, What};
+use crate::case::{Case, Excuses, LineCase, Scene, What};
+use crate::crowd::CrowdRun;
 use crate::datagrams::Mail;
 use crate::failure::{Failure, Verdict, ensure, failure};
 use crate::line::{Connection, Line};
@@ -82,7 +83,10 @@ fn run(case: &Case, keep: Keep) -> Outcome {
         Ok(fabric) => fabric,
         Err(error) => return Outcome::none(failure("set-up", format!("{error:#}"))),
     };
-    let (verdict, messages) = if case.links.is_some() {
+    let (verdict, messages) = if let Some(Scene::Crowd(_)) = &case.scene {
+        let made = CrowdRun::new(case, &fabric, &mut trace);
+        judged(made, CrowdRun::run, |run| run.messages)
+    } else if case.links.is_some() {
         let made = LinkedRun::new(case, &fabric, &mut trace);
         judged(made, LinkedRun::run, |run| run.messages)
     } else {
@@ -417,6 +421,16 @@ mod tests {
             assert!(!second.frames.is_empty() && second.timeline != doorbell_sim::Timeline::default());
         }
         assert!((1..20).contains(&linked), "{linked} cases of links");
+        for profile in Profile::ALL {
+            for number in 0..5 {
+                let case = generate(Seed { profile, number });
+                let again = Case::parse(&case.to_text().unwrap()).unwrap();
+                assert_eq!(again, case);
+                let [first, second] = [case, again].map(|case| run_caught(&case, Keep::default()));
+                assert_eq!(first.verdict, Ok(()), "{profile}:{number}");
+                assert_eq!(first.hash, second.hash, "{profile}:{number}");
+            }
+        }
         let hashes: std::collections::BTreeSet<_> = (0..10)
             .map(|seed| run_caught(&generate(Seed::quick(seed)), Keep::default()).hash)
             .collect();

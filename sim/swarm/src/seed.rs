@@ -16,16 +16,18 @@ pub(crate) enum Profile {
     Steady,
     /// Links under outages of seconds to minutes: back-off reaches its cap, recovery its deadline
     Long,
+    /// Limits of one to three, and as much as reaches them: each refusal when it is due, and with its reason
+    Crowded,
 }
 
 impl Profile {
-    pub(crate) const ALL: [Self; 3] = [Self::Quick, Self::Steady, Self::Long];
+    pub(crate) const ALL: [Self; 4] = [Self::Quick, Self::Steady, Self::Long, Self::Crowded];
 
     /// Its part of the time that all profiles of a run have.
     pub(crate) const fn weight(self) -> u32 {
         match self {
             Self::Quick => 4,
-            Self::Steady | Self::Long => 1,
+            Self::Steady | Self::Long | Self::Crowded => 1,
         }
     }
 
@@ -34,6 +36,7 @@ impl Profile {
         match self {
             Self::Quick => 500,
             Self::Steady | Self::Long => 20,
+            Self::Crowded => 100,
         }
     }
 
@@ -42,6 +45,7 @@ impl Profile {
             Self::Quick => "quick",
             Self::Steady => "steady",
             Self::Long => "long",
+            Self::Crowded => "crowded",
         }
     }
 }

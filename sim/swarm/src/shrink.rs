@@ -1,6 +1,7 @@
 //! A case that fails made smaller, as long as the same oracle speaks.
 
-use crate::case::{Case, What};
+use crate::case::{Case, Scene, What};
+use crate::crowd::case::CrowdCase;
 use crate::failure::Failure;
 use crate::run::{Keep, run_caught};
 
@@ -18,6 +19,7 @@ pub(crate) fn shrink(case: &Case, failure: &Failure, runs_max: u32) -> (Case, Fa
         shrinker.lines();
         shrinker.operations();
         shrinker.values();
+        shrinker.limits();
         if shrinker.best == before || shrinker.runs >= runs_max {
             break;
         }
@@ -155,9 +157,46 @@ impl Shrinker {
         }
     }
 
+    /// Limits that nothing reaches.
+    fn limits(&mut self) {
+        let Some(Scene::Crowd(crowd)) = &self.best.scene else {
+            return;
+        };
+        let rooms = crowd.rooms.len();
+        let plainer: [fn(&mut CrowdCase); 6] = [
+            |crowd| crowd.is_aside = false,
+            |crowd| crowd.under_way = 64,
+            |crowd| crowd.per_address = 64,
+            |crowd| crowd.unaccepted = 64,
+            |crowd| crowd.crowded_stage_ns = 1_000_000_000,
+            |crowd| crowd.submissions_per_poll = 64,
+        ];
+        for plain in plainer {
+            self.try_crowd(plain);
+        }
+        for room in 0..rooms {
+            self.try_crowd(|crowd| crowd.rooms[room].completion_depth = 512);
+            self.try_crowd(|crowd| crowd.rooms[room].channels_max = 64);
+            self.try_crowd(|crowd| crowd.rooms[room].channels_per_address = u32::MAX);
+            self.try_crowd(|crowd| crowd.rooms[room].lease_share_percent = 0);
+        }
+    }
+
+    fn try_crowd(&mut self, plain: impl FnOnce(&mut CrowdCase)) {
+        let mut case = self.best.clone();
+        if let Some(Scene::Crowd(crowd)) = &mut case.scene {
+            plain(crowd);
+            self.try_case(case);
+        }
+    }
+
     /// Lines and hosts that nothing names any more are left out, the others counted anew. Another numbering is another
     /// run, so it is kept only where that fails too.
     fn unused(&mut self) {
+        // Its hosts and lines have limits by their number.
+        if self.best.scene.is_some() {
+            return;
+        }
         let mut case = self.best.clone();
         for line in (0..case.lines.len()).rev() {
             if case.operations.iter().all(|operation| operation.line != line) {

@@ -91,6 +91,7 @@ pub(crate) fn case(random: &mut Random, shape: &Shape) -> Case {
         endings: None,
         call_ns: 0,
         handler_ns: 0,
+        scene: None,
     }
 }
 

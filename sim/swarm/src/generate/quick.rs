@@ -62,6 +62,7 @@ pub(crate) fn channels(random: &mut Random) -> Case {
         endings: endings(random),
         call_ns: 0,
         handler_ns: 0,
+        scene: None,
     };
     if case.endings.is_some() && random.happens(DROPPING_PER_MILLION) {
         for _ in 0..1 + pick(random, 3) {
