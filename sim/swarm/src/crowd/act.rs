@@ -413,12 +413,12 @@ impl CrowdRun<'_> {
 
     /// What a channel takes of an end at once: its credits are what the peer has posted, but for less than half of its
     /// depth, of which it may not have been told; and announcements that it is not told of take places
-    /// (`ChannelConfig`), half of them at most.
+    /// (`ChannelConfig`), half of the queue at most.
     fn takes(&self, line: usize, end: usize) -> [u32; 2] {
         let line = self.line(line);
         let depth = line.receive_depths[1 - end];
         let least = depth - (depth.div_ceil(2) - 1);
-        let room = line.send_depth.div_ceil(2);
+        let room = (line.send_depth.div_ceil(2) - 1).max(1);
         [least.min(room), depth.min(line.send_depth)]
     }
 

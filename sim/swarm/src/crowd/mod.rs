@@ -198,7 +198,7 @@ impl<'c> CrowdRun<'c> {
     fn step(&mut self, until_ns: u64) -> Verdict {
         self.poll()?;
         let now_ns = self.now_ns();
-        let mut next_ns = until_ns.min(self.door.next_ns());
+        let mut next_ns = until_ns;
         let attempts = self.attempts.iter().map(|attempt| attempt.connecting.deadline());
         let entrance = self.entrance.as_ref().and_then(|entrance| match entrance {
             Entrance::Polled(listener) => listener.deadline(),
