@@ -9,6 +9,7 @@ use doorbell_sim::{Plan, Quirks};
 use serde::{Deserialize, Serialize};
 
 use crate::crowd::case::{CrowdAct, CrowdCase};
+use crate::sleepy::case::{SleepAct, SleepCase};
 
 /// All that a run is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +50,8 @@ pub(crate) struct Case {
 pub(crate) enum Scene {
     /// Limits are reached.
     Crowd(CrowdCase),
+    /// Hosts sleep.
+    Sleep(SleepCase),
 }
 
 /// An end whose peer is gone closes its channel once its Worker reported that, and not before.
@@ -318,6 +321,8 @@ pub(crate) enum What {
     Reroute,
     /// Something where limits are reached.
     Crowd(CrowdAct),
+    /// Something where hosts sleep.
+    Sleep(SleepAct),
 }
 
 /// What is asked of a window.

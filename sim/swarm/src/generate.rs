@@ -5,6 +5,7 @@ mod links;
 mod long;
 pub(crate) mod quick;
 mod steady;
+mod sleepy;
 
 use doorbell_sim::Random;
 
@@ -19,5 +20,6 @@ pub(crate) fn generate(seed: Seed) -> Case {
         Profile::Steady => steady::case(random),
         Profile::Long => long::case(random),
         Profile::Crowded => crowded::case(random),
+        Profile::Sleepy => sleepy::case(random),
     }
 }

@@ -45,6 +45,7 @@ mod rings;
 mod run;
 mod seed;
 mod shrink;
+mod sleepy;
 mod station;
 mod stranger;
 mod swarm;

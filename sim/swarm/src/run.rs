@@ -20,6 +20,7 @@ use crate::failure::{Failure, Verdict, ensure, failure};
 use crate::line::{Connection, Line};
 use crate::linked::LinkedRun;
 use crate::panics::Panics;
+use crate::sleepy::SleepRun;
 use crate::station::Station;
 use crate::trace::Trace;
 
@@ -86,6 +87,9 @@ fn run(case: &Case, keep: Keep) -> Outcome {
     let (verdict, messages) = if let Some(Scene::Crowd(_)) = &case.scene {
         let made = CrowdRun::new(case, &fabric, &mut trace);
         judged(made, CrowdRun::run, |run| run.messages)
+    } else if let Some(Scene::Sleep(_)) = &case.scene {
+        let made = SleepRun::new(case, &fabric, &mut trace);
+        judged(made, SleepRun::run, |run| run.messages)
     } else if case.links.is_some() {
         let made = LinkedRun::new(case, &fabric, &mut trace);
         judged(made, LinkedRun::run, |run| run.messages)

@@ -18,16 +18,18 @@ pub(crate) enum Profile {
     Long,
     /// Limits of one to three, and as much as reaches them: each refusal when it is due, and with its reason
     Crowded,
+    /// Hosts that sleep, messages in every way there is, and Workers that are taken apart
+    Sleepy,
 }
 
 impl Profile {
-    pub(crate) const ALL: [Self; 4] = [Self::Quick, Self::Steady, Self::Long, Self::Crowded];
+    pub(crate) const ALL: [Self; 5] = [Self::Quick, Self::Steady, Self::Long, Self::Crowded, Self::Sleepy];
 
     /// Its part of the time that all profiles of a run have.
     pub(crate) const fn weight(self) -> u32 {
         match self {
             Self::Quick => 4,
-            Self::Steady | Self::Long | Self::Crowded => 1,
+            Self::Steady | Self::Long | Self::Crowded | Self::Sleepy => 1,
         }
     }
 
@@ -37,6 +39,7 @@ impl Profile {
             Self::Quick => 500,
             Self::Steady | Self::Long => 20,
             Self::Crowded => 100,
+            Self::Sleepy => 50,
         }
     }
 
@@ -46,6 +49,7 @@ impl Profile {
             Self::Steady => "steady",
             Self::Long => "long",
             Self::Crowded => "crowded",
+            Self::Sleepy => "sleepy",
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::case::{Case, Scene, What};
 use crate::crowd::case::CrowdCase;
 use crate::failure::Failure;
 use crate::run::{Keep, run_caught};
+use crate::sleepy::case::SleepCase;
 
 /// A smaller case, and what its run says. So many runs are tried at most.
 pub(crate) fn shrink(case: &Case, failure: &Failure, runs_max: u32) -> (Case, Failure, u32) {
@@ -20,6 +21,7 @@ pub(crate) fn shrink(case: &Case, failure: &Failure, runs_max: u32) -> (Case, Fa
         shrinker.operations();
         shrinker.values();
         shrinker.limits();
+        shrinker.sleepers();
         if shrinker.best == before || shrinker.runs >= runs_max {
             break;
         }
@@ -179,6 +181,24 @@ impl Shrinker {
             self.try_crowd(|crowd| crowd.rooms[room].channels_max = 64);
             self.try_crowd(|crowd| crowd.rooms[room].channels_per_address = u32::MAX);
             self.try_crowd(|crowd| crowd.rooms[room].lease_share_percent = 0);
+        }
+    }
+
+    /// Hosts that sleep in one way, with one way of submitting.
+    fn sleepers(&mut self) {
+        let plainer: [fn(&mut SleepCase); 5] = [
+            |sleepy| sleepy.is_solicited = false,
+            |sleepy| sleepy.probe_after_ns = 1_000_000_000,
+            |sleepy| sleepy.lease_share_percent = 12,
+            |sleepy| sleepy.submissions_per_poll = 64,
+            |sleepy| sleepy.submitter = [16, 8],
+        ];
+        for plain in plainer {
+            let mut case = self.best.clone();
+            if let Some(Scene::Sleep(sleepy)) = &mut case.scene {
+                plain(sleepy);
+                self.try_case(case);
+            }
         }
     }
 

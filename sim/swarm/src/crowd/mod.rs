@@ -177,8 +177,8 @@ impl<'c> CrowdRun<'c> {
         self.trace.note(now_ns, host, what);
     }
 
-    const fn line(&self, line: usize) -> &'c LineCase {
-        &self.case.lines.as_slice()[line]
+    fn line(&self, line: usize) -> &'c LineCase {
+        &self.case.lines[line]
     }
 
     fn host_of(&self, line: usize, end: usize) -> usize {
@@ -255,7 +255,7 @@ impl<'c> CrowdRun<'c> {
         for (id, event) in told {
             self.hear(host, id, event)?;
         }
-        while let Some(failed) = self.parties[host].submitter.failure() {
+        if let Some(failed) = self.parties[host].submitter.failure() {
             return Err(failure(
                 "excuse",
                 format!("a submission failed: {}", failed.error),

@@ -1,0 +1,81 @@
+//! What a case of hosts that sleep is beside its hosts and lines.
+
+use serde::{Deserialize, Serialize};
+
+/// How the hosts of a run sleep, and what is submitted to them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SleepCase {
+    /// Of messages those alone wake that are solicited; else all do.
+    pub(crate) is_solicited: bool,
+    pub(crate) probe_after_ns: u64,
+    pub(crate) lease_share_percent: u32,
+    pub(crate) submissions_per_poll: u32,
+    /// Submitters with a ring of their own, and those that share one.
+    pub(crate) submitters: [usize; 2],
+    /// Slots of each, and the depth of its ring.
+    pub(crate) submitter: [u32; 2],
+    /// Slots of the half that sends, while a Worker is apart.
+    pub(crate) half_slots: u32,
+}
+
+/// Something that one end of a line does, or its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum SleepAct {
+    /// So many messages, as soon as each is taken.
+    Send {
+        count: u8,
+        way: Way,
+        bytes: u16,
+        is_solicited: bool,
+    },
+    /// As many in every way at once: none gets far ahead of the others.
+    Race {
+        count: u8,
+    },
+    /// The next messages stay with the application of this host.
+    Hold {
+        count: u8,
+    },
+    /// They go back.
+    LetGo,
+    /// This end closes its channel.
+    Close {
+        within_ns: u64,
+    },
+    /// The Worker of the host is taken apart, and put together again.
+    Split,
+    Join,
+    /// One of the submitters of the host goes.
+    DropSubmitter {
+        which: u8,
+    },
+    /// The host waits in one call, while nobody else does anything.
+    Wait {
+        spins: u8,
+        ns: u64,
+    },
+}
+
+/// How a message is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Way {
+    /// Posted to the channel.
+    Own,
+    /// Posted by a batch of its own.
+    Batch,
+    /// Submitted to the channel, by the thread that has the Worker.
+    Deferred,
+    /// From another thread.
+    Submitter(u8),
+}
+
+impl Way {
+    /// Which order it keeps.
+    pub(crate) const fn stream(self) -> usize {
+        match self {
+            Self::Own | Self::Batch => 0,
+            Self::Deferred => 1,
+            Self::Submitter(which) => 2 + which as usize,
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! What hosts that sleep are told, judged.
+
+use doorbell::{ChannelId, CloseProgress, Event, SubmissionError};
+use doorbell_sim::Host;
+
+use super::{SleepRun, Sleeper};
+use crate::failure::{Verdict, ensure, failure};
+use crate::pattern::Label;
+
+impl SleepRun<'_> {
+    /// Whether an event may lie there while its host sleeps: one that its peer did not mark as urgent, or the end of a channel
+    /// where its device takes what it flushed for not urgent (S23).
+    pub(super) const fn may_be_missed(&self, event: &Event<Host>) -> bool {
+        let are_failures_solicited = self.case.device.quirks().failures_are_solicited;
+        match event {
+            Event::Received { .. } => self.sleepy.is_solicited,
+            Event::ChannelFailed { .. } | Event::PeerClosed { .. } => {
+                self.sleepy.is_solicited && !are_failures_solicited
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a line may fail: an end of it closes, or a fault may strike it.
+    pub(super) fn may_fail(&self, line: usize) -> bool {
+        self.excuses.may_fail() || self.lines[line].iter().any(super::End::is_ending)
+    }
+
+    fn find(&self, host: usize, id: ChannelId) -> Option<(usize, usize)> {
+        (0..self.lines.len()).find_map(|line| {
+            let is_it = |end: &usize| self.host(line, *end) == host && self.lines[line][*end].id == id;
+            Some((line, (0..2).find(is_it)?))
+        })
+    }
+
+    pub(super) fn hear(&mut self, host: usize, thread: usize, id: ChannelId, event: Event<Host>) -> Verdict {
+        let Some((line, end)) = self.find(host, id) else {
+            return Err(failure("owner", format!("{event:?} of a channel nobody knows")));
+        };
+        match event {
+            Event::Received { message, .. } => {
+                let bytes = message.payload().to_vec();
+                self.note(host, format_args!("line {line}: {} bytes came", bytes.len()));
+                let Sleeper { body, hold, held, .. } = &mut self.sleepers[host];
+                if *hold > 0 {
+                    *hold -= 1;
+                    held.push_back((message, bytes.clone()));
+                } else {
+                    body.release(message, true);
+                }
+                self.hear_message(line, 1 - end, &bytes)
+            }
+            Event::Done { .. } => Ok(()),
+            Event::Failed { .. } => ensure(self.may_fail(line), "excuse", || {
+                format!("a request of line {line} failed, and nothing was wrong")
+            }),
+            Event::Unsent { lease, error } => {
+                self.note(host, format_args!("line {line}: unsent, {error}"));
+                ensure(self.may_fail(line), "excuse", || {
+                    format!("line {line} end {end}: {error}")
+                })?;
+                let lease = lease.ok_or_else(|| failure("ownership", "what is unsent is not given back"))?;
+                let number = self.lose(line, end, 1, lease.payload())?;
+                self.sleepers[host].body.release(lease, false);
+                self.note(host, format_args!("line {line}: {number} is not sent"));
+                Ok(())
+            }
+            Event::PeerClosed { all_arrived } => {
+                self.hear_end(line, end, thread)?;
+                let peer = &self.lines[line][1 - end];
+                ensure(
+                    peer.is_closing || peer.is_gone || peer.is_ending(),
+                    "made up",
+                    || format!("line {line} end {end}: a farewell that nobody said"),
+                )?;
+                ensure(all_arrived || self.may_fail(line), "farewell", || {
+                    format!("line {line} end {end}: not all arrived")
+                })
+            }
+            Event::ChannelFailed { cause } => {
+                self.note(host, format_args!("line {line}: failed, {}", cause.status));
+                self.hear_end(line, end, thread)?;
+                ensure(self.may_fail(line), "excuse", || {
+                    format!("line {line} failed ({}), and nothing was wrong", cause.status)
+                })
+            }
+            other => Err(failure("event", format!("{other:?}"))),
+        }
+    }
+
+    /// A message of this end came to the other: the next of its order, but for those that are lost.
+    fn hear_message(&mut self, line: usize, end: usize, bytes: &[u8]) -> Verdict {
+        self.messages += 1;
+        self.lines[line][end].moved_ns = self.now_ns();
+        let may_lose = self.may_fail(line);
+        let found = Label::of(bytes);
+        let stream = found.map_or(0, |label| usize::from(label.stream));
+        let Some(flow) = self.lines[line][end].flows.get_mut(stream) else {
+            return Err(failure("made up", format!("{found:?}")));
+        };
+        let number = found.map_or(usize::MAX, |label| label.number as usize);
+        let due = flow.sent.get(number);
+        let is_it = due.is_some_and(|due| {
+            due.label.connection == line as u32
+                && Some(due.label) == found
+                && due.label.bytes(due.bytes) == bytes
+                && !due.is_lost
+        });
+        ensure(is_it, "made up", || format!("{found:?} came to line {line}"))?;
+        let next = flow.came + flow.lost;
+        let skipped = flow.sent.iter().take(number).skip(next).all(|sent| sent.is_lost);
+        ensure(
+            number >= next.min(number) && (skipped || may_lose),
+            "order",
+            || format!("{found:?} came where {next} was due"),
+        )?;
+        let first = flow.came;
+        ensure(
+            number >= first && flow.sent[..number].iter().filter(|sent| !sent.is_lost).count() >= first,
+            "twice",
+            || format!("{found:?} came again"),
+        )?;
+        flow.came += 1;
+        self.check_race(line, end, stream)
+    }
+
+    /// A message came back that was not sent.
+    fn lose(&mut self, line: usize, end: usize, stream: usize, bytes: &[u8]) -> Verdict<u64> {
+        let found = Label::of(bytes);
+        let flow = &mut self.lines[line][end].flows[stream];
+        let number = found.map_or(u64::MAX, |label| label.number);
+        let sent = usize::try_from(number).ok().and_then(|at| flow.sent.get_mut(at));
+        let is_its = sent.as_ref().is_some_and(|sent| {
+            Some(sent.label) == found && sent.label.bytes(sent.bytes) == bytes && !sent.is_lost
+        });
+        ensure(is_its, "ownership", || {
+            format!("{found:?} came back, and was not on its way")
+        })?;
+        if let Some(sent) = sent {
+            sent.is_lost = true;
+            flow.lost += 1;
+        }
+        Ok(number)
+    }
+
+    fn hear_end(&mut self, line: usize, end: usize, thread: usize) -> Verdict {
+        let at = &mut self.lines[line][end];
+        let was_told = core::mem::replace(&mut at.is_told[thread], true);
+        at.flows.iter_mut().for_each(|flow| flow.wanted.clear());
+        self.lines[line][1 - end]
+            .flows
+            .iter_mut()
+            .for_each(|flow| flow.wanted.clear());
+        ensure(!was_told, "once", || {
+            format!("line {line} end {end}: its end is told again")
+        })
+    }
+
+    /// What other threads are told of what they submitted; says whether anything.
+    pub(super) fn hear_submitters(&mut self, host: usize) -> Verdict<bool> {
+        let mut has_heard = false;
+        for which in 0..self.sleepers[host].submitters.len() {
+            while let Some(failed) = self.sleepers[host].submitters[which]
+                .as_mut()
+                .and_then(|submitter| submitter.failure())
+            {
+                has_heard = true;
+                let error = failed.error;
+                self.note(host, format_args!("a submission failed: {error}"));
+                let Some((line, end)) = self.find(host, failed.channel) else {
+                    return Err(failure("owner", format!("a submission to nobody: {error}")));
+                };
+                ensure(self.may_fail(line), "excuse", || {
+                    format!("line {line} end {end}: a submission failed: {error}")
+                })?;
+                ensure(error != SubmissionError::WorkerGone, "excuse", || {
+                    error.to_string()
+                })?;
+                let Some(lease) = failed.lease else {
+                    ensure(error == SubmissionError::Unknown, "ownership", || {
+                        format!("of a submission nothing is given back: {error}")
+                    })?;
+                    continue;
+                };
+                // One that was posted may have arrived all the same.
+                if !matches!(error, SubmissionError::Ended(_)) {
+                    self.lose(line, end, 2 + which, lease.payload())?;
+                }
+                if let Some(submitter) = &mut self.sleepers[host].submitters[which] {
+                    submitter.release(lease);
+                }
+            }
+        }
+        Ok(has_heard)
+    }
+
+    /// Forgets channels that are gone.
+    pub(super) fn tend_closings(&mut self, host: usize) -> Verdict {
+        for line in 0..self.lines.len() {
+            for end in 0..2 {
+                let at = &mut self.lines[line][end];
+                if self.case.lines[line].hosts[end] != host || at.is_gone || !at.is_ending() {
+                    continue;
+                }
+                let Sleeper { body, .. } = &mut self.sleepers[host];
+                let id = at.id;
+                if let Some(worker) = body.whole() {
+                    let progress = worker.close_progress(id);
+                    let is_closed = matches!(progress, CloseProgress::Closed(_));
+                    at.is_gone = is_closed && !body.has(id);
+                }
+                if at.is_gone {
+                    self.note(host, format_args!("line {line}: end {end} is gone"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// On channels that were never to fail, nothing is lost.
+    pub(super) fn check_lost(&self, line: usize) -> Verdict {
+        if self.may_fail(line) {
+            return Ok(());
+        }
+        for at in &self.lines[line] {
+            for flow in &at.flows {
+                ensure(flow.came == flow.sent.len() && flow.lost == 0, "lost", || {
+                    format!("line {line}: {} came of {}", flow.came, flow.sent.len())
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Who is done first left the others not far behind.
+    fn check_race(&mut self, line: usize, end: usize, stream: usize) -> Verdict {
+        let Some(race) = self
+            .race
+            .as_ref()
+            .filter(|race| (race.line, race.end) == (line, end))
+        else {
+            return Ok(());
+        };
+        let flows = &self.lines[line][end].flows;
+        let came = |stream: usize| flows[stream].came.saturating_sub(race.began[stream]);
+        let [own, _] = self.sleepy.submitters;
+        let racing = 1..2 + own;
+        if !racing.contains(&stream) || came(stream) < race.count {
+            return Ok(());
+        }
+        let behind = racing.clone().map(came).min().unwrap_or(0);
+        let due = race.count / (4 * racing.len());
+        let all: Vec<usize> = racing.map(came).collect();
+        let count = race.count;
+        self.race = None;
+        ensure(behind >= due, "unfair", || {
+            format!(
+                "line {line} end {end}: of {count} messages in each way {all:?} came, and no fewer than {due} were due"
+            )
+        })
+    }
+}
