@@ -211,6 +211,33 @@ pub(crate) fn take(bytes: &mut Vec<u8>) -> Result<Option<Heard>, String> {
     Ok(Some(Heard { version, kind, body }))
 }
 
+/// An announcement of receives: a count, and its complement.
+pub(crate) fn announcement(count: u32) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&count.to_be_bytes());
+    bytes[4..].copy_from_slice(&(!count).to_be_bytes());
+    bytes
+}
+
+/// The count that a credit word tells, where its halves agree.
+pub(crate) fn announced(word: [u8; 8]) -> Option<u32> {
+    let [a, b, c, d, e, f, g, h] = word;
+    let (count, check) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
+    (check == !count).then_some(count)
+}
+
+/// The word of a farewell, "fare".
+pub(crate) const FARE: u32 = u32::from_be_bytes(*b"fare");
+
+/// A farewell: the count of messages behind the start that its sender told, and a check that has the start that its receiver told.
+pub(crate) fn farewell(own_start: u32, messages: u32, peer_start: u32) -> [u8; 8] {
+    let count = own_start.wrapping_add(messages);
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&count.to_be_bytes());
+    bytes[4..].copy_from_slice(&(count ^ 0x6661_7265 ^ peer_start).to_be_bytes());
+    bytes
+}
+
 #[cfg(test)]
 mod tests {
     use super::{BUSY, Greeting, REJECT, frame, reject, speed_class, take};

@@ -9,6 +9,7 @@ use doorbell_sim::{Plan, Quirks};
 use serde::{Deserialize, Serialize};
 
 use crate::crowd::case::{CrowdAct, CrowdCase};
+use crate::hostile::case::{HostileAct, HostileCase};
 use crate::sleepy::case::{SleepAct, SleepCase};
 
 /// All that a run is.
@@ -52,6 +53,8 @@ pub(crate) enum Scene {
     Crowd(CrowdCase),
     /// Hosts sleep.
     Sleep(SleepCase),
+    /// A host lies.
+    Hostile(HostileCase),
 }
 
 /// An end whose peer is gone closes its channel once its Worker reported that, and not before.
@@ -323,6 +326,8 @@ pub(crate) enum What {
     Crowd(CrowdAct),
     /// Something where hosts sleep.
     Sleep(SleepAct),
+    /// Something where a host lies.
+    Hostile(HostileAct),
 }
 
 /// What is asked of a window.

@@ -1,11 +1,12 @@
 //! From a seed to a case: each profile makes its own.
 
 mod crowded;
+mod hostile;
 mod links;
 mod long;
 pub(crate) mod quick;
-mod steady;
 mod sleepy;
+mod steady;
 
 use doorbell_sim::Random;
 
@@ -21,5 +22,6 @@ pub(crate) fn generate(seed: Seed) -> Case {
         Profile::Long => long::case(random),
         Profile::Crowded => crowded::case(random),
         Profile::Sleepy => sleepy::case(random),
+        Profile::Hostile => hostile::case(random),
     }
 }

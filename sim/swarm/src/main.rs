@@ -30,6 +30,7 @@ mod finish;
 mod finish_links;
 mod generate;
 mod hear;
+mod hostile;
 mod judge_links;
 mod line;
 mod linked;

@@ -17,6 +17,7 @@ use crate::case::{Case, Excuses, LineCase, Scene, What};
 use crate::crowd::CrowdRun;
 use crate::datagrams::Mail;
 use crate::failure::{Failure, Verdict, ensure, failure};
+use crate::hostile::HostileRun;
 use crate::line::{Connection, Line};
 use crate::linked::LinkedRun;
 use crate::panics::Panics;
@@ -90,6 +91,9 @@ fn run(case: &Case, keep: Keep) -> Outcome {
     } else if let Some(Scene::Sleep(_)) = &case.scene {
         let made = SleepRun::new(case, &fabric, &mut trace);
         judged(made, SleepRun::run, |run| run.messages)
+    } else if let Some(Scene::Hostile(_)) = &case.scene {
+        let made = HostileRun::new(case, &fabric, &mut trace);
+        judged(made, HostileRun::run, |run| run.messages)
     } else if case.links.is_some() {
         let made = LinkedRun::new(case, &fabric, &mut trace);
         judged(made, LinkedRun::run, |run| run.messages)

@@ -20,16 +20,25 @@ pub(crate) enum Profile {
     Crowded,
     /// Hosts that sleep, messages in every way there is, and Workers that are taken apart
     Sleepy,
+    /// One host lies, or speaks by the document alone, beside honest ones
+    Hostile,
 }
 
 impl Profile {
-    pub(crate) const ALL: [Self; 5] = [Self::Quick, Self::Steady, Self::Long, Self::Crowded, Self::Sleepy];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Quick,
+        Self::Steady,
+        Self::Long,
+        Self::Crowded,
+        Self::Sleepy,
+        Self::Hostile,
+    ];
 
     /// Its part of the time that all profiles of a run have.
     pub(crate) const fn weight(self) -> u32 {
         match self {
             Self::Quick => 4,
-            Self::Steady | Self::Long | Self::Crowded | Self::Sleepy => 1,
+            Self::Steady | Self::Long | Self::Crowded | Self::Sleepy | Self::Hostile => 1,
         }
     }
 
@@ -39,7 +48,7 @@ impl Profile {
             Self::Quick => 500,
             Self::Steady | Self::Long => 20,
             Self::Crowded => 100,
-            Self::Sleepy => 50,
+            Self::Sleepy | Self::Hostile => 50,
         }
     }
 
@@ -50,6 +59,7 @@ impl Profile {
             Self::Long => "long",
             Self::Crowded => "crowded",
             Self::Sleepy => "sleepy",
+            Self::Hostile => "hostile",
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::case::{Case, Scene, What};
 use crate::crowd::case::CrowdCase;
 use crate::failure::Failure;
+use crate::hostile::case::HostileCase;
 use crate::run::{Keep, run_caught};
 use crate::sleepy::case::SleepCase;
 
@@ -22,6 +23,7 @@ pub(crate) fn shrink(case: &Case, failure: &Failure, runs_max: u32) -> (Case, Fa
         shrinker.values();
         shrinker.limits();
         shrinker.sleepers();
+        shrinker.liars();
         if shrinker.best == before || shrinker.runs >= runs_max {
             break;
         }
@@ -197,6 +199,22 @@ impl Shrinker {
             let mut case = self.best.clone();
             if let Some(Scene::Sleep(sleepy)) = &mut case.scene {
                 plain(sleepy);
+                self.try_case(case);
+            }
+        }
+    }
+
+    /// A host that lies and counts from zero.
+    fn liars(&mut self) {
+        let plainer: [fn(&mut HostileCase); 3] = [
+            |hostile| hostile.start = 0,
+            |hostile| hostile.receives = 8,
+            |hostile| hostile.stage_ns = 1_500_000_000,
+        ];
+        for plain in plainer {
+            let mut case = self.best.clone();
+            if let Some(Scene::Hostile(hostile)) = &mut case.scene {
+                plain(hostile);
                 self.try_case(case);
             }
         }

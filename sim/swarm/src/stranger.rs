@@ -11,8 +11,8 @@ use crate::by_document::{self, ACCEPT, CONNECT, Greeting, Heard, Offer, REJECT, 
 /// One that begins a handshake.
 pub(crate) struct Stranger {
     stream: Stream,
-    greeting: Greeting,
-    offer: Offer,
+    pub(crate) greeting: Greeting,
+    pub(crate) offer: Offer,
     /// Whether it has said each: Hello and Connect.
     has_said: [bool; 2],
     unsent: Vec<u8>,
@@ -78,6 +78,17 @@ impl Stranger {
             let body = self.offer.body(version);
             self.unsent.extend(by_document::frame(version, CONNECT, &body));
         }
+    }
+
+    /// Says these bytes, whatever they are.
+    pub(crate) fn say(&mut self, bytes: &[u8]) {
+        self.unsent.extend(bytes);
+    }
+
+    /// What the other side offered.
+    pub(crate) fn accepted(&self) -> Option<Offer> {
+        let heard = self.heard_of(ACCEPT)?;
+        Offer::read(heard.version, &heard.body)
     }
 
     pub(crate) fn heard_of(&self, kind: u8) -> Option<&Heard> {

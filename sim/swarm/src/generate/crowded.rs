@@ -104,6 +104,7 @@ fn host(random: &mut Random, receive_depth: u32) -> HostCase {
         speeds_mbps: [100_000; 2],
         links: None,
         links: None,
+        links: None,
     }
 }
 

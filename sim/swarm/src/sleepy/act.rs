@@ -41,7 +41,13 @@ impl SleepRun<'_> {
                 Ok(())
             }
             SleepAct::LetGo => {
-                self.wake(host)?;
+                // Another thread may drop what it was given: then nobody is woken by that.
+                let is_elsewhere = self.sleepers[host].held.len() % 2 == 1;
+                if is_elsewhere {
+                    self.sleepers[host].held.clear();
+                } else {
+                    self.wake(host)?;
+                }
                 self.let_go(host);
                 Ok(())
             }

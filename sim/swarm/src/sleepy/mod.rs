@@ -368,12 +368,13 @@ impl<'c> SleepRun<'c> {
             if !is_asleep || sleeper.body.is_woken(thread)? {
                 continue;
             }
+            let naps = sleeper.naps[thread].flatten().is_some();
             let mut told = Vec::new();
             sleeper.body.poll(thread, &mut self.panics, &mut told)?;
             sleeper.naps[thread] = None;
             let missed: Vec<String> = told
                 .iter()
-                .filter(|(_, event)| !self.may_be_missed(event))
+                .filter(|(_, event)| !self.may_be_missed(event, naps))
                 .map(|(_, event)| format!("{event:?}"))
                 .collect();
             ensure(missed.is_empty(), "asleep", || {
