@@ -103,8 +103,6 @@ fn host(random: &mut Random, receive_depth: u32) -> HostCase {
         order: Order::WholeMessage,
         speeds_mbps: [100_000; 2],
         links: None,
-        links: None,
-        links: None,
     }
 }
 

@@ -88,7 +88,6 @@ fn host(random: &mut Random, lines: &[LineCase], number: usize) -> HostCase {
         order: Order::WholeMessage,
         speeds_mbps: [100_000; 2],
         links: None,
-        links: None,
     }
 }
 

@@ -678,7 +678,7 @@ impl<'c> HostileRun<'c> {
             return Ok(());
         }
         let (start, peer_start, sent) = (other.start(), other.peer_start(), other.sent);
-        let (bytes, word, is_farewell) = match how % 6 {
+        let (bytes, word, is_farewell) = match how % 5 {
             0 => (
                 by_document::farewell(start, sent.wrapping_add(1), peer_start),
                 FARE,
@@ -690,7 +690,6 @@ impl<'c> HostileRun<'c> {
                 false,
             ),
             2 => (by_document::farewell(start, sent, peer_start), FARE ^ 1, false),
-            3 => (by_document::announcement(start.wrapping_add(sent)), FARE, false),
             _ => (by_document::farewell(start, sent, peer_start), FARE, true),
         };
         let before = line.told.len();
