@@ -47,7 +47,8 @@ pub struct Data<'a> {
 #[non_exhaustive]
 pub enum CollectiveError<E> {
     /// Caller misuse: no such rank in a group of this size, data of no whole number of elements or of more than 4 GiB, an
-    /// input of another length than the output or none where one is needed, or messages too short to carry anything.
+    /// input of another length than the output or none where one is needed, or messages too short to carry anything. Blocks of
+    /// different lengths are misuse of [`Collective::AllToAll`].
     Misuse,
     /// A rank sent something that is no message of a collective.
     Wire {
@@ -179,7 +180,13 @@ impl Progress {
         let is_short = u32::try_from(data_bytes).is_ok();
         let is_alike = data.input.is_none_or(|input| input.len() == data_bytes);
         let needs_input = collective == Collective::AllToAll;
+        // A block goes where one of another rank comes from: all have to be of one length.
+        let elements = data_bytes.checked_div(data.element_bytes).unwrap_or(0);
+        let is_even = elements.checked_rem(ranks.into()) == Some(0);
         if !is_whole || !is_short || !is_alike || data.input.is_some() != needs_input {
+            return Err(CollectiveError::Misuse);
+        }
+        if needs_input && !is_even {
             return Err(CollectiveError::Misuse);
         }
         if let Some(input) = data.input {

@@ -23,7 +23,7 @@ pub enum Collective {
     /// [`Collective::AllGather`]. Each block is combined in one place, so all get the same to the last bit.
     AllReduce,
     /// Each brings a block for every rank, and gets one of every rank: one partner after the other.
-    /// What goes does not wait for what comes.
+    /// What goes does not wait for what comes. The blocks are of one length: elements are a multiple of the ranks.
     AllToAll,
 }
 

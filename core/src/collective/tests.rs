@@ -305,6 +305,10 @@ fn what_makes_no_sense_is_refused() {
         !begin(Collective::AllToAll, (1, 2), Some(&[0; 4]), 8, 4),
         "another length"
     );
+    for (bytes, is_even) in [(0, true), (4, false), (8, true), (12, false)] {
+        let begun = begin(Collective::AllToAll, (1, 2), Some(&vec![0; bytes]), bytes, 4);
+        assert_eq!(begun, is_even, "{bytes} bytes for two ranks");
+    }
 }
 
 #[test]
