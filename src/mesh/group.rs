@@ -68,10 +68,13 @@ impl From<CollectiveError<MeshSendError>> for GroupError {
 }
 
 impl Group {
-    /// All members of a mesh. Every one of them makes its group, and makes as many, in the same order, since the last of them was
-    /// started: of those made before the last one is of use. Who made fewer, since a collective took too long for another one
-    /// alone, hears so from whom it waits for ([`MeshSendError::Regrouped`]), and makes the next. A collective in which some only send, as
-    /// [`Collective::Broadcast`], tells these nothing: who gave up alone begins with one in which all receive, such as [`Collective::Barrier`].
+    /// All members of a mesh. Every member makes its group, and makes as many, in the same order, since the last of them was
+    /// started: of groups made before the last one none is of use.
+    ///
+    /// A collective may take too long for one member alone, which then makes the next group. Its peers end theirs with
+    /// [`MeshSendError::Regrouped`] once it sends them something in that group, and make the next one, too. So a member that gives up alone
+    /// begins with a collective in which it sends to all at once: [`Collective::AllToAll`], of no bytes where there is nothing to say.
+    /// In a [`Collective::Barrier`] a member sends to most others only after it heard of some, which may wait for that.
     ///
     /// # Errors
     /// [`GroupError::Missing`]: poll the mesh until all are reached.
