@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::crowd::case::{CrowdAct, CrowdCase};
 use crate::hostile::case::{HostileAct, HostileCase};
+use crate::mesh::case::MeshCase;
 use crate::sleepy::case::{SleepAct, SleepCase};
 
 /// All that a run is.
@@ -55,6 +56,8 @@ pub(crate) enum Scene {
     Sleep(SleepCase),
     /// A host lies.
     Hostile(HostileCase),
+    /// Members of a mesh come and go.
+    Mesh(MeshCase),
 }
 
 /// An end whose peer is gone closes its channel once its Worker reported that, and not before.

@@ -4,6 +4,7 @@ mod crowded;
 mod hostile;
 mod links;
 mod long;
+mod mesh;
 pub(crate) mod quick;
 mod sleepy;
 mod steady;
@@ -23,5 +24,6 @@ pub(crate) fn generate(seed: Seed) -> Case {
         Profile::Crowded => crowded::case(random),
         Profile::Sleepy => sleepy::case(random),
         Profile::Hostile => hostile::case(random),
+        Profile::Mesh => mesh::case(random),
     }
 }

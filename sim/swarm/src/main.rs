@@ -35,6 +35,7 @@ mod judge_links;
 mod line;
 mod linked;
 mod load;
+mod mesh;
 mod mutate;
 mod packets;
 mod panics;

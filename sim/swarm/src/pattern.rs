@@ -29,6 +29,8 @@ pub(crate) const RINGED: u8 = 4;
 pub(crate) const LINKED: u8 = 5;
 /// Datagrams.
 pub(crate) const DATAGRAM: u8 = 6;
+/// What members of a mesh send each other.
+pub(crate) const MESHED: u8 = 7;
 
 impl Label {
     /// So many bytes of it, [`HEADER_BYTES`] at least.

@@ -20,6 +20,7 @@ use crate::failure::{Failure, Verdict, ensure, failure};
 use crate::hostile::HostileRun;
 use crate::line::{Connection, Line};
 use crate::linked::LinkedRun;
+use crate::mesh::MeshRun;
 use crate::panics::Panics;
 use crate::sleepy::SleepRun;
 use crate::station::Station;
@@ -94,6 +95,9 @@ fn run(case: &Case, keep: Keep) -> Outcome {
     } else if let Some(Scene::Hostile(_)) = &case.scene {
         let made = HostileRun::new(case, &fabric, &mut trace);
         judged(made, HostileRun::run, |run| run.messages)
+    } else if let Some(Scene::Mesh(_)) = &case.scene {
+        let made = MeshRun::new(case, &fabric, &mut trace);
+        judged(made, MeshRun::run, |run| run.messages)
     } else if case.links.is_some() {
         let made = LinkedRun::new(case, &fabric, &mut trace);
         judged(made, LinkedRun::run, |run| run.messages)

@@ -22,23 +22,26 @@ pub(crate) enum Profile {
     Sleepy,
     /// One host lies, or speaks by the document alone, beside honest ones
     Hostile,
+    /// Members of a mesh: messages through others, collectives, processes that come and go
+    Mesh,
 }
 
 impl Profile {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Quick,
         Self::Steady,
         Self::Long,
         Self::Crowded,
         Self::Sleepy,
         Self::Hostile,
+        Self::Mesh,
     ];
 
     /// Its part of the time that all profiles of a run have.
     pub(crate) const fn weight(self) -> u32 {
         match self {
             Self::Quick => 4,
-            Self::Steady | Self::Long | Self::Crowded | Self::Sleepy | Self::Hostile => 1,
+            Self::Steady | Self::Long | Self::Crowded | Self::Sleepy | Self::Hostile | Self::Mesh => 1,
         }
     }
 
@@ -46,7 +49,7 @@ impl Profile {
     pub(crate) const fn fixed_seeds(self) -> u64 {
         match self {
             Self::Quick => 500,
-            Self::Steady | Self::Long => 20,
+            Self::Steady | Self::Long | Self::Mesh => 20,
             Self::Crowded => 100,
             Self::Sleepy | Self::Hostile => 50,
         }
@@ -60,6 +63,7 @@ impl Profile {
             Self::Crowded => "crowded",
             Self::Sleepy => "sleepy",
             Self::Hostile => "hostile",
+            Self::Mesh => "mesh",
         }
     }
 }

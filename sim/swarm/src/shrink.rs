@@ -24,6 +24,7 @@ pub(crate) fn shrink(case: &Case, failure: &Failure, runs_max: u32) -> (Case, Fa
         shrinker.limits();
         shrinker.sleepers();
         shrinker.liars();
+        shrinker.members();
         if shrinker.best == before || shrinker.runs >= runs_max {
             break;
         }
@@ -216,6 +217,19 @@ impl Shrinker {
             if let Some(Scene::Hostile(hostile)) = &mut case.scene {
                 plain(hostile);
                 self.try_case(case);
+            }
+        }
+    }
+
+    /// Fewer steps of members, fewer messages, shorter times, members that are alike, and fewer of them.
+    fn members(&mut self) {
+        let mut tried = 0;
+        while let Some(Scene::Mesh(mesh)) = &self.best.scene {
+            let Some(smaller) = mesh.smaller(tried) else { break };
+            let mut case = self.best.clone();
+            case.scene = Some(Scene::Mesh(smaller));
+            if !self.try_case(case) {
+                tried += 1;
             }
         }
     }

@@ -1,0 +1,517 @@
+//! Who is to be reached, by which ways and by when; and who may be given up.
+
+use doorbell::vocabulary::session::{DETECTION_MAX, FinalReason};
+use doorbell::{MeshEvent, NotLinked};
+use doorbell_sim::plan::{Action, Clause, End};
+
+use super::MeshRun;
+use super::case::{MeshCase, Start, rank};
+use crate::case::Case;
+use crate::failure::{Verdict, ensure};
+
+const MS: u64 = 1_000_000;
+
+/// An outage that is shorter costs no rail.
+const HARMLESS_NS: u64 = 60 * MS;
+
+/// How long making a rail may take beside the back-off: a handshake that nobody answers, and the first frame.
+const MADE_WITHIN_NS: u64 = 2_000 * MS;
+
+/// Which pairs may lose their link for good, by what goes wrong with it.
+#[derive(Debug)]
+pub(super) struct Weakness {
+    /// The time that the link of a pair may be without a rail, by members.
+    without_ns: Vec<Vec<u64>>,
+    /// What is wrong with it, be it for a moment.
+    is_struck: Vec<Vec<bool>>,
+    /// When the last of it is over.
+    ends_ns: u64,
+    recover_within_ns: u64,
+    has_packets: bool,
+}
+
+impl Weakness {
+    pub(super) fn of(case: &Case, mesh: &MeshCase) -> anyhow::Result<Self> {
+        let ranks = mesh.ranks();
+        let mut weakness = Self {
+            without_ns: vec![vec![0; ranks]; ranks],
+            is_struck: vec![vec![false; ranks]; ranks],
+            ends_ns: 0,
+            recover_within_ns: mesh
+                .recover_within_ns
+                .saturating_sub(mesh.backoff_ns + MADE_WITHIN_NS),
+            has_packets: false,
+        };
+        for clause in case.plan()?.clauses {
+            let step = match clause {
+                Clause::At(step) => step,
+                Clause::Packets(_) => {
+                    weakness.has_packets = true;
+                    continue;
+                }
+                _ => continue,
+            };
+            let lasts_ns = step.lasts_ns.unwrap_or(0);
+            weakness.ends_ns = weakness.ends_ns.max(step.at_ns + lasts_ns);
+            let of = |end: &End| end.host.to_string();
+            let (one, other) = match &step.action {
+                Action::Link(one, other, _) => (of(one), of(other)),
+                Action::Port(end, _) => (of(end), "any".to_owned()),
+                Action::Pause(host, _) => (host.to_string(), "any".to_owned()),
+                _ => continue,
+            };
+            let is = |name: &str, at: usize| name == "any" || *name == format!("h{at}");
+            for a in 0..ranks {
+                for b in 0..ranks {
+                    if is(&one, a) && is(&other, b) || is(&one, b) && is(&other, a) {
+                        weakness.is_struck[a][b] = true;
+                        if lasts_ns >= HARMLESS_NS {
+                            weakness.without_ns[a][b] += lasts_ns;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(weakness)
+    }
+
+    /// A process stands still: a peer that has no rail to it meanwhile gets none.
+    pub(super) fn stops(&mut self, at: usize, ns: u64) {
+        for other in 0..self.without_ns.len() {
+            for (a, b) in [(at, other), (other, at)] {
+                if self.ends_ns > 0 || self.has_packets {
+                    self.without_ns[a][b] += ns;
+                }
+            }
+        }
+    }
+
+    /// Whether the link of two may be given up.
+    fn may_end(&self, one: usize, other: usize) -> bool {
+        let without_ns = self.without_ns[one][other];
+        without_ns > 0 && without_ns >= self.recover_within_ns
+    }
+
+    /// Whether any may be.
+    pub(super) fn may_any_end(&self) -> bool {
+        let ranks = self.without_ns.len();
+        (0..ranks).any(|one| (0..ranks).any(|other| self.may_end(one, other)))
+    }
+}
+
+impl MeshRun<'_> {
+    /// The longest that anything takes until it is right again once nothing goes wrong.
+    pub(super) fn settle_ns(&self) -> u64 {
+        let mesh = self.mesh;
+        let longest =
+            |of: fn(&super::case::MemberCase) -> u64| mesh.members.iter().map(of).max().unwrap_or(0);
+        let detected_ns = DETECTION_MAX.as_nanos() as u64;
+        let sought_ns = 2 * MADE_WITHIN_NS;
+        let held_ns = longest(|member| member.hold_down_ns);
+        let again_ns = 2 * longest(|member| member.resend_after_ns);
+        detected_ns
+            + mesh.recover_within_ns
+            + 3 * mesh.backoff_ns
+            + sought_ns
+            + MADE_WITHIN_NS
+            + held_ns
+            + again_ns
+    }
+
+    /// How long members take to be linked and known to all where nothing is in their way: handshakes of some round trips, and news
+    /// of each that go as far as all of them are.
+    pub(super) fn joined_ns(&self) -> u64 {
+        let ranks = self.mesh.ranks() as u64;
+        let turn_ns = 2 * self.case.latency_ns + 2 * self.mesh.polls_every_ns + MS;
+        100 * MS + 20 * ranks * turn_ns
+    }
+
+    /// Whether a way leads from one to another, through those that are there and as far as messages go.
+    pub(super) fn is_reachable(&self, from: usize, to: usize) -> bool {
+        let hops = self.mesh.hops(from, &self.is_there())[to];
+        hops.is_some_and(|hops| hops > 0 && hops <= self.mesh.hops_max.saturating_add(1))
+    }
+
+    /// All are linked and know each other in time.
+    pub(super) fn join(&mut self) -> Verdict {
+        let bound_ns = self.joined_ns();
+        self.settles(bound_ns, "joins")
+    }
+
+    /// Everybody sees the same mesh, the one there is, within so long.
+    pub(super) fn settles(&mut self, within_ns: u64, oracle: &'static str) -> Verdict {
+        let is_settled = self.pass_until(within_ns, |run| Ok(run.unsettled().is_none()))?;
+        ensure(is_settled, oracle, || {
+            let text = self.unsettled().unwrap_or_default();
+            format!("{text}, after {within_ns} ns")
+        })
+    }
+
+    /// What is not yet as it is to be.
+    pub(super) fn unsettled(&self) -> Option<String> {
+        let is_there = self.is_there();
+        let ranks = self.mesh.ranks();
+        let hops_most = self.mesh.hops_max.saturating_add(1);
+        for at in (0..ranks).filter(|at| is_there[*at]) {
+            let Some(process) = &self.seats[at].process else {
+                return Some(format!("rank {at} has no process"));
+            };
+            let hops = self.mesh.hops(at, &is_there);
+            for (other, far) in hops.iter().enumerate() {
+                let near = (0..ranks)
+                    .filter(|near| *near != other && is_there[*near] && self.mesh.shares(other, *near));
+                let near: Vec<_> = near.map(rank).collect();
+                let said: Vec<_> = process.mesh.map().neighbours(rank(other)).iter().collect();
+                if far.is_some() && said != near {
+                    return Some(format!(
+                        "rank {at} has {said:?} as neighbours of {other}, not {near:?}"
+                    ));
+                }
+            }
+            for other in (0..ranks).filter(|other| *other != at) {
+                let whom = rank(other);
+                let far = hops[other];
+                let is_reached = process.mesh.reached().contains(whom);
+                let is_to_be = far.is_some_and(|far| far <= hops_most);
+                if is_reached != is_to_be {
+                    return Some(format!(
+                        "rank {at} reaches {other}: {is_reached}, at {far:?} hops"
+                    ));
+                }
+                if process.mesh.routes().hops(whom) != far {
+                    let hops = process.mesh.routes().hops(whom);
+                    return Some(format!("rank {at} has {other} at {hops:?} hops, not {far:?}"));
+                }
+                let is_near = far == Some(1);
+                if process.mesh.is_linked(whom) != is_near {
+                    return Some(format!("rank {at} is linked to {other}: {}", !is_near));
+                }
+                let started = self.seats[other].starts.last().copied();
+                if far.is_some() && process.mesh.started(whom) != started {
+                    let known = process.mesh.started(whom);
+                    return Some(format!(
+                        "rank {at} knows of {other} the start {known:?}, not {started:?}"
+                    ));
+                }
+            }
+        }
+        None
+    }
+
+    /// What each says of ways and links is right, where all is settled.
+    pub(super) fn check_views(&self) -> Verdict {
+        let is_there = self.is_there();
+        for (at, seat) in self.seats.iter().enumerate() {
+            let Some(process) = &seat.process else { continue };
+            let hops = self.mesh.hops(at, &is_there);
+            for (to, by) in process.mesh.ways() {
+                let far = hops[to.index()].unwrap_or(0);
+                let all = core::iter::once(rank(at)).chain(by.iter().copied()).chain([to]);
+                let all: Vec<_> = all.map(|rank| rank.index()).collect();
+                let is_way = all.windows(2).all(|pair| self.mesh.shares(pair[0], pair[1]));
+                let is_short = by.len() + 1 == usize::from(far);
+                ensure(is_way && is_short, "ways", || {
+                    format!("rank {at} goes to {to} by {by:?}, and it is {far} hops")
+                })?;
+            }
+            for other in (0..self.mesh.ranks()).filter(|other| *other != at) {
+                self.check_reasons(at, other)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Why no link leads to a member is told, where this one is to link to it; and nothing where there is one.
+    fn check_reasons(&self, at: usize, other: usize) -> Verdict {
+        let (Some(process), true) = (&self.seats[at].process, self.is_there()[other]) else {
+            return Ok(());
+        };
+        let reasons: Vec<String> = process
+            .mesh
+            .not_linked(rank(other))
+            .map(|reason| reason.to_string())
+            .collect();
+        if self.mesh.shares(at, other) {
+            return ensure(reasons.is_empty(), "reason", || {
+                format!("rank {at} is linked to {other}, and says {reasons:?}")
+            });
+        }
+        let mut told = process.mesh.not_linked(rank(other));
+        let is_told =
+            told.any(|reason| matches!(reason, NotLinked::NotBegun(doorbell::LinkError::NoRoute(_))));
+        let is_asked = other < at;
+        ensure(is_told || !is_asked, "reason", || {
+            format!("no subnet leads from {at} to {other}, and it says {reasons:?}")
+        })
+    }
+
+    /// Takes in what a member was told.
+    pub(super) fn hear(&mut self, at: usize, event: MeshEvent) -> Verdict {
+        self.note(at, format_args!("{event:?}"));
+        let excuse =
+            |holds: bool, what: &str| ensure(holds, "excuse", || format!("rank {at}: {event:?}, {what}"));
+        let has_restarts = self.expected.restarts;
+        match event {
+            MeshEvent::Reachable(whom) | MeshEvent::Unreachable(whom) => {
+                let is_lost = matches!(event, MeshEvent::Unreachable(_));
+                let may_be = !is_lost || self.may_lose(at, whom.index());
+                let Some(process) = &mut self.seats[at].process else {
+                    return Ok(());
+                };
+                let was_told = process.told.contains(whom);
+                process.told = if is_lost {
+                    process.told.without(whom)
+                } else {
+                    process.told.with(whom)
+                };
+                ensure(was_told == is_lost, "told", || {
+                    format!("rank {at}: {event:?} again")
+                })?;
+                excuse(may_be, "and a way leads there")?;
+            }
+            MeshEvent::Restarted(whom) => {
+                let starts = &self.seats[whom.index()].starts;
+                excuse(starts.len() > 1, "which was not")?;
+            }
+            MeshEvent::StartedBefore(whom) | MeshEvent::StartedAhead(whom) => {
+                excuse(self.expected.starts == Some(whom.index()), "which it was not")?;
+            }
+            MeshEvent::HeldDown(whom) => {
+                let is_struck = self.weakness.is_struck[at][whom.index()] || self.weakness.has_packets;
+                excuse(is_struck || has_restarts, "and nothing flaps")?;
+            }
+            MeshEvent::LinkLost { rank: whom, reason } => {
+                let is_weak = whom.is_none_or(|whom| self.weakness.may_end(at, whom.index()));
+                let strange = self.expected.strangers || self.expected.starts.is_some();
+                let may_be = match reason {
+                    FinalReason::Closed | FinalReason::PeerClosed => {
+                        has_restarts || strange || self.expected.parting || is_weak
+                    }
+                    FinalReason::Unreachable | FinalReason::PeerRestarted | FinalReason::EndedByPeer(_) => {
+                        has_restarts || strange || is_weak
+                    }
+                    FinalReason::Refused(_) => has_restarts || is_weak,
+                    _ => false,
+                };
+                excuse(may_be, "and nothing ended it")?;
+            }
+            MeshEvent::TurnedAway => excuse(
+                self.expected.strangers || self.expected.starts.is_some(),
+                "and nobody is strange",
+            )?,
+            _ => {}
+        }
+        if let Some(process) = &mut self.seats[at].process {
+            process.events.push(event);
+        }
+        Ok(())
+    }
+
+    /// Whether a way to a member may be lost: each may go through a link that may end, or a process that is gone.
+    fn may_lose(&self, at: usize, whom: usize) -> bool {
+        let ranks = self.mesh.ranks();
+        if self.expected.parting {
+            return true;
+        }
+        // By those alone that nothing happened to for as long as it takes to settle.
+        let since_ns = self.now_ns().saturating_sub(self.settle_ns());
+        let is_steady = |member: usize| {
+            let seat = &self.seats[member];
+            !seat.is_gone && seat.changed_ns.is_none_or(|changed_ns| changed_ns < since_ns)
+        };
+        let mut far = vec![None; ranks];
+        let mut edge = vec![at];
+        let mut hops = 0_u8;
+        while !edge.is_empty() {
+            edge.iter().for_each(|member| far[*member] = Some(hops));
+            hops += 1;
+            let next = (0..ranks).filter(|to| {
+                far[*to].is_none()
+                    && is_steady(*to)
+                    && edge
+                        .iter()
+                        .any(|from| self.mesh.shares(*from, *to) && !self.weakness.may_end(*from, *to))
+            });
+            edge = next.collect();
+        }
+        let is_struck = self.weakness.ends_ns > 0 && self.now_ns() < self.weakness.ends_ns + self.settle_ns();
+        // Ways that are longer for a while may be too long.
+        let most = self.mesh.hops_max.saturating_add(1);
+        far[whom].is_none_or(|hops| hops > most || (is_struck && most < ranks as u8))
+            || (!is_steady(at) || self.expected.restarts && most < ranks as u8)
+    }
+
+    /// A process is gone.
+    pub(super) fn crash(&mut self, at: usize, is_awaited: bool) -> Verdict {
+        if self.seats[at].process.is_none()
+            || (0..self.mesh.ranks()).filter(|at| self.is_there()[*at]).count() < 3
+        {
+            return Ok(());
+        }
+        self.note(at, format_args!("is gone"));
+        self.vanish(at);
+        self.seats[at].is_gone = true;
+        if !is_awaited || !self.is_untroubled() {
+            return Ok(());
+        }
+        // Whoever stands still is told later.
+        let stops_ns = self
+            .seats
+            .iter()
+            .map(|seat| seat.stops_until_ns)
+            .max()
+            .unwrap_or(0);
+        let stops_ns = stops_ns.saturating_sub(self.now_ns());
+        let detected_ns = DETECTION_MAX.as_nanos() as u64;
+        let turns_ns = self.joined_ns();
+        let within_ns = detected_ns + self.mesh.recover_within_ns + 100 * MS + turns_ns + stops_ns;
+        let began_ns = self.now_ns();
+        let is_known = |run: &mut Self| {
+            let others = run.seats.iter().enumerate();
+            let mut others = others.filter(|(other, _)| *other != at);
+            others.all(|(_, seat)| {
+                let process = seat.process.as_ref();
+                process.is_none_or(|process| !process.mesh.reached().contains(rank(at)))
+            })
+        };
+        let is_told = self.pass_until(within_ns, |run| Ok(is_known(run)))?;
+        ensure(is_told, "late", || {
+            format!("rank {at} is gone, and some reach it after {within_ns} ns")
+        })?;
+        // Nor is it given up before the time is over that its link has to recover.
+        let took_ns = self.now_ns() - began_ns;
+        ensure(took_ns >= self.mesh.recover_within_ns, "early", || {
+            format!("rank {at} is given up after {took_ns} ns")
+        })
+    }
+
+    /// Its process is gone at once.
+    pub(super) fn vanish(&mut self, at: usize) {
+        self.expected.restarts = true;
+        self.is_pristine = false;
+        self.seats[at].changed_ns = Some(self.now_ns());
+        self.seats[at].process = None;
+        self.seats.iter_mut().for_each(|seat| seat.group = None);
+        self.seats[at].stops_until_ns = 0;
+    }
+
+    /// Another process takes the place of one.
+    pub(super) fn restart(&mut self, at: usize, start: Start) -> Verdict {
+        let has_before = !self.seats[at].starts.is_empty();
+        let start = match start {
+            Start::Before | Start::Ahead if !self.is_untroubled() || !has_before => Start::Now,
+            start => start,
+        };
+        // Nobody stands still who is to tell of it.
+        if start != Start::Now {
+            self.seats.iter_mut().for_each(|seat| seat.stops_until_ns = 0);
+            let bound_ns = self.settle_ns();
+            self.settles(bound_ns, "settles")?;
+        }
+        self.vanish(at);
+        if start != Start::Now {
+            self.start_wrong(at, start)?;
+            self.vanish(at);
+        }
+        self.start(at, Start::Now)
+    }
+
+    /// A process says a start that nobody believes, and is turned away by each neighbour; both sides can say why.
+    fn start_wrong(&mut self, at: usize, start: Start) -> Verdict {
+        self.expected.starts = Some(at);
+        self.seats[at].is_gone = true;
+        self.start(at, start)?;
+        self.seats[at].is_gone = false;
+        let near: Vec<usize> = (0..self.mesh.ranks())
+            .filter(|other| *other != at && self.is_there()[*other] && self.mesh.shares(at, *other))
+            .collect();
+        let event = match start {
+            Start::Before => MeshEvent::StartedBefore(rank(at)),
+            _ => MeshEvent::StartedAhead(rank(at)),
+        };
+        let marks: Vec<usize> = self
+            .seats
+            .iter()
+            .map(|seat| seat.process.as_ref().map_or(0, |process| process.events.len()))
+            .collect();
+        let within_ns = self.settle_ns();
+        let is_refused = self.pass_until(within_ns, |run| {
+            Ok(near
+                .iter()
+                .all(|other| run.is_refused(*other, at, event, marks[*other])))
+        })?;
+        ensure(is_refused, "refused", || {
+            let missing = near
+                .iter()
+                .filter(|other| !self.is_refused(**other, at, event, marks[**other]));
+            format!("{event:?} is not told by {:?}", missing.collect::<Vec<_>>())
+        })
+    }
+
+    /// Whether a member was told that the start of another is wrong, and says so.
+    fn is_refused(&self, at: usize, of: usize, event: MeshEvent, mark: usize) -> bool {
+        let Some(process) = &self.seats[at].process else {
+            return false;
+        };
+        let is_told = process.events.get(mark..).unwrap_or_default().contains(&event);
+        let mut reasons = process.mesh.not_linked(rank(of));
+        let is_reason = |reason| matches!(reason, NotLinked::StartedBefore | NotLinked::StartedAhead);
+        // The one of before hears why, too.
+        let is_known = event != MeshEvent::StartedBefore(rank(of))
+            || self.seats[of].process.as_ref().is_some_and(|wrong| {
+                let mut reasons = wrong.mesh.not_linked(rank(at));
+                reasons.any(|reason| matches!(reason, NotLinked::StartedLater))
+            });
+        is_known
+            && is_told
+            && reasons.any(is_reason)
+            && process.mesh.started(rank(of)) == self.seats[of].starts.last().copied()
+    }
+
+    /// Nothing goes wrong any more, and all that was planned is over.
+    pub(super) fn calm_down(&mut self) -> Verdict {
+        let left_ns = self.weakness.ends_ns.saturating_sub(self.now_ns());
+        let stops_ns = self
+            .seats
+            .iter()
+            .map(|seat| seat.stops_until_ns.max(seat.holds_until_ns))
+            .max();
+        let left_ns = left_ns.max(stops_ns.unwrap_or(0).saturating_sub(self.now_ns()));
+        self.pass(left_ns)?;
+        self.fabric.perform(&Action::Calm);
+        let bound_ns = self.settle_ns();
+        self.settles(bound_ns, "settles")
+    }
+
+    /// What is sent comes within so long.
+    pub(super) fn delivers(&mut self) -> Verdict {
+        let again = self
+            .mesh
+            .members
+            .iter()
+            .map(|member| member.resend_after_ns)
+            .max();
+        let bound_ns = 3 * again.unwrap_or(0) + self.joined_ns() + self.load_ns();
+        let is_done = self.pass_until(bound_ns, |run| Ok(run.is_delivered()))?;
+        ensure(is_done, "delivery", || {
+            let text = self.undelivered().unwrap_or_default();
+            format!("{text}, after {bound_ns} ns")
+        })
+    }
+
+    /// How long all that applications still have to send may take: where a window is a message, each goes its way and is told of
+    /// before the next.
+    fn load_ns(&self) -> u64 {
+        let outboxes = self.seats.iter().flat_map(|seat| &seat.outboxes);
+        let longest = outboxes.map(|outbox| outbox.len() as u64).max().unwrap_or(0);
+        let told_ns = self
+            .mesh
+            .members
+            .iter()
+            .map(|member| member.acknowledge_after_ns)
+            .max();
+        let turns = 2 * self.mesh.ranks() as u64;
+        let hop_ns = 2 * self.case.latency_ns + 2 * self.mesh.polls_every_ns;
+        (longest + u64::from(self.mesh.window)) * (told_ns.unwrap_or(0) + turns * hop_ns)
+    }
+}
