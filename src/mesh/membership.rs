@@ -281,7 +281,9 @@ impl<P: Provider, N: Network> Mesh<P, N> {
     /// member that is linked, nor of one that is to link to this one and has not tried.
     pub fn not_linked(&self, rank: Rank) -> impl Iterator<Item = NotLinked<'_>> {
         let mut neighbours = self.state.neighbours.iter();
-        let neighbour = neighbours.find(|neighbour| neighbour.rank == Some(rank));
+        // The link of an earlier start may still be there, to say why that is turned away.
+        let neighbour =
+            neighbours.find(|neighbour| neighbour.rank == Some(rank) && neighbour.outdated.is_none());
         let rails = neighbour.map(|neighbour| self.links.not_connected(neighbour.link));
         let attempts = self.state.attempts.get(rank.index());
         let reasons = attempts.map(|attempts| attempts.reasons(rails.into_iter().flatten()));
