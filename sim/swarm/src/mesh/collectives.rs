@@ -310,14 +310,16 @@ impl MeshRun<'_> {
         match case.trouble {
             CollectiveTrouble::None => {
                 let has_ended = self.pass_until(bound_ns, |run| round.poll(run))?;
-                let may_fail = self.weakness.may_any_end();
+                let has_failed = round.ended.iter().any(|ended| matches!(ended, Some(Err(_))));
+                if self.weakness.may_any_end() && has_failed {
+                    // A way may be lost and found again before all hear of it.
+                    self.calm_down()?;
+                    let bound_ns = self.settle_ns() + bound_ns;
+                    return self.meet(&mut round, bound_ns);
+                }
                 ensure(has_ended, "collective", || {
                     format!("some wait after {bound_ns} ns: {}", round.state())
                 })?;
-                if may_fail && round.ended.iter().any(|ended| matches!(ended, Some(Err(_)))) {
-                    self.seats.iter_mut().for_each(|seat| seat.group = None);
-                    return Ok(());
-                }
                 round.check()
             }
             CollectiveTrouble::Restart { member, after_ns } => {
@@ -363,25 +365,7 @@ impl MeshRun<'_> {
                 round.begins_ns[member] = u64::MAX;
                 self.pass_until(after_ns, |run| round.poll(run).map(|_| false))?;
                 round.ended[member] = Some(Err(GroupError::TimedOut));
-                // What goes does not wait for what comes.
-                let mut next = Round::new(CollectiveKind::AllToAll, vec![Vec::new(); ranks], 1, 0);
-                let mut is_in_next = vec![false; ranks];
-                let has_ended = self.pass_until(bound_ns + self.settle_ns(), |run| {
-                    for (at, is_in_next) in is_in_next.iter_mut().enumerate() {
-                        round.poll_at(run, at)?;
-                        if round.ended[at].is_some() && !*is_in_next {
-                            *is_in_next = true;
-                            run.group(at)?;
-                        }
-                        if *is_in_next {
-                            next.poll_at(run, at)?;
-                        }
-                    }
-                    Ok(next.ended.iter().all(Option::is_some))
-                })?;
-                ensure(has_ended, "collective", || {
-                    format!("rank {member} gave up alone: {}, {}", round.state(), next.state())
-                })?;
+                self.meet(&mut round, bound_ns + self.settle_ns())?;
                 for (at, ended) in round.ended.iter().enumerate().filter(|(at, _)| *at != member) {
                     let is_reason = match ended {
                         Some(Err(GroupError::Collective(CollectiveError::Exchange(
@@ -394,7 +378,7 @@ impl MeshRun<'_> {
                         format!("rank {at}, where {member} regrouped: {ended:?}")
                     })?;
                 }
-                next.check()
+                Ok(())
             }
             CollectiveTrouble::Longer { member } => {
                 let is_found = |round: &Round| {
@@ -419,6 +403,32 @@ impl MeshRun<'_> {
                 self.begin_anew()
             }
         }
+    }
+
+    /// Members of which a collective came to nothing make other groups, until all meet in one. They begin with a collective in which what
+    /// goes does not wait for what comes.
+    fn meet(&mut self, before: &mut Round, bound_ns: u64) -> Verdict {
+        let ranks = self.mesh.ranks();
+        let mut next = Round::new(CollectiveKind::AllToAll, vec![Vec::new(); ranks], 1, 0);
+        let mut is_in_next = vec![false; ranks];
+        let has_ended = self.pass_until(bound_ns, |run| {
+            for (at, is_in_next) in is_in_next.iter_mut().enumerate() {
+                before.poll_at(run, at)?;
+                let is_to_be = matches!(next.ended[at], Some(Err(_))) || !*is_in_next;
+                if before.ended[at].is_some() && is_to_be {
+                    *is_in_next = true;
+                    run.group(at)?;
+                    (next.ended[at], next.running[at], next.has_begun[at]) = (None, None, false);
+                }
+                if *is_in_next {
+                    next.poll_at(run, at)?;
+                }
+            }
+            Ok(next.ended.iter().all(|ended| matches!(ended, Some(Ok(())))))
+        })?;
+        ensure(has_ended, "collective", || {
+            format!("not all meet: {}, {}", before.state(), next.state())
+        })
     }
 
     /// All make another group, and meet in it.

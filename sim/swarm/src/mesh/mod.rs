@@ -99,8 +99,8 @@ struct Expected {
     restarts: bool,
     /// Somebody who is no member tries.
     strangers: bool,
-    /// This one says a start that is not believed.
-    starts: Option<usize>,
+    /// These said starts that are not believed.
+    starts: Vec<usize>,
     /// Members leave.
     parting: bool,
 }
@@ -134,6 +134,10 @@ impl<'c> MeshRun<'c> {
             anyhow::bail!("it is not about a mesh");
         };
         anyhow::ensure!((2..=8).contains(&mesh.ranks()), "a mesh of {}", mesh.ranks());
+        anyhow::ensure!(
+            (0..mesh.ranks()).all(|at| mesh.subnets_of(at).next().is_some()),
+            "a member is in no subnet"
+        );
         let seat = |at: usize| {
             let ports = mesh.subnets_of(at).map(|subnet| port(subnet, at + 1));
             let ports: anyhow::Result<Vec<_>> = ports.collect();
@@ -287,9 +291,10 @@ impl<'c> MeshRun<'c> {
             Start::Ahead => EPOCH_NS + self.now_ns() + self.mesh.start_ahead_max_ns + AN_HOUR_NS,
         };
         let config = self.mesh.config(at, started);
+        let rails = self.mesh.subnets_of(at).count();
         let made = self
             .trust()
-            .and_then(|trust| Process::new(&self.seats[at].host, &config, trust));
+            .and_then(|trust| Process::new(&self.seats[at].host, &config, trust, rails));
         match made {
             Ok(process) => {
                 if start == Start::Now {
@@ -591,7 +596,7 @@ impl<'c> MeshRun<'c> {
 }
 
 impl Process {
-    fn new(host: &Host, config: &MeshConfig, trust: Trust) -> anyhow::Result<Self> {
+    fn new(host: &Host, config: &MeshConfig, trust: Trust, rails: usize) -> anyhow::Result<Self> {
         let node = Arc::new(Node::with(host.clone(), host.clone(), trust)?);
         let mut own = WorkerConfig::default();
         own.slots = 9 * (config.link.channel.send_depth + config.link.channel.receive_depth);
@@ -600,6 +605,8 @@ impl Process {
         let mut mesh = Mesh::new(&node, &workers, config)?;
         let any = SocketAddr::from(([0, 0, 0, 0], TCP_PORT));
         let handle = mesh.listen_polled(&node, &workers, any)?;
+        // A device whose port is down has no Worker, and no rail in the handle.
+        anyhow::ensure!(handle.rails().iter().count() == rails, "a rail is missing");
         Ok(Self {
             mesh,
             workers,

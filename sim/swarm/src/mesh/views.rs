@@ -274,7 +274,7 @@ impl MeshRun<'_> {
                 excuse(starts.len() > 1, "which was not")?;
             }
             MeshEvent::StartedBefore(whom) | MeshEvent::StartedAhead(whom) => {
-                excuse(self.expected.starts == Some(whom.index()), "which it was not")?;
+                excuse(self.expected.starts.contains(&whom.index()), "which it was not")?;
             }
             MeshEvent::HeldDown(whom) => {
                 let is_struck = self.weakness.is_struck[at][whom.index()] || self.weakness.has_packets;
@@ -282,7 +282,7 @@ impl MeshRun<'_> {
             }
             MeshEvent::LinkLost { rank: whom, reason } => {
                 let is_weak = whom.is_none_or(|whom| self.weakness.may_end(at, whom.index()));
-                let strange = self.expected.strangers || self.expected.starts.is_some();
+                let strange = self.expected.strangers || !self.expected.starts.is_empty();
                 let may_be = match reason {
                     FinalReason::Closed | FinalReason::PeerClosed => {
                         has_restarts || strange || self.expected.parting || is_weak
@@ -296,7 +296,7 @@ impl MeshRun<'_> {
                 excuse(may_be, "and nothing ended it")?;
             }
             MeshEvent::TurnedAway => excuse(
-                self.expected.strangers || self.expected.starts.is_some(),
+                self.expected.strangers || !self.expected.starts.is_empty() || self.weakness.may_any_end(),
                 "and nobody is strange",
             )?,
             _ => {}
@@ -349,6 +349,7 @@ impl MeshRun<'_> {
             return Ok(());
         }
         self.note(at, format_args!("is gone"));
+        let was_settled = self.unsettled().is_none();
         self.vanish(at);
         self.seats[at].is_gone = true;
         if !is_awaited || !self.is_untroubled() {
@@ -380,9 +381,11 @@ impl MeshRun<'_> {
         })?;
         // Nor is it given up before the time is over that its link has to recover.
         let took_ns = self.now_ns() - began_ns;
-        ensure(took_ns >= self.mesh.recover_within_ns, "early", || {
-            format!("rank {at} is given up after {took_ns} ns")
-        })
+        ensure(
+            took_ns >= self.mesh.recover_within_ns || !was_settled,
+            "early",
+            || format!("rank {at} is given up after {took_ns} ns"),
+        )
     }
 
     /// Its process is gone at once.
@@ -418,7 +421,7 @@ impl MeshRun<'_> {
 
     /// A process says a start that nobody believes, and is turned away by each neighbour; both sides can say why.
     fn start_wrong(&mut self, at: usize, start: Start) -> Verdict {
-        self.expected.starts = Some(at);
+        self.expected.starts.push(at);
         self.seats[at].is_gone = true;
         self.start(at, start)?;
         self.seats[at].is_gone = false;
