@@ -1,7 +1,7 @@
 //! What comes over the links of a mesh, taken in.
 
 use doorbell_core::Instant;
-use doorbell_core::rank::Rank;
+use doorbell_core::rank::{Rank, Ranks};
 use doorbell_core::route::{Announcement, Heard, RELAY_HEADER_BYTES, RelayHeader};
 use doorbell_core::session::{FinalReason, SessionEvent};
 use doorbell_core::wire::Field;
@@ -226,6 +226,8 @@ impl State {
             events,
             config,
             told_ahead,
+            map,
+            is_map_new,
             ..
         } = self;
         let Some(member) = members.get_mut(rank.index()) else {
@@ -236,6 +238,9 @@ impl State {
             before => {
                 if before.is_some() {
                     events.push_back(MeshEvent::Restarted(rank));
+                    // Nothing that it said before it was started again leads anywhere.
+                    map.hear(&Announcement::new(rank, started, 0, Ranks::NONE, Ranks::NONE));
+                    *is_map_new = true;
                 }
                 *told_ahead = told_ahead.without(rank);
                 member.begin(started, config.window, pool);
