@@ -128,6 +128,7 @@ fn steps(random: &mut Random, mesh: &MeshCase, is_troubled: bool) -> Vec<MeshSte
     let mut steps = Vec::new();
     let may_restart = random.happens(500_000);
     let bytes_most = u64::from(mesh.message_bytes_max) - 16;
+    let has_keys = mesh.has_keys;
     for _ in 0..3 + pick(random, 10) {
         let any = |random: &mut Random| pick(random, mesh.ranks()) as u8;
         let most = one_of(random, &[60, 60, bytes_most]);
@@ -167,16 +168,26 @@ fn steps(random: &mut Random, mesh: &MeshCase, is_troubled: bool) -> Vec<MeshSte
                     _ => Start::Now,
                 },
             },
-            67..90 => MeshStep::Collective(collective(random, mesh, may_restart && !is_troubled)),
+            67..86 => MeshStep::Collective(collective(random, mesh, may_restart && !is_troubled)),
+            86..90 if !is_troubled => {
+                let subnet = one_of(random, &mesh.subnets);
+                let inside: Vec<u8> = (0..8).filter(|at| subnet >> at & 1 == 1).collect();
+                MeshStep::Cut {
+                    one: one_of(random, &inside),
+                    other: one_of(random, &inside),
+                    ns: 210 * MS + span(random, &[200]),
+                    is_again: random.happens(400_000),
+                }
+            }
             90..94 => MeshStep::Stranger {
                 target: from,
-                what: match random.below(6) {
-                    0 => Strange::OtherMesh,
-                    1 => Strange::OtherCount,
-                    2 => Strange::WrongKey,
-                    3 => Strange::UnknownKey,
-                    4 => Strange::NoKey,
-                    _ => Strange::Taken { rank: to },
+                what: match random.below(if has_keys { 6 } else { 2 }) {
+                    0 if random.happens(500_000) => Strange::OtherMesh,
+                    0 => Strange::OtherCount,
+                    1 => Strange::Taken { rank: to },
+                    2 | 3 => Strange::WrongKey,
+                    4 => Strange::UnknownKey,
+                    _ => Strange::NoKey,
                 },
             },
             94..96 => MeshStep::Flood {

@@ -75,6 +75,13 @@ pub(crate) enum MeshStep {
     Stranger { target: u8, what: Strange },
     /// So many streams from one address that say nothing.
     Flood { target: u8, streams: u8 },
+    /// All cables between two are cut for so long; twice in short where it flaps.
+    Cut {
+        one: u8,
+        other: u8,
+        ns: u64,
+        is_again: bool,
+    },
     /// All others send to one member as fast as they may, for so long.
     Flow { to: u8, ns: u64 },
 }
@@ -191,6 +198,27 @@ impl MeshCase {
             edge = (0..self.ranks()).filter(is_next).collect();
         }
         hops
+    }
+
+    /// How far it is from one to another beside what is between the two.
+    pub(crate) fn hops_beside(&self, one: usize, other: usize, is_there: &[bool]) -> Option<u8> {
+        let mut far = vec![None; self.ranks()];
+        let mut edge = vec![one];
+        let mut hops = 0;
+        while !edge.is_empty() {
+            for at in &edge {
+                far[*at] = Some(hops);
+            }
+            hops += 1;
+            let leads = |at: usize, to: usize| {
+                let is_it = (at, to) == (one, other) || (at, to) == (other, one);
+                !is_it && self.shares(at, to)
+            };
+            let is_next =
+                |to: &usize| far[*to].is_none() && is_there[*to] && edge.iter().any(|at| leads(*at, *to));
+            edge = (0..self.ranks()).filter(is_next).collect();
+        }
+        far[other]
     }
 
     /// What a member is made with.

@@ -5,6 +5,7 @@
 
 pub(crate) mod case;
 mod collectives;
+mod cuts;
 mod pairs;
 mod parting;
 mod smaller;
@@ -123,6 +124,10 @@ pub(crate) struct MeshRun<'c> {
     has_collectives: bool,
     /// Whether what is sent goes at once, once and in order: nothing is in its way.
     is_pristine: bool,
+    /// These two are cut from each other.
+    is_cut: Option<(usize, usize)>,
+    /// Starts too far ahead, by member.
+    aheads: Vec<usize>,
     /// A collective is under way, which takes what comes.
     is_collecting: bool,
     pub(crate) messages: u64,
@@ -169,6 +174,8 @@ impl<'c> MeshRun<'c> {
             strange_hosts: 0,
             has_collectives: false,
             is_pristine: case.plan.is_empty(),
+            is_cut: None,
+            aheads: vec![0; mesh.ranks()],
             is_collecting: false,
             messages: 0,
         })
@@ -269,6 +276,12 @@ impl<'c> MeshRun<'c> {
             MeshStep::Flood { target, streams } if is_member(target) => {
                 self.flood(target.into(), streams.into())
             }
+            MeshStep::Cut {
+                one,
+                other,
+                ns,
+                is_again,
+            } => self.cut(one.into(), other.into(), ns, is_again),
             MeshStep::Flow { to, ns } if is_member(to) => self.flow(to.into(), ns),
             _ => Ok(()),
         }
@@ -288,7 +301,10 @@ impl<'c> MeshRun<'c> {
         let started = match start {
             Start::Now => before.map_or(now_ns, |before| now_ns.max(before + 1)),
             Start::Before => before.map_or(now_ns, |before| before - 1),
-            Start::Ahead => EPOCH_NS + self.now_ns() + self.mesh.start_ahead_max_ns + AN_HOUR_NS,
+            Start::Ahead => {
+                self.aheads[at] += 1;
+                EPOCH_NS + self.now_ns() + self.mesh.start_ahead_max_ns + AN_HOUR_NS
+            }
         };
         let config = self.mesh.config(at, started);
         let rails = self.mesh.subnets_of(at).count();
@@ -433,7 +449,10 @@ impl<'c> MeshRun<'c> {
             .wake(now)
             .map_or(u64::MAX, |wake| wake.instant().to_ns());
         let holds_ns = Some(seat.holds_until_ns).filter(|until_ns| *until_ns > now.to_ns());
+        let is_linked = |other: &usize| process.mesh.is_linked(rank(*other)) || !self.mesh.shares(at, *other);
+        let looks_ns = Some(process.next_look_ns).filter(|_| !(0..at).all(|other| is_linked(&other)));
         wake.min(holds_ns.unwrap_or(u64::MAX))
+            .min(looks_ns.unwrap_or(u64::MAX))
     }
 
     fn poll(&mut self, at: usize) -> Verdict {

@@ -123,7 +123,10 @@ fn smaller_step(step: MeshStep) -> Option<MeshStep> {
             }
             MeshStep::Collective(case)
         }
-        MeshStep::Crash { .. } | MeshStep::Restart { .. } | MeshStep::Stranger { .. } => return None,
+        MeshStep::Cut { .. }
+        | MeshStep::Crash { .. }
+        | MeshStep::Restart { .. }
+        | MeshStep::Stranger { .. } => return None,
     };
     (smaller != step).then_some(smaller)
 }

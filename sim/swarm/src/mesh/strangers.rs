@@ -213,12 +213,15 @@ impl MeshRun<'_> {
         self.pass_until(self.joined_ns(), |_| water.poll().map(|()| false))?;
         let most = self.mesh.per_address as usize;
         let turned_away = streams.saturating_sub(most);
-        ensure(water.refused.len() == turned_away, "refused", || {
-            format!(
-                "{} of {streams} streams are told, with {most} of an address",
-                water.refused.len()
-            )
-        })?;
+        // The oldest make room.
+        ensure(
+            water.refused.iter().copied().eq(0..turned_away),
+            "refused",
+            || {
+                let refused = &water.refused;
+                format!("{refused:?} of {streams} streams are told, with {most} of an address")
+            },
+        )?;
         // All have had their time.
         let stage_ns = self
             .mesh

@@ -221,6 +221,18 @@ impl MeshRun<'_> {
         Ok(())
     }
 
+    /// Why no link leads from one to another, as both say.
+    fn reasons(&self, at: usize, other: usize) -> Vec<String> {
+        let of = |at: usize, other: usize| {
+            let process = self.seats[at].process.iter();
+            process.flat_map(move |process| {
+                let reasons = process.mesh.not_linked(rank(other));
+                reasons.map(move |reason| format!("{at} of {other}: {reason}"))
+            })
+        };
+        of(at, other).chain(of(other, at)).collect()
+    }
+
     /// Why no link leads to a member is told, where this one is to link to it; and nothing where there is one.
     fn check_reasons(&self, at: usize, other: usize) -> Verdict {
         let (Some(process), true) = (&self.seats[at].process, self.is_there()[other]) else {
@@ -274,11 +286,15 @@ impl MeshRun<'_> {
                 excuse(starts.len() > 1, "which was not")?;
             }
             MeshEvent::StartedBefore(whom) | MeshEvent::StartedAhead(whom) => {
-                excuse(self.expected.starts.contains(&whom.index()), "which it was not")?;
+                // A clock that is set back finds others ahead.
+                let mut either = [at, whom.index()].into_iter();
+                let is_wrong = either.any(|member| self.expected.starts.contains(&member));
+                excuse(is_wrong, "which it was not")?;
             }
             MeshEvent::HeldDown(whom) => {
                 let is_struck = self.weakness.is_struck[at][whom.index()] || self.weakness.has_packets;
-                excuse(is_struck || has_restarts, "and nothing flaps")?;
+                let is_cut = [Some((at, whom.index())), Some((whom.index(), at))].contains(&self.is_cut);
+                excuse(is_struck || is_cut || has_restarts, "and nothing flaps")?;
             }
             MeshEvent::LinkLost { rank: whom, reason } => {
                 let is_weak = whom.is_none_or(|whom| self.weakness.may_end(at, whom.index()));
@@ -303,6 +319,11 @@ impl MeshRun<'_> {
         }
         if let Some(process) = &mut self.seats[at].process {
             process.events.push(event);
+            if let MeshEvent::StartedAhead(whom) = event {
+                let told = process.events.iter().filter(|told| **told == event).count();
+                let is_once = told <= self.aheads[whom.index()] || self.expected.starts.contains(&at);
+                ensure(is_once, "told", || format!("rank {at}: {event:?} {told} times"))?;
+            }
         }
         Ok(())
     }
@@ -381,8 +402,10 @@ impl MeshRun<'_> {
         })?;
         // Nor is it given up before the time is over that its link has to recover.
         let took_ns = self.now_ns() - began_ns;
+        // Ways round it may be too long.
+        let is_far = usize::from(self.mesh.hops_max) < self.mesh.ranks();
         ensure(
-            took_ns >= self.mesh.recover_within_ns || !was_settled,
+            took_ns >= self.mesh.recover_within_ns || !was_settled || is_far,
             "early",
             || format!("rank {at} is given up after {took_ns} ns"),
         )
@@ -447,6 +470,7 @@ impl MeshRun<'_> {
             let missing = near
                 .iter()
                 .filter(|other| !self.is_refused(**other, at, event, marks[**other]));
+            let missing = missing.map(|other| (*other, self.reasons(*other, at)));
             format!("{event:?} is not told by {:?}", missing.collect::<Vec<_>>())
         })
     }
@@ -504,7 +528,7 @@ impl MeshRun<'_> {
 
     /// How long all that applications still have to send may take: where a window is a message, each goes its way and is told of
     /// before the next.
-    fn load_ns(&self) -> u64 {
+    pub(super) fn load_ns(&self) -> u64 {
         let outboxes = self.seats.iter().flat_map(|seat| &seat.outboxes);
         let longest = outboxes.map(|outbox| outbox.len() as u64).max().unwrap_or(0);
         let told_ns = self
