@@ -416,6 +416,10 @@ impl MeshRun<'_> {
                 before.poll_at(run, at)?;
                 let is_to_be = matches!(next.ended[at], Some(Err(_))) || !*is_in_next;
                 if before.ended[at].is_some() && is_to_be {
+                    // Ways may be too long for a moment.
+                    if run.weakness.may_any_end() && !run.is_whole() {
+                        continue;
+                    }
                     *is_in_next = true;
                     run.group(at)?;
                     (next.ended[at], next.running[at], next.has_begun[at]) = (None, None, false);
