@@ -314,7 +314,10 @@ impl MeshRun<'_> {
                 if self.weakness.may_any_end() && has_failed {
                     // A way may be lost and found again before all hear of it.
                     self.calm_down()?;
+                    // What members said before they were cut off counts until they say more.
+                    self.pass(self.joined_ns())?;
                     let bound_ns = self.settle_ns() + bound_ns;
+                    self.settles(bound_ns, "settles")?;
                     return self.meet(&mut round, bound_ns);
                 }
                 ensure(has_ended, "collective", || {

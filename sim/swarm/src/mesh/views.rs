@@ -489,10 +489,12 @@ impl MeshRun<'_> {
                 let mut reasons = wrong.mesh.not_linked(rank(at));
                 reasons.any(|reason| matches!(reason, NotLinked::StartedLater))
             });
-        is_known
-            && is_told
-            && reasons.any(is_reason)
-            && process.mesh.started(rank(of)) == self.seats[of].starts.last().copied()
+        let last = self.seats[of].starts.last().copied();
+        let is_of_before = process
+            .mesh
+            .started(rank(of))
+            .is_none_or(|known| Some(known) == last);
+        is_known && is_told && is_of_before && reasons.any(is_reason)
     }
 
     /// Nothing goes wrong any more, and all that was planned is over.
