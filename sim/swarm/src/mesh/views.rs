@@ -331,7 +331,9 @@ impl MeshRun<'_> {
     /// Whether a way to a member may be lost: each may go through a link that may end, or a process that is gone.
     fn may_lose(&self, at: usize, whom: usize) -> bool {
         let ranks = self.mesh.ranks();
-        if self.expected.parting {
+        // The way round a cable that is cut may be too long.
+        let is_short = usize::from(self.mesh.hops_max) < ranks;
+        if self.expected.parting || (self.is_cut.is_some() && is_short) {
             return true;
         }
         // By those alone that nothing happened to for as long as it takes to settle.
