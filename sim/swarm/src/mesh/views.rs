@@ -511,6 +511,9 @@ impl MeshRun<'_> {
         self.pass(left_ns)?;
         self.fabric.perform(&Action::Calm);
         let bound_ns = self.settle_ns();
+        self.settles(bound_ns, "settles")?;
+        // Also once all has been heard of links that came back and are held down.
+        self.pass(self.joined_ns())?;
         self.settles(bound_ns, "settles")
     }
 
