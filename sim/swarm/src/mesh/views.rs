@@ -28,6 +28,8 @@ pub(super) struct Weakness {
     ends_ns: u64,
     recover_within_ns: u64,
     has_packets: bool,
+    /// Ways round what is struck may be too long.
+    is_far: bool,
 }
 
 impl Weakness {
@@ -41,6 +43,7 @@ impl Weakness {
                 .recover_within_ns
                 .saturating_sub(mesh.backoff_ns + MADE_WITHIN_NS),
             has_packets: false,
+            is_far: !case.plan.is_empty() && usize::from(mesh.hops_max) < ranks,
         };
         for clause in case.plan()?.clauses {
             let step = match clause {
@@ -92,10 +95,10 @@ impl Weakness {
         without_ns > 0 && without_ns >= self.recover_within_ns
     }
 
-    /// Whether any may be.
+    /// Whether any may be, or a way be lost.
     pub(super) fn may_any_end(&self) -> bool {
         let ranks = self.without_ns.len();
-        (0..ranks).any(|one| (0..ranks).any(|other| self.may_end(one, other)))
+        self.is_far || (0..ranks).any(|one| (0..ranks).any(|other| self.may_end(one, other)))
     }
 }
 
