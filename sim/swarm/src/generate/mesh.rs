@@ -13,7 +13,7 @@ const MS: u64 = 1_000_000;
 /// Nothing of a plan begins later than this.
 const TROUBLE_NS: u64 = 400 * MS;
 
-/// What is left to chance.
+/// A case of random members, subnets, steps and faults.
 pub(crate) fn case(random: &mut Random) -> Case {
     let (members, subnets) = subnets(random);
     let is_troubled = random.happens(450_000);
@@ -243,7 +243,7 @@ fn collective(random: &mut Random, mesh: &MeshCase, may_restart: bool) -> Collec
     }
 }
 
-/// What goes wrong with cables, ports and packets.
+/// A plan of faults of cables, ports and packets.
 fn plan(random: &mut Random, mesh: &MeshCase) -> String {
     let mut clauses = Vec::new();
     let lasts_most = one_of(random, &[30, 200, 600, 2500]) * MS;

@@ -1,4 +1,4 @@
-//! What a case of a mesh is: members, the subnets they share, how each is made, and what they do.
+//! A case of a mesh: members, the subnets they share, how each is made, and what they do.
 
 use core::time::Duration;
 
@@ -120,7 +120,7 @@ pub(crate) enum CollectiveKind {
     AllToAll,
 }
 
-/// What goes wrong in a collective.
+/// Trouble in a collective.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum CollectiveTrouble {
     #[default]
@@ -221,7 +221,7 @@ impl MeshCase {
         far[other]
     }
 
-    /// What a member is made with.
+    /// The configuration of a member.
     pub(crate) fn config(&self, member: usize, started: u64) -> MeshConfig {
         let own = self.members[member];
         let ns = Duration::from_nanos;

@@ -104,7 +104,7 @@ impl Round {
         Ok(())
     }
 
-    /// Who waits, and what came of all others.
+    /// The outcome of each member; none of a member that waits.
     fn state(&self) -> String {
         format!(
             "{:?} of {} bytes: {:?}",
@@ -131,7 +131,7 @@ impl Round {
         Ok(())
     }
 
-    /// Where the block of a rank is: the first ones are an element longer where it does not come out even.
+    /// The place of a rank's block: the first ones are an element longer where it does not come out even.
     fn block(&self, of: usize) -> Range<usize> {
         let ranks = self.inputs.len();
         let elements = self.inputs[0].len() / self.element_bytes;
@@ -140,7 +140,7 @@ impl Round {
         begin * self.element_bytes..(begin + count(of)) * self.element_bytes
     }
 
-    /// What a member is to have, and where.
+    /// The bytes that a member is to have, each with its place.
     fn expected(&self, at: usize) -> Vec<(Range<usize>, Vec<u8>)> {
         let bytes = self.inputs[0].len();
         let ranks = self.inputs.len();
@@ -314,7 +314,7 @@ impl MeshRun<'_> {
                 if self.weakness.may_any_end() && has_failed {
                     // A way may be lost and found again before all hear of it.
                     self.calm_down()?;
-                    // What members said before they were cut off counts until they say more.
+                    // Announcements of members from before they were cut off count until they say more.
                     self.pass(self.joined_ns())?;
                     let bound_ns = self.settle_ns() + bound_ns;
                     self.settles(bound_ns, "settles")?;
@@ -335,7 +335,7 @@ impl MeshRun<'_> {
                     self.seats[at].group = group;
                 }
                 let settle_ns = self.settle_ns();
-                // Those that are in it still have their groups.
+                // Members that are in it still have their groups.
                 let has_ended = self.pass_until(bound_ns + settle_ns, |run| round.poll(run))?;
                 ensure(has_ended, "collective", || {
                     format!(

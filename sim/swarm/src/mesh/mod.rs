@@ -39,7 +39,7 @@ use views::Weakness;
 
 const TCP_PORT: u16 = 7000;
 
-/// What the clock of the member that is furthest behind says at the beginning.
+/// The time at the beginning, by the clock of the member that is furthest behind.
 const EPOCH_NS: u64 = 1_700_000_000_000_000_000;
 
 /// Further ahead than any clock or run.
@@ -86,14 +86,14 @@ struct Seat {
     holds_until_ns: u64,
     /// When its process was last another, or gone.
     changed_ns: Option<u64>,
-    /// What it had counted when all had joined.
+    /// Its counts when all had joined.
     joined: MeshCounts,
-    /// What the application still has to send to each, in bytes.
+    /// The messages that the application still has to send to each, in bytes.
     outboxes: Vec<VecDeque<usize>>,
     group: Option<Group>,
 }
 
-/// What is expected to happen that is a failure else.
+/// Events that are expected, and a failure else.
 #[derive(Debug, Default)]
 struct Expected {
     /// Processes were replaced, or vanished.
@@ -188,7 +188,7 @@ impl<'c> MeshRun<'c> {
         }
         if self.is_untroubled() {
             self.join()?;
-            // What was said on the way there has come.
+            // Frames that were sent on the way there have come.
             self.pass(SAID_NS)?;
             for seat in &mut self.seats {
                 seat.joined = seat
@@ -528,7 +528,7 @@ impl<'c> MeshRun<'c> {
                     }
                 };
                 let to = (at, process.started);
-                // What is left over of a collective that came to nothing is for nobody.
+                // Messages left over of a collective that came to nothing are for nobody.
                 if self.has_collectives && bytes[0] == 2 && CollectiveHeader::parse(&bytes).is_ok() {
                     continue;
                 }
@@ -643,7 +643,7 @@ impl Process {
     }
 }
 
-/// Where a host is in a subnet.
+/// The address of a host in a subnet.
 fn address(subnet: usize, number: usize) -> IpAddr {
     IpAddr::from([10, 1, subnet as u8, number as u8])
 }

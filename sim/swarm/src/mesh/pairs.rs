@@ -8,7 +8,7 @@ use crate::pattern::{Label, MESHED};
 /// From whom and to whom: members, with the starts of their processes.
 pub(crate) type Ends = ((usize, u64), (usize, u64));
 
-/// What was sent between two processes, and what came of it.
+/// The messages sent between two processes, and those that were taken.
 #[derive(Debug)]
 pub(crate) struct Pair {
     pub(crate) ends: Ends,

@@ -11,7 +11,7 @@ const MS: u64 = 1_000_000;
 /// How long it is quiet.
 const QUIET_NS: u64 = 300 * MS;
 
-/// Of those that are served alike the last has no less than the first part of this many.
+/// Senders that are served alike differ by no more than this factor.
 const FAIR: u64 = 4;
 
 impl MeshRun<'_> {
@@ -28,7 +28,7 @@ impl MeshRun<'_> {
         self.leave()
     }
 
-    /// What went through others, and what went again, where nothing was in its way.
+    /// Relays carried what they had to, and nothing was sent again, where nothing was wrong.
     fn check_counts(&self) -> Verdict {
         if !self.is_pristine {
             return Ok(());
@@ -65,7 +65,7 @@ impl MeshRun<'_> {
                         let data = self.pairs.taken(ends(from, to.index()));
                         let back = self.pairs.taken(ends(to.index(), from));
                         least += data;
-                        // What is said of a message: that it came, and that it was taken.
+                        // A message is acknowledged when it came and when it was taken.
                         most += data + 2 * back + 4;
                     }
                 }
@@ -94,7 +94,7 @@ impl MeshRun<'_> {
                 format!("rank {at} has {links} links to {near}")
             })?;
             let counts = process.mesh.links().handshakes();
-            // Whoever asks for a handle ends its handshake with that.
+            // A peer that asks for a handle ends its handshake with that.
             let is_asked = self.mesh.members.iter().any(|member| member.is_seeking);
             let is_clean =
                 (counts.failed == 0 || is_asked) && counts.refused == 0 && counts.port_failures == 0;
@@ -123,7 +123,7 @@ impl MeshRun<'_> {
         })
     }
 
-    /// Where all was taken, a window of messages is taken in, and no more.
+    /// A window of messages is taken in once all before was taken, and no more.
     fn fill_windows(&mut self) -> Verdict {
         let window = self.mesh.window;
         // Room that was told by a way that is lost is asked for once there is none.
@@ -163,7 +163,7 @@ impl MeshRun<'_> {
         self.delivers()
     }
 
-    /// What cannot be is refused, and why is said.
+    /// Calls that make no sense are refused, each for its reason.
     fn check_refusals(&mut self) -> Verdict {
         let ranks = self.mesh.ranks();
         let most = self.mesh.message_bytes_max as usize;

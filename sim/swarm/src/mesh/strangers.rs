@@ -261,7 +261,7 @@ impl MeshRun<'_> {
 struct Water {
     open: Vec<Option<Stream>>,
     heard: Vec<Vec<u8>>,
-    /// Those that were told why.
+    /// Streams that were told why.
     refused: BTreeSet<usize>,
     ended: usize,
 }

@@ -1,4 +1,4 @@
-//! Who is to be reached, by which ways and by when; and who may be given up.
+//! Members that are to be reached, by which ways and by when; and those that may be given up.
 
 use doorbell::vocabulary::session::{DETECTION_MAX, FinalReason};
 use doorbell::{MeshEvent, NotLinked};
@@ -22,7 +22,7 @@ const MADE_WITHIN_NS: u64 = 2_000 * MS;
 pub(super) struct Weakness {
     /// The time that the link of a pair may be without a rail, by members.
     without_ns: Vec<Vec<u64>>,
-    /// What is wrong with it, be it for a moment.
+    /// Whether anything is wrong with it, be it for a moment.
     is_struck: Vec<Vec<bool>>,
     /// When the last of it is over.
     ends_ns: u64,
@@ -150,7 +150,7 @@ impl MeshRun<'_> {
         })
     }
 
-    /// What is not yet as it is to be.
+    /// The first thing that is not yet as it is to be.
     pub(super) fn unsettled(&self) -> Option<String> {
         let is_there = self.is_there();
         let ranks = self.mesh.ranks();
@@ -201,7 +201,7 @@ impl MeshRun<'_> {
         None
     }
 
-    /// What each says of ways and links is right, where all is settled.
+    /// Ways and reasons are right on each member, where all is settled.
     pub(super) fn check_views(&self) -> Verdict {
         let is_there = self.is_there();
         for (at, seat) in self.seats.iter().enumerate() {
@@ -381,7 +381,7 @@ impl MeshRun<'_> {
         if !is_awaited || !self.is_untroubled() {
             return Ok(());
         }
-        // Whoever stands still is told later.
+        // A member that stands still is told later.
         let stops_ns = self
             .seats
             .iter()
@@ -520,7 +520,7 @@ impl MeshRun<'_> {
         self.settles(bound_ns, "settles")
     }
 
-    /// What is sent comes within so long.
+    /// All messages that were sent come within so long.
     pub(super) fn delivers(&mut self) -> Verdict {
         let again = self
             .mesh
