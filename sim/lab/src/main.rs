@@ -28,6 +28,7 @@ mod headers;
 mod kernel;
 mod leash;
 mod machine;
+mod mutants;
 mod native;
 mod output;
 mod process;
@@ -120,6 +121,8 @@ enum Command {
     /// Run one seed or file of the swarm again, and show it; `--help` says more
     #[command(disable_help_flag = true)]
     Replay(swarm::PassedOn),
+    /// Try wrong lines made by cargo-mutants on the tests and on the swarm, and say what caught each
+    Mutants(mutants::MutantsArgs),
     /// List the scenarios of the repository
     List,
     /// Run commands inside a guest
@@ -165,6 +168,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Conformance { args, how } => conformance::run(&args, &mut up::RealLab::new(how)),
         Command::Swarm(args) => return swarm::run("swarm", &args),
         Command::Replay(args) => return swarm::run("replay", &args),
+        Command::Mutants(args) => mutants::run(&args),
         Command::List => scenario::list().map(|()| true),
         Command::Agent => guest::agent::run().map(|()| true),
         Command::MoveNetdev(args) => guest::netdev::run(&args).map(|()| true),
@@ -299,6 +303,7 @@ mod tests {
         ("setup", How::Gate),
         ("test", How::Gate),
         ("fuzz", How::Gate),
+        ("mutants", How::Gate),
         ("swarm", How::Test("sim/swarm/tests/documents.rs")),
         ("replay", How::Test("sim/swarm/tests/documents.rs")),
         ("soak", How::Parsed),
