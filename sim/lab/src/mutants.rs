@@ -10,6 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use crate::programs;
 use crate::scenario::aligned;
@@ -30,17 +31,20 @@ pub(crate) struct MutantsArgs {
     /// Only mutants of lines that were changed since this commit
     #[arg(long, value_name = "COMMIT", conflicts_with = "since_record")]
     since: Option<String>,
-    /// Only mutants of lines that were changed since the list of survivors was
+    /// Only mutants of lines that were changed since the day of the last try, which the list of survivors names
     #[arg(long)]
     since_record: bool,
+    /// Try the mutants of the list of survivors, and no others: one that is caught by now has to leave the list
+    #[arg(long)]
+    listed: bool,
     /// Only each Nth mutant, from the Kth on, as in 0/8
     #[arg(long, value_name = "K/N", value_parser = shard)]
     shard: Option<(usize, usize)>,
-    /// Try so many at most, evenly spread over the rest
+    /// Try so many at most, drawn by a hash of their names
     #[arg(long, value_name = "N")]
     most: Option<usize>,
-    /// How long seeds of the swarm run for each that the tests of its package let through
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    /// How long seeds of the swarm run for each that the tests of its package let through; 0 leaves the swarm out
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(..=3600))]
     budget: u64,
     /// Leave out the tests of other packages, which take a minute or more for each
     #[arg(long)]
@@ -127,8 +131,8 @@ pub(crate) fn run(args: &MutantsArgs) -> Result<bool> {
     let workspace = programs::workspace()?;
     let out = workspace.join("target/mutants");
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
-    let record = Record::read(&workspace)?;
-    let diff = difference(args, &workspace, &out)?;
+    let record = Record::read(workspace)?;
+    let diff = difference(args, workspace, &out)?;
     if diff
         .as_deref()
         .is_some_and(|diff| fs::read(diff).is_ok_and(|diff| diff.is_empty()))
@@ -138,24 +142,19 @@ pub(crate) fn run(args: &MutantsArgs) -> Result<bool> {
     }
     tool::install()?;
     let listed = tool::list(&args.files, diff.as_deref())?;
-    let chosen = chosen(&listed, args);
-    say(format_args!("{} of {} mutants", chosen.len(), listed.len()));
-    let ends = ends(&chosen, args, &record, &workspace, &out)?;
-    let mut summary = Summary {
-        budget_seconds: args.budget,
-        has_other_tests: !args.quick,
-        listed: listed.len(),
-        of_folders: BTreeMap::new(),
-        all: Counts::default(),
-        survivors: Vec::new(),
-    };
-    for (mutant, end) in &ends {
-        summary.of_folders.entry(mutant.folder()).or_default().add(*end);
-        summary.all.add(*end);
-        if *end == End::Survived {
-            summary.survivors.push(mutant.name.clone());
-        }
+    let (known, unknown) = parted(&listed, &record, workspace)?;
+    let chosen = chosen(if args.listed { &known } else { &unknown }, args);
+    say(format_args!(
+        "{} of {} mutants, {} of which the list has",
+        chosen.len(),
+        listed.len(),
+        known.len()
+    ));
+    let mut ends = ends(&chosen, args, &out)?;
+    if !args.listed && args.shard.is_none() && args.most.is_none() {
+        ends.extend(known.iter().map(|mutant| (*mutant, End::Known)));
     }
+    let summary = summarized(&ends, listed.len(), args);
     if let Some(path) = &args.json {
         let document = serde_json::to_string_pretty(&summary)?;
         fs::write(path, document).with_context(|| format!("cannot write {}", path.display()))?;
@@ -165,7 +164,7 @@ pub(crate) fn run(args: &MutantsArgs) -> Result<bool> {
         print!(
             "\n# {}\n{}",
             mutant.name,
-            record::entry(mutant, &mutant.line(&workspace)?)
+            record::entry(mutant, &mutant.line(workspace)?)
         );
     }
     println!(
@@ -175,7 +174,49 @@ pub(crate) fn run(args: &MutantsArgs) -> Result<bool> {
         record.len(),
         record::FILE
     );
+    if args.listed {
+        for (mutant, _) in ends.iter().filter(|(_, end)| *end != End::Survived) {
+            println!("caught by now, and still in the list: {}", mutant.name);
+        }
+        return Ok(ends.len() == summary.survivors.len());
+    }
     Ok(summary.survivors.is_empty())
+}
+
+/// Counts what became of all.
+fn summarized(ends: &[(&Mutant, End)], listed: usize, args: &MutantsArgs) -> Summary {
+    let mut summary = Summary {
+        budget_seconds: args.budget,
+        has_other_tests: !args.quick,
+        listed,
+        of_folders: BTreeMap::new(),
+        all: Counts::default(),
+        survivors: Vec::new(),
+    };
+    for (mutant, end) in ends {
+        summary.of_folders.entry(mutant.folder()).or_default().add(*end);
+        summary.all.add(*end);
+        if *end == End::Survived {
+            summary.survivors.push(mutant.name.clone());
+        }
+    }
+    summary
+}
+
+/// The mutants that the list has, and the others.
+fn parted<'m>(
+    listed: &'m [Mutant],
+    record: &Record,
+    workspace: &Path,
+) -> Result<(Vec<&'m Mutant>, Vec<&'m Mutant>)> {
+    let (mut known, mut unknown) = (Vec::new(), Vec::new());
+    for mutant in listed {
+        match record.has(mutant, &mutant.line(workspace)?) {
+            true => known.push(mutant),
+            false => unknown.push(mutant),
+        }
+    }
+    Ok((known, unknown))
 }
 
 /// The file with what was changed, where only that is meant.
@@ -183,11 +224,27 @@ fn difference(args: &MutantsArgs, workspace: &Path, out: &Path) -> Result<Option
     let since = match (&args.since, args.since_record) {
         (Some(commit), _) => commit.clone(),
         (None, true) => {
-            let commit = git(workspace, &["log", "-1", "--format=%H", "--", record::FILE])?;
+            let is_shallow = git(workspace, &["rev-parse", "--is-shallow-repository"])?;
+            ensure!(
+                is_shallow.trim() == "false",
+                "the clone has no history: `git fetch --unshallow`"
+            );
+            let commit = git(
+                workspace,
+                &[
+                    "log",
+                    "-1",
+                    "--format=%H",
+                    "-G",
+                    record::TRIED,
+                    "--",
+                    record::FILE,
+                ],
+            )?;
             let commit = commit.trim().to_owned();
             ensure!(
                 !commit.is_empty(),
-                "no commit of the history here changed {}",
+                "no commit says when mutants were tried, in {}",
                 record::FILE
             );
             commit
@@ -219,34 +276,27 @@ fn git(workspace: &Path, arguments: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Those that are to be tried.
-fn chosen<'m>(listed: &'m [Mutant], args: &MutantsArgs) -> Vec<&'m Mutant> {
+/// Those that are to be tried, in their order.
+fn chosen<'m>(all: &[&'m Mutant], args: &MutantsArgs) -> Vec<&'m Mutant> {
     let (first, every) = args.shard.unwrap_or((0, 1));
-    let part: Vec<&Mutant> = listed.iter().skip(first).step_by(every).collect();
-    let most = args.most.unwrap_or(usize::MAX).min(part.len());
-    let at = |index: usize| index.saturating_mul(part.len()).checked_div(most);
-    (0..most)
-        .filter_map(|index| part.get(at(index)?).copied())
-        .collect()
+    let mut part: Vec<(usize, &Mutant)> = all
+        .iter()
+        .copied()
+        .skip(first)
+        .step_by(every)
+        .enumerate()
+        .collect();
+    // What is drawn of a line does not hang on the other lines.
+    part.sort_by_key(|(_, mutant)| Sha256::digest(format!("{}: {}", mutant.file, mutant.change())));
+    part.truncate(args.most.unwrap_or(usize::MAX));
+    part.sort_by_key(|(index, _)| *index);
+    part.into_iter().map(|(_, mutant)| mutant).collect()
 }
 
 /// What became of each.
-fn ends<'m>(
-    chosen: &[&'m Mutant],
-    args: &MutantsArgs,
-    record: &Record,
-    workspace: &Path,
-    out: &Path,
-) -> Result<Vec<(&'m Mutant, End)>> {
+fn ends<'m>(chosen: &[&'m Mutant], args: &MutantsArgs, out: &Path) -> Result<Vec<(&'m Mutant, End)>> {
     let mut ends = Vec::new();
-    let mut left = Vec::new();
-    for mutant in chosen {
-        if record.has(mutant, &mutant.line(workspace)?) {
-            ends.push((*mutant, End::Known));
-        } else {
-            left.push(*mutant);
-        }
-    }
+    let mut left = chosen.to_vec();
     for package in tool::PACKAGES {
         let of_it: Vec<&Mutant> = left
             .iter()
@@ -318,13 +368,15 @@ fn by_swarm<'m>(
     out: &Path,
     ends: &mut Vec<(&'m Mutant, End)>,
 ) -> Result<Vec<&'m Mutant>> {
-    if left.is_empty() {
+    if left.is_empty() || args.budget == 0 {
         return Ok(left);
     }
     let folder = out.join("patches");
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    // The report of an earlier run is none of this one's.
     let report = out.join("swarm.json");
+    let _ = fs::remove_file(&report);
     let mut command = Command::new(programs::program());
     command
         .args([
@@ -348,6 +400,10 @@ fn by_swarm<'m>(
     }
     // Its status says whether all were caught.
     let status = command.status().context("cannot run cargo")?;
+    ensure!(
+        matches!(status.code(), Some(0 | 1)),
+        "the swarm ended with {status}"
+    );
     let text = fs::read(&report).with_context(|| format!("the swarm ended with {status}"))?;
     let Swarm { mutations } = serde_json::from_slice(&text)?;
     let is_caught = |index: usize| {

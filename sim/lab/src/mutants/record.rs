@@ -11,10 +11,16 @@ use super::tool::Mutant;
 /// Where it is, from the workspace on.
 pub(crate) const FILE: &str = "sim/mutations/survivors.toml";
 
+/// The pattern of the line that says when all mutants were last tried. The commit that changed it is where changed lines begin.
+pub(crate) const TRIED: &str = "^tried = ";
+
 /// All that are known.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Record {
+    /// The day when they were last tried, for people.
+    #[expect(dead_code, reason = "git reads it")]
+    tried: String,
     #[serde(default)]
     survivor: Vec<Survivor>,
 }
@@ -61,7 +67,7 @@ impl Record {
     }
 
     /// How many there are.
-    pub(crate) const fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.survivor.len()
     }
 }

@@ -194,13 +194,15 @@ fn try_some(some: &[&Mutant], tests: Tests<'_>, out: &Path) -> Result<Vec<(Mutan
         some.iter()
             .map(|mutant| format!("--re=^{}$", regex::escape(&mutant.name))),
     );
+    // The outcomes of an earlier run are none of this one's.
+    let logs = out.join("mutants.out");
+    let _ = fs::remove_dir_all(&logs);
     let status = command.arg("--output").arg(&out).status();
     let status = status.context("cannot run cargo mutants")?;
-    let outcomes = outcomes(&out.join("mutants.out/outcomes.json"))
+    let outcomes = outcomes(&logs.join("outcomes.json"))
         .with_context(|| format!("cargo mutants ended with {status}"))?;
     let mut of_mutants = Vec::new();
     for Tried { scenario, summary } in outcomes {
-        let logs = out.join("mutants.out");
         ensure!(
             summary != Outcome::Failure,
             "the tree as it is fails the tests {}: see {}",
