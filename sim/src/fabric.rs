@@ -60,7 +60,7 @@ impl FabricBuilder {
     }
 
     /// Each call of a driven fabric takes so long, and what is due by then happens in it: so what one thread does in two calls
-    /// has something between. The default is no time.
+    /// has something between. The default is no time, and where a clock tells the time (`real_time`) calls take none.
     pub fn calls_take(mut self, span: Duration) -> Self {
         self.call_ns = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         self
@@ -87,7 +87,7 @@ impl FabricBuilder {
         let is_driven = self.is_driven || self.clock.is_some();
         let began_ns = self.clock.map_or(0, |clock| clock().to_ns());
         let mut world = World::new(self.seed, self.link, is_driven, began_ns);
-        world.call_ns = self.call_ns;
+        world.call_ns = if self.clock.is_some() { 0 } else { self.call_ns };
         world.follow(&self.plan);
         let world = Arc::new(Mutex::new(world));
         let start = |clock| Arc::new(RealTime::start(clock, &world));

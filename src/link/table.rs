@@ -351,7 +351,7 @@ fn act<P: Provider, N: Network>(
         Posted::Blocked => link.session.blocked(rail),
         outcome @ (Posted::Failed | Posted::InDoubt) => {
             if matches!(outcome, Posted::InDoubt) {
-                link.session.in_doubt(action);
+                link.session.in_doubt(action, now);
             }
             if let Some(at) = link.rail_mut(rail).and_then(super::rail::LinkRail::lose) {
                 close(rail, at, Deadline::at(now));

@@ -228,6 +228,7 @@ impl State {
             told_ahead,
             map,
             is_map_new,
+            announcements,
             ..
         } = self;
         let Some(member) = members.get_mut(rank.index()) else {
@@ -238,8 +239,12 @@ impl State {
             before => {
                 if before.is_some() {
                     events.push_back(MeshEvent::Restarted(rank));
-                    // Nothing that it said before it was started again leads anywhere.
-                    map.hear(&Announcement::new(rank, started, 0, Ranks::NONE, Ranks::NONE));
+                    // Nothing that it said before it was started again leads anywhere, here or where it is passed on.
+                    let nothing = Announcement::new(rank, started, 0, Ranks::NONE, Ranks::NONE);
+                    let latest = announcements.get_mut(rank.index());
+                    if let (Heard::News, Some(latest)) = (map.hear(&nothing), latest) {
+                        *latest = Some(nothing.to_bytes());
+                    }
                     *is_map_new = true;
                 }
                 *told_ahead = told_ahead.without(rank);

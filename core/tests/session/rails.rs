@@ -55,7 +55,7 @@ fn a_fragment_in_doubt_may_be_acknowledged_and_one_that_was_refused_may_not() {
         let transmit = session.poll_action(NOW, 0).unwrap();
         assert!(matches!(transmit, Action::Transmit { .. }), "{transmit:?}");
         if is_in_doubt {
-            session.in_doubt(&transmit);
+            session.in_doubt(&transmit, NOW);
         }
         session.failed(0, NOW, 0);
         // It goes again where the peer does not have it.
@@ -88,6 +88,41 @@ fn a_fragment_in_doubt_may_be_acknowledged_and_one_that_was_refused_may_not() {
             false => assert_eq!(offered, Err(RefusalReason::CONTRADICTION)),
         }
     }
+}
+
+/// Progress of the peer is awaited since then, and not since the last message long before.
+#[test]
+fn a_fragment_in_doubt_behind_a_silence_is_no_stall() {
+    let tables = ([Retained::default(); 8], [Kept::default(); 8]);
+    let id = SessionId::new(77).unwrap();
+    let config = SessionConfig::default();
+    let mut session: Machine = Session::new(config, Role::Responder, id, tables, NOW);
+    for rail in [0, 1] {
+        let said = AttachParameters { rail, ..said(1, 0) };
+        session.offered(&said, 1000, NOW).unwrap();
+        let attach = session.poll_action(NOW, 0).unwrap();
+        session.did(&attach, NOW);
+        session.completed(rail, 1, attach.backlog_bytes(), NOW);
+    }
+    let later = NOW.after(config.stalled_after * 2);
+    session.push(1, 16).unwrap();
+    let (transmit, rail) = loop {
+        match session.poll_action(later, 0).unwrap() {
+            action @ Action::Transmit { rail, .. } => break (action, rail),
+            action @ Action::Probe { rail } => {
+                session.did(&action, later);
+                session.completed(rail, 1, 0, later);
+            }
+            action => panic!("{action:?}"),
+        }
+    };
+    session.in_doubt(&transmit, later);
+    session.failed(rail, later, 0);
+    while let Some(action) = session.poll_action(later, 0) {
+        session.did(&action, later);
+    }
+    let mut events = core::iter::from_fn(|| session.poll_event());
+    assert!(events.all(|event| !matches!(event, SessionEvent::Stalled)));
 }
 
 #[test]

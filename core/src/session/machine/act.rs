@@ -176,9 +176,7 @@ where
                 rail
             }
             Action::Transmit { rail, fragment, .. } => {
-                if !self.outbox.has_sent() {
-                    self.progress_at = now;
-                }
+                self.begin_waiting(now);
                 let again = u64::from(fragment.was_sent);
                 self.counts.sent = self.counts.sent.saturating_add(1);
                 self.counts.sent_again = self.counts.sent_again.saturating_add(again);
@@ -212,9 +210,17 @@ where
 
     /// Says that it is not known whether what was asked for is posted: the peer may have it, and may acknowledge it on another
     /// connection. This one tells of it no more, and is to be failed.
-    pub fn in_doubt(&mut self, action: &Action) {
+    pub fn in_doubt(&mut self, action: &Action, now: Instant) {
         if let Action::Transmit { rail, fragment, .. } = *action {
+            self.begin_waiting(now);
             self.outbox.sent(fragment.sequence, rail);
+        }
+    }
+
+    /// Notes that the peer's progress is awaited from now on, where nothing was sent that it has not taken.
+    fn begin_waiting(&mut self, now: Instant) {
+        if !self.outbox.has_sent() {
+            self.progress_at = now;
         }
     }
 
