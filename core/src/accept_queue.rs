@@ -1,18 +1,16 @@
-//! Connections whose handshake is done, on their way from the threads that do handshakes to whoever accepts.
+//! Queue of connections whose handshake is done, from the threads that do handshakes to the threads that accept.
 //!
-//! A queue pair is no word that could go through a ring, so what goes by is an index into a table of the
-//! caller's. A place in the table is reserved before the peer is told yes ([`AcceptQueue::reserve`]), and the
-//! reservation is then published or given up, by being dropped. So there is room for whoever was told yes,
-//! and nothing is lost: who publishes cannot be refused.
+//! A queue pair does not fit a word of a ring, so the queue carries an index into a table of the caller's. A handshake
+//! thread reserves a place in the table before it accepts the peer ([`AcceptQueue::reserve`]). It then publishes the
+//! reservation, or drops it to give it up. An accepted peer therefore always has room, and publishing never fails.
 //!
-//! Bounded by its storage; any number of threads reserve, any number take; no call waits, and timeouts are
-//! the caller's. Closed, the queue takes no more reservations, and says that it is over once those there were
-//! are settled.
+//! The storage bounds the queue. Any number of threads reserve and any number take. No call waits: timeouts are the
+//! caller's. A closed queue takes no more reservations, and reports that it is over once the existing ones are settled.
 //!
-//! It stands in `core`, with the lists by which memory finds home: it is the control plane's, and knows
-//! of no provider. It is none of the rings of `hotpath`: those hold a place from one instant to the next and
-//! have one consumer; here a place is held for as long as a peer takes to answer. Each place has a word of its
-//! own that says who has it, and looking for one goes through all of them: a connection costs far more.
+//! The queue stands in `core`, beside the lists that return memory: it belongs to the control plane and knows no
+//! provider. A ring of `hotpath` holds a place for an instant and has one consumer. This queue holds a place for as
+//! long as a peer takes to answer. Each place has a word of its own that says who has it. The search for a free place
+//! goes through all of them, which costs far less than a connection.
 //!
 //! ```
 //! use doorbell_core::accept_queue::{AcceptQueue, AcceptSlot, TakeError};
@@ -154,10 +152,10 @@ impl<Slots: AsRef<[AcceptSlot]>> AcceptQueue<Slots> {
     /// Takes a connection that was published, the oldest of those seen.
     ///
     /// # Errors
-    /// None is there now, or none comes any more.
+    /// [`TakeError`]: no connection is there now, or none will come any more.
     ///
-    /// Ordering: `ACCEPT_TAKE` pairs with `ACCEPT_PUBLISH`, so what was put into the caller's table
-    /// is there. Where none comes any more: as [`is_over`](Self::is_over).
+    /// Ordering: `ACCEPT_TAKE` pairs with `ACCEPT_PUBLISH`, so the entry in the caller's table is there. If none will
+    /// come any more: as for [`is_over`](Self::is_over).
     pub fn take<Q>(queue: Q) -> Result<Taken<Q>, TakeError>
     where
         Q: AcceptHandle<Slots = Slots> + Deref<Target = Self>,
@@ -174,8 +172,8 @@ impl<Slots: AsRef<[AcceptSlot]>> AcceptQueue<Slots> {
         Ok(Taken { queue, index })
     }
 
-    /// Closes the queue for good: nothing is reserved any more. What is reserved may still be published, and
-    /// what is published be taken. Any thread may call this.
+    /// Closes the queue for good: no new place can be reserved. A reserved place may still be published, and a
+    /// published connection may still be taken. Any thread may call this.
     ///
     /// Ordering: `ACCEPT_CLOSE` pairs with `ACCEPT_CLOSED` wherever it is learned.
     pub fn close(&self) {
@@ -298,7 +296,7 @@ pub struct Reservation<Q: AcceptHandle> {
 }
 
 impl<Q: AcceptHandle> Reservation<Q> {
-    /// Where the connection is to be put in the caller's table; nobody else uses that place meanwhile.
+    /// Index in the caller's table at which to put the connection; nobody else uses that place meanwhile.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
@@ -335,7 +333,7 @@ pub struct Taken<Q: AcceptHandle> {
 }
 
 impl<Q: AcceptHandle> Taken<Q> {
-    /// Where the connection is in the caller's table; nobody else uses that place meanwhile.
+    /// Index of the connection in the caller's table; nobody else uses that place meanwhile.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index

@@ -1,4 +1,4 @@
-//! What a registration or a queue pair lets others do.
+//! Rights that a registration or a queue pair grants to others.
 
 bitflags::bitflags! {
     /// Rights on registered memory, or of a peer through a queue pair.

@@ -106,9 +106,9 @@ impl IpPrefix {
 pub enum ParsePrefixError {
     /// There is no `/` in it.
     NoLength,
-    /// What stands before the `/` is no IP address.
+    /// The part in front of the `/` is no IP address.
     Address,
-    /// What stands behind it is no number from 0 to 255.
+    /// The part behind the `/` is no number from 0 to 255.
     Length,
     /// The number is larger than the address has bits.
     TooLong(PrefixError),

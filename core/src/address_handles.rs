@@ -1,8 +1,8 @@
-//! The address handles of one datagram queue pair: where its datagrams go, each known by plain words.
+//! Address handles of one datagram queue pair, each of which plain words name.
 //!
-//! A request names one, and the device may look at it until the request is done. So one that is released
-//! stays until every request posted before is retired. What a released handle's words named, nothing else
-//! is ever named by until its place was used 2^32 times.
+//! A request names a handle, and the device may read the handle until the request is done. A released handle therefore
+//! stays until every request posted before the release is retired. The words of a released handle never name another
+//! one until its place was used 2^32 times.
 
 use core::marker::PhantomData;
 use core::{fmt, mem};
@@ -81,7 +81,7 @@ impl<A, Places: AsRef<[Place<A>]> + AsMut<[Place<A>]>> AddressHandles<A, Places>
         })
     }
 
-    /// What a handle names; `None` where it is another queue pair's, or was released.
+    /// Returns the address that a handle names; `None` if the handle is another queue pair's or was released.
     #[must_use]
     #[inline]
     pub fn get(&self, handle: AddressHandle) -> Option<&A> {

@@ -1,7 +1,7 @@
-//! Which slots of an arena are detached: away as plain words, with no value that stands for them.
+//! Records which slots of an arena are detached: known only by plain words, with no slot value that stands for them.
 //!
-//! A word for each slot tells. Who holds the slot's value detaches it and gets a tag; of those who
-//! attach what a tag names, on whatever threads, one gets it. Each provider embeds this privately.
+//! Each slot has a word for this. The owner of the slot's value detaches it and gets a tag. Any thread may attach the
+//! slot that a tag names, and exactly one call succeeds. Each provider embeds this privately.
 //!
 //! | bits of a tag | field |
 //! |---|---|
@@ -15,7 +15,7 @@ use crate::ordering::{ATTACH, DETACH};
 use crate::sync::{AtomicU32, Ordering};
 
 const DETACHED: u32 = 1;
-/// What counts the rounds, and tells that a slot is detached.
+/// Bits of a word that count the rounds; the lowest of them is set while the slot is detached.
 const ROUND_MASK: u32 = 0xffff;
 
 /// The words of one arena, in storage of the caller's.

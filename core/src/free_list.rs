@@ -39,11 +39,10 @@ impl<Links: AsRef<[AtomicU32]>> FreeList<Links> {
         }
     }
 
-    /// Where an index is to be put; `None` for one beyond the storage.
+    /// Returns the place at which to put an index; `None` for an index beyond the storage.
     ///
-    /// For a caller whose putting lets another thread free the list: the place borrows two
-    /// words of it and not the list itself, so no reference to what is not an atomic is live
-    /// while the index is put.
+    /// For a caller whose put lets another thread free the list. The place borrows two words of the list, not the list
+    /// itself. So no reference to anything but an atomic is live while the index is put.
     #[must_use]
     #[inline]
     pub fn place(&self, index: u32) -> Option<Place<'_>> {
@@ -55,11 +54,11 @@ impl<Links: AsRef<[AtomicU32]>> FreeList<Links> {
         })
     }
 
-    /// Whether nothing is seen to be on the list. What was put a moment ago may be seen later.
+    /// Whether the list looks empty. An index that was put a moment ago may not be seen yet.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
-        // Relaxed: it orders nothing, whoever takes looks again.
+        // Relaxed: the result orders nothing, and a caller that takes looks again.
         self.head.load(Ordering::Relaxed) == NONE
     }
 

@@ -7,19 +7,19 @@ use crate::Gid;
 /// Source: `ibv_post_recv(3)`; InfiniBand Architecture volume 1, section 8.3.
 pub const GRH_BYTES: usize = 40;
 
-/// Where the IPv4 header stands in them; what is before it has no meaning.
+/// Offset of the IPv4 header in them; the bytes before it have no meaning.
 ///
 /// Source: InfiniBand Architecture annex A17.4.5.2.
 const IPV4_AT: usize = 20;
 /// The first byte of an IPv4 header without options: its version, and its length in words.
 const IPV4_PLAIN: u8 = 0x45;
 
-/// What a network header says of the way a datagram took. A peer wrote it: it proves nothing.
+/// Facts of the network header of a datagram. A peer wrote it: it proves nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grh {
-    /// Who sent it.
+    /// The sender.
     pub source: Gid,
-    /// To whom.
+    /// The receiver.
     pub destination: Gid,
     /// The IP traffic class: DSCP in the upper six bits.
     pub traffic_class: u8,

@@ -8,10 +8,9 @@
 //! The table is what makes slots sound: it owns them while the device does. Each provider
 //! embeds it privately and feeds it only completions of the device.
 //!
-//! A completion is found by the position in its `wr_id` alone. A stale or duplicate one lies
-//! outside the window of posted requests and is rejected; for that to hold across queue pairs
-//! that use the same channel one after the other, a new table begins at a generation behind
-//! all that the old one used ([`InFlight::next_generation`]).
+//! A completion is found by the position in its `wr_id` alone. A stale or duplicate completion lies outside the window
+//! of posted requests and is rejected. Queue pairs may use one channel one after the other: for the check to hold
+//! across them, a new table begins at a generation behind all that the old one used ([`InFlight::next_generation`]).
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -79,7 +78,7 @@ pub const fn storage_for(depth: u32) -> Option<usize> {
     Some(depth.next_power_of_two() as usize)
 }
 
-/// What a completion retired.
+/// The requests that a completion retired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// The first request.
@@ -286,7 +285,7 @@ impl<S, Requests: AsRef<[Request<S>]> + AsMut<[Request<S>]>> InFlight<S, Request
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "masked to the table's length")]
 fn at<S>(requests: &mut [Request<S>], position: u64) -> Option<&mut Request<S>> {
-    // Of the length itself, so that the compiler sees what keeps the index below it.
+    // The mask comes from the length itself, so the compiler can prove the index to be in bounds.
     let index_mask = requests.len().wrapping_sub(1);
     requests.get_mut(position as usize & index_mask)
 }

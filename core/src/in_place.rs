@@ -1,8 +1,7 @@
-//! Storage that is in place: every entry of it is written to at set-up, for good, so that the data
-//! path is never the first to touch a page of it.
+//! Storage that is in place: set-up really writes every entry, so the data path is never the first to touch a page.
 //!
-//! That a vector was filled with zeros is not enough: the allocator may know that fresh pages
-//! are zero, and leave them to be found missing later.
+//! A vector filled with zeros is not enough. The allocator may know that fresh pages are zero and leave them unmapped,
+//! so that a later access faults.
 
 use core::hint::black_box;
 use core::mem::MaybeUninit;

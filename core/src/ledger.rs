@@ -16,12 +16,12 @@ use crate::unwinding::OnUnwind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueId(pub u64);
 
-/// Where a completion came from.
+/// The completion queue that a completion came from, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The completion queue it was polled from.
     pub queue: QueueId,
-    /// The how manieth of that queue it is, from 1.
+    /// The completion's number in that queue, from 1.
     pub sequence: u64,
 }
 
@@ -72,8 +72,8 @@ impl Ledger {
         }
     }
 
-    /// Redeems a completion of a queue whose requests end in any order: none spends another.
-    /// What a queue of this kind keeps of each request tells what is spent.
+    /// Redeems a completion of a queue whose requests end in any order: a completion spends no request but its own. The
+    /// table of such a queue records for each request whether it is spent.
     ///
     /// # Errors
     /// It is another completion queue's, was polled before this queue was made, or named nothing

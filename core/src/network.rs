@@ -1,4 +1,4 @@
-//! What connecting needs of a host's network: streams, ports at which peers arrive, waits, and chance.
+//! Needs of connecting from a host's network: streams, ports at which peers arrive, waits, and entropy.
 //!
 //! The handshake and everything above it are generic over [`Network`], by static dispatch: TCP of the
 //! operating system, or the streams of a simulation.
@@ -14,12 +14,12 @@ use crate::{Clock, Deadline};
 ///
 /// Its clock is that of the host's devices, too.
 pub trait Network: Clock + Send + Sync + Sized + 'static {
-    /// A stream to a peer, closed when it is dropped. What was written before still arrives.
+    /// A stream to a peer, closed when it is dropped. Bytes written before the drop still arrive.
     type Stream: Stream;
     /// A port at which peers arrive, given up when it is dropped.
     type Acceptor: Acceptor;
 
-    /// Begins to connect. Whether it succeeds, reading and writing tell.
+    /// Begins to connect. Later reads and writes report whether it succeeded.
     ///
     /// # Errors
     /// It is known at once that it cannot.
@@ -62,7 +62,7 @@ pub trait Stream: Io + Send {
     /// Whether nobody has answered yet, by yes or by no.
     fn is_connecting(&self) -> bool;
 
-    /// Where its other end is, as far as that is known: not where it is gone.
+    /// Address of the other end, as far as it is known; it may be `None` once the connection is gone.
     fn peer_address(&self) -> Option<SocketAddr>;
 
     /// Whether something may have come since this was asked last: bytes, room, or its end. Once it says so, the stream is
@@ -75,11 +75,11 @@ pub trait Stream: Io + Send {
 
 /// A port at which peers arrive.
 pub trait Acceptor: Send {
-    /// Where it listens.
+    /// The address that it listens on.
     fn address(&self) -> SocketAddr;
 
-    /// What ends a [`Network::wait`] at this port or at a stream that came by it, from any thread: the one that goes on, or
-    /// else the next. `None` where no other thread has anything to say.
+    /// Returns a waker that ends a [`Network::wait`] on this port or on a stream it accepted, from any thread: the wait
+    /// under way, or else the next one. `None` if no other thread needs to wake a wait.
     fn waker(&self) -> Option<Waker> {
         None
     }
@@ -97,7 +97,7 @@ pub struct Waited<'s, S> {
     pub has_unsent: bool,
 }
 
-/// What the network refused, by the errno of the platform.
+/// Failure of a network call, by the errno of the platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NetworkError {
     /// The errno.

@@ -1,4 +1,4 @@
-//! What a device says of one of its ports, and whether doorbell can use it.
+//! Facts that a device reports of one of its ports, and whether doorbell can use the port.
 
 use core::fmt;
 use core::ops::Deref;
@@ -237,8 +237,8 @@ impl PortReport {
         self.gids.iter().filter(|entry| entry.is_usable())
     }
 
-    /// Takes these entries of the GID table for its own. Where they are too many, those that can be used stay, then those
-    /// that say most of why others cannot; how many that can be used had no room is counted.
+    /// Takes these entries of the GID table for its own. If they are too many, usable entries stay first, then the
+    /// entries that explain best why others are unusable. The number of usable entries without room is counted.
     pub fn take_gids(&mut self, entries: impl Iterator<Item = GidEntry> + Clone) {
         self.gids.clear();
         self.gids_left_out = 0;
@@ -294,7 +294,7 @@ impl GidEntry {
         self.is_roce_v2() && self.address.is_some()
     }
 
-    /// What it says of its port: the lower, the more ([`PortReport::usability`]).
+    /// How much the entry explains about its port ([`PortReport::usability`]): a lower rank explains more.
     const fn rank(&self) -> u8 {
         match (
             self.is_roce_v2(),
@@ -372,7 +372,7 @@ mod tests {
             assert_eq!((port.gids.len(), port.gids_left_out), (PORT_GIDS_MAX, left_out));
             assert!(port.gids.is_sorted_by_key(|entry| entry.index));
         }
-        // What says why there is none stays, too.
+        // An entry that explains why none is usable stays, too.
         let mut bare = port();
         let v1 = (0..100).map(|index| entry(index, |it| it.kind = GidKind::RoceV1));
         bare.take_gids(

@@ -152,17 +152,17 @@ bitflags::bitflags! {
     /// The bits are those of `enum ibv_qp_attr_mask`. Source: `ibv_modify_qp(3)`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct QpAttributes: u32 {
-        /// Whether the device tells that the send queue drained.
+        /// Whether the device reports that the send queue drained.
         const DRAINED_NOTIFY = 1 << 2;
-        /// What the peer may do.
+        /// The rights of the peer.
         const ACCESS_FLAGS = 1 << 3;
-        /// Which partition.
+        /// The index of the partition key.
         const PKEY_INDEX = 1 << 4;
-        /// Which port.
+        /// The port.
         const PORT = 1 << 5;
         /// The key of datagrams.
         const QKEY = 1 << 6;
-        /// Where the peer is.
+        /// The address of the peer.
         const ADDRESS_VECTOR = 1 << 7;
         /// The path MTU.
         const PATH_MTU = 1 << 8;

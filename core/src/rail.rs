@@ -27,7 +27,7 @@ pub struct LocalRail {
     pub port: u8,
     /// The link's speed in megabits per second; zero where not known.
     pub speed_mbps: u32,
-    /// What a connection is made with, or why there can be none.
+    /// The source address of a connection, or the reason why there is none.
     pub source: Result<RailSource, Unusable>,
 }
 
@@ -82,7 +82,7 @@ impl LocalRail {
         })
     }
 
-    /// What a peer is told of it; `None` where it cannot be used.
+    /// Returns the rail as it is advertised to a peer; `None` if it cannot be used.
     ///
     /// # Errors
     /// It has an address that no peer could use.
@@ -134,19 +134,19 @@ pub enum NotChosen {
     ShorterPrefix {
         /// The bits its prefix leaves for hosts.
         host_bits: u8,
-        /// Those of the one chosen.
+        /// The bits that the prefix of the chosen one leaves for hosts.
         chosen_host_bits: u8,
     },
     /// It reaches the other side over a slower link than the one chosen.
     Slower {
         /// Its speed.
         speed: SpeedClass,
-        /// That of the one chosen.
+        /// The speed of the chosen one.
         chosen: SpeedClass,
     },
     /// It is as good as the one chosen, which comes first.
     LaterInOrder,
-    /// The same is said earlier in the list.
+    /// The list has the same rail earlier.
     Duplicate,
     /// Its port is in a pair already, by a better address.
     PortInPair,
@@ -186,7 +186,7 @@ impl fmt::Display for NotChosen {
     }
 }
 
-/// What became of one rail.
+/// Result of the choice for one rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "it is chosen or it is not")]
 pub enum Verdict {
@@ -241,11 +241,12 @@ pub struct Choice<'a> {
 
 /// Chooses the local rail and the peer's rail that reach each other best.
 ///
-/// The lane counts first ([`Lane`], by the slower end of the link beside the fastest pair that reaches),
-/// then the longest prefix (of two that differ, the shorter one; between IPv4 and IPv6 the
-/// one that leaves fewer bits for hosts), then the slower end of the link, then the order of the
-/// local rails and of the peer's. Link-local addresses count only where each side has exactly one
-/// of the family, and after all others.
+/// The lane counts first ([`Lane`], by the slower end of the link, compared with the fastest pair that reaches). Next
+/// comes the longest prefix: if the two ends differ, the shorter of the two counts. Between IPv4 and IPv6, the prefix
+/// that leaves fewer bits for hosts is the longer. Next come the speed of the slower end, the order of the local rails,
+/// and the order of the peer's rails.
+///
+/// Link-local addresses come after all others, and only if each side has exactly one of the family.
 #[must_use]
 pub fn choose<'a>(local: &'a [LocalRail], peer: &'a [AdvertisedRail]) -> Choice<'a> {
     let mut choice = Choice {
@@ -286,7 +287,7 @@ impl<'a> Choice<'a> {
         self.chosen.map(|(pair, _)| pair)
     }
 
-    /// What became of every local rail, in order.
+    /// Returns the verdict on every local rail, in order.
     pub fn local_verdicts(&self) -> impl Iterator<Item = (&'a LocalRail, Verdict)> + use<'a> {
         let choice = *self;
         choice.local.iter().enumerate().map(move |(index, rail)| {
@@ -300,7 +301,7 @@ impl<'a> Choice<'a> {
         })
     }
 
-    /// What became of every rail of the peer, in order.
+    /// Returns the verdict on every rail of the peer, in order.
     pub fn peer_verdicts(&self) -> impl Iterator<Item = (&'a AdvertisedRail, Verdict)> + use<'a> {
         let choice = *self;
         choice.peer.iter().enumerate().map(move |(index, rail)| {

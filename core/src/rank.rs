@@ -161,7 +161,7 @@ impl Ranks {
         let mut left = self.0;
         core::iter::from_fn(move || {
             let lowest = u8::try_from(left.trailing_zeros()).ok()?;
-            // Of an empty set, 64 zeros: no rank.
+            // An empty set has 64 trailing zeros, which is no rank.
             let rank = Rank::new(lowest)?;
             left &= left.wrapping_sub(1);
             Some(rank)

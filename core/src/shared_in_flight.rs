@@ -24,11 +24,11 @@ enum State {
     Posted,
 }
 
-/// What the table keeps for one request, in storage of the caller's.
+/// State of one request in the table, in storage of the caller's.
 #[derive(Debug)]
 pub struct Entry<S> {
     slots: [Option<S>; GATHER_MAX],
-    /// Of the completion that retired it last: the how manieth of its completion queue it was.
+    /// Number of the completion that retired it last, as its completion queue counts.
     retired_by: u64,
     /// How often it was used; the low bits are the generation.
     uses: u32,
@@ -63,7 +63,7 @@ pub struct SharedInFlight<S, Entries> {
     entries: Entries,
     number: u32,
     depth: u32,
-    /// Where in the ring the free indices begin, the staged ones first.
+    /// Index in the ring at which the free indices begin, the staged ones first.
     first_free: u32,
     /// How many of them there are, the staged ones included.
     free: u32,
@@ -122,7 +122,7 @@ impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entrie
         self.free.saturating_sub(self.staged)
     }
 
-    /// What its ids carry in the place of the channel.
+    /// Returns the number that its ids carry in the place of the channel.
     #[must_use]
     #[inline]
     pub const fn number(&self) -> u32 {
@@ -247,7 +247,7 @@ impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entrie
     }
 }
 
-/// Where in a ring of this length, a power of two, a position is.
+/// Returns the index of a position in a ring of this length, a power of two.
 #[inline]
 const fn ring_index(position: u32, length: usize) -> usize {
     position as usize & length.wrapping_sub(1)

@@ -166,8 +166,8 @@ mod modelled {
 
     use super::Ordering;
 
-    /// What is left of this ordering, if it is the one to weaken. The first time it is, the standard error says so:
-    /// a model that fails without it has failed for another reason.
+    /// Returns the ordering to use instead, if this one is to be weakened. The first time, it prints so on the standard
+    /// error. If a model fails without that line, it failed for another reason.
     pub(super) fn weakened(name: &str) -> Option<Ordering> {
         static WEAKENED: OnceLock<Option<String>> = OnceLock::new();
         static SAID: Once = Once::new();

@@ -54,7 +54,7 @@ impl Deadline {
         now >= self.0
     }
 
-    /// What is left of it, zero once it has passed.
+    /// Returns the time left, zero once the deadline has passed.
     #[must_use]
     pub const fn remaining(self, now: Instant) -> Duration {
         Duration::from_nanos(self.0.ns.saturating_sub(now.ns))
@@ -67,9 +67,9 @@ impl Deadline {
     }
 }
 
-/// What deadlines are told by: a host's monotonic clock, or the time of a simulation.
+/// Source of time for deadlines: a host's monotonic clock, or the time of a simulation.
 pub trait Clock {
-    /// What time it is, since an origin that all clocks of one host share.
+    /// Returns the time since an origin that all clocks of one host share.
     fn now(&self) -> Instant;
 
     /// The deadline this long from now.

@@ -14,7 +14,7 @@ macro_rules! statuses {
         impl WcStatus {
             $($(#[$doc])* pub const $name: Self = Self($value);)+
 
-            /// What it means, in a few words.
+            /// Describes the status in a few words.
             #[must_use]
             pub const fn describe(self) -> &'static str {
                 match self {

@@ -37,7 +37,7 @@ pub(crate) const GENERATION_MASK: u32 = (1 << GENERATION_BITS) - 1;
 /// The mask of a position.
 pub(crate) const POSITION_MASK: u64 = (1 << CHANNEL_SHIFT) - 1;
 
-/// What kind of queue a completion belongs to.
+/// Kind of queue that a completion belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum WorkKind {
@@ -118,7 +118,7 @@ impl WorkId {
     #[inline]
     pub fn channel_among(self, kind: WorkKind) -> usize {
         let of_kind = (kind as u64) << CHANNEL_BITS;
-        // What is of a lower kind wraps to the upper end.
+        // A lower kind wraps to the upper end.
         let channel = (self.0 >> CHANNEL_SHIFT).wrapping_sub(of_kind);
         usize::try_from(channel).unwrap_or(usize::MAX)
     }
@@ -166,8 +166,8 @@ impl fmt::Debug for WorkId {
 pub struct Ticket(pub(crate) u64);
 
 impl Ticket {
-    /// The position: one more for each request of the queue. Where a queue begins to count
-    /// is the provider's own.
+    /// Returns the position: one more for each request of the queue. The provider chooses where a queue begins to
+    /// count.
     #[must_use]
     #[inline]
     pub const fn position(self) -> u64 {

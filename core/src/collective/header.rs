@@ -1,4 +1,4 @@
-//! What stands in front of each message of a collective.
+//! Header in front of each message of a collective.
 
 use core::mem::size_of;
 
@@ -28,7 +28,7 @@ impl GroupId {
     /// The group after this one, of members that started then; after the default the first.
     #[must_use]
     pub fn next(self, starts: impl IntoIterator<Item = u64>) -> Self {
-        // Of each member one, and they are few: there is room for all.
+        // One start a member, and members are few: the sum does not overflow.
         let starts = starts
             .into_iter()
             .fold(0_u128, |sum, start| sum.wrapping_add(start.into()));
@@ -140,7 +140,7 @@ impl CollectiveHeader {
         self.step
     }
 
-    /// Where its bytes lie in those of the step.
+    /// Offset of the message's bytes within the bytes of the step.
     #[must_use]
     pub const fn offset(&self) -> u32 {
         self.offset.get()

@@ -1,11 +1,13 @@
-//! Collectives: what a group of ranks does together, as steps between two of them at a time.
+//! Collectives: exchanges of data within a group of ranks, as steps between two ranks at a time.
 //!
-//! A [`Schedule`] says who sends what to whom. A [`Progress`] goes through it by polling, over anything that carries messages
-//! in order between two ranks ([`Exchange`]). Each message says which it is of which collective, so that ranks that do not
-//! call the same ones in the same order find out ([`CollectiveError::Mismatch`]), and nothing is taken for something else; and of which group, so that
-//! what is left over of one that failed is known ([`GroupId`]).
+//! A [`Schedule`] lists which rank sends which blocks to which rank. A [`Progress`] advances through it by polling,
+//! over any transport that carries messages in order between two ranks ([`Exchange`]).
 //!
-//! What carries the messages, and what they are combined by, must not be known here.
+//! Each message names its collective. Ranks that call different collectives, or the same ones in another order,
+//! therefore fail ([`CollectiveError::Mismatch`]), and no message is taken for another. Each message names its group,
+//! too, so that messages left over from a failed group are recognized ([`GroupId`]).
+//!
+//! The transport of the messages, and the operation that combines elements, must not be known here.
 
 mod header;
 mod progress;
@@ -17,10 +19,10 @@ pub use header::{COLLECTIVE_HEADER_BYTES, CollectiveHeader, GroupId};
 pub use progress::{CollectiveError, Data, Exchange, Progress};
 pub use schedule::{Collective, Schedule, Step, Transfer};
 
-/// Where blocks lie in data of so many bytes that is cut for `ranks`: each a whole number of elements, the first ones an element longer
-/// where it does not come out even.
+/// Returns the byte range of blocks within `data_bytes` bytes of data that are cut for `ranks`. Each block is a whole
+/// number of elements. If the elements do not divide evenly, each of the first blocks has one element more.
 ///
-/// Empty where the data is no whole number of elements, or there is nothing to cut.
+/// Empty if the data is no whole number of elements, or if `ranks` is zero.
 #[must_use]
 pub fn block_bytes(blocks: Range<u8>, ranks: u8, data_bytes: usize, element_bytes: usize) -> Range<usize> {
     let elements = match data_bytes.checked_rem(element_bytes) {

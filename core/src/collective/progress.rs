@@ -30,13 +30,13 @@ pub trait Exchange {
     fn receive<R>(&mut self, from: Rank, look: impl FnOnce(&[u8]) -> R) -> Result<Option<R>, Self::Error>;
 }
 
-/// What a collective works on. It is the same at every poll.
+/// Data that a collective works on. It must be the same at every poll.
 #[derive(Debug)]
 pub struct Data<'a> {
-    /// What is sent; `None` where that is `output` itself. [`Collective::AllToAll`] needs one: what came first would take the
-    /// place of what is still to be sent.
+    /// The data to send; `None` to send from `output` itself. [`Collective::AllToAll`] needs an input: in one buffer,
+    /// received blocks would overwrite blocks that are still to be sent.
     pub input: Option<&'a [u8]>,
-    /// Where it comes to, as long as what is sent.
+    /// The data received, as long as the data sent.
     pub output: &'a mut [u8],
     /// Bytes of one element: blocks are cut between elements alone.
     pub element_bytes: usize,
@@ -46,25 +46,25 @@ pub struct Data<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CollectiveError<E> {
-    /// Caller misuse: no such rank in a group of this size, data of no whole number of elements or of more than 4 GiB, an
-    /// input of another length than the output or none where one is needed, or messages too short to carry anything. Blocks of
-    /// different lengths are misuse of [`Collective::AllToAll`].
+    /// Caller misuse: no such rank in a group of this size, or data that is no whole number of elements or over 4 GiB.
+    /// Also an input of another length than the output, a missing input that is needed, or messages too short to carry
+    /// an element. For [`Collective::AllToAll`], blocks of different lengths are misuse, too.
     Misuse,
     /// A rank sent something that is no message of a collective.
     Wire {
-        /// Who.
+        /// The rank that sent it.
         peer: Rank,
-        /// What is wrong with it.
+        /// The error in the message.
         error: WireError,
     },
     /// A rank is in another collective than this one, or brought other data: the group does not call the same ones in the
     /// same order, with the same lengths.
     Mismatch {
-        /// Who.
+        /// The rank that sent it.
         peer: Rank,
-        /// What it is expected to send.
+        /// The header that it is expected to send.
         expected: CollectiveHeader,
-        /// What it sent.
+        /// The header that it sent.
         found: CollectiveHeader,
     },
     /// A rank cannot be reached any more.
@@ -117,7 +117,7 @@ pub struct Progress {
 #[derive(Clone, Debug)]
 struct Half {
     schedule: Schedule,
-    /// What of a step is of this direction.
+    /// Picks the transfer of a step in this direction.
     of: fn(&Step) -> Option<&Transfer>,
     /// The step that goes on, and its number.
     step: Option<(Step, u8)>,
@@ -151,7 +151,7 @@ impl Half {
     fn set_out(&mut self, number: u8) {
         self.step = self.schedule.next().map(|step| (step, number));
         self.bytes = 0;
-        // Whoever does nothing this way in a step has it done.
+        // A rank that transfers nothing in this direction is done with the step.
         self.is_done = self.transfer().is_none();
     }
 
@@ -163,7 +163,7 @@ impl Half {
 impl Progress {
     /// Begins a collective. `operation` is the group and counts its collectives: the same on every rank, and another one each time.
     ///
-    /// What needs no message is done here: of [`Collective::AllToAll`] the block for this rank itself.
+    /// Work that needs no message is done here: [`Collective::AllToAll`] copies this rank's own block.
     ///
     /// # Errors
     /// [`CollectiveError::Misuse`].
@@ -212,8 +212,8 @@ impl Progress {
     /// came into those that are there, element by element; it is told whole elements.
     ///
     /// # Errors
-    /// The collective came to nothing, and cannot be gone on with: others may wait for this rank, so the group is of no further
-    /// use. What lies in the output is not what was asked for.
+    /// The collective failed and cannot go on. Other ranks may wait for this rank, so the group is of no further use.
+    /// The output does not hold the result.
     ///
     /// # Panics
     /// If `combine` does. The output then holds a part of a message, and every later call fails by
@@ -236,7 +236,8 @@ impl Progress {
             self.send(exchange, data)?;
             self.receive(exchange, data, &mut combine)?;
             let is_done = self.sent.is_done && self.received.is_done;
-            // What is sent of an input does not wait for what comes; of the output, each step sends what came in those before.
+            // Blocks sent from an input depend on nothing received. Blocks sent from the output were received in
+            // earlier steps.
             let goes_on = if data.input.is_some() {
                 self.sent.go_on() | self.received.go_on()
             } else {
@@ -352,7 +353,7 @@ impl Progress {
         )
     }
 
-    /// What fits a message behind the header, in whole elements.
+    /// Bytes that fit a message behind the header, in whole elements.
     fn payload_bytes_max(&self, message_bytes_max: usize) -> usize {
         let room = message_bytes_max.saturating_sub(super::COLLECTIVE_HEADER_BYTES);
         let cut = room.checked_rem(self.element_bytes).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Who sends what to whom in a collective, step by step.
+//! Schedule of a collective: which rank sends which blocks to which rank, step by step.
 
 use core::ops::Range;
 
@@ -22,8 +22,8 @@ pub enum Collective {
     /// Each brings all blocks, and gets all, combined of all: [`Collective::ReduceScatter`], then
     /// [`Collective::AllGather`]. Each block is combined in one place, so all get the same to the last bit.
     AllReduce,
-    /// Each brings a block for every rank, and gets one of every rank: one partner after the other.
-    /// What goes does not wait for what comes. The blocks are of one length: elements are a multiple of the ranks.
+    /// Each brings a block for every rank, and gets one of every rank: one partner after the other. Sends do not wait
+    /// for receives. All blocks have one length: the number of elements is a multiple of the number of ranks.
     AllToAll,
 }
 

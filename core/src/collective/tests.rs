@@ -18,7 +18,7 @@ fn group() -> GroupId {
     GroupId::default().next([1, 1])
 }
 
-/// What is under way between each two ranks, from each to each.
+/// Messages under way, a queue for each ordered pair of ranks.
 struct Wire {
     ranks: usize,
     queues: Vec<VecDeque<Vec<u8>>>,
@@ -72,7 +72,7 @@ impl Exchange for At<'_> {
     }
 }
 
-/// What rank `of` brings in place `at`.
+/// The byte that rank `of` brings in place `at`.
 fn brought(of: usize, at: usize) -> u8 {
     (of * 31 + at * 7 + 3) as u8
 }
@@ -182,7 +182,7 @@ proptest! {
         for got in run(Collective::AllReduce, ranks, bytes, way, seed) {
             prop_assert!((0..bytes).all(|at| got[at] == sum(ranks, at)));
         }
-        // What goes to a rank is as long as what comes from it where blocks are alike.
+        // The block sent to a rank is as long as the block received from it if all blocks are alike.
         let bytes = bytes * usize::from(ranks);
         let block = |of: usize| block_bytes(of as u8..of as u8 + 1, ranks, bytes, 1);
         for (to, got) in run(Collective::AllToAll, ranks, bytes, way, seed).iter().enumerate() {

@@ -1,6 +1,6 @@
-//! How a side proves to have a key, and asks it of its peer: what is proven, and of what.
+//! How a side proves that it has a key, and demands that proof of its peer.
 //!
-//! What makes a tag of a key and bytes must not be known here.
+//! The function that makes a tag from a key and bytes must not be known here.
 
 use core::fmt;
 
@@ -8,10 +8,10 @@ use crate::wire::{FrameKind, KeyId, Tag};
 
 /// The keys of a side, or that it goes without.
 ///
-/// A side that has keys takes no peer that does not prove to have the same one, and says nothing in a version that
-/// has no place for proofs.
+/// A side that has keys accepts no peer that does not prove to have the same key. It speaks no version that has no
+/// place for proofs.
 pub trait Authenticator {
-    /// What a key makes of the bytes of one handshake.
+    /// Running tag of one handshake's bytes under a key.
     type Transcript: Transcript;
 
     /// The key by which this side proves what it says where it connects, and the beginning of a transcript under
@@ -22,18 +22,19 @@ pub trait Authenticator {
     fn begin(&self, key: KeyId) -> Option<Self::Transcript>;
 }
 
-/// All bytes of one handshake so far, under a key. What it prints shows nothing of the key.
+/// All bytes of one handshake so far, under a key. Its `Debug` output must reveal nothing of the key.
 pub trait Transcript: Clone + fmt::Debug {
     /// Goes on with these bytes.
     fn absorb(&mut self, bytes: &[u8]);
 
-    /// What only one who has the key can make of the bytes so far, and nobody of any other bytes: HMAC-SHA-256.
+    /// Returns the tag of the bytes so far: HMAC-SHA-256. Only a holder of the key can make it, and other bytes have
+    /// another tag.
     ///
     /// Source: RFC 2104, FIPS 180-4.
     fn tag(&self) -> Tag;
 }
 
-/// A side without keys. Whoever reaches it may connect.
+/// A side without keys. Any peer that reaches it may connect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unauthenticated;
 
@@ -80,10 +81,10 @@ impl Role {
     }
 }
 
-/// What every transcript begins with, so that a key that is used for other things, too, proves nothing here.
+/// Prefix of every transcript. With it, a tag that the key made in another protocol proves nothing here.
 const PROTOCOL: &[u8] = b"doorbell handshake";
 
-/// The frames of both sides in the order they were said, and what is proven of them.
+/// Transcript of the frames of both sides in the order they were sent, from which tags are made and checked.
 #[derive(Clone, Debug)]
 pub(super) struct Proven<T>(T);
 

@@ -5,7 +5,7 @@ use core::fmt;
 use super::io::StreamErrno;
 use crate::wire::{FrameKind, InstanceId, KeyId, Reject, RejectReason, VersionRange, WireError};
 
-/// Where a handshake is: what it waits for.
+/// Stage of a handshake, named by the event that it waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Stage {
@@ -63,17 +63,17 @@ impl fmt::Display for Stage {
     }
 }
 
-/// Who can do something about a failure.
+/// The party that can fix a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Fault {
-    /// This side: its caller was late or declined, or it does not speak what the other does.
+    /// This side: its caller was late or declined, its handle is stale, or the peer rejected its frames or settings.
     Local,
     /// The peer.
     Peer,
-    /// Whatever lies between.
+    /// The network between the two sides.
     Network,
-    /// Both sides have to agree on something they do not.
+    /// Both sides: they have to agree on something that they configured differently.
     Both,
 }
 
@@ -108,9 +108,9 @@ pub enum Cause {
     UnexpectedFrame(FrameKind),
     /// No version of the wire format is spoken by both.
     Version {
-        /// What this side speaks.
+        /// Versions that this side speaks.
         ours: VersionRange,
-        /// What the peer speaks.
+        /// Versions that the peer speaks.
         theirs: VersionRange,
     },
     /// The handle is of another listener than the one that answers at its address.
@@ -162,17 +162,17 @@ impl fmt::Display for Cause {
     }
 }
 
-/// Why a handshake failed. Whatever queue pair was made for it has to be destroyed.
+/// Why a handshake failed. The caller has to destroy the queue pair that it made for it, if any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HandshakeError {
-    /// Where it was.
+    /// The stage that it was in.
     pub stage: Stage,
     /// What happened.
     pub cause: Cause,
 }
 
 impl HandshakeError {
-    /// Who can do something about it.
+    /// Returns the party that can fix the failure.
     #[must_use]
     pub const fn fault(&self) -> Fault {
         match self.cause {
@@ -208,7 +208,7 @@ impl HandshakeError {
         }
     }
 
-    /// What the peer is to be told, if it does not know already.
+    /// Returns the Reject to send to the peer; `None` if the peer knows already or the stream cannot carry it.
     pub(crate) fn reject(&self) -> Option<Reject> {
         let (reason, detail) = match self.cause {
             Cause::PeerClosed | Cause::Stream(_) | Cause::StreamMiscounted | Cause::RejectedByPeer(_) => {

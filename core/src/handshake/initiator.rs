@@ -13,10 +13,10 @@ use crate::wire::{
 };
 use crate::{Deadline, Gid, Instant};
 
-/// Where the key's id stands in a Welcome.
+/// Offset of the key's id in a Welcome.
 const WELCOME_KEY_OFFSET: usize = 38;
 
-/// What an initiator is told once, at the start.
+/// Settings of an initiator, given once at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitiatorConfig {
     /// The instance of this side, random for each start of it.
@@ -27,8 +27,8 @@ pub struct InitiatorConfig {
     pub nonce: Nonce,
     /// How long it may take.
     pub timing: Timing,
-    /// What it may speak of what this code does. Default all of it; a side that has keys speaks no version
-    /// without them, whatever stands here.
+    /// Versions that it may speak, of those that this code implements. Default all of them. A side that has keys speaks
+    /// no version without them, whatever stands here.
     pub versions: VersionRange,
 }
 
@@ -104,7 +104,8 @@ impl<A: Authenticator> Initiator<A> {
 
     /// Moves as far as bytes, room and the caller's answers allow.
     ///
-    /// What has come counts even if this is called late; past a deadline nothing more is waited for.
+    /// Bytes that arrived in time count even if this call is late. After a deadline, the machine waits for nothing
+    /// more.
     pub fn poll<I: Io + ?Sized>(&mut self, now: Instant, io: &mut I) -> Step {
         if self.session.end().is_none() {
             if let Err(cause) = self.advance(now, io) {
@@ -135,7 +136,7 @@ impl<A: Authenticator> Initiator<A> {
         &self.peer_rails
     }
 
-    /// Who the peer is, as it said; `None` before [`Step::ChooseRail`].
+    /// Instance that the peer named as its own; `None` before [`Step::ChooseRail`].
     #[must_use]
     pub fn peer_instance(&self) -> Option<InstanceId> {
         Some(self.welcome?.listener)
@@ -265,7 +266,7 @@ impl<A: Authenticator> Initiator<A> {
         }
     }
 
-    /// What the handshake came to, once all of it is known: a Ready before that is out of turn.
+    /// Returns the outcome of the handshake. A Ready that comes before all of it is known is out of turn.
     fn established(&self) -> Result<Established, Cause> {
         self.outcome().ok_or(Cause::UnexpectedFrame(FrameKind::Ready))
     }

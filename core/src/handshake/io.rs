@@ -49,7 +49,7 @@ impl fmt::Display for IoError {
     }
 }
 
-/// What a stream failed of, in words where there are some. Source: `connect(2)`, Linux numbers.
+/// The errno of a failed stream, displayed in words if it is a known one. Source: `connect(2)`, Linux numbers.
 pub(super) struct StreamErrno(pub(super) i32);
 
 impl fmt::Display for StreamErrno {

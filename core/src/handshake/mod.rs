@@ -18,11 +18,11 @@
 //! neither side is `Connected` before it knows that the other sends and receives. Each frame is read
 //! to its last byte and no further: what follows the handshake on the stream is left there.
 //!
-//! A side that has keys ([`Authenticator`]) names one in its Hello. From Welcome on, each frame ends with a tag over all
-//! that both said so far, by which the sender proves to have that key: so an initiator tells its endpoint to none but
-//! a listener that has the key, and a responder comes to `Prepare` for none but an initiator that has it.
+//! A side that has keys ([`Authenticator`]) names one in its Hello. From Welcome on, each frame ends with a tag over
+//! all bytes that both sides sent so far, which proves that the sender has that key. An initiator therefore gives its
+//! endpoint only to a listener that has the key. A responder reaches `Prepare` only for an initiator that has it.
 //!
-//! What a queue pair is, how a rail is chosen and where bytes come from must not be known here.
+//! Queue pairs, the choice of a rail and the source of the bytes must not be known here.
 
 mod authentication;
 mod error;
@@ -62,7 +62,7 @@ impl Default for Timing {
     }
 }
 
-/// What a machine needs next. It is told again at every poll until it is done.
+/// Next thing that a machine needs from its caller. Every poll returns it again until it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Step {
@@ -80,7 +80,7 @@ pub enum Step {
     Failed(HandshakeError),
 }
 
-/// What the caller has to connect its queue pair to.
+/// Endpoint to which the caller has to connect its queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Prepare {
@@ -90,7 +90,7 @@ pub struct Prepare {
     pub local_rail: u8,
 }
 
-/// What both sides use, by what each of them said.
+/// Settings that both sides use, derived from the parameters of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Agreed {
@@ -103,7 +103,7 @@ pub struct Agreed {
 }
 
 impl Agreed {
-    /// What follows from the two sides' parameters, seen from `local`.
+    /// Returns the settings that follow from the two sides' parameters, seen from `local`.
     #[must_use]
     pub fn between(local: &EndpointParameters, peer: &EndpointParameters) -> Self {
         Self {
@@ -122,7 +122,7 @@ pub struct Established {
     pub local: Endpoint,
     /// The peer's.
     pub peer: Endpoint,
-    /// What both use.
+    /// The settings that both use.
     pub agreed: Agreed,
     /// The instance that is the peer.
     pub peer_instance: InstanceId,

@@ -13,7 +13,7 @@ use crate::wire::{
 };
 use crate::{Deadline, Instant};
 
-/// What a responder is told once, at the start.
+/// Settings of a responder, given once at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponderConfig {
     /// The instance of the listener, as its handle has it.
@@ -22,8 +22,8 @@ pub struct ResponderConfig {
     pub nonce: Nonce,
     /// How long it may take.
     pub timing: Timing,
-    /// What it may speak of what this code does. Default all of it; a side that has keys speaks no version
-    /// without them, whatever stands here.
+    /// Versions that it may speak, of those that this code implements. Default all of them. A side that has keys speaks
+    /// no version without them, whatever stands here.
     pub versions: VersionRange,
 }
 
@@ -84,7 +84,8 @@ impl<A: Authenticator> Responder<A> {
 
     /// Moves as far as bytes, room and the caller's answers allow.
     ///
-    /// What has come counts even if this is called late; past a deadline nothing more is waited for.
+    /// Bytes that arrived in time count even if this call is late. After a deadline, the machine waits for nothing
+    /// more.
     pub fn poll<I: Io + ?Sized>(&mut self, now: Instant, io: &mut I) -> Step {
         if self.session.end().is_none() {
             if let Err(cause) = self.advance(now, io) {
@@ -261,7 +262,7 @@ impl<A: Authenticator> Responder<A> {
         }
     }
 
-    /// What the handshake came to, once all of it is known: a Ready before that is out of turn.
+    /// Returns the outcome of the handshake. A Ready that comes before all of it is known is out of turn.
     fn established(&self) -> Result<Established, Cause> {
         self.outcome().ok_or(Cause::UnexpectedFrame(FrameKind::Ready))
     }

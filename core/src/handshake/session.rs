@@ -1,4 +1,4 @@
-//! What both machines are made of: frames over a stream, the stage, its deadlines, the way to fail.
+//! Common parts of both machines: frames over a stream, the stage, its deadlines, the way to fail.
 
 use heapless::Vec;
 
@@ -17,7 +17,7 @@ use crate::{Deadline, Instant};
 const UNSENT_BYTES_MAX: usize =
     FRAME_BYTES_MAX + ENDPOINT_FRAME_BYTES_MAX + READY_FRAME_BYTES_MAX + REJECT_FRAME_BYTES;
 
-/// Where the version stands in the header of a frame.
+/// Offset of the version in the header of a frame.
 const VERSION_OFFSET: usize = 4;
 
 /// The bytes of a stream as frames, read one at a time and never beyond its end.
@@ -93,7 +93,7 @@ impl FrameStream {
         }
     }
 
-    /// What was received and not taken.
+    /// Bytes that were received and not taken.
     fn received(&self) -> &[u8] {
         self.received.get(..self.received_bytes).unwrap_or_default()
     }
@@ -116,9 +116,9 @@ impl FrameStream {
 pub(super) struct Session<T> {
     stream: FrameStream,
     role: Role,
-    /// What the frames after Welcome are written in, once it is chosen.
+    /// Version of the frames after Welcome, once it is chosen.
     version: Option<u8>,
-    /// What both said so far, under the key they prove it by; `None` where they do not, or not yet.
+    /// Transcript of both sides under the key that proves it; `None` without a key, or before one is agreed.
     proven: Option<Proven<T>>,
     timing: Timing,
     stage: Stage,
@@ -194,7 +194,7 @@ impl<T: Transcript> Session<T> {
         self.version = Some(version);
     }
 
-    /// What both speak: the oldest version where that is not known yet.
+    /// Returns the version that both speak: the oldest one until it is known.
     pub(super) fn version(&self) -> u8 {
         self.version.unwrap_or(VERSION_OLDEST)
     }
@@ -225,7 +225,7 @@ impl<T: Transcript> Session<T> {
         let flushed = self.stream.flush(io);
         let received = self.stream.receive(io);
         if let Some(reject) = self.stream.rejection() {
-            // Whoever rejects closes: what it said counts for more than that our bytes found no one.
+            // A peer that rejects also closes the stream: its Reject counts for more than the failure of our write.
             return Err(Cause::RejectedByPeer(reject));
         }
         flushed?;
@@ -255,8 +255,8 @@ impl<T: Transcript> Session<T> {
         }
     }
 
-    /// Where there is a key, a frame has to prove that its sender has it; where there is none, no proof can be
-    /// judged.
+    /// With a key, a frame has to prove that its sender has it. Without a key, a proof cannot be checked and is an
+    /// error.
     fn check_tag(&mut self, kind: FrameKind) -> Result<(), Cause> {
         let (covered, tag) = Tag::split(self.stream.received());
         match (&mut self.proven, tag) {

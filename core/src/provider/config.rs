@@ -1,4 +1,4 @@
-//! What is asked for when something is made, and what was granted.
+//! Requests for resources of a device, and the limits that it grants.
 
 use crate::{Access, Gid, Mtu, Psn, Qpn};
 
@@ -12,7 +12,7 @@ pub struct ArenaConfig {
     /// The capacity of each in bytes, at least one. A provider may round it up to keep
     /// slots on cache lines of their own.
     pub slot_bytes: u32,
-    /// Where and of what pages it is to be.
+    /// The NUMA node, the pages and the lock of its memory.
     pub placement: PlacementConfig,
 }
 
@@ -28,7 +28,7 @@ impl ArenaConfig {
     }
 }
 
-/// What a peer may do to a window.
+/// Rights of a peer on a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteAccess {
     /// It may WRITE.
@@ -81,9 +81,9 @@ impl RemoteAccess {
 pub struct WindowConfig {
     /// Its size in bytes, at least one.
     pub bytes: usize,
-    /// What peers may do to it.
+    /// The rights of peers on it.
     pub remote: RemoteAccess,
-    /// Where and of what pages it is to be.
+    /// The NUMA node, the pages and the lock of its memory.
     pub placement: PlacementConfig,
 }
 
@@ -168,7 +168,7 @@ impl DatagramConfig {
     }
 }
 
-/// What a queue pair was granted: at least what was asked for.
+/// Limits granted to a queue pair: at least the ones requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueuePairLimits {
     /// Requests in flight at most on the send queue.
@@ -183,7 +183,7 @@ pub struct QueuePairLimits {
     pub inline_bytes_max: u32,
 }
 
-/// Where the peer is, and how packets get there.
+/// Address of the peer and the route of packets to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressVector {
     /// The peer's GID.
@@ -205,9 +205,9 @@ pub struct AddressVector {
 /// INIT to RTR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadyToReceive {
-    /// Where the peer is.
+    /// The address of the peer.
     pub address: AddressVector,
-    /// The path MTU: what both sides can.
+    /// The path MTU, which both sides support.
     pub path_mtu: Mtu,
     /// The peer's queue pair.
     pub destination_qpn: Qpn,

@@ -37,7 +37,7 @@ pub trait DatagramQueuePair: Send + Sized + 'static {
     /// Its number.
     fn qpn(&self) -> Qpn;
 
-    /// What it was granted.
+    /// Returns the limits that it was granted.
     fn limits(&self) -> QueuePairLimits;
 
     /// RESET to INIT on a port, with the key that datagrams for it must bring.
@@ -77,7 +77,7 @@ pub trait DatagramQueuePair: Send + Sized + 'static {
     fn state(&self) -> Result<QpState, ProviderError>;
 }
 
-/// Where a datagram goes.
+/// Destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
     /// The way to the port.
@@ -90,9 +90,9 @@ pub struct Destination {
 
 /// The send half of a datagram queue pair; with its completion queue it belongs to one thread.
 pub trait DatagramSendQueue: Send + Sized + 'static {
-    /// What is posted.
+    /// Memory that is posted.
     type Slot: Slot;
-    /// What polling yields.
+    /// Completion that polling yields.
     type Completion: Completion;
     /// The posting guard.
     type Batch<'q>: DatagramBatch<'q, Slot = Self::Slot>;
@@ -110,7 +110,7 @@ pub trait DatagramSendQueue: Send + Sized + 'static {
     #[doc(alias = "ibv_destroy_ah")]
     fn release(&mut self, address: AddressHandle);
 
-    /// Begins a batch. Whatever a forgotten batch had staged is unstaged first.
+    /// Begins a batch. If an earlier batch was forgotten, its staged requests are unstaged first.
     fn stage(&mut self) -> Self::Batch<'_>;
 
     /// Gives back everything up to the request this completion names, as
@@ -138,13 +138,13 @@ pub trait DatagramSendQueue: Send + Sized + 'static {
 /// Datagrams staged for one doorbell. Dropping it rings nothing: what was staged is unstaged, and its slots
 /// go home.
 pub trait DatagramBatch<'q>: Sized {
-    /// What is posted.
+    /// Memory that is posted.
     type Slot: Slot;
 
     /// Stages one datagram of `N` slots, up to [`super::GATHER_MAX`].
     ///
-    /// Of each slot the bytes that are meant take part. A datagram longer than the MTU of the port is not sent,
-    /// and completes in success (S31). [`PostFlags::FENCE`] has no meaning here.
+    /// The first [`Slot::len_bytes`] bytes of each slot are sent. A datagram longer than the MTU of the port is not
+    /// sent, and completes in success (S31). [`PostFlags::FENCE`] has no meaning here.
     ///
     /// # Errors
     /// [`Refused`] hands the slots back with the reason.
@@ -190,14 +190,14 @@ pub trait DatagramBatch<'q>: Sized {
 /// The 40 bytes that stand in front of each datagram ([`crate::grh::GRH_BYTES`]) go to memory of its own,
 /// so that a slot holds the datagram from its first byte on.
 pub trait DatagramReceiveQueue: Send + Sized + 'static {
-    /// What is posted.
+    /// Memory that is posted.
     type Slot: Slot;
-    /// What polling yields.
+    /// Completion that polling yields.
     type Completion: Completion;
     /// The posting guard.
     type Batch<'q>: DatagramReceiveBatch<Slot = Self::Slot>;
 
-    /// Begins a batch. Whatever a forgotten batch had staged is unstaged first.
+    /// Begins a batch. If an earlier batch was forgotten, its staged receives are unstaged first.
     fn stage(&mut self) -> Self::Batch<'_>;
 
     /// Takes the receive this completion names; `each` gets its slot, its length set to that of the datagram.
@@ -222,11 +222,11 @@ pub trait DatagramReceiveQueue: Send + Sized + 'static {
 
 /// Receives of datagrams, staged for one post. Dropping it posts nothing, and the slots go home.
 pub trait DatagramReceiveBatch: Sized {
-    /// What is posted.
+    /// Memory that is posted.
     type Slot: Slot;
 
-    /// Stages one receive. A datagram that is longer than the slot's capacity is lost: a slot for any has
-    /// the port's MTU.
+    /// Stages one receive. A datagram longer than the slot's capacity is lost. A slot as long as the port's MTU holds
+    /// any datagram.
     ///
     /// # Errors
     /// [`Refused`] hands the slot back with the reason.

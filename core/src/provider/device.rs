@@ -60,7 +60,7 @@ pub trait Provider: Send + Sync + Sized + 'static {
     fn open(&self, device: &str) -> Result<Self::Context, ProviderError>;
 }
 
-/// What a device can do at most.
+/// Limits of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
     /// Requests on one queue.
@@ -155,9 +155,9 @@ pub enum AsyncEvent {
     Other(u32),
 }
 
-/// What keeps connections and memory apart: only what shares one can be used together.
+/// Isolation of connections and memory: only resources of one domain can be used together.
 pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
-    /// The number that tells it from others.
+    /// Returns the number that tells it from other domains.
     fn id(&self) -> DomainId;
 
     /// Registers memory made for it, cut into slots.
@@ -203,9 +203,9 @@ pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
     /// receive queue, and completes them into the completion queue of that.
     ///
     /// # Errors
-    /// The channel is not unique on the send completion queue (`EEXIST`), one of the queues
-    /// belongs to another device or the shared one to another domain, or the config asks for
-    /// receives of its own (`EINVAL`), or the device refused.
+    /// The channel is not unique on the send completion queue (`EEXIST`). One of the queues belongs to another device,
+    /// the shared one belongs to another domain, or the config asks for receives of its own (`EINVAL`). Or the device
+    /// refused.
     fn queue_pair_on(
         &self,
         receives: &P::SharedReceiveQueue,
@@ -240,7 +240,7 @@ pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
     ) -> Result<DatagramPairParts<P>, MemoryError>;
 }
 
-/// Where a queue pair that is made of claims takes its receives from.
+/// Source of the receives of a queue pair that is made of claims.
 #[expect(clippy::exhaustive_enums, reason = "verbs know no third")]
 pub enum ReceivesClaim<P: Provider> {
     /// A queue of its own, that completes here.
@@ -327,13 +327,14 @@ impl<P: Provider> fmt::Debug for SharedQueuePairParts<P> {
     }
 }
 
-/// What a device promises of the order in which the bytes of one message land, each step more.
+/// A device's promise about the order in which the bytes of one message land. Each variant promises more than the one
+/// before.
 ///
 /// Source: `ibv_query_qp_data_in_order(3)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum DataInOrder {
-    /// Nothing: only a completion tells that bytes are there.
+    /// Nothing: only a completion proves that bytes are there.
     No,
     /// Each block of 128 bytes, aligned to its size, is written in order; blocks are not.
     Aligned128,
@@ -351,10 +352,10 @@ pub trait QueuePair: Send + Sized + 'static {
     /// Its number.
     fn qpn(&self) -> Qpn;
 
-    /// What it was granted.
+    /// Returns the limits that it was granted.
     fn limits(&self) -> QueuePairLimits;
 
-    /// RESET to INIT on a port, with what the peer may do through it.
+    /// RESET to INIT on a port, with the rights of the peer on it.
     ///
     /// # Errors
     /// Not in RESET (`EINVAL`), or the device refused; nothing changed.
@@ -386,8 +387,8 @@ pub trait QueuePair: Send + Sized + 'static {
     /// Not in SQD, or requests are still under way (`EINVAL`), or the device refused; nothing changed.
     fn resume(&mut self) -> Result<(), ProviderError>;
 
-    /// Any state to RESET, from where it can be connected anew. What was posted is forgotten: it makes no completion,
-    /// and its slots go home. Completions that were not redeemed by now never are.
+    /// Any state to RESET, from where it can be connected anew. Posted requests are forgotten: they make no completion,
+    /// and their slots go home. A completion that is not redeemed before the call is never redeemed.
     ///
     /// Both halves have to be at hand, since the slots are theirs. One on a shared receive queue is not reset: the receives
     /// it holds would be lost to the others.

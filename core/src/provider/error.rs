@@ -1,10 +1,10 @@
-//! What can go wrong at the seam, by whose fault it is.
+//! Errors of the provider traits, by whose fault they are.
 
 use core::fmt;
 
 /// A call of the provider failed.
 ///
-/// Who can fix it depends on the errno; nothing was changed by the call.
+/// The errno says who can fix it. The call changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProviderError {
     /// The call, by its name in the provider's own manual.
@@ -181,7 +181,7 @@ impl core::error::Error for PushError {}
 pub struct Refused<T> {
     /// Why.
     pub reason: PushError,
-    /// What was to be posted.
+    /// The item that was to be posted.
     pub item: T,
 }
 
@@ -194,7 +194,7 @@ pub struct PostError {
     pub posted: u32,
     /// How many it did not take.
     pub unposted: u32,
-    /// What the device said.
+    /// The device's error.
     pub cause: ProviderError,
 }
 
@@ -225,7 +225,7 @@ impl core::error::Error for Rejected {}
 /// An access beyond the end of a window, or not aligned to its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfWindow {
-    /// Where it would begin, in bytes from the start.
+    /// The offset at which it would begin, in bytes from the start of the window.
     pub offset: usize,
     /// How many bytes it would touch.
     pub bytes: usize,

@@ -10,37 +10,36 @@ pub struct DomainId(pub u64);
 
 /// An owned piece of registered memory.
 ///
-/// It is owned by exactly one of the application, the device, or the free list of its
-/// arena. Whoever holds the value owns the bytes. Dropping it sends it home to its arena
-/// from any thread, without a lock.
+/// It is owned by exactly one of the application, the device, or the free list of its arena. The holder of the value
+/// owns the bytes. Dropping it sends it home to its arena from any thread, without a lock.
 pub trait Slot: Send + Sized + 'static {
     /// The protection domain that it is registered in. A queue pair of another may not use it.
     fn domain(&self) -> DomainId;
 
-    /// Which of its arena's slots it is, from 0, in the order they lie in.
+    /// Returns its index among its arena's slots, from 0, in address order.
     fn index(&self) -> u32;
 
     /// How many bytes it holds at most.
     fn capacity_bytes(&self) -> usize;
 
-    /// How many bytes of it are meant: what is sent, where it is posted for sending; what
-    /// arrived, where it was received into.
+    /// Returns the length of its payload in bytes. A slot posted for sending sends as many; a slot that was received
+    /// into holds as many.
     fn len_bytes(&self) -> usize;
 
-    /// Sets how many bytes are meant; cut to the capacity.
+    /// Sets the length of its payload, at most the capacity.
     fn set_len_bytes(&mut self, bytes: usize);
 
-    /// The bytes that are meant.
+    /// Returns its payload, the first [`len_bytes`](Self::len_bytes) bytes.
     fn payload(&self) -> &[u8];
 
-    /// All bytes up to the capacity.
+    /// Returns all bytes up to the capacity.
     fn buffer_mut(&mut self) -> &mut [u8];
 
-    /// Turns it into words that may go through a ring: [`Arena::attach`] makes a slot of them
-    /// again, and so does an [`Attacher`] on any thread. Words that are lost keep their slot out for good: a leak, which the arena's end
-    /// counts, and never more.
+    /// Turns it into words that may go through a ring. [`Arena::attach`] makes a slot of them again, and so does an
+    /// [`Attacher`] on any thread. Lost words keep their slot out for good: a leak, which the arena counts when it
+    /// ends.
     ///
-    /// Ordering: what was written to the slot before is there for whoever attaches it.
+    /// Ordering: bytes written to the slot before are there for the thread that attaches it.
     fn detach(self) -> DetachedSlot;
 }
 
@@ -66,7 +65,7 @@ pub struct DetachedSlot {
 pub trait Arena: Send + Sized + 'static {
     /// Its slots.
     type Slot: Slot;
-    /// What makes slots of words on other threads.
+    /// Handle with which other threads make slots of detached ones.
     type Attacher: Attacher<Slot = Self::Slot>;
 
     /// Takes a slot from the free list, its length set to zero. `None` is back-pressure.
@@ -80,7 +79,8 @@ pub trait Arena: Send + Sized + 'static {
     /// arena's, or were never given out.
     fn attach(&mut self, slot: DetachedSlot) -> Option<Self::Slot>;
 
-    /// What attaches its slots on any thread, for as long as it is kept: beyond the arena's end, too.
+    /// Returns a handle that attaches the arena's slots on any thread. The handle works even after the arena was
+    /// dropped.
     fn attacher(&self) -> Self::Attacher;
 
     /// How many slots there are in all.
@@ -96,15 +96,15 @@ pub trait Arena: Send + Sized + 'static {
     fn placement(&self) -> Placement;
 }
 
-/// Makes slots of what was detached from one arena, on any thread. Of several that are given the same
-/// words, one gets the slot.
+/// Makes slots of the detached slots of one arena, on any thread. If several calls get the same words, one of them gets
+/// the slot.
 ///
 /// The memory of an arena that was dropped is kept until its slots are home and no attacher is left.
 pub trait Attacher: Clone + Send + Sync + Sized + 'static {
     /// The arena's slots.
     type Slot: Slot;
 
-    /// Makes a slot again of what was detached, as [`Arena::attach`] does.
+    /// Makes a slot of a detached one again, as [`Arena::attach`] does.
     fn attach(&self, slot: DetachedSlot) -> Option<Self::Slot>;
 
     /// Whether a slot is of this arena: [`Attacher::attach`] then takes what it is detached to.
@@ -113,14 +113,15 @@ pub trait Attacher: Clone + Send + Sync + Sized + 'static {
 
 /// Memory a peer may read or write at any time, so that no reference to it ever exists.
 ///
-/// A copy that overlaps a write, of the peer or of another thread, may be torn: each byte is one that was there at some
-/// time during the copy. What ends the peer's turn (a completion, an application message) is what makes the bytes settled.
+/// A copy that overlaps a write, by the peer or by another thread, may be torn: each byte is one that was there at some
+/// time during the copy. The bytes are settled once the peer's turn ends, by a completion or an application message.
 ///
-/// Aligned words are atomic among the threads of this host, and whole to the peer's WRITEs and READs on every
-/// device that is known. With atomics of a peer, a word is exchanged atomically by a peer's atomics alone: those of one
-/// device are atomic among each other, and towards the processor only where the device's `atomic_cap` is global
-/// (`ibv_query_device(3)`), which it is of few. A counter that both a peer and this host change is
-/// changed by both through the device.
+/// Aligned words are atomic among the threads of this host. On every known device, the peer's WRITEs and READs also
+/// treat them as whole.
+///
+/// A peer's atomics are atomic with the other atomics of the same device. They are atomic with the processor only if
+/// the device's `atomic_cap` is global (`ibv_query_device(3)`), which few devices offer. So if both a peer and this
+/// host change a counter, both have to change it through the device.
 pub trait Window: Send + Sync + Sized + 'static {
     /// Its size.
     fn bytes(&self) -> usize;
@@ -128,8 +129,8 @@ pub trait Window: Send + Sync + Sized + 'static {
     /// How its memory was placed when it was made.
     fn placement(&self) -> Placement;
 
-    /// What a peer needs to reach it. It is as good as the right itself: hand it to peers
-    /// that may use it, and to no others.
+    /// Returns the address and key that a peer needs to reach it. They are as good as the right itself: give them only
+    /// to peers that may use the window.
     fn remote(&self) -> RemoteWindow;
 
     /// Copies bytes out, beginning at `offset`.

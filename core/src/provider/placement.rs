@@ -1,7 +1,7 @@
-//! Where memory lies: what is asked of the machine, what it gave, and why not more.
+//! Placement of memory: the wishes, the outcome, and the reasons for unmet wishes.
 //!
-//! A wish is best effort or required. A required one that cannot be had is an error before
-//! anything is registered; one of best effort is left out, and the report says so and why.
+//! A wish is best effort or required. If a required wish cannot be met, the call fails before it registers anything. If
+//! a wish of best effort cannot be met, it is left out, and the report gives the reason.
 
 use core::fmt;
 
@@ -11,15 +11,15 @@ use super::ProviderError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pages {
-    /// What the system gives by itself.
+    /// The pages that the system gives by default.
     Ordinary,
     /// Transparent huge pages: the mapping is aligned for them, and the kernel asked. Memory of
     /// one such page or more is rounded up to whole ones; smaller memory only where required.
     TransparentHuge,
-    /// Pages of 2 MiB from those the administrator reserved; the memory is rounded up to whole
-    /// ones. Where there are none and they are not required, transparent huge pages.
+    /// Pages of 2 MiB from the administrator's reserve; the memory is rounded up to whole pages. If there are none and
+    /// they are not required, transparent huge pages.
     Huge2M,
-    /// The same with pages of 1 GiB.
+    /// Pages of 1 GiB, under the same rules.
     Huge1G,
 }
 
@@ -29,9 +29,9 @@ pub enum Pages {
 pub enum NumaNode {
     /// Wherever the thread's own policy puts it.
     Any,
-    /// That of the device, as far as the platform says one.
+    /// The node of the device, if the platform reports one.
     OfDevice,
-    /// This one.
+    /// The node of this number.
     Number(u16),
 }
 
@@ -76,7 +76,7 @@ impl Default for PlacementConfig {
     }
 }
 
-/// What became of one wish.
+/// Outcome of one wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is nothing else it could be")]
 pub enum Step {
@@ -107,9 +107,9 @@ pub enum Shortfall {
     },
     /// The limit of the process on locked memory (`RLIMIT_MEMLOCK`).
     LockLimit {
-        /// What was to be locked.
+        /// Bytes that were to be locked.
         needed_bytes: usize,
-        /// What the process has locked already.
+        /// Bytes that the process has locked already.
         locked_bytes: u64,
         /// The limit.
         limit_bytes: u64,
@@ -215,7 +215,7 @@ impl fmt::Display for Wish {
 pub enum MemoryError {
     /// A call failed, or the sizes cannot be.
     Provider(ProviderError),
-    /// A wish that was required was not met. What had been done was undone.
+    /// A required wish was not met. The call undid its earlier steps.
     Unmet(Wish, Shortfall),
 }
 
@@ -240,7 +240,7 @@ impl From<ProviderError> for MemoryError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Placement {
-    /// What was asked.
+    /// The placement that was requested.
     pub asked: PlacementConfig,
     /// The node asked for, where it is one.
     pub node_asked: Option<u16>,
@@ -248,18 +248,18 @@ pub struct Placement {
     pub bytes: usize,
     /// How many were mapped for them: whole pages.
     pub mapped_bytes: usize,
-    /// What became of the pages.
+    /// The outcome for the pages.
     pub pages: Step,
-    /// What became of the lock.
+    /// The outcome for the lock.
     pub lock: Step,
-    /// What became of the node.
+    /// The outcome for the node.
     pub node: Step,
-    /// What the kernel said of the mapping once it was set up. `None` where the system does
-    /// not show it, or only together with other memory.
+    /// The kernel's report on the mapping once it was set up. `None` if the system shows none, or only one that covers
+    /// other memory, too.
     pub seen: Option<Seen>,
 }
 
-/// What the kernel says of a mapping.
+/// The kernel's report on a mapping.
 ///
 /// Source: `proc_pid_smaps(5)`, `numa(7)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -296,7 +296,7 @@ impl Placement {
         }
     }
 
-    /// What was asked and not met, each with its reason.
+    /// Returns the unmet wishes, each with its reason.
     pub fn shortfalls(&self) -> impl Iterator<Item = (Wish, Shortfall)> {
         self.wishes()
             .into_iter()

@@ -10,7 +10,7 @@ use super::{PostError, ProviderError, Refused, Rejected, RemoteAccess, Slot};
 /// How many gather or scatter elements a request has at most.
 pub const GATHER_MAX: usize = 4;
 
-/// What a request does.
+/// Operation of a request.
 ///
 /// Source: InfiniBand Architecture volume 1, section 9.4; `ibv_post_send(3)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,17 +34,16 @@ pub enum Operation {
     FetchAndAdd {
         /// The word.
         remote: RemoteAddress,
-        /// What is added, wrapping.
+        /// The number to add, wrapping.
         add: u64,
     },
-    /// Replaces an aligned word of the peer where it equals `compare`; the slot receives
-    /// what was there before.
+    /// Replaces an aligned word of the peer if it equals `compare`; the slot receives the word's value from before.
     CompareAndSwap {
         /// The word.
         remote: RemoteAddress,
-        /// What it must equal.
+        /// The value that the word must have.
         compare: u64,
-        /// What replaces it.
+        /// The value that replaces it.
         swap: u64,
     },
 }
@@ -192,14 +191,14 @@ bitflags::bitflags! {
 
 /// The send half of a queue pair; with its completion queue it belongs to one thread.
 pub trait SendQueue: Send + Sized + 'static {
-    /// What is posted.
+    /// Memory that is posted.
     type Slot: Slot;
-    /// What polling yields.
+    /// Completion that polling yields.
     type Completion: Completion;
     /// The posting guard.
     type Batch<'q>: SendBatch<'q, Slot = Self::Slot>;
 
-    /// Begins a batch. Whatever a forgotten batch had staged is unstaged first.
+    /// Begins a batch. If an earlier batch was forgotten, its staged requests are unstaged first.
     fn stage(&mut self) -> Self::Batch<'_>;
 
     /// Gives back everything up to the request this completion names.
@@ -229,13 +228,13 @@ pub trait SendQueue: Send + Sized + 'static {
 /// Requests staged for one doorbell. Dropping it rings nothing: what was staged is
 /// unstaged, and its slots go home.
 pub trait SendBatch<'q>: Sized {
-    /// What is posted.
+    /// Memory that is posted.
     type Slot: Slot;
 
     /// Stages one request with `N` slots, up to [`GATHER_MAX`].
     ///
-    /// Of each slot the bytes that are meant take part ([`Slot::len_bytes`]); an atomic takes
-    /// one slot of at least eight bytes of capacity.
+    /// The first [`Slot::len_bytes`] bytes of each slot take part. An atomic takes one slot of at least eight bytes of
+    /// capacity.
     ///
     /// # Errors
     /// [`Refused`] hands the slots back with the reason.
@@ -293,14 +292,14 @@ pub trait SendBatch<'q>: Sized {
 
 /// The receive half of a queue pair; with its completion queue it belongs to one thread.
 pub trait ReceiveQueue: Send + Sized + 'static {
-    /// What is posted.
+    /// Memory that is posted.
     type Slot: Slot;
-    /// What polling yields.
+    /// Completion that polling yields.
     type Completion: Completion;
     /// The posting guard.
     type Batch<'q>: ReceiveBatch<Slot = Self::Slot>;
 
-    /// Begins a batch. Whatever a forgotten batch had staged is unstaged first.
+    /// Begins a batch. If an earlier batch was forgotten, its staged receives are unstaged first.
     fn stage(&mut self) -> Self::Batch<'_>;
 
     /// Takes the receive this completion names; `each` gets its slots in order, their
@@ -327,34 +326,35 @@ pub trait ReceiveQueue: Send + Sized + 'static {
 /// Receives that several queue pairs take from; with its completion queue it belongs to one
 /// thread.
 ///
-/// A queue pair that fails flushes none of them: what it had begun to take completes in error,
-/// the rest waits for the others (S22). A receive that a queue pair had begun when it was
-/// destroyed may never complete: it comes back when the shared queue is destroyed, which
-/// is when this half and all the queue pairs on it are gone.
+/// A queue pair that fails flushes none of them. Receives that it had begun to take complete in error, and the others
+/// stay for the other queue pairs (S22).
+///
+/// If a queue pair is destroyed after it had begun a receive, that receive may never complete. It comes back when the
+/// shared queue is destroyed: once this half and all queue pairs on the queue are gone.
 ///
 /// Source: InfiniBand Architecture volume 1, section 10.2.9.
 pub trait SharedReceiveQueue: Send + Sized + 'static {
-    /// What is posted.
+    /// Memory that is posted.
     type Slot: Slot;
-    /// What polling yields.
+    /// Completion that polling yields.
     type Completion: Completion;
     /// The posting guard.
     type Batch<'q>: ReceiveBatch<Slot = Self::Slot>;
-    /// That a queue pair may take receives from it. It keeps the queue in the device.
+    /// Right of one queue pair to take receives from this queue. It keeps the queue in the device.
     type Claim: Send + Sized + 'static;
 
-    /// Allows it to a queue pair that is made later, on whichever thread:
+    /// Makes a claim for a queue pair that is made later, on whichever thread:
     /// [`super::ProtectionDomain::queue_pair_of`].
     fn claim(&self) -> Self::Claim;
 
-    /// Begins a batch. Whatever a forgotten batch had staged is unstaged first. Tickets of its
-    /// receives tell them apart; they do not tell their order.
+    /// Begins a batch. If an earlier batch was forgotten, its staged receives are unstaged first. Tickets identify
+    /// receives; their order has no meaning.
     fn stage(&mut self) -> Self::Batch<'_>;
 
     /// Takes the receive this completion names, and no other: completions may be redeemed in
     /// any order. `each` gets its slots in order, their lengths set to what arrived in each.
     /// If it panics, the receive is taken, and the slots it did not get go home.
-    /// Which queue pair took it, the completion tells ([`Completion::qpn`]).
+    /// The completion names the queue pair that took it ([`Completion::qpn`]).
     ///
     /// # Errors
     /// The completion names nothing that is in flight here; nothing was given back.
@@ -373,15 +373,15 @@ pub trait SharedReceiveQueue: Send + Sized + 'static {
     /// How many completions it rejected: stale, duplicate, or another's.
     fn rejected(&self) -> u64;
 
-    /// What events about it carry.
+    /// Returns the id that its events carry.
     fn id(&self) -> SharedReceiveId;
 
-    /// What its completions carry in the place of the channel: unique on its completion queue.
+    /// Returns the number that its completions carry in the place of the channel: unique on its completion queue.
     fn number(&self) -> u32;
 
-    /// Asks for one [`super::AsyncEvent::SharedReceiveLimit`] when fewer receives than this
-    /// are left; zero asks for none. Once it came nothing more comes until this is called again
-    /// (S22). Where fewer are left already, it may come at once or with the next message.
+    /// Asks for one [`super::AsyncEvent::SharedReceiveLimit`] when fewer receives than this are left; zero asks for
+    /// none. After the event, none follows until this is called again (S22). If fewer are left already, the event may
+    /// come at once or with the next message.
     ///
     /// # Errors
     /// It is more than the depth (`EINVAL`), or the device refused.
@@ -390,7 +390,7 @@ pub trait SharedReceiveQueue: Send + Sized + 'static {
 
 /// Receives staged for one post. Dropping it posts nothing, and the slots go home.
 pub trait ReceiveBatch: Sized {
-    /// What is posted.
+    /// Memory that is posted.
     type Slot: Slot;
 
     /// Stages one receive that scatters into `N` slots, up to [`GATHER_MAX`], each to its
@@ -415,13 +415,13 @@ pub trait ReceiveBatch: Sized {
 /// It can be neither cloned nor made, so redeeming it is proof. Dropped unredeemed, the
 /// slots it stands for stay with the device's side until a later one covers them.
 pub trait Completion: Send + Sized + 'static {
-    /// What the request was posted with.
+    /// Returns the work id that the request was posted with.
     fn work_id(&self) -> WorkId;
 
     /// How it ended.
     fn status(&self) -> WcStatus;
 
-    /// The queue pair it is of.
+    /// Returns the number of its queue pair.
     fn qpn(&self) -> Qpn;
 }
 
@@ -430,7 +430,7 @@ pub trait Completion: Send + Sized + 'static {
 pub struct Retired {
     /// The first of them.
     pub first: Ticket,
-    /// The one the completion names. Those before it ended in success.
+    /// The request that the completion names. All before it ended in success.
     pub last: Ticket,
     /// How the last one ended.
     pub status: WcStatus,
@@ -447,7 +447,7 @@ impl Retired {
     }
 }
 
-/// What consumed a receive.
+/// The operation that consumed a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ArrivalKind {
@@ -464,9 +464,9 @@ pub enum ArrivalKind {
 pub struct Arrival {
     /// The receive.
     pub ticket: Ticket,
-    /// How it ended; nothing below but the vendor's word holds where that is no success (S7).
+    /// How it ended. If that is no success, no field below holds but `vendor_error` (S7).
     pub status: WcStatus,
-    /// What consumed it.
+    /// The operation that consumed it.
     pub kind: ArrivalKind,
     /// How many bytes came.
     pub payload_bytes: u32,
@@ -478,9 +478,9 @@ pub struct Arrival {
 
 /// A completion queue; polled by one thread.
 pub trait CompletionQueue: Send + Sized + 'static {
-    /// What polling yields.
+    /// Completion that polling yields.
     type Completion: Completion;
-    /// What wakes who sleeps at it.
+    /// Handle that wakes a thread asleep at the queue.
     type Waker: Waker;
     /// A channel of it that was promised to a queue pair; dropped, it is free again.
     type Claim: Send + Sized + 'static;
@@ -544,8 +544,8 @@ pub trait CompletionQueue: Send + Sized + 'static {
     /// The queue was made without notification, or the descriptor failed.
     fn acknowledge(&mut self) -> Result<u32, ProviderError>;
 
-    /// What wakes who sleeps at this queue, from any thread and as long as it is kept: beyond the end of
-    /// the queue, too, then in vain. `None` where the queue was made without notification.
+    /// Returns a handle that wakes a thread asleep at this queue. It works from any thread, for as long as it is kept;
+    /// after the queue's end it does nothing. `None` if the queue was made without notification.
     fn waker(&self) -> Option<Self::Waker>;
 
     /// Sleeps until one of these queues has a notification or a wake-up that was not taken yet, or
@@ -562,6 +562,6 @@ pub trait Waker: Clone + Send + Sync + Sized + 'static {
     /// ([`CompletionQueue::acknowledge`]).
     ///
     /// # Ordering
-    /// What was done before is done for whoever it wakes.
+    /// Operations before the call happen before the woken thread goes on.
     fn wake(&self);
 }

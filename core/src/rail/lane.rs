@@ -6,11 +6,11 @@ use crate::wire::SpeedClass;
 
 /// How many times slower than the fastest rail one may be and still carry bulk data.
 ///
-/// Between the ports of one generation of hosts there is at most a factor of four (a port that runs at a
-/// lower speed, or one of four lanes); between them and the ports hosts are managed by there is more.
+/// Ports of one generation of hosts differ by at most a factor of four: a port may run at a lower speed, or at one lane
+/// of four. Management ports are slower by more than that.
 pub const LANE_FACTOR: u64 = 4;
 
-/// What a rail is for. Of two, the greater goes first.
+/// Use of a rail. The greater of two comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "it is near the fastest or it is not")]
 pub enum Lane {

@@ -15,16 +15,16 @@ use crate::wire::{AdvertisedRail, RAILS_MAX, SpeedClass};
 /// A rail that may be paired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// What both sides know of it.
+    /// The rail as both sides know it.
     pub rail: AdvertisedRail,
-    /// The port it is on, by a number that means nothing else: several addresses of one port are one link,
-    /// and of them the best is used alone. Where a side did not tell its ports, each rail has a number of its
-    /// own ([`Candidate::each`]).
+    /// The port it is on, by a number that means nothing else. Several addresses of one port are one link, and only the
+    /// best of them is used. If a side does not name its ports, each rail has a number of its own
+    /// ([`Candidate::each`]).
     pub port: u8,
 }
 
 impl Candidate {
-    /// Rails of which is not known that any two are on one port.
+    /// Makes candidates of rails whose ports are not known: each is taken to be on a port of its own.
     pub fn each(rails: &[AdvertisedRail]) -> impl Iterator<Item = Self> {
         // A list has at most `RAILS_MAX` rails, so that each number is there once.
         (0..=u8::MAX)
@@ -41,16 +41,16 @@ pub struct PairedRails {
     pub pair: RailPair,
     /// How fast the slower end is.
     pub speed: SpeedClass,
-    /// What it is for, beside the fastest pair.
+    /// The use of the pair, by its speed compared with the fastest pair.
     pub lane: Lane,
 }
 
-/// The pairs, and what became of the others.
+/// The pairs, and the verdicts on the other rails.
 #[derive(Clone, Debug)]
 pub struct Pairing<'a> {
     ours: &'a [Candidate],
     peers: &'a [Candidate],
-    /// Of each list, the places that say what an earlier one says.
+    /// For each list, the places whose rail an earlier place holds already.
     repeated: [Places; 2],
     pairs: Vec<PairedRails, RAILS_MAX>,
 }
@@ -64,7 +64,7 @@ const PEER: usize = 1;
 struct Places([bool; RAILS_MAX]);
 
 impl Places {
-    /// Those that say what an earlier one says.
+    /// Returns the places whose rail an earlier place holds already.
     fn repeated(candidates: &[Candidate]) -> Self {
         let mut places = Self([false; RAILS_MAX]);
         for (index, (place, this)) in places.0.iter_mut().zip(candidates).enumerate() {
@@ -81,10 +81,13 @@ impl Places {
 
 /// Pairs the rails of two hosts, each port in at most one pair, the best pair first.
 ///
-/// What is better is as in [`choose`](super::choose): the lane, then the prefix, then the speed of the slower end. Of
-/// equals those go first whose addresses do. Management lanes are among the pairs, the last: when all others are gone, they are there. Link-local addresses pair only where nothing else does. What one list says twice
-/// counts once, and what stands behind the first [`RAILS_MAX`] not at all. No further pair can be added; where all hosts of a subnet have one prefix length, there
-/// is no other set with more pairs either.
+/// Pairs are ranked as in [`choose`](super::choose): by the lane, then the prefix, then the speed of the slower end.
+/// Equal pairs are ranked by their addresses. Management lanes are paired, too, and come last, to remain if all other
+/// pairs fail. Link-local addresses pair only if no other addresses do. A duplicate within a list is ignored, and so is
+/// everything behind the first [`RAILS_MAX`] rails.
+///
+/// No further pair can be added to the result. If all hosts of a subnet have one prefix length, no other set has more
+/// pairs either.
 ///
 /// Seen from the other side, with the lists exchanged, it is the same list with the sides exchanged.
 #[must_use]
@@ -111,7 +114,7 @@ impl<'a> Pairing<'a> {
         &self.pairs
     }
 
-    /// What became of each of our rails, in order.
+    /// Returns the verdict on each of our rails, in order.
     pub fn local_verdicts(&self) -> impl Iterator<Item = (&'a AdvertisedRail, Verdict)> {
         self.ours.iter().enumerate().map(|(index, candidate)| {
             let chosen = self.pairs.iter().find(|paired| paired.pair.local == index);
@@ -128,7 +131,7 @@ impl<'a> Pairing<'a> {
         })
     }
 
-    /// What became of each of the peer's rails, in order.
+    /// Returns the verdict on each of the peer's rails, in order.
     pub fn peer_verdicts(&self) -> impl Iterator<Item = (&'a AdvertisedRail, Verdict)> {
         self.peers.iter().enumerate().map(|(index, candidate)| {
             let chosen = self.pairs.iter().find(|paired| paired.pair.peer == index);

@@ -1,4 +1,4 @@
-//! What a member of a mesh says of itself to all others.
+//! Announcement of a member of a mesh to all others: its neighbours.
 
 use core::mem::size_of;
 
@@ -40,8 +40,9 @@ pub struct Announcement {
 const_assert_eq!(size_of::<Announcement>(), ANNOUNCEMENT_BYTES);
 
 impl Announcement {
-    /// What a member says: of its neighbours, `without_rail` are those whose link has no rail for now; with others in it, it is not
-    /// read again. `started` is a time that is later for each start of it, of a clock that starts do not set back.
+    /// Makes an announcement. `without_rail` holds the neighbours whose link has no rail for now. It has to be a subset
+    /// of `neighbours`, or [`Announcement::parse`] refuses the bytes. `started` grows with each start of the member, by
+    /// a clock that a restart does not set back.
     #[must_use]
     pub const fn new(
         rank: Rank,
@@ -100,10 +101,10 @@ impl Announcement {
         zerocopy::transmute!(self)
     }
 
-    /// Whose neighbours.
+    /// Returns the member that announces its neighbours.
     #[must_use]
     pub fn rank(&self) -> Rank {
-        // What was made or parsed has one.
+        // The constructor and the parser make no announcement without a valid rank.
         Rank::new(self.rank).unwrap_or(Rank::FIRST)
     }
 
@@ -125,7 +126,7 @@ impl Announcement {
         Ranks::from_bits(self.neighbours.get())
     }
 
-    /// Those of them whom nothing reaches directly for now.
+    /// Returns the neighbours that no rail reaches for now.
     #[must_use]
     pub const fn without_rail(&self) -> Ranks {
         Ranks::from_bits(self.without_rail.get())

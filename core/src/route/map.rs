@@ -1,10 +1,10 @@
-//! Who is whose neighbour, and the shortest ways that follow.
+//! Neighbours of each member of a mesh, and the shortest routes that follow from them.
 
 use crate::rank::{RANKS_MAX, Rank, Ranks};
 
 use super::Announcement;
 
-/// What the members of a mesh said of their neighbours.
+/// The neighbours that the members of a mesh announced.
 #[derive(Clone, Debug)]
 pub struct Map {
     ranks: u8,
@@ -13,23 +13,23 @@ pub struct Map {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Member {
-    /// Of the last announcement; `None` before the first.
+    /// Start and sequence of the last announcement; `None` before the first.
     heard: Option<(u64, u32)>,
     neighbours: Ranks,
     without_rail: Ranks,
 }
 
-/// A hop between two whose link has no rail for now counts for more than a way through all others: what is sent over it
-/// waits, so any other way is better, and none is worse.
+/// Cost, in hops, of a hop whose link has no rail for now. It exceeds the longest route through all members. A message
+/// on such a hop waits, so any other route is better; without another route, the hop is still taken.
 const WITHOUT_RAIL_HOPS: u16 = 2 * RANKS_MAX as u16;
 
-/// What an announcement was worth.
+/// Effect of an announcement on the map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Heard {
-    /// It is newer than what was known, and to be passed on. Ways may have changed.
+    /// It is newer than the map, and has to be passed on. Routes may have changed.
     News,
-    /// As much was known, or more.
+    /// The map holds this announcement already, or a later one.
     Known,
     /// No such member can be.
     NotAMember,
@@ -58,8 +58,8 @@ impl Map {
         self.ranks
     }
 
-    /// Takes in what a member said of itself. Of two announcements of one start of a member the one with the later sequence
-    /// counts, and a later start before all of an earlier one.
+    /// Takes in a member's announcement. A later start replaces every announcement of an earlier start. Within one
+    /// start, a later sequence replaces an earlier one.
     pub fn hear(&mut self, announcement: &Announcement) -> Heard {
         let said = (announcement.started(), announcement.sequence());
         let rank = announcement.rank();
@@ -168,7 +168,7 @@ pub struct Routes {
     hops: [Option<u8>; RANKS_MAX as usize],
     /// The first steps of all shortest ways to each.
     through: [Ranks; RANKS_MAX as usize],
-    /// Who is on any of them.
+    /// The members in the middle of any of these routes.
     between: [Ranks; RANKS_MAX as usize],
 }
 
@@ -187,8 +187,9 @@ impl Routes {
 
     /// To whom what goes to a member is given next; `None` where no way leads, and to itself.
     ///
-    /// Of several ways that are equally short, half the sum of the two ranks says which one, and the next on the way back, so
-    /// that pairs spread over them: in a ring of four, each member carries what goes across one way.
+    /// If several routes are equally short, half the sum of the two ranks picks one. The opposite direction takes the
+    /// one after it, so the pairs spread over the routes. In a ring of four, each member relays one direction between
+    /// one pair.
     #[must_use]
     pub fn next(&self, to: Rank) -> Option<Rank> {
         let through = self.through(to);
@@ -198,7 +199,7 @@ impl Routes {
         through.iter().nth(usize::try_from(place).ok()?)
     }
 
-    /// Who can be reached, itself included.
+    /// Returns the members that can be reached, itself included.
     #[must_use]
     pub fn reached(&self) -> Ranks {
         Ranks::first(RANKS_MAX)
@@ -207,7 +208,7 @@ impl Routes {
             .fold(Ranks::NONE, Ranks::with)
     }
 
-    /// Who is between it and a member on any of the shortest ways: what goes to that one may be with any of them.
+    /// Returns the members between it and `to` on any of the shortest routes. Messages for `to` may be at any of them.
     #[must_use]
     pub fn between(&self, to: Rank) -> Ranks {
         self.between.get(to.index()).copied().unwrap_or_default()

@@ -1,10 +1,11 @@
-//! Ways through a mesh in which not every pair shares a subnet.
+//! Routes through a mesh in which not every pair shares a subnet.
 //!
-//! Each member says who its neighbours are ([`Announcement`]); what all of them said is a [`Map`], and shortest ways follow
-//! from it ([`Routes`]). Members that know the same map choose ways that fit together: at each hop the rest of the way is one
-//! shorter, so nothing goes round in circles. While maps differ it might, and a count of hops left ends that.
+//! Each member announces its neighbours ([`Announcement`]). All announcements together are a [`Map`], and the shortest
+//! routes follow from it ([`Routes`]). Members with the same map choose routes that fit together: each hop leaves a
+//! route that is one hop shorter, so no message goes round in circles. While the maps differ, a message might; the
+//! count of hops left then ends it.
 //!
-//! Who is a neighbour, and what goes along the ways, must not be known here.
+//! The way in which neighbours are found, and the content of messages, must not be known here.
 
 mod announcement;
 mod map;

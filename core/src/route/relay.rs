@@ -1,4 +1,4 @@
-//! What stands in front of a message that goes through others.
+//! Header of a message that other members relay.
 
 use core::mem::size_of;
 
@@ -82,14 +82,14 @@ impl RelayHeader {
         zerocopy::transmute!(self)
     }
 
-    /// From whom the message is.
+    /// Returns the sender of the message.
     #[must_use]
     pub fn source(&self) -> Rank {
-        // What was made or parsed has one.
+        // The constructor and the parser make no header without valid ranks.
         Rank::new(self.source).unwrap_or(Rank::FIRST)
     }
 
-    /// To whom it goes.
+    /// Returns the receiver of the message.
     #[must_use]
     pub fn destination(&self) -> Rank {
         Rank::new(self.destination).unwrap_or(Rank::FIRST)
@@ -101,7 +101,7 @@ impl RelayHeader {
         self.hops_left
     }
 
-    /// What it is.
+    /// Returns the kind of the message, which its sender and receiver define.
     #[must_use]
     pub const fn kind(&self) -> u16 {
         self.kind.get()

@@ -218,7 +218,7 @@ fn the_deepest_table_names_each_of_its_requests() {
     assert_eq!(table.room(), 65_536);
 }
 
-/// What the model knows of a request.
+/// The model's record of a request.
 struct Known {
     ticket: Ticket,
     id: WorkId,

@@ -41,7 +41,7 @@ pub(crate) const fn endpoint_bytes(version: u8) -> usize {
     }
 }
 
-/// Where the session stands, from the version on that has it.
+/// Offset of the session, from the version on that has it.
 const SESSION_OFFSET: usize = size_of::<RawEndpoint>();
 
 /// A credit word lies at a multiple of its size.
@@ -116,7 +116,7 @@ const LAYOUT: &[(Field, usize)] = &[
     ),
 ];
 
-/// Where `field` starts in the body.
+/// Returns the offset of `field` in the body.
 pub(crate) fn offset_of_field(field: Field) -> usize {
     LAYOUT
         .iter()
@@ -124,10 +124,10 @@ pub(crate) fn offset_of_field(field: Field) -> usize {
         .map_or(0, |(_, offset)| *offset)
 }
 
-/// What a side tells of its queue pair's settings.
+/// Settings of a side's queue pair, as it announces them.
 ///
-/// Depths and sizes say what the side can take; traffic class, flow label and service level are
-/// those it sends with, told so that the peer may do the same.
+/// Depths and sizes say how much the side can take. Traffic class, flow label and service level are the ones it sends
+/// with; it announces them so that the peer may use the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EndpointParameters {
     /// The MTU the side's port works with now; the connection uses the lower of both. Default 1024
@@ -166,13 +166,14 @@ impl Default for EndpointParameters {
     }
 }
 
-/// The word in which a side is told of receives, so that it never sends more messages than the
-/// peer has posted receives for.
+/// The word in which a peer reports how many receives it posted, so that this side never sends more messages than there
+/// are receives.
 ///
-/// The peer writes there by an RDMA WRITE, big-endian, `start` plus the number of receives it
-/// posted since the connection was made, modulo 2^32, and then the complement of that: no device
-/// promises that eight bytes are seen at once, and half of one count with half of another is none.
-/// The first receives, as many as its receive depth, are known and need not be announced.
+/// The peer writes it by an RDMA WRITE, as two big-endian words. The first is `start` plus the number of receives
+/// posted since the connection was made, modulo 2^32. The second is the complement of the first. No device promises
+/// that eight bytes are seen at once: a mixture of two counts fails the check of the complement.
+///
+/// The peer does not announce its first receives, as many as its receive depth: they are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CreditWord {
     /// Its address, a multiple of its eight bytes.
@@ -273,7 +274,7 @@ pub struct Endpoint {
     pub psn: Psn,
     /// Its settings.
     pub parameters: EndpointParameters,
-    /// Where it wants to be told of receives.
+    /// The word in which it wants receives to be reported.
     pub credit: CreditWord,
     /// The session the connection is for, if it is for one. Version 1 has no place for it.
     pub session: Option<Resumption>,
@@ -375,7 +376,7 @@ impl Endpoint {
             session: session.to_resumption(),
             private_data: PrivateData::new(private).map_err(|_| trailing)?,
         };
-        // Of no session there is nothing more to say.
+        // Without a session, the fields that describe one have to be zero.
         if endpoint.session.is_none() && session.next_sequence.get() != 0 {
             return Err(wrong(Field::NextSequence, Reason::NotZero));
         }

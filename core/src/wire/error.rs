@@ -1,4 +1,4 @@
-//! What is wrong with bytes from a peer: which part, which field, where, and why.
+//! Errors in bytes from a peer: which part, which field, at which offset, and why.
 
 use core::fmt;
 
@@ -24,7 +24,7 @@ pub enum Part {
     Reject,
     /// An invitation into a ring of cells.
     RingInvitation,
-    /// What a member of a mesh says of its neighbours.
+    /// A member's announcement of its neighbours in a mesh.
     Announcement,
     /// The header of a message that goes through others.
     Relay,
@@ -110,11 +110,11 @@ pub enum Field {
     ReceiveDepth,
     /// How many bytes each of them holds.
     SlotBytes,
-    /// Where the endpoint is told of receives.
+    /// The address of the credit word.
     CreditAddress,
-    /// The key to it.
+    /// The key to the credit word.
     CreditRkey,
-    /// The count it holds there before it is told.
+    /// The count that the credit word holds at the start.
     CreditStart,
     /// The session the connection is for.
     Session,
@@ -154,7 +154,7 @@ pub enum Field {
     Payload,
     /// The number of a window that is granted.
     GrantNumber,
-    /// What is granted of it.
+    /// The rights that a grant gives on its window.
     GrantAccess,
     /// The window that is granted.
     GrantWindow,
@@ -196,9 +196,9 @@ pub struct WireError {
     pub part: Part,
     /// The field.
     pub field: Field,
-    /// Where the field starts, in bytes from the start of the handle or frame.
+    /// The offset of the field, in bytes from the start of the handle or frame.
     pub offset: u16,
-    /// What is wrong with it.
+    /// The error in the field.
     pub reason: Reason,
 }
 

@@ -122,8 +122,8 @@ impl FrameKind {
         }
     }
 
-    /// The newest version its header may be written in. Who says Hello does not yet know what the other
-    /// speaks, and who rejects may never have known.
+    /// The newest version that its header may be written in. The sender of a Hello does not know the peer's versions
+    /// yet. The sender of a Reject may never have known them.
     const fn version_max(self) -> u8 {
         match self {
             Self::Hello | Self::Reject => VERSION_OLDEST,
@@ -229,7 +229,7 @@ impl FrameHeader {
         self.body_bytes.saturating_add(FRAME_HEADER_BYTES)
     }
 
-    /// Where the tag starts, or would, in bytes from the start of the frame.
+    /// The offset of the tag, if there is one, in bytes from the start of the frame; without a tag, the frame's end.
     const fn tag_offset(&self) -> usize {
         let tag_bytes = if self.is_tagged { TAG_BYTES } else { 0 };
         self.frame_bytes().saturating_sub(tag_bytes)
@@ -255,7 +255,7 @@ pub enum Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Reads one whole frame. What its tag is worth, if it has one, is for whoever has the key to say.
+    /// Reads one whole frame. It does not check the tag: only a holder of the key can.
     ///
     /// # Errors
     /// The first field that is wrong, bytes after the frame included.

@@ -83,7 +83,7 @@ const WELCOME_LAYOUT: &[(Field, usize)] = &[
     (Field::KeyId, size_of::<RawWelcome>()),
 ];
 
-/// What the initiator says first, without its rails.
+/// First frame of the initiator, without its rails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The versions it speaks.
@@ -99,7 +99,7 @@ pub struct Hello {
     pub key: Option<KeyId>,
 }
 
-/// What the responder answers, without its rails.
+/// The responder's answer, without its rails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
     /// The version the rest of the handshake is in.
@@ -204,7 +204,7 @@ impl<'a> HelloRef<'a> {
                 reason,
             ));
         };
-        // What the versions we speak say must be zero or absent, a newer one may have given a meaning.
+        // Fields that our versions require to be zero or absent may have a meaning in a newer one.
         let from_newer = versions.newest() > VERSION;
         if raw.reserved != 0 && !from_newer {
             return Err(wrong(

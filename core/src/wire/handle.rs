@@ -158,8 +158,8 @@ impl Handle {
         }
     }
 
-    /// Reads a handle of our version whose rails are all of one family: what nearly every handle is, and
-    /// quickly told. Of any other it says nothing, be it good or not.
+    /// Fast path: reads a handle of our version whose rails are all of one family, as nearly every handle is. `None`
+    /// for any other handle, valid or not.
     #[inline]
     fn parse_plain(bytes: &[u8]) -> Option<HandleRef<'_>> {
         let (header, rest) = HandleHeader::ref_from_prefix(bytes).ok()?;
@@ -201,7 +201,7 @@ impl Handle {
             return Err(error(Field::Trailing, HANDLE_BYTES_MAX, Reason::TooLong));
         }
         let versions = header.versions()?;
-        // What the versions we speak say must be zero, a newer one may have given a meaning.
+        // Fields that our versions require to be zero may have a meaning in a newer one.
         let from_newer = header.version > VERSION;
         if !from_newer {
             header.check_zeros()?;
@@ -269,7 +269,7 @@ impl Handle {
         zerocopy::transmute_ref!(&self.raw)
     }
 
-    /// Where the listener takes handshakes: the TCP port, the same on every rail's address.
+    /// Returns the TCP port on which the listener takes handshakes, the same on every rail's address.
     #[must_use]
     pub const fn port(&self) -> NonZeroU16 {
         self.port
@@ -317,7 +317,7 @@ pub struct HandleRef<'a> {
 }
 
 impl<'a> HandleRef<'a> {
-    /// Where the listener takes handshakes: the TCP port, the same on every rail's address.
+    /// Returns the TCP port on which the listener takes handshakes, the same on every rail's address.
     #[must_use]
     pub const fn port(&self) -> NonZeroU16 {
         self.port

@@ -9,7 +9,7 @@ macro_rules! drawn_number {
         pub struct $name(core::num::NonZeroU64);
 
         impl $name {
-            /// What has this number, `None` for zero.
+            /// Makes the identifier of this number; `None` for zero.
             #[must_use]
             pub const fn new(raw: u64) -> Option<Self> {
                 match core::num::NonZeroU64::new(raw) {

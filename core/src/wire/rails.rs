@@ -61,8 +61,8 @@ struct Ipv6Rail {
 }
 
 impl Ipv4Rail {
-    /// Whether it is a good rail at first glance: one that `read_entry` accepts. Networks 0 and 240 to 255
-    /// have addresses that are good and some that are not; those it leaves to that.
+    /// Whether a quick check finds a rail that `read_entry` accepts. Networks 0 and 240 to 255 have valid and invalid
+    /// addresses, so the quick check fails and leaves them to `read_entry`.
     #[inline]
     const fn is_plain(&self) -> bool {
         let [network, ..] = self.address;
@@ -71,8 +71,8 @@ impl Ipv4Rail {
 }
 
 impl Ipv6Rail {
-    /// As for IPv4. What begins with a zero byte may be unspecified or IPv4 in disguise, and what begins
-    /// with 0xff is multicast.
+    /// Whether a quick check finds a rail that `read_entry` accepts. It fails for a first byte of zero, as in an
+    /// unspecified address or IPv4 in disguise, and for 0xff, which begins a multicast address.
     #[inline]
     const fn is_plain(&self) -> bool {
         let [network, ..] = self.address;
@@ -258,7 +258,7 @@ impl fmt::Display for TooManyRails {
 
 impl core::error::Error for TooManyRails {}
 
-/// What is wrong with an entry: the field, its offset in the entry, and the reason.
+/// Error in an entry: the field, its offset in the entry, and the reason.
 type Fault = (Field, usize, Reason);
 
 /// The entry at the start of `bytes`, `None` for a kind not known, and what follows it.
@@ -394,9 +394,9 @@ impl<'a> Rails<'a> {
         ))
     }
 
-    /// Takes `count` entries that are all of `bytes`, where each is good at first glance and they are of
-    /// one family with GIDs that follow from the addresses: so few words have to be looked at that it is
-    /// worth asking first. Of any other list it says nothing.
+    /// Fast path: takes `count` entries that fill `bytes`, if they are of one family, pass the quick check, and have
+    /// GIDs that follow from the addresses. The check reads so few words that it pays to try it first. `None` for any
+    /// other list, valid or not.
     #[inline]
     pub(crate) fn parse_plain(bytes: &'a [u8], count: u8) -> Option<Self> {
         let entries = usize::from(count);

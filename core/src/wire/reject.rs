@@ -53,7 +53,7 @@ impl RejectReason {
     pub const PARAMETERS: Self = Self(9);
     /// The side is closing.
     pub const CLOSING: Self = Self(10);
-    /// The application does not want this connection. Detail: its own.
+    /// The side takes no peer that does not prove to have a key.
     pub const APPLICATION: Self = Self(11);
     /// The side takes none that does not prove to have a key.
     pub const UNAUTHENTICATED: Self = Self(12);
@@ -94,7 +94,7 @@ impl fmt::Display for RejectReason {
 pub struct Reject {
     /// Why.
     pub reason: RejectReason,
-    /// What the reason says it is, zero where it says nothing.
+    /// The detail that the reason defines; zero if it defines none.
     pub detail: u32,
 }
 

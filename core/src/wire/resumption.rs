@@ -10,14 +10,14 @@ drawn_number! {
     SessionId
 }
 
-/// What a side says in Connect or Accept of the session that the connection is for.
+/// Session that a connection is for, as a side describes it in Connect or Accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Resumption {
     /// The session.
     pub session: SessionId,
-    /// Counts the session's connections: what is of an earlier epoch is void.
+    /// Counts the session's connections: frames of an earlier epoch are void.
     pub epoch: u32,
-    /// The number of the next message that the side that says this expects of the other.
+    /// The number of the next message that this side expects of the other.
     pub next_sequence: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What a peer needs to write messages into a ring of cells in our memory.
+//! Invitation of a peer to write messages into a ring of cells in our memory.
 
 use core::mem::size_of;
 
@@ -96,7 +96,8 @@ impl RingInvitation {
     /// Reads an invitation in place.
     ///
     /// # Errors
-    /// Not one: the first field that is wrong. That the window is there, only its device can tell.
+    /// The bytes are no invitation: the first field that is wrong. Only the window's device can tell whether the window
+    /// exists.
     pub fn parse(bytes: &[u8]) -> Result<&Self, WireError> {
         let wrong = |field, offset, reason| WireError::new(Part::RingInvitation, field, offset, reason);
         let Ok(invitation) = Self::ref_from_bytes(bytes) else {

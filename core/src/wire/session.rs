@@ -1,6 +1,6 @@
-//! What a message of a session begins with: a stream of messages to one peer, over one rail or several.
+//! Frames of a session: a stream of messages to one peer, over one rail or several.
 //!
-//! Bytes alone. Who says what when is `core::session`.
+//! This is the layout alone. The protocol, which decides when a side sends which frame, is `core::session`.
 
 use core::mem::size_of;
 
@@ -27,27 +27,27 @@ const FIRST: u8 = 1;
 const LAST: u8 = 1 << 1;
 const BEGINS: u8 = 1 << 2;
 
-/// What a frame of a session is for.
+/// Purpose of a frame of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SessionKind {
     /// A message, or a fragment of one.
     Data = 1,
-    /// Nothing but how far the sender of it has received.
+    /// Only an acknowledgement: how far its sender has received.
     Acknowledgement = 2,
-    /// The first on each connection, both ways: which session and which rail of it this is.
+    /// The first frame on each connection, both ways: it names the session and the rail.
     Attach = 3,
-    /// That it will not be.
+    /// The connection does not become a rail, or is one no longer.
     Refusal = 4,
-    /// The sender's last: it has nothing more to say, and wants to hear nothing.
+    /// The sender's last frame: it sends nothing more, and takes nothing more.
     Farewell = 5,
-    /// Where its sender is reached now: the handle of the process it is.
+    /// The handle of the sender's process, at which the sender is reached from now on.
     Moved = 6,
-    /// Memory that the peer may reach, or may not any more.
+    /// Memory that the peer may reach, or may no longer reach.
     Grant = 7,
-    /// That a rail's connection is given up, and nothing of it is to be taken any more.
+    /// The sender gave up a rail's connection, and asks the peer to take nothing more that came over it.
     Fence = 8,
-    /// That nothing is.
+    /// The answer to a fence: the sender takes nothing more that came over the connection.
     Fenced = 9,
 }
 
@@ -123,7 +123,7 @@ impl SessionHeader {
         Self::new(SessionKind::Moved, 0, epoch, number, Sequence(0))
     }
 
-    /// Of what says nothing of messages.
+    /// Makes the header of a frame that carries no message and acknowledges none.
     pub(super) const fn beside(kind: SessionKind, epoch: Epoch) -> Self {
         Self::new(kind, 0, epoch, Sequence(0), Sequence(0))
     }
@@ -134,14 +134,14 @@ impl SessionHeader {
         zerocopy::transmute!(self)
     }
 
-    /// Of which of the session's connections it says it is.
+    /// Returns the epoch of the connection that it is sent over.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         Epoch::from_wire(self.epoch.get())
     }
 
-    /// Of data the fragment's number; of an attach the first that its sender still has; of a farewell the number after
-    /// the last; of moved that of the handle.
+    /// Returns the sequence number, by the kind. Data: the fragment's. Attach: the first fragment that the sender still
+    /// has. Farewell: the number after the last. Moved: the number of the handle.
     #[must_use]
     pub const fn sequence(&self) -> Sequence {
         Sequence(self.sequence.get())
@@ -201,7 +201,7 @@ impl SessionHeader {
     }
 }
 
-/// What each side says first on a connection.
+/// First frame of each side on a connection.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
@@ -222,7 +222,7 @@ pub struct Attach {
 
 const_assert_eq!(size_of::<Attach>(), SESSION_ATTACH_BYTES);
 
-/// What an [`Attach`] says, as plain values.
+/// Fields of an [`Attach`] as plain values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttachParameters {
     /// The session.
@@ -297,7 +297,7 @@ impl RefusalReason {
     pub const UNKNOWN_SESSION: Self = Self(1);
     /// The rail has had a connection of this epoch or a later one.
     pub const OLD_EPOCH: Self = Self(2);
-    /// What was said of the session cannot be.
+    /// The attach does not fit the session: its rail, its sequence numbers or its connection.
     pub const CONTRADICTION: Self = Self(3);
     /// There is no room for another session.
     pub const NO_ROOM: Self = Self(4);
@@ -319,7 +319,8 @@ impl RefusalReason {
     }
 }
 
-/// That a connection does not become a rail of a session, or is none any more, since the session is over; nothing comes after it.
+/// Refusal of a connection as a rail of a session. It may come after the connection became a rail, if the session is
+/// over. Nothing comes after it.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
@@ -364,17 +365,17 @@ pub enum SessionFrame<'a> {
     Acknowledgement(&'a SessionHeader),
     /// The first on a connection.
     Attach(AttachParameters),
-    /// That the connection does not become a rail.
+    /// The connection does not become a rail, or is one no longer.
     Refusal(Epoch, RefusalReason),
     /// The peer's last.
     Farewell(&'a SessionHeader),
-    /// Where the peer is reached now.
+    /// The handle at which the peer is reached from now on.
     Moved(&'a SessionHeader, HandleRef<'a>),
-    /// Memory of the peer that may be reached, or may not any more.
+    /// Memory of the peer that may be reached, or may no longer be reached.
     Grant(Granted),
     /// A rail's connection that the peer has given up.
     Fence(Fence),
-    /// A rail's connection of which the peer takes nothing any more.
+    /// A rail's connection from which the peer takes nothing more.
     Fenced(Fence),
 }
 

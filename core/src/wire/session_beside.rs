@@ -1,7 +1,7 @@
-//! What the two sides of a session tell each other beside its messages: memory that the peer may reach, connections that
-//! are given up, and where they are reached now.
+//! Frames that the two sides of a session exchange beside its messages: memory that the peer may reach, connections
+//! that are given up, and the address at which they are reached now.
 //!
-//! None of it is numbered or kept: whoever says it says it again where a rail was lost.
+//! These frames are neither numbered nor stored. After a rail is lost, the sender sends them again.
 
 use core::mem::size_of;
 
@@ -46,10 +46,10 @@ pub struct Grant {
 
 const_assert_eq!(size_of::<Grant>(), SESSION_GRANT_BYTES);
 
-/// What a [`Grant`] says, as plain values.
+/// Fields of a [`Grant`] as plain values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// Of the connection.
+    /// The epoch of the connection that carries it.
     pub epoch: Epoch,
     /// The grant's number.
     pub number: u32,
@@ -139,10 +139,10 @@ pub struct FenceFrame {
 
 const_assert_eq!(size_of::<FenceFrame>(), SESSION_FENCE_BYTES);
 
-/// What a [`FenceFrame`] says, as plain values.
+/// Fields of a [`FenceFrame`] as plain values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// Of the connection it is said on.
+    /// The epoch of the connection that carries it.
     pub epoch: Epoch,
     /// The rail whose connection it is about.
     pub rail: u8,
@@ -206,7 +206,7 @@ pub(super) const GRANT_LAYOUT: [(Field, usize); 4] = [
 pub(super) const FENCE_LAYOUT: [(Field, usize); 3] =
     [(Field::Rail, 24), (Field::Reserved, 25), (Field::Epoch, 28)];
 
-/// What none of them says.
+/// Checks the acknowledgement, which none of these frames carries.
 pub(super) fn check_header(header: &SessionHeader) -> Result<(), WireError> {
     if header.expected() != Sequence(0) {
         return Err(wrong(Field::Acknowledgement, 16, Reason::NotZero));

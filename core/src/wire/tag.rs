@@ -48,7 +48,8 @@ impl fmt::Debug for KeyId {
 pub struct Tag(pub [u8; TAG_BYTES]);
 
 impl Tag {
-    /// What the tag of a whole frame is over, and the tag; all of it and `None` where the frame has none.
+    /// Splits a whole frame into the bytes that its tag covers, and the tag. A frame without a tag gives all its bytes
+    /// and `None`.
     #[must_use]
     pub fn split(frame: &[u8]) -> (&[u8], Option<Self>) {
         let is_tagged = FrameHeader::parse(frame)
@@ -64,7 +65,7 @@ impl Tag {
 impl PartialEq for Tag {
     fn eq(&self, other: &Self) -> bool {
         let difference = self.0.iter().zip(&other.0).fold(0, |difference, (ours, theirs)| {
-            // What is known of the difference so far is no reason to look no further.
+            // The black box hides the difference so far, so the compiler cannot end the loop early.
             black_box(difference | (ours ^ theirs))
         });
         difference == 0

@@ -8,7 +8,7 @@ use core::str::FromStr;
 
 use super::{Field, HANDLE_BYTES_MAX, Handle, Part, Reason, WireError};
 
-/// What the text of a handle starts with.
+/// Prefix of the text of a handle.
 pub const HANDLE_TEXT_PREFIX: &str = "doorbell:";
 
 /// The longest text of a handle.
@@ -28,12 +28,12 @@ pub enum HandleTextError {
     TooShort,
     /// Something other than a lower-case hexadecimal digit, at this byte of the text.
     NotHexadecimal {
-        /// Where, in bytes from the start of the text.
+        /// The offset in bytes from the start of the text.
         position: usize,
     },
     /// The check sum does not fit: a digit was changed on the way.
     CheckSum,
-    /// The text is whole, and what it says is no handle.
+    /// The text is intact, but its bytes are no handle.
     Wire(WireError),
 }
 
@@ -99,7 +99,7 @@ impl FromStr for Handle {
         let handle = Self::parse(bytes).map_err(HandleTextError::Wire)?;
         let used = handle.as_bytes().len();
         if used < bytes.len() {
-            // What fills a buffer has no place in a text: there is one for each handle.
+            // Padding has no place in a text: each handle has exactly one text.
             let error = WireError::new(Part::Handle, Field::Trailing, used, Reason::TooLong);
             return Err(HandleTextError::Wire(error));
         }

@@ -21,13 +21,13 @@ pub struct VersionRange {
 }
 
 impl VersionRange {
-    /// What this code speaks.
+    /// The versions that this code speaks.
     pub const OURS: Self = Self {
         oldest: VERSION_OLDEST,
         newest: VERSION,
     };
 
-    /// What this code speaks where a key is demanded.
+    /// The versions that this code speaks with a peer that has to prove a key.
     pub const AUTHENTICATED: Self = Self {
         oldest: VERSION_AUTHENTICATED,
         newest: VERSION,
@@ -55,8 +55,8 @@ impl VersionRange {
         self.newest
     }
 
-    /// What of these this code speaks, with keys or without: a side that has keys says nothing below the
-    /// version that has a place for them, whatever it was asked to.
+    /// Returns the part of this range that this code speaks, with keys or without. A side that has keys speaks no
+    /// version below the first that has a place for them, whatever range was asked for.
     pub(crate) fn spoken(self, has_keys: bool) -> Self {
         let may = if has_keys { Self::AUTHENTICATED } else { Self::OURS };
         Self {

@@ -1,4 +1,4 @@
-//! What lets a peer READ or WRITE a window of our memory.
+//! Address, rights, length and key with which a peer may READ or WRITE a window of our memory.
 
 use core::mem::size_of;
 

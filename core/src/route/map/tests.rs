@@ -142,7 +142,7 @@ fn a_link_without_a_rail_is_gone_round_and_is_still_a_way_where_there_is_no_othe
     assert_eq!(way(&map, 1, 2), Some([0, 3, 2].to_vec()));
     assert_eq!(way(&map, 2, 1), Some([3, 0, 1].to_vec()));
     assert_eq!(map.routes(rank(1)).hops(rank(2)), Some(3));
-    // Of two that are cut each would be the way round the other.
+    // If both links were cut, each would be on the detour of the other.
     cut(&mut map, 3, 0, 1);
     assert_eq!(way(&map, 1, 2), Some([2].to_vec()));
     assert_eq!(way(&map, 0, 3), Some([3].to_vec()));
