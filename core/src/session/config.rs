@@ -13,8 +13,9 @@ pub const TRANSPORT_TIMEOUT: u8 = 12;
 /// the session counts for itself, too.
 pub const TRANSPORT_RETRY_COUNT: u8 = 6;
 
-/// A rail whose peer's transport is gone is known dead after this long at default settings, if the session is
-/// polled every 30 ms or oftener: 50 ms until the next heartbeat, and 120 ms without an answer to it.
+/// Longest time until a rail whose peer's transport is gone is known to be dead, at default settings. The session has
+/// to be polled at least every 30 ms. The time covers 50 ms until the next heartbeat, and 120 ms without an answer to
+/// it.
 pub const DETECTION_MAX: Duration = Duration::from_millis(200);
 
 /// How a session behaves. Start from [`SessionConfig::default`].

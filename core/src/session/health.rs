@@ -17,7 +17,7 @@ pub enum HealthState {
     FailingBack,
 }
 
-/// What is to be done about a rail.
+/// Action that is due on a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Nothing,
@@ -39,7 +39,7 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// Of a rail without a connection.
+    /// Makes the health of a rail without a connection.
     pub(super) const fn down() -> Self {
         Self {
             state: HealthState::Down,
@@ -49,7 +49,7 @@ impl Health {
         }
     }
 
-    /// Of a rail that was just connected, and has to answer so often before it is up.
+    /// Makes the health of a rail that was just connected, and has to answer so often before it is up.
     pub(super) const fn connected(proofs: u8, now: Instant) -> Self {
         Self {
             state: if proofs == 0 {
@@ -89,15 +89,15 @@ impl Health {
         }
     }
 
-    /// Something arrived: no need to ask for a sign of life. What is posted is still awaited, since a way may
-    /// be open in one direction alone; and a rail that has to prove itself is asked whatever it brings.
+    /// Notes that something arrived, so no sign of life is needed now. Posted requests are still awaited, since a route
+    /// may be open in one direction alone. A rail that has to prove itself is probed whatever arrives.
     pub(super) fn heard(&mut self, now: Instant) {
         if self.state != HealthState::FailingBack {
             self.heard_at = now;
         }
     }
 
-    /// What there is to be done now.
+    /// Returns the action that is due now.
     pub(super) fn due(&mut self, config: &SessionConfig, now: Instant) -> Due {
         if self.state == HealthState::Down {
             return Due::Nothing;
@@ -184,7 +184,7 @@ mod tests {
             (health.due(&config, ms(50)), health.state()),
             (Due::Nothing, HealthState::Suspect)
         );
-        // What it hears does not make up for what is not answered.
+        // Arriving frames do not make up for requests without an answer.
         health.heard(ms(100));
         let just_before = Instant::from_ns(129_999_999);
         assert_eq!(health.due(&config, just_before), Due::Nothing);

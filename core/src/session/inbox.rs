@@ -1,9 +1,9 @@
-//! What arrives: put in order, and taken once. Numbers and states, not the bytes: those of a fragment that is early are
-//! the caller's to keep, at the same place.
+//! Inbox of a session: puts arriving fragments in order, so that each is taken once. It holds numbers and states, not
+//! the bytes: the caller keeps the bytes of an early fragment, at the same place.
 
 use super::Sequence;
 
-/// What is kept of a fragment that is early. A caller makes a table of them, and nothing of one.
+/// State of a fragment that is early. A caller makes a table of them, and uses none alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Kept {
     is_here: bool,
@@ -26,7 +26,7 @@ pub struct Held {
     pub is_last: bool,
 }
 
-/// What a fragment that arrived is.
+/// Decision on a fragment that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "it is the next, later or earlier")]
 pub enum Verdict {
@@ -145,12 +145,12 @@ impl<S: AsRef<[Kept]> + AsMut<[Kept]>> Inbox<S> {
         }
     }
 
-    /// Goes on by one; says whether that is where this one belongs.
+    /// Advances by one fragment; returns whether this fragment belongs there.
     fn advance(&mut self, is_first: bool, is_last: bool) -> bool {
         if is_first == self.is_within_message {
             return false;
         }
-        // What is here twice, kept and in order, is one.
+        // A fragment that is kept and also arrives in order counts once.
         let expected = self.expected;
         let table = self.table.as_mut();
         let place = expected.place(table.len());

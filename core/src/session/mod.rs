@@ -1,13 +1,16 @@
 //! Sessions: one ordered stream of messages to a peer, each exactly once, over one rail or several that may fail.
 //!
-//! A [`Session`] decides; it knows no queue pair, socket, thread or clock. What it keeps stands in storage
-//! of the caller's. Sends are retained by number until the peer's session acknowledges them ([`Outbox`]); what a rail had in
-//! flight as it failed goes again, over the others or over the rail's next connection. What arrives is put in order and
-//! taken once ([`Inbox`]). Each connection of a rail has an epoch of its own, above all before it, and a frame of another
-//! is refused. `docs/wire-format.md` has the frames.
+//! A [`Session`] decides; it knows no queue pair, socket, thread or clock. Its tables stand in storage of the caller's.
 //!
-//! The caller asks [`Session::poll_action`] what to do, and [`Session::poll_event`] what to tell; it says what it
-//! did, what arrived and what completed. Time and chance are arguments.
+//! Sends are retained by number until the peer's session acknowledges them ([`Outbox`]). Fragments in flight on a rail
+//! that fails are retransmitted over the other rails, or over the rail's next connection. Arriving fragments are put in
+//! order and taken once ([`Inbox`]).
+//!
+//! Each connection of a rail has an epoch of its own, above all epochs before it, and a frame of another epoch is
+//! refused. `docs/wire-format.md` has the frames.
+//!
+//! The caller asks [`Session::poll_action`] for actions and [`Session::poll_event`] for events. It reports back its
+//! finished actions, arrived frames and completed requests. Time and entropy are arguments.
 
 mod backoff;
 mod config;

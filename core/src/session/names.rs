@@ -1,6 +1,6 @@
-//! What numbers a session's connections and its fragments.
+//! Numbers of a session's connections and of its fragments.
 
-/// The how manieth connection of a session: each has a higher one than all before it, on whatever rail. Zero is none.
+/// Number of a connection of a session, on whatever rail: higher than that of every connection before it. Zero is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(u32);
 
@@ -8,7 +8,7 @@ impl Epoch {
     /// Before the first connection.
     pub const NONE: Self = Self(0);
 
-    /// What a checked header has.
+    /// Makes the epoch of a checked header.
     #[must_use]
     pub const fn from_wire(raw: u32) -> Self {
         Self(raw)

@@ -1,9 +1,9 @@
-//! What was given to a session to send, until its peer acknowledges it: numbers and states, not the bytes. These are the
-//! caller's, at the same places.
+//! Outbox of a session: fragments to send, until the peer acknowledges them. It holds numbers and states, not the
+//! bytes. The caller keeps the bytes, at the same places.
 
 use super::Sequence;
 
-/// What is kept of a fragment. A caller makes a table of them, and nothing of one.
+/// State of a fragment to send. A caller makes a table of them, and uses none alone.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Retained {
     bytes: u32,

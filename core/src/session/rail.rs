@@ -3,12 +3,12 @@
 use super::{Epoch, Health, HealthState};
 use crate::{Deadline, Instant};
 
-/// Where a rail's connection is.
+/// Phase of a rail's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RailPhase {
     /// The session has no such rail.
     Unused,
-    /// It has none; who connects tries again then.
+    /// It has no connection; the side that connects tries again at `retry`.
     Detached { retry: Option<Deadline> },
     /// One is being made.
     Connecting,
@@ -21,7 +21,7 @@ pub(super) enum RailPhase {
 #[derive(Debug)]
 pub(super) struct Rail {
     pub(super) phase: RailPhase,
-    /// Of the connection there is, or the last one there was.
+    /// The epoch of its connection, or of its last one.
     pub(super) epoch: Epoch,
     pub(super) speed_mbps: u32,
     pub(super) health: Health,

@@ -1,18 +1,19 @@
-//! One-sided requests of a session: each ends done, or unknown with the reason, and goes again only where that is sound.
+//! One-sided requests of a session. Each ends as done, or as unknown with the reason. A request is repeated only if
+//! that is sound.
 //!
-//! A rail that failed may have done what it was asked, and packets of a WRITE may still be on their way. So what is
-//! written again waits until the peer takes nothing of the old connection any more: it said so, or has taken the rail's
-//! next one. What was read can be read again at once. An atomic is never done again, for it might be done twice.
+//! A rail that failed may have done the request, and packets of a WRITE may still be on their way. A WRITE is therefore
+//! repeated only once the peer takes nothing more of the old connection: it said so, or has taken the rail's next one.
+//! A READ is repeated at once. An atomic is never repeated, since it might be done twice.
 
 use core::time::Duration;
 
 use super::{Epoch, FinalReason, SESSION_RAILS_MAX};
 use crate::{Deadline, Instant};
 
-/// When to try again what our device refused.
+/// Delay before a request that our device refused is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(10);
 
-/// Names a request of a session. It names nothing once its end was told.
+/// Names a request of a session. It names nothing once the request's end was reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId {
     place: u32,
@@ -27,15 +28,15 @@ impl RequestId {
     }
 }
 
-/// What becomes of a request whose rail fails.
+/// Treatment of a request whose rail fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is no fourth way")]
 pub enum Repeat {
-    /// It goes again at once: it changes nothing.
+    /// It is repeated at once: it changes nothing.
     AtOnce,
-    /// It goes again once the peer takes nothing of the failed connection: it changes the same to the same.
+    /// It is repeated once the peer takes nothing more of the failed connection: it writes the same bytes again.
     OnceFenced,
-    /// It is not known whether it was done, and it does not go again.
+    /// It is not repeated, and whether it was done is not known.
     Never,
 }
 
@@ -118,7 +119,7 @@ impl core::fmt::Display for RequestRefusal {
 
 impl core::error::Error for RequestRefusal {}
 
-/// What is kept of a request. A caller makes a table of them, and nothing of one.
+/// State of a request. A caller makes a table of them, and uses none alone.
 #[derive(Clone, Copy, Debug)]
 pub struct KeptRequest {
     state: State,
@@ -129,28 +130,28 @@ pub struct KeptRequest {
     was_lost: bool,
     /// Whether its window was withdrawn meanwhile.
     is_withdrawn: bool,
-    /// Where our device refused it when it was last tried, when to try again.
+    /// If our device refused it at the last attempt: when to try again.
     refused: Option<Deadline>,
-    /// By when it is to be posted, or asked whether it may be.
+    /// Deadline by which it has to be posted.
     until: Deadline,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Free,
-    /// For a rail.
+    /// Waits for a rail.
     Waiting,
-    /// On a rail's connection.
+    /// Posted on a rail's connection.
     Posted {
         rail: u8,
         epoch: Epoch,
     },
-    /// Until the peer takes nothing of that connection any more.
+    /// Waits until the peer takes nothing more of that connection.
     Fencing {
         rail: u8,
         epoch: Epoch,
     },
-    /// How, until it is told.
+    /// Ended so; the end is not reported yet.
     Ended(RequestEnd),
 }
 
@@ -175,7 +176,7 @@ impl Default for KeptRequest {
 pub struct Requests<T> {
     table: T,
     patience: Duration,
-    /// For each rail, the connection of which the peer is to say that it takes nothing any more.
+    /// For each rail, the connection from which the peer has to stop taking anything.
     fences: [Option<Fence>; SESSION_RAILS_MAX as usize],
 }
 
@@ -217,7 +218,7 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         self.table.as_mut().iter_mut()
     }
 
-    /// Those that wait for a rail and are to be tried, each with its window.
+    /// Returns the requests that wait for a rail and are due for an attempt, each with its window.
     pub fn waiting(&self, now: Instant) -> impl Iterator<Item = (RequestId, u32)> {
         (0_u32..)
             .zip(self.table.as_ref())
@@ -279,7 +280,7 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
             if on != rail {
                 continue;
             }
-            // However often it goes again, its time is counted from the first.
+            // The patience counts from the first loss, however often it is repeated.
             if !core::mem::replace(&mut kept.was_lost, true) {
                 kept.until = until;
             }
@@ -300,13 +301,13 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
                 is_asked: false,
             });
         }
-        // What was asked over it may not have come.
+        // Frames sent over the lost rail may not have arrived, so fences are asked for again.
         for fence in self.fences.iter_mut().flatten() {
             fence.is_asked = false;
         }
     }
 
-    /// The rails' connections of which the peer is to be asked to take nothing more.
+    /// Returns the next connection for which the peer has to be sent a fence.
     pub fn fence_due(&self) -> Option<(u8, Epoch)> {
         (0_u8..).zip(&self.fences).find_map(|(rail, fence)| {
             let fence = fence.as_ref().filter(|fence| !fence.is_asked)?;
@@ -314,14 +315,14 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         })
     }
 
-    /// Says that it was asked of a rail's connection.
+    /// Notes that the fence of a rail's connection was sent.
     pub fn fence_asked(&mut self, rail: u8) {
         if let Some(Some(fence)) = self.fences.get_mut(usize::from(rail)) {
             fence.is_asked = true;
         }
     }
 
-    /// Says that the peer takes nothing any more of a rail's connections up to this one.
+    /// Notes that the peer takes nothing more of a rail's connections up to this one.
     pub fn fenced(&mut self, rail: u8, through: Epoch) {
         for kept in self.each() {
             if let State::Fencing { rail: of, epoch } = kept.state {
@@ -335,7 +336,8 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// Says that a window is withdrawn: what waits for it ends. What is posted ends by itself, or with its rail.
+    /// Notes that a window is withdrawn. Waiting requests for it end. Posted ones end by themselves, or with their
+    /// rail.
     pub fn withdrawn(&mut self, window: u32) {
         for kept in self.each().filter(|kept| kept.window == window) {
             kept.is_withdrawn = true;
@@ -345,7 +347,7 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// Ends what nobody took in time.
+    /// Ends the requests that no rail took in time.
     pub fn look_at_deadlines(&mut self, now: Instant) {
         for kept in self.each() {
             if kept.waits() && kept.until.has_passed(now) {

@@ -24,7 +24,7 @@ pub(super) fn choose(rails: &[Rail], bytes: u32, is_whole: bool) -> Option<u8> {
         .filter(|(_, rail)| !rail.is_blocked)
         .min_by_key(|(index, rail)| {
             let bytes = u128::from(rail.backlog_bytes).saturating_add(u128::from(bytes));
-            // Of the same speed where none is known. In units of 2^-32 microseconds and more.
+            // Rails of unknown speed count as equally fast. The unit is 2^-32 microseconds or more.
             let speed = u128::from(rail.speed_mbps.max(1));
             ((bytes << 32).checked_div(speed), *index)
         })

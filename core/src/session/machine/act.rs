@@ -1,4 +1,4 @@
-//! What there is to do.
+//! Actions that a session wants done.
 
 use core::time::Duration;
 
@@ -45,7 +45,7 @@ where
     fn look_at_deadlines(&mut self, now: Instant) {
         match self.phase {
             Phase::Beginning { until } | Phase::Recovering { until } if until.has_passed(now) => {
-                // Of two hosts behind one address one may be the peer's still; it had its time.
+                // If one address leads to two hosts, one of them may still be the peer; its time to answer is over.
                 let is_another = self.rails.iter().any(|rail| rail.leads_elsewhere);
                 self.end(match is_another {
                     true => FinalReason::PeerRestarted,
@@ -63,7 +63,7 @@ where
         }
     }
 
-    /// What is to be done about one rail.
+    /// Returns the action that is due on one rail.
     fn act_on(&mut self, index: u8, now: Instant, random: u64) -> Option<Action> {
         let (config, role, is_over) = (self.config, self.role, self.over().is_some());
         let next = self.epoch.next();
@@ -240,7 +240,8 @@ where
         rail.is_some_and(|rail| rail.is_usable() && !rail.is_blocked) && self.is_connected()
     }
 
-    /// Gives up a rail's connection of this epoch or one before it, as the peer has. Where there is none, nothing failed.
+    /// Gives up a rail's connection of this epoch or an earlier one, as the peer has done. Without such a connection,
+    /// this changes nothing.
     pub fn given_up(&mut self, rail: u8, through: Epoch, now: Instant, random: u64) {
         let has_connection = self.rail_mut(rail).is_some_and(|rail| rail.has_connection());
         if has_connection && self.rail_epoch(rail) <= through {
@@ -314,7 +315,8 @@ where
 }
 
 impl Action {
-    /// What it adds to its rail's backlog until it is completed: what [`Session::completed`] is to be told of it, in bytes.
+    /// Returns the bytes that it adds to its rail's backlog until it completes: the number to report to
+    /// [`Session::completed`].
     #[must_use]
     pub const fn backlog_bytes(&self) -> u64 {
         match self {

@@ -36,8 +36,8 @@ where
         }
     }
 
-    /// No connection could be made for a rail. `is_another` says that another process than the peer's is where it leads. That ends
-    /// the session once it is so of every rail, and none is there: an address may lead elsewhere for a while.
+    /// Notes that no connection could be made for a rail. `is_another` says that the address leads to another process
+    /// than the peer's, which may pass. The session ends only once this is so of every rail, and no rail is connected.
     pub fn connect_failed(&mut self, rail: u8, is_another: bool, now: Instant, random: u64) {
         let backoff = self.config.backoff;
         if let Some(rail) = self
@@ -65,7 +65,8 @@ where
         }
     }
 
-    /// Ends it where every rail leads to another process than the peer's. Those of which that is not known are tried at once.
+    /// Ends the session if every rail leads to another process than the peer's. Rails that may still lead to the peer
+    /// are tried at once.
     fn look_for_another(&mut self, now: Instant) {
         let mut is_everywhere = true;
         for rail in &mut self.rails {
@@ -126,7 +127,8 @@ where
         })
     }
 
-    /// A rail's connection failed. What it had in flight goes over the others, or over its next.
+    /// Notes that a rail's connection failed. Its fragments in flight are retransmitted over other rails, or over its
+    /// next connection.
     pub fn failed(&mut self, rail: u8, now: Instant, random: u64) {
         let retry = self.retry_at(rail, now, random);
         self.lose(rail, retry);
@@ -220,7 +222,7 @@ where
         let proofs = self.proofs(index);
         if let Some(rail) = self.rail_mut(index) {
             rail.phase = RailPhase::Attached { has_said: true };
-            // What it was posted stays awaited; the rest is as of a new one.
+            // Requests posted on the connection stay awaited; apart from them, its health starts anew.
             let awaited = rail.outstanding > 0;
             rail.health = Health::connected(proofs, now);
             if awaited {
@@ -259,7 +261,7 @@ where
         }
     }
 
-    /// What is said first on a rail's connection.
+    /// Returns the first frame to send on a rail's connection.
     pub(super) fn attach_said(&self, rail: u8, epoch: Epoch) -> AttachParameters {
         AttachParameters {
             session: self.id,

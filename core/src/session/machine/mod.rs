@@ -59,7 +59,7 @@ pub struct Session<O, I> {
     counts: SessionCounts,
 }
 
-/// What the peer is to be told it sent.
+/// Acknowledgement that the peer is owed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Owed {
     fragments: u32,
@@ -111,15 +111,15 @@ pub enum FinalReason {
     EpochsExhausted,
 }
 
-/// What no honest peer does.
+/// Behaviour that no honest peer shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// It acknowledged what was not sent.
+    /// It acknowledged fragments that were not sent.
     AcknowledgedUnsent,
     /// It sent beyond the window, or a fragment that is out of place in its message.
     OutOfPlace,
-    /// It has not kept what it was not acknowledged.
+    /// It dropped fragments that this side had not acknowledged.
     LetGo,
     /// It said farewell before its last message.
     FarewellEarly,
@@ -145,8 +145,8 @@ pub enum PushRefusal {
     Over(FinalReason),
 }
 
-/// What a session wants done. Except for [`Action::Connect`] and [`Action::Shut`], it asks again until
-/// [`Session::did`], or [`Session::blocked`] for this turn.
+/// Action that a session wants done. Except for [`Action::Connect`] and [`Action::Shut`], it returns the action again
+/// until [`Session::did`], or [`Session::blocked`] for this turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
@@ -161,23 +161,23 @@ pub enum Action {
     Attach {
         /// The rail.
         rail: u8,
-        /// What to say.
+        /// The frame to send.
         said: AttachParameters,
     },
     /// Send a fragment.
     Transmit {
         /// The rail.
         rail: u8,
-        /// What goes in front.
+        /// The header in front of the fragment.
         header: SessionHeader,
         /// The fragment; its bytes are at its place.
         fragment: Fragment,
     },
-    /// Send nothing but how far was received.
+    /// Send an acknowledgement alone.
     Acknowledge {
         /// The rail.
         rail: u8,
-        /// What to send.
+        /// The frame to send.
         header: SessionHeader,
     },
     /// Ask the peer's transport, and not its process, for a sign of life.
@@ -189,7 +189,7 @@ pub enum Action {
     Farewell {
         /// The rail.
         rail: u8,
-        /// What to send.
+        /// The frame to send.
         header: SessionHeader,
     },
     /// Fail the rail's connection, and forget it.
@@ -199,24 +199,24 @@ pub enum Action {
     },
 }
 
-/// What became of a frame.
+/// Result of a received frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there is something to do with it, or not")]
 pub enum Received {
     /// The next fragment: deliver it, then ask [`Session::take_held`].
     InOrder,
-    /// One that others have to come before: keep its bytes at this place.
+    /// A fragment ahead of the one expected: keep its bytes at this place.
     Early {
         /// The place.
         place: usize,
     },
-    /// Nothing the application sees.
+    /// No data for the application.
     Nothing,
-    /// What is said beside messages, over a connection that is a rail: the caller's to go by.
+    /// A frame beside the messages, over a connection that is a rail: the caller acts on it.
     Beside,
 }
 
-/// What is to be done with a connection that became a rail.
+/// The rail that a connection became, and whether it replaces another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// The rail.
@@ -225,13 +225,13 @@ pub struct Offer {
     pub replaces: bool,
 }
 
-/// What a session has to tell.
+/// Event of a session, for its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SessionEvent {
     /// The first rail is there.
     Connected,
-    /// The last rail failed; what was sent is kept, and will go again.
+    /// The last rail failed. Unacknowledged messages are kept, and will be retransmitted.
     Recovering,
     /// There is a rail again.
     Recovered,
@@ -250,15 +250,15 @@ pub enum SessionEvent {
         /// The last fragment.
         through: Sequence,
     },
-    /// The peer's transport answers, and its process does not take messages. That is back-pressure.
+    /// The peer's transport answers, but its process takes no messages: back-pressure.
     Stalled,
-    /// It does again.
+    /// The peer's process takes messages again.
     Resumed,
-    /// Whether the peer has this message is not known, and will not be: the session is over.
+    /// It will never be known whether the peer has this message: the session is over.
     Unknown {
         /// The last fragment of the message.
         sequence: Sequence,
-        /// Whether it was sent at all: where not, the peer does not have it.
+        /// Whether it was sent at all: if not, the peer does not have it.
         was_sent: bool,
         /// Why.
         reason: FinalReason,
@@ -270,13 +270,13 @@ pub enum SessionEvent {
     },
 }
 
-/// What a session counted.
+/// Counters of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionCounts {
     /// Fragments sent, each time.
     pub sent: u64,
-    /// Of them, those that went again after their rail failed.
+    /// Fragments that were retransmitted after their rail failed; `sent` counts them, too.
     pub sent_again: u64,
     /// Fragments that arrived before one that they follow.
     pub early: u64,
@@ -284,7 +284,7 @@ pub struct SessionCounts {
     pub duplicates: u64,
     /// Frames of another epoch than the connection they came over.
     pub old_epoch: u64,
-    /// Acknowledgements that went by themselves.
+    /// Acknowledgements that were sent alone.
     pub acknowledgements: u64,
     /// Signs of life asked for.
     pub probes: u64,
@@ -295,7 +295,7 @@ pub struct SessionCounts {
 }
 
 impl SessionCounts {
-    /// What two sessions counted together.
+    /// Adds the counters of two sessions.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -312,7 +312,7 @@ impl SessionCounts {
     }
 }
 
-/// What is not sent, of a message: the range of its fragments.
+/// Range of the fragments of a message that are not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsent {
     /// The first fragment.
@@ -363,7 +363,7 @@ where
         self.role
     }
 
-    /// What it goes by.
+    /// Returns its settings.
     pub const fn config(&self) -> &SessionConfig {
         &self.config
     }
@@ -407,7 +407,7 @@ where
         self.rails.get(usize::from(rail))?.heard_at
     }
 
-    /// What it counted.
+    /// Returns its counters.
     pub fn counts(&self) -> SessionCounts {
         SessionCounts {
             early: self.inbox.early(),
@@ -523,8 +523,8 @@ where
         }
     }
 
-    /// What the peer is to be told last on each connection that is shut: why it is over, where it was ended here, and without a
-    /// farewell.
+    /// Returns the last frame's reason for each connection that is shut: why the session is over. `None` if the peer
+    /// ended it, or if a farewell said so already.
     pub fn last_word(&self) -> Option<RefusalReason> {
         let reason = self.over()?;
         let has_said = self.closing.is_some_and(|closing| closing.farewell.is_some());

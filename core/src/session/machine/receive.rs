@@ -1,4 +1,4 @@
-//! What arrives, and what completed.
+//! Frames that arrive, and requests that complete.
 
 use super::{FinalReason, Phase, Received, Session, Violation};
 use crate::Instant;
@@ -33,7 +33,7 @@ where
 
     fn take(&mut self, index: u8, frame: &SessionFrame<'_>, now: Instant) -> Result<Received, Violation> {
         let Some(rail) = self.rail_mut(index).filter(|rail| rail.has_connection()) else {
-            // Of a connection that was given up.
+            // The frame came over a connection that was given up.
             return Ok(Received::Nothing);
         };
         rail.health.heard(now);
@@ -187,7 +187,7 @@ where
             // The next has a higher one; this one is shut when its time to be answered is over.
             RefusalReason::OLD_EPOCH => {}
             reason if reason.is_end() => self.ended(reason),
-            // Of no matter to the rail that is there, or is about to be.
+            // The rail that is on the port, or is about to be, is not affected.
             RefusalReason::PORT_IN_USE => return self.stand_by(index),
             RefusalReason::UNKNOWN_SESSION if self.was_attached => {
                 self.end(FinalReason::EndedByPeer(reason));

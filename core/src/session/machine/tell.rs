@@ -1,21 +1,21 @@
-//! What there is to tell: the difference between how things are and what was told. So it is bounded, and what came and
-//! went between two calls is not told.
+//! Events of a session: the difference between its state and the state last reported. Events are therefore bounded, and
+//! a change that is undone between two calls is not reported.
 
 use super::{FinalReason, Phase, Session, SessionEvent};
 use crate::session::{Kept, Retained, SESSION_RAILS_MAX, Sequence};
 
-/// What was told.
+/// State as it was last reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Told {
     connection: Connection,
-    /// A bit for each rail that was told to be used.
+    /// A bit for each rail that was reported to be used.
     rails_up: u8,
     is_stalled: bool,
-    /// All below it were told to be done.
+    /// All fragments below it were reported to be done.
     done: Sequence,
-    /// Of a session that is over, all below it were told of.
+    /// Once the session is over: all fragments below it were reported.
     ended: Sequence,
-    /// Whether of the message at `ended` something was sent.
+    /// Whether a fragment of the message at `ended` was sent.
     was_sent: bool,
     is_over: bool,
 }
@@ -54,7 +54,7 @@ where
         };
         self.told.connection = now;
         if now == Connection::Lost {
-            // That says more.
+            // `Recovering` supersedes `Stalled`: no `Resumed` follows it.
             self.told.is_stalled = false;
         }
         Some(event)

@@ -64,7 +64,7 @@ fn what_reads_goes_again_at_once_what_writes_once_fenced_and_an_atomic_never() {
     // The rail over which it was asked is lost, too.
     requests.rail_lost(0, ms(2));
     assert_eq!(requests.fence_due(), Some((2, epoch(5))));
-    // Of other connections it says nothing.
+    // A fence of another connection changes nothing.
     requests.fenced(2, epoch(4));
     requests.fenced(1, epoch(9));
     assert_eq!(waiting(&requests), [read]);
@@ -89,7 +89,7 @@ fn nothing_waits_for_ever() {
         requests.poll_end(),
         Some((never, unknown(false, UnknownReason::NoRail)))
     );
-    // What is posted has the time its rail has.
+    // A posted request has no deadline of its own while its rail lives.
     assert_eq!(requests.wake(), None);
     requests.rail_lost(0, ms(150));
     assert_eq!(requests.wake().unwrap().instant(), ms(250));
