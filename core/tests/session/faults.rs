@@ -1,4 +1,4 @@
-//! What holds whatever goes wrong.
+//! Properties of a session under any fault.
 
 use core::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a peer may send that lies: refused, and nothing worse.
+//! Frames of a peer that lies: the session refuses them, and nothing worse happens.
 
 use core::time::Duration;
 
@@ -139,7 +139,7 @@ fn a_peer_that_has_ended_it_says_why_and_nothing_else_of_a_rail_that_stands() {
             reason.is_end(),
             "{reason:?}"
         );
-        // Of a connection before: it says nothing of this one.
+        // The refusal is of an earlier connection, so it changes nothing.
         assert_eq!(session.over().is_none(), reason.is_end());
         let mut session = responder(1);
         let heard = hear(&mut session, &refusal(1, reason));
@@ -150,10 +150,10 @@ fn a_peer_that_has_ended_it_says_why_and_nothing_else_of_a_rail_that_stands() {
         };
         assert_eq!(heard.is_ok(), reason.is_end());
         assert_eq!(session.over(), Some(ended));
-        // Who is told so does not tell it back.
+        // The side that the refusal ended sends no refusal back.
         assert_eq!(session.last_word().is_none(), reason.is_end());
     }
-    // One who has sent nothing that is open, and closes, has closed it.
+    // A side that has nothing unacknowledged, and closes, has closed the session.
     let mut session = responder(0);
     session.close(Deadline::after(NOW, Duration::from_secs(1)));
     hear(&mut session, &refusal(1, RefusalReason::OVER)).unwrap();

@@ -1,4 +1,4 @@
-//! What holds where nothing goes wrong.
+//! Properties of a session without faults.
 
 use core::time::Duration;
 

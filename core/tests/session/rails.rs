@@ -185,7 +185,7 @@ fn another_process_at_one_address_ends_nothing_while_a_rail_may_lead_to_the_peer
     let mut session = initiator(2);
     let config = *session.config();
     session.connect_failed(1, false, NOW, 0);
-    // What may say more is tried at once.
+    // A rail that may still lead to the peer is tried at once.
     session.connect_failed(0, true, NOW, 0);
     let connect = |rail, epoch| {
         let epoch = Epoch::from_wire(epoch);

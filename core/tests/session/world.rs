@@ -28,7 +28,7 @@ enum Happening {
         bytes: Vec<u8>,
         backlog: u64,
     },
-    /// What was posted is acknowledged by the other end's transport.
+    /// The other end's transport acknowledges a posted frame.
     Complete {
         conn: usize,
         at: usize,
@@ -40,7 +40,7 @@ enum Happening {
     Fault(Fault),
 }
 
-/// What goes wrong.
+/// Faults to inject.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     LinkDown(usize),
@@ -59,7 +59,7 @@ struct Conn {
     is_open: [bool; 2],
     /// Frames that arrived and were not looked at.
     arrived: [VecDeque<Vec<u8>>; 2],
-    /// Of the process that was there when it was made.
+    /// The number of the process that was there when the connection was made.
     process: u32,
     is_claimed: bool,
     /// Whether something was lost on it: what comes after is not taken either.
@@ -180,7 +180,7 @@ impl World {
             } => {
                 let to = 1 - from;
                 let there = &mut self.conns[conn];
-                // Where nobody is any more, nobody acknowledges.
+                // After the other end is gone, no transport acknowledges.
                 if !there.is_open[to] {
                     return;
                 }
@@ -274,7 +274,7 @@ impl World {
         }
     }
 
-    /// What a process does when it is polled.
+    /// Runs one poll of a process.
     fn turn(&mut self, side: usize) {
         if self.sides[side].is_paused {
             return;
@@ -396,8 +396,8 @@ impl World {
         );
     }
 
-    /// What a link that goes down does to what is under way: from some point on, nothing arrives; nothing that arrived is
-    /// acknowledged from some other point on.
+    /// Takes a link down. Frames after a random point of the stream do not arrive. Frames that arrive after another
+    /// random point are not acknowledged.
     fn cut(&mut self, rail: usize) {
         self.links_up[rail] = false;
         for conn in self

@@ -202,7 +202,7 @@ fn each_changed_bit_of_each_frame_is_refused() {
                 let mut changed = false;
                 let ends = run(&mut pair, |pair| {
                     let lane = if is_up { &mut pair.up } else { &mut pair.down };
-                    // What was written and not read; each is read whole before the next is written.
+                    // The lane holds bytes that were written and not read; each write is read whole before the next.
                     let start = lane.history.len() - lane.bytes.len();
                     if !changed && (start..lane.history.len()).contains(&at) {
                         lane.bytes[at - start] ^= 1 << bit;
@@ -224,7 +224,7 @@ fn each_changed_bit_of_each_frame_is_refused() {
     }
 }
 
-/// What one side said in an earlier handshake, said again to the same keys.
+/// Replays one side's frames of an earlier handshake under the same keys.
 #[test]
 fn what_was_said_before_is_worth_nothing_now() {
     let mut earlier = pair(&one_key(), &one_key());
@@ -401,7 +401,7 @@ fn one_without_keys_takes_no_proof_for_granted() {
     }
 }
 
-/// What a connection is made of is bound in: a peer's rails, its GID, who it is, where the session stands.
+/// The tag covers all settings of a connection: a peer's rails, its GID, its identity, the position of the session.
 #[test]
 fn whatever_was_told_otherwise_on_the_way_ends_it() {
     type Change = fn(&mut Pair);

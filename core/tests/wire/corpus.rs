@@ -108,7 +108,7 @@ fn conversations() -> [(&'static str, Vec<u8>); 7] {
     ]
 }
 
-/// What each side of a good handshake hears, behind the byte that says how it is fed.
+/// Transcripts of a good handshake: the bytes that each side receives, behind the byte that selects how they are fed.
 fn transcripts(with_key: bool) -> [Vec<u8>; 2] {
     let keys = if with_key { one_key() } else { Keys::default() };
     let mut pair = Pair::new(

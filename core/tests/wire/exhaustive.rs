@@ -27,7 +27,7 @@ fn every_byte(good: &[u8], check: fn(&[u8])) {
 #[test]
 fn handles() {
     let rails = samples::rails();
-    // Of one family, of both, and as many as fit: read in two ways, by what they are.
+    // Rails of one family, of both, and as many as fit: the parser has a path for each case.
     for listed in [&rails[..1], &rails[1..2], &rails[..], &[rails[0]; 16]] {
         let handle = samples::handle(listed);
         every_byte(handle.as_bytes(), oracle::handle::check);

@@ -64,7 +64,7 @@ fn each_truncation_is_refused_as_one() {
     ] {
         assert_eq!(refusal(&connect.as_bytes()[..length]).1, field, "{length}");
     }
-    // What is in version 2 alone.
+    // Fields that only version 2 has.
     let [hello, welcome, connect, _, ready] = &samples::keyed_frames();
     let rails = samples::frames_in(1)[0].as_bytes().len();
     for (frame, length, field) in [

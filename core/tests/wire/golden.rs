@@ -56,7 +56,7 @@ fn handle_text() {
     assert_eq!(handle.to_string(), text);
 }
 
-/// What a key proves: as many bytes as it takes.
+/// The tag of a frame with a key.
 const TAG: &str = "
     c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0 c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0";
 

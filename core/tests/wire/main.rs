@@ -1,4 +1,4 @@
-//! What a peer can send us: handles, frames and whole handshakes, good, cut, changed and made up.
+//! Input from a peer: handles, frames and whole handshakes, good, cut, changed and made up.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -105,7 +105,7 @@ impl Pair {
     }
 }
 
-/// What a connection that stands comes to.
+/// Returns the outcome of a handshake that has to be connected.
 pub(crate) fn connected(step: Step) -> Established {
     let Step::Connected(established) = step else {
         panic!("{step:?}")
@@ -113,7 +113,7 @@ pub(crate) fn connected(step: Step) -> Established {
     established
 }
 
-/// What ended it.
+/// Returns the error of a handshake that has to have failed.
 pub(crate) fn failed(step: Step) -> HandshakeError {
     let Step::Failed(error) = step else {
         panic!("{step:?}")

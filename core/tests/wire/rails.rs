@@ -116,7 +116,7 @@ fn both_sides_have_to_agree() {
 
 #[test]
 fn lane_then_longest_prefix_then_speed_then_order() {
-    // One that hosts are managed by is the last, however particular its subnet.
+    // A management rail comes last, however long its prefix.
     let locals = [local("10.0.0.1/24", 10_000), local("10.0.0.2/16", 400_000)];
     let peers = [peer("10.0.0.9/24", 10_000), peer("10.0.0.10/16", 400_000)];
     let (pair, verdicts_) = verdicts(&locals, &peers);
@@ -126,7 +126,7 @@ fn lane_then_longest_prefix_then_speed_then_order() {
         chosen: SpeedClass::from_mbps(400_000),
     };
     assert_eq!(verdicts_[0], Verdict::NotChosen(slower));
-    // Where it alone reaches, it is the one.
+    // If only the slower one reaches, it is chosen.
     let (pair, _) = verdicts(&locals, &peers[..1]);
     assert_eq!(pair, Some((0, 0)));
 

@@ -86,7 +86,7 @@ pub(crate) fn resumption() -> Resumption {
     }
 }
 
-/// What Connect and Accept say in this version.
+/// The fields of Connect and Accept in this version.
 pub(crate) fn connect(version: u8) -> Connect {
     let parameters = EndpointParameters {
         mtu: Mtu::B4096,
@@ -174,7 +174,7 @@ pub(crate) fn invitations() -> [RingInvitation; 2] {
         .map(|publication| RingInvitation::new(window, 8, 128, publication).unwrap())
 }
 
-/// What the first frame on a session's connection says.
+/// The fields of the first frame on a session's connection.
 pub(crate) fn attach() -> AttachParameters {
     AttachParameters {
         session: SessionId::new(0x0102_0304_0506_0708).unwrap(),
@@ -260,7 +260,7 @@ pub(crate) fn session_frames() -> [(&'static str, Vec<u8>); 12] {
     ]
 }
 
-/// What may stand in front of a datagram.
+/// Headers that may stand in front of a datagram.
 pub(crate) fn route_headers() -> [(&'static str, [u8; 40]); 6] {
     let written = |is_v4, source: &str, destination: &str| {
         let gid = |text: &str| Gid::from_ip(text.parse().unwrap());

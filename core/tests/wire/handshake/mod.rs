@@ -1,5 +1,5 @@
-//! Both machines against each other in virtual time: what they come to, and say. What ends a stage is in `stages`, how
-//! versions meet in `versions`, and what neither takes in `refused`.
+//! Both machines against each other in virtual time: their outcomes, and the frames that they send. The ends of stages
+//! are in `stages`, the choice of a version in `versions`, and refused input in `refused`.
 
 mod refused;
 mod stages;
@@ -246,7 +246,7 @@ fn what_the_stream_says_is_told_or_refused() {
     }
 }
 
-/// What the documentation of the machines says they take.
+/// The sizes that the documentation of the machines states.
 #[test]
 fn a_machine_is_a_few_kilobytes() {
     assert!(

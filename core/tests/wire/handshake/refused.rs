@@ -1,4 +1,4 @@
-//! What is refused: by the other side, with a reason, or of our own caller.
+//! Refusals: by the other side, with a reason, and of our own caller.
 
 use doorbell_core::handshake::{
     Cause, Fault, HandshakeError, Initiator, Misuse, Responder, Stage, Step, Timing,

@@ -1,4 +1,4 @@
-//! What ends a stage: its deadline, and peers that drip, close or send rubbish.
+//! Failures of a stage: its deadline, and peers that drip, close or send rubbish.
 
 use core::time::Duration;
 use doorbell_core::handshake::{Cause, Fault, HandshakeError, Stage, Step, Timing};
@@ -162,7 +162,7 @@ fn a_peer_that_closes_is_noticed_at_every_stage() {
     for stage in STAGES {
         let (mut pair, is_initiator) = at(stage);
         (pair.up.closed, pair.down.closed) = (true, true);
-        // What arrived before counts; nothing more will.
+        // Bytes that arrived earlier would still count, so they are cleared; nothing more arrives.
         (pair.up.room, pair.down.room) = (None, None);
         if is_initiator {
             pair.down.bytes.clear()

@@ -1,4 +1,4 @@
-//! What a fuzzer's bytes choose: one decision after the other, all of them zero once the bytes are used up.
+//! Decisions from a fuzzer's bytes, one after the other. Once the bytes are used up, all further decisions are zero.
 
 /// Bytes to decide by.
 pub(crate) struct Choices<'a> {

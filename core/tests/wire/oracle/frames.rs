@@ -27,7 +27,7 @@ pub(crate) fn check(bytes: &[u8]) {
         Err(error) => {
             assert_eq!(plain, None, "{error}");
             assert!(usize::from(error.offset) <= bytes.len(), "{error}");
-            // What is over a tag is told of whole frames, whatever is in them.
+            // `Tag::split` does not check the body: even here, its two parts make up all the bytes.
             let (covered, tag) = Tag::split(bytes);
             let tag_bytes = if tag.is_some() { TAG_BYTES } else { 0 };
             assert_eq!(covered.len() + tag_bytes, bytes.len());
@@ -38,7 +38,7 @@ pub(crate) fn check(bytes: &[u8]) {
     let header = header.expect("a frame has a header");
     let version = header.version;
     let again = match frame {
-        // What a newer version adds is passed over, so it cannot be written again.
+        // The parser skips fields of a newer version, so such a frame cannot be written again.
         Frame::Hello(hello) if hello.hello.versions.newest() > VERSION => return,
         Frame::Hello(hello) => FrameBuffer::hello(&hello.hello, &hello.rails.iter().collect()),
         Frame::Welcome(welcome) => FrameBuffer::welcome(&welcome.welcome, &welcome.rails.iter().collect()),
@@ -117,7 +117,7 @@ fn assert_same_welcome(found: &WelcomeRef<'_>, plain: &plain::frames::Welcome) {
     plain::rails::assert_same(found.rails, &plain.rails);
 }
 
-/// What a Connect or an Accept says, in the plain reading's terms.
+/// The fields of a Connect or an Accept, in the plain reading's terms.
 pub(crate) fn plain_of(connect: &Connect) -> plain::frames::Endpoint {
     let endpoint = &connect.endpoint;
     let parameters = &endpoint.parameters;

@@ -35,7 +35,7 @@ pub(crate) fn check(bytes: &[u8]) {
     if view.versions() != VersionRange::OURS {
         return;
     }
-    // What this version understands whole, it also writes, but for the flag that says there was more.
+    // A handle of this version is rebuilt byte by byte, except for the flag that says that rails were left out.
     let mut builder = Handle::builder(view.port(), view.instance());
     for rail in view.rails() {
         let _ = builder.push(&rail);

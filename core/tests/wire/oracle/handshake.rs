@@ -91,7 +91,7 @@ pub(crate) fn instance(host: u8) -> InstanceId {
     InstanceId::new(0x1111_1111_1111_1111 * u64::from(host)).unwrap()
 }
 
-/// What an initiator of the samples is told.
+/// The settings of the initiator in the samples.
 pub(crate) fn initiator_config(timing: Timing) -> InitiatorConfig {
     InitiatorConfig {
         instance: instance(1),
@@ -102,7 +102,7 @@ pub(crate) fn initiator_config(timing: Timing) -> InitiatorConfig {
     }
 }
 
-/// What a responder of the samples is told.
+/// The settings of the responder in the samples.
 pub(crate) fn responder_config(timing: Timing) -> ResponderConfig {
     ResponderConfig {
         instance: instance(2),
@@ -180,10 +180,10 @@ pub(crate) fn sent_by(host: u8, kind: FrameKind) -> FrameBuffer {
     }
 }
 
-/// Panics where a machine fed with `bytes` breaks a promise; says whether it got connected.
+/// Panics if a machine fed with `bytes` breaks a promise; returns whether it got connected.
 ///
-/// The first byte says which machine (bit 0), whether the stream closes at its end or falls silent
-/// (bit 7), whether the machine has a key (bit 6), and how many bytes come at a time (the rest).
+/// The first byte selects the machine (bit 0), and whether the machine has a key (bit 6). It also selects whether the
+/// stream closes at its end or falls silent (bit 7), and how many bytes come at a time (the rest).
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let Some((&how, script)) = bytes.split_first() else {
         return false;

@@ -9,7 +9,7 @@ use super::plain::mac::hmac;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Keys(pub(crate) Vec<(u32, u8)>);
 
-/// What was said, and the key.
+/// The bytes of both sides so far, and the key.
 #[derive(Clone, Debug)]
 pub(crate) struct Said {
     key: [u8; 32],

@@ -1,4 +1,4 @@
-//! What must hold for any bytes whatever. Property tests, corpora and the fuzzer all run these.
+//! Oracles: properties that hold for any bytes. Property tests, corpora and the fuzzer all run these.
 
 mod choices;
 pub(crate) mod frames;

@@ -1,10 +1,12 @@
 //! Two machines and a wire between them that may do anything: deliver late and in pieces, flip, cut, repeat,
 //! swap, make up frames and close.
 //!
-//! The bytes say what happens one after the other. What must hold is told by what each side was given to
-//! read and wrote, in the terms of the plain reading: who is connected was told so by three good frames and
-//! not a byte more, and where the wire was honest and the keys fit, both are. Where there is a key, who is connected
-//! was told what the other said, to the byte: what else the wire does can only be to end it.
+//! The bytes select the events, one after the other. The oracle knows the bytes that each side read and wrote, in the
+//! terms of the plain reading, and holds the machines to three promises:
+//!
+//! - A side that is connected read three good frames, and not a byte more.
+//! - If the wire was honest and the keys fit, both sides are connected.
+//! - If there is a key, a connected side read exactly the bytes that the other wrote. The wire can only end the handshake.
 
 use doorbell_core::handshake::{Initiator, Io, IoError, Responder, Step, Timing};
 use doorbell_core::wire::{
@@ -89,7 +91,7 @@ impl Io for End<'_> {
 }
 
 impl Lane {
-    /// Where the frames end that are whole and in flight.
+    /// Returns the ends of the whole frames in flight.
     fn ends(&self) -> Vec<usize> {
         let mut ends = Vec::new();
         let mut at = 0;
@@ -231,7 +233,7 @@ impl World {
         }
     }
 
-    /// What is done to bytes in flight.
+    /// Tampers with bytes in flight.
     fn tamper(&mut self, side: usize, how: u8, choices: &mut Choices<'_>) {
         let lane = &mut self.lanes[side];
         if lane.in_flight.is_empty() {

@@ -37,7 +37,7 @@ pub(crate) struct Welcome {
     pub(crate) key: u64,
 }
 
-/// What Connect and Accept have.
+/// The fields of Connect and Accept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Endpoint {
     pub(crate) gid: Vec<u8>,
@@ -63,13 +63,13 @@ pub(crate) struct Endpoint {
     pub(crate) private: Vec<u8>,
 }
 
-/// What the header says.
+/// The fields of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) version: u64,
     pub(crate) kind: u64,
     pub(crate) is_tagged: bool,
-    /// Of the body, with its tag.
+    /// The length of the body, with its tag.
     pub(crate) length: usize,
 }
 

@@ -3,10 +3,10 @@
 
 use super::{Cursor, only_if};
 
-/// What it says, and which it was.
+/// The fields of the header, and which of the two headers it is.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// Behind 20 bytes that mean nothing, and not all 40.
+    /// Whether it is an IPv4 header behind 20 meaningless bytes, and not an IPv6 header of 40.
     pub(crate) is_v4: bool,
     pub(crate) traffic_class: u64,
     pub(crate) hop_limit: u64,

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-/// What the hash begins with, and what each of its rounds adds.
+/// The initial hash value, and the constant that each round adds.
 static NUMBERS: LazyLock<([u32; 8], [u32; 64])> = LazyLock::new(|| {
     let mut primes = (2..).filter(|number| (2..*number).all(|divisor| number % divisor != 0));
     let primes: [u32; 64] = core::array::from_fn(|_| primes.next().unwrap());
@@ -54,7 +54,7 @@ pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
     hash
 }
 
-/// What `key` makes of `bytes`.
+/// Returns the HMAC-SHA-256 of `bytes` under `key`.
 pub(crate) fn hmac(key: &[u8], bytes: &[u8]) -> [u8; 32] {
     let mut block = if key.len() > 64 {
         sha256(key).to_vec()

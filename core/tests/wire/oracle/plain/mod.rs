@@ -1,8 +1,8 @@
-//! A second reading of the wire format, from `docs/wire-format.md` and nothing else: slow and obvious, one
-//! field after the other, without reasons for what it refuses. So is that of the header in front of a datagram, from the
-//! tables of others.
+//! A second reading of the wire format, from `docs/wire-format.md` and nothing else: slow and obvious, one field after
+//! the other, without reasons for what it refuses. The header in front of a datagram is read likewise, from the tables
+//! of other documents.
 //!
-//! Whatever bytes there are, it and `doorbell_core` have to agree: accepted or refused, and every field.
+//! It and `doorbell_core` have to agree on any bytes: on whether they are accepted, and on every field.
 
 pub(crate) mod frames;
 pub(crate) mod grh;

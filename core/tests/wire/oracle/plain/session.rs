@@ -10,8 +10,8 @@ pub(crate) struct SessionFrame {
     pub(crate) epoch: u64,
     pub(crate) sequence: u64,
     pub(crate) acknowledgement: u64,
-    /// Of an attach the session, the window and the rail; of a refusal the reason; of a grant its number, the access, and
-    /// the window; of a fence the rail and the epoch.
+    /// The further fields, by the kind. Attach: the session, the window and the rail. Refusal: the reason. Grant: its
+    /// number, the access and the window. Fence: the rail and the epoch.
     pub(crate) more: Vec<u64>,
     pub(crate) payload: Vec<u8>,
 }
