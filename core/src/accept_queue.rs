@@ -35,16 +35,16 @@ use crate::ordering::{
 };
 use crate::sync::{AtomicU64, Ordering};
 
-/// The most places a queue has: what one part of the counts holds.
+/// The most places a queue has: the largest number that fits its part of the counts.
 pub const ACCEPT_SLOTS_MAX: usize = (1 << 31) - 1;
 
-/// Nobody has the place.
+/// The place is free.
 const FREE: u64 = 0;
-/// Somebody is to publish it.
+/// The place is reserved.
 const RESERVED: u64 = 1;
-/// Somebody took it.
+/// The connection in the place is taken.
 const TAKEN: u64 = 2;
-/// It is to be taken; above these bits stands when it was published.
+/// The connection in the place is published; the bits above hold the order of publishing.
 const PUBLISHED: u64 = 3;
 const STATE_BITS: u32 = 2;
 
@@ -53,14 +53,14 @@ const HELD_ONE: u64 = 1;
 /// One more place that is reserved or published: bits 31 to 61.
 const PENDING_ONE: u64 = 1 << 31;
 const COUNT_MASK: u64 = PENDING_ONE - 1;
-/// Nothing is reserved any more.
+/// No place can be reserved any more.
 const CLOSED: u64 = 1 << 63;
 
 /// One place of an [`AcceptQueue`].
 pub struct AcceptSlot(AtomicU64);
 
 impl AcceptSlot {
-    /// A place that nobody has.
+    /// A free place.
     #[must_use]
     pub fn new() -> Self {
         Self(AtomicU64::new(FREE))
@@ -77,8 +77,8 @@ impl AcceptSlot {
 
 /// The queue, over `Slots`: an array, a `Vec`, or anything else that always gives the same slice.
 ///
-/// Progress: all calls are lock-free; one is gone through again only where another thread got ahead. A
-/// thread that is stopped with a reservation holds its place, and keeps the others from nothing else.
+/// Progress: all calls are lock-free; a call repeats a step only if another thread got ahead. A stopped thread that
+/// holds a reservation keeps its place, and hinders the others in nothing else.
 ///
 /// Order: about that of publishing, so that none is passed over for long.
 pub struct AcceptQueue<Slots> {
@@ -120,7 +120,7 @@ impl<Slots: AsRef<[AcceptSlot]>> AcceptQueue<Slots> {
         self.slots().len()
     }
 
-    /// How many places nobody holds: others reserve them and leave theirs meanwhile.
+    /// How many places are free. Other threads reserve and free places meanwhile.
     #[must_use]
     pub fn free(&self) -> usize {
         // Relaxed: nothing is done by it that a place would be needed for.
@@ -129,10 +129,10 @@ impl<Slots: AsRef<[AcceptSlot]>> AcceptQueue<Slots> {
             .saturating_sub(usize::try_from(held).unwrap_or(usize::MAX))
     }
 
-    /// Reserves a place: before the peer is told yes.
+    /// Reserves a place, before the peer is accepted.
     ///
     /// # Errors
-    /// All places are held, or the queue is closed: the peer is to be told no.
+    /// All places are held, or the queue is closed: the peer has to be rejected.
     ///
     /// Ordering: `ACCEPT_RESERVE` pairs with `ACCEPT_FREE` where the place was left, so what was done
     /// with it in the caller's table is done.
@@ -186,7 +186,7 @@ impl<Slots: AsRef<[AcceptSlot]>> AcceptQueue<Slots> {
         self.counts.load(ACCEPT_CLOSED.get()) & CLOSED != 0
     }
 
-    /// Whether the queue is closed and every place free again: the caller's table is nobody else's any more.
+    /// Whether the queue is closed and every place is free again: no other thread uses the caller's table any more.
     ///
     /// Ordering: `ACCEPT_CLOSED` pairs with `ACCEPT_SETTLE` of every place that was left, and with
     /// `ACCEPT_CLOSE`.
@@ -202,8 +202,7 @@ impl<Slots: AsRef<[AcceptSlot]>> AcceptQueue<Slots> {
 
     /// Counts one more that is reserved, if there is a place for it.
     fn count_in(&self) -> Result<(), ReserveError> {
-        // Relaxed, here and below: who has a place is said by its own word, which orders what is done with
-        // it.
+        // Relaxed, here and below: each place's own word says who has it, and orders what is done with it.
         let mut counts = self.counts.load(Ordering::Relaxed);
         loop {
             if counts & CLOSED != 0 {
@@ -244,7 +243,7 @@ impl<Slots: AsRef<[AcceptSlot]>> AcceptQueue<Slots> {
 
     fn take_oldest(&self) -> Option<u32> {
         loop {
-            // Relaxed: whoever takes it looks again.
+            // Relaxed: a caller that takes looks again.
             let published = around(self.slots(), 0)
                 .map(|(index, slot)| (slot.0.load(Ordering::Relaxed), index, slot))
                 .filter(|(state, ..)| state & PUBLISHED == PUBLISHED);
@@ -257,7 +256,7 @@ impl<Slots: AsRef<[AcceptSlot]>> AcceptQueue<Slots> {
         }
     }
 
-    /// Frees a place, and counts out what it was counted as.
+    /// Frees a place, and takes it out of the counts that it was part of.
     fn leave(&self, index: u32, counted: u64) {
         if let Some(slot) = self.slots().get(index as usize) {
             slot.0.store(FREE, ACCEPT_FREE.get());
@@ -287,7 +286,7 @@ const fn pending(counts: u64) -> u64 {
     (counts / PENDING_ONE) & COUNT_MASK
 }
 
-/// A place for a connection whose peer may be told yes. Dropped, it is given up.
+/// A place for a connection whose peer may be accepted. Dropping it gives the place up.
 #[must_use = "dropped, it is given up"]
 pub struct Reservation<Q: AcceptHandle> {
     queue: Q,
@@ -308,7 +307,7 @@ impl<Q: AcceptHandle> Reservation<Q> {
     pub fn publish(mut self) {
         // The place is the taker's from here on: it must not be given up.
         self.is_published = true;
-        // Relaxed: it is about the order alone, which is about that of publishing.
+        // Relaxed: the number only decides the order, which is about that of publishing.
         let number = self.queue.published.fetch_add(1, Ordering::Relaxed);
         if let Some(slot) = self.queue.slots().get(self.index as usize) {
             slot.0
@@ -325,7 +324,7 @@ impl<Q: AcceptHandle> Drop for Reservation<Q> {
     }
 }
 
-/// A connection that was taken. Dropped, its place may be reserved again.
+/// A connection that was taken. Once it is dropped, its place may be reserved again.
 #[must_use = "dropped, its place is free"]
 pub struct Taken<Q: AcceptHandle> {
     queue: Q,

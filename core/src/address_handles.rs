@@ -9,11 +9,11 @@ use core::{fmt, mem};
 
 use crate::Ticket;
 
-/// Names an address handle of a datagram queue pair. It is words alone: copies of it, and words that were
-/// made up, name nothing but what is there and was not released.
+/// Names an address handle of a datagram queue pair. It is words alone. A copy of it, or words that were made up, name
+/// a handle only if it exists and was not released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressHandle {
-    /// Tells the queue pair from others of the process.
+    /// Distinguishes the queue pair from others of the process.
     pub of: u64,
     /// Its place there.
     pub place: u32,
@@ -47,7 +47,7 @@ pub struct AddressHandles<A, Places> {
 }
 
 impl<A, Places: AsRef<[Place<A>]> + AsMut<[Place<A>]>> AddressHandles<A, Places> {
-    /// None yet, of a queue pair that its provider gives this number, and no other ever.
+    /// Makes an empty set for a queue pair; its provider gives this number to no other one, ever.
     #[must_use]
     pub const fn new(of: u64, places: Places) -> Self {
         Self {
@@ -57,13 +57,13 @@ impl<A, Places: AsRef<[Place<A>]> + AsMut<[Place<A>]>> AddressHandles<A, Places>
         }
     }
 
-    /// Whether one more finds a place.
+    /// Whether there is a place for one more.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.places.as_ref().iter().any(|place| place.held.is_none())
     }
 
-    /// Keeps one.
+    /// Keeps an address handle.
     ///
     /// # Errors
     /// There is no place for it: it is handed back.
@@ -90,8 +90,8 @@ impl<A, Places: AsRef<[Place<A>]> + AsMut<[Place<A>]>> AddressHandles<A, Places>
         place.held.as_ref().filter(|_| is_named)
     }
 
-    /// Lets nobody name it any more; it goes by a [`AddressHandles::reclaim`] once no request before `next` is
-    /// in flight. Says whether the handle named anything.
+    /// Releases a handle: it can no longer be named. [`AddressHandles::reclaim`] drops it once no request before `next`
+    /// is in flight. Returns whether the handle named anything.
     pub fn release(&mut self, handle: AddressHandle, next: Ticket) -> bool {
         if self.get(handle).is_none() {
             return false;
@@ -102,8 +102,7 @@ impl<A, Places: AsRef<[Place<A>]> + AsMut<[Place<A>]>> AddressHandles<A, Places>
         true
     }
 
-    /// Drops those that were released, and that no request names which is in flight: `oldest` is the first
-    /// that is.
+    /// Drops the released handles that no request in flight names. `oldest` is the first request in flight.
     pub fn reclaim(&mut self, oldest: Ticket) {
         for place in self.places.as_mut() {
             if place.until.is_some_and(|until| until <= oldest) {
@@ -114,7 +113,7 @@ impl<A, Places: AsRef<[Place<A>]> + AsMut<[Place<A>]>> AddressHandles<A, Places>
         }
     }
 
-    /// Takes the storage away, with what is held: that must stay as long as the device has requests.
+    /// Takes the storage away, with the handles in it. They have to stay as long as the device has requests.
     pub fn take_places(&mut self) -> Places
     where
         Places: Default,

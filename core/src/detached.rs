@@ -24,10 +24,10 @@ pub struct Detachments<Words> {
 }
 
 impl<Words: AsRef<[AtomicU32]>> Detachments<Words> {
-    /// With no slot of `0..words.len()` detached. `arena` is what tells it from others.
+    /// With no slot of `0..words.len()` detached. `arena` distinguishes the arena from others.
     pub fn new(words: Words, arena: u16) -> Self {
         for word in words.as_ref() {
-            // Relaxed: nobody else knows of it yet.
+            // Relaxed: no other thread knows of it yet.
             word.store(u32::from(arena) << 16, Ordering::Relaxed);
         }
         Self { words }
@@ -42,8 +42,8 @@ impl<Words: AsRef<[AtomicU32]>> Detachments<Words> {
         self.words.as_ref().get(index as usize).map(Word)
     }
 
-    /// Whether this tag names the slot as it is detached now. If so it no longer is, and the
-    /// caller, who alone is told so, may make its value. Any thread may call this.
+    /// Attaches the slot if this tag names it as it is detached now, and returns whether it did. Only the caller that
+    /// gets `true` may make the slot's value. Any thread may call this.
     ///
     /// Ordering: [`ATTACH`] pairs with [`DETACH`] in [`Word::detach`].
     #[inline]
@@ -73,11 +73,11 @@ impl<Words: AsRef<[AtomicU32]>> Detachments<Words> {
 pub struct Word<'w>(&'w AtomicU32);
 
 impl Word<'_> {
-    /// Notes that the slot is detached, and gives the tag that attaches it. Only who holds the
-    /// slot's value may call this, and must have given it up.
+    /// Notes that the slot is detached, and returns the tag that attaches it. Only the holder of the slot's value may
+    /// call this, and must have given the value up.
     ///
-    /// Ordering: [`DETACH`] pairs with [`ATTACH`] in [`Detachments::attach`], so what was
-    /// written to the slot before is there for whoever attaches it, however the tag came there.
+    /// Ordering: [`DETACH`] pairs with [`ATTACH`] in [`Detachments::attach`]. Bytes written to the slot before are
+    /// there for the thread that attaches it, by whatever path it got the tag.
     #[inline]
     pub fn detach(self) -> u32 {
         // Relaxed: whoever wrote it last had the slot before us. Nobody else writes it now: what

@@ -1,8 +1,8 @@
 //! A lock-free list of indices: many threads put back, one thread takes all.
 //!
-//! Slots that are dropped away from the thread that owns their arena come home through it.
-//! Taking everything at once is what keeps it free of the ABA problem: nobody ever unlinks
-//! a single index that another thread could have put back in between.
+//! Slots that are dropped away from the thread that owns their arena come home through it. It takes all indices at
+//! once, which keeps it free of the ABA problem: no thread ever unlinks a single index that another thread could have
+//! put back in between.
 
 use core::fmt;
 
@@ -27,11 +27,11 @@ impl<Links: AsRef<[AtomicU32]>> FreeList<Links> {
         }
     }
 
-    /// Puts an index on the list. The caller owns the index: nobody else puts it, and it is
-    /// not on the list already. One beyond the storage is not taken.
+    /// Puts an index on the list. The caller owns the index: no other thread puts it, and it is not on the list
+    /// already. An index beyond the storage is ignored.
     ///
-    /// Ordering: [`FREE_LIST_PUT`] pairs with [`FREE_LIST_TAKE`] in [`FreeList::take_all`], so
-    /// what was done with the index before is done for whoever takes it.
+    /// Ordering: [`FREE_LIST_PUT`] pairs with [`FREE_LIST_TAKE`] in [`FreeList::take_all`], so uses of the index before
+    /// are done for the thread that takes it.
     #[inline]
     pub fn put(&self, index: u32) {
         if let Some(place) = self.place(index) {

@@ -1,4 +1,4 @@
-//! The global route header: what stands in front of a datagram that arrived, and tells who sent it.
+//! The global route header: it stands in front of a datagram that arrived, and names the sender.
 
 use crate::Gid;
 
@@ -34,7 +34,7 @@ impl Grh {
     pub fn parse(bytes: &[u8; GRH_BYTES]) -> Option<Self> {
         let (_, v4) = bytes.split_last_chunk::<IPV4_AT>()?;
         let (version, v4_version) = (bytes.first()? >> 4, v4.first()? >> 4);
-        // Anything may look like the beginning of an IPv6 header; a right checksum is no chance.
+        // Any bytes may look like the beginning of an IPv6 header, but a right checksum does not occur by accident.
         let is_v4 = v4_version == 4 && (version != 6 || is_whole(v4));
         match (is_v4, version) {
             (true, _) => Self::of_v4(v4),

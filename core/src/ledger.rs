@@ -1,12 +1,10 @@
 //! The ledger: which completions a queue may still redeem, and how many it turned away.
 //!
-//! A completion names its request by what stands in its `wr_id` alone, and that comes round
-//! after 2^24 uses of a place in the in-flight table. So it is known, too, which completion
-//! queue gave it out, and the how manieth of that queue it was.
+//! A completion names its request only by its `wr_id`, and that repeats after 2^24 uses of a place in the in-flight
+//! table. The ledger therefore also knows which completion queue gave the completion out, and its number there.
 //!
-//! Completions of one queue are polled in the order its requests end. So of two of them the
-//! one polled earlier is spent once the later was redeemed, and everything polled before the
-//! queue was made was never its own.
+//! Completions of one queue are polled in the order in which its requests end. Once a completion is redeemed, all
+//! completions polled before it are spent. No completion polled before the queue was made is the queue's own.
 
 use crate::WorkId;
 use crate::provider::Rejected;

@@ -37,9 +37,8 @@ pub trait Network: Clock + Send + Sync + Sized + 'static {
     /// The port is of no further use.
     fn accept(&self, at: &Self::Acceptor) -> Result<Option<Self::Stream>, NetworkError>;
 
-    /// Blocks until a peer arrived, or one of the streams may move, or the deadline. It may end early,
-    /// and does not say which it was. A stream that is told to have unsent bytes is waited for to take
-    /// some, too.
+    /// Blocks until a peer arrived, or one of the streams may move, or the deadline. It may end early, and does not say
+    /// which it was. A stream with unsent bytes is also waited for to take some.
     ///
     /// # Errors
     /// Nothing can be waited for.
@@ -59,15 +58,15 @@ pub trait Network: Clock + Send + Sync + Sized + 'static {
 
 /// A stream to a peer.
 pub trait Stream: Io + Send {
-    /// Whether nobody has answered yet, by yes or by no.
+    /// Whether the peer has neither accepted nor refused the connection yet.
     fn is_connecting(&self) -> bool;
 
     /// Address of the other end, as far as it is known; it may be `None` once the connection is gone.
     fn peer_address(&self) -> Option<SocketAddr>;
 
-    /// Whether something may have come since this was asked last: bytes, room, or its end. Once it says so, the stream is
-    /// read until nothing is there. A network that does not know says yes. It knows at the latest what its port
-    /// [collected](Acceptor::collect).
+    /// Whether the stream may have something new since the last call: bytes, room, or its end. After `true`, the caller
+    /// reads the stream until nothing is there. A network that does not know returns `true`. It knows at the latest of
+    /// events that its port [collected](Acceptor::collect).
     fn is_due(&self) -> bool {
         true
     }
@@ -84,7 +83,7 @@ pub trait Acceptor: Send {
         None
     }
 
-    /// Notes what came until now, so that no wait ends for that.
+    /// Notes the events until now, so that no wait ends for them.
     fn collect(&self) {}
 }
 

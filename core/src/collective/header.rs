@@ -15,9 +15,11 @@ pub const COLLECTIVE_HEADER_BYTES: usize = 40;
 
 const VERSION: u8 = 2;
 
-/// Which of the groups of a mesh: all members know it alike without a word between them, and a later group has a greater one.
+/// Identifies a group among those of a mesh. All members compute the same id without a message between them, and a
+/// later group has a greater id.
 ///
-/// It is over once a member is started again, since starts only become later. Groups of the same starts are counted.
+/// A group is over once a member is started again, since starts only become later. Groups of the same starts are
+/// counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupId {
     starts: u128,

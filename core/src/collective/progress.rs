@@ -1,4 +1,4 @@
-//! Going through a collective by polling.
+//! Progress of a collective by polling.
 
 use core::fmt;
 
@@ -11,13 +11,13 @@ use super::{CollectiveHeader, GroupId, block_bytes};
 
 /// Messages in order between this rank and each other one.
 pub trait Exchange {
-    /// Why nothing goes any more.
+    /// Error of a transport that can carry nothing more.
     type Error;
 
     /// Bytes of a message at most, header included.
     fn message_bytes_max(&self) -> usize;
 
-    /// Sends one message of a header and what follows it. `false` where it cannot go now: nothing of it went.
+    /// Sends one message: a header and a payload. `false` if it cannot be sent now: no part of it was sent.
     ///
     /// # Errors
     /// The rank cannot be reached any more.
@@ -42,7 +42,7 @@ pub struct Data<'a> {
     pub element_bytes: usize,
 }
 
-/// Why a collective came to nothing.
+/// Why a collective failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CollectiveError<E> {
@@ -113,13 +113,13 @@ pub struct Progress {
     is_interrupted: bool,
 }
 
-/// One direction, and how far it got.
+/// One direction of a collective, and its progress.
 #[derive(Clone, Debug)]
 struct Half {
     schedule: Schedule,
     /// Picks the transfer of a step in this direction.
     of: fn(&Step) -> Option<&Transfer>,
-    /// The step that goes on, and its number.
+    /// The current step, and its number.
     step: Option<(Step, u8)>,
     bytes: usize,
     is_done: bool,
@@ -138,7 +138,7 @@ impl Half {
         half
     }
 
-    /// Begins the next step, if this one is done and there is another; says whether it does.
+    /// Begins the next step, if this one is done and there is another; returns whether it does.
     fn go_on(&mut self) -> bool {
         let next = self.step.as_ref().map(|(_, number)| number.saturating_add(1));
         let goes = next.filter(|_| self.is_done);
@@ -161,7 +161,8 @@ impl Half {
 }
 
 impl Progress {
-    /// Begins a collective. `operation` is the group and counts its collectives: the same on every rank, and another one each time.
+    /// Begins a collective. `operation` is the group and the number of the collective in it: the same on every rank,
+    /// and another one each time.
     ///
     /// Work that needs no message is done here: [`Collective::AllToAll`] copies this rank's own block.
     ///
@@ -208,8 +209,8 @@ impl Progress {
         })
     }
 
-    /// Goes on as far as it can without waiting; `true` once all of it is done on this rank. `combine` takes the bytes that
-    /// came into those that are there, element by element; it is told whole elements.
+    /// Advances as far as it can without waiting; `true` once all of it is done on this rank. `combine` merges the
+    /// received bytes, its second argument, into the output, element by element. It gets whole elements.
     ///
     /// # Errors
     /// The collective failed and cannot go on. Other ranks may wait for this rank, so the group is of no further use.

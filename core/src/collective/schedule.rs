@@ -10,8 +10,8 @@ use crate::rank::Rank;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Collective {
-    /// Nobody gets out of it before everybody is in it. Everyone tells the one 1, 2, 4, ... places after it: as many
-    /// steps as the logarithm of the ranks.
+    /// No rank leaves before every rank has entered. In each step, a rank sends to the one 1, 2, 4, ... places after
+    /// it: as many steps as the logarithm of the ranks.
     Barrier,
     /// All get what this rank has, along a binomial tree: as many steps as the logarithm of the ranks.
     Broadcast(Rank),

@@ -96,7 +96,7 @@ pub enum Cause {
     PeerClosed,
     /// The stream failed with this errno.
     Stream(i32),
-    /// The stream said that it moved more bytes than it was given: a defect of the [`Io`](super::Io).
+    /// The stream reported more bytes than it was given: a defect of the [`Io`](super::Io).
     StreamMiscounted,
     /// The stage took longer than it may.
     StageTimedOut,
@@ -120,11 +120,11 @@ pub enum Cause {
         /// The instance that is there.
         found: InstanceId,
     },
-    /// The peer does not prove to have a key, and this side takes no other.
+    /// The peer does not prove to have a key, and this side accepts no peer without one.
     Unauthenticated,
     /// The peer names a key that this side does not have.
     UnknownKey(KeyId),
-    /// The peer's proof of having the key is wrong: its key is another, or what either said was changed on its way.
+    /// The peer's proof of having the key is wrong: its key is another one, or bytes were changed on their way.
     WrongKey,
     /// The peer gave up, for this reason.
     RejectedByPeer(Reject),
@@ -241,7 +241,7 @@ impl fmt::Display for HandshakeError {
 
 impl core::error::Error for HandshakeError {}
 
-/// A call a machine cannot take: the caller's own mistake. The handshake goes on as it was.
+/// A call that a machine cannot take: a mistake of the caller's. The handshake goes on unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Misuse {
@@ -255,7 +255,7 @@ pub enum Misuse {
     NoSuchPeerRail(u8),
     /// The GID is not that of the rail.
     GidNotOfRail,
-    /// The queue pair number or a setting is outside what the wire can say.
+    /// The queue pair number or a setting is outside the range of its field on the wire.
     Unsendable,
 }
 

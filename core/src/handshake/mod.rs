@@ -1,7 +1,7 @@
 //! The handshake as two state machines without sockets, threads, clocks or entropy of their own.
 //!
-//! An [`Initiator`] and a [`Responder`] are advanced by `poll(now, io)` and tell by a [`Step`] what
-//! they need of their caller:
+//! An [`Initiator`] and a [`Responder`] are advanced by `poll(now, io)`. Each returns a [`Step`] that says what it
+//! needs of its caller:
 //!
 //! | initiator | on the wire | responder |
 //! |---|---|---|
@@ -76,7 +76,7 @@ pub enum Step {
     Prepare(Prepare),
     /// Done: both queue pairs are in RTS.
     Connected(Established),
-    /// Failed for good. The peer was told if the stream still took it.
+    /// Failed for good. The peer got a Reject if the stream still took it.
     Failed(HandshakeError),
 }
 

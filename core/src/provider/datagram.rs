@@ -1,8 +1,8 @@
-//! Unreliable datagrams: queue pairs without a peer, which send to whoever they have an address of (S31).
+//! Unreliable datagrams: queue pairs without a peer, which send to any queue pair whose address they have (S31).
 //!
-//! Only what eager control messages need: SENDs of one packet. A datagram may be lost, doubled or overtaken, and
-//! nobody is told. Memory follows the same rules as on a connection: slots move in by posting, and come back by
-//! a completion.
+//! They serve eager control messages: SENDs of one packet. A datagram may be lost, doubled or overtaken, and neither
+//! side is notified. Memory follows the same rules as on a connection: slots move in by posting, and come back by a
+//! completion.
 //!
 //! Source: InfiniBand Architecture volume 1, sections 9.8.3 and 10.2.5.
 
@@ -80,7 +80,7 @@ pub trait DatagramQueuePair: Send + Sized + 'static {
 /// Destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The way to the port.
+    /// The address handle of the port.
     pub address: AddressHandle,
     /// The queue pair there.
     pub qpn: Qpn,
@@ -97,7 +97,7 @@ pub trait DatagramSendQueue: Send + Sized + 'static {
     /// The posting guard.
     type Batch<'q>: DatagramBatch<'q, Slot = Self::Slot>;
 
-    /// Makes the way to a port known to the device. It goes with the queue pair, if it is not released before.
+    /// Makes the address of a port known to the device. It ends with the queue pair, if it is not released before.
     ///
     /// # Errors
     /// As many are there as may be (`ENOBUFS`), or the device refused: `ETIMEDOUT` where the neighbour does not
@@ -105,8 +105,8 @@ pub trait DatagramSendQueue: Send + Sized + 'static {
     #[doc(alias = "ibv_create_ah")]
     fn address_handle(&mut self, address: &AddressVector) -> Result<AddressHandle, ProviderError>;
 
-    /// Gives a way up. Its place is free for another once all that was posted until now is retired. A handle
-    /// that names nothing here changes nothing.
+    /// Releases an address. Its place is free for another once all requests posted until now are retired. A handle that
+    /// names nothing here changes nothing.
     #[doc(alias = "ibv_destroy_ah")]
     fn release(&mut self, address: AddressHandle);
 
@@ -114,8 +114,8 @@ pub trait DatagramSendQueue: Send + Sized + 'static {
     fn stage(&mut self) -> Self::Batch<'_>;
 
     /// Gives back everything up to the request this completion names, as
-    /// [`SendQueue::retire`](super::SendQueue::retire) does. A success says that the datagram left, or that it
-    /// was longer than the port's MTU.
+    /// [`SendQueue::retire`](super::SendQueue::retire) does. A success means that the datagram left, or that it was
+    /// longer than the port's MTU.
     ///
     /// # Errors
     /// The completion names nothing that is in flight here; nothing was given back.
@@ -169,14 +169,14 @@ pub trait DatagramBatch<'q>: Sized {
     /// How many datagrams are staged.
     fn staged(&self) -> u32;
 
-    /// Rings the doorbell once for all that is staged; says how many were posted.
+    /// Rings the doorbell once for all staged requests; returns how many were posted.
     ///
     /// # Errors
     /// The device took only part. `unposted` gets the slots of the rest, in order. If it panics, the slots it did
     /// not get go home.
     fn ring_returning<F: FnMut(Ticket, Self::Slot)>(self, unposted: F) -> Result<u32, PostError>;
 
-    /// Rings the doorbell once for all that is staged; says how many were posted.
+    /// Rings the doorbell once for all staged requests; returns how many were posted.
     ///
     /// # Errors
     /// The device took only part; the slots of the rest went home.
@@ -235,7 +235,7 @@ pub trait DatagramReceiveBatch: Sized {
     /// How many receives are staged.
     fn staged(&self) -> u32;
 
-    /// Posts all that is staged in one call; says how many were posted.
+    /// Posts all staged receives in one call; returns how many were posted.
     ///
     /// # Errors
     /// The device took only part; the slots of the rest went home.

@@ -374,8 +374,8 @@ pub trait QueuePair: Send + Sized + 'static {
     /// Not in RTR (`EINVAL`), or the device refused; nothing changed.
     fn ready_to_send(&mut self, attributes: &ReadyToSend) -> Result<(), ProviderError>;
 
-    /// RTS to SQD: requests that have begun go on to their end, and those behind them wait. Once none is under way
-    /// any more, the device tells by [`AsyncEvent::SendQueueDrained`].
+    /// RTS to SQD: requests that have begun go on to their end, and later ones wait. Once none is under way any more,
+    /// the device reports [`AsyncEvent::SendQueueDrained`].
     ///
     /// # Errors
     /// Not in RTS (`EINVAL`), or the device refused; nothing changed.

@@ -74,8 +74,8 @@ const fn describe_errno(errno: i32) -> Option<&'static str> {
 pub enum PushError {
     /// Back-pressure: as many requests are in flight as the queue holds. Retire some.
     Full,
-    /// Back-pressure: the peer has no receive left for another message. Told by the data path that
-    /// counts them, never by a provider.
+    /// Back-pressure: the peer has no receive left for another message. Reported by the data path that counts them,
+    /// never by a provider.
     NoCredit,
     /// Caller misuse: more bytes than can go inline.
     InlineTooLong {
@@ -97,8 +97,8 @@ pub enum PushError {
     NotInline,
     /// Caller misuse: the address handle is another queue pair's, or was released.
     UnknownAddress,
-    /// Caller misuse: more bytes than each of the peer's receives holds, or than the port carries in one request. Told by
-    /// the data path that knows the peer, never by a provider, like those below.
+    /// Caller misuse: more bytes than each of the peer's receives holds, or than the port carries in one request.
+    /// Reported by the data path that knows the peer, never by a provider, like the ones below.
     TooLong {
         /// The bytes of the request.
         bytes: u64,

@@ -43,18 +43,17 @@ pub trait Slot: Send + Sized + 'static {
     fn detach(self) -> DetachedSlot;
 }
 
-/// A slot without a value that stands for it: what [`Slot::detach`] gives.
+/// A slot without a value that stands for it: the result of [`Slot::detach`].
 ///
-/// It is words alone. Copies of it, and words that were made up, attach nothing but what was
-/// detached, and that once.
+/// It is words alone. Copies of it, and words that were made up, attach only a slot that is detached, and only once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DetachedSlot {
     /// Which slot of its arena it is.
     pub index: u32,
-    /// How many bytes of it are meant.
+    /// The length of its payload in bytes.
     pub len_bytes: u32,
-    /// Tells the arena, and this detaching of the slot from others. Arenas made 65,536 after
-    /// each other, and detachings of one slot 32,768 after each other, are not told apart.
+    /// Distinguishes the arena, and this detaching of the slot, from others. It repeats after 65,536 arenas, and after
+    /// 32,768 detachings of one slot.
     pub tag: u32,
 }
 
@@ -74,9 +73,8 @@ pub trait Arena: Send + Sized + 'static {
     /// Puts a slot back, cheaper than dropping it. One of another arena goes to its own.
     fn release(&mut self, slot: Self::Slot);
 
-    /// Makes a slot again of what was detached, its length as it was. `None` where these words
-    /// name nothing that is detached from this arena now: they were attached before, are another
-    /// arena's, or were never given out.
+    /// Makes a slot of a detached one again, its length unchanged. `None` if these words name no slot that is detached
+    /// from this arena now: they were attached before, are another arena's, or were never given out.
     fn attach(&mut self, slot: DetachedSlot) -> Option<Self::Slot>;
 
     /// Returns a handle that attaches the arena's slots on any thread. The handle works even after the arena was

@@ -3,10 +3,9 @@
 //! `doorbell-ffi` implements these traits on rdma-core, `doorbell-sim` on a virtual fabric.
 //! Everything above is generic over [`Provider`], by static dispatch.
 //!
-//! **Every method is safe against any safe caller.** Local memory is an owned, unclonable
-//! [`Slot`]: posting moves it in, polling hands it back, and in between nobody can look.
-//! No sequence of calls, in any order, on any objects, may alias or free memory under the
-//! device; that proof is the provider's own, and nothing above it is trusted.
+//! **Every method is safe against any safe caller.** Local memory is an owned, unclonable [`Slot`]: posting moves it
+//! in, polling hands it back, and in between no caller can look. No sequence of calls, in any order, on any objects,
+//! may alias or free memory under the device; that proof is the provider's own, and nothing above it is trusted.
 
 mod config;
 mod datagram;

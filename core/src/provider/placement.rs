@@ -100,7 +100,7 @@ pub enum Shortfall {
         page_bytes: usize,
         /// How many are needed.
         needed: usize,
-        /// How many were free and promised to nobody, where the system says.
+        /// How many were free and not reserved, if the system says so.
         free: Option<usize>,
         /// The error number.
         errno: i32,

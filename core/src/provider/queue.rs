@@ -281,7 +281,7 @@ pub trait SendBatch<'q>: Sized {
         self.ring_telling(|_| {}, unposted)
     }
 
-    /// Rings the doorbell once for all that is staged; says how many were posted.
+    /// Rings the doorbell once for all staged requests; returns how many were posted.
     ///
     /// # Errors
     /// The device took only part; the slots of the rest went home.
@@ -403,7 +403,7 @@ pub trait ReceiveBatch: Sized {
     /// How many receives are staged.
     fn staged(&self) -> u32;
 
-    /// Posts all that is staged in one call; says how many were posted.
+    /// Posts all staged receives in one call; returns how many were posted.
     ///
     /// # Errors
     /// The device took only part; the slots of the rest went home.
@@ -434,7 +434,7 @@ pub struct Retired {
     pub last: Ticket,
     /// How the last one ended.
     pub status: WcStatus,
-    /// The device's own word on an error; what it means is the vendor's.
+    /// The device's own code for an error; the vendor defines its meaning.
     pub vendor_error: u32,
 }
 
@@ -472,7 +472,7 @@ pub struct Arrival {
     pub payload_bytes: u32,
     /// The sender's word, in host order.
     pub immediate: Option<u32>,
-    /// The device's own word on an error; what it means is the vendor's.
+    /// The device's own code for an error; the vendor defines its meaning.
     pub vendor_error: u32,
 }
 
@@ -514,11 +514,11 @@ pub trait CompletionQueue: Send + Sized + 'static {
     /// As for [`CompletionQueue::claim_sends`].
     fn claim_receives(&self, channel: u32) -> Result<Self::Claim, ProviderError>;
 
-    /// Whether the sends of this channel are promised, or some queue pair's. They are for good where that was dropped and
-    /// the device would not destroy it.
+    /// Whether the sends of this channel are promised to a queue pair, or in use by one. They stay in use for good if
+    /// the queue pair was dropped and the device refused to destroy it.
     ///
-    /// # Ordering
-    /// By a lock, which the end of a queue pair takes, too: who sees anything that was done behind that end sees the
+    /// # Ordering By a lock, which the end of a queue pair takes, too. A thread that sees anything done after that end
+    /// also sees the channel free.
     /// channel free.
     fn is_claimed(&self, channel: u32) -> bool;
 
@@ -537,8 +537,7 @@ pub trait CompletionQueue: Send + Sized + 'static {
     /// The queue was made without notification, or the device refused.
     fn arm(&mut self, solicited_only: bool) -> Result<(), ProviderError>;
 
-    /// Takes the notifications that are waiting, and wake-ups, without blocking; says how many
-    /// notifications there were.
+    /// Takes the waiting notifications and wake-ups, without blocking; returns how many notifications there were.
     ///
     /// # Errors
     /// The queue was made without notification, or the descriptor failed.
@@ -556,9 +555,9 @@ pub trait CompletionQueue: Send + Sized + 'static {
     fn sleep<const N: usize>(queues: [&Self; N], span: Duration) -> Result<(), ProviderError>;
 }
 
-/// Wakes whoever sleeps at a completion queue.
+/// Wakes a thread that sleeps at a completion queue.
 pub trait Waker: Clone + Send + Sync + Sized + 'static {
-    /// Ends a sleep at the queue; the next one where nobody sleeps, unless the wake-up is taken before
+    /// Ends a sleep at the queue. If no thread sleeps, it ends the next sleep, unless the wake-up is taken before
     /// ([`CompletionQueue::acknowledge`]).
     ///
     /// # Ordering

@@ -28,7 +28,7 @@ const REJECT_LAYOUT: &[(Field, usize)] = &[
     (Field::RejectDetail, offset_of!(RawReject, detail)),
 ];
 
-/// Why a side gives up, as it tells the other: an integer newtype, since a newer side may know more.
+/// Reason of a rejection: an integer newtype, since a newer side may have more reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RejectReason(pub u16);
 
@@ -45,7 +45,8 @@ impl RejectReason {
     pub const UNEXPECTED: Self = Self(5);
     /// A deadline passed. Detail: the number of the stage.
     pub const TIMED_OUT: Self = Self(6);
-    /// The side has no room for another connection. Detail: milliseconds after which to try again, where it says.
+    /// The side has no room for another connection. Detail: milliseconds after which to try again, zero if it names
+    /// none.
     pub const BUSY: Self = Self(7);
     /// The side could not create or set up its queue pair. Detail: its errno.
     pub const QUEUE_PAIR: Self = Self(8);
@@ -53,15 +54,15 @@ impl RejectReason {
     pub const PARAMETERS: Self = Self(9);
     /// The side is closing.
     pub const CLOSING: Self = Self(10);
-    /// The side takes no peer that does not prove to have a key.
+    /// The application does not want this connection. Detail: its own.
     pub const APPLICATION: Self = Self(11);
-    /// The side takes none that does not prove to have a key.
+    /// The side accepts no peer that does not prove to have a key.
     pub const UNAUTHENTICATED: Self = Self(12);
     /// The side does not have that key. Detail: the key's id.
     pub const UNKNOWN_KEY: Self = Self(13);
-    /// The proof of having the key is wrong: it is another key, or what was said was changed on its way.
+    /// The proof of having the key is wrong: the key is another one, or bytes were changed on their way.
     pub const WRONG_KEY: Self = Self(14);
-    /// The address is none that the side takes.
+    /// The side accepts no peer at that address.
     pub const NOT_ALLOWED: Self = Self(15);
 }
 
@@ -89,7 +90,7 @@ impl fmt::Display for RejectReason {
     }
 }
 
-/// A rejection: a reason and a number that tells more.
+/// A rejection: a reason and a number that adds detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reject {
     /// Why.
