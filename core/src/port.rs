@@ -126,7 +126,7 @@ impl fmt::Display for GidKind {
 /// One filled entry of a port's GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its index in the table: what a queue pair's address vector names.
+    /// Its index in the table, which a queue pair's address vector names.
     pub index: u32,
     /// The GID.
     pub gid: Gid,
@@ -183,16 +183,15 @@ pub enum Unusable {
     GidIndexTooLarge(u32),
     /// It has an address that no peer could use.
     NotAdvertisable(NotAdvertisable),
-    /// So many GIDs that can be used stand behind the first [`PORT_GIDS_MAX`] of their port.
+    /// This many usable GIDs stand behind the first [`PORT_GIDS_MAX`] of their port.
     BeyondGidsMax(u32),
-    /// As many rails as a peer may be told of come before it.
+    /// As many rails as a side may advertise come before it.
     BeyondRailsMax,
     /// The settings of this side leave it out.
     LeftOut {
-        /// The rule that names it, from 1; none where there are rules for what is used, and none of them
-        /// names it.
+        /// The rule that names it, from 1. None if there are rules for the rails to use, and no rule names it.
         rule: Option<u16>,
-        /// The address, where it is a matter of one.
+        /// The address, if the rule is about one.
         address: Option<IpPrefix>,
     },
 }

@@ -1,8 +1,7 @@
 //! Which local rail reaches which address of a peer.
 //!
-//! Two addresses reach each other when each lies in the other's subnet, by the prefix length its own
-//! interface has. Here the choice is made and explained; finding ports and telling a peer of them happens
-//! elsewhere.
+//! Two addresses reach each other if each lies in the other's subnet, by the prefix length of its own interface. The
+//! choice is made and explained here; ports are found and announced to a peer elsewhere.
 
 use core::cmp::Reverse;
 use core::fmt;
@@ -47,8 +46,8 @@ pub struct RailSource {
 }
 
 impl LocalRail {
-    /// The rails of a port: one for each GID that can be used, or one that says why there is none; and one for those that
-    /// could be used and are too many.
+    /// Returns the rails of a port: one for each usable GID, or one that says why there is none. One more stands for
+    /// usable GIDs beyond the limit.
     pub fn of_port(report: &PortReport) -> impl Iterator<Item = Self> {
         let unusable = match (report.usability(), report.active_mtu) {
             (Err(reason), _) => Some(reason),
@@ -106,7 +105,7 @@ pub struct RailPair {
     pub peer: usize,
 }
 
-/// Why a rail is not the one that is used.
+/// Why a rail is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotChosen {
@@ -313,7 +312,7 @@ impl<'a> Choice<'a> {
         })
     }
 
-    /// The reason that tells most, of all the pairs a rail is part of.
+    /// Returns the most specific reason, of all pairs that a rail is part of.
     fn why_not<'r>(
         &self,
         pairs: impl Iterator<Item = (&'r LocalRail, &'r AdvertisedRail)>,
@@ -416,7 +415,7 @@ fn why_worse(merit: Merit, chosen: Merit) -> NotChosen {
     }
 }
 
-/// How close a pair came to reaching: of several reasons, the closest tells most.
+/// How close a pair came to reaching: of several reasons, the closest is the most specific.
 const fn nearness(reason: &NotChosen) -> u8 {
     match reason {
         NotChosen::OneSided { .. } => 4,

@@ -5,11 +5,10 @@
 //! [`crate::in_flight`], and the table owns its slots in between. Every step is constant in the
 //! number of requests in flight, but for `post` and `unstage`, which look at each staged one.
 //!
-//! A completion is found by the index and generation in its `wr_id`. An index is used again
-//! only once it was retired, and its generation moves on with each use. A completion that was
-//! kept until the generation came round is older than the one that retired the index last, and
-//! rejected by that. Completions of a queue that is gone are told by the number in the place of
-//! the channel: no two shared receive queues of one completion queue may have the same.
+//! A completion is found by the index and generation in its `wr_id`. An index is used again only once it was retired,
+//! and its generation moves on with each use. A completion that was kept until the generation repeats is older than the
+//! one that retired the index last, and is rejected for that. A completion of a queue that is gone is recognized by the
+//! number in the place of the channel: no two shared receive queues of one completion queue may have the same.
 
 use core::{fmt, mem, slice};
 
@@ -72,10 +71,10 @@ pub struct SharedInFlight<S, Entries> {
 }
 
 impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entries> {
-    /// An empty table over this storage, of which nothing is kept and every entry written.
-    /// `number` is what its ids carry in the place of the channel.
+    /// Makes an empty table over this storage, and writes every entry. `number` is the number that its ids carry in the
+    /// place of the channel.
     ///
-    /// `None` where the storage is not as [`entries_for`] says, or the number is too large.
+    /// `None` if the storage is not as [`entries_for`] requires, or the number is too large.
     pub fn new(mut entries: Entries, number: u32, depth: u32) -> Option<Self> {
         if entries_for(depth) != Some(entries.as_ref().len()) || number >= CHANNELS_MAX {
             return None;
@@ -183,9 +182,9 @@ impl<S, Entries: AsRef<[Entry<S>]> + AsMut<[Entry<S>]>> SharedInFlight<S, Entrie
         mem::forget(rest);
     }
 
-    /// Retires the posted request that `work_id` names; `each` gets its slots in order. If it panics, the
-    /// request is retired, and the slots it did not get are dropped.
-    /// `sequence` is the how manieth of its completion queue the completion was.
+    /// Retires the posted request that `work_id` names; `each` gets its slots in order. If it panics, the request is
+    /// retired, and the slots it did not get are dropped. `sequence` is the completion's number in its completion
+    /// queue.
     ///
     /// # Errors
     /// The id names no posted request of this table; nothing was retired.

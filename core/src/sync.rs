@@ -1,9 +1,9 @@
 //! The one place atomics come from, so that models can replace them.
 //!
-//! Under `--cfg doorbell_loom` they are loom's, which explores every interleaving; under
-//! `--cfg doorbell_shuttle` shuttle's, which explores many of them, drawn by chance from a seed.
-//! Here live also the two things that make a model strict: orderings with names, each of
-//! which a model can weaken, and the witness that stands where plain memory would be.
+//! Under `--cfg doorbell_loom` they are loom's, which explores every interleaving; under `--cfg doorbell_shuttle`
+//! shuttle's, which explores many of them, drawn at random from a seed. Here live also the two things that make a model
+//! strict: orderings with names, each of which a model can weaken, and the witness that stands where plain memory would
+//! be.
 
 #[cfg(not(any(doorbell_loom, doorbell_shuttle)))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -22,9 +22,9 @@ pub const WEAKEN_VARIABLE: &str = "DOORBELL_WEAKEN";
 
 /// A memory ordering stronger than relaxed, with a name by which a model weakens it.
 ///
-/// In a build with `--cfg doorbell_loom` the one named by `DOORBELL_WEAKEN` is relaxed, or what is left of it where
-/// that is named (`TOLD_TELL=Release`), and a model has to fail on it. In every other build it is a constant, and
-/// nothing can weaken it.
+/// In a build with `--cfg doorbell_loom`, `DOORBELL_WEAKEN` names one ordering to weaken: to relaxed, or to the
+/// ordering behind a `=` (`TOLD_TELL=Release`). A model has to fail on it. In every other build an ordering is a
+/// constant, and nothing can weaken it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamedOrdering {
     name: &'static str,
@@ -52,7 +52,7 @@ impl NamedOrdering {
         self.ordering
     }
 
-    /// The ordering to use: a weaker one if it is the one to weaken, which is then said once.
+    /// The ordering to use: a weaker one if it is the one to weaken, which is then printed once.
     #[cfg(doorbell_loom)]
     #[must_use]
     pub fn get(self) -> Ordering {
@@ -68,7 +68,7 @@ impl NamedOrdering {
         fence(self.ordering);
     }
 
-    /// A fence of this ordering: a weaker one, or none, if it is the one to weaken, which is then said once.
+    /// A fence of this ordering: a weaker one, or none, if it is the one to weaken, which is then printed once.
     #[cfg(doorbell_loom)]
     pub fn fence(self) {
         match self.get() {
@@ -121,7 +121,7 @@ pub struct RaceWitness {
 
 #[cfg(not(doorbell_loom))]
 impl RaceWitness {
-    /// A witness that nobody has touched.
+    /// A witness that no thread has touched.
     #[must_use]
     pub const fn new() -> Self {
         Self {}
@@ -138,7 +138,7 @@ impl RaceWitness {
 
 #[cfg(doorbell_loom)]
 impl RaceWitness {
-    /// A witness that nobody has touched.
+    /// A witness that no thread has touched.
     #[must_use]
     pub fn new() -> Self {
         Self::default()

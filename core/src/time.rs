@@ -1,4 +1,4 @@
-//! Instants and deadlines as plain numbers, and clocks that tell them: whoever drives decides what time is.
+//! Instants and deadlines as plain numbers, and clocks that read the time. The caller decides what time it is.
 
 use core::time::Duration;
 

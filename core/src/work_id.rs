@@ -25,7 +25,7 @@ const_assert_eq!(GENERATION_SHIFT, 16);
 const_assert_eq!(CHANNEL_SHIFT, 40);
 const_assert_eq!(KIND_SHIFT + 4, u64::BITS);
 
-/// How many channels one `wr_id` can tell apart.
+/// How many channels one `wr_id` can distinguish.
 pub const CHANNELS_MAX: u32 = 1 << CHANNEL_BITS;
 
 /// How many requests of one queue can be in flight.

@@ -27,9 +27,8 @@ pub trait Transcript: Clone + fmt::Debug {
     /// Goes on with these bytes.
     fn absorb(&mut self, bytes: &[u8]);
 
-    /// Returns the tag of the bytes so far: HMAC-SHA-256. Only a holder of the key can make it, and only from these
-    /// bytes.
-    /// Tags of different bytes differ.
+    /// Returns the tag of the bytes so far: HMAC-SHA-256. Only a holder of the key can make it. Other bytes have
+    /// another tag.
     ///
     /// Source: RFC 2104, FIPS 180-4.
     fn tag(&self) -> Tag;

@@ -1,8 +1,9 @@
 //! All pairs of rails by which two hosts reach each other: the rails that messages are striped over.
 //!
-//! The side that connects computes it. Nothing here depends on which side is ours, so that two lists with the ports of both
-//! hosts give the same from either. Over the wire no ports are told: who connects takes each of the peer's rails for a port of
-//! its own, and may pair two that are on one. The peer knows, and refuses the second.
+//! The side that connects computes it. Nothing here depends on which side is ours, so two lists with the ports of both
+//! hosts give the same pairs from either side. No ports are announced over the wire. The side that connects takes each
+//! of the peer's rails to be on a port of its own, and may pair two that share a port. The peer knows its ports, and
+//! refuses the second.
 
 use core::cmp::Ordering;
 use core::net::IpAddr;
@@ -33,7 +34,7 @@ impl Candidate {
     }
 }
 
-/// Two rails that reach each other and carry part of what the hosts have to say.
+/// Two rails that reach each other and carry part of the hosts' messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PairedRails {
@@ -148,7 +149,7 @@ impl<'a> Pairing<'a> {
         })
     }
 
-    /// The reason that tells most, of all the pairs a rail could have been part of.
+    /// Returns the most specific reason, of all pairs that a rail could have been part of.
     fn why_not<'r>(
         &self,
         pairs: impl Iterator<Item = (&'r Candidate, &'r Candidate)>,
@@ -232,7 +233,7 @@ impl<'a> Pairing<'a> {
         };
         self.reaching()
             .filter(|(pair, _)| is_free(*pair))
-            // After the first pair that is not link-local none is.
+            // A link-local pair is added only as the first one.
             .filter(|(_, merit)| merit.is_not_link_local || self.pairs.is_empty())
             .map(|(pair, merit)| (pair, merit.beside(fastest)))
             .min_by(|a, b| self.order(a, b))
@@ -243,7 +244,7 @@ impl<'a> Pairing<'a> {
             })
     }
 
-    /// The better pair is less. It is the same from either side: the ends of a pair are compared as a set.
+    /// Orders the better pair first. Both sides get the same order: the ends of a pair are compared as a set.
     fn order(
         &self,
         (one, one_merit): &(RailPair, Merit),
@@ -264,7 +265,7 @@ impl<'a> Pairing<'a> {
     }
 }
 
-/// All there is to tell rails apart by, in an order that both sides have.
+/// All fields that distinguish rails, in an order that both sides share.
 fn key(rail: &AdvertisedRail) -> (crate::Gid, u8, crate::Gid, SpeedClass) {
     let address = rail.address();
     (

@@ -14,7 +14,7 @@ pub const ANNOUNCEMENT_BYTES: usize = 32;
 
 const VERSION: u8 = 2;
 
-/// A member's neighbours, as it says.
+/// A member's announcement of its neighbours.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|

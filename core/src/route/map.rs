@@ -31,12 +31,13 @@ pub enum Heard {
     News,
     /// The map holds this announcement already, or a later one.
     Known,
-    /// No such member can be.
+    /// The mesh has no such member.
     NotAMember,
 }
 
 impl Map {
-    /// A mesh of so many members, of whom nothing is known; `None` of none, and of more than [`RANKS_MAX`].
+    /// Makes the map of a mesh of so many members, without any announcement. `None` for zero, and for more than
+    /// [`RANKS_MAX`].
     #[must_use]
     pub const fn new(ranks: u8) -> Option<Self> {
         if ranks == 0 || ranks > RANKS_MAX {
@@ -81,7 +82,7 @@ impl Map {
         Heard::News
     }
 
-    /// With whom a member can talk without anybody between: who said so of it, and of whom it said so.
+    /// Returns the neighbours of a member: the ranks that it announced and that announced it.
     #[must_use]
     pub fn neighbours(&self, rank: Rank) -> Ranks {
         let said = self.said(rank);
@@ -90,7 +91,7 @@ impl Map {
             .fold(said, Ranks::without)
     }
 
-    /// The shortest ways from a member to all others, over as few links that have no rail for now as may be.
+    /// Returns the shortest routes from a member to all others, over as few links without a rail as possible.
     #[must_use]
     pub fn routes(&self, from: Rank) -> Routes {
         let mut routes = Routes {
@@ -99,7 +100,7 @@ impl Map {
             through: [Ranks::NONE; RANKS_MAX as usize],
             between: [Ranks::NONE; RANKS_MAX as usize],
         };
-        // How far it is to each that was found, and to whom the way is known.
+        // The distance to each member that was found, and the members whose route is known.
         let mut far = [u16::MAX; RANKS_MAX as usize];
         let mut open = Ranks::NONE.with(from);
         let mut known = Ranks::NONE;
@@ -119,7 +120,7 @@ impl Map {
                 if so_far < before {
                     routes.note(rank, hops, through, between);
                 } else if so_far == before {
-                    // The first steps of all shortest ways to it, and all others.
+                    // The first steps of all shortest routes to it, and all others.
                     let through = routes.through(rank).or(through);
                     routes.note(rank, hops, through, routes.between(rank).or(between));
                 }
@@ -130,7 +131,7 @@ impl Map {
         routes
     }
 
-    /// How far it is between two neighbours.
+    /// Returns the distance between two neighbours, in hops.
     fn hop(&self, one: Rank, other: Rank) -> u16 {
         if self.without_rail(one).contains(other) || self.without_rail(other).contains(one) {
             WITHOUT_RAIL_HOPS
@@ -161,31 +162,32 @@ fn set(far: &mut [u16; RANKS_MAX as usize], rank: Rank, to: u16) {
     }
 }
 
-/// The shortest ways from one member to all others.
+/// The shortest routes from one member to all others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routes {
     from: Rank,
     hops: [Option<u8>; RANKS_MAX as usize],
-    /// The first steps of all shortest ways to each.
+    /// The first steps of all shortest routes to each.
     through: [Ranks; RANKS_MAX as usize],
     /// The members in the middle of any of these routes.
     between: [Ranks; RANKS_MAX as usize],
 }
 
 impl Routes {
-    /// Whose they are.
+    /// Returns the member that they start from.
     #[must_use]
     pub const fn from(&self) -> Rank {
         self.from
     }
 
-    /// How many hops it is to a member: 0 to itself, 1 to a neighbour, or more while the link to it is gone round; `None` where no way leads.
+    /// Returns the hops to a member: 0 to itself, and 1 to a neighbour, or more if the route avoids the link. `None` if
+    /// there is no route.
     #[must_use]
     pub fn hops(&self, to: Rank) -> Option<u8> {
         self.hops.get(to.index()).copied().flatten()
     }
 
-    /// To whom what goes to a member is given next; `None` where no way leads, and to itself.
+    /// Returns the next hop of messages for a member; `None` if there is no route, and for itself.
     ///
     /// If several routes are equally short, half the sum of the two ranks picks one. The opposite direction takes the
     /// one after it, so the pairs spread over the routes. In a ring of four, each member relays one direction between

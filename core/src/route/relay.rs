@@ -14,7 +14,7 @@ pub const RELAY_HEADER_BYTES: usize = 8;
 
 const VERSION: u8 = 2;
 
-/// From whom a message is, to whom, and how far it may still go.
+/// Source and destination of a message, and the hops that it may still take.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
@@ -107,7 +107,7 @@ impl RelayHeader {
         self.kind.get()
     }
 
-    /// As it goes on to the next; `None` where it has gone as far as it may.
+    /// Returns the header for the next hop; `None` if no hops are left.
     #[must_use]
     pub const fn passed_on(self) -> Option<Self> {
         match self.hops_left.checked_sub(1) {

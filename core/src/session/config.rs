@@ -1,10 +1,10 @@
-//! The numbers a session goes by, each with its reason.
+//! Settings of a session, each with its reason.
 
 use core::time::Duration;
 
 use super::Backoff;
 
-/// The acknowledgement timeout of a session's queue pairs, 4.096 us * 2^12: 16.8 ms. A packet that is lost goes again
+/// The acknowledgement timeout of a session's queue pairs, 4.096 us * 2^12: 16.8 ms. A lost packet is retransmitted
 /// several times before its rail is given up; no software device's timer is finer than 4 ms.
 pub const TRANSPORT_TIMEOUT: u8 = 12;
 
@@ -18,7 +18,7 @@ pub const TRANSPORT_RETRY_COUNT: u8 = 6;
 /// it.
 pub const DETECTION_MAX: Duration = Duration::from_millis(200);
 
-/// How a session behaves. Start from [`SessionConfig::default`].
+/// Settings of a session. Start from [`SessionConfig::default`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionConfig {
@@ -34,11 +34,11 @@ pub struct SessionConfig {
     /// How long the peer may take to answer the first frame on a connection. Default 500 ms: its process has to be
     /// polled, and may be late.
     pub attach_within: Duration,
-    /// How long a peer whose transport answers may acknowledge nothing before it is called stalled. Default 100 ms. Nothing
-    /// follows from it but the event.
+    /// How long a peer whose transport answers may acknowledge nothing before it is reported as stalled. Default 100
+    /// ms. Only the event follows from it.
     pub stalled_after: Duration,
-    /// How long an acknowledgement waits for something to go with. Default 1 ms: it frees the peer's memory, and
-    /// ends its requests.
+    /// How long an acknowledgement waits for a frame to travel with. Default 1 ms: it frees the peer's memory, and ends
+    /// its requests.
     pub acknowledge_after: Duration,
     /// Fragments after which it waits no longer. Default 16: one frame for sixteen.
     pub acknowledge_fragments: u32,

@@ -3,7 +3,7 @@
 use super::SessionConfig;
 use crate::{Deadline, Instant};
 
-/// How a rail is.
+/// State of a rail's transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HealthState {
@@ -63,17 +63,17 @@ impl Health {
         }
     }
 
-    /// How it is.
+    /// Returns the state.
     pub(super) const fn state(&self) -> HealthState {
         self.state
     }
 
-    /// Something was posted.
+    /// Notes that a request was posted.
     pub(super) fn posted(&mut self, now: Instant) {
         self.awaited_since.get_or_insert(now);
     }
 
-    /// Something completed; whether something else is still posted.
+    /// Notes that a request completed, and whether another one is still posted.
     pub(super) fn completed(&mut self, is_more_awaited: bool, now: Instant) {
         self.heard_at = now;
         self.awaited_since = is_more_awaited.then_some(now);

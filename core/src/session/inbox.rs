@@ -83,8 +83,8 @@ impl<S: AsRef<[Kept]> + AsMut<[Kept]>> Inbox<S> {
         self.duplicates
     }
 
-    /// Takes a fragment that arrived. `None`: no honest peer sends it, being beyond the window, or
-    /// out of place in its message.
+    /// Takes a fragment that arrived. `None`: no honest peer sends it, since it is beyond the window, or out of place
+    /// in its message.
     pub fn offer(
         &mut self,
         sequence: Sequence,
@@ -119,10 +119,10 @@ impl<S: AsRef<[Kept]> + AsMut<[Kept]>> Inbox<S> {
         Some(Verdict::Early { place })
     }
 
-    /// The next fragment where it was early: ask after each that was taken. An error: it is out of place in its message.
+    /// Returns the next fragment if it was early. Ask after each fragment that was taken.
     ///
     /// # Errors
-    /// No honest peer sends it.
+    /// The fragment is out of place in its message: no honest peer sends it.
     #[expect(clippy::result_unit_err, reason = "there is one way to be out of place")]
     pub fn take_held(&mut self) -> Result<Option<Held>, ()> {
         let expected = self.expected;

@@ -138,7 +138,7 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
         None
     }
 
-    /// Says that a fragment is in flight on a rail.
+    /// Notes that a fragment is in flight on a rail.
     pub fn sent(&mut self, sequence: Sequence, rail: u8) {
         if sequence < self.oldest || sequence >= self.next {
             return;
@@ -150,7 +150,7 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
         self.sent_end = self.sent_end.max(sequence.plus(1));
     }
 
-    /// Has everything go again that was in flight on a rail; says how many fragments.
+    /// Makes all fragments in flight on a rail wait for retransmission; returns how many.
     pub fn lost(&mut self, rail: u8) -> u64 {
         let (mut count, mut at) = (0_u64, self.oldest);
         while at < self.sent_end {
@@ -166,8 +166,8 @@ impl<S: AsRef<[Retained]> + AsMut<[Retained]>> Outbox<S> {
         count
     }
 
-    /// Lets go of everything below `expected`, which the peer has; says how many fragments. `None` where it
-    /// cannot have that: it was not sent.
+    /// Drops all fragments below `expected`, which the peer has; returns how many. `None` if the peer cannot have them,
+    /// since they were not sent.
     pub fn acknowledge(&mut self, expected: Sequence) -> Option<u64> {
         if expected > self.sent_end {
             return None;

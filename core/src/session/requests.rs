@@ -235,7 +235,7 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         (kept.generation == id.generation && kept.state != State::Free).then_some(kept)
     }
 
-    /// Says that a request that waited is posted on a rail's connection.
+    /// Notes that a waiting request is posted on a rail's connection.
     pub fn posted(&mut self, id: RequestId, rail: u8, epoch: Epoch) {
         if let Some(kept) = self.of(id).filter(|kept| kept.state == State::Waiting) {
             kept.state = State::Posted { rail, epoch };
@@ -243,15 +243,15 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// Says that our device did not take a request that waits. It is tried again a little later, and ends with that where it never
-    /// is taken.
+    /// Notes that our device refused a waiting request. It is tried again a little later. If it is not taken in time,
+    /// it ends with [`UnknownReason::Refused`].
     pub fn refused(&mut self, id: RequestId, now: Instant) {
         if let Some(kept) = self.of(id) {
             kept.refused = Some(Deadline::after(now, TRY_AGAIN));
         }
     }
 
-    /// Says that a request is done, on the connection it was posted on last; says whether it was awaited there.
+    /// Notes that a request is done, on the connection it was posted on last; returns whether it was awaited there.
     pub fn done(&mut self, id: RequestId) -> bool {
         let kept = self.of(id);
         let Some(kept) = kept.filter(|kept| matches!(kept.state, State::Posted { .. })) else {
@@ -261,7 +261,8 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         true
     }
 
-    /// Says that the peer's device refused a request. The rail's connection failed with it, which may have been said before.
+    /// Notes that the peer's device refused a request. The rail's connection failed with it, which may be reported
+    /// already.
     pub fn denied(&mut self, id: RequestId) {
         let kept = self.of(id);
         if let Some(kept) = kept.filter(|kept| kept.was_posted && !matches!(kept.state, State::Ended(_))) {
@@ -269,7 +270,7 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         }
     }
 
-    /// Says that a rail's connection is lost: what was posted on it waits, goes again, or ends.
+    /// Notes that a rail's connection is lost: each request posted on it waits, is repeated, or ends.
     pub fn rail_lost(&mut self, rail: u8, now: Instant) {
         let until = Deadline::after(now, self.patience);
         let mut fenced = None;
@@ -371,14 +372,14 @@ impl<T: AsRef<[KeptRequest]> + AsMut<[KeptRequest]>> Requests<T> {
         self.table.as_ref().iter().any(KeptRequest::is_open)
     }
 
-    /// Says that the session is over: all that is left ends.
+    /// Notes that the session is over: all open requests end.
     pub fn over(&mut self, reason: FinalReason) {
         for kept in self.each().filter(|kept| kept.is_open()) {
             kept.end(UnknownReason::Over(reason));
         }
     }
 
-    /// The next end to tell, until there is none: its place is free then.
+    /// Returns the next end, until there is none, and frees its place.
     pub fn poll_end(&mut self) -> Option<(RequestId, RequestEnd)> {
         (0_u32..).zip(self.table.as_mut()).find_map(|(place, kept)| {
             let State::Ended(end) = kept.state else {

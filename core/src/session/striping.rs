@@ -5,9 +5,9 @@ use super::rail::Rail;
 
 /// The rail for a fragment of so many bytes, among those that may be used; `None` where it has to wait.
 ///
-/// A message in one piece goes over the fastest rail and waits for it: on one rail messages keep their order, and
-/// nobody has to wait for another. A fragment of a longer one goes where it will be done first, by what is under way there
-/// and by the rail's speed.
+/// A message in one piece goes over the fastest rail, and waits for it. Messages on one rail keep their order, so none
+/// has to wait for another. A fragment of a longer message goes over the rail that will be done with it first, by the
+/// rail's backlog and speed.
 pub(super) fn choose(rails: &[Rail], bytes: u32, is_whole: bool) -> Option<u8> {
     let tier = best_tier(rails)?;
     let candidates = || {
@@ -45,7 +45,7 @@ fn tier_of(rail: &Rail) -> u8 {
     }
 }
 
-/// The rail for what is about the session itself: any that takes it, the best first.
+/// Returns a rail for frames about the session itself: any that takes them, the best first.
 pub(super) fn choose_any(rails: &[Rail]) -> Option<u8> {
     (0_u8..)
         .zip(rails)

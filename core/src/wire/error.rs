@@ -136,7 +136,7 @@ pub enum Field {
     RingCells,
     /// How many bytes a cell has.
     RingCellBytes,
-    /// How a message in a ring is told.
+    /// How a message in a ring is announced to its reader.
     RingPublication,
     /// The rank of a member of a mesh.
     Rank,
@@ -148,7 +148,7 @@ pub enum Field {
     Window,
     /// A rail's number in a session.
     Rail,
-    /// Why a connection is not taken into a session.
+    /// Why a connection does not become a rail of a session.
     RefusalReason,
     /// The bytes of a fragment.
     Payload,
@@ -160,7 +160,7 @@ pub enum Field {
     GrantWindow,
     /// The neighbours that no rail leads to for now.
     WithoutRail,
-    /// The number that answers name their request by.
+    /// The number by which an answer names its request.
     Correlation,
 }
 
@@ -184,11 +184,11 @@ pub enum Reason {
     Mismatch,
     /// The address is not one a single host can have.
     NotUnicast,
-    /// The same could be said in fewer bytes, and must be.
+    /// The value has a shorter form, and must be written in it.
     NotCanonical,
 }
 
-/// Bytes that are not valid wire format: whoever wrote them can fix it.
+/// Bytes that are not valid wire format: their sender can fix it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct WireError {

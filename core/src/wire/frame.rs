@@ -64,9 +64,9 @@ const HEADER_LAYOUT: &[(Field, usize)] = &[
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FrameKind {
-    /// Initiator to responder: who calls, whom it means, what it speaks, where it can be reached.
+    /// Initiator to responder: its instance, the listener it means, its versions, its rails.
     Hello = 1,
-    /// Responder to initiator: the version, and where it can be reached.
+    /// Responder to initiator: its instance, the version, its rails.
     Welcome = 2,
     /// Initiator to responder: the rails chosen and the initiator's endpoint.
     Connect = 3,
@@ -102,7 +102,7 @@ impl FrameKind {
     /// The longest body it may announce in `version`, without a tag.
     const fn body_bytes_max(self, version: u8) -> usize {
         match self {
-            // A newer side may add to its Hello what this version passes over.
+            // A newer side may add fields to its Hello that this version skips.
             Self::Hello => FRAME_BODY_BYTES_MAX,
             Self::Welcome => welcome_bytes(version).saturating_add(RAIL_LIST_BYTES_MAX),
             Self::Connect | Self::Accept => endpoint_bytes(version).saturating_add(PRIVATE_DATA_BYTES_MAX),

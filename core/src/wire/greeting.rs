@@ -1,4 +1,4 @@
-//! Hello and Welcome: who is there, what it speaks, where it can be reached.
+//! Hello and Welcome: the instance, versions and rails of each side.
 
 use core::mem::{offset_of, size_of};
 

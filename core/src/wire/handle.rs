@@ -1,4 +1,4 @@
-//! The handle: what a listener hands to a peer, by whatever way the application has.
+//! The handle: a listener gives it to a peer, by whatever channel the application has.
 
 use core::fmt;
 use core::mem::{offset_of, size_of};
@@ -12,7 +12,7 @@ use super::{
     AdvertisedRail, Field, InstanceId, Part, Rails, Reason, VERSION, VERSION_OLDEST, VersionRange, WireError,
 };
 
-/// The most a handle has, in bytes: what NCCL and its like carry between ranks.
+/// The longest handle, in bytes: as much as NCCL and its like carry between ranks.
 pub const HANDLE_BYTES_MAX: usize = 128;
 
 /// The fixed part before the rails, in bytes.
@@ -72,7 +72,7 @@ impl HandleHeader {
         }
     }
 
-    /// Refuses what has no meaning in the versions we speak.
+    /// Refuses bits that have no meaning in the versions we speak.
     fn check_zeros(&self) -> Result<(), WireError> {
         if self.flags & !FLAG_MORE != 0 {
             return Err(error(Field::Flags, offset_of!(Self, flags), Reason::NotZero));
@@ -187,7 +187,7 @@ impl Handle {
         })
     }
 
-    /// Looks at one field after the other, and knows what is wrong with which.
+    /// Checks one field after the other, and names the field that is wrong.
     #[cold]
     fn parse_by_field(bytes: &[u8]) -> Result<HandleRef<'_>, WireError> {
         let Ok((header, _)) = HandleHeader::ref_from_prefix(bytes) else {
@@ -379,7 +379,7 @@ impl<'a> HandleRef<'a> {
 pub enum Fit {
     /// It is in.
     Included,
-    /// There was no room: the handle says that there is more.
+    /// There was no room: the handle says that the listener has more rails.
     LeftOut,
 }
 

@@ -1,5 +1,5 @@
-//! Numbers drawn by chance, by which one thing is told from another. Never zero: on the wire that is none, and it is what
-//! forgotten entropy looks like.
+//! Random identifiers. An identifier is never zero: on the wire, zero stands for none, and a side that forgets to draw
+//! entropy would send zero.
 
 /// Makes a type of its own of such a number, which is shown as hexadecimal digits.
 macro_rules! drawn_number {

@@ -8,8 +8,8 @@
 //! | 4 or 16 | address |
 //! | 0 or 16 | GID, only where it does not follow from the address |
 //!
-//! The speed class is there because two rails between the same hosts are told apart by the
-//! slower of their two ends, and only the peer knows its own.
+//! The speed class is there because two rails between the same hosts are ranked by the slower of their two ends, and
+//! only the peer knows its own.
 
 use core::fmt;
 use core::mem::size_of;
@@ -84,7 +84,7 @@ const_assert_eq!(size_of::<Ipv4Rail>(), 7);
 const_assert_eq!(size_of::<Ipv6Rail>(), 19);
 const_assert_eq!(RAIL_BYTES_MAX, 35);
 
-/// A link's speed in one byte: enough to tell which of two is faster, not more.
+/// A link's speed in one byte: precise enough to compare two links, and no more.
 ///
 /// The value is `(8 + m) << e` megabits per second, `e` in the upper five bits and `m` in the
 /// lower three: rounded down by less than an eighth. Zero means that the speed is not known.
@@ -129,7 +129,7 @@ impl fmt::Display for SpeedClass {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NotAdvertisable {
-    /// The address is unspecified, multicast or broadcast: not one a single host has.
+    /// The address is unspecified, multicast or broadcast: no single host has it.
     NotUnicast,
     /// An IPv4 address in IPv6 clothes: give it as IPv4.
     MappedIpv4,
@@ -149,7 +149,7 @@ impl fmt::Display for NotAdvertisable {
 
 impl core::error::Error for NotAdvertisable {}
 
-/// One address under which a side can be reached, as it is told to the other.
+/// One address under which a side can be reached, as it is advertised to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AdvertisedRail {
     address: IpPrefix,

@@ -1,4 +1,4 @@
-//! The session a connection belongs to: what carries on where an earlier connection ended.
+//! The session that a connection belongs to: the connection carries on where an earlier one ended.
 
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

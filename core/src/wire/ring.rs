@@ -14,8 +14,8 @@ pub const RING_INVITATION_BYTES: usize = 32;
 /// Bytes of a cell that are not payload: the trailer at its end.
 pub const RING_TRAILER_BYTES: u32 = 8;
 
-/// Bytes behind the cells, of which the first eight are the word in which the writer of the ring in the
-/// other direction is told how far its messages were read.
+/// Bytes behind the cells. The first eight are a word for the ring in the other direction: in it, that ring's writer
+/// finds how far its messages were read.
 pub const RING_WORD_BYTES: u32 = 64;
 
 /// The cells of a ring at most.
@@ -26,13 +26,13 @@ pub const RING_CELL_BYTES_MAX: u32 = 1 << 24;
 
 const VERSION: u8 = 1;
 
-/// How a message in a ring is told to its reader.
+/// How a message in a ring is announced to its reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Publication {
     /// By its trailer, which lands last: the reader polls its own memory.
     Trailer = 1,
-    /// By the immediate of the WRITE, for a reader whose device does not say in which order bytes land.
+    /// By the immediate of the WRITE, for a reader whose device does not guarantee in which order bytes land.
     Immediate = 2,
 }
 
@@ -157,7 +157,7 @@ impl RingInvitation {
         self.cell_bytes.get()
     }
 
-    /// How its reader is told of a message.
+    /// Returns how its reader learns of a message.
     #[must_use]
     pub const fn publication(&self) -> Publication {
         match self.publication {

@@ -116,8 +116,8 @@ impl SessionHeader {
         Self::new(SessionKind::Farewell, 0, epoch, end, expected)
     }
 
-    /// In front of the handle of the process its sender is, as it is reached now: the `number`-th, since one that was said over
-    /// another connection may have overtaken it.
+    /// In front of the handle of the sender's process, at which it is reached now. `number` orders such handles, since
+    /// an older one may come later over another connection.
     #[must_use]
     pub const fn moved(epoch: Epoch, number: Sequence) -> Self {
         Self::new(SessionKind::Moved, 0, epoch, number, Sequence(0))
@@ -288,7 +288,7 @@ impl Attach {
 /// The highest number a rail can have.
 pub(super) const RAIL_LAST: u8 = SESSION_RAILS_MAX.saturating_sub(1);
 
-/// Why a connection does not become a rail of a session, or is none any more.
+/// Why a connection does not become a rail of a session, or is one no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RefusalReason(pub u8);
 
@@ -312,7 +312,7 @@ impl RefusalReason {
     /// The session is over: a message was longer than those that are taken.
     pub const TOO_LONG: Self = Self(9);
 
-    /// Whether the session is over by it, as the other side has ended it.
+    /// Whether the reason ends the session: the other side has ended it.
     #[must_use]
     pub const fn is_end(self) -> bool {
         matches!(self, Self::OVER | Self::GIVEN_UP | Self::BROKEN | Self::TOO_LONG)
@@ -338,7 +338,7 @@ pub struct Refusal {
 const_assert_eq!(size_of::<Refusal>(), SESSION_REFUSAL_BYTES);
 
 impl Refusal {
-    /// The frame, on the connection whose attach said `epoch`.
+    /// Makes the refusal of the connection whose attach carried `epoch`.
     #[must_use]
     pub const fn new(epoch: Epoch, reason: RefusalReason) -> Self {
         Self {
@@ -391,7 +391,7 @@ impl<'a> SessionFrame<'a> {
         let kind = header.check()?;
         match kind {
             SessionKind::Data => {
-                // A message may be empty, a part of one is not: that could be said in fewer fragments.
+                // A message may be empty, but a fragment of a longer one may not: fewer fragments would do.
                 if payload.is_empty() && !(header.is_first() && header.is_last()) {
                     return Err(wrong(Field::Payload, SESSION_HEADER_BYTES, Reason::NotCanonical));
                 }

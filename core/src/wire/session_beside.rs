@@ -25,7 +25,7 @@ const WRITE: u8 = 1;
 const READ: u8 = 1 << 1;
 const ATOMIC: u8 = 1 << 2;
 
-/// A window that the peer may reach over the connection it is told on, or one that it may not any more.
+/// A window that the peer may reach over the connection that carries the frame, or one that it may no longer reach.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|
@@ -120,7 +120,7 @@ const fn access_of(bits: u8) -> RemoteAccess {
     }
 }
 
-/// About a rail's connection: asked, that nothing of it be taken any more; answered, that nothing is.
+/// A fence of a rail's connection: the request to take nothing more from it, or the answer that nothing more is taken.
 ///
 /// | offset | bytes | field | |
 /// |---|---|---|---|

@@ -42,8 +42,7 @@ impl fmt::Debug for KeyId {
     }
 }
 
-/// The last bytes of an authenticated frame: what only one who has the key can have made of all that was said so
-/// far.
+/// The last bytes of an authenticated frame: only a holder of the key can make them from all bytes sent so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Tag(pub [u8; TAG_BYTES]);
 
@@ -61,7 +60,7 @@ impl Tag {
     }
 }
 
-/// Takes as long whatever they are, so that nobody finds the right one byte by byte.
+/// Comparison takes the same time whatever the bytes are, so that no peer finds the right tag byte by byte.
 impl PartialEq for Tag {
     fn eq(&self, other: &Self) -> bool {
         let difference = self.0.iter().zip(&other.0).fold(0, |difference, (ours, theirs)| {

@@ -1,7 +1,7 @@
 //! A handle as text, for people and command lines: a prefix, lower-case hexadecimal, a check sum.
 //!
-//! The check sum is there because a mistyped digit of an address is still an address: whoever
-//! copies a handle by hand is told, and does not connect somewhere else.
+//! The check sum is there because a mistyped digit of an address is still an address. A user who mistypes a handle gets
+//! an error, and does not connect to another host.
 
 use core::fmt;
 use core::str::FromStr;

@@ -1,4 +1,4 @@
-//! Versions, and the numbers that tell one listener and one attempt from another.
+//! Versions, and the numbers that identify one listener and one attempt.
 
 use core::fmt;
 
@@ -84,7 +84,7 @@ impl fmt::Display for VersionRange {
 }
 
 drawn_number! {
-    /// A random number drawn when a listener or node starts: by it, a handle of one that is gone is recognised.
+    /// A random number drawn when a listener or node starts, by which a handle of an earlier one is recognised.
     ///
     /// Never zero: zero is what forgotten entropy looks like.
     InstanceId

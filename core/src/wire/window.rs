@@ -14,7 +14,7 @@ pub const REMOTE_WINDOW_BYTES: usize = 20;
 
 /// A window in a peer's memory: address u64, rights u8, length 7 bytes, rkey u32, big-endian, in this order.
 ///
-/// The rights are bits: 1 WRITE, 2 READ, 4 atomics; zero where they are not told.
+/// The rights are bits: 1 WRITE, 2 READ, 4 atomics; zero if they are not stated.
 ///
 /// Any 20 bytes are one: it is as true as the peer that sent it, and its device checks every
 /// access. It fits the private data of a handshake, or a message.
@@ -36,7 +36,7 @@ const ATOMIC: u64 = 4 << RIGHTS_SHIFT;
 const_assert_eq!(size_of::<RemoteWindow>(), REMOTE_WINDOW_BYTES);
 
 impl RemoteWindow {
-    /// A window of `length_bytes` from `address`, cut to 2^56 - 1, opened by `rkey`; for what, is not told.
+    /// A window of `length_bytes` from `address`, cut to 2^56 - 1, opened by `rkey`; its rights are not stated.
     #[must_use]
     pub const fn new(address: u64, length_bytes: u64, rkey: Rkey) -> Self {
         let length_bytes = if length_bytes > LENGTH_MASK {
@@ -51,7 +51,7 @@ impl RemoteWindow {
         }
     }
 
-    /// The window, with what a peer may do there. Without any right it is as if none were told.
+    /// The window, with the peer's rights on it. Without any right, the rights count as not stated.
     #[must_use]
     pub const fn with_access(self, access: RemoteAccess) -> Self {
         let write = if access.write { WRITE } else { 0 };
@@ -63,7 +63,7 @@ impl RemoteWindow {
         }
     }
 
-    /// The window, without what a peer may do there: as frames have it that tell the rights beside it, or have no need to.
+    /// The window, without rights: for frames that carry the rights in a field of their own, or need none.
     #[must_use]
     pub const fn without_access(self) -> Self {
         Self {
@@ -72,7 +72,7 @@ impl RemoteWindow {
         }
     }
 
-    /// The peer's rights there; `None` where they are not told.
+    /// The peer's rights on it; `None` if they are not stated.
     #[must_use]
     pub const fn access(&self) -> Option<RemoteAccess> {
         let word = self.length_bytes.get();

@@ -10,7 +10,7 @@ use crate::session::{Epoch, Kept, Retained, SESSION_RAILS_MAX};
 use crate::wire::{SESSION_HEADER_BYTES, SessionHeader};
 use crate::{Deadline, Instant};
 
-/// When to try again what could not be done at once.
+/// Delay before an action that could not be done is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(1);
 
 impl<O, I> Session<O, I>
@@ -25,7 +25,7 @@ where
         }
     }
 
-    /// The next thing to do, until there is none. `random` is drawn anew for each call, or at least for each turn.
+    /// Returns the next action, until there is none. `random` is drawn anew for each call, or at least for each turn.
     pub fn poll_action(&mut self, now: Instant, random: u64) -> Option<Action> {
         self.look_at_deadlines(now);
         for index in 0..SESSION_RAILS_MAX {
@@ -115,7 +115,7 @@ where
 
     fn look_for_stall(&mut self, now: Instant) {
         let silent = Deadline::after(self.progress_at, self.config.stalled_after).has_passed(now);
-        // While a rail is in doubt it is not said that the peer's transport answers.
+        // While a rail is in doubt, the peer's transport is not reported to answer.
         let answers = self
             .rails
             .iter()
@@ -167,7 +167,7 @@ where
         Some(Action::Acknowledge { rail, header })
     }
 
-    /// Says that what was asked for is done: posted, that is.
+    /// Notes that an action is done: its frame or request is posted.
     pub fn did(&mut self, action: &Action, now: Instant) {
         let index = match *action {
             Action::Connect { .. } | Action::Shut { .. } => return,
@@ -208,8 +208,8 @@ where
         }
     }
 
-    /// Says that it is not known whether what was asked for is posted: the peer may have it, and may acknowledge it on another
-    /// connection. This one tells of it no more, and is to be failed.
+    /// Notes that an action may or may not be posted. The peer may have the fragment, and may acknowledge it on another
+    /// connection. The caller has to fail this connection, on which no completion will report it.
     pub fn in_doubt(&mut self, action: &Action, now: Instant) {
         if let Action::Transmit { rail, fragment, .. } = *action {
             self.begin_waiting(now);
@@ -224,8 +224,8 @@ where
         }
     }
 
-    /// Says that something of the caller's own was posted on a rail, of so many bytes: it is awaited like the rest, and
-    /// [`Session::completed`] is told of it.
+    /// Notes that the caller posted a request of its own on a rail, of so many bytes. It is awaited like the rest, and
+    /// has to be reported to [`Session::completed`].
     pub fn posted_beside(&mut self, rail: u8, bytes: u64, now: Instant) {
         if let Some(rail) = self.rail_mut(rail) {
             rail.outstanding = rail.outstanding.saturating_add(1);
@@ -234,7 +234,7 @@ where
         }
     }
 
-    /// Whether something of the caller's own may be posted on a rail now.
+    /// Whether the caller may post a request of its own on a rail now.
     pub fn takes_beside(&self, rail: u8) -> bool {
         let rail = self.rails.get(usize::from(rail));
         rail.is_some_and(|rail| rail.is_usable() && !rail.is_blocked) && self.is_connected()
@@ -249,7 +249,7 @@ where
         }
     }
 
-    /// Says that a rail takes no more for now.
+    /// Notes that a rail takes no more for now.
     pub fn blocked(&mut self, rail: u8) {
         if let Some(rail) = self.rail_mut(rail) {
             rail.is_blocked = true;
@@ -283,7 +283,7 @@ where
             && self.has_nothing_open();
         let rails = self.rails.iter().filter_map(|rail| self.wake_of(rail));
         let wake = phase.into_iter().chain(owed).chain(closing).chain(rails).min();
-        // Nothing tells when a rail takes more.
+        // No event reports that a rail takes more.
         let is_soon = is_to_end || self.rails.iter().any(|rail| rail.is_blocked);
         let again = Deadline::after(now, TRY_AGAIN);
         match wake {

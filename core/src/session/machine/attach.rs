@@ -23,7 +23,7 @@ where
         Some(index)
     }
 
-    /// The connection that was to be made of a rail stands.
+    /// Notes that a connection for a rail is established.
     pub fn connected(&mut self, rail: u8, now: Instant) {
         let until = Deadline::after(now, self.config.attach_within);
         if let Some(rail) = self
@@ -50,7 +50,8 @@ where
             rail.phase = RailPhase::Detached {
                 retry: Some(Deadline::after(now, wait)),
             };
-            // It may have been refused for this one's sake, of which the peer may know by now that it is lost.
+            // The peer may have refused another rail for the sake of this one, and may know by now that this one is
+            // lost.
             self.release_standing_by();
             if is_another && !self.is_connected() {
                 self.look_for_another(now);
@@ -58,7 +59,8 @@ where
         }
     }
 
-    /// A rail is to lead to another address from now on: that another process was at the one before says nothing of it.
+    /// Notes that a rail leads to another address from now on. Another process at the old address means nothing at the
+    /// new one.
     pub fn readdressed(&mut self, rail: u8) {
         if let Some(rail) = self.rail_mut(rail) {
             rail.leads_elsewhere = false;
@@ -83,10 +85,10 @@ where
         }
     }
 
-    /// A connection that the peer made says it is a rail of this session. For the side that is connected to.
+    /// Takes a connection of the peer's whose attach names a rail of this session. For the side that listens.
     ///
     /// # Errors
-    /// Why it is not: to be told to the peer.
+    /// [`RefusalReason`] to send to the peer: the connection does not become a rail.
     pub fn offered(
         &mut self,
         said: &AttachParameters,
@@ -108,7 +110,7 @@ where
         if said.epoch <= epoch {
             return Err(RefusalReason::OLD_EPOCH);
         }
-        // Nothing it says is taken before all of it can be.
+        // No part of the attach is taken before all of it is valid.
         if said.oldest > self.inbox.expected() || said.expected > self.sent_end() {
             return Err(RefusalReason::CONTRADICTION);
         }
@@ -202,7 +204,7 @@ where
         }
     }
 
-    /// The peer answered what was said first on a connection.
+    /// Takes the peer's answer to the attach on a connection.
     pub(super) fn answered(
         &mut self,
         index: u8,
@@ -233,7 +235,7 @@ where
         Ok(())
     }
 
-    /// Goes by what the peer said as a connection became a rail.
+    /// Applies the peer's attach of a connection that became a rail.
     fn agree(&mut self, said: &AttachParameters, now: Instant) {
         // Sent it was, as was checked.
         let _ = self.outbox.acknowledge(said.expected);

@@ -1,4 +1,4 @@
-//! The session itself: what is asked of it, and what it has to say.
+//! The session itself: its calls, and its state.
 
 mod act;
 mod attach;
@@ -17,13 +17,13 @@ use crate::{Deadline, Instant};
 
 use tell::Told;
 
-/// Which of the two connects.
+/// Which of the two sides connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are two sides")]
 pub enum Role {
-    /// It does, and again when a rail fails.
+    /// This side connects, and again when a rail fails.
     Initiator,
-    /// Its peer does.
+    /// The peer connects.
     Responder,
 }
 
@@ -51,7 +51,7 @@ pub struct Session<O, I> {
     /// Whether there ever was a rail.
     was_attached: bool,
     closing: Option<Closing>,
-    /// Whether the caller awaits something that is no message.
+    /// Whether the caller awaits the end of a request that is no message.
     awaits_beside: bool,
     /// The number after the peer's last fragment, once it said farewell.
     peer_end: Option<Sequence>,
@@ -95,19 +95,20 @@ pub enum FinalReason {
     Closed,
     /// The peer closed it.
     PeerClosed,
-    /// The peer's process is gone: wherever it was, another is; or no rail could be had in time, and where one led, another is.
+    /// The peer's process is gone, and another one is at every address. Or no rail was available in time, and another
+    /// process was at some address.
     PeerRestarted,
-    /// No rail could be had in time.
+    /// No rail was available in time.
     Unreachable,
     /// The peer refused it from the beginning.
     Refused(RefusalReason),
-    /// The peer's process has ended it, for this reason of its own, or does not know it any more.
+    /// The peer's process has ended the session for a reason of its own, or does not know it any more.
     EndedByPeer(RefusalReason),
-    /// The peer did what no honest one does.
+    /// The peer broke the protocol.
     Violation(Violation),
-    /// The peer takes no message as long as a fragment is.
+    /// The peer takes no message as long as a fragment.
     Unsuitable,
-    /// There were as many connections as have numbers.
+    /// The epochs ran out: there were as many connections as there are epochs.
     EpochsExhausted,
 }
 
@@ -125,11 +126,11 @@ pub enum Violation {
     FarewellEarly,
     /// It sent a frame that is none, or one out of turn.
     Malformed,
-    /// Its message is longer than those that are taken.
+    /// Its message is longer than this side takes.
     TooLong,
 }
 
-/// Why nothing was taken in to be sent.
+/// Why a message was not taken in to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PushRefusal {
@@ -137,7 +138,7 @@ pub enum PushRefusal {
     Full,
     /// There is no rail at the moment.
     Recovering,
-    /// It has more fragments than are ever kept.
+    /// The message has more fragments than the outbox holds.
     TooLong,
     /// The session is being closed.
     Closing,
@@ -326,8 +327,8 @@ where
     O: AsRef<[Retained]> + AsMut<[Retained]>,
     I: AsRef<[Kept]> + AsMut<[Kept]>,
 {
-    /// A session that is to be, and is given up where it is not by the time there is to recover. The tables are
-    /// those of what is kept to be sent, and of what is taken ahead.
+    /// Makes a session that is not connected yet. It ends if it is not connected within the time to recover. The tables
+    /// hold the fragments to send, and the fragments that are early.
     pub fn new(config: SessionConfig, role: Role, id: SessionId, tables: (O, I), now: Instant) -> Self {
         Self {
             config,
@@ -441,11 +442,11 @@ where
         self.config.fragment_bytes.min(rail_bytes_max).max(1)
     }
 
-    /// Takes in a message of so many bytes, in fragments of at most so many: all of it, or nothing. Its bytes go to the places
-    /// of the fragments ([`Session::kept`]).
+    /// Takes in a message of so many bytes, in fragments of at most so many: all of it, or nothing. The caller puts its
+    /// bytes to the places of the fragments ([`Session::kept`]).
     ///
     /// # Errors
-    /// Why not.
+    /// [`PushRefusal`]: nothing was taken in.
     pub fn push(&mut self, bytes: u64, fragment_bytes: u32) -> Result<Unsent, PushRefusal> {
         match self.phase {
             Phase::Over(reason) => return Err(PushRefusal::Over(reason)),
@@ -485,8 +486,8 @@ where
         self.outbox.get(sequence)
     }
 
-    /// Closes it once everything is acknowledged and nothing is awaited beside messages, and at the deadline in any case. Nothing
-    /// more is taken in.
+    /// Closes the session once everything is acknowledged and nothing is awaited beside messages, and at the deadline
+    /// in any case. It takes nothing more in.
     pub fn close(&mut self, until: Deadline) {
         if self.closing.is_none() {
             self.closing = Some(Closing {
@@ -496,18 +497,18 @@ where
         }
     }
 
-    /// Says whether something of the caller's own, beside messages, has no end yet: where it is being closed, that is waited
-    /// for, too.
+    /// Notes whether a request of the caller's, beside messages, has not ended yet. A session that is being closed
+    /// waits for it, too.
     pub fn await_beside(&mut self, awaits: bool) {
         self.awaits_beside = awaits;
     }
 
-    /// Whether everything that was given to it has its end, messages and what is beside them.
+    /// Whether everything that was given to it has ended, messages and requests beside them.
     fn has_nothing_open(&self) -> bool {
         self.outbox.is_empty() && !self.awaits_beside
     }
 
-    /// Ends it, for what the caller has found.
+    /// Ends it, for a reason that the caller has found.
     pub fn fail(&mut self, reason: FinalReason) {
         self.end(reason);
     }
@@ -543,7 +544,7 @@ where
 }
 
 impl FinalReason {
-    /// As the peer is told of it.
+    /// Returns the reason that the peer gets.
     #[must_use]
     pub const fn as_told(self) -> RefusalReason {
         match self {

@@ -85,7 +85,7 @@ where
         }
     }
 
-    /// Takes what is no message and says nothing of any, over a connection that is attached.
+    /// Takes a frame that is no message and acknowledges none, over a connection that is attached.
     fn take_beside(
         &mut self,
         (said, epoch): (Epoch, Epoch),
@@ -100,14 +100,14 @@ where
         }
     }
 
-    /// Whether a frame is of the connection it came over; counts it where not.
+    /// Whether a frame is of the connection it came over; counts it if not.
     fn is_of(&mut self, said: Epoch, epoch: Epoch) -> bool {
         let is_same = said == epoch;
         self.counts.old_epoch = self.counts.old_epoch.saturating_add(u64::from(!is_same));
         is_same
     }
 
-    /// Takes what a header says of our own fragments.
+    /// Takes the acknowledgement of our own fragments from a header.
     fn acknowledged(
         &mut self,
         header: &SessionHeader,
@@ -133,7 +133,7 @@ where
         if self.peer_end.is_some_and(|end| sequence >= end) {
             return Err(Violation::FarewellEarly);
         }
-        // One that comes again is acknowledged again: what told of it may be lost.
+        // A fragment that comes again is acknowledged again: the first acknowledgement may be lost.
         self.owed.fragments = self.owed.fragments.saturating_add(1);
         self.owed.since.get_or_insert(now);
         let verdict = self
@@ -147,7 +147,7 @@ where
         })
     }
 
-    /// The next fragment where it was kept, being early. Ask after each that is delivered, until there is none.
+    /// Returns the next fragment if it was early. Ask after each fragment that is delivered, until there is none.
     ///
     /// # Errors
     /// No honest peer sends it: the session is over.
@@ -206,14 +206,14 @@ where
     /// The peer has ended the session.
     fn ended(&mut self, reason: RefusalReason) {
         self.end(match reason {
-            // It has heard the farewell, though nothing told so.
+            // The peer has received the farewell, though no completion reported it.
             RefusalReason::OVER if self.closing.is_some() && self.has_nothing_open() => FinalReason::Closed,
             RefusalReason::OVER => FinalReason::PeerClosed,
             reason => FinalReason::EndedByPeer(reason),
         });
     }
 
-    /// Requests on a rail's connection completed, of so many bytes in all.
+    /// Notes that requests on a rail's connection completed, of so many bytes in all.
     pub fn completed(&mut self, index: u8, requests: u32, bytes: u64, now: Instant) {
         let Some(rail) = self.rail_mut(index).filter(|rail| rail.has_connection()) else {
             return;

@@ -33,7 +33,7 @@ where
     O: AsRef<[Retained]> + AsMut<[Retained]>,
     I: AsRef<[Kept]> + AsMut<[Kept]>,
 {
-    /// The next thing to tell, until there is none.
+    /// Returns the next event, until there is none.
     pub fn poll_event(&mut self) -> Option<SessionEvent> {
         if self.told.is_over {
             return None;
@@ -116,7 +116,7 @@ where
         Some(SessionEvent::Final { reason })
     }
 
-    /// The next message of which it will not be known whether the peer has it.
+    /// Returns the next message of which it will never be known whether the peer has it.
     fn tell_unknown(&mut self, reason: FinalReason) -> Option<SessionEvent> {
         loop {
             let fragment = self.outbox.get(self.told.ended)?;

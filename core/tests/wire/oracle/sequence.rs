@@ -2,11 +2,11 @@
 //! swap, make up frames and close.
 //!
 //! The bytes select the events, one after the other. The oracle knows the bytes that each side read and wrote, in the
-//! terms of the plain reading, and holds the machines to three promises:
+//! terms of the plain reading, and holds the machines to three promises.
 //!
-//! - A side that is connected read three good frames, and not a byte more.
-//! - If the wire was honest and the keys fit, both sides are connected.
-//! - If there is a key, a connected side read exactly the bytes that the other wrote. The wire can only end the handshake.
+//! A side that is connected read three good frames, and not a byte more. If the wire was honest and the keys fit, both
+//! sides are connected. If there is a key, a connected side read exactly the bytes that the other wrote: the wire can
+//! only end the handshake.
 
 use doorbell_core::handshake::{Initiator, Io, IoError, Responder, Step, Timing};
 use doorbell_core::wire::{
