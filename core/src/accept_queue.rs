@@ -295,7 +295,7 @@ pub struct Reservation<Q: AcceptHandle> {
 }
 
 impl<Q: AcceptHandle> Reservation<Q> {
-    /// Index in the caller's table at which to put the connection; nobody else uses that place meanwhile.
+    /// Index in the caller's table at which to put the connection; no other thread uses that place meanwhile.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
@@ -332,7 +332,7 @@ pub struct Taken<Q: AcceptHandle> {
 }
 
 impl<Q: AcceptHandle> Taken<Q> {
-    /// Index of the connection in the caller's table; nobody else uses that place meanwhile.
+    /// Index of the connection in the caller's table; no other thread uses that place meanwhile.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index

@@ -80,8 +80,8 @@ impl Word<'_> {
     /// there for the thread that attaches it, by whatever path it got the tag.
     #[inline]
     pub fn detach(self) -> u32 {
-        // Relaxed: whoever wrote it last had the slot before us. Nobody else writes it now: what
-        // would attach finds it even.
+        // Relaxed: the last writer had the slot before us. No other thread writes the word now: an attach finds it
+        // even.
         let tag = self.0.load(Ordering::Relaxed) | DETACHED;
         self.0.store(tag, DETACH.get());
         tag

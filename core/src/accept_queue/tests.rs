@@ -73,7 +73,7 @@ fn closed_it_is_over_once_all_is_settled() {
     assert_eq!(AcceptQueue::reserve(&queue).err(), Some(ReserveError::Closed));
     let first = AcceptQueue::take(&queue).unwrap();
     assert_eq!(AcceptQueue::take(&queue).err(), Some(TakeError::Empty));
-    // The peer was told yes before: it is still taken.
+    // The peer was accepted before: its connection is still taken.
     late.publish();
     let second = AcceptQueue::take(&queue).unwrap();
     drop(given_up);
@@ -126,7 +126,7 @@ fn between_threads_each_connection_is_accepted_once() {
                     let before = table[place.index() as usize].lock().unwrap().replace(connection);
                     assert_eq!(before, None, "a place has one owner");
                     if number % 5 == 4 {
-                        // The peer went away: nobody accepts it.
+                        // The peer went away: its connection is not accepted.
                         *table[place.index() as usize].lock().unwrap() = None;
                         drop(place);
                     } else {

@@ -6,7 +6,7 @@ use core::fmt;
 
 use crate::wire::{FrameKind, KeyId, Tag};
 
-/// The keys of a side, or that it goes without.
+/// The keys of a side, if it has any.
 ///
 /// A side that has keys accepts no peer that does not prove to have the same key. It speaks no version that has no
 /// place for proofs.
@@ -14,11 +14,11 @@ pub trait Authenticator {
     /// Running tag of one handshake's bytes under a key.
     type Transcript: Transcript;
 
-    /// The key by which this side proves what it says where it connects, and the beginning of a transcript under
-    /// it; `None` where it goes without keys.
+    /// Returns the key that proves this side's frames when it connects, and a new transcript under it; `None` if the
+    /// side has no keys.
     fn sending(&self) -> Option<(KeyId, Self::Transcript)>;
 
-    /// The beginning of a transcript under this key, `None` where this side does not have it.
+    /// Returns a new transcript under this key; `None` if this side does not have it.
     fn begin(&self, key: KeyId) -> Option<Self::Transcript>;
 }
 
@@ -65,7 +65,7 @@ impl Transcript for NoTranscript {
     }
 }
 
-/// Which of the two says something: the same words of the other are another thing.
+/// Which side sends a frame: the same bytes from the other side make another tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Initiator = 1,

@@ -34,12 +34,12 @@ pub struct InitiatorConfig {
 
 /// The state machine of the side that connects; see the [module](super) for the flow.
 ///
-/// About 9 KiB, with keys and what the transcript takes: it holds a frame to be read, what is unsent, and the peer's rails.
+/// About 9 KiB, with keys and a transcript: it holds a frame being read, unsent bytes, and the peer's rails.
 #[derive(Clone, Debug)]
 pub struct Initiator<A: Authenticator = Unauthenticated> {
     session: Session<A::Transcript>,
     config: InitiatorConfig,
-    /// The key it proves what it says by.
+    /// The key that proves its frames.
     key: Option<KeyId>,
     own_gids: Vec<Gid, RAILS_MAX>,
     peer_rails: Vec<AdvertisedRail, RAILS_MAX>,
@@ -51,10 +51,10 @@ pub struct Initiator<A: Authenticator = Unauthenticated> {
 impl Initiator {
     /// Starts a handshake without keys on a stream that is connected, or about to be.
     ///
-    /// `rails` is the complete list of what this side has, in its order of preference.
+    /// `rails` is the complete list of this side's rails, in its order of preference.
     ///
     /// # Errors
-    /// There are more rails than can be told.
+    /// There are more rails than a frame may list.
     pub fn new(
         config: InitiatorConfig,
         rails: &[AdvertisedRail],
@@ -68,7 +68,7 @@ impl<A: Authenticator> Initiator<A> {
     /// Starts a handshake with these keys, as [`Initiator::new`] does without.
     ///
     /// # Errors
-    /// There are more rails than can be told.
+    /// There are more rails than a frame may list.
     pub fn with(
         mut config: InitiatorConfig,
         keys: &A,
@@ -124,7 +124,7 @@ impl<A: Authenticator> Initiator<A> {
         self.session.deadline()
     }
 
-    /// Whether there are bytes to be sent: what to wait for room for.
+    /// Whether there are bytes to be sent: if so, the caller waits for room, too.
     #[must_use]
     pub fn has_unsent(&self) -> bool {
         self.session.has_unsent()
@@ -147,7 +147,7 @@ impl<A: Authenticator> Initiator<A> {
     /// The MTU in it is that of this side's port; the connection's is known when the peer accepts.
     ///
     /// # Errors
-    /// It is not the time for it, the rails do not exist, or the endpoint cannot be told.
+    /// It is not the time for it, the rails do not exist, or the endpoint is outside the wire's range.
     pub fn offer(&mut self, now: Instant, local: Endpoint, peer_rail: u8) -> Result<(), Misuse> {
         self.session.expect_stage(Stage::ChooseRail)?;
         let own_gid = self.own_gids.get(usize::from(local.rail));
@@ -185,7 +185,7 @@ impl<A: Authenticator> Initiator<A> {
         Ok(())
     }
 
-    /// Gives up at any time; the next poll tells the peer why.
+    /// Gives up at any time; the next poll sends the reason to the peer.
     ///
     /// # Errors
     /// The handshake is over already.
@@ -222,7 +222,7 @@ impl<A: Authenticator> Initiator<A> {
         self.session.check_deadline(now)
     }
 
-    /// An Accept has to be the answer to what was offered.
+    /// An Accept has to answer the offer.
     fn check_accept(&self, accept: &Connect) -> Result<(), Cause> {
         let mismatch = |field| {
             Err(Cause::Wire(WireError::in_endpoint(
@@ -284,7 +284,7 @@ impl<A: Authenticator> Initiator<A> {
     }
 }
 
-/// A Welcome has to be of the listener that was meant, in a version that was offered, and by the same key.
+/// A Welcome has to be of the listener that was meant, in a version that was offered, and with the same key.
 fn check_welcome(config: &InitiatorConfig, key: Option<KeyId>, welcome: &Welcome) -> Result<(), Cause> {
     let ours = config.versions;
     let theirs = VersionRange::new(welcome.version, welcome.version).unwrap_or(ours);

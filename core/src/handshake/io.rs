@@ -4,16 +4,16 @@ use core::fmt;
 
 /// A reliable stream of bytes that never waits: TCP, or a simulator's.
 pub trait Io {
-    /// Reads into `buffer` what is there, and says how many bytes; zero means the peer closed.
+    /// Reads waiting bytes into `buffer`, and returns how many; zero means the peer closed.
     ///
     /// # Errors
-    /// [`IoError::WouldBlock`] where nothing is there yet.
+    /// [`IoError::WouldBlock`] if no bytes are waiting.
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize, IoError>;
 
-    /// Writes from the start of `bytes` what there is room for, and says how many bytes.
+    /// Writes from the start of `bytes` as many as there is room for, and returns how many.
     ///
     /// # Errors
-    /// [`IoError::WouldBlock`] where there is no room yet.
+    /// [`IoError::WouldBlock`] if there is no room yet.
     fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError>;
 }
 
@@ -31,7 +31,7 @@ impl<I: Io + ?Sized> Io for &mut I {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum IoError {
-    /// Nothing now; later perhaps. An interrupted call is this, or tried again by the implementor.
+    /// Nothing now; later perhaps. The implementor maps an interrupted call to this, or tries it again.
     WouldBlock,
     /// The peer closed or reset the stream.
     Closed,

@@ -29,7 +29,7 @@ pub struct ResponderConfig {
 
 /// The state machine of the side that listens; see the [module](super) for the flow.
 ///
-/// About 10 KiB, with keys and what the transcript takes: it holds a frame to be read, what is unsent, and both sides' rails.
+/// About 10 KiB, with keys and a transcript: it holds a frame being read, unsent bytes, and both sides' rails.
 #[derive(Clone, Debug)]
 pub struct Responder<A: Authenticator = Unauthenticated> {
     session: Session<A::Transcript>,
@@ -45,10 +45,10 @@ pub struct Responder<A: Authenticator = Unauthenticated> {
 impl Responder {
     /// Starts a handshake without keys on a stream that was accepted.
     ///
-    /// `rails` is the complete list of what this side has, in its order of preference.
+    /// `rails` is the complete list of this side's rails, in its order of preference.
     ///
     /// # Errors
-    /// There are more rails than can be told.
+    /// There are more rails than a frame may list.
     pub fn new(
         config: ResponderConfig,
         rails: &[AdvertisedRail],
@@ -62,7 +62,7 @@ impl<A: Authenticator> Responder<A> {
     /// Starts a handshake with these keys, as [`Responder::new`] does without.
     ///
     /// # Errors
-    /// There are more rails than can be told.
+    /// There are more rails than a frame may list.
     pub fn with(
         mut config: ResponderConfig,
         keys: A,
@@ -104,7 +104,7 @@ impl<A: Authenticator> Responder<A> {
         self.session.deadline()
     }
 
-    /// Whether there are bytes to be sent: what to wait for room for.
+    /// Whether there are bytes to be sent: if so, the caller waits for room, too.
     #[must_use]
     pub fn has_unsent(&self) -> bool {
         self.session.has_unsent()
@@ -124,10 +124,10 @@ impl<A: Authenticator> Responder<A> {
 
     /// Answers [`Step::Prepare`]: the queue pair is in RTS and its receives are posted.
     ///
-    /// `local` says what this side's port has; the peer is told the lower MTU of both.
+    /// `local` has the settings of this side's port; the peer gets the lower MTU of both.
     ///
     /// # Errors
-    /// It is not the time for it, the rail is not the one the peer chose, or the endpoint cannot be told.
+    /// It is not the time for it, the rail is not the one the peer chose, or the endpoint is outside the wire's range.
     pub fn accept(&mut self, now: Instant, local: Endpoint) -> Result<(), Misuse> {
         self.session.expect_stage(Stage::Prepare)?;
         let no_such_rail = Misuse::NoSuchLocalRail(local.rail);
@@ -156,7 +156,7 @@ impl<A: Authenticator> Responder<A> {
         Ok(())
     }
 
-    /// Gives up at any time; the next poll tells the peer why.
+    /// Gives up at any time; the next poll sends the reason to the peer.
     ///
     /// # Errors
     /// The handshake is over already.
@@ -212,8 +212,8 @@ impl<A: Authenticator> Responder<A> {
         self.session.check_deadline(now)
     }
 
-    /// A Hello has to name a key of ours, where we have any, and none where we have none. Nothing is proven by it
-    /// yet: that is for the Connect to do.
+    /// A Hello has to name a key of ours if we have any, and none if we have none. It proves nothing yet: the Connect
+    /// does.
     fn check_key(&mut self, hello: &Hello) -> Result<(), Cause> {
         let Some(key) = hello.key else {
             return match self.keys.sending() {
@@ -227,7 +227,7 @@ impl<A: Authenticator> Responder<A> {
         Ok(())
     }
 
-    /// A Connect has to name rails that both sides told each other.
+    /// A Connect has to name rails that both sides listed.
     fn check_connect(&self, connect: &Connect) -> Result<(), Cause> {
         let mismatch = |field| {
             Err(Cause::Wire(WireError::in_endpoint(
@@ -280,7 +280,7 @@ impl<A: Authenticator> Responder<A> {
     }
 }
 
-/// A Hello has to mean this listener and speak a version of ours; says which.
+/// A Hello has to name this listener, if it names one, and a version of ours; returns the version to speak.
 fn check_hello(config: &ResponderConfig, hello: &Hello) -> Result<u8, Cause> {
     let (ours, theirs) = (config.versions, hello.versions);
     let version = ours.common(theirs).ok_or(Cause::Version { ours, theirs })?;

@@ -11,9 +11,9 @@ use crate::wire::{
 };
 use crate::{Deadline, Instant};
 
-/// All one side ever sends in a handshake: its rails, its endpoint, Ready, a Reject.
+/// All bytes that one side ever sends in a handshake: its rails, its endpoint, Ready, a Reject.
 ///
-/// A peer that answers what it has not yet read cannot make more of it.
+/// A peer that answers before it has read a frame cannot make this side send more.
 const UNSENT_BYTES_MAX: usize =
     FRAME_BYTES_MAX + ENDPOINT_FRAME_BYTES_MAX + READY_FRAME_BYTES_MAX + REJECT_FRAME_BYTES;
 
@@ -65,7 +65,7 @@ impl FrameStream {
         Ok(())
     }
 
-    /// Reads on; says whether a whole frame is there.
+    /// Reads on; returns whether a whole frame is there.
     fn receive<I: Io + ?Sized>(&mut self, io: &mut I) -> Result<bool, Cause> {
         loop {
             let wanted = if self.received_bytes < FRAME_HEADER_BYTES {
@@ -164,7 +164,7 @@ impl<T: Transcript> Session<T> {
         self.stage_deadline = Deadline::after(now, self.timing.stage);
     }
 
-    /// Says `frame`, with a proof where there is a key to prove it by.
+    /// Sends `frame`, with a tag if there is a key.
     pub(super) fn say(&mut self, frame: FrameBuffer, kind: FrameKind) {
         let frame = match &mut self.proven {
             None => frame,
@@ -177,12 +177,12 @@ impl<T: Transcript> Session<T> {
         self.stream.queue(&frame);
     }
 
-    /// From here on, both prove what they say.
+    /// From here on, both sides prove their frames.
     pub(super) fn prove_by(&mut self, transcript: T) {
         self.proven = Some(Proven::new(transcript));
     }
 
-    /// Takes the frame that is there, and has no tag, into what is proven later.
+    /// Takes a received frame without a tag into the transcript.
     pub(super) fn absorb_received(&mut self) {
         if let Some(proven) = &mut self.proven {
             proven.absorb(self.stream.received());
@@ -218,7 +218,7 @@ impl<T: Transcript> Session<T> {
         self.stream.flush(io)
     }
 
-    /// Sends what is unsent and reads what is there; says whether a frame that is awaited has come.
+    /// Sends unsent bytes and reads waiting bytes; returns whether the awaited frame has come.
     ///
     /// A Reject is an error at any stage, as is any other frame that is not the one awaited.
     pub(super) fn exchange<I: Io + ?Sized>(&mut self, io: &mut I) -> Result<bool, Cause> {
@@ -289,7 +289,7 @@ impl<T: Transcript> Session<T> {
         Ok(())
     }
 
-    /// Fails for good, and leaves a Reject to be sent where the peer does not know.
+    /// Fails for good, and leaves a Reject to be sent if the peer does not know.
     pub(super) fn fail(&mut self, cause: Cause) -> HandshakeError {
         let error = HandshakeError {
             stage: self.stage,
@@ -307,7 +307,7 @@ impl<T: Transcript> Session<T> {
     /// Sends what is left after the end, if the stream still takes it.
     pub(super) fn flush_after_end<I: Io + ?Sized>(&mut self, io: &mut I) {
         if self.stream.flush(io).is_err() {
-            // The end is known already; there is nobody left to tell.
+            // The end is known already; no further failure is reported.
             self.stream.unsent.clear();
         }
     }

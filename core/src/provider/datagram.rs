@@ -52,7 +52,7 @@ pub trait DatagramQueuePair: Send + Sized + 'static {
     /// Not in INIT (`EINVAL`), or the device refused; nothing changed.
     fn ready_to_receive(&mut self) -> Result<(), ProviderError>;
 
-    /// RTR to RTS. Nobody checks the PSNs of datagrams.
+    /// RTR to RTS. Devices do not check the PSNs of datagrams.
     ///
     /// # Errors
     /// Not in RTR (`EINVAL`), or the device refused; nothing changed.

@@ -157,7 +157,7 @@ pub enum AsyncEvent {
 
 /// Isolation of connections and memory: only resources of one domain can be used together.
 pub trait ProtectionDomain<P: Provider>: Send + Sync + Sized + 'static {
-    /// Returns the number that tells it from other domains.
+    /// Returns the number that distinguishes it from other domains.
     fn id(&self) -> DomainId;
 
     /// Registers memory made for it, cut into slots.

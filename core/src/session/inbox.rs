@@ -208,7 +208,7 @@ mod tests {
         let mut inbox = inbox();
         whole(&mut inbox, 1);
         whole(&mut inbox, 0);
-        // Nobody has asked for what was kept.
+        // The caller has not asked for the fragment that was kept.
         assert_eq!(whole(&mut inbox, 1), Some(Verdict::InOrder));
         assert_eq!(inbox.take_held(), Ok(None));
         assert_eq!(whole(&mut inbox, 5), Some(Verdict::Early { place: 1 }));

@@ -32,7 +32,7 @@ fn said(epoch: Epoch) -> AttachParameters {
     }
 }
 
-/// One that accepted a connection, and has sent so many messages.
+/// A session that accepted a connection, and has sent so many messages.
 fn responder(sent: u64) -> Machine {
     let tables = ([Retained::default(); 8], [Kept::default(); 8]);
     let mut session = Session::new(SessionConfig::default(), Role::Responder, id(), tables, NOW);
@@ -75,7 +75,7 @@ fn a_frame_of_another_epoch_is_refused_and_counted() {
         hear(&mut session, &data(1, 0, 0, true, true)),
         Ok(Received::InOrder)
     );
-    // A later connection replaces it; what the one before still says is of the past.
+    // A later connection replaces it; frames of the earlier one no longer count.
     let mut later = said(Epoch::from_wire(4));
     later.expected = Sequence(0);
     assert!(session.offered(&later, 1000, NOW).unwrap().replaces);

@@ -49,7 +49,7 @@ fn an_idle_session_asks_for_signs_of_life_and_sends_nothing_else() {
     let before = world.sides[0].session.counts();
     world.run(Duration::from_millis(100) + SECOND, |_| false);
     let after = world.sides[0].session.counts();
-    // One for each rail each 50 ms, and a little for the way.
+    // One probe for each rail each 50 ms, and a little for the latency.
     let probes = after.probes - before.probes;
     assert!((36..=42).contains(&probes), "{probes}");
     assert_eq!(
@@ -136,7 +136,7 @@ fn closing_waits_for_what_is_awaited_beside_messages() {
     assert!(!session.wake(Instant::from_ns(world.now_ns)).is_some_and(is_late));
     assert!(world.run(until + ms(3), |world| world.sides[0].is_over.is_some()));
     assert_eq!(world.sides[0].is_over, Some(FinalReason::Closed));
-    // Nobody waits beyond the deadline, whatever is awaited.
+    // The deadline holds, whatever is awaited.
     let mut world = World::new(&[1000], 11, config());
     world.wanted = [10, 10];
     world.run(ms(100), |world| world.sides[0].done == 10);

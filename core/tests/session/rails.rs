@@ -1,4 +1,4 @@
-//! When a rail that has no connection is connected again.
+//! Times at which a rail without a connection is connected again.
 
 use core::time::Duration;
 
@@ -13,7 +13,7 @@ type Machine = Session<[Retained; 8], [Kept; 8]>;
 
 const NOW: Instant = Instant::from_ns(0);
 
-/// One that connects so many rails, and has begun to.
+/// A session that connects so many rails, and has begun to.
 fn initiator(rails: u8) -> Machine {
     let id = SessionId::new(77).unwrap();
     let tables = ([Retained::default(); 8], [Kept::default(); 8]);
@@ -28,7 +28,7 @@ fn initiator(rails: u8) -> Machine {
     session
 }
 
-/// A peer's first words on a connection: it has taken so many fragments.
+/// A peer's attach on a connection: it has taken so many fragments.
 fn said(epoch: u32, expected: u64) -> AttachParameters {
     AttachParameters {
         session: SessionId::new(77).unwrap(),
@@ -58,7 +58,7 @@ fn a_fragment_in_doubt_may_be_acknowledged_and_one_that_was_refused_may_not() {
             session.in_doubt(&transmit, NOW);
         }
         session.failed(0, NOW, 0);
-        // It goes again where the peer does not have it.
+        // The fragment is retransmitted if the peer does not have it.
         let mut again = session
             .offered(&said(2, 0), 1000, NOW)
             .map(|_| Vec::new())
@@ -138,7 +138,7 @@ fn a_rail_that_stands_by_is_tried_again_when_the_other_cannot_be_connected() {
         .unwrap();
     assert_eq!(session.poll_action(NOW, 0), Some(Action::Shut { rail: 1 }));
     assert_eq!(session.poll_action(NOW, 0), None);
-    // The peer may have lost the other one since, of which nothing else tells.
+    // The peer may have lost the other rail since, and no other event reports that.
     session.connect_failed(0, false, NOW, 0);
     let epoch = Epoch::from_wire(3);
     assert_eq!(

@@ -32,7 +32,7 @@ pub(crate) struct Side {
     pub(crate) is_paused: bool,
 }
 
-/// The bytes of the how manieth message: they say which it is.
+/// The bytes of the nth message, which identify it.
 fn message(number: u64) -> Vec<u8> {
     let length = [8, 8, 9, 16, 17, 40, 8, 100][(number % 8) as usize];
     let mut bytes = number.to_be_bytes().to_vec();
@@ -121,7 +121,7 @@ impl Side {
         }
     }
 
-    /// Takes what the session tells; each message has one end.
+    /// Takes the session's events; each message has one end.
     pub(crate) fn listen(&mut self) {
         while let Some(event) = self.session.poll_event() {
             assert!(self.is_over.is_none(), "{event:?} after the end");

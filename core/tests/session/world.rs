@@ -49,7 +49,7 @@ pub(crate) enum Fault {
     Resume(usize),
     /// The process that is connected to dies, and another takes its place.
     Restart,
-    /// The device says that a connection failed, before anyone has noticed.
+    /// The device reports that a connection failed, before either side has noticed.
     Break(usize),
 }
 
@@ -62,7 +62,7 @@ struct Conn {
     /// The number of the process that was there when the connection was made.
     process: u32,
     is_claimed: bool,
-    /// Whether something was lost on it: what comes after is not taken either.
+    /// Whether a frame was lost on it: later frames are not taken either.
     is_broken: bool,
 }
 
@@ -134,7 +134,7 @@ impl World {
         Instant::from_ns(self.now_ns)
     }
 
-    /// Lets time pass, until `is_done` or the end; says which.
+    /// Lets time pass, until `is_done` or the end; returns which.
     pub(crate) fn run(&mut self, until: Duration, mut is_done: impl FnMut(&Self) -> bool) -> bool {
         let until_ns = until.as_nanos() as u64;
         loop {
@@ -307,7 +307,7 @@ impl World {
         if side == A || self.conns[conn].is_claimed {
             return;
         }
-        // The first on a connection nobody has claimed.
+        // The first frame on a connection that no session has claimed.
         self.conns[conn].is_claimed = true;
         let Ok(SessionFrame::Attach(said)) = SessionFrame::parse(bytes) else {
             panic!("something else came first")
@@ -374,7 +374,7 @@ impl World {
         self.sides[side].session.did(&action, now);
     }
 
-    /// Posts a frame, or a sign of life: what arrives, and what is acknowledged, is for the link to say.
+    /// Posts a frame or a probe: the link decides whether it arrives, and whether it is acknowledged.
     fn post(&mut self, side: usize, conn: usize, bytes: Vec<u8>, backlog: u64) {
         let rail = usize::from(self.conns[conn].rail);
         let is_there = self.conns[conn].is_open[1 - side] && self.conns[conn].process == self.process;

@@ -1,4 +1,5 @@
-//! Machines that have keys: against others, against ones that have none, and with one on the wire who has none.
+//! Machines that have keys: against others, against machines without keys, and with an attacker on the wire who has
+//! none.
 
 use doorbell_core::Instant;
 use doorbell_core::handshake::{Cause, Fault, Initiator, Responder, Stage, Step, Timing};
@@ -165,7 +166,8 @@ fn who_has_a_key_tells_nothing_of_its_endpoint_to_one_who_has_not() {
     }
 }
 
-/// Keys are changed in three steps on each host, in any order of the hosts, and at no time do two fail to meet.
+/// Keys are rotated in three steps on each host, in any order of the hosts, and at no time do two hosts fail to
+/// connect.
 #[test]
 fn a_key_is_changed_while_peers_connect() {
     let (old, new) = ((1, 0x10), (2, 0x20));
@@ -239,7 +241,7 @@ fn what_was_said_before_is_worth_nothing_now() {
     };
     let error = failed(responder.poll(Instant::from_ns(0), &mut io));
     assert_eq!((error.stage, error.cause), (Stage::Connect, Cause::WrongKey));
-    // With the same nonce, it would be: it is the nonce that holds.
+    // With the same nonce, it would be: only the nonce protects.
     let mut responder = pair(&one_key(), &one_key()).responder;
     up.bytes.clear();
     up.bytes.extend(frames(&earlier.up.history)[..2].concat());
@@ -289,7 +291,7 @@ fn what_a_side_said_itself_is_not_the_others() {
             _ => assert!(matches!(error.cause, Cause::UnexpectedFrame(_)), "{error}"),
         }
     }
-    // Without keys, nobody could tell.
+    // Without keys, a frame that is given back goes unnoticed.
     let mut pair = pair(&without(), &without());
     let (initiator, _) = run(&mut pair, |pair| {
         let said = frames(&pair.up.history);
@@ -301,7 +303,7 @@ fn what_a_side_said_itself_is_not_the_others() {
     connected(initiator);
 }
 
-/// One who stands between and has no key, and wants both to speak what proves nothing.
+/// An attacker between the two sides has no key, and wants both to speak a version without proofs.
 #[test]
 fn nobody_is_talked_down() {
     // A Hello that says the older version, as one without keys says it.

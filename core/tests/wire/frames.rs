@@ -246,7 +246,7 @@ fn what_is_wrong_is_named() {
             (part, Field::Instance, u16::try_from(at).unwrap(), Reason::Zero)
         );
     }
-    // Without a session, nothing is said of it.
+    // Without a session, the fields that describe one are zero.
     for (from, to, field) in [(70, 86, Field::Epoch), (70, 78, Field::NextSequence)] {
         let mut bytes = newer_connect.as_bytes().to_vec();
         bytes[from..to].fill(0);

@@ -175,7 +175,7 @@ fn of_a_newer_version_the_unknown_is_passed_over() {
     for length in 0..newer.len() {
         assert!(Handle::parse(&newer[..length]).is_err());
     }
-    // The same bytes in this version's name are wrong, and so is a length class nobody knows.
+    // With this version's number, the same bytes are wrong, and so is an unknown length class.
     for known in [1, 2] {
         let mut lying = newer.clone();
         lying[4] = known;
@@ -183,7 +183,7 @@ fn of_a_newer_version_the_unknown_is_passed_over() {
     }
     newer[27] = 0x85;
     assert_eq!(refusal(&newer), (Field::RailTag, 27, Reason::Unknown));
-    // One that no longer speaks this version says so in its oldest.
+    // A listener that no longer speaks this version says so in its oldest version.
     newer[10] = 3;
     assert_eq!(refusal(&newer), (Field::VersionMin, 10, Reason::Unknown));
 }

@@ -163,7 +163,7 @@ proptest! {
         [traffic_class, hop_limit] in any::<[u8; 2]>(),
         [mut source, destination] in any::<[[u8; 16]; 2]>(),
     ) {
-        // By chance what stands from here on could be an IPv4 header with its checksum.
+        // The bytes from here on could happen to be an IPv4 header with its checksum.
         source[12] |= 0x80;
         let gid = |address: [u8; 16]| {
             let [.., a, b, c, d] = address;
@@ -175,7 +175,7 @@ proptest! {
         oracle::grh::check(&header);
     }
 
-    /// Bytes that are nearly right reach further than made-up ones.
+    /// Bytes that are nearly right reach further into the parser than made-up ones.
     #[test]
     fn changed_frames_keep_every_promise(
         which in 0..samples::frames().len(),

@@ -150,7 +150,8 @@ fn a_link_without_a_rail_is_gone_round_and_is_still_a_way_where_there_is_no_othe
 }
 
 proptest! {
-    /// Each hop leads nearer, whoever is asked on the way, and no way has fewer links without a rail, nor is shorter with as many.
+    /// Each hop leads nearer, by the map of every member on the route. No route has fewer links without a rail, and
+    /// none with as many is shorter.
     #[test]
     fn ways_are_the_shortest(
         ranks in 2_u8..20,

@@ -21,7 +21,7 @@ fn pair() -> Pair {
     Pair::new(initiator(Timing::default()), responder(Timing::default()))
 }
 
-/// Answers whatever the two ask for until both are at an end, or nothing moves for `polls` polls.
+/// Answers all requests of the two machines until both have ended, or nothing moves for `polls` polls.
 fn run(pair: &mut Pair, local: [Endpoint; 2], polls: usize) -> (Step, Step) {
     let (mut initiator, mut responder) = (Step::Pending, Step::Pending);
     for _ in 0..polls {
@@ -113,7 +113,7 @@ fn what_follows_the_handshake_is_left_on_the_stream() {
     for _ in 0..3 {
         let _ = run(&mut pair, [endpoint(1), endpoint(2)], 1);
     }
-    // The responder has said its last; its application goes on at once.
+    // The responder has sent its last frame; its application goes on at once.
     connected(pair.poll_responder());
     pair.down.bytes.extend(b"first words");
     connected(pair.poll_initiator());

@@ -38,11 +38,11 @@ fn a_rejection_reaches_the_other_side_with_its_reason() {
         );
         (pair.up.closed, pair.down.closed) = (true, true);
         if stage == Stage::Hello {
-            // Nothing was said yet; the initiator finds the rejection though its Hello meets a closed stream.
+            // No frame was sent yet; the initiator finds the Reject though its Hello meets a closed stream.
             assert!(pair.up.history.is_empty());
         }
         let other = match poll(&mut pair, !is_initiator) {
-            // An end that was just now connected stays so; every other hears of it.
+            // An end that is connected by now stays so; every other one gets the Reject.
             Step::Connected(_) if stage == Stage::LastWrite => continue,
             step => failed(step),
         };
@@ -99,7 +99,7 @@ fn a_stale_handle_is_recognised_by_either_side() {
         Cause::RejectedByPeer(Reject::new(RejectReason::STALE_HANDLE))
     );
     assert_eq!(error.fault(), Fault::Local);
-    // A responder that does not care is found out by the initiator.
+    // A responder that does not check is found out by the initiator.
     let mut pair = Pair::new(initiator_for(None), responder(Timing::default()));
     let _ = pair.poll_initiator();
     let _ = pair.poll_responder();

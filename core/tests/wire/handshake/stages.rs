@@ -8,7 +8,7 @@ use super::{MS, failed, kinds, pair, run};
 use crate::oracle::handshake::{endpoint, initiator, responder};
 use crate::pipe::Pair;
 
-/// Brings a pair to where `stage` is what one of the two waits for, and says which.
+/// Brings a pair to where one of the two machines waits at `stage`, and returns which.
 pub(super) fn at(stage: Stage) -> (Pair, bool) {
     let mut pair = pair();
     if stage == Stage::Hello {

@@ -117,7 +117,7 @@ pub(crate) fn initiator(timing: Timing) -> Initiator<Keys> {
     initiator_with(timing, &Keys::default())
 }
 
-/// The same with these keys.
+/// An initiator with these keys.
 pub(crate) fn initiator_with(timing: Timing, keys: &Keys) -> Initiator<Keys> {
     Initiator::with(initiator_config(timing), keys, &[rail(1)], Instant::from_ns(0)).unwrap()
 }
@@ -127,7 +127,7 @@ pub(crate) fn responder(timing: Timing) -> Responder<Keys> {
     responder_with(timing, &Keys::default())
 }
 
-/// The same with these keys.
+/// A responder with these keys.
 pub(crate) fn responder_with(timing: Timing, keys: &Keys) -> Responder<Keys> {
     let now = Instant::from_ns(0);
     Responder::with(responder_config(timing), keys.clone(), &[rail(2)], now).unwrap()

@@ -36,8 +36,7 @@ pub(crate) struct Outcome {
     pub(crate) is_honest: bool,
 }
 
-/// One direction: what was written and has not arrived, what has arrived, and all that was ever read and
-/// written.
+/// One direction: bytes written and not arrived, bytes arrived, and all bytes ever read and written.
 #[derive(Default)]
 struct Lane {
     in_flight: Vec<u8>,
@@ -113,7 +112,7 @@ struct World {
     has_keys: [bool; 2],
     /// The key both have, and what it is made of.
     key: Option<(u64, u8)>,
-    /// Whether nothing stands in the way of two honest sides.
+    /// Whether two honest sides can connect.
     fit: bool,
     /// The newest version that both speak.
     version: u8,
@@ -149,7 +148,7 @@ pub(crate) fn check(bytes: &[u8]) -> Outcome {
     };
     let has_keys = [&ours, &theirs].map(|keys| !keys.is_empty());
     let key = (fit && !ours.is_empty()).then_some((both.0.into(), both.1));
-    // With keys, a side speaks what has a place for them, whatever it is told.
+    // With keys, a side speaks only versions that have a place for them, whatever its settings.
     let newest = |told: u8, keys: &[_]| if told != 0 && keys.is_empty() { 1 } else { VERSION };
     let version = newest(how & 0x40, &ours).min(newest(how & 0x80, &theirs));
     let versions = |told: u8| VersionRange::new(1, if told == 0 { VERSION } else { 1 }).unwrap();
@@ -262,7 +261,7 @@ impl World {
         lane.arrived.extend(piece);
     }
 
-    /// Calls that are wrong at whatever time: refused, and nothing comes of them.
+    /// Calls at a wrong time: refused, and without effect.
     fn misuse(&mut self, side: usize, how: u8) {
         let now = self.now();
         let mut wrong = endpoint_on(u8::try_from(side).unwrap() + 1, 0);
@@ -501,7 +500,7 @@ impl World {
         }
     }
 
-    /// A side says what is its to say, in order, and at most a Reject after it.
+    /// A side sends its own frames, in order, and at most a Reject after them.
     fn judge_written(&self, side: usize, turns: &[u64]) {
         let written = &self.lanes[side].written;
         let mut kinds = Vec::new();

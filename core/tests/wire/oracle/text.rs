@@ -9,7 +9,7 @@ pub(crate) fn check(bytes: &[u8]) {
     if let Ok(text) = core::str::from_utf8(bytes) {
         check_text(text);
     }
-    // No chance finds a check sum: here every text has a good one.
+    // Random text does not hit a right check sum: here every text has one.
     check_text(&plain::text::write(bytes));
 }
 

@@ -3,7 +3,7 @@
 use super::rails::{self, Rail};
 use super::{Cursor, VERSION, only_if};
 
-/// A frame as it was told.
+/// The fields of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
     Hello(Hello),

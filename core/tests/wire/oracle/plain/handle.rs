@@ -3,12 +3,12 @@
 use super::rails::{self, Rail};
 use super::{Cursor, VERSION, only_if};
 
-/// A handle as it was told.
+/// The fields of a handle.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pub(crate) newest: u64,
     pub(crate) oldest: u64,
-    /// Bytes of the handle itself, without what fills the buffer.
+    /// The bytes of the handle itself, without the padding of the buffer.
     pub(crate) length: usize,
     pub(crate) has_more: bool,
     pub(crate) port: u64,

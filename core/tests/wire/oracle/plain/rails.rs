@@ -6,7 +6,7 @@ use doorbell_core::wire::Rails;
 
 use super::{Cursor, only_if};
 
-/// One rail as it was told.
+/// The fields of one rail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rail {
     /// 4 bytes or 16.
@@ -84,7 +84,7 @@ fn entry(cursor: &mut Cursor<'_>) -> Option<Option<Rail>> {
     }))
 }
 
-/// Panics where the list that was read is not this one.
+/// Panics if the list that was read is not this one.
 pub(crate) fn assert_same(rails: Rails<'_>, plain: &[Rail]) {
     let found: Vec<Rail> = rails
         .iter()

@@ -2,7 +2,7 @@
 
 use super::{Cursor, only_if};
 
-/// An invitation as it was told.
+/// The fields of an invitation.
 #[derive(Debug)]
 pub(crate) struct Invitation {
     pub(crate) address: u64,

@@ -2,7 +2,7 @@
 
 use super::{Cursor, only_if};
 
-/// A frame as it was told.
+/// The fields of a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SessionFrame {
     pub(crate) kind: u64,
