@@ -1,7 +1,7 @@
-//! Peers on their way: from before they are told yes until they say on their connection what it is for.
+//! Arrivals: peers whose handshake was granted a place, and whose connection has not said yet what it is for.
 //!
-//! A link has its place among [`LinkConfig::links_max`](super::LinkConfig::links_max) from here on, so that none is refused for want
-//! of one who was told yes.
+//! An arrival counts against [`LinkConfig::links_max`](super::LinkConfig::links_max), so no peer whose handshake was accepted
+//! is refused for want of a link's place.
 
 use core::net::IpAddr;
 use std::sync::{Arc, Weak};
@@ -17,7 +17,7 @@ use crate::error::ConnectError;
 use crate::handshakes::desk::Granted;
 use crate::worker::{Reservation, Worker};
 
-/// Whose link it is: another process has no part in a session, whatever it knows of its name.
+/// Owner of a link: the session and the process that began it. Another process that knows the session's name is another owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Who {
     pub(super) session: SessionId,
@@ -29,13 +29,14 @@ pub(super) struct Who {
 struct Arrival {
     at: At,
     who: Who,
-    /// Where its stream comes from, and not what it says of its rails: of that it could claim another's.
+    /// Source address of the handshake's stream. The peer's own claim about its rails does not count: it could name another
+    /// host's address.
     from: IpAddr,
     /// Gone with the connection, or with the handshake that comes to nothing.
     place: Weak<Reservation>,
 }
 
-/// All there are.
+/// All arrivals of these links.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     list: Vec<Arrival>,
@@ -55,7 +56,7 @@ impl Arrivals {
         Some(self.list.remove(place).from)
     }
 
-    /// Who there is, or is from there: each once, however many rails it comes by.
+    /// Owners of the arrivals, or of the arrivals from one address: each owner once, however many rails it connects.
     fn each(&self, from: Option<IpAddr>) -> impl Iterator<Item = Who> {
         let is_there =
             move |one: &&Arrival| one.place.strong_count() > 0 && from.is_none_or(|from| one.from == from);
@@ -101,7 +102,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         Ok(granted)
     }
 
-    /// Whether its link is here, or was: then it needs no other.
+    /// Whether this owner's link exists or has ended: then it takes no further place.
     fn is_known(&self, who: Who) -> bool {
         self.links().any(|(_, link)| link.who() == Some(who)) || self.ended.why(who).is_some()
     }
@@ -110,7 +111,8 @@ impl<P: Provider, N: Network> Core<P, N> {
     pub(super) fn has_room_for(&self, who: Option<Who>) -> bool {
         let most = usize::try_from(self.config.links_max).unwrap_or(usize::MAX);
         let links = self.links().count();
-        // Who is known, or comes by several rails, need be told apart only where places are few.
+        // Known owners, and owners that connect several rails, are counted apart only if places are few: this sum is never too
+        // small.
         if links.saturating_add(self.arrivals.list.len()) < most {
             return true;
         }
@@ -119,8 +121,9 @@ impl<P: Provider, N: Network> Core<P, N> {
         links.saturating_add(others.count()) < most
     }
 
-    /// Whether there is a place for one more that is begun from there. Who is on its way from there has one; by another address of
-    /// its host it comes again, once the link is known.
+    /// Whether there is a place for one more that is begun from there. An owner that already has an arrival from this address
+    /// has its place. A rail of its own from another address of its host is rejected if that address is full, and admitted once
+    /// the link is known.
     fn has_room_from(&self, from: IpAddr, who: Who) -> bool {
         let most = usize::try_from(self.config.links_per_address).unwrap_or(usize::MAX);
         let begun = self.links().filter(|(_, link)| {

@@ -1,4 +1,4 @@
-//! What links are made with, and why there is none.
+//! Configuration of links, and the reasons why a link cannot be made.
 
 use core::fmt;
 
@@ -12,12 +12,12 @@ use crate::{ChannelConfig, HandshakeLimits, NoRoute};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkConfig {
-    /// What sessions go by: times, and the length of a fragment.
+    /// Timers of the sessions, and the length of a fragment.
     pub session: SessionConfig,
-    /// What each rail's channel is made with. Default that of a channel, with a timeout and retries that find a dead
-    /// peer in time ([`TRANSPORT_TIMEOUT`], [`TRANSPORT_RETRY_COUNT`]). A rail is judged by what completes on it, so each request
-    /// does: [`ChannelConfig::unsignaled_max`] is 0 or 1. [`ChannelConfig::inline_bytes_max`] has room for what is said first on a
-    /// connection, [`SESSION_ATTACH_BYTES`].
+    /// Configuration of each rail's channel. Default that of a channel, with a timeout and retries that find a dead peer in
+    /// time ([`TRANSPORT_TIMEOUT`], [`TRANSPORT_RETRY_COUNT`]). A rail is judged by its completions, so every request is
+    /// signaled: [`ChannelConfig::unsignaled_max`] is 0 or 1. [`ChannelConfig::inline_bytes_max`] is at least
+    /// [`SESSION_ATTACH_BYTES`], the first frame on a connection.
     pub channel: ChannelConfig,
     /// Fragments a link keeps until the peer acknowledges them. Default 512, 2 MiB of memory: nearly two of the longest
     /// messages, so that one is sent while the one before is acknowledged.
@@ -26,12 +26,14 @@ pub struct LinkConfig {
     pub ahead: u32,
     /// The longest message that is taken. Default 1 MiB, which a link has memory for.
     pub message_bytes_max: usize,
-    /// Links at most, those that peers begin among them: from before their peers are told yes. Default 64. Beyond that a peer is
-    /// told that we are busy, and comes again; never one whose link is here, and that brings another rail of it.
+    /// Limit on links, links that peers begin included; a link counts before its peer's handshake is accepted. Default 64.
+    /// Beyond the limit a peer is rejected as busy, and retries. A peer whose link exists, and which connects another rail of
+    /// it, is never rejected for this.
     pub links_max: u32,
-    /// Of these, begun by peers from one address at most, as their handshakes' streams have it. Default 32, half of all: of a host with one
-    /// address. A link whose rails came from several counts at each. What is beyond is told that we are busy, as beyond
-    /// [`LinkConfig::links_max`]. In a mesh, where each member has one, no fewer than there are members.
+    /// Limit on links begun by peers from one address, the source address of their handshakes' streams. Default 32, half of
+    /// `links_max`, so one host with one address leaves room. A link whose rails came from several addresses counts at each.
+    /// Beyond the limit a peer is rejected as busy, as beyond [`LinkConfig::links_max`]. In a mesh the limit is at least the
+    /// number of members: all of them may be processes of one host.
     pub links_per_address: u32,
     /// One-sided requests of a link at most that have no end yet. Default 16, 64 KiB of memory: each has that of a fragment,
     /// which is the most it writes or reads.

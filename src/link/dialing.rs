@@ -27,9 +27,9 @@ use crate::{ChannelConfig, Connecting, Connection, Node, Worker};
 /// Rails that are being looked for: our ports are looked at.
 pub(super) struct Finding {
     look: Look,
-    /// Those of the peer's.
+    /// The peer's rails.
     peers: Vec<AdvertisedRail>,
-    /// Whether something changed since the look began, which may have passed by it: another one follows.
+    /// Whether something changed since the look began: the look may have missed it, so another one follows.
     is_again: bool,
     /// How many looks came to nothing, one after the other.
     failed: u32,
@@ -77,8 +77,8 @@ impl Finding {
         })
     }
 
-    /// Has another look follow the one that is under way, for these rails. What comes of that one is gone by all the same: were it
-    /// given up, nothing would come of changes that follow each other faster than our ports are looked at.
+    /// Has another look follow the one that is under way, for these rails. The result of the present look is used all the same.
+    /// If it were discarded, changes that follow each other faster than a look takes would never be acted on.
     pub(super) fn follow(&mut self, peers: Vec<AdvertisedRail>) {
         self.peers = peers;
         self.is_again = true;
@@ -104,7 +104,7 @@ impl Finding {
         looking.take(node, workers)
     }
 
-    /// What becomes readable once they can be found.
+    /// Descriptor that becomes readable once our rails are found; `None` without a signal.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.look {
             Look::On { signal, .. } => Some(signal.as_ref()?.descriptor()),
@@ -181,7 +181,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     /// The same, over rails of ours that were looked at.
     pub(super) fn reroute_over(&mut self, our_rails: &Rails, handle: &Handle, now: Instant) {
         if self.takes_handle(handle) {
-            // What is being looked for is of the handle before.
+            // The look under way is for the rails of the previous handle.
             self.finding = None;
             let listed: Vec<_> = handle.rails().iter().collect();
             self.go_by_rails(our_rails, &listed, now);
@@ -234,7 +234,8 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Has our ports looked at a while later, since they could not be now. That says nothing of the peer, which says once where it is.
+    /// Has our ports looked at a while later, since they could not be now. This failure says nothing about the peer, and the
+    /// peer reports its address only once.
     fn look_later(&mut self, (peers, failed): (Vec<AdvertisedRail>, u32), why: ConnectError, now: Instant) {
         tell!(
             warn,
@@ -277,7 +278,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             Ok(Ok(found)) => self.go_by(found, now),
             // One that was not there yet may be by the look that follows.
             Ok(Err(reason)) if is_again => self.note_unreached(reason),
-            // Where nothing reaches it now, rails are tried as before.
+            // No rail reaches the peer now: its present rails are tried as before.
             Ok(Err(reason)) => self.not_found(reason),
             Err(reason) => {
                 self.look_later((peers, failed), reason, now);
@@ -311,7 +312,7 @@ impl<P: Provider, N: Network> Link<P, N> {
     pub(super) fn go_by_rails(&mut self, our_rails: &Rails, peers: &[AdvertisedRail], now: Instant) {
         match rails_to(our_rails, peers) {
             Ok(found) => self.go_by(found, now),
-            // What is being looked for may be found all the same: that look may be a later one.
+            // A look under way may be newer than these rails, and may still find one.
             Err(_) if self.finding.is_some() => {}
             Err(reason) => self.not_found(reason),
         }
@@ -375,8 +376,8 @@ impl<P: Provider, N: Network> Link<P, N> {
         node.begin(workers, aim, &channel, patience)
     }
 
-    /// Goes on with the rails that are being connected; `made` gets each channel that came of it. Who is there instead of the peer
-    /// has so long to say so.
+    /// Goes on with the rails that are being connected; `made` gets each channel that came of it. Another process at the peer's
+    /// address has until `within` to say who it is.
     pub(super) fn poll_connecting(
         &mut self,
         node: &Node<P, N>,
@@ -418,7 +419,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 (_, None) => None,
             };
             if let Some((error, is_another)) = failed {
-                // Of where it is to go now nothing is known.
+                // Nothing is known yet of the address that the rail is to lead to now.
                 let was_readdressed = core::mem::take(&mut rail.is_readdressed);
                 let is_another = is_another && !was_readdressed;
                 self.session.connect_failed(index, is_another, now, random);
@@ -427,15 +428,16 @@ impl<P: Provider, N: Network> Link<P, N> {
             }
         }
         if has_failed {
-            // Of rails that the handle has no room for nobody says that they are others by now.
+            // The handle has no room for some rails, and no peer reports that those have changed: the peer is asked for them.
             self.ask_for_rails();
         }
     }
 }
 
 impl<P: Provider, N: Network> LinkRail<P, N> {
-    /// What an attempt to connect that failed says: its failure, and whether another process is there, by its own proof. A
-    /// [`RejectReason::STALE_HANDLE`] proves nothing: who says so is asked who it is, and `None` is the answer until it has said that.
+    /// Returns how a failed attempt to connect ends: its failure, and whether another process is at the address, by that
+    /// process's own proof. A [`RejectReason::STALE_HANDLE`] proves nothing, so the process that sent it is asked who it is.
+    /// `None` until it has answered.
     fn ask_who_is_there(
         &mut self,
         node: &Node<P, N>,

@@ -110,7 +110,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             channel: turn.channel.id(),
         };
         if let Event::Failed { ticket, status } = &event {
-            // Of a channel that was given up, too: it is often given up before this is told.
+            // Channels that were given up are included: a channel is often given up before its denial is reported.
             if is_denial(*status) {
                 self.links_mut().for_each(|link| link.denied(at, *ticket));
             }
@@ -203,7 +203,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         if let Err(reason) = outcome {
             tell_refused(reason);
             let refusal = Refusal::new(said.epoch, reason).to_bytes();
-            // Where it does not go out, the peer gives the connection up by itself.
+            // If the refusal cannot be posted, the peer gives the connection up by itself.
             let _ = turn.channel.post_inline(Operation::Send, &refusal);
             self.give_up(at, Deadline::after(now, self.config.session.dead_after));
         }
@@ -241,7 +241,7 @@ impl<P: Provider, N: Network> Core<P, N> {
             let other = link.other_on((at.worker, port), said.rail)?;
             Some((other, link.session.rail_state(other)))
         });
-        // Of one that does not answer, the peer has noticed sooner.
+        // A suspect rail may be replaced: the peer noticed sooner than this side that it does not answer.
         if other.is_some_and(|(_, state)| state != HealthState::Suspect) {
             return Err(RefusalReason::PORT_IN_USE);
         }

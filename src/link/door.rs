@@ -1,7 +1,7 @@
-//! Where peers come in: handshakes beside the Workers' thread, and the connections that come of them.
+//! Acceptance of peers: the handshakes beside the Workers' thread, and the connections that they result in.
 //!
-//! What peers do or leave undone in their handshakes is `handshakes`' to bear; here, connections are accepted, which waits
-//! for nobody.
+//! The module `handshakes` copes with slow, silent or hostile peers. This module only accepts finished connections, and never
+//! waits.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -25,7 +25,7 @@ const ACCEPTED_MAX: usize = 64;
 
 /// The handshakes, wherever they advance, and what is accepted of them: for each Worker by itself.
 pub(super) struct Door<P: Provider, N: Network> {
-    /// What leads peers here, and where it listens, where that is known.
+    /// Handle that leads peers here, and the address that is listened at, if both are known.
     way: Option<(Handle, SocketAddr)>,
     handshakes: Advancing<P, N>,
     acceptances: Vec<Acceptances<P>>,
@@ -33,13 +33,13 @@ pub(super) struct Door<P: Provider, N: Network> {
     closed: Option<ConnectError>,
 }
 
-/// Where handshakes advance.
+/// The place in which handshakes advance.
 enum Advancing<P: Provider, N: Network> {
     /// On a thread of their own.
     Beside(#[expect(dead_code, reason = "its drop ends the thread")] Box<Background>),
     /// Whenever the links are polled.
     Here(Box<Handshakes<P, N>>),
-    /// Wherever the caller has them do so.
+    /// In [`Handshakes`] that the caller polls.
     Elsewhere,
 }
 
@@ -71,7 +71,7 @@ impl<P: Provider, N: Network> Door<P, N> {
         }
     }
 
-    /// What leads peers here, where it is known.
+    /// Handle that leads peers here, if it is known.
     pub(super) const fn handle(&self) -> Option<&Handle> {
         match &self.way {
             Some((handle, _)) => Some(handle),
@@ -89,7 +89,7 @@ impl<P: Provider, N: Network> Door<P, N> {
         is_new.then_some(handle)
     }
 
-    /// What the handshakes came to.
+    /// Counts of the handshakes.
     pub(super) fn counts(&self) -> HandshakeCounts {
         self.acceptances
             .first()
@@ -114,7 +114,7 @@ impl<P: Provider, N: Network> Door<P, N> {
         }
     }
 
-    /// What becomes readable when there is something to accept.
+    /// Descriptors that become readable when there is something to accept.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.acceptances.iter().filter_map(Acceptances::descriptor)
     }
@@ -147,7 +147,7 @@ impl<P: Provider, N: Network> Door<P, N> {
                             }
                             break;
                         }
-                        // What failed is its peer's to do again.
+                        // The peer of a failed handshake has to retry.
                         Err(_) => {}
                     }
                 }

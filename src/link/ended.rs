@@ -51,7 +51,7 @@ mod tests {
             ended.why(who(KEPT as u64 + 1)),
             Some(RefusalReason(KEPT as u8 + 1))
         );
-        // Of another process the same name is another's.
+        // The same name is another session if another process uses it.
         let peer = InstanceId::new(8).unwrap();
         assert_eq!(ended.why(Who { peer, ..who(2) }), None);
     }

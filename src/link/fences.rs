@@ -1,4 +1,4 @@
-//! What the peer is told that nothing of it is taken any more, and when that is so.
+//! Fences: the promise to a peer that nothing more is taken from connections it gave up, and when that promise can be made.
 
 use doorbell_core::session::{Epoch, SESSION_RAILS_MAX};
 
@@ -29,7 +29,7 @@ impl Fences {
     /// The peer has given up a rail's connections up to this one.
     pub(super) fn asked(&mut self, rail: u8, through: Epoch) {
         if let Some(owed) = self.owed.get_mut(usize::from(rail)) {
-            // What was asked before may come behind, over another rail.
+            // An earlier request may arrive later, over another rail.
             let known = owed.map_or(Epoch::NONE, |(known, _)| known);
             *owed = Some((through.max(known), false));
         }
@@ -143,7 +143,7 @@ mod tests {
         fences.look(under_way);
         fences.answered(0);
         assert_eq!((fences.due(1), fences.is_any_to_go()), (None, true));
-        // That may last, and costs nothing meanwhile.
+        // This may last, and costs nothing meanwhile.
         fences.look(|of| (of == at(8)).then_some(NOT_DESTROYED));
         assert_eq!((fences.due(1), fences.is_any_to_go()), (None, false));
         fences.asked(0, epoch(3));

@@ -24,7 +24,8 @@ const WORD_ALIGN_MASK: u64 = 7;
 #[derive(Debug, Default)]
 pub(super) struct Ours {
     grants: Vec<Grant>,
-    /// Those withdrawn last, which the peer's device was told: the peer may lose that with the connection, before it looks.
+    /// Grants withdrawn last, whose withdrawal the peer's device acknowledged: the peer may lose the news with the connection,
+    /// before it reads it.
     ended: VecDeque<Grant>,
     next: u32,
 }
@@ -85,8 +86,9 @@ impl Ours {
         }
     }
 
-    /// What is to be told on a rail's connection, on this Worker's device. What was withdrawn is told on whichever there is until
-    /// it has been said once, since the one on which the peer was let know it may be gone; and again once that one is lost.
+    /// Next grant or withdrawal to announce on a rail's connection, for this Worker's device. A withdrawal is announced on
+    /// every connection until one of them has delivered it, since the peer may have learned of the grant on a connection that
+    /// is gone. If the connection that delivered it is lost, it is announced again.
     pub(super) fn untold(&self, rail: u8, worker: usize, epoch: Epoch) -> Option<Granted> {
         let index = usize::from(rail);
         self.grants.iter().find_map(|grant| {
@@ -140,7 +142,7 @@ impl Ours {
         }
     }
 
-    /// Says that a rail's connection is lost. What was withdrawn last, and said on it, is to be said again.
+    /// Says that a rail's connection is lost. The last withdrawals that were announced on it have to be announced again.
     pub(super) fn lost(&mut self, rail: u8) {
         for mut ended in mem::take(&mut self.ended) {
             if ended.withdrawal_done.is_some_and(|(of, _)| of == rail) {
@@ -198,7 +200,7 @@ pub(super) const fn is_of_word(address: u64) -> bool {
     address & WORD_ALIGN_MASK == 0
 }
 
-/// What a grant changed.
+/// Effect of a grant or withdrawal that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// There is another window.
@@ -276,7 +278,7 @@ impl Theirs {
         keys.any(|(_, window)| is_of_word(window.address().wrapping_add(offset)))
     }
 
-    /// Where bytes of a window are, over a rail's connection.
+    /// Remote address of bytes of a window, over a rail's connection.
     pub(super) fn address(
         &self,
         number: u32,
@@ -389,7 +391,7 @@ mod tests {
         assert!(ours.grants.is_empty());
         let next = ours.grant(&[], RemoteAccess::ALL).unwrap();
         assert_ne!(next, number);
-        // Of what was never told, there is nothing to say.
+        // A grant that was never announced needs no withdrawal.
         ours.withdraw(next);
         assert_eq!(ours.untold(0, 0, epoch(1)), None);
         ours.forget(&[Some(epoch(1))]);
@@ -439,7 +441,7 @@ mod tests {
         let again = ours.untold(1, 0, epoch(2)).unwrap();
         assert_eq!(theirs.hear(1, &again), Change::Withdrawn);
         ours.did_tell(1, &again, ticket(1));
-        // That it completed is found when the connection is lost already.
+        // The completion is seen after the connection was lost.
         ours.completed(1, epoch(2), ticket(1));
         ours.forget(&[None, None]);
         let again = ours.untold(0, 0, epoch(3)).unwrap();

@@ -62,7 +62,7 @@ pub enum LinkEvent<'m> {
         window: u32,
         /// Its length.
         bytes: u64,
-        /// What may be done there.
+        /// Permitted access.
         access: RemoteAccess,
     },
     /// It does not any more.
@@ -74,7 +74,7 @@ pub enum LinkEvent<'m> {
     Fetched {
         /// The request.
         request: RequestId,
-        /// What was read, or the eight bytes there were before the atomic.
+        /// The bytes that were read, or the eight bytes in memory before the atomic.
         data: &'m [u8],
     },
     /// A request ended that fetched nothing: a WRITE that is done, or one of which it is not known whether it was done.
@@ -84,7 +84,7 @@ pub enum LinkEvent<'m> {
         /// How.
         end: RequestEnd,
     },
-    /// What its session tells: messages that are done, rails, how it is, and its end.
+    /// An event of the link's session: messages that are done, the state of rails and of the link, and its end.
     Session(SessionEvent),
 }
 
@@ -129,9 +129,9 @@ pub struct Links<P: Provider = Rdma, N: Network = Tcp> {
     door: Option<Door<P, N>>,
     /// Our ports, that are looked at since something changed.
     refreshing: Option<Finding>,
-    /// What came of that, until it is told.
+    /// Result of that look, until it is reported.
     refreshed: Option<Result<(), ConnectError>>,
-    /// How this process is led to, where nobody was told that yet.
+    /// Our new handle, until it is reported.
     untold: Option<Handle>,
 }
 
@@ -140,7 +140,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// thread, which takes a device milliseconds.
     ///
     /// # Errors
-    /// No rail would work with such channels, a Worker's slots are too small for the longest frame, the rails cannot be looked at, or there is no chance.
+    /// No rail would work with such channels, a Worker's slots are too small for the longest frame, the rails cannot be looked at, or there is no entropy.
     pub fn new(node: &Node<P, N>, workers: &[Worker<P>], config: &LinkConfig) -> Result<Self, LinkError> {
         config.check_channel()?;
         let frame_bytes = config.frame_bytes();
@@ -231,8 +231,9 @@ impl<P: Provider, N: Network> Links<P, N> {
         Ok(())
     }
 
-    /// What came of [`Links::refresh`], once for each look: the handle, where it is another than before, for whoever is to find this
-    /// process and has no link to it. `None` while the ports are looked at. Where it was called again meanwhile, another look follows.
+    /// Returns the result of [`Links::refresh`], once for each look: the new handle, if it changed, for processes that are to
+    /// find this one and have no link to it. `None` while the ports are looked at. If [`Links::refresh`] was called again
+    /// meanwhile, another look follows.
     ///
     /// # Errors
     /// The devices could not be listed.
@@ -252,7 +253,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         if is_late {
             tell_late();
         }
-        // What was to be seen still is.
+        // A late look, or a change during it, needs another look.
         let begun = match is_late || is_again {
             true => Finding::begin(node, workers, Vec::new(), now).map(|next| self.refreshing = Some(next)),
             false => Ok(()),
@@ -309,12 +310,12 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.core.draw()
     }
 
-    /// What leads peers here; `None` where none are let in.
+    /// Handle that leads peers here; `None` if no peers are accepted.
     pub fn handle(&self) -> Option<&Handle> {
         self.door.as_ref()?.handle()
     }
 
-    /// What the handshakes of peers came to so far.
+    /// Counts of the peers' handshakes so far.
     pub fn handshakes(&self) -> HandshakeCounts {
         let door = self.door.as_ref();
         door.map_or_else(HandshakeCounts::default, Door::counts)
@@ -326,22 +327,22 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.door.as_ref()?.take_failure()
     }
 
-    /// Why no peer is let in any more, though peers were to be: the handshakes are over that were done elsewhere, or whose thread
-    /// is gone ([`ConnectError::ListenerClosed`]), or other Workers are given than those they are for
-    /// ([`ConnectError::OtherWorkers`]). Links that stand go on.
+    /// Reason why no peer is accepted any more, though peers were to be. [`ConnectError::ListenerClosed`]: the handshakes were
+    /// done elsewhere and ended, or their thread is gone. [`ConnectError::OtherWorkers`]: other Workers are given than the
+    /// handshakes are for. Existing links go on.
     #[must_use]
     pub fn closed_to_peers(&self) -> Option<&ConnectError> {
         self.door.as_ref()?.closed()
     }
 
-    /// Begins a link to the process that handed out a handle, over every pair of rails by which it is reached: where the handle
-    /// has no room for all of its rails, it is asked for them. Its events say when it is there. On a [`Node::open`] a thread of
-    /// its looks at our ports: where no rail reaches the process the link is over then, as
-    /// [`FinalReason::Unreachable`](doorbell_core::session::FinalReason), and [`Links::not_connected`] says why.
+    /// Begins a link to the process that handed out a handle, over every pair of rails that reaches it. If the handle has no
+    /// room for all rails of the process, the process is asked for them. Events report when the link is up. On a [`Node::open`]
+    /// a thread of the Node looks at our ports. If no rail reaches the process, that link ends as
+    /// [`FinalReason::Unreachable`](doorbell_core::session::FinalReason), and [`Links::not_connected`] gives the reason.
     ///
     /// # Errors
-    /// There are too many links, or there is no memory for another. Where the Node has no threads: no rail reaches it, each with
-    /// its reason.
+    /// There are too many links, or there is no memory for another. On a Node without threads, too: no rail reaches the
+    /// process, with the reason for each.
     pub fn connect(
         &mut self,
         node: &Node<P, N>,
@@ -350,7 +351,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     ) -> Result<LinkId, LinkError> {
         let listed = handle.rails().iter().collect();
         let finding = Finding::begin(node, workers, listed, node.network.now())?;
-        // Where a thread looks, what comes of it is told by polling, however soon that is.
+        // If a thread looks, polling reports the result, however soon it is there.
         let looked = match finding.descriptor() {
             None => finding.take(node, workers),
             Some(_) => None,
@@ -372,7 +373,7 @@ impl<P: Provider, N: Network> Links<P, N> {
     ) -> Result<LinkId, LinkError> {
         let listed: Vec<_> = handle.rails().iter().collect();
         let rails = match rails_to(our_rails, &listed) {
-            // Those that reach it may be among those that it says when it is asked.
+            // The rails that reach the process may be among those it lists when it is asked.
             Err(ConnectError::NoRoute(_)) if handle.has_more() => Vec::new(),
             Err(ConnectError::NoRoute(report)) => return Err(LinkError::NoRoute(report)),
             found => found.map_err(LinkError::Connect)?,
@@ -415,8 +416,8 @@ impl<P: Provider, N: Network> Links<P, N> {
     /// is told on every connection anew. Its number names it; `None` where there are as many as may be, where `access` lets
     /// nothing be done, and where one of the windows has no length.
     ///
-    /// The window has to be there until it is withdrawn and the link is over: what a peer asks of memory that is gone
-    /// fails its connection. What the peer may do at most, [`ChannelConfig::remote`](crate::ChannelConfig::remote) says.
+    /// The window has to exist until it is withdrawn and the link is over: a peer's request for memory that is gone fails its
+    /// connection. [`ChannelConfig::remote`](crate::ChannelConfig::remote) limits the access of the peer.
     pub fn grant(
         &mut self,
         id: LinkId,
@@ -426,7 +427,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.core.link_mut(id)?.one_sided.ours.grant(windows, access)
     }
 
-    /// Has a link's peer told that it may not reach a window any more. What it asked before may still be done.
+    /// Has a link's peer told that it may not reach a window any more. Requests that it made before may still be executed.
     pub fn withdraw(&mut self, id: LinkId, window: u32) {
         if let Some(link) = self.core.link_mut(id) {
             link.one_sided.ours.withdraw(window);
@@ -532,7 +533,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         mut each: impl FnMut(LinkId, LinkEvent<'_>),
     ) {
         self.go_on_refreshing(node, workers, now);
-        // What was given up is shut before anybody is told so.
+        // Channels that were given up are shut before any event reports them.
         self.core.close_channels(workers, now);
         self.core.advance(node, workers, now, &mut each);
         self.core.close_channels(workers, now);
@@ -558,9 +559,9 @@ impl<P: Provider, N: Network> Links<P, N> {
         all.chain(door).chain(unclaimed).min()
     }
 
-    /// What an event loop watches for input, beside the Workers' own: where handshakes have a thread, a peer that is to be
-    /// let in makes one readable; and where a thread looks at the ports for a link, or makes a queue pair for a rail that is
-    /// connected from here, that it is done does. These are others after a poll.
+    /// Descriptors that an event loop watches for input, beside the Workers' own. If handshakes have a thread, a peer that is
+    /// to be accepted makes one readable. A thread that has looked at the ports for a link, or made a queue pair for a rail
+    /// that connects from here, makes one readable, too. The set changes with each poll.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let links = || self.core.links().map(|(_, link)| link);
         let rails = links().flat_map(|link| &link.rails);
@@ -602,7 +603,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.core.link(id).is_some_and(|link| link.session.is_connected())
     }
 
-    /// What a link counted; nothing where there is none.
+    /// Counts of a link; zero if there is no such link.
     #[must_use]
     pub fn counts(&self, id: LinkId) -> SessionCounts {
         let link = self.core.link(id);

@@ -1,7 +1,7 @@
 //! Links: one ordered stream of messages to a peer over all rails that reach it, each message exactly once.
 //!
-//! What is to be done, `doorbell_core::session` decides. Here it is done, with channels of Workers and the handshake that
-//! makes them: [`Links`] holds all links of one thread's Workers, and polls them.
+//! `doorbell_core::session` decides what a link does. This module carries it out, with channels of Workers and the handshake
+//! that makes them: [`Links`] holds all links of one thread's Workers, and polls them.
 
 mod arrivals;
 mod config;

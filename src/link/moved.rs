@@ -1,10 +1,10 @@
-//! What a peer was told of how this process is reached.
+//! Record of how the peer was told that this process is reached.
 
 use doorbell_core::session::{Epoch, SESSION_RAILS_MAX};
 use doorbell_core::wire::Handle;
 
-/// The handle that was told last, and for each rail the connection on which it was: on each it is told once, whichever takes
-/// something at the moment.
+/// The handle that was announced last, and for each rail the connection on which it was. It is announced once on each
+/// connection, whichever takes something at the moment.
 #[derive(Debug)]
 pub(super) struct ToldMoved {
     handle: Option<Handle>,
@@ -50,7 +50,7 @@ mod tests {
     use doorbell_core::wire::{AdvertisedRail, Handle, InstanceId, SpeedClass};
     use doorbell_core::{Gid, IpPrefix};
 
-    /// Of a process that is reached at an address that ends so.
+    /// Handle of a process whose address ends in this byte.
     fn handle(last: u8) -> Handle {
         let address = IpAddr::from([10, 0, 0, last]);
         let prefix = IpPrefix::new(address, 24).unwrap();

@@ -25,29 +25,29 @@ use super::state::{Link, Posted, posted};
 use super::store::Store;
 use crate::{Lease, SendErrorKind, Worker};
 
-/// What is asked of a window of the peer's.
+/// Request for a window of the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Request<'b> {
-    /// To write these bytes there. Where its rail fails it may be done again, and so more than once: the same bytes, before
-    /// anything that was asked for after its end.
+    /// WRITE of these bytes. If its rail fails it may be executed again, and so more than once: with the same bytes, and before
+    /// any request that was made after its end.
     Write(&'b [u8]),
-    /// The same, but never done again: where its rail fails, it is not known whether it was done.
+    /// WRITE of these bytes that is never executed again: if its rail fails, it is unknown whether it was executed.
     WriteOnce(&'b [u8]),
-    /// To read so many bytes.
+    /// READ of so many bytes.
     Read(u32),
-    /// To add to an aligned word, wrapping; what was there is read.
+    /// Addition to an aligned word, wrapping; the previous value is fetched.
     FetchAndAdd(u64),
-    /// To replace an aligned word where it equals `compare`; what was there is read.
+    /// Replacement of an aligned word if it equals `compare`; the previous value is fetched.
     CompareAndSwap {
-        /// What it must equal.
+        /// Value that the word must equal.
         compare: u64,
-        /// What replaces it.
+        /// Value that replaces it.
         swap: u64,
     },
 }
 
-/// What is kept of a request: the bytes of a WRITE are in the store.
+/// Record of a request; the bytes of a WRITE are in the store.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
     offset: u64,
@@ -184,7 +184,7 @@ impl OneSided {
         self.requests.is_any_open()
     }
 
-    /// The next end to tell. What a request fetched was told when it came.
+    /// The next end to report. A request that fetched data was reported when the data came.
     pub(super) fn poll_end(&mut self) -> Option<(RequestId, RequestEnd)> {
         loop {
             let (id, end) = self.requests.poll_end()?;
@@ -195,7 +195,7 @@ impl OneSided {
         }
     }
 
-    /// What a request would do over a rail's connection, and with how many bytes.
+    /// Operation that a request needs over a rail's connection, and its record.
     fn operation(&self, id: RequestId, window: u32, over: (u8, Epoch)) -> Option<(Operation, Asked)> {
         let asked = *self.asked.get(id.place())?;
         let range = (asked.offset, u64::from(asked.bytes));
@@ -354,7 +354,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Where a rail's channel is, if something may be posted there now.
+    /// The channel of a rail, if something may be posted there now.
     fn open_rail(&self, rail: u8) -> Option<(At, Epoch)> {
         let at = self.rails.get(usize::from(rail))?.at?;
         let may = self.session.takes_beside(rail);
@@ -417,7 +417,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         ours: Option<&(Handle, Sequence)>,
         turn: (Instant, u64),
     ) {
-        // Of the side that connects the peer connects to nothing.
+        // The peer never connects to the side that connects, so only the other side announces its handle.
         let Some((handle, number)) = ours.filter(|_| self.session.role() == Role::Responder) else {
             return;
         };
@@ -456,8 +456,8 @@ impl<P: Provider, N: Network> Link<P, N> {
         self.took(rail, outcome, bytes.len(), None, turn)
     }
 
-    /// Notes what became of something that was to be posted; as which request, if it is on its way. What failed, its completion
-    /// tells.
+    /// Notes what became of something that was to be posted; as which request, if it is on its way. The completion of a failed
+    /// request reports it.
     fn took(
         &mut self,
         rail: u8,
@@ -489,7 +489,8 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Posts what waits for a rail, the oldest first as far as places go. What no device takes holds up nothing behind it.
+    /// Posts what waits for a rail, the oldest first as far as places go. A request that no device takes does not hold up the
+    /// requests behind it.
     fn post_requests(&mut self, workers: &mut [Worker<P>], turn: (Instant, u64)) {
         let (now, _) = turn;
         let mut from = 0;
@@ -554,8 +555,8 @@ impl<P: Provider, N: Network> Link<P, N> {
     }
 }
 
-/// What is open of the best rails there are: where all of these are full, it is waited for them, and those in doubt are
-/// left alone.
+/// The open rail of the best state there is. If all rails of that state are full, they are waited for, and rails in a worse
+/// state are left alone.
 fn open_of_best<T>(rails: impl Iterator<Item = (HealthState, Option<T>)>) -> Option<T> {
     let tier_of = |state| match state {
         HealthState::Up => Some(0_u8),

@@ -78,7 +78,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         let Some(handle) = self.handle.filter(|_| is_due && is_free) else {
             return;
         };
-        // Where a rail of ours leads, first.
+        // Addresses that a rail of ours leads to come first.
         let between = self.rails.iter().filter_map(|rail| rail.between.as_ref());
         let paired = between.map(|between| between.peer.address().address());
         let listed = handle.rails().iter().map(|rail| rail.address().address());
@@ -91,7 +91,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         let turn = usize::try_from(self.question.failed).unwrap_or(0);
         let turn = turn.checked_rem(addresses.len()).unwrap_or(0);
         let within = Deadline::after(now, config.session.attach_within);
-        // What no network leads to says so at once.
+        // An address that no network reaches fails at once, and the next one is asked.
         let (before, from) = addresses.split_at(turn);
         let mut in_turn = from.iter().chain(before);
         let asking = in_turn.find_map(|address| {

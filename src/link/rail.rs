@@ -72,10 +72,10 @@ struct InFlight {
 }
 
 pub(super) struct LinkRail<P: Provider, N: Network> {
-    /// Of the side that connects.
+    /// Pair of rails that this one connects; only on the side that connects.
     pub(super) between: Option<Between>,
     pub(super) connecting: Option<Connecting<P, N>>,
-    /// The question who is there, to one that says it is another than the peer, and what it said.
+    /// The question to a process that says it is not the peer, and the failure that it reported.
     pub(super) asking: Option<(Asking<N>, ConnectError)>,
     /// Whether it is to lead to another address than it is being connected to, or than is asked.
     pub(super) is_readdressed: bool,
@@ -84,14 +84,15 @@ pub(super) struct LinkRail<P: Provider, N: Network> {
     pub(super) at: Option<At>,
     /// The port of the device that its channel is on, where the peer connected.
     pub(super) port: u8,
-    /// Where the stream of its handshake came from, where the peer connected.
+    /// Source address of its handshake's stream, if the peer connected.
     pub(super) from: Option<IpAddr>,
-    /// Where its channel leads, or led.
+    /// Worker and peer address of its channel, or of its last one.
     pub(super) leads: Option<Leads>,
     pub(super) counts: LinkRailCounts,
-    /// What was posted and has not completed.
+    /// Requests that were posted and have not completed.
     in_flight: VecDeque<InFlight>,
-    /// The same of the channel before, where its device may still say why it failed: receives are often told of first.
+    /// Requests of the previous channel, while its device may still report why it failed: failed receives are often reported
+    /// first.
     before: Option<(At, VecDeque<InFlight>)>,
 }
 
@@ -102,7 +103,7 @@ pub(super) struct Leads {
     pub(super) peer: IpAddr,
 }
 
-/// What was counted of a rail of a link, over all channels it had.
+/// Counts of a rail of a link, over all channels it had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkRailCounts {
@@ -121,7 +122,7 @@ pub struct LinkRailCounts {
 }
 
 impl LinkRailCounts {
-    /// What two rails counted together.
+    /// Sum of the counts of two rails.
     pub(super) const fn plus(self, other: Self) -> Self {
         Self {
             connections: self.connections.saturating_add(other.connections),

@@ -23,11 +23,11 @@ pub struct LinkRailReport<'l> {
     pub peer: IpAddr,
     /// How it is.
     pub state: HealthState,
-    /// What was counted, over all channels it had.
+    /// Counts over all channels it had.
     pub counts: LinkRailCounts,
 }
 
-/// What links counted that are over, so that what is told of all together does not fall as one ends.
+/// Counts of links that are over, so that totals do not fall when a link ends.
 #[derive(Debug, Default)]
 pub(super) struct Gone {
     counts: SessionCounts,
@@ -55,7 +55,7 @@ impl Gone {
 }
 
 impl<P: Provider, N: Network> Links<P, N> {
-    /// What links counted that are over.
+    /// Counts of links that are over.
     pub(crate) const fn counts_gone(&self) -> SessionCounts {
         self.core.gone.counts
     }

@@ -24,7 +24,7 @@ use crate::{Channel, Lease, SendError, SendErrorKind, Worker};
 pub(super) struct Link<P: Provider, N: Network> {
     pub(super) session: Session<Box<[Retained]>, Box<[Kept]>>,
     pub(super) rails: Vec<LinkRail<P, N>>,
-    /// Where the peer is, on the side that connects.
+    /// Handle of the peer; only on the side that connects.
     pub(super) handle: Option<Handle>,
     /// The rails that are being looked for, where the peer is reached by others.
     pub(super) finding: Option<Finding>,
@@ -38,11 +38,11 @@ pub(super) struct Link<P: Provider, N: Network> {
     pub(super) peer: Option<InstanceId>,
     out: Store,
     held: Store,
-    /// What there is of a message in several fragments.
+    /// The fragments so far of a message in several fragments.
     assembly: Vec<u8>,
     message_bytes_max: usize,
     fragment_bytes: u32,
-    /// What it has beside messages.
+    /// One-sided requests and grants, beside messages.
     pub(super) one_sided: OneSided,
     /// The end, until it is told: behind all else.
     pub(super) last_event: Option<SessionEvent>,
@@ -50,7 +50,7 @@ pub(super) struct Link<P: Provider, N: Network> {
     pub(super) told_moved: ToldMoved,
 }
 
-/// What became of a request that was to be posted.
+/// Outcome of posting a request.
 pub(super) enum Posted {
     Done(Ticket),
     Blocked,
@@ -159,7 +159,7 @@ impl<P: Provider, N: Network> Link<P, N> {
             self.session.fail(FinalReason::Violation(Violation::Malformed));
             return;
         };
-        // Where it breaks the rules, the session is over, and says so.
+        // A frame that breaks the rules ends the session, which reports it.
         let Ok(received) = self.session.received(rail, &frame, now) else {
             return;
         };
@@ -284,7 +284,7 @@ pub(super) fn frame_bytes(action: &Action) -> u64 {
         Action::Acknowledge { .. } | Action::Farewell { .. } => SESSION_HEADER_BYTES,
         _ => 0,
     };
-    // Of what is kept and sent, it is the backlog.
+    // Fragments are kept for retransmission: their bytes, header included, are the action's backlog.
     u64::try_from(frame)
         .unwrap_or(u64::MAX)
         .saturating_add(action.backlog_bytes())

@@ -17,7 +17,7 @@ use super::state::{Link, Posted, frame_bytes};
 use super::told::tell_session;
 use crate::{Node, Worker};
 
-/// What polling the Workers needs of it.
+/// State of the links that polling the Workers needs.
 pub(super) struct Core<P: Provider, N: Network> {
     pub(super) config: LinkConfig,
     pub(super) routes: Routes,
@@ -26,7 +26,7 @@ pub(super) struct Core<P: Provider, N: Network> {
     /// The speed of each Worker's fastest rail.
     pub(super) speeds_mbps: Vec<u32>,
     pub(super) places: Vec<Place<P, N>>,
-    /// What links counted that are over.
+    /// Counts of links that are over.
     pub(super) gone: Gone,
     pub(super) closing: Vec<Ending>,
     pub(super) arrivals: Arrivals,

@@ -1,4 +1,4 @@
-//! What happens to links, told.
+//! Log events about links.
 
 use doorbell_core::session::SessionEvent;
 use doorbell_core::wire::RefusalReason;
@@ -23,20 +23,20 @@ pub(super) fn tell_accepted(link: LinkId) {
     tell!(info, "link accepted", link = link);
 }
 
-/// What a peer began was none, or there is no room for it.
+/// Logs that a link begun by a peer was refused: its frame was invalid, or there is no room.
 pub(super) fn tell_refused(reason: RefusalReason) {
     tell!(warn, "link refused", reason = format_args!("{reason:?}"));
 }
 
-/// No peer is let in any more.
+/// Logs that no peer is accepted any more.
 pub(super) fn tell_closed(reason: &ConnectError) {
     tell!(error, "no peer is let in any more", reason = reason);
 }
 
-/// The channel of a rail failed.
+/// Logs that the channel of a rail failed.
 pub(super) fn tell_failed(link: LinkId, rail: u8, state: ChannelState) {
     match state {
-        // What it was flushed for is told where the channel is closed.
+        // The reason for a flush is logged where the channel is closed.
         ChannelState::Failed { cause } if !cause.status.is_flush() => {
             tell!(
                 warn,
