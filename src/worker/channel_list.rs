@@ -37,7 +37,7 @@ pub(crate) struct Notice {
 }
 
 impl Notice {
-    /// Of the channel of this index.
+    /// A notice for the channel of this index.
     pub(crate) fn new(list: &Arc<Due>, channel: u32) -> Self {
         Self {
             list: Arc::clone(list),
@@ -77,8 +77,8 @@ impl Notice {
         self.list.tell(self.channel);
     }
 
-    /// Whether the Worker is to go on looking whether credits came: as long as the channel wants them. Where channels of
-    /// two places were exchanged, the one of this place is waited for.
+    /// Whether the Worker is to go on looking whether credits came: as long as the channel wants them. If channels of two
+    /// places were exchanged, only the notice of this place's channel counts.
     #[inline]
     pub(super) fn keep_wanting(&mut self, list: &Arc<Due>, channel: u32, wants: bool) -> bool {
         if self.channel != channel || !Arc::ptr_eq(&self.list, list) {

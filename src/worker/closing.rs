@@ -1,5 +1,5 @@
-//! Closing a channel, by polling: what was posted is waited for, the rest flushed, the queue pair destroyed away
-//! from this thread, and its place given back once the completion queues hold nothing of it any more.
+//! Closing of a channel, by polling. Posted requests complete, the rest is flushed, and the reaper destroys the queue pair away
+//! from this thread. The place is free again once the completion queues hold nothing of the channel.
 
 use core::fmt;
 use core::time::Duration;
@@ -18,11 +18,11 @@ use crate::half::Held;
 use crate::tell::tell;
 use crate::{ChannelId, ChannelState, Event};
 
-/// What is left when the deadline passes is flushed, which takes no peer: the most a device is given for it.
+/// Longest time for a device to flush what is left when the deadline passes. Flushing needs no peer.
 const FLUSH_MAX: Duration = Duration::from_millis(500);
 
-/// How long a failed queue pair on shared receives is given to end what it had begun to receive, on a device that
-/// does not say when it has: what such a device has to do takes microseconds.
+/// Longest time for a failed queue pair on shared receives to finish a receive that it had begun, if the device does not report
+/// its last one. A device needs microseconds for it.
 const LAST_RECEIVE_MAX: Duration = Duration::from_millis(50);
 
 /// How long a peer without receives is waited for, and how long its device is given to acknowledge a farewell past the deadline of the
@@ -37,9 +37,9 @@ const LINGER: Duration = Duration::from_millis(10);
 pub(super) struct Closing {
     reservation: Arc<Reservation>,
     stage: Stage,
-    /// Of the shared receives, those its peer may have used until its queue pair was gone.
+    /// The shared receives that its peer may have used until its queue pair was gone.
     granted: u32,
-    /// What went wrong so far.
+    /// Errors so far.
     outcome: Result<(), CloseError>,
     /// Whether the Worker closes it by itself, since it is lost.
     pub(super) is_by_itself: bool,
@@ -82,7 +82,7 @@ impl Closing {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// What was posted is waited for.
+    /// Posted requests are waited for.
     Draining {
         until: Deadline,
         /// Until when the farewell waits for a receive of the peer.
@@ -99,12 +99,12 @@ enum Stage {
         until: Deadline,
         last_receive: Option<Deadline>,
     },
-    /// What it took of the shared receives is taken out of the completion queue while the channel is there for it: no
-    /// more completions than these.
+    /// The channel's completions of shared receives are taken out of the completion queue while the channel exists: this many
+    /// at most.
     Emptying { receives: u32 },
     /// The reaper has the channel.
     Destroying,
-    /// The queue pair is gone. What it left in the completion queues is taken out: no more than these many.
+    /// The queue pair is gone. Its remaining completions are taken out of the completion queues: this many at most.
     Sweeping { sends: u32, receives: u32 },
 }
 
@@ -128,8 +128,8 @@ impl<P: Provider> Worker<P> {
     /// Nothing here waits or destroys: what takes long happens on another thread. At the deadline, what is
     /// not done is flushed, and each request gets its error.
     ///
-    /// Behind what was posted the peer is told: [`Event::PeerClosed`]. Where it has no receive left, that waits 20 ms for one, and
-    /// the peer then finds it when it next sends or announces something.
+    /// Behind the posted requests the peer is notified: [`Event::PeerClosed`]. If the peer has no receive left, the notice
+    /// waits 20 ms for one. After that, the peer finds the channel closed when it next sends or announces something.
     ///
     /// A channel that is lost the Worker closes by itself ([`ChannelConfig::close_when_lost`](crate::ChannelConfig::close_when_lost)):
     /// then this goes on with that, or has nothing left to do.
@@ -181,8 +181,9 @@ impl<P: Provider> Worker<P> {
     /// Closes a channel and waits until it is gone: half a second past the deadline at most. `each`
     /// gets the events that come meanwhile, of all channels.
     ///
-    /// The peer is told as by [`Worker::begin_close`]. Where it does not understand that, what was posted after the last signaled
-    /// request cannot be waited for: with `unsignaled_max` set, end with a request of [`PostFlags::SIGNALED`](crate::PostFlags).
+    /// The peer is notified as by [`Worker::begin_close`]. If the peer does not understand that notice, requests posted after
+    /// the last signaled one cannot be waited for: with `unsignaled_max` set, end with a request of
+    /// [`PostFlags::SIGNALED`](crate::PostFlags).
     ///
     /// # Errors
     /// Something was not done by the deadline, the device refused, or polling failed. The

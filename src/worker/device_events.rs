@@ -1,4 +1,4 @@
-//! What the device says of its own accord: taken for the Worker, and told to whoever asks.
+//! Asynchronous events of the device: taken for the Worker, and reported to its callers.
 
 use std::collections::VecDeque;
 
@@ -74,7 +74,7 @@ impl DeviceEvents {
         let Some(shared) = &mut receives.shared else {
             return;
         };
-        // Where the descriptor failed, whoever asks is told.
+        // A failed descriptor is reported to callers that ask for events.
         while let Ok(Some(event)) = context.next_event().inspect(tell_event) {
             shared.note(event, places);
             if !matches!(event, AsyncEvent::LastReceiveReached(_)) {
@@ -88,9 +88,8 @@ impl<P: Provider> Worker<P> {
     /// Takes the next asynchronous event of the device, without blocking: `None` where none waits. One makes
     /// the descriptor of [`Worker::context`] readable; ask after a closing, too, which may have found some.
     ///
-    /// With shared receives, take the events here and not from the context: the limit is set
-    /// again only after it was told here. Of those that closings found, the last 64 are kept; see
-    /// [`Worker::events_dropped`].
+    /// With shared receives, take the events here and not from the context: the limit is set again only after it was told here.
+    /// The last 64 events that closings found are kept; see [`Worker::events_dropped`].
     ///
     /// # Errors
     /// The descriptor failed, or the device refused to set the limit of the shared receives again; then

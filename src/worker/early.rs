@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use doorbell_core::in_place;
 use doorbell_core::provider::Provider;
 
-/// What came early, in the order it was polled in.
+/// Completions that came before their channel was admitted, in the order of polling.
 pub(super) struct Early<P: Provider> {
     waiting: VecDeque<P::Completion>,
 }
@@ -57,7 +57,7 @@ impl<P: Provider> Early<P> {
     }
 }
 
-/// What came early and is looked at again. It stays in order, however far this comes.
+/// A second look at early completions. They stay in order, even if it ends before the last one.
 pub(super) struct Looking<'e, P: Provider> {
     early: &'e mut Early<P>,
     /// How many were not looked at.

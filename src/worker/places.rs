@@ -21,7 +21,7 @@ pub(super) struct Places<C: Held + Send + 'static> {
 pub(super) struct Entry<C> {
     pub(super) generation: u32,
     pub(super) listed: Listed,
-    /// That it is promised to a channel, from before that exists until it is gone.
+    /// Reservation of this place for a channel, from before the channel exists until it is gone.
     pub(super) reserved: Weak<Reservation>,
     /// Completions that were promised with it.
     pub(super) room: Room,
@@ -53,13 +53,13 @@ pub(super) struct Room {
 /// The lists a channel is on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Listed {
-    /// Of the hungry.
+    /// The list of hungry channels.
     pub(super) is_hungry: bool,
-    /// Of those with receives to announce.
+    /// The list of channels with receives to announce.
     pub(super) is_unannounced: bool,
-    /// Of those that want credits.
+    /// The list of channels that want credits.
     pub(super) is_wanting: bool,
-    /// The cause of those that are lost.
+    /// The list of lost channels.
     pub(super) is_lost: bool,
 }
 

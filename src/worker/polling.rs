@@ -20,7 +20,7 @@ use crate::event::Event;
 use crate::half::{Lost, Receives, SendHalf, Sends};
 use crate::lease::Lease;
 
-/// What polls sends: the completion queue, and what it keeps from one poll to the next.
+/// State for polling sends: the completion queue, and the state kept between polls.
 pub(crate) struct SendSide<P: Provider> {
     pub(crate) completions: Reaped<P::CompletionQueue>,
     /// The events of a completion of READs and atomics, until they are delivered.
@@ -39,14 +39,14 @@ pub(crate) struct SendSide<P: Provider> {
     pub(super) submissions: Submissions<P>,
 }
 
-/// What polls receives: the completion queue, and what it keeps from one poll to the next.
+/// State for polling receives: the completion queue, and the state kept between polls.
 pub(crate) struct ReceiveSide<P: Provider> {
     pub(crate) completions: Reaped<P::CompletionQueue>,
     /// Channels whose receives could not all be posted again for want of memory.
     pub(super) hungry: ChannelList,
-    /// Of channels that are not admitted yet.
+    /// Completions of channels that are not admitted yet.
     pub(super) early: Early<P>,
-    /// Where the channels share their receives.
+    /// The shared receives, if the channels share theirs.
     pub(crate) shared: Option<Box<Reaped<Shared<P>>>>,
 }
 
@@ -69,9 +69,9 @@ impl<P: Provider> Worker<P> {
         Ok(self.poll_with_closings(&mut each)?.completions())
     }
 
-    /// Polls as [`Worker::poll`] does, and leaves channels that are being closed as they are, and
-    /// the limit of shared receives that was passed: for a loop that goes on with those at a time of its own.
-    /// This, and not the closing of channels, is what never allocates, makes a system call or panics.
+    /// Polls as [`Worker::poll`] does, but leaves closing channels alone, and a limit of shared receives that was reached. It
+    /// is for loops that advance those at times of their own. This call never allocates, makes a system call or panics; closing
+    /// channels may.
     ///
     /// # Errors
     /// As for [`Worker::poll`].
@@ -80,8 +80,8 @@ impl<P: Provider> Worker<P> {
         Ok(self.poll_queues(&mut each)?.completions())
     }
 
-    /// Polls as [`Worker::poll`] does, and again until nothing had completed: what had before the call is all told then, however
-    /// much that is. Where more comes all the time, it ends behind twice what the queues hold.
+    /// Polls as [`Worker::poll`] does, repeatedly until a poll finds nothing: then everything that had completed before the
+    /// call is reported. If completions never stop, it ends after twice the number that the queues hold.
     ///
     /// # Errors
     /// As for [`Worker::poll`].
@@ -160,15 +160,15 @@ impl<P: Provider> Worker<P> {
     }
 }
 
-/// What a poll took, and told.
+/// Counts of a poll.
 #[derive(Clone, Copy)]
 pub(super) struct Polled {
-    /// Of completions those that an earlier poll had taken out of the queue.
+    /// Completions that an earlier poll had taken out of the queue.
     early: u32,
     received: u32,
     sent: u32,
-    /// Events without one: what was submitted on the Worker's own thread and came back, and what a callback that
-    /// panicked left.
+    /// Events without a completion: submissions of the Worker's own thread that came back, and events left over from a callback
+    /// that panicked.
     unsent: u32,
 }
 
@@ -178,7 +178,7 @@ impl Polled {
         self.early.saturating_add(self.received).saturating_add(self.sent)
     }
 
-    /// What who waits is to act on.
+    /// Events that end a wait.
     #[inline]
     pub(super) const fn events(self) -> u32 {
         self.completions().saturating_add(self.unsent)
@@ -540,7 +540,7 @@ impl<P: Provider> SendSide<P> {
             };
             let half = channel.send_half();
             let success = completion.status().is_success();
-            // Of what failed the last slot is kept: it may be a submitter's.
+            // The slot of a failed request is kept: it may be a submitter's.
             let mut failed = None;
             let outcome = half.sender.retire(
                 completion,

@@ -11,14 +11,14 @@ use crate::half::{SendHalf, Sends};
 use crate::submission::{Deferred, Records};
 use crate::{ChannelId, SubmissionError};
 
-/// What is staged for one doorbell.
+/// Requests staged for one doorbell.
 type Staged<'q, P> = Batch<'q, <P as Provider>::SendQueue, Arc<<P as Provider>::Window>>;
 
-/// What may yet go into the doorbell, and what of it inline.
+/// Limits on the requests that may still go into the doorbell.
 struct Left {
     room: u32,
     credits: u32,
-    /// Up to which length, where it is alone.
+    /// The longest inline message, if the message is alone in its doorbell.
     inline_bytes_max: Option<usize>,
 }
 
@@ -62,11 +62,11 @@ impl Left {
     }
 }
 
-/// Posts what waits for a channel, as far as there is room and credit, as one doorbell: first what the channel's own
-/// thread submitted, then what others did. Where those were left over by it, they have the room next time. What is for
-/// a channel that was there before fails.
+/// Posts the requests that wait for a channel, as far as room and credits allow, as one doorbell: first those of the channel's
+/// own thread, then those of submitters. If the own ones left no room for submitters, submitters have the room next time.
+/// Requests for an earlier channel of this place fail.
 ///
-/// What comes back of the own is left with the channel, to be told ([`Deferred::take_refused`]).
+/// Own requests that come back are left with the channel, to be reported ([`Deferred::take_refused`]).
 #[inline]
 pub(super) fn post<P: Provider, C: Sends<P>>(queue: &mut Queue, inlets: &mut Inlets<P>, channel: &mut C) {
     let id = channel.reservation().id;
@@ -80,7 +80,7 @@ pub(super) fn post<P: Provider, C: Sends<P>>(queue: &mut Queue, inlets: &mut Inl
     }
 }
 
-/// Posts what others submitted, the device having refused one of the channel's own in front of it.
+/// Posts the submitters' requests after the device refused an own one in front of them.
 #[cold]
 fn post_others<P: Provider>(
     queue: &mut Queue,
@@ -138,13 +138,13 @@ fn ring<P: Provider>(
     stage_others(queue, inlets, id, records, &mut batch, &mut left);
     queue.is_their_turn = own > 0 && !is_their_turn && !queue.is_empty();
     if batch.staged() > own {
-        // Those who submitted may have no other memory, so that no request follows which would be signaled.
+        // Submitters may have no further memory, so perhaps no later request is signaled: the last of theirs is.
         batch.signal_last();
     }
     let mut unposted = Queue::EMPTY;
     let mut is_own_refused = false;
     let outcome = batch.ring_returning(|ticket, slot| {
-        // What others submitted and was staged has a record, and its place is empty still.
+        // A staged request of a submitter has a record, and its place is still empty.
         match (records.take(ticket), &mut deferred, first) {
             (Some(record), ..) => unposted.push_back(inlets, &record, slot),
             (None, Some(deferred), Some(first)) => {
@@ -165,8 +165,8 @@ fn ring<P: Provider>(
     }
 }
 
-/// Of a doorbell that the device did not take all of: notes it of what was the channel's own. What others submitted fails,
-/// or where it was behind an own one that was refused, is put back; says whether it was.
+/// Handles a doorbell that the device took only in part: notes the refusal for the channel's own requests. Submitters' requests
+/// fail, or are put back if an own request was refused in front of them. Returns whether submitters' requests wait again.
 #[cold]
 fn give_back<P: Provider>(
     queue: &mut Queue,

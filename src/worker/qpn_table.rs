@@ -47,8 +47,7 @@ impl QpnTable {
         true
     }
 
-    /// Forgets a queue pair. What stands behind it for want of a better place moves up, so that none
-    /// is lost sight of.
+    /// Forgets a queue pair. Entries behind it that found no better place move up, so that each is still found.
     pub(super) fn remove(&mut self, qpn: Qpn) {
         let Some(mut gap) = self.find(qpn, key_of(qpn)) else {
             return;
@@ -90,7 +89,7 @@ impl QpnTable {
         None
     }
 
-    /// Where a key belongs. Numbers that follow each other are spread.
+    /// Home position of a key. Consecutive numbers are spread.
     #[inline]
     const fn home(&self, key: u32) -> usize {
         (key.wrapping_mul(0x9e37_79b1) >> (u32::BITS.wrapping_sub(self.bits))) as usize

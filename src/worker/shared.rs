@@ -39,13 +39,13 @@ struct Opened {
     /// Held beside it: a reservation that is taken up for a look might be dropped here for good, by a poll.
     qpn: Arc<QueuePairNumber>,
     receives: u32,
-    /// Of these, how many its peer used already.
+    /// Receives of this share that the peer has used.
     early: u32,
     /// How often the completion queue had been empty when its queue pair was seen to be gone.
     gone_at: Option<u64>,
 }
 
-/// What a Worker has beside the receives that polling them takes.
+/// State of a Worker beside the receives, which polling them needs.
 pub(super) struct Around<'w, P: Provider, C> {
     pub(super) places: &'w mut [Entry<C>],
     pub(super) arena: &'w mut P::Arena,
@@ -59,7 +59,7 @@ struct Limit {
     receives: u32,
     /// Whether the device said that fewer are left, and is not asked again yet.
     is_passed: bool,
-    /// What it said when it was asked again.
+    /// Error of the device when it refused to set the limit again.
     refused: Option<ProviderError>,
 }
 
@@ -67,13 +67,13 @@ struct Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SharedReceives {
-    /// What events about them carry.
+    /// Identifier that events about these receives carry.
     pub id: SharedReceiveId,
     /// Receives kept posted: the shares of all channels fit into it.
     pub depth: u32,
     /// Receives posted now, as far as was polled.
     pub posted: u32,
-    /// Of these, how many peers may use.
+    /// Posted receives that peers may use.
     pub granted: u32,
 }
 
@@ -136,8 +136,8 @@ impl<P: Provider> Shared<P> {
 
     /// Receives that may be promised, but for what is promised to channels there are.
     ///
-    /// What was granted for a connection that came to nothing is free again once the completion queue was
-    /// seen empty after its queue pair was gone: then no message is left that took one.
+    /// Receives granted for a connection that failed are free again once the completion queue was seen empty after its queue
+    /// pair was gone: then no message is left that took one.
     pub(super) fn promisable(&mut self) -> u32 {
         let Self {
             receiver,
@@ -405,8 +405,7 @@ impl<P: Provider> Shared<P> {
         });
     }
 
-    /// Looks whether an event of the device is about these receives. Those about queue pairs are noted at their
-    /// channels.
+    /// Looks whether an event of the device is about these receives. Events about queue pairs are noted at their channels.
     pub(super) fn note<C: Receives<P>>(&mut self, event: AsyncEvent, places: &mut [Entry<C>]) {
         match event {
             AsyncEvent::SharedReceiveLimit(id) if id == self.queue().id() => self.limit.is_passed = true,
@@ -430,14 +429,14 @@ impl<P: Provider> Shared<P> {
         self.limit.is_passed && self.queue().in_flight() >= self.limit.receives
     }
 
-    /// Asks the device again. What it said, where it refused, [`Shared::limit_refused`] gives.
+    /// Sets the limit at the device again. [`Shared::limit_refused`] returns the error if the device refuses.
     #[cold]
     pub(super) fn set_limit(&mut self) {
         self.limit.is_passed = false;
         self.limit.refused = self.receiver.queue_mut().set_limit(self.limit.receives).err();
     }
 
-    /// What the device said when it refused to be asked again, once.
+    /// Error of the device when it refused to set the limit again; returned once.
     pub(super) const fn limit_refused(&mut self) -> Option<ProviderError> {
         self.limit.refused.take()
     }

@@ -1,8 +1,7 @@
 //! The Worker's side of submitters: their requests are taken out of the rings, and wait in the order of their
 //! channel until they are posted (`posting`), together with what waits at the channel itself.
 //!
-//! What waits stands in a place of its slot's own, so that there is always one, and nothing here
-//! allocates while polling.
+//! Each waiting request has the place of its own slot, so a place is always free and polling allocates nothing.
 
 use core::fmt;
 use core::time::Duration;
@@ -35,7 +34,7 @@ pub(crate) struct Submissions<P: Provider> {
     queues: Vec<Queue>,
     /// Channels for which something waits, here or at the channel itself.
     waiting: ChannelList,
-    /// Those on which something was submitted since the last poll; there once there are submitters.
+    /// Channels on which something was submitted since the last poll; `None` until there are submitters.
     due: Option<Arc<Due>>,
     channels_max: u32,
     /// Whose turn it is to be taken from first.
@@ -63,18 +62,18 @@ struct Inlet<P: Provider> {
     intake: Arc<Intake<P>>,
 }
 
-/// What there is of one submitter.
+/// State of one submitter.
 struct Seat<P: Provider> {
     desk: Arc<Desk<P>>,
     /// One for each slot.
     places: Box<[Place<P>]>,
 }
 
-/// Where a request waits. The slot is there as long as it does.
+/// Place of a waiting request. Its slot is there as long as the request waits.
 pub(super) struct Place<P: Provider> {
     pub(super) slot: Option<P::Slot>,
     pub(super) request: Request,
-    /// What waits behind it, for the same channel.
+    /// The next request that waits for the same channel.
     next: Link,
 }
 
@@ -94,7 +93,7 @@ impl Link {
     };
 }
 
-/// What waits for one channel, the oldest first.
+/// Requests that wait for one channel, the oldest first.
 #[derive(Clone, Copy)]
 pub(super) struct Queue {
     pub(super) head: Link,
@@ -103,7 +102,7 @@ pub(super) struct Queue {
     pub(super) count: u32,
     /// Whether its channel is on the list of those for which something waits.
     is_listed: bool,
-    /// Whether what the channel's own thread submitted left them over last time, so that they have the room now.
+    /// Whether own requests left no room for these last time, so that these have the room now.
     pub(super) is_their_turn: bool,
 }
 
@@ -248,7 +247,7 @@ impl<P: Provider> Inlets<P> {
 }
 
 impl<P: Provider> Submissions<P> {
-    /// Of no submitters yet, to so many channels at most; `per_poll` requests are taken by one poll at most.
+    /// Makes submissions without submitters yet, for so many channels; one poll takes `per_poll` requests at most.
     pub(super) fn new(channels_max: u32, per_poll: u32) -> Self {
         Self {
             inlets: Inlets(Vec::new()),
@@ -285,8 +284,8 @@ impl<P: Provider> Submissions<P> {
         }
     }
 
-    /// How long a sleep may be at most, for what nobody wakes: there may be more in the rings than a
-    /// poll takes, or submitted behind it; and what waits for credits is told by nothing.
+    /// Longest sleep, since some work wakes nobody: requests that a poll left in the rings or that came later, and requests
+    /// that wait for credits.
     pub(super) fn sleep_at_most(&self) -> Option<Duration> {
         if self.is_behind || self.due.as_ref().is_some_and(|due| !due.is_empty()) {
             Some(Duration::ZERO)
@@ -311,8 +310,8 @@ impl<P: Provider> Submissions<P> {
             .get_or_insert_with(|| Box::new(Deferred::new(index, own, due)));
     }
 
-    /// Takes what was submitted, and posts what can go, each channel's as one doorbell. What was submitted on its own
-    /// thread and comes back is told to `each`; says how much.
+    /// Takes what was submitted, and posts what can go, each channel's as one doorbell. Requests of the Worker's own thread
+    /// that come back are reported to `each`; returns how many.
     // Apart: a Worker without submitters has then nothing of it in its poll. By being cold: see `Sender::retire_fetched`.
     #[cold]
     pub(super) fn run<C: Sends<P>>(
@@ -351,7 +350,7 @@ impl<P: Provider> Submissions<P> {
                     post(queue, inlets, channel);
                     told = told.saturating_add(tell_refused(channel, others, arena, each));
                     waits = channel.send_half().deferred.as_ref().is_none_or(|deferred| {
-                        // Where channels of two Workers were exchanged, the one of this place is waited for.
+                        // If channels of two Workers were exchanged, only the list of this place's channel counts.
                         deferred.waiting() > 0 || !due.as_ref().is_some_and(|due| deferred.tells(due, index))
                     });
                 }
@@ -398,7 +397,7 @@ impl<P: Provider> Submissions<P> {
             waiting,
             ..
         } = self;
-        // Who pushed it has a seat, and what it names is detached: nobody else makes such words.
+        // Only a holder of a seat pushes a request, and the request names a detached slot: no other code makes such words.
         let inlet = inlets.inlet(at);
         let Some(seat) = inlet.and_then(|inlet| inlet.seats.get_mut(request.who())) else {
             return;
@@ -431,7 +430,7 @@ impl<P: Provider> Submissions<P> {
     #[cold]
     pub(super) fn ended(&mut self, channel: ChannelId, record: Record, slot: P::Slot, status: WcStatus) {
         let link = self.inlets.of(record.number, slot.index());
-        // Where the submitter is gone, so that even its ring is, the slot goes home.
+        // If the submitter and its ring are gone, the slot returns to its arena.
         if let Some((desk, _)) = link.and_then(|link| self.inlets.at(link)) {
             desk.failed(channel, slot, SubmissionError::Ended(status));
         }
@@ -565,8 +564,8 @@ fn tell_refused<P: Provider, C: Sends<P>>(
 }
 
 impl<P: Provider> Drop for Submissions<P> {
-    /// What was not posted comes back to those who submitted it: what waited first, then what is in the
-    /// rings. What gets into a ring while it is closed, its submitters find there.
+    /// Returns unposted requests to their submitters: first the waiting ones, then those in the rings. A request that enters a
+    /// ring while it closes is found there by its submitter.
     fn drop(&mut self) {
         let Self {
             inlets,

@@ -9,7 +9,7 @@ use super::submissions::Submissions;
 use crate::edge::reaper::Reaper;
 use crate::{Submitter, SubmitterConfig};
 
-/// What submitters are made of.
+/// Resources that submitters are made from.
 pub(super) struct Maker<'w, P: Provider> {
     pub(super) domain: &'w P::ProtectionDomain,
     pub(super) reaper: &'w Reaper,
@@ -19,7 +19,7 @@ pub(super) struct Maker<'w, P: Provider> {
 }
 
 impl<'w, P: Provider> Maker<'w, P> {
-    /// Of what a Worker, or its half that sends, has; beside the submissions that what is made joins.
+    /// Borrows the resources of a Worker, or of its sending half, and the submissions that new submitters join.
     fn of(
         sends: &'w mut SendSide<P>,
         domain: &'w P::ProtectionDomain,
@@ -42,9 +42,9 @@ impl<'w, P: Provider> Maker<'w, P> {
 }
 
 impl<P: Provider> Worker<P> {
-    /// Makes what submits requests from another thread, with memory and a ring of its own.
+    /// Makes a submitter for another thread, with memory and a ring of its own.
     ///
-    /// What is left of submitters that are gone is let go of when the next is made.
+    /// The remains of submitters that are gone are released when the next one is made.
     ///
     /// # Errors
     /// The sizes are zero or too large, the device refused, or what is required of the placement
@@ -54,8 +54,8 @@ impl<P: Provider> Worker<P> {
         submissions.add_one(&mut self.places.entries, &maker)
     }
 
-    /// Makes so many of them, 1,024 at most, that share one ring: each for a thread of its own, with
-    /// memory of its own. Polling looks at one ring for all of them.
+    /// Makes so many submitters, 1,024 at most, that share one ring: each for a thread of its own, with memory of its own.
+    /// Polling looks at one ring for all of them.
     ///
     /// # Errors
     /// As for [`Worker::submitter`], and for another number of them (`EINVAL`).
@@ -70,19 +70,19 @@ impl<P: Provider> Worker<P> {
 }
 
 impl<P: Provider> SendWorker<P> {
-    /// Makes what submits requests from another thread; see [`Worker::submitter`].
+    /// Makes a submitter for another thread; see [`Worker::submitter`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Worker::submitter`].
     pub fn submitter(&mut self, config: &SubmitterConfig) -> Result<Submitter<P>, MemoryError> {
         let (submissions, maker) = Maker::of(&mut self.sends, &self.domain, &self.places.reaper, config);
         submissions.add_one(&mut self.places.entries, &maker)
     }
 
-    /// Makes so many of them that share one ring; see [`Worker::submitters`].
+    /// Makes so many submitters that share one ring; see [`Worker::submitters`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Worker::submitters`].
     pub fn submitters(
         &mut self,
         count: usize,

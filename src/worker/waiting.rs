@@ -22,7 +22,7 @@ use crate::{Event, Notify};
 /// receives, the end of a closing. About as long as a peer that found no receive waits by default.
 pub(super) const NAP: Duration = Duration::from_millis(1);
 
-/// What a Worker keeps from one wait to the next.
+/// State of a Worker between waits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     notify: Notify,
@@ -75,16 +75,16 @@ impl<P: Provider> SendSide<P> {
     }
 }
 
-/// What can be waited for: a Worker, or half of one.
+/// A Worker, or half of one, that a thread can wait for.
 pub(super) trait Sleeper<P: Provider> {
     fn waiting(&mut self) -> &mut Waiting;
     /// The queue that receives complete on, where it has one.
     fn receive_completions(&mut self) -> Option<&mut P::CompletionQueue>;
     /// The queue that sends complete on, where it has one.
     fn send_completions(&mut self) -> Option<&mut P::CompletionQueue>;
-    /// What it sleeps at, and for how long at most.
+    /// Event sources to sleep at, and the longest sleep.
     fn sleep(&self) -> Sleep<'_, P>;
-    /// What is submitted to it, where anything can be.
+    /// Submissions to it, if it takes any.
     fn submissions(&self) -> Option<&Submissions<P>>;
     /// The clock that deadlines are told by.
     fn clock(&self) -> &P::Context;
@@ -199,12 +199,11 @@ impl<P: Provider> Worker<P> {
     /// [`Worker::poll`], or a message that was refused for want of a credit can be sent now. Ends
     /// at the deadline, too.
     ///
-    /// What only shows in memory is not waited for here, and wakes nobody: messages of a
-    /// [`RingChannel`](crate::RingChannel) that are told by trailers, and what other threads put
-    /// into a ring of the engine's own. Poll for it, with [`Worker::poll`] beside it; or have it told
-    /// by immediates, or by a descriptor in the same event loop.
+    /// Data that only appears in memory is not waited for, and wakes nobody: messages of a [`RingChannel`](crate::RingChannel)
+    /// that are reported by trailers, and requests in a ring of the engine's own. Poll for it, with [`Worker::poll`] beside it.
+    /// Or have it reported by immediates, or by a descriptor in the same event loop.
     ///
-    /// What a [`Submitter`](crate::Submitter) submits does wake.
+    /// A request of a [`Submitter`](crate::Submitter) does wake the Worker.
     ///
     /// The clock is looked at once in 256 polls, and [`Wait::Busy`] makes no other call of its
     /// own. The deadline holds however much comes.
@@ -244,8 +243,8 @@ impl<P: Provider> Worker<P> {
     /// Makes the completion queues wake whoever sleeps at them, and polls once more. Gives leave
     /// to sleep, or `None` where something happened meanwhile: act on it, and ask again.
     ///
-    /// It is for event loops; [`Worker::wait`] does it by itself. What has to be watched is in
-    /// [`Worker::descriptors`]; after having been woken, ask again.
+    /// It is for event loops; [`Worker::wait`] does it by itself. [`Worker::descriptors`] lists the descriptors to watch; ask
+    /// again after each wake-up.
     ///
     /// # Errors
     /// The Worker was made without notification, or a completion queue failed.

@@ -1,8 +1,7 @@
-//! A Worker in two: what sends on one thread, what receives on another, and no lock between them.
+//! Halves of a Worker: one sends on one thread, the other receives on another, and no lock is between them.
 //!
-//! What the two share is words: of each channel the counts of receives posted and announced
-//! (`hotpath::Grants`), the list of channels that have receives to announce (`hotpath::DueList`),
-//! and the lists by which memory finds home.
+//! The halves share atomic words: the counts of receives posted and announced on each channel (`hotpath::Grants`), and the list
+//! of channels that have receives to announce (`hotpath::DueList`). Memory returns to its arena by lists of atomic words, too.
 
 mod receiving;
 mod sending;

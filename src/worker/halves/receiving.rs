@@ -31,7 +31,7 @@ pub struct ReceiveWorker<P: Provider = Rdma> {
     pub(in crate::worker) device_events: DeviceEvents,
     pub(super) statistics: Arc<Statistics>,
     pub(super) waiting: Waiting,
-    /// That it is one and the same tells that two halves were one Worker.
+    /// The list that both halves share: two halves with the same one were one Worker.
     pub(super) due: Arc<Due>,
     pub(super) under: Reaped<Under<P>>,
 }
@@ -125,7 +125,7 @@ impl<P: Provider> ReceiveWorker<P> {
         self.places.names()
     }
 
-    /// What both halves count. A clone may be read on any thread, at any time.
+    /// Counters of both halves. A clone may be read on any thread, at any time.
     #[must_use]
     pub const fn statistics(&self) -> &Arc<Statistics> {
         &self.statistics

@@ -47,7 +47,7 @@ pub struct SendWorker<P: Provider = Rdma> {
     pub(super) leases_kept: u32,
     pub(super) statistics: Arc<Statistics>,
     pub(super) waiting: Waiting,
-    /// That it is one and the same tells that two halves were one Worker.
+    /// The list that both halves share: two halves with the same one were one Worker.
     pub(super) due: Arc<Due>,
     #[expect(dead_code, reason = "it is there to be dropped")]
     pub(super) under: Reaped<Under<P>>,
@@ -248,7 +248,7 @@ impl<P: Provider> SendWorker<P> {
         self.places.names()
     }
 
-    /// What both halves count. A clone may be read on any thread, at any time.
+    /// Counters of both halves. A clone may be read on any thread, at any time.
     #[must_use]
     pub const fn statistics(&self) -> &Arc<Statistics> {
         &self.statistics

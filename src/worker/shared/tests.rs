@@ -102,7 +102,7 @@ impl Hub {
         channel.post_inline(Operation::Write(word), &told).unwrap();
     }
 
-    /// What the hub is told, each with its channel; messages are kept.
+    /// Events of the hub, each with its channel; messages are kept.
     fn polled(&mut self, kept: &mut Vec<Lease<Host>>) -> Vec<(ChannelId, &'static str)> {
         let mut told = Vec::new();
         for _ in 0..4 {
@@ -153,7 +153,7 @@ fn a_peer_that_takes_what_is_anothers_is_failed_and_the_other_goes_on() {
     );
     let control = &hub.worker.channel(first).unwrap().send.control;
     assert_eq!(control.state(), Ok(QpState::Error), "really");
-    // What it took is there again for the other.
+    // The receives that the failed channel took are free for the other one again.
     let counts = hub.worker.shared_receives().unwrap();
     assert_eq!((counts.posted, counts.granted), (4, 4));
     for _ in 0..3 {
