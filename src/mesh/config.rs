@@ -1,4 +1,4 @@
-//! What a mesh is made with, and why something in it does not go.
+//! Configuration of a mesh, and its errors.
 
 use core::fmt;
 use core::time::Duration;
@@ -28,8 +28,9 @@ pub struct MeshConfig {
     /// ([`NotLinked::StartedAhead`](crate::NotLinked::StartedAhead)). Else one announcement of the last of all times would bar that member until all others
     /// are started again. Clocks of members may differ by no more; where `started` counts in another unit, nothing is bounded.
     pub start_ahead_max: Duration,
-    /// Messages to one member that it has not taken yet, at most. Default 16. Of each pair of members so many are kept by
-    /// whoever sends and whoever takes, and up to four times as many frames by whoever is between: some go again before the first is passed on.
+    /// Messages to one member that it has not taken yet, at most. Default 16. For each pair of members the sender and the
+    /// receiver keep so many messages. A member between them keeps up to four times as many frames: some are retransmitted
+    /// before the first is passed on.
     pub window: u32,
     /// The longest message. Default 16 KiB: with its headers it goes in two fragments.
     pub message_bytes_max: usize,
@@ -43,12 +44,13 @@ pub struct MeshConfig {
     /// which says so. Default 10 ms: rounds of a collective take less. After half a window it is told in any case. Less than `resend_after`, and than
     /// a link's [`dead_after`](doorbell_core::session::SessionConfig::dead_after): else messages go again, and rails are given up, that nothing is wrong with.
     pub acknowledge_after: Duration,
-    /// How long a link that was lost again within this of coming back must be there, once it is back, before it is a way beside others again.
-    /// Default 5 s, RIP's longest wait between triggered updates (RFC 2453, section 3.10.1): a cable that flaps has all members look for other ways twice,
-    /// and then no more until it is steady. Where no other way is left it is the way at once.
+    /// Time that a flapping link must be up before it is a way beside others again. A link flaps if it is lost within this time
+    /// after it came back. Default 5 s, RIP's longest wait between triggered updates (RFC 2453, section 3.10.1): a cable that
+    /// flaps makes all members look for other ways twice, and then no more until it is steady. If no other way is left, the
+    /// link is a way at once.
     pub hold_down: Duration,
-    /// What its links are made with, all but `acknowledge_after` of their sessions, for which that of the mesh stands; and of one address
-    /// they are as many as members in any case.
+    /// Configuration of its links. `acknowledge_after` of the mesh replaces that of their sessions, and `links_per_address` is
+    /// at least the number of members.
     pub link: LinkConfig,
 }
 
@@ -72,7 +74,7 @@ impl MeshConfig {
         }
     }
 
-    /// What its links are made with, in full.
+    /// The full configuration of its links.
     pub(super) fn links(&self) -> LinkConfig {
         let mut link = self.link;
         link.session.acknowledge_after = self.acknowledge_after;
@@ -130,7 +132,8 @@ pub enum MeshError {
         ranks: u8,
     },
     /// Caller misuse: a window, a count of hops or a length of zero, fewer links than ranks, or links whose messages are
-    /// shorter than the frames of the mesh; or what came is told no sooner than messages go again or rails are given up.
+    /// shorter than the frames of the mesh. Or acknowledgements that come no sooner than retransmissions, or than rails are
+    /// given up.
     Configuration {
         /// The bytes a link has to carry in a message.
         frame_bytes_max: usize,

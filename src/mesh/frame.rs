@@ -1,17 +1,17 @@
-//! What goes over the links of a mesh, behind the header that says from whom and to whom.
+//! Frames on the links of a mesh, behind the header that names source and destination.
 
 use core::mem::size_of;
 
 use doorbell_core::rank::Rank;
 use doorbell_core::route::{RELAY_HEADER_BYTES, RelayHeader};
 
-/// What a frame is.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum Kind {
     /// The first on a link: which mesh, which rank, of how many.
     Join = 1,
-    /// Who is whose neighbour.
+    /// The neighbours of a member.
     Announcement = 2,
     /// A message, and what a grant says.
     Data = 3,
@@ -31,10 +31,10 @@ impl Kind {
     }
 }
 
-/// What is behind the header of a Join: the mesh and the start of the member, 8 bytes each, then how many ranks.
+/// Bytes behind the header of a Join: the mesh and the start of the member, 8 bytes each, then the number of ranks.
 pub(super) const JOIN_BYTES: usize = 17;
 
-/// What says who is a neighbour of whom.
+/// Content of a Join: the mesh, the start of the member that sends it, and the number of ranks.
 pub(super) struct Join {
     pub(super) mesh: u64,
     pub(super) started: u64,
@@ -67,10 +67,11 @@ impl Join {
 /// The bytes of a [`PairHeader`].
 pub(super) const PAIR_HEADER_BYTES: usize = 28;
 
-/// Where in a frame it stands which messages may be sent: what a frame that is kept says anew each time it goes.
+/// Offset of the grant in a frame of data: a retransmitted frame carries the newest grant.
 const GRANT_AT: usize = RELAY_HEADER_BYTES + 20;
 
-/// What numbers the messages between two starts of two members: of a message which it is, and how many came.
+/// Header of the frames between two members: the number of the message, and the grant for the other direction. Numbers begin
+/// anew with each start of either member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PairHeader {
     /// The start of whoever sends this.
@@ -79,11 +80,11 @@ pub(super) struct PairHeader {
     pub(super) destination_started: u64,
     /// The message's number. Zero in a grant.
     pub(super) sequence: u32,
-    /// What came of the other's.
+    /// Grant for the messages of the other member.
     pub(super) grant: Grant,
 }
 
-/// What a member says of the messages that come to it.
+/// Flow control of a member for the messages that come to it: how many came, and how many may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grant {
     /// The number of the next one that is expected.

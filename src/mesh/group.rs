@@ -17,12 +17,12 @@ use crate::Tcp;
 
 /// All members of a mesh, doing the same collectives in the same order.
 ///
-/// It holds to the members as they were when it was made: one that is started again, or cannot be reached any more,
-/// ends the collective that is under way on every rank that is not done with it, and the group is of no further use. All then make
-/// another one, and begin where all of them can: what each of them brings to the first collective of a group is up to them.
+/// A group holds to the members as they were when it was made. If one is started again, or cannot be reached any more, the
+/// collective under way ends on every rank that is not done with it, and the group is of no further use. All members then make
+/// another group, and begin where all of them can: the data that each brings to its first collective is up to the members.
 ///
-/// What is left over of a group on its way is not taken in a later one. All tell groups apart without a word between them: by
-/// the starts of their members, and those of the same starts by their number.
+/// Messages left over from a group are not taken in a later one. Members distinguish groups without an exchange of messages: by
+/// the starts of their members, and groups of the same starts by their number.
 #[derive(Debug)]
 pub struct Group {
     id: GroupId,
@@ -114,7 +114,7 @@ impl Group {
         let others = Ranks::first(mesh.ranks()).without(mesh.rank());
         let mut members = Members { group: self, mesh };
         for from in others.iter() {
-            // What is of a later group, or who is lost, ends nothing here.
+            // Neither a message of a later group nor a lost member is an error here.
             let _ = members.pass_over(from);
         }
     }
@@ -139,7 +139,8 @@ impl Running {
     ) -> Result<bool, GroupError> {
         let mut members = Members { group, mesh };
         let is_done = self.progress.poll(&mut members, data, combine)?;
-        // Who is needed may be waiting for another one, or have given up on it. Of those who leave some are gone once they are not needed.
+        // A member that is needed may wait for one that is lost, or may have given up on it. While members leave, some are gone
+        // once they are not needed, and that is no error.
         if !is_done && !members.mesh.state.is_parting {
             members.check_all().map_err(CollectiveError::Exchange)?;
         }
@@ -176,7 +177,7 @@ impl<P: Provider, N: Network> Members<'_, P, N> {
     fn pass_over(&mut self, from: Rank) -> Result<(), MeshSendError> {
         loop {
             let next = self.mesh.state.next_from(from).map(CollectiveHeader::parse);
-            // What is no message of a collective is for the collective to say.
+            // The collective itself reports a message that is not of a collective.
             let Some(Ok((header, _))) = next else {
                 return Ok(());
             };

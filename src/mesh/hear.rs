@@ -1,4 +1,4 @@
-//! What comes over the links of a mesh, taken in.
+//! Receipt of frames that come over the links of a mesh.
 
 use doorbell_core::Instant;
 use doorbell_core::rank::{Rank, Ranks};
@@ -43,7 +43,8 @@ impl State {
                     .position(|neighbour| neighbour.link == link);
                 if let Some(place) = place {
                     let neighbour = self.neighbours.swap_remove(place);
-                    // Who passed the barrier passed it with this member in it: whose link is closed before goes for reasons of its own.
+                    // A member that passed the barrier passed it with this member in it. A member that closes its link before
+                    // has reasons of its own.
                     let is_left = reason == FinalReason::PeerClosed && neighbour.joined().is_some();
                     self.was_left |= self.is_parting && is_left;
                     let rank = neighbour.rank;
@@ -127,7 +128,7 @@ impl State {
             .iter_mut()
             .find(|neighbour| neighbour.link == link);
         let Some(neighbour) = neighbour else { return };
-        // Of each two the one of the higher rank connects.
+        // The member of the higher rank connects.
         let own = config.rank;
         let is_who = neighbour.rank.map_or(rank > own, |expected| expected == rank);
         let is_first = !neighbour.was_joined && neighbour.outdated.is_none();
@@ -167,7 +168,7 @@ impl State {
             return;
         };
         let rank = announcement.rank();
-        // What others say of this one it knows better, but that there was a later start of it.
+        // This member knows its own neighbours better than any other; only the news of a later start of it counts.
         if rank == self.config.rank && announcement.started() > self.config.started {
             let other = self.neighbour_mut(link).and_then(|neighbour| neighbour.rank);
             self.note_start(other, NotLinked::StartedLater);

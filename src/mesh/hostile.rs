@@ -50,7 +50,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     heard.is_some()
 }
 
-/// What is in front of all frames is written again as it was, and goes one hop less far each time.
+/// Checks the header of all frames: it is written again as it was read, and has one hop less each time it is passed on.
 fn check_header(header: &RelayHeader, body: &[u8], bytes: &[u8]) {
     let again = RelayHeader::new(
         header.source(),
@@ -154,7 +154,7 @@ fn check_collective(message: &[u8]) {
 
 /// A second reading, from `docs/wire-format.md` and nothing else: slow and obvious, one field after the other.
 mod plain {
-    /// What a frame says.
+    /// The fields of a frame.
     #[derive(Debug, PartialEq, Eq)]
     pub(super) struct Frame {
         pub(super) source: u64,
@@ -163,7 +163,7 @@ mod plain {
         pub(super) kind: u64,
         /// The fields behind the header, in order.
         pub(super) said: Vec<u64>,
-        /// What is behind those of data.
+        /// The message behind the fields of a data frame.
         pub(super) message: Vec<u8>,
     }
 
@@ -203,7 +203,7 @@ mod plain {
         })
     }
 
-    /// Of a message of a collective its step, its operation, where its bytes lie, and those.
+    /// Returns the step, the operation, the offset of the bytes, and the bytes of a collective's message.
     pub(super) fn collective(message: &[u8]) -> Option<(u64, u64, u64, Vec<u8>)> {
         let mut rest = message.to_vec();
         let [version, collective, step, reserved] = numbers(&mut rest, [1, 1, 1, 1])?;

@@ -1,8 +1,9 @@
 //! Leaving a mesh once nobody needs this member any more, which is known and not guessed.
 //!
-//! A member is needed as long as somebody may not have its last words, or lies behind it and has last words of its own. So it waits until
-//! all have acknowledged what it sent, and then until all have waited for that: a barrier says so. Of two that pass it one is gone first, and may be the
-//! other's way to the rest; but nobody closes a link before the barrier is passed, so whose link is closed knows as much.
+//! A member is needed while somebody may lack its last messages, or is reached only through it and has last messages of its
+//! own. So a member first waits until all have acknowledged its messages, and then until all others have waited for the same: a
+//! barrier says so. Behind the barrier one of two members goes first, and may be the other's way to the rest. But no member
+//! closes a link before it has passed the barrier, so a closed link proves that all have reached it.
 
 use core::mem;
 
@@ -66,7 +67,8 @@ impl Leaving {
         mesh: &mut Mesh<P, N>,
     ) -> Result<bool, GroupError> {
         let now = node.network().now();
-        // Whoever sent what is left over waits until it is taken, and is waited for.
+        // Messages left over from earlier groups are taken: their senders wait until they are, and this member waits for its
+        // senders.
         self.group.pass_over(mesh);
         if let Phase::Words = self.phase {
             let others = Ranks::first(mesh.ranks()).and(mesh.reached());
@@ -107,7 +109,7 @@ impl Leaving {
     }
 }
 
-/// What a barrier moves.
+/// The data of a barrier: none.
 const fn nothing() -> Data<'static> {
     Data {
         input: None,

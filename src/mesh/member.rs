@@ -8,7 +8,7 @@ use super::config::MeshConfig;
 use super::frame::Grant;
 use super::pool::Pool;
 
-/// What this member and another have sent each other, since both started.
+/// Messages between this member and another, since both started.
 #[derive(Debug, Default)]
 pub(super) struct Member {
     /// When it started, once it was heard of.
@@ -27,7 +27,7 @@ pub(super) struct Member {
     probe_at: Option<Deadline>,
     /// Whether the link that leads to it took no more when it was last asked.
     pub(super) is_refused: bool,
-    /// What came and was not taken: frames, of which the message begins behind the headers.
+    /// Frames that came and were not taken yet; the message begins behind the headers.
     arrived: VecDeque<Vec<u8>>,
     /// The number of the next message from it.
     expected: u32,
@@ -42,7 +42,7 @@ pub(super) struct Member {
     pub(super) counts: MeshMemberCounts,
 }
 
-/// What was counted of the messages between this member and another, over all its starts.
+/// Counts of the messages between this member and another, over all its starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MeshMemberCounts {
@@ -69,7 +69,7 @@ impl Member {
         };
     }
 
-    /// Whether one more message is taken in. Where there is no room for any, one is, to ask for room with.
+    /// Whether one more message is accepted. With no room at all one message is accepted, to ask for room.
     pub(super) fn has_room(&self, config: &MeshConfig) -> bool {
         let kept = u32::try_from(self.kept.len()).unwrap_or(u32::MAX);
         kept < config.window.min(self.room.max(1))
@@ -156,7 +156,7 @@ impl Member {
             self.sent_once = self.sent_once.saturating_sub(1);
         }
         self.acknowledged = grant.expected;
-        // Of two that expect the same message, the one with less room is the older one, and came another way.
+        // Between two grants that expect the same message, the one with less room is older, and came by another way.
         self.room = if came > 0 {
             grant.room
         } else {
@@ -222,8 +222,8 @@ impl Member {
         (self.owes_grant, self.grant_at) = (self.started.is_some(), None);
     }
 
-    /// When to poll again at the latest: to tell it how far it got, to send, or to send again. What a link refused waits for
-    /// a completion, which comes before that link takes more.
+    /// When to poll again at the latest: to tell it how far it got, to send, or to send again. A frame that a link refused
+    /// waits for a completion, which comes before that link takes more.
     pub(super) fn wake(&self, now: Instant) -> Option<Deadline> {
         let has_unsent = self.sent < self.kept.len() && (self.room > 0 || self.probe_at.is_none());
         let can_go = (has_unsent || self.owes_grant) && !self.is_refused;
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(hear(&mut member, 1), (true, 2));
         // Older, by another way.
         assert_eq!(hear(&mut member, 0), (true, 2));
-        // What is to go again may have come all the same.
+        // A message that is to be retransmitted may have arrived all the same.
         assert_eq!(member.send_again(), 1);
         assert_eq!(hear(&mut member, 3), (false, 2));
         assert_eq!(hear(&mut member, 2), (true, 1));

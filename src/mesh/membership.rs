@@ -47,25 +47,25 @@ pub enum MeshEvent {
     HeldDown(Rank),
     /// This member was started again: what was under way between it and this one is gone.
     Restarted(Rank),
-    /// Who says that it is this member, and was started before that was last heard of, is turned away: the clock of its host was set
-    /// back. One that is started later is let in.
+    /// A process that claims to be this member, with a start before the last one known, is turned away: the clock of its host
+    /// was set back. A process with a later start is let in.
     StartedBefore(Rank),
     /// The start of this member is said to be further ahead than [`MeshConfig::start_ahead_max`], by itself, which is turned away, or by another, which is
     /// not believed. Reported once, until a later start of it is believed.
     StartedAhead(Rank),
     /// A link is over; to a member, where it was known.
     LinkLost {
-        /// Who was there.
+        /// The member at the other end, if known.
         rank: Option<Rank>,
         /// Why.
         reason: FinalReason,
     },
-    /// Somebody who is no member was turned away: another mesh, another count of ranks, a rank that is none or taken, or frames of another
-    /// version.
+    /// A peer that is no member was turned away: another mesh, another count of ranks, a rank that is invalid or taken, or
+    /// frames of another version.
     TurnedAway,
 }
 
-/// What a member counted.
+/// Counts of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MeshCounts {
@@ -172,13 +172,14 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         Ok(self.links.listen_polled(node, workers, address)?)
     }
 
-    /// Links to a member by its handle, over all rails that reach it. Of each two the one of the higher rank does; the other
-    /// one need do nothing, and nothing happens where it does, nor where there is a link by this handle. Where no rail reaches
-    /// it, others are to be between, and [`Mesh::not_linked`] says why. On a [`Node::open`] a thread of its looks at our ports, and polling begins
-    /// the link.
+    /// Links to a member by its handle, over all rails that reach it. Between two members the one of the higher rank connects.
+    /// The call does nothing on the other one, nor if there is a link by this handle. If no rail reaches the member, other
+    /// members are to be between, and [`Mesh::not_linked`] gives the reason. On a [`Node::open`] a thread of the Node looks at
+    /// our ports, and polling begins the link.
     ///
     /// # Errors
-    /// There is no such rank, this member leaves, or no link can be begun; what is known only later [`Mesh::not_linked`] tells.
+    /// There is no such rank, this member leaves, or no link can be begun. [`Mesh::not_linked`] reports errors that are known
+    /// only later.
     pub fn connect(
         &mut self,
         node: &Node<P, N>,
@@ -238,9 +239,9 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         Ok(())
     }
 
-    /// Links to a member that listens at a TCP address, of whatever network: it is asked there for its handle, until there is a link, and
-    /// again whenever there is none any more, since it may have been started again or be reached by other
-    /// rails. Of each two the one of the higher rank does; where the other one does, nothing happens.
+    /// Links to a member that listens at a TCP address, of whatever network. The member is asked there for its handle until
+    /// there is a link, and again whenever the link is gone: it may have been started again, or be reached by other rails.
+    /// Between two members the one of the higher rank connects; on the other one the call does nothing.
     ///
     /// # Errors
     /// There is no such rank, or this member leaves.
@@ -261,7 +262,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         Ok(self.links.refresh(node, workers)?)
     }
 
-    /// What came of [`Mesh::refresh`], once for each look: the handle, where it is another than before, for members that are not
+    /// Returns the result of [`Mesh::refresh`], once for each look: the new handle, if it changed, for members that are not
     /// linked. `None` while the ports are looked at.
     ///
     /// # Errors
@@ -332,12 +333,12 @@ impl<P: Provider, N: Network> Mesh<P, N> {
             links.close(link, Deadline::after(now, TURN_AWAY_WITHIN));
         }
         if let Some(deadline) = state.closing {
-            // Who links to this one only now is told, too.
+            // Links that are made only now are closed, too.
             let neighbours = state.neighbours.iter();
             neighbours.for_each(|neighbour| links.close(neighbour.link, deadline));
         }
         while let Some(event) = state.events.pop_front() {
-            // That members go is what parting is.
+            // Members are expected to go in parting: that is not logged.
             if !state.is_parting {
                 tell_event(&event);
             }
@@ -346,8 +347,9 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         Ok(())
     }
 
-    /// Closes all links, each once what it has taken is acknowledged, and by the deadline in any case; at once where it has no rail and others lead to
-    /// whoever is there, who is told by those. No member is linked to any more.
+    /// Closes all links, each once the messages that it has taken are acknowledged, and by the deadline in any case. A link
+    /// without a rail is closed at once if another way leads to its member, which learns of the closing by that way. No new
+    /// links are begun.
     pub(super) fn close(&mut self, now: Instant, deadline: Deadline) {
         self.state.closing = Some(deadline);
         // Nothing is waited for on their account.
@@ -420,7 +422,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         &self.state.routes
     }
 
-    /// Who is whose neighbour, as far as is known.
+    /// The neighbours of each member, as far as known.
     #[must_use]
     pub const fn map(&self) -> &Map {
         &self.state.map
@@ -438,7 +440,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         self.state.counts
     }
 
-    /// What was counted of the messages between this member and another; nothing where it is none.
+    /// Counts of the messages between this member and another; zero if there is no such member.
     #[must_use]
     pub fn member_counts(&self, rank: Rank) -> MeshMemberCounts {
         let member = self.state.members.get(rank.index());
@@ -457,10 +459,9 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         &self.links
     }
 
-    /// When to poll again at the latest, if no completion comes before, and no peer that is to be let in: at once where messages
-    /// were sent or received since the last poll of which others are to hear. While members are asked for
-    /// their handles or links are made that is soon: what comes over the network meanwhile makes nothing readable that could be
-    /// watched.
+    /// Returns when to poll again at the latest, if no completion comes before and no peer connects: at once if messages were
+    /// sent or received since the last poll that others are to hear of. The time is short while members are asked for their
+    /// handles, or links are made: the network traffic of that makes no descriptor readable.
     #[must_use]
     pub fn wake(&self, now: Instant) -> Option<Deadline> {
         let members = self.state.wake(now).into_iter();

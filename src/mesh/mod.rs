@@ -1,10 +1,10 @@
 //! Meshes: members by rank, each with links to those it shares a subnet with, and messages in order to all of them.
 //!
-//! Who shares no subnet with another reaches it through others (`doorbell_core::route`). What is sent is kept until the
-//! member it is for has it, and goes again where somebody between is lost. [`Group`] does collectives over it.
+//! A member that shares no subnet with another reaches it through others (`doorbell_core::route`). A message is kept until the
+//! member it is for has it, and is retransmitted if a member between is lost. [`Group`] does collectives over the mesh.
 //!
-//! It is polled, and has no socket, thread or clock of its own. It copies what it carries: engines that cannot afford that use the
-//! channels beneath.
+//! The mesh is polled, and has no socket, thread or clock of its own. It copies the messages that it carries: engines that
+//! cannot afford that use the channels beneath.
 
 mod config;
 mod frame;

@@ -12,7 +12,7 @@ pub(super) struct Neighbour {
     pub(super) link: LinkId,
     /// Whose handle this side connected by.
     pub(super) instance: Option<InstanceId>,
-    /// Who is there: known from the beginning where this side connected, else once it said so.
+    /// Rank of the neighbour: known from the beginning if this side connected, else once it said so.
     pub(super) rank: Option<Rank>,
     /// Whether the link is there, so that something can be said.
     pub(super) is_up: bool,
@@ -24,9 +24,9 @@ pub(super) struct Neighbour {
     pub(super) was_joined: bool,
     /// When it started, as it said.
     pub(super) started: u64,
-    /// Who it says it is, where a later start of that one is known: it is told so, and turned away.
+    /// Rank that it claims, if a later start of that member is known: it is told so, and turned away.
     pub(super) outdated: Option<Rank>,
-    /// Of whom it is to be told the neighbours.
+    /// Members whose neighbours it is to be told.
     pub(super) untold: Ranks,
 }
 

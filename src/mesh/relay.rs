@@ -1,4 +1,4 @@
-//! What waits here on its way between two others.
+//! Frames that wait here on their way between two other members.
 
 use std::collections::VecDeque;
 
@@ -6,10 +6,11 @@ use doorbell_core::rank::{RANKS_MAX, Rank};
 
 use super::pool::Pool;
 
-/// Frames to be passed on, in the order they came, by whom they are for.
+/// Frames to be passed on, in the order they came, by destination.
 ///
-/// There can be no more than a window of messages and a few grants between two members, since nobody sends more that were not
-/// taken; so what waits here is bounded, as is the length of each, and taking it in never has to wait for passing on: rings do not lock up.
+/// At most a window of messages and a few grants are under way between two members, since a member sends no more until they are
+/// taken. So the number of frames here is bounded, as is the length of each. A frame is taken in without waiting for one to be
+/// passed on, so rings of members do not lock up.
 #[derive(Debug)]
 pub(super) struct Relay {
     waiting: Vec<VecDeque<(Rank, Vec<u8>)>>,
@@ -26,8 +27,8 @@ impl Relay {
         }
     }
 
-    /// Keeps a frame until it can be passed on; says whether it does. Of a pair that has sent more than it may it does not:
-    /// it was sent by somebody who does not keep to the window, or will be sent again.
+    /// Keeps a frame until it can be passed on; returns whether it does. A frame of a pair that has more here than it may is
+    /// dropped: its sender ignores the window, or will retransmit it.
     pub(super) fn keep(&mut self, from: Rank, to: Rank, frame: impl FnOnce() -> Vec<u8>) -> bool {
         let Some(waiting) = self.waiting.get_mut(to.index()) else {
             return false;

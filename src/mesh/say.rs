@@ -1,4 +1,4 @@
-//! What a mesh sends over its links: who it is, who is whose neighbour, what it passes on, and its own.
+//! Frames that a mesh sends over its links: Joins, announcements, frames that it passes on, and its own messages and grants.
 
 use doorbell_core::Instant;
 use doorbell_core::network::Network;
@@ -40,8 +40,8 @@ impl State {
             self.counts.dropped = self.counts.dropped.saturating_add(dropped);
         }
         self.reached = reached;
-        // What went another way may be lost, and what was said of it; and so may be what went through one to whom another way leads. Nothing
-        // else goes again: where ways change elsewhere, members have what they had.
+        // Messages and grants that went another way may be lost, and so may those that went through a member to which another
+        // way leads now. Only these are repeated: if ways change elsewhere, members still have theirs.
         for rank in all.iter() {
             let through = before.between(rank).with(rank);
             let member = self.members.get_mut(rank.index());
@@ -142,7 +142,7 @@ impl State {
                 }
                 member.did_send(now, &self.config);
             }
-            // Where a message went, it has said so.
+            // A message that went carried the grant.
             if let (true, Some(started)) = (member.is_grant_due(now, &self.config), member.started) {
                 let pair = PairHeader {
                     source_started: self.config.started,

@@ -146,7 +146,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 Some(Ok(handle)) => {
                     (sought.asking, sought.failure) = (None, None);
                     sought.next = Deadline::after(now, ANSWERED_WITHIN);
-                    // Where no rail reaches it others are to be between, until one does.
+                    // If no rail reaches the member, others are to be between, until one does.
                     if let Err(error) = self.find(node, workers, (rank, &handle), now) {
                         self.state.note_not_begun(rank, Some(error));
                     }
@@ -164,7 +164,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         now: Instant,
     ) -> Result<(), LinkError> {
         let until = Deadline::after(now, LOOKED_WITHIN);
-        // Whoever waits for the mesh looks now and then, without a signal.
+        // No signal: callers that wait for the mesh poll it now and then.
         let looking = Looking::begin(node, workers, None, until)?;
         // By this one from now on.
         self.found.retain(|found| found.rank != rank);
@@ -202,7 +202,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
                 sought.next = Deadline::after(now, ANSWERED_WITHIN);
             }
             if let Err(error) = outcome {
-                // That no rail reaches it is of the handle; all else is of this process, and may pass.
+                // A missing route is the handle's fault. All other errors are of this process, and may pass.
                 if !matches!(error, LinkError::NoRoute(_)) {
                     let look = Look::Again(Deadline::after(now, ANSWERED_WITHIN));
                     self.found.push(Found { rank, handle, look });

@@ -1,4 +1,4 @@
-//! What a member knows and keeps, all but its links; and what is asked of that.
+//! State of a member, all but its links; and the questions that it answers.
 
 use std::collections::VecDeque;
 
@@ -35,7 +35,7 @@ pub(super) struct State {
     pub(super) reached: Ranks,
     /// How many announcements this member made.
     pub(super) announced: u32,
-    /// Of what the last one said: the neighbours, and those without a rail.
+    /// The neighbours in the last announcement, and the neighbours without a rail in it.
     pub(super) said: (Ranks, Ranks),
     /// How steady the links to each are.
     pub(super) hold_downs: Vec<HoldDown>,
@@ -43,7 +43,7 @@ pub(super) struct State {
     pub(super) announcements: Vec<Option<[u8; ANNOUNCEMENT_BYTES]>>,
     pub(super) neighbours: Vec<Neighbour>,
     pub(super) members: Vec<Member>,
-    /// What came of the attempts to link to each.
+    /// Failures of the attempts to link to each.
     pub(super) attempts: Vec<Attempts>,
     /// Links that ended in this poll, and to whom.
     pub(super) ended: Vec<(Rank, LinkId)>,
@@ -229,7 +229,7 @@ impl State {
         }
     }
 
-    /// Of whom there is something to tell.
+    /// Members that have announced their neighbours.
     pub(super) fn known(&self) -> Ranks {
         let known = (0..self.config.ranks).filter_map(Rank::new);
         known
@@ -273,7 +273,7 @@ impl State {
     }
 }
 
-/// What is behind the headers of a frame of data.
+/// The message in a frame of data, behind the headers.
 fn message_of(frame: &[u8]) -> &[u8] {
     let begin = RELAY_HEADER_BYTES.saturating_add(PAIR_HEADER_BYTES);
     frame.get(begin..).unwrap_or_default()

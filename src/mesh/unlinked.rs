@@ -19,7 +19,7 @@ pub enum NotLinked<'m> {
         /// Why.
         why: &'m ConnectError,
     },
-    /// By its handle no link could be begun. Where that is for want of a rail, others are to be between.
+    /// No link could be begun by its handle. If that is for want of a rail, other members are to be between.
     NotBegun(&'m LinkError),
     /// Its link has no rail, or a rail of it could not be connected.
     NotConnected(&'m NotConnected),
@@ -58,15 +58,15 @@ impl fmt::Display for NotLinked<'_> {
     }
 }
 
-/// What came of the last attempts to link to a member.
+/// Failures of the last attempts to link to a member.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
     pub(super) not_begun: Option<LinkError>,
     /// Why the last link is over.
     pub(super) over: Option<FinalReason>,
-    /// What is wrong with the starts.
+    /// Conflict between the starts of this member and the other.
     pub(super) start: Option<NotLinked<'static>>,
-    /// Of its rails those that were not connected.
+    /// Its rails that were not connected.
     pub(super) rails: Vec<NotConnected>,
 }
 

@@ -10,8 +10,8 @@ use doorbell_core::route::{Map, Routes};
 use super::membership::Mesh;
 
 impl<P: Provider, N: Network> Mesh<P, N> {
-    /// Who passes on what goes to each member that a way leads to, in order; nobody for one that is reached directly. Each of them
-    /// goes by its own map: until it has heard what this one has, the way may be another.
+    /// Members that pass on messages to each reachable member, in order; none if it is reached directly. Each of them goes by
+    /// its own map, so the way may be another until it has heard of the same changes.
     #[must_use]
     pub fn ways(&self) -> BTreeMap<Rank, Vec<Rank>> {
         ways(&self.state.map, &self.state.routes)
@@ -19,7 +19,7 @@ impl<P: Provider, N: Network> Mesh<P, N> {
 }
 
 fn ways(map: &Map, routes: &Routes) -> BTreeMap<Rank, Vec<Rank>> {
-    // Of each member once, since many ways go by it.
+    // Routes of each member are computed once, since many ways go by it.
     let mut of_others: BTreeMap<Rank, Routes> = BTreeMap::new();
     let all = routes.reached().without(routes.from());
     let ways = all.iter().map(|to| {
@@ -44,7 +44,7 @@ mod tests {
         Rank::new(number).unwrap()
     }
 
-    /// Of a member of a mesh with these links, to each other one.
+    /// Ways from a member of a mesh with these links, to each other one.
     fn told(members: u8, links: &[(u8, u8)], from: u8) -> Vec<(u8, Vec<u8>)> {
         let mut map = Map::new(members).unwrap();
         for at in 0..members {
