@@ -85,7 +85,7 @@ impl Background {
         Ok((background, acceptances))
     }
 
-    /// What to hand to peers: at most 128 bytes, or a line of text.
+    /// Handle for peers: at most 128 bytes, or a line of text.
     #[must_use]
     pub const fn handle(&self) -> &Handle {
         &self.handle
@@ -115,9 +115,9 @@ impl Background {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Settings::new(config);
     }
 
-    /// Ends it, and waits until all is gone: the port, what is under way, and the threads. Says whether it is, by
-    /// the deadline; else it goes on ending by itself, which is no longer than a call of the device takes. What was made of a handshake that came to nothing is the
-    /// reaper's: [`Node::settle`](crate::Node::settle) waits for that.
+    /// Ends the listener, and waits until all is gone: the port, the handshakes under way, and the threads. Returns whether
+    /// that is so by the deadline. Else it goes on ending by itself, no longer than a call of the device takes. The remains of
+    /// failed handshakes are left to the reaper: [`Node::settle`](crate::Node::settle) waits for that.
     pub fn stop(mut self, deadline: Deadline) -> bool {
         self.end(deadline.remaining(Tcp.now()))
     }

@@ -13,8 +13,8 @@ pub fn now() -> Instant {
 /// The deadline this long from now, by the clock of this machine: for [`Background::stop`](crate::Background::stop), and where there is no Node at hand.
 ///
 /// Every other call takes a deadline by the clock of its host: [`Node::within`](crate::Node::within) and
-/// [`Worker::within`](crate::Worker::within) make one. Of a real host that is the same clock. A simulated host has a time of its own, in which a deadline
-/// made here may be far away or past.
+/// [`Worker::within`](crate::Worker::within) make one. On a real host that is the same clock. A simulated host has a time of
+/// its own, in which a deadline made here may be far away or past.
 #[must_use]
 pub fn within(span: Duration) -> Deadline {
     Deadline::after(doorbell_ffi::now(), span)

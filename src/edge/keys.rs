@@ -12,7 +12,7 @@ use crate::trust::{KeyRing, KeyRingError, wipe};
 /// A file of more is none of keys.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// What others than the owner may do to a file.
+/// Permission bits of all users but the owner.
 const OTHERS: u32 = 0o077;
 
 impl KeyRing {
@@ -151,7 +151,7 @@ mod tests {
             error.to_string(),
             "the environment has no keys in DOORBELL_NO_SUCH_KEYS"
         );
-        // What there always is, and is none of keys.
+        // A variable that always exists, and holds no keys.
         assert!(KeyRing::from_env("PATH").is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! Where queue pairs are made, and ports looked at: calls that take milliseconds, and seconds where a neighbour does
-//! not answer, kept off the threads that poll and off those that talk to peers.
+//! Threads that make queue pairs and look at ports. These calls take milliseconds, or seconds if a neighbour does not answer,
+//! so they stay off the threads that poll and the threads that talk to peers.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -35,7 +35,7 @@ pub(crate) enum Whom {
 /// When to look again for what is made, where nothing says that it is there: queue pairs take milliseconds.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// What comes of a call of a device that panicked.
+/// Error for a call of a device that panicked.
 pub(crate) const PANICKED: ProviderError = ProviderError {
     call: "call of a device that panicked",
     errno: CANCELED,
@@ -44,9 +44,9 @@ pub(crate) const PANICKED: ProviderError = ProviderError {
 /// `ECANCELED`.
 const CANCELED: i32 = 125;
 
-/// Makes what it is asked for, as much at a time as it has threads, and of that for one peer half at most; for all of one
-/// IPv6 network that a host may have all of, one less than all. What waits is
-/// bounded by what there is to make it of: each queue pair has a place of a Worker's, and a look is for all who ask.
+/// Runs jobs, as many at a time as it has threads. At most half of those at a time are for one peer. At most all but one are
+/// for one IPv6 network that a single host may own. The number of waiting jobs is bounded: each queue pair has a place of a
+/// Worker's, and all who ask share one look.
 ///
 /// Dropped, it waits until all is done, unless it is [detached](Makers::detached).
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ pub(crate) struct Makers {
 }
 
 impl Makers {
-    /// Makers with so many threads. What they made and nobody wants any more is the reaper's.
+    /// Makers with so many threads. Results that nobody wants any more go to the reaper.
     ///
     /// # Errors
     /// The system gave no thread.
@@ -66,8 +66,8 @@ impl Makers {
         Self::start(threads.max(1), 0, reaper)
     }
 
-    /// The same, with one thread more that is for looks alone: with the others held up by neighbours that do not resolve, who
-    /// comes from elsewhere would wait for a look.
+    /// Makers as [`Makers::background`] makes them, with one thread more for looks alone. Without it, neighbours that do not
+    /// resolve could hold up all threads, and other peers would wait for a look.
     ///
     /// # Errors
     /// The system gave no thread.
@@ -110,7 +110,7 @@ impl Makers {
         self.jobs.is_some()
     }
 
-    /// Has something made. Whoever wants it looks for it now and then, and may be woken by `waker` between.
+    /// Has something made. The caller looks for the result now and then, and may be woken by `waker` between.
     pub(crate) fn make<T: Send + 'static>(
         &self,
         whom: Whom,
@@ -123,7 +123,7 @@ impl Makers {
             told: Told(waker.cloned()),
         };
         let reaper = self.reaper.clone();
-        // Where nobody waits for it any more, it goes to the reaper from here.
+        // A result that nobody waits for any more goes to the reaper from here.
         let run = move || delivery.hand_over(make().map(|made| reaper.keep(made)));
         let queued = match &self.jobs {
             Some(jobs) => {
@@ -138,7 +138,7 @@ impl Makers {
         Commission { from, queued }
     }
 
-    /// What whoever has something made may wait for: nothing where it is made at once.
+    /// Signal that a caller of [`Makers::make`] may wait for; `None` if jobs are run at once.
     ///
     /// # Errors
     /// The system gave no descriptor.
@@ -182,7 +182,7 @@ pub(crate) struct Commission<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Commission<T> {
-    /// What came of it, once; `None` while it is made.
+    /// Returns the result, once; `None` while it is made.
     ///
     /// # Errors
     /// It came to nothing.
@@ -203,7 +203,8 @@ impl<T: Send + 'static> Drop for Commission<T> {
     }
 }
 
-/// Where what was made goes to. The order is that of their ends: who is told finds out, also that a call panicked.
+/// Channel for a result. The fields are dropped in this order, so a waiter that is woken finds the end, also if a call
+/// panicked.
 struct Delivery<T: Send + 'static> {
     to: mpsc::SyncSender<Result<Reaped<T>, ConnectError>>,
     told: Told,
@@ -229,13 +230,13 @@ impl Drop for Told {
     }
 }
 
-/// What there is to do.
+/// Queue of jobs.
 struct Jobs {
-    /// How many are done at a time at most that are no looks.
+    /// Limit on jobs at a time that are not looks.
     for_all: usize,
-    /// How many of those are of one peer at most.
+    /// Limit on those of one peer.
     for_one: usize,
-    /// And of guests of one [`network`].
+    /// Limit on those of guests of one [`network`].
     for_network: usize,
     state: Mutex<State>,
     added: Condvar,
@@ -246,7 +247,7 @@ struct Jobs {
 struct State {
     /// The first in front.
     waiting: VecDeque<Job>,
-    /// Those that are being done.
+    /// Jobs that are being run.
     running: Vec<Running>,
     /// How many there were so far, which names them.
     count: u64,
@@ -333,7 +334,7 @@ impl Jobs {
         }
     }
 
-    /// What each of the threads does.
+    /// Runs jobs on one of the threads, until there are no more.
     fn work(&self) {
         while let Some(Job { number, make, .. }) = self.next() {
             // A provider that panics costs who asked, and nobody else.

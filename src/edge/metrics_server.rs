@@ -24,7 +24,7 @@ use crate::metrics::request::{Asked, Refusal, answer, read};
 const CONVERSATION_SPAN: Duration = Duration::from_secs(2);
 /// Connections at a time; one more ends the oldest.
 const CONVERSATIONS_MAX: usize = 16;
-/// What is read and thrown away behind a request, so that the answer is not lost by a reset.
+/// Limit on the bytes that are read and discarded behind a request, so that the answer is not lost by a reset.
 const UNREAD_BYTES_MAX: usize = 64 << 10;
 /// How long nobody is taken in after that failed, there being no descriptors, say.
 const NAP: Duration = Duration::from_millis(100);
@@ -33,9 +33,9 @@ const DROP_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Answers `GET /metrics` at a TCP port, on a thread of its own, until it is dropped.
 ///
-/// There is neither a proof of who asks nor encryption: it belongs at the loopback address, or where those in reach may
-/// know. Whoever is slow, asks for too much, or for anything else, is told so, or left; at most 16 connections are
-/// there at a time, and none for longer than two seconds.
+/// There is neither authentication nor encryption: bind it to the loopback address, or to a network whose hosts may know the
+/// metrics. A client that is slow, asks for too much or for anything else gets an error, or is disconnected. At most 16
+/// connections are open at a time, none for longer than two seconds.
 #[derive(Debug)]
 pub struct MetricsServer {
     address: SocketAddr,
@@ -96,7 +96,7 @@ impl MetricsServer {
         Ok(Self { address, stop, over })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
@@ -108,7 +108,7 @@ impl Drop for MetricsServer {
         // Relaxed: the signal orders it.
         self.stop.is_asked.store(1, Ordering::Relaxed);
         self.stop.signal.raise();
-        // Where it takes longer, making the text, it ends by itself.
+        // A thread that takes longer, rendering the text, ends by itself.
         let _ = self.over.recv_timeout(DROP_PATIENCE);
     }
 }
@@ -167,7 +167,7 @@ impl Port {
                         .push_back(Conversation::new(stream, within(self.span)));
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // Of who came, perhaps; or there are no descriptors, and then at once again.
+                // The connection may have failed; or there are no descriptors, and the next attempt would fail at once.
                 Err(_) => {
                     self.closed_until = Some(within(NAP));
                     return;
@@ -185,9 +185,9 @@ struct Conversation {
 }
 
 enum Stage {
-    /// What was read so far.
+    /// The bytes read so far.
     Asking(Vec<u8>),
-    /// What is to be written, and how much of it is.
+    /// The answer, and the number of its bytes that are written.
     Answering(Vec<u8>, usize),
     /// The answer is out, and so much was thrown away.
     Leaving(usize),
@@ -231,7 +231,7 @@ impl Conversation {
         }
         let is_late = self.until.remaining(Tcp.now()).is_zero();
         if is_late && matches!(self.stage, Stage::Asking(_)) {
-            // What does not go out at once does not.
+            // Bytes that are not sent at once are lost.
             let _ = self.stream.write(Refusal::TooSlow.answer().as_bytes());
         }
         !is_late

@@ -1,6 +1,6 @@
-//! Where decisions meet the world: the clock, entropy and TCP of this host, as a `Network` that another can
-//! stand in for, a look at what this host has and counts, and threads: that which destroys, those that make queue pairs, that
-//! which does handshakes, and that which tells metrics. Nothing here decides.
+//! Boundary to the operating system: the clock, entropy and TCP of this host, as a `Network` that another can replace. It
+//! surveys this host and its counters. Its threads destroy objects, make queue pairs, do handshakes and serve metrics. Nothing
+//! here decides.
 
 pub(crate) mod background;
 pub(crate) mod clock;

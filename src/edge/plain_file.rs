@@ -1,4 +1,4 @@
-//! A plain file, opened to be read. What is none may never end, or have nobody who writes to it.
+//! A plain file, opened for reading. Reading from anything else may never end, or wait for a writer that does not exist.
 
 use std::fs::File;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, open as open_at};
 
-/// Opens it without waiting for anybody, and looks at what is open, whatever becomes of the path.
+/// Opens a path without blocking, and checks the kind of the opened file, whatever becomes of the path.
 ///
 /// # Errors
 /// It cannot be opened, or is no plain file.

@@ -1,4 +1,4 @@
-//! What the kernel counts at the ports of a device, by plain reads of sysfs.
+//! Counters of the kernel for the ports of a device, by plain reads of sysfs.
 
 use std::fs::{self, DirEntry};
 use std::io::Read as _;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::plain_file;
 
-/// Where the kernel lists RDMA devices. Source: Linux, Documentation/ABI/stable/sysfs-class-infiniband.
+/// Directory in which the kernel lists RDMA devices. Source: Linux, Documentation/ABI/stable/sysfs-class-infiniband.
 const CLASS: &str = "/sys/class/infiniband";
 
 /// Ports of a device that are read: more than any has.
@@ -18,16 +18,16 @@ const COUNTERS_MAX: usize = 256;
 /// The longest name of a counter that is taken.
 const NAME_BYTES_MAX: usize = 64;
 
-/// What is read of a value, which is shorter: the largest has 20 digits, and the end of the line.
+/// Limit on the bytes read of a value, which is shorter: the largest has 20 digits, and the end of the line.
 const READ_BYTES_MAX: u64 = 22;
 
 /// For how long the kernel gives out what it read: it stands among the counters, and counts nothing.
 const LIFESPAN: &str = "lifespan";
 
-/// What the kernel and the device count at a port: of all queue pairs there, whosever they are, since the device is there.
+/// Counters of the kernel and the device at a port: over all queue pairs there, of all processes, since the device exists.
 ///
-/// How often the device sent again is among it, which no completion tells. Which counters there are, and what they are of, is
-/// the driver's: `rcvd_rnr_err` of Soft-RoCE is `rnr_nak_retry_err` of mlx5.
+/// The number of retransmissions is among them, which no completion reports. The driver decides which counters there are, and
+/// what each counts: `rcvd_rnr_err` of Soft-RoCE is `rnr_nak_retry_err` of mlx5.
 ///
 /// For [`Metrics::port_counters`](crate::Metrics::port_counters).
 ///
@@ -43,11 +43,11 @@ pub struct PortCounters {
 }
 
 impl PortCounters {
-    /// Those of each port of a device: none where the kernel has no such device, as of a simulated one, shows it
-    /// in this network namespace without them, or counts nothing there.
+    /// Reads the counters of each port of a device. The result is empty if the kernel has no such device (a simulated one),
+    /// shows it in this network namespace without counters, or counts nothing there.
     ///
-    /// A counter that cannot be read, or is no number, is not there. It reads a file for each counter, for which some devices
-    /// ask their firmware: that is not for a thread that polls.
+    /// A counter that cannot be read, or is no number, is left out. Each counter is a file, and some devices ask their firmware
+    /// for it: do not call this on a thread that polls.
     #[must_use]
     pub fn of_device(device: &str) -> Vec<Self> {
         Self::below(Path::new(CLASS), device)

@@ -1,4 +1,4 @@
-//! Where objects of a device are destroyed: calls that take milliseconds, kept off the threads that poll.
+//! Destruction of a device's objects: calls that take milliseconds, kept off the threads that poll.
 
 use core::mem;
 use core::ops::{Deref, DerefMut};
@@ -14,7 +14,7 @@ use scopeguard::ScopeGuard;
 
 use crate::tell::tell;
 
-/// Destroys what it is handed, in order. What panics as it is dropped, such as memory of an engine's own, is counted, and
+/// Destroys the objects that it is handed, in order. A panic in a drop, such as that of an engine's own memory, is counted, and
 /// stops nothing behind it.
 ///
 /// Its thread ends when the last clone is gone and all that was handed over is destroyed.
@@ -102,10 +102,10 @@ fn destroy(what: Box<dyn Send>, panicked: &AtomicU64) {
     }
 }
 
-/// What a [`Reaper`] destroys, whoever drops it. Until then it is as if it stood there itself.
+/// A value that a [`Reaper`] destroys, whoever drops it. Until then it dereferences to the value.
 pub(crate) struct Reaped<T: Send + 'static>(ScopeGuard<Kept<T>, fn(Kept<T>)>);
 
-/// What is kept, and who destroys it.
+/// A value, and the reaper that destroys it.
 struct Kept<T> {
     what: T,
     reaper: Reaper,
@@ -116,7 +116,7 @@ fn hand_over<T: Send + 'static>(kept: Kept<T>) {
 }
 
 impl<T: Send + 'static> Reaped<T> {
-    /// What was kept, for the caller to drop. No method: it would stand before one of what is kept.
+    /// Returns the value, for the caller to drop. It is no method: a method would hide one of the value's own.
     pub(crate) fn into_inner(kept: Self) -> T {
         ScopeGuard::into_inner(kept.0).what
     }
@@ -164,7 +164,7 @@ mod tests {
         drop(reaper.keep(Slow(to.clone(), Duration::ZERO)));
         assert!(reaper.settle(Duration::from_secs(20)));
         assert_ne!(from.try_recv().unwrap(), thread::current().id());
-        // What is handed over last is destroyed too, though the reaper goes before.
+        // A value that is handed over last is destroyed too, though the reaper is dropped before.
         let last = reaper.keep(Slow(to, Duration::ZERO));
         drop(reaper);
         assert_eq!(last.1, Duration::ZERO);

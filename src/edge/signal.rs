@@ -60,7 +60,7 @@ impl Signal {
         }
     }
 
-    /// What becomes readable when it is raised.
+    /// Descriptor that becomes readable when the signal is raised.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
@@ -118,7 +118,7 @@ mod tests {
     fn no_raise_is_lost() {
         const ROUNDS: u32 = 40_000;
         let signal = Arc::new(Signal::new().unwrap());
-        // What was done, and what of it was seen.
+        // Rounds of work done, and rounds seen.
         let work = Arc::new([AtomicU32::new(0), AtomicU32::new(0)]);
         let order = Ordering::Relaxed;
         let (raising, told) = (Arc::clone(&signal), Arc::clone(&work));

@@ -17,8 +17,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use super::watch::Watch;
 
-/// How many peers may wait to be taken in, as far as `net.core.somaxconn` lets them: four times what is under way at most by
-/// default, a few KiB of the kernel's each. Of one more the kernel drops the first packet, and it tries again a second later.
+/// Limit on peers that wait to be accepted, as far as `net.core.somaxconn` permits: four times the default limit on handshakes
+/// under way, at a few KiB of kernel memory each. Beyond the limit the kernel drops the first packet of a peer, which tries
+/// again a second later.
 ///
 /// Source: `listen(2)`.
 const ARRIVED_MAX: i32 = 1024;
@@ -130,7 +131,7 @@ impl TcpAcceptor {
         })
     }
 
-    /// What is readable once somebody arrived, or something came of a stream that was taken in here, or it was woken.
+    /// Descriptor that becomes readable once a peer arrived, an accepted stream has news, or it was woken.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.watch.descriptor()
     }
@@ -177,7 +178,7 @@ pub struct TcpHandshake {
     stream: TcpStream,
     /// Whether the connection is not known to be up yet.
     connecting: bool,
-    /// What watches it, and its number there: where it came by a port.
+    /// The watch that reports its events, and its number there: only for an accepted stream.
     watched: Option<(Arc<Watch>, u64)>,
 }
 
@@ -218,7 +219,7 @@ impl TcpHandshake {
         })
     }
 
-    /// What to wait for: to be connected, then for bytes, and for room where some are unsent.
+    /// Events to wait for: to be connected, then readable, and writable if bytes are unsent.
     fn interest(&self, has_unsent: bool) -> PollFd<'_> {
         let flags = match (self.connecting, has_unsent) {
             (true, _) => PollFlags::OUT,

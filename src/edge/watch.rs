@@ -1,8 +1,8 @@
-//! What comes of a port, of the streams that were taken in there, and of a signal, by one `epoll(7)`: a wait costs what
-//! comes, and not how many are silent.
+//! Events of a port, of the streams accepted there, and of a signal, by one `epoll(7)`: the cost of a wait grows with the
+//! events, not with the number of silent streams.
 //!
-//! The port and the streams are told of by edges. A stream is due from an event on until it is asked, and its reader
-//! reads until nothing is there. So nothing is to be done between waits, and what nobody reads ends one wait alone.
+//! Events of the port and the streams are edge-triggered. A stream is due from an event on until it is asked, and its reader
+//! reads until nothing is left. So nothing has to be done between waits, and an event that nobody reads ends one wait alone.
 
 use core::mem::MaybeUninit;
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 
 use super::signal::Signal;
 
-/// What events are numbered by that are of no stream.
+/// Numbers of events that belong to no stream.
 const SIGNAL: u64 = 0;
 const PORT: u64 = 1;
 

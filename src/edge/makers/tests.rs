@@ -19,7 +19,7 @@ fn peer(number: u64) -> Whom {
     Whom::Peer(InstanceId::new(number).unwrap())
 }
 
-/// What makes a number once it is let, and says that it began.
+/// A job that returns a number once it is allowed to, and reports that it began.
 struct Slow {
     go: mpsc::Sender<()>,
     made: Commission<u8>,
@@ -73,7 +73,7 @@ fn one_that_takes_long_holds_up_no_other() {
     // It is wanted: nobody who settles waits for it.
     assert!(makers.settle(SOON));
     long.go.send(()).unwrap();
-    // What is asked for last is made, too.
+    // A job that is added last is run, too.
     let last = makers.make(peer(2), None, || Ok(1));
     drop(makers);
     assert_eq!((taken(&long.made), taken(&last)), (Some(9), Some(1)));
@@ -98,7 +98,7 @@ fn half_of_those_at_a_time_are_a_peer_s_at_most() {
     assert_eq!(begins.recv_timeout(SOON), Ok(3));
     drop(all);
     assert!(makers.settle(SOON));
-    // Where one is made at a time, it is anybody's.
+    // With one job at a time, any peer may have it.
     let one = Makers::background(0, &Reaper::default()).unwrap();
     let alone = slow(&one, guest(1), 6, &began);
     assert_eq!(begins.recv_timeout(SOON), Ok(6));

@@ -71,7 +71,8 @@ fn what_is_too_long_is_refused_and_the_refusal_arrives() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
-    // Who goes on is listened to for a while, so that no reset comes before the answer is read; but not for ever.
+    // A client that goes on sending is read from for a while, so that no reset comes before it reads the answer; but not for
+    // ever.
     let mut say_more = || {
         thread::sleep(Duration::from_millis(20));
         stream.write_all(&[b'x'; 8192])

@@ -26,9 +26,9 @@ impl Topology {
     /// Has the kernel ask for the hardware addresses of these peers, and takes in what it knows then.
     ///
     /// A host that was never written to is in no table of neighbours, whether it answers or not. So one datagram goes to each
-    /// address in a subnet of a usable rail of this host, to the port that discards them; answers are waited for, a second at most.
-    /// Addresses of other subnets, of this host and of a link alone are passed over. What could not be sent stands in
-    /// [`Topology::failures`].
+    /// address in a subnet of a usable rail of this host, to the port that discards them; answers are waited for, a second at
+    /// most. Addresses of other subnets, of this host, and link-local ones are passed over. Datagrams that could not be sent
+    /// are listed in [`Topology::failures`].
     ///
     /// # Errors
     /// The interfaces could not be listed.

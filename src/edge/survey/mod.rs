@@ -16,7 +16,7 @@ mod neighbours;
 mod netlink;
 mod routes;
 
-/// Where things are looked up; elsewhere in tests.
+/// Directories that facts are read from; others in tests.
 struct Roots<'r> {
     infiniband: &'r Path,
     net: &'r Path,
@@ -31,9 +31,9 @@ const PKEYS_MAX: u32 = 256;
 const IFF_UP: u32 = 1;
 
 impl Topology {
-    /// What this host has now, in the network namespace of the calling thread.
+    /// Surveys this host, in the network namespace of the calling thread.
     ///
-    /// What cannot be looked at is named in [`Topology::failures`].
+    /// Sources that cannot be read are named in [`Topology::failures`].
     ///
     /// # Errors
     /// Neither devices nor interfaces could be listed.
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(roots.pkeys("rxe0", 1), Some(vec![0xffff, 0x8001]));
         assert_eq!(roots.pkeys("rxe0", 2), None);
         assert_eq!(roots.netdevs("rxe0", 1, 1), ["eth0", "eth1"]);
-        // Of which of two ports the interface of the function is, is not said.
+        // With two ports it is unknown which of them the interface of the function belongs to.
         assert_eq!(roots.netdevs("rxe0", 1, 2), ["eth0"]);
         write(&folder, "rxe0/ports/3/pkeys/0", "0x0000\n");
         assert_eq!(roots.pkeys("rxe0", 3), Some(vec![]));

@@ -20,7 +20,7 @@ const INCOMPLETE: u16 = 0x01;
 const FAILED: u16 = 0x20;
 const NO_ARP: u16 = 0x40;
 
-/// What is known of the hosts on the links of these interfaces, of whichever family.
+/// Known neighbours on the links of these interfaces, of either family.
 pub(super) fn all(interfaces: &[Interface]) -> Result<Vec<NeighbourFacts>> {
     let mut found = Vec::new();
     Netlink::open()?.dump(RTM_GETNEIGH, &[0; NEIGHBOUR_BYTES], |kind, body| {

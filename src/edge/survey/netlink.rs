@@ -134,7 +134,7 @@ pub(super) fn address_of(value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Where what follows begins.
+/// Rounds a length up to the 4 bytes at which the next attribute or message begins.
 pub(super) const fn aligned(bytes: usize) -> usize {
     bytes.saturating_add(3) & !3
 }

@@ -63,13 +63,13 @@ fn ways(interfaces: &[Interface]) -> Vec<(Ipv4Addr, Ipv4Addr)> {
             if index == other_index || !is_shared {
                 continue;
             }
-            // What lies in both.
+            // The addresses that lie in both subnets.
             let shared = if other.prefix_bits() > address.prefix_bits() {
                 other
             } else {
                 address
             };
-            // However many share it.
+            // Each shared subnet is asked about once, however many interfaces share it.
             if !asked.insert((from, shared.subnet().address(), shared.prefix_bits())) {
                 continue;
             }
@@ -93,7 +93,7 @@ fn hosts_of(subnet: IpPrefix) -> impl Iterator<Item = Ipv4Addr> {
         let hosts = u32::MAX.checked_shr(u32::from(subnet.prefix_bits())).unwrap_or(0);
         first | hosts
     });
-    // Of two addresses and of one all are hosts'.
+    // In a subnet of two addresses or of one, all are hosts' addresses.
     let edge = u32::from(subnet.prefix_bits() < WHOLE_BITS.saturating_sub(1));
     let range = first
         .zip(last)
@@ -116,7 +116,7 @@ fn leaves_by(
         }
     });
     match answer {
-        // That there is no way is an answer, too; or one where all is dropped.
+        // A missing way is an answer, too, and so is a way on which all packets are dropped.
         Err(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::ACCESS | Errno::INVAL) => return Ok(None),
         answer => answer?,
     }
