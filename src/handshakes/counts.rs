@@ -1,4 +1,4 @@
-//! What the handshakes came to, for whoever watches.
+//! Counts of the handshakes, for monitoring.
 
 use core::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -8,7 +8,7 @@ use doorbell_core::sync::{AtomicU64, Ordering};
 use crate::error::ConnectError;
 use crate::trust::Refusals;
 
-/// What is counted, and why the last one failed. Relaxed: each is a recent value, and no more than that.
+/// Counters, and the reason for the last failure. Relaxed: each is a recent value, and no more than that.
 #[derive(Default)]
 pub(crate) struct Counts {
     begun: AtomicU64,
@@ -20,7 +20,7 @@ pub(crate) struct Counts {
     last_failure: Mutex<Option<ConnectError>>,
 }
 
-/// What the handshakes beside the threads that accept have come to.
+/// Counts of the handshakes beside the threads that accept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandshakeCounts {

@@ -29,23 +29,23 @@ use crate::edge::signal::Signal;
 use crate::error::ConnectError;
 use crate::{ChannelId, Worker, worker};
 
-/// What goes over the places of a desk: what is wanted, what the Worker says, what was made of it.
+/// Answer of a Worker to a request; the places of a desk carry requests, answers and finished connections.
 type Answered<P> = Result<Box<Granted<P>>, ConnectError>;
 type PlacesOf<P> = Places<Box<Wanted>, Answered<P>, Box<Done<P>>, Option<Signals>>;
 type PlaceOf<P> = places::Place<Box<Wanted>, Answered<P>, Box<Done<P>>, Option<Signals>>;
 
-/// What the handshakes and a Worker share.
+/// State that the handshakes and a Worker share.
 pub(crate) struct Desk<P: Provider> {
     ground: Ground<P>,
     device: String,
     /// The Node its Worker is of.
     node: InstanceId,
     places: Arc<PlacesOf<P>>,
-    /// Where those come from who have a place and are not connected yet.
+    /// Addresses of peers that have a place and are not connected yet.
     seated: Mutex<Vec<IpAddr>>,
 }
 
-/// What wakes either side.
+/// Signals that wake either side.
 pub(crate) struct Signals {
     /// The handshakes.
     pub(crate) handshakes: Waker,
@@ -95,7 +95,7 @@ impl<P: Provider> Granted<P> {
         Ok(Self { supply, place })
     }
 
-    /// What is there until this is given up, and whatever comes of it is closed.
+    /// Reservation of the place: it exists until this is given up, or the resulting connection is closed.
     pub(crate) const fn reservation(&self) -> &Arc<worker::Reservation> {
         &self.place.reservation
     }
@@ -148,7 +148,7 @@ impl<P: Provider> Desk<P> {
         self.places.close();
     }
 
-    /// What its Worker's queue pairs are made from.
+    /// Objects that its Worker's queue pairs are made from.
     pub(super) const fn ground(&self) -> &Ground<P> {
         &self.ground
     }
@@ -156,8 +156,8 @@ impl<P: Provider> Desk<P> {
     /// Asks for a channel on the Worker.
     ///
     /// # Errors
-    /// As many connections as may be are on their way to it, or wait to be accepted; or of one address as many; or nobody
-    /// accepts any more.
+    /// Too many connections are on their way to it or wait to be accepted, in all or from one address; or nobody accepts any
+    /// more.
     pub(crate) fn ask(self: &Arc<Self>, wanted: &Wanted) -> Result<Seat<P>, ConnectError> {
         let (queue, from) = (self.places.queue(), wanted.from);
         let mut seated = self.seated();
@@ -217,12 +217,12 @@ impl<P: Provider> Desk<P> {
         self.places.is_asked()
     }
 
-    /// What becomes readable when there is something to do for the Worker's thread.
+    /// Descriptor that becomes readable when there is something to do for the Worker's thread.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.signal()?.descriptor())
     }
 
-    /// What to wait at for that.
+    /// Signal of that descriptor.
     pub(crate) fn signal(&self) -> Option<&Signal> {
         self.places.signals.as_ref()?.accepting.as_ref()
     }
@@ -236,7 +236,7 @@ pub(crate) struct Seat<P: Provider> {
     seated: Seated<P>,
 }
 
-/// That somebody from there has a place, until it is connected or given up.
+/// Record that a peer from this address has a place, until it is connected or given up.
 struct Seated<P: Provider> {
     desk: Arc<Desk<P>>,
     from: IpAddr,
@@ -256,7 +256,7 @@ impl<P: Provider> Seat<P> {
         &self.seated.desk
     }
 
-    /// What the Worker says, once.
+    /// Answer of the Worker, once.
     pub(crate) fn answer(&self) -> Option<Answered<P>> {
         self.place.answer()
     }

@@ -15,9 +15,9 @@ use crate::error::ConnectError;
 /// A peer beyond a limit is told at once that we are busy, and when to come again; never one that was told yes. Each
 /// costs a descriptor and about 12 KiB.
 ///
-/// Beside these numbers, of what is scarce (places of connections that wait, and what each [`Worker`](crate::Worker) has of channels,
-/// completions and memory) one address never holds more in handshakes that are not finished than is left for others: half
-/// where all is free. It does not matter how many it finishes.
+/// Beside these limits, one address never holds more of a scarce resource in unfinished handshakes than is left for others:
+/// half, if all is free. Scarce are places for waiting connections, and the channels, completions and memory of each
+/// [`Worker`](crate::Worker). The number of handshakes that an address finishes is not limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandshakeLimits {
@@ -25,9 +25,9 @@ pub struct HandshakeLimits {
     /// oldest peer that has proven nothing makes room for a new one: of the address that has most, or else of the new
     /// peer's own, or of any. A Connect proves a peer, by its key where there are keys.
     pub under_way: usize,
-    /// Of these, from one address at most; of IPv6, from one network of 64 bits, which a single host may have all of. With
-    /// as many under way the oldest of that address makes room that has proven nothing. Default 64, as many as one host is
-    /// likely to have processes that connect at once.
+    /// Limit on handshakes from one address; for IPv6, from one network of 64 bits, which a single host may own. At the limit,
+    /// the oldest handshake of that address that has proven nothing makes room. Default 64, as many as one host is likely to
+    /// have processes that connect at once.
     pub per_address: usize,
     /// How long a peer may go without a proof while more than half of the places are taken: of all, or of those its address
     /// may have. Otherwise each stage has [`ChannelConfig::handshake_stage`](crate::ChannelConfig). Default 1 s: many
@@ -36,9 +36,9 @@ pub struct HandshakeLimits {
     /// Connections of each Worker that wait to be accepted, and handshakes that have come as far as a queue pair, at
     /// most. Default 64. Each has its receives and its place on the Worker already.
     pub unaccepted: u32,
-    /// Queue pairs made at a time, at least 1, each on a thread of its own: a peer whose neighbour entry does not
-    /// resolve holds one up for seconds, so half of them at most are an address's, and all but one a network's of 64 bits. Default 4. Not for
-    /// [`Listener::aside`](crate::Listener::aside), which has the Node's threads for that.
+    /// Queue pairs made at a time, at least 1, each on a thread of its own. A peer whose neighbour entry does not resolve holds
+    /// up a thread for seconds. So half of them at most are for one address, and all but one for one network of 64 bits.
+    /// Default 4. [`Listener::aside`](crate::Listener::aside) uses the Node's threads instead.
     pub making: usize,
 }
 
@@ -54,14 +54,14 @@ impl Default for HandshakeLimits {
     }
 }
 
-/// Where a stream comes from, for limits. Those without an address all come from the same place.
+/// Source address of a stream, for limits. Streams without an address all count as one source.
 pub(crate) fn source(address: Option<SocketAddr>) -> IpAddr {
     address.map_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED), |address| {
         address.ip().to_canonical()
     })
 }
 
-/// What one host may have all of: the address itself, or of IPv6 its network of 64 bits.
+/// Addresses that one host may own: the address itself, or for IPv6 its network of 64 bits.
 pub(crate) const fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V6(v6) => {
@@ -72,7 +72,7 @@ pub(crate) const fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Who has handshakes under way, as far as limits go.
+/// Source of handshakes under way, for limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Guest {
     network: IpAddr,
@@ -103,7 +103,7 @@ impl fmt::Display for Guest {
 /// When to come again, as peers are told that are turned away: no sooner and no later.
 const RETRY_AFTER_MS: core::ops::RangeInclusive<u32> = 50..=5_000;
 
-/// That there are too many, with when to come again: when the next of those under way has had its time.
+/// Reject for too many handshakes, with the time to retry: when the next of those under way has had its time.
 pub(crate) fn busy(now: Instant, under_way: impl Iterator<Item = Deadline>) -> Reject {
     let left = under_way.min().map_or(Duration::ZERO, |next| next.remaining(now));
     let left_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
@@ -121,7 +121,7 @@ pub(crate) struct Unfinished {
 }
 
 impl Unfinished {
-    /// Those of an address, of all that there are.
+    /// Counts the unfinished handshakes of an address, and of its network, among all.
     pub(crate) fn of(address: IpAddr, all: impl Iterator<Item = IpAddr>) -> Self {
         let (mut of_address, mut of_network) = (0_usize, 0_usize);
         let own = network(address);
@@ -142,8 +142,8 @@ impl Unfinished {
     }
 }
 
-/// How long a peer waits for others of its address at most, and between two looks. Those finish in milliseconds, or have
-/// no mind to; and a rail of a link, which is given half a second, hears why it is refused.
+/// Longest time that a peer waits for others of its address, and the time between two looks. The others finish in milliseconds,
+/// or never intend to. A rail of a link has half a second, so it still hears the reason for its rejection.
 const IN_LINE: Duration = Duration::from_millis(250);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -169,7 +169,8 @@ impl Line {
     /// Takes what it wants, of a handshake that ends then; `None` where it is not its turn.
     ///
     /// # Errors
-    /// Those of `take`: that others hold too much only where it may not wait for them, or has for long enough.
+    /// Errors of `take`. The error that others hold too much is returned only if the handshake may not wait for them, or has
+    /// waited long enough.
     pub(crate) fn turn<T>(
         &mut self,
         now: Instant,
@@ -245,7 +246,7 @@ impl Guests {
         self.counts.get(&guest).copied().unwrap_or_default()
     }
 
-    /// Those of a network, each with its count.
+    /// The guests of a network, each with its count.
     fn of_network(&self, network: IpAddr) -> impl Iterator<Item = (Guest, usize)> {
         let first = Guest {
             network,
@@ -262,7 +263,7 @@ impl Guests {
             .fold(0, |sum, (_, count)| sum.saturating_add(count))
     }
 
-    /// The network that has most, and how many. Those of one stand together.
+    /// The network that has most, and how many. Guests of one network stand together.
     fn most_of_a_network(&self) -> Option<(IpAddr, usize)> {
         let (mut most, mut last) = (None, None);
         for (guest, count) in &self.counts {
@@ -283,7 +284,7 @@ impl Guests {
     pub(crate) fn enter(&mut self, guest: Guest) -> Result<(), Crowd> {
         let own = self.count(guest);
         let of_network = self.count_of_network(guest.network);
-        // Of two that have the same none is to make room for the other, and then the other for it.
+        // Between two with equal counts neither makes room for the other, since then the other would make room for it.
         if of_network >= self.limits.per_address {
             let most = self.of_network(guest.network).max_by_key(|(_, count)| *count);
             let above = most.filter(|(_, count)| *count > own.saturating_add(1));
@@ -362,7 +363,7 @@ mod tests {
         assert_eq!([guests.enter(one), guests.enter(one)], [Ok(()), Ok(())]);
         assert_eq!(guests.patience(one), None);
         assert_eq!(guests.enter(one), Ok(()));
-        // Of its address, and then of all.
+        // Short for its address, and then short for all.
         assert_eq!((guests.patience(one), guests.patience(two)), (short, None));
         assert_eq!(guests.enter(two), Ok(()));
         assert_eq!(guests.patience(three), None);

@@ -1,7 +1,7 @@
 //! Handshakes of every way to accept: on a thread that polls them, on threads of their own, or on the Worker's.
 //!
-//! What decides is the [`backlog`], by polling and without a thread, a socket or a clock of its own; the threads are in
-//! `edge`. What only a Worker's thread may do it is asked for at a [`desk`].
+//! The [`backlog`] decides, by polling and without a thread, a socket or a clock of its own; the threads are in `edge`. Work
+//! that only a Worker's thread may do is requested at a [`desk`].
 
 pub(crate) mod backlog;
 mod counts;
@@ -12,7 +12,7 @@ mod refusals;
 mod told;
 mod under_way;
 
-/// Where `places` has its locks from, which the models replace.
+/// Locks of `places`, which the models replace.
 mod locks {
     pub(super) use std::sync::{Arc, Mutex, MutexGuard};
 }
@@ -46,7 +46,7 @@ use desk::{Desk, Signals};
 pub use limits::HandshakeLimits;
 pub(crate) use limits::{Unfinished, network};
 
-/// What handshakes are made with that begin from now on.
+/// Settings for handshakes that begin from now on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) config: ChannelConfig,
@@ -78,14 +78,14 @@ pub(crate) fn timing(config: &ChannelConfig) -> Timing {
 /// make the queue pairs. [`Listener::background`](crate::Listener::background) is the same with a
 /// thread that polls.
 ///
-/// Dropped, it gives up the port and all that is under way, and tells the peers that were not told yes. What waits
-/// to be accepted still can be.
+/// Dropped, it gives up the port and all handshakes under way, and rejects the peers that were not accepted yet. Connections
+/// that wait to be accepted still can be.
 pub struct Handshakes<P: Provider = Rdma, N: Network = Tcp> {
     node: Arc<Node<P, N>>,
     backlog: Backlog<P, N>,
 }
 
-/// What a listener hands over.
+/// Parts that a listener hands over.
 pub(crate) struct Port<N: Network> {
     pub(crate) acceptor: N::Acceptor,
     pub(crate) handle: Handle,
@@ -94,8 +94,8 @@ pub(crate) struct Port<N: Network> {
 }
 
 impl<P: Provider, N: Network> Handshakes<P, N> {
-    /// Handshakes at a port, for these Workers, with an [`Acceptances`] for each. What wakes a Worker's thread, where that
-    /// may sleep, `accepting` makes.
+    /// Handshakes at a port, for these Workers, with an [`Acceptances`] for each. `accepting` makes the signal that wakes a
+    /// Worker's thread, if that thread may sleep.
     pub(crate) fn new<E>(
         port: Port<N>,
         node: &Arc<Node<P, N>>,
@@ -127,7 +127,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
         Ok((Self { node, backlog }, acceptances))
     }
 
-    /// What to hand to peers: at most 128 bytes, or a line of text.
+    /// Handle for peers: at most 128 bytes, or a line of text.
     #[must_use]
     pub const fn handle(&self) -> &Handle {
         &self.backlog.port().handle
@@ -191,7 +191,7 @@ impl<P: Provider, N: Network> Handshakes<P, N> {
 }
 
 impl<P: Provider> Handshakes<P, Tcp> {
-    /// What an event loop watches for input, to poll then; and at [`Handshakes::deadline`], whatever comes.
+    /// Descriptor that an event loop watches for input, to poll then; poll at [`Handshakes::deadline`], too.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.backlog.port().acceptor.descriptor()

@@ -1,8 +1,8 @@
-//! The places of a desk: asked for, granted or denied, published and taken. What goes over them is a parameter, and so is what
-//! wakes either side.
+//! The places of a desk: asked for, granted or denied, published and taken. The types of requests, answers, connections and
+//! signals are parameters.
 //!
-//! The models compile this file with loom's locks (`sim/lab/models/tests/models/desk.rs`), and with each of its steps
-//! done wrong: so locks come from `super::locks`, and nothing else of the crate is named here.
+//! The models compile this file with loom's locks (`sim/lab/models/tests/models/desk.rs`), and with each of its steps done
+//! wrong. So locks come from `super::locks`, and nothing else of the crate is named here.
 
 use std::collections::VecDeque;
 use std::sync::{PoisonError, TryLockError};
@@ -14,7 +14,7 @@ use super::locks::{Arc, Mutex, MutexGuard};
 
 type Queue = AcceptQueue<Box<[AcceptSlot]>>;
 
-/// What wakes either side.
+/// Signals that wake either side.
 pub(crate) trait Wakes {
     /// The handshakes have something to do.
     fn tell_handshakes(&self);
@@ -26,14 +26,14 @@ pub(crate) trait Wakes {
     fn take_accepting(&self);
 }
 
-/// What the handshakes and a Worker share.
+/// State that the handshakes and a Worker share.
 pub(crate) struct Places<W, A, C, S> {
     queue: Arc<Queue>,
     /// One for each place of the queue; whose turn it is with one, the queue and what is in it say.
     table: Box<[Mutex<Entry<W, A, C>>]>,
     /// Places that were asked for and not looked at yet, the first in front.
     asked: Mutex<VecDeque<u32>>,
-    /// How many those are, for who looks without the lock.
+    /// Number of those, to be read without the lock.
     asked_count: AtomicU64,
     /// Whether nobody accepts any more. Locked behind a publishing, and before what was published is taken away: of the two,
     /// the later sees what the other did.
@@ -41,14 +41,14 @@ pub(crate) struct Places<W, A, C, S> {
     pub(crate) signals: S,
 }
 
-/// What is at a place.
+/// Content of a place.
 #[derive(Default)]
 pub(crate) enum Entry<W, A, C> {
     #[default]
     Empty,
     /// A channel on the Worker is wanted.
     Asked(W),
-    /// What the Worker says.
+    /// Answer of the Worker.
     Answered(A),
     /// A peer that was told yes, and knows.
     Connected(C),
@@ -164,7 +164,7 @@ impl<W, A, C, S: Wakes> Places<W, A, C, S> {
         }
         match AcceptQueue::take(&*self.queue) {
             Ok(taken) => match self.exchange(taken.index(), Entry::Empty) {
-                // Of another Worker it is lost, and its peer told by the end of its queue pair.
+                // A connection of another Worker is dropped: its peer learns that from the end of its queue pair.
                 _ if !is_ours(worker) => Err(LookError::OtherWorkers),
                 Some(Entry::Connected(connected)) => Ok(Some(connected)),
                 _ => Ok(None),
@@ -211,7 +211,7 @@ pub(crate) enum LookError {
     Closed,
 }
 
-/// What was locked at once; a lock is never left with a thing half done.
+/// The guard, if the lock was free. A panic never leaves a lock with a thing half done.
 fn tried<T>(outcome: Result<T, TryLockError<T>>) -> Option<T> {
     match outcome {
         Ok(guard) => Some(guard),
@@ -248,7 +248,7 @@ pub(crate) struct Place<W, A, C, S: Wakes> {
 }
 
 impl<W, A, C, S: Wakes> Place<W, A, C, S> {
-    /// What the Worker says, once.
+    /// Answer of the Worker, once.
     pub(crate) fn answer(&self) -> Option<A> {
         let mut entry = self.places.entry(self.place.as_ref()?.index())?;
         if let Entry::Asked(_) = &*entry {
@@ -281,7 +281,7 @@ impl<W, A, C, S: Wakes> Drop for Place<W, A, C, S> {
         };
         self.places.withdraw(place.index());
         drop(place);
-        // Where it was the last, whoever accepts waits for nobody any more. Closing told before.
+        // If this was the last place, the accepting side waits for nobody any more. Closing signaled it before.
         if self.places.queue.is_closed() {
             self.places.signals.tell_accepting();
         }

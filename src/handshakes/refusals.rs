@@ -15,7 +15,7 @@ const TOLD_MAX: usize = 64;
 /// instead of the reason.
 const HEARING: Duration = Duration::from_millis(500);
 
-/// Those that are being told.
+/// Rejections that are being sent.
 pub(super) struct Refusals<N: Network> {
     told: VecDeque<Told<N>>,
 }
@@ -60,7 +60,7 @@ impl<N: Network> Refusals<N> {
         self.told.iter().map(|told| told.deadline).min()
     }
 
-    /// What to wait for.
+    /// Streams to wait for.
     pub(super) fn waited(&self) -> impl Iterator<Item = Waited<'_, N::Stream>> {
         self.told.iter().map(|told| Waited {
             stream: &told.stream,
@@ -84,7 +84,7 @@ impl<N: Network> Told<N> {
                 Err(_) => return true,
             }
         }
-        // What it says is read, so that it is no reason to reset the stream; once it said something, or is gone,
+        // Bytes of the peer are read, so that they are no reason to reset the stream. Once the peer said something, or is gone,
         // it is let go.
         let mut unread = [0; 4096];
         let is_silent = matches!(self.stream.read(&mut unread), Err(IoError::WouldBlock));

@@ -1,4 +1,4 @@
-//! What is told of refused handshakes: a flood of them is not to become one of events.
+//! Rate limit for log events about refused handshakes: a flood of handshakes is not to become one of events.
 
 use core::mem::{Discriminant, discriminant};
 use core::time::Duration;

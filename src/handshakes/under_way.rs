@@ -46,14 +46,14 @@ enum Stage<P: Provider> {
     Told(Box<Reaped<Made<P>>>, Seat<P>),
 }
 
-/// What a handshake has beside its peer.
+/// State that a handshake needs beside its peer.
 pub(super) struct Around<'h, P: Provider> {
     pub(super) desks: &'h [Arc<Desk<P>>],
     pub(super) next_desk: &'h mut usize,
     pub(super) makers: &'h Makers,
     /// The signal that wakes the handshakes, where they may sleep.
     pub(super) waker: Option<&'h Waker>,
-    /// What a peer is told for which there is no room.
+    /// Rejection for a peer for which there is no room.
     pub(super) busy: Reject,
     pub(super) counts: &'h Counts,
 }
@@ -253,7 +253,7 @@ impl<P: Provider> Around<'_, P> {
             match desk.ask(wanted) {
                 Ok(seat) => return Ok(seat),
                 Err(ConnectError::ListenerClosed) => {}
-                // That it may wait for.
+                // The handshake may wait for that one.
                 Err(_) if matches!(refused, ConnectError::TooManyUnfinishedFrom(_)) => {}
                 Err(error) => refused = error,
             }
