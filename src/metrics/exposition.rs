@@ -9,7 +9,7 @@ use doorbell_hotpath::BATCH_BUCKETS;
 
 use super::Labels;
 
-/// What is common to the series of one name.
+/// Properties that the series of one name have in common.
 #[derive(Debug)]
 pub(super) struct Description {
     /// With the prefix, and the unit last.

@@ -86,7 +86,7 @@ mod plain {
         })
     }
 
-    /// Where the empty line is.
+    /// Offset of the empty line.
     pub(super) fn end(bytes: &[u8]) -> Option<usize> {
         let last = bytes.len().min(4096).checked_sub(4)?;
         (0..=last).find(|at| bytes[*at..].starts_with(b"\r\n\r\n"))

@@ -21,7 +21,7 @@ pub enum LabelError {
     Twice,
 }
 
-/// What we name ourselves, or the format does.
+/// Names that are ours, or the format's.
 const RESERVED: &[&str] = &["by", "le", "member", "outcome", "peer", "rail", "reason", "state"];
 
 impl fmt::Display for LabelError {

@@ -27,12 +27,12 @@ pub use labels::{LabelError, Labels};
 
 /// Counters and gauges of one moment, as text for Prometheus.
 ///
-/// What has the same name and labels is one series and adds up, so that Workers of one device may be told apart or
-/// not. A counter falls when all that it is of is gone: that is a restart to Prometheus. Who wants to keep it adds what
-/// goes to a `Metrics` that stays, and gathers the rest into a clone of that. Links keep by themselves what those counted
-/// that are over, and of a rail as long as another link has one between the same device and address.
+/// Series of the same name and labels are one series and add up, so Workers of one device may be told apart or not. A counter
+/// falls when all its sources are gone: Prometheus takes that for a restart. To keep the counts, add sources that end to a
+/// `Metrics` that stays, and gather the rest into a clone of it. Links keep the counts of ended links by themselves. They keep
+/// the counts of a rail as long as another link has one between the same device and address.
 ///
-/// [`Metrics::statistics`] can be gathered on any thread, at any time; the rest where what it is of is.
+/// [`Metrics::statistics`] can be gathered on any thread, at any time; the rest on the thread that owns the source.
 ///
 /// ```
 /// use doorbell::{Labels, Metrics, Statistics};
@@ -50,7 +50,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// What the owner of queues counted: of a Worker, or of a half of it.
+    /// Counters of the owner of queues: a Worker, or a half of one.
     pub fn statistics(&mut self, labels: &Labels, statistics: &StatisticsSnapshot) {
         for (description, value) in names::of_worker(statistics) {
             self.families.add(description, labels, value);
@@ -63,7 +63,7 @@ impl Metrics {
         );
     }
 
-    /// What a Worker counted, and its channels, as far as it was polled.
+    /// Counters of a Worker and its channels, as of its last poll.
     pub fn worker<P: Provider>(&mut self, labels: &Labels, worker: &mut Worker<P>) {
         self.statistics(labels, &worker.statistics().snapshot());
         self.families
@@ -90,8 +90,8 @@ impl Metrics {
         }
     }
 
-    /// What the kernel counts at a port, its device sending again with it. It is of the port and not of who asks: what was
-    /// said of it before is replaced, and nothing adds up.
+    /// Counters of the kernel at a port, retransmissions of its device among them. They belong to the port and not to the
+    /// caller: earlier values of the port are replaced, and nothing adds up.
     pub fn port_counters(&mut self, port: &PortCounters) {
         let labels = Labels::NONE
             .and("device", &port.device)
@@ -102,7 +102,7 @@ impl Metrics {
         }
     }
 
-    /// What handshakes came to: of [`Background`](crate::Background) or [`Handshakes`](crate::Handshakes).
+    /// Counters of handshakes: of [`Background`](crate::Background) or [`Handshakes`](crate::Handshakes).
     pub fn handshakes(&mut self, labels: &Labels, counts: &HandshakeCounts) {
         self.families.add(&names::HANDSHAKES_BEGUN, labels, counts.begun);
         let outcomes = [
@@ -179,7 +179,7 @@ impl Metrics {
         self.link_counts(labels, &links.counts_gone());
     }
 
-    /// One link: what [`Links::counts`] and [`Links::is_connected`] say of it.
+    /// One link, by [`Links::counts`] and [`Links::is_connected`].
     pub fn link(&mut self, labels: &Labels, counts: &SessionCounts, is_connected: bool) {
         for (name, value) in [("connected", is_connected), ("without_rail", !is_connected)] {
             self.families
@@ -230,13 +230,13 @@ impl Metrics {
     }
 }
 
-/// Those who pass on, in order.
+/// The members that pass on, in order.
 fn one_after_another(by: &[Rank]) -> String {
     let by: Vec<_> = by.iter().map(Rank::to_string).collect();
     by.join(", ")
 }
 
-/// Of a rail of a link.
+/// Labels of a rail of a link.
 fn of_rail(labels: &Labels, device: &str, peer: IpAddr) -> Labels {
     labels.and("rail", device).and("peer", &peer.to_string())
 }

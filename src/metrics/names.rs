@@ -88,7 +88,7 @@ counters! {
 }
 
 counters! {
-    /// What only grows of what is counted between two members of a mesh.
+    /// Counts between two members of a mesh that only grow.
     of_mesh_member(MeshMemberCounts) {
         sent: "doorbell_mesh_member_sent_messages_total", "Messages to a member that were taken in.";
         received: "doorbell_mesh_member_received_messages_total", "Messages of a member that were given to the application.";

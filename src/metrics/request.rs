@@ -1,4 +1,4 @@
-//! What a scraper may ask, read from bytes of anyone, and the heads of answers.
+//! Requests of scrapers, read from untrusted bytes, and the heads of answers.
 //!
 //! As little of HTTP as a scraper needs: one GET or HEAD of `/metrics` a connection, without a body.
 //!
@@ -7,7 +7,7 @@
 /// The longest request: scrapers' are a few hundred bytes.
 pub(crate) const REQUEST_BYTES_MAX: usize = 4096;
 
-/// What a request comes to.
+/// Outcome of reading a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// It has not ended.
@@ -31,7 +31,7 @@ pub(crate) enum Refusal {
     Panicked,
 }
 
-/// What the bytes that came so far ask for.
+/// Reads a request from the bytes that came so far.
 pub(crate) fn read(bytes: &[u8]) -> Asked {
     let Some(head) = head_of(bytes) else {
         return if bytes.len() < REQUEST_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! What is rendered, read by a reader of the format that takes nothing else.
+//! Rendered text, checked by a strict reader of the format.
 
 use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};

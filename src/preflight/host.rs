@@ -11,16 +11,16 @@ use crate::rail_filter::FilterSubject;
 use crate::rails::rails_of;
 use crate::topology::{InterfaceFacts, NeighbourState, PortFacts, Topology, is_link_local, name_of};
 
-/// What a packet of RoCEv2 has around its payload, in bytes, at most where it has the most payload: UDP, base transport
-/// header, the headers of a WRITE with immediate, and the check of it all.
+/// Most bytes that a packet of RoCEv2 has around a full payload: UDP, base transport header, the headers of a WRITE with
+/// immediate, and the invariant CRC.
 ///
 /// Source: InfiniBand Architecture volume 1, section 9.2 and annex A17.
 const HEADERS_BYTES: u32 = 8 + 12 + 16 + 4 + 4;
 
-/// A partition key's bits that tell partitions apart; the highest tells full members.
+/// Bits of a partition key that name the partition; the highest bit marks full members.
 pub(super) const PARTITION: u16 = 0x7fff;
 
-/// Looks at a host. Of the others it wants to know their addresses.
+/// Checks one host. Only the addresses of the other hosts are used.
 pub(super) fn findings(topology: &Topology, all: &[Topology], found: &mut Vec<Finding>) {
     let mut host = Host { topology, found };
     for failure in &topology.failures {

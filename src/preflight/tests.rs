@@ -121,7 +121,7 @@ fn a_finding_says_what_why_and_what_to_do() {
     let finding = altered(|host| {
         host.ports[0].report.state = PortState::DOWN;
         host.interfaces[0].is_up = Some(false);
-        // That nothing is left to use is not told twice here: see below.
+        // A usable port is left, so that its absence is not a finding here: see below.
         let (port, interface) = port("mlx5_1", "eth1", "10.0.1.1/24");
         host.ports.push(port);
         host.interfaces.push(interface);
@@ -198,7 +198,7 @@ fn no_address_a_missing_gid_and_another_namespace() {
     let finding = with(|_, interface| interface.addresses.push(prefix("10.0.7.1/24")));
     assert_eq!(finding.kind, FindingKind::GidMissing);
     assert_eq!(finding.what, "the address 10.0.7.1/24 of eth1 has no RoCEv2 GID");
-    // What found no room has one.
+    // The address may have a GID that found no room in the report.
     let finding = with(|port, interface| {
         interface.addresses.push(prefix("10.0.7.1/24"));
         port.report.gids_left_out = 1;
@@ -254,7 +254,7 @@ fn the_mtu_of_the_interface() {
         (finding.kind, finding.severity),
         (FindingKind::MtuLow, Severity::Note)
     );
-    // Of IPv6 the header is longer.
+    // The header of IPv6 is longer.
     let mut v6 = host("a", &[("mlx5_0", "eth0", "fd00::1/64")]);
     v6.interfaces[0].mtu_bytes = Some(4179);
     assert_eq!(kinds(&[v6.clone()]), [FindingKind::MtuTooSmall]);
@@ -319,12 +319,12 @@ fn neighbours_nobody_answers_for() {
         host.neighbours
             .push(neighbour(NeighbourState::Known, "eth0", "10.0.0.9"))
     });
-    // Of an interface without a rail it is no matter.
+    // An interface without a rail does not matter.
     fine(|host| {
         host.neighbours
             .push(neighbour(NeighbourState::Failed, "eth9", "10.0.0.9"))
     });
-    // Of a host that is known to be there it is worse.
+    // A host that is known to exist makes it worse.
     let mut a = one();
     a.neighbours
         .push(neighbour(NeighbourState::Failed, "eth0", "10.0.0.2"));
@@ -373,7 +373,7 @@ fn a_peer_that_is_named_has_to_be_there() {
     assert_eq!(named(&["10.0.0.1"], &[]), []);
     let not_asked = [(Severity::Warning, FindingKind::NotLookedAt)];
     assert_eq!(named(&["fe80::7"], &[]), not_asked);
-    // What is left out reaches nobody.
+    // A rail that is left out reaches nobody.
     let mut left = host(
         "a",
         &[
@@ -413,7 +413,7 @@ fn a_hardened_interface_without_a_way_of_its_own() {
         let mut by = shared.clone();
         by.routes.push(route("10.0.0.1", "10.0.0.3", Some("eth0")));
         by.routes.push(route("10.0.0.2", "10.0.0.3", netdev));
-        // Of an address that is no rail's it is no matter.
+        // An address that is no rail's does not matter.
         by.routes.push(route("10.0.0.5", "10.0.0.3", None));
         by
     };
@@ -530,7 +530,7 @@ fn what_the_filter_leaves_out_and_rules_that_name_nothing() {
         (finding.kind, finding.severity),
         (FindingKind::LeftOut, Severity::Note)
     );
-    // What is wrong with it is no matter then.
+    // Faults of a port that is left out do not matter.
     left.ports[1].report.state = PortState::DOWN;
     assert_eq!(kinds(&[left]), [FindingKind::LeftOut]);
     let mut idle = two();

@@ -26,7 +26,7 @@ impl Pattern {
     /// last `*` alone takes one character more.
     pub(super) fn is_like(&self, name: &str) -> bool {
         let (mut pattern, mut name) = (self.0.chars(), name.chars());
-        // What stands behind the last `*`, and what of the name it has not taken.
+        // Rest of the pattern behind the last `*`, and rest of the name that this `*` has not taken.
         let mut last_star = None;
         loop {
             let (mut next_pattern, mut next_name) = (pattern.clone(), name.clone());

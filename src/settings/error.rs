@@ -1,9 +1,9 @@
-//! Where a setting came from, and why one cannot be.
+//! Sources of settings, and errors in them.
 
 use core::fmt;
 use std::sync::Arc;
 
-/// Where the value of a setting came from. What stands further down here is stronger.
+/// Source of a setting's value. Later variants override earlier ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SettingSource {
@@ -28,15 +28,15 @@ pub enum SettingSource {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingsError {
-    /// Where it stands.
+    /// Source of the setting at fault.
     pub source: SettingSource,
     /// Which setting, as it was named; none where the whole file is at fault.
     pub key: Option<String>,
-    /// What is wrong with it.
+    /// The fault.
     pub fault: SettingsFault,
 }
 
-/// What is wrong with a setting, or a file of them. Whoever wrote it can make it right.
+/// Fault of a setting, or of a file of them. The author of the setting can correct it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SettingsFault {
@@ -66,7 +66,7 @@ pub enum SettingsFault {
 }
 
 impl SettingSource {
-    /// What is stronger has more.
+    /// Strength of the source: a stronger one overrides.
     pub(super) const fn strength(&self) -> u8 {
         match self {
             Self::Default | Self::Program => 0,

@@ -23,7 +23,7 @@ impl Settings {
     /// Takes the settings in a text of TOML, that of the file `path`.
     ///
     /// # Errors
-    /// The first that is wrong, with its line: it is no TOML, no setting, or no value for it. What stood before it is taken.
+    /// The first fault, with its line: it is no TOML, no setting, or no value for the setting. Settings before it are taken.
     pub fn text(&mut self, path: &str, text: &str) -> Result<(), SettingsError> {
         let path: Arc<str> = path.into();
         let at = |offset: usize| {

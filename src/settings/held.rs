@@ -12,12 +12,12 @@ use super::{LogLevel, Subnets};
 use crate::trust::KeyRing;
 use crate::{Notify, RailFilter, SharedReceivesConfig};
 
-/// What a setting can be kept in.
+/// Type of a configuration's field that a setting is kept in.
 pub(super) trait Held {
     fn show(&self) -> Value;
 
     /// # Errors
-    /// It is none of this type. What was there stays.
+    /// The value is not of this type. The old value stays.
     fn put(&mut self, value: &Value) -> Result<(), SettingsFault>;
 }
 
@@ -38,7 +38,7 @@ macro_rules! whole_numbers {
 
 whole_numbers!(u8, u32, usize);
 
-/// What bounds forbid, unless they are wrong themselves.
+/// Fault of a number that the type cannot hold. The bounds of the setting exclude it, unless they are wrong themselves.
 fn too_large<N>() -> SettingsFault {
     let bits = size_of::<N>().saturating_mul(8);
     SettingsFault::Wrong(format!("it is to be a number of {bits} bits"))

@@ -21,18 +21,18 @@ pub(super) struct Key {
     pub(super) write: fn(&mut SettingValues, &Value) -> Result<(), SettingsFault>,
 }
 
-/// The longest that anything here takes.
+/// Longest time of any setting.
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// The shortest: what polls can tell.
+/// Shortest time of any setting: the resolution of polls.
 const MICROSECOND: Duration = Duration::from_micros(1);
 const SPAN: Kind = Kind::span(MICROSECOND, DAY);
-/// Of queues, and of what is kept for peers.
+/// Range of queue depths, and of counts kept for peers.
 const DEPTH: Kind = Kind::count(1, 1 << 20);
-/// Of sends: requests have so many names, and one is for announcing receives.
+/// Range of send depths: requests have so many names, and one is for announcing receives.
 const SENDS: Kind = Kind::count(1, SLOTS_MAX as u64 - 1);
-/// Of receives: what a handshake tells.
+/// Range of receive depths: the limit of a handshake.
 const RECEIVES: Kind = Kind::count(1, RECEIVE_DEPTH_MAX as u64);
-/// Of what a link keeps places for.
+/// Range of the places that a link keeps.
 const PLACES: Kind = Kind::count(1, SESSION_WINDOW_MAX as u64);
 const U32: u64 = u32::MAX as u64;
 
@@ -49,7 +49,7 @@ macro_rules! keys {
     (@place $values:ident, [$($root:ident).+], $($field:ident).+) => { $values.$($root).+.$($field).+ };
 }
 
-/// What channels have, those of applications and those of links.
+/// Settings of channels, those of applications and those of links.
 macro_rules! channel_keys {
     ($table:ident, $prefix:literal, $($root:ident).+) => {
         keys!($table, $prefix, [$($root).+] {
@@ -175,7 +175,7 @@ pub(super) fn meant(name: &str) -> Option<&'static str> {
     let name = Some(name).filter(|name| name.len() < 64)?;
     let last = name.rsplit('.').next().filter(|last| last.len() > 3);
     let same_last = all().find(|key| key.name.rsplit('.').next() == last);
-    // Of a short name two other letters leave nothing.
+    // A short name with two other letters is another name.
     let most = 2.min(name.len() / 4);
     let near = || all().find(|key| distance(key.name, name) <= most);
     same_last.or_else(near).map(|key| key.name)
@@ -223,7 +223,7 @@ mod tests {
         for key in all() {
             let mut values = SettingValues::default();
             let default = (key.read)(&values);
-            // What is there by default can be said.
+            // The default value can be written as a setting.
             (key.write)(&mut values, &default).unwrap();
             assert_eq!(values, SettingValues::default(), "{}", key.name);
             let other: Vec<super::Value> = match key.kind {

@@ -186,8 +186,8 @@ impl LogLevel {
 /// Bytes that a link may keep of one kind of fragment: they are there from its beginning.
 const LINK_BYTES_MAX: u64 = 1 << 30;
 
-/// Variables with our name in front that are no settings: read by whoever loads libibverbs, by the program, by the lab and by
-/// tests; or set by a cluster for a service that is called doorbell.
+/// Variables with our prefix that are no settings. Some are read by the loader of libibverbs, by the program, by the lab and by
+/// tests. Others are set by a cluster for a service that is called doorbell.
 const OTHERS: &[&str] = &[
     "CONFIG",
     "LIBIBVERBS",

@@ -1,4 +1,4 @@
-//! What a setting may be, read from text and written again.
+//! Values and kinds of settings, read from text and written again.
 
 use core::time::Duration;
 
@@ -11,11 +11,11 @@ pub(super) enum Value {
     Number(u64),
     Span(Duration),
     Flag(bool),
-    /// Of a form of its own.
+    /// Text in a form of the setting's own.
     Text(String),
 }
 
-/// What values a setting takes.
+/// Kind of values that a setting takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Count {
@@ -32,7 +32,7 @@ pub(super) enum Kind {
     },
     /// True or false.
     Flag,
-    /// Whoever keeps it reads it: this is what it is to be.
+    /// Text that the type behind the setting reads; the string describes its form.
     Text(&'static str),
 }
 
@@ -47,7 +47,7 @@ pub(super) enum Given<'t> {
     Quoted(&'t str),
     /// Text of the environment or a command line, which may be a number as well.
     Bare(&'t str),
-    /// What no setting is: a date, a list.
+    /// A value that no setting has: a date, a list.
     Other,
 }
 
@@ -156,7 +156,7 @@ fn is_digits(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Digits with a unit behind them or not. What is one and too large for any setting is inner none.
+/// Reads digits, with or without a unit. The inner `None` is a number too large for any setting.
 fn read_bytes(text: &str) -> Option<Option<u64>> {
     let (digits, unit) = match text.as_bytes().last()? {
         b'K' => (text.strip_suffix('K')?, 1_u64 << 10),
@@ -178,7 +178,7 @@ const UNITS: &[(&str, u64)] = &[
     ("ns", 1),
 ];
 
-/// Digits and a unit. What is one and too long for any setting is inner none.
+/// Reads digits and a unit. The inner `None` is a time too long for any setting.
 fn read_span(text: &str) -> Option<Option<Duration>> {
     let end = text.find(|character: char| !character.is_ascii_digit())?;
     let (digits, unit) = text.split_at_checked(end)?;

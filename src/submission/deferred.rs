@@ -1,5 +1,5 @@
-//! What is submitted to a channel by the thread that polls its Worker: it waits at the channel, so that the poll
-//! posts it in one doorbell with what others submitted.
+//! Requests that the thread of a Worker submits to a channel. They wait at the channel, so that the next poll posts them in one
+//! doorbell with submitters' requests.
 
 use core::fmt;
 use std::sync::Arc;
@@ -24,14 +24,14 @@ pub(crate) struct DeferredRequest<P: Provider> {
 pub(crate) struct Deferred<P: Provider> {
     /// A power of two of places.
     places: Box<[Option<DeferredRequest<P>>]>,
-    /// Positions, that count on for ever: of the oldest there is, of the oldest that waits, and behind the
-    /// youngest. What does not wait any more was staged, or comes back.
+    /// Positions, which count on and wrap: of the oldest request, of the oldest that waits, and behind the youngest. Requests
+    /// in front of `waiting` were staged, or come back.
     first: u32,
     waiting: u32,
     end: u32,
     /// While the device gives back what it did not take: the position behind the last, and how many were staged up to it.
     given_back: Option<(u32, u64)>,
-    /// What the device said of the last doorbell, where it did not take all of it.
+    /// Error of the last doorbell, if the device did not take all of it.
     refusal: Option<PostError>,
     channel: u32,
     /// The Worker's, that tells it of the channel: a channel does not know its Worker.
@@ -127,7 +127,7 @@ impl<P: Provider> Deferred<P> {
         while position != self.waiting {
             let request = self.at(position).and_then(Option::as_mut);
             position = position.wrapping_add(1);
-            // What was refused by itself was not staged.
+            // A request that was refused by itself was not staged.
             let Some(request) = request.filter(|request| request.refused.is_none()) else {
                 continue;
             };
@@ -177,7 +177,7 @@ impl<P: Provider> Deferred<P> {
 
     #[inline]
     fn at(&mut self, position: u32) -> Option<&mut Option<DeferredRequest<P>>> {
-        // Of the length itself, so that the compiler sees what keeps the index below it.
+        // The mask comes from the length itself, so that the compiler sees the bound of the index.
         let mask = self.places.len().wrapping_sub(1);
         self.places.get_mut(position as usize & mask)
     }

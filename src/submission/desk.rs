@@ -1,4 +1,4 @@
-//! What a Worker and one submitter share: the way back of what failed, and words for each slot.
+//! State that a Worker and one submitter share: the way back of failed requests, and a word for each slot.
 
 use core::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -18,7 +18,7 @@ type FailureRing = Arc<MpscRing<Box<[Slot]>>>;
 /// The end of a submitter at which failures are taken.
 pub(super) type Taker<P> = FailureTaker<FailureRing, Box<[Option<Lease<P>>]>>;
 
-/// Where failures are told: by the Worker, and by whatever destroys its channels.
+/// Return path for failures: the Worker reports them, and so does the thread that destroys its channels.
 pub(crate) struct Desk<P: Provider> {
     /// Tells it from all others of the process; not zero.
     number: u64,
@@ -26,11 +26,11 @@ pub(crate) struct Desk<P: Provider> {
     failures: Failures<FailureRing, Box<[AtomicU32]>>,
     /// Keeps the submitter's memory for what is under way, though the submitter is gone.
     attacher: <P::Arena as Arena>::Attacher,
-    /// Of each slot what of its request does not fit into a descriptor.
+    /// For each slot, the part of its request that does not fit into a descriptor.
     details: Box<[AtomicU64]>,
 }
 
-/// What tells a desk from others: they do not come round.
+/// Number that tells a desk from all others; numbers are never reused.
 fn fresh_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     // Relaxed: only the number matters.
@@ -68,7 +68,7 @@ impl<P: Provider> Desk<P> {
         self.number
     }
 
-    /// What is told here.
+    /// Failures reported at this desk.
     #[inline]
     pub(super) const fn failures(&self) -> &Failures<FailureRing, Box<[AtomicU32]>> {
         &self.failures
@@ -160,7 +160,7 @@ impl<P: Provider> Desk<P> {
         }));
     }
 
-    /// Where the submitter is gone, nobody asks, and the slot goes home.
+    /// Handles the outcome of a report. If the submitter is gone, nobody takes the report, and the slot returns to its arena.
     fn told(&self, outcome: Result<(), PushError>) {
         if let Err(refused) = outcome {
             drop(self.attach(&Request::of(refused.into_item())));
@@ -169,7 +169,7 @@ impl<P: Provider> Desk<P> {
 }
 
 impl<P: Provider> Drop for Desk<P> {
-    /// What nobody took goes home. Nobody tells any more: whoever could had this.
+    /// Slots of failures that nobody took return to their arena. No report follows: every reporter held this desk.
     fn drop(&mut self) {
         if let Ok(mut failures) = Consumer::claim(&*self.ring) {
             while let Ok(told) = failures.take() {

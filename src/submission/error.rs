@@ -1,4 +1,4 @@
-//! What becomes of a request that was not submitted, or was not done.
+//! Errors of requests that were not submitted, or not executed.
 
 use core::fmt;
 
@@ -49,8 +49,8 @@ pub struct Submission<P: Provider = Rdma> {
     pub index: u32,
     /// Why.
     pub error: SubmissionError,
-    /// What was to be sent, as it was. `None` where the device had it when its queue pair went
-    /// ([`SubmissionError::Unknown`]): the memory comes home by itself.
+    /// The data to be sent, unchanged. `None` if the device had it when its queue pair was destroyed
+    /// ([`SubmissionError::Unknown`]): the memory returns by itself.
     pub lease: Option<Lease<P>>,
 }
 

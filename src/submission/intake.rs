@@ -42,7 +42,7 @@ impl RequestRing {
         })
     }
 
-    /// What pushes into it; of its own ring there is one.
+    /// Makes a producer for the ring; a ring of its own has only one.
     pub(crate) fn producer(&self, last: &Arc<LastOfAll>) -> Result<RequestProducer, ClaimError> {
         Ok(match self {
             Self::Own(ring) => RequestProducer::Own(Some(SpscProducer::claim(Arc::clone(ring))?)),
@@ -136,7 +136,7 @@ impl RequestConsumer {
 pub(crate) struct Intake<P: Provider> {
     pub(crate) ring: RequestRing,
     pub(crate) desks: Box<[Arc<Desk<P>>]>,
-    /// Of the Worker, where it can sleep.
+    /// Bell of the Worker, if the Worker can sleep.
     pub(crate) bell: Option<Arc<Bell<P>>>,
 }
 
@@ -160,7 +160,7 @@ impl<P: Provider> Intake<P> {
     }
 
     fn return_one(&self, request: &Request) {
-        // Who pushed it has a desk.
+        // Every producer has a desk.
         if let Some(desk) = self.desks.get(request.who()) {
             desk.returned(request);
         }

@@ -10,11 +10,11 @@ use doorbell_core::{Ticket, in_place};
 use super::desk::Registry;
 use crate::ChannelId;
 
-/// Of one request in flight: where it was posted, whose it is, and of which slot.
+/// Record of one request in flight: its position, its submitter, and its slot.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Record {
     position: u64,
-    /// Of the submitter's desk; zero where there is none.
+    /// Number of the submitter's desk; zero if there is none.
     pub(crate) number: u64,
     slot: u32,
 }
@@ -84,7 +84,7 @@ impl<P: Provider> Records<P> {
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the low bits are what is meant")]
     fn at(&mut self, ticket: Ticket) -> Option<&mut Record> {
-        // Of the length itself, so that the compiler sees what keeps the index below it.
+        // The mask comes from the length itself, so that the compiler sees the bound of the index.
         let mask = self.entries.len().wrapping_sub(1);
         self.entries.get_mut(ticket.position() as usize & mask)
     }

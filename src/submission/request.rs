@@ -77,7 +77,7 @@ impl Request {
         Self(descriptor)
     }
 
-    /// Who of those that share the ring submitted it.
+    /// Index of its submitter among those that share the ring.
     #[inline]
     pub(crate) const fn who(&self) -> usize {
         (self.0.kind >> WHO_SHIFT) as usize
@@ -91,7 +91,7 @@ impl Request {
         ChannelId { index, generation }
     }
 
-    /// What its slot was detached to.
+    /// The detached slot of the request.
     #[inline]
     pub(crate) const fn slot(&self) -> DetachedSlot {
         let [_, slot, _] = self.0.words;
@@ -109,7 +109,7 @@ impl Request {
         self.0.kind & OPERATION_MASK != WRITE
     }
 
-    /// What it does; `detail` is the word that its slot keeps for it.
+    /// Operation of the request; `detail` is the word that its slot keeps for it.
     #[inline]
     pub(crate) fn operation(&self, detail: impl FnOnce() -> u64) -> Operation {
         let [_, _, word] = self.0.words;

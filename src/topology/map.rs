@@ -76,8 +76,8 @@ impl<'t> Map<'t> {
         self.reaches.get(from)?.get(to)
     }
 
-    /// The shortest way from one host to another, with both ends; over others where no rails pair. Of
-    /// ways that are as short, past the hosts that come first.
+    /// The shortest way from one host to another, with both ends, over other hosts if no rails pair. Among ways of the same
+    /// length, the one past the hosts that come first.
     #[must_use]
     pub fn route(&self, from: usize, to: usize) -> Option<Vec<usize>> {
         let mut before: Vec<Option<usize>> = vec![None; self.hosts()];

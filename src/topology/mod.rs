@@ -1,6 +1,6 @@
-//! What a host has of ports, interfaces and neighbours, as one value: taken on one machine, looked at on another.
+//! Facts of a host: its ports, interfaces and neighbours, as one value, taken on one machine and examined on another.
 //!
-//! Where the facts come from stands in `edge`, what is concluded from them in [`crate::preflight`].
+//! `edge` collects the facts, and [`crate::preflight`] draws conclusions from them.
 
 use core::net::IpAddr;
 
@@ -40,15 +40,15 @@ pub struct Topology {
     pub ports: Vec<PortFacts>,
     /// The network interfaces of its network namespace.
     pub interfaces: Vec<InterfaceFacts>,
-    /// What it knows of hosts on its links.
+    /// Known addresses of hosts on its links.
     pub neighbours: Vec<NeighbourFacts>,
     /// By which interface it sends, where several are in one subnet.
     #[cfg_attr(feature = "snapshot", serde(default))]
     pub routes: Vec<RouteFacts>,
-    /// Peers that it is to reach: of these it is an error that nobody answers for one, or that it is in no subnet of a rail.
+    /// Peers that it has to reach: a peer that does not answer, or is in no subnet of a rail, is an error.
     #[cfg_attr(feature = "snapshot", serde(default))]
     pub peers: Vec<IpAddr>,
-    /// What could not be looked at, and why.
+    /// Sources that could not be read, each with the reason.
     pub failures: Vec<String>,
 }
 
@@ -56,7 +56,7 @@ pub struct Topology {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "snapshot", derive(serde::Serialize, serde::Deserialize))]
 pub struct PortFacts {
-    /// What the device says of it.
+    /// Report of the device on the port.
     #[cfg_attr(feature = "snapshot", serde(flatten, with = "json::report"))]
     pub report: PortReport,
     /// The device's GUID, as sysfs writes it.
@@ -120,7 +120,7 @@ pub struct ArpFacts {
     pub rp_filter: Option<u8>,
 }
 
-/// What is known of another host's address on a link.
+/// Knowledge of another host's address on a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "snapshot", derive(serde::Serialize, serde::Deserialize))]
 pub struct NeighbourFacts {
@@ -138,7 +138,7 @@ pub struct NeighbourFacts {
 pub struct RouteFacts {
     /// The address of this host.
     pub from: IpAddr,
-    /// That of another host.
+    /// The address of another host.
     pub to: IpAddr,
     /// The interface; none where such a packet is not sent.
     pub netdev: Option<String>,
@@ -195,7 +195,7 @@ impl Topology {
         usable.map(numbered).collect()
     }
 
-    /// Of these peers those in a subnet of a rail that is used, each once, behind the address that it is reached from.
+    /// The peers in a subnet of a rail that is used, each once, behind the address of ours that it is reached from.
     pub(crate) fn in_reach(&self, peers: &[IpAddr]) -> Vec<(IpAddr, IpAddr)> {
         let rails = self.rails();
         let subnets = rails.iter().filter_map(|rail| Some(rail.source.ok()?.address));
@@ -244,8 +244,7 @@ impl Topology {
 
     /// The interfaces a port is on that are in this network namespace.
     ///
-    /// Those of its GIDs where there are any: names alone prove nothing, since another namespace may have the
-    /// same.
+    /// The interfaces of its GIDs, if there are any: names alone prove nothing, since another namespace may have the same.
     #[must_use]
     pub fn interfaces_of(&self, port: &PortFacts) -> Vec<&InterfaceFacts> {
         let gids = port.report.gids.iter().filter(|entry| entry.is_roce_v2());

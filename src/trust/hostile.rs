@@ -27,7 +27,7 @@ fn keys(ring: &KeyRing) -> Vec<(u32, Vec<u8>)> {
     ring.ids().map(|id| (id, secret(id))).collect()
 }
 
-/// What was read is within its bounds, is read again from how it is written, and is not printed.
+/// Checks that a ring is within its bounds, is read again from its text, and is not printed.
 fn check_ring(ring: &KeyRing, plain: &[(u32, Vec<u8>)]) {
     assert!((1..=16).contains(&plain.len()));
     assert_eq!(ring.first().map(|key| key.id().to_u32()), Some(plain[0].0));

@@ -55,7 +55,7 @@ pub enum KeyError {
     Text,
 }
 
-/// What to do about a secret that is not random.
+/// Remedy for a secret that is not random.
 const MAKE: &str = "make a random one by `doorbell keygen FILE`";
 
 impl fmt::Display for KeyError {

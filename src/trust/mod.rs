@@ -1,7 +1,6 @@
-//! Whom a Node takes for a peer: who has its keys, or anyone; and from which addresses.
+//! Trust of a Node in its peers: in those that have its keys, or in all; and the addresses they may have.
 //!
-//! What a handshake proves, and when, is `core::handshake`'s. How many are being connected at a time is for whoever
-//! listens to limit.
+//! `core::handshake` decides what a handshake proves, and when. The listener limits how many peers connect at a time.
 
 #[cfg(test)]
 mod hostile;
@@ -24,9 +23,9 @@ pub use key::{KEY_BYTES_MIN, Key, KeyError};
 pub use refusals::Refusals;
 pub use ring::{KeyRing, KeyRingError};
 
-/// Whom a [`Node`](crate::Node) takes for a peer, in whichever direction the connection is made.
+/// Peers that a [`Node`](crate::Node) trusts, in either direction of a connection.
 ///
-/// There is no default: whoever opens a Node says it aloud.
+/// There is no default: the code that opens a Node states it.
 ///
 /// One Node is one trust domain. Its Workers have protection domains of their own, and neither a listener nor a
 /// connection of another Node takes them: what peers of one domain may reach is never what peers of another may.
@@ -34,12 +33,12 @@ pub use ring::{KeyRing, KeyRingError};
 pub struct Trust {
     /// `None` where it goes without.
     keys: Option<Arc<KeyRing>>,
-    /// Where peers may be; everywhere, where there is none.
+    /// Subnets in which peers may be; all addresses if it is empty.
     subnets: Arc<[IpPrefix]>,
 }
 
 impl Trust {
-    /// Those that prove to have a key of `ring`, and no others.
+    /// Trusts peers that prove to have a key of `ring`, and no others.
     #[must_use]
     pub fn keys(ring: KeyRing) -> Self {
         Self {
@@ -48,7 +47,7 @@ impl Trust {
         }
     }
 
-    /// Whoever reaches the port: for a network on which nobody is who should not be, such as a lab's.
+    /// Trusts every peer that reaches the port: for a network without strangers, such as a lab's.
     ///
     /// A peer that is connected may send messages, and reach windows whose keys it is told; one that is not may
     /// cost as many queue pairs as there are handshakes at a time. Peers that have keys do not take this side.

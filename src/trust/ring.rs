@@ -9,9 +9,9 @@ const KEYS_MAX: usize = 16;
 
 /// The keys a side takes, of which the first is the one it connects with.
 ///
-/// A key is changed in three steps, each on all hosts before the next and none of them with a restart: the new one is
-/// taken beside the old one; the new one is put first; the old one is taken out. At no time do two hosts fail
-/// to meet.
+/// A key is changed in three steps, each on all hosts before the next, and none with a restart. First the new key is accepted
+/// beside the old one. Then the new one is put first, and last the old one is taken out. At no time do two hosts fail to
+/// connect.
 ///
 /// As text, a key is its id, a colon and its bytes in hexadecimal; keys are apart by commas or lines, and
 /// what follows a `#` in a line is a comment:
@@ -41,14 +41,14 @@ pub enum KeyRingError {
     Text {
         /// The line.
         line: usize,
-        /// What is wrong with it.
+        /// The fault.
         why: &'static str,
     },
     /// The text is that of a key that is not good.
     Key {
         /// The line.
         line: usize,
-        /// What is wrong with it.
+        /// The fault.
         error: KeyError,
     },
     /// The file cannot be read.
@@ -63,7 +63,7 @@ pub enum KeyRingError {
     NotSecret {
         /// Its path.
         path: String,
-        /// What it is.
+        /// The fault: its owner, its mode, or its kind.
         why: String,
     },
     /// There is no such variable in the environment, or it is not text.
@@ -109,10 +109,10 @@ impl KeyRing {
         Ok(self)
     }
 
-    /// The keys in a text. What becomes of the text is the caller's.
+    /// Reads the keys in a text. The caller is responsible for erasing the text.
     ///
     /// # Errors
-    /// What is wrong, and in which line.
+    /// The fault, and its line.
     pub fn from_text(text: &str) -> Result<Self, KeyRingError> {
         let mut ring: Option<Self> = None;
         for (index, line) in text.lines().enumerate() {

@@ -1,4 +1,4 @@
-//! What a key makes of a handshake: HMAC-SHA-256.
+//! Authentication of a handshake by a key: HMAC-SHA-256.
 
 use core::fmt;
 use core::hint::black_box;

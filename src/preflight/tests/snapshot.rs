@@ -40,7 +40,7 @@ fn a_snapshot_is_read_as_it_was_written() {
     topology.failures.push("what \"was\" <not> there".into());
     let text = topology.to_json().unwrap();
     assert_eq!(Topology::from_json(&text).unwrap(), topology);
-    // What a later release adds is passed over.
+    // Fields that a later release adds are skipped.
     let more = text.replacen('{', "{\"new\": [1],", 1);
     assert_eq!(Topology::from_json(&more).unwrap(), topology);
 }
