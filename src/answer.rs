@@ -19,7 +19,7 @@ use crate::rails::{NodeRail, Rails};
 use crate::trust::Trust;
 use doorbell_core::network::Network;
 
-/// What is said to one peer, and heard of it.
+/// Accepting side of the handshake with one peer.
 pub(crate) struct Answer {
     machine: Responder<Trust>,
     trust: Trust,
@@ -29,7 +29,7 @@ pub(crate) struct Answer {
     from: IpAddr,
 }
 
-/// What an answer needs next.
+/// Next step that an answer needs.
 pub(crate) enum Next {
     /// Bytes of the peer, or room for ours.
     Nothing,
@@ -47,7 +47,7 @@ pub(crate) struct Wanted {
     pub(crate) peer: Endpoint,
     /// The process that it is.
     pub(crate) peer_instance: Option<InstanceId>,
-    /// Where its stream comes from, which it cannot make up, as it can its rails.
+    /// Source address of its stream, which the peer cannot forge as it can its list of rails.
     pub(crate) from: IpAddr,
     pub(crate) config: ChannelConfig,
     pub(crate) psn: Psn,

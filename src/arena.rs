@@ -107,8 +107,8 @@ impl<P: Provider> Arena<P> {
         self.slot_bytes
     }
 
-    /// How its memory was placed: what was asked of the machine, what it gave, and why not
-    /// more. Of an engine's own memory nothing is asked.
+    /// How its memory was placed: what was asked of the machine, what it gave, and why not more. For an engine's own memory
+    /// nothing is asked of the machine.
     #[must_use]
     pub const fn placement(&self) -> Placement {
         self.placement

@@ -17,8 +17,8 @@ use crate::{Node, Tcp, Trust};
 
 /// A question that is under way. It advances while it is polled, and never blocks.
 ///
-/// It is the beginning of a handshake, which ends once the listener has said by which rails it is reached: with the proof of its
-/// key, where there are keys. Who asks has no rail yet, and the listener makes nothing for it.
+/// It is the beginning of a handshake, which ends once the listener has said by which rails it is reached: with the proof of
+/// its key, where there are keys. The asking side has no rail yet, and the listener makes nothing for it.
 #[must_use = "it advances by being polled"]
 pub struct Asking<N: Network = Tcp> {
     machine: Initiator<Trust>,

@@ -28,7 +28,7 @@ use crate::submission::Records;
 use crate::worker::{Notice, Reservation};
 use crate::{ChannelConfig, ChannelId, Peer, ReceiveHalf, SendHalf, Worker};
 
-/// What queue pairs of a Worker are made from, that threads beside its own may have, too.
+/// Objects that queue pairs of a Worker are made from; other threads may hold them, too.
 pub(crate) struct Ground<P: Provider> {
     domain: Arc<P::ProtectionDomain>,
     context: Arc<P::Context>,
@@ -52,8 +52,8 @@ impl<P: Provider> Ground<P> {
     }
 }
 
-/// What a Worker promised to a channel, on its own thread; what it is made into may be made on another.
-/// Dropped, it is free again.
+/// Resources that a Worker promised to a channel, on its own thread; the queue pair may be made on another. Dropped, they are
+/// free again.
 pub(crate) struct Place<P: Provider> {
     pub(crate) sends: <P::CompletionQueue as CompletionQueue>::Claim,
     pub(crate) receives: ReceivesClaim<P>,
@@ -70,7 +70,7 @@ pub(crate) struct Supply<P: Provider> {
     pub(crate) receives: Supplied<P>,
 }
 
-/// Where they come from.
+/// Source of a channel's receives.
 pub(crate) enum Supplied<P: Provider> {
     /// Memory for as many as the queue pair's own queue is deep, to be posted.
     Own(Vec<P::Slot>),
@@ -87,7 +87,7 @@ pub(crate) struct Pending<P: Provider> {
     word: WindowWord<Arc<P::Window>>,
     /// Bytes of one request at most, on the port.
     request_bytes_max: u32,
-    /// What our side says of itself.
+    /// Parameters of our side, as the peer is told them.
     pub(crate) local: Endpoint,
     // Goes last, once the queue pair is gone.
     pub(crate) reservation: Arc<Reservation>,
@@ -164,7 +164,7 @@ pub(crate) const fn send_depth(config: &ChannelConfig) -> u32 {
     config.send_depth.saturating_add(1)
 }
 
-/// What a connection goes by once both sides have said theirs.
+/// Terms of a connection, once each side has stated its own.
 pub(crate) struct Agreement {
     pub(crate) peer: Endpoint,
     pub(crate) agreed: Agreed,
@@ -393,7 +393,7 @@ pub(crate) fn admit_to<P: Provider>(
     Ok(channel)
 }
 
-/// What a peer is told when our side fails; `busy` where there is no room for it.
+/// Reject for a failure of our side; `busy` if there is no room for the peer.
 pub(crate) fn reject_or(error: &ConnectError, busy: Reject) -> Reject {
     let reject = reject_for(error);
     if reject.reason == RejectReason::BUSY {
@@ -402,7 +402,7 @@ pub(crate) fn reject_or(error: &ConnectError, busy: Reject) -> Reject {
     reject
 }
 
-/// What a peer is told when our side fails.
+/// Reject for a failure of our side.
 pub(crate) fn reject_for(error: &ConnectError) -> Reject {
     match error {
         ConnectError::NoRoute(_) | ConnectError::NoRails => Reject::new(RejectReason::NO_COMMON_SUBNET),

@@ -251,27 +251,29 @@ impl<P: Provider> Channel<P> {
         self.send.post(operation, lease, flags)
     }
 
-    /// Submits one request to the poll of its Worker: the next one posts it, in one doorbell with all else that was
-    /// submitted to the channel until then: here, which goes first and in order, and by
-    /// [`Submitter`](crate::Submitter)s. From within a poll it is the one that is under way, so that the answers given
-    /// during it are one doorbell; but of what it tells behind that, [`Event::Unsent`](crate::Event::Unsent) and
-    /// [`Event::AnnouncementRefused`](crate::Event::AnnouncementRefused), the next.
+    /// Submits one request to the poll of its Worker. The next poll posts it, in one doorbell with all else that was submitted
+    /// to the channel until then. Requests submitted here go first and in order, then those of
+    /// [`Submitter`](crate::Submitter)s. Within a poll, the poll under way posts it, so that all answers given during that poll
+    /// are one doorbell. A request submitted in response to [`Event::Unsent`](crate::Event::Unsent) or
+    /// [`Event::AnnouncementRefused`](crate::Event::AnnouncementRefused) goes with the poll after that.
     ///
-    /// Nothing is waited for: a short request that is alone goes inline and by itself. A message that cannot go
-    /// for want of credits or room waits, and what is submitted here behind it; what others submitted goes meanwhile if it can, and
-    /// first next time where it was left over. [`Channel::send`], [`Channel::post`] and batches ring at once, and so go in front.
-    /// [`Channel::room`], [`Channel::credits`] and [`Channel::in_flight`] know nothing of what waits.
+    /// The poll waits for no further requests: a short request that is alone goes inline and by itself. A message that lacks
+    /// credits or room waits, and so do the requests submitted here behind it. Requests of submitters go meanwhile if they can,
+    /// and go first next time if they were left over. [`Channel::send`], [`Channel::post`] and batches ring at once, and so go
+    /// in front. [`Channel::room`], [`Channel::credits`] and [`Channel::in_flight`] do not count waiting requests.
     ///
-    /// Once posted it is as any other request, with a ticket that nobody is told before it ends. A message that
-    /// cannot be posted comes back by [`Event::Unsent`](crate::Event::Unsent); what waits when the Worker is dropped goes with it, untold.
+    /// Once posted it is like any other request, with a ticket that is not known before the request ends. A message that cannot
+    /// be posted comes back by [`Event::Unsent`](crate::Event::Unsent). Requests that wait when the Worker is dropped are
+    /// dropped with it, without an event.
     ///
-    /// On a Worker that never had a submitter there is nobody to share a doorbell with: it is posted at once, as by
+    /// On a Worker that never had a submitter no other thread shares a doorbell: the request is posted at once, as by
     /// [`Channel::post`].
     ///
     /// # Errors
-    /// [`SendError`] hands the lease back: the request is one that the peer or the device would refuse, no fewer wait than
-    /// the queue takes ([`SendErrorKind::WouldBlock`]), the channel is being closed and was failed for it
-    /// ([`SendErrorKind::Refused`]), or it was to be posted at once.
+    /// [`SendError`] returns the lease. The peer or the device would refuse the request, or it was posted at once and failed as
+    /// by [`Channel::post`]. [`SendErrorKind::WouldBlock`]: as many requests wait as the queue takes.
+    /// [`SendErrorKind::PeerClosed`]: the peer closed the channel. [`SendErrorKind::Refused`]: the channel is being closed, and
+    /// was failed for it.
     #[inline]
     pub fn submit(
         &mut self,
@@ -292,10 +294,11 @@ impl<P: Provider> Channel<P> {
         self.send.post_inline(operation, bytes)
     }
 
-    /// Asks the peer's device, and not its process, for a sign of life: a WRITE of no bytes to where receives are announced to
-    /// it, which changes nothing and needs no receive. If none comes, the request fails, and the channel with it, once the transport
-    /// has tried for as long as [`ChannelConfig::timeout`](crate::ChannelConfig::timeout) and
-    /// [`ChannelConfig::retry_count`](crate::ChannelConfig::retry_count) say: so who only receives learns that the peer is dead.
+    /// Asks the peer's device, and not its process, for a sign of life: a WRITE of no bytes to the word in which receives are
+    /// announced to it. It changes nothing and needs no receive. Without an answer the request fails, and the channel with it,
+    /// once the transport has retried. [`ChannelConfig::timeout`](crate::ChannelConfig::timeout) and
+    /// [`ChannelConfig::retry_count`](crate::ChannelConfig::retry_count) set how long that takes. So a side that only receives
+    /// learns that its peer is dead.
     ///
     /// # Errors
     /// As for [`Channel::post_inline`].

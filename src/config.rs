@@ -165,9 +165,8 @@ pub struct ChannelConfig {
     /// Bytes a request may carry inline at most. Default 220: what a WRITE of perftest may,
     /// and what fits the request formats of common devices.
     pub inline_bytes_max: u32,
-    /// A request that is posted by itself goes inline where it has no more bytes than this, whether it
-    /// was asked for or not: the device then need not fetch them, which takes longer than to copy them
-    /// where they are few. Default 64, one cache line; with more, or in batches, the copying is what
+    /// Bytes up to which a request that is posted by itself goes inline, asked for or not. The device then need not fetch the
+    /// bytes, which takes longer than copying a few. Default 64, one cache line; with more, or in batches, the copying is what
     /// costs. 0 leaves it to [`PostFlags::INLINE`](crate::PostFlags). Never more than `inline_bytes_max`.
     pub inline_alone_bytes_max: u32,
     /// Unsignaled requests in a row at most; see [`doorbell_hotpath::SenderConfig`].
@@ -175,8 +174,8 @@ pub struct ChannelConfig {
     /// [`Submitter`](crate::Submitter) submitted is signaled whatever this says: its memory comes
     /// home by completions alone.
     ///
-    /// If the device took a part of a doorbell, what was to tell may have been refused: the next poll posts an
-    /// announcement that does.
+    /// If the device took a part of a doorbell, the signaled request may have been refused: the next poll posts an announcement
+    /// that is signaled.
     pub unsignaled_max: u32,
     /// Receives that may be missing before they are posted again. Default 16: one call for
     /// sixteen.
@@ -221,9 +220,10 @@ pub struct ChannelConfig {
     /// 1,024 polls later, once.
     pub probe_after: Option<Duration>,
     /// Whether the Worker closes the channel by itself once it is lost: the peer closed it, or it failed. Default yes, since a
-    /// server would run out of places that looks at no event: its place and its memory are free again some 10 ms
-    /// after [`Event::PeerClosed`](crate::Event::PeerClosed) or once all requests came back after
-    /// [`Event::ChannelFailed`](crate::Event::ChannelFailed). Without, it stays until [`Worker::close`](crate::Worker::close).
+    /// server that reads no events would run out of places. The place and the memory are free again some 10 ms after
+    /// [`Event::PeerClosed`](crate::Event::PeerClosed), or once all requests came back after
+    /// [`Event::ChannelFailed`](crate::Event::ChannelFailed). Without, the channel stays until
+    /// [`Worker::close`](crate::Worker::close).
     pub close_when_lost: bool,
     /// The largest path MTU to agree to. Default 4,096, the largest there is: the lower of
     /// both sides' ports decides.

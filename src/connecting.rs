@@ -107,8 +107,9 @@ impl<P: Provider, N: Network> Node<P, N> {
     /// that reaches it best. [`Connecting::poll`] goes on with it.
     ///
     /// # Errors
-    /// A Worker is another Node's, or the system gave no descriptor. That no rail reaches it, or that a device or the
-    /// network refuses at once, [`Connecting::poll`] tells; and this does where the Node has no threads to look.
+    /// A Worker is another Node's, or the system gave no descriptor. Later errors are reported by [`Connecting::poll`]: no rail
+    /// reaches the listener, or a device or the network refuses at once. On a Node without threads that look, this call reports
+    /// them.
     pub fn begin_connect(
         &self,
         workers: &[Worker<P>],

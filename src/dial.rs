@@ -1,7 +1,7 @@
 //! The connecting side: the handshake's answers, made of rails and queue pairs.
 //!
-//! No socket and no clock is here: both come with each poll. What a device takes long for is done by `Makers`, so that
-//! polling takes microseconds: the Worker promises what is its own, and the queue pair is made of that elsewhere.
+//! No socket and no clock is here: both come with each poll. Slow calls of a device are made by `Makers`, so that polling takes
+//! microseconds. The Worker promises its own resources, and the queue pair is made from them on another thread.
 
 use core::task::Waker;
 use std::sync::Arc;
@@ -48,7 +48,8 @@ enum Stage<P: Provider> {
     Over,
 }
 
-/// What it is connected with. The receives come first: with its queue pair goes its place, and whoever has that next wants them.
+/// Parts that are being connected. The receives are dropped first: the queue pair takes its place with it, and the next owner
+/// of the place wants receives.
 struct Parts<P: Provider> {
     supply: Supply<P>,
     pending: Pending<P>,
@@ -116,7 +117,7 @@ impl<P: Provider> Dial<P> {
         self.machine.has_unsent()
     }
 
-    /// What is raised once it can get on, while that is not the peer's turn.
+    /// Signal that is raised once the handshake can go on, while it does not wait for the peer.
     pub(crate) fn awaited(&self) -> Option<&Signal> {
         let is_making = matches!(self.stage, Stage::Offering(..) | Stage::Preparing(..));
         self.signal.as_deref().filter(|_| is_making)
@@ -282,7 +283,7 @@ impl<P: Provider> Dial<P> {
         Ok(Stage::Preparing(rail.worker, making))
     }
 
-    /// Who is not to keep others from having theirs made: by whichever of its rails it is reached, it is the same one.
+    /// The peer whose share of the makers a job counts against: the same one by whichever of its rails it is reached.
     fn whom(&self) -> Result<Whom, ConnectError> {
         let peer = self.machine.peer_instance();
         peer.map(Whom::Peer).ok_or(ConnectError::NoRails)
@@ -290,7 +291,7 @@ impl<P: Provider> Dial<P> {
 }
 
 impl<P: Provider> Parts<P> {
-    /// A method, so that what is not connected after all ends as a whole.
+    /// A method, so that parts that fail to connect are dropped as a whole.
     fn connect(
         self,
         ground: &Ground<P>,

@@ -312,8 +312,8 @@ pub(crate) fn handle_of(
     Ok(handle_with(port, instance, rails.collect())?)
 }
 
-/// A handle with the rails there is room for. If that is not all, addresses that are of one link alone go last, and those
-/// go first that take the least room: a peer finds one of as many ports as can be, and asks for the rest.
+/// A handle with the rails that there is room for. If some have to be left out, addresses of one link alone go last, and rails
+/// that take the least room go first. So a peer finds a rail of as many ports as possible, and asks for the rest.
 pub(crate) fn handle_with(
     port: NonZeroU16,
     instance: InstanceId,

@@ -10,7 +10,7 @@ use crate::Node;
 use crate::look::{Looking, NotLooked};
 use crate::rails::Rails;
 
-/// Those who wait. One look is for all who come before it is over, and what it comes to is for all of them.
+/// Peers that wait for a look at our ports. One look serves all that come before it is over, and its result is for all of them.
 pub(crate) struct Lobby<T> {
     waiting: Vec<T>,
     looking: Option<Looking>,
@@ -42,7 +42,7 @@ impl<T> Lobby<T> {
         Some((core::mem::take(&mut self.waiting), found))
     }
 
-    /// Those who wait, to be turned away.
+    /// The waiting peers, to be rejected.
     pub(crate) const fn waiting(&mut self) -> &mut Vec<T> {
         &mut self.waiting
     }

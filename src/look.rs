@@ -24,8 +24,8 @@ pub(crate) struct Looks {
 }
 
 impl Looks {
-    /// Has the ports looked at from now on: by a look of its own where the makers have no threads, else by one that has not
-    /// begun, which wakes this one as long as it waits.
+    /// Has the ports looked at from now on. If the makers have no threads, that is a look of its own. Otherwise it is a look
+    /// that has not begun, which wakes the caller as long as it waits.
     fn ask<P: Provider>(&self, provider: &Arc<P>, makers: &Makers, waiting: Option<&Waiting>) -> Arc<Look> {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(look) = next.upgrade().filter(|look| look.is_joined(waiting)) {
@@ -172,7 +172,7 @@ impl Looking {
         }
     }
 
-    /// What was found, for the same Workers; `None` while they are looked at.
+    /// Returns the rails that were found, for the same Workers; `None` while the ports are looked at.
     pub(crate) fn take<P: Provider, N: Network>(
         &self,
         node: &Node<P, N>,

@@ -76,9 +76,9 @@ fn random<const BYTES: usize>(network: &impl Network) -> Result<[u8; BYTES], Unr
 }
 
 impl Node<Rdma> {
-    /// The RDMA stack of this host, on libibverbs, for peers that are trusted like this. A thread of its own
-    /// destroys what is closed, and five look at the ports and make the queue pairs of those who connect or accept by
-    /// polling ([`Connecting`](crate::Connecting), [`Listener`](crate::Listener)): calls of milliseconds.
+    /// The RDMA stack of this host, on libibverbs, for peers that are trusted like this. One thread destroys closed objects.
+    /// Five threads look at the ports and make the queue pairs of polled connections ([`Connecting`](crate::Connecting),
+    /// [`Listener`](crate::Listener)): calls of milliseconds.
     ///
     /// # Errors
     /// libibverbs is not there: the error names the package to install. Or the system gave no
@@ -207,9 +207,9 @@ impl<P: Provider, N: Network> Node<P, N> {
         &self.rail_filter
     }
 
-    /// Every rail as it is now, in the order they are offered to peers: fast lanes, management lanes
-    /// ([`Lane`](doorbell_core::rail::Lane)), and then what is not used, each with its reason: a port without an
-    /// address too.
+    /// Every rail as it is now, in the order in which rails are offered to peers: fast lanes, then management lanes
+    /// ([`Lane`](doorbell_core::rail::Lane)). Unused rails follow, each with its reason; a port without an address is one of
+    /// them.
     ///
     /// # Errors
     /// The devices could not be listed. A device or port that fails by itself is left out.
@@ -217,9 +217,9 @@ impl<P: Provider, N: Network> Node<P, N> {
         Ok(self.scan()?.rails(&self.rail_filter))
     }
 
-    /// The ports that nothing is connected over, or not over all addresses since they are too many, though no rule leaves them
-    /// out, and the devices that could not be looked at: each once, with its reason. Nothing where no port can be used at all: [`Node::workers`] then fails with the
-    /// reasons.
+    /// Ports without any connections, or with some of their addresses unused since they are too many, although no rule leaves
+    /// them out; and devices that could not be looked at. Each is listed once, with its reason. Empty if no port can be used at
+    /// all: [`Node::workers`] then fails with the reasons.
     ///
     /// # Errors
     /// The devices could not be listed.

@@ -1,4 +1,4 @@
-//! Which rails a host uses: rules by device, port, network interface and subnet.
+//! Rules for the rails that a host uses: by device, port, network interface and subnet.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -26,8 +26,8 @@ use pattern::Pattern;
 /// | `10.1.0.0/16`, `fd00::/64` | rails with an address in a subnet |
 /// | `10.1.2.3` | the rail with this address |
 ///
-/// Their order never counts. A rail that any `^` rule names is left out. Of the others, where there are rules
-/// without `^`, those are used that at least one of these names; where there are none, all are.
+/// Their order never counts. A rail that any `^` rule names is left out. If there are rules without `^`, the remaining rails
+/// are used that at least one of these names. If there are none, all remaining rails are used.
 ///
 /// ```
 /// use doorbell::RailFilter;
@@ -47,7 +47,7 @@ struct Rule {
     names: Names,
 }
 
-/// What a rule names.
+/// Rails that a rule names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Names {
     Device { pattern: Pattern, port: Option<u8> },
@@ -55,7 +55,7 @@ enum Names {
     Subnet(IpPrefix),
 }
 
-/// What the rules are asked about: a rail, or a port that has none.
+/// Subject of the rules: a rail, or a port that has none.
 #[derive(Clone, Copy, Debug)]
 pub struct FilterSubject<'a> {
     /// The RDMA device.
@@ -68,7 +68,7 @@ pub struct FilterSubject<'a> {
     pub address: Option<IpAddr>,
 }
 
-/// What the rules say of a rail.
+/// Verdict of the rules on a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "there are two kinds of rules")]
 pub enum FilterVerdict {
@@ -81,7 +81,7 @@ pub enum FilterVerdict {
 }
 
 impl RailFilter {
-    /// What the rules say of a rail.
+    /// Returns the verdict of the rules on a rail.
     #[must_use]
     pub fn verdict(&self, subject: &FilterSubject<'_>) -> FilterVerdict {
         let mut numbered = (1_u16..).zip(&self.rules);
@@ -137,15 +137,15 @@ impl Names {
 pub struct RailFilterError {
     /// Its number, from 1.
     pub rule: usize,
-    /// Where it begins in the text, in bytes.
+    /// Offset of the rule in the text, in bytes.
     pub offset: usize,
     /// Its text.
     pub text: String,
-    /// What is wrong.
+    /// The fault.
     pub fault: RuleFault,
 }
 
-/// What is wrong with a rule.
+/// Fault of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RuleFault {
@@ -155,9 +155,9 @@ pub enum RuleFault {
     NoName,
     /// The name has a character that no name has.
     Character(char),
-    /// What stands behind the colon is no port: a number from 1 to 255.
+    /// The text behind the colon is no port: a number from 1 to 255.
     Port,
-    /// What stands in front of `=` is not `netdev`.
+    /// The text in front of `=` is not `netdev`.
     Key,
     /// It looks like an address, and is none.
     Address,
@@ -187,7 +187,7 @@ impl fmt::Display for RuleFault {
     }
 }
 
-/// Of a rule so many characters are shown.
+/// Limit on the characters of a rule that are shown.
 const SHOWN_MAX: usize = 80;
 
 impl fmt::Display for RailFilterError {

@@ -42,8 +42,8 @@ impl Default for RingConfig {
 /// One-sided messages beside those of a channel: the peer writes them into our memory, and reading them takes
 /// no completion where the device says that bytes land in order.
 ///
-/// Where it does not, each message is a WRITE with immediate, uses one of the channel's credits, and is told by
-/// [`Event::Written`], whose word goes to [`RingChannel::note_written`].
+/// Otherwise each message is a WRITE with immediate, and uses one of the channel's credits. [`Event::Written`] reports it; pass
+/// the event's word to [`RingChannel::note_written`].
 ///
 /// It belongs to the one channel it was opened on: pass that one to its calls. [`Event::PeerClosed`] comes behind all messages of
 /// the ring, too: they are there to be read, by [`RingChannel::receive_left`] once the Worker has closed the channel.
@@ -62,9 +62,9 @@ pub struct RingChannel<P: Provider = Rdma> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Publications {
-    /// Those we write, as the peer's device allows.
+    /// Publication of the messages we write, as the peer's device allows.
     pub sent: Publication,
-    /// Those we read, as our device allows.
+    /// Publication of the messages we read, as our device allows.
     pub received: Publication,
 }
 
@@ -88,8 +88,8 @@ impl<P: Provider> RingOpening<P> {
     /// Polls the Worker and goes on as far as that lets it, without waiting; the outcome once there is one.
     /// `each` gets the events of other channels, and messages of this one behind the invitation.
     ///
-    /// Where several are opened on one Worker, poll that yourself, and use [`RingOpening::hear`] and
-    /// [`RingOpening::advance`] of each.
+    /// To open several on one Worker, poll the Worker yourself, and use [`RingOpening::hear`] and [`RingOpening::advance`] of
+    /// each.
     pub fn poll(
         &mut self,
         worker: &mut Worker<P>,
@@ -376,7 +376,7 @@ impl<P: Provider> RingChannel<P> {
     ) -> Result<Option<usize>, RingReadError> {
         let read = self.reader.read(into)?;
         if let Some((operation, bytes)) = self.reader.announcement() {
-            // Where the queue is full, the next call tries again.
+            // If the queue is full, the next call tries again.
             if channel.post_inline(operation, &bytes).is_ok() {
                 self.reader.note_announced();
             }

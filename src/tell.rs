@@ -1,9 +1,9 @@
-//! What the control plane tells of what happens: events of `tracing` where that feature is on, and else nothing.
+//! Log events of the control plane: events of `tracing` if that feature is on, else nothing.
 //!
-//! Nothing on the data path tells anything: a test holds its files to that. Values are told as they display themselves;
-//! what a peer says is never told as it came.
+//! Nothing on the data path logs: a test checks its files. Values are logged as they display themselves; text of a peer is
+//! never logged as it came.
 
-/// Tells one event: its level, what happened, and the values that belong to it.
+/// Logs one event: its level, its text, and the values that belong to it.
 macro_rules! tell {
     ($level:ident, $what:literal $(, $name:ident = $value:expr)* $(,)?) => {{
         #[cfg(feature = "tracing")]
