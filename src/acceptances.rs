@@ -24,7 +24,7 @@ use crate::{ChannelId, Worker};
 /// do, that is a look at three words. A place takes microseconds: the room in the completion queues, and memory for
 /// the receives. No device is called.
 ///
-/// Dropped, it accepts no more: peers that were told yes meanwhile see their connection fail.
+/// Dropped, it accepts no more: peers whose handshakes were accepted meanwhile see their connection fail.
 pub struct Acceptances<P: Provider = Rdma> {
     desk: Arc<Desk<P>>,
     counts: Arc<Counts>,
@@ -67,7 +67,7 @@ impl<P: Provider> Acceptances<P> {
         self.poll_accept_where(worker, Granted::of)
     }
 
-    /// The same; whether a place is to be had, `grant` says.
+    /// Polls as [`Acceptances::poll_accept`] does; `grant` decides whether a place is to be had.
     #[inline]
     pub(crate) fn poll_accept_where(
         &mut self,

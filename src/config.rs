@@ -50,9 +50,9 @@ pub struct WorkerConfig {
 
 /// Receives that all channels of a Worker share.
 ///
-/// It is for whoever has many peers: a receive queue of its own costs each channel rings in the
-/// device and a table here, however few its receives, and each is posted to by itself. Shared,
-/// a peer costs its receives and no queue for them, and what all peers used is posted in one call.
+/// It is for Workers with many peers. A receive queue of its own costs each channel rings in the device and a table here,
+/// however few its receives, and each is posted to by itself. With shared receives a peer costs its receives and no queue for
+/// them, and the receives that all peers used are posted again in one call.
 ///
 /// The share of each channel is its [`ChannelConfig::receive_depth`]: what its peer may use. There is no
 /// over-subscription: channels are admitted only as far as their shares fit into the depth together,
@@ -87,8 +87,7 @@ impl Default for SharedReceivesConfig {
     }
 }
 
-/// Which completions wake whoever sleeps at a Worker's completion queues. Failures always do,
-/// unless nothing does.
+/// Completions that wake a thread that sleeps at a Worker's completion queues. Failures always do, unless nothing does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notify {

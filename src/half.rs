@@ -226,7 +226,7 @@ impl<P: Provider> SendHalf<P> {
     /// Submits one request to the poll of its Worker; see [`Channel::submit`](crate::Channel::submit).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Channel::submit`](crate::Channel::submit).
     #[inline]
     pub fn submit(
         &mut self,

@@ -153,7 +153,7 @@ impl<P: Provider, N: Network> Listener<P, N> {
         self.backlog.counts().snapshot()
     }
 
-    /// How many handshakes failed so far, by whoever's fault.
+    /// Number of failed handshakes so far, whichever side was at fault.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.counts().failed
@@ -169,9 +169,8 @@ impl<P: Provider, N: Network> Listener<P, N> {
     /// there is one: a channel, or why a peer did not become one. No peer is waited for, nor, on a [`Node::open`], a device: that
     /// node's threads look at the ports for the peers that come, and make and connect the queue pairs.
     ///
-    /// If the port fails, the handshakes under way go on: each outcome that is there by now is given
-    /// before the failure is. A peer that is turned away since there are too many is no outcome; [`Listener::counts`]
-    /// has it.
+    /// If the port fails, the handshakes under way go on: each outcome that is there by now is given before the failure is. A
+    /// peer that is rejected since there are too many is no outcome; [`Listener::counts`] counts it.
     ///
     /// # Errors
     /// One peer's handshake failed, or the port did. The listener can be used on.
@@ -348,8 +347,8 @@ impl<P: Provider> Listener<P, Tcp> {
         self.backlog.port().acceptor.descriptor()
     }
 
-    /// The same, on a thread of its own that sleeps where nothing is to do, with others that make queue pairs:
-    /// as many as [`HandshakeLimits::making`] says.
+    /// Runs the listener on a thread of its own, which sleeps when there is nothing to do, with further threads that make queue
+    /// pairs: as many as [`HandshakeLimits::making`] says.
     ///
     /// A peer that is silent, slow or hostile then costs neither the others nor a Worker's thread anything.
     ///

@@ -51,7 +51,7 @@ impl<T> Lobby<T> {
         self.waiting.len()
     }
 
-    /// Whether the ports are being looked at: for those who wait, or who did before they were turned away.
+    /// Whether the ports are being looked at: for peers that wait, or that waited until they were rejected.
     pub(crate) const fn is_looking(&self) -> bool {
         self.looking.is_some()
     }
@@ -62,9 +62,9 @@ impl<T> Lobby<T> {
     }
 }
 
-/// Tells a peer that it is turned away, as far as its stream takes that at once.
+/// Sends a reject to a peer, as far as its stream takes it at once.
 pub(crate) fn tell_reject(stream: &mut impl Io, reject: &Reject) {
     let reject = FrameBuffer::reject(reject);
-    // One that is gone needs not be told.
+    // A peer that is gone needs no reject.
     let _ = stream.write(reject.as_bytes());
 }

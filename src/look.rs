@@ -157,7 +157,7 @@ impl Looking {
         Ok(Self::beside(node, waker, until))
     }
 
-    /// The same, for Workers that may be on other threads.
+    /// Has the ports looked at as [`Looking::begin`] does, for Workers that may be on other threads.
     pub(crate) fn beside<P: Provider, N: Network>(
         node: &Node<P, N>,
         waker: Option<Waker>,
@@ -183,7 +183,7 @@ impl Looking {
         Some(found.map_err(ConnectError::from))
     }
 
-    /// The same, of the device of each Worker.
+    /// Returns the rails that were found, of the device of each Worker; `None` while the ports are looked at.
     pub(crate) fn take_of<P: Provider, N: Network>(
         &self,
         node: &Node<P, N>,

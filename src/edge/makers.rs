@@ -99,13 +99,13 @@ impl Makers {
         Ok(makers)
     }
 
-    /// The same, but whoever drops it does not wait: the threads end by themselves, once all is done.
+    /// Makers whose drop does not wait: the threads end by themselves, once all jobs are done.
     pub(crate) fn detached(mut self) -> Self {
         self.threads.clear();
         self
     }
 
-    /// Whether it has threads, and not all is made where it is asked for.
+    /// Whether jobs run on threads, and not at once on the caller's.
     pub(crate) const fn is_background(&self) -> bool {
         self.jobs.is_some()
     }

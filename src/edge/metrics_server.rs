@@ -1,4 +1,4 @@
-//! Metrics over HTTP, for whoever asks: one request a connection, each with a deadline, on a thread of its own.
+//! Metrics over HTTP, for any client: one request a connection, each with a deadline, on a thread of its own.
 
 use core::net::SocketAddr;
 use core::panic::AssertUnwindSafe;

@@ -35,7 +35,7 @@ impl Signal {
         }
     }
 
-    /// Takes it, if it was raised: whoever takes it looks afterwards for what it was raised for.
+    /// Takes the signal, if it was raised. The caller looks afterwards for the reason.
     #[inline]
     pub(crate) fn take(&self) {
         self.is_raised.take_heard(|| self.read());

@@ -24,17 +24,17 @@ pub(crate) struct Counts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandshakeCounts {
-    /// Peers that were let in.
+    /// Peers whose handshakes were begun.
     pub begun: u64,
     /// Handshakes that are done: their connections are accepted, or wait for it.
     pub connected: u64,
-    /// Handshakes that came to nothing, by whoever's fault.
+    /// Handshakes that failed, whichever side was at fault.
     pub failed: u64,
-    /// Peers that were turned away before, there being too many.
+    /// Peers that were rejected before, since there were too many.
     pub refused: u64,
-    /// How often nobody could be taken in: no descriptors, say.
+    /// Failures of the port to accept anyone: no descriptors, say.
     pub port_failures: u64,
-    /// How many failed for who or where the peers are.
+    /// Handshakes that failed because of the identity or address of the peers.
     pub untrusted: Refusals,
 }
 
@@ -63,7 +63,7 @@ impl Counts {
         self.port_failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Keeps why the last one failed, for whoever asks.
+    /// Keeps the reason for the last failure, for later callers.
     pub(crate) fn keep(&self, error: ConnectError) {
         *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }

@@ -1,14 +1,14 @@
 //! The desk between handshakes and one Worker: places on it are asked for and granted, connections handed over.
 //!
-//! A Worker's queues and memory are its own thread's, and what a device takes long for is not for that thread. So
-//! the handshakes ask here for a place, the Worker grants one, which takes microseconds and calls no device, and what
-//! is made of it elsewhere goes back the same way. A place among those that wait to be accepted is reserved before
-//! anything is asked for (`core::accept_queue`), and so before the peer is told yes. How places go from one side to the
-//! other is `places`.
+//! A Worker's queues and memory belong to its own thread, and slow calls of a device do not belong on that thread. So the
+//! handshakes ask here for a place, and the Worker grants one, which takes microseconds and calls no device. The connection
+//! that is made of it elsewhere comes back the same way. A place among those that wait to be accepted is reserved before
+//! anything is asked for (`core::accept_queue`), and so before the peer is accepted. `places` moves places from one side to the
+//! other.
 //!
-//! The side of the handshakes locks, for moments. The Worker's looks at two words where there is nothing
-//! to do, and tries locks where there is: what it does not get it gets at its next look. Only to take a connection, and to go,
-//! it waits out one of those moments.
+//! The side of the handshakes locks, for moments. The Worker's side looks at two words if there is nothing to do, and otherwise
+//! tries locks: a lock that is taken is tried again at the next look. Only to take a connection, and to go, it waits out one of
+//! those moments.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -74,7 +74,7 @@ impl Wakes for Option<Signals> {
     }
 }
 
-/// A peer that was told yes, and knows.
+/// A peer whose handshake was accepted, and which knows.
 struct Done<P: Provider> {
     ready: Ready<P>,
     established: Established,

@@ -10,10 +10,10 @@ use doorbell_core::{Deadline, Instant};
 
 use crate::error::ConnectError;
 
-/// How many handshakes there may be beside the threads that accept.
+/// Limits on handshakes beside the threads that accept.
 ///
-/// A peer beyond a limit is told at once that we are busy, and when to come again; never one that was told yes. Each
-/// costs a descriptor and about 12 KiB.
+/// A peer beyond a limit is rejected at once as busy, with the time to retry; an accepted peer is never rejected. Each
+/// handshake costs a descriptor and about 12 KiB.
 ///
 /// Beside these limits, one address never holds more of a scarce resource in unfinished handshakes than is left for others:
 /// half, if all is free. Scarce are places for waiting connections, and the channels, completions and memory of each
@@ -21,20 +21,20 @@ use crate::error::ConnectError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HandshakeLimits {
-    /// Handshakes under way at most. Default 256, 3 MiB: a rack of hosts that all start at once. With all places taken the
-    /// oldest peer that has proven nothing makes room for a new one: of the address that has most, or else of the new
-    /// peer's own, or of any. A Connect proves a peer, by its key where there are keys.
+    /// Limit on handshakes under way. Default 256, 3 MiB: a rack of hosts that all start at once. With all places taken, the
+    /// oldest peer that has proven nothing makes room for a new one: a peer of the address that has most, or else of the new
+    /// peer's own, or any. A Connect proves a peer, by its key if there are keys.
     pub under_way: usize,
     /// Limit on handshakes from one address; for IPv6, from one network of 64 bits, which a single host may own. At the limit,
     /// the oldest handshake of that address that has proven nothing makes room. Default 64, as many as one host is likely to
     /// have processes that connect at once.
     pub per_address: usize,
-    /// How long a peer may go without a proof while more than half of the places are taken: of all, or of those its address
-    /// may have. Otherwise each stage has [`ChannelConfig::handshake_stage`](crate::ChannelConfig). Default 1 s: many
-    /// round trips, and a segment that TCP had to send again.
+    /// Longest time that a peer may go without a proof while more than half of the places are taken: of all, or of those of its
+    /// address. Otherwise each stage has [`ChannelConfig::handshake_stage`](crate::ChannelConfig). Default 1 s: many round
+    /// trips, and a segment that TCP had to retransmit.
     pub crowded_stage: Duration,
-    /// Connections of each Worker that wait to be accepted, and handshakes that have come as far as a queue pair, at
-    /// most. Default 64. Each has its receives and its place on the Worker already.
+    /// Limit on connections of each Worker that wait to be accepted, together with handshakes that have come as far as a queue
+    /// pair. Default 64. Each has its receives and its place on the Worker already.
     pub unaccepted: u32,
     /// Queue pairs made at a time, at least 1, each on a thread of its own. A peer whose neighbour entry does not resolve holds
     /// up a thread for seconds. So half of them at most are for one address, and all but one for one network of 64 bits.
@@ -100,7 +100,7 @@ impl fmt::Display for Guest {
     }
 }
 
-/// When to come again, as peers are told that are turned away: no sooner and no later.
+/// Retry times that a rejected peer is told: no sooner and no later.
 const RETRY_AFTER_MS: core::ops::RangeInclusive<u32> = 50..=5_000;
 
 /// Reject for too many handshakes, with the time to retry: when the next of those under way has had its time.

@@ -1,4 +1,4 @@
-//! Peers that are turned away: told why, and given a moment to hear it.
+//! Rejected peers: sent the reason, and given time to read it.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -8,11 +8,11 @@ use doorbell_core::network::{Network, Waited};
 use doorbell_core::wire::{FrameBuffer, Reject};
 use doorbell_core::{Deadline, Instant};
 
-/// How many are told at a time; beyond that the first of them had its time.
+/// Limit on peers that are being rejected at a time; beyond it the first of them is dropped.
 const TOLD_MAX: usize = 64;
 
-/// How long a peer is given to hear it. Closed at once, with bytes of its own on their way, it might see a reset
-/// instead of the reason.
+/// Time that a peer has to read its reject. If the stream were closed at once, with bytes of the peer on their way, the peer
+/// might see a reset instead of the reason.
 const HEARING: Duration = Duration::from_millis(500);
 
 /// Rejections that are being sent.

@@ -42,7 +42,7 @@ enum Stage<P: Provider> {
     Asking(Seat<P>),
     /// The Worker gave one, and a queue pair is being made.
     Making(Commission<Made<P>>, Seat<P>),
-    /// The peer was told yes.
+    /// The peer's handshake was accepted.
     Told(Box<Reaped<Made<P>>>, Seat<P>),
 }
 
@@ -113,7 +113,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         matches!(self.stage, Stage::Talking) && self.line.is_in_it()
     }
 
-    /// Tells its peer, which was not told yes.
+    /// Rejects a peer whose handshake was not accepted yet.
     pub(super) fn refuse(&mut self, now: Instant, reject: Reject) {
         self.answer.refuse(now, &mut self.stream, reject);
     }
@@ -224,7 +224,7 @@ impl<P: Provider, N: Network> UnderWay<P, N> {
         }
     }
 
-    /// Gives it up, and tells the peer where it was not told yes.
+    /// Gives the handshake up, and rejects the peer if it was not accepted yet.
     pub(super) fn break_off(&mut self, now: Instant) {
         if !matches!(self.stage, Stage::Told(..)) {
             let closing = Reject::new(RejectReason::CLOSING);

@@ -162,7 +162,7 @@ pub(super) fn rails_to(rails: &Rails, peers: &[AdvertisedRail]) -> Result<Vec<(B
 }
 
 impl<P: Provider, N: Network> Link<P, N> {
-    /// Goes by another handle of the same process: where it is reached by now. Says whether it is one.
+    /// Goes by another handle of the same process, whose rails have changed. Returns whether the handle is of that process.
     pub(super) fn reroute(
         &mut self,
         node: &Node<P, N>,
@@ -178,7 +178,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         is_same
     }
 
-    /// The same, over rails of ours that were looked at.
+    /// Goes by another handle of the same process, over rails of ours that were looked at.
     pub(super) fn reroute_over(&mut self, our_rails: &Rails, handle: &Handle, now: Instant) {
         if self.takes_handle(handle) {
             // The look under way is for the rails of the previous handle.
@@ -189,7 +189,7 @@ impl<P: Provider, N: Network> Link<P, N> {
         }
     }
 
-    /// Has this handle for its peer's, if it is one of the same process; says whether it is.
+    /// Takes this handle as its peer's, if it is of the same process; returns whether it is.
     fn takes_handle(&mut self, handle: &Handle) -> bool {
         let known = self
             .handle
@@ -463,7 +463,7 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         None
     }
 
-    /// The same, once it has said who it is, or has not in time.
+    /// Returns that outcome once the process has said who it is, or has not in time.
     fn hear_who_is_there(&mut self, node: &Node<P, N>, handle: &Handle) -> Option<(ConnectError, bool)> {
         let answer = self.asking.as_mut()?.0.poll(node)?;
         let (_, why) = self.asking.take()?;

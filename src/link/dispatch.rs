@@ -259,7 +259,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         };
         if let Some((other, _)) = other {
             let through = link.session.rail_epoch(other);
-            // This side connects nothing, so nothing is left to chance.
+            // This side connects nothing, so it needs no randomness for a retry.
             link.session.given_up(other, through, now, 0);
         }
         let replaced = link.rail_mut(offer.rail).and_then(|rail| {

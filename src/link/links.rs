@@ -290,22 +290,22 @@ impl<P: Provider, N: Network> Links<P, N> {
         handle
     }
 
-    /// The same, over rails of ours that were looked at.
+    /// Goes by another handle as [`Links::reroute`] does, over rails of ours that were looked at.
     pub(crate) fn reroute_over(&mut self, our_rails: &Rails, (id, handle): (LinkId, &Handle), now: Instant) {
         if let Some(link) = self.core.link_mut(id) {
             link.reroute_over(our_rails, handle, now);
         }
     }
 
-    /// Goes by another handle of the process a link leads to, whose rails are others by now: connections that stand stay, and
-    /// those that are yet to be made go by it. A peer that is reached over any rail says so by itself. Says whether it
-    /// is a handle of that process.
+    /// Goes by another handle of the process that a link leads to, whose rails have changed. Existing connections stay, and
+    /// later ones go by the new handle. A peer that is reached over any rail announces its handle by itself. Returns whether
+    /// the handle is of that process.
     pub fn reroute(&mut self, node: &Node<P, N>, workers: &[Worker<P>], id: LinkId, handle: &Handle) -> bool {
         let link = self.core.link_mut(id);
         link.is_some_and(|link| link.reroute(node, workers, handle, node.network.now()))
     }
 
-    /// Chance that need not be secret, and is another in each process.
+    /// Randomness that need not be secret, and is different in each process.
     pub(crate) fn draw(&mut self) -> u64 {
         self.core.draw()
     }
@@ -483,7 +483,8 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.poll_beside(node, workers, each, |_, _, _| {})
     }
 
-    /// The same; `other` gets the events of channels that are no link's, each with the index of its Worker.
+    /// Polls as [`Links::poll`] does; `other` gets the events of channels that are no link's, each with the index of its
+    /// Worker.
     ///
     /// # Errors
     /// As for [`Links::poll`].

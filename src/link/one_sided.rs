@@ -300,8 +300,8 @@ impl<P: Provider, N: Network> Link<P, N> {
                 self.one_sided.fences.asked(fence.rail, fence.through);
             }
             SessionFrame::Fenced(fence) => self.one_sided.requests.fenced(fence.rail, fence.through),
-            // One that was held up on its rail is of before. The same one again is gone by again: it is told on each connection, also for
-            // whoever could make nothing of it, or has gone by another handle since.
+            // A handle that was held up on its rail is older. The present one is taken again: it is announced on each
+            // connection, also for a side that could not use it, or has gone by another handle since.
             SessionFrame::Moved(header, handle) if header.sequence() >= self.one_sided.moved_last => {
                 self.one_sided.moved_last = header.sequence();
                 self.one_sided.moved = Some(handle.to_handle());
@@ -480,7 +480,7 @@ impl<P: Provider, N: Network> Link<P, N> {
                 self.session.blocked(rail);
                 None
             }
-            // Nobody will tell what became of it: it ends, or goes again, as what a rail had that failed.
+            // No completion will report its outcome: it ends or is retransmitted, like the requests of a rail that failed.
             Posted::InDoubt => {
                 let epoch = self.session.rail_epoch(rail);
                 self.session.given_up(rail, epoch, now, random);

@@ -237,7 +237,7 @@ impl<P: Provider, N: Network> LinkRail<P, N> {
         in_flight.find(|one| one.ticket == ticket)?.request
     }
 
-    /// The same, of this channel, be it the rail's or the one it had before.
+    /// The one-sided request that was posted on this channel, be it the rail's or the one it had before.
     pub(super) fn request_on(&self, at: At, ticket: Ticket) -> Option<RequestId> {
         if self.at == Some(at) {
             return self.request_of(ticket);

@@ -60,7 +60,7 @@ impl<P: Provider, N: Network> Links<P, N> {
         self.core.gone.counts
     }
 
-    /// The same of rails between a device of ours and an address that are still told of, since another link has one there.
+    /// Counts of ended links' rails between a device of ours and an address, as long as another link has a rail there.
     pub(crate) fn rails_gone(&self) -> impl Iterator<Item = (&str, IpAddr, LinkRailCounts)> {
         let core = &self.core;
         core.gone.rails.iter().filter_map(|(leads, counts)| {
@@ -86,15 +86,15 @@ impl<P: Provider, N: Network> Links<P, N> {
         })
     }
 
-    /// Why a link has no rail, or lacks some, each as it was last tried: also of one that is over, until another is over that
-    /// had its place.
+    /// Reasons why a link has no rail, or lacks some, each from the last attempt. They are kept for a link that is over, until
+    /// another link ends at its place.
     pub fn not_connected(&self, id: LinkId) -> impl Iterator<Item = &NotConnected> {
         let link = self.core.link(id).into_iter();
         let before = self.core.before(id).unwrap_or_default();
         link.flat_map(Link::not_connected).chain(before)
     }
 
-    /// The same of a link that is over; once.
+    /// Takes those reasons of a link that is over; once.
     pub(crate) fn take_not_connected(&mut self, id: LinkId) -> Vec<NotConnected> {
         self.core.take_before(id)
     }

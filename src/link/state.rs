@@ -315,7 +315,7 @@ fn deliver_fragment(
     true
 }
 
-/// Sends a fragment: a copy of it, since it may have to go again.
+/// Sends a copy of a fragment, since the fragment may have to be retransmitted.
 fn transmit<P: Provider>(worker: &mut Worker<P>, at: At, header: &SessionHeader, payload: &[u8]) -> Posted {
     let Some(mut lease) = worker.lease() else {
         return Posted::Blocked;

@@ -33,7 +33,7 @@ pub(super) struct Core<P: Provider, N: Network> {
     /// Links that peers had begun, and may come back to.
     pub(super) ended: Ended,
     pub(super) chance: u64,
-    /// How this process is reached, where that is not what its first handle said, and the how-manieth other handle it is.
+    /// New handle of this process, if it is not the first one any more, and its number among the handles.
     pub(super) moved: Option<(Handle, Sequence)>,
 }
 
@@ -88,13 +88,13 @@ impl<P: Provider, N: Network> Core<P, N> {
             .filter(|_| place.generation == id.generation.wrapping_add(1))
     }
 
-    /// Why rails of a link that is over were not connected, where no other has ended at its place since.
+    /// Reasons why rails of a link that is over were not connected, if no other link has ended at its place since.
     pub(super) fn before(&self, id: LinkId) -> Option<&[NotConnected]> {
         let place = self.places.get(id.index as usize)?;
         (place.generation == id.generation.wrapping_add(1)).then_some(&place.before)
     }
 
-    /// The same; once.
+    /// Takes those reasons; once.
     pub(super) fn take_before(&mut self, id: LinkId) -> Vec<NotConnected> {
         let place = self.places.get_mut(id.index as usize);
         let place = place.filter(|place| place.generation == id.generation.wrapping_add(1));
@@ -169,7 +169,7 @@ impl<P: Provider, N: Network> Core<P, N> {
         self.closing.iter().any(|ending| ending.at == at)
     }
 
-    /// Chance that need not be secret.
+    /// Randomness that need not be secret.
     pub(super) fn draw(&mut self) -> u64 {
         self.chance ^= self.chance << 13;
         self.chance ^= self.chance >> 7;

@@ -14,19 +14,21 @@ use crate::{LinkConfig, LinkError};
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct MeshConfig {
-    /// Which of the members this is.
+    /// Rank of this member.
     pub rank: Rank,
-    /// How many members there are, at most [`RANKS_MAX`].
+    /// Number of members, at most [`RANKS_MAX`].
     pub ranks: u8,
-    /// Names the mesh: a member of another is turned away.
+    /// Name of the mesh: a member of another mesh is turned away.
     pub mesh: u64,
-    /// Later for each start of this member: nanoseconds since 1970. By it the others know a member that
-    /// was started again; one that says an earlier time than before is turned away ([`NotLinked::StartedBefore`](crate::NotLinked::StartedBefore)).
+    /// Start of this member, later for each start: nanoseconds since 1970. By it the others notice that a member was started
+    /// again. A member with an earlier start than before is turned away
+    /// ([`NotLinked::StartedBefore`](crate::NotLinked::StartedBefore)).
     pub started: u64,
-    /// The most that a start of another member may be ahead of the time here, which is `started` and what passed since. Default 5 min, the
-    /// recommended clock skew of Kerberos (RFC 4120, section 8.2). A later start is not believed, whoever says it
-    /// ([`NotLinked::StartedAhead`](crate::NotLinked::StartedAhead)). Else one announcement of the last of all times would bar that member until all others
-    /// are started again. Clocks of members may differ by no more; where `started` counts in another unit, nothing is bounded.
+    /// Limit on how far a start of another member may be ahead of the time here, which is `started` and the time passed since.
+    /// Default 5 min, the recommended clock skew of Kerberos (RFC 4120, section 8.2). A later start is not believed, whichever
+    /// member reports it ([`NotLinked::StartedAhead`](crate::NotLinked::StartedAhead)). Else one announcement of the last of
+    /// all times would bar that member until all others are started again. Clocks of members may differ by no more. If
+    /// `started` counts in another unit, nothing is bounded.
     pub start_ahead_max: Duration,
     /// Messages to one member that it has not taken yet, at most. Default 16. For each pair of members the sender and the
     /// receiver keep so many messages. A member between them keeps up to four times as many frames: some are retransmitted
@@ -34,15 +36,17 @@ pub struct MeshConfig {
     pub window: u32,
     /// The longest message. Default 16 KiB: with its headers it goes in two fragments.
     pub message_bytes_max: usize,
-    /// Members that a message goes through on its way, at most. Default 62, as many as the largest mesh can have between two. A member that is further
-    /// is out of reach; with fewer than the ranks without two, which a line needs, that may come to be when a cable breaks, and is said at the start.
+    /// Members that a message may go through on its way. Default 62, as many as the largest mesh can have between two. A member
+    /// that is further is out of reach. With fewer than `ranks` - 2, which a line needs, a broken cable may put members out of
+    /// reach; a warning at the start says so.
     pub hops_max: u8,
-    /// How long a message may be on its way before it goes again. Default 500 ms: a link loses nothing while it lasts, so it is
-    /// for those that were with a member, or kept for a link, that is lost.
+    /// Time until an unacknowledged message is retransmitted. Default 500 ms: a link loses nothing while it lasts, so this is
+    /// for messages that were at a lost member, or kept for a lost link.
     pub resend_after: Duration,
-    /// How long it may take until a member is told what came of it, and a link's peer too, where no message goes that way meanwhile
-    /// which says so. Default 10 ms: rounds of a collective take less. After half a window it is told in any case. Less than `resend_after`, and than
-    /// a link's [`dead_after`](doorbell_core::session::SessionConfig::dead_after): else messages go again, and rails are given up, that nothing is wrong with.
+    /// Longest delay of an acknowledgement to a member, and to a link's peer, if no message goes that way meanwhile that
+    /// carries it. Default 10 ms: rounds of a collective take less. After half a window it is sent in any case. It must be less
+    /// than `resend_after`, and less than a link's [`dead_after`](doorbell_core::session::SessionConfig::dead_after): else
+    /// messages are retransmitted, and rails given up, without need.
     pub acknowledge_after: Duration,
     /// Time that a flapping link must be up before it is a way beside others again. A link flaps if it is lost within this time
     /// after it came back. Default 5 s, RIP's longest wait between triggered updates (RFC 2453, section 3.10.1): a cable that

@@ -74,9 +74,9 @@ const GRANT_AT: usize = RELAY_HEADER_BYTES + 20;
 /// anew with each start of either member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PairHeader {
-    /// The start of whoever sends this.
+    /// Start of the member that sends this.
     pub(super) source_started: u64,
-    /// The start of whoever it is for, as far as the sender knows.
+    /// Start of the member that this is for, as far as the sender knows.
     pub(super) destination_started: u64,
     /// The message's number. Zero in a grant.
     pub(super) sequence: u32,
@@ -87,9 +87,9 @@ pub(super) struct PairHeader {
 /// Flow control of a member for the messages that come to it: how many came, and how many may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grant {
-    /// The number of the next one that is expected.
+    /// Number of the next message that is expected.
     pub(super) expected: u32,
-    /// Messages from that one on that may be sent.
+    /// Number of messages, from that one on, that may be sent.
     pub(super) room: u32,
 }
 

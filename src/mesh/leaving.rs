@@ -1,4 +1,4 @@
-//! Leaving a mesh once nobody needs this member any more, which is known and not guessed.
+//! Leaving of a mesh once no other member needs this one any more, which is known and not guessed.
 //!
 //! A member is needed while somebody may lack its last messages, or is reached only through it and has last messages of its
 //! own. So a member first waits until all have acknowledged its messages, and then until all others have waited for the same: a
@@ -19,8 +19,8 @@ use crate::Node;
 
 /// A member on its way out of a mesh, with all others: begun by [`Group::leave`].
 ///
-/// A peer that is stopped for a while is waited for; one to whom no way leads any more, which its link says after
-/// [`recover_within`](doorbell_core::session::SessionConfig::recover_within), is not.
+/// A peer that is stopped for a while is waited for. A peer to which no way leads any more is not: its link reports that after
+/// [`recover_within`](doorbell_core::session::SessionConfig::recover_within).
 #[derive(Debug)]
 #[must_use = "it advances by being polled"]
 pub struct Leaving {
@@ -31,19 +31,20 @@ pub struct Leaving {
 
 #[derive(Debug)]
 enum Phase {
-    /// Somebody does not have all of this member's words yet.
+    /// Some member does not have all of this member's messages yet.
     Words,
-    /// Somebody may wait for that.
+    /// Some member may still wait for that.
     Others(Running),
-    /// A member is lost, so that nobody will say of all others that they have all: who has not sends again until then, through this member.
+    /// A member is lost, so the barrier cannot pass. Members whose messages are not acknowledged retransmit until then, through
+    /// this member.
     Without(GroupError, Deadline),
     /// The links are being closed.
     Links,
 }
 
 impl Group {
-    /// Leaves the mesh with all other members, who are to do the same: there are no collectives any more, and links are closed once nobody
-    /// needs them. By the deadline it is over in any case.
+    /// Leaves the mesh together with all other members, which have to do the same. No collective is possible any more, and
+    /// links are closed once no member needs them. By the deadline the leaving is over in any case.
     pub const fn leave(self, deadline: Deadline) -> Leaving {
         Leaving {
             group: self,
@@ -54,13 +55,13 @@ impl Group {
 }
 
 impl Leaving {
-    /// Goes on as far as it can; `true` once nobody needs this member any more and its links are closed. The mesh is to be polled in
-    /// between.
+    /// Goes on as far as it can; `true` once no member needs this one any more and its links are closed. The mesh is to be
+    /// polled in between.
     ///
     /// # Errors
-    /// [`GroupError::TimedOut`] at the deadline: [`Mesh::member_counts`] says of each member what it has not acknowledged. Or a
-    /// member was lost: then it was waited for twice [`resend_after`](crate::MeshConfig::resend_after), in which whoever still has something to
-    /// say through this member has said it.
+    /// [`GroupError::TimedOut`] at the deadline: [`Mesh::member_counts`] gives the unacknowledged messages of each member. Or a
+    /// member was lost. Then it waited for twice [`resend_after`](crate::MeshConfig::resend_after), in which members that still
+    /// had messages to pass through this one have sent them.
     pub fn poll<P: Provider, N: Network>(
         &mut self,
         node: &Node<P, N>,

@@ -50,7 +50,7 @@ pub struct MeshMemberCounts {
     pub sent: u64,
     /// Messages from it that were given to the application.
     pub received: u64,
-    /// Messages to it that went again.
+    /// Messages to it that were retransmitted.
     pub sent_again: u64,
     /// Messages to it that it has not taken yet, as far as is known.
     pub waiting: u64,
@@ -94,8 +94,8 @@ impl Member {
         self.kept.push_back(frame);
     }
 
-    /// The frame that is to be sent next. It says how far this member got. One for which there is no room goes after some time
-    /// all the same: whoever refuses it says how much room there is, which may have been said before and lost.
+    /// The frame to be sent next, with the present grant. Without room for it, it is sent after some time all the same: a
+    /// member that refuses it reports how much room there is, since an earlier report may be lost.
     pub(super) fn unsent(&mut self, now: Instant, config: &MeshConfig) -> Option<&[u8]> {
         let grant = self.grant(config);
         let frame = self.kept.get_mut(self.sent)?;

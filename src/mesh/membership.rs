@@ -28,10 +28,10 @@ use crate::rails::Rails;
 use crate::tell::tell;
 use crate::{LinkError, LinkId, Links, Node, Tcp, Worker};
 
-/// How long a link to a member that does not belong here may take to close.
+/// Time that a link to a peer that does not belong here has to close.
 const TURN_AWAY_WITHIN: core::time::Duration = core::time::Duration::from_millis(100);
 
-/// How often it is looked whether a member answered that is asked, or connected to, and whether what there is to say goes now.
+/// Interval of looks for answers of members that are asked or connected to, and for room to send.
 const ASK_EVERY: core::time::Duration = core::time::Duration::from_millis(1);
 
 /// Something that happened in a mesh.
@@ -42,18 +42,18 @@ pub enum MeshEvent {
     Reachable(Rank),
     /// No way leads to this member any more.
     Unreachable(Rank),
-    /// The link to this member came back, and not for the first time in short: while there is another way it is gone round, until it has been there for
-    /// [`MeshConfig::hold_down`].
+    /// The link to this member came back, and not for the first time in short. While there is another way, messages go that way
+    /// until the link has been up for [`MeshConfig::hold_down`].
     HeldDown(Rank),
-    /// This member was started again: what was under way between it and this one is gone.
+    /// This member was started again: messages that were under way between it and this one are lost.
     Restarted(Rank),
     /// A process that claims to be this member, with a start before the last one known, is turned away: the clock of its host
     /// was set back. A process with a later start is let in.
     StartedBefore(Rank),
-    /// The start of this member is said to be further ahead than [`MeshConfig::start_ahead_max`], by itself, which is turned away, or by another, which is
-    /// not believed. Reported once, until a later start of it is believed.
+    /// The start of this member is further ahead than [`MeshConfig::start_ahead_max`]. It said so itself, and is turned away;
+    /// or another member said so, and is not believed. Reported once, until a later start of it is believed.
     StartedAhead(Rank),
-    /// A link is over; to a member, where it was known.
+    /// A link is over.
     LinkLost {
         /// The member at the other end, if known.
         rank: Option<Rank>,
@@ -71,18 +71,18 @@ pub enum MeshEvent {
 pub struct MeshCounts {
     /// Messages taken in to be sent.
     pub sent: u64,
-    /// Messages that were given to the application, or passed over as of a group that is given up.
+    /// Messages that were given to the application, or passed over since their group was given up.
     pub received: u64,
-    /// Messages that went again.
+    /// Messages that were retransmitted.
     pub sent_again: u64,
-    /// Messages that came again, or ahead of one that was lost: they go again.
+    /// Messages that came twice, or ahead of a lost one: the sender retransmits.
     pub out_of_turn: u64,
     /// Frames passed on for others.
     pub relayed: u64,
-    /// Announcements sent, of who is whose neighbour: its own, and those of others that it passed on.
+    /// Announcements of neighbours that were sent: its own, and those of others that it passed on.
     pub announcements: u64,
-    /// Frames dropped: of those who are no members, that went too far, for which there is no way, or that say of a message that it
-    /// came which was not sent.
+    /// Frames dropped: from peers that are no members, with too many hops, without a way, or that acknowledge a message which
+    /// was not sent.
     pub dropped: u64,
 }
 
@@ -278,11 +278,11 @@ impl<P: Provider, N: Network> Mesh<P, N> {
         neighbours.any(|neighbour| neighbour.rank == Some(rank) && self.links.is_connected(neighbour.link))
     }
 
-    /// Why no link leads to a member, as far as this one tried to link to it: what came of the last attempts. Nothing of a
-    /// member that is linked, nor of one that is to link to this one and has not tried.
+    /// Reasons why no link leads to a member, from the last attempts of this member to link to it. Empty for a member that is
+    /// linked, and for one that is to link to this one and has not tried.
     pub fn not_linked(&self, rank: Rank) -> impl Iterator<Item = NotLinked<'_>> {
         let mut neighbours = self.state.neighbours.iter();
-        // The link of an earlier start may still be there, to say why that is turned away.
+        // The link of an earlier start may still be there, to report why that start is turned away.
         let neighbour =
             neighbours.find(|neighbour| neighbour.rank == Some(rank) && neighbour.outdated.is_none());
         let rails = neighbour.map(|neighbour| self.links.not_connected(neighbour.link));

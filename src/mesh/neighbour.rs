@@ -10,19 +10,19 @@ use crate::LinkId;
 #[derive(Debug)]
 pub(super) struct Neighbour {
     pub(super) link: LinkId,
-    /// Whose handle this side connected by.
+    /// Process whose handle this side connected by.
     pub(super) instance: Option<InstanceId>,
     /// Rank of the neighbour: known from the beginning if this side connected, else once it said so.
     pub(super) rank: Option<Rank>,
-    /// Whether the link is there, so that something can be said.
+    /// Whether the link is up, so that frames can be sent.
     pub(super) is_up: bool,
     /// Whether the link lost its rails, and is trying to get one again.
     pub(super) is_without_rail: bool,
-    /// Whether we said who we are.
+    /// Whether this member has sent its Join.
     pub(super) has_joined: bool,
-    /// Whether it said who it is.
+    /// Whether its Join came.
     pub(super) was_joined: bool,
-    /// When it started, as it said.
+    /// Its start, by its Join.
     pub(super) started: u64,
     /// Rank that it claims, if a later start of that member is known: it is told so, and turned away.
     pub(super) outdated: Option<Rank>,
@@ -46,7 +46,7 @@ impl Neighbour {
         }
     }
 
-    /// Has it told why it is turned away: as this member, of whom a later start is known.
+    /// Marks it as turned away under this rank: a later start of that member is known, and is announced to it.
     pub(super) fn turn_away_as(&mut self, rank: Rank) {
         self.was_joined = false;
         (self.outdated, self.untold) = (Some(rank), Ranks::NONE.with(rank));

@@ -41,7 +41,7 @@ pub(super) struct Found {
 
 enum Look {
     On(Looking),
-    /// Nothing came of it, and it is done again then: whoever gave the handle does so once.
+    /// The look failed and is repeated then: the handle is given only once.
     Again(Deadline),
 }
 

@@ -25,9 +25,9 @@ pub enum NotLinked<'m> {
     NotConnected(&'m NotConnected),
     /// The link there was is over.
     Over(FinalReason),
-    /// It said that it was started before it was last heard of, and was turned away: its clock was set back.
+    /// It claims a start before the last one known, and was turned away: its clock was set back.
     StartedBefore,
-    /// It has heard of a later start of this member, and turned it away: the clock was set back. One that is started with a later
+    /// It knows of a later start of this member, and turned this one away: the clock was set back. A member with a later
     /// [`MeshConfig::started`](crate::MeshConfig::started) is let in.
     StartedLater,
     /// It says, or another says of it, that it was started further ahead of the time here than

@@ -1,4 +1,4 @@
-//! Counters as Prometheus reads them: what there is, gathered by whoever owns it, and its text.
+//! Counters for Prometheus, gathered by the owner of each source, and their text.
 //!
 //! Nothing here waits, and nothing of it is on the data path: the counters are there anyway.
 

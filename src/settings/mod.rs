@@ -29,8 +29,9 @@ pub struct SettingValues {
     pub rails: RailFilter,
     /// The file of the keys of peers: for [`KeyRing::from_file`](crate::KeyRing::from_file). Default none.
     pub key_file: Option<PathBuf>,
-    /// Whether whoever reaches the port is taken for a peer, where no file of keys is named: for
-    /// [`Trust::unauthenticated_on_purpose`](crate::Trust::unauthenticated_on_purpose). Default no: who has neither opens no Node.
+    /// Whether every peer that reaches the port is trusted, if no file of keys is named: for
+    /// [`Trust::unauthenticated_on_purpose`](crate::Trust::unauthenticated_on_purpose). Default no: with neither, no Node is
+    /// opened.
     pub unauthenticated: bool,
     /// The subnets of peers: for [`Trust::only_from`](crate::Trust::only_from). Default all there are.
     pub only_from: Subnets,

@@ -96,8 +96,8 @@ impl<P: Provider> Desk<P> {
     #[inline]
     pub(super) fn keep_detail(&self, index: u32, detail: u64) {
         if let Some(word) = self.details.get(index as usize) {
-            // Relaxed, as the load: the request goes through a ring behind it, and it is written again
-            // by whoever has the slot then, which came home behind that load.
+            // Relaxed, as the load: the request goes through a ring behind it. The next owner of the slot writes the word
+            // again, and that slot came home behind the load.
             word.store(detail, Ordering::Relaxed);
         }
     }

@@ -20,9 +20,8 @@ use crate::{Arena, ChannelId, Lease};
 /// requests of one channel in the order in which they were submitted, as one doorbell. A request that
 /// cannot go yet, for want of credits or room, waits at the Worker and holds up no other channel.
 ///
-/// A request that is done sends its memory home, to be leased again: nothing else tells of it. One that
-/// failed comes back through [`Submitter::failure`], and its memory is taken until then. So whoever runs
-/// out of memory looks there.
+/// A request that is done sends its memory home, to be leased again: nothing else tells of it. A request that failed comes back
+/// through [`Submitter::failure`], and its memory is taken until then. So a caller that runs out of memory looks there.
 ///
 /// It may go at any time: what it submitted is still sent. Dropped, it returns in bounded time: memory that goes with
 /// it, its own or that of another that shared its ring, is let go of on another thread.

@@ -59,8 +59,8 @@ impl Trust {
         }
     }
 
-    /// The same, for peers with addresses in these subnets alone: both the one a handshake comes from and
-    /// that of the rail the peer chose for it. None is all.
+    /// Restricts the trust to peers with addresses in these subnets: both the address a handshake comes from and that of the
+    /// rail the peer chose for it. An empty list permits all addresses.
     #[must_use]
     pub fn only_from(mut self, subnets: &[IpPrefix]) -> Self {
         self.subnets = subnets.into();

@@ -88,13 +88,13 @@ impl fmt::Display for KeyRingError {
 impl core::error::Error for KeyRingError {}
 
 impl KeyRing {
-    /// The one key.
+    /// A ring of one key.
     #[must_use]
     pub fn new(key: Key) -> Self {
         Self { keys: vec![key] }
     }
 
-    /// The same with another key, which is taken of peers that connect by it.
+    /// Adds another key, which is accepted from peers that connect with it.
     ///
     /// # Errors
     /// A key of that id is there, or there are as many as may be.

@@ -1,5 +1,4 @@
-//! Lists of a Worker's channels, for whose room admission sees: while polling, nothing here
-//! allocates or can panic.
+//! Lists of a Worker's channels. Admission makes room in them, so nothing here allocates or panics while polling.
 
 use core::mem;
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use doorbell_hotpath::{DueList, ToldFlag};
 
 use crate::SendErrorKind;
 
-/// Channels that something is told of by whoever does not have the Worker.
+/// List of channels with news from threads that do not have the Worker.
 pub(crate) type Due = DueList<Box<[AtomicU32]>, Box<[ToldFlag]>>;
 
 /// For so many channels, in memory that was touched.
@@ -23,14 +22,14 @@ pub(super) fn due(channels: usize) -> Arc<Due> {
     Arc::new(DueList::new(links, flags))
 }
 
-/// By which a channel, that does not know its Worker, has it look at what waits or would be told by nothing: so nobody
-/// looks through all the others for it.
+/// Way for a channel, which does not know its Worker, to have the Worker look at it: for waiting requests, or for changes that
+/// no completion reports. So the Worker need not look through all its channels.
 #[derive(Debug)]
 pub(crate) struct Notice {
     list: Arc<Due>,
     channel: u32,
-    /// Whether the Worker was told that a message wants a credit, and goes on looking for it: a message may be
-    /// refused over and over.
+    /// Whether the Worker was notified that a message wants a credit, and keeps looking for it: a message may be refused over
+    /// and over.
     is_wanting: bool,
     /// Whether the peer closed the channel, which is why messages are refused.
     is_peer_closed: bool,

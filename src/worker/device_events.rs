@@ -31,7 +31,7 @@ impl DeviceEvents {
         }
     }
 
-    /// Keeps an event for whoever asks: the latest, since they say how it is now.
+    /// Keeps an event for later callers: the latest ones, since they tell the present state.
     fn keep(&mut self, event: AsyncEvent) {
         if self.waiting.len() >= KEPT_MAX {
             self.waiting.pop_front();
@@ -63,8 +63,8 @@ impl DeviceEvents {
         Ok(event)
     }
 
-    /// Notes the events that wait, and keeps them for whoever asks; but for those about queue pairs that take no
-    /// more receives, which tell nobody else anything.
+    /// Notes the waiting events, and keeps them for later callers. Events about queue pairs that take no more receives are only
+    /// noted, since they concern nobody else.
     pub(super) fn look<P: Provider, C: Receives<P>>(
         &mut self,
         context: &P::Context,
@@ -112,7 +112,7 @@ impl<P: Provider> ReceiveWorker<P> {
     /// Takes the next asynchronous event of the device, as [`Worker::next_event`] does.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Worker::next_event`].
     pub fn next_event(&mut self) -> Result<Option<AsyncEvent>, ProviderError> {
         let places = &mut self.places.entries;
         self.device_events

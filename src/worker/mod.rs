@@ -155,7 +155,7 @@ impl Reservation {
 
     /// Says that the peer has done its part of the handshake.
     pub(crate) fn note_finished(&self) {
-        // Relaxed: whoever asks for a place behind it does so by way of a lock.
+        // Relaxed: a later caller that asks for a place does so by way of a lock.
         self.is_finished.store(1, Ordering::Relaxed);
     }
 

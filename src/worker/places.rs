@@ -201,7 +201,7 @@ impl<C: Held> Entry<C> {
         Some((&mut self.listed, self.channel.as_mut()?))
     }
 
-    /// The same, of a channel that can be used.
+    /// The lists it is on, and the channel, if the channel can be used.
     pub(super) fn split_open(&mut self) -> Option<(&mut Listed, &mut C)> {
         self.split().filter(|(_, channel)| channel.is_open())
     }

@@ -82,7 +82,7 @@ impl<P: Provider, C: Sends<P>> Turn<'_, P, C> {
     /// Sends one message of these bytes on the channel that the event is for; see [`Worker::send`](crate::Worker::send).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Worker::send`](crate::Worker::send).
     #[inline]
     pub fn send(&mut self, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
         usable(Some(&mut *self.channel))?.send_bytes(self.arena, bytes)
@@ -91,7 +91,7 @@ impl<P: Provider, C: Sends<P>> Turn<'_, P, C> {
     /// Sends one message of these bytes on a channel of the Worker, within the poll; see [`Worker::send`](crate::Worker::send).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Worker::send`](crate::Worker::send).
     #[inline]
     pub fn send_to(&mut self, id: ChannelId, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
         let (half, arena) = self.sending(id)?;
@@ -113,7 +113,7 @@ impl<P: Provider, C: Sends<P>> Turn<'_, P, C> {
     /// [`Worker::lease_for`](crate::Worker::lease_for).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Worker::lease_for`](crate::Worker::lease_for).
     #[inline]
     pub fn lease_for(&mut self, id: ChannelId) -> Result<Lease<P>, SendErrorKind> {
         let (half, arena) = self.sending(id)?;

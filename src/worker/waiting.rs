@@ -91,7 +91,7 @@ pub(super) trait Sleeper<P: Provider> {
     /// It is about to sleep, or to let others: what is done at times is to be looked at before.
     fn note_sleep(&mut self) {}
 
-    /// Waits until `poll` says that something happened, for whoever may sleep.
+    /// Waits until `poll` reports that something happened; sleeps if it may.
     ///
     /// # Errors
     /// The queues do not notify and it is to sleep, or a completion queue failed.
@@ -240,8 +240,8 @@ impl<P: Provider> Worker<P> {
         })
     }
 
-    /// Makes the completion queues wake whoever sleeps at them, and polls once more. Gives leave
-    /// to sleep, or `None` where something happened meanwhile: act on it, and ask again.
+    /// Makes the completion queues wake the thread that sleeps at them, and polls once more. Permits to sleep, or returns
+    /// `None` if something happened meanwhile: act on it, and ask again.
     ///
     /// It is for event loops; [`Worker::wait`] does it by itself. [`Worker::descriptors`] lists the descriptors to watch; ask
     /// again after each wake-up.

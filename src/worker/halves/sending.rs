@@ -191,7 +191,7 @@ impl<P: Provider> SendWorker<P> {
     /// Sends one message of these bytes on a channel; see [`Worker::send`](crate::Worker::send).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Worker::send`](crate::Worker::send).
     #[inline]
     pub fn send(&mut self, id: ChannelId, bytes: &[u8]) -> Result<Ticket, SendErrorKind> {
         let half = usable(self.places.named(id))?;
@@ -202,7 +202,7 @@ impl<P: Provider> SendWorker<P> {
     /// Leases memory for a message that the channel could send now; see [`Worker::lease_for`](crate::Worker::lease_for).
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Worker::lease_for`](crate::Worker::lease_for).
     #[inline]
     pub fn lease_for(&mut self, id: ChannelId) -> Result<Lease<P>, SendErrorKind> {
         let half = usable(self.places.named(id))?;
