@@ -1,13 +1,13 @@
-//! Credits: no message goes out that the peer has no receive posted for.
+//! Credits: a message is sent only if the peer has a receive posted for it.
 //!
-//! Everything is a count since the connection was made, modulo 2^32: receives posted, receives
-//! announced, messages sent. An announcement is the whole count and not a difference, so that a
-//! later one stands for all before it, and one that is not believed costs nothing.
+//! Every number here is a count since the connection was made, modulo 2^32: receives posted, receives announced,
+//! messages sent. An announcement carries the whole count and not a difference. So a later announcement replaces
+//! all before it, and a rejected one costs nothing.
 //!
-//! What is posted is counted by the half that receives ([`Granting`]), published in the
-//! [`Grants`], and announced by the half that sends ([`Announcer`]) into the peer's credit word.
-//! The peer's half that sends looks there ([`WindowWord`]) once what it knew of is used up
-//! ([`Credits`]). Where the bytes go on the wire, see `docs/wire-format.md`.
+//! The receiving half counts the receives it posted ([`Granting`]) and publishes that count in the [`Grants`].
+//! The sending half writes the count into the peer's credit word ([`Announcer`]). The peer's sending half reads
+//! its word ([`WindowWord`]) when it has used up the credits it knew of ([`Credits`]). The layout of these bytes
+//! on the wire is in `docs/wire-format.md`.
 
 use core::fmt;
 use core::ops::Deref;
@@ -17,11 +17,11 @@ use doorbell_core::sync::{AtomicU32, Ordering};
 
 use crate::ordering::{CREDITS_POSTED, CREDITS_READ};
 
-/// What was announced orders nothing: seen late, an announcement is found to be due that no
-/// longer is.
+/// The count of announced receives orders no other memory. A stale count only makes a receiver find an
+/// announcement due that is no longer due.
 const ANNOUNCED: Ordering = Ordering::Relaxed;
 
-/// What a side that sends knows of its peer's receives.
+/// Knowledge that a sending side has of its peer's receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credits {
     /// Messages sent.
@@ -135,15 +135,16 @@ impl<W: Deref<Target: Window>> WindowWord<W> {
         Some(Self { window, offset })
     }
 
-    /// What the peer last announced; `None` where nothing was, or not all of it is seen yet.
+    /// Returns the last announcement of the peer; `None` if there was none, or if the word is only partly written
+    /// yet.
     #[must_use]
     #[inline]
     pub fn load(&self) -> Option<u32> {
         count_of(self.window.load_u64(self.offset).ok()?.to_ne_bytes())
     }
 
-    /// Where a new peer is to count from: what an earlier one left in the word is then neither an announcement nor a farewell of
-    /// the new one.
+    /// Returns the count that a new peer must start from. With this start, the bytes that an earlier peer left in
+    /// the word are neither an announcement nor a farewell of the new peer.
     #[must_use]
     pub fn next_start(&self) -> u32 {
         let Ok(word) = self.window.load_u64(self.offset) else {
@@ -162,7 +163,7 @@ impl<W: Deref<Target: Window>> WindowWord<W> {
 #[derive(Clone)]
 pub struct FarewellWord<W> {
     word: WindowWord<W>,
-    /// What the peer was told to count announcements from. It marks the farewell as this peer's.
+    /// The start that the peer was given for its announcements. It marks the farewell as this peer's.
     start: u32,
 }
 
@@ -220,8 +221,8 @@ fn count_of(bytes: [u8; 8]) -> Option<u32> {
     (check == !count).then_some(count)
 }
 
-/// What the two halves of a channel tell each other of its receives. Each word has one writer;
-/// the halves may be on different threads.
+/// Counts of receives that the two halves of a channel share. Each word has one writer; the halves may be on
+/// different threads.
 pub struct Grants {
     /// Receives posted; written by the half that receives.
     posted: AtomicU32,
@@ -230,7 +231,7 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// Where the peer knows of `receive_depth` receives, and counts from `start`.
+    /// Counts for a peer that knows of `receive_depth` receives and counts from `start`.
     #[must_use]
     pub fn new(start: u32, receive_depth: u32) -> Self {
         let known = start.wrapping_add(receive_depth);
@@ -293,7 +294,7 @@ pub struct Announcer<L> {
     beside_at: u32,
     /// The peer's credit word.
     word: RemoteAddress,
-    /// What is written there: kept here while it is staged.
+    /// Bytes of the announcement; they stay here while it is staged.
     bytes: [u8; 8],
     /// The count that the peer told to begin from.
     start: u32,
@@ -301,7 +302,7 @@ pub struct Announcer<L> {
     has_left: bool,
 }
 
-/// An announcement that is staged: what it has to be borrowed for.
+/// Announcement that is staged, with the borrows that it needs.
 pub(crate) struct Announcement<'q> {
     /// The count it tells.
     pub(crate) count: u32,
@@ -348,19 +349,21 @@ impl<L: Deref<Target = Grants>> Announcer<L> {
         }
     }
 
-    /// What is to be announced with something else that goes out: a quarter of the depth or more.
+    /// Returns an announcement that is worth sending with another request: a quarter of the depth or more is
+    /// unannounced.
     #[inline]
     pub(crate) fn beside(&mut self) -> Option<Announcement<'_>> {
         self.at_least(self.beside_at)
     }
 
-    /// What is to be announced by itself: anything the peer does not know of.
+    /// Returns an announcement to send by itself: one receive or more is unknown to the peer.
     #[inline]
     pub(crate) fn alone(&mut self) -> Option<Announcement<'_>> {
         self.at_least(1)
     }
 
-    /// What the peer may know already: for the sake of what else goes with it.
+    /// Returns an announcement even if the peer knows its count already. Callers need the request that carries
+    /// it.
     #[inline]
     pub(crate) fn in_any_case(&mut self) -> Option<Announcement<'_>> {
         self.at_least(0)

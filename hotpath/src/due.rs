@@ -1,8 +1,9 @@
-//! Channels for which there is something to do: receives to announce, told by the thread that receives and taken by the
-//! one that sends; what was submitted; and who was refused, which the one that sends tells itself.
+//! List of channels with pending work for the sending thread. A channel is put on it if receives are to be
+//! announced, if a request was submitted, or if a caller was refused. The first is reported by the receiving
+//! thread, the last by the sending thread itself.
 //!
-//! A channel is on the list once at most, however often it is told of. What was done before it was
-//! told, such as counting receives in the [`Grants`](crate::Grants), is seen by whoever takes it.
+//! A channel is on the list at most once, however often it is reported. The thread that takes it sees all that
+//! was done before the report, such as receives counted in the [`Grants`](crate::Grants).
 
 use core::fmt;
 
@@ -35,7 +36,7 @@ impl<Links: AsRef<[AtomicU32]>, Flags: AsRef<[ToldFlag]>> DueList<Links, Flags> 
         }
     }
 
-    /// Whether no channel is seen to have been told of. What was told a moment ago may be seen later.
+    /// Whether the list looks empty. A report from a moment ago may become visible later.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {

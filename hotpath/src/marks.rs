@@ -1,11 +1,12 @@
-//! What each request in flight is to its sender: a byte, found by its position in the queue. Two bits
-//! would do, but putting them among others takes longer than all else a request is noted with.
+//! Mark of each request in flight: a byte that says what the request is to its sender, found by its position in
+//! the queue. Two bits would be enough, but packing them takes longer than everything else that is noted about a
+//! request.
 
 use core::fmt;
 
 use doorbell_core::provider::Operation;
 
-/// What a request is to its sender.
+/// Kind of request, as its sender sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mark {
     /// Its slots go straight to the arena.

@@ -1,19 +1,19 @@
 //! Messages by WRITE: a ring of cells in the reader's memory, written by the peer, read by polling it.
 //!
-//! A message ends where its cell's trailer begins, so that one WRITE brings both and the trailer lands
-//! last. The trailer tells which round of the ring the message is of, and how long it is. Where the
-//! reader's device does not say that bytes land in order, the WRITE carries an immediate, and the reader
-//! looks at a cell only once that came ([`Publication`]).
+//! A message ends where its cell's trailer begins. So one WRITE carries both, and the trailer lands last. The
+//! trailer holds the round of the ring that the message belongs to, and the message's length. If the reader's
+//! device does not promise that bytes land in order, the WRITE carries an immediate. The reader then reads a cell
+//! only after its immediate came ([`Publication`]).
 //!
 //! ```text
 //! | unused ... | payload | round u32 | bytes u32 |     one cell
 //! ```
 //!
-//! The reader tells how far it read as a side tells of its receives, so that no message is
-//! overwritten: the same counts and the same word ([`Credits`], [`WindowWord`]).
+//! The reader announces how far it has read as a side announces its receives, with equal counts and an equal word
+//! ([`Credits`], [`WindowWord`]). So no unread message is overwritten.
 //!
-//! A peer may write anything at any time. What is not the trailer of the awaited message is no message;
-//! what is read of a cell is a copy. So a lying peer spoils its own messages and nothing else.
+//! A peer may write anything at any time. Bytes that are not the trailer of the awaited message are no message,
+//! and the reader works on a copy of the cell. So a lying peer spoils its own messages and nothing else.
 
 use core::fmt;
 use core::ops::Deref;
@@ -55,7 +55,7 @@ impl fmt::Display for RingRefusal {
 
 impl core::error::Error for RingRefusal {}
 
-/// What a message was not read for. It is still there.
+/// Reason why a message was not read. The message stays in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RingReadError {
@@ -107,16 +107,16 @@ impl Geometry {
         self.cell_bytes.saturating_sub(RING_TRAILER_BYTES)
     }
 
-    /// Where the trailer of the message of this number lies in the window.
+    /// Offset in the window of the trailer of message `number`.
     const fn trailer_at(self, number: u32) -> u64 {
         let cell = number & self.cells.wrapping_sub(1);
         let end = (cell as u64).wrapping_add(1).wrapping_mul(self.cell_bytes as u64);
         end.wrapping_sub(RING_TRAILER_BYTES as u64)
     }
 
-    /// The round that the message of this number is of: not zero, which no written trailer has, and
-    /// not that of the message before it in its cell, from which it differs in its last byte, so that a trailer of
-    /// which a part came is not taken for a whole one. Numbers come round at 2^32, and there are two cells at least.
+    /// Returns the round of message `number`. A round is never zero, so zeroed memory holds no trailer. In one
+    /// cell, successive rounds differ in their last byte, so a partly written trailer is not taken for a whole
+    /// one. Numbers wrap round at 2^32, and there are at least two cells.
     const fn round_of(self, number: u32) -> u32 {
         (number >> self.cells.trailing_zeros()).wrapping_add(1)
     }
@@ -130,12 +130,12 @@ pub struct RingWriter<W> {
     word: WindowWord<W>,
 }
 
-/// What is to be posted for a message: its payload, then the trailer, by one request.
+/// Request to post for one message: the payload, then the trailer.
 #[derive(Clone, Copy, Debug)]
 pub struct RingMessage {
     /// The WRITE.
     pub operation: Operation,
-    /// What follows the payload.
+    /// Bytes behind the payload.
     pub trailer: [u8; RING_TRAILER_BYTES as usize],
     /// The count that [`RingWriter::note_posted`] takes.
     sent: u32,
@@ -160,10 +160,10 @@ impl<W: Deref<Target: Window>> RingWriter<W> {
         self.geometry.payload_bytes_max()
     }
 
-    /// What is to be posted for a message of so many bytes.
+    /// Returns the request to post for a message of `bytes` bytes.
     ///
     /// # Errors
-    /// The ring is full, as far as its reader told, or the message too long for a cell.
+    /// The ring is full as far as its reader announced, or the message is too long for a cell.
     #[inline]
     pub fn message(&mut self, bytes: usize) -> Result<RingMessage, RingRefusal> {
         let bytes_max = self.geometry.payload_bytes_max();
@@ -225,7 +225,7 @@ pub struct RingReader<W> {
     told: u32,
     /// Messages read that the writer was told of.
     announced: u32,
-    /// Where it is told.
+    /// The writer's word, where the reader announces how far it has read.
     word: RemoteAddress,
     is_spoiled: bool,
 }
@@ -297,8 +297,8 @@ impl<W: Deref<Target: Window>> RingReader<W> {
         Ok(Some(bytes))
     }
 
-    /// What is to be posted inline so that the writer learns how far was read: once half of the cells are
-    /// read and it was not told.
+    /// Returns the announcement to post inline, which says how far the ring was read. It is due once half of the
+    /// cells are read and unannounced.
     #[must_use]
     #[inline]
     pub fn announcement(&self) -> Option<(Operation, [u8; 8])> {

@@ -1,7 +1,7 @@
 //! Every memory ordering of this crate that is stronger than relaxed, with its partner.
 //!
-//! Each is weakened in turn by the models, of which one must then fail. What is relaxed is
-//! written so where it stands, with the reason.
+//! The models weaken each ordering in turn, and one model must then fail. A relaxed ordering is written as
+//! `Relaxed` at its place of use, with the reason.
 
 doorbell_core::named_orderings! {
     /// The count of receives is published after they were posted: who announces a receive does
@@ -17,7 +17,7 @@ doorbell_core::named_orderings! {
     /// read what it was passed on by. Pairs with [`TOLD_TAKE`].
     TOLD_TELL = AcqRel;
 
-    /// What was told of is taken, and may be told of again from here on. Pairs with [`TOLD_TELL`], both ways.
+    /// The taker clears the flag, which may be raised again from here on. Pairs with [`TOLD_TELL`], both ways.
     TOLD_TAKE = AcqRel;
 
     /// A producer publishes one slot: the word with the lap goes last.

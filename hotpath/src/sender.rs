@@ -27,25 +27,24 @@ pub use lone::{Unposted, UnpostedReason};
 /// How a sender signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenderConfig {
-    /// Unsignaled requests in a row at most when a doorbell rings: with this many or more, the
-    /// last of the doorbell is signaled. 0 or 1 signals the last of every doorbell, so that
-    /// nothing waits for a later one to be known done.
+    /// Unsignaled requests in a row at most when a doorbell rings. With this many or more, the last request of
+    /// the doorbell is signaled. The values 0 and 1 signal the last request of every doorbell, so that no request
+    /// waits for a later one to be known done.
     ///
-    /// Whatever it says, of half the queue in a row one is signaled, so that a full queue
-    /// always has a completion coming.
+    /// With any value, at least one request in each half queue is signaled, so that a full queue always has a
+    /// completion coming.
     pub unsignaled_max: u32,
-    /// What a request may be at most: what the peer or the device would refuse is refused when it is posted.
+    /// Limits of one request. A request that the peer or the device would refuse is rejected when it is posted.
     pub limits: RequestLimits,
 }
 
-/// What keeps a sender from sending more than its peer has receives for, and tells the peer of
-/// ours.
+/// Flow control of a sender: its credits for the peer's receives, and the announcements of our own receives.
 pub struct Flow<W, L> {
-    /// What may be sent.
+    /// Credits: how many messages may be sent.
     pub credits: Credits,
-    /// Where the peer announces.
+    /// The word where the peer announces its receives.
     pub word: WindowWord<W>,
-    /// What announces to the peer.
+    /// Announces our receives to the peer.
     pub announcer: Announcer<L>,
 }
 
@@ -75,11 +74,11 @@ pub struct Sender<Q, Bytes, W, L, S> {
     cause: Option<FirstCause>,
 }
 
-/// Stands for how many are unsignaled where a part of a doorbell was refused, and what was to be
-/// signaled may be in the rest: as more than there may be in a row, so that the next one is signaled.
+/// Stands for the count of unsignaled requests after the device refused a part of a doorbell, which may have held
+/// the signaled one. It is larger than any count in a row may be, so the next request is signaled.
 const UNTOLD: u32 = u32::MAX;
 
-/// What a completion gave back.
+/// Requests that a completion gave back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outcome {
@@ -231,19 +230,18 @@ where
         self.queue.in_flight().saturating_sub(self.announcements)
     }
 
-    /// Whether a completion is yet to come: a signaled request is in flight. What was posted
-    /// after the last signaled one is known done only by a later one.
+    /// Whether a completion is yet to come, since a signaled request is in flight. A request posted after the
+    /// last signaled one is known done only by a later signaled one.
     ///
-    /// After a doorbell of which a part was refused it says so, too: see [`Sender::has_untold`].
+    /// Also true after a doorbell of which a part was refused: see [`Sender::has_untold`].
     #[must_use]
     #[inline]
     pub fn awaits_completion(&self) -> bool {
         self.has_untold() || self.queue.in_flight() > self.unsignaled
     }
 
-    /// Whether nothing may come that tells of what is in flight, since the device took a part of a
-    /// doorbell and refused what was to tell. The next request does, and [`Sender::announce`] posts one
-    /// for that.
+    /// Whether possibly no signaled request is in flight, since the device took a part of a doorbell and refused
+    /// the rest. The next request is signaled then, and [`Sender::announce`] posts one for that.
     #[must_use]
     #[inline]
     pub fn has_untold(&self) -> bool {

@@ -1,9 +1,9 @@
 //! Receives that many channels share: posted for all of them at once, granted to each as it uses its own.
 //!
-//! A channel has a *share*: so many receives its peer may use at most. What a peer may use is
-//! *granted*; what is posted beyond all that is granted is *spare*, and only that is granted. So
-//! no message finds a receiver that is not ready, however the peers use their shares. A message
-//! uses one; it is granted again, to the channel that used it, once there is a spare one.
+//! A channel has a *share*: the number of receives its peer may use at most. Receives that a peer may use are
+//! *granted*. Posted receives beyond the granted ones are *spare*, and only spare ones are granted. So a message
+//! never finds the receiver without a posted receive, however the peers use their shares. A message uses up one
+//! granted receive. The channel that used it gets a new grant once a receive is spare.
 
 use core::fmt;
 use core::ops::Deref;
@@ -26,7 +26,7 @@ pub struct SharedReceiver<Q, S> {
     is_wanted: bool,
 }
 
-/// What a channel has of the receives that are shared.
+/// Share of a channel in the shared receives.
 pub struct Share<L> {
     granting: Granting<L>,
     /// Receives its peer may use, known to it or not yet.
@@ -130,7 +130,7 @@ where
         let outcome = self.fill(arena);
         self.is_wanted = match outcome {
             Ok(0) => self.is_wanted,
-            // Whoever still needs some says so when it is granted less.
+            // A channel that still needs receives asks again when it is granted fewer.
             Ok(_) => false,
             Err(_) => true,
         };

@@ -1,4 +1,4 @@
-//! Whether somebody sleeps who is to be woken: by whoever puts something where no completion tells of it.
+//! Sleep flag: whether a thread sleeps that other threads must wake, for work that no completion reports.
 
 use core::fmt;
 
@@ -6,11 +6,11 @@ use doorbell_core::sync::{AtomicU32, Ordering};
 
 use crate::ordering::{SLEEP_ANNOUNCED, SLEEP_LOOKED};
 
-/// Tells those who put something for a thread whether it sleeps, so that they wake it then alone.
+/// Says to threads that put work for another thread whether that thread sleeps, so that they wake it only then.
 ///
-/// The one who is going to sleep announces that, looks once more for what was put, and sleeps where there
-/// is nothing. Whoever puts something asks afterwards, and wakes it where it is told to. Of the two one
-/// sees what the other did, as both have a fence in between.
+/// A thread that is going to sleep announces it, looks once more for work, and sleeps if there is none. A thread
+/// that puts work asks the flag afterwards, and wakes the sleeper if the flag says so. Both have a fence between
+/// their two steps, so at least one of the two sees what the other did.
 pub struct SleepFlag(AtomicU32);
 
 impl SleepFlag {

@@ -24,7 +24,7 @@ impl Default for Counter {
 }
 
 impl Counter {
-    /// Adds. Of two threads that add at a time one may be lost: the owner alone calls this.
+    /// Adds to the count. The owner alone calls this: if two threads added at once, one addition might be lost.
     #[inline]
     pub fn add(&self, count: u64) {
         // A load and a store, not a read-modify-write: no locked instruction.
@@ -38,7 +38,7 @@ impl Counter {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// Returns the count so far.
     #[must_use]
     #[inline]
     pub fn value(&self) -> u64 {
@@ -46,7 +46,8 @@ impl Counter {
     }
 }
 
-/// What follows begins a cache line: two, since they are fetched in pairs.
+/// Makes the fields behind it begin on a new cache line. It aligns to two lines, since processors fetch them in
+/// pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct LineBegins;
@@ -56,8 +57,8 @@ macro_rules! statistics {
         sends { $($(#[$send_doc:meta])+ $send:ident,)+ }
         receives { $($(#[$receive_doc:meta])+ $receive:ident,)+ }
     ) => {
-        /// What the owner of some queues counted, on cache lines of its own: of sends and of
-        /// receives apart, since they may be two threads'.
+        /// Counts of the owner of some queues, on cache lines of its own. Counts of sends and of receives lie
+        /// apart, since they may belong to two threads.
         #[derive(Debug, Default)]
         #[repr(C, align(128))]
         #[non_exhaustive]
@@ -98,7 +99,7 @@ macro_rules! statistics {
         }
 
         impl StatisticsSnapshot {
-            /// What was counted since an earlier snapshot of the same.
+            /// Returns the counts since `earlier`, a snapshot of these statistics.
             #[must_use]
             pub fn since(&self, earlier: &Self) -> Self {
                 Self {
@@ -144,9 +145,10 @@ statistics! {
         received_bytes,
         /// Receives posted.
         receives_posted,
-        /// Completions that named nothing in flight: stale, duplicate, or another's. Of sends, too.
+        /// Completions that named nothing in flight (stale, duplicate, or another queue's), of sends as of
+        /// receives.
         rejected,
-        /// Completions of channels that are closed, or of none. Of sends, too.
+        /// Completions of channels that are closed or do not exist, of sends as of receives.
         orphaned,
     }
 }

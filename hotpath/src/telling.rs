@@ -1,10 +1,10 @@
-//! The way back of requests that one thread submits and another could not do: each is told of once, and
-//! its memory is not used again before that was taken.
+//! Failure reports: the way back of requests that one thread submitted and another thread could not do. Each
+//! request is reported once, and its memory is not used again before its report was taken.
 //!
-//! What fails goes through a ring of many producers, since whoever finds out tells. It has a place for
-//! each slot of memory, and a slot whose request was told of is not lent before that is taken: so the
-//! ring is never full. Usually the slot is in what is told. Where the device has it still, it
-//! comes home by itself, at any moment; a word for each slot says meanwhile that it is not to be lent.
+//! Reports go through a ring of many producers, since any thread may find the failure. The ring has a place for
+//! each slot of memory. A slot with a report in the ring is not lent before the report was taken, so the ring is
+//! never full. Usually the report carries the slot. If the device still has the slot, the slot comes home by
+//! itself at any later moment. Until then a word for each slot says that it must not be lent.
 
 use core::fmt;
 use core::ops::Deref;
@@ -13,13 +13,13 @@ use doorbell_core::sync::{AtomicU32, Ordering};
 
 use crate::ring::{Consumer, Descriptor, MpscHandle, MpscProducer, PushError, Ring, TakeError};
 
-/// Where failures are told: a ring, and a word for each slot, in storage of the caller's.
+/// Failure reports: a ring, and a word for each slot, in storage of the caller's.
 ///
-/// The index of a descriptor is that of its slot. No slot is told of again before it was taken
-/// ([`FailureTaker::take`]) and submitted again.
+/// The index of a descriptor is the index of its slot. A slot has no second report before the first was taken
+/// ([`FailureTaker::take`]) and the slot was submitted again.
 pub struct Failures<R, Words> {
     ring: R,
-    /// Of each slot, not zero while it was told of without it, and that is not taken.
+    /// For each slot: not zero from a report without the slot until that report is taken.
     apart: Words,
 }
 
@@ -73,7 +73,7 @@ impl<R: MpscHandle, Words: AsRef<[AtomicU32]>> Failures<R, Words> {
         word.is_some_and(|word| word.load(Ordering::Relaxed) != 0)
     }
 
-    /// What was told of this slot is taken; says whether it was told of without it.
+    /// Clears the word of a slot whose report was taken; says whether the report came without the slot.
     fn settle(&self, index: u32) -> bool {
         let is_apart = self.is_apart(index);
         if let Some(word) = self.apart.as_ref().get(index as usize).filter(|_| is_apart) {
@@ -113,8 +113,8 @@ impl<R: MpscHandle, Places> FailureTaker<R, Places> {
         Ok((told, home))
     }
 
-    /// Takes of what is home, which `next` gives, the first that may be lent. What was told of is set aside until
-    /// that is taken.
+    /// Returns the first slot from `next`, which yields slots that came home, that may be lent. A slot with an
+    /// untaken report is set aside until the report is taken.
     #[inline]
     pub fn lend<L>(
         &mut self,
@@ -151,11 +151,11 @@ impl<R: MpscHandle, Places> FailureTaker<R, Places> {
     }
 }
 
-/// Takes what got into a ring while its consumer closed it, and went: nothing where it is open, or
-/// somebody takes from it still.
+/// Takes the descriptors that were pushed while the consumer closed the ring and went away. Takes nothing if the
+/// ring is open, or if it still has a consumer.
 ///
-/// Of several threads that push, each calls this until it found its own, or was told of it: what lies behind a push that is
-/// not finished is found by whoever calls this afterwards.
+/// If several threads push, each calls this until it has found its own descriptor, or until its descriptor was
+/// reported to it. A descriptor behind an unfinished push is found by the thread that calls this after that push.
 pub fn take_late<R: Deref<Target: Ring>>(ring: R, mut each: impl FnMut(Descriptor)) {
     let Ok(mut left) = Consumer::claim(ring) else {
         return;

@@ -1,4 +1,4 @@
-//! Whether somebody was told of something and has not taken that yet.
+//! Flag of a report: whether something was reported and has not been taken yet.
 
 use core::fmt;
 
@@ -6,11 +6,11 @@ use doorbell_core::sync::{AtomicU32, Ordering, RaceWitness};
 
 use crate::ordering::{TOLD_TAKE, TOLD_TELL};
 
-/// Tells one thread of something, by any number of others: of those who tell before it is taken, one is told to
-/// pass it on, by a list or a descriptor.
+/// Reports something from any number of threads to one. One thread alone of all that report before the take must
+/// pass the report on, by a list or a descriptor.
 ///
-/// What was done before it was told of is seen by whoever takes it afterwards, though it was told of already. What the
-/// taker did before it took it is done for the next that is told to pass it on.
+/// A taker sees all that was done before any report that precedes the take, even if the flag was raised already.
+/// All that the taker did before the take is visible to the next thread that must pass a report on.
 pub struct ToldFlag {
     is_told: AtomicU32,
     /// For what it was passed on by, which the taker has read before it takes it.

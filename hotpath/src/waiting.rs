@@ -1,12 +1,12 @@
 //! Waiting: when to poll, when to look at the clock, and the one order of arming and polling
 //! that loses no wake-up.
 //!
-//! What is polled, armed and slept at is behind [`Waitable`], so that a model drives what is
-//! shipped. There is no clock and no system call here.
+//! The queues, their notifications and the sleep are behind [`Waitable`], so a model drives the shipped code.
+//! There is no clock and no system call here.
 
-/// Polls between two looks at the clock. Default for every wait: a poll of two empty queues
-/// takes tens of nanoseconds, so a deadline is noticed some ten microseconds late at most, and
-/// the clock, which takes about as long as a poll, is in one of so many.
+/// Polls between two looks at the clock, for every wait. A poll of two empty queues takes tens of nanoseconds, so
+/// a deadline is noticed some ten microseconds late at most. The clock takes about as long as a poll, so this
+/// many polls share one look.
 const POLLS_PER_LOOK: u32 = 256;
 
 /// How to wait for completions.
@@ -30,9 +30,9 @@ pub enum Wait {
 }
 
 impl Wait {
-    /// Spins 1,024 times, then sleeps. To arm, sleep and be woken takes some ten microseconds;
-    /// so long a spin takes about as much or twice that, so that it never costs more than a few
-    /// times the better of the two, whatever comes when.
+    /// Spins 1,024 times, then sleeps. Arming, sleeping and waking take some ten microseconds. The spin takes
+    /// once or twice that, so it never costs more than a few times the better of the two, whenever completions
+    /// come.
     pub const SPIN_THEN_SLEEP: Self = Self::SpinThenSleep { spins: 1024 };
 }
 
@@ -42,13 +42,13 @@ impl Wait {
 pub enum Woken {
     /// Something happened, and was handed over.
     Progress,
-    /// The deadline passed. What the last poll may have found was handed over all the same: so
-    /// a deadline holds in the middle of a flood, too. The next wait ends by [`Woken::Progress`] for it, since not all that
-    /// happens is an event: credits come without one.
+    /// The deadline passed. The results of the last poll were handed over all the same, so a deadline holds in
+    /// the middle of a flood, too. The next wait ends by [`Woken::Progress`] for it, since not all progress is an
+    /// event: credits come without one.
     Deadline,
 }
 
-/// What can be waited for: queues that are polled, their notifications, and a deadline.
+/// Object of a wait: queues that are polled, their notifications, and a deadline.
 pub trait Waitable {
     /// Why one of these failed.
     type Error;
@@ -82,24 +82,24 @@ pub trait Waitable {
     fn sleep(&mut self) -> Result<(), Self::Error>;
 }
 
-/// Makes the queues wake whoever sleeps: takes old notifications, arms, and polls once more.
-/// Only where this found nothing, given back as zero, may one sleep.
+/// Arms the queues to wake a sleeper: takes old notifications, arms, and polls once more. A caller may sleep only
+/// if this poll found nothing, returned as zero.
 ///
 /// # Errors
-/// What is waited for failed.
+/// A call of the [`Waitable`] failed.
 ///
 /// # Ordering
-/// A completion comes before arming, and is found by the poll; or after it, and notifies. A
-/// notification that is taken here stands for a completion that was there before, which is
-/// found by the poll, too. Any other order loses one: taken after the poll, the notification;
-/// armed after it, the completion. Source: `ibv_get_cq_event(3)`, `ibv_req_notify_cq(3)`.
+/// A completion before the arming is found by the poll; one after it notifies. A notification that is taken here
+/// stands for a completion that was there before, and the poll finds that one, too. Any other order loses a
+/// wake-up: taking after the poll loses the notification, arming after it loses the completion. Source:
+/// `ibv_get_cq_event(3)`, `ibv_req_notify_cq(3)`.
 #[inline]
 pub fn prepare_sleep<W: Waitable>(what: &mut W) -> Result<u32, W::Error> {
     prepare(what)?;
     what.poll()
 }
 
-/// Whoever waits, again and again, at the same queues.
+/// State of a thread that waits again and again at the same queues.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Waiter {
     /// Polls so far, wrapping. It goes on from wait to wait, so that the clock is looked at
@@ -122,7 +122,7 @@ impl Waiter {
     /// Waits until something happened, or the deadline passed.
     ///
     /// # Errors
-    /// What is waited for failed.
+    /// A call of the [`Waitable`] failed.
     #[inline]
     pub fn wait<W: Waitable>(&mut self, how: Wait, what: &mut W) -> Result<Woken, W::Error> {
         let mut spun = 0_u32;

@@ -11,10 +11,10 @@ use proptest::prelude::{Strategy, any, prop_assert, prop_oneof, proptest};
 
 use super::{ANNOUNCED, Announcer, Credits, Granting, Grants, bytes_of, count_of};
 
-/// Where counting begins: it comes round at once.
+/// Count at the start: it wraps round after two messages.
 const START: u32 = u32::MAX - 1;
 
-/// What is the same in all states.
+/// Parameters that are equal in all states.
 #[derive(Clone, Copy, Debug)]
 struct Rules {
     depth: u32,
@@ -22,11 +22,11 @@ struct Rules {
     repost_batch: u32,
 }
 
-/// Where both sides are. Counts are relative to the messages sent.
+/// Counts of both sides, relative to the messages sent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct State {
     granted: u32,
-    /// What lies in the sender's word.
+    /// Announcement in the sender's word.
     word: u32,
     /// Announcements on their way, the oldest first.
     announcements: VecDeque<u32>,
@@ -95,7 +95,7 @@ impl State {
         })
     }
 
-    /// What may be sent, once the sender has looked.
+    /// Messages that may be sent once the sender has read its word.
     fn may_send(&self, rules: Rules) -> u32 {
         let mut credits = self.credits(rules);
         if credits.available() == 0 {
@@ -104,7 +104,7 @@ impl State {
         credits.available()
     }
 
-    /// What comes of a step; none where it cannot happen.
+    /// Returns the state after a step; `None` if the step cannot happen.
     fn after(&self, rules: Rules, step: Step) -> Option<Self> {
         let mut next = self.clone();
         match step {
@@ -164,7 +164,7 @@ impl State {
         Some(next)
     }
 
-    /// What must hold whatever happened.
+    /// Asserts the invariants of every reachable state.
     fn check(&self, rules: Rules) {
         assert!(
             self.messages <= self.receives,
@@ -270,7 +270,7 @@ proptest! {
         state.check_progress(rules);
     }
 
-    /// Whatever is announced, never more is sent than an honest peer could have receives for.
+    /// A lying peer gets at most the messages that an honest peer could have receives for.
     #[test]
     fn liars_get_no_more_than_their_depth(
         start in prop_oneof![any::<u32>(), u32::MAX - 64..=u32::MAX],

@@ -24,7 +24,7 @@ impl Memory {
         Arc::new(Self(Mutex::new(vec![0; bytes])))
     }
 
-    /// What a WRITE of the peer does.
+    /// Writes as a peer's WRITE does.
     fn write(&self, address: u64, bytes: &[u8]) {
         let at = usize::try_from(address).unwrap();
         self.0.lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);

@@ -16,7 +16,7 @@ pub(super) mod sealed {
     use super::{ClaimError, Lane};
     use crate::ring::Slot;
 
-    /// What a ring is to its consumer.
+    /// Operations of a ring that its consumer uses.
     pub trait Sealed {
         type Slots: AsRef<[Slot]>;
 
@@ -91,7 +91,7 @@ impl<R: Deref<Target: Ring>> Consumer<R> {
             if !self.ring.is_over(self.head) {
                 return Err(TakeError::Empty);
             }
-            // What was published before the end is there to be seen, now that the end is known.
+            // A descriptor that was published before the ring ended is visible now that the end is known.
             if !self.is_ready() {
                 return Err(TakeError::Closed);
             }
@@ -102,12 +102,11 @@ impl<R: Deref<Target: Ring>> Consumer<R> {
         })
     }
 
-    /// Closes the ring for good: nothing goes in any more once the other side has learned it,
-    /// which it does with its next push. What was pushed until then is still to be taken;
-    /// [`TakeError::Closed`] says that this was all.
+    /// Closes the ring for good. The other side learns it with its next push and then pushes nothing more.
+    /// Descriptors pushed until then can still be taken, up to [`TakeError::Closed`].
     ///
-    /// Ordering: what was done before is done for whoever learns it: `SPSC_CLOSE` and
-    /// `SPSC_CLOSED`, or `MPSC_CLOSE` and `MPSC_CLOSED`.
+    /// Ordering: all that was done before the close is visible to a side that learns of it. `SPSC_CLOSE` pairs
+    /// with `SPSC_CLOSED`, `MPSC_CLOSE` with `MPSC_CLOSED`.
     pub fn close(&self) {
         self.ring.close_by_consumer();
     }
@@ -133,7 +132,7 @@ impl<R: Deref<Target: Ring>> Consumer<R> {
         Some(item)
     }
 
-    /// What was published before the end is there to be seen, now that the end is known.
+    /// Takes a descriptor that was published before the ring ended: it is visible now that the end is known.
     #[cold]
     fn take_at_the_end(&mut self) -> Result<Descriptor, TakeError> {
         self.next().ok_or(TakeError::Closed)

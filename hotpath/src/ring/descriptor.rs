@@ -1,12 +1,12 @@
-//! What goes through a ring.
+//! Descriptor: the item that goes through a ring.
 
 use static_assertions::const_assert_eq;
 
 /// One item of a ring: 30 bytes, whose meaning is their owner's.
 ///
-/// Layout: four words of 64 bits, half a cache line. Two bytes are the ring's: by them a slot
-/// says itself whether it is written, and nobody has to look at a second cache line. What is
-/// larger than this is registered memory, of which a descriptor carries the index.
+/// Layout: four words of 64 bits, half a cache line. Two bytes belong to the ring: they mark a slot as written,
+/// so no side reads a second cache line. Larger items live in registered memory, and the descriptor carries their
+/// index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 #[expect(
@@ -18,7 +18,7 @@ pub struct Descriptor {
     pub words: [u64; 3],
     /// One half word: a slot, a channel.
     pub index: u32,
-    /// What it is about, where several kinds of descriptors go through one ring.
+    /// Kind of descriptor, for rings that carry several kinds.
     pub kind: u16,
 }
 

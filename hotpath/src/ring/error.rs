@@ -1,4 +1,4 @@
-//! What a ring refuses, and why.
+//! Errors of a ring.
 
 use core::fmt;
 

@@ -1,4 +1,4 @@
-//! What every ring has: its slots, and how far the consumer handed them back.
+//! Lane: the parts that every ring has, which are its slots and the count of slots handed back.
 
 use doorbell_core::sync::{AtomicU64, Ordering};
 
@@ -27,8 +27,8 @@ impl<Slots> Lane<Slots> {
         }
     }
 
-    /// Where a consumer that has just claimed the ring goes on. Relaxed: written by consumers
-    /// alone, and the claim orders it behind the last one's.
+    /// Returns the position where a consumer continues that has just claimed the ring. Relaxed: only consumers
+    /// write it, and the claim orders it after the previous consumer's writes.
     pub(super) fn resume(&self) -> u64 {
         self.head.load(Ordering::Relaxed)
     }
@@ -100,8 +100,8 @@ const fn place(position: u64, len: usize) -> usize {
     position as usize & len.wrapping_sub(1)
 }
 
-/// What the last word of a slot says when it was written for this position. An empty slot says
-/// zero, which is what the second lap says: so the first says the other.
+/// Lap bit in the last word of a slot that was written for this position. An empty slot holds zero, which is also
+/// the bit of the second lap, so the bit of the first lap is one.
 #[inline(always)]
 const fn lap(position: u64, len: usize) -> u64 {
     if position & len as u64 == 0 { LAP } else { 0 }

@@ -1,14 +1,14 @@
 //! Rings of small descriptors between threads: one producer or many, one consumer.
 //!
-//! A ring has a fixed capacity, in storage of the caller's. It takes no lock, allocates
-//! nothing and never waits: full gives the descriptor back, empty says so. Its halves are
-//! generic over how they refer to it (a `&'static`, a `&'a`, an `Arc`), and no more of them
-//! can be had than the ring is made for, so that safe code cannot misuse it.
+//! A ring has a fixed capacity, in storage of the caller's. It takes no lock, allocates nothing and never waits:
+//! a full ring gives the descriptor back, an empty one says so. Its halves are generic over how they refer to it
+//! (a `&'static`, a `&'a`, an `Arc`). No more halves exist at once than the ring is made for, so safe code cannot
+//! misuse it.
 //!
-//! A slot says itself whether it is written, in the word that is published last. So a
-//! descriptor moves with the one cache line it lies on, and the consumer polls nothing else;
-//! the producer looks how far slots were handed back only when all it knew of are used up.
-//! The orderings have names and stand in [`crate::ordering`].
+//! The word of a slot that is published last marks the slot as written. So a descriptor moves with the one cache
+//! line that it lies on, and the consumer polls nothing else. The producer reads how far slots were handed back
+//! only after it has used up all the slots it knew of. The orderings have names and are listed in
+//! [`crate::ordering`].
 //!
 //! ```
 //! use doorbell_hotpath::ring::{Descriptor, Slot, SpscRing, TakeError};

@@ -230,7 +230,7 @@ fn either_side_closes_an_mpsc_ring() {
     }
 }
 
-/// What is done with a ring in one thread.
+/// Operation on a ring in one thread.
 #[derive(Clone, Debug)]
 enum Step {
     Push,

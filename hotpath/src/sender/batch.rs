@@ -23,8 +23,8 @@ where
     L: Deref<Target = Grants>,
     S: Deref<Target = Statistics>,
 {
-    /// Begins a batch: push requests, then ring once. Where many receives are unannounced,
-    /// they are announced with it, in front.
+    /// Begins a batch: push requests, then ring once. If many receives are unannounced, their announcement is
+    /// staged in front.
     // Inlined, like what works on the batch: it then needs no place in memory.
     #[inline(always)]
     pub fn stage(&mut self) -> Batch<'_, Q, W> {
@@ -35,11 +35,11 @@ where
         batch
     }
 
-    /// Announces by itself what receives the peer does not know of. Says whether none is left
-    /// to announce; there is where the queue is full.
+    /// Announces, by a request of its own, the receives that the peer does not know of. Returns `false` if the
+    /// queue is full and they remain unannounced.
     ///
-    /// Where nothing else would tell of what is in flight ([`Sender::has_untold`]), it announces what the
-    /// peer knows if there is no more, and that is signaled.
+    /// If possibly no signaled request is in flight ([`Sender::has_untold`]), it posts a signaled announcement
+    /// even if the peer knows the count already.
     ///
     /// # Errors
     /// The device refused it.
@@ -127,7 +127,7 @@ impl<'q, Q: SendQueue, W: Deref<Target: Window>> Batch<'q, Q, W> {
     ///
     /// # Errors
     /// [`Refused`] hands the slots back with the reason.
-    // Where the operation is known, which is nearly everywhere, little of it is left.
+    // If the operation is known at compile time, as nearly everywhere, little of this remains.
     #[inline(always)]
     pub fn push<const N: usize>(
         &mut self,

@@ -1,5 +1,4 @@
-//! What is signaled, what is sent on credit and what is announced, over a queue that refuses what
-//! it is told to refuse.
+//! Tests of signaling, credits and announcements, over a queue that refuses the requests a test names.
 
 use std::boxed::Box;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use crate::{Announcer, Credits, Granting, Grants, Statistics, WindowWord, marks_
 struct Word(AtomicU64);
 
 impl Word {
-    /// What a peer's announcement does.
+    /// Writes as a peer's announcement does.
     fn announce(&self, count: u32) {
         let [a, b, c, d] = count.to_be_bytes();
         self.0.store(
@@ -117,11 +116,11 @@ type Table = InFlight<Bytes, Box<[Request<Bytes>]>>;
 
 struct Queue {
     table: Table,
-    /// What is staged: its id, and whether it is signaled.
+    /// Staged requests: their ids, and whether they are signaled.
     staged: Vec<(WorkId, bool)>,
     /// The same of what the device has.
     posted: Vec<(WorkId, bool)>,
-    /// What went inline and was posted, and what is staged of that.
+    /// Inline bytes of the posted requests, and of the staged ones.
     inline: Vec<Vec<u8>>,
     staged_inline: Vec<(WorkId, Vec<u8>)>,
     /// How many of a doorbell the device takes.
@@ -245,7 +244,7 @@ type Tested = Sender<Queue, Box<[u8]>, Arc<Word>, Arc<Grants>, Arc<Statistics>>;
 
 const PEERS_WORD: RemoteAddress = RemoteAddress::new(0x1000, Rkey(7));
 
-/// Where counting begins.
+/// Count at the start.
 const START: u32 = u32::MAX - 3;
 
 /// A sender whose caller may have so many requests in flight, with the peer's and our depth of
@@ -411,7 +410,7 @@ fn what_was_posted_of_a_refused_doorbell_is_told_by_an_announcement() {
         sender.announce().unwrap_err();
         assert!(sender.has_untold());
         sender.queue.takes = usize::MAX;
-        // What the peer knows, since there is no more.
+        // The announcement carries a count that the peer knows, since there is no higher one.
         assert_eq!(sender.announce(), Ok(true));
         assert_eq!(announced(&sender), [4]);
         assert_eq!(signaled(&sender).last(), Some(&true));
@@ -426,7 +425,7 @@ fn what_was_posted_of_a_refused_doorbell_is_told_by_an_announcement() {
     }
 }
 
-/// What was announced, in order.
+/// Counts that were announced, in order.
 fn announced(sender: &Tested) -> Vec<u32> {
     sender
         .queue
@@ -460,7 +459,7 @@ fn a_message_without_a_receive_is_handed_back() {
             Err(PushError::NoCredit)
         );
     }
-    // What takes no receive needs none.
+    // An operation that takes no receive needs no credit.
     for other in [Operation::Write(at), Operation::Read(at)] {
         assert!(batch.push(other, [Bytes], PostFlags::empty()).is_ok());
     }
@@ -590,7 +589,7 @@ fn a_side_that_only_receives_announces_without_end() {
         for round in 1..=1000 {
             granting.note_posted(2);
             while sender.announce() == Ok(false) {
-                // Of those in flight one is signaled, and tells nobody anything.
+                // One of the requests in flight is signaled, and it is no request of the caller.
                 assert_eq!(retire_next(&mut sender).through, None);
             }
             assert_eq!(announced(&sender).last(), Some(&(4 + 2 * round)), "depth {depth}");

@@ -87,7 +87,7 @@ impl Completion for Ended {
 struct Queue {
     table: SharedInFlight<Bytes, Box<[Entry<Bytes>]>>,
     staged: Vec<WorkId>,
-    /// What the device has, the next first.
+    /// Receives that the device has, the next one first.
     posted: VecDeque<WorkId>,
     ended: u64,
     /// How many of the next post the device takes.
@@ -278,7 +278,7 @@ impl World {
         Some(taken)
     }
 
-    /// What comes at the end of each poll.
+    /// Runs the steps at the end of each poll.
     fn tend(&mut self) -> Result<u32, PostError> {
         let outcome = self.receiver.replenish(&mut self.memory);
         let hungry = |channel: &&mut Channel| channel.is_hungry && channel.share.cause().is_none();
@@ -301,7 +301,7 @@ impl World {
         self.receiver.release(gone.share.granted());
     }
 
-    /// What must hold at any time.
+    /// Asserts the invariants.
     fn check(&self) {
         let granted: u32 = self.channels.iter().map(|channel| channel.share.granted()).sum();
         assert_eq!(granted, self.receiver.granted());
@@ -397,7 +397,7 @@ fn a_peer_that_takes_more_than_its_share_is_found_out_once() {
     assert_eq!(world.receive(0, WcStatus::SUCCESS), Some(Taken::OverdrawnAgain));
     let cause = world.channels[0].share.cause().unwrap();
     assert_eq!(cause.status, WcStatus::GENERAL_ERR);
-    // What it took is posted again at once, and nothing of it is its own.
+    // The receives it took are posted again at once, and none of them counts for its own share.
     assert_eq!(world.tend(), Ok(4));
     assert_eq!(world.receive(0, WcStatus::SUCCESS), Some(Taken::OverdrawnAgain));
     assert_eq!(world.tend(), Ok(1), "however little is missing");

@@ -32,7 +32,7 @@ fn of(index: u32) -> Descriptor {
     }
 }
 
-/// What is lent of slots that come home in this order.
+/// Returns the slot that is lent if these slots come home in this order.
 fn lend(failures: &Told, taker: &mut Taker, home: &mut Vec<u32>) -> Option<u32> {
     home.reverse();
     let lent = taker.lend(failures, || home.pop(), |index| *index);

@@ -1,4 +1,4 @@
-//! What a peer may write into our memory: credit words and rings, by the fuzzer's seeds and by made-up bytes.
+//! Tests of memory that a peer may write, credit words and rings, by the fuzzer's seeds and by made-up bytes.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -38,7 +38,7 @@ fn halves_of_every_kind_announce_what_they_do() {
     kinds.dedup();
     for count in &kinds {
         for check in &kinds {
-            // Of depth 7, counted from 0: the two halves are written, and looked at.
+            // A word of depth 7, counted from 0: its two halves are written, then read.
             let first = [[13].as_slice(), &count.to_be_bytes(), &[0]].concat();
             let second = [[13].as_slice(), &check.to_be_bytes(), &[1, 4]].concat();
             let bytes = [[5, 0, 0, 0, 0].as_slice(), &first, &second].concat();

@@ -38,7 +38,7 @@ pub struct MpscRing<Slots> {
     lane: Lane<Slots>,
 }
 
-/// What is seldom written.
+/// Words that are seldom written.
 #[derive(Debug)]
 struct Seldom {
     /// Not 0 once the ring is closed, so that an empty ring is polled without taking the tail's

@@ -19,7 +19,7 @@ impl<R: MpscHandle> MpscProducer<R> {
     /// A producer of a ring.
     #[must_use]
     pub const fn new(ring: R) -> Self {
-        // What was handed back before, it has yet to see; nothing before position 0 was.
+        // A new producer has read no hand-back yet. Zero is right: no slot was handed back before position 0.
         Self { ring, head_seen: 0 }
     }
 

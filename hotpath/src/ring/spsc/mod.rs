@@ -21,7 +21,7 @@ use state::State;
 /// whatever the other side does.
 #[repr(C)]
 pub struct SpscRing<Slots> {
-    /// Who has the halves and whether the ring is closed: seldom written, by either.
+    /// Claims of the halves, and whether the ring is closed. Either half writes it, seldom.
     state: OwnLine<State>,
     lane: Lane<Slots>,
 }

@@ -1,4 +1,4 @@
-//! Who has the halves of a ring, and whether it is closed: one word, so that the answers agree.
+//! Claims of a ring's halves, and whether the ring is closed: one word, so that the answers agree.
 
 use core::fmt;
 
@@ -19,7 +19,7 @@ const FINISHED: u32 = 8;
 
 pub(super) struct State {
     word: AtomicU32,
-    /// Where the next producer goes on; written by each as it goes.
+    /// Position where the next producer continues; each producer writes it as it goes.
     tail: AtomicU64,
 }
 

@@ -24,7 +24,7 @@ enum Step {
     Takes(usize),
 }
 
-/// What became of a request, and whether its slot came back.
+/// Outcome of a request, and whether its slot came back.
 type Posted = Result<Ticket, (UnpostedReason, bool)>;
 
 fn by_itself(sender: &mut Tested, operation: Operation, flags: PostFlags) -> Posted {

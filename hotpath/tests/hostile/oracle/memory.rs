@@ -14,7 +14,7 @@ impl Memory {
         Arc::new(Self(Mutex::new(vec![0; bytes])))
     }
 
-    /// What a WRITE of the peer does.
+    /// Writes as a peer's WRITE does.
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         self.0.lock().unwrap()[at..at + bytes.len()].copy_from_slice(bytes);
     }

@@ -1,4 +1,4 @@
-//! What must hold whatever a peer writes. Property tests, corpora and the fuzzer all run these.
+//! Invariants that hold for any bytes that a peer writes. Property tests, corpora and the fuzzer all check them.
 
 #[path = "../../../../core/tests/wire/oracle/choices.rs"]
 mod choices;

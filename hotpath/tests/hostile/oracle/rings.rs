@@ -15,7 +15,7 @@ use super::{announced, believed};
 
 const STEPS_MAX: usize = 1024;
 
-/// Where the writer finds the ring, and the reader the word it tells the writer in.
+/// Addresses of the ring for the writer, and of the word in which the reader announces.
 const RING_AT: u64 = 0x7f00_0000_0040;
 const WORD_AT: u64 = 0x1000;
 
@@ -34,7 +34,7 @@ struct World {
     told: u64,
     announced: u64,
     is_spoiled: bool,
-    /// What is written and not read; for as long as nobody lies.
+    /// Messages written and not read, as long as both sides are honest.
     queue: VecDeque<Vec<u8>>,
     is_honest: bool,
 }
@@ -222,7 +222,7 @@ impl World {
         self.told_word.write(0, &bytes);
     }
 
-    /// What no honest peer does.
+    /// Writes bytes that an honest peer never writes.
     fn lie(&mut self, what: u8, choices: &mut Choices<'_>) {
         match what {
             // A trailer that is awaited, and may tell of what does not fit.
