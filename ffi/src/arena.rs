@@ -22,20 +22,21 @@ use crate::orphan::Orphan;
 /// Slots begin at multiples of a cache line, so that no two share one.
 pub(crate) const SLOT_ALIGN_BYTES: usize = 64;
 
-/// What slots point to: it lives until the arena is gone, every slot is home, *and* no attacher is left.
+/// Block of an arena, to which its slots point. It lives until the arena is gone, every slot is home, *and* no
+/// attacher is left.
 ///
-/// What a slot reads for each message stands together; what other threads write stands on cache
-/// lines of its own.
+/// The fields that a slot reads for each message lie together. The fields that other threads write lie on cache
+/// lines of their own.
 #[repr(C)]
 pub(crate) struct ArenaInner {
-    /// Where the first slot begins.
+    /// Start of the first slot.
     first: NonNull<u8>,
     slot_bytes: u32,
     lkey: u32,
     domain: DomainId,
-    /// A word for each slot. One that is detached has no value, which was given up for the tag (`Slot::detach`), is
-    /// on no list, and no device has it; whoever exchanges its word may make the value again, and nobody else before
-    /// it is detached once more.
+    /// A word for each slot. A detached slot has no value, since its value was exchanged for the tag
+    /// (`Slot::detach`). It is on no list, and no device has it. The caller that exchanges its word may make the
+    /// value again, and nobody else before the slot is detached once more.
     detachments: Detachments<Box<[AtomicU32]>>,
     region: MemoryRegion,
     returned: Returned,
@@ -68,9 +69,9 @@ impl ArenaInner {
 
     /// Puts a slot on the list of those that came home from elsewhere.
     ///
-    /// Once the index is on the list the owner may free the block: nothing of it is touched
-    /// after, and no reference to it is an argument or in use while that may happen, but for
-    /// two to atomics, which promise nothing of what they point to once they are done.
+    /// Once the index is on the list, the owner may free the block. So nothing of the block is touched
+    /// afterwards. No reference to the block is an argument or in use during that time, except two references to
+    /// atomics. These promise nothing about their memory once their operation is done.
     ///
     /// # Safety
     /// `home` is a block that lives, and the slot of this index is out, its value given up.
@@ -92,7 +93,7 @@ impl ArenaInner {
         self.returned.0.take_all(each);
     }
 
-    /// Where the slot of this index begins.
+    /// Returns the start of the slot of this index.
     ///
     /// # Safety
     /// The index is below the number of slots.
@@ -115,7 +116,7 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// What a config needs, from an aligned beginning; and how many bytes that is.
+    /// Returns the cut that a config needs, from an aligned beginning, and its size in bytes.
     pub(crate) fn for_config(config: &ArenaConfig) -> Result<(Self, usize), ProviderError> {
         let invalid = ProviderError {
             call: "arena",
@@ -275,7 +276,7 @@ impl Arena {
     }
 }
 
-/// What tells an arena from others in the tags of its detached slots.
+/// Returns a number that distinguishes an arena from others in the tags of its detached slots.
 #[expect(clippy::cast_possible_truncation, reason = "modulo 2^16 is what is meant")]
 fn fresh_number() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);

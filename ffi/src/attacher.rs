@@ -56,8 +56,8 @@ pub(crate) unsafe fn attach(home: NonNull<ArenaInner>, slot: DetachedSlot) -> Op
     if !inner.detachments().attach(index, tag) {
         return None;
     }
-    // SAFETY: 1. the block is live, and only indices below the number of slots have a word that could be
-    // detached; 2. the word was exchanged here, so that its value is this caller's alone to make, as
+    // SAFETY: 1. The block is live, and only indices below the number of slots have a word that could be
+    // detached. 2. The word was exchanged here, so the value is this caller's alone to make, as
     // `ArenaInner::detachments` says.
     let mut slot = unsafe { Slot::from_parts(home, index) };
     slot.set_length(len_bytes);

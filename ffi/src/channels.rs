@@ -1,18 +1,19 @@
-//! Which channels of a completion queue are taken, and where their next generation begins.
+//! Table of a completion queue's channels: whether each is taken, and the generation at which its next queue
+//! begins.
 //!
-//! A completion is told by channel, slot and generation alone. So no two live queues of one
-//! kind share a channel on one completion queue, and a queue that follows another on its
-//! channel begins behind all that the other used: some devices leave completions of a
-//! destroyed queue pair where they can still be polled.
+//! A completion names its request by channel, slot and generation alone. So no two live queues of one kind share
+//! a channel on one completion queue. A queue that follows another on its channel begins after all generations
+//! that the other used, since some devices leave completions of a destroyed queue pair where they can still be
+//! polled.
 //!
-//! Generations come round after 2^24. A stale completion that was polled but kept is told by
-//! its age (`doorbell_core::ledger`). One that was not yet polled matters only while the
-//! completion queue has not once been seen empty: how many queues may follow each other on a
-//! channel in such a time is bounded here, far below what could come round, since each of
-//! them leaves at most a few generations behind that were in flight when it went.
+//! Generations wrap round after 2^24. A stale completion that was polled but kept is recognized by its age
+//! (`doorbell_core::ledger`). An unpolled one matters only until the completion queue was once seen empty. The
+//! number of queues that may follow each other on a channel in that time is bounded here. The bound is far below
+//! a full round of generations, since each queue leaves only the few that were in flight when it went.
 //!
-//! A queue that is reset goes on behind all it used, and forgets at most 65,536 requests each time: as many resets as are
-//! allowed are far from what could come round, too, though not one completion is redeemed between them.
+//! A queue that is reset continues after all generations it used, and forgets at most 65,536 requests each time.
+//! The allowed number of resets stays far below a full round, too, even if no completion is redeemed between
+//! them.
 //!
 //! Shared receive queues complete in any order, so no generation lies behind all that one used:
 //! each has a number of its own in the place of the channel.
@@ -31,7 +32,7 @@ const LIVES_MAX: u32 = 1 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Channels {
     entries: Mutex<HashMap<(WorkKind, u32), Entry>>,
-    /// What the next shared receive queue is told by.
+    /// Number that identifies the next shared receive queue.
     next_shared: AtomicU32,
 }
 

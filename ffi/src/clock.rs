@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use doorbell_core::Instant;
 
-/// What the kernel's clock said when first asked; 0 before.
+/// Time of the kernel's clock at the first call; 0 before.
 static ORIGIN_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Now, counted from the first time anyone asked.
@@ -19,7 +19,7 @@ pub fn now() -> Instant {
     Instant::from_ns(now_ns.saturating_sub(origin_ns))
 }
 
-/// What the kernel's monotonic clock says. Not by std's clock, which may panic: who waits asks this.
+/// Reads the kernel's monotonic clock. It avoids std's clock, which may panic, since waiting calls read this one.
 fn kernel_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,

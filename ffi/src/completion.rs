@@ -29,8 +29,8 @@ use rdma_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode, ibv_wc_status};
 /// # }
 /// ```
 pub struct Completion {
-    /// As it came. Of a failed one only the id, the status, the vendor's error and the queue pair
-    /// hold (S7).
+    /// Completion as the device wrote it. In a failed one only the id, the status, the vendor's error and the
+    /// queue pair are valid (S7).
     wc: ibv_wc,
     origin: Origin,
 }
@@ -59,7 +59,7 @@ impl Completion {
         Self { wc: *wc, origin }
     }
 
-    /// Where it came from.
+    /// Completion queue that it came from.
     #[inline]
     pub(crate) const fn origin(&self) -> Origin {
         self.origin
@@ -74,7 +74,7 @@ impl Completion {
         self.wc.status.0 == ibv_wc_status::IBV_WC_SUCCESS.0
     }
 
-    /// What consumed the receive; on failure nothing else of it can be told (S7).
+    /// Kind of operation that consumed the receive. A failed completion does not say it (S7).
     #[inline]
     pub(crate) fn arrival_kind(&self) -> ArrivalKind {
         if !self.is_success() {

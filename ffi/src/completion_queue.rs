@@ -29,8 +29,8 @@ const ACKNOWLEDGED_AT_ONCE: u32 = 64;
 
 /// The queue in the device, alive as long as a queue pair completes into it.
 ///
-/// Queue pairs that complete into it hold an `Arc` of this, and so does the [`CompletionQueue`], which takes
-/// all events and has acknowledged each by the time it lets go: destroying the queue waits for nothing.
+/// Queue pairs that complete into it hold an `Arc` of this, and so does the [`CompletionQueue`]. The latter takes
+/// all events and has acknowledged each before it is dropped, so destroying the queue does not wait.
 pub(crate) struct CompletionInner {
     cq: NonNull<rdma_sys::ibv_cq>,
     id: QueueId,
@@ -165,8 +165,8 @@ pub struct CompletionQueue {
     emptied: u64,
     /// Notifications taken, but not yet acknowledged to libibverbs.
     unacknowledged: u32,
-    /// Where the device writes them: zeroed at first, so that what a failed one leaves alone is
-    /// never uninitialised (S7).
+    /// Completions as the device writes them. They are zeroed at first, so the fields that a failed one leaves
+    /// alone are never uninitialised (S7).
     batch: Box<[ibv_wc; POLL_MAX]>,
     /// The rest of a batch that a callback that panicked left. Until it is taken, `poll_cq` is [`left_over`].
     rest: Range<usize>,

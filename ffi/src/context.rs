@@ -15,7 +15,7 @@ use crate::leak::Leaked;
 use crate::quirk::Quirks;
 use crate::{CompletionQueue, Descriptor, ProtectionDomain, Rdma, clock, errno, events, interface, port};
 
-/// What a provider posts to a shared receive queue with.
+/// Function of a provider that posts to a shared receive queue.
 pub(crate) type PostShared = unsafe extern "C" fn(
     *mut rdma_sys::ibv_srq,
     *mut rdma_sys::ibv_recv_wr,
@@ -214,7 +214,7 @@ impl Context {
         self.inner.name().as_str()
     }
 
-    /// What this device and release of rdma-core do otherwise.
+    /// Quirks of this device and release of rdma-core.
     #[must_use]
     pub fn quirks(&self) -> &Quirks {
         self.inner.quirks()

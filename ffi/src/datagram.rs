@@ -22,7 +22,7 @@ use crate::{
     Arena, Completion, CompletionQueue, Rdma, ReceiveBatch, ReceiveQueue, SendBatch, SendQueue, Slot,
 };
 
-/// What stands in front of a datagram, and takes no part in its length.
+/// Bytes in front of a datagram, which its length does not count.
 pub(crate) const GRH_BYTES: u32 = 40;
 const _: () = assert!(GRH_BYTES as usize == grh::GRH_BYTES);
 
@@ -60,7 +60,7 @@ pub(crate) fn create(
     })
 }
 
-/// What tells the address handles of a queue pair from those of others.
+/// Returns a number that distinguishes the address handles of a queue pair from others'.
 fn fresh_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     // Relaxed: only the number matters. It does not come round: 2^64 queue pairs.
@@ -156,7 +156,7 @@ impl fmt::Debug for DatagramQueuePair {
 /// The send half of a datagram queue pair; with its completion queue it belongs to one thread.
 pub struct DatagramSendQueue {
     inner: SendQueue,
-    /// What posted requests name stays here until they are retired.
+    /// Address handles; one that a posted request names stays here until the request is retired.
     addresses: AddressHandles<Address, Addresses>,
     domain: Arc<DomainInner>,
 }
@@ -241,7 +241,7 @@ pub struct DatagramBatch<'q> {
 }
 
 impl DatagramBatch<'_> {
-    /// Where it goes, as the device has it.
+    /// Returns the destination in the device's form.
     #[inline]
     fn way(&self, to: Destination) -> Result<ud_t, PushError> {
         let address = self.addresses.get(to.address).ok_or(PushError::UnknownAddress)?;

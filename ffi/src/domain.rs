@@ -84,7 +84,7 @@ impl Drop for DomainInner {
     }
 }
 
-/// What keeps connections and memory apart: only what shares one can be used together.
+/// Protection domain: connections and memory work together only if they share one.
 ///
 /// A slot posted on a queue pair of another domain makes the device answer
 /// `LOC_PROT_ERR`, and no more (S8).

@@ -8,7 +8,7 @@ use core::ptr::NonNull;
 
 use doorbell_core::provider::ProviderError;
 
-/// What errno holds in this thread; `EIO` where a failed call left nothing there.
+/// Returns errno of this thread; `EIO` if a failed call did not set it.
 pub(crate) fn last() -> i32 {
     // SAFETY: takes no argument and cannot fail (errno(3)).
     let location = unsafe { libc::__errno_location() };

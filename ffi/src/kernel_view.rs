@@ -1,14 +1,14 @@
-//! What the kernel shows of one mapping: pages, residence, lock, and nodes.
+//! Kernel's view of one mapping: pages, residence, lock, and nodes.
 //!
-//! It is read from proc, whose files list all mappings of the process: a matter of set-up, of
-//! some microseconds for each mapping before ours and for each MiB of small pages in them.
+//! It is read from proc, whose files list all mappings of the process, so call it at set-up. It takes some
+//! microseconds for each mapping before ours and for each MiB of small pages in them.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 
 use doorbell_core::provider::Seen;
 
-/// What there is to see.
+/// Facts that the kernel shows of a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) seen: Seen,
@@ -30,7 +30,7 @@ pub(crate) fn look(start: usize, bytes: usize) -> Option<View> {
     Some(View { seen, nodes })
 }
 
-/// What `smaps` says of a mapping. Source: `proc_pid_smaps(5)`.
+/// Reads from `smaps` the pages of a mapping. Source: `proc_pid_smaps(5)`.
 fn pages(smaps: impl BufRead, start: usize, bytes: usize) -> Option<Seen> {
     let end = start.checked_add(bytes)?;
     let mut seen: Option<Seen> = None;
@@ -67,7 +67,7 @@ fn pages(smaps: impl BufRead, start: usize, bytes: usize) -> Option<Seen> {
             "KernelPageSize:" => seen.page_bytes = value,
             "Rss:" => seen.resident_bytes = seen.resident_bytes.saturating_add(value),
             "AnonHugePages:" => seen.huge_bytes = seen.huge_bytes.saturating_add(value),
-            // Those count in nothing else.
+            // Pages of hugetlbfs are in no other count.
             "Private_Hugetlb:" | "Shared_Hugetlb:" => {
                 seen.huge_bytes = seen.huge_bytes.saturating_add(value);
                 seen.resident_bytes = seen.resident_bytes.saturating_add(value);
@@ -78,7 +78,7 @@ fn pages(smaps: impl BufRead, start: usize, bytes: usize) -> Option<Seen> {
     seen.filter(|seen| seen.page_bytes != 0)
 }
 
-/// What `numa_maps` says of a mapping. Source: `numa(7)`.
+/// Reads from `numa_maps` the nodes of a mapping. Source: `numa(7)`.
 fn nodes(numa_maps: impl BufRead, start: usize) -> Option<Vec<(u16, usize)>> {
     for line in numa_maps.split(b'\n') {
         let line = line.ok()?;

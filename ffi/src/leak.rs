@@ -1,14 +1,14 @@
-//! What could not be given back, counted.
+//! Counts of objects that could not be given back.
 //!
-//! Whatever the device refuses to destroy stays as it is, with all it depends on: freed under
-//! the device it would be undefined behaviour. The counts grow; only an arena is counted off again,
-//! once the slots it waited for came home and its attachers went.
+//! An object that the device refuses to destroy stays as it is, with all it depends on: freeing memory under the
+//! device would be undefined behaviour. The counts grow. Only an arena is counted off again, once its missing
+//! slots came home and its attachers went.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::orphan;
 
-/// What is counted.
+/// Kind of object that is counted.
 #[derive(Clone, Copy)]
 pub(crate) enum Leaked {
     Arena,
@@ -50,7 +50,7 @@ impl Leaked {
     }
 }
 
-/// What this process leaked so far, because slots were still out or a device refused to let go.
+/// Leaks of this process so far, because slots were still out or a device refused to destroy an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leaks {

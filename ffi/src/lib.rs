@@ -1,14 +1,13 @@
 //! The real provider: RDMA devices by rdma-core's libibverbs, behind `doorbell-core`'s traits.
 //!
-//! Every unsafe verbs call of doorbell stands in this crate, each behind a safe wrapper that
-//! names the call it makes. [`Rdma`] is where to begin. What keeps it sound:
+//! Every unsafe verbs call of doorbell is in this crate, each behind a safe wrapper that names the call it makes.
+//! [`Rdma`] is where to begin. The crate is sound because:
 //!
-//! - memory a device may touch is a [`Slot`], moved into a queue by posting and given back only
-//!   by a completion of the device ([`Completion`] can be neither cloned nor made), or a
-//!   [`Window`], of which no reference ever exists;
-//! - everything holds its parents, so drop order does not matter: the device is closed last;
-//! - what a device will not destroy is leaked with all it may still touch, and counted
-//!   ([`leaks`]).
+//! 1. Memory that a device may touch is a [`Slot`] or a [`Window`]. Posting moves a slot into a queue, and only a
+//!    completion of the device gives it back. A [`Completion`] can be neither cloned nor made. A window is never
+//!    borrowed as a reference.
+//! 2. Every object holds its parents, so drop order does not matter: the device is closed last.
+//! 3. An object that a device will not destroy is leaked and counted ([`leaks`]), with all it may still touch.
 //!
 //! Decisions about connections, timeouts and routing do not live here.
 

@@ -11,22 +11,21 @@ use doorbell_core::provider::{MemoryError, Placement, PlacementConfig, ProviderE
 use crate::placement::Mapping;
 use crate::{kernel_view, placement};
 
-/// Memory that stays where it is and belongs to nobody else: what may be lent to a device.
+/// Memory that keeps its address and has no other user, so it may be lent to a device.
 ///
 /// # Safety
-/// From the moment it is handed over until it is dropped by this crate (which may be never,
-/// where a device will not let go):
+/// These obligations hold from the moment the memory is handed over until this crate drops it. If a device does
+/// not let go of the memory, this crate never drops it.
 ///
-/// 1. [`StableMemory::region`] always gives the same region, and all its bytes are mapped,
-///    writable and initialised;
-/// 2. moving the value does not move the memory, and dropping it is what frees it;
-/// 3. nobody reads or writes the region, through any pointer or mapping, in this process or
-///    another, other than through what the adoption returned;
-/// 4. no part of it is adopted twice;
-/// 5. a child made by `fork(2)` cannot make it change place (`MADV_DONTFORK`, or a kernel that
-///    copies pinned pages at once: 5.12 or newer).
+/// 1. [`StableMemory::region`] always gives the same region. All its bytes are mapped, writable and initialised.
+/// 2. Moving the value does not move the memory, and dropping the value is what frees it.
+/// 3. Nobody reads or writes the region, through any pointer or mapping, in this process or another, other than
+///    through what the adoption returned.
+/// 4. No part of it is adopted twice.
+/// 5. A child made by `fork(2)` cannot make it change place (`MADV_DONTFORK`, or a kernel that copies pinned
+///    pages at once: 5.12 or newer).
 pub unsafe trait StableMemory: Send + Sync + 'static {
-    /// Where it begins, and how many bytes it has.
+    /// Returns the start of the memory and its size in bytes.
     fn region(&self) -> (NonNull<u8>, usize);
 }
 

@@ -1,8 +1,8 @@
-//! Arenas that were dropped while slots of theirs were out, or attachers were there, and are freed once
-//! those came home and these are gone.
+//! Orphans: arenas that were dropped while slots were out or attachers were left. Each is freed once its slots
+//! came home and its attachers went.
 //!
-//! A queue pair that ends later than the arena under it, as one does that is destroyed on another
-//! thread, so leaves nothing behind. What never comes home stays where it is.
+//! So a queue pair that ends later than its arena, as one destroyed on another thread does, leaves nothing
+//! behind. An arena with a slot that never comes home is never freed.
 
 use core::mem;
 use core::ptr::NonNull;
@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::arena::ArenaInner;
 use crate::leak::Leaked;
 
-/// The block of an arena whose owner is gone, which is made from a box, and this one's to free.
+/// Block of an arena whose owner is gone. It was made from a box, and the orphan alone frees it.
 ///
-/// Once every slot is home and no attacher is left, nobody else reaches it. A thread that put the last slot on the
-/// list touches nothing after its release, which the acquire of `take_returned` pairs with
-/// (`ArenaInner::send_home`); one that dropped the last attacher nothing after it gave up its clone of the guard,
-/// with which `Arc::get_mut` synchronizes.
+/// Once every slot is home and no attacher is left, nobody else reaches it. A thread that put the last slot on
+/// the list touches nothing after its release, with which the acquire of `take_returned` pairs
+/// (`ArenaInner::send_home`). A thread that dropped the last attacher touches nothing after it gave up its clone
+/// of the guard, with which `Arc::get_mut` synchronizes.
 pub(crate) struct Orphan {
     inner: NonNull<ArenaInner>,
     /// How many of its slots are home, and how many there are.

@@ -17,7 +17,7 @@ pub(crate) struct Mapping {
     /// All that is mapped, what keeps it apart from its neighbours included.
     outer: NonNull<u8>,
     outer_bytes: usize,
-    /// What is meant.
+    /// Start of the usable part.
     base: NonNull<u8>,
     bytes: usize,
 }
@@ -54,9 +54,8 @@ impl Mapping {
         })
     }
 
-    /// Maps small pages from a multiple of `align`, a power of two of at least a page, with a
-    /// page on either side that nobody may touch: so no neighbour is ever merged with it, and
-    /// what the kernel shows of it is of it alone.
+    /// Maps small pages from a multiple of `align`, a power of two of at least a page. On either side lies a page
+    /// that nobody may touch. So the kernel never merges a neighbour with it, and shows this memory alone.
     fn aligned(bytes: usize, align: usize, page: usize) -> Result<Self, ProviderError> {
         let invalid = ProviderError {
             call: "mmap",
@@ -304,8 +303,7 @@ fn verify(mapping: &Mapping, report: &mut Placement) {
             .filter(is_shown)
             .is_some_and(|view| bytes_there(view) < mapping.bytes)
         {
-            // Moving makes room on the node first, which placing does not. What it could not
-            // move shows below.
+            // Moving makes room on the node first; placing does not. Pages that could not be moved show below.
             mapping.prefer(node, MOVE).ok();
             view = look();
         }
@@ -361,7 +359,7 @@ fn lock_limit() -> Option<u64> {
     (status == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// What errno says of a call that just failed.
+/// Returns the errno of a call that just failed, as an error.
 fn refused(call: &'static str) -> ProviderError {
     ProviderError {
         call,

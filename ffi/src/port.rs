@@ -14,10 +14,10 @@ use crate::errno;
 use crate::interface::Interface;
 use crate::sysfs::{CLASS, Sysfs};
 
-/// How many GIDs of a device are looked at, filled ones of all its ports together.
+/// GIDs of a device that are read at most: filled ones, of all its ports together.
 ///
-/// The library refuses (EINVAL) what does not fit an attribute of the kernel, whose length has 16 bits:
-/// asking for one more would mean reading every entry's file, which takes seconds for a table of 1024.
+/// The library refuses (EINVAL) a table that does not fit an attribute of the kernel, whose length has 16 bits.
+/// Reading one more would mean opening every entry's file, which takes seconds for a table of 1024.
 const GIDS_MAX: usize = u16::MAX as usize / size_of::<ibv_gid_entry>();
 
 /// Looks at a port.

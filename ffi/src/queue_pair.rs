@@ -1,8 +1,8 @@
 //! Queue pairs: their control side, and (in the files below) how one is made and how it ends.
 //!
-//! The parts hold the queue pair together. A half that is dropped first leaves its in-flight
-//! table with it; when the last part goes the queue pair is destroyed, and only once that
-//! succeeded, the device being done with them, do the slots in the tables go home.
+//! The parts hold the queue pair together. A half that is dropped first leaves its in-flight table with the queue
+//! pair. When the last part goes, the queue pair is destroyed. Only a successful destroy proves that the device
+//! is done with the slots in the tables, which then go home.
 
 use core::fmt;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl doorbell_core::provider::QueuePair for QueuePair {
         let mut attributes = no_attributes();
         attributes.pkey_index = 0;
         attributes.port_num = port;
-        // What the peer may do; LOCAL_WRITE is a right of registrations.
+        // Rights of the peer; LOCAL_WRITE is a right of registrations.
         attributes.qp_access_flags = remote.to_access().difference(Access::LOCAL_WRITE).bits();
         self.modify(
             "ibv_modify_qp to INIT",
@@ -152,9 +152,9 @@ impl doorbell_core::provider::QueuePair for QueuePair {
         self.shared.live_on()?;
         let from = self.shared.state();
         self.modify(CALL, from, QpState::Reset, &mut no_attributes())?;
-        // Soft-RoCE of Linux 6.10 to 7.2 takes note of where its send queue ends before it empties it, and would begin
-        // the next life with the empty slots between: zero-length WRITEs, and PSNs that the first request then shares.
-        // In RESET nothing is left to empty, so a second one notes the right place.
+        // Soft-RoCE of Linux 6.10 to 7.2 notes the end of its send queue before it empties the queue. So its next
+        // life would begin with the empty slots between: with zero-length WRITEs, whose PSNs the first request
+        // then shares. In RESET nothing is left to empty, so a second reset notes the right place.
         self.modify(CALL, QpState::Reset, QpState::Reset, &mut no_attributes())?;
         // A queue pair in RESET has no requests (InfiniBand Architecture volume 1, section 10.3.1.1): the device is
         // done with all of them, and the slots may be used again.
@@ -189,7 +189,7 @@ impl doorbell_core::provider::QueuePair for QueuePair {
     }
 }
 
-/// What an answer of the library promises; a negative one is a failure.
+/// Returns the promise in an answer of the library; a negative answer is a failure.
 fn in_order(answer: i32) -> DataInOrder {
     let capabilities = u32::try_from(answer).unwrap_or(0);
     if capabilities & rdma_sys::IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG != 0 {

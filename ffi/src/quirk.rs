@@ -1,8 +1,7 @@
-//! What particular providers and releases of rdma-core do otherwise: one table.
+//! Quirks of particular providers and releases of rdma-core: one table.
 //!
-//! A provider is told by what sysfs shows of its devices; the release of rdma-core by the file
-//! name of the libibverbs in use (`libibverbs.so.1.14.44.0` is 44.0), which is the name
-//! rdma-core's own build gives it.
+//! Sysfs shows the provider of a device. The file name of the libibverbs in use shows the release of rdma-core:
+//! `libibverbs.so.1.14.44.0`, as rdma-core's own build names it, is 44.0.
 //!
 //! The legacy calls (`ibv_post_send`, `ibv_poll_cq`) are what this crate posts and polls with
 //! everywhere; `extended` says where the newer families could be trusted.
@@ -12,25 +11,25 @@ use crate::sysfs::Sysfs;
 /// A release of rdma-core: major, minor.
 pub(crate) type Release = (u32, u32);
 
-/// What holds for one provider in one release of rdma-core.
+/// Quirks of one provider in one release of rdma-core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quirks {
     /// Which provider these are for.
     pub provider: ProviderKind,
     /// Whether the `ibv_wr_*` calls and extended completion queues can be trusted.
     ///
-    /// Not on rxe before rdma-core 64: lists of gather elements are summed wrongly, inline lists
-    /// send nothing, and the completion cursor overruns (fixed by its commits 406cd2ad0,
-    /// 1e8ed0aff, b78b414e0 and 5e7aa4102). Where the release is not known they are not trusted.
+    /// False on rxe before rdma-core 64: lists of gather elements are summed wrongly, inline lists send nothing,
+    /// and the completion cursor overruns. Fixed by its commits 406cd2ad0, 1e8ed0aff, b78b414e0 and 5e7aa4102.
+    /// False also if the release is unknown.
     pub extended: bool,
     /// The largest retry count that still ends.
     ///
     /// On rxe 7 is without end (drivers/infiniband/sw/rxe/rxe_comp.c, `COMPST_ERROR_RETRY`), so
     /// the death of a peer would never show: it is refused there. Elsewhere 7 means 7 (S13).
     pub retry_count_max: u8,
-    /// The shortest time a retransmission or receiver-not-ready timer takes, whatever it was set
-    /// to, in microseconds; zero where it is the device's own. rxe counts in the kernel's
-    /// ticks: 4 ms where those come 250 times a second.
+    /// The shortest time, in microseconds, that a retransmission or receiver-not-ready timer takes, whatever it
+    /// was set to. Zero if the device keeps the time itself. A timer of rxe counts the kernel's ticks, so at 250
+    /// ticks a second it takes at least 4 ms.
     pub timer_min_us: u32,
     /// Whether completions of a destroyed queue pair can still be polled afterwards.
     pub stale_completions: bool,
@@ -58,7 +57,7 @@ struct Row {
     quirks: Quirks,
 }
 
-/// Of the rows that match the last one holds.
+/// Rows of quirks. The last row that matches applies.
 const TABLE: &[Row] = &[
     Row {
         provider: ProviderKind::Other,
@@ -105,7 +104,7 @@ impl ProviderKind {
     }
 }
 
-/// What holds for a provider in a release.
+/// Returns the quirks of a provider in a release.
 pub(crate) fn quirks(provider: ProviderKind, release: Option<Release>) -> Quirks {
     TABLE
         .iter()

@@ -58,7 +58,7 @@ impl Rdma {
     /// people to read.
     ///
     /// # Errors
-    /// The list of devices could not be had. What fails on one device stands in its report.
+    /// The list of devices could not be read. A failure on one device stands in its report.
     pub fn devices(&self) -> Result<Vec<DeviceReport>, ProviderError> {
         let interfaces = interface::all()?;
         let list = DeviceList::new()?;
@@ -171,7 +171,7 @@ impl fmt::Debug for Rdma {
 pub struct DeviceReport {
     /// Its name.
     pub name: Name,
-    /// What it does otherwise.
+    /// Its quirks.
     pub quirks: Quirks,
     /// The kernel driver of the device underneath; none for a purely virtual one.
     pub driver: Option<String>,
@@ -185,12 +185,12 @@ pub struct DeviceReport {
     pub numa_node: Option<u16>,
     /// Its ports, in order.
     pub ports: Vec<PortReport>,
-    /// What could not be looked at, and why.
+    /// Parts that could not be read, and why.
     pub failures: Vec<LookFailure>,
 }
 
 impl DeviceReport {
-    /// What sysfs shows of a device whose ports are yet to be looked at.
+    /// Returns the facts that sysfs shows of a device whose ports are not read yet.
     fn shown(name: Name, quirks: Quirks, sysfs: &Sysfs) -> Self {
         Self {
             name,

@@ -15,7 +15,7 @@ use crate::queue_pair::{Shared, Table};
 use crate::work_list::{Description, Elements, WorkList};
 use crate::{Completion, Slot, unposted};
 
-/// What the provider posts receives with.
+/// Function of the provider that posts receives.
 type PostReceive =
     unsafe extern "C" fn(*mut rdma_sys::ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> i32;
 
@@ -146,7 +146,7 @@ impl fmt::Debug for ReceiveQueue {
     }
 }
 
-/// What a completion tells of the receive it is of.
+/// Returns the arrival that a completion reports for its receive.
 #[inline]
 pub(crate) fn arrival(completion: &Completion, ticket: Ticket) -> Arrival {
     let succeeded = completion.status() == WcStatus::SUCCESS;
@@ -246,9 +246,9 @@ impl doorbell_core::provider::ReceiveBatch for ReceiveBatch<'_> {
         let queue = &mut *self.queue;
         let (post_recv, qp) = (queue.post_recv, queue.shared.as_ptr());
         let (status, posted) = queue.list.submit(queue.table.staged(), |first, refused| {
-            // SAFETY: (ibv_post_recv(3)) 1. the queue pair is live, held by `shared`, and the function its
-            // provider's; 2. the list ends in null, its elements are written; 3. the memory they name stays, as
-            // `table` says.
+            // SAFETY: (ibv_post_recv(3)) 1. The queue pair is live, held by `shared`, and the function is its
+            // provider's. 2. The list ends in null, and its elements are written. 3. The memory they name stays,
+            // as `table` says.
             unsafe { post_recv(qp, first, refused) }
         });
         if status == 0 {

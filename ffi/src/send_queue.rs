@@ -17,13 +17,13 @@ use crate::queue_pair::{Shared, Table};
 use crate::work_list::{Description, WorkList};
 use crate::{Completion, Slot, unposted};
 
-/// What the provider posts sends with.
+/// Function of the provider that posts sends.
 type PostSend = unsafe extern "C" fn(*mut rdma_sys::ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> i32;
 
 /// The send half of a queue pair; with its completion queue it belongs to one thread.
 pub struct SendQueue {
-    /// Owns the slots whose memory requests name, from staging until the device is done. What goes inline is
-    /// borrowed for longer than its batch, and the address handle of a datagram stays by its half (`datagram`).
+    /// Owns the slots whose memory requests name, from staging until the device is done. Inline bytes are
+    /// borrowed for longer than their batch, and the address handle of a datagram stays in its half (`datagram`).
     table: ManuallyDrop<Table>,
     /// Made for as many requests as the table is deep.
     list: WorkList<ibv_send_wr>,
@@ -221,7 +221,7 @@ impl SendBatch<'_> {
 impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
     type Slot = Slot;
 
-    // Where the operation is known, which is nearly everywhere, little of it is left.
+    // If the operation is known at compile time, as nearly everywhere, little of this remains.
     #[inline(always)]
     fn push<const N: usize>(
         &mut self,
@@ -315,8 +315,8 @@ impl<'q> doorbell_core::provider::SendBatch<'q> for SendBatch<'q> {
         let queue = &mut *self.queue;
         let (post_send, qp) = (queue.post_send, queue.shared.as_ptr());
         let (status, posted) = queue.list.submit(staged, |first, refused| {
-            // SAFETY: (ibv_post_send(3)) 1. the queue pair is live, held by `shared`, and the function its
-            // provider's; 2. the list ends in null, its elements are written; 3. the memory and the address
+            // SAFETY: (ibv_post_send(3)) 1. The queue pair is live, held by `shared`, and the function is its
+            // provider's. 2. The list ends in null, and its elements are written. 3. The memory and the address
             // handles they name stay, as `table` says.
             unsafe { post_send(qp, first, refused) }
         });

@@ -1,9 +1,8 @@
 //! Shared receive queues: receives that several queue pairs take from.
 //!
-//! The queue pairs on it hold the queue in the device, and so does the half that posts. That
-//! half, dropped first, leaves its in-flight table there. When the last of them goes, no queue
-//! pair is left that could have begun a receive; the queue is destroyed, and only once that
-//! succeeded do the slots in the table go home.
+//! The queue pairs on it hold the queue in the device, and so does the half that posts. If that half is dropped
+//! first, it leaves its in-flight table there. When the last of them goes, no queue pair is left that could have
+//! begun a receive, and the queue is destroyed. Only if that succeeds do the slots in the table go home.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -53,7 +52,7 @@ impl SharedReceiveInner {
         self.srq.as_ptr()
     }
 
-    /// Where all queue pairs on it complete their receives.
+    /// Completion queue of the receives, for all queue pairs on it.
     pub(crate) fn completions(&self) -> &Arc<CompletionInner> {
         &self.completions
     }
@@ -66,9 +65,9 @@ impl SharedReceiveInner {
 impl Drop for SharedReceiveInner {
     #[doc(alias = "ibv_destroy_srq")]
     fn drop(&mut self) {
-        // SAFETY: made in `SharedReceiveQueue::new` and destroyed here alone; the queue pairs on it
-        // hold an `Arc` of this until they are destroyed, and its asynchronous events are
-        // acknowledged as they are taken (ibv_create_srq(3), ibv_get_async_event(3)).
+        // SAFETY: Made in `SharedReceiveQueue::new` and destroyed here alone. The queue pairs on it hold an `Arc`
+        // of this until they are destroyed. Its asynchronous events are acknowledged as they are taken
+        // (ibv_create_srq(3), ibv_get_async_event(3)).
         let status = unsafe { rdma_sys::ibv_destroy_srq(self.srq.as_ptr()) };
         let table = self
             .parked

@@ -1,7 +1,7 @@
 //! A slot: an owned, unclonable piece of an arena's registered memory.
 //!
-//! Whoever holds the value owns the bytes. That is the whole proof that no reference to them
-//! exists while a device may touch them: posting moves the value into the in-flight table.
+//! The holder of the value owns the bytes. So no reference to them exists while a device may touch them, since
+//! posting moves the value into the in-flight table.
 
 use core::fmt;
 use core::mem::ManuallyDrop;
@@ -71,9 +71,9 @@ impl Slot {
     /// Makes the one value that stands for a slot.
     ///
     /// # Safety
-    /// 1. `home` is the inner block of a live arena and `index` below the number of its slots;
-    ///    2. no other value stands for that slot, no device has it, and it is neither on a list
-    ///    of the arena nor detached.
+    /// 1. `home` is the inner block of a live arena and `index` below the number of its slots.
+    /// 2. No other value stands for that slot, no device has it, and it is neither on a list of the arena nor
+    ///    detached.
     #[inline]
     pub(crate) const unsafe fn from_parts(home: NonNull<ArenaInner>, index: u32) -> Self {
         Self { home, index, len: 0 }
@@ -118,7 +118,7 @@ impl Slot {
         self.inner().slot_bytes()
     }
 
-    /// Where it begins.
+    /// Returns the start of the slot.
     #[inline]
     fn start(&self) -> NonNull<u8> {
         // SAFETY: the index is below the number of the arena's slots (`from_parts`).
@@ -161,9 +161,9 @@ impl doorbell_core::provider::Slot for Slot {
 
     #[inline]
     fn payload(&self) -> &[u8] {
-        // SAFETY: the slot's bytes are mapped and initialised (a zeroed mapping, or obligation 1
-        // of `StableMemory`), `len` is at most their number, and nobody writes to them while this
-        // value is held: it would have had to be moved into a queue.
+        // SAFETY: The slot's bytes are mapped and initialised (a zeroed mapping, or obligation 1 of
+        // `StableMemory`), and `len` is at most their number. Nobody writes to them while this value is held: it
+        // would have had to be moved into a queue.
         unsafe { slice::from_raw_parts(self.start().as_ptr(), self.len as usize) }
     }
 

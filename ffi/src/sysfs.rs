@@ -1,4 +1,4 @@
-//! What sysfs says of RDMA devices, by plain reads of small files.
+//! Facts that sysfs shows of RDMA devices, by plain reads of small files.
 //!
 //! Everything takes the folder to look in, so that it can be tested without a device.
 
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use doorbell_core::Gid;
 
-/// Where the kernel lists RDMA devices. Source: Linux, Documentation/ABI/stable/sysfs-class-infiniband.
+/// Folder in which the kernel lists RDMA devices. Source: Linux, Documentation/ABI/stable/sysfs-class-infiniband.
 pub(crate) const CLASS: &str = "/sys/class/infiniband";
 
 /// The device's own folder.
@@ -27,7 +27,7 @@ pub(crate) struct SysfsGid {
 }
 
 impl Sysfs {
-    /// Of a device below `class`.
+    /// The folder of a device below `class`.
     pub(crate) fn new(class: &Path, device: &str) -> Self {
         Self {
             folder: class.join(device),

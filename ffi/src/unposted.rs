@@ -1,4 +1,4 @@
-//! What becomes of staged requests that the device never got.
+//! Staged requests that the device never got, and their way back.
 
 use doorbell_core::Ticket;
 use doorbell_core::provider::{PostError, ProviderError};

@@ -79,7 +79,7 @@ impl doorbell_core::provider::Window for Window {
     #[inline]
     fn copy_out(&self, offset: usize, destination: &mut [u8]) -> Result<(), OutOfWindow> {
         let from = self.at(offset, destination.len())?;
-        // What the peer's turn ended with was seen before: the bytes are read after it.
+        // The caller saw the end of the peer's turn before; the bytes are read after it.
         fence(Ordering::Acquire);
         // SAFETY: 1. inside the window (`at`), which is mapped as long as it lives, and a slice; 2. no slice lies in a window;
         // 3. the slice is borrowed exclusively.
@@ -92,7 +92,7 @@ impl doorbell_core::provider::Window for Window {
         let to = self.at(offset, source.len())?;
         // SAFETY: as in `copy_out`; the slice is read.
         unsafe { access::copy(to.as_ptr(), source.as_ptr(), source.len()) };
-        // What tells the peer that its turn has come is written after the bytes.
+        // The caller notifies the peer of its turn afterwards; the bytes are written before it.
         fence(Ordering::Release);
         Ok(())
     }

@@ -163,7 +163,7 @@ impl<R: Request> WorkList<R> {
     }
 }
 
-/// What a request gathers from, or scatters into.
+/// Elements that a request gathers from, or scatters into.
 pub(crate) struct Description<const N: usize> {
     elements: [ibv_sge; N],
     count: usize,

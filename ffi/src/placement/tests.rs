@@ -1,4 +1,5 @@
-//! What a machine has is as it is: what it has not is skipped aloud, what it must refuse is not.
+//! Tests on the machine as it is. A feature that it lacks is skipped aloud; a request that it must refuse is
+//! tested.
 
 use std::process::Command;
 
@@ -30,7 +31,7 @@ fn memory_is_in_place_before_it_is_used() {
     whole.pages = Pages::TransparentHuge;
     for config in [nothing(), whole, PlacementConfig::DEFAULT] {
         let (mapping, report) = place(5 << 20, &config, None).unwrap();
-        // What the loop itself needs is in place from here on.
+        // The memory that the loop itself needs is in place from here on.
         let (warm, _) = place(1 << 20, &nothing(), None).unwrap();
         write_all(&warm);
         let before = page_faults::minor();

@@ -1,4 +1,4 @@
-//! How a queue pair is made: at once, or of channels that were claimed for it before.
+//! How a queue pair is made: at once, or on channels that were claimed for it before.
 
 use core::{fmt, ptr};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// Where it is a reliable connection.
+    /// Returns the parts of a reliable connection.
     fn connected(self) -> QueuePairParts<Rdma> {
         QueuePairParts {
             control: QueuePair::new(self.shared, self.limits),
@@ -181,7 +181,7 @@ fn create_of_shared(
     })
 }
 
-/// What can be told of a config before anything is taken.
+/// Checks the facts of a config that are known before anything is taken.
 fn check(config: &QueuePairConfig) -> Result<(), ProviderError> {
     let segments = usize::from(config.gather_max.max(config.scatter_max));
     if config.channel >= CHANNELS_MAX || segments > GATHER_MAX {
@@ -257,9 +257,9 @@ fn create_object(
     Ok((shared, limits))
 }
 
-/// What the queue pair gives its user: the depths asked for, which the tables are made for (a
-/// device may grant more, which completion queues were not reckoned for), and what the device
-/// granted of the rest.
+/// Returns the limits of the queue pair. Its depths are the ones asked for, which the tables are made for. A
+/// device may grant deeper queues, but completion queues have no room reserved for them. All other limits are as
+/// the device granted them.
 fn granted(config: &QueuePairConfig, cap: &rdma_sys::ibv_qp_cap, receives: bool) -> QueuePairLimits {
     let segments = |granted: u32| {
         let most = granted.min(u32::try_from(GATHER_MAX).unwrap_or(u32::MAX));
@@ -356,7 +356,7 @@ impl fmt::Debug for Claim {
     }
 }
 
-/// That a queue pair may take receives from a shared receive queue.
+/// Claim that a queue pair may take receives from a shared receive queue.
 pub struct SharedClaim(Arc<SharedReceiveInner>);
 
 impl SharedClaim {

@@ -17,8 +17,9 @@ pub(crate) fn no_attributes() -> ibv_qp_attr {
 }
 
 impl Shared {
-    /// Brings it from the state it was brought to before into `next`, with the attributes that this needs:
-    /// `None` where there is no such way. Who calls has the control side, so one does at a time.
+    /// Brings it from `from`, the state it was brought to before, into `next`, with the attributes that this
+    /// needs: `None` if there is no such transition. The caller has the control side, so there is one caller at a
+    /// time.
     #[doc(alias = "ibv_modify_qp")]
     pub(crate) fn modify(
         &self,

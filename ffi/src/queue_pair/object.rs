@@ -26,7 +26,7 @@ pub(crate) struct Shared {
     channel: u32,
     /// The state it was last brought to; the device may have failed it since.
     state: AtomicU8,
-    /// What follows from it for sends: see [`Shared::segments_limit`].
+    /// Limit on a send that follows from the state: see [`Shared::segments_limit`].
     segments_limit: AtomicU8,
     /// Elements a send may have at most.
     gather_max: u8,
@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     domain: ManuallyDrop<Arc<DomainInner>>,
 }
 
-/// Where a queue pair takes its receives from.
+/// Source of a queue pair's receives.
 pub(super) enum Receives {
     /// A half of its own, which completes here.
     Own(Arc<CompletionInner>),
@@ -46,7 +46,7 @@ pub(super) enum Receives {
 }
 
 impl Receives {
-    /// Where they complete.
+    /// Completion queue of the receives.
     pub(super) fn completions(&self) -> &Arc<CompletionInner> {
         match self {
             Self::Own(completions) => completions,
@@ -59,7 +59,7 @@ impl Receives {
 struct Parked {
     send: Option<Table>,
     receive: Option<Table>,
-    /// What requests of a datagram queue pair may name.
+    /// Address handles that requests of a datagram queue pair may name.
     addresses: Addresses,
 }
 
@@ -70,7 +70,7 @@ unsafe impl Send for Shared {}
 unsafe impl Sync for Shared {}
 
 impl Shared {
-    /// What a queue pair that was just made is held by.
+    /// Returns the object that holds a queue pair that was just made.
     pub(super) fn new(
         qp: NonNull<rdma_sys::ibv_qp>,
         qpn: Qpn,
@@ -166,9 +166,9 @@ impl Shared {
 impl Drop for Shared {
     #[doc(alias = "ibv_destroy_qp")]
     fn drop(&mut self) {
-        // SAFETY: made by `ibv_create_qp` and destroyed here alone, when the last part is gone; its
-        // asynchronous events are acknowledged as they are taken, so the call does not wait for
-        // ever (ibv_create_qp(3), ibv_get_async_event(3)).
+        // SAFETY: Made by `ibv_create_qp` and destroyed here alone, when the last part is gone. Its asynchronous
+        // events are acknowledged as they are taken, so the call does not wait forever (ibv_create_qp(3),
+        // ibv_get_async_event(3)).
         let status = unsafe { rdma_sys::ibv_destroy_qp(self.qp.as_ptr()) };
         let parked = self.parked.get_mut().unwrap_or_else(PoisonError::into_inner);
         let Parked {

@@ -2,20 +2,22 @@
 //!
 //! No access that Rust's own memory model knows of is right for such memory at any width:
 //!
-//! - A plain copy is a data race where the device writes, and so undefined behaviour (Rust Reference, *Behavior considered
-//!   undefined*: data races).
-//! - Volatile access changes nothing about that: inside an allocation it is, for concurrent accesses, an access that is not
-//!   atomic (`core::ptr::read_volatile`).
-//! - Relaxed atomics are allowed, but at most a word wide, and two that overlap must be of one size unless both are loads
-//!   (`core::sync::atomic`, *Memory model for atomic accesses*). Their rate is a fraction of `memcpy`'s.
+//! - A plain copy is a data race if the device writes meanwhile, and so undefined behaviour (Rust Reference,
+//!   *Behavior considered undefined*: data races).
+//! - Volatile access does not change that. Inside an allocation and among concurrent accesses, it counts as an
+//!   access that is not atomic (`core::ptr::read_volatile`).
+//! - Relaxed atomics are allowed, but only up to the width of a word. Two that overlap must be of one size unless
+//!   both are loads (`core::sync::atomic`, *Memory model for atomic accesses*). Their rate is a fraction of
+//!   `memcpy`'s.
 //!
-//! So the copies are calls of the C library's `memcpy` from an `asm!` block, which the language does not look into (Rust
-//! Reference, *Inline assembly*, rules for inline assembly): the compiler must treat the block as a black box and may not
-//! assume which instructions it has, and the block may read and write the same memory as a foreign function. Its effect
-//! on memory is then given by the processor's own memory model, as the device's is. The abstract machine
-//! sees one effect: bytes of the caller's own buffer, which nobody else reaches, hold some values, and each value of a byte is
-//! valid. A call of `memcpy` as an `extern` function would not do: the compiler knows that name, and may assume that nobody
-//! else writes.
+//! So the copies are calls of the C library's `memcpy` from an `asm!` block, which the compiler must treat as a
+//! black box (Rust Reference, *Inline assembly*, rules for inline assembly). The compiler may not assume which
+//! instructions the block has. The block may read and write the same memory as a foreign function. Its effect on
+//! memory is then given by the processor's own memory model, as the device's is.
+//!
+//! The abstract machine sees one effect: bytes of the caller's own buffer, which nobody else reaches, hold some
+//! values. Each value of a byte is valid. A call of `memcpy` as an `extern` function would not do: the compiler
+//! knows that name, and may assume that nobody else writes.
 //!
 //! A copy guarantees one thing: each byte is one that was there at some time during the call. Which bytes of a write that
 //! overlaps it are seen, and in which order, is not. Threads of this process that copy in and out at once have the same, so
@@ -29,16 +31,17 @@ use core::sync::atomic::{Ordering, fence};
 /// Copies `bytes` bytes.
 ///
 /// # Safety
-/// 1. Both ranges are mapped, one for reading and the other for writing, throughout the call; 2. they do not overlap; 3. what
-///    the language knows of either range is an exclusive borrow of one, or a shared borrow of the one that is read. The other,
-///    the window's, it knows by raw pointers alone.
+/// 1. Both ranges are mapped, one for reading and the other for writing, throughout the call.
+/// 2. They do not overlap.
+/// 3. The language knows at most one of the two ranges by reference: by an exclusive borrow, or by a shared
+///    borrow if it is the range that is read. The other range, the window's, it knows by raw pointers alone.
 #[inline]
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, bytes: usize) {
     let memcpy: unsafe extern "C" fn(*mut libc::c_void, *const libc::c_void, usize) -> *mut libc::c_void =
         libc::memcpy;
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: (memcpy(3), with the System V calling convention) three arguments, each in its register, and a stack that is
-    // aligned for a call, since `nostack` is not said; the ranges are as the caller vouches.
+    // SAFETY: (memcpy(3), with the System V calling convention) Three arguments, each in its register. The stack
+    // is aligned for a call, since the block does not declare `nostack`. The ranges are as the caller vouches.
     unsafe {
         asm!(
             "call {memcpy}",
