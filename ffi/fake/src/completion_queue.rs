@@ -21,14 +21,14 @@ use crate::events::{self, About, Unacknowledged};
 use crate::handle::{Handle, hand_out, look_at, take_back};
 use crate::{faults, registry, send};
 
-/// What stands in the fields of a failed completion that mean nothing (S7).
+/// Value of the fields of a failed completion that mean nothing (S7).
 const RUBBISH: u32 = 0xdead_beef;
 
 /// A completion, as it waits to be polled.
 #[derive(Clone, Copy)]
 pub(crate) struct Cqe {
     pub(crate) wr_id: u64,
-    /// What to tell that it was polled, and with which position; receives of a shared queue none.
+    /// Counter that advances past `position` once this is polled; `None` for receives of a shared queue.
     pub(crate) progress: Option<&'static AtomicU64>,
     pub(crate) position: u64,
     pub(crate) status: ibv_wc_status,
@@ -38,7 +38,7 @@ pub(crate) struct Cqe {
     pub(crate) immediate: u32,
     pub(crate) qpn: u32,
     pub(crate) flags: u32,
-    /// Who sent it, where it is a datagram.
+    /// Sender of a datagram.
     pub(crate) source_qpn: u32,
 }
 
@@ -154,7 +154,7 @@ impl CompletionQueue {
         if armed == IDLE || armed == SOLICITED && !solicited {
             return;
         }
-        // Of two producers one sends the event.
+        // If two producers get here at once, only one sends the event.
         if self.armed.swap(IDLE, Ordering::Relaxed) == IDLE {
             return;
         }

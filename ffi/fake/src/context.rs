@@ -14,7 +14,7 @@ use crate::device::Device;
 use crate::signal::Signal;
 use crate::{completion_queue, errno, faults, port, receive, send, shared_receive};
 
-/// What `abi_compat` holds in a context that has the extended part (`__VERBS_ABI_IS_EXTENDED` in C).
+/// Value of `abi_compat` in a context that has the extended part (`__VERBS_ABI_IS_EXTENDED` in C).
 const EXTENDED: usize = usize::MAX;
 
 /// From the start of the whole to the context that the caller knows.

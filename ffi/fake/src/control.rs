@@ -75,7 +75,8 @@ numbered! {
 }
 
 impl Call {
-    /// What makes something that a device works with, each with what destroys it: calls that may take milliseconds.
+    /// Calls that make an object that a device works with, each with the call that destroys it. They may take
+    /// milliseconds.
     pub const LIVES: [(Self, Self); 8] = [
         (Self::OpenDevice, Self::CloseDevice),
         (Self::AllocPd, Self::DeallocPd),
@@ -118,7 +119,7 @@ numbered! {
 }
 
 numbered! {
-    /// What contexts that are opened later do without.
+    /// Parts that contexts opened later lack.
     Without {
         Nothing = "nothing: all is there",
         QueryPort = "verbs_context.query_port: the context ends before it",
@@ -131,7 +132,7 @@ numbered! {
     }
 }
 
-/// What the function is asked to do.
+/// Commands of the control function.
 const HEAL: u32 = 0;
 const FAIL: u32 = 1;
 const GIVE: u32 = 2;
@@ -177,10 +178,9 @@ impl fmt::Display for NotLoaded {
 impl core::error::Error for NotLoaded {}
 
 impl Control {
-    /// Of the shared object at this path, which this process has loaded already.
+    /// Returns the control of the shared object at this path, which this process has loaded already.
     ///
-    /// # Errors
-    /// It has not, or it is another library.
+    /// # Errors The process has not loaded it, or it is another library.
     pub fn of(path: &Path) -> Result<Self, NotLoaded> {
         let name = CString::new(path.as_os_str().as_encoded_bytes())
             .map_err(|_| NotLoaded("a path with a NUL".to_owned()))?;
@@ -216,7 +216,7 @@ impl Control {
         (self.entry)(GIVE, value as u32, number, 0);
     }
 
-    /// What contexts opened from now on do without.
+    /// Makes contexts opened from now on lack this part.
     pub fn lack(self, what: Without) {
         (self.entry)(LACK, what as u32, 0, 0);
     }
@@ -244,7 +244,7 @@ impl Control {
     }
 }
 
-/// What the loader said last.
+/// Last message of the loader.
 fn said() -> String {
     // SAFETY: takes nothing; the text lives until the next call of this thread (dlerror(3)).
     let text: *const c_char = unsafe { libc::dlerror() };

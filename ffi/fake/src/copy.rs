@@ -31,7 +31,7 @@ impl Piece {
         bytes: 0,
     };
 
-    /// What follows its first bytes.
+    /// The piece behind its first bytes.
     const fn after(self, bytes: usize) -> Self {
         Self {
             start: self.start.wrapping_add(bytes),

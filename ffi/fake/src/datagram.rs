@@ -1,4 +1,4 @@
-//! What becomes of a datagram: it arrives, or is lost without a word.
+//! Delivery of datagrams: each arrives, or is lost without a word.
 //!
 //! Source: InfiniBand Architecture volume 1, sections 9.8.3 and C10-93.1.1.
 
@@ -15,9 +15,9 @@ use crate::queue_pair::{QueuePair, state};
 use crate::registry;
 use crate::send::Request;
 
-/// What stands in front of a datagram.
+/// Bytes in front of a datagram.
 const GRH_BYTES: usize = 40;
-/// How much of that is an IPv4 header, at its end.
+/// Bytes of an IPv4 header, which lies at the end of those.
 const IPV4_BYTES: usize = 20;
 /// `UDP`.
 const PROTOCOL: u8 = 17;

@@ -83,7 +83,7 @@ impl Device {
         (0x0200_00ff_fe00_0000 | u64::from(self.number)).to_be()
     }
 
-    /// What `ibv_query_device(3)` says of it.
+    /// Its attributes, as `ibv_query_device(3)` returns them.
     pub(crate) fn attributes(&self) -> ibv_device_attr {
         // SAFETY: integers and integer newtypes only, for which zero bytes are a value.
         let mut attributes: ibv_device_attr = unsafe { core::mem::zeroed() };

@@ -1,6 +1,6 @@
-//! What a request does to the peer: the checks of requester and responder, and the copying.
+//! Execution of requests at the peer: the checks of requester and responder, and the copying.
 //!
-//! Source for who answers what: InfiniBand Architecture volume 1, sections 9.7.4 and 9.9.
+//! Source of the answers: InfiniBand Architecture volume 1, sections 9.7.4 and 9.9.
 
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
@@ -31,17 +31,17 @@ pub(crate) struct Responder {
     pub(crate) qp: *mut ibv_qp,
     pub(crate) peer_qpn: u32,
     pub(crate) attributes: ResponderAttributes,
-    /// Where the receives of the core's next queue pair begin.
+    /// Position where the receives of the core's next queue pair begin.
     pub(crate) next_position: u64,
 }
 
-/// What a queue pair was told for its peer's requests.
+/// Attributes of a queue pair for its peer's requests.
 #[derive(Clone, Copy)]
 pub(crate) struct ResponderAttributes {
     access: u32,
     reads_max: u8,
     rnr_timer: u8,
-    /// What datagrams must bring.
+    /// Q_Key that datagrams must carry.
     pub(crate) qkey: u32,
 }
 
@@ -69,12 +69,12 @@ impl Responder {
         next_position: 0,
     };
 
-    /// Of a queue pair that begins.
+    /// The responder of a queue pair that begins.
     pub(crate) const fn of(qp: *mut ibv_qp) -> Self {
         Self { qp, ..Self::NONE }
     }
 
-    /// Of none, the last one's receives having ended at this position.
+    /// No responder: the receives of the last queue pair ended at this position.
     pub(crate) const fn after(next_position: u64) -> Self {
         Self {
             next_position,
@@ -97,14 +97,14 @@ pub(crate) enum Outcome {
     },
 }
 
-/// What a request waits for.
+/// Reason why a request waits.
 #[derive(Clone, Copy)]
 pub(crate) enum Wait {
     /// A peer that answers.
     Peer,
     /// A receive of the peer's, which says when to try again.
     Receive(Duration),
-    /// Those before it.
+    /// Requests before it.
     Turn,
 }
 
@@ -288,7 +288,7 @@ impl Answer<'_> {
         Outcome::Wait(Wait::Receive(rnr_timer(self.attributes.rnr_timer)))
     }
 
-    /// What the request's key opens, for this much.
+    /// Memory that the request's key opens for this much.
     fn opened(&self, access: u32, bytes: u64) -> Option<Pinned> {
         if self.attributes.access & access == 0 {
             return None;
@@ -471,7 +471,7 @@ pub(crate) fn complete_receive(qp: &QueuePair, wr_id: u64, position: u64, status
 /// Flushes the receives of a queue pair in ERR, whose responder's flag is held (S6).
 pub(crate) fn flush_receives(qp: &QueuePair) {
     if qp.srq().is_some() {
-        // What is shared is not flushed (S22).
+        // Receives of a shared queue are not flushed (S22).
         return;
     }
     let mut taken = qp.receives_taken.load(Ordering::Relaxed);

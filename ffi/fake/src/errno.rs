@@ -23,7 +23,7 @@ pub(crate) fn minus_one(value: c_int) -> c_int {
     -1
 }
 
-/// What a function that returns an errno value returns.
+/// Return value of a function that returns an errno value.
 pub(crate) fn value(outcome: Result<(), c_int>) -> c_int {
     outcome.err().unwrap_or(0)
 }

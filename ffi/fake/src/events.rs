@@ -41,7 +41,7 @@ impl Unacknowledged {
     }
 }
 
-/// What an event is about.
+/// Subject of an event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum About {
     QueuePair(*mut ibv_qp),
@@ -89,7 +89,7 @@ impl About {
     /// The object is live.
     unsafe fn unacknowledged<'a>(self) -> Option<&'a Unacknowledged> {
         match self {
-            // What a test has made up.
+            // An event that a test made up names no object.
             Self::QueuePair(qp) if qp.is_null() => None,
             Self::CompletionQueue(cq) if cq.is_null() => None,
             Self::SharedReceiveQueue(srq) if srq.is_null() => None,

@@ -1,7 +1,7 @@
 //! The functions that a libibverbs exports, under their C names.
 //!
-//! Each translates its arguments and the way it fails (an errno value, null, or minus one); what it does
-//! stands in the module it calls. Those this fake has no use for are in `unsupported`.
+//! Each function translates its arguments and its way to fail (an errno value, null, or minus one). The work is
+//! done in the module it calls. Functions that this fake has no use for are in `unsupported`.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::ptr;
@@ -273,7 +273,7 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     errno::value(unsafe { domain::dealloc(pd) })
 }
 
-/// What the three registrations have in common.
+/// The common part of the three registrations.
 ///
 /// # Safety
 /// The domain is live, and the memory stays until it is deregistered (`ibv_reg_mr(3)`).

@@ -1,6 +1,6 @@
-//! What goes wrong on purpose: the state that `control` sets and every call looks at.
+//! Faults on purpose: the state that `control` sets and every call looks at.
 //!
-//! Nothing does unless a test says so. A call on the data path then costs one load more.
+//! No fault is set unless a test sets it. Without one, a call on the data path costs one load more.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};

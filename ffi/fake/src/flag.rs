@@ -1,4 +1,4 @@
-//! What one thread at a time may look at, behind a flag that is nearly always free.
+//! State for one thread at a time, behind a flag that is nearly always free.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};

@@ -5,7 +5,7 @@
 /// # Safety
 /// The type is `repr(C)` and its first field an `UnsafeCell<Self::Verbs>`.
 pub(crate) unsafe trait Handle: Sized {
-    /// What the caller sees.
+    /// The structure that the caller sees.
     type Verbs;
 }
 

@@ -1,4 +1,4 @@
-//! A fake libibverbs: what `ffi` runs on where there is no RDMA device.
+//! A fake libibverbs, on which `ffi` runs if there is no RDMA device.
 //!
 //! The shared object exports every function that `rdma_sys` looks up, over the same structures, and
 //! is loaded in place of the real one (`rdma_sys::LIBRARY_ENV`, `rdma_sys::load_from`). The Rust side
@@ -9,31 +9,31 @@
 //! of this machine. Queue pairs find each other by number within the process. There are two kinds of
 //! connection:
 //!
-//! - **loopback**, to another queue pair of the process. Requests are carried out when they are
-//!   posted, with the checks a device makes; what must wait (no receive, no peer yet) waits in the
-//!   send queue, in order.
-//! - **null**, to itself or to [`NULL_QPN`]. Signaled requests complete at once, and nothing is
-//!   looked at or delivered: what remains is the cost of the caller's own side.
+//! 1. **loopback**, to another queue pair of the process. Requests are carried out when they are posted, with the
+//!    checks that a device makes. A request that must wait (no receive, no peer yet) waits in the send queue, in
+//!    order.
+//! 2. **null**, to itself or to [`NULL_QPN`]. Signaled requests complete at once, and nothing is looked at or
+//!    delivered: only the cost of the caller's own side remains.
 //!
-//! A null queue pair posts without a lock. A loopback one takes a flag of its own for each post call
-//! and one of its peer's for each request, as providers with a spin lock per queue do. Nothing
-//! allocates or makes a system call on the data path, but where a completion queue was armed: then
-//! its descriptor is written.
+//! A null queue pair posts without a lock. A loopback one takes a flag of its own for each post call and one of
+//! its peer's for each request, as providers with a spin lock per queue do. The data path does not allocate. It
+//! makes a system call only if a completion queue was armed, whose descriptor is then written.
 //!
 //! As with a thread domain and a completion queue made for a single thread, and as `ffi` promises:
 //! **one thread at a time posts to a queue, and one polls a completion queue**.
 //!
-//! Where it differs from a device:
+//! Differences from a device:
 //!
-//! - retry timers run out only while the send completion queue is polled or the queue pair posted to,
-//!   and a receiver-not-ready timer takes 50 ms at least;
-//! - there are reliable connections and datagrams only, no extended queues and no memory windows of type 1 or 2;
-//! - a datagram arrives where there is a receive for it, in order and once; a send of one that fails brings
-//!   the queue pair to SQE, as verbs say;
-//! - completions of a destroyed queue pair may still be polled, as on rxe;
-//! - an overrun completion queue drops what does not fit, says so by an event and goes on, as rxe's;
-//! - a failed completion holds rubbish in every field that means nothing then (S7), on purpose;
-//! - closing a device with anything left on it is refused (`EBUSY`), where a kernel would clean up.
+//! 1. Retry timers run out only while the send completion queue is polled or the queue pair posted to. A
+//!    receiver-not-ready timer takes 50 ms at least.
+//! 2. There are reliable connections and datagrams only, no extended queues and no memory windows of type 1 or 2.
+//! 3. A datagram arrives if there is a receive for it, in order and once. A send of one that fails brings the
+//!    queue pair to SQE, as verbs say.
+//! 4. Completions of a destroyed queue pair may still be polled, as on rxe.
+//! 5. An overrun completion queue drops a completion that does not fit, reports it by an event and goes on, as
+//!    rxe's.
+//! 6. A failed completion holds rubbish in every field that means nothing then (S7), on purpose.
+//! 7. Closing a device with anything left on it is refused (`EBUSY`), where a kernel would clean up.
 //!
 //! | variable | meaning | default |
 //! |---|---|---|

@@ -1,8 +1,8 @@
 //! Registered memory: a table that keys lead into, read without a lock.
 //!
-//! A key is an index and eight bits that change each time the index is used again, so a key that was
-//! given back names nothing. Who reaches memory by a key of its peer's pins the entry, and
-//! deregistering waits for that: afterwards nothing of ours touches the memory, as with a device.
+//! A key is an index and eight bits that change each time the index is used again, so a key that was given back
+//! names nothing. A request that reaches memory by its peer's key pins the entry, and deregistering waits for the
+//! pins. Afterwards nothing of ours touches the memory, as with a device.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -87,7 +87,7 @@ fn entry(key: u32) -> Option<&'static Entry> {
 }
 
 impl Entry {
-    /// Where `bytes` bytes at `address` are, if they lie within and all of `access` is allowed.
+    /// Returns the place of `bytes` bytes at `address`, if they lie within and all of `access` is allowed.
     fn piece(&self, pd: *mut ibv_pd, access: u32, address: u64, bytes: u64) -> Option<Piece> {
         let offset = address.checked_sub(self.address.load(Ordering::Relaxed))?;
         let end = offset.checked_add(bytes)?;
@@ -105,7 +105,7 @@ impl Entry {
     }
 }
 
-/// Where the bytes are that a local element names; `None` where the key does not allow it.
+/// Returns the bytes that a local element names; `None` if the key does not allow it.
 ///
 /// The program keeps the memory until its request is done, so nothing is pinned.
 #[inline]
@@ -131,7 +131,7 @@ impl Drop for Pinned {
     }
 }
 
-/// Where the bytes are that a remote key opens; `None` where it does not allow it.
+/// Returns the bytes that a remote key opens; `None` if it does not allow it.
 #[inline]
 pub(crate) fn remote(key: u32, pd: *mut ibv_pd, access: u32, address: u64, bytes: u64) -> Option<Pinned> {
     let entry = entry(key)?;
@@ -164,7 +164,7 @@ const fn bits(flags: ibv_access_flags) -> u32 {
     flags.0
 }
 
-/// What a registration may allow here.
+/// Access flags that a registration may have here.
 const KNOWN: u32 = bits(ibv_access_flags::IBV_ACCESS_LOCAL_WRITE)
     | bits(ibv_access_flags::IBV_ACCESS_REMOTE_WRITE)
     | bits(ibv_access_flags::IBV_ACCESS_REMOTE_READ)
@@ -172,7 +172,7 @@ const KNOWN: u32 = bits(ibv_access_flags::IBV_ACCESS_LOCAL_WRITE)
     | bits(ibv_access_flags::IBV_ACCESS_HUGETLB)
     | rdma_sys::IBV_ACCESS_OPTIONAL_RANGE;
 
-/// What needs LOCAL_WRITE beside it (S26).
+/// Access flags that need LOCAL_WRITE beside them (S26).
 const WRITES: u32 =
     bits(ibv_access_flags::IBV_ACCESS_REMOTE_WRITE) | bits(ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC);
 
@@ -208,7 +208,7 @@ pub(crate) unsafe fn register(
     // SAFETY: live, as the caller vouches.
     let domain: &Domain = unsafe { look_at(pd) };
     domain.children.add();
-    // Where it fails somebody asked, or registered, before.
+    // If the exchange fails, the program asked, or registered memory, before.
     let _ = CHILDREN.compare_exchange(UNASKED, TOO_LATE, Ordering::Relaxed, Ordering::Relaxed);
     Ok(hand_out(Region {
         verbs: UnsafeCell::new(ibv_mr {

@@ -182,7 +182,7 @@ pub(crate) fn modify(qp: &QueuePair, wanted: &ibv_qp_attr, mask: u32) -> Result<
     let mut responder = qp.core.responder.lock();
     let is_null = attributes.dest_qp_num == qp.qpn || attributes.dest_qp_num == NULL_QPN;
     let goes_on = from == state::DRAIN && to == state::READY_TO_SEND;
-    // What goes nowhere is done as it is posted, and never waits.
+    // A send on a null connection is done as it is posted, and never waits.
     if goes_on && requester.is_under_way() || to == state::DRAIN && is_null {
         return Err(libc::EINVAL);
     }
@@ -194,7 +194,7 @@ pub(crate) fn modify(qp: &QueuePair, wanted: &ibv_qp_attr, mask: u32) -> Result<
     drop(kept);
     if to == state::RESET {
         requester.forget_waiting(qp);
-        // What was posted is forgotten, as if it had been polled.
+        // Posted requests are forgotten, as if they had been polled.
         let receives = qp.receives_posted.load(Ordering::Relaxed);
         qp.receives_taken.store(receives, Ordering::Relaxed);
         qp.core.receives_polled.store(receives, Ordering::Relaxed);
@@ -219,7 +219,7 @@ pub(crate) fn modify(qp: &QueuePair, wanted: &ibv_qp_attr, mask: u32) -> Result<
         send::run(qp.core);
     }
     if to == state::READY_TO_RECEIVE {
-        // What the peer had to keep until now.
+        // Requests that the peer had to keep until now are carried out.
         if let Some(peer) = registry::find(attributes.dest_qp_num) {
             send::run(peer);
         }

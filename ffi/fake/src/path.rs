@@ -1,4 +1,4 @@
-//! Where the shared object lies: for the tests and programs that load it.
+//! Path of the shared object, for the tests and programs that load it.
 
 use core::fmt;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 /// The shared object is not where cargo puts it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotBuilt {
-    /// Where it was looked for.
+    /// Paths that were tried.
     pub looked: Vec<PathBuf>,
 }
 

@@ -26,7 +26,7 @@ pub(crate) const MTU_BYTES: u32 = 4096;
 /// `LinkUp`. Source: InfiniBand Architecture volume 1, section 14.2.5.6 (PortPhysicalState).
 const LINK_UP: u8 = 5;
 
-/// What `ibv_query_port(3)` says.
+/// Attributes of a port, as `ibv_query_port(3)` returns them.
 ///
 /// # Errors
 /// `EINVAL`: there is no such port.

@@ -34,12 +34,12 @@ pub(crate) mod state {
     pub(crate) const READY_TO_RECEIVE: u32 = ibv_qp_state::IBV_QPS_RTR.0;
     pub(crate) const READY_TO_SEND: u32 = ibv_qp_state::IBV_QPS_RTS.0;
     pub(crate) const DRAIN: u32 = ibv_qp_state::IBV_QPS_SQD.0;
-    /// Of datagrams alone.
+    /// A state of datagram queue pairs alone.
     pub(crate) const SEND_ERROR: u32 = ibv_qp_state::IBV_QPS_SQE.0;
     pub(crate) const ERROR: u32 = ibv_qp_state::IBV_QPS_ERR.0;
 }
 
-/// What posting a send does: refuse it, complete it, or carry it out (or flush it).
+/// Effect of posting a send: it is refused, completed, or carried out (or flushed).
 pub(crate) mod path {
     pub(crate) const REFUSE: u8 = 0;
     pub(crate) const NULL: u8 = 1;
@@ -155,7 +155,7 @@ impl QueuePair {
         self.receives_taken.store(position, Ordering::Relaxed);
     }
 
-    /// What tells how far receives were polled; those of a shared queue are counted there.
+    /// Counter of polled receives; `None` for a shared queue, which has its own.
     pub(crate) fn receive_progress(&self) -> Option<&'static AtomicU64> {
         if self.srq.is_some() {
             None
@@ -253,7 +253,7 @@ pub(crate) unsafe fn create(pd: *mut ibv_pd, wanted: &mut ibv_qp_init_attr) -> R
     Ok(qp)
 }
 
-/// What is granted: what was asked for, and one element at least.
+/// Capacities that are granted: as asked for, and one element at least.
 fn granted(wanted: &ibv_qp_init_attr) -> Result<ibv_qp_cap, c_int> {
     let mut caps = wanted.cap;
     let too_much = caps.max_send_wr > QUEUE_DEPTH_MAX

@@ -1,8 +1,8 @@
 //! Queue pairs by their numbers.
 //!
-//! What a peer or an old completion may still name of a queue pair is its core. Cores are never
-//! freed, only used again, so a reference to one is always good; a core knows which queue pair it
-//! belongs to now, if any.
+//! The core of a queue pair is the part that a peer or an old completion may still name. Cores are never freed,
+//! only used again, so a reference to one is always good. A core knows which queue pair it belongs to now, if
+//! any.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};

@@ -3,7 +3,7 @@
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 
-/// The places. Who may touch which one is told by positions that the owner keeps.
+/// The places. Positions that the owner keeps say which side may touch which place.
 pub(crate) struct Ring<T> {
     places: Box<[UnsafeCell<MaybeUninit<T>>]>,
     mask: u64,

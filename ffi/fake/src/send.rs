@@ -27,15 +27,15 @@ pub(crate) struct Requester {
     /// The queue pair, or null; live as long as it stands here.
     pub(crate) qp: *mut ibv_qp,
     pub(crate) attributes: RequesterAttributes,
-    /// What the oldest send waits for; from it on all sends are stored.
+    /// Reason why the oldest send waits; from it on all sends are stored.
     waiting: Option<Waiting>,
-    /// It is to be told that nothing is under way any more.
+    /// Whether an event is to report that no send is under way any more.
     pub(crate) tells_drained: bool,
-    /// Where the core's next queue pair begins.
+    /// Position where the core's next queue pair begins.
     pub(crate) next_position: u64,
 }
 
-/// What a queue pair was told for its sends.
+/// Attributes of a queue pair for its sends.
 #[derive(Clone, Copy)]
 pub(crate) struct RequesterAttributes {
     pub(crate) peer_qpn: u32,
@@ -57,8 +57,8 @@ impl From<ibv_qp_attr> for RequesterAttributes {
     }
 }
 
-/// The shortest wait for a receive, whatever the timer was set to: a thread of this machine that is not
-/// running now has to get its turn. rxe, with the same trouble, takes 4 ms at least.
+/// Shortest wait for a receive, whatever the timer was set to. A thread of this machine that is not running now
+/// must get its turn. rxe takes 4 ms at least for a similar reason.
 const TIMER_MIN: Duration = Duration::from_millis(50);
 
 struct Waiting {
@@ -84,12 +84,12 @@ impl Requester {
         next_position: 0,
     };
 
-    /// Of a queue pair that begins.
+    /// The requester of a queue pair that begins.
     pub(crate) const fn of(qp: *mut ibv_qp) -> Self {
         Self { qp, ..Self::NONE }
     }
 
-    /// Of none, the last one having ended at this position.
+    /// No requester: the sends of the last queue pair ended at this position.
     pub(crate) const fn after(next_position: u64) -> Self {
         Self {
             next_position,
@@ -169,7 +169,7 @@ pub(crate) struct Request<'a> {
     pub(crate) rkey: u32,
     pub(crate) compare_add: u64,
     pub(crate) swap: u64,
-    /// Where a datagram goes.
+    /// Destination of a datagram.
     pub(crate) way: Option<ud_t>,
     pub(crate) elements: &'a [ibv_sge],
 }
@@ -316,7 +316,7 @@ impl Stored {
                 length = length.wrapping_add(bytes);
             }
             stored.count = 1;
-            // Where it lies is known once it lies there.
+            // The address is known once the request lies in its place.
             let [first, ..] = &mut stored.elements;
             first.length = u32::try_from(length).unwrap_or(0);
         } else {
@@ -350,7 +350,7 @@ impl Stored {
     }
 }
 
-/// What a completion calls an operation.
+/// Opcode of an operation in its completion.
 const fn opcode_of(opcode: ibv_wr_opcode) -> ibv_wc_opcode {
     match opcode {
         ibv_wr_opcode::IBV_WR_RDMA_WRITE | ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => {
@@ -602,7 +602,7 @@ fn run_stored(qp: &QueuePair, requester: &mut Requester) -> Option<&'static Core
 }
 
 impl Waiting {
-    /// What becomes of an outcome when the time for it is over.
+    /// Returns the outcome, or a failure if it waits for the same reason past its deadline.
     fn out_of_patience(&self, outcome: Outcome) -> Outcome {
         let Outcome::Wait(reason) = outcome else {
             return outcome;

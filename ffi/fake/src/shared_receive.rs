@@ -32,7 +32,7 @@ pub(crate) struct SharedReceiveQueue {
     taken: AtomicU64,
     /// Whether a peer's request waits for a receive.
     wanted: AtomicBool,
-    /// Who takes holds it; inside is the limit, zero where none is armed.
+    /// Held by a thread that takes a receive; inside is the limit, zero if none is armed.
     limit: Guarded<u32>,
     pub(crate) children: Children,
     pub(crate) events: Unacknowledged,
@@ -190,7 +190,7 @@ pub(crate) unsafe fn modify(srq: *mut ibv_srq, wanted: &ibv_srq_attr, mask: u32)
     Ok(())
 }
 
-/// What `ibv_query_srq(3)` says.
+/// Attributes of the queue, as `ibv_query_srq(3)` returns them.
 ///
 /// # Safety
 /// The queue is live.

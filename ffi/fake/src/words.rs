@@ -1,4 +1,4 @@
-//! What the functions say that describe a value.
+//! Words of the functions that describe a value.
 
 use core::ffi::{CStr, c_char};
 

@@ -1,4 +1,4 @@
-//! That every function `rdma_sys` looks up is exported, with the signature it is called by.
+//! Tests that every function `rdma_sys` looks up is exported, with the signature it is called by.
 
 use super::unsupported;
 

@@ -1,10 +1,10 @@
-//! Who answers what when a request is wrong.
+//! Tests of wrong requests: which side answers, and how.
 
 use rdma_sys::*;
 
 use crate::rig::{Device, FLUSHED, QueuePair, Region, SUCCESS, poll, send};
 
-/// What one wrong request makes of a connection: what each side polled, and the events.
+/// Results of one wrong request: completions that each side polled, and the events.
 type Seen = (
     Vec<(u64, ibv_wc_status)>,
     Vec<(u64, ibv_wc_status)>,
@@ -64,7 +64,7 @@ fn s9_rights_of_peers() {
         assert_eq!(outcome(&device, &receive, request), refused);
     }
     assert_eq!(window.read(0, 64), [0; 64]);
-    // Of a key that was given back nothing is left.
+    // A key that was given back opens nothing.
     let key = read_only.key();
     read_only.release();
     let request = one_sided(ibv_wr_opcode::IBV_WR_RDMA_READ, local_8, address, key);

@@ -1,4 +1,4 @@
-//! What may be destroyed when, what the library says of itself, and what it refuses to make.
+//! Tests of lifetimes: the order of destroying, the library's own facts, and objects that it refuses to make.
 
 use core::ptr;
 use core::time::Duration;

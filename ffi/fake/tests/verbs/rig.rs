@@ -9,7 +9,7 @@ use rdma_sys::*;
 /// No wait of a test is longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What registrations and queue pairs allow: everything.
+/// Access that registrations and queue pairs allow: all of it.
 pub(crate) const ALL: i32 = 15;
 
 /// An opened device; closed and checked at the end.
@@ -297,7 +297,7 @@ impl QueuePair {
         }
     }
 
-    /// What has completed now.
+    /// Completions by now.
     pub(crate) fn polled(&self) -> Vec<(u64, ibv_wc_status)> {
         poll(self.cq)
             .into_iter()
@@ -313,7 +313,7 @@ impl QueuePair {
     }
 }
 
-/// What has completed now.
+/// Completions by now.
 pub(crate) fn poll(cq: *mut ibv_cq) -> Vec<ibv_wc> {
     let mut completions: [ibv_wc; 4] = zeroed();
     let mut all = Vec::new();

@@ -68,7 +68,7 @@ fn many_senders_complete_into_one_queue() {
                 };
                 for message in 0..MESSAGES {
                     sender.post(&[send(message, &[element])]).unwrap();
-                    // Where the receiver is behind, the message waits and completes later.
+                    // If the receiver is behind, the message waits and completes later.
                     while sender.polled().is_empty() {
                         thread::yield_now();
                     }

@@ -135,7 +135,7 @@ fn s12_retries_that_end_fail_the_request_and_flush_the_rest() {
     polled.sort_by_key(|(wr_id, _)| *wr_id);
     let exceeded = ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR;
     assert_eq!(polled, [(1, exceeded), (2, FLUSHED), (9, FLUSHED)], "S5, S6");
-    // What comes later is flushed at once, in both queues (S3).
+    // Requests posted later are flushed at once, in both queues (S3).
     one.post(&[send(3, &[])]).unwrap();
     one.receive(10, &[]).unwrap();
     assert_eq!(one.polled(), [(3, FLUSHED), (10, FLUSHED)]);
@@ -144,7 +144,8 @@ fn s12_retries_that_end_fail_the_request_and_flush_the_rest() {
     device.close();
 }
 
-/// What is under way keeps a drained queue from going on, and none from being reset (S1). What is refused changes nothing.
+/// A send under way keeps a drained queue from going on, but no queue from being reset (S1). A refused change
+/// changes nothing.
 #[test]
 fn s01_a_send_queue_with_a_send_under_way_is_reset_and_does_not_go_on() {
     let device = Device::open();
