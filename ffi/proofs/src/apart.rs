@@ -14,8 +14,9 @@ use crate::{End, Pair};
 /// Slots of the memory that each half that sends leases from: more than its queue holds requests.
 const SLOTS: u32 = 256;
 
-/// The traffic of two Workers taken apart: leases filled, sent alone, in batches and inline, submitted on the half's
-/// own thread and by submitters, one-sided operations, and messages that one half received and the other sends on.
+/// The traffic of two Workers taken apart. Leases are filled and sent alone, in batches and inline. They are
+/// submitted on the half's own thread and by submitters. There are one-sided operations, and messages that one
+/// half received and the other sends on.
 #[derive(Debug)]
 pub struct Apart {
     a: Halves,
@@ -234,7 +235,7 @@ impl Apart {
         self.next
     }
 
-    /// Who sends, and to whom.
+    /// Returns the sending side, then the receiving side.
     const fn ends(&mut self, is_back: bool) -> (&mut Halves, &mut Halves) {
         let Self { a, b, .. } = self;
         if is_back { (b, a) } else { (a, b) }

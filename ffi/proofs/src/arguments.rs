@@ -1,6 +1,6 @@
-//! What a program is told: `[--requests COUNT] [--plant]`.
+//! Arguments of a program: `[--requests COUNT] [--plant]`.
 
-/// What a program is told.
+/// Arguments of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Arguments {

@@ -16,11 +16,11 @@ pub const SLOT_BYTES: u32 = 64;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Bare {
-    /// Where it sends.
+    /// Queue that sends.
     pub send: SendQueue,
-    /// Where it receives: nothing ever comes.
+    /// Queue that receives: nothing ever comes.
     pub receive: ReceiveQueue,
-    /// Where its sends complete.
+    /// Completion queue of the sends.
     pub sends: CompletionQueue,
     /// Memory to send.
     pub arena: Arena,

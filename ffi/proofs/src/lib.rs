@@ -1,15 +1,16 @@
-//! What is proven of doorbell by unsafe code or the bare bindings.
+//! Proofs about doorbell that need unsafe code or the bare bindings.
 //!
-//! - `allocations`, `page_faults`, `system_calls`: what a million requests through the public Channel do
-//!   not do. Two Workers of one process, over the fake libibverbs, send each other everything there is; and so do
-//!   two that were taken apart. The tests run them once more where bytes do not land in order.
-//! - `panic_free`: that the hot functions cannot panic. It links only where the optimiser has found no way
-//!   to a panic in any of them; `planted_panic` is made to have one.
-//! - `freestanding`, a package of its own: that `core` and `hotpath` link without std and an allocator.
-//! - `cargo bench -p doorbell-proofs --bench posting`: what the posting guard costs over a loop by hand.
+//! 1. `allocations`, `page_faults`, `system_calls`: a million requests through the public Channel do none of
+//!    these. Two Workers of one process, over the fake libibverbs, send each other every kind of request. Two
+//!    Workers that were taken apart do so, too. The tests run them once more with bytes that do not land in
+//!    order.
+//! 2. `panic_free`: the hot functions cannot panic. It links only if the optimiser has found no way to a panic in
+//!    any of them. `planted_panic` is made to have one.
+//! 3. `freestanding`, a package of its own: `core` and `hotpath` link without std and an allocator.
+//! 4. `cargo bench -p doorbell-proofs --bench posting`: the cost of the posting guard over a loop by hand.
 //!
-//! Each program fails where what it proves is not so, and is made to fail by `--plant`: the tests run
-//! both. Here is what the programs share.
+//! Each program fails if the property it proves does not hold, and is made to fail by `--plant`: the tests run
+//! both. This library holds the parts that the programs share.
 
 mod apart;
 mod arguments;

@@ -24,9 +24,9 @@ pub struct End {
     pub worker: Worker,
     /// Its end of the connection.
     pub channel: ChannelId,
-    /// What the other may reach.
+    /// Memory that the other side may reach.
     pub window: LocalWindow,
-    /// What submits to the Worker: through a ring of its own, and through one that it shares.
+    /// Submitters to the Worker: through a ring of its own, and through one that it shares.
     pub submitters: [Submitter; 2],
 }
 
@@ -46,7 +46,7 @@ pub struct Pair {
     pub a: End,
     /// The one that connected.
     pub b: End,
-    /// What has to outlive them.
+    /// The node, which has to outlive them.
     pub node: Node,
 }
 

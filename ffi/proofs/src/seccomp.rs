@@ -4,7 +4,7 @@ use std::io;
 
 use libc::{c_ulong, sock_fprog};
 
-/// What `seccomp(2)` calls the architecture the program was built for.
+/// Number by which `seccomp(2)` names the architecture that the program was built for.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]

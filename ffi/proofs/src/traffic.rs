@@ -1,6 +1,6 @@
-//! Traffic both ways over everything the data path does: leases filled, sent alone, in batches and
-//! inline, gathered, signaled and not, one-sided operations, messages through one-sided rings, submissions, answers
-//! from within a poll, leases released and dropped, and queues run into their ends.
+//! Traffic both ways over every part of the data path. Leases are filled, then sent alone, in batches and inline,
+//! gathered, signaled and not. There are one-sided operations, messages through one-sided rings, submissions, and
+//! answers from within a poll. Leases are released and dropped, and queues run into their ends.
 
 use core::fmt;
 use core::time::Duration;
@@ -47,7 +47,7 @@ impl fmt::Display for Stuck {
 
 impl core::error::Error for Stuck {}
 
-/// What an end sent that is yet to arrive, and asked for that is yet to come back.
+/// Requests of an end whose messages are yet to arrive, or whose data is yet to come back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Owed {
     messages: u64,
@@ -60,9 +60,9 @@ struct Owed {
 #[derive(Debug)]
 pub struct Traffic {
     pair: Pair,
-    /// Of a, and of b.
+    /// Rings of a, and of b.
     rings: [RingChannel; 2],
-    /// By a to b, and by b to a.
+    /// Requests by a to b, and by b to a.
     owed: [Owed; 2],
     /// The number of the next message.
     next: u64,
@@ -108,7 +108,8 @@ impl Traffic {
         self.would_block
     }
 
-    /// What told of the messages of the rings so far: where bytes do not land in order, each of them an immediate.
+    /// Way by which messages of the rings were reported so far. If bytes do not land in order, each has an
+    /// immediate.
     #[must_use]
     pub const fn rings_are_told_by(&self) -> &'static str {
         if self.told > 0 { "immediates" } else { "trailers" }
@@ -276,7 +277,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// What brings data back.
+    /// Posts the operations that bring data back.
     fn one_sided(&mut self, of: Side) -> Result<(), Stuck> {
         let refused = Stuck("a one-sided request was refused");
         let (from, to) = self.ends(of);
@@ -330,8 +331,8 @@ impl Traffic {
         Ok(())
     }
 
-    /// What submitters send, and the thread that polls with them: messages and WRITEs, more than a ring holds, through
-    /// either kind of ring.
+    /// Sends by submitters, and by the thread that polls with them: messages and WRITEs, more than a ring holds,
+    /// through either kind of ring.
     fn submitted(&mut self, of: Side) -> Result<(), Stuck> {
         let refused = Stuck("a submission was refused");
         let number = self.number();
@@ -499,7 +500,7 @@ impl Traffic {
         self.next
     }
 
-    /// Who sends, and to whom.
+    /// Returns the sending end, then the receiving end.
     const fn ends(&mut self, of: Side) -> (&mut End, &mut End) {
         let Pair { a, b, .. } = &mut self.pair;
         match of {
@@ -508,7 +509,7 @@ impl Traffic {
         }
     }
 
-    /// What a side is owed, and what the other is.
+    /// Returns the open requests by a side, then those by the other.
     const fn owed(&mut self, of: Side) -> [&mut Owed; 2] {
         let [by_a, by_b] = &mut self.owed;
         match of {

@@ -1,5 +1,6 @@
-//! Who accepts by polling makes no call of a device that looks at its ports, or makes or destroys a queue pair, over `ffi` on the
-//! fake libibverbs: as in `dialing`, such calls are held on every thread but the one that polls.
+//! A thread that accepts by polling makes no call of a device that looks at its ports, or makes or destroys a
+//! queue pair. Runs over `ffi` on the fake libibverbs: as in `dialing`, such calls are held on every thread but
+//! the one that polls.
 //!
 //! One test, since calls are held, and counted, for the whole process.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
@@ -25,7 +26,7 @@ mod held;
 /// How long a look at the ports is good for, and a little more.
 const LOOK_LASTS: Duration = Duration::from_millis(1100);
 
-/// What an initiator calls in front of who accepts: one look, one queue pair, and that brought to INIT.
+/// Calls of the initiator in front of the acceptor's: one look, one queue pair, and one change to INIT.
 const INITIATORS: u32 = 1;
 
 /// A listener's way to accept.
@@ -49,7 +50,7 @@ struct Two {
     to: SocketAddr,
 }
 
-/// What came of a peer, where it is accepted.
+/// Outcome of a peer at the acceptor.
 type Outcome = Result<ChannelId, ConnectError>;
 
 impl Two {
@@ -144,7 +145,7 @@ impl Two {
     /// Goes on with a dial until who accepts waits for a held call, the first one after `after` others.
     fn hold(&mut self, call: Call, after: u32) -> Connecting {
         if call == Call::OpenDevice {
-            // What handshakes aside saw of the ports when the first came is too old by then.
+            // The ports as seen by handshakes aside at the first peer are too old by then.
             std::thread::sleep(LOOK_LASTS);
         }
         let held = self.control.calls(call).saturating_add(after).saturating_add(1);
@@ -235,7 +236,7 @@ fn given_up(control: Control, way: Way, call: Call, after: u32) {
 /// A peer that was told yes goes: its queue pair is destroyed elsewhere.
 fn gone_when_told(control: Control, way: Way) {
     let mut two = Two::new(control, way, SOON);
-    // Who connects waits for its own queue pair, once it was told.
+    // The connector waits for its own queue pair, once it was accepted.
     let mut dial = two.hold(Call::ModifyQp, INITIATORS + 3);
     let outcome = two.until(&mut dial, |two| two.traffic.goes_on());
     assert!(outcome.is_none(), "{way:?}: {outcome:?}");

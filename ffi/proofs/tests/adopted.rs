@@ -146,7 +146,7 @@ fn a_header_and_a_page_of_the_engine_go_out_as_one_gather() {
     assert_eq!(unmapped.load(Ordering::SeqCst), 0);
     drop(last);
     drop(pair);
-    // Whoever is dropped behind it looks after what came home late.
+    // A later drop frees the memory that came home late.
     let other = Pair::connect().unwrap();
     drop(other);
     eventually("the mapping is given back", || {

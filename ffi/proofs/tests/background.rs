@@ -1,5 +1,5 @@
-//! Handshakes on threads of their own, over `ffi` on the fake libibverbs: whichever call of the device fails, and
-//! whoever else is at the port, real peers get through, and all that was made of verbs is destroyed.
+//! Handshakes on threads of their own, over `ffi` on the fake libibverbs. Real peers get through whichever call
+//! of the device fails, and whichever strangers are at the port. All verbs objects that were made are destroyed.
 //!
 //! One test, since calls are counted, and made to fail, for the whole process.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
@@ -43,7 +43,7 @@ fn worker(node: &Node, shared: Option<SharedReceivesConfig>) -> Worker {
     node.workers(&config).unwrap().remove(0)
 }
 
-/// Those that never will be peers: silent, or talking nonsense.
+/// Connections that never become peers: silent, or talking nonsense.
 fn rabble(to: SocketAddr) -> Vec<TcpStream> {
     (0..24)
         .map(|turn| {

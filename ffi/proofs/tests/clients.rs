@@ -21,8 +21,8 @@ use doorbell_ffi::{Leaks, leaks};
 const SOON: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 8;
 
-/// Handshakes under way at a time: of one address no more than six of the 14 places may be unfinished, and another waits a quarter of a
-/// second for its turn, which a machine that stands still may take.
+/// Handshakes under way at a time. One address may hold six of the 14 places with unfinished handshakes. A
+/// further one waits a quarter of a second for its turn, and a machine that stands still may take that long.
 const DIALS_MAX: usize = 4;
 
 /// Rounds that fill what grows with use, such as lists, before anything is counted.

@@ -1,5 +1,6 @@
-//! What is dropped, or closed, on the thread that polls is destroyed on another, over `ffi` on the fake libibverbs: every
-//! call that destroys something is held until the drop has returned, and none is made by the thread that drops.
+//! An object that is dropped or closed on the thread that polls is destroyed on another. Runs over `ffi` on the
+//! fake libibverbs: every call that destroys something is held until the drop has returned. The dropping thread
+//! makes none.
 //!
 //! One test, since calls are held, and counted, for the whole process.
 #![expect(clippy::unwrap_used, reason = "tests")]

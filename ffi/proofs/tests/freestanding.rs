@@ -9,7 +9,7 @@ use std::process::Command;
 
 use building::{build, folder};
 
-/// What the program exits with when it did what it should.
+/// Exit code of the program after a good run.
 const RAN: i32 = 77;
 
 /// The static library with a feature.
@@ -25,8 +25,8 @@ fn core_and_hotpath_link_without_std_and_without_an_allocator() {
     let (is_built, said) = build_with("freestanding");
     assert!(is_built, "{said}");
     let program = folder(&[]).join("freestanding");
-    // The linker that rustc itself uses where it is told of no other. Of libc there is `memcpy`, and
-    // what calls `main`.
+    // The linker that rustc itself uses by default. The program takes from libc only `memcpy` and the start code
+    // that calls `main`.
     let output = Command::new("cc")
         .args(["-nodefaultlibs", "-o"])
         .arg(&program)

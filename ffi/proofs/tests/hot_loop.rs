@@ -4,13 +4,13 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Output};
 
-/// Where something is planted, it is found however few requests there are.
+/// Requests of a run with something planted: few are enough to find it.
 const FEW: &str = "2000";
 
 /// How the fake is told that bytes of a WRITE land in no order, as rxe promises no more: see `doorbell_fake`.
 const RELAXED: [(&str, &str); 1] = [("DOORBELL_FAKE_ORDER", "relaxed")];
 
-/// What a program says of the rings where bytes land in order, and where they do not.
+/// Words of a program about the rings: for bytes that land in order, and for bytes that do not.
 const BY_TRAILERS: &str = "rings are told by trailers";
 const BY_IMMEDIATES: &str = "rings are told by immediates";
 

@@ -1,8 +1,9 @@
-//! What each peer costs one hub stays within its goal (`docs/performance.md`), as `memory_per_peer` counts it.
+//! Memory that each peer costs one hub stays within its goal (`docs/performance.md`), as `memory_per_peer` counts
+//! it.
 
 use std::process::Command;
 
-/// Of ours, for each peer: the goal.
+/// Goal for our own memory, for each peer.
 const BYTES_MAX: u32 = 2048;
 
 #[test]

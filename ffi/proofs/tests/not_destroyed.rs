@@ -1,5 +1,6 @@
-//! A queue pair that the device will not destroy, nor fail before, over `ffi` on the fake libibverbs: it is told, all that it may
-//! use stays there and registered, and its Worker goes on beside it.
+//! A queue pair that the device will neither destroy nor fail is reported. Runs over `ffi` on the fake
+//! libibverbs. All memory that the queue pair may use stays there and registered, and its Worker goes on beside
+//! it.
 //!
 //! One test, since faults are those of the whole process.
 #![expect(clippy::unwrap_used, reason = "tests")]
@@ -17,7 +18,7 @@ use doorbell_ffi::leaks;
 const SOON: Duration = Duration::from_secs(20);
 const EBUSY: i32 = 16;
 
-/// What is left with a queue pair: the memory of its Worker, its own objects, and what they stand on.
+/// Objects that stay with a queue pair: the memory of its Worker, its own objects, and the objects under them.
 const LEFT: [(Call, u32); 4] = [
     (Call::DeregMr, 1),
     (Call::DestroyCq, 2),

@@ -1,5 +1,5 @@
-//! The program whose hot functions must not be able to panic: it links and runs; and one with a panic planted in such a function, which
-//! does not link.
+//! Two programs whose hot functions must not be able to panic. One links and runs; the other has a panic planted
+//! in such a function and does not link.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod building;
@@ -8,11 +8,11 @@ use std::process::Command;
 
 use building::{build, folder};
 
-/// What no-panic has the linker say, and of whom.
+/// Message that no-panic makes the linker print, in front of the function's name.
 const DETECTED: &str = "ERROR[no-panic]: detected panic in function ";
 
-/// The optimiser infers what cannot unwind before it has simplified what it is inferred of, where
-/// something is to be dropped on the way: so all is to be inlined, where it does both at once.
+/// If a function drops a value on the way, the optimiser infers whether it can unwind before it has simplified
+/// the function. Inlining everything makes it do both at once.
 const INLINE_ALL: &str = "llvm-args=-inline-threshold=60000 -inlinehint-threshold=60000 -inlinecold-threshold=60000 \
                           -inline-cold-callsite-threshold=60000";
 

@@ -12,7 +12,7 @@ use doorbell::{
 };
 use doorbell_ffi::leaks;
 
-/// What is leaked is counted for the whole process: one test at a time.
+/// Leaks are counted for the whole process: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const SOON: Duration = Duration::from_secs(20);
@@ -164,7 +164,7 @@ fn hundreds_of_channels_with_a_receive_each() {
                 hub.release();
             }
         }
-        // Those that nobody had posted again come round without one.
+        // These polls receive the remaining messages and post their receives again.
         for _ in 0..3 {
             hub.poll();
             hub.release();
@@ -212,7 +212,7 @@ fn a_closed_channel_gives_its_share_back() {
             assert_eq!(came, round % 5, "what had come is told");
         }
         hub.peer.close(there, within(SOON), |_, _| {}).ok();
-        // What the other sent was taken above, uncounted.
+        // The messages of the other channel were taken above, uncounted.
         let (_, _, sent, came) = &mut hub.channels[0];
         *came = *sent;
         hub.poll();

@@ -14,7 +14,7 @@ use doorbell_ffi::leaks;
 use doorbell_proofs::Pair;
 use halves::{Halves, echo, exchange, exchange_counted};
 
-/// What is leaked is counted for the whole process: one test at a time.
+/// Leaks are counted for the whole process: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const SOON: Duration = Duration::from_secs(20);

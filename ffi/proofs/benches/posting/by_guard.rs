@@ -17,7 +17,7 @@ pub(crate) fn run(batch: u32, batches: u32) -> Result<u64, Failure> {
     Ok(measured_by_guard(send, sends, arena, batch, batches))
 }
 
-/// What is counted.
+/// The loop whose instructions are counted.
 #[inline(never)]
 fn measured_by_guard(
     send: &mut SendQueue,

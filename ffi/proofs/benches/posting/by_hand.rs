@@ -152,7 +152,8 @@ fn connect(qp: *mut ibv_qp) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What stays the same in every batch: the links, where the elements lie, and how many a request has.
+/// Writes the fields that are equal in every batch: the links, the places of the elements, and how many a request
+/// has.
 fn link(end: &End, batch: u32) {
     for index in 0..batch as usize {
         let request = end.requests.wrapping_add(index);
@@ -171,7 +172,7 @@ fn link(end: &End, batch: u32) {
     }
 }
 
-/// What is counted.
+/// The loop whose instructions are counted.
 #[inline(never)]
 fn measured_by_hand(end: &mut End, batch: u32, batches: u32) -> u64 {
     let (mut posted, mut done) = (0_u64, 0_u64);

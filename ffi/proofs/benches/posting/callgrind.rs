@@ -46,7 +46,7 @@ pub(crate) fn count(arguments: &[&str], file: &Path) -> Result<Counts, Failure> 
     Ok(counts)
 }
 
-/// What callgrind itself says the sum is.
+/// The sum as callgrind itself gives it.
 fn total(text: &str) -> Option<u64> {
     text.lines()
         .rev()
@@ -58,9 +58,9 @@ fn total(text: &str) -> Option<u64> {
 
 /// Sums the instructions that each object has itself.
 ///
-/// Source: Callgrind Format Specification (valgrind manual, chapter 6.3): `ob=` names the object of the
-/// costs that follow, an object once named by `(number) name` may be named by its number; the line after
-/// `calls=` is what a callee took, which stands at the callee already.
+/// Source: Callgrind Format Specification (valgrind manual, chapter 6.3). `ob=` names the object of the costs
+/// that follow. An object that was once named by `(number) name` may be named by its number. The line after
+/// `calls=` is the cost of a callee, which is listed at the callee already.
 fn read(text: &str) -> Counts {
     let mut counts = Counts::default();
     let mut providers = Vec::new();

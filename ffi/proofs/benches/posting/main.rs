@@ -1,14 +1,13 @@
 //! Instructions per 64-byte message, post and poll: `ffi`'s posting guard beside a loop by hand.
 //!
-//! Both run on the fake libibverbs, on a queue pair that delivers nothing, so that what is counted is
-//! the caller's own side: instructions in the fake's shared object are left out. callgrind counts, of
-//! two runs of different length the difference is taken, so set-up does not matter, and every poll
-//! finds its completion, so there are no empty ones.
+//! Both run on the fake libibverbs, on a queue pair that delivers nothing. Only the caller's own side is counted:
+//! instructions in the fake's shared object are left out. callgrind counts two runs of different length, and
+//! their difference is taken, so set-up does not matter. Every poll finds its completion, so there are no empty
+//! ones.
 //!
-//! What both do for each message: take a buffer in turn, write a request of one element for its 64
-//! bytes, with operation and flags as if the next message could be of another kind. For each batch:
-//! signal the last, post once, poll, check the status, take the buffers back. Neither touches the
-//! payload.
+//! Both do the same for each message: take a buffer in turn, and write a request of one element for its 64 bytes.
+//! They set operation and flags as if the next message could be of another kind. For each batch they signal the
+//! last message, post once, poll, check the status, and take the buffers back. Neither touches the payload.
 //!
 //! ```text
 //! cargo bench -p doorbell-proofs --bench posting
@@ -31,14 +30,14 @@ const MESSAGE_BYTES: u32 = 64;
 /// How deep the send queue is: perftest's depth.
 const DEPTH: u32 = 128;
 
-/// What the guard may take above the loop by hand, by messages in a batch.
+/// Instructions that the guard may take above the loop by hand, by messages in a batch.
 const GOALS: [(u32, f64); 3] = [(1, 25.0), (16, 8.0), (32, 8.0)];
 
 /// How many batches the two runs have.
 const SHORT: u32 = 1_000;
 const LONG: u32 = 3_000;
 
-/// What went wrong.
+/// Failure, in words.
 #[derive(Debug)]
 struct Failure(String);
 
@@ -99,7 +98,7 @@ fn main() -> ExitCode {
 fn run(arguments: &[String]) -> Result<(), Failure> {
     let words: Vec<_> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
-        // What is run under callgrind.
+        // The loop that runs under callgrind.
         ["--count", who, batch, batches] => {
             let who = if *who == Who::Hand.name() {
                 Who::Hand

@@ -1,4 +1,4 @@
-//! The device: what was posted to it, and what it did with that. Whatever is sent arrives at once.
+//! The device: requests that were posted to it, and their results. A message arrives at once.
 
 use doorbell_core::provider::Completion;
 use doorbell_core::sync::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ pub(crate) struct Device {
     posted: AtomicU64,
     arrived: AtomicU64,
     taken: AtomicU64,
-    /// What was last written into the one window.
+    /// Word that was last written into the one window.
     announced: AtomicU64,
 }
 

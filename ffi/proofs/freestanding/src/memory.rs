@@ -69,7 +69,7 @@ pub(crate) struct Memory {
     out: u32,
 }
 
-/// What attaches nothing: nothing here is detached to be attached again.
+/// Attacher that attaches nothing: no slot is detached here.
 #[derive(Clone, Debug)]
 pub(crate) struct NoWords;
 

@@ -1,8 +1,8 @@
-//! What makes a program of it: `main` for libc to call, and where a panic would go.
+//! Parts that make a program of it: `main` for libc to call, and the panic handler.
 
 use core::panic::PanicInfo;
 
-/// What the program exits with where all went well: no code that means something else.
+/// Exit code of a run in which all went well: no other code means that.
 const RAN: i32 = 77;
 
 /// Nothing here panics; a linked program needs the handler all the same.

@@ -20,7 +20,7 @@ fn table(kind: WorkKind) -> Option<Table> {
     InFlight::new(requests, kind, 0, DEPTH, 0).ok()
 }
 
-/// What is staged and not posted.
+/// Requests that are staged and not posted.
 #[derive(Clone, Copy, Debug, Default)]
 struct Staged {
     messages: u32,

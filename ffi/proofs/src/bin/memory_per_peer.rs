@@ -1,9 +1,10 @@
-//! Counts what one hub with shared receives holds for so many peers at least depth, on the simulated fabric:
-//! `memory_per_peer PEERS`. Ours, the memory of messages, and the simulator's are told apart, and the peers' own left out.
+//! Counts the memory that one hub with shared receives holds for so many peers at least depth, on the simulated
+//! fabric: `memory_per_peer PEERS`. It counts our memory, the memory of messages and the simulator's memory
+//! apart, and leaves the peers' own out.
 //!
-//! Every allocation is noted with whose it is, and where it is freed taken from that: the hub's, the peers', or the
-//! simulator's, as the thread says in which of them it is. What the simulator has for the hub in pieces of a slot is the memory
-//! of messages.
+//! Every allocation is noted with its owner: the hub, the peers, or the simulator. The thread says on whose
+//! behalf it runs. A freed allocation is taken from the count of its owner. An allocation of the simulator for
+//! the hub that has the size of a slot counts as memory of messages.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::cell::Cell;
@@ -55,7 +56,7 @@ fn note(whose: u8, bytes: i64) {
     }
 }
 
-/// What stands in front of each allocation: one alignment's worth of bytes, the last of which says whose it is.
+/// Bytes in front of each allocation: one alignment's worth, the last of which names the owner.
 fn front_of(layout: Layout) -> usize {
     layout.align().max(16)
 }
@@ -70,9 +71,9 @@ fn signed(bytes: usize) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
-// SAFETY: each allocation is one of the system's allocator, larger by a front that is a multiple of the alignment asked for,
-// and what is given out is the rest of it: aligned, and as long as asked. What is freed is what was allocated, with the same
-// layout. `realloc` and `alloc_zeroed` are the trait's own, which go by these two.
+// SAFETY: Each allocation is one of the system's allocator, larger by a front that is a multiple of the alignment
+// asked for. The rest of it is given out: aligned, and as long as asked. Memory is freed as it was allocated,
+// with the same layout. `realloc` and `alloc_zeroed` are the trait's own, which go by these two.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(whole) = with_front(layout) else {
@@ -265,7 +266,7 @@ fn main() -> Result<(), Failure> {
     let peers: u32 = std::env::args().nth(1).ok_or("PEERS")?.parse()?;
     let fabric = Fabric::builder().driven().build();
     let mut hub = of(HUB, || Hub::new(&fabric, peers))?;
-    // What there is without a peer is there once: what is made for as many as may come is in what each costs.
+    // The hub itself is in the quotient: its tables are sized for all peers, so they belong to the cost of each.
     connect(&fabric, &mut hub, peers)?;
     let each = |bytes: i64| bytes.checked_div(i64::from(peers)).unwrap_or(0);
     println!(

@@ -28,8 +28,8 @@ fn faults() -> io::Result<[c_long; 2]> {
     Ok([usage.ru_minflt, usage.ru_majflt])
 }
 
-/// Keeps pages that were touched where they are, whatever else the machine does. Those that were
-/// not are left alone, so that a first touch is still a fault.
+/// Locks touched pages in memory, whatever else the machine does. Untouched pages are left alone, so that a first
+/// touch is still a fault.
 fn keep_what_was_touched() {
     // SAFETY: takes plain numbers (mlockall(2)).
     if unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_ONFAULT) } != 0 {

@@ -1,4 +1,4 @@
-//! What `panic_free` would be no proof without: of a function that can panic, built in the same way, the linker tells.
+//! Counterproof of `panic_free`: the linker reports a function that can panic, if it was built in the same way.
 //!
 //! A program of its own, since that one takes a minute to link. With the feature `plant_panic` it can panic.
 

@@ -1,6 +1,6 @@
-//! Proves that the data path makes no system call, nor a wait that finds something at once, nor, where the clock is read
-//! without one, a busy wait however long: they run under a filter that kills the process for any but writing the verdict
-//! and exiting.
+//! Proves that the data path makes no system call. Neither does a wait that finds something at once, nor a busy
+//! wait of any length on a host that reads the clock without a call. All run under a filter that kills the
+//! process at every system call except writing the verdict and exiting.
 //!
 //! `--plant` calls `sched_yield` half way, which must kill it.
 
@@ -11,7 +11,7 @@ use std::io;
 use doorbell::{Wait, within};
 use doorbell_proofs::{Apart, Pair, Stuck, Traffic, allow_only_verdict, arguments};
 
-/// What is written in the end, and nothing else can be.
+/// The verdict, the only bytes that can be written in the end.
 static VERDICT: &[u8] = b"no system call\n";
 
 /// Requests before the filter: what is looked up once is found by then.

@@ -16,7 +16,7 @@ use doorbell_fake::{Call, Control};
 use crate::BEFORE_READY_TO_RECEIVE;
 use crate::held::{HELD, POLLS, SOON, all_destroyed, open};
 
-/// What a side of a link has.
+/// One side of a link.
 pub(crate) struct Side {
     pub(crate) node: Arc<Node>,
     pub(crate) workers: Vec<Worker>,
@@ -140,7 +140,7 @@ fn nowhere() -> Handle {
     handle.finish().unwrap()
 }
 
-/// Of a peer that no rail reaches that is told once our ports were looked at.
+/// A link to a peer that no rail reaches ends as unreachable once our ports were looked at.
 pub(crate) fn a_link_to_nowhere(control: Control) {
     control.heal();
     let mut a = Side::new(SOON);

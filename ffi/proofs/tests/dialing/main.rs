@@ -1,5 +1,6 @@
-//! Who connects by polling makes no call of a device that looks at its ports, or makes or destroys a queue pair, over `ffi` on the
-//! fake libibverbs: such calls are held, on every thread but the one that polls, and it goes on all the same.
+//! A thread that connects by polling makes no call of a device that looks at its ports, or makes or destroys a
+//! queue pair. Runs over `ffi` on the fake libibverbs. Such calls are held on every thread but the one that
+//! polls, and it goes on all the same.
 //!
 //! One test, since calls are held, and counted, for the whole process.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
@@ -172,7 +173,8 @@ fn looked_at_too_late(control: Control) {
     two.connects();
 }
 
-/// Of those who ask while the ports are looked at all have one look, the next: that under way may have passed by what they are to see.
+/// Connectors that ask while the ports are looked at share one look, the next one. The look under way may already
+/// have passed a change that they must see.
 fn looks_are_shared(control: Control) {
     let mut two = Two::new(control);
     let asked = Instant::now();
@@ -194,7 +196,7 @@ fn looks_are_shared(control: Control) {
         others.retain_mut(|dial| two.poll(Some(dial)).is_none());
     }
     let looks = control.calls(Call::OpenDevice).wrapping_sub(before);
-    // Who listens looks by itself, once in a second.
+    // A listener looks by itself, once in a second.
     let seconds = asked.elapsed().as_secs();
     assert!(
         (2..=seconds.saturating_add(4)).contains(&looks.into()),

@@ -16,7 +16,7 @@ use doorbell_fake::{Call, Control};
 use crate::held::{SOON, all_destroyed, open};
 use crate::links::Side;
 
-/// What a member of a mesh has.
+/// One member of a mesh.
 type Member = (Arc<Node>, Vec<Worker>, Mesh);
 
 /// Two members, each with room for so many links.

@@ -1,4 +1,4 @@
-//! What the proofs share that hold calls of a device, on every thread but the one that polls, over `ffi` on the fake libibverbs.
+//! Parts shared by the proofs that hold calls of a device on every thread but the one that polls.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use core::time::Duration;
@@ -62,7 +62,7 @@ pub(crate) fn worker(node: &Node, channels_max: u32) -> Worker {
     node.workers(&config).unwrap().remove(0)
 }
 
-/// What goes on while calls are held: messages on a channel between a Worker that is connected to and one that connects.
+/// Traffic while calls are held: messages on a channel between a Worker that accepts and one that connects.
 pub(crate) struct Traffic {
     pub(crate) hub: Worker,
     pub(crate) own: [Worker; 1],

@@ -170,7 +170,7 @@ fn failure(submitter: &mut Submitter) -> Option<Submission> {
 
 pub(crate) const A_MOMENT: Duration = Duration::from_millis(1);
 
-/// What polling told.
+/// Counts of the events of a poll.
 #[derive(Debug, Default)]
 struct Told {
     received: u64,
@@ -385,7 +385,7 @@ pub(crate) fn run(pair: &mut Pair, rings: &mut [RingChannel; 2]) -> bool {
         if through_the_ring(pair, rings) != Some(true) {
             return false;
         }
-        // What is submitted goes out as a polls.
+        // Submitted requests go out as a polls.
         if !poll_both(pair, &mut at_a, &mut at_b) {
             return false;
         }

@@ -53,7 +53,7 @@ fn copies(window: &LocalWindow) -> bool {
     })
 }
 
-/// What does not lie within the window is refused, however far outside it lies.
+/// Whether accesses outside the window are refused, however far outside.
 fn refuses(window: &LocalWindow) -> bool {
     let end = window.bytes();
     let mut bytes = [0; 8];

@@ -1,5 +1,5 @@
-//! What the data path of `core` and `hotpath` does to plain words: the in-flight table, credits, and
-//! the handles that peers hand out.
+//! Operations of the data path of `core` and `hotpath` on plain words: the in-flight table, credits, and the
+//! handles that peers hand out.
 
 use core::num::NonZeroU16;
 
