@@ -1,8 +1,8 @@
-//! What verbs promise, over libibverbs: the fake one, or with `DOORBELL_DEVICE` set that device of the
-//! installed one, whose two ends are then queue pairs of that one device.
+//! The promises of verbs, over libibverbs: over the fake one, or with `DOORBELL_DEVICE` over that device of the
+//! installed one. Both ends are then queue pairs of that one device.
 //!
-//! `DOORBELL_NETDEV` names the network device under it, which is taken down and given addresses. The device itself is
-//! removed and made anew. Where packets are to be disturbed, the ends are two devices of their own (`wire`).
+//! `DOORBELL_NETDEV` names the network device under it, which is taken down and given addresses. The device
+//! itself is removed and made anew. If a case disturbs packets, the ends are two devices of their own (`wire`).
 
 #[path = "conformance/wire.rs"]
 mod wire;
@@ -37,7 +37,7 @@ struct Device {
     started: Instant,
     /// The command that removes the device.
     removal: RefCell<Option<Child>>,
-    /// What is between ends that are disturbed.
+    /// The wire between ends whose packets are disturbed.
     wire: RefCell<Option<Wire>>,
 }
 

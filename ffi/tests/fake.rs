@@ -1,6 +1,6 @@
 //! The device tests on the fake libibverbs: the same modules, run everywhere.
 //!
-//! What they show of `ffi` holds without a device; that devices behave so is shown in the lab.
+//! They show facts of `ffi` that hold without a device. The lab shows that devices behave as the fake does.
 
 #[path = "device/mod.rs"]
 mod tests;
@@ -20,7 +20,7 @@ fn provider() -> Result<Rdma, String> {
     Rdma::load().map_err(|error| error.to_string())
 }
 
-/// Whatever device it has.
+/// Any device of the fake.
 const fn wanted() -> Option<String> {
     None
 }

@@ -1,7 +1,8 @@
-//! `ffi` over a libibverbs that fails: every call once, at every place where a whole life of a device makes
-//! it; values that no enumeration has; contexts that end early or lack operations; destroys that are refused.
+//! `ffi` over a libibverbs that fails. Every call fails once, at every place where a whole life of a device makes
+//! it. Values are outside their enumerations. Contexts end early or lack operations, and destroys are refused.
 //!
-//! The faults are those of `ffi/fake`. A process of its own: what fails here fails for all of it.
+//! The faults come from `ffi/fake`. The tests have a process of their own, since a fault is set for the whole
+//! process.
 #![expect(
     clippy::unwrap_used,
     clippy::arithmetic_side_effects,

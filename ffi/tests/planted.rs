@@ -1,4 +1,4 @@
-//! What `.ci/sanitized` must find, so that its silence about the other tests means something.
+//! A fault that `.ci/sanitized` must find, so that its silence about the other tests means something.
 
 #[test]
 #[ignore = "undefined behaviour, planted: only for a checker of memory"]

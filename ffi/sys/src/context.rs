@@ -10,7 +10,7 @@ use core::ptr;
 
 use crate::bindings::{ibv_context, verbs_context};
 
-/// What `abi_compat` holds in a context that has the extended part (`__VERBS_ABI_IS_EXTENDED` in C).
+/// Value of `abi_compat` in a context that has the extended part (`__VERBS_ABI_IS_EXTENDED` in C).
 const EXTENDED: usize = usize::MAX;
 
 /// Bytes from the start of the extended structure, as known here, to the plain context inside it.
@@ -91,7 +91,7 @@ macro_rules! verbs_get_ctx_op {
     }};
 }
 
-/// What an extended verb returns where its operation is missing.
+/// Return type of an extended verb, with its value if the operation is missing.
 pub(crate) trait Missing {
     /// Sets errno and gives the value that stands for the failure.
     fn missing() -> Self;

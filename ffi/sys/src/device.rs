@@ -1,5 +1,4 @@
-//! What a device says of itself: attributes, ports, the GID table, clocks, thread and protection domains'
-//! capabilities.
+//! Queries of a device: attributes, ports, the GID table, clocks, thread and protection domains' capabilities.
 
 use core::ffi::c_int;
 use core::mem::size_of;
@@ -20,7 +19,7 @@ extended! {
 
 /// The attributes of a device, extended ones included, see `ibv_query_device_ex(3)`.
 ///
-/// Where the provider knows only the plain attributes the extended ones are zero.
+/// If the provider knows only the plain attributes, the extended ones are zero.
 ///
 /// # Errors
 /// An errno value; `EINVAL` where `input` asks for something unknown.
@@ -55,8 +54,8 @@ pub unsafe fn ibv_query_device_ex(
 
 /// The attributes of a port, see `ibv_query_port(3)`.
 ///
-/// This is what the macro of that name does in C: the provider's extended query where there is one, else the
-/// library's older function, into a structure that was zeroed since that one fills in only a part of it.
+/// It does as the macro of that name in C: it calls the provider's extended query if there is one, else the
+/// library's older function. The structure is zeroed first, since the older function fills in only a part of it.
 ///
 /// # Errors
 /// An errno value.

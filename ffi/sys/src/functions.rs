@@ -1,9 +1,9 @@
-//! The functions that libibverbs exports: one table of names, symbol versions and signatures, from which come
-//! the structure of pointers that [`load`](crate::load) fills in, the declarations that the feature `link`
-//! links, and the forwarders under the C names.
+//! The functions that libibverbs exports: one table of names, symbol versions and signatures. Three things come
+//! from it: the structure of pointers that [`load`](crate::load) fills in, the declarations that the feature
+//! `link` links, and the forwarders under the C names.
 //!
-//! What verbs.h defines inline must not live here. Three functions are visible to this crate alone: C hides
-//! them behind macros of the same name, which `device` and `memory` provide.
+//! Functions that verbs.h defines inline must not live here. Three functions are visible to this crate alone: C
+//! hides them behind macros of the same name, which `device` and `memory` provide.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::ptr;
@@ -19,7 +19,7 @@ use crate::bindings::{
 use crate::unions::{ibv_async_event, ibv_gid, ibv_wc};
 use crate::{errno, library};
 
-/// What the functions that describe a value say while there is no library to ask.
+/// Answer of the functions that describe a value, if there is no library to ask.
 const NO_LIBRARY: &CStr = c"unknown (libibverbs is not loaded)";
 
 /// `ENOSYS` as the one function fails that returns a count.

@@ -1,8 +1,8 @@
 //! Sizes, alignments, offsets and constants, asserted while this crate is compiled.
 //!
-//! The numbers are libclang's, read from the C headers for both architectures. They differ in the objects
-//! that hold a `pthread_mutex_t`: 40 bytes on x86-64, 48 on aarch64. That the headers of an installed
-//! rdma-core give the same ones is the business of `tests/headers.rs`.
+//! The numbers are libclang's, read from the C headers for both architectures. They differ in the objects that
+//! hold a `pthread_mutex_t`: 40 bytes on x86-64, 48 on aarch64. `tests/headers.rs` checks that the headers of an
+//! installed rdma-core give equal numbers.
 
 use core::mem::{align_of, offset_of, size_of};
 

@@ -2,15 +2,14 @@
 //!
 //! The names, structures and signatures of `<infiniband/verbs.h>`, as rdma-sys 0.3 spells them:
 //!
-//! - [`load`] opens `libibverbs.so.1` at run time (feature `link`: it is linked instead), and every function
-//!   of the library forwards to what was found there;
-//! - the verbs that are inline functions in C are inline functions here: posting and polling, the
-//!   `ibv_wr_*` family, the extended creators behind [`verbs_get_ctx`];
-//! - every enumeration is an integer newtype, so a value of a newer library is a value, not undefined
-//!   behaviour.
+//! 1. [`load`] opens `libibverbs.so.1` at run time (feature `link`: it is linked instead). Every function of the
+//!    library forwards to the one found there.
+//! 2. Verbs that are inline functions in C are inline functions here: posting and polling, the `ibv_wr_*` family,
+//!    the extended creators behind [`verbs_get_ctx`].
+//! 3. Every enumeration is an integer newtype, so a value of a newer library is a value, not undefined behaviour.
 //!
-//! Nothing here is safe or convenient; that is the business of the crates above. What must not live here:
-//! policy, ownership, or anything a C program would not find in verbs.h.
+//! Nothing here is safe or convenient; that is the business of the crates above. Policy, ownership, and anything
+//! that a C program would not find in verbs.h must not live here.
 
 #![expect(non_camel_case_types, reason = "the names are those of the C headers")]
 

@@ -30,7 +30,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// What the dynamic linker was asked for.
+    /// Name that the dynamic linker was asked to open.
     #[must_use]
     pub fn asked(&self) -> &Path {
         &self.asked
@@ -75,9 +75,9 @@ fn version_in_file_name(file: &Path) -> Option<(u32, u32)> {
 pub enum LoadError {
     /// The dynamic linker cannot open the library.
     Open {
-        /// What it was asked for.
+        /// Name that it was asked to open.
         path: PathBuf,
-        /// What it says.
+        /// Its message.
         reason: String,
     },
     /// The library lacks a function that every supported libibverbs has.
@@ -103,7 +103,7 @@ pub enum LoadError {
     Linked,
 }
 
-/// What to install, in the words of the package managers.
+/// Advice what to install, in the words of the package managers.
 const INSTALL: &str = "install the packages libibverbs1 and ibverbs-providers (Debian, Ubuntu) or libibverbs \
                        (Fedora, RHEL)";
 
@@ -191,7 +191,7 @@ fn first_use() -> Option<&'static Functions> {
     load().ok().map(|library| &library.functions)
 }
 
-/// What to open where the program does not say.
+/// Name to open if the program gives none.
 fn default_path() -> PathBuf {
     // SAFETY: takes a constant and cannot fail; an unknown entry reads as zero (getauxval(3)).
     let raised = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
@@ -324,7 +324,7 @@ mod dynamic {
         unsafe { libc::dlsym(handle.as_ptr(), name.as_ptr()) }
     }
 
-    /// What the dynamic linker says of this thread's last failure.
+    /// Message of the dynamic linker about this thread's last failure.
     fn last_error() -> String {
         // SAFETY: takes no argument (dlerror(3)).
         let text = unsafe { libc::dlerror() };

@@ -34,13 +34,13 @@ impl ibv_qp_create_send_ops_flags {
     pub const IBV_QP_EX_WITH_FLUSH: Self = Self(1 << 11);
 }
 
-/// What a FLUSH ensures: visibility to every agent (`ibv_placement_type`, rdma-core 45).
+/// Guarantee of a FLUSH: visibility to every agent (`ibv_placement_type`, rdma-core 45).
 pub const IBV_FLUSH_GLOBAL: u8 = 1 << 0;
-/// What a FLUSH ensures: persistence (`ibv_placement_type`, rdma-core 45).
+/// Guarantee of a FLUSH: persistence (`ibv_placement_type`, rdma-core 45).
 pub const IBV_FLUSH_PERSISTENT: u8 = 1 << 1;
-/// What a FLUSH covers: the given range (`ibv_selectivity_level`, rdma-core 45).
+/// Range of a FLUSH: the given range (`ibv_selectivity_level`, rdma-core 45).
 pub const IBV_FLUSH_RANGE: u8 = 0;
-/// What a FLUSH covers: the whole memory region (`ibv_selectivity_level`, rdma-core 45).
+/// Range of a FLUSH: the whole memory region (`ibv_selectivity_level`, rdma-core 45).
 pub const IBV_FLUSH_MR: u8 = 1;
 
 /// Asks `ibv_query_qp_data_in_order` for a set of capabilities instead of a yes or no (rdma-core 48).
@@ -61,7 +61,7 @@ pub type ibv_wr_flush_fn =
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_qp_ex_with_flush {
-    /// What rdma-core 44 knows.
+    /// The part that rdma-core 44 knows.
     pub base: ibv_qp_ex,
     /// Stages a FLUSH.
     pub wr_flush: Option<ibv_wr_flush_fn>,

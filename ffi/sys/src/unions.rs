@@ -45,7 +45,7 @@ pub union ibv_gid {
     pub global: ibv_gid_global_t,
 }
 
-/// What an asynchronous event is about; `event_type` says which member is live.
+/// Subject of an asynchronous event; `event_type` says which member is live.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_async_event_element_t {
@@ -65,7 +65,7 @@ pub union ibv_async_event_element_t {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_async_event {
-    /// What the event is about.
+    /// Subject of the event.
     pub element: ibv_async_event_element_t,
     /// The kind: an integer, since a newer library may deliver kinds this crate has no name for.
     pub event_type: ibv_event_type,
@@ -83,7 +83,7 @@ pub union imm_data_invalidated_rkey_union_t {
 
 /// A work completion, as `ibv_poll_cq(3)` writes it.
 ///
-/// Where `status` is not success only `wr_id`, `status`, `qp_num` and `vendor_err` are meaningful.
+/// If `status` is not success, only `wr_id`, `status`, `qp_num` and `vendor_err` are meaningful.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ibv_wc {
@@ -131,9 +131,9 @@ pub struct rdma_t {
 pub struct atomic_t {
     /// Address in the peer's memory, 8-byte aligned.
     pub remote_addr: u64,
-    /// What to compare with, or to add.
+    /// Value to compare with, or to add.
     pub compare_add: u64,
-    /// What to put there if the comparison holds.
+    /// Value to store if the comparison holds.
     pub swap: u64,
     /// The peer's key for the memory.
     pub rkey: u32,
@@ -187,7 +187,7 @@ pub struct bind_mw_t {
     pub mw: *mut ibv_mw,
     /// Its key from now on.
     pub rkey: u32,
-    /// What it shall expose.
+    /// Memory that it shall expose.
     pub bind_info: ibv_mw_bind_info,
 }
 
@@ -221,19 +221,19 @@ pub struct ibv_send_wr {
     pub wr_id: u64,
     /// The next of the list, or null.
     pub next: *mut Self,
-    /// Where the payload lies.
+    /// Elements that hold the payload.
     pub sg_list: *mut ibv_sge,
     /// How many elements `sg_list` has.
     pub num_sge: c_int,
-    /// What to do.
+    /// Operation.
     pub opcode: ibv_wr_opcode,
     /// Bits of `ibv_send_flags`.
     pub send_flags: c_uint,
     /// For the operations with immediate data, or with invalidation.
     pub imm_data_invalidated_rkey_union: imm_data_invalidated_rkey_union_t,
-    /// What depends on the opcode.
+    /// Arguments that depend on the opcode.
     pub wr: wr_t,
-    /// What depends on the queue pair's type.
+    /// Arguments that depend on the queue pair's type.
     pub qp_type: qp_type_t,
     /// For memory windows and segmentation offload.
     pub bind_mw_tso_union: bind_mw_tso_union_t,
@@ -245,7 +245,7 @@ pub struct ibv_send_wr {
 pub struct add_t {
     /// Comes back in the completion.
     pub recv_wr_id: u64,
-    /// Where the payload goes.
+    /// Elements into which the payload goes.
     pub sg_list: *mut ibv_sge,
     /// How many elements `sg_list` has.
     pub num_sge: c_int,
@@ -275,7 +275,7 @@ pub struct ibv_ops_wr {
     pub wr_id: u64,
     /// The next of the list, or null.
     pub next: *mut Self,
-    /// What to do.
+    /// Operation.
     pub opcode: ibv_ops_wr_opcode,
     /// Bits of `ibv_ops_flags`.
     pub flags: c_int,

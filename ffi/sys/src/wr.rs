@@ -1,8 +1,8 @@
 //! The `ibv_wr_*` family: work requests written one call at a time into an extended queue pair.
 //!
-//! Which operations a queue pair has is decided when it is created (`send_ops_flags`), and a provider may
-//! leave any of them out. C would jump through a null pointer; here such a call stages nothing and says so.
-//! That is why these return an errno value where the C functions return nothing.
+//! The operations of a queue pair are decided when it is created (`send_ops_flags`), and a provider may leave any
+//! of them out. C would jump through a null pointer; here such a call stages nothing and reports it. So these
+//! functions return an errno value where the C functions return nothing.
 
 use core::ffi::{c_int, c_void};
 

@@ -1,7 +1,7 @@
 //! The faults known of rdma-sys 0.3.0, one test each: A to D, and the smaller ones.
 //!
 //! No libibverbs takes part: this process settles on one that does not exist, so a call that reaches for the
-//! library shows by `ENOSYS`. What the library then does is the business of `standin.rs`.
+//! library fails with `ENOSYS`. Tests of calls that reach a library are in `standin.rs`.
 
 #![expect(
     clippy::panic,
@@ -80,8 +80,8 @@ fn a_the_mark_is_a_whole_pointer_of_ones() {
     }
 }
 
-/// A context whose extended part ends at `first`, an offset in `verbs_context`, as an older provider makes
-/// it: the page before it cannot be read, so a look at a field that is not there ends the process.
+/// A context whose extended part ends at `first`, an offset in `verbs_context`, as an older provider makes it.
+/// The page before it cannot be read, so reading a field that is not there ends the process.
 fn short_context(first: usize) -> *mut ibv_context {
     const PAGE: usize = 65536;
     let bytes = size_of::<verbs_context>() - first;
@@ -166,7 +166,7 @@ fn b_nothing_is_linked() {
 fn c_an_unknown_event_is_only_an_unknown_number() {
     let mut event: ibv_async_event = zero();
     for raw in [20, 21, 9999, u32::MAX] {
-        // What a newer library would do: store an integer there.
+        // A newer library would do so: store an integer there.
         // SAFETY: the field of an event of our own.
         unsafe { (&raw mut event.event_type).cast::<u32>().write(raw) };
         assert_eq!(event.event_type, ibv_event_type(raw));

@@ -1,6 +1,6 @@
-//! The layout table against the C compiler: sizes, offsets and constants as real headers of rdma-core give
-//! them, the installed ones and any that `DOORBELL_RDMA_HEADERS` names (`dir[:dir]`, each an include
-//! directory that holds `infiniband/verbs.h`).
+//! The layout table against the C compiler: sizes, offsets and constants as real headers of rdma-core give them.
+//! They are the installed headers and any that `DOORBELL_RDMA_HEADERS` names: `dir[:dir]`, each an include
+//! directory that holds `infiniband/verbs.h`.
 
 #![expect(
     clippy::panic,
@@ -28,7 +28,7 @@ const GROWN: &[(&str, End)] = &[
     ("struct verbs_context", End::Front),
 ];
 
-/// What `src/newer.rs` has by hand: the name in C, and our value.
+/// Constants that `src/newer.rs` has by hand: the name in C, and our value.
 const NEWER: &[(&str, i64)] = &[
     ("IBV_WC_FLUSH", rdma_sys::ibv_wc_opcode::IBV_WC_FLUSH.0 as i64),
     ("IBV_WR_FLUSH", rdma_sys::ibv_wr_opcode::IBV_WR_FLUSH.0 as i64),
@@ -131,7 +131,7 @@ fn compiler_works() -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Where `#include <infiniband/verbs.h>` leads, by the preprocessor's own account.
+/// The file that `#include <infiniband/verbs.h>` includes, as the preprocessor reports it.
 fn installed_header() -> Option<PathBuf> {
     let dir = tempdir("probe");
     let source = dir.join("probe.c");

@@ -1,4 +1,4 @@
-//! What a provider leaves out fails with `EOPNOTSUPP`; what it has is called with the arguments given.
+//! Operations that a provider lacks fail with `EOPNOTSUPP`; the ones it has are called with the arguments given.
 
 #![expect(
     clippy::arithmetic_side_effects,

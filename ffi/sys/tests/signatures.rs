@@ -1,7 +1,7 @@
 //! Every function of verbs.h, exported or inline, is here with the signature it has in C.
 //!
-//! The table is generated; each of its lines compiles only where the signatures agree. What is not as in C:
-//! the `ibv_wr_*` functions return an errno value instead of nothing, three functions of numbers alone are
+//! The table is generated; each of its lines compiles only if the signatures agree. Three differences from C are
+//! known. The `ibv_wr_*` functions return an errno value instead of nothing, three functions of numbers alone are
 //! safe, and three names are the macros that C has for them.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};

@@ -1,5 +1,5 @@
-//! A library of our own in place of libibverbs: that the functions of a library without symbol versions are
-//! found, that a function it lacks fails alone, and what the verbs over it make of their arguments.
+//! A library of our own in place of libibverbs. The functions of a library without symbol versions are found, and
+//! a function that it lacks fails alone. The verbs over it pass on their arguments.
 
 #![expect(
     clippy::arithmetic_side_effects,

@@ -1,8 +1,9 @@
 //! Two devices of Soft-RoCE on the ends of a wire, on which packets are lost and come twice.
 //!
-//! A device that sends to itself sends nothing, so these are two: each on one of a pair of network devices, of which
-//! each is the other's wire. What each sends goes through `netem`, and of what comes in a filter drops every n-th
-//! packet, which its sender does not see. Whether that is what happened is told by what they count.
+//! A device that sends to itself sends no packets, so there are two devices. Each is on one of a pair of network
+//! devices, and the two network devices are the ends of one wire. Outgoing packets go through `netem`. A filter
+//! drops every n-th incoming packet, which its sender does not see. The counters of both show whether that
+//! happened.
 
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
@@ -21,7 +22,7 @@ use super::{succeed, trouble};
 struct Tip {
     netdev: &'static str,
     device: &'static str,
-    /// Of a block for documentation.
+    /// Address of a block for documentation.
     address: Ipv4Addr,
 }
 
@@ -224,7 +225,7 @@ pub(crate) fn ended_in_time(removal: &mut Child) -> Result<(), Trouble> {
         }
         if began.elapsed() >= REMOVAL_MAX {
             removal.kill().map_err(trouble)?;
-            // What hangs in the kernel does not die of it: nobody waits for it here.
+            // A process that hangs in the kernel does not die of the kill, and nobody waits for it here.
             return Err(Trouble(format!(
                 "the removal has not ended within {REMOVAL_MAX:?}"
             )));

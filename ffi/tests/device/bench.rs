@@ -81,7 +81,7 @@ pub(crate) fn bench(test: &str) -> Option<Bench> {
     })
 }
 
-/// What the test's queue pairs are made with, on this channel.
+/// Configuration of the test's queue pairs, on this channel.
 pub(crate) const fn config(channel: u32) -> QueuePairConfig {
     QueuePairConfig {
         channel,

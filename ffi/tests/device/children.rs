@@ -10,7 +10,7 @@ use super::bench::bench;
 
 /// Names the device to a process that has registered nothing yet.
 const DEVICE: &str = "DOORBELL_ASK_LATE";
-/// What that one says when it is done.
+/// Output of that process when it is done.
 const ASKED: &str = "asked late";
 /// `ibv_fork_init(3)` says so where it is too late.
 const EINVAL: c_int = 22;

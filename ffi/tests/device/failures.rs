@@ -1,4 +1,4 @@
-//! What goes wrong on a connection, and what is refused at set-up.
+//! Failures on a connection, and requests that are refused at set-up.
 
 use doorbell_core::provider::{
     ArenaConfig, CompletionQueue as _, CompletionQueueConfig, Context as _, DataInOrder, MemoryError,

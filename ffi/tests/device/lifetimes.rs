@@ -11,7 +11,7 @@ use doorbell_ffi::{CompletionQueue, leaks};
 
 use super::bench::{Bench, End, bench, config, poll, poll_success, post_receives, retire_sends, slot_with};
 
-/// That the device let go of everything it was asked to.
+/// Asserts that the device destroyed everything it was asked to.
 pub(crate) fn nothing_refused() {
     let leaks = leaks();
     let refused = [
@@ -406,7 +406,7 @@ fn stale_completions_never_match_a_later_queue_pair() {
         other = anew(&bench, other, 2);
         one = anew(&bench, one, 1);
         bench.connect(&mut one.parts, &mut other.parts);
-        // Whatever the dead queue pair left behind.
+        // Completions that the dead queue pair left behind are dropped.
         other.receives.poll(drop).unwrap();
         one.sends.poll(drop).unwrap();
     }
@@ -430,14 +430,14 @@ fn foreign_and_spent_completions_are_rejected_and_counted() {
     assert_eq!(batch.ring(), Ok(2));
     let mut sent = poll(&mut one.sends, 2);
     let mut arrived = poll(&mut other.receives, 2);
-    // Of the peer's completion queue, which counts like ours.
+    // A completion of the peer's completion queue, which counts like ours.
     let foreign = arrived.pop().unwrap();
     assert!(one.parts.receive.retire(foreign, |_, _| ()).is_err());
     assert_eq!(
         (one.parts.receive.rejected(), one.parts.receive.in_flight()),
         (1, 4)
     );
-    // Of the other half.
+    // A completion of the other half.
     let foreign = arrived.pop().unwrap();
     assert!(other.parts.send.retire(foreign, |_, _| ()).is_err());
     assert_eq!(

@@ -354,7 +354,7 @@ fn a_completion_that_is_dropped_is_covered_by_the_next() {
     let mut completions = poll(&mut sender.sends, 3);
     let last = completions.pop().unwrap();
     assert_eq!(retire_sends(&mut sender, &mut arena, last), 3);
-    // What was covered is spent.
+    // Completions that a later one covered are spent.
     for spent in completions {
         assert!(sender.parts.send.retire(spent, |_, _| ()).is_err());
     }

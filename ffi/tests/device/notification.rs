@@ -28,7 +28,8 @@ fn readable(fd: impl AsFd, within: Duration) -> bool {
     ready == 1 && entry.revents & libc::POLLIN != 0
 }
 
-/// Reads by a clone, as safe code can. What it took would never be acknowledged, and waited for without end.
+/// Reads by a clone, as safe code can. An event that this read took would never be acknowledged, and destroying
+/// the queue would wait for it forever.
 fn takes_nothing(fd: impl AsFd) {
     let mut clone = File::from(fd.as_fd().try_clone_to_owned().unwrap());
     let error = clone.read(&mut [0; 512]).unwrap_err();

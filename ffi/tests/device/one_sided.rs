@@ -392,7 +392,7 @@ fn one_request_gathers_from_our_memory_and_from_adopted() {
         .adopt_arena(Lent::new(3 * PAGE_BYTES as usize + 63), PAGE_BYTES)
         .unwrap();
     assert_eq!(pages.slots(), 3);
-    // What an engine lends is as it is: nothing was asked of the machine for it.
+    // Memory that an engine lends is taken as it is: nothing was asked of the machine for it.
     assert_eq!(pages.placement().shortfalls().count(), 0);
     let window = window(&bench, 8192, RemoteAccess::ALL);
     let (mut sender, _receiver) = bench.pair();

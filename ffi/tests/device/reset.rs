@@ -63,8 +63,8 @@ fn a_reset_sends_all_slots_home() {
     nothing_refused();
 }
 
-/// What the device still had to send when it was reset is forgotten: the first request of the next life is the first
-/// that is sent.
+/// A request that the device still had to send at a reset is forgotten: the first request of the next life is the
+/// first that is sent.
 #[test]
 fn what_was_under_way_at_a_reset_is_not_sent_later() {
     let Some(bench) = bench("what_was_under_way_at_a_reset_is_not_sent_later") else {
@@ -79,7 +79,7 @@ fn what_was_under_way_at_a_reset_is_not_sent_later() {
         send(&mut one, &mut arena, b"lost");
         let parts = &mut one.parts;
         parts.control.reset(&mut parts.send, &mut parts.receive).unwrap();
-        // What is left of the request would be an empty WRITE on Soft-RoCE, which is refused then.
+        // The rest of that request would be an empty WRITE on Soft-RoCE, which the peer would refuse here.
         let (ours, theirs) = (&mut one.parts.control, &mut other.parts.control);
         bench.connect_with(ours, theirs, RemoteAccess::READ);
         post_receives(&mut other.parts.receive, &mut arena, 1);

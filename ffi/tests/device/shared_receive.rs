@@ -137,7 +137,7 @@ fn limit_event(bench: &Bench) -> AsyncEvent {
     }
 }
 
-/// That no such event waits.
+/// Asserts that no such event waits.
 fn no_limit_event(bench: &Bench) {
     while let Some(event) = bench.context.next_event().unwrap() {
         assert!(!matches!(event, AsyncEvent::SharedReceiveLimit(_)), "{event:?}");

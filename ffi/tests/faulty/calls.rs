@@ -40,7 +40,7 @@ fn code(folder: &Path) -> String {
     found
 }
 
-/// What of libibverbs this code calls: its functions, and the operations of a context.
+/// Calls of libibverbs in this code: its functions, and the operations of a context.
 fn called(code: &str) -> BTreeSet<String> {
     let words: Vec<_> = code
         .split_inclusive(|c: char| !c.is_ascii_alphanumeric() && c != '_')
@@ -90,7 +90,7 @@ fn every_call_that_can_fail_can_be_made_to() {
 #[test]
 fn each_call_that_fails_is_told_and_leaks_nothing() {
     let bench = Bench::new();
-    // Those that destroy something are in `destroys`.
+    // Calls that destroy something are in `destroys`.
     for call in Call::ALL.iter().filter(|call| !call.destroys()) {
         // As often as a life makes it: those that poll or sleep until something comes do so any number of times.
         for place in 0.. {

@@ -1,4 +1,5 @@
-//! What the device refuses to destroy is leaked and counted, with all that is under it, and never freed.
+//! An object that the device refuses to destroy is leaked and counted, with all that is under it, and never
+//! freed.
 
 use doorbell_fake::Call;
 use doorbell_ffi::{Leaks, leaks};

@@ -30,7 +30,7 @@ pub(crate) enum End {
     Status(WcStatus),
     /// A completion names nothing that is in flight.
     Rejected(Rejected),
-    /// What was awaited did not come.
+    /// An awaited event did not come.
     Silence(&'static str),
     /// Something else is not as it must be.
     Wrong(String),

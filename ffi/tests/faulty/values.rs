@@ -15,7 +15,7 @@ const ODD: u32 = 4711;
 fn whatever_a_value_is_a_life_comes_to_an_end_and_the_next_is_as_before() {
     let bench = Bench::new();
     for value in Value::ALL {
-        // What no bit pattern may do: a byte, a word, and what looks like a small negative number.
+        // Every bit pattern must be harmless: a byte, a word, and one that looks like a small negative number.
         for number in [0, 1, 17, 0xff, ODD, 1 << 24, u32::MAX] {
             bench.control.heal();
             bench.control.give(*value, number);

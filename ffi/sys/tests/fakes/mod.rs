@@ -13,7 +13,7 @@ pub(crate) fn zeroed<T>() -> *mut T {
     Box::into_raw(boxed).cast()
 }
 
-/// What `abi_compat` holds in an extended context.
+/// Value of `abi_compat` in an extended context.
 pub(crate) const EXTENDED: usize = usize::MAX;
 
 /// An extended context of full size without any operation, and the plain context inside it.
