@@ -30,7 +30,8 @@ pub struct Credits {
     granted: u32,
     /// Receives the peer keeps posted at most.
     depth: u32,
-    /// Whether a message was refused for want of one, and nobody was told yet that there are.
+    /// Whether a message was refused for want of a credit, and no caller has learned yet that there are credits
+    /// again.
     is_wanting: bool,
 }
 
@@ -60,15 +61,15 @@ impl Credits {
         self.sent
     }
 
-    /// How far may be sent: a count.
+    /// The count up to which messages may be sent.
     #[must_use]
     #[inline]
     pub const fn granted(&self) -> u32 {
         self.granted
     }
 
-    /// Takes what the peer announced. Believed is what an honest peer can have posted: no less
-    /// than was sent, no more than its depth beyond. Says whether more may be sent than before.
+    /// Takes an announcement of the peer, if an honest peer can have made it: no less than was sent, and no more
+    /// than the peer's depth beyond. Says whether more may be sent than before.
     #[inline]
     pub const fn learn(&mut self, announced: u32) -> bool {
         let ahead = announced.wrapping_sub(self.sent);
@@ -168,13 +169,13 @@ pub struct FarewellWord<W> {
 }
 
 impl<W: Deref<Target: Window>> FarewellWord<W> {
-    /// Over the word of a peer that was told to count from `start`.
+    /// Over the word of a peer that was given this `start`.
     #[must_use]
     pub const fn new(word: WindowWord<W>, start: u32) -> Self {
         Self { word, start }
     }
 
-    /// How many messages the peer sent in all, if it said farewell: a count, as its [`Credits::sent`].
+    /// Returns how many messages the peer sent in all, if it said farewell: a count, as its [`Credits::sent`].
     #[must_use]
     pub fn load(&self) -> Option<u32> {
         let word = self.word.window.load_u64(self.word.offset).ok()?;
@@ -182,17 +183,18 @@ impl<W: Deref<Target: Window>> FarewellWord<W> {
     }
 }
 
-/// Tells a farewell from an announcement, whose halves are complements.
+/// Distinguishes a farewell from an announcement, whose halves are complements.
 const FAREWELL_MARK: u32 = 0x6661_7265;
 
-/// A farewell as it goes into the peer's word: the count of messages, and the same with a mark and the start that the peer told.
+/// Bytes of a farewell in the peer's word: the count of messages, then that count with a mark and the start mixed
+/// in.
 const fn farewell_bytes(messages: u32, start: u32) -> [u8; 8] {
     let check = messages ^ FAREWELL_MARK ^ start;
     let word = (messages as u64) << u32::BITS | check as u64;
     word.to_be_bytes()
 }
 
-/// The count that a farewell tells.
+/// Returns the count of a farewell; `None` if the bytes are no farewell for this start.
 #[expect(clippy::cast_possible_truncation, reason = "each half by itself")]
 const fn farewell_of(bytes: [u8; 8], start: u32) -> Option<u32> {
     let word = u64::from_be_bytes(bytes);
@@ -211,8 +213,8 @@ pub(crate) fn bytes_of(count: u32) -> [u8; 8] {
     word.to_be_bytes()
 }
 
-/// The count that an announcement tells. Half of one with half of another is none, unless both
-/// tell the same.
+/// Returns the count of an announcement; `None` if the bytes are none. Half of one with half of another is none,
+/// unless both have the same count.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "each half by itself")]
 fn count_of(bytes: [u8; 8]) -> Option<u32> {
@@ -269,7 +271,8 @@ impl<L: Deref<Target = Grants>> Granting<L> {
         self.grants.posted.store(self.posted, CREDITS_POSTED.get());
     }
 
-    /// How many messages came, where `in_flight` receives are posted: a count, as the peer's [`Credits::sent`].
+    /// Returns how many messages came, if `in_flight` receives are posted: a count, as the peer's
+    /// [`Credits::sent`].
     #[must_use]
     pub fn received(&self, in_flight: u32) -> u32 {
         self.posted.wrapping_sub(in_flight)
@@ -296,15 +299,15 @@ pub struct Announcer<L> {
     word: RemoteAddress,
     /// Bytes of the announcement; they stay here while it is staged.
     bytes: [u8; 8],
-    /// The count that the peer told to begin from.
+    /// The count from which the peer asked to begin.
     start: u32,
-    /// Whether farewell was said, behind which nothing may be written there.
+    /// Whether farewell was said, after which nothing may be written there.
     has_left: bool,
 }
 
 /// Announcement that is staged, with the borrows that it needs.
 pub(crate) struct Announcement<'q> {
-    /// The count it tells.
+    /// The count that it announces.
     pub(crate) count: u32,
     pub(crate) word: RemoteAddress,
     pub(crate) bytes: &'q [u8],

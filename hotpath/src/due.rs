@@ -27,7 +27,7 @@ impl<Links: AsRef<[AtomicU32]>, Flags: AsRef<[ToldFlag]>> DueList<Links, Flags> 
         }
     }
 
-    /// Tells of a channel. One beyond the storage is not taken.
+    /// Reports a channel. A channel beyond the storage is ignored.
     #[inline]
     pub fn tell(&self, channel: u32) {
         let flag = self.flags.as_ref().get(channel as usize);
@@ -43,7 +43,7 @@ impl<Links: AsRef<[AtomicU32]>, Flags: AsRef<[ToldFlag]>> DueList<Links, Flags> 
         self.list.is_empty()
     }
 
-    /// Takes all channels that were told of, each once; it may be told of again from then on.
+    /// Takes all reported channels, each once; a channel may be reported again from then on.
     #[inline]
     pub fn take(&self, mut each: impl FnMut(u32)) {
         if self.is_empty() {

@@ -11,11 +11,11 @@ use doorbell_core::provider::Operation;
 pub(crate) enum Mark {
     /// Its slots go straight to the arena.
     Plain,
-    /// Data is written into its slots, which go back to whoever posted it.
+    /// Data is written into its slots, which go back to the caller that posted it.
     Fetch,
     /// It consumes a receive of the peer.
     Message,
-    /// Not the caller's: it tells the peer of receives.
+    /// Not the caller's: it announces receives to the peer.
     Announcement,
 }
 
@@ -87,7 +87,7 @@ impl<Bytes: AsRef<[u8]> + AsMut<[u8]>> Marks<Bytes> {
     }
 }
 
-/// The same, borrowed.
+/// Borrowed marks of all requests in flight.
 pub(crate) struct Marked<'q> {
     bytes: &'q mut [u8],
 }

@@ -66,8 +66,8 @@ pub enum RingReadError {
         /// The bytes there is room for.
         room_bytes: usize,
     },
-    /// The peer wrote a length that no cell holds, or told of a message out of turn: the ring can no
-    /// longer be used.
+    /// The peer wrote a length that no cell holds, or sent an immediate out of turn: the ring can no longer be
+    /// used.
     Peer,
 }
 
@@ -142,7 +142,7 @@ pub struct RingMessage {
 }
 
 impl<W: Deref<Target: Window>> RingWriter<W> {
-    /// A writer into an empty ring, whose reader tells in `word` how far it read.
+    /// A writer into an empty ring, whose reader announces in `word` how far it read.
     #[must_use]
     pub const fn new(ring: RingInvitation, word: WindowWord<W>) -> Self {
         let geometry = Geometry::of(&ring);
@@ -221,9 +221,9 @@ pub struct RingReader<W> {
     publication: Publication,
     /// Messages read.
     read: u32,
-    /// Messages the peer told of by immediates.
+    /// Messages that the peer reported by immediates.
     told: u32,
-    /// Messages read that the writer was told of.
+    /// Messages read that were announced to the writer.
     announced: u32,
     /// The writer's word, where the reader announces how far it has read.
     word: RemoteAddress,
@@ -231,7 +231,8 @@ pub struct RingReader<W> {
 }
 
 impl<W: Deref<Target: Window>> RingReader<W> {
-    /// A reader of an empty ring, as its writer was invited into it; `word` is where the writer is told.
+    /// A reader of an empty ring, as its writer was invited into it; `word` is the writer's word for
+    /// announcements.
     #[must_use]
     pub const fn new(window: W, invitation: &RingInvitation, word: RemoteAddress) -> Self {
         Self {
@@ -306,7 +307,7 @@ impl<W: Deref<Target: Window>> RingReader<W> {
         if unannounced < self.geometry.cells / 2 {
             return None;
         }
-        // As a side tells of receives: of what was read, a ring's worth may be written beyond.
+        // As for receives: the writer may write a ring's worth beyond the messages that were read.
         let granted = self.read.wrapping_add(self.geometry.cells);
         Some((Operation::Write(self.word), bytes_of(granted)))
     }

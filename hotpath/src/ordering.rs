@@ -4,17 +4,17 @@
 //! `Relaxed` at its place of use, with the reason.
 
 doorbell_core::named_orderings! {
-    /// The count of receives is published after they were posted: who announces a receive does
-    /// so after it is there, on whatever thread. Pairs with [`CREDITS_READ`].
+    /// The count of receives is published after they were posted, so a thread announces a receive only after the
+    /// device has it. Pairs with [`CREDITS_READ`].
     CREDITS_POSTED = Release;
 
     /// The count of receives is read, to be announced or to count on. Pairs with
     /// [`CREDITS_POSTED`].
     CREDITS_READ = Acquire;
 
-    /// Something is told of. Release: what was done before is there for whoever takes it, though it
-    /// was told of already and is not passed on again. Acquire: it is passed on again only after the taker
-    /// read what it was passed on by. Pairs with [`TOLD_TAKE`].
+    /// A report is made. Release: what was done before is visible to the taker, even if the flag was raised
+    /// already and is not passed on again. Acquire: the report is passed on again only after the taker read the
+    /// earlier list or descriptor. Pairs with [`TOLD_TAKE`].
     TOLD_TELL = AcqRel;
 
     /// The taker clears the flag, which may be raised again from here on. Pairs with [`TOLD_TELL`], both ways.
@@ -41,8 +41,8 @@ doorbell_core::named_orderings! {
     /// A half of a single-producer ring is claimed. Pairs with the [`SPSC_UNCLAIM`] before.
     SPSC_CLAIM = Acquire;
 
-    /// A side closes a single-producer ring: what it published, and all else it did, is done
-    /// for whoever learns of it. Pairs with [`SPSC_CLOSED`].
+    /// A side closes a single-producer ring: what it published, and all else it did, is visible to a side that
+    /// learns of it. Pairs with [`SPSC_CLOSED`].
     SPSC_CLOSE = Release;
 
     /// A side learns that the other closed a single-producer ring. Pairs with [`SPSC_CLOSE`],
@@ -57,19 +57,18 @@ doorbell_core::named_orderings! {
     /// before.
     MPSC_CLAIM = Acquire;
 
-    /// Either side closes a many-producer ring: what it did before is done for whoever learns
-    /// of it. Pairs with [`MPSC_CLOSED`].
+    /// Either side closes a many-producer ring: what it did before is visible to a side that learns of it. Pairs
+    /// with [`MPSC_CLOSED`].
     MPSC_CLOSE = Release;
 
     /// A producer or the consumer learns that a many-producer ring is closed.
     /// Pairs with [`MPSC_CLOSE`].
     MPSC_CLOSED = Acquire;
 
-    /// A fence between announcing a sleep and the last look for what was put: either that look finds it,
-    /// or whoever put it sees the announcement. Pairs with [`SLEEP_LOOKED`].
+    /// A fence between announcing a sleep and the last look for work: either that look finds the work, or the
+    /// thread that put it sees the announcement. Pairs with [`SLEEP_LOOKED`].
     SLEEP_ANNOUNCED = SeqCst;
 
-    /// A fence between putting something and looking whether a sleep is announced. Pairs with
-    /// [`SLEEP_ANNOUNCED`].
+    /// A fence between putting work and looking whether a sleep is announced. Pairs with [`SLEEP_ANNOUNCED`].
     SLEEP_LOOKED = SeqCst;
 }

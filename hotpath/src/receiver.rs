@@ -57,9 +57,9 @@ where
         self.post(self.queue.room(), arena)
     }
 
-    /// The same with memory that was taken from the arena before, so that it may be done on another thread
-    /// than the arena's: `statistics`, which is its owner's, does not count them. Memory there is no
-    /// room for goes home.
+    /// Posts the first receives with memory that was taken from the arena before, so that this may run on another
+    /// thread than the arena's. `statistics`, which belongs to that thread, does not count them. Memory that has
+    /// no room goes home.
     ///
     /// # Errors
     /// As for [`Receiver::fill`].

@@ -273,15 +273,15 @@ where
         self.flow.credits.is_wanting()
     }
 
-    /// Says once, after a message was refused for want of a credit, that there are some again.
-    /// No completion tells: the peer announces by a silent WRITE.
+    /// Says once, after a message was refused for want of a credit, that there are credits again. No completion
+    /// reports it: the peer announces by a silent WRITE.
     #[inline]
     pub fn credits_came(&mut self) -> bool {
         self.flow.credits.satisfy(self.flow.word.load())
     }
 }
 
-/// Looks what the peer has announced; says whether it is more.
+/// Reads the peer's last announcement; says whether more may be sent than before.
 #[cold]
 fn look<W: Deref<Target: Window>>(credits: &mut Credits, word: &WindowWord<W>) -> bool {
     let announced = word.load();

@@ -51,7 +51,7 @@ pub enum Taken {
     /// The peer had used all that was granted, and took another channel's: it is not to be
     /// believed any more. Said once.
     Overdrawn,
-    /// The same again, from a peer that was found out before.
+    /// The peer took another channel's receive again, after it was found out.
     OverdrawnAgain,
 }
 
@@ -79,7 +79,7 @@ where
         &self.queue
     }
 
-    /// The same, to be changed.
+    /// The queue, to be changed.
     pub const fn queue_mut(&mut self) -> &mut Q {
         &mut self.queue
     }

@@ -31,18 +31,18 @@ impl SleepFlag {
 
     /// The sleep is over, whatever ended it: nobody need wake anyone.
     pub fn withdraw(&self) {
-        // Relaxed: who sees it late wakes in vain.
+        // Relaxed: a thread that sees it late wakes in vain.
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Whether a sleep was announced, and nobody was told so yet. Ask after having put something; who is
-    /// told so wakes the sleeper.
+    /// Whether a sleep was announced that no caller was asked to end yet. Ask after putting work; a caller that
+    /// gets `true` wakes the sleeper.
     ///
     /// Ordering: [`SLEEP_LOOKED`] pairs with [`SLEEP_ANNOUNCED`] in [`SleepFlag::announce`].
     #[inline]
     pub fn must_wake(&self) -> bool {
         SLEEP_LOOKED.fence();
-        // Relaxed, both: nothing is read because of it. Exchanged, so that one is told.
+        // Relaxed, both: nothing is read because of it. Exchanged, so that one caller alone gets `true`.
         self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::Relaxed) != 0
     }
 }

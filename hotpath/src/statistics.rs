@@ -1,7 +1,7 @@
 //! Counters of the data path: one add each for the thread that owns them, readable from any other.
 //!
-//! How often a device sent again (retries of transport and of receivers that were not ready) no completion tells: that is in its own
-//! counters, `hw_counters` of its port in sysfs.
+//! Retransmissions of a device, for lost packets or for a receiver without a posted receive, are in no
+//! completion. They are in the device's own counters, `hw_counters` of its port in sysfs.
 
 use core::fmt;
 
@@ -111,7 +111,7 @@ macro_rules! statistics {
                 }
             }
 
-            /// Each counter by its name, for whoever prints or exports them. The histogram is apart.
+            /// Returns each counter by its name, for printing or exporting. The histogram is apart.
             pub fn each(&self, mut counter: impl FnMut(&'static str, u64)) {
                 $(counter(stringify!($name), self.$name);)+
             }

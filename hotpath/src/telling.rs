@@ -29,7 +29,7 @@ impl<R: MpscHandle, Words: AsRef<[AtomicU32]>> Failures<R, Words> {
         Self { ring, apart: words }
     }
 
-    /// The end at which failures are taken, where nobody has it. `set_aside` has a place for each slot.
+    /// Returns the end that takes reports, if nobody has it. `set_aside` has a place for each slot.
     pub fn taker<Places>(&self, set_aside: Places) -> Option<FailureTaker<R, Places>> {
         Some(FailureTaker {
             told: Consumer::claim(self.ring.clone()).ok()?,
@@ -37,10 +37,10 @@ impl<R: MpscHandle, Words: AsRef<[AtomicU32]>> Failures<R, Words> {
         })
     }
 
-    /// Tells of a request whose slot is in what is told.
+    /// Reports a request whose slot is in the report.
     ///
     /// # Errors
-    /// Nobody takes any more: what was told is given back.
+    /// Nobody takes reports any more: the report is given back.
     ///
     /// # Ordering
     /// As [`MpscProducer::push`].
@@ -50,21 +50,21 @@ impl<R: MpscHandle, Words: AsRef<[AtomicU32]>> Failures<R, Words> {
         MpscProducer::new(&*self.ring).push(told)
     }
 
-    /// Tells of a request whose slot comes home by itself. Called before it can, and by the thread that
-    /// then lets it.
+    /// Reports a request whose slot comes home by itself. The thread that lets the slot go home calls this before
+    /// it does so.
     ///
     /// # Errors
     /// As for [`Failures::tell`].
     #[cold]
     pub fn tell_apart(&self, told: Descriptor) -> Result<(), PushError> {
         if let Some(word) = self.apart.as_ref().get(told.index as usize) {
-            // Relaxed: the slot comes home behind it, and what is told is published behind it.
+            // Relaxed: the slot comes home afterwards, and the report is published afterwards.
             word.store(1, Ordering::Relaxed);
         }
         self.tell(told)
     }
 
-    /// Whether a slot that came home was told of, and that is not taken.
+    /// Whether a slot that came home has a report that is not taken yet.
     #[must_use]
     #[inline]
     pub fn is_apart(&self, index: u32) -> bool {
@@ -84,19 +84,19 @@ impl<R: MpscHandle, Words: AsRef<[AtomicU32]>> Failures<R, Words> {
     }
 }
 
-/// The end at which failures are taken, and what came home too early.
+/// The end that takes reports, and the slots that came home before their reports were taken.
 pub struct FailureTaker<R: MpscHandle, Places> {
     told: Consumer<R>,
-    /// By index, what came home although it was told of, and that is not taken.
+    /// By index: slots that came home before their reports were taken.
     set_aside: Places,
 }
 
 impl<R: MpscHandle, Places> FailureTaker<R, Places> {
-    /// Takes what was told, the earliest first. With it comes what can be lent again from now on: a slot
-    /// that was told of without it, and came home before this.
+    /// Takes the earliest report. With it comes a slot that may be lent again: one that was reported without its
+    /// slot, and came home before this.
     ///
     /// # Errors
-    /// Nothing was told.
+    /// There is no report.
     pub fn take<L>(
         &mut self,
         failures: &Failures<R, impl AsRef<[AtomicU32]>>,
@@ -145,7 +145,7 @@ impl<R: MpscHandle, Places> FailureTaker<R, Places> {
         }
     }
 
-    /// Nobody takes any more: what is told from now on is given back to whoever tells.
+    /// Ends the taking of reports: a later report is given back to its sender.
     pub fn close(&self) {
         self.told.close();
     }

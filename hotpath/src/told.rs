@@ -13,12 +13,12 @@ use crate::ordering::{TOLD_TAKE, TOLD_TELL};
 /// All that the taker did before the take is visible to the next thread that must pass a report on.
 pub struct ToldFlag {
     is_told: AtomicU32,
-    /// For what it was passed on by, which the taker has read before it takes it.
+    /// Stands for the list or descriptor that passed the report on, which the taker has read before the take.
     way: RaceWitness,
 }
 
 impl ToldFlag {
-    /// Nothing was told.
+    /// A flag without a report.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -27,10 +27,10 @@ impl ToldFlag {
         }
     }
 
-    /// Tells; says whether it is to be passed on, as nobody else told since it was taken.
+    /// Reports; says whether the caller must pass the report on, since no other report came after the last take.
     ///
-    /// A read-modify-write on both sides: were it a load here, it could see a mark that is about
-    /// to be taken, and what was done before the load be seen by nobody.
+    /// A read-modify-write on both sides. A load here could see a mark that is about to be taken, and nobody
+    /// would see what was done before the load.
     ///
     /// Ordering: [`TOLD_TELL`] pairs with [`TOLD_TAKE`] in `ToldFlag::take`, both ways.
     #[must_use = "or nobody hears of it"]
@@ -43,8 +43,8 @@ impl ToldFlag {
         is_first
     }
 
-    /// Takes it, once what it was passed on by was read; it may be told of again from then on. Look afterwards for
-    /// what it was told of.
+    /// Takes the report, after the list or descriptor that passed it on was read. The flag may be raised again
+    /// from then on. Look afterwards for the work that was reported.
     ///
     /// Ordering: [`TOLD_TAKE`] pairs with [`TOLD_TELL`] in [`ToldFlag::tell`], both ways.
     #[inline]
@@ -53,13 +53,13 @@ impl ToldFlag {
         self.is_told.swap(0, TOLD_TAKE.get());
     }
 
-    /// Takes it, if it was told of and `hear` takes what rang for it: nothing yet, where whoever told is about to
-    /// ring. Then it stays told of, and is taken at the next look.
+    /// Takes the report, if there is one and `hear` has taken the wake-up that was rung for it. If the reporter
+    /// has yet to ring, the flag stays raised and is taken at the next look.
     ///
     /// Ordering: as [`ToldFlag::tell`], with which it pairs.
     #[inline]
     pub fn take_heard(&self, hear: impl FnOnce() -> bool) {
-        // Relaxed: where it is not seen yet, it is at the next look.
+        // Relaxed: a report that is not seen yet is seen at the next look.
         if self.is_told.load(Ordering::Relaxed) != 0 && hear() {
             self.take();
         }

@@ -13,11 +13,12 @@ const POLLS_PER_LOOK: u32 = 256;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Wait {
-    /// Polls without rest: no call into the kernel, the least latency, and a whole processor.
-    /// The default, since whoever polls a device has a processor for it.
+    /// Polls without rest: no call into the kernel, the least latency, and a whole processor. The default, since
+    /// a program that polls a device has a processor for it.
     ///
-    /// Once in 256 polls it asks the clock, which where the kernel's vDSO has it is no call either. A host whose clock
-    /// source is none for the vDSO (`hpet`, `acpi_pm`) makes one there, and only there.
+    /// Once in 256 polls it reads the clock, which makes no system call if the kernel's vDSO has the clock. A
+    /// host whose clock source the vDSO cannot read (`hpet`, `acpi_pm`) makes a system call there, and only
+    /// there.
     #[default]
     Busy,
     /// Polls for a while, then has the queues armed and sleeps. The queues must have been made
@@ -105,7 +106,7 @@ pub struct Waiter {
     /// Polls so far, wrapping. It goes on from wait to wait, so that the clock is looked at
     /// however many of them end at once.
     polls: u32,
-    /// Something happened that no wait has told yet.
+    /// Progress that no wait has reported yet.
     owes_progress: bool,
 }
 

@@ -107,7 +107,7 @@ impl Slot {
     #[inline(always)]
     pub(super) fn is_published(&self, lap: u64) -> bool {
         let [.., last] = &self.words;
-        // Relaxed: whoever reads the item looks again.
+        // Relaxed: the read of the item looks again.
         last.load(Ordering::Relaxed) & LAP == lap
     }
 

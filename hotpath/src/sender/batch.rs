@@ -97,12 +97,12 @@ pub struct Batch<'q, Q: SendQueue + 'q, W> {
     marks: Marked<'q>,
     /// The position of the last request staged.
     last: u64,
-    /// How many may be staged: one place of the queue is kept back for an announcement, which is
-    /// one more where it is staged.
+    /// Requests that may be staged at most. One place of the queue is kept back for an announcement, and is added
+    /// once one is staged.
     staged_max: u32,
     /// Messages sent, with those staged here.
     sent: u32,
-    /// The same as of the last doorbell: noted when this one rings.
+    /// Credits as of the last doorbell, updated when this one rings.
     credits: &'q mut Credits,
     word: &'q WindowWord<W>,
     /// The announcement staged in front.
@@ -117,7 +117,7 @@ pub struct Batch<'q, Q: SendQueue + 'q, W> {
     unsignaled_max: &'q u32,
     /// Unsignaled requests in a row, with those staged here.
     unsignaled_now: u32,
-    /// The same as of the last doorbell: written when this one rings.
+    /// Unsignaled requests in a row as of the last doorbell, updated when this one rings.
     unsignaled: &'q mut u32,
     fetches_end: &'q mut u64,
 }

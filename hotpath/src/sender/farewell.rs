@@ -11,7 +11,8 @@ use crate::Statistics;
 use crate::credits::Grants;
 use crate::marks::Mark;
 
-/// The word that a farewell carries. An application may use the same: a farewell is told by its count, too.
+/// The immediate of a farewell. An application may use the same number: a farewell is recognized by its count,
+/// too.
 pub const FAREWELL: u32 = 0x6661_7265;
 
 /// Its bytes: the peer's word.
@@ -25,8 +26,8 @@ where
     L: Deref<Target = Grants>,
     S: Deref<Target = Statistics>,
 {
-    /// Says farewell behind all that was posted: how many messages there were, by one request that takes a receive of the peer
-    /// and is signaled. No message is accepted afterwards, and no receives are announced.
+    /// Says farewell after all posted requests, by one signaled request that takes a receive of the peer and
+    /// carries the number of messages. No message is accepted afterwards, and no receives are announced.
     ///
     /// # Errors
     /// The peer has no receive left, the queue is full, or the device refused.
@@ -44,7 +45,8 @@ where
         Ok(())
     }
 
-    /// Leaves farewell in the peer's word, where it has no receive to be told by. It is found once the connection fails there.
+    /// Writes a farewell into the peer's word, if the peer has no receive for one. The peer finds it once the
+    /// connection fails there.
     ///
     /// # Errors
     /// The queue is full, or the device refused.
@@ -75,7 +77,7 @@ where
         self.flow.announcer.has_left()
     }
 
-    /// How many messages were sent: a count, which does not stand still while some are.
+    /// Returns how many messages were sent: a count, which moves while messages are sent.
     #[must_use]
     pub const fn sent(&self) -> u32 {
         self.flow.credits.sent()

@@ -108,7 +108,7 @@ impl<Slots> MpscRing<Slots> {
 
     fn close(&self) {
         self.tail.fetch_or(CLOSED, MPSC_CLOSE.get());
-        // Relaxed: who sees it looks at the tail, which tells.
+        // Relaxed: a side that sees it reads the tail, which decides.
         self.seldom.closed.store(1, Ordering::Relaxed);
     }
 
@@ -126,7 +126,7 @@ impl<Slots: AsRef<[Slot]>> Sealed for MpscRing<Slots> {
     }
 
     fn claim_consumer(&self) -> Result<(), ClaimError> {
-        // Exchanged: where somebody has it, nothing is written. Relaxed there, since nothing is read.
+        // Exchanged: if the half is claimed, nothing is written. Relaxed then, since nothing is read.
         let claimed = self
             .seldom
             .consumer
@@ -140,7 +140,7 @@ impl<Slots: AsRef<[Slot]>> Sealed for MpscRing<Slots> {
 
     #[inline(always)]
     fn is_over(&self, head: u64) -> bool {
-        // Relaxed: the tail tells what is behind it.
+        // Relaxed: the tail decides.
         self.seldom.closed.load(Ordering::Relaxed) != 0 && self.tail.load(MPSC_CLOSED.get()) == head | CLOSED
     }
 
