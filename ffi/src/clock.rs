@@ -8,12 +8,12 @@ use doorbell_core::Instant;
 /// Time of the kernel's clock at the first call; 0 before.
 static ORIGIN_NS: AtomicU64 = AtomicU64::new(0);
 
-/// Now, counted from the first time anyone asked.
+/// Returns the time since the first call in this process.
 ///
 /// Source: `clock_gettime(2)`.
 pub fn now() -> Instant {
     let now_ns = kernel_ns();
-    // Relaxed: nothing else is handed over by it, and all agree on who was first.
+    // Relaxed: no other memory depends on it, and all callers agree on the first.
     let first = ORIGIN_NS.compare_exchange(0, now_ns, Ordering::Relaxed, Ordering::Relaxed);
     let origin_ns = first.err().unwrap_or(now_ns);
     Instant::from_ns(now_ns.saturating_sub(origin_ns))

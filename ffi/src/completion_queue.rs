@@ -256,7 +256,7 @@ impl CompletionQueue {
         self.emptied
     }
 
-    /// Tells libibverbs that the notifications taken so far were seen.
+    /// Acknowledges to libibverbs the notifications taken so far.
     #[doc(alias = "ibv_ack_cq_events")]
     fn acknowledge_taken(&mut self) {
         if self.unacknowledged > 0 {

@@ -52,7 +52,7 @@ impl DomainInner {
         self.pd.as_ptr()
     }
 
-    /// The number that tells it from others.
+    /// The number that distinguishes it from other domains.
     pub(crate) const fn id(&self) -> DomainId {
         self.id
     }

@@ -107,9 +107,9 @@ struct Found {
     index: u32,
     gid: Gid,
     kind: GidKind,
-    /// The index of its network interface, where the library tells.
+    /// The index of its network interface, if the library gives it.
     interface_index: Option<u32>,
-    /// The name of its network interface, where sysfs tells.
+    /// The name of its network interface, if sysfs gives it.
     interface_name: Option<String>,
 }
 
@@ -126,10 +126,10 @@ impl Found {
         }
     }
 
-    /// The interface, where it is in this namespace.
+    /// The interface, if it is in this namespace.
     ///
-    /// Neither its number nor its name is proof: both are unique in their own namespace only. So
-    /// all that is told must agree, and one that has addresses must have the one of the GID.
+    /// Neither its number nor its name is proof: both are unique in their own namespace only. So every known fact
+    /// must agree, and an interface that has addresses must have the one of the GID.
     fn interface<'a>(&self, interfaces: &'a [Interface]) -> Option<&'a Interface> {
         if self.interface_index.is_none() && self.interface_name.is_none() {
             return None;

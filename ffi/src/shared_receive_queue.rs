@@ -133,7 +133,7 @@ impl SharedReceiveQueue {
         let id = fresh_id();
         let scatter_max = config.scatter_max.max(1);
         let mut attributes = ibv_srq_init_attr {
-            // A word for the user, by which events about the queue are told apart.
+            // A word for the user, by which events about the queue are distinguished.
             srq_context: ptr::without_provenance_mut(usize::try_from(id.0).unwrap_or(usize::MAX)),
             attr: ibv_srq_attr {
                 max_wr: config.depth,

@@ -1,4 +1,4 @@
-//! Waking whoever sleeps at a completion queue: a counter of the kernel's that stands beside its channel.
+//! Waker of a thread that sleeps at a completion queue: a counter of the kernel's beside the queue's channel.
 
 use core::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -8,7 +8,7 @@ use doorbell_core::provider::ProviderError;
 
 use crate::{errno, events};
 
-/// Wakes whoever sleeps at a completion queue.
+/// Wakes a thread that sleeps at a completion queue.
 ///
 /// Source: `eventfd(2)`.
 #[derive(Clone)]

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Outcome<()> {
-    // For a network on which nobody is who should not be; elsewhere, `Trust::keys`.
+    // For a network without strangers; elsewhere, `Trust::keys`.
     let node = Node::open(Trust::unauthenticated_on_purpose())?;
     match env::args().nth(1) {
         None => timeout(PATIENCE, serve(Arc::new(node))).await?,

@@ -21,7 +21,7 @@ const MESSAGES: u32 = 100;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Sends back what comes, until it is told to end.
+/// Sends back each message, until `end` comes.
 async fn serve<P: Watched>(node: Arc<Node<P>>, tell: Sender<Handle>, mut end: Receiver<()>) -> Outcome<u32> {
     let (mut worker, mut echoed) = (AsyncWorker::open(&node, &WorkerConfig::default())?, 0);
     let port = worker.listen(&node, "[::]:0".parse()?, &ChannelConfig::default())?;

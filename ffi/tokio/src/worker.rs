@@ -17,7 +17,7 @@ use doorbell::{
 
 use crate::watched::{Watched, ready};
 
-/// How long a sleep is at most while a channel is being closed, which no descriptor tells.
+/// Longest sleep while a channel is being closed, which no descriptor reports.
 const NAP: Duration = Duration::from_millis(1);
 
 /// The next thing that happened.
@@ -241,8 +241,8 @@ impl<P: HasDescriptors> AsyncWorker<P> {
         }
     }
 
-    /// The graceful end: accepts no more, closes every channel as [`AsyncWorker::close`] does, all at once, and gives the Worker back with what
-    /// came meanwhile. The first failure is told.
+    /// Ends gracefully: accepts no more, and closes all channels side by side, each as [`AsyncWorker::close`]
+    /// does. Returns the Worker with the events that came meanwhile, and the first failure.
     ///
     /// # Errors
     /// A channel was not closed cleanly; all are closed all the same.
