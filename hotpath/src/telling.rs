@@ -113,8 +113,8 @@ impl<R: MpscHandle, Places> FailureTaker<R, Places> {
         Ok((told, home))
     }
 
-    /// Returns the first slot from `next`, which yields slots that came home, that may be lent. A slot with an
-    /// untaken report is set aside until the report is taken.
+    /// Returns the first slot that may be lent, out of the slots that came home, which `next` yields. A slot with
+    /// an untaken report is set aside until the report is taken.
     #[inline]
     pub fn lend<L>(
         &mut self,

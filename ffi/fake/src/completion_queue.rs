@@ -1,7 +1,7 @@
 //! Completion queues: any number of producers, one thread that polls.
 //!
-//! A producer takes a place by a compare-and-swap of `tail` and publishes it by the place's own
-//! number; nobody waits for anybody. `head` tells producers what is free again.
+//! A producer takes a place by a compare-and-swap of `tail` and publishes it by the place's own number; no side
+//! waits for another. `head` shows producers which places are free again.
 
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -118,7 +118,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Takes the next position for a producer who has seen `tail`; `None` where the queue is full.
+    /// Takes the next position for a producer that has seen `tail`; `None` if the queue is full.
     #[inline]
     fn reserve(&self, tail: u64) -> Option<u64> {
         let mut position = tail;

@@ -130,7 +130,7 @@ impl Children {
     }
 
     pub(crate) fn add(&self) {
-        // Relaxed here and below: whoever destroys an object knows by other means that nobody uses it.
+        // Relaxed here and below: a program that destroys an object knows by other means that nobody uses it.
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 

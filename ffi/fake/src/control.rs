@@ -221,8 +221,8 @@ impl Control {
         (self.entry)(LACK, what as u32, 0, 0);
     }
 
-    /// Has calls that destroy something take long: on other threads than this until [`Control::let_go`]. On this one
-    /// they are counted, and go through: who waits for itself would never end.
+    /// Makes calls that destroy something take long, on other threads than this, until [`Control::let_go`]. On
+    /// this thread they are counted and go through, since a thread that waits for itself would never end.
     pub fn hold_destroys(self) {
         (self.entry)(HOLD_DESTROYS, 0, 0, 0);
     }

@@ -64,13 +64,13 @@ pub(crate) unsafe fn gather_scatter(from: &[Piece], to: &[Piece]) {
     }
 }
 
-/// Copies pieces to where others may look at any time.
+/// Copies pieces into memory that others may read at any time.
 ///
-/// Ordering: each access is a release, so who sees a later byte by an acquire sees those before it.
+/// Ordering: each access is a release, so a side that sees a later byte by an acquire sees the bytes before it.
 ///
 /// # Safety
-/// The pieces are readable and nobody writes them; `to` is writable for all their bytes, and whoever
-/// else accesses it does so by atomic accesses.
+/// The pieces are readable and nobody writes them. `to` is writable for all their bytes, and every other access
+/// to it is atomic.
 pub(crate) unsafe fn write_shared(from: &[Piece], to: *mut u8, order: Order) {
     match order {
         Order::Ascending => {
@@ -124,11 +124,11 @@ unsafe fn write_piece(from: Piece, to: *mut u8) {
     }
 }
 
-/// Copies from where others may write at any time into pieces, as much as they hold.
+/// Copies memory that others may write at any time into pieces, as much as they hold.
 ///
 /// # Safety
-/// `from` is readable for all bytes of the pieces and whoever else accesses it does so by atomic
-/// accesses; the pieces are writable and nobody else accesses them.
+/// `from` is readable for all bytes of the pieces, and every other access to it is atomic. The pieces are
+/// writable and nobody else accesses them.
 pub(crate) unsafe fn read_shared(from: *mut u8, to: &[Piece]) {
     let mut from = from;
     for piece in to {

@@ -503,14 +503,14 @@ pub(crate) fn to_error(qp: &QueuePair) {
     }
 }
 
-/// Brings a queue pair to ERR whose requester's flag is held; who holds it flushes the sends.
+/// Brings a queue pair to ERR whose requester's flag is held; the holder flushes the sends.
 fn fail_receives(qp: &QueuePair) {
     let _held = qp.core.responder.lock();
     to_error(qp);
 }
 
-/// Fails a queue pair for a send, its requester's flag being held, and who holds it flushes the sends: one of
-/// datagrams receives on.
+/// Fails a queue pair for a send. Its requester's flag is held, and the holder flushes the sends. A datagram
+/// queue pair still receives afterwards.
 pub(crate) fn fail_for_send(qp: &QueuePair) {
     if !qp.is_datagram {
         fail_receives(qp);

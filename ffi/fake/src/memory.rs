@@ -29,7 +29,7 @@ struct Entry {
     pins: AtomicU32,
     access: AtomicU32,
     start: AtomicPtr<u8>,
-    /// The address under which it is known to those who name the key.
+    /// The address under which requests that name the key know it.
     address: AtomicU64,
     bytes: AtomicU64,
     pd: AtomicPtr<ibv_pd>,
@@ -203,7 +203,7 @@ pub(crate) unsafe fn register(
     entry.address.store(address, Ordering::Relaxed);
     entry.bytes.store(bytes as u64, Ordering::Relaxed);
     entry.pd.store(pd, Ordering::Relaxed);
-    // Release: whoever finds the key finds the fields above.
+    // Release: a thread that finds the key finds the fields above.
     entry.key.store(key, Ordering::Release);
     // SAFETY: live, as the caller vouches.
     let domain: &Domain = unsafe { look_at(pd) };

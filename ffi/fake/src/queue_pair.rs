@@ -70,7 +70,7 @@ pub(crate) struct QueuePair {
     /// Sends that wait, by position.
     pub(crate) stored: Ring<Stored>,
     pub(crate) receives: Ring<Receive>,
-    /// The attributes as they were given, for queries; who modifies holds it.
+    /// The attributes as they were given, for queries; a thread that modifies holds the lock.
     pub(crate) attributes: Mutex<ibv_qp_attr>,
     pub(crate) events: Unacknowledged,
 }
@@ -126,8 +126,8 @@ impl QueuePair {
         self.srq.map(|srq| unsafe { look_at(srq.as_ptr()) })
     }
 
-    /// Takes the oldest receive with its position; where there is none, the next one posted will be
-    /// told of. The caller holds the responder's flag.
+    /// Takes the oldest receive with its position; if there is none, the next one posted will be reported. The
+    /// caller holds the responder's flag.
     pub(crate) fn take_receive(&self) -> Option<(Receive, u64)> {
         if let Some(srq) = self.srq() {
             return srq.take().map(|receive| (receive, 0));

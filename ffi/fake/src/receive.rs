@@ -100,7 +100,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     let mut next = wr;
     // SAFETY: the list and its elements are as the manual says.
     let outcome = unsafe { post_list(qp, &mut next) };
-    // Pairs with the fences of who sets it: either this sees what is wanted, or that one the receives.
+    // Pairs with the fences of the side that sets it: either this side sees the wish, or that side the receives.
     fence(Ordering::SeqCst);
     if qp.attention.load(Ordering::Relaxed) != 0 {
         attend(qp);
@@ -148,7 +148,7 @@ unsafe fn post_list(qp: &QueuePair, next: &mut *mut ibv_recv_wr) -> Result<(), c
     outcome
 }
 
-/// Tells those who want to hear of a receive.
+/// Notifies the sides that wait for a receive.
 #[cold]
 fn attend(qp: &QueuePair) {
     let wanted = qp.attention.fetch_and(!WANTED, Ordering::Relaxed);

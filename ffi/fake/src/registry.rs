@@ -26,7 +26,7 @@ const INDEX_BITS: u32 = 14;
 /// Source: InfiniBand Architecture volume 1, section 3.5.10.
 const FIRST_INDEX: u32 = 16;
 
-/// How many lives a number tells apart: one less than it could, which keeps `NULL_QPN` free.
+/// Lives that a number distinguishes: one less than it could, which keeps `NULL_QPN` free.
 const LIVES: u32 = (1 << (24 - INDEX_BITS)) - 1;
 
 /// The lasting part of a queue pair.
@@ -76,7 +76,7 @@ pub(crate) fn take() -> Option<(u32, &'static Core)> {
         sends_polled: AtomicU64::new(0),
         receives_polled: AtomicU64::new(0),
     }));
-    // Release: whoever finds it finds it whole.
+    // Release: a thread that finds it finds it complete.
     place.store(core, Ordering::Release);
     Some((qpn, core))
 }
@@ -86,7 +86,7 @@ pub(crate) fn give_back(qpn: u32) {
     FREE.lock().unwrap_or_else(PoisonError::into_inner).back.push(qpn);
 }
 
-/// The core that a number would lead to, whoever has it now.
+/// The core at the index of a number, whichever queue pair has it now.
 #[inline]
 pub(crate) fn find(qpn: u32) -> Option<&'static Core> {
     let core = CORES.get(index(qpn))?.load(Ordering::Acquire);
@@ -106,13 +106,13 @@ pub(crate) fn each(mut each: impl FnMut(&'static Core)) {
     }
 }
 
-/// Notes that what stands at `position` was polled.
+/// Notes that the request at `position` was polled.
 #[inline]
 pub(crate) fn polled(progress: &AtomicU64, position: u64) {
     let next = position.wrapping_add(1);
     // One thread polls a completion queue; one of an earlier life is behind and changes nothing.
     if next > progress.load(Ordering::Relaxed) {
-        // Release: pairs with the acquire of who posts into the freed place.
+        // Release: pairs with the acquire of the thread that posts into the freed place.
         progress.store(next, Ordering::Release);
     }
 }

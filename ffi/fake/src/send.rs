@@ -103,7 +103,7 @@ impl Requester {
         waiting.is_some_and(|waiting| !matches!(waiting.reason, Wait::Turn))
     }
 
-    /// Tells that nothing is under way any more, where that is to be told. The caller holds the flag.
+    /// Emits the event that no send is under way any more, if it was asked for. The caller holds the flag.
     pub(crate) fn tell_drained(&mut self, qp: &QueuePair) {
         if !self.tells_drained || self.is_under_way() || qp.state() != state::DRAIN {
             return;

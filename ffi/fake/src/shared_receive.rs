@@ -56,7 +56,7 @@ impl SharedReceiveQueue {
         self.pd
     }
 
-    /// Takes the oldest receive; where there is none, the next one posted will be told of.
+    /// Takes the oldest receive; if there is none, the next one posted will be reported.
     pub(crate) fn take(&self) -> Option<Receive> {
         let mut limit = self.limit.lock();
         let taken = self.taken.load(Ordering::Relaxed);
@@ -71,7 +71,7 @@ impl SharedReceiveQueue {
         // SAFETY: posted and not taken, and the acquire above pairs with its release.
         let receive = *unsafe { self.receives.read(taken) };
         let taken = taken.wrapping_add(1);
-        // Release: the place was copied out when who posts sees this.
+        // Release: the place was copied out before a posting thread sees this.
         self.taken.store(taken, Ordering::Release);
         let left = self.posted.load(Ordering::Relaxed).wrapping_sub(taken);
         if left < u64::from(*limit) {

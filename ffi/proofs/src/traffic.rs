@@ -69,7 +69,7 @@ pub struct Traffic {
     requests: u64,
     rounds: u64,
     would_block: u64,
-    /// Messages of the rings that immediates told of.
+    /// Messages of the rings that immediates reported.
     told: u64,
     is_wrong: bool,
 }

@@ -142,7 +142,7 @@ impl Two {
         made.unwrap().unwrap().channel
     }
 
-    /// Goes on with a dial until who accepts waits for a held call, the first one after `after` others.
+    /// Advances a dial until the acceptor waits for a held call, the first one after `after` others.
     fn hold(&mut self, call: Call, after: u32) -> Connecting {
         if call == Call::OpenDevice {
             // The ports as seen by handshakes aside at the first peer are too old by then.
@@ -186,7 +186,7 @@ fn taking_long(control: Control, way: Way, call: Call, after: u32) {
     two.end();
 }
 
-/// Its time passes meanwhile: the peer is told, and what is made behind that is undone.
+/// The handshake times out meanwhile: the peer is notified, and the objects made for it are destroyed.
 fn taking_too_long(control: Control, way: Way, call: Call, after: u32) {
     let case = format!("{way:?}: {call:?} after {after} for too long");
     let mut two = Two::new(control, way, HELD);
@@ -199,7 +199,7 @@ fn taking_too_long(control: Control, way: Way, call: Call, after: u32) {
         }
         other => panic!("{case}: {other:?}"),
     }
-    // It is told, and not left to wait.
+    // The peer is notified, and not left to wait.
     let began = Instant::now();
     while dial.poll(&two.node, &mut two.traffic.own).is_none() {
         assert!(began.elapsed() < SOON, "{case}");
@@ -213,7 +213,7 @@ fn taking_too_long(control: Control, way: Way, call: Call, after: u32) {
     two.end();
 }
 
-/// All is given up meanwhile: nobody who drops waits.
+/// All is given up meanwhile: a thread that drops does not wait.
 fn given_up(control: Control, way: Way, call: Call, after: u32) {
     let case = format!("{way:?}: given up at {call:?} after {after}");
     let mut two = Two::new(control, way, SOON);
@@ -233,7 +233,7 @@ fn given_up(control: Control, way: Way, call: Call, after: u32) {
     all_destroyed(control);
 }
 
-/// A peer that was told yes goes: its queue pair is destroyed elsewhere.
+/// An accepted peer goes away: its queue pair is destroyed on another thread.
 fn gone_when_told(control: Control, way: Way) {
     let mut two = Two::new(control, way, SOON);
     // The connector waits for its own queue pair, once it was accepted.

@@ -1,5 +1,5 @@
-//! An engine's own mapping, adopted by a Worker: sent behind a header of the Worker's memory by one
-//! request, told apart when it comes home, and given back when nobody uses it any more.
+//! An engine's own mapping, adopted by a Worker. One request sends it behind a header of the Worker's memory. It
+//! is recognized when it comes home, and given back when nobody uses it any more.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use core::ptr::{self, NonNull};

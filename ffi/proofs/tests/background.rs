@@ -135,7 +135,7 @@ fn round(control: Control, fails: Option<(Call, u32)>, shared: Option<SharedRece
     let accepted = accept_all(&mut acceptances, &mut own, &peers);
     let failed = peers.join().unwrap();
     assert!(failed <= usize::from(fails.is_some()), "{case}: {failed}");
-    // Beside them those alone whose own side failed once they were told yes.
+    // Peers may be accepted whose own side failed afterwards, but no others.
     assert!(accepted <= PEERS.saturating_add(failed), "{case}: {accepted}");
     // It waits for no stage of the silent streams, which would end long after its deadline.
     assert!(background.stop(within(SOON)), "{case}");

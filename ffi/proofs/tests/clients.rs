@@ -89,7 +89,7 @@ struct Serving {
     listener: Listener,
     server: Vec<Worker>,
     own: Vec<Worker>,
-    /// Messages, farewells and failures that the server was told.
+    /// Messages, farewells and failures that were reported to the server.
     told: [usize; 3],
 }
 

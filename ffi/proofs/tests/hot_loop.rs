@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 /// Requests of a run with something planted: few are enough to find it.
 const FEW: &str = "2000";
 
-/// How the fake is told that bytes of a WRITE land in no order, as rxe promises no more: see `doorbell_fake`.
+/// Setting of the fake by which bytes of a WRITE land in no order, as rxe promises none: see `doorbell_fake`.
 const RELAXED: [(&str, &str); 1] = [("DOORBELL_FAKE_ORDER", "relaxed")];
 
 /// Words of a program about the rings: for bytes that land in order, and for bytes that do not.

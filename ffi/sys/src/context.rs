@@ -1,9 +1,9 @@
 //! The way from a context to its extended operations.
 //!
 //! A provider of any age may stand behind a context, so the extended part may be absent or shorter than the
-//! structure this crate knows. It grows at its *front*: what is there is told by `sz`, which sits directly
-//! before the `ibv_context`. Nothing here forms a reference to a whole `verbs_context`, and no field is read
-//! before `sz` says that it exists.
+//! structure this crate knows. It grows at its *front*: `sz`, which lies directly before the `ibv_context`, says
+//! which fields are there. Nothing here forms a reference to a whole `verbs_context`, and no field is read before
+//! `sz` says that it exists.
 
 use core::mem::{offset_of, size_of};
 use core::ptr;

@@ -69,7 +69,7 @@ fn version_in_file_name(file: &Path) -> Option<(u32, u32)> {
     parts.next().is_none().then_some((major, minor))
 }
 
-/// Why there is no libibverbs. The first three are for whoever installs the machine.
+/// Reason why there is no libibverbs. The first three are for the administrator of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -144,7 +144,7 @@ impl core::error::Error for LoadError {}
 /// set, else `libibverbs.so.1` by the dynamic linker's search.
 ///
 /// # Errors
-/// Why there is none; the answer stays the same for the life of the process.
+/// No libibverbs can be used; the error says why, and stays the same for the life of the process.
 pub fn load() -> Result<&'static Library, LoadError> {
     // `OnceLock` is one acquire load once it is filled.
     LIBRARY
@@ -153,15 +153,15 @@ pub fn load() -> Result<&'static Library, LoadError> {
         .map_err(Clone::clone)
 }
 
-/// As [`load`], with a file of the caller's choice, whatever the environment says.
+/// Opens libibverbs from a file of the caller's choice, whatever the environment says. See also [`load`].
 ///
 /// # Errors
-/// Why it cannot be opened; `Settled` where this process already looked for another.
+/// The file cannot be used; the error says why. `Settled` if this process already looked for another.
 ///
 /// # Safety
-/// The file, if there is one, is a libibverbs of this machine's ABI, or stands for one. Opening it runs its constructors, and
-/// every verb runs its code, in this process and with its rights: whoever may write to the file or to a folder above it owns
-/// the process. Source: dlopen(3).
+/// The file, if there is one, is a libibverbs of this machine's ABI, or stands for one. Opening it runs its
+/// constructors, and every verb runs its code, in this process and with its rights. So every user who may write
+/// to the file or to a folder above it owns the process. Source: dlopen(3).
 pub unsafe fn load_from(path: &Path) -> Result<&'static Library, LoadError> {
     if cfg!(feature = "link") {
         return Err(LoadError::Linked);

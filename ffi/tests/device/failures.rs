@@ -58,7 +58,7 @@ fn a_provider_is_known_and_what_it_does_otherwise_is_refused_in_words() {
         endless.retry_count = 7;
         let error = control.ready_to_send(&endless).unwrap_err();
         assert!(error.to_string().contains("never gives up"), "{error}");
-        // It has no answer, so whoever polls memory would poll on luck (S20).
+        // rxe does not answer the query, so a program that polls memory must not rely on an order (S20).
         assert_eq!(control.data_in_order(), DataInOrder::No);
     }
 }

@@ -298,8 +298,8 @@ fn a_window_has_no_bytes_beyond_its_end() {
     }
 }
 
-/// Threads that copy in and out at once: every byte is one that somebody wrote, and words that are exchanged are counted
-/// exactly.
+/// Threads copy in and out at once: every byte is one that a thread wrote, and words that are exchanged are
+/// counted exactly.
 #[test]
 fn threads_share_a_window() {
     const ROUNDS: u64 = 2_000;
@@ -412,7 +412,7 @@ fn one_request_gathers_from_our_memory_and_from_adopted() {
         assert!(copied[15..] == body);
     }
     assert_eq!((headers.free_slots(), pages.free_slots()), (4, 3));
-    // They are told apart by what they are, and their bytes are as they were.
+    // Pages are distinguished by their index, and their bytes are as they were.
     let mut back: Vec<_> = core::iter::from_fn(|| pages.lease()).collect();
     back.sort_by_key(Slot::index);
     for (round, page) in back.iter_mut().enumerate() {

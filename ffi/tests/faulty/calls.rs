@@ -104,7 +104,7 @@ fn each_call_that_fails_is_told_and_leaks_nothing() {
                 break;
             }
             match (call, end) {
-                // Somebody else may have settled the matter; and what is not told is not promised.
+                // Another user of the library may have settled it; a query without an answer promises nothing.
                 (Call::ForkInit | Call::QueryQpDataInOrder, Ok(())) => {}
                 // A device without a name is none; opened by it, it is gone.
                 (Call::GetDeviceName, Err(End::NoPort)) => {}

@@ -1,4 +1,4 @@
-//! A whole life of a device: everything `ffi` has a call for is done once or more, and what fails is told.
+//! A whole life of a device: every call of `ffi` is made once or more, and each failure is reported.
 
 use core::time::Duration;
 use std::time::Instant;

@@ -115,7 +115,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Does something of which the memory is somebody's.
+/// Runs `what`, whose allocations belong to `whose`.
 fn of<R>(whose: u8, what: impl FnOnce() -> R) -> R {
     let before = WHOSE.replace(whose);
     let outcome = what();

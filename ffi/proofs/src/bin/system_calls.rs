@@ -71,8 +71,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     unsafe { libc::_exit(i32::from(flowed.is_err())) }
 }
 
-/// Whether this host tells the time without a system call, as the vDSO of most does: a child that may make none asks the
-/// C library, past what is to be proven.
+/// Whether this host reads the time without a system call, as most do by the vDSO. A child that may make none
+/// asks the C library, apart from the proof.
 fn is_clock_free() -> io::Result<bool> {
     // SAFETY: no other thread is there yet, so that the child may go on as this process would (fork(2)).
     let child = unsafe { libc::fork() };

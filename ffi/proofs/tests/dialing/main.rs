@@ -205,7 +205,7 @@ fn looks_are_shared(control: Control) {
     two.end();
 }
 
-/// It is given up meanwhile, and so is all the rest: nobody who drops waits.
+/// The dial is given up meanwhile, and so is all the rest: a thread that drops does not wait.
 fn given_up(control: Control, call: Call, after: u32) {
     let case = format!("given up at {call:?} after {after}");
     let mut two = Two::new(control);

@@ -251,8 +251,8 @@ fn messages(from: &mut End) -> Option<u64> {
     Some(4)
 }
 
-/// The other operations, alone, in a batch and inline where they can be: says of how many the peer is told, and how many
-/// bring something back.
+/// Posts the other operations, alone, in a batch, and inline if they can be. Returns how many are reported to the
+/// peer, and how many bring data back.
 fn other_operations(from: &mut End, remote: RemoteAddress) -> Option<(u64, u64)> {
     let word = [1; 8];
     let told = Operation::WriteWithImmediate(remote, 1);

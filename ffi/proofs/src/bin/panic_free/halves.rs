@@ -1,4 +1,4 @@
-//! Workers taken apart: sending on the one half, polling each, and what it leaves to those who submit to it.
+//! Workers taken apart: sending on one half, polling each, and the requests that submitters leave to it.
 
 use core::mem::ManuallyDrop;
 
@@ -178,7 +178,7 @@ pub(crate) fn run(pair: Pair) -> bool {
                 sent = sent.wrapping_add(MESSAGES);
             }
         }
-        // Receives are announced by the half that sends, once the other has told of them.
+        // The sending half announces receives, once the receiving half has reported them.
         let polled = [
             poll_sending(&mut a_sends, &mut done),
             poll_sending(&mut b_sends, &mut done),
