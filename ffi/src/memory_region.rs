@@ -52,8 +52,8 @@ impl MemoryRegion {
         let access = i32::try_from(access.bits()).map_err(|_| invalid)?;
         let address = region.base().as_ptr().cast();
         // SAFETY: (ibv_reg_mr(3)) 1. The domain is live, held by the `Arc`. 2. The region is mapped until it is
-        // dropped, which happens after deregistration only. 3. No Rust reference exists to memory that the device
-        // may touch by `access`: arenas hand out slots, windows none.
+        // dropped, which happens after deregistration only. 3. An access of the device by `access` meets no Rust
+        // reference: arenas hand out slots, windows none.
         let mr = unsafe { rdma_sys::ibv_reg_mr(domain.as_ptr(), address, region.bytes(), access) };
         let mr = errno::from_pointer("ibv_reg_mr", mr)?;
         // SAFETY: a live memory region, whose keys are set before it is returned (ibv_reg_mr(3)).
