@@ -297,7 +297,7 @@ fn chosen<'m>(all: &[&'m Mutant], args: &MutantsArgs) -> Vec<&'m Mutant> {
 fn ends<'m>(chosen: &[&'m Mutant], args: &MutantsArgs, out: &Path) -> Result<Vec<(&'m Mutant, End)>> {
     let mut ends = Vec::new();
     let mut left = chosen.to_vec();
-    for package in tool::PACKAGES {
+    for (package, tests) in tool::PACKAGES {
         let of_it: Vec<&Mutant> = left
             .iter()
             .copied()
@@ -307,7 +307,7 @@ fn ends<'m>(chosen: &[&'m Mutant], args: &MutantsArgs, out: &Path) -> Result<Vec
         let tests = Tests {
             name: package,
             packages: &[package],
-            arguments: &["--lib"],
+            arguments: &[tests],
         };
         left.extend(by_tests(&of_it, tests, End::ByTests, out, &mut ends)?);
     }

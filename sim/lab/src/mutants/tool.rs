@@ -21,8 +21,12 @@ const TEST_S: &str = "60";
 /// So many mutants are named in one command at most: each is a pattern, of which there is a limit.
 const NAMED_MAX: usize = 1000;
 
-/// The packages that mutants are made of, from the ground.
-pub(crate) const PACKAGES: [&str; 3] = ["doorbell-core", "doorbell-hotpath", "doorbell"];
+/// The packages that mutants are made of, from the ground, and which of their own tests each mutant meets first: those that take seconds.
+pub(crate) const PACKAGES: [(&str, &str); 3] = [
+    ("doorbell-core", "--tests"),
+    ("doorbell-hotpath", "--tests"),
+    ("doorbell", "--lib"),
+];
 
 /// A wrong line, made by `cargo mutants`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -122,7 +126,7 @@ pub(crate) fn install() -> Result<()> {
 pub(crate) fn list(files: &[String], diff: Option<&Path>) -> Result<Vec<Mutant>> {
     let mut command = mutants()?;
     command.args(["--list", "--json", "--diff"]);
-    command.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
+    command.args(PACKAGES.iter().flat_map(|(package, _)| ["--package", package]));
     command.args(files.iter().flat_map(|file| ["--file", file]));
     if let Some(diff) = diff {
         command.arg("--in-diff").arg(diff);
@@ -175,7 +179,7 @@ fn try_some(some: &[&Mutant], tests: Tests<'_>, out: &Path) -> Result<Vec<(Mutan
         "--minimum-test-timeout",
         TEST_S,
     ]);
-    command.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
+    command.args(PACKAGES.iter().flat_map(|(package, _)| ["--package", package]));
     command.args(
         tests
             .packages
