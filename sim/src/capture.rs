@@ -41,7 +41,7 @@ impl Capture {
     }
 }
 
-/// What a file of frames begins with when its times are in nanoseconds.
+/// Magic number of a capture file with times in nanoseconds.
 const PCAP_MAGIC: u32 = 0xa1b2_3c4d;
 /// Ethernet, to readers of such files.
 const PCAP_ETHERNET: u32 = 1;
@@ -50,9 +50,9 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Frames as a file that Wireshark reads: pcap, with times in nanoseconds.
 ///
 /// Two of its dissectors are to be turned off (`tshark --disable-protocol rpcordma --disable-heuristic eth_over_ib`, or Analyze,
-/// Enabled Protocols). To RPC over RDMA any SEND is its own where the fourth word is below five, whatever stands around that, and
-/// what does not fit then it calls malformed, as it does every SEND without a fourth word. To Ethernet over InfiniBand
-/// whatever begins with an Ethernet type and two zeros is: as a count of 6 does, little-endian.
+/// Enabled Protocols). The dissector of RPC over RDMA claims any SEND whose fourth word is below five. It calls one that does not
+/// fit malformed, and every SEND without a fourth word. The dissector of Ethernet over InfiniBand claims a packet that begins
+/// with an Ethernet type and two zeros, as a little-endian count of 6 does.
 ///
 /// Source: the pcap file format of tcpdump, pcap-savefile(5).
 #[must_use]

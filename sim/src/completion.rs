@@ -24,23 +24,23 @@ const POLL_MAX: usize = 16;
 /// more than the retries of one request, and few enough for a poll to stay cheap.
 const PATIENCE: u32 = 16;
 
-/// What the device writes when a request ended.
+/// Completion that the device writes when a request ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub(crate) work_id: WorkId,
     pub(crate) status: WcStatus,
-    /// What consumed the receive, where it is one that succeeded.
+    /// Kind of message that consumed the receive, if it succeeded.
     pub(crate) kind: ArrivalKind,
     pub(crate) bytes: u32,
     pub(crate) immediate: Option<u32>,
     /// Whether the sender asked to wake the receiver.
     pub(crate) solicited: bool,
-    /// Who sent it, where it is a datagram.
+    /// The sender, if it is a datagram.
     pub(crate) source_qpn: Option<Qpn>,
 }
 
 impl Entry {
-    /// What it tells of the receive it is of.
+    /// Reports the completion as an arrival, for the receive that it consumed.
     pub(crate) const fn arrival(&self, ticket: Ticket) -> Arrival {
         Arrival {
             ticket,
@@ -142,7 +142,7 @@ pub(crate) struct CompletionState {
     is_woken: bool,
     bells: Bells,
     channels: BTreeMap<(bool, u32), Channel>,
-    /// What the next shared receive queue is told by.
+    /// Number for the events of the next shared receive queue.
     next_shared: u32,
 }
 
@@ -287,7 +287,7 @@ pub struct CompletionQueue {
     descriptors: OnceLock<Option<Arc<Descriptors>>>,
     /// How many completions it gave out.
     polled: u64,
-    /// What is being given out.
+    /// Completions that a poll is giving out.
     taken: VecDeque<(Qpn, Entry)>,
 }
 
@@ -498,7 +498,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         if self.taken.is_empty() {
             let mut world = self.context.fabric().lock();
             let key = self.key;
-            // Who finds nothing lets time pass until there is something.
+            // A poll that finds nothing lets time pass until there is a completion.
             world.idle(
                 |world| {
                     world
@@ -537,8 +537,8 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         self.depth
     }
 
-    /// It is made when it is first asked for. Where nobody drives the fabric, who sleeps at it lets no time pass: that takes
-    /// [`FabricBuilder::real_time`](crate::FabricBuilder::real_time).
+    /// It is made when it is first asked for. If nobody drives the fabric, a thread that sleeps at it lets no time pass:
+    /// that takes [`FabricBuilder::real_time`](crate::FabricBuilder::real_time).
     fn notification(&self) -> Option<&Descriptor> {
         Some(&self.descriptors()?.notification)
     }
@@ -572,7 +572,7 @@ impl doorbell_core::provider::CompletionQueue for CompletionQueue {
         })
     }
 
-    /// Lets the time of the fabric pass, driven or not, until one of them notifies or the span is over. Where
+    /// Lets the time of the fabric pass, driven or not, until one of them notifies or the span is over. If
     /// nobody drives the fabric, other threads get their turn before.
     fn sleep<const N: usize>(queues: [&Self; N], span: Duration) -> Result<(), ProviderError> {
         let Some(first) = queues.first() else {

@@ -24,13 +24,13 @@ use crate::{
     Arena, Completion, CompletionQueue, Host, ReceiveBatch, ReceiveQueue, SendBatch, SendQueue, Slot,
 };
 
-/// What stands in front of a datagram, and takes no part in its length.
+/// Bytes of the header in front of a datagram, which its length does not include.
 pub(crate) const HEADER_BYTES: u32 = 40;
 const _: () = assert!(HEADER_BYTES as usize == grh::GRH_BYTES);
 
-/// What a datagram queue pair has in the place of a connection, as the device knows it.
+/// State of a datagram queue pair, in place of a connection, as the device knows it.
 pub(crate) struct Datagrams {
-    /// What those that arrive must bring.
+    /// Key that incoming datagrams must carry.
     pub(crate) qkey: Qkey,
     next_psn: Psn,
 }
@@ -44,17 +44,17 @@ impl Datagrams {
     }
 }
 
-/// Who sends datagrams, as long as one is written.
+/// Sender of datagrams, while one is written.
 pub(crate) struct Sender<'w> {
     pub(crate) domain: Id,
     pub(crate) qpn: Qpn,
-    /// Of the port.
+    /// MTU of the port.
     pub(crate) mtu_bytes: usize,
     pub(crate) quirks: &'w Quirks,
     pub(crate) datagrams: &'w mut Datagrams,
 }
 
-/// Where a datagram goes.
+/// Destination of a datagram.
 #[derive(Clone, Copy)]
 pub(crate) struct Way {
     pub(crate) flow: Flow,
@@ -245,7 +245,7 @@ pub struct DatagramBatch<'q> {
 }
 
 impl DatagramBatch<'_> {
-    /// Where it goes, as its packet says it.
+    /// Resolves a destination to the addresses of its packet.
     fn way(&self, to: Destination) -> Result<Way, PushError> {
         let address = self.addresses.get(to.address).ok_or(PushError::UnknownAddress)?;
         let flow = Flow {

@@ -1,4 +1,4 @@
-//! What is to happen, ordered by when, and where that is the same by what was planned first.
+//! Queue of future events, ordered by time, and at the same time by when they were planned.
 
 use core::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -21,7 +21,8 @@ pub(crate) enum Event {
     Transmit(QueuePairKey),
     /// A queue pair waited for something.
     Timer(QueuePairKey),
-    /// What a link holds was not overtaken: which link, and how manieth it held.
+    /// A packet that a link holds was not overtaken: the link, and the number of the packet among those it
+    /// held.
     Release(u32, u32),
     /// A step of the plan begins, or ends.
     Step(usize, bool),

@@ -20,7 +20,7 @@ use crate::real_time::RealTime;
 use crate::timeline::Timeline;
 use crate::world::World;
 
-/// What a fabric is to be like.
+/// Configuration of a fabric.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct FabricBuilder {
@@ -34,13 +34,13 @@ pub struct FabricBuilder {
 }
 
 impl FabricBuilder {
-    /// What decides everything that is left to chance. The default is 0.
+    /// Sets the seed of all randomness. The default is 0.
     pub const fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
     }
 
-    /// What every link is like. The default is [`LinkConfig::default`].
+    /// Sets the properties of every link. The default is [`LinkConfig::default`].
     pub const fn link(mut self, link: LinkConfig) -> Self {
         self.link = link;
         self
@@ -74,7 +74,7 @@ impl FabricBuilder {
         self
     }
 
-    /// What goes wrong; and the seed, where the plan says it. The default is nothing.
+    /// Sets the plan of faults, and the seed, if the plan names one. The default is no faults.
     pub fn plan(mut self, plan: Plan) -> Self {
         self.seed = plan.seed.unwrap_or(self.seed);
         self.plan = plan;
@@ -125,8 +125,8 @@ impl Fabric {
         FabricBuilder::default()
     }
 
-    /// Adds so many hosts in one subnet, each with one port: the nth host of the fabric is `hostN`, its device `simN`, and its
-    /// address 127.0.0.N, which is this machine's loopback, so that connections can be made over TCP, too.
+    /// Adds so many hosts in one subnet, each with one port. The nth host of the fabric is `hostN`, its device `simN`, and its
+    /// address 127.0.0.N. This is the machine's loopback, so connections can be made over TCP, too.
     ///
     /// ```
     /// let [server, client] = doorbell_sim::Fabric::new().hosts()?;
@@ -250,7 +250,7 @@ impl Fabric {
         self.lock().registrations()
     }
 
-    /// What was counted, where it all adds up.
+    /// Returns the counts of the fabric, if they all add up.
     ///
     /// # Errors
     /// Something that must never be, and is or was.

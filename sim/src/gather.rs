@@ -68,7 +68,7 @@ impl Gather {
     }
 
     /// Copies bytes to where they belong, beginning at `offset`; `room` says how much of a
-    /// slot takes part. What does not fit is cut.
+    /// slot takes part. Bytes beyond it are cut.
     ///
     /// # Errors
     /// A slot that is needed is of another domain; those before it were written to.

@@ -22,7 +22,7 @@ use crate::{
     QueuePair, ReceiveQueue, SendQueue, SharedReceiveQueue, Slot, Window, datagram, queue_pair,
 };
 
-/// What every simulated device can do, but for quirks.
+/// Limits of every simulated device, before its quirks.
 pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
     queue_depth_max: SLOTS_MAX,
     shared_receive_depth_max: SLOTS_MAX,
@@ -235,7 +235,7 @@ impl DomainInner {
     }
 }
 
-/// What keeps connections and memory apart: only what shares one can be used together.
+/// Domain that keeps connections and memory apart: only objects of one domain can be used together.
 ///
 /// A slot posted on a queue pair of another domain makes the device answer
 /// `LOC_PROT_ERR`, and no more (S8).

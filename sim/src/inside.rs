@@ -18,7 +18,7 @@ pub fn is_inside() -> bool {
     DEPTH.get() > 0
 }
 
-/// That a thread is in the simulator, as long as it is there.
+/// Marks that a thread is in the simulator, while the value lives.
 pub(crate) struct Inside(());
 
 impl Inside {

@@ -1,26 +1,24 @@
 //! A simulated RDMA fabric: the provider traits of `doorbell-core`, without a device.
 //!
 //! A [`Fabric`] holds hosts, and each [`Host`] is a provider with devices and ports of its
-//! own. What is above the traits runs on it unchanged, on any machine, the same each time.
+//! own. Code above the traits runs on it unchanged, on any machine, the same each time.
 //!
 //! # The world
 //! One world stands behind one lock: hosts, devices, ports, queues, memory, the packets under
-//! way, and what is to happen next. It has a time of its own, in nanoseconds; what happens is
-//! ordered by when, and where that is the same by what was planned first. What is left to chance
-//! comes from one seed. There is no clock in it, no thread, and no order that a run could not
-//! repeat (but for [real time](FabricBuilder::real_time)): one thread that makes the same calls sees the same things. Calls from several
-//! threads are taken one at a time.
+//! way, and the future events. It has a time of its own, in nanoseconds; events are ordered by time, and at the same time by when they
+//! were planned. All randomness comes from one seed. There is no clock in it, no thread, and no order that a run could not repeat (but
+//! for [real time](FabricBuilder::real_time)): one thread that makes the same calls sees the same things. Calls from several threads are
+//! taken one at a time.
 //!
 //! # Time
-//! Usually time passes by itself, in calls. Each call lets happen all that is under way:
-//! after a doorbell was rung, messages are delivered and completions lie in their queues. What
-//! waits for a time to come (a peer that is silent, a receiver that is not ready) goes on
-//! when somebody looks for something and does not find it: an empty poll lets time pass, by
-//! a few timers at most, and by a microsecond where there are none. A fabric that is
-//! [driven](FabricBuilder::driven) moves only by [`Fabric::step`] and its like, and while somebody
-//! blocks: who sleeps at completion queues, or waits for the network, lets time pass. A fabric in
-//! [real time](FabricBuilder::real_time) follows a clock, and a thread keeps it going while everybody sleeps.
-//! Completion queues have descriptors for event loops: a program that sleeps at them needs real time.
+//! Usually time passes by itself, in calls. Each call runs every event that is under way: after a doorbell was rung,
+//! messages are delivered and completions lie in their queues. Events of a later time, as of a peer that is silent or
+//! a receiver that is not ready, wait until a caller looks and finds nothing. An empty poll lets time pass, by a few
+//! timers at most, and by a microsecond if there are none. A fabric that is [driven](FabricBuilder::driven) moves only
+//! by [`Fabric::step`] and its like, and while a caller blocks: sleeping at completion queues, or waiting for the
+//! network, lets time pass. A fabric in [real time](FabricBuilder::real_time) follows a clock, and a thread advances
+//! it while all callers sleep. Completion queues have descriptors for event loops: a program that sleeps at them needs
+//! real time.
 //!
 //! # Streams
 //! A host is a network, too ([`Network`](doorbell_core::network::Network)): connections are made over
@@ -30,11 +28,10 @@
 //! Requests go as `RoCEv2` packets over links with latency and bandwidth, cut to the path MTU.
 //! A queue pair is a `Requester` and a `Responder`, which know neither time nor links nor each
 //! other: packets and times are given to them and taken from them. The world carries packets
-//! from one to the other, and does for them what they ask for. Windows of packet numbers,
-//! acknowledgements, going back after a loss, waiting for receivers, retries, answers that are
-//! given again: all that verbs promise of a reliable connection is done by packets here, as
-//! devices do it. A datagram that cannot be sent leaves its sender in SQE, with its receives. What
-//! devices do otherwise than the architecture (bring it to ERR then, say) are [`Quirks`].
+//! from one to the other, and does for them what they ask for. Packets do all that verbs promise of a reliable
+//! connection, as devices do it: windows of packet numbers, acknowledgements, going back after a loss, waits for
+//! receivers, retries, and repeated answers. A datagram that cannot be sent leaves its sender in SQE, with its
+//! receives. Differences of devices from the architecture (one brings it to ERR then, say) are [`Quirks`].
 //!
 //! # Oracles
 //! Everything that is conserved is counted, and what changes hands is sealed;

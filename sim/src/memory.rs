@@ -57,7 +57,7 @@ struct Piece {
     bytes: Box<[u8]>,
 }
 
-/// What slots of one arena share: where they go home.
+/// State that the slots of one arena share: the place that they return to.
 struct Home {
     /// The protection domain they are registered in.
     domain: Id,
@@ -240,7 +240,7 @@ impl Arena {
     }
 }
 
-/// What tells an arena from others in the tags of its detached slots.
+/// Returns a number that tells an arena from others in the tags of its detached slots.
 #[expect(clippy::cast_possible_truncation, reason = "modulo 2^16 is what is meant")]
 fn fresh_number() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);

@@ -1,13 +1,13 @@
 //! A host's network: the streams that connections are made over, in the time of the fabric.
 //!
 //! # What it is
-//! Streams take the same links as packets, with their latency and bandwidth. What a link loses that is down is
-//! sent again after a fifth of a second, then after twice as long, and so on; a peer that never answers is given
-//! up after a minute and a half. Where nobody listens, and of a peer that was killed and came back, a reset
-//! tells; one that was killed is silent. An end keeps 64 KiB that nobody read: what finds no room is sent again.
-//! The bytes that no peer can guess come of the fabric's seed, so that each run has the same.
+//! Streams take the same links as packets, with their latency and bandwidth. Bytes lost on a link that is down are sent
+//! again after a fifth of a second, then after twice as long, and so on. A peer that never answers is given up after a
+//! minute and a half. A port without a listener, and a peer that was killed and came back, answer with a reset; a killed
+//! peer is silent. An end keeps 64 KiB of unread bytes; bytes without room are sent again. The bytes that no peer can guess
+//! come from the fabric's seed, so each run has the same.
 //!
-//! What is lost, doubled, swapped, late or changed of a stream, clauses of a plan about the kind `stream` say.
+//! Clauses of a plan about the kind `stream` describe its faults: bytes that are lost, doubled, swapped, late or changed.
 
 use core::fmt;
 use core::net::SocketAddr;
@@ -73,9 +73,8 @@ impl Network for Host {
         }))
     }
 
-    /// Lets the time of the fabric pass, driven or not, until there is what is waited for, or to the very
-    /// nanosecond of the deadline, by the host's clock. Where nobody drives the fabric, other threads get their turn
-    /// before.
+    /// Lets the time of the fabric pass, driven or not, until the awaited condition holds, or to the very nanosecond of the
+    /// deadline, by the host's clock. If nobody drives the fabric, other threads get their turn before.
     fn wait<'s>(
         &self,
         acceptor: Option<&'s Acceptor>,
@@ -206,7 +205,7 @@ impl Fabric {
         loop {
             let mut world = self.lock();
             world.settle();
-            // What other threads are about to do, they do before time passes.
+            // Other threads finish their present calls before time passes.
             let mut turns = 0..TURNS;
             while !world.is_driven && !is_found(&world) && turns.next().is_some() {
                 drop(world);

@@ -15,7 +15,7 @@ const PAGE: u32 = 1 << 10;
 #[derive(Default)]
 pub(crate) struct Numbers {
     pages: Vec<Vec<Option<QueuePairKey>>>,
-    /// Where the search for the next number begins; zero stands for the first.
+    /// Start of the search for the next number; zero stands for the first.
     next: u32,
 }
 

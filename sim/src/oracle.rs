@@ -70,7 +70,7 @@ impl Work {
         self.destroyed = self.destroyed.wrapping_add(count as u64);
     }
 
-    /// Those posted, and those whose whereabouts are known, so many being held by queues.
+    /// Returns the requests posted, and the requests accounted for if queues hold so many.
     pub(crate) fn balance(&self, held: usize) -> (u64, u64) {
         let gone = self.retired.wrapping_add(self.destroyed);
         (self.posted, gone.wrapping_add(held as u64))
@@ -93,7 +93,7 @@ pub struct Packets {
     pub unheard: u64,
 }
 
-/// What was counted since the fabric was made.
+/// Counts since the fabric was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tally {

@@ -7,7 +7,7 @@ use doorbell_core::port::{Name, PORT_GIDS_MAX};
 use doorbell_core::provider::DataInOrder;
 use doorbell_core::{Gid, GidEntry, GidKind, IpPrefix, Mtu, PortReport, PortState};
 
-/// What a port speaks.
+/// Link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Link {
@@ -31,7 +31,7 @@ pub struct PortConfig {
     pub addresses: Vec<IpPrefix>,
     /// Its state.
     pub state: PortState,
-    /// What it speaks.
+    /// Its link layer.
     pub link: Link,
     /// The MTU it works with.
     pub active_mtu: Option<Mtu>,
@@ -41,8 +41,8 @@ pub struct PortConfig {
     pub speed_mbps: u32,
     /// The NUMA node of the device.
     pub numa_node: Option<u16>,
-    /// What the device promises of the order in which bytes land. Of its ports the one that
-    /// promises least counts. It is a promise alone: here a message always lands at once.
+    /// Order in which the device promises that bytes land. A device promises what its weakest port promises.
+    /// The promise changes nothing here: a message always lands at once.
     pub data_in_order: DataInOrder,
 }
 
@@ -65,7 +65,7 @@ impl PortConfig {
         }
     }
 
-    /// What a scan says of it, as port `number` of its device.
+    /// Returns the report of a scan, as port `number` of its device.
     pub(crate) fn report(&self, number: u8) -> Result<PortReport, ConfigError> {
         let interface = name(&self.interface)?;
         let mut report = PortReport {

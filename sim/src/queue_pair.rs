@@ -33,7 +33,7 @@ use crate::{Claim, CompletionQueue, Host, ReceiveQueue, SendQueue, SharedClaim, 
 /// An in-flight table as a half embeds it.
 pub(crate) type Table = InFlight<Infallible, Box<[in_flight::Request<Infallible>]>>;
 
-/// Where a queue pair sends to, from RTR on.
+/// Peer of a queue pair, from RTR on.
 #[derive(Clone, Copy)]
 pub(crate) struct Connection {
     /// Our own GID.
@@ -53,10 +53,10 @@ pub(crate) struct QueuePairState {
     /// The shared receive queue it takes its receives from.
     pub(crate) shared: Option<SharedReceiveKey>,
     pub(crate) port: u8,
-    /// What the peer may do through it.
+    /// Rights of the peer through this queue pair.
     pub(crate) access: Access,
     pub(crate) connection: Option<Connection>,
-    /// What it has in the place of a connection, where it sends datagrams.
+    /// State in place of a connection, if it sends datagrams.
     pub(crate) datagrams: Option<Datagrams>,
     /// The way its packets take, as long as the ports stay as they are.
     pub(crate) route: Option<Route>,
@@ -73,7 +73,7 @@ pub(crate) struct QueuePairState {
     /// It is to be told that its send queue drained.
     pub(crate) tells_drained: bool,
     channel: u32,
-    /// Where the next tables on the channel begin, once the halves are gone.
+    /// First generations of the next tables on the channel, once the halves are gone.
     next_generations: [u32; 2],
 }
 
@@ -196,7 +196,7 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// Where it is a reliable connection.
+    /// Splits a reliable connection into its parts.
     fn connected(self) -> QueuePairParts<Host> {
         QueuePairParts {
             send: self.send,
@@ -337,7 +337,7 @@ fn create_of_shared(
     })
 }
 
-/// What can be told of a config before anything is taken.
+/// Checks a config before any resource is taken.
 fn check(
     domain: &DomainInner,
     completions: &[&CompletionQueue],
@@ -430,7 +430,7 @@ impl World {
             return;
         };
         self.assign_qpn(qp.device, qp.qpn, None);
-        // What is not taken by now nobody is to hear of (S24).
+        // Events that are not taken by now are never reported (S24).
         self.forget_events(qp.context, |event| qp.is_meant(event));
         let requests = qp
             .requester
@@ -438,8 +438,8 @@ impl World {
             .saturating_add(qp.requester.unretired());
         self.tally.requests.destroyed_more(requests);
         let held = qp.responder.stop();
-        // What never completed goes home with the state; but what a message had begun to fill
-        // that several share goes home with their queue.
+        // Receives that never completed go home with the state. A shared receive that a message had begun to
+        // fill goes home with its queue.
         if let Some(shared) = qp.shared.and_then(|shared| self.shared_receives.get_mut(shared)) {
             held.into_iter().for_each(|receive| shared.end(receive));
         } else {

@@ -15,19 +15,18 @@ pub struct Quirks {
     /// before 7.
     pub waiting_is_silence: bool,
     /// Every timer is rounded up to a multiple of this, in nanoseconds, and at least one of it;
-    /// zero is exact (S12, S13). rxe counts in jiffies: 4 ms where the kernel has 250 of them.
+    /// zero is exact (S12, S13). Soft-RoCE counts in jiffies: 4 ms on a kernel that has 250 a second.
     pub timer_step_ns: u64,
     /// Whether a path MTU is refused that is larger than the port's (S2). rxe takes any.
     pub path_mtus_are_checked: bool,
-    /// How a request ends whose memory is of another protection domain (S8). rxe of 6.1 says
-    /// `LOC_QP_OP_ERR`; from 6.12 on it fails the queue pair before it looks at the request, which is
-    /// flushed like those behind it.
+    /// Status of a request whose memory is of another protection domain (S8). Soft-RoCE of 6.1 reports `LOC_QP_OP_ERR`.
+    /// From 6.12 on it fails the queue pair before it looks at the request, which is flushed like those behind it.
     pub foreign_gather: WcStatus,
-    /// What the queue pair's own rights forbid is an invalid request and no refused access (S9). rxe.
+    /// An access that the queue pair's own rights forbid is an invalid request and no refused access (S9). rxe.
     pub forbidden_is_invalid: bool,
     /// How a receive ends that is too small (S10). rxe says `LOC_QP_OP_ERR`.
     pub short_receive: WcStatus,
-    /// What the requester is told of it (S10). rxe says `REM_OP_ERR`.
+    /// Status that the requester gets for it (S10). rxe says `REM_OP_ERR`.
     pub short_receive_told: WcStatus,
     /// How a receive ends whose memory is of another protection domain (S11). rxe says
     /// `LOC_QP_OP_ERR`.
@@ -58,8 +57,8 @@ pub struct Quirks {
     /// mlx5: google/rdma-unit-test, internal/introspection_mlx5.h, `ReqestOnFailedQp`.
     pub late_requests_vanish: bool,
     /// A queue pair that fails no longer than this after a message came, in nanoseconds, delivers that message again, as a
-    /// success, into every receive that is posted; zero is never (S6, S17). rxe from 6.4 on (49dc9c1f0c7e), until it was
-    /// corrected in July 2026 (Debian: 6.12.117), where it fails while a packet completes: rxe_resp.c.
+    /// success, into every posted receive; zero is never (S6, S17). Soft-RoCE from 6.4 on (49dc9c1f0c7e) does so if it
+    /// fails while a packet completes: rxe_resp.c. This was corrected in July 2026 (Debian: 6.12.117).
     pub repeats_failing_ns: u64,
     /// A request for a queue pair that failed is tried for as long as that is there, and makes no completion (S14). mlx5: the
     /// same file, `WriteRemoteQpInErrorState` and its like. Whether it ends once the queue pair is destroyed is not observed.
@@ -159,8 +158,8 @@ impl Quirks {
         ..Self::RXE_6_12
     };
 
-    /// mlx5, as google/rdma-unit-test tells of it where the traits reach. That it hangs where more events are acknowledged
-    /// than were taken (S24) nobody above them can bring about.
+    /// mlx5, as google/rdma-unit-test describes it, as far as the traits reach. The device hangs if more events are
+    /// acknowledged than were taken (S24), but no caller above the traits can cause that.
     pub const MLX5: Self = Self {
         late_requests_vanish: true,
         failed_peers_are_waited_for: true,

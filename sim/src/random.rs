@@ -10,7 +10,7 @@ pub struct Random {
     state: [u64; 4],
 }
 
-/// What a chance of one is in.
+/// Denominator of all probabilities.
 pub(crate) const MILLION: u32 = 1_000_000;
 
 impl Random {

@@ -127,7 +127,7 @@ impl Receives {
 pub struct ReceiveQueue {
     table: Table,
     staged: Vec<Receive>,
-    /// Those that are being retired.
+    /// Receives that are being retired.
     retired: Vec<Receive>,
     ledger: Ledger,
     scatter_max: u8,
@@ -189,8 +189,8 @@ impl ReceiveQueue {
         let entry = *completion.entry();
         // Not under the lock: the callback may post.
         for receive in retired.drain(..) {
-            // Those before the one that is named had completions of their own, which were
-            // dropped: what they hold is not known any more.
+            // Receives before the named one had completions of their own, which were dropped, so their
+            // content is unknown.
             let is_named = receive.ticket == range.last && entry.kind == ArrivalKind::Send;
             each(receive, if is_named { entry.bytes } else { 0 });
         }
@@ -205,7 +205,7 @@ impl doorbell_core::provider::ReceiveQueue for ReceiveQueue {
     type Batch<'q> = ReceiveBatch<'q>;
 
     fn stage(&mut self) -> ReceiveBatch<'_> {
-        // Where a batch was forgotten, something is left.
+        // A batch that was forgotten leaves staged receives.
         self.unstage();
         let state = self.shared.state();
         ReceiveBatch { queue: self, state }

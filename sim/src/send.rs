@@ -23,7 +23,7 @@ use crate::{Completion, Slot};
 pub struct SendQueue {
     table: Table,
     staged: Vec<Request>,
-    /// Those that are being retired.
+    /// Requests that are being retired.
     retired: Vec<Request>,
     /// Buffers of requests that went inline, for those to come.
     spare: Vec<Vec<u8>>,
@@ -76,7 +76,7 @@ impl doorbell_core::provider::SendQueue for SendQueue {
     type Batch<'q> = SendBatch<'q>;
 
     fn stage(&mut self) -> SendBatch<'_> {
-        // Where a batch was forgotten, something is left.
+        // A batch that was forgotten leaves staged requests.
         self.unstage();
         let state = self.shared.state();
         SendBatch { queue: self, state }

@@ -36,9 +36,9 @@ pub(crate) struct SharedReceiveState {
     receives: VecDeque<Receive>,
     /// Receives that ended and were not retired, by their place: their slots wait here.
     ended: Vec<Option<Receive>>,
-    /// Where fewer are left than this an event tells; zero where none is to.
+    /// Number of receives below which an event is raised; zero raises none.
     limit: usize,
-    /// That event is due.
+    /// Whether that event is due.
     limit_passed: bool,
 }
 
@@ -102,7 +102,7 @@ impl SharedReceiveInner {
         self.key
     }
 
-    /// Where all queue pairs on it complete their receives.
+    /// Completion queue of the receives of all queue pairs on it.
     pub(crate) const fn completions(&self) -> CompletionKey {
         self.completions
     }
@@ -118,7 +118,7 @@ impl SharedReceiveInner {
 
 impl Drop for SharedReceiveInner {
     fn drop(&mut self) {
-        // What never completed goes home with the state.
+        // Receives that never completed go home with the state.
         self.with(|world| {
             let Some(state) = world.shared_receives.remove(self.key) else {
                 return;
@@ -196,7 +196,7 @@ impl SharedReceiveQueue {
     }
 }
 
-/// That a queue pair may take receives from a shared receive queue.
+/// Right of a queue pair to take receives from a shared receive queue.
 pub struct SharedClaim(pub(crate) Arc<SharedReceiveInner>);
 
 impl fmt::Debug for SharedClaim {
@@ -216,7 +216,7 @@ impl doorbell_core::provider::SharedReceiveQueue for SharedReceiveQueue {
     }
 
     fn stage(&mut self) -> SharedReceiveBatch<'_> {
-        // Where a batch was forgotten, something is left.
+        // A batch that was forgotten leaves staged receives.
         self.unstage();
         SharedReceiveBatch { queue: self }
     }
@@ -272,7 +272,7 @@ impl doorbell_core::provider::SharedReceiveQueue for SharedReceiveQueue {
         self.table.number()
     }
 
-    /// Where fewer are left already, the event comes with the next message.
+    /// If fewer are left already, the event comes with the next message.
     fn set_limit(&mut self, receives: u32) -> Result<(), ProviderError> {
         let invalid = failed("set_limit", EINVAL);
         if receives > self.depth {

@@ -178,7 +178,7 @@ impl Window {
     ) -> Result<T, OutOfWindow> {
         let context = self.domain.context();
         let mut world = context.fabric().lock();
-        // Whoever looks at memory again and again may be waiting for it to change.
+        // A thread that reads memory again and again may be waiting for it to change.
         world.idle(|_| false, 1);
         let window = world.windows.find(self.rkey);
         let range = offset.checked_add(bytes).map(|end| offset..end);

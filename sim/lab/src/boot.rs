@@ -1,5 +1,5 @@
-//! What a machine is booted from: a kernel unpacked ahead of time, and an
-//! initial file system with the modules it needs and the lab itself as process 1.
+//! Files that a machine boots from: a kernel unpacked ahead of time, and an initial file system with the
+//! modules it needs and the lab itself as process 1.
 
 use core::fmt::Write as _;
 use core::hash::{Hash as _, Hasher as _};
@@ -18,8 +18,8 @@ use crate::kernel::{Kernel, image};
 use crate::steps::step;
 use crate::tool;
 
-/// What every machine needs, in the order wanted; what these depend on comes
-/// by itself, and what is built into the kernel is left out.
+/// Modules that every machine needs, in this order. Their dependencies are added, and modules that are built
+/// into the kernel are left out.
 const REQUIRED: [&str; 9] = [
     "virtio_pci",
     "virtio_console",
@@ -32,9 +32,8 @@ const REQUIRED: [&str; 9] = [
     "rdma_rxe",
 ];
 
-/// What is loaded if the kernel has it: shaping, what drops every n-th packet that
-/// comes in, connection manager, and the checksums rxe of older kernels asks the
-/// crypto layer for.
+/// Modules that are loaded if the kernel has them: shaping, a filter that drops every n-th incoming packet,
+/// the connection manager, and the checksums that rxe of older kernels asks the crypto layer for.
 const WELCOME: [&str; 9] = [
     "sch_netem",
     "sch_tbf",
@@ -117,7 +116,7 @@ fn unpack(kernel: &Kernel, folder: &Path) -> Result<BTreeMap<String, String>> {
     Ok(BTreeMap::from([("release".to_owned(), kernel.release.clone())]))
 }
 
-/// What `depmod` says of a kernel's modules.
+/// A kernel's modules, as `depmod` lists them.
 struct Modules {
     /// Path of each module by its name, and the paths it depends on, the first needed last.
     known: BTreeMap<String, (String, Vec<String>)>,

@@ -1,9 +1,8 @@
-//! What the lab keeps between runs, outside the repository: entries that are
-//! either whole, with a manifest of checksums, or not there.
+//! Cache of the lab between runs, outside the repository: entries that are either whole, with a manifest of
+//! checksums, or not there.
 //!
-//! An entry is built in a folder of its own and renamed into place when its
-//! manifest is written, so that a run that was interrupted leaves nothing that could be
-//! taken for a whole entry.
+//! An entry is built in a folder of its own, and renamed into place when its manifest is written. So an
+//! interrupted run leaves nothing that looks like a whole entry.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,7 +22,7 @@ pub(crate) struct Cache {
     root: PathBuf,
 }
 
-/// What an entry holds, and what it was made from.
+/// Content of an entry, and its sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     /// Free-form facts: versions, sources and their checksums.
@@ -75,7 +74,7 @@ impl Cache {
         Ok(Self { root })
     }
 
-    /// Where it is.
+    /// Returns its folder.
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }

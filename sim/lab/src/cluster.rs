@@ -23,7 +23,7 @@ pub(crate) use local::LocalCluster;
 ///
 /// Dropping a cluster ends every process on it, and its machines.
 pub(crate) trait Cluster: Send + Sync {
-    /// What is known of each host, in the topology's order.
+    /// Returns the facts of each host, in the topology's order.
     fn hosts(&self) -> &[Host];
 
     /// The kernel the hosts run, as `uname -r` gives it.
@@ -75,13 +75,13 @@ pub(crate) struct CommandSpec {
     pub(crate) argv: Vec<String>,
     /// Variables added to the environment of the host.
     pub(crate) env: Vec<(String, String)>,
-    /// Where it starts; the shared folder if not given.
+    /// Working folder; the shared folder if not given.
     pub(crate) cwd: Option<PathBuf>,
-    /// What standard input is.
+    /// Its standard input.
     pub(crate) input: Input,
 }
 
-/// What a command's standard input is.
+/// Standard input of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Input {
     /// At its end from the start.
@@ -153,7 +153,7 @@ pub(crate) enum Signal {
     Kill,
 }
 
-/// What a process did.
+/// Event of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ProcessEvent {
     /// Bytes on its standard output.

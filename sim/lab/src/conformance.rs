@@ -1,8 +1,8 @@
 //! `cargo lab conformance`: runs the conformance cases on the simulated fabric, on the fake libibverbs and on
 //! Soft-RoCE of each kernel, and writes what they observed to `docs/conformance.md`.
 //!
-//! What the cases are and which deviations are known says `sim/conformance`; which kernels, the scenario
-//! `conformance`. The document is made in `document`, of the lines of JSON that the runs leave.
+//! `sim/conformance` has the cases and the known deviations; the scenario `conformance` lists the kernels. The
+//! document is made in `document`, from the lines of JSON that the runs leave.
 
 mod document;
 mod summary;
@@ -23,9 +23,9 @@ use summary::Summary;
 
 /// The scenario that runs the cases in guests.
 pub(crate) const SCENARIO: &str = "conformance";
-/// What it leaves in its folder.
+/// File that it leaves in its folder.
 const RESULTS: &str = "conformance.jsonl";
-/// What is written, from the workspace.
+/// Document that is written, as a path from the workspace.
 const DOCUMENT: &str = "docs/conformance.md";
 
 /// Packages whose test `conformance` runs here.
@@ -113,7 +113,7 @@ pub(crate) fn check(folder: &Path) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// What runs left, and the document that is made of it.
+/// Results of the runs, and the document that is made of them.
 struct Found {
     records: Vec<Record>,
     document: String,

@@ -24,7 +24,7 @@ const SOCKET: &str = "control";
 /// How long a client's input may lie before it is passed on.
 const TURN: Duration = Duration::from_millis(4);
 
-/// What a lab says to who comes in.
+/// First message of a lab to a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Greeting {
     /// Its hosts.

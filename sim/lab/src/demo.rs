@@ -1,6 +1,6 @@
 //! `cargo lab demo`: the scenario `demo`, shown by its tables and a plain verdict.
 //!
-//! What is run and which figures stand in the tables says the scenario, not this file.
+//! The scenario sets the steps and the figures of the tables, not this file.
 
 use std::path::{Path, PathBuf};
 

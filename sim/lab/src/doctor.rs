@@ -34,7 +34,7 @@ struct Finding {
     subject: String,
     state: State,
     detail: String,
-    /// What follows, where the state is not good.
+    /// Consequence of a state that is not good.
     #[serde(skip_serializing_if = "String::is_empty")]
     consequence: String,
 }

@@ -50,7 +50,7 @@ pub(crate) struct FuzzArgs {
     /// How long each is run; as many at a time as there are cores
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
-    /// What libFuzzer draws from: the same inputs again, as far as the time goes; by default it chooses
+    /// Seed of libFuzzer, for the same inputs again as far as the time goes; libFuzzer chooses one by default
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     seed: Option<u32>,
     /// Watch memory by AddressSanitizer, too: slower, and for what is not safe Rust, which is in other packages alone
@@ -61,16 +61,16 @@ pub(crate) struct FuzzArgs {
     json: Option<PathBuf>,
 }
 
-/// What came of all of it.
+/// Result of all targets.
 #[derive(Debug, Serialize)]
 struct Summary {
     seconds_each: u32,
-    /// What libFuzzer drew from, where it was told.
+    /// Seed of libFuzzer, if one was set.
     seed: Option<u32>,
     /// How many were run at a time.
     at_a_time: usize,
     has_sanitizer: bool,
-    /// What it took to find the planted mistake.
+    /// Outcome of the search for the planted mistake.
     planted: Outcome,
     targets: Vec<Outcome>,
 }
@@ -122,7 +122,7 @@ pub(crate) fn run(args: &FuzzArgs) -> Result<bool> {
     Ok(summary.targets.iter().all(|outcome| outcome.finding.is_none()))
 }
 
-/// Those that are asked for, of those there are.
+/// Returns the targets that were asked for, checked against the known ones.
 fn chosen(known: &[String], asked: &[String]) -> Result<Vec<String>> {
     let open: Vec<String> = known.iter().filter(|name| *name != PLANTED.0).cloned().collect();
     if let Some(stranger) = asked.iter().find(|name| !open.contains(name)) {
@@ -218,7 +218,7 @@ impl Fuzzer {
         if dictionary.exists() {
             command.arg(format!("-dict={}", dictionary.display()));
         }
-        // What is new goes to the first folder.
+        // New inputs go to the first folder.
         command.args([&interesting, &seeds]);
         let log = artifacts.join("log");
         let mut process = leash::spawn_logging(&command, &log)?;

@@ -29,7 +29,7 @@ const MEMORY_MIB: (u32, u32) = (2048, 1024);
 /// on a link that is merely long.
 const NETEM_LIMIT: u32 = 100_000;
 
-/// What a lab is made of.
+/// Configuration of a lab.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     /// Which kernel.
@@ -125,9 +125,9 @@ impl GuestCluster {
         bail!("the guest's clock does not run true here: nothing measured in it would be worth anything")
     }
 
-    /// Whether a kernel has panicked. QEMU's emulation of several processors does not always follow a kernel
-    /// that changes its own code, which they do mostly while they boot: the trap it leaves there meanwhile
-    /// is then met by nobody who knows of it.
+    /// Whether a kernel has panicked. A kernel changes its own code, mostly while it boots, and leaves a trap
+    /// there meanwhile. QEMU's emulation of several processors does not always follow, and a processor then
+    /// meets a trap that no code handles any more.
     fn panicked(&self) -> bool {
         let consoles = fs::read_dir(self.consoles()).into_iter().flatten().flatten();
         consoles
@@ -211,7 +211,7 @@ impl GuestCluster {
             let name = &plan.hostname;
             let agent = self.run.path().join(format!("{name}.agent"));
             if agent.exists() {
-                // Of an attempt before.
+                // The socket of an earlier attempt.
                 fs::remove_file(&agent)?;
             }
             let listener = UnixListener::bind(&agent)
@@ -313,9 +313,9 @@ impl Cluster for GuestCluster {
     }
 }
 
-/// Virtual processors of each machine. A single one has two at least, for both
-/// ends of a link poll; of several, each gets its share of what is really there,
-/// since emulated processors that outnumber the real ones mostly wait for each other.
+/// Returns the number of virtual processors of each machine. A single machine has two at least, for both ends
+/// of a link poll. Each of several machines gets its share of the real processors, since emulated ones that
+/// outnumber them mostly wait for each other.
 fn cpus_each(machines: usize) -> usize {
     let real = std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
     let least = if machines == 1 { 2 } else { 1 };
@@ -339,7 +339,7 @@ fn shape_for(kernel: &Kernel, asked: Option<Shape>) -> Result<Shape> {
     }
 }
 
-/// What each machine is to be, and what will be known of each host (but for GID indices).
+/// Plans each machine, and the facts of each host but for GID indices.
 fn plan(topology: &Topology, shape: Shape, shared: &Path, kernel: &Kernel) -> Result<(Vec<Host>, Vec<Plan>)> {
     let mut hosts: Vec<Host> = topology
         .hosts
@@ -439,7 +439,7 @@ fn nics_of(plan: &Plan, run: &Path) -> Vec<Nic> {
         .collect()
 }
 
-/// What `tc` is told; `None` for a link that does nothing to packets.
+/// Returns the arguments of `tc`; `None` for a link that leaves packets as they are.
 fn netem(shaping: &Shaping) -> Option<String> {
     if *shaping == Shaping::default() {
         return None;
@@ -457,7 +457,7 @@ fn netem(shaping: &Shaping) -> Option<String> {
     Some(text)
 }
 
-/// Where running labs of this user are found.
+/// Returns the folder of this user's running labs.
 pub(crate) fn runtime_dir() -> Result<PathBuf> {
     let uid = rustix::process::getuid().as_raw();
     let folder = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
@@ -481,7 +481,7 @@ pub(crate) fn runtime_dir() -> Result<PathBuf> {
 
 fn run_folder() -> Result<LeashedFolder> {
     let folder = runtime_dir()?;
-    // What labs that were killed outright have left, also under this process's number.
+    // Remove the folders of labs that were killed outright, also under this process's number.
     let own = std::process::id().to_string();
     for entry in fs::read_dir(&folder)?.flatten() {
         let name = entry.file_name();

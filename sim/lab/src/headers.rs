@@ -1,5 +1,5 @@
-//! What the raw bindings are compared with: a C compiler, the headers of the installed
-//! rdma-core, and those of the newest one there is, which are unpacked and not installed.
+//! Counterparts of the raw bindings: a C compiler, the headers of the installed rdma-core, and the newest
+//! headers there are, which are unpacked and not installed.
 
 use std::path::PathBuf;
 
@@ -15,7 +15,7 @@ use crate::tool;
 /// The package the headers are in.
 const PACKAGE: &str = "libibverbs-dev";
 
-/// What is installed for the comparison.
+/// Packages that the comparison installs.
 const PACKAGES: [&str; 2] = [PACKAGE, "gcc"];
 
 /// Sets up both; gives the folder of the newest headers, for `-I`.

@@ -64,7 +64,7 @@ pub(crate) struct Kernel {
     pub(crate) image: PathBuf,
     /// The folder with `modules.dep`.
     pub(crate) modules: PathBuf,
-    /// What was asked for, in words.
+    /// The choice that asked for it, in words.
     pub(crate) origin: String,
 }
 

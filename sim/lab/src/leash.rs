@@ -150,7 +150,7 @@ impl LeashedFolder {
         Self(path)
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }

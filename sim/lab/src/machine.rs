@@ -53,14 +53,14 @@ struct Pulse {
 #[derive(Debug)]
 pub(crate) struct Machine {
     link: Arc<Link>,
-    /// What is said of the machine itself, not of a command.
+    /// Replies about the machine itself, not about a command.
     replies: Mutex<Receiver<Reply>>,
     kernel: String,
     /// Its clock when it had just come up.
     clock: Option<clock::Reading>,
 }
 
-/// What processes on the machine share with it.
+/// State that processes on the machine share with it.
 #[derive(Debug)]
 struct Link {
     name: String,
@@ -321,7 +321,7 @@ impl Link {
         if state.death.is_none() {
             state.death = Some(why.to_owned());
         }
-        // Whoever waits for one of these is woken.
+        // Threads that wait for one of these wake up.
         state.commands.clear();
         state.replies = None;
         drop(state);

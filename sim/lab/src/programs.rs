@@ -24,7 +24,7 @@ const DEVICE_TESTS: [&str; 2] = ["device", "conformance"];
 /// The packages whose examples guests run.
 const EXAMPLE_PACKAGES: [&str; 2] = ["doorbell", "doorbell-tokio"];
 
-/// What cargo says about something it has built.
+/// Message of cargo about something it has built.
 #[derive(Deserialize)]
 struct Artifact {
     manifest_path: PathBuf,
@@ -307,7 +307,7 @@ mod tests {
     use super::{DEVICE_TESTS, EXAMPLE_PACKAGES, program, workspace};
     use crate::tool;
 
-    /// What guests can run of each folder: `examples/echo`, for one.
+    /// Returns the programs of each folder that guests can run: `examples/echo`, for one.
     fn built() -> Vec<String> {
         let mut metadata = Command::new(program());
         metadata.current_dir(workspace().unwrap()).args([

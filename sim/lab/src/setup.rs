@@ -13,11 +13,11 @@ use crate::tool;
 /// Something the lab runs, and where it comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Need {
-    /// What is looked for: a program, or a path.
+    /// Program or path to look for.
     pub(crate) file: &'static str,
     /// The Debian package it is in.
     pub(crate) package: &'static str,
-    /// What does not work without it.
+    /// Feature that does not work without it.
     pub(crate) without: &'static str,
     /// Whether a lab cannot boot without it.
     pub(crate) essential: bool,
@@ -35,7 +35,7 @@ const fn need(file: &'static str, package: &'static str, essential: bool, withou
     }
 }
 
-/// Of what is installed for one row of the benchmarks alone.
+/// Makes a need that is installed for one row of the benchmarks alone.
 const fn on_demand(file: &'static str, package: &'static str, without: &'static str) -> Need {
     Need {
         on_demand: true,
@@ -151,7 +151,7 @@ pub(crate) struct SetupArgs {
 ///
 /// # Errors
 ///
-/// What is missing cannot be installed or fetched.
+/// A missing part cannot be installed or fetched.
 pub(crate) fn run(args: &SetupArgs) -> Result<()> {
     let started = Instant::now();
     install_missing(|need| !need.on_demand)?;
@@ -180,7 +180,7 @@ pub(crate) fn run(args: &SetupArgs) -> Result<()> {
 ///
 /// # Errors
 ///
-/// What is missing cannot be installed or fetched.
+/// A missing part cannot be installed or fetched.
 pub(crate) fn ensure(choice: &Choice, wants: impl Fn(&Need) -> bool) -> Result<()> {
     install_missing(|need| need.essential || wants(need))?;
     let cache = Cache::open()?;

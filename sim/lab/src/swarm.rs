@@ -14,7 +14,7 @@ pub(crate) struct PassedOn {
     arguments: Vec<String>,
 }
 
-/// What it ends with.
+/// Runs the program and returns its exit code.
 ///
 /// # Errors
 ///

@@ -229,7 +229,7 @@ fn conformance_document(runs: &[Run<'_>], args: &TestArgs, out: &Path) -> Option
     })
 }
 
-/// What is run on which kernel, and what is left out.
+/// Plans the runs on each kernel, and the ones left out.
 fn plan<'a>(scenarios: &'a [Scenario], args: &'a TestArgs) -> Vec<Run<'a>> {
     let mut runs = Vec::new();
     let tested: Vec<&Scenario> = scenarios

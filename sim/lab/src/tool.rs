@@ -31,7 +31,7 @@ pub(crate) fn filter(program: &str, arguments: &[&str], from: &Path, to: &Path) 
     check(&line, &output)
 }
 
-/// Where a program is, in `PATH` or where system tools are.
+/// Finds a program in `PATH`, or in the folders of system tools.
 pub(crate) fn find(program: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

@@ -1,6 +1,6 @@
 //! The hosts and links a lab is asked for: a plain description, checked once.
 //!
-//! What reads it from a file is not here, nor what makes it real.
+//! Reading it from a file, and making it real, happen elsewhere.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
@@ -41,7 +41,7 @@ pub(crate) struct Link {
     pub(crate) subnet: Subnet,
     /// MTU of the network devices, in bytes.
     pub(crate) mtu: u32,
-    /// What the link does to packets, in each direction alike.
+    /// Effects of the link on packets, in each direction alike.
     pub(crate) shaping: Shaping,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Subnet {
     pub(crate) prefix: u8,
 }
 
-/// What a link does to packets that leave by it.
+/// Effects of a link on packets that leave by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Shaping {
     /// Bits per second at most.

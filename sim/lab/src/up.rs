@@ -119,13 +119,13 @@ fn boot(topology: &Topology, kernel: Choice, shared: &Path, how: &HowArgs) -> Re
 #[derive(Debug)]
 pub(crate) struct RealLab {
     how: HowArgs,
-    /// Where the programs built so far are, by the way they are built.
+    /// Folders of the programs built so far, by profile.
     programs: HashMap<Profile, PathBuf>,
     /// Rivals' programs that are built.
     rivals: BTreeMap<Rival, PathBuf>,
-    /// Where the examples are, once they are built.
+    /// Folder of the examples, once they are built.
     examples: Option<PathBuf>,
-    /// Where the tests are, once they are built.
+    /// Folder of the tests, once they are built.
     tests: Option<PathBuf>,
 }
 

@@ -11,7 +11,7 @@ pub(crate) struct Fault {
     seen: u64,
 }
 
-/// What becomes of a packet.
+/// Fate of a packet on a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) is_lost: bool,

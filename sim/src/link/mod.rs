@@ -4,7 +4,7 @@ pub(crate) mod fault;
 
 use crate::event::Event;
 
-/// What every link of a fabric is like.
+/// Properties of every link of a fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
     /// How long a packet is under way, in nanoseconds, once its last bit was sent.
@@ -39,9 +39,9 @@ pub(crate) struct Link {
     pub(crate) is_cut: bool,
     /// The faults round it, by their places.
     pub(crate) faults: Vec<usize>,
-    /// Of which version of the plan these are.
+    /// Version of the plan that the faults are of.
     pub(crate) version: u64,
-    /// What is to come in at the other port, and waits to be overtaken.
+    /// Packet that is held back until another overtakes it on the way to the other port.
     pub(crate) held: Option<Event>,
     /// The how manieth that is.
     pub(crate) holds: u32,

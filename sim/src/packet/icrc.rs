@@ -42,7 +42,7 @@ fn update(checksum: u32, bytes: impl IntoIterator<Item = u8>) -> u32 {
 
 /// Bytes of the UDP header, and where in it its checksum lies.
 const UDP_BYTES: usize = 8;
-/// Where in the base transport header the byte lies that routers may change.
+/// Offset in the base transport header of the byte that routers may change.
 const BTH_RESERVED: usize = 4;
 
 /// The checksum of a packet from its IP header on, without the checksum itself; in the order

@@ -58,7 +58,7 @@ pub(crate) struct Deth {
     pub(crate) source_qpn: Qpn,
 }
 
-/// What an acknowledgement says. Source: section 9.7.5.2, tables 45 to 47.
+/// Content of an acknowledgement. Source: section 9.7.5.2, tables 45 to 47.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Syndrome {
     /// Done, up to here.
@@ -79,7 +79,7 @@ pub(crate) enum Refusal {
     Operation,
 }
 
-/// Where a packet comes from and goes to, as its IP header says it.
+/// Source and destination of a packet, as its IP header has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flow {
     pub(crate) source: Gid,
@@ -99,7 +99,7 @@ pub(crate) struct Packet {
     pub(crate) atomic: Option<AtomicEth>,
     pub(crate) aeth: Option<Aeth>,
     pub(crate) deth: Option<Deth>,
-    /// What an atomic found.
+    /// Value that an atomic found.
     pub(crate) before: Option<u64>,
     pub(crate) immediate: Option<u32>,
     pub(crate) payload: Vec<u8>,
@@ -163,7 +163,7 @@ impl Packet {
         *self = Self { payload, ..*other };
     }
 
-    /// What it is to a plan.
+    /// Returns the packet's kind in a plan.
     pub(crate) const fn kind(&self) -> PacketKind {
         match (self.bth.opcode.group(), self.aeth) {
             (opcode::Group::Send, _) => PacketKind::Send,
@@ -183,7 +183,7 @@ impl Packet {
     }
 }
 
-/// What a packet is for.
+/// Purpose of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PacketKind {
@@ -193,11 +193,11 @@ pub enum PacketKind {
     Write,
     /// A READ request.
     Read,
-    /// What a READ brings back.
+    /// Data that a READ returns.
     Response,
     /// An atomic request.
     Atomic,
-    /// What an atomic brings back.
+    /// Value that an atomic returns.
     AtomicResult,
     /// An acknowledgement.
     Ack,

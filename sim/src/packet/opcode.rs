@@ -2,7 +2,7 @@
 //!
 //! Source: InfiniBand Architecture volume 1, section 9.2.1, table 38.
 
-/// What a packet does, and which part of its message it is. The numbers are those of the wire.
+/// Operation of a packet, and its part of the message. The numbers are those of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opcode {
     SendFirst = 0x00,
@@ -29,7 +29,7 @@ pub(crate) enum Opcode {
     Datagram = 0x64,
 }
 
-/// What a packet belongs to.
+/// Kind of message that a packet belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
     Send,

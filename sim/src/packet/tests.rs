@@ -43,7 +43,7 @@ fn frame(packet: &Packet) -> Vec<u8> {
     frame
 }
 
-/// What a device's driver sent: a WRITE of 16 bytes.
+/// Packet of a device's driver: a WRITE of 16 bytes.
 #[test]
 fn the_checksum_is_that_of_a_captured_packet() {
     let captured = hex(
@@ -52,7 +52,7 @@ fn the_checksum_is_that_of_a_captured_packet() {
     );
     let (packet, checksum) = captured.split_at(captured.len() - 4);
     assert_eq!(icrc(packet, 20), checksum);
-    // What routers change does not count, and all else does.
+    // The checksum leaves out the fields that routers change, and covers all else.
     for at in 0..packet.len() {
         let mut changed = packet.to_vec();
         changed[at] ^= 1;

@@ -26,10 +26,9 @@
 //! fail 1st shut of a with 5
 //! ```
 //! Times are counted from when the fabric was made. An end is a host, a device of it (`a/sim0`),
-//! a port of that (`a/sim0:1`), or `any`. A `packet` is any that a queue pair sends; what streams
-//! send, by which connections are made, is a `stream` and nothing else. An `unclear-post` takes all that was staged and says
-//! that it refused something; `shut` is what fails a queue pair. What a plan names need not be
-//! there yet; what is never there is never struck.
+//! a port of that (`a/sim0:1`), or `any`. A `packet` is any that a queue pair sends. A `stream` is only a segment of the
+//! streams that make connections. An `unclear-post` takes all staged requests and reports a refusal; `shut` is the call that
+//! fails a queue pair. A plan may name hosts that are not there yet; a host that never appears is never struck.
 
 mod parse;
 #[cfg(test)]
@@ -43,12 +42,12 @@ use crate::packet::PacketKind;
 
 pub use parse::PlanError;
 
-/// What goes wrong, and when.
+/// Plan of faults, with their times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// What decides what is left to chance, where the plan says it.
+    /// Seed of all randomness, if the plan names one.
     pub seed: Option<u64>,
-    /// What goes wrong, in the order in which it is looked at.
+    /// Faults, in the order in which they are looked at.
     pub clauses: Vec<Clause>,
 }
 
@@ -75,7 +74,7 @@ pub struct Step {
     pub lasts_ns: Option<u64>,
 }
 
-/// What may happen at a time.
+/// Action that a plan performs at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
@@ -87,7 +86,7 @@ pub enum Action {
     Gid(End, IpAddr, IpAddr),
     /// Hosts vanish: their queue pairs fail, and nobody hears of them any more.
     Kill(Name),
-    /// Hosts that vanished take part again. What they had failed for good.
+    /// Hosts that vanished take part again. Their failed queue pairs stay failed.
     Restart(Name),
     /// Hosts stand still (`true`), or go on with what came in meanwhile.
     Pause(Name, bool),
@@ -103,7 +102,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// What ends it, where something does.
+    /// Returns the action that ends this one, if there is one.
     #[must_use]
     pub fn opposite(&self) -> Option<Self> {
         match self {
@@ -125,15 +124,15 @@ pub struct PacketRule {
     pub effect: Effect,
     /// To which of those meant.
     pub which: Which,
-    /// Of which kind; `None` is any that a queue pair sends.
+    /// Kind of the packets; `None` is any that a queue pair sends.
     pub kind: Option<PacketKind>,
-    /// Where they come from.
+    /// Source of the packets.
     pub from: End,
-    /// Where they go.
+    /// Destination of the packets.
     pub to: End,
 }
 
-/// What may happen to a packet.
+/// Effect on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Effect {
@@ -154,7 +153,7 @@ pub enum Effect {
 pub struct CallRule {
     /// Which of them.
     pub which: Which,
-    /// What kind of call.
+    /// Kind of the call.
     pub call: Call,
     /// Whose.
     pub host: Name,
@@ -227,11 +226,11 @@ const ANY: &str = "any";
 /// One or more ports: those of a host, of a device, or one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct End {
-    /// Of this host.
+    /// Host of the ports.
     pub host: Name,
-    /// Of this device, where that matters.
+    /// Device of the ports, if only one is meant.
     pub device: Option<Name>,
-    /// Of this number, where that matters.
+    /// Number of the port, if only one is meant.
     pub port: Option<u8>,
 }
 

@@ -13,9 +13,9 @@ use crate::packet::PacketKind;
 pub struct PlanError {
     /// The clause that is none.
     pub clause: String,
-    /// What was to stand where.
+    /// Expected syntax.
     pub expected: &'static str,
-    /// What stands there; empty at the end of the clause.
+    /// Text that was found; empty at the end of the clause.
     pub found: String,
 }
 

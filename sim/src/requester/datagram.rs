@@ -7,8 +7,8 @@ use crate::datagram::Sender;
 use crate::packet::{Deth, Opcode, Packet};
 
 impl Requester {
-    /// Writes the next datagram that goes, if there is one. Those that cannot go end here, with the rest of the
-    /// queue pair where they fail it.
+    /// Writes the next datagram that goes, if there is one. Datagrams that cannot go end here, and end the rest
+    /// of the queue pair if they fail it.
     ///
     /// Source: InfiniBand Architecture volume 1, section 9.8.3; C10-93.1.1 for those that are too long.
     pub(crate) fn poll_datagram(&mut self, sender: &mut Sender<'_>, packet: &mut Packet) -> bool {
@@ -25,7 +25,7 @@ impl Requester {
                 return false;
             }
             let bytes = request.measure();
-            // What is longer than the port's MTU ends as if it had gone.
+            // A datagram longer than the port's MTU ends as if it had been sent.
             let goes = bytes <= sender.mtu_bytes;
             if goes {
                 packet.begin(Opcode::Datagram, way.qpn, sender.datagrams.take_psn());

@@ -4,8 +4,8 @@
 //! is what is posted and how it ends; `transmit` makes packets, `answer` takes the peer's.
 //!
 //! Each packet takes a packet sequence number (PSN), a READ one for each packet that comes
-//! back. What is not acknowledged is sent again from the oldest on: after a refusal for want
-//! of packets before it, after a while without an answer, or once a receiver is ready.
+//! back. Unacknowledged packets are sent again from the oldest on: after a refusal for missing packets, after
+//! a timeout, or once a receiver is ready.
 //!
 //! Source: InfiniBand Architecture volume 1, sections 9.7.2 to 9.7.5.
 
@@ -30,12 +30,12 @@ pub(crate) struct Request {
     pub(crate) ticket: Ticket,
     pub(crate) operation: Operation,
     pub(crate) flags: PostFlags,
-    /// Where it goes, where it is a datagram.
+    /// Destination, if it is a datagram.
     pub(crate) way: Option<Way>,
     pub(crate) slots: Gather,
-    /// What goes instead of the slots' bytes.
+    /// Bytes that are sent instead of the slots' bytes.
     pub(crate) inline: Option<Vec<u8>>,
-    /// What the bytes were when it was posted.
+    /// Checksum of the bytes when the request was posted.
     pub(crate) seal: u64,
     /// The PSN of its first packet, once it has begun.
     first_psn: Psn,
@@ -93,7 +93,7 @@ struct Cursor {
     packet: u32,
 }
 
-/// What was set when the queue pair became ready.
+/// Attributes that were set when the queue pair became ready.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
     pub(crate) domain: Id,
@@ -109,7 +109,7 @@ pub(crate) struct Requester {
     /// First those that ended and wait to be retired, then those that have begun, then the rest.
     requests: VecDeque<Request>,
     ended: usize,
-    /// Those that ended and those that have begun, together.
+    /// Number of requests that ended or have begun, together.
     begun: usize,
     cursor: Cursor,
     next_psn: u32,

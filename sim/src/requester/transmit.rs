@@ -93,7 +93,7 @@ impl Requester {
     }
 }
 
-/// What can be told of a request before any of it is sent.
+/// Checks a request before any of it is sent.
 ///
 /// # Errors
 /// A slot is of another protection domain (S8), it is too long, or an atomic for a device that has none.

@@ -80,7 +80,7 @@ impl Responder {
     /// Tells the peer to come again: no receive is posted.
     fn not_ready(&mut self, settings: &ReadyToReceive, psn: Psn) {
         self.effects.was_not_ready = true;
-        // What follows is ahead of its turn, and tells nothing new.
+        // Packets that follow are ahead of their turn, and need no report of their own.
         self.has_told = true;
         self.answer(psn, Syndrome::NotReady(settings.min_rnr_timer));
     }

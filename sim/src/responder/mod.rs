@@ -1,13 +1,12 @@
 //! The responder of a queue pair: carries out what the peer's packets ask for, and answers.
 //!
-//! Like the requester it has no clock, link or lock. What it needs of the world stands in
-//! [`Surroundings`], what the world is to do for it in [`Effects`]. Here is which packet is
-//! taken, and what goes back; `execute` carries requests out.
+//! Like the requester it has no clock, link or lock. Its needs stand in [`Surroundings`], the tasks that it gives
+//! to the world in [`Effects`]. This module decides which packet is taken, and the answer; `execute` carries
+//! requests out.
 //!
-//! A packet is taken only in its turn. One ahead of it tells that others were lost, which is
-//! told the peer once; one behind it came already, and is answered again without being
-//! done again, but for a READ, which is (S15). What is refused fails the queue pair, once the
-//! refusal is on its way.
+//! A packet is taken only in its turn. A packet ahead of its turn shows that others were lost, which the peer is
+//! notified of once. A packet behind its turn came already: it is answered again, and only a READ is also done
+//! again (S15). A refused packet fails the queue pair, once the refusal is on its way.
 //!
 //! Source: InfiniBand Architecture volume 1, sections 9.7.4 and 9.7.5.
 
@@ -28,7 +27,7 @@ use crate::shared_receive::SharedReceiveState;
 use crate::window::Windows;
 use crate::world::DeviceId;
 
-/// Where the next receive comes from, and where it ends.
+/// Queue that the next receive comes from and ends in.
 pub(crate) enum Source<'w> {
     Own(&'w mut Receives),
     Shared(&'w mut SharedReceiveState),
@@ -70,7 +69,7 @@ impl Source<'_> {
     }
 }
 
-/// What a responder needs of the world.
+/// Parts of the world that a responder needs.
 pub(crate) struct Surroundings<'w> {
     pub(crate) device: DeviceId,
     pub(crate) domain: Id,
@@ -80,7 +79,7 @@ pub(crate) struct Surroundings<'w> {
     pub(crate) quirks: &'w Quirks,
 }
 
-/// What the world is to do for a responder.
+/// Tasks that a responder leaves to the world.
 #[derive(Default)]
 pub(crate) struct Effects {
     /// A receive ended.
@@ -109,7 +108,7 @@ enum Inbound {
 /// An answer on its way out.
 enum Response {
     Acknowledge(Psn, Syndrome),
-    /// What is left of a READ.
+    /// The part of a READ that is still to be sent.
     Read {
         psn: Psn,
         remote: RemoteAddress,
@@ -125,7 +124,7 @@ struct Saved {
     before: u64,
 }
 
-/// What polling for a packet gave.
+/// Result of polling for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Polled {
     Nothing,

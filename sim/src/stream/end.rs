@@ -54,7 +54,7 @@ pub(crate) struct StreamState {
     is_timer_told: bool,
     /// Whether it is in somebody's hands, or in those of a port.
     has_owner: bool,
-    /// What is to be said that is no byte.
+    /// Kind of a segment without bytes that is to be sent.
     says: Option<Kind>,
 }
 
@@ -233,7 +233,7 @@ impl StreamState {
 
     fn on_bytes(&mut self, at: u64, bytes: &[u8], ends: bool) {
         let room = BUFFER_BYTES.saturating_sub(self.unread.len());
-        // What came before, or is behind a gap, or finds no room, is sent again.
+        // Bytes that came before, are behind a gap, or find no room are sent again.
         if at == self.came && !self.has_peer_ended && bytes.len() <= room {
             self.unread.extend(bytes);
             self.has_peer_ended = ends;
@@ -348,7 +348,7 @@ impl StreamState {
     }
 }
 
-/// What reading and writing say of a stream that is dead.
+/// Error of reads and writes on a dead stream.
 const fn failure(errno: i32) -> IoError {
     if errno == ECONNRESET {
         IoError::Closed

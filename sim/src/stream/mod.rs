@@ -36,7 +36,7 @@ pub(crate) const RETRY_NS: u64 = 200_000_000;
 /// How often that is done before the peer is given up: after a minute and a half.
 pub(crate) const RETRIES_MAX: u32 = 8;
 
-/// What goes from one end to the other.
+/// Segment from one end of a stream to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     /// The end it is from, where it is not gone already.
@@ -48,7 +48,7 @@ pub(crate) struct Segment {
     pub(crate) kind: Kind,
 }
 
-/// What a segment says.
+/// Kind of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Somebody wants to connect.
@@ -69,7 +69,7 @@ pub(crate) enum Kind {
 pub(crate) struct AcceptorState {
     pub(crate) host: HostId,
     pub(crate) address: SocketAddr,
-    /// Those that are connected and were not taken yet.
+    /// Streams that are connected and were not accepted yet.
     pub(crate) arrived: VecDeque<StreamKey>,
     /// Its host vanished.
     pub(crate) is_dead: bool,

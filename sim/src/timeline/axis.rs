@@ -1,7 +1,7 @@
 //! The axis of time of a picture: where on it each instant is.
 //!
-//! Microseconds of traffic lie between milliseconds of waiting, so it is not to scale: instants are at least a line
-//! of text apart, what is long is cut short and says how long it is, and between the two it is in proportion.
+//! Microseconds of traffic lie between milliseconds of waiting, so the axis is not to scale. Instants are at least
+//! a line of text apart. A long span is cut short and labelled with its length. Spans in between are in proportion.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub(super) struct Tick {
     pub(super) cut_ns: Option<u64>,
 }
 
-/// Where each instant is.
+/// Vertical position of each instant.
 pub(super) struct Axis {
     ticks: BTreeMap<u64, Tick>,
     ends: f64,
@@ -59,7 +59,7 @@ impl Axis {
         }
     }
 
-    /// Where an instant is. One that was not named is at the beginning.
+    /// Returns the vertical position of an instant. An instant that was not named is at the beginning.
     pub(super) fn y(&self, at_ns: u64) -> f64 {
         self.ticks
             .range(..=at_ns)
@@ -71,7 +71,7 @@ impl Axis {
         self.ticks.iter().map(|(at_ns, tick)| (*at_ns, *tick))
     }
 
-    /// Where it ends.
+    /// Returns the end of the axis.
     pub(super) const fn ends(&self) -> f64 {
         self.ends
     }

@@ -14,20 +14,20 @@ use crate::packet::{Opcode, PacketKind};
 
 pub(crate) use recorder::{Lane, Recorder};
 
-/// What happened from when [`Fabric::record`](crate::Fabric::record) was called.
+/// Events of a run since [`Fabric::record`](crate::Fabric::record) was called.
 ///
-/// Each queue pair that did anything is a lane. Packets go from lane to lane; those that were lost, doubled,
-/// sent again, or changed under way say so. What completed, failed, and was done by the plan stands between them.
+/// Each active queue pair is a lane. Packets go from lane to lane; lost, doubled, retransmitted and changed ones are
+/// marked. Completions, failures and actions of the plan stand between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
     lanes: Vec<String>,
     /// In order of time.
     moments: Vec<Moment>,
-    /// What there was no room for.
+    /// Moments that had no room.
     left_out: LeftOut,
 }
 
-/// What a timeline had no room for.
+/// Counts of the moments that a timeline had no room for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct LeftOut {
     packets: u64,
@@ -72,7 +72,7 @@ struct Shot {
     fate: Fate,
 }
 
-/// What became of a packet.
+/// Fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     UnderWay,
@@ -98,7 +98,7 @@ impl Fate {
         }
     }
 
-    /// What is worth saying of it, apart from when it came.
+    /// Returns a word for its fate, except for an arrival.
     const fn trouble(self) -> Option<&'static str> {
         match self {
             Self::UnderWay => Some("under way"),
@@ -121,12 +121,12 @@ pub(crate) enum Tone {
     Bad,
     /// The plan, or who performs it, did something.
     Fault,
-    /// Whoever runs it said something.
+    /// The user of the simulator added a remark.
     Note,
 }
 
 impl Shot {
-    /// What it is, in few words.
+    /// Describes it in few words.
     fn label(&self) -> String {
         let part = match self.opcode {
             Opcode::SendFirst | Opcode::WriteFirst | Opcode::ReadResponseFirst => " first",
@@ -146,7 +146,7 @@ impl Shot {
         format!("{}{part}{immediate} psn {}{bytes}", self.kind.name(), self.psn)
     }
 
-    /// What is worth saying of it, apart from what it is.
+    /// Returns the marks of its faults.
     fn troubles(&self) -> Vec<&'static str> {
         let again = self.is_again.then_some("AGAIN");
         let copy = self.is_copy.then_some("DOUBLED");
@@ -192,8 +192,8 @@ impl Timeline {
         }
     }
 
-    /// Puts in what was noted elsewhere: when, in nanoseconds since the fabric was made, of which host or of all, and what.
-    /// Where the timeline is cut, what is later than its end is left out, and counted.
+    /// Adds remarks from elsewhere: the time in nanoseconds since the fabric was made, the host or none, and the text. If
+    /// the timeline is cut, remarks later than its end are left out, and counted.
     pub fn extend(&mut self, remarks: impl IntoIterator<Item = (u64, Option<String>, String)>) {
         let is_cut = self.cut().is_some();
         let ends_ns = self.moments.last().map_or(0, |moment| moment.at_ns);
@@ -219,7 +219,7 @@ impl Timeline {
             };
             self.moments.push(Moment { at_ns, what });
         }
-        // What happened at one time stays in order, the fabric's own first.
+        // Moments of one time stay in order, the fabric's own first.
         self.moments.sort_by_key(|moment| moment.at_ns);
     }
 
@@ -230,7 +230,7 @@ impl Timeline {
         [packets, self.moments.len().saturating_sub(packets)]
     }
 
-    /// What is to be said of what there was no room for.
+    /// Describes the moments that had no room.
     fn cut(&self) -> Option<String> {
         let LeftOut {
             packets,

@@ -179,7 +179,7 @@ impl Recorder {
     }
 
     pub(crate) fn into_timeline(mut self) -> Timeline {
-        // What happened at one time stays in the order in which it did.
+        // Moments of one time stay in the order in which they happened.
         self.timeline.moments.sort_by_key(|moment| moment.at_ns);
         self.timeline
     }

@@ -7,14 +7,14 @@ use super::axis::{Axis, LINE};
 use super::{Fate, Shot, Timeline, Tone, What};
 use crate::packet::PacketKind;
 
-/// Where the times end, and the axis begins.
+/// Right edge of the times; the axis begins behind it.
 const TIMES: f64 = 120.0;
 const AXIS: f64 = 130.0;
 const LEFT: f64 = 300.0;
 const LANE: f64 = 330.0;
 /// A packet that goes from a lane to itself goes out so far.
 const LOOP: f64 = 60.0;
-/// What goes nowhere goes down so far.
+/// Length of the fall of a packet that goes nowhere.
 const FALL: f64 = 8.0;
 
 const BAD: &str = "#c00000";
@@ -87,11 +87,11 @@ impl Timeline {
     }
 }
 
-/// What is being drawn.
+/// Picture that is being drawn.
 struct Picture<'t> {
     timeline: &'t Timeline,
     axis: Axis,
-    /// Where the lanes begin.
+    /// Top of the lanes.
     top: f64,
     width: f64,
 }

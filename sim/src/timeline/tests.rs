@@ -1,4 +1,4 @@
-//! What is written and drawn of a few moments.
+//! Tests of the text and the picture of a few moments.
 
 use std::collections::BTreeMap;
 

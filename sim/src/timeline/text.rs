@@ -10,10 +10,10 @@ const COLUMN: usize = 12;
 /// Lines until the names of hosts stand again.
 const NAMES_EVERY: usize = 50;
 
-/// What a host has of the diagram, and what its lanes have for themselves.
+/// Columns of the diagram: the hosts, and their lanes.
 struct Columns<'t> {
     hosts: Vec<&'t str>,
-    /// Of each lane: its column, and what it is within its host.
+    /// Each lane's column, and its name within its host.
     lanes: Vec<(usize, &'t str)>,
 }
 

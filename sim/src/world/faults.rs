@@ -37,7 +37,7 @@ impl Faults {
         self.version = self.version.wrapping_add(1);
     }
 
-    /// What is round a link may have changed.
+    /// Marks that the faults round a link may have changed.
     pub(super) fn change(&mut self) {
         if self.version > 0 {
             self.version = self.version.wrapping_add(1);
@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    /// What becomes of a packet of this kind that a link is to carry.
+    /// Decides the fate of a packet of this kind on a link.
     pub(super) fn judge(&mut self, link: u32, kind: PacketKind) -> Verdict {
         let mut verdict = Verdict::default();
         if self.faults.version == 0 {
@@ -416,7 +416,7 @@ impl World {
     }
 }
 
-/// What the packets of a request are, in a plan.
+/// Returns the kind that the packets of a request have in a plan.
 const fn kind_of(operation: Operation) -> PacketKind {
     match operation {
         Operation::Send | Operation::SendWithImmediate(_) => PacketKind::Send,

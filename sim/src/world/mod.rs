@@ -92,9 +92,9 @@ pub(crate) struct World {
     told: u64,
     /// Nobody has a handle to the fabric any more, where a thread drives it.
     pub(crate) is_over: bool,
-    /// Where packets are kept, when they are.
+    /// The captured packets, if packets are captured.
     pub(crate) capture: Option<Capture>,
-    /// Where what happens is noted, when it is.
+    /// The recorder of events, if they are recorded.
     recorder: Option<Box<Recorder>>,
 }
 
@@ -278,7 +278,7 @@ impl World {
             self.flush_requests(key, false);
             self.flush_receives(key);
             if shares && self.quirks_of(key).last_receive_is_told {
-                // What stands in the shared queue waits for the others on it (S22).
+                // Receives in the shared queue stay for its other queue pairs (S22).
                 self.raise(context, AsyncEvent::LastReceiveReached(qpn));
             }
         }
@@ -402,7 +402,7 @@ impl World {
     /// Looks whether everything that was posted and sent is accounted for.
     ///
     /// # Errors
-    /// What is not; or what was seen earlier.
+    /// The first violation, or one that was seen earlier.
     pub(crate) fn audit(&self) -> Result<Tally, Violation> {
         let tally = self.tally;
         if let Some(violation) = tally.violation {

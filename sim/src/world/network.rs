@@ -26,7 +26,7 @@ pub(crate) struct HostState {
     pub(crate) is_dead: bool,
     /// It stands still.
     pub(crate) is_paused: bool,
-    /// What is to happen once it does no longer.
+    /// Events that wait until it moves again.
     pub(crate) waiting: Vec<Event>,
     /// How long it takes for each packet that comes in.
     pub(crate) slow_ns: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Device {
     pub(crate) ports: Vec<u32>,
     pub(crate) data_in_order: DataInOrder,
     pub(crate) numbers: Numbers,
-    /// Where the next window is put.
+    /// Address of the next window.
     next_address: u64,
 }
 
@@ -204,7 +204,7 @@ impl World {
         }
     }
 
-    /// Where a window of this size begins: at a page of its own.
+    /// Draws the address of a window of this size, at a page of its own.
     pub(crate) fn draw_address(&mut self, device: DeviceId, bytes: usize) -> Option<u64> {
         let device = self.devices.get_mut(device.0)?;
         let address = device.next_address;

@@ -1,4 +1,4 @@
-//! Noting what happens, for whoever wants to look at it later. Where nobody does, it costs a look.
+//! Records events for a later look. Without a recorder it costs one check.
 
 use super::World;
 use crate::completion::Entry;

@@ -1,8 +1,8 @@
 //! Time: what happens next, and how far it goes.
 //!
-//! Where nobody drives the world, time passes in calls. Each lets happen all that is under
-//! way by itself. What waits for a time to come, to send again or until a receiver is ready,
-//! goes on when somebody looks for something and does not find it.
+//! If nobody drives the world, time passes in calls. Each call runs every event that is under way. Events of
+//! a later time, as a retransmission or a receiver that gets ready, wait until a caller looks and finds
+//! nothing.
 
 use super::World;
 use crate::event::Event;
@@ -17,7 +17,7 @@ const STORM_TIMERS: u32 = 64;
 const LOOK_NS: u64 = 1000;
 
 impl World {
-    /// What time it is.
+    /// Returns the present time.
     pub(crate) const fn now_ns(&self) -> u64 {
         self.now_ns
     }
@@ -78,7 +78,7 @@ impl World {
     /// Lets the next thing happen, unless it is later than this. Says what it was.
     pub(crate) fn step(&mut self, until_ns: u64) -> Option<Event> {
         let (at_ns, event) = self.next(until_ns)?;
-        // What was planned for a time that is past happens now.
+        // An event that was planned for a past time happens now.
         self.now_ns = self.now_ns.max(at_ns);
         self.moved = true;
         if self.is_put_off(event) {
@@ -147,7 +147,7 @@ impl World {
                 _ => return,
             };
             let qp = self.queue_pairs.get_mut(key);
-            // Where it differs, another timer runs out earlier.
+            // A different time means that another timer runs out earlier.
             let is_its_own = qp.as_ref().is_some_and(|qp| qp.timer_at_ns == Some(at_ns));
             let deadline_ns = qp.as_ref().and_then(|qp| qp.requester.deadline_ns());
             if is_its_own && deadline_ns.is_some_and(|deadline_ns| deadline_ns <= at_ns) {

@@ -16,7 +16,7 @@ use crate::stream::{
     ARRIVED_MAX, AcceptorKey, AcceptorState, HEADER_BYTES, Kind, Segment, StreamKey, StreamState,
 };
 
-/// Where ports begin that are given to whoever asks for any.
+/// Ports for acceptors that ask for any.
 const FREE_PORTS: core::ops::RangeInclusive<u16> = 32_768..=60_999;
 
 /// Every stream, and every port at which peers arrive.
@@ -120,7 +120,7 @@ impl World {
         }))
     }
 
-    /// Gives a port up. Those that nobody took are told that nobody is there.
+    /// Gives a port up. Peers that were not accepted get a reset.
     pub(crate) fn give_up(&mut self, key: AcceptorKey) {
         let Some(acceptor) = self.streams.acceptors.remove(key) else {
             return;
@@ -258,7 +258,7 @@ impl World {
         Some(key)
     }
 
-    /// What a host says to a segment of a stream that it does not know.
+    /// Answers a segment of a stream that the host does not know.
     fn answer_unknown(&mut self, host: HostId, segment: &Segment) {
         let (local, remote) = (segment.destination, segment.source);
         if segment.kind == Kind::Connect {

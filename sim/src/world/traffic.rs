@@ -106,7 +106,7 @@ impl World {
     /// Sees to all that may be due of a queue pair, once something happened to it.
     pub(super) fn attend(&mut self, key: QueuePairKey) {
         self.take_effects(key);
-        // What cannot be sent may end here, too.
+        // Requests that cannot be sent may end here, too.
         self.transmit(key);
         self.complete_due(key);
         let Some(qp) = self.queue_pairs.get(key) else {
@@ -361,11 +361,11 @@ impl World {
 }
 
 /// Whether a queue pair takes a packet that came in at a port of this number: it is ready, and
-/// the addresses are those it is connected with, or a datagram has its key. Who sent it, of those at
-/// an address, no packet of a connection tells.
+/// the addresses are those it is connected with, or a datagram has its key. No packet of a connection shows which
+/// sender at an address it is from.
 fn is_for(qp: &QueuePairState, packet: &Packet, port: u8) -> bool {
     let is_peer = match (&qp.datagrams, packet.deth) {
-        // Whoever has the key may send one.
+        // Any sender that has the key may send one.
         (Some(datagrams), Some(deth)) => datagrams.qkey == deth.qkey,
         (None, None) => is_connected_with(qp, packet),
         _ => false,

@@ -107,7 +107,7 @@ impl Profile {
     }
 }
 
-/// What has been read so far.
+/// State of a profile that is being read.
 #[derive(Default)]
 struct Reader {
     profile: Profile,

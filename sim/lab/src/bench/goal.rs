@@ -1,10 +1,10 @@
-//! What a row has to reach, and whether figures do.
+//! Goals of rows, and whether figures reach them.
 
 use core::fmt;
 
 use super::record::Measured;
 
-/// What has to be reached. Ratios are ours over theirs, differences ours less theirs.
+/// Goal of a row. Ratios are ours over theirs, differences ours less theirs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Goal {
     /// Ours, by itself.
@@ -22,7 +22,7 @@ pub(super) enum Goal {
 }
 
 impl Goal {
-    /// Whether the figures reach it. What is not there reaches nothing.
+    /// Whether the figures reach it. A missing figure reaches no goal.
     pub(super) fn is_met(self, measured: &Measured) -> bool {
         let ratio =
             |met: fn(f64, f64) -> bool, bound| measured.ratio().is_some_and(|ratio| met(ratio, bound));

@@ -18,7 +18,7 @@ use crate::steps::say;
 const SCENARIO: &str = "bench-instructions";
 const MESSAGES: u64 = 3200;
 
-/// Where libibverbs keeps its providers.
+/// Folder in which libibverbs keeps its providers.
 const PROVIDERS: &str = "/libibverbs/lib";
 
 /// At least so many polls must lie between the two runs of some pair, else nothing follows about what one costs.
@@ -27,7 +27,7 @@ const POLLS_BETWEEN_MIN: u64 = 500;
 /// So few polls in vain for each message may stay in where it is not known what one costs.
 const POLLS_IN_VAIN_FEW: f64 = 0.05;
 
-/// What is compared: the messages for which each program asks for one completion.
+/// Cases to compare: the messages for which each program asks for one completion.
 const CASES: [Case; 4] = [
     Case::new("send-1", 64, 100),
     Case::new("send-32", 64, 32),
@@ -48,7 +48,7 @@ impl Case {
     }
 }
 
-/// What was counted of the loop that posts and polls.
+/// Counts of the loop that posts and polls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counted {
     instructions: u64,
@@ -81,7 +81,7 @@ struct PerMessage {
     instructions: f64,
 }
 
-/// Where the polls that a program needs are known from.
+/// Source of the number of polls that a program needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Needed {
     /// One for each completion, of which there is one for so many messages.
@@ -289,7 +289,7 @@ struct Entry {
     count: u64,
 }
 
-/// What one poll in vain costs, by least squares over all pairs; unknown where none of them differ enough.
+/// Estimates the cost of one poll in vain, by least squares over all pairs; unknown if none of them differ enough.
 ///
 /// # Errors
 ///

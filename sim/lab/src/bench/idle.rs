@@ -9,7 +9,7 @@ use crate::programs;
 use crate::setup;
 use crate::steps::step;
 
-/// What is polled for.
+/// Kinds of polls to measure.
 const WHAT: [&str; 5] = ["empty", "send", "receive", "shared", "refused"];
 
 /// Channels of the Worker: the first is what the others are held against, the last what counts.

@@ -16,14 +16,14 @@ use crate::tool;
 /// How often a handle is parsed in one run: any number gives the same count for each.
 const PARSES: u64 = 1000;
 
-/// What a handle holds at most.
+/// Most rails in a handle.
 const IPV4_RAILS: u64 = 15;
 const IPV6_RAILS: u64 = 5;
 
 /// Names the libibverbs to load.
 const LIBRARY_VARIABLE: &str = "DOORBELL_LIBIBVERBS";
 
-/// What is in the path of the fake one.
+/// Part of the path of the fake provider.
 const PROVIDER: &str = "doorbell_fake";
 
 /// Batches of two runs: their difference is free of what happens once.

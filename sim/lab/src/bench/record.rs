@@ -1,4 +1,4 @@
-//! What is said of a row: its record for `--json`, and its line in the table.
+//! Output of a row: its record for `--json`, and its line in the table.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use super::goal::Goal;
 use super::rows::Row;
 use crate::scenario::aligned;
 
-/// What was measured for a row.
+/// Measured figures of a row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Measured {
     pub(super) ours: f64,
@@ -17,7 +17,7 @@ pub(super) struct Measured {
     pub(super) interval: Option<Interval>,
     /// Whose the other figure is, where the row leaves it open.
     pub(super) whose: Option<String>,
-    /// What has to be known to read it.
+    /// Remark that a reader of the figures needs.
     pub(super) note: Option<String>,
 }
 

@@ -13,7 +13,7 @@ pub(super) struct Row {
     /// Whose figure ours is held against.
     pub(super) whose: Option<&'static str>,
     pub(super) goal: Goal,
-    /// What measures it, with other rows or not.
+    /// Source that measures it, with other rows or alone.
     pub(super) source: Source,
     /// Its figure among those of the source.
     pub(super) figure: &'static str,

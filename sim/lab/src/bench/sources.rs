@@ -1,4 +1,4 @@
-//! What measures: scenarios in the lab, and programs counted on this machine.
+//! Sources of the figures: scenarios in the lab, and programs counted on this machine.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -44,14 +44,14 @@ pub(super) enum Source {
     Missing(&'static str),
 }
 
-/// What measuring needs.
+/// Context of a measurement.
 pub(super) struct Bench<'a> {
     pub(super) lab: &'a mut dyn Lab,
-    /// Where output is kept.
+    /// Folder for output.
     pub(super) out: &'a Path,
     pub(super) kernel: Option<&'a Choice>,
     pub(super) quick: bool,
-    /// What scenarios have counted so far, or why they have not.
+    /// Counts of the scenarios so far, or why there are none.
     pub(super) counted: BTreeMap<&'static str, Result<Profiles, String>>,
 }
 

@@ -1,4 +1,4 @@
-//! What is known of a host.
+//! Facts of a host.
 
 use core::net::IpAddr;
 

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use doorbell_conformance::OutOfReach;
 use serde::Deserialize;
 
-/// What one case observed of one provider: a line of a run's results.
+/// Observation of one case on one provider: a line of a run's results.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Record {
     provider: String,
@@ -20,7 +20,7 @@ pub(super) struct Record {
     observed: String,
     pub(super) outcome: String,
     pub(super) deviation: Option<String>,
-    /// What is observed where it deviates.
+    /// Observation that the deviation names.
     instead: Option<String>,
     pub(super) range: Option<String>,
     source: Option<String>,
@@ -78,7 +78,7 @@ pub(super) struct Column {
     pub(super) name: String,
 }
 
-/// Where a deviation was observed, and how.
+/// Occurrences of a deviation, with their observations.
 #[derive(Debug, Default)]
 struct Shown<'r> {
     /// For each case and observation: the book's words, and the columns.

@@ -1,4 +1,4 @@
-//! What runs came to in numbers, for `--json`: how many rows have cases, and what each provider deviates in.
+//! Results of runs in numbers, for `--json`: how many rows have cases, and the deviations of each provider.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,9 +20,9 @@ pub(super) struct Summary<'r> {
 #[derive(Debug, Serialize)]
 struct Rows<'r> {
     all: usize,
-    /// Those of which the traits reach something.
+    /// Rows that the traits reach at least in part.
     reachable: usize,
-    /// Those with a case.
+    /// Rows with a case.
     covered: usize,
     out_of_reach: Vec<Unreached<'r>>,
 }
@@ -145,7 +145,7 @@ mod tests {
         all.push(record("simulated", None, 5, "it: crawls", "failed"));
         let summary = serde_json::to_value(Summary::of(&all, OUT)).unwrap();
         let rows = &summary["rows"];
-        // Of row 2 something is reached, of row 3 nothing.
+        // The traits reach a part of row 2, and nothing of row 3.
         assert_eq!(
             [&rows["all"], &rows["reachable"], &rows["covered"]],
             [32, 31, 3].map(serde_json::Value::from).each_ref()

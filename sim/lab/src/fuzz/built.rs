@@ -10,9 +10,8 @@ use toml::Value;
 use crate::programs;
 use crate::tool;
 
-/// What the compiler is told: to count edges and what is compared, as libFuzzer expects it.
-/// That branches are not folded keeps comparisons apart that the fuzzer has to come upon one by one. A panic says where it was without line tables,
-/// which take longer to build.
+/// Flags of the compiler: it counts edges and reports compared values, as libFuzzer expects. Branches are not folded, so the fuzzer meets
+/// comparisons one by one. A panic reports its place without line tables, which take longer to build.
 const FLAGS: [&str; 8] = [
     "-Cdebuginfo=0",
     "--cfg=fuzzing",
@@ -61,7 +60,7 @@ pub(super) fn compiler() -> Option<String> {
 /// They do not build.
 pub(super) fn build(folder: &Path, has_sanitizer: bool) -> Result<PathBuf> {
     let host = host()?;
-    // Where the workspace is built, macros and build scripts are there already: they are built without the flags.
+    // If the workspace was built in this folder, its macros and build scripts are reused: they are built without the flags.
     let mut built_in = match std::env::var_os("CARGO_TARGET_DIR") {
         Some(shared) => PathBuf::from(shared),
         None => folder.with_file_name("target"),
@@ -81,7 +80,7 @@ pub(super) fn build(folder: &Path, has_sanitizer: bool) -> Result<PathBuf> {
         .arg(&built_in)
         .env("RUSTFLAGS", flags);
     if has_sanitizer {
-        // That is no stable option, and all else is not touched by this.
+        // The sanitizer is no stable option; the variable changes nothing else.
         command.env("RUSTC_BOOTSTRAP", "1");
     }
     tool::output_of(&mut command)?;

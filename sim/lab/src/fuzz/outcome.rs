@@ -1,4 +1,4 @@
-//! What libFuzzer says at the end of a run.
+//! Report of libFuzzer at the end of a run.
 
 use core::fmt;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::process::ExitStatus;
 use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
-/// What came of one target.
+/// Outcome of one target.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Outcome {
     pub(super) target: String,
@@ -25,7 +25,7 @@ pub(super) struct Outcome {
 /// An input that breaks a promise.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Finding {
-    /// Where it is kept.
+    /// File that keeps the input.
     pub(super) input: Option<PathBuf>,
     /// Whether a check said so, and it was not time, memory or the sanitizer.
     pub(super) is_panic: bool,

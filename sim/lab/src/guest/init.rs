@@ -1,6 +1,6 @@
-//! Process 1 of a machine: loads the modules that came in its initial file
-//! system, puts a private copy-on-write view of the lab's file system in place,
-//! starts the agent, and powers the machine off when the agent ends.
+//! Process 1 of a machine. It loads the modules that came in its initial file system, and puts a private
+//! copy-on-write view of the lab's file system in place. It starts the agent, and powers the machine off when
+//! the agent ends.
 
 use core::ffi::CStr;
 use std::fs;
@@ -17,10 +17,10 @@ use rustix::system::RebootCommand;
 /// Folder with the modules in the initial file system, named in loading order.
 pub(crate) const MODULES: &str = "/modules";
 
-/// What process 1 prints when asked only whether a machine boots at all.
+/// Answer of process 1 if it is only asked whether the machine boots at all.
 pub(crate) const PROBE_ANSWER: &str = "doorbell-lab: this machine boots";
 
-/// What on the kernel's command line asks for that.
+/// Argument on the kernel's command line that asks for that.
 pub(crate) const PROBE_ARGUMENT: &str = "doorbell.probe";
 
 /// Runs as process 1; never returns.
@@ -72,7 +72,7 @@ fn live() -> Result<()> {
         Some(c"mode=620,ptmxmode=666"),
     )?;
     plain("tmpfs", "/dev/shm", "tmpfs", none, Some(c"mode=1777"))?;
-    // What systemd or udev would have made.
+    // Links that systemd or udev would have made.
     for (link, target) in [
         ("fd", "self/fd"),
         ("stdin", "self/fd/0"),
@@ -95,7 +95,7 @@ fn live() -> Result<()> {
         .env("TERM", "linux")
         .spawn()
         .context("cannot start the agent")?;
-    // Whatever is orphaned in the machine comes here to be reaped.
+    // Process 1 reaps every orphan of the machine.
     let agent = rustix::process::Pid::from_child(&agent);
     loop {
         match rustix::process::wait(WaitOptions::empty()) {
@@ -109,7 +109,7 @@ fn live() -> Result<()> {
 /// Mounts a folder QEMU shares under `tag`.
 pub(crate) fn mount_9p(tag: &str, target: &Path, writable: bool) -> Result<()> {
     let (flags, options) = if writable {
-        // What is written is there at once, and may still be mapped.
+        // Writes reach the lab at once, and the files may still be mapped.
         (
             MountFlags::empty(),
             c"trans=virtio,version=9p2000.L,msize=262144,cache=mmap",

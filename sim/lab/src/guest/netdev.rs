@@ -2,7 +2,7 @@
 //!
 //! The kernel takes a device's addresses and routes from it when it moves, switches it off, and with the addresses its GIDs
 //! go; a Soft-RoCE device on it is gone. So all of that is read first ([`NetdevState`]), given back there, read again and
-//! compared. Where a step fails, the device goes back and is given it where it was, which is compared as well.
+//! compared. If a step fails, the device goes back and gets all of that again there, which is compared as well.
 //!
 //! Not moved: queueing disciplines (a link's shaping), neighbours, settings under `/proc/sys/net`, and queue pairs:
 //! whoever used the Soft-RoCE device connects again.
@@ -23,7 +23,7 @@ use crate::kernel::{NAMESPACES_SINCE, Version};
 use crate::tool;
 use state::{LinkFacts, NetdevState};
 
-/// What fails on purpose, to see that nothing is left of the move.
+/// Command that fails on purpose, to show that nothing is left of the move.
 const PLANTED: &str = "link set dev no-such-netdev up\n";
 
 /// Arguments of the command.
@@ -213,7 +213,7 @@ fn bring_back(before: &NetdevState, from: Place<'_>, to: Place<'_>) -> Result<()
             to.0
         );
         if let Some(device) = &before.soft_roce {
-            // Where it was not made there, nothing is to be taken off.
+            // If it was not made there, there is none to delete.
             let _ = to.rdma(&["link", "delete", device]);
         }
         let mut script = format!("link set dev {} down\n", before.name);
@@ -266,7 +266,7 @@ impl Place<'_> {
         let on_it = links
             .into_iter()
             .find(|link| link.netdev.as_deref() == Some(netdev));
-        // Those of hardware move with nobody, and have no such file.
+        // Hardware devices do not move with their network device, and have no such file.
         let is_soft = |name: &str| {
             Path::new("/sys/class/infiniband")
                 .join(name)
@@ -319,7 +319,7 @@ impl Place<'_> {
     }
 }
 
-/// What was printed as JSON; of nothing, nothing is printed.
+/// Parses JSON output; empty output is an empty list.
 fn parsed<T: DeserializeOwned>(text: &str) -> Result<T> {
     let text = if text.trim().is_empty() { "[]" } else { text };
     serde_json::from_str(text).with_context(|| format!("not what was asked for: {text}"))
@@ -347,7 +347,7 @@ mod tests {
             "rxe0 is a Soft-RoCE device, which Linux 6.1.0-44-amd64 has in its first namespace alone, and Linux 7.1 is the \
              first to have in any: nic0 stays where it is"
         );
-        // Of a device of hardware it is not asked.
+        // The kernel's version does not matter to a hardware device.
         state.soft_roce = None;
         can_move(&state, "6.1.0-44-amd64").unwrap();
     }

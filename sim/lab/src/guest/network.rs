@@ -25,7 +25,7 @@ pub(super) const READY_PATIENCE: Duration = Duration::from_secs(30);
 /// How much of a GID table is searched.
 const GIDS_SEARCHED: u32 = 64;
 
-/// What one machine is to be.
+/// Configuration of one machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Plan {
     /// Name of the machine.
@@ -61,9 +61,9 @@ pub(crate) struct End {
     pub(crate) mtu: u32,
     /// Hardware address.
     pub(crate) mac: String,
-    /// What `tc` is told after `netem`, if anything.
+    /// Arguments of `tc` after `netem`, if there are any.
     pub(crate) netem: Option<String>,
-    /// Who is at the other end.
+    /// The other end of the link.
     pub(crate) peer: Peer,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Peer {
     pub(crate) mac: String,
 }
 
-/// Where a network device comes from.
+/// Origin of a network device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Origin {
@@ -88,7 +88,7 @@ pub(crate) enum Origin {
     Veth(usize),
 }
 
-/// What was made of a [`Plan`].
+/// Result of carrying out a [`Plan`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Realised {
     /// For each end: index of the RoCEv2 GID of its address.

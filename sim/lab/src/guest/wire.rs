@@ -19,7 +19,7 @@ pub(crate) const LINE_BYTES_MAX: u64 = 1 << 20;
 /// Most raw bytes in one frame.
 pub(crate) const PAYLOAD_BYTES_MAX: usize = 1 << 20;
 
-/// What the lab asks of an agent.
+/// Request of the lab to an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
@@ -58,15 +58,15 @@ pub(crate) enum Request {
 pub(crate) struct Start {
     /// Names the command in what follows; never used twice.
     pub(crate) id: u64,
-    /// Where it runs: a namespace of the machine, or a host of a lab; the machine itself if not given.
+    /// Namespace of the machine, or host of a lab, to run in; the machine itself if not given.
     pub(crate) host: Option<String>,
     /// Program and arguments.
     pub(crate) argv: Vec<String>,
     /// Variables added to the environment.
     pub(crate) env: Vec<(String, String)>,
-    /// Where it starts.
+    /// Working folder.
     pub(crate) cwd: Option<PathBuf>,
-    /// What standard input is.
+    /// Its standard input.
     pub(crate) input: InputKind,
 }
 
@@ -87,7 +87,7 @@ pub(crate) enum InputKind {
     },
 }
 
-/// What an agent says.
+/// Reply of an agent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reply {
@@ -97,9 +97,9 @@ pub(crate) enum Reply {
     Alive,
     /// The machine's monotonic clock, in nanoseconds.
     Clock(u64),
-    /// What was asked by [`Request::Configure`] stands.
+    /// The configuration of [`Request::Configure`] stands.
     Configured(Realised),
-    /// What was asked by [`Request::Configure`] could not be made, and why.
+    /// The configuration of [`Request::Configure`] failed, with the reason.
     Failed(String),
     /// The command runs.
     Started(u64),

@@ -259,7 +259,7 @@ const KEPT: [&str; 16] = [
     "drivers/virtio/",
     "fs/9p/",
     "fs/configfs/",
-    // Of 6.1: 9p wants it. Later it is part of netfs.
+    // 9p of 6.1 needs it. In later kernels it is part of netfs.
     "fs/fscache/",
     "fs/netfs/",
     "fs/overlayfs/",

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 
-/// What `--kernel` asks for.
+/// Kernel that `--kernel` asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// This machine's own kernel if it has rxe and joins it to network

@@ -94,7 +94,8 @@ fn names_pvh_entry(elf: &[u8]) -> object::Result<bool> {
     Ok(false)
 }
 
-/// Where in a 64-bit little-endian ELF file the last byte is that is loaded; `None` for anything else.
+/// Returns the offset of the last byte that is loaded from a 64-bit little-endian ELF file; `None` for any
+/// other file.
 pub(crate) fn loaded_end(elf: &[u8]) -> Option<usize> {
     let header = FileHeader64::<LittleEndian>::parse(elf).ok()?;
     let endian = header.endian().ok()?;

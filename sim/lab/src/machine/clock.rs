@@ -100,7 +100,7 @@ pub(crate) fn corrected_khz(taken_khz: u32, rate: f64) -> Option<u32> {
     sensible.then_some(khz.round() as u32)
 }
 
-/// What a kernel took its counter's rate for, from its log.
+/// Returns the rate that a kernel measured for its counter, from its log.
 pub(crate) fn khz_in_log(log: &str) -> Option<u32> {
     // The refined one comes later and is better.
     log.lines().rev().find_map(|line| {
@@ -166,7 +166,7 @@ mod tests {
     fn a_clock_that_seems_false_is_read_again_over_longer_spans() {
         let start = Instant::now();
         let first = reading(start, 0, 5000);
-        // What each reading is off by, and how often the clock is read.
+        // Error of each reading, and number of readings of the clock.
         let rate_of = |off_ms: u64, runs: u64| {
             let mut spans = Vec::new();
             let rate = rate_since(first, |span| {

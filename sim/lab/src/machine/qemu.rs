@@ -23,7 +23,7 @@ pub(crate) const PROGRAM: &str = "qemu-system-x86_64";
 /// How long a machine may take to say one line when KVM works: it takes less than a second.
 const KVM_PATIENCE: Duration = Duration::from_secs(8);
 
-/// What makes booting an emulated machine quick, and its clock cheap to read.
+/// Arguments that make an emulated machine boot quickly, and its clock cheap to read.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 loglevel=4 panic=-1 oops=panic nokaslr mitigations=off \
      random.trust_cpu=on no_timer_check tsc=reliable clocksource=tsc nmi_watchdog=0 audit=0 selinux=0 apparmor=0 \
      cryptomgr.notests rcupdate.rcu_expedited=1 8250.nr_uarts=1 pcie_aspm=off";
@@ -46,10 +46,10 @@ impl fmt::Display for Accelerator {
     }
 }
 
-/// What one machine has.
+/// Hardware of one machine.
 #[derive(Debug)]
 pub(crate) struct Hardware<'a> {
-    /// What it boots from.
+    /// Files that it boots from.
     pub(crate) boot: &'a BootFiles,
     /// How its processors run.
     pub(crate) accelerator: Accelerator,
@@ -204,12 +204,12 @@ pub(crate) fn accelerator(cache: &Cache, boot: &BootFiles, scratch: &Path) -> Re
     })
 }
 
-/// What is remembered of KVM on this boot of this machine: `works`, or why not.
+/// Returns the remembered verdict on KVM for this boot of this machine: `works`, or why not.
 pub(crate) fn remembered(cache: &Cache) -> Option<String> {
     known_verdict(cache, &circumstances())
 }
 
-/// What a verdict holds for: this boot of this machine, and whether `/dev/kvm` may be opened.
+/// Circumstances that a verdict holds for: this boot of this machine, and whether `/dev/kvm` may be opened.
 fn circumstances() -> String {
     let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let access = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;

@@ -7,7 +7,7 @@ pub(crate) enum Rival {
     Sideway,
     /// A crate: a loop of messages.
     Ibverbs,
-    /// Of Debian: rounds of an all-to-all, in C.
+    /// Debian's Open MPI: rounds of an all-to-all, in C.
     OpenMpi,
 }
 

@@ -11,7 +11,7 @@ use super::model::{Block, Step, Variant, block_of};
 use super::schema::{Alternate, File, Step as StepTable};
 use super::template::list;
 
-/// What a step says of its place, in file order.
+/// Place of a step in the file, as its table names it.
 struct Place<'a> {
     table: &'a StepTable,
     /// The group it names, or itself when it has rounds of its own.
@@ -278,7 +278,7 @@ fn reachable(blocks: &[Block], step: usize, target: usize) -> bool {
     other < own && blocks.get(other).is_some_and(|block| block.setup)
 }
 
-/// The way from `here` back to `start`, told in words. What is in `seen` is known to lead nowhere.
+/// Describes the way from `here` back to `start` in words. Steps in `seen` are known to lead nowhere.
 fn circle(steps: &[Step], start: usize, here: usize, seen: &mut BTreeSet<usize>) -> Option<String> {
     let step = steps.get(here)?;
     let waits = step.wait_for.iter().map(|wait| (wait.step, "waits for"));

@@ -53,7 +53,7 @@ impl Source<'_> {
         let Some(span) = span else {
             return anyhow::anyhow!("{}: {message}", self.path.display());
         };
-        // What is missing is reported at the end of its table, which may be the end of the file.
+        // A missing value is reported at the end of its table, which may be the end of the file.
         let start = span.start.min(self.text.trim_end().len());
         let before = self.text.get(..start).unwrap_or_default();
         let number = before.matches('\n').count().saturating_add(1);
@@ -589,7 +589,7 @@ fn compile(pattern: &str) -> Result<Regex> {
         })
 }
 
-/// What names of scenarios and steps look like: they become names of files.
+/// Rule for names of scenarios and steps: they become names of files.
 const NAME_RULE: &str = "use letters, digits, `-`, `_` and `.`, beginning with a letter or digit, at most 64";
 
 /// Whether `name` may name a scenario, step or group.

@@ -53,7 +53,7 @@ pub(crate) struct RunArgs {
     pub(crate) dry_run: bool,
 }
 
-/// What a scenario asks of the lab.
+/// Request of a scenario to the lab.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) topology: &'a Topology,
@@ -62,13 +62,13 @@ pub(crate) struct Request<'a> {
     pub(crate) shared: &'a Path,
 }
 
-/// Whoever can build our programs and boot hosts.
+/// A lab that can build our programs and boot hosts.
 pub(crate) trait Lab {
     /// Sets up what a scenario needs on this kernel and is not there: silent when all is.
     ///
     /// # Errors
     ///
-    /// What is missing cannot be installed or fetched.
+    /// A missing part cannot be installed or fetched.
     fn set_up(&mut self, scenario: &Scenario, kernel: &Choice) -> Result<()>;
 
     /// Builds the programs asked for, and says in which folders they are.
@@ -207,7 +207,7 @@ pub(crate) fn load(given: &Path) -> Result<Scenario> {
     check::load(&find(given)?)
 }
 
-/// Where the repository keeps its scenarios.
+/// Returns the folder of the repository's scenarios.
 fn scenarios() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios")
 }
@@ -308,7 +308,7 @@ fn print(text: &str) -> Result<()> {
     output::write(text.as_bytes())
 }
 
-/// What would be done, for `--dry-run`.
+/// Describes the run without running it, for `--dry-run`.
 pub(super) fn plan(scenario: &Scenario, kernel: &Choice) -> String {
     let mut lines = vec![
         format!("{}: {}", scenario.name, scenario.about),

@@ -63,7 +63,7 @@ pub(super) fn read(cluster: &dyn Cluster) -> Result<Reading> {
     Ok(reading)
 }
 
-/// What has crossed between two readings.
+/// Returns the traffic between two readings.
 pub(super) fn between(cluster: &dyn Cluster, before: &Reading, after: &Reading, required: bool) -> Traffic {
     let mut traffic = Traffic {
         required,

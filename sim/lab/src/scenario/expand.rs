@@ -1,7 +1,7 @@
 //! `for_each = "link"`: steps, metrics and tables that stand for one of each link become those.
 //!
-//! Works on the file as it is written, before anything in it is checked, so that what it makes is checked like
-//! anything else, and messages about it still point at the line it came from.
+//! It works on the file as written, before any check. So its results are checked like all else, and messages
+//! about them still point at the line they came from.
 
 use std::collections::BTreeSet;
 

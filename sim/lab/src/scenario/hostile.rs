@@ -56,7 +56,7 @@ fn agrees(scenario: &Scenario, table: &toml::Table) {
     assert_eq!(count("links"), scenario.topology.links.len());
     assert_eq!(count("compare"), scenario.comparisons.len());
     assert_eq!(count("test_on"), scenario.test_on.len());
-    // What is for each link stands for so many steps, and rows.
+    // An entry for each link stands for one step, or row, of each.
     let many = |entry: &toml::Value| {
         let is_each = entry.get("for_each").is_some();
         if is_each { scenario.topology.links.len() } else { 1 }
@@ -71,7 +71,7 @@ fn agrees(scenario: &Scenario, table: &toml::Table) {
     }
 }
 
-/// Whatever runs it relies on this.
+/// The runner relies on these properties.
 fn is_sound(scenario: &Scenario) {
     let mut run = vec![0_usize; scenario.steps.len()];
     for block in &scenario.blocks {
@@ -98,7 +98,7 @@ fn is_sound(scenario: &Scenario) {
             step.id
         );
     }
-    // Whoever waits for nobody that waits still runs next; in the end all have run.
+    // A step runs next if all steps it waits for have run; in the end all have run.
     let mut has_run = vec![false; scenario.steps.len()];
     for _ in 0..scenario.steps.len() {
         for (place, step) in scenario.steps.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What becomes of a step that has ended: its exit, its output, its metrics and tests, the files it leaves, and
+//! Judgement of a step that has ended: its exit, its output, its metrics and tests, the files it leaves, and
 //! the words for its failure.
 //!
 //! When a step starts or is told to end is decided in [`super::runner`].

@@ -1,4 +1,4 @@
-//! What is read from a finished step's output: metrics, and counts of tests.
+//! Results read from a finished step's output: metrics, and counts of tests.
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use regex::Regex;

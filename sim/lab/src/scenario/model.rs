@@ -47,7 +47,7 @@ pub(crate) struct Programs {
     pub(crate) rivals: BTreeSet<Rival>,
 }
 
-/// Where they are once they are built; empty paths for what was not asked for.
+/// Folders of the built programs; empty paths for programs that were not asked for.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Folders {
     pub(crate) bin: PathBuf,
@@ -59,7 +59,7 @@ pub(crate) struct Folders {
 /// A checked scenario.
 #[derive(Debug)]
 pub(crate) struct Scenario {
-    /// Where it was read from.
+    /// File that it was read from.
     pub(crate) path: PathBuf,
     pub(crate) name: String,
     pub(crate) about: String,
@@ -136,7 +136,7 @@ pub(super) enum Line {
     Shell(Template),
 }
 
-/// What a step waits for before it starts.
+/// Event that a step waits for before it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wait {
     pub(super) step: usize,
@@ -208,7 +208,7 @@ pub(super) struct Table {
     pub(super) rows: Vec<Vec<Cell>>,
 }
 
-/// What stands in a table. Numbers are indices into [`Scenario::metrics`].
+/// Cell of a table. Numbers are indices into [`Scenario::metrics`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cell {
     Text(String),

@@ -1,4 +1,4 @@
-//! What a step wrote: kept in two files as it came, and as lines for the patterns.
+//! Output of a step: kept in two files as it came, and as lines for the patterns.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -31,7 +31,7 @@ pub(super) struct Output {
 struct Half {
     path: PathBuf,
     file: File,
-    /// What has come since the last end of a line.
+    /// Bytes since the last end of a line.
     partial: Vec<u8>,
 }
 

@@ -1,5 +1,4 @@
-//! What a run shows of itself while it goes on, on standard error: a bar on a terminal, else a line for every
-//! step.
+//! Progress of a run on standard error: a bar on a terminal, else a line for every step.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! What a run found out, as data: the document of `--json`, and what the tables are printed from.
+//! Results of a run as data: the document of `--json`, and the source of the tables.
 //!
 //! Nothing is decided here; [`super::runner`] fills it in.
 
@@ -19,7 +19,7 @@ pub(crate) struct Report {
     pub(crate) verdict: Verdict,
     /// Everything that made the run fail, the first cause first.
     pub(crate) failures: Vec<String>,
-    /// What is odd but no failure.
+    /// Oddities that are no failure.
     pub(crate) notes: Vec<String>,
     /// The kernel that booted, as `uname -r` gives it.
     pub(crate) kernel: String,
@@ -27,9 +27,9 @@ pub(crate) struct Report {
     pub(crate) shape: String,
     /// The run itself, without what came before it.
     pub(crate) duration_s: f64,
-    /// What came before it.
+    /// The parts before the run.
     pub(crate) before: Before,
-    /// Where all output lies.
+    /// Folder of all output.
     pub(crate) out: PathBuf,
     pub(crate) hosts: Vec<HostFacts>,
     pub(crate) links: Vec<LinkFacts>,
@@ -118,7 +118,7 @@ pub(crate) struct StepReport {
     pub(crate) duration_s: f64,
     pub(crate) stdout: PathBuf,
     pub(crate) stderr: PathBuf,
-    /// What was brought back.
+    /// Files that were brought back.
     pub(crate) files: Vec<PathBuf>,
     pub(crate) tests: Option<TestCounts>,
 }

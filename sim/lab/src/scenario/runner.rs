@@ -1,8 +1,8 @@
 //! Runs a checked scenario on a cluster: which step starts when, what is stopped when, and what fails the run.
 //!
-//! One thread drives everything: each turn starts the steps whose conditions hold, then takes in what the
-//! running ones have done. A step fails the run at once; what else runs is then stopped. What one process
-//! does is in [`super::live`], what becomes of it once it has ended in [`super::judging`].
+//! One thread drives everything: each turn starts the steps whose conditions hold, then takes the events of
+//! the running ones. A step fails the run at once; what else runs is then stopped. [`super::live`] handles
+//! one running process, [`super::judging`] one that has ended.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -32,12 +32,12 @@ const TURN: Duration = Duration::from_millis(20);
 /// How long the end of a killed process is waited for.
 const KILL_GRACE: Duration = Duration::from_secs(5);
 
-/// What a run needs beside the scenario and the cluster.
+/// Settings of a run, beside the scenario and the cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings<'a> {
-    /// Where our programs are: `{bin}`, `{examples}` and `{tests}`.
+    /// Folders of our programs: `{bin}`, `{examples}` and `{tests}`.
     pub(crate) programs: &'a Folders,
-    /// Where output is kept: `{out}`. In the cluster's shared folder.
+    /// Folder for output: `{out}`. It lies in the cluster's shared folder.
     pub(crate) out: &'a Path,
 }
 
@@ -211,7 +211,7 @@ impl<'a> Runner<'a> {
             if pending.is_empty() && running().all(|step| step.background) {
                 break;
             }
-            // What has a deadline ends by it, and something may follow from that.
+            // A step with a deadline ends by it, and another step may follow from that.
             let has_end = running().any(|step| step.deadline.is_some());
             let now = Some((pending.len(), running().count()));
             if has_end || now != before {
@@ -483,7 +483,7 @@ impl<'a> Runner<'a> {
 
     /// Ends the running ones of `only` (of all, with `None`): TERM, then KILL; then tells of every failure.
     fn stop(&mut self, only: Option<&[usize]>, warmup: bool) -> Result<()> {
-        // What has ended by itself by now is judged by its own exit.
+        // Steps that have ended by themselves by now are judged by their own exit.
         self.turn(warmup)?;
         let ours = |index: &usize| only.is_none_or(|only| only.contains(index));
         let left = |runner: &Self| -> Vec<usize> {

@@ -1,7 +1,7 @@
 //! The scenario file as it is written: one struct for each table, one field for each key.
 //!
-//! What a single value may look like is decided here; whether values fit each other is [`super::check`]'s
-//! business, which is why names carry their place in the file.
+//! This module decides the form of each single value; [`super::check`] decides whether values fit each other,
+//! so names carry their place in the file.
 
 use core::fmt;
 use core::num::NonZeroU32;
@@ -157,7 +157,7 @@ pub(super) struct Table {
     pub(super) rows: Vec<Spanned<Vec<Cell>>>,
 }
 
-/// What stands in a table: a text, or a figure of the run.
+/// Cell of a table: a text, or a figure of the run.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(
     untagged,
@@ -184,7 +184,7 @@ pub(super) struct RatioCell {
     pub(super) to: String,
 }
 
-/// What a step or a table stands for several times.
+/// Set over which a step or a table is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum ForEach {
@@ -221,7 +221,7 @@ pub(crate) enum Profile {
     Release,
 }
 
-/// What happens to a background step when its scope ends.
+/// End of a background step when its scope ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AtEnd {

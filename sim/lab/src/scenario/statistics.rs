@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(got.interval, Some(Interval { low: 2.0, high: 2.0 }));
     }
 
-    /// Nine rounds 1..9 over a constant: by the binomial law a resampled median is at most 1 in 0.14 % of the
+    /// Nine rounds 1..9 over a constant. By the binomial law a resampled median is at most 1 in 0.14 % of the
     /// cases and at most 2 in 3.0 %, so the 2.5 % point is 2, and 8 at the other end.
     #[test]
     fn the_interval_of_a_median_of_nine_is_the_one_of_the_binomial_law() {

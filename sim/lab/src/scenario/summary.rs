@@ -15,7 +15,7 @@ use super::statistics::{Summary, ratio_of_medians};
 use super::table::short;
 use crate::cluster::Cluster;
 
-/// What the runner hands over.
+/// Results that the runner hands over.
 pub(super) struct Found {
     pub(super) steps: Vec<StepReport>,
     pub(super) failures: Vec<String>,

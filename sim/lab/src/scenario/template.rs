@@ -1,8 +1,8 @@
 //! `{…}` in commands, environments and file names: what may stand there, and what it becomes on a cluster.
 //!
 //! A name in braces made of letters, digits, `_`, `-` and dots is a substitution. `${name}` is the shell's and
-//! stays; `{{name}}` gives a literal `{name}`; every other brace is an ordinary character, so that awk, JSON
-//! and shell blocks can be written as they are.
+//! stays; `{{name}}` gives a literal `{name}`. Every other brace is an ordinary character, so awk, JSON and
+//! shell blocks can be written as they are.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ enum Fact {
     Prefix,
 }
 
-/// What substitutions are filled from.
+/// Values for substitutions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Values<'a> {
     pub(super) topology: &'a Topology,

@@ -25,8 +25,8 @@ const AT_ONCE: usize = 3;
 /// How often is looked whether one has ended.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Runs them; gives their parts in the same order, and the names of the tests that passed in each. What is not built or
-/// leaves no report is a part that failed.
+/// Runs them; gives their parts in the same order, and the names of the tests that passed in each. A run that is not
+/// built or leaves no report is a part that failed.
 pub(super) fn run(
     runs: &[&Run<'_>],
     how: &HowArgs,

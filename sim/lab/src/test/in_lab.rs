@@ -13,7 +13,7 @@ use crate::course::Course;
 use crate::harness;
 use crate::scenario::{self, Detail, Goal, Lab, REPORT, TestCounts, Verdict, short};
 
-/// What a report says of tests.
+/// Results of tests in a report.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Told {
     kernel: String,

@@ -17,7 +17,7 @@ pub(super) struct Part {
     /// The kernel that booted, or was to; none for native tests.
     pub(super) kernel: Option<String>,
     pub(super) counts: TestCounts,
-    /// Of those skipped, the ones that ran in the lab.
+    /// Skipped tests that ran in the lab.
     pub(super) ran_in_lab: u64,
     pub(super) duration_s: f64,
     /// Figures with a goal.
@@ -155,7 +155,7 @@ impl Tally {
         }
     }
 
-    /// What is printed in the end; the last line is the count alone.
+    /// Renders the results at the end; the last line is the count alone.
     pub(super) fn render(&self, out: &Path) -> String {
         let head = ["part", "kernel", "passed", "failed", "skipped", "seconds"];
         let mut rows = vec![head.map(str::to_owned).to_vec()];

@@ -1,8 +1,8 @@
-//! What a network device has that a move takes from it, as a value; read from `ip -json`, and what `ip` is told to give
-//! it back.
+//! State of a network device that a move takes from it, as a value: read from `ip -json`, and given back by commands of
+//! `ip`.
 //!
-//! What is not understood is refused here: a device with an address or a route of which something would be lost
-//! stays where it is.
+//! State that is not understood is refused here: a device stays where it is if a part of an address or a route would be
+//! lost.
 
 use core::fmt::Write as _;
 use core::net::IpAddr;
@@ -91,7 +91,7 @@ struct AddressFacts {
     noprefixroute: bool,
     valid_life_time: u32,
     preferred_life_time: u32,
-    /// Who gave it; none of old, where nothing says so.
+    /// Source of the address; older kernels give none.
     protocol: Option<String>,
     // These follow from the others, or from how the address came to be.
     #[serde(rename = "family")]
@@ -384,7 +384,7 @@ mod tests {
              address replace fd01::7/64 dev nic0 scope global nodad noprefixroute\n\
              address replace fd01::8/64 dev nic0 scope global nodad noprefixroute\n"
         );
-        // What gateways are reached by comes first; what the kernel makes, and what is others', does not come.
+        // Routes to gateways come first; routes of the kernel and of other programs are left out.
         assert_eq!(
             state.routes_script(false),
             "route add unicast 10.9.0.0/16 dev nic0 table 100 proto static scope link\n\

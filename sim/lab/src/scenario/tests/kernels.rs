@@ -3,7 +3,7 @@
 use super::check;
 use crate::programs;
 
-/// What the documentation says of kernels beside the newest one rests on these.
+/// The documentation's statements about kernels other than the newest one rest on these.
 const OF_SEVERAL_KERNELS: [&str; 14] = [
     "clients",
     "handshake-flood",

@@ -21,7 +21,8 @@ fn scenario(text: &str) -> Scenario {
     check::parse(Path::new("t.toml"), &text).unwrap()
 }
 
-/// What running `text` on local processes reports; the output folder lives as long as the second value.
+/// Runs `text` on local processes and returns the report; the output folder lives as long as the second
+/// value.
 fn run(text: &str) -> (Report, tempfile::TempDir) {
     run_scenario(&scenario(text))
 }

@@ -10,7 +10,7 @@ use crate::programs;
 
 const CHANGED_FILES: u32 = 800;
 
-/// What stands where a value was, or a line.
+/// Replacements for a value, or a line.
 const INSTEAD: [&str; 24] = [
     "0",
     "-1",

@@ -1,4 +1,4 @@
-//! What a run reports: metrics, comparisons, traffic, the JSON document and the table.
+//! Tests of the reports of a run: metrics, comparisons, traffic, the JSON document and the table.
 
 use std::path::Path;
 
@@ -330,7 +330,7 @@ fn steps_for_each_link_run_link_by_link_and_fill_tables() {
         "{shown}"
     );
     assert!(!shown.contains("client.a-b"), "{shown}");
-    // What is in the table is not listed again.
+    // Metrics in the table are not listed again.
     let whole = table::render(&report, Detail::Whole, Colour::Plain);
     assert!(
         whole.contains("client.a-b") && !whole.contains("lines.a-b"),

@@ -171,7 +171,7 @@ fn an_exit_that_is_expected_is_none_that_fails() {
 #[test]
 fn a_step_past_its_deadline_is_killed_with_what_it_started() {
     let start = Instant::now();
-    // Of this run alone.
+    // Unique to this run.
     let sleep = format!("sleep 61.{}", std::process::id());
     let (report, _folder) = run(&steps(&[(
         "one",
