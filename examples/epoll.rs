@@ -137,7 +137,7 @@ impl Loop {
             data: epoll::EventData::new_u64(0),
         }];
         match epoll::wait(&self.epoll, &mut ready, Some(&Timespec::try_from(span)?)) {
-            // Whatever woke it, the next turn polls.
+            // The next turn polls, for any reason of the wake-up.
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }

@@ -45,7 +45,7 @@ struct Hub {
 
 fn patient() -> ChannelConfig {
     let mut config = small();
-    // What is silent stays for longer than all of this takes.
+    // Silent streams stay for longer than all of this takes.
     config.handshake_stage = 3 * SOON;
     config
 }
@@ -169,7 +169,7 @@ fn connect_all(fabric: &Fabric, hub: SocketAddr, last: u8, count: usize) -> thre
     })
 }
 
-/// Those that are real come from this address and the next.
+/// Real peers come from this address and the next.
 fn real_peers_get_through(hub: &mut Hub, first: u8, others: usize) {
     let to = hub.background.address();
     let streams = rabble(to, others);
@@ -328,7 +328,7 @@ fn in_the_background() {
     }
     one_too_many_makes_room();
     without_descriptors_it_goes_on();
-    // What is dropped and not stopped ends, too.
+    // A listener that is dropped and not stopped ends, too.
     let began = Instant::now();
     while (descriptors(), threads()) != before {
         assert!(

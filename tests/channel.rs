@@ -494,7 +494,7 @@ fn what_went_and_came_is_counted() {
     assert_eq!(since.batches[2], 1, "three or four at a time");
     let there = received_by.snapshot().since(&before_there);
     assert_eq!((there.received, there.received_bytes), (3, 18));
-    // What finds no credit is counted too.
+    // Refusals for want of a credit are counted too.
     let mut refused = 0_u64;
     while refused == 0 {
         let channel = b.worker().channel(id).unwrap();

@@ -114,7 +114,7 @@ struct Talker {
     end: End,
     sent: u32,
     heard: u32,
-    /// What is kept for a while before it is given back.
+    /// Leases that are kept for a while before they are given back.
     held: VecDeque<Lease<Host>>,
     tickets: HashSet<Ticket>,
     refusals: u32,
@@ -240,7 +240,7 @@ fn a_side_that_never_sends_announces_all_the_same() {
         let sent = flood(&mut b, next).min(16);
         next += sent;
         let id = a.id();
-        // What `drain` would take for something of the application's makes it fail.
+        // Any other event makes the test fail; `drain` would take it for one of the application's.
         let mut heard = 0;
         for _ in 0..4 {
             a.worker()

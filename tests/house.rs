@@ -66,7 +66,7 @@ const MAY_DEPEND: &[(&str, &[&str])] = &[
     ("benches", &["*"]),
 ];
 
-/// What an embedder gets with the root package, whatever its features.
+/// Packages that an embedder gets with the root package, with any of its features.
 const EMBEDDED: &[&str] = &[
     "doorbell-core",
     "doorbell-hotpath",
@@ -76,7 +76,7 @@ const EMBEDDED: &[&str] = &[
     "hmac",
     "sha2",
     "rustix",
-    // What is destroyed elsewhere stands where it is used without a check: by hand that takes unsafe.
+    // Holds objects that are destroyed elsewhere, so their use needs no check; by hand that takes unsafe.
     "scopeguard",
 ];
 
@@ -241,7 +241,7 @@ fn atomics_come_from_one_place() {
 fn orderings_have_names() {
     for folder in ["core/src", "hotpath/src", "src"] {
         for path in sources(&root().join(folder)) {
-            // Where names are given, and weakened.
+            // This file gives the names, and weakens them.
             if path.ends_with("core/src/sync.rs") {
                 continue;
             }
@@ -305,10 +305,10 @@ fn raw_verbs_stay_in_ffi() {
     }
 }
 
-/// Where a fabric follows a clock that its builder was given, and wakes who sleeps.
+/// File in which a fabric follows a clock that its builder was given, and wakes sleeping threads.
 const REAL_TIME: &str = "sim/src/real_time.rs";
 
-/// Of a simulated host nothing is real: neither a clock, nor a socket, nor chance. Those of this host are in the
+/// A simulated host has no real clock, socket or entropy. This host's clocks, sockets and entropy are in the
 /// edge, and in `ffi`.
 #[test]
 fn clocks_sockets_and_chance_stay_in_the_edge() {
@@ -341,7 +341,7 @@ fn clocks_sockets_and_chance_stay_in_the_edge() {
     assert!(seen > 5, "the edge has them");
 }
 
-/// Where something is told, and nowhere else: none of it is on the way of a message.
+/// Only these files log events, and none of them is on the way of a message.
 #[test]
 fn the_data_path_tells_nothing() {
     let telling = [
@@ -419,7 +419,7 @@ fn links_between_the_documents_lead_somewhere() {
     }
 }
 
-/// What a document says a test shows, a test has to be there for.
+/// A test that a document names has to exist.
 #[test]
 fn tests_that_security_names_exist() {
     let text = fs::read_to_string(root().join("docs/security.md")).unwrap();

@@ -11,7 +11,7 @@ use fabric::{End, SOON, connect, node, nodes, port, small, workers};
 
 const MESSAGES: u32 = 400;
 
-/// What a message of this number holds.
+/// Content of the message of this number.
 fn text(number: u32) -> Vec<u8> {
     let bytes = (number as usize * 97) % 6000;
     let tail = (0..bytes).map(|at| (at as u8).wrapping_mul(7).wrapping_add(number as u8));

@@ -16,7 +16,7 @@ fn filter(text: &str) -> RailFilter {
     text.parse().unwrap()
 }
 
-/// What is offered, and for the rest, why not.
+/// Lists the offered rails, and the reasons for the rest.
 fn rails(node: &Node<Host, Host>) -> Vec<String> {
     let told = |rail: doorbell::vocabulary::rail::LocalRail| match rail.source {
         Ok(source) => format!("{} {}", rail.device, source.address),
@@ -67,7 +67,7 @@ fn ports_that_are_passed_over_are_told_each_once_with_the_reason() {
     assert_eq!(node.passed_over().unwrap(), both[..1]);
     node.set_rail_filter(filter("^10.1.0.0/16"));
     assert_eq!(node.passed_over().unwrap(), both);
-    // Where nothing is left, that is an error with all reasons.
+    // An empty result is an error with all reasons.
     node.set_rail_filter(filter("bare"));
     assert!(node.passed_over().unwrap().is_empty());
     assert!(node.workers(&WorkerConfig::default()).is_err());

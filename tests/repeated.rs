@@ -1,5 +1,5 @@
-//! What devices do to a queue pair that fails, and what comes of it above: some kernels' Soft-RoCE delivers the message
-//! that came last again, into every receive that is posted; some hardware never ends a request for a failed peer.
+//! Behaviour of devices when a queue pair fails, and its effects above. Some kernels' Soft-RoCE delivers the last
+//! message again, into every receive that is posted; some hardware never ends a request for a failed peer.
 
 mod fabric;
 
@@ -30,7 +30,7 @@ fn received(event: Event) -> Option<Vec<u8>> {
     }
 }
 
-/// What comes to `end` while it closes its channel, which fails the queue pair.
+/// Returns the messages that `end` receives while it closes its channel, which fails the queue pair.
 fn close(end: &mut End) -> Vec<Vec<u8>> {
     let (id, now) = (end.id(), end.node.within(Duration::ZERO));
     let mut came = Vec::new();

@@ -378,8 +378,8 @@ fn closing_by_itself(order: DataInOrder) -> (Ringed, Ringed) {
     ringed_over(ends_with(order, config))
 }
 
-/// A peer fills its ring, sends a message beside it and goes, by closing or with its Worker: the end comes behind all of that, and
-/// what is in the ring is read after the Worker closed the channel.
+/// A peer fills its ring, sends a message beside it and goes, by closing or with its Worker. The end comes behind all of that, and
+/// the ring is read after the Worker closed the channel.
 #[test]
 fn what_was_written_before_the_peer_closed_is_read_behind_its_end() {
     for order in [DataInOrder::WholeMessage, DataInOrder::No] {

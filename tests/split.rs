@@ -305,7 +305,7 @@ fn either_half_is_dropped_first_or_alone_with_traffic_under_way() {
         match order {
             0 => {
                 drop(sending);
-                // What came is there still, and goes on being received.
+                // Messages that came are still there, and are received.
                 let mut came = 0;
                 receiving
                     .poll(|_, event| came += u32::from(matches!(event, Event::Received { .. })))
@@ -342,7 +342,7 @@ fn either_half_is_dropped_first_or_alone_with_traffic_under_way() {
 fn each_half_sleeps_and_is_woken() {
     let (node, mut a, mut b) = pair_apart(Notify::Every);
     let how = Wait::SpinThenSleep { spins: 0 };
-    // Who wants credits wakes once they come, who receives once something came.
+    // A thread that wants credits wakes once they come, one that receives once a message came.
     let (mut next, mut expected) = (0_u32, 0_u32);
     thread::scope(|scope| {
         scope.spawn(|| {

@@ -1,5 +1,4 @@
-//! Who is taken for a peer, and who is not: keys, addresses, limits and trust domains, over a simulated network in
-//! its time.
+//! Acceptance and refusal of peers: keys, addresses, limits and trust domains, over a simulated network in its time.
 
 mod fabric;
 
@@ -46,7 +45,7 @@ struct Two {
     at_a: Vec<Worker<Host>>,
     at_b: Vec<Worker<Host>>,
     listener: Listener<Host, Host>,
-    /// What the side that connects says.
+    /// Config of the side that connects.
     config: ChannelConfig,
 }
 
@@ -165,7 +164,7 @@ fn who_has_the_key_is_a_peer_and_who_has_not_costs_nothing() {
         let mut two = Two::new(listening, connecting);
         let (accepted, connected) = two.meet();
         let ((stage, heard), (_, told)) = (cause(accepted), cause(connected));
-        // Who listens never came to make a queue pair.
+        // The listening side never came to make a queue pair.
         assert!(matches!(stage, Stage::Hello | Stage::Connect), "{stage}");
         if refused == RejectReason::WRONG_KEY {
             // The side that connects finds it first, by the Welcome, and tells nothing of itself.

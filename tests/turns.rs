@@ -113,8 +113,8 @@ fn a_message_is_fanned_out_within_the_poll_that_brought_it() {
     }
 }
 
-/// Each of the channels of a hub passes messages on to the next, with all that the hub's lists are for: more messages than there are
-/// credits, receives posted and announced in small numbers, and memory that runs out.
+/// Each of the channels of a hub passes messages on to the next, with full use of the hub's lists. There are more messages than
+/// credits, receives are posted and announced in small numbers, and memory runs out.
 #[test]
 fn a_proxy_within_polls_loses_nothing_however_scarce_credits_and_memory_are() {
     const CHANNELS: usize = 4;

@@ -319,7 +319,7 @@ fn a_link_that_stays_down_ends_every_stage_at_its_deadline() {
                 stages.push(Some(stage));
             }
         }
-        // Whoever listens gives the peer up by its own deadline.
+        // The listening side gives the peer up by its own deadline.
         two.run_for(WHOLE);
         two.check(&plan);
     }
@@ -357,7 +357,7 @@ fn a_host_that_comes_back_knows_of_nothing() {
     two.run_for(WHOLE);
     let (at, stage, cause) = handshake_failure(&two.connected);
     assert_eq!((stage, cause), (Stage::Welcome, Cause::PeerClosed));
-    // What was not answered is sent again, and then the answer is that there is no such stream.
+    // Unanswered bytes are sent again, and then the answer is that there is no such stream.
     assert!(at.to_ns() > 200_000_000 && at.to_ns() < 210_000_000, "{at:?}");
 }
 
@@ -402,7 +402,7 @@ fn garbage_silence_and_haste_of_clients_hold_up_nobody() {
         "{at:?} {connected:?}"
     );
     assert_eq!(failures.len(), 20, "{failures:?}");
-    // Those who say too little are given up a stage after they were taken, to the nanosecond.
+    // Peers that send too little are given up a stage after they were accepted, to the nanosecond.
     let late: Vec<_> = failures
         .iter()
         .filter(|(at, _)| at.to_ns() > 100_000_000)

@@ -50,7 +50,7 @@ fn send(end: &mut End, bytes: &[u8]) -> Result<(), SendErrorKind> {
 
 #[test]
 fn messages_to_and_fro_wake_either_side_however_it_waits() {
-    // Who spins is in the other's way where processors are few.
+    // A spinning thread is in the other's way if processors are few.
     for (how, rounds) in [(SLEEP, 500_u32), (Wait::SPIN_THEN_SLEEP, 100), (Wait::Busy, 20)] {
         let (mut a, mut b) = pair_that(Notify::Every);
         let echo = thread::spawn(move || {
@@ -153,7 +153,7 @@ fn where_only_the_solicited_wake_others_wait() {
 fn credits_wake_who_was_refused_for_want_of_them() {
     for how in [SLEEP, Wait::Busy] {
         let (mut a, mut b) = pair_that(Notify::Every);
-        // What was sent is done; what is missing is a word that nothing completes for.
+        // The messages sent are done; the missing credit word comes without a completion.
         flood(&mut b);
         assert_eq!(wait(&mut b, how, SHORT, &mut Vec::new()), Woken::Deadline);
         let sleep = b.worker().ready_to_sleep(|_, _| {});

@@ -1,5 +1,5 @@
-//! What is around the larger examples and no part of what they show: how a handle and a report reach
-//! whoever asked, progress, percentiles, and the hosts: this one, or some on a simulated fabric.
+//! Frame around the larger examples, and no part of what they show: output of a handle and a report,
+//! progress, percentiles, and the hosts. Hosts are this one, or some on a simulated fabric.
 
 #[cfg(test)]
 #[path = "../../sim/scenarios/commands.rs"]
@@ -57,7 +57,7 @@ impl Output {
     /// Runs a role on this host.
     ///
     /// # Errors
-    /// Those of [`node`](Self::node), and those of the role.
+    /// Errors of [`node`](Self::node), and errors of the role.
     pub(crate) fn on_this_host<T>(
         &self,
         role: impl FnOnce(&Node) -> Result<T, Failure>,
@@ -112,20 +112,20 @@ impl Output {
     }
 }
 
-/// What a program found.
+/// Report of a program.
 pub(crate) trait Report: Serialize + Display {
-    /// What should not have happened. Any makes the exit code 1.
+    /// Failures of the program. Any makes the exit code 1.
     fn failures(&self) -> &[String];
 }
 
-/// What all roles found, where they are in one process.
+/// Reports of all roles, if they are in one process.
 #[derive(Debug, Serialize)]
 pub(crate) struct All<L, C> {
     /// So they are: its times say nothing of a device.
     simulated: bool,
     /// Who listened.
     pub(crate) listener: L,
-    /// Those who connected to it.
+    /// Reports of the peers that connected to it.
     pub(crate) connected: Vec<C>,
     pub(crate) failures: Vec<String>,
 }

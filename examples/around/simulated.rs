@@ -41,7 +41,7 @@ pub(crate) fn together<L: Send, C: Send>(
     let connect = &connect;
     thread::scope(|scope| {
         let listening = scope.spawn(move || listen(&listener, &|handle| Ok(handles.send(*handle)?)));
-        // Where there is none, who listens says why.
+        // If there is no handle, the listening thread reports why.
         let connecting: Vec<_> = handle.recv().map_or_else(
             |_| Vec::new(),
             |handle| {

@@ -75,7 +75,7 @@ pub(crate) struct Serve {
     /// Rounds of the all-to-all.
     #[arg(long, default_value_t = 100)]
     pub(crate) rounds: u32,
-    /// Bytes each client says in a round. What all of them say has to fit into 8 KiB.
+    /// Bytes each client sends in a round. The bytes of all clients have to fit into 8 KiB.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(8..=8000))]
     pub(crate) size: u32,
     /// Seconds to wait for all clients, and for anything one of them has to do.
@@ -85,7 +85,7 @@ pub(crate) struct Serve {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Join {
-    /// What the server printed.
+    /// Handle that the server printed.
     pub(crate) handle: Handle,
     #[command(flatten)]
     pub(crate) manner: Manner,
@@ -115,7 +115,7 @@ pub(crate) struct Simulated {
     pub(crate) leavers: usize,
 }
 
-/// What a server found.
+/// Report of a server.
 #[derive(Debug, Serialize)]
 pub(crate) struct Served {
     pub(crate) role: &'static str,
@@ -127,7 +127,7 @@ pub(crate) struct Served {
     pub(crate) failures: Vec<String>,
 }
 
-/// What a client found.
+/// Report of a client.
 #[derive(Debug, Serialize)]
 pub(crate) struct Joined {
     pub(crate) role: &'static str,
@@ -208,7 +208,7 @@ fn serve<P: Provider>(
                 break;
             }
         }
-        // What nobody is left to hear is no round.
+        // A round that no client is left to hear does not count.
         if served.left_early == served.clients {
             break;
         }
@@ -301,7 +301,7 @@ fn plan_of(plan: [u8; 8]) -> [u32; 2] {
     [plan as u32, (plan >> 32) as u32]
 }
 
-/// What a client says in a round, and asks: its name first; the rest follows from that.
+/// Statement and question of a client in a round: its name first; the rest follows from that.
 pub(crate) fn statement(name: u64, number: u32, bytes: usize) -> Vec<u8> {
     let rest = (1..).map(|at: u64| mix(name ^ mix(u64::from(number)).wrapping_add(at)));
     let said = core::iter::once(name).chain(rest).flat_map(u64::to_le_bytes);
@@ -312,7 +312,7 @@ pub(crate) fn statement(name: u64, number: u32, bytes: usize) -> Vec<u8> {
 pub(crate) struct Hearing {
     name: u64,
     bytes: usize,
-    /// Who says the messages of a round, by their places in it: as heard in the first one.
+    /// Names of the senders in a round, by their places in it, as heard in the first one.
     names: Vec<Option<u64>>,
     pub(crate) heard: u64,
     pub(crate) failures: Vec<String>,
@@ -348,7 +348,7 @@ impl Hearing {
             self.failures
                 .push(format!("round {number}: it lacks what this client said"));
         }
-        // Whoever has left does not come back, and nobody else has its place.
+        // A client that left does not come back, and no other has its place.
         let is_same = |(before, now): (&Option<u64>, &Option<u64>)| now.is_none() || now == before;
         let is_first = self.names.is_empty();
         if !is_first && (self.names.len() != names.len() || !self.names.iter().zip(&names).all(is_same)) {

@@ -386,7 +386,7 @@ fn a_round_is_read_whole_or_not_at_all() {
         messages: vec![Some(b"one".to_vec()), None, Some(Vec::new())],
     };
     assert_eq!(Round::parse(&joined), Some(round));
-    // Where a message ends, one that is for an earlier one could, and this is for the last.
+    // A cut at the end of a message could be taken for a shorter round, but this message is for the last place.
     for end in 0..joined.len() {
         assert_eq!(Round::parse(&joined[..end]), None, "cut after {end} bytes");
     }
@@ -413,7 +413,7 @@ fn clients_find_what_is_wrong() {
         (5, vec![])
     );
     for wrong in [
-        // Of another round, without one's own, and with somebody else in a place.
+        // A message of another round, one without the client's own, and one with another name in a place.
         said(0, all),
         said(1, [Some(1), None, Some(3)]),
         said(1, [Some(1), Some(2), Some(4)]),

@@ -35,15 +35,15 @@ const LET_IN: Duration = Duration::from_millis(500);
 /// Keeps half-open handshakes at a listener, and says to it what is none, until it is gone.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Flood {
-    /// Where it listens: an address and the port.
+    /// Address and port of the listener.
     to: SocketAddr,
-    /// Addresses of this host to come from. Of several, the first is of those that talk, the others of those that stay.
+    /// Addresses of this host to come from. The first of several is for the talking streams, the others for the staying ones.
     #[arg(long, value_delimiter = ',')]
     from: Vec<IpAddr>,
     /// New streams a second at most, two of three to stay.
     #[arg(long, default_value_t = 120)]
     per_second: u32,
-    /// Streams that stay at a time at most. Those that the listener closes come again.
+    /// Streams that stay at a time at most. Streams that the listener closes come again.
     #[arg(long, default_value_t = 300)]
     held: usize,
     /// For how long.
@@ -54,7 +54,7 @@ pub(crate) struct Flood {
     hellos_by: Option<u32>,
 }
 
-/// What a flood came to.
+/// Result of a flood.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Flooded {
     opened: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Flooded {
     timed_out: u64,
     /// Told that there are too many.
     pub(crate) turned_away: u64,
-    /// Of these, those that had been let in, and went so that another had their place.
+    /// Rejected streams that had been let in, and made room for another.
     pub(crate) made_room: u64,
     /// It ended with the listener, and not with its time.
     pub(crate) listener_gone: bool,
@@ -79,7 +79,7 @@ pub(crate) struct Flooded {
 struct Stream {
     stream: TcpStream,
     stays: bool,
-    /// What it has yet to say.
+    /// Bytes that it has yet to send.
     unsaid: Vec<u8>,
     /// Whether that is all it ever says.
     says_no_more: bool,
@@ -195,7 +195,7 @@ impl Flood {
     }
 }
 
-/// What a stream says, and whether it closes its side then.
+/// Returns the bytes that a stream sends, and whether it closes its side then.
 fn words(chance: u64, stays: bool, hello: &[u8]) -> (Vec<u8>, bool) {
     let half = hello.len() / 2;
     match (stays, chance % 4) {
@@ -231,7 +231,7 @@ fn hello(key: Option<u32>) -> Result<Vec<u8>, Failure> {
         .to_vec())
 }
 
-/// What becomes of a stream.
+/// Next state of a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     Stays,
@@ -242,7 +242,7 @@ enum Next {
 }
 
 impl Stream {
-    /// What it waits for: to be taken and to have room, then to be told something.
+    /// Returns the events it waits for: a connection with room to send, then an answer.
     fn interest(&self) -> PollFd<'_> {
         let flags = if self.taken_at.is_none() || !self.unsaid.is_empty() {
             PollFlags::IN | PollFlags::OUT
@@ -258,7 +258,7 @@ impl Stream {
             self.taken_at = Some(Instant::now());
             flooded.taken += 1;
         }
-        // Where it fails, what it was told may be there yet. Only the first error says that nobody listens.
+        // If the write fails, an answer may be there already. Only the first error shows that nobody listens.
         let said = match self.unsaid.is_empty() {
             true => Ok(0),
             false => self.stream.write(&self.unsaid),

@@ -1,5 +1,5 @@
-//! Peers that come and go by the hundred, among others that never mean to be peers: how long a handshake takes, and
-//! how many there are in a second, while a flood of silence and nonsense is at the same port.
+//! Peers that come and go by the hundred, among others that never mean to be peers. It measures the time of a handshake, and
+//! handshakes a second, while a flood of silence and nonsense is at the same port.
 //!
 //! ```text
 //! host a$ cargo run --release --example handshakes -- serve --key-file keys --peers 400
@@ -8,17 +8,17 @@
 //! host b$ cargo run --release --example handshakes -- connect --key-file keys doorbell:... --count 200
 //! ```
 //!
-//! `simulated` is who listens and who connects in this process, over TCP of this host, with devices that are simulated: it needs none.
-//! It measures a handshake without the time of a device, with `--flood` beside a flood from other addresses of the loopback,
-//! with `--hellos-from 4` beside one of Hellos from the peers' own address and three others.
+//! `simulated` listens and connects in this process, over TCP of this host, with simulated devices: it needs no device. It measures a
+//! handshake without the time of a device. With `--flood` it runs beside a flood from other addresses of the loopback. With
+//! `--hellos-from 4` it runs beside one of Hellos from the peers' own address and three others.
 //!
 //! **The handshakes have threads of their own** ([`Listener::background`]). The thread of the Worker grants places and
 //! accepts what is done; it could carry traffic meanwhile. Here it closes each connection as soon as it has it, so
 //! that a run measures nothing but handshakes.
 //!
 //! **A flood cannot be kept away, but it can be kept small**: so many handshakes from one address, so many in all
-//! ([`HandshakeLimits`](doorbell::HandshakeLimits)), each with its deadline; whoever is beyond them is told so at
-//! once, and when to come again. So a peer that is refused tries again, after the time it was told.
+//! ([`HandshakeLimits`](doorbell::HandshakeLimits)), each with its deadline. A peer beyond them is rejected at once, with
+//! the time to come again. So a peer that is refused tries again after that time.
 
 #[path = "../around/mod.rs"]
 #[allow(dead_code, clippy::allow_attributes, reason = "each example uses its part")]
@@ -86,7 +86,7 @@ struct Serve {
 /// Connects so many times, and says how long each took.
 #[derive(Args, Clone, Debug)]
 struct Connect {
-    /// What the listener printed.
+    /// Handle that the listener printed.
     handle: Handle,
     #[command(flatten)]
     manner: Manner,
@@ -138,7 +138,7 @@ fn workers<P: Provider>(node: &Node<P>) -> Result<Vec<Worker<P>>, Failure> {
     Ok(node.workers(&config)?)
 }
 
-/// What the side that listens saw.
+/// Report of the listening side.
 #[derive(Debug, Serialize)]
 struct Served {
     accepted: u64,
@@ -211,7 +211,7 @@ fn nap<P: Provider>(acceptances: &[Acceptances<P>]) -> Result<(), Failure> {
     }
 }
 
-/// What the side that connects measured.
+/// Report of the connecting side.
 #[derive(Debug, Serialize)]
 struct Connected {
     handshakes: u64,
@@ -332,7 +332,7 @@ fn retry_after(error: &ConnectError) -> Option<Duration> {
     }
 }
 
-/// What all came to that were in this process.
+/// Reports of all roles in this process.
 #[derive(Debug, Serialize)]
 struct Beside {
     #[serde(flatten)]
@@ -366,7 +366,7 @@ impl Simulated {
         let (tell, told) = mpsc::channel();
         thread::scope(|scope| {
             let serving = scope.spawn(move || serve.run(&listening, |handle| Ok(tell.send(*handle)?)));
-            // Where there is none, who listens says why.
+            // If there is no handle, the listening thread reports why.
             let handle = told.recv();
             let (full, is_full) = mpsc::channel();
             let floods = self.flood || self.hellos_from.is_some();

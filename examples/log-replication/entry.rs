@@ -50,7 +50,7 @@ pub(crate) fn write(sequence: u64, payload_bytes: u32, into: &mut Vec<u8>) -> u3
     crc
 }
 
-/// Of an entry, but for the place of the CRC itself.
+/// Returns the CRC of an entry, without the place of the CRC itself.
 fn crc_of(entry: &[u8]) -> Option<u32> {
     Some(crc32c(crc32c(0, entry.get(..12)?), entry.get(HEADER_BYTES..)?))
 }
@@ -78,7 +78,7 @@ impl core::fmt::Display for Damage {
     }
 }
 
-/// What has read entries, all in order and undamaged.
+/// Reader of entries, all in order and undamaged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Applied {
     pub(crate) entries: u64,

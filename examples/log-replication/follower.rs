@@ -17,7 +17,7 @@ use super::entry::Applied;
 use super::leader::GIVEN_UP;
 use super::log::place;
 
-/// What a follower found.
+/// Report of a follower.
 #[derive(Debug, Serialize)]
 pub(crate) struct Followed {
     pub(crate) role: &'static str,
@@ -108,7 +108,7 @@ impl<P: Provider> Copy<P> {
         self.failed.get_or_insert_with(|| why.into());
     }
 
-    /// What the end should be, and is not.
+    /// Returns what is wrong with the end.
     fn failures(&self) -> Vec<String> {
         let mut failures: Vec<String> = self.failed.iter().cloned().collect();
         failures.extend(self.end.and_then(|end| self.applied.lacks(end)));

@@ -17,10 +17,10 @@ use super::around::{Failure, Percentiles, Progress, Report, rate};
 use super::log::Log;
 use super::replica::Replica;
 
-/// What a follower is told that is of no more use.
+/// Last message to a follower that is of no more use.
 pub(crate) const GIVEN_UP: &[u8] = b"given up";
 
-/// What a leader found.
+/// Report of a leader.
 #[derive(Debug, Serialize)]
 pub(crate) struct Led {
     pub(crate) role: &'static str,
@@ -227,7 +227,7 @@ impl<P: Provider> Leader<'_, P> {
             let last: &[u8] = if replica.is_here() { &end } else { GIVEN_UP };
             let sent = channel.post_inline(Operation::Send, last);
             let closed = worker.close(replica.at.channel, worker.within(patience), |_, _| {});
-            // Of one that was lost before, nothing is expected.
+            // A follower that was lost before owes nothing more.
             if let Err(kind) = sent {
                 replica.lose(kind.to_string());
             } else if let Err(error) = closed {
@@ -296,7 +296,7 @@ fn gather<'a, P: Provider>(
 ) -> Result<Leader<'a, P>, Failure> {
     let window_bytes = arguments.window_kib * 1024;
     let mut config = WorkerConfig::default();
-    // What followers send is short; batches have memory of their own.
+    // Followers send short messages; batches have memory of their own.
     config.slot_bytes = 64;
     let mut workers = node.workers(&config)?;
     let mut config = ChannelConfig::default();

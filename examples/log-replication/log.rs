@@ -43,7 +43,7 @@ impl Log {
         &self.appended
     }
 
-    /// Where it ends.
+    /// Returns the end of the log.
     pub(crate) const fn end(&self) -> u64 {
         self.appended.bytes
     }
@@ -122,7 +122,7 @@ impl Log {
     }
 }
 
-/// Where so many bytes from a place of the log lie in a ring: up to its end, and from its beginning.
+/// Places so many bytes of the log in a ring: a part up to its end, and a part from its beginning.
 pub(crate) fn place(
     begin: u64,
     count: usize,

@@ -7,20 +7,19 @@
 //! host c$ cargo run --release --example log-replication -- follow --key-file keys doorbell:...
 //! ```
 //!
-//! **The verb is WRITE with immediate**, into a window of each follower that is used as a ring of bytes: the device
-//! puts the entries where the log is, and the word, which takes a receive, wakes the follower and says up to where
-//! its log is now written. So the bytes are settled when they are looked at, without a checksum for that;
-//! the one of each entry is there to tell a log that is damaged. Messages would have to be copied out of the
-//! memory they came in, and a plain WRITE tells nobody.
+//! **The verb is WRITE with immediate**, into a window of each follower that is used as a ring of bytes. The device
+//! puts the entries into the log itself. The immediate takes a receive, wakes the follower and says up to where its
+//! log is now written. So the bytes are settled when they are read, without a checksum for that; the checksum of each
+//! entry finds a log that is damaged. Messages would have to be copied out of the memory they came in, and a plain
+//! WRITE notifies nobody.
 //!
-//! **Group commit.** One batch is on its way to a follower at a time. What is appended meanwhile gathers, and
-//! goes as one: one WRITE (two where the ring ends within), one doorbell, one acknowledgement. A log that is
-//! used little has its entries alone and at once; one that is used much has large batches, without anybody waiting for a
-//! batch to fill.
+//! **Group commit.** One batch is on its way to a follower at a time. Entries appended meanwhile gather, and go as one:
+//! one WRITE (two if the ring ends within), one doorbell, one acknowledgement. In a log that is used little, entries go
+//! alone and at once. One that is used much has large batches, and no entry waits for a batch to fill.
 //!
 //! **Room.** The leader writes over nothing that the follower has not acknowledged, so the window needs no credits of
-//! its own. A follower that answers too late, or whose connection fails, is given up, and so is one that the
-//! others have left so far behind that the leader's own memory is full because of it ([`leader`]).
+//! its own. A follower that answers too late, or whose connection fails, is given up. So is one that lags so far
+//! behind the others that the leader's own memory is full because of it ([`leader`]).
 //!
 //! **Majority.** Of the followers that were there at first and the leader, more than half must have an entry. With
 //! fewer than that left nothing can be committed any more: the leader says so, and ends.
@@ -110,7 +109,7 @@ pub(crate) struct Lead {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Follow {
-    /// What the leader printed.
+    /// Handle that the leader printed.
     pub(crate) handle: Handle,
     #[command(flatten)]
     pub(crate) manner: Manner,

@@ -20,11 +20,12 @@ const PIECES: u32 = 4;
 pub(crate) struct Replica<P: Provider> {
     pub(crate) at: Connection,
     pub(crate) address: IpAddr,
-    /// What batches go from: the same bytes for each follower, since what is posted belongs to one request.
+    /// Memory that batches are sent from: a copy of the bytes for each follower, since posted memory belongs
+    /// to one request.
     arena: Arena<P>,
-    /// Where its log is, once it said so.
+    /// Window of its log, once it announced it.
     window: Option<RemoteWindow>,
-    /// What is on its way ends here.
+    /// End of the bytes on their way.
     sent: u64,
     /// When it last had all there was, or more than before.
     since: Instant,

@@ -65,7 +65,7 @@ fn without_a_majority_it_says_so_and_ends() {
         panic!("{:?}", found.failures);
     };
     assert!(failure.starts_with("no majority: 1 of 3 are left"), "{failure}");
-    // What is committed, a majority had.
+    // A majority had every committed entry.
     let most = found.connected.iter().map(|followed| followed.applied).max();
     assert!(found.listener.committed >= 1000);
     assert!(Some(found.listener.committed) <= most);
@@ -94,7 +94,7 @@ fn the_log_keeps_what_somebody_needs_and_nothing_else() {
         assert_eq!(log.committed_entries, read.entries);
     }
     assert_eq!(log.whole_until(read.bytes, 115), read.bytes);
-    // What is committed, and needed by one that is slow, is kept.
+    // A committed entry that a slow follower needs is kept.
     let behind = read.bytes;
     while log.has_room(100, behind) {
         log.append(100, now).unwrap();

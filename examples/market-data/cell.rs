@@ -22,7 +22,7 @@ pub(crate) struct Quote {
     pub(crate) ask_size: u64,
 }
 
-/// What a cell holds.
+/// Content of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
     /// Nothing was written yet.
@@ -33,8 +33,8 @@ pub(crate) enum Reading {
 }
 
 impl Quote {
-    /// What this made-up market quotes: a function of instrument and sequence, so that any reader can tell
-    /// whether it got what was published.
+    /// Quote of this made-up market: a function of instrument and sequence, so any reader can check that it
+    /// got the published quote.
     pub(crate) const fn of(instrument: u64, sequence: u64, published_ns: u64) -> Self {
         let value = mix(instrument.wrapping_shl(40) ^ sequence);
         let bid = value >> 40;
@@ -105,13 +105,13 @@ impl Quote {
     }
 }
 
-/// Of all words but the last, in their order.
+/// Checksum of all words but the last, in their order.
 fn checksum(words: &[u64; WORDS]) -> u64 {
     let covered = words.iter().take(WORDS - 1);
     covered.fold(0x6d61_726b_6574, |sum: u64, word| mix(sum.rotate_left(7) ^ word))
 }
 
-/// What a subscriber has seen.
+/// Quotes that a subscriber has seen.
 #[derive(Debug, Default)]
 pub(crate) struct Book {
     /// The sequence of each instrument's newest quote seen; 0 is none.
@@ -176,7 +176,7 @@ impl Book {
         last.iter().sum()
     }
 
-    /// What a subscriber should never see.
+    /// Returns the observations that a subscriber should never make.
     pub(crate) fn failures(&self, published: u64) -> Vec<String> {
         let mut failures = Vec::new();
         let mut check = |count: u64, what: &str| {

@@ -14,15 +14,15 @@
 //! `RingChannel`, are queues: right where each message counts, but here a slow reader would have to work
 //! through what is stale, and its credits would run out before.
 //!
-//! What can be slow to the publisher is the way there. At most `--in-flight` quotes are on it to one subscriber;
-//! behind them each instrument waits at most once, and goes out as it is by then ([`publisher`]). So
-//! quotes are conflated in two places: at the publisher, where the way is full, and in the cell, where the
-//! subscriber has not looked.
+//! The way to a subscriber can be slow to the publisher. At most `--in-flight` quotes are on it to one
+//! subscriber. Behind them each instrument waits at most once, and goes out with its value at that time
+//! ([`publisher`]). So quotes are conflated in two places: at the publisher, where the way is full, and in the
+//! cell, where the subscriber has not looked.
 //!
-//! **A quote is read while it may be written.** Which bytes of a WRITE land first is the device's choice (where it
-//! promises an order, `QueuePair::data_in_order` says so), so numbers before and behind a value, as between the
-//! threads of one program, would prove nothing. A checksum over all of the cell does ([`cell`]): what does not
-//! match is looked at again.
+//! **A quote is read while it may be written.** The device chooses which bytes of a WRITE land first (if it
+//! promises an order, `QueuePair::data_in_order` returns it). So numbers before and behind a value, as between the
+//! threads of one program, would prove nothing. A checksum over all of the cell does ([`cell`]): a cell that does
+//! not match is read again.
 //!
 //! **The end** is a message on the same connection. A reliable connection carries out its requests in
 //! order: whoever got the message has all that was written before it. It brings the last sequence of
@@ -90,7 +90,7 @@ pub(crate) struct Publish {
     /// Quotes per second; 0 is as many as can be made.
     #[arg(long, default_value_t = 20_000)]
     pub(crate) rate: u64,
-    /// Quotes on their way to one subscriber at most. Those beyond wait, one per instrument.
+    /// Quotes on their way to one subscriber at most. Quotes beyond it wait, one per instrument.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) in_flight: u32,
     /// Seconds to wait for subscribers, and for their word at the end.
@@ -100,7 +100,7 @@ pub(crate) struct Publish {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Subscribe {
-    /// What the publisher printed.
+    /// Handle that the publisher printed.
     pub(crate) handle: Handle,
     /// Microseconds to be away between two looks at the quotes: a slow subscriber.
     #[arg(long, default_value_t = 0)]

@@ -24,7 +24,7 @@ use super::cell::{CELL_BYTES, Quote};
 /// Quotes made between two looks at the connections, at most.
 const BURST: u64 = 16;
 
-/// What a publisher tells those who connect.
+/// First message of a publisher to a peer that connects.
 pub(crate) struct Greeting {
     pub(crate) instruments: u32,
     /// Names the running kernel: processes with the same share a clock.
@@ -54,7 +54,7 @@ impl Greeting {
     }
 }
 
-/// What a publisher found.
+/// Report of a publisher.
 #[derive(Debug, Serialize)]
 pub(crate) struct Published {
     pub(crate) role: &'static str,
@@ -74,7 +74,7 @@ pub(crate) struct Row {
     pub(crate) written: u64,
     /// Quotes that newer ones replaced before they were written.
     pub(crate) conflated_here: u64,
-    /// Of those written, how many it says it saw.
+    /// Number of written quotes that it says it saw.
     pub(crate) delivered: Option<u64>,
     /// And how many it does not have that were the last of their instrument.
     pub(crate) last_missing: Option<u64>,
@@ -85,7 +85,7 @@ pub(crate) struct Row {
 struct Subscriber {
     at: Connection,
     address: IpAddr,
-    /// Where its cells are, once it said so.
+    /// Window of its cells, once it announced it.
     cells: Option<RemoteWindow>,
     /// Instruments with a quote newer than it was sent: each at most once, the one that waited longest first.
     waiting: VecDeque<usize>,
@@ -330,7 +330,7 @@ pub(crate) fn run<P: Provider>(
     }
     let span = began.elapsed();
 
-    // What still waits goes out, then the end, behind it.
+    // Waiting quotes go out, then the end, behind them.
     let all_sent = |subscriber: &Subscriber| subscriber.waiting.is_empty();
     audience.until(patience, |audience| audience.write(&newest), all_sent)?;
     // A place in the queue for it.

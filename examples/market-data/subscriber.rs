@@ -17,7 +17,7 @@ use super::cell::{Book, CELL_BYTES, Quote};
 use super::publisher::{Greeting, monotonic_ns};
 use super::{INSTRUMENTS_MAX, Subscribe};
 
-/// What a subscriber found.
+/// Report of a subscriber.
 #[derive(Debug, Serialize)]
 pub(crate) struct Subscribed {
     pub(crate) role: &'static str,
@@ -107,7 +107,7 @@ struct Board<W> {
     window: W,
     instruments: usize,
     book: Book,
-    /// Where the publisher's clock is this host's.
+    /// Latencies, if the publisher's clock is this host's.
     latencies: Option<Latencies>,
 }
 
@@ -181,7 +181,7 @@ fn watch<P: Provider>(
     }
 }
 
-/// Looks at one cell; gives its quote where it is news. What is torn is left for the next look.
+/// Looks at one cell; gives its quote where it is news. A torn quote is left for the next look.
 fn look<W: doorbell::Window>(
     window: &W,
     instrument: usize,

@@ -17,7 +17,7 @@ use super::Serve;
 use super::around::{Failure, Progress, Report, note_failure};
 use super::message::Order;
 
-/// What a gateway found.
+/// Report of a gateway.
 #[derive(Debug, Serialize)]
 pub(crate) struct Served {
     pub(crate) role: &'static str,
@@ -31,7 +31,7 @@ pub(crate) struct Served {
     pub(crate) failures: Vec<String>,
 }
 
-/// What there is between two orders.
+/// State between two orders.
 struct Desk<'a, P: Provider> {
     arguments: &'a Serve,
     served: Served,
@@ -110,7 +110,7 @@ impl<P: Provider> Desk<'_, P> {
         }
     }
 
-    /// What an order takes, made up.
+    /// Does the made-up work of an order.
     fn work(&self) {
         let until = Instant::now() + Duration::from_micros(self.arguments.work_us);
         while self.arguments.work_us > 0 && Instant::now() < until {
@@ -172,7 +172,7 @@ pub(crate) fn run<P: Provider>(
         if woken == Woken::Deadline {
             desk.failed = Some(format!("nothing came for {} s", arguments.patience_s));
         }
-        // What was refused for want of room is tried again: a wait ends when there is some.
+        // Answers refused for want of room are sent again: a wait ends when there is some.
         if let Some(channel) = worker.channel(trader.channel) {
             desk.send(channel);
         }

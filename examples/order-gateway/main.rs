@@ -22,8 +22,7 @@
 //!
 //! **Open or closed loop.** `--in-flight N` sends an order when one of N has been answered: how fast the gateway
 //! can be used. `--rate R` offers orders by the clock, whatever the gateway does, and counts their latency from when each
-//! was due: a gateway that stands still for a moment is then seen in the percentiles by all the orders it
-//! kept waiting, and not by one.
+//! was due. So a gateway that stands still for a moment shows in the percentiles by all the orders it kept waiting, and not by one.
 
 #[path = "../around/mod.rs"]
 mod around;
@@ -107,7 +106,7 @@ impl Serve {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Trade {
-    /// What the gateway printed.
+    /// Handle that the gateway printed.
     pub(crate) handle: Handle,
     #[command(flatten)]
     pub(crate) load: Load,

@@ -18,7 +18,7 @@ pub(crate) struct Order {
     quantity: u64,
 }
 
-/// What became of an order.
+/// Outcome of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) id: u64,
@@ -38,7 +38,7 @@ impl Order {
         }
     }
 
-    /// What this made-up gateway answers: all of it, at its price.
+    /// Answer of this made-up gateway: all of it, at its price.
     pub(crate) const fn answer(&self) -> Answer {
         Answer {
             id: self.id,

@@ -27,7 +27,7 @@ pub(crate) struct Orders {
     pub(crate) wrong: u64,
     /// Answers to what was answered before, or never sent.
     pub(crate) unasked: u64,
-    /// Of all answers that came, late ones too.
+    /// Latencies of all answers that came, late ones too.
     pub(crate) latencies: Latencies,
 }
 

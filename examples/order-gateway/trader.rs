@@ -20,7 +20,7 @@ use super::orders::{Orders, Sent};
 /// Orders offered between two looks at the connection, at most.
 const BURST: u64 = 16;
 
-/// What a trader found.
+/// Report of a trader.
 #[derive(Debug, Serialize)]
 pub(crate) struct Traded {
     pub(crate) role: &'static str,
@@ -36,7 +36,7 @@ pub(crate) struct Traded {
     pub(crate) unasked: u64,
     pub(crate) seconds: f64,
     pub(crate) answers_per_s: f64,
-    /// Of all answers, late ones too: in an open loop from when the order was due, else from when it was sent.
+    /// Latencies of all answers, late ones too: in an open loop from when the order was due, else from when it was sent.
     pub(crate) latency: Option<Percentiles>,
     pub(crate) failures: Vec<String>,
 }

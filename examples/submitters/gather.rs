@@ -30,7 +30,7 @@ struct Gathered {
     next: [[u32; SUBMITTERS as usize]; CHANNELS as usize],
     late: u32,
     end: Option<(u32, u32)>,
-    /// What should not have come.
+    /// The first message that should not have come.
     wrong: Option<String>,
 }
 
@@ -68,7 +68,7 @@ impl Gathered {
             }
         }
         let (submitted, done) = self.end.ok_or("the end was not told")?;
-        // What was flushed may have come all the same.
+        // Flushed messages may have come all the same.
         let came = self.came(CLOSED);
         if !(done..=submitted).contains(&came) {
             return Err(format!("{done} of {submitted} were done where {came} came").into());
@@ -160,7 +160,8 @@ pub(super) fn run<P: Provider, N: Network>(
                     turn.release(message);
                 }
             }
-            // Of the channel that the peer closed, and of all once it is gone, receives cannot be announced.
+            // Receives cannot be announced on the channel that the peer closed, and on no channel once the
+            // peer is gone.
             Event::Failed { status, .. }
             | Event::ChannelFailed {
                 cause: FirstCause { status, .. },

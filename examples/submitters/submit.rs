@@ -19,7 +19,7 @@ const SLOTS: u32 = 32;
 /// More than one poll takes is submitted within this once nobody polls, or it never is.
 const FILLED_WITHIN: Duration = Duration::from_secs(5);
 
-/// What became of what a thread submitted while the Worker went.
+/// Fates of a thread's messages that were submitted while the Worker went.
 #[derive(Clone, Copy, Default)]
 struct Fates {
     /// Posted and not known how they ended.
@@ -28,12 +28,12 @@ struct Fates {
     given_back: u32,
 }
 
-/// What the threads and the Worker's tell each other.
+/// Signals between the threads and the Worker's thread.
 #[derive(Default)]
 struct Signals {
     /// Messages submitted so far.
     submitted: AtomicU32,
-    /// Of these, those that failed with the channel that was closed.
+    /// Messages that failed with the channel that was closed.
     failed: AtomicU32,
     /// Threads all of whose messages are done or told of.
     settled: AtomicU32,
@@ -254,7 +254,7 @@ pub(super) fn run<P: Provider, N: Network>(node: &Node<P, N>, handle: &Handle) -
             None => Err("no such worker".into()),
         };
         signals.goes.store(true, Ordering::Release);
-        // Meanwhile the rings fill. Of what is in them one poll posts a part, and nobody asks how that ends.
+        // Meanwhile the rings fill. One poll posts a part of them, and nobody asks how that ends.
         let (share, since) = (worker_config().submissions_per_poll, Instant::now());
         while signals.late.load(Ordering::Relaxed) <= share && since.elapsed() < FILLED_WITHIN {
             thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! What a scenario may say of hosts: of the lab itself.
+//! Hosts that a scenario may name: the file of the lab itself.
 #![expect(dead_code, reason = "whoever runs a scenario uses more of it")]
 
 #[path = "../../sim/lab/src/cluster/host.rs"]

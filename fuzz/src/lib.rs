@@ -1,4 +1,5 @@
-//! What the targets run: the checks of the packages' own tests, built once with what libFuzzer needs.
+//! Bodies of the targets: the checks of the packages' own tests, built once with the flags that libFuzzer
+//! needs.
 //!
 //! A check is a function of bytes that panics where a promise is broken. It lives with the tests of the package
 //! whose promises it holds, where `cargo test` runs it on the corpora and on made-up bytes.
@@ -83,27 +84,27 @@ pub fn session(bytes: &[u8]) {
     wire::session::check(bytes);
 }
 
-/// What is written into a credit word, between messages.
+/// Writes into a credit word, between messages.
 pub fn credits(bytes: &[u8]) {
     hotpath::credits::check(bytes);
 }
 
-/// What is written into a ring and told of it, between messages.
+/// Writes into a ring and notifications of it, between messages.
 pub fn rings(bytes: &[u8]) {
     let _ = hotpath::rings::check(bytes);
 }
 
-/// What the two sides of a measurement say.
+/// Messages between the two sides of a measurement.
 pub fn perf_message(bytes: &[u8]) {
     perf::hostile::check(bytes);
 }
 
-/// What two hosts do on a simulated fabric.
+/// Operations of two hosts on a simulated fabric.
 pub fn operations(bytes: &[u8]) {
     let _ = operations::check(bytes);
 }
 
-/// What goes wrong in a simulation, as text.
+/// Plan of faults for a simulation, as text.
 pub fn plan(bytes: &[u8]) {
     simulated::check(bytes);
 }
@@ -123,12 +124,12 @@ pub fn mesh(bytes: &[u8]) {
     let _ = mesh::hostile::check(bytes);
 }
 
-/// What a member of a mesh says, beside two that are honest.
+/// Frames of a stranger in a mesh, beside two honest members.
 pub fn mesh_stranger(bytes: &[u8]) {
     let _ = members::stranger::check(bytes);
 }
 
-/// What a scraper asks of the metrics server.
+/// Request of a scraper to the metrics server.
 pub fn metrics_request(bytes: &[u8]) {
     let _ = metrics::hostile::check(bytes);
 }

@@ -1,4 +1,4 @@
-//! What the members of a mesh say to each other: of the library itself.
+//! Frames between the members of a mesh: the file of the library itself.
 
 #[path = "../../src/mesh/frame.rs"]
 mod frame;

@@ -1,4 +1,4 @@
-//! What a scraper may ask: of the library itself.
+//! Requests of a scraper: the file of the library itself.
 #![expect(dead_code, reason = "who is too slow is for the server to tell")]
 
 #[path = "../../src/metrics/hostile.rs"]

@@ -1,4 +1,4 @@
-//! What the program's two sides of a measurement are asked for, and say to each other: of the program itself.
+//! Requests and messages of the two sides of a measurement: the file of the program itself.
 #![expect(dead_code, reason = "the program uses more of it")]
 
 #[path = "../../src/bin/doorbell/perf/arguments.rs"]

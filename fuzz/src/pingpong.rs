@@ -1,4 +1,4 @@
-//! What a ping-pong is asked for: of the program itself.
+//! Parameters of a ping-pong: the file of the program itself.
 #![expect(dead_code, reason = "the program uses more of it")]
 
 #[path = "../../src/bin/doorbell/pingpong/arguments.rs"]

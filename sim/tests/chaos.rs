@@ -35,9 +35,9 @@ const TROUBLE_NS: u64 = 3_000_000;
 /// One end of a connection.
 struct Half {
     parts: QueuePairParts<Host>,
-    /// Where the peer's window is.
+    /// The peer's window.
     remote: RemoteAddress,
-    /// What was posted, and how each is to be judged.
+    /// Posted requests, with the rule to judge each by.
     posted: Vec<(Ticket, Operation)>,
     /// How many of them ended.
     ended: usize,
@@ -62,7 +62,7 @@ fn gid(host: usize) -> Gid {
     Gid::from_ip([10, 0, 0, host as u8 + 1].into())
 }
 
-/// What begins with its number, and goes on with what follows from it.
+/// Makes a message that begins with its number; the rest follows from the number.
 fn message(number: u64, bytes: usize) -> Vec<u8> {
     let tail = (0..bytes).map(|place| (place as u8).wrapping_mul(31).wrapping_add(number as u8));
     number
@@ -182,7 +182,7 @@ impl Station {
         };
         let half = self.halves[peer].as_mut().unwrap();
         let mut batch = half.parts.receive.stage();
-        // Where there is no room, the slots go home.
+        // Without room, the slots go home.
         if batch.push([first, second]).is_ok() {
             batch.ring().unwrap();
         }
@@ -217,7 +217,7 @@ impl Station {
         let mut batch = half.parts.send.stage();
         let pushed = match second.filter(|_| !operation.is_atomic() && bytes > SLOT_BYTES) {
             Some(second) => batch.push(operation, [first, second], flags).ok(),
-            // What it lacks in bytes the receiver sees by their number.
+            // A message that is cut shows by its number of bytes.
             None => batch.push(operation, [first], flags).ok(),
         };
         if let Some(ticket) = pushed {

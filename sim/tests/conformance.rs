@@ -1,5 +1,5 @@
-//! What verbs promise, on the simulated fabric: by the book, and with the quirks of Soft-RoCE, which must
-//! then be exactly those that are named of it.
+//! Promises of verbs, on the simulated fabric: by the book, and with the quirks of Soft-RoCE, which must then
+//! show exactly the deviations named for it.
 
 #[path = "conformance/rig.rs"]
 mod rig;

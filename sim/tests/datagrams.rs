@@ -129,7 +129,7 @@ fn memory_of_another_domain_fails_who_posted_it() {
             assert_eq!((came.arrival.status, came.grh), (WcStatus::LOC_PROT_ERR, None));
             assert_eq!(bytes, b"");
         }
-        // Of the one that sends, the send queue alone.
+        // At the sender only the send queue fails.
         let (failed, state) = if sends {
             (&room.near, QpState::SendQueueError)
         } else {

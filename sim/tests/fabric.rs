@@ -1,4 +1,4 @@
-//! What is the simulator's own: how hosts are made, what they report, and who reaches whom.
+//! Properties of the simulator alone: how hosts are made, their reports, and who reaches whom.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests")]
 
 use core::net::IpAddr;

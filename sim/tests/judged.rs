@@ -1,4 +1,4 @@
-//! That the conformance cases can fail, and the rules of their tables.
+//! Tests that the conformance cases can fail, and the rules of their tables.
 #![expect(clippy::unwrap_used, clippy::arithmetic_side_effects, reason = "tests")]
 
 #[path = "conformance/rig.rs"]
@@ -18,7 +18,7 @@ use rig::{SUBJECTS, Simulated};
 /// The names of the cases that fail when a fabric with these quirks is taken for this one.
 fn failing(quirks: Quirks, taken_for: Subject) -> BTreeSet<&'static str> {
     let mut sum = Run::default();
-    // That they fail is what is wanted here: nobody is to read it as the failure of a test.
+    // The cases are to fail here: their output must not read as the failure of a test.
     let mut said = Vec::new();
     run(
         &Simulated::new(quirks),

@@ -1,4 +1,4 @@
-//! What the seam promises beyond verbs, on the simulated fabric.
+//! Promises of the seam beyond verbs, on the simulated fabric.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,

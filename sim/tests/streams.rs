@@ -68,7 +68,7 @@ fn at() -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], 7000))
 }
 
-/// What an end writes: of another pattern than the other.
+/// Bytes that an end writes: each end has a pattern of its own.
 fn text(end: usize) -> Vec<u8> {
     (0..BYTES).map(|place| (place % 251 + end) as u8).collect()
 }
@@ -153,7 +153,7 @@ fn a_no_that_comes_late_ends_no_stream_that_stands() {
     assert_eq!(connected.read(&mut [0; 8]), Err(IoError::WouldBlock));
     let mut ends = [two.accept(&acceptor).unwrap(), connected];
     exchange(&two, &mut ends, "late");
-    // Where nobody ever does, it is heard.
+    // If nobody ever listens, the connection is refused.
     let two = Two::new("");
     let mut refused = two.connect();
     two.fabric.run_for(STEP);

@@ -125,7 +125,7 @@ fn beyond_its_length_it_is_cut_and_says_so() {
     }
     near.send_completions.poll(drop).unwrap();
     let text = on.0.take_timeline().to_string();
-    // Of each message there are two packets and two completions.
+    // Each message has two packets and two completions.
     let told = "CUT HERE: 6 more packets and 6 more moments, up to";
     assert!(text.contains(told), "{text}");
     assert_eq!(

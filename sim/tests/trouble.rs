@@ -397,7 +397,7 @@ fn what_came_is_not_repeated_once_another_message_has_begun_to_come() {
         repeats_failing_ns: u64::MAX,
         ..Quirks::RXE_REPEATING
     };
-    // Of the second message the last packet is lost.
+    // The last packet of the second message is lost.
     let on = driven(quirks, "drop 3rd send of a->b");
     let wish = Wish {
         path_mtu: Mtu::B256,
@@ -482,7 +482,7 @@ fn a_clock_that_jumps_is_its_hosts_alone_and_ends_what_waits_for_it() {
     wait(&a, 2_000_000_000);
     assert_eq!(fabric.now().to_ns(), 4_000_000);
     assert_eq!([a.now(), b.now()].map(Instant::to_ns), [3_004_000_000, 4_000_000]);
-    // What is open on its devices goes by the same clock.
+    // Objects open on its devices follow the same clock.
     let open = [&a, &b].map(|host| host.open("sim0").unwrap());
     assert_eq!(
         open.map(|context| context.now().to_ns()),

@@ -109,7 +109,7 @@ pub(crate) struct End<N: Network = Host> {
     pub(crate) node: Node<Host, N>,
     pub(crate) workers: Vec<Worker<Host>>,
     pub(crate) at: Connection,
-    /// What was polled and not yet asked for.
+    /// Events that were polled and not asked for yet.
     pub(crate) events: VecDeque<Event<Host>>,
 }
 

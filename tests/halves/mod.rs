@@ -15,7 +15,7 @@ use doorbell::{
     SendWorker, StatisticsSnapshot, Worker,
 };
 
-/// Who is not done by then is stuck.
+/// A thread that is not done by then is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How many messages go out with one doorbell.
@@ -73,9 +73,9 @@ fn number_of<P: Provider>(message: &Lease<P>) -> u32 {
     u32::from_be_bytes(message.payload().try_into().unwrap())
 }
 
-/// What the threads know of each other.
+/// State that the threads share.
 struct Common {
-    /// Who has heard all.
+    /// Number of threads that have heard all.
     finished: AtomicU32,
     began: Instant,
 }
@@ -151,7 +151,7 @@ impl Common {
             if posted > 0 || done.unwrap() > 0 {
                 continue;
             }
-            // What went out unsignaled at the end is in flight still, as far as is known here.
+            // Messages that went out unsignaled at the end are still in flight, as far as this side knows.
             if waiting.is_empty() && self.all_heard() {
                 return;
             }

@@ -94,7 +94,7 @@ fn with_room_for(channels: u32) -> [WorkerConfig; 4] {
     receives.depth = 16 * channels;
     shared.shared_receives = Some(receives);
     places.channels_max = channels;
-    // Of sends alone, one more each, to announce receives.
+    // Only completions of sends are scarce: each channel has one more, to announce receives.
     completions.completion_depth = 17 * channels;
     completions.shared_receives = Some(SharedReceivesConfig::default());
     [memory, shared, places, completions]

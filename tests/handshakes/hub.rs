@@ -110,7 +110,7 @@ impl Hub {
                 self.accepted.push(channel);
             }
         }
-        // What was granted is gone on with at once, as on threads that wake each other.
+        // Granted handshakes proceed at once, as on threads that wake each other.
         if let Some(handshakes) = &mut self.handshakes {
             handshakes.poll();
         }
@@ -235,7 +235,7 @@ impl Guest {
     }
 }
 
-/// What a peer is told that is turned away: the reason, and its detail.
+/// Returns the reason and the detail of a peer's rejection.
 pub(crate) fn rejection(outcome: Result<Connection, ConnectError>) -> (RejectReason, u32) {
     match outcome {
         Err(ConnectError::Handshake(error)) => match error.cause {

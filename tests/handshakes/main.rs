@@ -1,5 +1,5 @@
-//! Handshakes beside the threads that accept, in the time of a simulated fabric: one that is silent, slow, dying or
-//! hostile costs no other a nanosecond, limits are told, and whatever ends them, nothing is left.
+//! Handshakes beside the threads that accept, in the time of a simulated fabric. One that is silent, slow, dying or
+//! hostile costs no other a nanosecond. Limits are reported, and any end leaves nothing behind.
 
 #[path = "../fabric/mod.rs"]
 mod fabric;
@@ -42,7 +42,7 @@ fn hundreds_of_others_cost_nobody_time() {
             shared
         });
         let mut hub = Hub::with(&HandshakeLimits::default(), shared);
-        // Of six from each host two are refused or gone.
+        // From each host, two of six are refused or gone.
         let others = rabble(&mut hub, 10, 36);
         hub.run(10 * LATENCY);
         let counts = hub.counts();
@@ -55,7 +55,7 @@ fn hundreds_of_others_cost_nobody_time() {
             assert!(is_undisturbed(took), "{took:?}");
             guests.push(guest);
         }
-        // Those that say nothing have their time, and no more.
+        // Silent peers have their time, and no more.
         let waiting = hub.handshakes.as_ref().unwrap().under_way();
         assert_eq!(waiting, 240);
         hub.run(STAGE);
@@ -167,7 +167,7 @@ fn where_nobody_accepts_no_more_are_told_yes_than_there_is_room_for() {
         let outcome = guest.poll(connecting).unwrap();
         assert!(outcome.is_err(), "{outcome:?}");
     }
-    // It has some again. What was asked for meanwhile is taken back, so all of it is there.
+    // It has some again. The memory asked for meanwhile is taken back, so all of it is there.
     hub.accepts = true;
     for guest in &mut guests {
         hub.connect(guest).0.unwrap();
@@ -201,7 +201,7 @@ fn a_peer_that_goes_at_any_moment_leaves_nothing() {
             let counts = hub.counts();
             assert_eq!(counts.begun, counts.connected + counts.failed, "{half_latencies}");
             assert_eq!(counts.connected, hub.accepted.len() as u64);
-            // Of shared receives all shares are free again, but that of whoever was accepted.
+            // All shares of shared receives are free again, except those of accepted peers.
             let mut guests = Vec::new();
             for number in 2..6 - hub.accepted.len() as u8 {
                 let mut guest = Guest::new(&hub, number);
@@ -236,7 +236,7 @@ fn ended_at_any_moment_it_leaves_nothing_and_keeps_its_word() {
         let took = hub.fabric.now().to_ns() - began.to_ns();
         let by = Duration::from_nanos(stop_at.to_ns() - began.to_ns()).max(8 * LATENCY) + 3 * LATENCY;
         assert!(Duration::from_nanos(took) <= by, "{took}");
-        // Whoever has a connection is accepted, though it is over.
+        // A peer that has a connection is accepted, though it is over.
         hub.accepts = true;
         hub.poll();
         assert_eq!(

@@ -29,7 +29,7 @@ impl Chance {
     }
 }
 
-/// Where a rail's port is: device and number.
+/// Maps a rail to its port: device and number.
 type Port = fn(u64) -> String;
 
 /// Faults from this moment on.

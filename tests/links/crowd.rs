@@ -82,7 +82,7 @@ impl Crowd {
                 match one.stream.read(&mut read) {
                     Ok(bytes @ 1..) => one.heard.extend_from_slice(&read[..bytes]),
                     Err(IoError::WouldBlock) => break is_rejected(&one.heard),
-                    // What is at its end says nothing more.
+                    // A stream at its end sends nothing more.
                     Ok(_) | Err(_) => break true,
                 }
             };

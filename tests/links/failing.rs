@@ -129,7 +129,7 @@ fn a_link_that_cannot_recover_ends_and_so_does_each_message() {
             (PushRefusal::Over(over), RequestRefusal::Over(over))
         );
     }
-    // What is done is with the other side.
+    // Messages done at one side have arrived at the other.
     for (one, other) in [(A, B), (B, A)] {
         let (done, delivered) = (two.process(one).done, two.process(other).delivered);
         assert!(done > 0 && done <= delivered, "{done} {delivered}");
@@ -139,7 +139,8 @@ fn a_link_that_cannot_recover_ends_and_so_does_each_message() {
     two.fabric.audit().unwrap();
 }
 
-/// Those whose peer went do not all come again at one moment. Each is in a world of its own, which differ by chance alone.
+/// Sides that lose their peers do not all connect again at one moment. Each is in a world of its own; the worlds differ by
+/// their seeds alone.
 #[test]
 fn no_two_try_again_at_the_same_times() {
     let tried = [1, 2].map(|seed| {

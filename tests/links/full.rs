@@ -7,7 +7,7 @@ use doorbell_sim::{Host, PortConfig};
 use crate::fabric::port;
 use crate::processes::{A, B, Process, Two, config, ms, ports};
 
-/// What the listener refused one of them for, last.
+/// Returns the listener's last reason to refuse one of them.
 fn refused(two: &Two) -> Option<ConnectError> {
     two.process(B).links.take_handshake_failure()
 }
@@ -121,7 +121,7 @@ fn with_all_places_taken_another_link_is_refused_before_it_costs_a_queue_pair_an
     );
     assert!(!third.is_up() && third.process.over.is_none());
 
-    // Who was refused comes in as soon as there is room.
+    // A refused peer comes in as soon as there is room.
     assert!(two.settle(ms(6000)), "{:?} {:?}", two.counts(A), two.counts(B));
     let (link, deadline) = (two.process(A).link.unwrap(), two.deadline(ms(500)));
     two.process_mut(A).links.close(link, deadline);
@@ -177,7 +177,7 @@ fn an_address_has_no_more_links_than_one_may_though_there_are_places_left() {
     assert!(is_in, "{:?}", again.process.events);
 }
 
-/// What a peer says in its hello it can make up; where its stream comes from it cannot.
+/// A peer can make up the address in its Hello; it cannot make up the address of its stream.
 #[test]
 fn who_claims_the_address_of_another_takes_its_own_share_and_not_that_ones() {
     let mut two = with_room_for((4, 1), "");
@@ -190,7 +190,7 @@ fn who_claims_the_address_of_another_takes_its_own_share_and_not_that_ones() {
     assert!(run(&mut two, &mut liar, 200, |two, _| two.process(B).link.is_some()).0);
     two.process_mut(B).link = None;
 
-    // Who has that address has all of its share, though the other's rails say the same.
+    // The peer at that address has all of its share, though the other's rails name the same.
     let mut honest = Third::on(&two, other);
     let (is_in, _) = run(&mut two, &mut honest, 500, |_, honest| honest.is_up());
     assert!(is_in, "{:?} {:?}", honest.process.events, refused(&two));

@@ -42,7 +42,7 @@ fn a_rail_that_comes_back_has_the_new_key_and_by_the_old_one_it_does_not() {
         trusts(&two, at, NEW);
         assert_eq!(keys(&mut two, at), [[OLD.0], [OLD.0]]);
     }
-    // What is connected stays so; the rail that is lost comes back by the new key.
+    // Connections stay; the rail that is lost comes back by the new key.
     let is_up = |two: &Two| [A, B].iter().all(|at| state(two, *at, 0) == HealthState::Up);
     assert!(two.run(ms(300), |two| state(two, A, 0) == HealthState::Down));
     assert!(two.run(ms(4500), is_up), "{:?}", two.process(A).events);

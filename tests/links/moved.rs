@@ -146,7 +146,7 @@ fn whoever_connected_has_a_port_that_is_new_by_looking_again() {
         "{:?}",
         two.process(A).events
     );
-    // What is there already is not there twice.
+    // Rails that are there already do not come twice.
     let Process {
         links, workers, node, ..
     } = two.process_mut(A);
@@ -213,7 +213,7 @@ fn one_that_says_nothing_is_not_guessed_at() {
     );
 }
 
-/// What a node is told by whoever is at an address.
+/// Returns the handle, or the error, that a node gets from the listener at an address.
 fn asked(two: &mut Two, node: &Arc<Node<Host, Host>>, to: SocketAddr) -> Result<Handle, String> {
     let mut asking = node
         .begin_ask(to, two.deadline(ms(500)))

@@ -282,7 +282,7 @@ fn what_has_no_end_by_the_deadline_of_a_closing_ends_unknown() {
     assert_eq!(ends(&mut two), (0..3).map(|place| (place, unknown)).collect());
 }
 
-/// What is asked and refused by A's own device ends with that, and what is asked beside it is done at once.
+/// A request that A's own device refuses ends with that, and a request beside it is done at once.
 fn refused_beside_done(two: &mut Two, window: u32, refused: &Request<'_>) {
     ask(two, (window, 0), refused).unwrap();
     ask(two, (window, 8), &Request::Write(&word(5))).unwrap();
@@ -292,7 +292,7 @@ fn refused_beside_done(two: &mut Two, window: u32, refused: &Request<'_>) {
     let until = |span| Duration::from_nanos(now.to_ns()) + span;
     assert!(two.run(until(ms(3)), |two| two.process(A).asides.len() == 2));
     assert_eq!(ends(two), [1, 3].map(|place| (place, RequestEnd::Done)).into());
-    // What is sent goes on, too.
+    // Messages proceed, too.
     two.sends_every = [Some(ms(1)), Some(ms(1))];
     assert!(!two.run(until(ms(9_999)), |two| !two.process(A).asides.is_empty()));
     assert!(two.run(until(ms(10_010)), |two| two.process(A).asides.len() == 2));
@@ -354,7 +354,7 @@ fn an_atomic_where_the_device_has_none_is_not_posted() {
         let memory = memory(&two);
         let window = grant(&mut two, memory.remote(), RemoteAccess::ALL);
         refused_beside_done(&mut two, window, &refused);
-        // What the device has goes on.
+        // Requests that the device has proceed.
         let read = done(&mut two, (window, 8), &Request::Read(8));
         assert_eq!(read, (RequestEnd::Done, word(5).to_vec()));
         two.fabric.audit().unwrap();
@@ -437,11 +437,11 @@ fn every_request_ends_where_a_process_dies() {
         let sum = memory.load_u64(SUM as usize).unwrap();
         assert!((added..=added + maybe_added).contains(&sum), "{at_us}: {sum}");
     }
-    // Of each kind some were done, and some were not.
+    // Each kind has requests that were done, and requests that were not.
     assert_eq!(all.len(), 6, "{all:?}");
 }
 
-/// What A knows of a cell of the window.
+/// A's knowledge of a cell of the window.
 #[derive(Default)]
 struct Cell {
     /// The number that is written, by which request.

@@ -134,8 +134,8 @@ fn a_process_that_connected_and_dies_ends_the_link_of_its_peer() {
     two.fabric.audit().unwrap();
 }
 
-/// What becomes of a connection to one that listens for links, on which this is said first: what is answered, and when the
-/// connection is let go.
+/// Connects to a side that listens for links, with these bytes as the first message. Returns the answer, and the time at
+/// which the connection is let go.
 fn first_says(two: &mut Two, bytes: &[u8], session: Option<Resumption>) -> (Vec<u8>, Option<u64>) {
     let handle = two.process(B).handle.unwrap();
     let mut process = Process::on(&two.hosts[A], &config(), false);

@@ -94,7 +94,7 @@ fn rails_that_a_handle_has_no_room_for_are_asked_for() {
     two.begin();
     two.connected(4);
     assert_eq!(channels(&two), [4, 4]);
-    // Where nobody answers at first, it is asked again.
+    // If nobody answers at first, the node asks again.
     let mut two = asked("at 0ms link a-b down for 1s");
     two.begin();
     assert!(
@@ -111,7 +111,7 @@ fn rails_that_a_handle_has_no_room_for_are_asked_for() {
 #[test]
 fn a_peer_that_no_rail_of_its_handle_leads_to_is_asked_over_any_network() {
     let mut two = asked("");
-    // What the handle leads to is a network for TCP alone.
+    // The handle's address is on a network for TCP alone.
     let node = &mut two.process_mut(A).node;
     let filter = "^sim4".parse().unwrap();
     Arc::get_mut(node).unwrap().set_rail_filter(filter);

@@ -68,7 +68,7 @@ pub(crate) struct Process {
     pub(crate) done: u64,
     pub(crate) unknown: u64,
     pub(crate) over: Option<FinalReason>,
-    /// What it was told beside messages, and nobody has looked at yet.
+    /// Reports beside messages that nobody has looked at yet.
     pub(crate) asides: Vec<Aside>,
     pub(crate) is_stopped: bool,
     /// The bytes of each message it sends.

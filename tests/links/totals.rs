@@ -1,4 +1,4 @@
-//! What is counted of all links together: it only grows, whichever of them ends.
+//! Counters of all links together: they only grow, whichever link ends.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ fn what_two_links_to_one_peer_counted_does_not_fall_when_one_ends() {
             .filter(|(series, _)| series.contains("rail_failures"));
         assert_eq!(failed.map(|(_, count)| count).sum::<u64>(), 0);
     }
-    // Of rails that nobody has any more nothing is told; what is of all links stays.
+    // Rails that nobody has any more are not reported; the totals of all links stay.
     let deadline = two.deadline(ms(100));
     let before = counters(&two, A);
     two.process_mut(A).links.close(links[1], deadline);

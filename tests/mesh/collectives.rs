@@ -137,7 +137,7 @@ impl Everyone {
     }
 }
 
-/// Who is lost, where that is why nothing came of it.
+/// Returns the member that was lost, if the group failed for that.
 pub(crate) fn lost_of(error: &GroupError) -> Option<Rank> {
     match error {
         GroupError::Collective(CollectiveError::Exchange(
@@ -147,7 +147,7 @@ pub(crate) fn lost_of(error: &GroupError) -> Option<Rank> {
     }
 }
 
-/// What a member is to have in the end, and where; what else is there is nobody's.
+/// Returns the bytes that a member must have in the end, and their places; other bytes are not checked.
 fn expected(collective: Collective, at: usize, whole: &[Vec<u8>]) -> Vec<(Range<usize>, Vec<u8>)> {
     let bytes = whole[at].len();
     let block = |of: usize| block_bytes(of as u8..of as u8 + 1, whole.len() as u8, bytes, 4);

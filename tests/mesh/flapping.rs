@@ -114,8 +114,8 @@ fn of(event: &MeshEvent) -> Rank {
     }
 }
 
-/// What has nothing to do with a cable that breaks does not go again: of a ring with two more members at one of its corners, those two have
-/// what they sent that corner, though their ways to others change.
+/// Messages that have nothing to do with a broken cable are not retransmitted. In a ring with two more members at one of its corners, those
+/// two keep what they sent to that corner, though their routes to others change.
 #[test]
 fn what_did_not_go_over_a_broken_cable_does_not_go_again() {
     // 4 and 5 hang on 0; the ring is 0 to 3.
@@ -123,7 +123,7 @@ fn what_did_not_go_over_a_broken_cable_does_not_go_again() {
     let mut world = World::made(6, &cables, "at 100ms link h0/sim0-h1/sim0 down", |at| {
         let mut config = config(at, 6, 1);
         config.link.session.recover_within = LinkConfig::default().session.recover_within;
-        // What was sent is not known to have come for longer than it takes to find the break.
+        // Messages stay unacknowledged for longer than it takes to find the break.
         config.window = 16;
         config.acknowledge_after = ms(110);
         config

@@ -14,7 +14,7 @@ fn found(world: &mut World) {
         let below = SocketAddr::from(([10, 1, (at - 1) as u8, at as u8], PORT));
         let mesh = &mut world.member(at).mesh;
         mesh.connect_at(rank(at - 1), below).unwrap();
-        // Who is above it looks for itself.
+        // A member above it connects by itself.
         mesh.connect_at(rank(at), below).unwrap();
     }
 }
@@ -50,7 +50,8 @@ fn a_rank_that_is_none_is_refused() {
     assert!(world.member(1).mesh.connect_at(rank(2), at).is_err());
 }
 
-/// Of whom nothing comes it is told where it was asked, over which rail it was tried, and what came of each.
+/// For a member that does not answer, the reasons name where it was asked, the rails that were tried, and each
+/// outcome.
 #[test]
 fn of_who_is_not_linked_the_reasons_are_told_until_it_is() {
     let mut world = World::apart(3, &[(0, 1), (1, 2)], "");
@@ -107,7 +108,7 @@ fn of_who_is_not_linked_the_reasons_are_told_until_it_is() {
     }));
 }
 
-/// Those that lost a member at one moment do not all ask for it at one moment.
+/// Members that lost another at one moment do not all ask for it at one moment.
 #[test]
 fn no_two_ask_at_the_same_times_for_who_is_not_there() {
     let mut world = World::of_hosts(3, &[(0, 1), (0, 2)], "");

@@ -142,7 +142,7 @@ fn who_makes_another_group_ends_the_one_before_for_those_who_wait_for_it() {
     all.checked("after another group");
 }
 
-/// What is left over fills the windows, and is for nobody: the words of those who leave are behind it.
+/// Leftover messages fill the windows, and are for nobody: the farewells of the leaving members are behind them.
 #[test]
 fn what_is_left_over_of_a_group_holds_up_nobody_who_leaves_with_the_next() {
     let mut world = World::new(4, RING, "");

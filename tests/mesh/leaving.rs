@@ -65,7 +65,7 @@ impl Parting {
         (0..4).all(|from| from == at || self.inbox[at][from].len() == usize::from(WORDS))
     }
 
-    /// Lets time pass until all are gone, or so long; says which. Who is done is gone at once.
+    /// Lets time pass until all are gone, or so long; says which. A member that is done is gone at once.
     fn run(&mut self, span: Duration) -> bool {
         let Self {
             world,

@@ -32,7 +32,7 @@ fn packets_of_a_message(collective: Collective, pause: Duration) -> f64 {
         assert!(world.run(ms(100), |world| all.poll(world)));
         world.run(pause, |_| false);
     };
-    // What is said of the mesh itself is over by then.
+    // The traffic of the mesh itself is over by then.
     (0..10).for_each(|_| round(&mut world));
     let sent = |world: &World| -> u64 {
         let members = world.members.iter().flatten();

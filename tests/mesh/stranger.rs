@@ -10,7 +10,7 @@ use doorbell_sim::Host;
 use super::choices::Choices;
 use super::world::{World, config, ms, rank};
 
-/// Who is honest, and linked to the other two; who is honest; and who is not.
+/// The honest member that is linked to the other two; the other honest one; and the stranger.
 const BETWEEN: usize = 0;
 const HONEST: usize = 1;
 const STRANGER: usize = 2;
@@ -19,7 +19,7 @@ const STEPS_MAX: usize = 100;
 /// Messages each way between those that are honest.
 const MESSAGES_MAX: usize = 24;
 
-/// What came of it.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ended {
     /// Whether the stranger spoke for another.
@@ -96,7 +96,7 @@ pub(crate) fn check(bytes: &[u8]) -> Ended {
     ended
 }
 
-/// What came of whom.
+/// Judges the result for each member.
 fn judge(world: &mut World, stranger: &Stranger, sent: &[Vec<Vec<u8>>; 2]) -> Ended {
     let mut ended = Ended {
         has_forged: stranger.has_forged,
@@ -126,7 +126,7 @@ pub(crate) struct Stranger {
     workers: Vec<Worker<Host>>,
     links: Links<Host, Host>,
     link: LinkId,
-    /// What it still has to say, in order.
+    /// Frames it still has to send, in order.
     unsaid: Vec<Vec<u8>>,
     said: Vec<Vec<u8>>,
     /// How many messages were numbered as they should be.

@@ -79,7 +79,7 @@ fn what_a_member_and_its_links_count_is_rendered() {
     metrics.mesh(&Labels::new(&[("rank", "1")]).unwrap(), mesh);
     let text = metrics.to_string();
     let sent: u64 = mesh.links().ids().map(|id| mesh.links().counts(id).sent).sum();
-    // What went over the rails is all that went, and as much came at the other ends.
+    // The rails carried all sends, and as many arrived at the other ends.
     let rails = |at: usize| {
         let links = world.members[at].as_ref().unwrap().mesh.links();
         let reports = links.ids().flat_map(|id| links.rails(id)).collect::<Vec<_>>();
@@ -174,7 +174,7 @@ fn in_a_ring_and_in_a_line_others_pass_on_what_is_not_theirs() {
     }
 }
 
-/// Of what goes through too many nothing would come, and whoever sends it would wait for ever.
+/// A message through too many members would never arrive, and its sender would wait for ever.
 #[test]
 fn a_member_behind_as_many_as_a_message_may_go_through_is_reached_and_one_behind_more_is_not() {
     for (hops_max, is_reached) in [(2, true), (1, false)] {
@@ -339,14 +339,14 @@ fn who_sends_or_receives_is_to_be_polled_at_once_and_then_no_more() {
     }
 }
 
-/// What a member said of the room it has is lost with a link between others, and its own ways are what they were. Nothing of
-/// that is told it: whoever waits for room asks.
+/// A member's announcement of its room is lost with a link between others, and its own routes stay as they were. Nothing notifies it of
+/// that: a sender that waits for room asks.
 #[test]
 fn room_that_is_told_and_lost_on_its_way_is_asked_for() {
     let cables = [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4), (4, 5)];
     let mut world = World::new(6, &cables, "at 100ms link h1/sim2-h3/sim2 down");
     world.joined();
-    // What the last says to the first goes over the cable that breaks.
+    // Messages of the last member to the first go over the cable that breaks.
     assert_eq!(world.member(4).mesh.routes().next(rank(0)), Some(rank(3)));
     for number in 0..20 {
         world.member(0).outbox.push_back((rank(5), message(0, 5, number)));
@@ -421,7 +421,7 @@ fn a_member_that_says_it_was_started_before_it_was_is_turned_away_and_both_sides
         })
     });
     assert!(is_told);
-    // Who knows nothing of before takes it for what it says, until it hears of that.
+    // A member that knows nothing of the past believes the claimed start, until it hears of the later one.
     world.members[1] = None;
     world.members[2] = None;
     world.start(1, 0);
@@ -465,8 +465,8 @@ fn what_is_longer_than_messages_may_be_is_not_passed_on() {
     assert_eq!(says(&mut world, longest + 1), (1, 1, 0));
 }
 
-/// Of each two the one of the higher rank connects: who connects here, and says that it is of a lower one, is none; nor is who says so in
-/// another version.
+/// Between two members the one of the higher rank connects. A peer that connects here and claims a lower rank is no member; nor is one
+/// that claims a higher rank in another version.
 #[test]
 fn who_links_to_a_member_is_of_a_higher_rank() {
     for (version, claimed, is_member) in [
@@ -486,7 +486,7 @@ fn who_links_to_a_member_is_of_a_higher_rank() {
         let mut links = Links::new(&node, &workers, &crate::world::config(0, 3, 1).link).unwrap();
         let handle = world.member(1).handle;
         let link = links.connect(&node, &workers, &handle).unwrap();
-        // Of this mesh, started at 1, of 3.
+        // A frame of this mesh of 3, with start 1.
         let join = [
             &[version, claimed, claimed, 0, 0, 1, 0, 0][..],
             &[0; 8],

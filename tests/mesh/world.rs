@@ -49,7 +49,7 @@ pub(crate) struct Member {
     pub(crate) node: Arc<Node<Host, Host>>,
     pub(crate) handle: Handle,
     pub(crate) events: Vec<MeshEvent>,
-    /// What is still to be sent, in order.
+    /// Messages still to be sent, in order.
     pub(crate) outbox: VecDeque<(Rank, Vec<u8>)>,
     pub(crate) inbox: Vec<Vec<Vec<u8>>>,
     /// As by SIGSTOP: its device goes on.

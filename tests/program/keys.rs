@@ -20,8 +20,8 @@ fn put(path: &Path, text: &str, mode: u32) {
     fs::rename(&beside, path).unwrap();
 }
 
-/// What a client with these keys is told. No message gets from one process to another here, so that it fails in any case: after so
-/// many seconds, unless it is refused.
+/// Returns the refusal that a client with these keys gets. No message gets from one process to another here, so that it fails in
+/// any case: after so many seconds, unless it is refused.
 fn refusal(address: &str, keys: &Path, timeout_s: &str) -> String {
     let keys = keys.to_str().unwrap();
     let client = [

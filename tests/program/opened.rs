@@ -1,4 +1,4 @@
-//! What a program says of the ports that it goes without.
+//! Output of a program about the ports that it goes without.
 
 use crate::started::{Running, program};
 

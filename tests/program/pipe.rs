@@ -1,4 +1,4 @@
-//! What is printed and nobody reads, or cannot be written.
+//! Output that nobody reads, or that cannot be written.
 
 use std::fs::OpenOptions;
 use std::os::fd::OwnedFd;

@@ -90,7 +90,7 @@ impl Running {
     }
 }
 
-/// What a process writes somewhere, line by line.
+/// Lines that a process writes.
 pub(crate) struct Lines(Receiver<String>);
 
 impl Lines {

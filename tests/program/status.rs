@@ -32,7 +32,7 @@ impl Node {
         self.0.local_addr().unwrap()
     }
 
-    /// Who asks next; all of the question is read.
+    /// Accepts the next question, and reads all of it.
     fn asked(&self) -> TcpStream {
         let patience = Timespec::try_from(PATIENCE).unwrap();
         let waited = poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&patience));
@@ -57,7 +57,7 @@ impl Node {
     }
 }
 
-/// What is looked at, and what it shows.
+/// Starts `doorbell status` for a node, and returns it with its output.
 fn watching(
     node: &Node,
     options: &[&str],
@@ -108,14 +108,14 @@ fn a_node_that_is_gone_for_a_while_is_asked_until_it_answers_again() {
         "{lost}"
     );
     let node = Node::at(address);
-    // Who is there and answers nothing is as good as gone, and that is said already.
+    // A server that accepts and answers nothing counts as gone, which is reported already.
     drop(node.asked());
     drop(node.asked());
     node.answers(7);
     node.answers(7);
     assert_eq!(running.said().next(), "doorbell: it answers again");
     let again = mesh();
-    // Of what was before nothing is made: it was another process's.
+    // Counters from before give no rate: they were another process's.
     assert_eq!(
         (&again["relayed"], &again["relayed_per_second"]),
         (&Value::from(7), &Value::from(0.0))

@@ -49,8 +49,8 @@ fn changed_settings_keep_every_promise() {
     }
 }
 
-/// Whatever the order of reading, the command line is before the environment, that before a file, and that before the
-/// defaults of the program and of doorbell.
+/// The command line is before the environment, that before a file, and that before the defaults of the program and of
+/// doorbell. The order of reading does not matter.
 #[test]
 fn the_order_is_that_of_strength_and_not_of_reading() {
     let file = "timeout = \"4s\"\n[worker]\nslots = 4\nslot_bytes = \"4K\"\n[mesh]\nwindow = 4\n";
@@ -289,7 +289,7 @@ fn the_environment_is_held_to_the_same() {
         .environment([("DOORBELL_RAILS".into(), bytes)])
         .unwrap_err();
     assert_eq!(error.to_string(), "DOORBELL_RAILS: rails: it is no text");
-    // What is nobody's, or read elsewhere.
+    // Variables that are nobody's, or read elsewhere.
     let others = variables(&[
         ("DOORBELL_LIBIBVERBS", "x"),
         ("DOORBELL_SERVICE_HOST", "x"),
@@ -343,7 +343,7 @@ fn channels_that_no_link_works_with_are_named() {
         assert!(error.starts_with(&said), "{error}");
         settings.argument("--set", &key, right).unwrap();
         settings.check().unwrap();
-        // Of channels that are no link's it is theirs to choose.
+        // Channels outside links may choose it.
         settings
             .argument("--set", &format!("channel.{name}"), wrong)
             .unwrap();
@@ -351,7 +351,7 @@ fn channels_that_no_link_works_with_are_named() {
     }
 }
 
-/// What a mesh tells only after that time its links tell then, too.
+/// Links of a mesh acknowledge only after the mesh's time, too.
 #[test]
 fn what_a_mesh_tells_late_contradicts_when_its_links_give_up() {
     let mut settings = Settings::default();
@@ -478,7 +478,7 @@ fn a_file_is_read_and_one_that_is_not_there_is_named() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Of every setting the documentation has the name.
+/// The documentation has the name of every setting.
 #[test]
 fn the_documentation_names_every_setting() {
     let text = include_str!("../../docs/operation.md");

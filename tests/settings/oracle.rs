@@ -21,13 +21,13 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
             told.starts_with(&format!("a.toml:{line}: ")) && told.len() < 1024,
             "{told}"
         );
-        // What goes to a terminal moves nothing there.
+        // Output to a terminal moves nothing there.
         assert!(
             !told.contains(|character: char| character.is_control()),
             "{told:?}"
         );
     }
-    // What is in effect is written so that it is read again, and has the same effect.
+    // Settings in effect are written so that they can be read again, with the same effect.
     let written = settings.to_toml();
     let mut again = Settings::default();
     again

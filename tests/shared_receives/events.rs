@@ -1,4 +1,4 @@
-//! What the device says of them.
+//! Events of the device about shared receives.
 
 use doorbell::AsyncEvent;
 
@@ -26,7 +26,7 @@ fn the_limit_is_told_once_and_again_after_refilling() {
         assert_eq!(hub.worker().next_event(), Ok(Some(limit)), "round {round}");
         assert_eq!(hub.worker().next_event(), Ok(None));
         hub.poll();
-        // What it holds comes back: from then on it is told again.
+        // The held leases come back: from then on the event comes again.
         hub.give_back(usize::MAX);
         hub.poll();
         assert_eq!(hub.counts().posted, 8);

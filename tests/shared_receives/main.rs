@@ -24,14 +24,14 @@ struct Hub {
     workers: Vec<Worker<Host>>,
     listener: Listener<Host, Host>,
     peers: Vec<Peer>,
-    /// What the hub's application looks at.
+    /// Leases that the hub's application holds.
     held: Vec<Lease<Host>>,
     /// How many hosts there were beside it.
     made: usize,
 }
 
 struct Peer {
-    /// What keeps the reaper.
+    /// Keeps the reaper alive.
     _node: Node<Host, Host>,
     workers: Vec<Worker<Host>>,
     /// Its end, and the hub's.
@@ -195,7 +195,7 @@ impl Hub {
         self.poll();
     }
 
-    /// What all peers may send, as they know it.
+    /// Returns the sum of the credits that all peers know of.
     fn credits(&mut self) -> u32 {
         self.peers.iter_mut().map(Peer::credits).sum()
     }

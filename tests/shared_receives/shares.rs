@@ -1,4 +1,4 @@
-//! What is promised to channels, and granted.
+//! Receives promised to channels, and granted.
 
 use std::thread;
 
@@ -31,7 +31,7 @@ fn channels_are_admitted_as_far_as_their_shares_fit() {
         assert!(peer.flood() > 0);
     }
     hub.settle();
-    // What a closed channel had can be given to others, whatever it had used of it.
+    // The share of a closed channel can be given to others, however much of it was used.
     for round in 0..20 {
         let gone = round % hub.peers.len();
         let shares = [8, 6, 2];

@@ -1,4 +1,4 @@
-//! What peers send, over receives that are posted for all of them.
+//! Messages of peers, over receives that are posted for all of them.
 
 use std::thread;
 
@@ -208,7 +208,7 @@ fn taken_apart_the_half_that_receives_has_them() {
     let stop = core::sync::atomic::AtomicBool::new(false);
     let is_over = || stop.load(core::sync::atomic::Ordering::Acquire);
     thread::scope(|scope| {
-        // What announces is another thread than what receives.
+        // One thread announces, and another one receives.
         scope.spawn(|| {
             while !is_over() {
                 sending.poll(|_, event| panic!("{event:?}")).unwrap();

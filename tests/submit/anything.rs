@@ -31,7 +31,7 @@ struct Player {
     open: BTreeMap<u32, usize>,
 }
 
-/// What is sent: who, and the number.
+/// Content of a message: its sender, and its number.
 fn word(who: u32, number: u32) -> u32 {
     who << 20 | number
 }
@@ -93,7 +93,7 @@ fn take_failures(player: &mut Player) -> Vec<(u32, SubmissionError)> {
 /// Whose numbers are submitted by the thread that polls.
 const OWN: u32 = 0;
 
-/// What the thread that polls submitted, and what became of it.
+/// Requests that the polling thread submitted, and their fates.
 #[derive(Default)]
 struct Own {
     next: u32,
@@ -135,7 +135,7 @@ impl Own {
         }
     }
 
-    /// What was taken and of which it is not known what became of it, each with its channel.
+    /// Returns the submissions that were taken and have no known fate, each with its channel.
     fn untold(&self, seen: &Seen) -> Vec<(u32, usize)> {
         let all = self.taken.iter().map(|(number, channel)| (*number, *channel));
         all.filter(|(number, channel)| {

@@ -1,4 +1,4 @@
-//! What fails comes back, each with its reason.
+//! Submissions that fail come back, each with its reason.
 
 use core::time::Duration;
 

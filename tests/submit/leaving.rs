@@ -88,7 +88,7 @@ fn what_a_submitter_left_behind_is_sent() {
         let mut seen = numbers(&mut b);
         seen.sort_unstable();
         assert_eq!(seen, (0..7).collect::<Vec<_>>());
-        // What failed of one that is gone is nobody's.
+        // Failures of a submitter that is gone have no owner.
         let mut gone = a.worker().submitter(&config(8, 8)).unwrap();
         (0..4).for_each(|number| submit(&mut gone, to, number));
         a.worker().channel(to).unwrap().shut().unwrap();

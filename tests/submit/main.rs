@@ -93,7 +93,7 @@ const NOTHING: RemoteAccess = RemoteAccess {
     atomic: false,
 };
 
-/// Of a channel whose own requests are not known done before many others are.
+/// Config of a channel whose own requests complete late, after many of others.
 fn silent() -> ChannelConfig {
     let mut config = small();
     config.send_depth = 64;

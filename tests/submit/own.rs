@@ -1,4 +1,4 @@
-//! What the thread that polls submits itself: one doorbell with what others submitted, and in front of it.
+//! Requests that the polling thread submits itself: one doorbell with those of others, and in front of them.
 
 use doorbell::{
     ArenaConfig, CloseError, CloseProgress, Event, Operation, PostFlags, SendErrorKind, SubmissionError,
@@ -125,7 +125,7 @@ fn what_the_device_refuses_comes_back_to_whoever_submitted_it() {
         own.iter().for_each(|number| submit_own(&mut a, *number));
         let back = unsent(&mut a);
         let came = numbers(&mut b);
-        // What others submitted goes all the same where it is one of the own that is refused.
+        // Requests of others go all the same if the refused one is the polling thread's own.
         let taken = if back.is_empty() {
             came.len()
         } else {

@@ -1,4 +1,4 @@
-//! What goes out: in order, as one doorbell, of several threads and by either kind of Worker.
+//! Posting: in order, as one doorbell, of several threads and by either kind of Worker.
 
 use std::thread;
 use std::time::Instant;

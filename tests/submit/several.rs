@@ -1,4 +1,4 @@
-//! What the thread that polls submits to several channels.
+//! Requests that the polling thread submits to several channels.
 
 use core::mem;
 use core::time::Duration;

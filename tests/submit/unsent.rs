@@ -1,4 +1,4 @@
-//! What the thread that polls submits and is not sent: told by the poll, however it comes back.
+//! Unsent requests of the polling thread: the poll reports them, in whatever way they come back.
 
 use core::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::fabric::{End, LONG, pair, pair_notified, small};
 
 const SLEEP: Wait = Wait::SpinThenSleep { spins: 0 };
 
-/// What comes back of a channel that failed, or is being closed.
+/// Error of requests on a channel that failed, or is being closed.
 const FAILED: SubmissionError = SubmissionError::ChannelFailed(WcStatus::WR_FLUSH_ERR);
 
 /// Polls until nothing more happens.

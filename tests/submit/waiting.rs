@@ -1,4 +1,4 @@
-//! What waits for credits, and who sleeps meanwhile.
+//! Requests that wait for credits, and threads that sleep meanwhile.
 
 use core::mem;
 use core::time::Duration;

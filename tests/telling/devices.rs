@@ -1,4 +1,4 @@
-//! What is told of devices, of their own accord, and of channels on their way out.
+//! Events about devices, of their own accord, and about channels on their way out.
 
 use doorbell::{CloseError, CloseProgress, Notify, Operation};
 use doorbell_sim::Fabric;

@@ -1,4 +1,4 @@
-//! That no event stands in the sources of which no test here says that it is told.
+//! Checks that the tests cover every event in the sources.
 
 use std::fs;
 use std::path::Path;

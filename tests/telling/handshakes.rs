@@ -1,4 +1,4 @@
-//! What is told of handshakes, and of the port they begin at.
+//! Events about handshakes, and about the port they begin at.
 
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -135,7 +135,8 @@ fn a_connection_is_told_at_both_ends() {
     );
 }
 
-/// Of a channel with shared receives the device says when it takes no more; that is for who asks for more.
+/// The device reports that a channel with shared receives takes no more. The event is only for users who ask
+/// for more detail.
 #[test]
 fn what_matters_to_nobody_else_is_told_in_a_whisper() {
     let log = Log::of(LevelFilter::DEBUG, || {

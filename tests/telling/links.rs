@@ -1,4 +1,4 @@
-//! What is told of links: their rails, peers that stand still, and who is not let in.
+//! Events about links: their rails, peers that stand still, and refused peers.
 
 use core::net::SocketAddr;
 
@@ -99,7 +99,7 @@ fn a_peer_that_no_rail_reaches_is_told_at_once() {
     assert_told(&log, &["WARN doorbell: no rail reaches the peer .. reason="]);
 }
 
-/// Who connected has another address by now, of a subnet that its peer is not in, and looks at it.
+/// The side that connected has another address by now, of a subnet that its peer is not in, and looks at it.
 #[test]
 fn a_link_that_is_out_of_reach_keeps_its_rails_as_they_are() {
     let log = Log::of(LevelFilter::WARN, || {

@@ -1,4 +1,4 @@
-//! What the control plane tells: who comes and goes, what is refused and why, and never a key.
+//! Events of the control plane: peers that come and go, refusals with their reasons, and never a key.
 
 mod devices;
 mod every;
@@ -28,7 +28,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use world::{World, ms};
 
-/// What was told so far.
+/// Events so far.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 

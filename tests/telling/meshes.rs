@@ -1,4 +1,4 @@
-//! What is told of meshes: members that go, come back, flap, and those that are none.
+//! Events about meshes: members that go, come back or flap, and peers that are no members.
 
 use core::net::SocketAddr;
 

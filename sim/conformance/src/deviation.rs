@@ -50,7 +50,7 @@ pub struct Kernel(
 );
 
 impl Kernel {
-    /// Of a release as `uname -r` says it, or `None` where it begins otherwise.
+    /// Parses a release as `uname -r` prints it; `None` if it begins otherwise.
     #[must_use]
     pub fn of_release(release: &str) -> Option<Self> {
         let mut numbers = release.split(|c: char| !c.is_ascii_digit());
@@ -90,7 +90,7 @@ pub struct Deviation {
     pub name: &'static str,
     /// The case that shows it.
     pub case: &'static str,
-    /// What is observed instead, word for word.
+    /// Observation instead of the book's, word for word.
     pub observed: &'static str,
     /// Of whom.
     pub providers: &'static [ProviderName],
@@ -100,7 +100,7 @@ pub struct Deviation {
     pub until: Option<Kernel>,
     /// Whether it hangs on who comes first, so that what the book says may be observed, too.
     pub is_a_race: bool,
-    /// Where it is written, or why it is so.
+    /// Place where it is written, or the reason for it.
     pub source: &'static str,
 }
 
@@ -126,7 +126,7 @@ impl Deviation {
     }
 }
 
-/// What to think of an observation.
+/// Verdict on an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verdict {

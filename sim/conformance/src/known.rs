@@ -1,8 +1,7 @@
 //! The deviations that are known, each with the words of the case that shows it.
 //!
-//! Where one begins and ends is told by kernels that were run: `from` is the first of them that shows it,
-//! `until` the first that does not any more. Of what was only simulated, its source tells. Files are of the kernel's drivers/infiniband/sw/rxe, where no other
-//! project is named.
+//! Kernels that were run show where one begins and ends: `from` is the first of them that shows it, `until` the first that does not any more. If a
+//! deviation was only simulated, its source says so. Files are of the kernel's drivers/infiniband/sw/rxe, where no other project is named.
 
 use crate::deviation::ProviderName::{Fake, Rxe, SimulatedMlx5, SimulatedRxe, SimulatedRxeRepeating};
 use crate::{Deviation, Kernel, ProviderName};
@@ -13,7 +12,7 @@ const LINUX_6_4: Option<Kernel> = Some(Kernel(6, 4));
 const LINUX_6_12: Option<Kernel> = Some(Kernel(6, 12));
 const LINUX_7_2: Option<Kernel> = Some(Kernel(7, 2));
 
-/// What holds for all kernels, to begin with.
+/// Defaults that hold for all kernels.
 const NONE: Deviation = Deviation {
     name: "",
     case: "",

@@ -1,15 +1,15 @@
-//! What verbs promise, row by row, as tests over any provider.
+//! Promises of verbs, row by row, as tests over any provider.
 //!
-//! A [`Case`] does something on a [`Rig`] (two ports of a provider that reach each other) and says in
-//! words what it **observed**: statuses, events, bytes, order. It asserts nothing. Beside it stands what
-//! the book says, in the same words. What a provider is known to do otherwise is a [`Deviation`]: it has a
-//! name, and says what is observed instead, of whom, on which kernels, and where that is written.
+//! A [`Case`] does something on a [`Rig`] (two ports of a provider that reach each other) and returns in
+//! words what it **observed**: statuses, events, bytes, order. It asserts nothing. Beside it stand the book's
+//! words for the same. A known difference of a provider is a [`Deviation`]. It has a name, the observation
+//! instead, its providers and kernels, and the place where that is written.
 //!
 //! An observation passes where it is the book's and no deviation is named, or is word for word that of the
 //! one that is named. A deviation that does not occur any more fails, and nothing can be skipped.
 //!
-//! Whoever has a provider brings a [`Rig`] and calls [`run`]: the simulator in `sim/tests/conformance.rs`,
-//! the fake libibverbs and devices in `ffi/tests/conformance.rs`. Here is nothing of any of them.
+//! A provider's tests bring a [`Rig`] and call [`run`]: the simulator in `sim/tests/conformance.rs`, the fake
+//! libibverbs and devices in `ffi/tests/conformance.rs`. This package knows none of them.
 
 mod cases;
 mod deviation;

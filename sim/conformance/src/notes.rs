@@ -1,4 +1,4 @@
-//! What a case observed, in words, and what kept it from observing more.
+//! Observations of a case, in words, and what kept it from observing more.
 
 use core::fmt::{self, Display, Write as _};
 
@@ -7,7 +7,7 @@ use doorbell_core::provider::{
 };
 use doorbell_core::{QpState, Qpn, WcStatus};
 
-/// What was observed so far: `what: how; what: how`.
+/// Observations so far: `what: how; what: how`.
 #[derive(Clone, Debug, Default)]
 pub struct Notes(String);
 

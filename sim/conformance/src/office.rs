@@ -20,10 +20,10 @@ const SHORT_BYTES: u32 = 64;
 const SLOTS: u32 = 8;
 const DEPTH: u32 = 4;
 
-/// Of every queue pair here.
+/// Q_Key of every queue pair here.
 pub(crate) const KEY: Qkey = Qkey::from_low_bits(0x1122_3344);
 pub(crate) const PSN: Psn = Psn::from_low_bits(0x00ff_fffe);
-/// What datagrams are sent with.
+/// Traffic class and hop limit of sent datagrams.
 pub(crate) const CLASS: u8 = 0x28;
 pub(crate) const HOPS: u8 = 17;
 
@@ -102,7 +102,7 @@ impl<P: Provider> Office<P> {
         Ok(mtu.ok_or(Trouble::new("the port has no MTU"))?.bytes() as usize)
     }
 
-    /// Where a queue pair at a GID is.
+    /// Returns the destination of a queue pair at a GID.
     pub(crate) fn way(&mut self, destination: Gid, qpn: Qpn) -> Result<Destination, Trouble> {
         let address = self.send.address_handle(&AddressVector {
             hop_limit: HOPS,

@@ -1,4 +1,4 @@
-//! What a provider brings for the cases to run on.
+//! Rig of a provider for the cases to run on.
 
 use core::time::Duration;
 
@@ -26,7 +26,7 @@ pub trait Rig {
         Ok(None)
     }
 
-    /// What became of packets between those that were disturbed last; `None` where the rig cannot do that.
+    /// Counts of the packets between the ends that were disturbed last; `None` where the rig cannot do that.
     ///
     /// # Errors
     /// It cannot be counted.
@@ -37,7 +37,7 @@ pub trait Rig {
     /// How long to wait for what should come, and for what should not.
     fn patience(&self) -> Patience;
 
-    /// What time it is for the ends, since whenever.
+    /// Present time of the ends, since any origin.
     fn now(&self) -> Duration;
 
     /// Brings the port of the first end down or up.
@@ -78,17 +78,17 @@ pub trait Rig {
     }
 }
 
-/// What is done to packets.
+/// Disturbance of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a rig that disturbs does all of it")]
 pub enum Disturbance {
     /// Some are lost, and some come twice, either way.
     LostAndRepeated,
-    /// Of those from the first end the thirteenth is lost, and nothing else happens until it has been sent twice as many.
+    /// The thirteenth packet from the first end is lost. Nothing else happens until twice as many were sent.
     Gap,
 }
 
-/// What became of packets: counted, so that a case in which nothing happened to any cannot pass.
+/// Counts of disturbed packets, so that a case in which none was disturbed cannot pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Struck {
     /// How many were lost.

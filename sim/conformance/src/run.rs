@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use crate::{Case, Notes, Rig, Subject, Trouble, Verdict, cases, judge};
 
-/// What a test program is asked to do: the arguments of `cargo test -- …`.
+/// Options of a test program: the arguments of `cargo test -- …`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
@@ -25,7 +25,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Of a program's arguments.
+    /// Parses a program's arguments.
     ///
     /// # Errors
     /// One that does not exist.
@@ -40,7 +40,7 @@ impl Options {
                     let path = arguments.next().ok_or(Trouble::new("--json needs a file"))?;
                     options.json = Some(path.into());
                 }
-                // Of no meaning here, but given to every test program alike.
+                // These options mean nothing here, but every test program gets them.
                 "--quiet" | "-q" => {}
                 "--test-threads" => drop(arguments.next()),
                 other if other.starts_with("--test-threads=") => {}
@@ -58,13 +58,13 @@ impl Options {
     }
 }
 
-/// What came of all cases so far.
+/// Results of all cases so far.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
     passed: u32,
     failed: Vec<String>,
     filtered_out: u32,
-    /// What is observed of those that passed, where that is shown.
+    /// Observations of the cases that passed, if they are shown.
     shown: String,
     lines: String,
 }
@@ -109,7 +109,7 @@ pub fn run<R: Rig>(
     Ok(())
 }
 
-/// What a case says it observed, with what stopped it.
+/// Runs a case and returns its observation, with the reason if it stopped.
 fn observe<R: Rig>(rig: &R, case: &Case<R>) -> String {
     let mut notes = Notes::default();
     let ended = catch_unwind(AssertUnwindSafe(|| (case.run)(rig, &mut notes)));

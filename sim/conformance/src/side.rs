@@ -23,18 +23,18 @@ pub(crate) const WINDOW_BYTES: usize = 8192;
 pub(crate) const CHANNEL: u32 = 5;
 /// The last but one, so that every longer exchange wraps round (S16).
 const PSN: Psn = Psn::from_low_bits(0x00ff_fffe);
-/// What comes soon comes within this.
+/// Time within which an expected event comes.
 const SOON: Duration = Duration::from_millis(1500);
 /// Between looks at a device that works while we wait.
 pub(crate) const NAP: Duration = Duration::from_micros(100);
 
-/// What a case wants otherwise than usual, of one side.
+/// Deviations of one side from the usual configuration, for a case.
 #[derive(Clone, Copy)]
 pub(crate) struct Wish {
     pub(crate) depth: u32,
     pub(crate) completion_depth: u32,
     pub(crate) notify: bool,
-    /// What the peer may do through the queue pair, and to the window.
+    /// Rights of the peer through the queue pair, and to the window.
     pub(crate) through_queue_pair: RemoteAccess,
     pub(crate) to_window: RemoteAccess,
     pub(crate) path_mtu: Mtu,
@@ -308,7 +308,7 @@ impl<P: Provider> Side<P> {
         Ok(statuses(received.iter().map(|received| received.arrival.status)))
     }
 
-    /// What comes of requests and receives where nothing should.
+    /// Returns the ends of requests and receives when there should be none.
     pub(crate) fn stray_ends(&mut self) -> Result<String, Trouble> {
         let mut ends: Vec<WcStatus> = Vec::new();
         for queue in [&mut self.send_completions, &mut self.receive_completions] {
@@ -382,7 +382,7 @@ pub(crate) struct Sent {
 }
 
 impl Sent {
-    /// What the last slot holds.
+    /// Returns the content of the last slot.
     pub(crate) fn bytes(&self) -> &[u8] {
         self.slots.last().map_or(&[], Vec::as_slice)
     }
@@ -401,7 +401,7 @@ pub(crate) struct Received {
 }
 
 impl Received {
-    /// What it holds, as text.
+    /// Returns its content, as text.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.payload).into_owned()
     }
@@ -478,8 +478,8 @@ pub(crate) fn connected<R: Rig>(rig: &R) -> Result<[Side<R::P>; 2], Trouble> {
     connected_as(rig, [USUAL; 2])
 }
 
-/// Both sides, connected where packets are disturbed. Where the rig cannot do that they are left alone, of which
-/// [`note_struck`] tells.
+/// Both sides, connected where packets are disturbed. If the rig cannot do that, packets are left alone, which
+/// [`note_struck`] records.
 pub(crate) fn disturbed<R: Rig>(rig: &R, how: Disturbance, wish: Wish) -> Result<[Side<R::P>; 2], Trouble> {
     let ends = match rig.disturbed_ends(how)? {
         Some(ends) => ends,

@@ -11,9 +11,9 @@ use doorbell_conformance::{Disturbance, End, Kernel, Patience, ProviderName, Rig
 use doorbell_sim::plan::{self, Action, Name};
 use doorbell_sim::{Fabric, Frame, Host, Plan, Quirks};
 
-/// What the near end has.
+/// Address of the near end.
 const ADDRESS: &str = "10.0.0.1";
-/// What it gets instead.
+/// Address it gets instead.
 const ANOTHER: &str = "10.0.0.3";
 
 /// Packets that are lost, come twice, or late.
@@ -23,7 +23,7 @@ const LOST_AND_REPEATED: &str = "seed 7; drop every 7th packet of any->any; dupl
 const GAP: &str = "drop 13th packet of a->b";
 /// More packets than any case sends.
 const PACKETS_MAX: usize = 1 << 16;
-/// Where the base transport header begins in a frame: behind those of Ethernet, IPv4 and UDP.
+/// Offset of the base transport header in a frame: behind the headers of Ethernet, IPv4 and UDP.
 const BASE_HEADER: usize = 14 + 20 + 8;
 /// An opcode, and behind its header the syndrome that says where a packet is missing.
 const ACKNOWLEDGE: u8 = 0x11;
@@ -32,9 +32,9 @@ const SEQUENCE_ERROR: u8 = 0x60;
 /// Two hosts on one subnet, with an MTU like a software device's.
 pub(crate) struct Simulated {
     quirks: Quirks,
-    /// What goes wrong in every case.
+    /// Plan of faults in every case.
     plan: &'static str,
-    /// Of the case that runs.
+    /// Fabric of the case that runs.
     fabric: RefCell<Fabric>,
 }
 

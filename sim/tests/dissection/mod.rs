@@ -8,7 +8,7 @@ use doorbell_sim::{Frame, pcap};
 const ETHERNET_BYTES: usize = 14;
 const UDP_BYTES: usize = 8;
 
-/// What Wireshark is asked of each frame.
+/// Fields that Wireshark prints of each frame.
 const FIELDS: [&str; 8] = [
     "infiniband.bth.opcode",
     "infiniband.bth.destqp",
@@ -52,8 +52,8 @@ pub(crate) fn read_by_wireshark(name: &str, frames: &[Frame]) {
         .arg("-r")
         .arg(&path)
         .args(["-T", "fields", "-E", "separator=;"]);
-    // Of these two one calls a SEND of three bytes malformed, as it looks at the fourth word of any, and the other takes what
-    // begins with a number like 6, as credit words do, for Ethernet.
+    // One of these two calls a SEND of three bytes malformed, as it looks at the fourth word of any. The other takes packets
+    // that begin with a number like 6, as credit words do, for Ethernet.
     command.args([
         "--disable-protocol",
         "rpcordma",
@@ -82,7 +82,7 @@ pub(crate) fn read_by_wireshark(name: &str, frames: &[Frame]) {
     }
 }
 
-/// What Wireshark is to say of a frame: nothing malformed, above all.
+/// Returns the expected output of Wireshark for a frame: nothing malformed, above all.
 fn expected(frame: &[u8]) -> String {
     let transport = transport_at(frame);
     let word = |at: usize| u32::from_be_bytes(frame[at..at + 4].try_into().unwrap());
@@ -107,7 +107,7 @@ fn expected(frame: &[u8]) -> String {
     )
 }
 
-/// Where the base transport header of a frame begins.
+/// Returns the offset of the base transport header in a frame.
 fn transport_at(frame: &[u8]) -> usize {
     let ip_bytes = if frame[12..14] == [0x08, 0x00] { 20 } else { 40 };
     ETHERNET_BYTES + ip_bytes + UDP_BYTES

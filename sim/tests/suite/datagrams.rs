@@ -16,7 +16,7 @@ pub(crate) const SLOT_BYTES: u32 = 1024;
 const DEPTH: u32 = 4;
 const ADDRESSES: u32 = 2;
 
-/// What one end has for datagrams, ready to send.
+/// Objects of one end for datagrams, ready to send.
 pub(crate) struct Office<P: Provider> {
     pub(crate) control: P::DatagramQueuePair,
     pub(crate) send: P::DatagramSendQueue,

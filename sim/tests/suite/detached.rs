@@ -11,7 +11,7 @@ fn detached<P: Provider>(side: &mut Side<P>, bytes: &[u8]) -> DetachedSlot {
     side.slot(bytes).detach()
 }
 
-/// That words attach nothing, nor any that are like them.
+/// Asserts that these words attach nothing, nor any that are like them.
 fn attaches_nothing<P: Provider>(side: &mut Side<P>, words: DetachedSlot) {
     for words in [
         words,

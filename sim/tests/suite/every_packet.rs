@@ -12,7 +12,7 @@ use doorbell_sim::{Fabric, Host};
 use super::datagrams::Office;
 use super::{End, Rig, Side, USUAL, WINDOW_BYTES, Wish, connected_as, hosts};
 
-/// What goes wrong in it.
+/// Plan of its faults.
 pub(crate) const PLAN: &str = "seed 3; drop 2nd send of a->b; duplicate 3rd write of a->b; corrupt 2nd response of b->a; \
                     delay 1st atomic of a->b by 20us; drop 1st result of b->a; at 40us pause b for 10us";
 

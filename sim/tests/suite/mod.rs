@@ -1,5 +1,5 @@
-//! What the seam promises beyond verbs, as tests over any provider: who owns a slot, which completions
-//! are redeemed, what comes home when. What verbs promise is in `sim/conformance`.
+//! Promises of the seam beyond verbs, as tests over any provider: who owns a slot, which completions are
+//! redeemed, and when slots come home. `sim/conformance` has the promises of verbs.
 //!
 //! Here is the rig they run on: two connected sides of it. Each test is generic over [`Rig`].
 
@@ -49,12 +49,12 @@ pub(crate) const WINDOW_BYTES: usize = 8192;
 /// Longer than anything takes that is not broken.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// What a test wants otherwise than usual, of one side.
+/// Deviations of one side from the usual configuration, for a test.
 #[derive(Clone, Copy)]
 pub(crate) struct Wish {
     pub(crate) completion_depth: u32,
     pub(crate) notify: bool,
-    /// What the peer may do through the queue pair, and to the window.
+    /// Rights of the peer through the queue pair, and to the window.
     pub(crate) through_queue_pair: RemoteAccess,
     pub(crate) to_window: RemoteAccess,
     pub(crate) path_mtu: Mtu,

@@ -300,7 +300,7 @@ pub(crate) fn what_is_claimed_is_made_elsewhere_or_free_again<R: Rig>(rig: &R) {
             .queue_pair(&side.send_completions, &side.receive_completions, &other);
         assert_eq!(made.unwrap_err().errno, EEXIST);
         drop(claimed);
-        // What does not fit together is refused, and given up.
+        // Claims that do not fit together are refused, and given up.
         let (sends, receives) = claims(side);
         let swapped = side
             .domain

@@ -1,4 +1,4 @@
-//! What a reset gives back, and which completions it makes worthless.
+//! Effects of a reset: the slots it returns, and the completions it makes worthless.
 
 use doorbell_core::QpState;
 use doorbell_core::provider::{Operation, ProviderError, QueuePair, ReceiveQueue, SendQueue};
@@ -26,7 +26,7 @@ pub(crate) fn a_reset_sends_all_slots_home_once<R: Rig>(rig: &R) {
     }
     far.post_receives(1);
     near.post(Operation::Send, b"again");
-    // Those of before come first, and are nobody's.
+    // Completions from before the reset come first, and name nothing.
     let completions = poll_until(&mut near.send_completions, 4);
     let retired: Vec<bool> = completions
         .into_iter()

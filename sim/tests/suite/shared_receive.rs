@@ -185,11 +185,11 @@ pub(crate) fn completions_are_redeemed_in_any_order<R: Rig>(rig: &R) {
 pub(crate) fn what_is_not_of_the_queue_is_rejected_and_counted<R: Rig>(rig: &R) {
     let mut shared = Shared::new(rig);
     shared.post_receives(4);
-    // Of another completion queue.
+    // A completion of another completion queue.
     shared.send(0, Operation::Send, b"x");
     let foreign = poll_until(&mut shared.near.send_completions, 1).remove(0);
     shared.rejects(foreign);
-    // Of another kind of queue: of ours at theirs.
+    // A completion of another kind of queue: the shared queue's, given to a queue pair's receive queue.
     let ours = shared.completions(1).remove(0);
     assert!(
         shared
@@ -199,7 +199,7 @@ pub(crate) fn what_is_not_of_the_queue_is_rejected_and_counted<R: Rig>(rig: &R) 
             .is_err()
     );
     assert_eq!(shared.far.receive.rejected(), 1);
-    // Of another shared queue of the same completion queue.
+    // A completion of another shared queue on the same completion queue.
     let mut other = shared
         .far
         .domain

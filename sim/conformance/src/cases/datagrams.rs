@@ -226,5 +226,5 @@ fn s31_a_datagram_queue_pair_has_no_peer<R: Rig>(rig: &R, notes: &mut Notes) -> 
     Ok(())
 }
 
-/// What the cases above say of a header in words.
+/// The header fields that the cases above name in words.
 const _: () = assert!(CLASS == 0x28 && HOPS == 17);

@@ -346,7 +346,7 @@ fn s30_a_device_that_breaks_is_told<R: Rig>(rig: &R, notes: &mut Notes) -> Resul
             .map(|heard| either(heard, "told", "nothing").to_owned()),
         Err(trouble) => Ok(trouble.to_string()),
     };
-    // Whatever was heard, the cases behind this one need the device.
+    // The cases behind this one need the device, with any outcome of this one.
     drop((near, far));
     let mended = rig.mend_device();
     notes.put("device", told?);

@@ -22,9 +22,9 @@ pub struct Case<R> {
     pub name: &'static str,
     /// The row of the table of verbs semantics: 1 to [`ROWS`].
     pub row: u8,
-    /// What the book says, in a few words.
+    /// Promise of the book, in a few words.
     pub about: &'static str,
-    /// What is then observed, word for word.
+    /// Observation that follows from it, word for word.
     pub book: &'static str,
     /// Observes.
     pub run: fn(&R, &mut Notes) -> Result<(), Trouble>,
@@ -35,7 +35,7 @@ pub struct Case<R> {
 pub struct OutOfReach {
     /// The row.
     pub row: u8,
-    /// What it is about.
+    /// Its subject.
     pub about: &'static str,
     /// Why the provider traits do not reach it.
     pub why: &'static str,
@@ -44,7 +44,7 @@ pub struct OutOfReach {
 /// Rows of the table of verbs semantics.
 pub const ROWS: u8 = 32;
 
-/// What has no case, by row.
+/// Promises without a case, by row.
 pub const OUT_OF_REACH: &[OutOfReach] = &[
     OutOfReach {
         row: 13,

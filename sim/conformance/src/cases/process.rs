@@ -1,4 +1,4 @@
-//! What else the process does: it takes things down, and starts children (S24, S32).
+//! Other acts of the process: it destroys objects, and starts children (S24, S32).
 
 use core::time::Duration;
 use std::sync::mpsc;
@@ -38,7 +38,7 @@ fn destroyed<P: doorbell_core::provider::Provider>(sides: [Side<P>; 2]) -> &'sta
     let (done, is_done) = mpsc::channel();
     thread::spawn(move || {
         drop(sides);
-        // Whoever waited may have gone.
+        // The waiting thread may have gone.
         let _ = done.send(());
     });
     either(is_done.recv_timeout(LONG).is_ok(), "in time", "not in time")

@@ -1,7 +1,7 @@
 //! Keys, bounds, rights and sizes: what a device refuses, how that ends on either side (S8 to S11).
 //!
 //! The local key that may not be used (S8, S11) is that of a slot of another protection domain, and not one whose registration
-//! is gone: no safe caller has such a slot, since an arena stays registered until all its slots are home.
+//! is gone. No safe caller has such a slot, since an arena stays registered until all its slots are home.
 
 use doorbell_core::provider::{
     Context, Operation, PostFlags, ProtectionDomain, Provider, RemoteAccess, RemoteAddress, WindowConfig,

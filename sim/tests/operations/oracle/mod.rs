@@ -1,5 +1,5 @@
-//! What two hosts do, one thing after the other, on a fabric that may be told to fail: bytes choose, a plain
-//! model says what may come of it, and the fabric's own oracles must hold all the while.
+//! Operations of two hosts, one after the other, on a fabric with or without faults. Bytes choose them, a
+//! plain model says which outcomes are right, and the fabric's own oracles must hold all the while.
 
 #[path = "../../../../core/tests/wire/oracle/choices.rs"]
 mod choices;
@@ -19,7 +19,7 @@ use side::{INLINE_BYTES_MAX, PARTS, Side};
 const STEPS_MAX: usize = 400;
 const NAMES: [&str; 2] = ["a", "b"];
 
-/// What a plan is made of: first, as many as [`MILD`], what no queue pair fails of.
+/// Clauses of plans; no queue pair fails by the first [`MILD`] of them.
 const CLAUSES: [&str; 20] = [
     "drop 1st packet of a->b",
     "drop 3rd packet of b->a",
@@ -44,7 +44,7 @@ const CLAUSES: [&str; 20] = [
 ];
 const MILD: usize = 14;
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ended {
     /// Messages that arrived.
@@ -60,7 +60,7 @@ struct World {
     sides: [Side; 2],
     /// By who asks.
     directions: [Direction; 2],
-    /// Of nothing but what is posted a queue pair may fail.
+    /// Only posted requests can fail a queue pair.
     is_calm: bool,
     /// No packet is anything but on its way.
     is_exact: bool,

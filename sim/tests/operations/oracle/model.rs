@@ -10,7 +10,7 @@ pub(crate) const WINDOW_BYTES: usize = 64;
 
 pub(crate) type Memory = [u8; WINDOW_BYTES];
 
-/// What a request does.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
     Send,
@@ -42,7 +42,7 @@ impl Wish {
 struct Posted {
     ticket: Ticket,
     wish: Wish,
-    /// Of the peer's memory: before it, and after.
+    /// Indices of the peer's memory states: before the request, and after.
     before: usize,
     after: usize,
     /// Its place among the messages.
@@ -80,10 +80,10 @@ pub(crate) struct Direction {
     receive_has_failed: bool,
 }
 
-/// What the rest of the world lets one expect.
+/// Conditions of the rest of the world.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weather {
-    /// Of nothing but what was posted a queue pair may fail.
+    /// Only posted requests can fail a queue pair.
     pub(crate) is_calm: bool,
     /// Nothing is asked for twice.
     pub(crate) is_exact: bool,

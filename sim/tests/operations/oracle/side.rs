@@ -17,7 +17,7 @@ pub(crate) const SLOT_BYTES: usize = 160;
 pub(crate) const DEPTH: u32 = 4;
 pub(crate) const INLINE_BYTES_MAX: usize = 16;
 
-/// What can be dropped.
+/// Number of the parts that can be dropped.
 pub(crate) const PARTS: usize = 9;
 
 type Token = <Host as Provider>::Completion;
@@ -201,7 +201,7 @@ impl Side {
         }
         let Some(send) = &mut self.send else { return };
         let room = DEPTH as usize - model.in_flight();
-        // What a forgotten batch staged is unstaged when the next begins.
+        // Requests that a forgotten batch staged are unstaged when the next begins.
         drop(send.stage());
         assert_eq!(send.room() as usize, room);
         let mut batch = send.stage();
@@ -371,7 +371,7 @@ impl Side {
         }
     }
 
-    /// Drops one part. What was under way by it is nobody's to judge any more.
+    /// Drops one part. Requests that were under way by it are not judged any more.
     pub(crate) fn drop_part(&mut self, part: usize) {
         match part {
             0 => self.context = None,
